@@ -12,10 +12,6 @@ set -euo pipefail
 core=(
     scheduler/src/model.rs
     scheduler/src/model
-    scheduler/src/naming.rs
-    scheduler/src/constraints.rs
-    scheduler/src/contradiction.rs
-    scheduler/src/explain.rs
     scheduler/src/gnp.rs
     scheduler/src/gnp
     scheduler/src/strategy.rs
@@ -31,15 +27,10 @@ core=(
     scheduler/src/simulate/run.rs
     scheduler/src/simulate/score.rs
     scheduler/src/simulate/settings.rs
-    scheduler/src/parallel.rs
-    scheduler/src/seed.rs
-    scheduler/src/stats.rs
     scheduler/src/throughput.rs
     scheduler/src/throughput
-    scheduler/src/site_list.rs
-    scheduler/src/site_list
-    scheduler/src/whatif.rs
-    scheduler/src/whatif
+    scheduler/src/capacity.rs
+    scheduler/src/capacity
     agent/src/probe/weighted_mean.rs
     agent/src/probe/stopping.rs
     agent/src/probe/sharing.rs
@@ -53,7 +44,7 @@ rules=(
     'std::env([^A-Za-z0-9_]|$)|std::env::var("HOME")'
     'std::(fs|process)([^A-Za-z0-9_]|$)|std::fs::read("x")'
     'rand::rng\(|let mut rng = rand::rng();'
-    'crate::(cli|grpc|postgres|run|store|tasks|telemetry|tls|up|wake)([^A-Za-z0-9_]|$)|use crate::store::Error;'
+    'crate::(app|cli|grpc|store|jobs|telemetry|wake)([^A-Za-z0-9_]|$)|use crate::store::Error;'
 )
 # A rule and its example are separated by the last `|`.
 pattern_of() { echo "${1%|*}"; }

@@ -1,34 +1,23 @@
 #!/usr/bin/env bash
-# Fails when the pages no longer match the tree: ARCHITECTURE.md must list every source file and no other, and every
+# Fails when the pages no longer match the tree: ARCHITECTURE.md must list every folder of sources and no other, and every
 # relative link in a page must lead somewhere.
 #
 #   ops/lint-docs.sh              look at this repository
 #   ops/lint-docs.sh --self-test  show that every rule can fail
 set -euo pipefail
 
-# Prints the source files that ARCHITECTURE.md lists. A section `### DIR` is followed by a fenced block; each of its lines
-# starts with a path below DIR, and `a/{b,c}.rs` stands for two.
+# Prints the folders that ARCHITECTURE.md lists: rows of the table below `### `DIR``, by their path below DIR.
 listed() { # PAGE
-    local line path
-    awk '
-        /^### / { dir = $2; gsub(/`/, "", dir) }
-        /^```/ { inside = !inside; next }
-        inside && dir ~ /\/src$/ && $1 ~ /\.rs$/ { print dir "/" $1 }
-    ' "$1" | while IFS= read -r line; do
-        if [[ $line =~ ^(.*)\{(.*)\}(.*)$ ]]; then
-            for path in ${BASH_REMATCH[2]//,/ }; do
-                echo "${BASH_REMATCH[1]}$path${BASH_REMATCH[3]}"
-            done
-        else
-            echo "$line"
-        fi
-    done | sort
+    awk -F'`' '
+        /^##/ { dir = /^### / ? $2 : "" }
+        dir ~ /\/src$/ && /^\| `/ { print dir "/" $2 }
+    ' "$1" | sort
 }
 
 offences() { # DIRECTORY
     local root=$1 found=1 page link target differs
     differs=$(diff <(listed "$root/ARCHITECTURE.md") \
-        <(cd "$root" && find ./*/src -name '*.rs' -not -path './target/*' | sed 's#^\./##' | sort) || true)
+        <(cd "$root" && find ./*/src -mindepth 1 -type d -not -path '*/tests' -not -path './target/*' | sed 's#^\./##' | sort) || true)
     if [ -n "$differs" ]; then
         sed -nE 's#^< (.*)#ARCHITECTURE.md: lists \1, which does not exist#p; s#^> (.*)#ARCHITECTURE.md: does not list \1#p' <<<"$differs"
         found=0
@@ -50,9 +39,9 @@ self_test() {
     dir=$(mktemp -d)
     # Expanded now: the variable is gone when the trap runs.
     trap "rm -rf '$dir'" EXIT
-    mkdir -p "$dir/agent/src/crawl"
-    touch "$dir/agent/src/lib.rs" "$dir/agent/src/crawl/"{a,b}.rs
-    local tree='### `agent/src`\n```\nlib.rs  x\ncrawl/{a,b}.rs  y\n```\n[lib](agent/src/lib.rs#x) [web](https://example.org)\n'
+    mkdir -p "$dir/agent/src/crawl/fetch" "$dir/agent/src/crawl/tests"
+    touch "$dir/agent/src/lib.rs"
+    local tree='### `agent/src`\n| `crawl` | x |\n| `crawl/fetch` | y |\n## Other\n| `z` | |\n[lib](agent/src/lib.rs#x) [web](https://example.org)\n'
     # shellcheck disable=SC2059  # the tree is a format on purpose
     printf "$tree" >"$dir/ARCHITECTURE.md"
     if offences "$dir"; then
@@ -60,7 +49,7 @@ self_test() {
         exit 1
     fi
     local case
-    for case in 'touch agent/src/new.rs' 'rm agent/src/lib.rs' 'echo "[x](gone.md)" >> ARCHITECTURE.md'; do
+    for case in 'mkdir agent/src/new' 'rm -r agent/src/crawl' 'echo "[x](gone.md)" >> ARCHITECTURE.md'; do
         cp -r "$dir" "$dir.case"
         (cd "$dir.case" && eval "$case")
         if ! offences "$dir.case" >/dev/null; then

@@ -14,13 +14,15 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
+use crate::cli::doctor::examine;
 use crate::config::{self, Config};
-use crate::doctor::examine;
-use crate::enrol::{Enrolment, enrol};
-use crate::guard::parse_network;
-use crate::{exit, folder};
+use crate::disk::folder;
+use crate::net::guard::parse_network;
+use crate::session::enrol::{Enrolment, enrol};
 
 mod crawl;
+pub(crate) mod doctor;
+pub(crate) mod exit;
 mod policy;
 mod probe;
 mod progress;

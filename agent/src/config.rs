@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 use ipnet::IpNet;
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::dns::{NoNameServers, Resolver};
-use crate::guard::parse_network;
-use crate::schedulers::Schedulers;
-use crate::user_agent::UserAgent;
+use crate::net::dns::{NoNameServers, Resolver};
+use crate::net::guard::parse_network;
+use crate::net::user_agent::UserAgent;
+use crate::session::schedulers::Schedulers;
 
 pub const FILE: &str = "agent.toml";
 /// Where the beacon listens unless told otherwise.
@@ -24,7 +24,7 @@ const DNS_PORT: u16 = 53;
 #[serde(deny_unknown_fields)]
 pub struct Config {
     /// The scheduler: `https://host:port`, or `http://` on loopback; or a list of them, of which any serves.
-    #[serde(with = "crate::schedulers")]
+    #[serde(with = "crate::session::schedulers")]
     pub scheduler: Vec<String>,
     /// The authority that signed the scheduler's certificate (PEM); needed for https.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -220,7 +220,7 @@ impl Config {
             return invalid("contact_url", error.to_string());
         }
         if let Some(url) = &self.beacon.advertise
-            && let Err(error) = url.parse::<crate::origin::Origin>()
+            && let Err(error) = url.parse::<crate::net::origin::Origin>()
         {
             return invalid("beacon.advertise", error.to_string());
         }

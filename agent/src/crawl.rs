@@ -14,48 +14,38 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 pub use budget::{Budget, Policy};
+pub use fetch::place::{Alone, Ask, NotPermitted, Permits};
+pub use fetch::trouble::Trouble;
+pub use frontier::keep::{Checkpoint, Keep, Offer, Progress, Standing};
 pub use frontier::seen::Seen;
-pub use keep::{Checkpoint, Keep, Offer, Progress, Standing};
 pub use outcome::{Blocker, Ended, Kind, Outcome};
-pub use paths::Paths;
-pub use place::{Alone, Ask, NotPermitted, Permits};
 pub use politeness::Manners;
-pub use robots::RobotsCache;
-pub use trouble::Trouble;
+pub use politeness::paths::Paths;
+pub use politeness::robots::RobotsCache;
 
-use crate::clock;
-use crate::context::Context;
-use crate::guard::ResolveError;
-use crate::origin::Origin;
+use crate::net::context::Context;
+use crate::net::guard::ResolveError;
+use crate::net::origin::Origin;
 use crate::probe::ProbeError;
 use crate::probe::settle::settle;
+use crate::session::clock;
 use crate::warc::Recorder;
 use budget::Ledger;
+use fetch::place::{Place, PlaceError};
 use fetch::{Fetcher, Timeouts};
 use frontier::Frontier;
-use keep::Keeper;
-use place::{Place, PlaceError};
+use frontier::keep::Keeper;
+use html::site_path::{Site, SitePath};
+use politeness::robots::Denied;
 use politeness::{Grudge, Politeness};
-use robots::Denied;
-use site_path::{Site, SitePath};
 use walk::{End, Stopwatch, Walk};
 
 mod budget;
 mod fetch;
 mod frontier;
-mod keep;
-mod links;
-mod normal_form;
+pub(crate) mod html;
 mod outcome;
-mod paths;
-mod pattern;
-mod place;
 mod politeness;
-mod recorded;
-mod robots;
-mod site_path;
-mod sitemap;
-mod trouble;
 mod walk;
 
 /// How long a crawl that was stopped waits until its pages are stored; an agent that stops waits for its crawls a little longer.
@@ -205,7 +195,7 @@ impl Crawl {
         if let Some(recorder) = self.recorder.clone() {
             fetcher.record(recorder, context);
         }
-        let rules = match robots::rules_of(fetcher, &site, &context.robots).await {
+        let rules = match politeness::robots::rules_of(fetcher, &site, &context.robots).await {
             Ok(rules) => rules,
             Err(Denied::Forbidden(reason)) => return End::Blocked(fetcher.blocker(), reason),
             Err(Denied::NoAnswer(trouble, reason)) => return End::Unreachable(trouble, reason),

@@ -10,39 +10,22 @@ use tokio_util::sync::CancellationToken;
 
 use crate::beacon::Beacon;
 use crate::config::Config;
-use crate::context::Means;
-use crate::kept_crawls::KeptCrawls;
-use crate::outbox::Outbox;
-use crate::schedulers::Schedulers;
+use crate::disk::kept_crawls::KeptCrawls;
+use crate::disk::outbox::Outbox;
+use crate::net::context::Means;
+use crate::session::schedulers::Schedulers;
 use crate::session::work::Work;
 
-mod aged;
-mod backoff;
 mod beacon;
 pub mod cli;
-mod clock;
 pub mod config;
-pub mod context;
 pub mod crawl;
-pub mod dns;
-mod doctor;
-mod enrol;
-mod exit;
-mod folder;
-pub mod guard;
-mod kept_crawls;
-pub mod origin;
-mod outbox;
+pub(crate) mod disk;
+pub mod net;
 pub mod probe;
-mod room;
-mod schedulers;
-mod session;
+pub(crate) mod session;
 #[cfg(test)]
-mod test_scheduler;
-#[cfg(test)]
-mod testing;
-mod unreached;
-pub mod user_agent;
+pub(crate) mod testing;
 pub mod warc;
 
 /// The version, and the commit where the build was told it: `0.1.0+f2acb2d8`. `ops/package.sh` tells; a build that looked at git by
@@ -82,7 +65,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
         serving.await.context("the beacon failed, and the agent with it")?;
     }
     tracing::info!(agent.name = config.name, "agent stopped");
-    ended.map_err(|replaced| exit::ended(exit::Code::Replaced, replaced.to_string()))
+    ended.map_err(|replaced| cli::exit::ended(cli::exit::Code::Replaced, replaced.to_string()))
 }
 
 /// Who starts here, and what it will do, a line each.
@@ -115,14 +98,14 @@ fn greeting(config: &Config, beacon_port: Option<u16>) -> String {
 
 fn means(config: &Config) -> anyhow::Result<Means> {
     for net in &config.allow_net {
-        tracing::warn!(%net, "{}", guard::OPEN);
+        tracing::warn!(%net, "{}", net::guard::OPEN);
     }
-    let user_agent = config.contact_url.as_deref().map(user_agent::UserAgent::new).transpose()?;
+    let user_agent = config.contact_url.as_deref().map(net::user_agent::UserAgent::new).transpose()?;
     Ok(Means {
-        guard: guard::Guard::new(config.allow_net.clone()).with_beacons(config.beacon.allow_net.clone()),
+        guard: net::guard::Guard::new(config.allow_net.clone()).with_beacons(config.beacon.allow_net.clone()),
         resolver: config.resolver()?,
         bind: config.bind,
-        tls: context::tls_config(config.extra_ca.as_deref())?,
+        tls: net::context::tls_config(config.extra_ca.as_deref())?,
         robots: std::sync::Arc::default(),
         user_agent,
     })

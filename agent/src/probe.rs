@@ -8,10 +8,10 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::context::Context;
-use crate::dns::DnsError;
-use crate::guard::{Refused, ResolveError};
-use crate::origin::{BadOrigin, Origin};
+use crate::net::context::Context;
+use crate::net::dns::DnsError;
+use crate::net::guard::{Refused, ResolveError};
+use crate::net::origin::{BadOrigin, Origin};
 
 pub mod addresses;
 pub mod http;

@@ -19,22 +19,27 @@ use tokio_util::sync::CancellationToken;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::{Status, Streaming};
 
-use crate::backoff::Backoff;
-use crate::clock::BootTime;
-use crate::outbox::LeaseKey;
-use crate::schedulers::Schedulers;
+use crate::disk::outbox::LeaseKey;
+use crate::session::backoff::Backoff;
+use crate::session::clock::BootTime;
+use crate::session::schedulers::Schedulers;
 use finished::Finished;
 pub use opening::Replaced;
 use opening::{Ended, connect, refused_or_broken};
 use outgoing::Outgoing;
 use work::Work;
 
+pub(crate) mod backoff;
 mod claims;
+pub(crate) mod clock;
 mod crawling;
 mod deadline;
+pub(crate) mod enrol;
 mod finished;
 mod opening;
 mod outgoing;
+pub(crate) mod schedulers;
+pub(crate) mod unreached;
 pub mod wire;
 pub mod work;
 

@@ -1,5 +1,8 @@
 //! What tests run against on loopback: web servers, name servers and certificates, each as a test wants it.
 
+#[cfg(test)]
+pub(crate) mod scheduler;
+
 use std::collections::HashMap;
 use std::io;
 use std::io::Write as _;
@@ -21,10 +24,10 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
-use crate::context::{Context, tls_config};
-use crate::dns::Resolver;
-use crate::guard::Guard;
-use crate::user_agent::UserAgent;
+use crate::net::context::{Context, tls_config};
+use crate::net::dns::Resolver;
+use crate::net::guard::Guard;
+use crate::net::user_agent::UserAgent;
 
 /// A context that may connect these networks. It resolves no name: nobody listens on the discard port.
 pub(crate) fn context(allow_net: &[&str]) -> Context {

@@ -17,8 +17,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::StoreConfig;
-use crate::folder::OpenError;
-use crate::room::{Room, free_bytes};
+use crate::disk::folder::OpenError;
+use crate::disk::room::{Room, free_bytes};
 use body::Body;
 pub use exchange::{Answered, Recording, Truncated};
 use exchange::{Crawled, Ended};

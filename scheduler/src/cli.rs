@@ -11,41 +11,26 @@ use anyhow::Context;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 
-use crate::contact::ContactUrl;
-use crate::exit::{self, usage};
-use crate::{telemetry, tls, up};
+use crate::app::exit::{self, usage};
+use crate::app::{tls, up};
+use crate::model::contact::ContactUrl;
+use crate::telemetry;
 
-mod agent;
 mod agents;
 mod backup;
-mod batch_changes;
 mod batches;
 mod client;
 mod contact;
-mod drain;
-mod embedding;
-mod enrol;
-mod enrol_list;
-mod events;
-mod explain;
 mod landmarks;
 mod operator;
 mod output;
-mod plan;
-mod policy;
 #[cfg(test)]
 mod printed;
-mod reach;
 mod reports;
 mod simulate;
-mod site;
 mod sites;
-mod submit;
-mod tasks;
-mod throughput;
 mod version;
 mod view;
-mod watch;
 
 /// Schedules crawls over a wide-area network: every site is crawled by an agent that is near it on the network.
 #[derive(Debug, Parser)]
@@ -161,7 +146,7 @@ happened after the backup is not known any more: it is said what that means when
     Landmarks(landmarks::LandmarksCommand),
     /// Look at the map of the network, and have it fitted anew
     #[command(subcommand)]
-    Embedding(embedding::EmbeddingCommand),
+    Embedding(landmarks::embedding::EmbeddingCommand),
     /// Set and show the contact URL that every request carries
     #[command(subcommand)]
     Contact(contact::ContactCommand),
@@ -180,13 +165,13 @@ Examples:
   landfall events --follow
   landfall events --site www.example.cn --batch autumn
   landfall events --agent harbin-cernet --newest 1000 --format json")]
-    Events(events::EventsArgs),
+    Events(reports::events::EventsArgs),
     /// Say why a site has the agent it has, or none: every choice, with what it was made from
     #[command(after_help = "\
 Examples:
   landfall explain www.example.cn
   landfall explain www.example.cn --batch autumn --at 1017 --format json")]
-    Explain(explain::ExplainArgs),
+    Explain(sites::explain::ExplainArgs),
     /// Say what another fleet would come to, from the sites already located: mean round trip, makespan, every agent's load
     #[command(after_help = "\
 Examples:
@@ -196,7 +181,7 @@ Examples:
   landfall plan --suggest 3                                                where the next agents would help most
 
 Nothing is changed by it. Distances are the map's; every located site is taken to be crawled once.")]
-    Plan(plan::PlanArgs),
+    Plan(reports::plan::PlanArgs),
     /// Ask what was done
     #[command(subcommand)]
     Report(reports::ReportCommand),

@@ -12,10 +12,10 @@ use humantime_serde::re::humantime::format_duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-use crate::contact::ContactUrl;
+use crate::model::contact::ContactUrl;
 use crate::model::{CrawlPolicy, PolicyRequest};
-use crate::store::retention::Subject;
-use crate::strategy::confidence;
+use crate::store::schema::retention::Subject;
+use crate::strategy::learned::confidence;
 
 /// Where the scheduler listens unless told otherwise.
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7171);

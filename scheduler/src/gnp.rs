@@ -18,31 +18,26 @@ use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
 mod align;
 mod anycast;
-mod bulk;
 mod elect;
-mod elect_held_out;
-mod explain_election;
 mod fit;
 #[cfg(test)]
 mod fixture;
 mod geo;
-mod host;
 mod locate;
-mod mds;
 mod mesh;
 mod nearest;
 mod objective;
 mod place;
 mod quality;
 mod refined;
-mod replace_landmark;
 mod simplex;
 pub mod trust;
 
 pub use anycast::{Detector, Evidence, Sighting, Verdict};
+pub use elect::explain::{Coverage, Diversity, Explanation, Worth, explain_election};
+pub use elect::held_out::elect_held_out;
+pub use elect::replace::replace_landmark;
 pub use elect::{ElectError, Elected, Nominee, elect};
-pub use elect_held_out::elect_held_out;
-pub use explain_election::{Coverage, Diversity, Explanation, Worth, explain_election};
 pub use fit::{FitError, fit, refit};
 pub use geo::{Direction, Position, PositionError, beats_light, great_circle_km, least_round_trip};
 pub use locate::{LocateError, Locator, Solver};
@@ -51,7 +46,6 @@ pub use nearest::{Nearest, RaggedCoordinates};
 pub use place::{Place, Predicted};
 pub use quality::{AgentQuality, Quality, Residual};
 pub use refined::{Ingredients, Posterior, Prediction, Refined};
-pub use replace_landmark::replace_landmark;
 
 /// Landmarks, and measurements of a site, below which there is no map: two distances leave even a line open.
 pub const FEWEST_LANDMARKS: usize = 3;

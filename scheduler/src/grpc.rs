@@ -19,23 +19,14 @@ use tower::layer::layer_fn;
 use crate::Scheduler;
 use gate::Gate;
 
-mod agent_convert;
 mod agent_session;
 mod auth;
-mod convert;
-mod embeddings;
-mod events;
-mod fleet;
 mod gate;
 pub mod incoming;
-mod named;
-mod removal;
-mod reports;
-mod sites;
+pub(crate) mod landmark_choice;
+pub(crate) mod operator;
+pub(crate) mod plan;
 mod status;
-
-#[cfg(test)]
-mod operator_tests;
 
 /// The largest message taken from an agent; the largest there is, a crawl's checkpoint, holds at most 1 MiB; a registration with ten
 /// thousand held leases takes under 256 KiB, any other message under 4 KiB.
@@ -83,11 +74,11 @@ pub async fn serve(
         .layer(layer_fn(move |within| Gate::new(within, of_gate.clone())))
         .add_service(health_service)
         .add_service(agents)
-        .add_service(sites::server(scheduler.clone(), shutdown.child_token()))
-        .add_service(fleet::server(scheduler.clone(), identity))
-        .add_service(embeddings::server(scheduler.clone()))
-        .add_service(events::server(scheduler.clone(), shutdown.child_token()))
-        .add_service(reports::server(scheduler));
+        .add_service(operator::sites::server(scheduler.clone(), shutdown.child_token()))
+        .add_service(operator::fleet::server(scheduler.clone(), identity))
+        .add_service(operator::embeddings::server(scheduler.clone()))
+        .add_service(operator::events::server(scheduler.clone(), shutdown.child_token()))
+        .add_service(operator::reports::server(scheduler));
     let stopped = shutdown.clone().cancelled_owned();
     let served = match tls {
         Some(tls) => served.serve_with_incoming_shutdown(incoming::over_tls(incoming, tls), stopped).boxed(),

@@ -7,43 +7,22 @@ use std::sync::Arc;
 
 use sqlx::PgPool;
 
-mod backup;
+pub mod app;
+mod capacity;
 pub mod cli;
 pub mod config;
-mod constraints;
-mod contact;
-mod contradiction;
-mod data_dir;
-mod database;
-pub mod exit;
-mod explain;
-mod geoip;
 pub mod gnp;
 pub mod grpc;
-mod landmark_choice;
+pub mod jobs;
 pub mod model;
-mod naming;
-pub mod operator;
-mod parallel;
-mod plan;
-pub mod postgres;
-mod run;
-pub mod secret;
-pub mod seed;
 pub mod simulate;
-mod site_list;
-pub mod stats;
 pub mod store;
 pub mod strategy;
-mod tasks;
 mod telemetry;
 mod throughput;
-pub mod tls;
-mod up;
-mod wake;
-mod whatif;
+pub mod wake;
 
-pub use run::run;
+pub use app::run::run;
 
 /// The version, and the commit where the build was told it: `0.1.0+f2acb2d8`. `ops/package.sh` tells; a build that looked at git by
 /// itself would be made anew for every commit.
@@ -64,9 +43,9 @@ pub struct Scheduler {
     /// The signals between services and tasks.
     pub wakes: Arc<wake::Wakes>,
     /// The newest embedding and its refined map.
-    pub maps: Arc<tasks::refined::Maps>,
+    pub maps: Arc<jobs::locate::refined::Maps>,
     /// Positions by address, where the operator has a file of them.
-    pub geoip: Option<Arc<geoip::GeoIp>>,
+    pub geoip: Option<Arc<app::geoip::GeoIp>>,
     /// The configuration, validated.
     pub config: Arc<config::Config>,
 }

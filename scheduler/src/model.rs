@@ -43,7 +43,14 @@ macro_rules! words {
 pub(crate) use words;
 
 mod cause;
+pub(crate) mod constraints;
+pub(crate) mod contact;
+pub(crate) mod naming;
+pub(crate) mod parallel;
 mod policy;
+pub mod seed;
+pub(crate) mod site_list;
+pub mod stats;
 mod task;
 
 macro_rules! identifier {

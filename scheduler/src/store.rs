@@ -6,60 +6,20 @@
 //! States move faster than Postgres' statistics. A statement that finds tasks by their key, or by their site, looks at a state as
 //! `state::text`, or in a step before: by an index over states, of which the statistics say that nothing is in one, it would read all that is.
 
-pub mod addresses;
 pub mod agents;
-pub(crate) mod alarms;
 pub(crate) mod assignments;
-pub mod batch_changes;
 pub mod batches;
-pub(crate) mod checkpoints;
-pub(crate) mod confirmations;
-pub(crate) mod constraints;
-pub(crate) mod contradictions;
-pub(crate) mod drains;
 pub(crate) mod embeddings;
-pub mod enrolments;
-pub(crate) mod events;
-pub(crate) mod explain;
-pub(crate) mod facts;
-pub(crate) mod failures;
-pub(crate) mod holds;
-pub(crate) mod landmarks;
 pub(crate) mod leases;
-pub(crate) mod loads;
-pub(crate) mod measurement_orders;
 pub(crate) mod measurements;
-pub(crate) mod notices;
-pub(crate) mod outcomes;
-pub(crate) mod placements;
-pub(crate) mod positions;
-pub(crate) mod quarantines;
-pub(crate) mod reach;
-pub(crate) mod recalls;
-pub(crate) mod refusals;
-pub(crate) mod removal;
 pub(crate) mod reports;
-pub(crate) mod restores;
-pub(crate) mod retention;
-pub(crate) mod rounds;
 mod rows;
 pub(crate) mod schedulers;
 pub(crate) mod schema;
-pub(crate) mod sessions;
 pub mod settings;
-pub(crate) mod site_measurements;
 pub mod sites;
-pub(crate) mod sites_origin;
-pub(crate) mod snapshots;
-pub(crate) mod submissions;
 pub(crate) mod tasks;
-pub(crate) mod terms;
-pub(crate) mod throughput;
 pub(crate) mod types;
-pub(crate) mod unmet;
-pub(crate) mod verdicts;
-pub(crate) mod waits;
-pub(crate) mod whatif;
 
 #[cfg(test)]
 pub(crate) mod fixtures;
@@ -175,7 +135,7 @@ async fn find_place_of_disk(conn: &mut PgConnection, options: &PgConnectOptions)
 pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
     // On a connection of its own, without the limits: a migration may take its time, and wait for another's.
     let mut conn = options.connect().await?;
-    if restores::under_way(&mut conn).await? {
+    if schema::restores::under_way(&mut conn).await? {
         return Err(Error::HalfRestored);
     }
     find_place_of_disk(&mut conn, &options).await?;

@@ -14,31 +14,19 @@ use rand_chacha::ChaCha8Rng;
 use crate::gnp::{Direction, Position, Predicted};
 use crate::model::{AgentId, Fallback, FallbackCause, Rtt, Strategy};
 
-mod alike;
-mod anycast;
-pub mod balance;
-mod balanced;
-mod by_name;
-mod by_place;
-pub mod confidence;
-mod confirmed;
-mod earliest;
-mod explore;
+pub(crate) mod explain;
 #[cfg(test)]
 mod fixture;
 pub mod learned;
-mod load;
-mod next;
-mod rank;
+pub mod load;
+pub(crate) mod rules;
 pub mod schedule;
-pub mod straggler;
-mod work;
 
-pub use anycast::choose_among_near;
-pub use explore::explored;
+pub use learned::explore::explored;
 pub use load::LoadLevel;
-pub use next::{Former, Listed, choose_next};
-pub use work::{Counted, Crawl, Speed, Work};
+pub use rules::anycast::choose_among_near;
+pub use rules::next::{Former, Listed, choose_next};
+pub use schedule::work::{Counted, Crawl, Speed, Work};
 
 /// What is known of the site that an agent is chosen for.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -186,16 +174,16 @@ pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], see
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let chosen = match strategy {
         Strategy::Random => return random(&ordered, &mut rng),
-        Strategy::Hash => by_name::hash(site, &ordered),
-        Strategy::Kademlia => by_name::kademlia(site, &ordered),
-        Strategy::Domain => by_name::domain(site, &ordered),
-        Strategy::Geographic => by_place::geographic(site, &ordered, &mut rng),
-        Strategy::Prefix => by_place::prefix(site, &ordered, &mut rng),
+        Strategy::Hash => rules::by_name::hash(site, &ordered),
+        Strategy::Kademlia => rules::by_name::kademlia(site, &ordered),
+        Strategy::Domain => rules::by_name::domain(site, &ordered),
+        Strategy::Geographic => rules::by_place::geographic(site, &ordered, &mut rng),
+        Strategy::Prefix => rules::by_place::prefix(site, &ordered, &mut rng),
         Strategy::GnpTop1 => nearest(&ordered, 1, &mut rng),
         Strategy::GnpTop3 => nearest(&ordered, 3, &mut rng),
-        Strategy::GnpBalanced => balanced::choose(&ordered, &mut rng),
-        Strategy::GnpConfirmed => return confirmed::choose(&ordered, &mut rng),
-        Strategy::EarliestFinish => earliest::choose(site, &ordered),
+        Strategy::GnpBalanced => rules::balanced::choose(&ordered, &mut rng),
+        Strategy::GnpConfirmed => return rules::confirmed::choose(&ordered, &mut rng),
+        Strategy::EarliestFinish => rules::earliest::choose(site, &ordered),
     };
     match chosen {
         Ok((agent, candidates)) => Some(Choice { agent, candidates, strategy, fallback: None }),
@@ -212,7 +200,7 @@ fn random(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
 /// `gnp-top1` and `gnp-top3`: one of the k nearest, at random (the paper 2.2.3: the draw among several is what spreads the load). Of the
 /// k only those with room are drawn from, while there are any.
 fn nearest(ordered: &[Candidate], k: usize, rng: &mut ChaCha8Rng) -> Ranked {
-    let ranked = rank::least(ordered, k, Candidate::distance);
+    let ranked = load::rank::least(ordered, k, Candidate::distance);
     let drawn = load::draw(&ranked, rng).ok_or(FallbackCause::NoDistance)?.agent;
     Ok((drawn, ranked))
 }

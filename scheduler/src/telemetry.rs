@@ -11,7 +11,7 @@ use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
 use tracing_subscriber::prelude::*;
 
-use crate::secret::hex;
+use crate::app::secret::hex;
 
 /// Postgres' notices are about its own commands ("relation exists, skipping"): nothing to tell a person.
 const DEFAULT: &str = "info,sqlx::postgres::notice=warn";

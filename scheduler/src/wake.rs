@@ -4,6 +4,8 @@
 //! lost signal costs time, never work. What concerns another scheduler waits with the [`herald`], which tells of many
 //! at once.
 
+pub mod notifier;
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,13 +14,11 @@ use std::time::Duration;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use crate::database::Database;
+use crate::app::database::Database;
 use crate::model::AgentId;
-use crate::store::terms::Duty;
+use crate::store::schedulers::terms::Duty;
 
-pub mod herald;
-
-use herald::{Herald, News};
+use notifier::{Herald, News};
 
 /// When the last signal came, of whatever kind.
 #[derive(Debug)]

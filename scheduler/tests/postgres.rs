@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use landfall_scheduler::postgres::{PostgresError, PrivatePostgres};
+use landfall_scheduler::app::postgres::{PostgresError, PrivatePostgres};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Connection};
 

@@ -18,15 +18,17 @@ use self::client::{Acknowledged, Client};
 use self::inject::Injector;
 use self::record::Recorder;
 use self::schedule::{Kind, Plan};
+use crate::chaos::judge::Offence;
+use crate::cluster::process::interrupted;
 use crate::cluster::{Cluster, Options};
-use crate::judge::{self, Offence};
-use crate::layout::Layout;
-use crate::process::interrupted;
+use crate::world::layout::Layout;
 use crate::world::{Grade, World};
 
 pub mod client;
 pub mod disks;
 pub mod inject;
+#[cfg(feature = "experiments")]
+pub mod judge;
 pub mod prepare;
 pub mod proxy;
 pub mod record;

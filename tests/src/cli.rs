@@ -6,8 +6,8 @@ use clap::{Parser, Subcommand};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
+use crate::cluster::with_postgres::with_postgres;
 use crate::demo::{DemoArgs, demo};
-use crate::with_postgres::with_postgres;
 
 #[cfg(feature = "experiments")]
 mod experiments;
@@ -64,7 +64,7 @@ pub fn main() -> ExitCode {
         }
     });
     ended.unwrap_or_else(|error| {
-        eprintln!("error: {}", landfall_scheduler::exit::sentence(&error));
+        eprintln!("error: {}", landfall_scheduler::app::exit::sentence(&error));
         ExitCode::FAILURE
     })
 }

@@ -19,15 +19,17 @@ use tokio::sync::Mutex;
 
 use self::database::SharedPostgres;
 use self::scheduler::{SchedulerNode, SchedulerOptions};
-use crate::process::{Process, until};
-use crate::witness::{self, Facts};
+use crate::cluster::process::{Process, until};
+use crate::evidence::witness::{self, Facts};
 use crate::world::World;
 
 mod agents;
 pub mod database;
+pub mod process;
 mod restore;
 pub mod scheduler;
 mod snapshot;
+pub mod with_postgres;
 
 /// Says who is behind the requests; the lab's sites are the only ones that see it.
 pub const CONTACT_URL: &str = "https://lab.test/crawler";

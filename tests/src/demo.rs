@@ -11,18 +11,19 @@ use clap::Args;
 
 use self::stages::Stages;
 use self::verdict::{Outcome, Verdict};
-use crate::check::{self, Check, Evidence, Expect};
+use crate::cluster::process::interrupted;
 use crate::cluster::{Cluster, Options};
-use crate::figures::{self, Figures, MAX_RATIO_LAYOUT, MAX_RATIO_MATRIX, Target};
-use crate::layout::{Layout, PAPER};
-use crate::machine::{self, CpuTime};
-use crate::process::interrupted;
-use crate::report;
-use crate::scenario::Scenario;
-use crate::witness::Facts;
+use crate::evidence::check::{self, Check, Evidence, Expect};
+use crate::evidence::figures::{self, Figures, MAX_RATIO_LAYOUT, MAX_RATIO_MATRIX, Target};
+use crate::evidence::machine::{self, CpuTime};
+use crate::world::layout::{Layout, PAPER};
+
+use crate::evidence::witness::Facts;
+use crate::world::scenario::Scenario;
 use crate::world::{Grade, World, too_busy};
 use landfall_scheduler::simulate::Matrix;
 
+pub mod report;
 mod stages;
 mod verdict;
 
@@ -254,7 +255,7 @@ async fn crawl(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages) -> a
 struct Gathered {
     sites: Vec<String>,
     agents: Vec<String>,
-    log: Vec<crate::sites::Access>,
+    log: Vec<crate::world::sites::Access>,
 }
 
 fn gather(cluster: &Cluster) -> Gathered {

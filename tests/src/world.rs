@@ -3,6 +3,18 @@
 //! Agents are not part of it: they are real processes, started by [`crate::cluster`] in the places that the world has
 //! for them.
 
+pub mod beacons;
+pub mod layout;
+pub mod names;
+pub mod odd_sites;
+pub mod reno;
+pub mod scenario;
+pub mod sites;
+pub mod timer;
+pub mod tun;
+pub mod wan;
+pub mod web;
+
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,15 +25,15 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::beacons::BeaconProxies;
-use crate::machine::CpuTime;
-use crate::names::{Hosts, NameServer};
-use crate::scenario::Scenario;
-use crate::sites::{AccessLog, SiteServers};
-use crate::timer::{Lateness, Timer};
-use crate::tun::{self, Network, Place};
-use crate::wan::{LANES, Lane, Wan};
-use crate::web::SiteWeb;
+use crate::evidence::machine::CpuTime;
+use crate::world::beacons::BeaconProxies;
+use crate::world::names::{Hosts, NameServer};
+use crate::world::scenario::Scenario;
+use crate::world::sites::{AccessLog, SiteServers};
+use crate::world::timer::{Lateness, Timer};
+use crate::world::tun::{Network, Place};
+use crate::world::wan::{LANES, Lane, Wan};
+use crate::world::web::SiteWeb;
 
 /// The port of the name server; whoever holds it on a lane holds the lane.
 pub const NAMES_PORT: u16 = 5300;
@@ -259,7 +271,7 @@ fn bind_sites(wan: &Wan) -> anyhow::Result<SiteServers> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{Layout, SMALL};
+    use crate::world::layout::{Layout, SMALL};
     use std::net::SocketAddrV4;
     use std::time::Instant;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};

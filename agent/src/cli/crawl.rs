@@ -12,10 +12,10 @@ use tokio_util::sync::CancellationToken;
 use super::policy::{self, Asked};
 use super::request::{RequestArgs, duration};
 use super::{progress, stop_on_signals};
+use crate::cli::exit::{Code, ended, usage};
 use crate::config::StoreConfig;
 use crate::crawl::{self, Ended, Job, Keep, Kind, Outcome, Paths, Permits, Policy, Progress};
-use crate::exit::{Code, ended, usage};
-use crate::user_agent::Product;
+use crate::net::user_agent::Product;
 use crate::warc::Store;
 
 /// How far a crawl goes that nobody said more of; no interval is shorter than `request_interval`.

@@ -9,10 +9,10 @@ use anyhow::Context as _;
 use toml::{Spanned, Value};
 
 use super::request::duration;
+use crate::cli::exit::usage;
 use crate::config::one_line;
 use crate::crawl::Policy;
-use crate::exit::usage;
-use crate::user_agent::{BadProduct, Product};
+use crate::net::user_agent::{BadProduct, Product};
 
 const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::request::{RequestArgs, duration};
-use crate::exit::{Code, ended, usage};
+use crate::cli::exit::{Code, ended, usage};
 use crate::probe::weighted_mean::{Summary, mean, weighted_mean};
 use crate::probe::{self, Metric, Observation, Order, Phases, ProbeError, Probed, Target, Turn};
 

@@ -8,8 +8,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval};
 
-use crate::clock;
 use crate::crawl::Progress;
+use crate::session::clock;
 use crate::warc::Store;
 
 /// How often the line on a terminal changes.

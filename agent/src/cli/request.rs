@@ -8,12 +8,12 @@ use clap::Args;
 use ipnet::IpNet;
 
 use super::config_file;
+use crate::cli::exit::usage;
 use crate::config::{Config, parse_name_server};
-use crate::context::{Context, tls_config};
-use crate::dns::Resolver;
-use crate::exit::usage;
-use crate::guard::{Guard, OPEN, parse_network};
-use crate::user_agent::UserAgent;
+use crate::net::context::{Context, tls_config};
+use crate::net::dns::Resolver;
+use crate::net::guard::{Guard, OPEN, parse_network};
+use crate::net::user_agent::UserAgent;
 
 /// Who sends the requests, and where they may go.
 #[derive(Debug, Args)]

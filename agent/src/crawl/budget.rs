@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
+use super::fetch::trouble::Trouble;
 use super::frontier::Spent;
-use super::paths::Paths;
-use super::trouble::Trouble;
+use super::politeness::paths::Paths;
 
 /// How far a crawl may go.
 #[derive(Debug, Clone, PartialEq, Eq)]

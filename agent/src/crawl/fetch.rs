@@ -18,14 +18,14 @@ use reqwest::Url;
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::place::{NotPermitted, Place};
 use super::politeness::{Answered, BREAKER, Grudge, Manners, Politeness, retry_after};
-use super::recorded::recorded;
 use super::{Blocker, Trouble};
-use crate::clock;
-use crate::context::Context;
-use crate::guard::{Refused, ResolveError};
-use crate::unreached::{causes, innermost};
+use crate::crawl::fetch::place::{NotPermitted, Place};
+use crate::crawl::fetch::recorded::recorded;
+use crate::net::context::Context;
+use crate::net::guard::{Refused, ResolveError};
+use crate::session::clock;
+use crate::session::unreached::{causes, innermost};
 use crate::warc::Recorder;
 #[cfg(test)]
 pub(super) use answer::WINDOWS;
@@ -38,7 +38,10 @@ mod answer;
 mod coding;
 mod decode;
 mod patience;
+pub(super) mod place;
+pub(super) mod recorded;
 mod resolver;
+pub(super) mod trouble;
 
 /// Round trips kept for the median; of a longer crawl the newest.
 const KEPT_ROUND_TRIPS: usize = 1024;

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::site_path::SitePath;
-use crate::folder::blocking;
+use super::html::site_path::SitePath;
+use crate::disk::folder::blocking;
 use crate::warc::Recorder;
 use checkpoint::{Checkpoint, State};
 use known::{Known, Offered, note};
@@ -25,6 +25,7 @@ use moments::{Moments, bytes};
 use queue::Queue;
 
 pub(super) mod checkpoint;
+pub(super) mod keep;
 mod known;
 mod log;
 mod moments;

@@ -10,6 +10,10 @@
 //! The interval is the policy's `request_interval`; of a site that is known to be large it comes near the `shortest_interval`, where
 //! the policy has one: what a server with a hundred thousand pages does not notice may be much for one with ten.
 
+pub(super) mod paths;
+pub(super) mod pattern;
+pub(super) mod robots;
+
 use std::collections::VecDeque;
 use std::time::Duration;
 

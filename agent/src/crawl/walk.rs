@@ -9,12 +9,12 @@ use std::time::Duration;
 
 use super::budget::{Budget, Ledger, Policy};
 use super::fetch::{Answer, FetchError, Fetcher};
+use super::frontier::keep::{Keeper, Standing};
 use super::frontier::{Entry, Frontier};
-use super::keep::{Keeper, Standing};
-use super::links::LinkExtractor;
-use super::robots::directives::header_forbids_following;
-use super::robots::{self, Denied, RobotsCache, Rules};
-use super::site_path::{Fingerprint, Site, SitePath};
+use super::html::links::LinkExtractor;
+use super::html::site_path::{Fingerprint, Site, SitePath};
+use super::politeness::robots::directives::header_forbids_following;
+use super::politeness::robots::{self, Denied, RobotsCache, Rules};
 use super::{Blocker, Trouble};
 
 mod sitemaps;

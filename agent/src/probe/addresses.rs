@@ -15,8 +15,8 @@ use tokio::sync::OwnedMutexGuard;
 
 use super::sharing::{Advice, Place, Sharing, draw};
 use super::{Order, Pace, ProbeError, Probed, Target, http, measure_paced, sample_found, settle};
-use crate::context::Context;
-use crate::origin::Origin;
+use crate::net::context::Context;
+use crate::net::origin::Origin;
 
 /// How long an order waits for its address: the next order to a machine of few sites has its turn by then, and the others are
 /// told to the scheduler before they go stale.

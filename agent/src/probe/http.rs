@@ -20,9 +20,9 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
 use super::{NoConnection, Observation, Observer, Pace, Phases, ProbeError, Target};
-use crate::context::Context;
-use crate::guard::Guard;
-use crate::origin::{Origin, Scheme};
+use crate::net::context::Context;
+use crate::net::guard::Guard;
+use crate::net::origin::{Origin, Scheme};
 
 const ADDRESSES_TRIED: usize = 3;
 /// Headers of one answer; more is an attack or an error.

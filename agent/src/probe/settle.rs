@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::http::{Connection, Endpoint};
 use super::{Observation, Observer, Pace, Phases, ProbeError, Target};
-use crate::context::Context;
-use crate::guard::Guard;
-use crate::origin::Origin;
+use crate::net::context::Context;
+use crate::net::guard::Guard;
+use crate::net::origin::Origin;
 
 /// Hops from the submitted name to the final origin; more is a loop.
 const MAX_HOPS: usize = 5;

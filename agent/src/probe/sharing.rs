@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 
 use super::weighted_mean::weighted_mean;
 use super::{Metric, Probed};
-use crate::aged::Aged;
-use crate::origin::Scheme;
+use crate::net::aged::Aged;
+use crate::net::origin::Scheme;
 
 /// One in fifty: ten sites at an address and nine probers of each give 81 chances, so that the odds are four to one that a
 /// server which treats its names differently is noticed, for 2 % of the requests that sharing saves.

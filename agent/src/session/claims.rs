@@ -9,7 +9,7 @@ use landfall_proto::v1::AddressAnswer;
 use tokio::sync::{mpsc, oneshot};
 
 use crate::crawl::{Alone, Ask, NotPermitted, Permits};
-use crate::outbox::LeaseKey;
+use crate::disk::outbox::LeaseKey;
 
 /// Claims that wait to be taken up; a crawl waits for the answer to one before it has another.
 const WAITING: usize = 64;

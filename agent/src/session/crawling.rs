@@ -9,10 +9,10 @@ use tokio_util::sync::CancellationToken;
 use super::claims::{self, Claim};
 use super::finished::Finished;
 use super::wire;
-use crate::context::Context;
 use crate::crawl::{self, Alone, Ended, Job, Keep, Standing};
-use crate::kept_crawls::KeptCrawls;
-use crate::outbox::{Disk, LeaseKey};
+use crate::disk::kept_crawls::KeptCrawls;
+use crate::disk::outbox::{Disk, LeaseKey};
+use crate::net::context::Context;
 use crate::warc::Store;
 
 /// What a crawl needs.

@@ -1,7 +1,7 @@
 //! When every lease of an agent has ended, unless the scheduler is heard of; and when crawls go slower for want of that.
 
-use crate::clock::{BootTime, passed};
 use crate::crawl::Alone;
+use crate::session::clock::{BootTime, passed};
 
 /// Where so much of the time to the deadline has passed without a word, crawls are on their own. A heartbeat follows
 /// the last within six tenths of it: a lease lives for two intervals at least, and an interval strays by a fifth.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use landfall_proto::v1::{CrawlCheckpoint, MeasurementReport, OutcomeReport};
 
-use crate::outbox::LeaseKey;
+use crate::disk::outbox::LeaseKey;
 
 /// Something ended.
 #[derive(Debug)]

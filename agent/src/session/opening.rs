@@ -12,7 +12,7 @@ use tonic::{Code, Status, Streaming};
 
 use super::Terms;
 use crate::config::SchedulerUrl;
-use crate::{enrol, unreached};
+use crate::session::{enrol, unreached};
 
 /// Messages on their way to the transport, checkpoints of up to a megabyte among them; more wait with the session.
 const OUTBOUND_MESSAGES: usize = 16;

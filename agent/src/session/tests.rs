@@ -10,10 +10,10 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::config::{OutboxConfig, StoreConfig};
-use crate::context::{Context, Means};
-use crate::kept_crawls::KeptCrawls;
-use crate::outbox::Outbox;
-use crate::test_scheduler::{CREDENTIAL, TestScheduler, TestSession};
+use crate::disk::kept_crawls::KeptCrawls;
+use crate::disk::outbox::Outbox;
+use crate::net::context::{Context, Means};
+use crate::testing::scheduler::{CREDENTIAL, TestScheduler, TestSession};
 use crate::testing::{Act, Seen, TestServer, answer, context, html, status};
 use crate::warc::{Line, Store};
 

@@ -13,12 +13,12 @@ use landfall_proto::v1::{
 };
 
 use crate::crawl;
-use crate::origin::Origin;
-use crate::outbox::LeaseKey;
+use crate::disk::outbox::LeaseKey;
+use crate::net::origin::Origin;
+use crate::net::user_agent::{Product, UserAgent};
 use crate::probe::addresses::{Finding, Visit};
 use crate::probe::weighted_mean::weighted_mean;
 use crate::probe::{Metric, NoConnection, Order, ProbeError, Probed, Target, Turn};
-use crate::user_agent::{Product, UserAgent};
 
 const MAX_SAMPLES: u32 = 1000;
 /// How long one sample may take when the order does not say.

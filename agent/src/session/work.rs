@@ -17,12 +17,12 @@ use super::crawling::{Crawling, panic_message};
 use super::deadline::Deadline;
 use super::finished::Finished;
 use super::wire;
-use crate::clock::BootTime;
-use crate::context::{Context, Means};
-use crate::kept_crawls::KeptCrawls;
-use crate::outbox::{LeaseKey, Outbox};
+use crate::disk::kept_crawls::KeptCrawls;
+use crate::disk::outbox::{LeaseKey, Outbox};
+use crate::net::context::{Context, Means};
+use crate::net::user_agent::UserAgent;
 use crate::probe::addresses::Addresses;
-use crate::user_agent::UserAgent;
+use crate::session::clock::BootTime;
 use crate::warc::Store;
 
 mod measuring;

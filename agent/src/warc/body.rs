@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::folder::blocking;
+use crate::disk::folder::blocking;
 
 /// Bytes of one body that are held in memory; every time there are more they go to the file. Fifty crawls hold 12.5 MiB.
 const IN_MEMORY: usize = 256 << 10;

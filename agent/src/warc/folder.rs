@@ -9,7 +9,7 @@ use flate2::bufread::GzDecoder;
 
 use super::names;
 use super::volume::Line;
-use crate::folder::{OpenError, Purpose};
+use crate::disk::folder::{OpenError, Purpose};
 
 /// How far back the last line is looked for, in bytes; lines have some hundred.
 const TAIL: u64 = 1 << 20;

@@ -16,7 +16,7 @@ use super::exchange::Exchange;
 use super::fields::{Fields, date, new_id};
 use super::member::Gzip;
 use super::{digest, names};
-use crate::user_agent::UserAgent;
+use crate::net::user_agent::UserAgent;
 
 /// Bytes of members that are made before they are written.
 const AT_ONCE: usize = 1 << 20;

@@ -18,9 +18,9 @@ use super::exchange::Exchange;
 use super::member::Gzip;
 use super::names;
 use super::volume::Volume;
-use crate::clock;
-use crate::folder::blocking;
-use crate::room::{Room, free_bytes};
+use crate::disk::folder::blocking;
+use crate::disk::room::{Room, free_bytes};
+use crate::session::clock;
 
 /// What is taken over at once at most.
 const BATCH: usize = 32;

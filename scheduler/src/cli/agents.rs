@@ -1,5 +1,11 @@
 //! `landfall agents`: lists, one-time tokens and tags. Enrolling is `enrol`'s, showing one is `agent`'s, taking out of service `drain`'s.
 
+pub(super) mod drain;
+pub(super) mod enrol;
+pub(super) mod enrol_list;
+pub(super) mod reach;
+pub(super) mod show;
+
 use std::fmt::Write;
 
 use clap::builder::TypedValueParser;
@@ -11,11 +17,11 @@ use landfall_proto::v1::{
 };
 
 use super::client::Client;
-use super::drain::{self, DrainArgs, RemoveArgs};
-use super::enrol::EnrolArgs;
 use super::output::{self, Column, Format, FormatArgs, Row, ShowFormatArgs, View, text_cell};
-use super::{ConnectionArgs, agent, one_of, reach};
-use crate::exit::{print, usage};
+use super::{ConnectionArgs, one_of};
+use crate::app::exit::{print, usage};
+use crate::cli::agents::drain::{DrainArgs, RemoveArgs};
+use crate::cli::agents::enrol::EnrolArgs;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AgentsCommand {
@@ -91,7 +97,7 @@ impl AgentsCommand {
             Self::Enrol(args) => args.run(connection).await,
             Self::Tokens(args) => args.run(connection).await,
             Self::Revoke { name } => revoke(name, connection).await,
-            Self::Show { name, format } => agent::show(name, &format, connection).await,
+            Self::Show { name, format } => show::show(name, &format, connection).await,
             Self::Reach { name, other, format } => reach::show(name, other, &format, connection).await,
             Self::Drain(args) => args.run(connection).await,
             Self::Resume { name } => drain::resume(name, connection).await,

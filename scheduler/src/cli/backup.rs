@@ -5,9 +5,9 @@ use std::path::PathBuf;
 use clap::Args;
 
 use super::ConnectionArgs;
-use crate::backup::{self, Backup, Restore};
+use crate::app::backup::{self, Backup, Restore};
+use crate::app::exit::print;
 use crate::config::Config;
-use crate::exit::print;
 
 /// Which database: what the scheduler's own flags say.
 #[derive(Debug, Args)]

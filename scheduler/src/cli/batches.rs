@@ -1,5 +1,9 @@
 //! `landfall batches`: listing, showing and cancelling.
 
+pub(super) mod changes;
+pub(super) mod policy;
+pub(super) mod watch;
+
 use std::fmt::Write;
 
 use clap::Subcommand;
@@ -10,12 +14,12 @@ use landfall_proto::v1::{
 use serde::Serialize;
 
 use super::ConnectionArgs;
-use super::batch_changes::{self, RemoveArgs, WaitArgs};
 use super::client::Client;
 use super::output::{self, Column, FormatArgs, Row, ShowFormatArgs, View};
-use super::watch;
-use crate::constraints::{Constraints, ConstraintsRequest, Unmet};
-use crate::exit;
+use crate::cli::batches::changes::{RemoveArgs, WaitArgs};
+
+use crate::app::exit;
+use crate::model::constraints::{Constraints, ConstraintsRequest, Unmet};
 use crate::model::{CrawlPolicy, PolicyRequest, ReasonKind};
 
 /// Kinds of reasons that are told, unless all are asked for.
@@ -77,7 +81,7 @@ impl BatchesCommand {
             Self::Wait(args) => exit::unless_interrupted(args.run(connection), || "the batches go on".to_owned()).await,
             Self::Remove(args) => args.run(connection).await,
             Self::Cancel { batch } => {
-                batch_changes::cancel(CancelTasksRequest { batch, sites: Vec::new(), all: true }, connection).await
+                changes::cancel(CancelTasksRequest { batch, sites: Vec::new(), all: true }, connection).await
             }
         }
     }

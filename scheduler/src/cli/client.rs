@@ -21,10 +21,10 @@ use tonic_health::pb::health_client::HealthClient;
 use url::Url;
 
 use super::ConnectionArgs;
-use crate::data_dir::DataDir;
-use crate::exit::usage;
-use crate::operator::{CLIENT_FILE, ClientFile};
-use crate::tls::DOMAIN;
+use crate::app::data_dir::DataDir;
+use crate::app::exit::usage;
+use crate::app::operator::{CLIENT_FILE, ClientFile};
+use crate::app::tls::DOMAIN;
 
 /// The largest answer taken, bytes: an embedding of a hundred thousand agents, or five thousand enrolments.
 const MOST_BYTES: usize = 32 << 20;

@@ -6,8 +6,8 @@ use landfall_proto::v1::{SetContactUrlRequest, ShowContactUrlRequest};
 use super::ConnectionArgs;
 use super::client::Client;
 use super::output::ShowFormatArgs;
-use crate::contact::ContactUrl;
-use crate::exit::print;
+use crate::app::exit::print;
+use crate::model::contact::ContactUrl;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ContactCommand {

@@ -1,5 +1,7 @@
 //! `landfall landmarks`: naming, electing and listing, and how an election explains its choice.
 
+pub(super) mod embedding;
+
 use std::collections::HashSet;
 use std::fmt::Write;
 
@@ -16,7 +18,7 @@ use super::ConnectionArgs;
 use super::agents::service_words;
 use super::client::Client;
 use super::output::{self, Column, Format, FormatArgs, Row, View};
-use crate::exit::{print, usage};
+use crate::app::exit::{print, usage};
 
 /// Fewer place nothing.
 const FEWEST: usize = 3;

@@ -12,8 +12,8 @@ use tonic::{Code, Status};
 
 use super::ConnectionArgs;
 use super::client::{self, Client};
-use crate::exit::print;
-use crate::operator::Successor;
+use crate::app::exit::print;
+use crate::app::operator::Successor;
 
 /// The longest that the former token may be good for.
 const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);

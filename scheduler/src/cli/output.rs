@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::view::Table;
 pub(super) use super::view::{Lines, View, Wide};
-use crate::exit::print;
+use crate::app::exit::print;
 
 /// How to print rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -13,10 +13,12 @@ use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, Duration, FieldDescriptorProto, Timestamp};
 use serde::Serialize;
 
+use super::agents::{self, enrol, reach, show};
+use super::batches;
+use super::landmarks::{self, embedding};
 use super::output::{self, Row, View};
-use super::{
-    agent, agents, batches, embedding, enrol, events, explain, landmarks, plan, reach, reports, site, tasks, throughput,
-};
+use super::reports::{self, events, plan, throughput};
+use super::sites::{explain, site, tasks};
 
 /// Answers with every field set, made by the contract.
 struct Contract {
@@ -115,7 +117,7 @@ fn what_programs_read_stays_as_it_is() {
     printed.rows("agents tokens", |token: v1::Enrolment| token);
     printed.rows("agents enrol", |made| enrol::EnrolmentRow(enrol::Enrolment::new(made, "http://a")));
     printed.shown("agents enrol", |made| enrol::Enrolment::new(made, "http://a"));
-    printed.shown("agents show", |shown| agent::Shown::new(shown, Vec::new()));
+    printed.shown("agents show", |shown| show::Shown::new(shown, Vec::new()));
     printed.shown("agents reach", |way: v1::Way| way);
     printed.shown("contact show", |shown: v1::ShowContactUrlResponse| shown);
     printed.rows("landmarks list", |landmark: v1::Landmark| landmark);
@@ -221,7 +223,7 @@ fn no_line_of_a_text_is_wider_than_it_may_be() {
     let failed = v1::WayState::Failed.into();
     let ways = vec![v1::Way { state: failed, ..long.filled() }; 30];
     fits(&view.fold(&reach::both(&ways, &view).unwrap()));
-    fits(&agent::text(&agent::Shown::new(long.filled(), ways), &view).unwrap());
+    fits(&show::text(&show::Shown::new(long.filled(), ways), &view).unwrap());
     fits(&view.fold(&events::line(&long.filled(), &view)));
     fits(&site::text(&long.filled(), &view).unwrap());
     fits(&explain::text(&long.filled(), &view).unwrap());

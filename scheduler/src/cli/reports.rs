@@ -1,5 +1,9 @@
 //! `landfall report`: what was done, by task and by agent. Over time: `throughput`.
 
+pub(super) mod events;
+pub(super) mod plan;
+pub(super) mod throughput;
+
 use clap::Subcommand;
 use landfall_proto::json::{self, Word as _};
 use landfall_proto::v1::{self, AgentsReportRequest, ReasonKind, Wait};
@@ -10,8 +14,8 @@ use super::ConnectionArgs;
 use super::agents::{level_cell, service_words};
 use super::client::Client;
 use super::output::{self, Column, FormatArgs, Row, count_cell, millis_cell, size_cell, text_cell};
-use super::tasks::TasksArgs;
-use super::throughput::ThroughputArgs;
+use super::sites::tasks::TasksArgs;
+use crate::cli::reports::throughput::ThroughputArgs;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ReportCommand {

@@ -17,7 +17,7 @@ use tempfile::NamedTempFile;
 
 use super::output::{self, Column, Row, ShowFormatArgs, View, float_cell as figure};
 use super::{ConnectionArgs, one_of};
-use crate::exit::{sentence, usage};
+use crate::app::exit::{sentence, usage};
 use crate::gnp::Ingredients;
 use crate::model::Strategy;
 use crate::simulate::{

@@ -1,5 +1,10 @@
 //! `landfall sites`: what may be typed; sites that were broken off, and letting them be crawled again.
 
+pub(super) mod explain;
+pub(super) mod site;
+pub(super) mod submit;
+pub(super) mod tasks;
+
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
@@ -8,15 +13,15 @@ use landfall_proto::v1::{
 };
 
 use super::ConnectionArgs;
-use super::batch_changes::{CancelArgs, RetryArgs};
+use super::batches::changes::{CancelArgs, RetryArgs};
+use super::batches::policy::PolicyArgs;
+use super::batches::watch;
 use super::client::Client;
 use super::output::{self, Column, Format, FormatArgs, Row, ShowFormatArgs, counted, number};
-use super::policy::PolicyArgs;
-use super::tasks::ListArgs;
-use super::{site, submit, watch};
-use crate::constraints::ConstraintsRequest;
-use crate::exit::print;
+use crate::app::exit::print;
+use crate::cli::sites::tasks::ListArgs;
 use crate::model::Strategy;
+use crate::model::constraints::ConstraintsRequest;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum SitesCommand {

@@ -7,7 +7,7 @@ use tonic::Code;
 use super::ConnectionArgs;
 use super::client::Client;
 use super::output::ShowFormatArgs;
-use crate::exit::sentence;
+use crate::app::exit::sentence;
 
 /// What is printed.
 #[derive(Debug, Default, Serialize)]

@@ -11,7 +11,7 @@ use std::time::Duration;
 use nalgebra::{DMatrix, SVD};
 
 use crate::model::AgentId;
-use crate::stats::count;
+use crate::model::stats::count;
 
 use super::Embedding;
 

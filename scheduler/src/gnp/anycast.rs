@@ -19,8 +19,8 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
+use crate::model::stats::count;
 use crate::model::{AgentId, Rtt};
-use crate::stats::count;
 
 use super::{Embedding, Mesh, Position, great_circle_km, least_round_trip, millis};
 

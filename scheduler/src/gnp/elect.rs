@@ -6,6 +6,10 @@
 //! city and carrier, or of one carrier or one city while another has none, cost as much as agents moved away from their
 //! landmark (the paper 2.2.1: different cities, different carriers).
 
+pub(super) mod explain;
+pub(super) mod held_out;
+pub(super) mod replace;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use rand::SeedableRng;
@@ -13,7 +17,7 @@ use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 use crate::model::AgentId;
-use crate::stats::count;
+use crate::model::stats::count;
 
 use super::{Mesh, millis};
 

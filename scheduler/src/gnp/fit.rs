@@ -19,8 +19,9 @@ use crate::model::{AgentId, EmbeddingEpoch};
 
 use super::objective::{Anchor, distance, finite, host_cost, relative_error, rms_relative_error, root_mean};
 use super::simplex::{SimplexError, Stop, minimise};
-use super::{Embedding, Mesh, Placement, mds, millis, softening};
+use super::{Embedding, Mesh, Placement, millis, softening};
 
+pub(super) mod mds;
 mod starts;
 
 /// Sweeps every start gets before the best of them goes on alone.

@@ -5,16 +5,18 @@
 //! agent lies. Two things hold it: it starts from the agents whose own position explains the measurements best, and a
 //! weak prior says that hosts lie where agents do.
 
+pub(super) mod bulk;
+pub(super) mod host;
+
 use std::convert::Infallible;
 use std::fmt::Debug;
 
 use crate::model::{AgentId, Rtt};
 
-use super::bulk;
-use super::host::{Ground, Host, Point};
 use super::nearest::{Nearest, RaggedCoordinates};
 use super::simplex::{SimplexError, Stop, minimise_fixed};
 use super::{Embedding, Placement, millis};
+use crate::gnp::locate::host::{Ground, Host, Point};
 
 /// How a host's place is found. Both lower the same cost from the same starts and predict alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

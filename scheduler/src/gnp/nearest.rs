@@ -6,7 +6,7 @@
 
 use crate::model::{AgentId, Rtt};
 
-use super::host::{Ground, LANES, Point, squares};
+use super::locate::host::{Ground, LANES, Point, squares};
 use super::round_trip;
 
 /// How many agents are found for each site.

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::model::stats::median;
 use crate::model::{AgentId, Rtt};
-use crate::stats::median;
 
 use super::{Embedding, Mesh};
 

@@ -20,10 +20,10 @@ use super::fit::{FitError, Measured};
 use super::{LocateError, Mesh, millis};
 
 mod cloud;
-mod handicap;
 mod held_out;
 mod kriging;
 mod layout;
+mod penalty;
 mod posterior;
 
 use cloud::{Bare, Cloud};
@@ -149,7 +149,7 @@ impl Refined {
         let layers = meshes.iter().map(layer).collect();
         let handicap = constants
             .filter(|_| ingredients.handicap)
-            .map_or(0.0, |constants| handicap::choose(&middle, constants, landmarks.len(), ingredients.residuals));
+            .map_or(0.0, |constants| penalty::choose(&middle, constants, landmarks.len(), ingredients.residuals));
         let agents = measured.agents;
         let index = agents.iter().enumerate().map(|(i, &agent)| (agent, i)).collect();
         Ok(Self { agents, index, layers, ingredients: *ingredients, softening, handicap })

@@ -13,21 +13,22 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status, Streaming};
 
+pub(super) mod convert;
 mod crawls;
+mod group_commit;
 mod outcomes;
 mod stream;
-mod together;
 
 use stream::{Recordings, Session};
 
 use crate::Scheduler;
-use crate::grpc::convert::{reach as wire_reach, timestamp};
-use crate::grpc::{agent_convert as convert, auth};
+use crate::grpc::auth;
+use crate::grpc::operator::convert::{reach as wire_reach, timestamp};
 use crate::model::AgentId;
-use crate::store::agents::Holder;
-use crate::store::reach::{self, Asked};
-use crate::store::refusals::{self, Refusal};
-use crate::store::{self, agents, embeddings, enrolments, sessions};
+use crate::store::agents::refusals::{self, Refusal};
+use crate::store::agents::{self, Holder, enrolments, sessions};
+use crate::store::measurements::reach::{self, Asked};
+use crate::store::{self, embeddings};
 
 /// Messages to an agent that may wait in memory; an agent that reads slower than this is given up.
 const OUTBOUND_MESSAGES: usize = 256;

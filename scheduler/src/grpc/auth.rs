@@ -10,7 +10,7 @@ use tonic::Status;
 use tonic::codegen::http::{Extensions, HeaderMap};
 use tonic_health::pb::health_server;
 
-use crate::secret::SecretHash;
+use crate::app::secret::SecretHash;
 use crate::store::agents::{self, Holder};
 use crate::store::{self, settings};
 

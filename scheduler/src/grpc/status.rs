@@ -7,19 +7,19 @@ use std::io;
 
 use tonic::{Code, Status};
 
-use crate::landmark_choice::ChoiceError;
-use crate::plan::PlanError;
+use crate::capacity::WhatIfError;
+use crate::grpc::landmark_choice::ChoiceError;
+use crate::grpc::plan::PlanError;
 use crate::store;
-use crate::store::batch_changes::ChangeError;
-use crate::store::drains::DrainError;
-use crate::store::enrolments::{CreateError, RedeemError, RevokeError};
-use crate::store::removal::RemoveError;
-use crate::store::sessions::{EndCause, OpenError};
-use crate::store::submissions::SubmitError;
-use crate::whatif::WhatIfError;
+use crate::store::agents::drains::DrainError;
+use crate::store::agents::enrolments::{CreateError, RedeemError, RevokeError};
+use crate::store::agents::sessions::{EndCause, OpenError};
+use crate::store::batches::changes::ChangeError;
+use crate::store::batches::removal::RemoveError;
+use crate::store::batches::submissions::SubmitError;
 
 use super::auth::AuthError;
-use super::convert::InvalidField;
+use super::operator::convert::InvalidField;
 
 /// Something that was named and is not there.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -28,7 +28,7 @@ pub(super) enum Unknown {
     Batch(String),
     #[error("no agent is called {0}")]
     Agent(String),
-    #[error("{}", store::enrolments::not_yet(.0))]
+    #[error("{}", store::agents::enrolments::not_yet(.0))]
     NotYet(String),
     #[error("no site is known as '{0}'")]
     Site(String),

@@ -1,6 +1,6 @@
 //! Causes: why a task waits, why its agent was chosen, and why a strategy could not be followed.
 //!
-//! These words are stored, sent and compared; the sentences about them are made by [`crate::explain`] and stored nowhere.
+//! These words are stored, sent and compared; the sentences about them are made by [`crate::strategy::explain`] and stored nowhere.
 
 use serde::{Deserialize, Serialize};
 

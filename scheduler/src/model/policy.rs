@@ -10,7 +10,7 @@ use clap::Args;
 use humantime_serde::re::humantime::parse_duration;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::contact::{ContactUrl, InvalidContact};
+use crate::model::contact::{ContactUrl, InvalidContact};
 
 /// The most pages and links: the store's columns have a sign.
 const MOST: u32 = i32::MAX.unsigned_abs();

@@ -2,7 +2,7 @@
 
 use super::score::{nearest, relative_error};
 use super::{Judged, JudgedSite, Settings};
-use crate::stats::count;
+use crate::model::stats::count;
 
 /// Steps that a distribution is cut into: enough for any screen, and few enough for a page.
 const STEPS: usize = 200;

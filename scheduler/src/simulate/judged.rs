@@ -9,10 +9,9 @@ use super::landmarks::landmarks;
 use super::map::Map;
 use super::{Draw, Matrix, Node, Settings, SimulateError};
 use crate::gnp::Place;
-use crate::model::{AgentId, Rtt, Strategy};
+use crate::model::{AgentId, Rtt, Strategy, seed, stats};
 use crate::strategy::learned::{Crawled, Lessons, measured_by_crawls};
 use crate::strategy::{Candidate, Home, Site, choose};
-use crate::{seed, stats};
 
 /// What one seed showed.
 #[derive(Debug, Clone, PartialEq)]

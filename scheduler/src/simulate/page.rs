@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use super::plot::{Axis, Bar, Curve, bars, document, lines};
 use super::{Distributions, LeftOut, Report, Settings, Standing};
 use crate::model::Strategy;
-use crate::stats::count;
+use crate::model::stats::count;
 
 const STYLE: &str = include_str!("style.css");
 /// Relative errors beyond this are not drawn, and said.

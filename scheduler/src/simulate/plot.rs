@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
-use crate::stats::count;
+use crate::model::stats::count;
 
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 380.0;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::judged::play;
 use super::{Judged, Matrix, Report, Settings, SettingsError};
 use crate::gnp::{ElectError, FitError};
-use crate::parallel::in_order;
+use crate::model::parallel::in_order;
 
 /// Why a simulation did not run to its end.
 #[derive(Debug, thiserror::Error)]

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::nodes::lacks;
 use super::{Judged, JudgedAgent, JudgedSite, Settings, Tier};
 use crate::model::Strategy;
-use crate::stats::{count, mean, quantile};
+use crate::model::stats::{count, mean, quantile};
 
 /// What a simulation found. Serialised as it stands; a figure of nothing is null.
 #[derive(Debug, Clone, PartialEq, Serialize)]

@@ -193,7 +193,7 @@ fn a_fleet_whose_every_agent_is_a_landmark_predicts_nothing_and_measures_all() {
 fn more_landmarks_than_agents_that_others_reach_are_refused_with_the_lowest_seed() {
     let bare = Matrix::of(40, |_, j| j.is_multiple_of(8).then_some(20.0));
     let error = judge(&bare, &Settings { landmarks: 9, dims: None, ..small() }, &nothing_watched).unwrap_err();
-    let sentence = crate::exit::sentence(&anyhow::Error::new(error));
+    let sentence = crate::app::exit::sentence(&anyhow::Error::new(error));
     assert!(sentence.starts_with("seed 0: elect the landmarks: 9 landmarks were asked for, only "), "{sentence}");
 }
 

@@ -1,20 +1,25 @@
 //! Agents: who is enrolled, and how each stands now.
 
+pub(crate) mod drains;
+pub mod enrolments;
+pub(crate) mod refusals;
+pub(crate) mod sessions;
+
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
+use crate::app::secret::SecretHash;
 use crate::gnp::Position;
 use crate::model::AgentId;
-use crate::secret::SecretHash;
 use crate::strategy::LoadLevel;
 
-use super::loads::Said;
-use super::refusals::Refusal;
+use super::assignments::loads::Said;
 use super::rows::Rows;
 use super::types::Unsigned;
 use super::{Error, position};
+use crate::store::agents::refusals::Refusal;
 
 /// One agent and how it stands.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -17,6 +17,8 @@ use super::types::{Interval, whole};
 pub use unassign::{From, unassign};
 use waiting::Row;
 
+pub(crate) mod facts;
+pub(crate) mod loads;
 mod unassign;
 mod waiting;
 
@@ -172,7 +174,7 @@ pub struct Assignment {
     pub takes: Option<Duration>,
     /// Agents that took work and were not excluded.
     pub available: usize,
-    /// The agents that constraints excluded, as [stored](super::constraints::remember); none where nobody was.
+    /// The agents that constraints excluded, as [stored](super::batches::constraints::remember); none where nobody was.
     pub exclusions: Option<i64>,
 }
 
@@ -268,8 +270,10 @@ mod tests {
 
     use super::*;
     use crate::model::{ChoiceCause, Fallback, FallbackCause, Parting};
+    use crate::store::agents::sessions;
+    use crate::store::assignments::loads;
     use crate::store::fixtures::{self, Conn};
-    use crate::store::{leases, loads, sessions};
+    use crate::store::leases;
 
     const PATIENCE: Duration = Duration::from_secs(5);
 

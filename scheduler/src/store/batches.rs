@@ -1,15 +1,21 @@
 //! Batches: submitted lists, each with one strategy and one policy for life.
 
+pub mod changes;
+pub(crate) mod constraints;
+pub(crate) mod removal;
+pub(crate) mod submissions;
+
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 use sqlx::types::Json;
 
-use crate::explain::Wait;
 use crate::model::{BatchId, CrawlPolicy, ReasonKind, Strategy};
+use crate::strategy::explain::Wait;
 
+use super::Error;
 use super::rows::{Rows, Statement};
+use super::tasks::waits;
 use super::types::Unsigned;
-use super::{Error, waits};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {

@@ -4,6 +4,9 @@
 //! other took over since its fit began. The newest few are kept, and any in which a site still lies that has an open
 //! task; of all others only their line in the history remains.
 
+pub(crate) mod landmarks;
+pub(crate) mod placements;
+
 use std::collections::BTreeSet;
 use std::time::Duration;
 

@@ -9,11 +9,11 @@ use sqlx::{Decode, Encode, FromRow, PgConnection, PgPool, Postgres, Transaction,
 
 use crate::model::{AgentId, BatchId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
 
-use super::addresses::Claim;
+use super::agents::sessions::{self, Registration, Terms};
 use super::assignments::{self, Pool};
 use super::leases;
-use super::outcomes::{self, Answer, Ending, Report};
-use super::sessions::{self, Registration, Terms};
+use super::leases::outcomes::{self, Answer, Ending, Report};
+use super::sites::addresses::Claim;
 
 /// The connection that a test is given.
 pub(crate) type Conn = PoolConnection<Postgres>;

@@ -6,12 +6,13 @@
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
 
-use super::assignments::{self, Assignment};
-use super::batch_changes::{self, Extent};
-use super::outcomes::Answer;
-use super::refusals::Refusal;
-use super::sessions::{self, OpenError, Registration};
-use super::{drains, fixtures, leases, loads};
+use super::agents::drains;
+use super::agents::refusals::Refusal;
+use super::agents::sessions::{self, OpenError, Registration};
+use super::assignments::{self, Assignment, loads};
+use super::batches::changes::{self, Extent};
+use super::leases::outcomes::Answer;
+use super::{fixtures, leases};
 use crate::model::{AgentId, BatchId, SessionId, SiteId, Strategy, TaskId, Why};
 use crate::strategy::Choice;
 
@@ -58,8 +59,8 @@ impl Scene {
         fixtures::complete(conn, self.agent, self.tasks[0]).await
     }
 
-    async fn cancel(&self, conn: &mut PgConnection) -> batch_changes::Cancelled {
-        batch_changes::cancel(conn, self.batch, "b", &Extent::All).await.expect("cancel")
+    async fn cancel(&self, conn: &mut PgConnection) -> changes::Cancelled {
+        changes::cancel(conn, self.batch, "b", &Extent::All).await.expect("cancel")
     }
 
     /// The agent connects anew with its first lease in hand.
@@ -273,7 +274,7 @@ async fn a_retry_made_twice_at_once_is_made_once(pool: PgPool) {
         .await
         .expect("fail it");
     let retry = async |conn: &mut PgConnection| {
-        batch_changes::retry(conn, scene.batch, "b", &Extent::All).await.expect("retry").tasks
+        changes::retry(conn, scene.batch, "b", &Extent::All).await.expect("retry").tasks
     };
     let mut retrying = scene.begin().await;
     assert_eq!(retry(&mut retrying).await, 1);

@@ -12,11 +12,14 @@ use sqlx::PgConnection;
 use crate::model::{AgentId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId, words};
 
 use super::Error;
-use super::holds::{self, Cause};
 use super::rows::Rows;
+use super::tasks::holds::{self, Cause};
 pub(super) use ending::{Completed, Ending, complete, end};
 
+pub(crate) mod checkpoints;
 mod ending;
+pub(crate) mod outcomes;
+pub(crate) mod recalls;
 
 words!(
     /// How a lease stands.
@@ -309,8 +312,8 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32
 mod tests {
 
     use super::*;
+    use crate::store::agents::sessions::{self, Registration};
     use crate::store::fixtures::{self, Conn};
-    use crate::store::sessions::{self, Registration};
     use crate::store::{agents, assignments};
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -339,7 +342,7 @@ mod tests {
             Some(sessions::Waiting { orders: false, revocations: false, recalls: false, tasks: false, free: 2 })
         );
         assert!(grant(&mut conn, agent, session).await.expect("grant").is_empty());
-        assert!(crate::store::loads::available(&mut conn).await.expect("look").is_empty());
+        assert!(crate::store::assignments::loads::available(&mut conn).await.expect("look").is_empty());
         let shown = agents::show(&mut conn, "a").await.expect("look").expect("the agent");
         assert_eq!(shown.paused.as_deref(), Some("the disk is full"));
         let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");

@@ -2,6 +2,13 @@
 //!
 //! Invariant: a report counts only for the agent that holds the order; answering an order ends it.
 
+pub(crate) mod contradictions;
+pub(crate) mod failures;
+pub(crate) mod of_sites;
+pub(crate) mod orders;
+pub(crate) mod quarantines;
+pub(crate) mod reach;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
@@ -10,10 +17,11 @@ use sqlx::{Connection, PgConnection};
 
 use crate::model::{AgentId, OrderId, Rtt, SiteId};
 
-use super::failures::Failure;
+use super::Error;
 use super::rows::{Rows, Statement};
+use super::sites::origin;
 use super::types::{Unsigned, whole};
-use super::{Error, site_measurements, sites_origin};
+use crate::store::measurements::failures::Failure;
 
 /// One target's samples from one prober, summed up.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -115,9 +123,9 @@ pub async fn record(
     let target = answered.map(|row| (row.site_id, row.agent_id));
     let recorded = match target {
         Some((Some(site), _)) => {
-            site_measurements::upsert(&mut tx, site, agent, had_turn, report).await?;
+            of_sites::upsert(&mut tx, site, agent, had_turn, report).await?;
             let site = match &report.origin {
-                Some(origin) => sites_origin::settle(&mut tx, site, origin).await?,
+                Some(origin) => origin::settle(&mut tx, site, origin).await?,
                 None => site,
             };
             Recorded::Site(site)
@@ -195,7 +203,7 @@ async fn upsert_beacon(
         columns.answered,
         columns.lost,
         columns.failure,
-        failure.map(|failure| failure.cause) as Option<super::failures::Cause>,
+        failure.map(|failure| failure.cause) as Option<crate::store::measurements::failures::Cause>,
         failure.map(|failure| failure.said.as_str()),
     )
     .run(conn)

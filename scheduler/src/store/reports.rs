@@ -8,16 +8,21 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 
-use crate::explain::Wait;
 use crate::model::{AgentId, BatchId, ReasonKind, Rtt, SiteId, Strategy, TaskId, TaskState, Why};
+use crate::strategy::explain::Wait;
 
-use super::outcomes::OutcomeKind;
+use super::Error;
+use super::leases::outcomes::OutcomeKind;
 use super::rows::Rows;
+use super::tasks::waits;
 use super::types::{Millis, Unsigned, whole};
-use super::{Error, waits};
 pub use fleet::{AgentRow, agents};
 
+pub(crate) mod capacity;
+pub(crate) mod events;
+pub(crate) mod explain;
 mod fleet;
+pub(crate) mod throughput;
 
 /// Which tasks of a batch are asked for: their newest rounds, and of those all that meet each of these.
 #[derive(Debug, Clone)]

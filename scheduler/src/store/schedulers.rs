@@ -3,15 +3,18 @@
 //! Like an agent's session it is renewed as one row, however many duties hang on it, and only Postgres' clock expires it. One
 //! that expired is not renewed: its process joins again, and has lost its terms.
 
+pub(crate) mod notices;
+pub(crate) mod terms;
+
 use std::time::Duration;
 
 use sqlx::PgConnection;
 
 use crate::model::SchedulerId;
 
+use super::Error;
 use super::rows::{Rows, Statement};
 use super::types::Interval;
-use super::{Error, terms};
 
 /// Enters this process.
 pub async fn join(conn: &mut PgConnection, url: &str, life: Duration) -> Result<SchedulerId, Error> {

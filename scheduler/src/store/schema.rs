@@ -2,6 +2,10 @@
 //!
 //! What it is, is told by Postgres' codes and by what the database holds, never by the wording of a message.
 
+pub(crate) mod restores;
+pub(crate) mod retention;
+pub(crate) mod snapshots;
+
 use sqlx::PgConnection;
 use sqlx::migrate::MigrateError;
 use sqlx::postgres::PgDatabaseError;

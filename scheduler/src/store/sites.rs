@@ -1,21 +1,28 @@
 //! Sites: what is known of one, for whoever asks. Where a site settles is `sites_origin`'s.
 
+pub mod addresses;
+pub(crate) mod alarms;
+pub(crate) mod origin;
+pub(crate) mod positions;
+pub(crate) mod verdicts;
+
 use std::collections::HashMap;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
-use crate::explain::Wait;
 use crate::gnp::Placement;
+use crate::model::site_list::SiteName;
 use crate::model::{Rtt, SiteId, Strategy, TaskId, TaskState, Why};
-use crate::site_list::SiteName;
+use crate::strategy::explain::Wait;
 
-use super::checkpoints::Manners;
-use super::outcomes::OutcomeKind;
+use super::Error;
+use super::leases::checkpoints::Manners;
+use super::leases::outcomes::OutcomeKind;
 use super::rows::Rows;
+use super::tasks::waits;
 use super::types::{Micros, Unsigned};
-use super::{Error, waits};
 
 /// Tasks that are shown of a site: one that is crawled again every hour has thousands, and nobody reads them.
 const NEWEST_TASKS: i64 = 100;

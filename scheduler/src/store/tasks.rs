@@ -2,6 +2,12 @@
 //!
 //! Every move says when it happened. Later states belong to `assignments`, `leases` and `outcomes`.
 
+pub(crate) mod confirmations;
+pub(crate) mod holds;
+pub(crate) mod rounds;
+pub(crate) mod unmet;
+pub(crate) mod waits;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -63,7 +69,7 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
 }
 
 /// The sites of measuring tasks that each of these probers has measured or failed to measure, by the rule of
-/// [`super::measurement_orders::due_sites`]; oldest site first, at most `limit`. None without a prober.
+/// [`super::measurements::orders::due_sites`]; oldest site first, at most `limit`. None without a prober.
 pub async fn heard(
     conn: &mut PgConnection,
     probers: &[AgentId],

@@ -12,20 +12,20 @@ use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgTypeInfo, PgValueRef};
 use sqlx::types::Json;
 use sqlx::{Decode, Encode, Postgres, Type, TypeInfo, ValueRef};
 
-use crate::constraints::{Constraints, Excluded};
 use crate::gnp::trust::Kind as Evidence;
+use crate::model::constraints::{Constraints, Excluded};
 use crate::model::{
     AgentId, AssignmentId, BatchId, CrawlPolicy, EmbeddingEpoch, Incarnation, LeaseToken, OrderId, ReasonKind, Rtt,
     SchedulerId, SessionId, SiteId, Stage, Strategy, TaskId, TaskState, TermNumber, UnmeasuredCause, UnmetCause,
     WaitCause, Why,
 };
 
-use super::failures::Cause as FailureCause;
+use super::agents::refusals::Refusal;
+use super::agents::sessions::{EndCause, SessionState};
 use super::leases::LeaseState;
-use super::outcomes::{Budget, OutcomeKind};
-use super::refusals::Refusal;
-use super::sessions::{EndCause, SessionState};
-use super::terms::Duty;
+use super::leases::outcomes::{Budget, OutcomeKind};
+use super::measurements::failures::Cause as FailureCause;
+use super::schedulers::terms::Duty;
 
 /// Stores a type as a `bigint`, by one function each way.
 macro_rules! as_bigint {

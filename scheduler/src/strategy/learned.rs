@@ -10,17 +10,21 @@
 //! error", and what that leaves over of crawls of alike sites corrects those more (`strategy::alike`). What pages take longer than probes is
 //! common to all, and taken out first.
 
+pub(super) mod alike;
+pub mod confidence;
+pub(crate) mod contradiction;
+pub(super) mod explore;
+
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::model::{AgentId, Rtt, SiteId};
-use crate::stats;
+use crate::model::{AgentId, Rtt, SiteId, stats};
 
-use super::alike::{Alike, Told};
 use super::{Candidate, Spread};
+use crate::strategy::learned::alike::{Alike, Told};
 
-pub use super::alike::Near;
+pub use crate::strategy::learned::alike::Near;
 
 /// How sure one crawl is of a pair's round trip, as a standard deviation of its logarithm: medians over a crawl's pages repeat within some
 /// ten per cent, and servers differ from day to day.

@@ -5,6 +5,9 @@
 //! end: the level over the slots is how often each slot has to be filled before, and an agent's *pace*, how long its crawls
 //! take, how long that is.
 
+pub mod balance;
+pub(super) mod rank;
+
 use std::fmt;
 use std::time::Duration;
 

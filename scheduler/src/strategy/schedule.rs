@@ -17,6 +17,8 @@ use std::time::Duration;
 use exchange::Places;
 
 mod exchange;
+pub mod straggler;
+pub(super) mod work;
 
 /// What begins this soon is decided; later ones wait for a newer plan. Longer than it takes to tell an agent, so that no slot idles for
 /// want of a decision, and short beside a crawl.

@@ -20,7 +20,7 @@ use super::schedule::{Fault, Kind};
 use super::twins::Twins;
 use crate::cluster::Cluster;
 use crate::cluster::database::OnDatabase;
-use crate::tun::Cut;
+use crate::world::tun::Cut;
 
 /// How often a flapping stream breaks while the fault lasts.
 const FLAPS: u32 = 4;

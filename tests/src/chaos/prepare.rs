@@ -17,8 +17,7 @@ use super::twins::Twins;
 use super::{CAPACITY, ChaosArgs};
 use crate::cluster::Cluster;
 use crate::cluster::scheduler::SchedulerNode;
-use crate::tun;
-use crate::world::Grade;
+use crate::world::{Grade, tun};
 
 /// Where what preloads a wall clock of one's own may lie.
 const FAKETIME: [&str; 2] =

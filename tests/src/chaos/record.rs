@@ -11,8 +11,8 @@ use sqlx::{Connection, FromRow, PgConnection};
 
 use super::inject::Done;
 use super::proxy::StreamProxy;
+use crate::chaos::judge::history::{Event, History, Injected, Outcome, Request, Task, Told};
 use crate::cluster::Cluster;
-use crate::judge::history::{Event, History, Injected, Outcome, Request, Task, Told};
 
 /// How long one reading may take: the database may stand still.
 const PATIENCE: Duration = Duration::from_secs(3);

@@ -8,8 +8,8 @@ use anyhow::Context;
 use clap::Args;
 
 use super::report::Summary;
-use crate::judge::history::History;
-use crate::judge::{self, Offence, Rule};
+use crate::chaos::judge::history::History;
+use crate::chaos::judge::{self, Offence, Rule};
 
 /// Tasks that offend of each rule that are kept.
 const KEPT_OFFENDING: usize = 2;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::judge::history::History;
-use crate::judge::recovery::{Recovery, recovery};
-use crate::judge::{Offence, Rule};
+use crate::chaos::judge::history::History;
+use crate::chaos::judge::recovery::{Recovery, recovery};
+use crate::chaos::judge::{Offence, Rule};
 
 /// The figures of a run; the names are those of the JSON object.
 #[derive(Debug, Clone, Serialize)]

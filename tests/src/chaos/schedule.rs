@@ -9,7 +9,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::judge::recovery::{AGENT_KILL, SCHEDULER_KILL};
+use crate::chaos::judge::recovery::{AGENT_KILL, SCHEDULER_KILL};
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

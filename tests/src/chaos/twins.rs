@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 
 use crate::cluster::Cluster;
-use crate::process::Process;
+use crate::cluster::process::Process;
 
 /// The twins that run.
 #[derive(Debug)]

@@ -5,16 +5,16 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use landfall_agent::probe::weighted_mean::trial;
 
-use crate::balance::{BalanceArgs, balance};
-use crate::bench::crawl::measured::measured;
-use crate::bench::crawl::site::{Served, serve};
-use crate::bench::crowd::{CrowdArgs, crowd};
-use crate::bench::{BenchArgs, bench};
 use crate::chaos::prepare::have_private_mounts;
 use crate::chaos::rejudge::{JudgeArgs, rejudge};
 use crate::chaos::{ChaosArgs, chaos};
-use crate::paper::{PaperArgs, paper};
-use crate::sweep::{SweepArgs, sweep};
+use crate::experiments::balance::{BalanceArgs, balance};
+use crate::experiments::bench::crawl::measured::measured;
+use crate::experiments::bench::crawl::site::{Served, serve};
+use crate::experiments::bench::crowd::{CrowdArgs, crowd};
+use crate::experiments::bench::{BenchArgs, bench};
+use crate::experiments::paper::{PaperArgs, paper};
+use crate::experiments::sweep::{SweepArgs, sweep};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Experiment {

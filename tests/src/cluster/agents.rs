@@ -9,7 +9,7 @@ use futures::StreamExt;
 use serde::Deserialize;
 
 use super::{Cluster, ENROLLED_AT_ONCE};
-use crate::process::Process;
+use crate::cluster::process::Process;
 
 /// What `landfall agents enrol --format json` says.
 #[derive(Debug, Deserialize)]

@@ -4,12 +4,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use landfall_scheduler::postgres::PrivatePostgres;
+use landfall_scheduler::app::postgres::PrivatePostgres;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use sqlx::postgres::PgConnectOptions;
 
-use crate::machine::children;
+use crate::evidence::machine::children;
 
 /// A server that was killed may take this long to be gone.
 const END_PATIENCE: Duration = Duration::from_secs(30);

@@ -6,7 +6,7 @@ use anyhow::{Context, ensure};
 use tokio::process::Command;
 
 use super::Cluster;
-use crate::witness;
+use crate::evidence::witness;
 
 impl Cluster {
     /// Ends the first scheduler as a crash would, restores a backup into a data directory that is not there yet, and starts on

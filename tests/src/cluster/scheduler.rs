@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use landfall_scheduler::operator::{CLIENT_FILE, ClientFile};
+use landfall_scheduler::app::operator::{CLIENT_FILE, ClientFile};
 use nix::unistd::Pid;
 use tokio::process::Command;
 
 use super::CONTACT_URL;
-use crate::process::{Process, until};
+use crate::cluster::process::{Process, until};
 
 /// Starting a scheduler may initialise a database.
 const START_PATIENCE: Duration = Duration::from_secs(60);

@@ -7,12 +7,12 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
-use landfall_scheduler::postgres::PrivatePostgres;
+use landfall_scheduler::app::postgres::PrivatePostgres;
 use sqlx::PgPool;
 use tokio::process::Command;
 
 use super::Cluster;
-use crate::witness;
+use crate::evidence::witness;
 use crate::world::World;
 
 const SNAPSHOT: &str = "snapshot";

@@ -61,7 +61,7 @@ impl Stages {
 }
 
 fn draw(what: &str, count: usize, all: usize) {
-    let share = crate::figures::float(count) / crate::figures::float(all.max(1));
+    let share = crate::evidence::figures::float(count) / crate::evidence::figures::float(all.max(1));
     print!("\r\x1b[K{} {count} of {all}", line(what, share.min(1.0)));
     // What cannot be drawn is not missed.
     drop(std::io::stdout().flush());
@@ -69,7 +69,9 @@ fn draw(what: &str, count: usize, all: usize) {
 
 /// What is done, and a bar.
 fn line(what: &str, share: f64) -> String {
-    let full = (1..=WIDTH).filter(|part| crate::figures::float(*part) <= share * crate::figures::float(WIDTH)).count();
+    let full = (1..=WIDTH)
+        .filter(|part| crate::evidence::figures::float(*part) <= share * crate::evidence::figures::float(WIDTH))
+        .count();
     format!("  {what:<44} [{}{}]", "#".repeat(full), ".".repeat(WIDTH - full))
 }
 

@@ -1,8 +1,8 @@
 //! What `lab demo` says of a run at its end: four lines, and one for each thing that is not as it should be.
 
 use super::{Memory, shown_mb};
-use crate::check::Check;
-use crate::figures::{Figures, Target};
+use crate::evidence::check::Check;
+use crate::evidence::figures::{Figures, Target};
 
 /// What a run came to.
 pub(super) struct Outcome<'a> {
@@ -67,8 +67,8 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::figures::Prediction;
-    use crate::truth::Accuracy;
+    use crate::evidence::figures::Prediction;
+    use crate::evidence::truth::Accuracy;
 
     fn verdict(busy: Option<&str>, met: bool, offences: Vec<String>) -> Verdict {
         let figures = Figures {

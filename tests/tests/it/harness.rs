@@ -3,13 +3,13 @@
 use std::path::Path;
 use std::time::Duration;
 
-use landfall_lab::check::{self, Evidence, Expect};
+use landfall_lab::cluster::process::until;
 use landfall_lab::cluster::{Cluster, HURRIED, Options};
-use landfall_lab::figures::Figures;
-use landfall_lab::layout::{Layout, SMALL};
-use landfall_lab::process::until;
-use landfall_lab::scenario::Scenario;
-use landfall_lab::witness::Facts;
+use landfall_lab::evidence::check::{self, Evidence, Expect};
+use landfall_lab::evidence::figures::Figures;
+use landfall_lab::evidence::witness::Facts;
+use landfall_lab::world::layout::{Layout, SMALL};
+use landfall_lab::world::scenario::Scenario;
 use landfall_lab::world::{Grade, World};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 

@@ -12,7 +12,7 @@ use tokio::time::{Instant, timeout_at};
 use super::coding::{Coding, DecodeError};
 use super::decode::Decoder;
 use super::{FetchError, Timeouts};
-use crate::unreached::innermost;
+use crate::session::unreached::innermost;
 use crate::warc::{Recording, Truncated};
 
 /// The most bytes of an answer's header, names and values with four more for each field: what servers and browsers agree on is

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-use crate::crawl::place::{Place, PlaceError};
-use crate::dns::Resolver;
-use crate::guard::Guard;
+use crate::crawl::fetch::place::{Place, PlaceError};
+use crate::net::dns::Resolver;
+use crate::net::guard::Guard;
 
 /// Resolves names to vetted addresses, for the client: the site's to the one address that its crawl may use.
 pub(super) struct GuardedResolver {

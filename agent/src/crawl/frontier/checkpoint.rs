@@ -15,10 +15,10 @@ use flate2::read::DeflateDecoder;
 use flate2::write::DeflateEncoder;
 use prost::{Message as _, decode_length_delimiter};
 
-use super::super::site_path::SitePath;
 use super::known::{FINGERPRINT, MAX_BEYOND, fingerprints};
 use super::log::{Frame, Reader};
 use super::moments::{Mark, Moment, Moments, SIZES};
+use crate::crawl::html::site_path::SitePath;
 
 pub(crate) const MAX_BYTES: usize = 1 << 20;
 /// What of them the queue may take; the rest is for fingerprints, which nothing compresses.

@@ -4,10 +4,10 @@
 
 use std::collections::HashSet;
 
-use super::super::site_path::{Fingerprint, SitePath};
 use super::log::{Frame, Spent};
 use super::seen::Seen;
 use super::trap::Traps;
+use crate::crawl::html::site_path::{Fingerprint, SitePath};
 
 /// The most paths that wait at once, whatever the page budget: some hundred bytes of disk and 22 of memory each.
 const MAX_WAITING: u64 = 4_000_000;

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt as _;
 
 use super::log::{Frame, Log, Place, Queued, Reader, Span};
-use crate::folder::blocking;
+use crate::disk::folder::blocking;
 
 /// Bytes of frames that wait in memory at most before they are written.
 const MAX_UNWRITTEN: usize = 256 << 10;

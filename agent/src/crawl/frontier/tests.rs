@@ -2,8 +2,8 @@ use std::collections::{HashMap, HashSet};
 
 use proptest::prelude::*;
 
-use super::super::site_path::tests::path_of as path;
 use super::*;
+use crate::crawl::html::site_path::tests::path_of as path;
 
 /// Runs on a runtime of its own, for properties.
 fn block_on<T>(future: impl Future<Output = T>) -> T {

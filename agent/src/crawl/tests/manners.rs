@@ -100,7 +100,7 @@ async fn a_site_that_was_given_up_is_not_asked_again_by_the_same_crawl() {
 async fn while_nothing_is_heard_of_the_scheduler_requests_are_twice_as_far_apart() {
     let site = TestServer::start(|path| if path == "/" { html("<a href=/b>b</a>") } else { html("a page") }).await;
     let alone = Alone::default();
-    alone.begins_at(crate::clock::BootTime::now());
+    alone.begins_at(crate::session::clock::BootTime::now());
     let permits = Permits::asked(Arc::new(|_| Box::pin(async { Ok(()) })), alone);
     let policy = Policy { request_interval: MS(200), shortest_interval: MS(200), ..policy() };
     let outcome = TestCrawl { permits, ..TestCrawl::of(&site).policy(policy) }.outcome().await;

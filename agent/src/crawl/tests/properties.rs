@@ -7,13 +7,13 @@ use std::time::UNIX_EPOCH;
 use proptest::prelude::*;
 
 use super::super::frontier::checkpoint::State;
-use super::super::links::tests::extract as links;
 use super::super::politeness::retry_after;
-use super::super::robots::Rules;
-use super::super::robots::directives::{forbids_following, header_forbids_following, is_for_us};
-use super::super::site_path::tests::{path_of, site};
-use super::super::sitemap::tests::read as sitemap;
 use super::*;
+use crate::crawl::html::links::tests::extract as links;
+use crate::crawl::html::site_path::tests::{path_of, site};
+use crate::crawl::html::sitemap::tests::read as sitemap;
+use crate::crawl::politeness::robots::Rules;
+use crate::crawl::politeness::robots::directives::{forbids_following, header_forbids_following, is_for_us};
 use crate::testing::deflate;
 
 /// Bytes among which markup, escapes and broken characters are frequent.

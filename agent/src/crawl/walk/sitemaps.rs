@@ -5,11 +5,11 @@ use std::collections::{HashSet, VecDeque};
 use reqwest::Url;
 
 use super::super::fetch::Answer;
-use super::super::site_path::SitePath;
-use super::super::sitemap::{Sitemap, SitemapReader};
-use super::super::trouble::Trouble;
 use super::{End, MAX_REDIRECTS, Walk, length};
 use crate::crawl::budget::Budget;
+use crate::crawl::fetch::trouble::Trouble;
+use crate::crawl::html::site_path::SitePath;
+use crate::crawl::html::sitemap::{Sitemap, SitemapReader};
 
 /// The most sitemaps read of one site: with as many entries as they may hold, two and a half million pages.
 const MAX_SITEMAPS: usize = 50;

@@ -7,11 +7,11 @@ use super::{Stopwatch, TURN, Walk, unix_ms};
 use crate::crawl::budget::{Ledger, Policy};
 use crate::crawl::fetch::{Answer, FetchError};
 use crate::crawl::frontier::Frontier;
-use crate::crawl::keep::Keeper;
-use crate::crawl::links::LinkExtractor;
+use crate::crawl::frontier::keep::Keeper;
+use crate::crawl::html::links::LinkExtractor;
+use crate::crawl::html::site_path::SitePath;
 use crate::crawl::politeness::Grudge;
-use crate::crawl::robots::Rules;
-use crate::crawl::site_path::SitePath;
+use crate::crawl::politeness::robots::Rules;
 
 /// Bytes of a page that wait at most; a larger one is read while it comes. Few pages are, and fifty crawls hold 3 MiB, with
 /// the room that a growing buffer leaves 6.
@@ -68,7 +68,7 @@ impl Notes<'_> {
         spent.millis = u64::try_from(self.watch.elapsed().as_millis()).unwrap_or(u64::MAX);
         let Grudge { turned_away, in_a_row, pause } = grudge;
         (spent.turned_away, spent.failed_in_a_row) = (turned_away, in_a_row);
-        spent.paused_until_unix_ms = if pause.is_zero() { 0 } else { unix_ms(crate::clock::wall() + pause) };
+        spent.paused_until_unix_ms = if pause.is_zero() { 0 } else { unix_ms(crate::session::clock::wall() + pause) };
         self.keeper.show(self.frontier.spent(), self.frontier.waiting());
     }
 

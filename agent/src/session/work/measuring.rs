@@ -8,7 +8,7 @@ use tokio::task::JoinSet;
 
 use super::super::wire::{self, Failure};
 use super::Work;
-use crate::guard::Refused;
+use crate::net::guard::Refused;
 use crate::probe::ProbeError;
 
 const MAX_ORDERS: usize = 2048;

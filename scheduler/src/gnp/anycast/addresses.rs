@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
-use crate::stats::count;
+use crate::model::stats::count;
 
 use super::{Evidence, Sighting};
 

@@ -15,7 +15,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::model::AgentId;
-use crate::stats::count;
+use crate::model::stats::count;
 
 use super::super::{Embedding, Mesh, millis, objective};
 

@@ -3,8 +3,8 @@
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-use super::super::{Embedding, align, mds};
-use super::Measured;
+use super::super::{Embedding, align};
+use super::{Measured, mds};
 
 /// Disturbed copies of the scaled start that are tried beside it.
 const RESTARTS: usize = 1;

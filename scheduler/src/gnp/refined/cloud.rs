@@ -8,7 +8,7 @@ use nalgebra::DMatrix;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::stats::count;
+use crate::model::stats::count;
 
 use super::kriging::Kriging;
 use super::layout::{LaidOut, reach};

@@ -3,7 +3,7 @@
 //! Constants and landmarks are chosen by this and never by sites, whose distances nobody would know.
 
 use crate::gnp::fit::Measured;
-use crate::stats::count;
+use crate::model::stats::count;
 
 use super::Ingredients;
 use super::cloud::{Bare, Cloud};

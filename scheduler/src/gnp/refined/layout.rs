@@ -7,8 +7,7 @@ use nalgebra::{DMatrix, DVector};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::gnp::fit::Measured;
-use crate::gnp::mds;
+use crate::gnp::fit::{Measured, mds};
 use crate::gnp::objective::{HUBER, huber_within, log_error};
 
 use super::Ingredients;

@@ -1,8 +1,8 @@
 //! What is known of one site: which points of the cloud explain its measurements, and what they say of every agent.
 
 use crate::gnp::round_trip;
+use crate::model::stats::count;
 use crate::model::{AgentId, Rtt};
-use crate::stats::count;
 
 use super::cloud::Cloud;
 use super::kriging::Kriging;

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 
 use crate::gnp::{Mesh, millis};
 use crate::model::AgentId;
-use crate::stats::median;
+use crate::model::stats::median;
 
 use super::evidence::{SOFTENING, log_ratio};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use crate::gnp::{Mesh, millis};
+use crate::model::stats::count;
 use crate::model::{AgentId, Rtt};
-use crate::stats::count;
 
 use super::size::{Believed, Size};
 use super::{Evidence, FEWEST_IMPOSSIBLE, IMPOSSIBLE_SHARE, Kind};

@@ -5,7 +5,7 @@
 //! spread: thirty odd paths tell little of a network's noise and much of whether one agent is off from all others.
 
 use super::{Kind, Standing};
-use crate::stats::{count, median};
+use crate::model::stats::{count, median};
 
 /// Scales the MAD of normally distributed values to their standard deviation.
 const MAD_SCALE: f64 = 1.4826;

@@ -6,10 +6,12 @@ use tonic::Status;
 
 use super::REFUSAL_PAUSE;
 use super::stream::Session;
-use crate::grpc::agent_convert as convert;
-use crate::store::addresses::{self, Claimed};
-use crate::store::refusals::{self, Refusal};
-use crate::store::{self, checkpoints, leases, recalls, restores};
+use crate::grpc::agent_session::convert;
+use crate::store;
+use crate::store::agents::refusals::{self, Refusal};
+use crate::store::leases::{self, checkpoints, recalls};
+use crate::store::schema::restores;
+use crate::store::sites::addresses::{self, Claimed};
 
 impl Session {
     pub(super) async fn release(&mut self, release: v1::LeaseRelease) -> Result<(), Status> {

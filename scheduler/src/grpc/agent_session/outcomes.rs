@@ -8,14 +8,15 @@ use sqlx::PgConnection;
 use tokio_stream::StreamExt as _;
 use tonic::{Status, Streaming};
 
+use super::group_commit::Request;
 use super::stream::{FILLED_AT_ONCE, Session};
-use super::together::Request;
-use crate::grpc::agent_convert as convert;
+use crate::grpc::agent_session::convert;
 use crate::model::{AgentId, SiteId};
-use crate::store::contradictions::{self, Crawled};
+use crate::store;
+use crate::store::leases::outcomes::{self, Answer, Report};
 use crate::store::leases::{self, Free, Grant};
-use crate::store::outcomes::{self, Answer, Report};
-use crate::store::{self, sites_origin};
+use crate::store::measurements::contradictions::{self, Crawled};
+use crate::store::sites::origin;
 
 /// Outcomes recorded at once: enough that the commit costs each little, few enough that it takes some tens of milliseconds.
 const MOST_AT_ONCE: usize = 512;
@@ -167,9 +168,9 @@ async fn settle(conn: &mut PgConnection, mut settled: Vec<(SiteId, &str)>) -> Re
     // In one order everywhere: two transactions lock the same origins, and must not wait for each other.
     settled.sort_unstable_by_key(|&(_, origin)| origin);
     let sites: Vec<_> = settled.iter().map(|(site, _)| *site).collect();
-    let unsettled = sites_origin::unsettled(conn, &sites).await?;
+    let unsettled = origin::unsettled(conn, &sites).await?;
     for (site, origin) in settled.into_iter().filter(|(site, _)| unsettled.contains(site)) {
-        sites_origin::settle(conn, site, origin).await?;
+        origin::settle(conn, site, origin).await?;
     }
     Ok(())
 }

@@ -16,16 +16,18 @@ use tokio_stream::StreamExt;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
-use super::together::Together;
+use super::group_commit::Together;
 use super::{most_heartbeats, outcomes};
 use crate::Scheduler;
-use crate::grpc::{agent_convert as convert, status};
+use crate::grpc::agent_session::convert;
+use crate::grpc::status;
 use crate::model::{AgentId, SessionId, TaskId};
-use crate::store::agents::Holder;
-use crate::store::leases::{Free, Grant};
-use crate::store::outcomes::Answer;
-use crate::store::refusals::{self, Refusal};
-use crate::store::{self, checkpoints, leases, measurement_orders, measurements, recalls, sessions};
+use crate::store;
+use crate::store::agents::refusals::{self, Refusal};
+use crate::store::agents::{Holder, sessions};
+use crate::store::leases::outcomes::Answer;
+use crate::store::leases::{self, Free, Grant, checkpoints, recalls};
+use crate::store::measurements::{self, orders};
 
 /// How long one message may wait for room.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
@@ -175,7 +177,7 @@ impl Session {
             return Err(Status::invalid_argument(detail));
         }
         let renewed = sessions::renew(&mut conn, self.session, lifetime).await?;
-        store::loads::record(&mut conn, self.session, convert::said(&heartbeat)).await?;
+        store::assignments::loads::record(&mut conn, self.session, convert::said(&heartbeat)).await?;
         if self.paused != heartbeat.paused {
             self.pause(&mut conn, heartbeat.paused).await?;
         }
@@ -275,7 +277,7 @@ impl Session {
         let (mut orders, mut revoked, mut recalled, mut grants) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut tx = store::begin(&self.scheduler.pool).await?;
         if waiting.orders {
-            orders = measurement_orders::take_unsent(&mut tx, self.agent, self.session).await?;
+            orders = orders::take_unsent(&mut tx, self.agent, self.session).await?;
         }
         if waiting.revocations {
             revoked = leases::take_revoked(&mut tx, self.session).await?;
@@ -333,7 +335,7 @@ impl Session {
         if asked.is_empty() {
             return Ok(HashMap::new());
         }
-        Ok(store::outcomes::last_pages(&mut *self.connection().await?, &asked).await?)
+        Ok(store::leases::outcomes::last_pages(&mut *self.connection().await?, &asked).await?)
     }
 
     /// What the agent of a session that has ended is told.

@@ -5,9 +5,9 @@ use std::time::Duration;
 use crate::model::{
     AgentId, BatchId, Parted, Parting, Rtt, SiteId, Strategy, TaskId, Unmeasured, UnmeasuredCause, Why,
 };
+use crate::store::agents::sessions::EndCause;
+use crate::store::assignments::loads;
 use crate::store::leases::LeaseState;
-use crate::store::loads;
-use crate::store::sessions::EndCause;
 use crate::strategy::Former;
 
 use super::Waiting;

@@ -5,13 +5,15 @@ use std::time::Duration;
 use sqlx::{PgConnection, PgPool};
 
 use crate::model::{SiteId, TaskId};
-use crate::store::addresses::{self, Claimed};
-use crate::store::batch_changes::{self, Extent};
-use crate::store::confirmations::{self, Wanted};
+use crate::store::agents::drains;
+use crate::store::batches::changes::{self, Extent};
 use crate::store::fixtures::{self, Leased};
-use crate::store::holds::{self, Which};
-use crate::store::outcomes::Answer;
-use crate::store::{alarms, drains, leases, recalls};
+use crate::store::leases::outcomes::Answer;
+use crate::store::leases::{self, recalls};
+use crate::store::sites::addresses::{self, Claimed};
+use crate::store::sites::alarms;
+use crate::store::tasks::confirmations::{self, Wanted};
+use crate::store::tasks::holds::{self, Which};
 
 const ADDRESS: &str = "192.0.2.7";
 const DAY: Duration = Duration::from_secs(86_400);
@@ -59,7 +61,7 @@ async fn end(conn: &mut PgConnection, lease: Leased, name: &str, by: End) -> boo
         End::Recall => recalls::release(conn, agent, task, fixtures::TOKEN).await.expect("release"),
         End::Expiry => fixtures::reap(conn).await == 1,
         End::Removal => drains::remove(conn, name, true, fixtures::MAX_CRASHES).await.expect("remove").leases == 1,
-        End::Cancel => batch_changes::cancel(conn, batch, name, &Extent::All).await.expect("cancel").tasks == 1,
+        End::Cancel => changes::cancel(conn, batch, name, &Extent::All).await.expect("cancel").tasks == 1,
     }
 }
 

@@ -5,9 +5,10 @@
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, LeaseToken, TaskId};
+use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
+use crate::store::tasks::holds;
 use crate::store::types::whole;
-use crate::store::{Error, holds};
 
 use super::LeaseState;
 

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use landfall_lab::layout::SMALL;
-use landfall_lab::process::until;
-use landfall_lab::tun::{self, Cut};
+use landfall_lab::cluster::process::until;
 use landfall_lab::world::Grade;
+use landfall_lab::world::layout::SMALL;
+use landfall_lab::world::tun::{self, Cut};
 
 use crate::harness::{PATIENCE, beside, cluster_on, small_scenario};
 

@@ -1,9 +1,9 @@
 //! The whole of Landfall in small: what is waited for, chosen, explained, killed and drained.
 
-use landfall_lab::check::Expect;
 use landfall_lab::cluster::Cluster;
-use landfall_lab::process::until;
-use landfall_lab::witness::Facts;
+use landfall_lab::cluster::process::until;
+use landfall_lab::evidence::check::Expect;
+use landfall_lab::evidence::witness::Facts;
 
 use crate::harness::{ENDED, PATIENCE, await_crawler, beside, offences, small, submit, submit_file};
 

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
+use landfall_lab::cluster::process::until;
 use landfall_lab::cluster::{Cluster, HURRIED, Options};
-use landfall_lab::layout::SMALL;
-use landfall_lab::process::until;
 use landfall_lab::world::World;
+use landfall_lab::world::layout::SMALL;
 use tokio::process::Command;
 
 use crate::harness::{PATIENCE, await_crawler, beside, count, small_scenario, submit};

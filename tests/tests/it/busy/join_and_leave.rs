@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 
 use landfall_lab::cluster::Cluster;
-use landfall_lab::process::until;
+use landfall_lab::cluster::process::until;
 
 use crate::harness::{ENDED, PATIENCE, beside, count, small, submit};
 

@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use landfall_lab::cluster::Cluster;
-use landfall_lab::odd_sites::{OddSite, Oddity};
-use landfall_lab::process::until;
+use landfall_lab::cluster::process::until;
+use landfall_lab::world::odd_sites::{OddSite, Oddity};
 
 use crate::harness::{ENDED, PATIENCE, beside, count, small, submit_list};
 

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use landfall_lab::check::{self, Evidence, Expect};
 use landfall_lab::cluster::Cluster;
+use landfall_lab::evidence::check::{self, Evidence, Expect};
 
 use crate::harness::{MAX_DEPTH, PATIENCE, beside, count, small};
 

@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use chrono::DateTime;
 use landfall_lab::cluster::Binaries;
 use landfall_lab::cluster::scheduler::{SchedulerNode, SchedulerOptions};
-use landfall_scheduler::tls;
+use landfall_scheduler::app::tls;
 
 use crate::harness::beside;
 

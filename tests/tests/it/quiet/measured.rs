@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use landfall_lab::check::Expect;
 use landfall_lab::cluster::Cluster;
-use landfall_lab::layout::SMALL;
-use landfall_lab::sites::Access;
-use landfall_lab::truth;
-use landfall_lab::tun;
-use landfall_lab::witness::Facts;
+use landfall_lab::evidence::check::Expect;
+use landfall_lab::evidence::truth;
+use landfall_lab::evidence::witness::Facts;
 use landfall_lab::world::Grade;
+use landfall_lab::world::layout::SMALL;
+use landfall_lab::world::sites::Access;
+use landfall_lab::world::tun;
 
 use crate::harness::{
     PATIENCE, PROBE_INTERVAL, alone, cluster, cluster_on, offences, small, small_scenario, submit, untrue,

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant};
 
 use landfall_lab::cluster::Cluster;
-use landfall_lab::layout::{Layout, PAPER};
-use landfall_lab::pace::{Fullest, Promise, most_at_once};
-use landfall_lab::scenario::Scenario;
-use landfall_lab::sites::Access;
-use landfall_scheduler::store::addresses::bears;
+use landfall_lab::evidence::pace::{Fullest, Promise, most_at_once};
+use landfall_lab::world::layout::{Layout, PAPER};
+use landfall_lab::world::scenario::Scenario;
+use landfall_lab::world::sites::Access;
+use landfall_scheduler::store::sites::addresses::bears;
 
 use crate::harness::{ENDED, PATIENCE, alone, cluster, count, submit_list};
 

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use landfall_lab::paper::stage::Stage;
-use landfall_lab::sweep::Field;
-use landfall_lab::sweep::settings::{EXPERIMENTS, Settings};
+use landfall_lab::experiments::paper::stage::Stage;
+use landfall_lab::experiments::sweep::Field;
+use landfall_lab::experiments::sweep::settings::{EXPERIMENTS, Settings};
 use landfall_scheduler::model::Strategy;
 
 use crate::harness::alone;
@@ -42,9 +42,12 @@ async fn a_cell_in_the_lab_asks_for_what_the_simulation_asks_for() {
         assert_eq!(came.sites.len(), settings.sites);
         let bytes: usize = simulated.arrived.iter().map(|body| body.bytes).sum();
         let arrived = came.growth.curve.last().unwrap().1 * 1e6;
-        assert!((arrived - landfall_lab::figures::float(bytes)).abs() < 1.0, "{arrived} of {bytes} bytes");
+        assert!((arrived - landfall_lab::evidence::figures::float(bytes)).abs() < 1.0, "{arrived} of {bytes} bytes");
         let requests = came.machine.requests_per_s * came.makespan_s;
-        assert!((requests - landfall_lab::figures::float(simulated.requests)).abs() < 0.5, "{requests}: {simulated:?}");
+        assert!(
+            (requests - landfall_lab::evidence::figures::float(simulated.requests)).abs() < 0.5,
+            "{requests}: {simulated:?}"
+        );
         // Nobody is faster than the interval. How much slower depends on what else the machine does.
         let least = simulated.makespan.as_secs_f64() * 0.8;
         assert!(came.makespan_s > least && came.growth.mb_per_min > 0.0, "{came:?} and {least} s");

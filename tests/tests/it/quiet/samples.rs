@@ -5,9 +5,9 @@ use std::process::Stdio;
 
 use futures::StreamExt;
 use landfall_lab::cluster::{Binaries, CONTACT_URL};
-use landfall_lab::layout::{Layout, SMALL};
-use landfall_lab::truth::{self, Accuracy};
-use landfall_lab::tun;
+use landfall_lab::evidence::truth::{self, Accuracy};
+use landfall_lab::world::layout::{Layout, SMALL};
+use landfall_lab::world::tun;
 use landfall_lab::world::{Grade, World};
 
 use crate::harness::alone;

@@ -1,0 +1,395 @@
+//! `landfall-agent doctor`: looks at what an agent needs, and says of each thing whether it is there and what to do.
+//!
+//! It changes nothing, and may run beside the agent.
+
+use std::fmt;
+use std::io::ErrorKind;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+use landfall_proto::v1::agent_service_client::AgentServiceClient;
+use landfall_proto::v1::{BeaconFailure, CheckRequest, CheckResponse};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tonic::transport::Channel;
+use tonic::{Code, Request};
+
+use crate::config::{Config, SchedulerUrl};
+use crate::disk::room;
+use crate::net::dns::DnsError;
+use crate::session::schedulers::Schedulers;
+use crate::session::{bearer, clock as clocks, enrol, unreached};
+
+/// How long the scheduler, or the beacon, may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// By how much this machine's clock may differ from the scheduler's: certificates and what is stored have times in them.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(60);
+/// A name that every name server knows, or knows not to exist; tests ask none.
+const SOME_NAME: &str = if cfg!(test) { "127.0.0.1" } else { "example.com" };
+const ANSWER: &[u8] = b"HTTP/1.1 204 ";
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    about: &'static str,
+    said: String,
+    /// What to do; `None` where all is well.
+    remedy: Option<String>,
+}
+
+impl Finding {
+    fn ok(about: &'static str, said: impl Into<String>) -> Self {
+        Self { about, said: said.into(), remedy: None }
+    }
+
+    fn wrong(about: &'static str, said: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { about, said: said.into(), remedy: Some(remedy.into()) }
+    }
+
+    pub const fn is_wrong(&self) -> bool {
+        self.remedy.is_some()
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { about, said, remedy } = self;
+        match remedy {
+            None => writeln!(f, "ok     {about:<10}  {said}"),
+            Some(remedy) => writeln!(f, "WRONG  {about:<10}  {said}\n       {:<10}  do: {remedy}", ""),
+        }
+    }
+}
+
+/// Looks at everything an agent with this configuration needs.
+pub async fn examine(config: &Config) -> Vec<Finding> {
+    let (mut findings, standing) = schedulers(config).await;
+    if let Some((standing, offset)) = &standing {
+        findings.push(name(config, standing));
+        findings.push(clock(*offset));
+        findings.push(contact(config, standing));
+    }
+    findings.push(beacon(config, standing.as_ref().is_some_and(|(standing, _)| standing.connected)).await);
+    if let Some((standing, _)) = &standing {
+        findings.extend(others(standing));
+    }
+    findings.push(names(config).await);
+    findings.push(guard(config));
+    findings.push(disk("outbox", &config.outbox.folder, config.outbox.min_free_bytes));
+    findings.push(match &config.store {
+        Some(store) => disk("store", &store.folder, store.min_free_bytes),
+        None => Finding::ok("store", "pages are not stored: agent.toml has no [store]"),
+    });
+    findings
+}
+
+/// How the agent stands with its scheduler, and how far this machine's clock is off.
+type Standing = (CheckResponse, Duration);
+
+async fn schedulers(config: &Config) -> (Vec<Finding>, Option<Standing>) {
+    let mut findings = Vec::new();
+    let ca = match config.ca.as_deref().map(std::fs::read_to_string).transpose() {
+        Ok(ca) => ca,
+        Err(error) => {
+            let file = config.ca.as_deref().unwrap_or(Path::new("")).display();
+            let remedy = "enrol the agent anew with --force, or set ca in agent.toml";
+            return (vec![Finding::wrong("scheduler", format!("ca: read {file}: {error}"), remedy)], None);
+        }
+    };
+    let mut standing = None;
+    // They were checked when the configuration was read.
+    let configured = Schedulers::try_new(&config.scheduler);
+    for scheduler in configured.iter().flat_map(Schedulers::configured) {
+        let (url, channel) = (&scheduler.url, connect(config, scheduler, ca.as_deref()).await);
+        let channel = match channel {
+            Ok(channel) => channel,
+            Err(why) => {
+                let remedy = "see that the scheduler runs, that scheduler in agent.toml is its address, and that no firewall is \
+                              between; behind another certificate, enrol the agent anew";
+                findings.push(Finding::wrong("scheduler", format!("{url}: {why}"), remedy));
+                continue;
+            }
+        };
+        let certificate = if scheduler.tls { ", and its certificate is the right one" } else { "" };
+        findings.push(Finding::ok("scheduler", format!("{url} answers{certificate}")));
+        if standing.is_none() {
+            match ask(config, channel).await {
+                Ok(found) => standing = Some(found),
+                Err(finding) => findings.push(finding),
+            }
+        }
+    }
+    (findings, standing)
+}
+
+async fn connect(config: &Config, scheduler: &SchedulerUrl, ca: Option<&str>) -> Result<Channel, String> {
+    let endpoint = enrol::endpoint(scheduler, ca).map_err(|error| unreached::why(&error))?;
+    endpoint.local_address(config.bind).connect().await.map_err(|error| unreached::why(&error))
+}
+
+async fn ask(config: &Config, channel: Channel) -> Result<Standing, Finding> {
+    let anew = format!("`landfall agents enrol` for {}, and run what it prints here with --force", config.name);
+    let read = std::fs::read_to_string(&config.credential);
+    let read = read.map_err(|error| format!("read {}: {error}", config.credential.display()));
+    let credential = read.and_then(|text| bearer(&text, &config.credential).map_err(|error| error.to_string()));
+    let credential = credential.map_err(|why| Finding::wrong("credential", why, &*anew))?;
+    let mut request = Request::new(CheckRequest {});
+    request.metadata_mut().insert("authorization", credential);
+    request.set_timeout(PATIENCE);
+    let asked = clocks::wall();
+    let answer = AgentServiceClient::new(channel).check(request).await;
+    let took = asked.elapsed().unwrap_or_default();
+    match answer {
+        Ok(answer) => {
+            let standing = answer.into_inner();
+            let theirs = standing.now.and_then(|now| SystemTime::try_from(now).ok()).unwrap_or(asked);
+            // The scheduler looked at its clock about halfway.
+            let ours = asked + took / 2;
+            let offset = ours.duration_since(theirs).unwrap_or_else(|behind| behind.duration());
+            Ok((standing, offset))
+        }
+        Err(status) if matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied) => {
+            Err(Finding::wrong("credential", status.message(), &*anew))
+        }
+        Err(status) if status.code() == Code::Unimplemented => {
+            Err(Finding::ok("credential", "the scheduler is older than this program and cannot be asked"))
+        }
+        Err(status) => {
+            Err(Finding::wrong("credential", unreached::why(&status), "try again; the scheduler's log says more"))
+        }
+    }
+}
+
+fn name(config: &Config, standing: &CheckResponse) -> Finding {
+    let known = &standing.name;
+    if *known != config.name {
+        let said = format!("it is that of {known}, and agent.toml says {}", config.name);
+        return Finding::wrong(
+            "credential",
+            said,
+            format!("set name = \"{known}\" in agent.toml, or enrol the agent anew"),
+        );
+    }
+    let session = if standing.connected { "connected" } else { "not connected" };
+    Finding::ok("credential", format!("valid: this is {known}, {session}"))
+}
+
+fn clock(offset: Duration) -> Finding {
+    let said = format!("{:.1} s off the scheduler's", offset.as_secs_f64());
+    match offset > CLOCKS_DIFFER {
+        true => Finding::wrong("clock", said, "set this machine's clock, and the scheduler's, by NTP"),
+        false => Finding::ok("clock", said),
+    }
+}
+
+fn contact(config: &Config, standing: &CheckResponse) -> Finding {
+    match config.contact_url.as_deref().or(Some(standing.contact_url.as_str())).filter(|url| !url.is_empty()) {
+        Some(url) => Finding::ok("contact", url),
+        None => Finding::wrong(
+            "contact",
+            "no contact URL is known, so no request is sent to any site",
+            "landfall contact set URL, where the scheduler is",
+        ),
+    }
+}
+
+async fn beacon(config: &Config, connected: bool) -> Finding {
+    if !config.beacon.enabled {
+        return Finding::ok("beacon", "none: this agent can be no landmark");
+    }
+    let listen = config.beacon.listen;
+    match TcpListener::bind(listen).await {
+        Ok(_) if connected => Finding::wrong(
+            "beacon",
+            format!("nothing listens at {listen}, though the agent is connected"),
+            "start the agent again: agent.toml was changed since, or it runs elsewhere with this credential",
+        ),
+        Ok(_) => Finding::ok("beacon", format!("{listen} is free; the agent does not run")),
+        Err(error) if error.kind() == ErrorKind::AddrInUse && answers(local(listen)).await => {
+            Finding::ok("beacon", format!("answers at {listen}"))
+        }
+        Err(error) if error.kind() == ErrorKind::AddrInUse => Finding::wrong(
+            "beacon",
+            format!("another program has {listen}"),
+            "set beacon.listen in agent.toml to a free port",
+        ),
+        Err(error) => Finding::wrong(
+            "beacon",
+            format!("{listen}: {error}"),
+            "set beacon.listen in agent.toml to an address of this machine",
+        ),
+    }
+}
+
+/// The address as this machine dials it.
+fn local(listen: SocketAddr) -> SocketAddr {
+    let ip = match listen.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, listen.port())
+}
+
+async fn answers(address: SocketAddr) -> bool {
+    let asking = async {
+        let mut stream = TcpStream::connect(address).await?;
+        stream.write_all(b"HEAD / HTTP/1.1\r\nhost: beacon\r\nconnection: close\r\n\r\n").await?;
+        let mut answer = [0; ANSWER.len()];
+        stream.read_exact(&mut answer).await?;
+        std::io::Result::Ok(answer == ANSWER)
+    };
+    tokio::time::timeout(PATIENCE, asking).await.is_ok_and(|answered| answered.unwrap_or(false))
+}
+
+/// What other agents see of the beacon, and this one of theirs.
+fn others(standing: &CheckResponse) -> [Finding; 2] {
+    let way = |about, said: String, none: bool, failure: Option<&BeaconFailure>| match failure {
+        Some(BeaconFailure { agent, message }) if none => Finding::wrong(
+            about,
+            format!("{said}; {agent}: {message}"),
+            format!("`landfall agents reach {} {agent}`, where the scheduler is, says what", standing.name),
+        ),
+        _ => Finding::ok(about, said),
+    };
+    let CheckResponse { reached_by, tried_by, reaches, tries, .. } = *standing;
+    [
+        way(
+            "reached",
+            format!("by {reached_by} of {tried_by} agents that tried its beacon"),
+            reached_by == 0,
+            standing.not_reached_by.as_ref(),
+        ),
+        way(
+            "reaches",
+            format!("{reaches} of {tries} beacons of others that it tried"),
+            reaches == 0,
+            standing.not_reached.as_ref(),
+        ),
+    ]
+}
+
+async fn names(config: &Config) -> Finding {
+    let server = config.dns.map_or_else(|| "the system's".to_owned(), |server| server.to_string());
+    let asked = match config.resolver() {
+        Ok(resolver) => resolver
+            .resolve(SOME_NAME)
+            .await
+            .map_err(|error| (matches!(error, DnsError::NotFound(_)), error.to_string())),
+        Err(error) => Err((false, error.to_string())),
+    };
+    match asked {
+        Ok(_) | Err((true, _)) => Finding::ok("dns", format!("the name server ({server}) answers")),
+        Err((false, why)) => Finding::wrong("dns", why, "set dns in agent.toml, or mend /etc/resolv.conf"),
+    }
+}
+
+fn guard(config: &Config) -> Finding {
+    let named = |nets: &[ipnet::IpNet]| nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+    let everything = match config.allow_net.as_slice() {
+        [] => "connects public addresses alone".to_owned(),
+        nets => format!("connects public addresses and {}", named(nets)),
+    };
+    let beacons = match config.beacon.allow_net.as_slice() {
+        [] => String::new(),
+        nets => format!("; beacons in {}, too", named(nets)),
+    };
+    Finding::ok("guard", everything + &beacons)
+}
+
+fn disk(about: &'static str, folder: &Path, least: u64) -> Finding {
+    // It is made at the first start.
+    let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(folder);
+    let mib = |bytes: u64| bytes >> 20;
+    match room::free_bytes(there) {
+        Ok(free) if free < least => Finding::wrong(
+            about,
+            format!("{} MiB free at {}, and less than {} is full", mib(free), folder.display(), mib(least)),
+            "make room on that disk",
+        ),
+        Ok(free) => Finding::ok(about, format!("{} MiB free at {}", mib(free), folder.display())),
+        Err(error) => Finding::wrong(about, format!("{}: {error}", there.display()), "see that the folder can be used"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::beacon::Beacon;
+    use crate::testing::scheduler::{CREDENTIAL, TestScheduler};
+
+    fn config(scheduler: &str, folder: &Path) -> Config {
+        std::fs::write(folder.join("credential"), CREDENTIAL).unwrap();
+        let text = format!(
+            "scheduler = '{scheduler}'\nname = 'harbin-cernet'\ncity = 'Harbin'\ncarrier = 'CERNET'\n[beacon]\nlisten = '127.0.0.1:0'\n"
+        );
+        std::fs::write(folder.join("agent.toml"), text).unwrap();
+        Config::load(&folder.join("agent.toml")).unwrap()
+    }
+
+    fn about<'a>(findings: &'a [Finding], about: &str) -> &'a Finding {
+        findings.iter().find(|finding| finding.about == about).unwrap_or_else(|| panic!("no {about} in {findings:?}"))
+    }
+
+    #[tokio::test]
+    async fn what_is_there_is_ok_and_what_is_wrong_says_what_to_do() {
+        let scheduler = TestScheduler::start(None).await;
+        let folder = tempfile::tempdir().unwrap();
+        let good = config(&format!("http://{}", scheduler.addr), folder.path());
+        let findings = examine(&good).await;
+        for known in ["scheduler", "credential", "clock", "contact", "beacon", "reached", "guard", "outbox", "store"] {
+            assert!(!about(&findings, known).is_wrong(), "{}", about(&findings, known));
+        }
+        let reaches = about(&findings, "reaches");
+        assert!(reaches.is_wrong() && reaches.to_string().contains("tokyo-iij: the guard refuses"), "{reaches}");
+
+        let mut bad = good;
+        bad.name = "other".to_owned();
+        bad.outbox.min_free_bytes = u64::MAX;
+        let findings = examine(&bad).await;
+        assert!(about(&findings, "credential").is_wrong() && about(&findings, "outbox").is_wrong(), "{findings:?}");
+        std::fs::write(&bad.credential, "another").unwrap();
+        let findings = examine(&bad).await;
+        let line = about(&findings, "credential").to_string();
+        assert!(line.starts_with("WRONG  credential") && line.contains("do: `landfall agents enrol`"), "{line}");
+    }
+
+    #[tokio::test]
+    async fn nobody_at_the_schedulers_address_is_wrong_and_all_else_is_looked_at_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let findings = examine(&config("http://127.0.0.1:1", folder.path())).await;
+        assert!(about(&findings, "scheduler").is_wrong());
+        assert!(findings.iter().all(|finding| finding.about != "credential"), "nobody could be asked");
+        assert!(!about(&findings, "guard").is_wrong());
+    }
+
+    #[tokio::test]
+    async fn a_beacon_that_answers_is_told_from_another_program_at_its_port() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut config = config("http://127.0.0.1:1", folder.path());
+        let stranger = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        config.beacon.listen = stranger.local_addr().unwrap();
+        let hanging_up = tokio::spawn(async move { stranger.accept().await.map(drop) });
+        assert!(beacon(&config, true).await.is_wrong());
+        hanging_up.await.unwrap().unwrap();
+
+        let ours = Beacon::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
+        config.beacon.listen.set_port(ours.port);
+        let stop = CancellationToken::new();
+        let serving = tokio::spawn(ours.serve(stop.clone()));
+        let found = beacon(&config, true).await;
+        assert!(!found.is_wrong(), "{found}");
+        stop.cancel();
+        serving.await.unwrap();
+        assert!(!beacon(&config, false).await.is_wrong(), "free, and the agent does not run");
+        assert!(beacon(&config, true).await.is_wrong(), "free, and it should be taken");
+    }
+
+    #[test]
+    fn a_clock_may_be_off_by_a_minute() {
+        assert!(!clock(Duration::from_secs(59)).is_wrong());
+        assert!(clock(Duration::from_secs(61)).is_wrong());
+    }
+}

@@ -1,0 +1,230 @@
+//! Where a crawl sends its requests: one address of its site's, which its permit names.
+//!
+//! The sites at one address share a budget that the scheduler keeps over all agents, so a crawl asks before it connects, and then stays
+//! there: it asks again only where the name has come to lead elsewhere, or where nothing answers and there is another address. What it
+//! has is never given back while it crawls. A crawl by hand has nobody to ask.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::future::{BoxFuture, Shared};
+use tokio::time::timeout;
+
+use crate::net::context::Context;
+use crate::net::dns::{DnsError, Resolver};
+use crate::net::guard::{Guard, ResolveError};
+use crate::session::clock::BootTime;
+
+/// Asks whether requests may be sent to an address; the answer may take as long as the scheduler is away.
+pub type Ask = Arc<dyn Fn(IpAddr) -> BoxFuture<'static, Result<(), NotPermitted>> + Send + Sync>;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct NotPermitted(pub String);
+
+/// From when on an agent's crawls are on their own: nothing is heard of the scheduler, so crawls go slower, and stop at the deadline.
+/// Clones are the same one; of a crawl without a scheduler it is never so.
+#[derive(Debug, Clone, Default)]
+pub struct Alone(Arc<Mutex<Option<BootTime>>>);
+
+impl Alone {
+    /// It is so from this moment on, unless another is named before.
+    pub fn begins_at(&self, moment: BootTime) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(moment);
+    }
+
+    pub fn is_so(&self) -> bool {
+        let from = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        from.is_some_and(|from| from.remaining(BootTime::now()).is_zero())
+    }
+}
+
+/// Who is asked, and whether they are still heard of.
+#[derive(Clone, Default)]
+pub struct Permits {
+    ask: Option<Ask>,
+    alone: Alone,
+}
+
+impl Permits {
+    /// A scheduler, by this.
+    pub const fn asked(ask: Ask, alone: Alone) -> Self {
+        Self { ask: Some(ask), alone }
+    }
+
+    /// Whether there is somebody to whom the crawl can go back.
+    pub(in crate::crawl) const fn are_asked(&self) -> bool {
+        self.ask.is_some()
+    }
+
+    fn of(&self, address: IpAddr) -> Asking {
+        match &self.ask {
+            Some(ask) => ask(address).shared(),
+            None => futures::future::ready(Ok(())).boxed().shared(),
+        }
+    }
+}
+
+impl fmt::Debug for Permits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permits").field("asked", &self.are_asked()).finish()
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(in crate::crawl) enum PlaceError {
+    #[error(transparent)]
+    Resolve(ResolveError),
+    #[error("{host}: no address within {limit:?}")]
+    Timeout { host: String, limit: Duration },
+    #[error(transparent)]
+    NotPermitted(NotPermitted),
+}
+
+/// A question whose answer several connections may wait for.
+type Asking = Shared<BoxFuture<'static, Result<(), NotPermitted>>>;
+
+/// The one address of a crawl.
+pub(in crate::crawl) struct Place {
+    guard: Guard,
+    resolver: Resolver,
+    permits: Permits,
+    limit: Duration,
+    /// Never held across an await.
+    at: Mutex<At>,
+}
+
+#[derive(Default)]
+struct At {
+    /// The site's, as it was asked for last.
+    host: String,
+    held: Option<IpAddr>,
+    /// The address that is asked for: one at a time over all connections.
+    asking: Option<(IpAddr, Asking)>,
+    /// Where nothing answered the last time.
+    silent: Option<IpAddr>,
+}
+
+impl Place {
+    /// Nowhere yet; a name may take `limit` to resolve.
+    pub(in crate::crawl) fn new(context: &Context, permits: Permits, limit: Duration) -> Self {
+        Self { guard: context.guard.clone(), resolver: context.resolver.clone(), permits, limit, at: Mutex::default() }
+    }
+
+    pub(in crate::crawl) fn is_alone(&self) -> bool {
+        self.permits.alone.is_so()
+    }
+
+    /// The address to connect for a host: vetted, and permitted.
+    pub(in crate::crawl) async fn of(&self, host: &str) -> Result<IpAddr, PlaceError> {
+        let found = timeout(self.limit, self.guard.resolve(&self.resolver, host)).await;
+        let late = |_| PlaceError::Timeout { host: host.to_owned(), limit: self.limit };
+        let found = found.map_err(late)?.map_err(PlaceError::Resolve)?;
+        loop {
+            // The guard gives at least one, or says why not.
+            let Some(next) = self.next(host, &found) else {
+                return Err(PlaceError::Resolve(ResolveError::Dns(DnsError::NotFound(host.to_owned()))));
+            };
+            let Some((address, asking)) = self.asking(next) else { return Ok(next) };
+            let answer = asking.await;
+            self.answered(address, answer.is_ok());
+            if address == next {
+                return answer.map(|()| next).map_err(PlaceError::NotPermitted);
+            }
+        }
+    }
+
+    fn next(&self, host: &str, found: &[IpAddr]) -> Option<IpAddr> {
+        let mut at = self.at();
+        host.clone_into(&mut at.host);
+        let (held, silent) = (at.held, at.silent);
+        let answers = |address: &&IpAddr| Some(**address) != silent;
+        let first = found.iter().find(answers).or(found.first());
+        found.iter().filter(answers).find(|address| Some(**address) == held).or(first).copied()
+    }
+
+    /// The question to wait for before an address may be connected; `None` where it is permitted. Another's may be under way.
+    fn asking(&self, next: IpAddr) -> Option<(IpAddr, Asking)> {
+        let mut at = self.at();
+        if at.held == Some(next) {
+            return None;
+        }
+        Some(at.asking.get_or_insert_with(|| (next, self.permits.of(next))).clone())
+    }
+
+    /// The question for an address was answered; only the first who hears of it takes note.
+    fn answered(&self, address: IpAddr, granted: bool) {
+        let mut at = self.at();
+        if at.asking.take_if(|(asked, _)| *asked == address).is_some() && granted {
+            at.held = Some(address);
+        }
+    }
+
+    fn at(&self) -> MutexGuard<'_, At> {
+        self.at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this is the host that the place is for. Others, to which a robots.txt may redirect, are no part of the site.
+    pub(in crate::crawl) fn is_for(&self, host: &str) -> bool {
+        self.at().host == host
+    }
+
+    /// Nothing answers there: another address is next, if there is one.
+    pub(in crate::crawl) fn is_silent(&self) {
+        let mut at = self.at();
+        at.silent = at.held;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::watch;
+
+    use super::*;
+
+    /// A place at loopback, whose scheduler answers when told to; and how often it was asked.
+    fn place(answer: watch::Receiver<Option<bool>>, asked: Arc<Mutex<Vec<IpAddr>>>) -> Place {
+        let ask: Ask = Arc::new(move |address| {
+            asked.lock().unwrap().push(address);
+            let mut answer = answer.clone();
+            Box::pin(async move {
+                let granted = answer.wait_for(Option::is_some).await.unwrap().unwrap();
+                if granted { Ok(()) } else { Err(NotPermitted("full".to_owned())) }
+            })
+        });
+        let guard = Guard::new(vec!["127.0.0.0/8".parse().unwrap()]);
+        let resolver = Resolver::new(Some("127.0.0.1:9".parse().unwrap())).unwrap();
+        let permits = Permits::asked(ask, Alone::default());
+        Place { guard, resolver, permits, limit: Duration::from_secs(5), at: Mutex::default() }
+    }
+
+    #[tokio::test]
+    async fn while_a_scheduler_is_away_nobody_is_held_up_who_does_not_need_its_answer() {
+        let ((answer, answered), asked) = (watch::channel(None), Arc::default());
+        let place = place(answered, Arc::clone(&asked));
+        let (mut one, mut two) = (Box::pin(place.of("127.0.0.1")), Box::pin(place.of("127.0.0.1")));
+        assert!(futures::poll!(&mut one).is_pending() && futures::poll!(&mut two).is_pending());
+        assert!(place.is_for("127.0.0.1") && !place.is_for("127.0.0.2"));
+        place.is_silent();
+        // The first gives up, as one that is stopped does; the question stands.
+        drop(one);
+        answer.send(Some(true)).unwrap();
+        let address: IpAddr = "127.0.0.1".parse().unwrap();
+        assert_eq!(two.await.unwrap(), address);
+        assert_eq!(place.of("127.0.0.1").await.unwrap(), address);
+        assert_eq!(*asked.lock().unwrap(), [address], "one question for all");
+    }
+
+    #[tokio::test]
+    async fn an_address_that_is_refused_is_asked_for_again() {
+        let ((answer, answered), asked) = (watch::channel(Some(false)), Arc::default());
+        let place = place(answered, Arc::clone(&asked));
+        assert!(matches!(place.of("127.0.0.1").await, Err(PlaceError::NotPermitted(_))));
+        answer.send(Some(true)).unwrap();
+        assert!(place.of("127.0.0.1").await.is_ok());
+        assert_eq!(asked.lock().unwrap().len(), 2);
+    }
+}

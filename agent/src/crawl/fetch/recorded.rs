@@ -1,0 +1,106 @@
+//! What is stored of a request and an answer's head: as HTTP/1.1 writes them, whichever version was spoken.
+//!
+//! The library has taken the answer apart, so names of headers are in lower case, those of one name stand together, and the transfer
+//! encoding is gone, with its header. Values and the body are as they were sent.
+
+use hyper::ext::ReasonPhrase;
+use reqwest::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, TRANSFER_ENCODING};
+use reqwest::{Response, Url, Version};
+use url::Position;
+
+use crate::session::clock;
+use crate::warc::Answered;
+
+/// Room for a head: most need half of it.
+const ROOM: usize = 512;
+
+/// A request with these headers, and the head of its answer, which has just come.
+pub(in crate::crawl) fn recorded(sent: &HeaderMap, url: &Url, response: &Response) -> Answered {
+    let content_type = response.headers().get(CONTENT_TYPE);
+    Answered {
+        url: url.as_str().to_owned(),
+        at: clock::wall(),
+        address: response.remote_addr().map(|address| address.ip()),
+        request: request(sent, url),
+        head: head(response),
+        status: response.status().as_u16(),
+        content_type: content_type.map(|value| String::from_utf8_lossy(value.as_bytes()).into_owned()),
+    }
+}
+
+fn request(sent: &HeaderMap, url: &Url) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(ROOM);
+    let target = url[Position::BeforePath..Position::AfterQuery].as_bytes();
+    [b"GET ".as_slice(), target, b" HTTP/1.1\r\n"].iter().for_each(|part| bytes.extend_from_slice(part));
+    // A port that goes without saying is in no URL.
+    header(&mut bytes, &HOST, url[Position::BeforeHost..Position::AfterPort].as_bytes());
+    sent.iter().for_each(|(name, value)| header(&mut bytes, name, value.as_bytes()));
+    bytes.extend(b"\r\n");
+    bytes
+}
+
+fn head(response: &Response) -> Vec<u8> {
+    let version: &[u8] = if response.version() == Version::HTTP_10 { b"1.0" } else { b"1.1" };
+    let mut bytes = Vec::with_capacity(ROOM);
+    let status = response.status();
+    [b"HTTP/".as_slice(), version, b" ", status.as_str().as_bytes(), b" "]
+        .iter()
+        .for_each(|part| bytes.extend_from_slice(part));
+    let said = response.extensions().get::<ReasonPhrase>().map(ReasonPhrase::as_bytes);
+    let reason = || response.status().canonical_reason().unwrap_or_default().as_bytes();
+    bytes.extend(said.unwrap_or_else(reason));
+    bytes.extend(b"\r\n");
+    let stored = response.headers().iter().filter(|(name, _)| *name != TRANSFER_ENCODING);
+    stored.for_each(|(name, value)| header(&mut bytes, name, value.as_bytes()));
+    bytes.extend(b"\r\n");
+    bytes
+}
+
+fn header(bytes: &mut Vec<u8>, name: &HeaderName, value: &[u8]) {
+    [name.as_str().as_bytes(), b": ", value, b"\r\n"].iter().for_each(|part| bytes.extend_from_slice(part));
+}
+
+#[cfg(test)]
+mod tests {
+    use reqwest::header::{HeaderValue, USER_AGENT};
+
+    use super::*;
+
+    fn head_of(response: hyper::http::response::Builder) -> Vec<u8> {
+        head(&Response::from(response.body("the body").unwrap()))
+    }
+
+    #[test]
+    fn a_head_is_that_of_http_1_whatever_was_spoken() {
+        let answer = || hyper::Response::builder().status(200);
+        assert_eq!(head_of(answer().version(Version::HTTP_2)), b"HTTP/1.1 200 OK\r\n\r\n");
+        assert_eq!(head_of(answer().version(Version::HTTP_10)), b"HTTP/1.0 200 OK\r\n\r\n");
+        let said = answer().status(299).extension(ReasonPhrase::from_static(b"Quite good"));
+        assert_eq!(head_of(said), b"HTTP/1.1 299 Quite good\r\n\r\n");
+    }
+
+    #[test]
+    fn values_are_as_they_were_sent_and_the_transfer_encoding_is_gone() {
+        let odd = HeaderValue::from_bytes(b"caf\xe9\t;").unwrap();
+        let answer = hyper::Response::builder()
+            .header("X-Odd", odd)
+            .header("Transfer-Encoding", "chunked")
+            .header("Content-Encoding", "gzip")
+            .header("X-Odd", "twice");
+        let expected = b"HTTP/1.1 200 OK\r\nx-odd: caf\xe9\t;\r\nx-odd: twice\r\ncontent-encoding: gzip\r\n\r\n";
+        assert_eq!(head_of(answer), expected);
+    }
+
+    #[test]
+    fn a_request_names_its_host_and_everything_after_it() {
+        let sent = HeaderMap::from_iter([(USER_AGENT, HeaderValue::from_static("a"))]);
+        for (url, line, host) in [
+            ("http://a.cn", "/", "a.cn"),
+            ("https://a.cn:443/x?y=1#z", "/x?y=1", "a.cn"),
+            ("http://[::1]:81/a b\r\nX: y", "/a%20bX:%20y", "[::1]:81"),
+        ] {
+            let request = String::from_utf8(request(&sent, &url.parse().unwrap())).unwrap();
+            assert_eq!(request, format!("GET {line} HTTP/1.1\r\nhost: {host}\r\nuser-agent: a\r\n\r\n"));
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! The normal form of a path and query: what fetches the same is spelled the same.
+//!
+//! Pure. Escapes of characters that need none are undone and others are written in capitals (RFC 3986, 6.2.2); session identifiers and
+//! the marks of advertisers, which make a new URL of every visit, are taken out. The order of a query's parameters stays: sites may
+//! tell one order from another.
+
+use std::borrow::Cow;
+
+/// Parameters that name a visit, whatever their value.
+const VISITS: [&str; 8] = ["jsessionid", "phpsessid", "asp.net_sessionid", "cfid", "cftoken", "oscsid", "zenid", "_gl"];
+/// How the names of others of these begin: Microsoft's servers add letters to theirs.
+const VISITS_BEGIN: [&str; 2] = ["aspsessionid", "utm_"];
+/// Marks that advertisers add to the links to a site.
+const MARKS: [&str; 5] = ["gclid", "fbclid", "msclkid", "dclid", "yclid"];
+/// Parameters that name a visit where their value looks like one: `sid=12` may be a story.
+const PERHAPS: [&str; 5] = ["sid", "s", "session", "sessionid", "session_id"];
+/// The least characters of such a value.
+const LEAST_TOKEN: usize = 16;
+
+pub(in crate::crawl) fn normal_form(path_and_query: &str) -> Cow<'_, str> {
+    // Most paths have none of what is looked for.
+    if !path_and_query.bytes().any(|byte| matches!(byte, b'%' | b';' | b'?')) {
+        return Cow::Borrowed(path_and_query);
+    }
+    let unescaped = normal_escapes(path_and_query);
+    let (path, query) = match unescaped.split_once('?') {
+        Some((path, query)) => (path, Some(query)),
+        None => (unescaped.as_str(), None),
+    };
+    let mut normal = without_session(path);
+    let kept = |pair: &&str| !names_a_visit(pair);
+    let query: Vec<&str> = query.map(|query| query.split('&').filter(kept).collect()).unwrap_or_default();
+    if query.iter().any(|pair| !pair.is_empty()) {
+        normal.push('?');
+        normal.push_str(&query.join("&"));
+    }
+    Cow::Owned(normal)
+}
+
+/// A text with only the escapes that must be, in capitals.
+pub(in crate::crawl) fn normal_escapes(text: &str) -> String {
+    let mut normal = String::with_capacity(text.len());
+    // After a `%` that begins no escape, a digit that is written out could make it one.
+    let mut stray = None;
+    let mut rest = text;
+    while let Some(at) = rest.find('%') {
+        let (before, escape) = rest.split_at(at);
+        normal.push_str(before);
+        let digits = escape.get(1..3).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        let Some(byte) = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok()) else {
+            stray = Some(normal.len());
+            normal.push('%');
+            rest = escape.get(1..).unwrap_or_default();
+            continue;
+        };
+        let needless = byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_' | b'~');
+        let harmful = byte.is_ascii_hexdigit() && stray.is_some_and(|stray| normal.len() - stray <= 2);
+        if needless && !harmful {
+            normal.push(char::from(byte));
+        } else {
+            normal.push_str(&format!("%{byte:02X}"));
+        }
+        rest = escape.get(3..).unwrap_or_default();
+    }
+    normal.push_str(rest);
+    normal
+}
+
+fn without_session(path: &str) -> String {
+    let segments = path.split('/').map(|segment| {
+        let mut parts = segment.split(';');
+        let mut kept = parts.next().unwrap_or_default().to_owned();
+        for part in parts.filter(|part| !names_a_visit(part)) {
+            kept.push(';');
+            kept.push_str(part);
+        }
+        kept
+    });
+    segments.collect::<Vec<_>>().join("/")
+}
+
+/// Whether a parameter says who visits, not what.
+fn names_a_visit(pair: &str) -> bool {
+    let Some((name, value)) = pair.split_once('=') else { return false };
+    let is = |known: &&str| name.eq_ignore_ascii_case(known);
+    let begins = |known: &&str| name.get(..known.len()).is_some_and(|start| start.eq_ignore_ascii_case(known));
+    VISITS.iter().chain(&MARKS).any(is) || VISITS_BEGIN.iter().any(begins) || PERHAPS.iter().any(is) && is_token(value)
+}
+
+fn is_token(value: &str) -> bool {
+    value.len() >= LEAST_TOKEN
+        && value.bytes().all(|byte| byte.is_ascii_alphanumeric())
+        && value.bytes().any(|byte| byte.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn what_fetches_the_same_is_spelled_the_same() {
+        for (written, normal) in [
+            ("/%7euser/%41%2db", "/~user/A-b"),
+            ("/%e4%b8%ad?q=%2f", "/%E4%B8%AD?q=%2F"),
+            ("/100%/%41/%zz", "/100%/%41/%zz"),
+            ("/%%34%31", "/%%341"),
+            ("/%2541", "/%2541"),
+            ("/a;jsessionid=1A2B/b;v=2", "/a/b;v=2"),
+            ("/a;JSESSIONID=1A2B?x=1", "/a?x=1"),
+            ("/a?PHPSESSID=7&x=1&utm_source=mail&gclid=z", "/a?x=1"),
+            ("/a?ASPSESSIONIDQQ=1", "/a"),
+            ("/a?sid=0123456789abcdef0&s=12&sid=12", "/a?s=12&sid=12"),
+            ("/a?b=2&a=1&&c", "/a?b=2&a=1&&c"),
+            ("/a?", "/a"),
+            ("/a?&", "/a"),
+            ("/;/?phpsessid", "/;/?phpsessid"),
+        ] {
+            assert_eq!(normal_form(written), normal, "{written}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_a_form_that_stays(text in "/(%[0-9a-fA-F]{0,2}|[a-z;/&?=.]|sid=|utm_x=|phpsessid=|[0-9a-f]{16,18}|\u{e9}){0,20}") {
+            let once = normal_form(&text);
+            prop_assert_eq!(normal_form(&once), once.as_ref());
+            prop_assert!(once.len() <= text.len() && normal_escapes(&text).len() <= text.len());
+        }
+    }
+}

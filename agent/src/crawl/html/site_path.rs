@@ -1,0 +1,248 @@
+//! The normal form of a URL inside one site: its path and query.
+//!
+//! Pure. Two URLs that fetch the same thing have one [`SitePath`]: the fragment, the default port, credentials, dot segments, an empty
+//! query, needless escapes and session identifiers are gone. A `SitePath` is only made from a URL of the site's
+//! origin, and a URL is only made back by putting that origin before it, so nothing that went through here can leave
+//! the site.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use sha2::{Digest, Sha256};
+use url::{Position, Url};
+
+use super::normal_form::normal_form;
+use crate::net::origin::Origin;
+
+/// The longest path and query followed, in bytes; longer ones are traps, not pages.
+pub(in crate::crawl) const MAX_PATH_BYTES: usize = 2048;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::crawl) struct SitePath {
+    text: Box<str>,
+    /// Taken once: everything that looks a path up needs it.
+    fingerprint: Fingerprint,
+}
+
+/// Stands for a [`SitePath`] in sets, so that a large site's known pages stay small in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(in crate::crawl) struct Fingerprint(u128);
+
+pub(in crate::crawl) type Fingerprints = HashSet<Fingerprint, BuildHasherDefault<Own>>;
+
+/// The hash of a fingerprint: half of its own bits, which a cryptographic digest has spread already.
+#[derive(Debug, Default)]
+pub(in crate::crawl) struct Own(u64);
+
+impl Hasher for Own {
+    fn write_u128(&mut self, bits: u128) {
+        self.0 = u64::try_from(bits >> 64).expect("64 bits");
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        // Nothing but fingerprints is hashed by it; this would do for others.
+        self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+impl SitePath {
+    pub(in crate::crawl) fn root() -> Self {
+        Self::new("/")
+    }
+
+    fn new(text: &str) -> Self {
+        Self { text: text.into(), fingerprint: Self::fingerprint_of(text) }
+    }
+
+    pub(in crate::crawl) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The path of a link on a page of the site, where it is one that the URL's parser and the normal form leave as it is: absolute, of
+    /// nothing but letters, digits, `-`, `_`, `/` and dots inside segments. Most links are, and the parser costs ten times as much.
+    /// `None` says nothing of the others.
+    pub(in crate::crawl) fn plain(href: &str) -> Option<Self> {
+        is_plain(href).then(|| Self::new(href))
+    }
+
+    /// A path that was written down by [`SitePath::as_str`]; `None` for anything else. That it is in normal form is not looked at.
+    pub(in crate::crawl) fn stored(text: &str) -> Option<Self> {
+        (text.starts_with('/') && text.len() <= MAX_PATH_BYTES).then(|| Self::new(text))
+    }
+
+    pub(in crate::crawl) const fn fingerprint(&self) -> Fingerprint {
+        self.fingerprint
+    }
+
+    pub(in crate::crawl) fn fingerprint_of(text: &str) -> Fingerprint {
+        let digest: [u8; 32] = Sha256::digest(text.as_bytes()).into();
+        let (half, _) = digest.split_first_chunk().expect("32 bytes begin with 16");
+        Fingerprint(u128::from_be_bytes(*half))
+    }
+}
+
+impl Fingerprint {
+    pub(in crate::crawl) const fn as_u128(self) -> u128 {
+        self.0
+    }
+
+    pub(in crate::crawl) const fn from_u128(bits: u128) -> Self {
+        Self(bits)
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(in crate::crawl) struct Site {
+    origin: Origin,
+    root: Url,
+}
+
+impl Site {
+    /// The site at an origin; `None` when the origin does not make a URL.
+    pub(in crate::crawl) fn new(origin: &Origin) -> Option<Self> {
+        let root = Url::parse(&format!("{origin}/")).ok()?;
+        // Read back, because an origin's parts are public and may have been put together in another spelling.
+        let origin = Origin::of(&root).ok()?;
+        Some(Self { origin, root })
+    }
+
+    pub(in crate::crawl) const fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    pub(in crate::crawl) const fn root(&self) -> &Url {
+        &self.root
+    }
+
+    /// The normal form of a URL; `None` when it lies outside the site or is too long.
+    pub(in crate::crawl) fn path(&self, url: &Url) -> Option<SitePath> {
+        // What is written like the start page needs no taking apart.
+        let alike = url[..Position::BeforePath] == self.root[..Position::BeforePath];
+        if !alike && Origin::of(url).ok()? != self.origin {
+            return None;
+        }
+        let path = normal_form(&url[Position::BeforePath..Position::AfterQuery]);
+        (path.len() <= MAX_PATH_BYTES).then(|| SitePath::new(&path))
+    }
+
+    /// The URL of a path; `None` only when the path cannot be read back as it was written.
+    pub(in crate::crawl) fn url(&self, path: &SitePath) -> Option<Url> {
+        if is_plain(&path.text) {
+            let mut url = self.root.clone();
+            url.set_path(&path.text);
+            return Some(url);
+        }
+        // Not `join`: the path `//host/` is a path here, and another host there.
+        let url = Url::parse(&format!("{}{}", self.origin, path.text)).ok()?;
+        (self.path(&url)? == *path).then_some(url)
+    }
+}
+
+/// Whether a path is in normal form already, however short a look that takes.
+fn is_plain(path: &str) -> bool {
+    let mut before = b'/';
+    for byte in path.bytes().skip(1) {
+        let plain = match byte {
+            // A dot segment, another host, or an empty segment.
+            b'.' | b'/' => before != b'/',
+            byte => byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'),
+        };
+        if !plain {
+            return false;
+        }
+        before = byte;
+    }
+    path.starts_with('/') && path.len() <= MAX_PATH_BYTES
+}
+
+#[cfg(test)]
+pub(in crate::crawl) mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    pub(crate) fn site(origin: &str) -> Site {
+        Site::new(&origin.parse().unwrap()).unwrap()
+    }
+
+    /// A path of the site `http://example.cn`.
+    pub(crate) fn path_of(text: &str) -> SitePath {
+        let site = site("http://example.cn");
+        site.path(&site.root().join(text).unwrap()).unwrap()
+    }
+
+    fn path(href: &str) -> Option<String> {
+        let site = site("http://example.cn");
+        let url = site.root().join("dir/page.html").unwrap().join(href).ok()?;
+        site.path(&url).map(|path| path.as_str().to_owned())
+    }
+
+    #[test]
+    fn urls_that_fetch_the_same_have_one_path() {
+        let same =
+            ["x", "./x", "/dir/x", "../dir/x", "x#there", "x?", "http://EXAMPLE.cn:80/dir/x", "//example.cn./dir/x"];
+        for href in same.into_iter().chain(["/dir/./y/../x", "http://me:secret@example.cn/dir/x"]) {
+            assert_eq!(path(href).as_deref(), Some("/dir/x"), "{href}");
+        }
+        assert_eq!(path("x?a=1&b").as_deref(), Some("/dir/x?a=1&b"));
+    }
+
+    #[test]
+    fn other_origins_have_none() {
+        for href in
+            ["https://example.cn/", "http://example.cn:81/", "http://www.example.cn/", "//other.cn/", "mailto:a@b"]
+        {
+            assert_eq!(path(href), None, "{href}");
+        }
+        assert_eq!(path(&"x".repeat(MAX_PATH_BYTES)), None);
+    }
+
+    #[test]
+    fn a_path_that_looks_like_a_host_stays_inside() {
+        let site = site("http://example.cn");
+        let inside = site.path(&Url::parse("http://example.cn//other.cn/x").unwrap()).unwrap();
+        assert_eq!(site.url(&inside).unwrap().as_str(), "http://example.cn//other.cn/x");
+    }
+
+    #[test]
+    fn a_plain_path_is_read_without_the_parser() {
+        for href in ["/", "/a", "/a/b-c_d.html", "/a.b/..c", "/robots.txt"] {
+            assert_eq!(SitePath::plain(href).is_some(), !href.contains("/.."), "{href}");
+        }
+        let long = format!("/{}", "x".repeat(MAX_PATH_BYTES));
+        for href in
+            ["", "a", "//a", "/a//b", "/.", "/a/./b", "/../a", "/a?b", "/a#b", "/%41", "/a;b", "/a ", "/\u{e9}", &long]
+        {
+            assert_eq!(SitePath::plain(href), None, "{href}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn a_plain_path_is_what_the_parser_would_make_of_it(href in "/[a-zA-Z0-9/._\\\\~%?-]{0,12}") {
+            let site = site("http://example.cn");
+            let url = site.root().join("dir/page.html").unwrap().join(&href);
+            if let Some(plain) = SitePath::plain(&href) {
+                let url = url.unwrap();
+                prop_assert_eq!(site.url(&plain), Some(url.clone()));
+                prop_assert_eq!(site.path(&url), Some(plain));
+            }
+        }
+
+        #[test]
+        fn normal_form_is_stable_and_inside(href in "\\PC{0,60}", base in "(/[a-z.%?#]{0,8}){0,4}") {
+            let site = site("http://example.cn:8080");
+            if let Ok(url) = site.root().join(&base).and_then(|base| base.join(&href))
+                && let Some(path) = site.path(&url)
+                && let Some(again) = site.url(&path)
+            {
+                prop_assert_eq!(Origin::of(&again).unwrap(), site.origin().clone());
+                prop_assert_eq!(site.path(&again), Some(path));
+            }
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! Which links a policy lets a crawl follow: patterns of paths, as in robots.txt.
+//!
+//! Pure. `pattern` says what they mean.
+
+use super::pattern::{matches, path_spelling, pattern_spelling};
+use crate::crawl::html::site_path::SitePath;
+
+/// The most patterns of a list: each is held against each link.
+const MAX_PATTERNS: usize = 50;
+const MAX_PATTERN_BYTES: usize = 200;
+
+/// The links that are followed: those that a pattern of `include` matches, or all where there is none, but for those that one of
+/// `exclude` does.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Paths {
+    include: Vec<Pattern>,
+    exclude: Vec<Pattern>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Pattern(String);
+
+impl Paths {
+    pub const ALL: Self = Self { include: Vec::new(), exclude: Vec::new() };
+
+    /// Follows only links that one of these matches; all when there is none.
+    pub fn include<T: AsRef<str>>(&mut self, patterns: &[T]) -> Result<(), String> {
+        self.include = all(patterns)?;
+        Ok(())
+    }
+
+    /// Follows no links that one of these matches.
+    pub fn exclude<T: AsRef<str>>(&mut self, patterns: &[T]) -> Result<(), String> {
+        self.exclude = all(patterns)?;
+        Ok(())
+    }
+
+    pub(in crate::crawl) fn allow(&self, path: &SitePath) -> bool {
+        let path = path_spelling(path.as_str());
+        let any = |patterns: &[Pattern]| patterns.iter().any(|pattern| matches(&pattern.0, &path));
+        (self.include.is_empty() || any(&self.include)) && !any(&self.exclude)
+    }
+}
+
+fn all<T: AsRef<str>>(patterns: &[T]) -> Result<Vec<Pattern>, String> {
+    if patterns.len() > MAX_PATTERNS {
+        return Err(format!("{} patterns are more than {MAX_PATTERNS}", patterns.len()));
+    }
+    patterns.iter().map(|text| Pattern::parse(text.as_ref())).collect()
+}
+
+impl Pattern {
+    fn parse(text: &str) -> Result<Self, String> {
+        if text.len() > MAX_PATTERN_BYTES {
+            return Err(format!("a pattern of {} bytes is longer than {MAX_PATTERN_BYTES}", text.len()));
+        }
+        if !text.starts_with(['/', '*']) {
+            return Err(format!("the pattern {text:?} does not begin with '/' or '*'"));
+        }
+        if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(format!("the pattern {text:?} holds a character that a URL writes as an escape, like %20"));
+        }
+        Ok(Self(pattern_spelling(text.as_bytes())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crawl::html::site_path::tests::path_of as path;
+
+    fn follows(pattern: &str, text: &str) -> bool {
+        Paths { include: vec![Pattern::parse(pattern).unwrap()], ..Paths::ALL }.allow(&path(text))
+    }
+
+    #[test]
+    fn patterns_are_those_of_robots_txt() {
+        for (pattern, text) in [
+            ("/", "/"),
+            ("/fish", "/fish.html"),
+            ("/fish*", "/fish"),
+            ("/fish/", "/fish/?id=1"),
+            ("/*.php", "/a/b.php?x"),
+            ("/*.php$", "/a.php/b.php"),
+            ("/a$", "/a"),
+            ("*/print", "/x/print"),
+            ("/*?page=", "/list?page=2"),
+            ("/a*b*c$", "/abbcc"),
+            ("/%7Eme/%e4", "/~me/%E4"),
+            ("/a**b", "/ab"),
+        ] {
+            assert!(follows(pattern, text), "{pattern} {text}");
+        }
+        for (pattern, text) in [
+            ("/fish", "/Fish"),
+            ("/fish", "/catfish"),
+            ("/*.php$", "/a.php?x"),
+            ("/a$", "/a/"),
+            ("/a*a$", "/a"),
+            ("/ab*ba", "/aba"),
+            ("/a*b*c$", "/acb"),
+        ] {
+            assert!(!follows(pattern, text), "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn a_link_is_followed_that_is_included_and_not_excluded() {
+        let mut paths = Paths::ALL;
+        assert!(paths.allow(&path("/x")));
+        paths.exclude(&["/en/private", "/*.pdf$"]).unwrap();
+        assert!(paths.allow(&path("/x")) && !paths.allow(&path("/x.pdf")));
+        paths.include(&["/en/", "/de/"]).unwrap();
+        assert!(paths.allow(&path("/de/x")) && paths.allow(&path("/en/x")));
+        assert!(!paths.allow(&path("/x")) && !paths.allow(&path("/en/private/x")));
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_refused() {
+        let mut paths = Paths::ALL;
+        let long = format!("/{}", "x".repeat(MAX_PATTERN_BYTES));
+        for wrong in ["", "fish", "http://a.cn/", "/a b", "/a\n", "/\u{e9}", &long] {
+            assert!(paths.include(&[wrong]).is_err() && paths.exclude(&[wrong]).is_err(), "{wrong}");
+        }
+        assert!(paths.include(&["/"; MAX_PATTERNS + 1]).is_err());
+        assert!(paths.include(&["/"; MAX_PATTERNS]).is_ok());
+        assert_eq!(Paths::ALL, Paths { include: Vec::new(), ..paths });
+    }
+}

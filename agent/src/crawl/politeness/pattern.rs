@@ -1,0 +1,145 @@
+//! Patterns of paths, as robots.txt has them (RFC 9309, 2.2.3): what a path begins with, `*` for anything, `$` at the end for the end.
+//!
+//! Pure. Pattern and path are brought to one spelling first, in which each other character stands for itself alone: a `$` or `*` of a
+//! path is an escape there, and so is a `$` inside a pattern, as `%24` and `%2A` of a pattern are. A pattern is matched piece by
+//! piece, each at the first place it fits: that is enough where only `*` is wild, and takes time by the length of the path alone.
+
+use std::borrow::Cow;
+
+use crate::crawl::html::normal_form::normal_escapes;
+
+/// The spelling of a pattern, from bytes as somebody wrote them.
+pub(in crate::crawl) fn pattern_spelling(written: &[u8]) -> String {
+    let (text, end) = written.strip_suffix(b"$").map_or((written, ""), |text| (text, "$"));
+    normal_escapes(&escaped(text, |byte| byte == b'*' || stands_for_itself(byte))) + end
+}
+
+/// The spelling of a path and query that have their escapes in normal form.
+pub(in crate::crawl) fn path_spelling(path: &str) -> Cow<'_, str> {
+    if path.bytes().all(stands_for_itself) {
+        return Cow::Borrowed(path);
+    }
+    Cow::Owned(escaped(path.as_bytes(), stands_for_itself))
+}
+
+/// Whether a pattern matches a path, both in their spellings.
+pub(in crate::crawl) fn matches(pattern: &str, path: &str) -> bool {
+    let (pattern, to_end) = pattern.strip_suffix('$').map_or((pattern, false), |pattern| (pattern, true));
+    let Some((first, others)) = pattern.split_once('*') else {
+        return if to_end { path == pattern } else { path.starts_with(pattern) };
+    };
+    let Some(mut rest) = path.strip_prefix(first) else { return false };
+    let (between, last) = others.rsplit_once('*').map_or((None, others), |(between, last)| (Some(between), last));
+    for piece in between.into_iter().flat_map(|between| between.split('*')) {
+        let Some(at) = rest.find(piece) else { return false };
+        rest = rest.get(at + piece.len()..).unwrap_or_default();
+    }
+    if to_end { rest.ends_with(last) } else { rest.contains(last) }
+}
+
+/// Whether a byte is written as it is. URLs differ in which of the others they escape.
+const fn stands_for_itself(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric()
+        || matches!(byte, b'/' | b'%' | b'?' | b'&' | b'=' | b'-' | b'.' | b'_' | b'~' | b'+' | b';' | b':')
+        || matches!(byte, b'@' | b',' | b'!' | b'(' | b')' | b'[' | b']' | b'#')
+}
+
+fn escaped(bytes: &[u8], stays: impl Fn(u8) -> bool) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for byte in bytes {
+        if stays(*byte) {
+            text.push(char::from(*byte));
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::crawl::html::site_path::tests::path_of;
+
+    fn holds(pattern: &str, path: &str) -> bool {
+        matches(&pattern_spelling(pattern.as_bytes()), &path_spelling(path_of(path).as_str()))
+    }
+
+    #[test]
+    fn a_dollar_and_an_asterisk_are_special_only_where_the_rfc_says_so() {
+        for (pattern, path) in [
+            ("/x$/abc", "/x$/abc"),
+            ("/x$/abc", "/x%24/abcd"),
+            ("/x/abc%24", "/x/abc$"),
+            ("/x/abc%24", "/x/abc%24/y"),
+            ("/x%2Ax/abc", "/x*x/abc"),
+            ("/x%2ax/abc", "/x%2Ax/abc"),
+            ("/x*$$", "/x/y$"),
+            ("/a$", "/a"),
+            ("/*$x*y", "/b$x/y"),
+        ] {
+            assert!(holds(pattern, path), "{pattern} {path}");
+        }
+        for (pattern, path) in [
+            ("/x$/abc", "/x"),
+            ("/x/abc%24", "/x/abc"),
+            ("/x%2Ax/abc", "/xyx/abc"),
+            ("/a$", "/a$"),
+            ("/a$$", "/a"),
+            ("/x*$$", "/x/y"),
+        ] {
+            assert!(!holds(pattern, path), "{pattern} {path}");
+        }
+    }
+
+    #[test]
+    fn what_a_url_escapes_is_the_same_written_out() {
+        for (pattern, path) in [
+            ("/a{b}", "/a{b}"),
+            ("/a%7Bb}", "/a{b%7d"),
+            ("/a?q='x'", "/a?q='x'"),
+            ("/a'b", "/a'b"),
+            ("/a?q=`|^", "/a?q=`|^"),
+            ("/\u{e9}", "/%c3%a9"),
+            ("/a b", "/a%20b"),
+        ] {
+            assert!(holds(pattern, path), "{pattern} {path}");
+        }
+        // As sites write them that are older than UTF-8.
+        assert!(matches(&pattern_spelling(b"/\xd6\xd0"), "/%D6%D0/x"));
+    }
+
+    #[test]
+    fn a_pattern_of_nothing_but_asterisks_takes_no_longer() {
+        let text = format!("/{}", "a".repeat(2000));
+        let pattern = format!("/{}b", "*a".repeat(99));
+        let begin = std::time::Instant::now();
+        assert!((0..100).all(|_| !matches(&pattern, &text)));
+        assert!(begin.elapsed() < std::time::Duration::from_secs(1), "{:?}", begin.elapsed());
+    }
+
+    /// Every way to match, tried one after another.
+    fn matches_slowly(pattern: &[u8], text: &[u8]) -> bool {
+        match pattern.split_first() {
+            None => true,
+            Some((b'$', [])) => text.is_empty(),
+            Some((b'*', rest)) => (0..=text.len()).any(|at| matches_slowly(rest, &text[at..])),
+            Some((byte, rest)) => text.first() == Some(byte) && matches_slowly(rest, &text[1..]),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_first_place_that_fits_is_as_good_as_any(pattern in "/[ab*]{0,8}[$]?", text in "/[ab]{0,10}") {
+            prop_assert_eq!(matches(&pattern, &text), matches_slowly(pattern.as_bytes(), text.as_bytes()));
+        }
+
+        #[test]
+        fn a_spelling_stays(written in "/[a%2A4$*~ \u{e9}]{0,20}") {
+            let once = pattern_spelling(written.as_bytes());
+            prop_assert_eq!(pattern_spelling(once.as_bytes()), once);
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! robots.txt (RFC 9309): fetched before anything else, and honoured.
+//!
+//! A file that is not there allows everything; one that cannot be had (5xx, 429, no answer) forbids everything, because
+//! nobody can say what it would have forbidden. Redirects are followed, to other hosts too, each hop vetted and paced
+//! like any request. What it said is used for a day, over all crawls of the agent; a crawl that takes longer asks again.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+
+use crate::crawl::fetch::trouble::Trouble;
+use crate::crawl::fetch::{Answer, FetchError, Fetcher};
+use crate::crawl::html::site_path::{Site, SitePath};
+use cache::FRESH;
+pub use cache::RobotsCache;
+use file::{Lines, RobotsFile};
+
+mod cache;
+pub(in crate::crawl) mod directives;
+mod file;
+#[cfg(test)]
+mod published;
+
+/// What is read of a robots.txt, in bytes; the rest is as if it were not there (RFC 9309, 2.5).
+const MAX_BYTES: usize = 500 * 1024;
+const MAX_REDIRECTS: usize = 5;
+
+/// Why there are no rules.
+pub(in crate::crawl) enum Denied {
+    /// Nothing may be fetched: why.
+    Forbidden(String),
+    /// Not even a connection: why.
+    NoAnswer(Trouble, String),
+    /// The crawl's time is over.
+    OutOfTime,
+}
+
+/// The rules for a crawl, by the name it is known by.
+pub(in crate::crawl) struct Rules {
+    file: Arc<RobotsFile>,
+    groups: Vec<Lines>,
+    /// From when on they have to be asked for again.
+    stale_at: Instant,
+    /// What the file takes of the memory for large ones.
+    _room: Option<OwnedSemaphorePermit>,
+}
+
+impl Rules {
+    /// No rules: everything is allowed.
+    pub(in crate::crawl) fn none() -> Self {
+        Self::of(Arc::default(), "", Instant::now(), None)
+    }
+
+    /// The rules of a file, which was asked for at `at`, for a crawler that is known by the product token `token`.
+    fn of(file: Arc<RobotsFile>, token: &str, at: Instant, room: Option<OwnedSemaphorePermit>) -> Self {
+        let groups = file.groups_for(token);
+        Self { file, groups, stale_at: at + FRESH, _room: room }
+    }
+
+    #[cfg(test)]
+    pub(in crate::crawl) fn parse(text: &[u8], token: &str) -> Self {
+        Self::of(Arc::new(RobotsFile::parse(text)), token, Instant::now(), None)
+    }
+
+    pub(in crate::crawl) fn are_stale(&self) -> bool {
+        Instant::now() >= self.stale_at
+    }
+
+    pub(in crate::crawl) fn allow(&self, path: &SitePath) -> bool {
+        self.file.allow(&self.groups, path)
+    }
+
+    pub(in crate::crawl) fn sitemaps(&self) -> impl Iterator<Item = &str> {
+        self.file.sitemaps()
+    }
+
+    pub(in crate::crawl) fn crawl_delay(&self) -> Option<Duration> {
+        let seconds = self.file.delay(&self.groups)?;
+        // Infinity and what no clock can hold is as long as anything can be.
+        Some(Duration::try_from_secs_f32(seconds).unwrap_or(Duration::MAX))
+    }
+}
+
+/// The rules of a site, as its robots.txt says them now, or said within the last day.
+pub(in crate::crawl) async fn rules_of(
+    fetcher: &mut Fetcher,
+    site: &Site,
+    cache: &RobotsCache,
+) -> Result<Rules, Denied> {
+    let (at, file) = match cache.get(site.origin(), Instant::now()) {
+        Some(known) => known,
+        None => {
+            let text = fetch(fetcher, site).await?;
+            let (at, file) = (Instant::now(), text.map(|text| Arc::new(RobotsFile::parse(&text))));
+            cache.put(site.origin().clone(), at, file.clone());
+            (at, file)
+        }
+    };
+    let file = file.unwrap_or_default();
+    let room = cache.room_for(&file).await;
+    Ok(Rules::of(file, fetcher.token(), at, room))
+}
+
+/// Fetches a site's robots.txt; `None` when there is none.
+async fn fetch(fetcher: &mut Fetcher, site: &Site) -> Result<Option<Vec<u8>>, Denied> {
+    let Ok(mut url) = site.root().join("/robots.txt") else { return Ok(None) };
+    for hop in 0..=MAX_REDIRECTS {
+        let answer = match fetcher.get(&url).await {
+            Ok(answer) => answer,
+            Err(FetchError::OutOfTime) => return Err(Denied::OutOfTime),
+            Err(FetchError::Connect(trouble, reason)) if hop == 0 => {
+                return Err(Denied::NoAnswer(trouble, format!("{url}: no connection: {reason}")));
+            }
+            Err(error) => return Err(Denied::Forbidden(format!("{url}: {error}"))),
+        };
+        let Some(location) = answer.location() else { return read(answer, url.as_str()).await };
+        let next = url.join(location).ok().filter(|next| matches!(next.scheme(), "http" | "https"));
+        answer.discard(|_| ControlFlow::Continue(())).await;
+        match next {
+            Some(next) => url = next,
+            None => break,
+        }
+        // Credentials in a redirect would be sent on.
+        if url.set_username("").and_then(|()| url.set_password(None)).is_err() {
+            break;
+        }
+    }
+    // Redirects without end, or into nowhere: not there (RFC 9309, 2.3.1.2).
+    Ok(None)
+}
+
+async fn read(answer: Answer, url: &str) -> Result<Option<Vec<u8>>, Denied> {
+    let status = answer.status();
+    if status.is_server_error() || status.as_u16() == 429 {
+        return Err(Denied::Forbidden(format!("{url}: answered {}", status.as_u16())));
+    }
+    if !status.is_success() {
+        answer.discard(|_| ControlFlow::Continue(())).await;
+        return Ok(None);
+    }
+    receive(answer).await.map(Some).map_err(|error| Denied::Forbidden(format!("{url}: {error}")))
+}
+
+async fn receive(mut answer: Answer) -> Result<Vec<u8>, FetchError> {
+    let mut text = Vec::new();
+    while let Some(piece) = answer.piece().await? {
+        text.extend_from_slice(&piece);
+        if text.len() > MAX_BYTES {
+            // Half a line could forbid or allow something else than the whole line.
+            let end = text[..MAX_BYTES].iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
+            text.truncate(end);
+            break;
+        }
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::crawl::html::site_path::tests::path_of;
+    use crate::net::user_agent::UserAgent;
+
+    fn allows(robots: &str, path: &str) -> bool {
+        allows_by(robots, UserAgent::PRODUCT, path)
+    }
+
+    fn allows_by(robots: &str, token: &str, path: &str) -> bool {
+        Rules::parse(robots.as_bytes(), token).allow(&path_of(path))
+    }
+
+    #[test]
+    fn our_own_group_counts_before_the_one_for_all() {
+        let robots =
+            "User-agent: *\nDisallow: /\n\nUser-agent: Landfall-Agent\nDisallow: /private\nAllow: /private/open\n";
+        assert!(allows(robots, "/"));
+        assert!(!allows(robots, "/private/x"));
+        assert!(allows(robots, "/private/open"));
+        assert!(!allows("User-agent: *\nDisallow: /\n", "/x"));
+        assert!(!allows("User-agent: *\nDisallow: /*?print=1$\n", "/x?print=1"));
+        assert!(allows("User-agent: other\nDisallow: /\n", "/x"));
+    }
+
+    #[test]
+    fn a_crawl_delay_is_a_duration_whatever_it_says() {
+        let delay = |text: &str| {
+            let text = format!("User-agent: *\nCrawl-delay: {text}\n");
+            Rules::parse(text.as_bytes(), UserAgent::PRODUCT).crawl_delay()
+        };
+        assert_eq!(delay("2.5"), Some(Duration::from_millis(2500)));
+        assert_eq!(delay("1e30"), Some(Duration::MAX));
+        assert_eq!(delay("inf"), Some(Duration::MAX));
+        assert_eq!(delay("-1"), None);
+        assert_eq!(delay("nan"), None);
+        assert_eq!(delay("soon"), None);
+    }
+
+    #[test]
+    fn a_dollar_inside_a_pattern_and_escapes_of_what_is_special_are_literal() {
+        // RFC 9309, 2.2.3: only the last `$` is the end.
+        for (pattern, forbidden, others) in [
+            ("/x$/abc", ["/x$/abc", "/x%24/abc"], ["/x", "/x/abc"]),
+            ("/x/abc%24", ["/x/abc$", "/x/abc%24"], ["/x/abc", "/x/abcd"]),
+            ("/x%2Ax/abc", ["/x*x/abc", "/x%2Ax/abc"], ["/xyx/abc", "/xx/abc"]),
+        ] {
+            let robots = format!("User-agent: *\nDisallow: {pattern}\n");
+            forbidden.into_iter().for_each(|path| assert!(!allows(&robots, path), "{pattern} {path}"));
+            others.into_iter().for_each(|path| assert!(allows(&robots, path), "{pattern} {path}"));
+        }
+    }
+
+    #[test]
+    fn any_number_of_patterns_with_an_end_is_held_in_little_more_than_the_text() {
+        for end in ["\n", "\r\n", "\r", "\0"] {
+            let text = format!("User-agent: *{end}") + &format!("Disallow: /*.x${end}").repeat(25_000);
+            let file = RobotsFile::parse(text.as_bytes());
+            assert!(file.bytes() <= text.len(), "{} of {}", file.bytes(), text.len());
+            assert!(!allows(&text, "/y.x") && allows(&text, "/y.x/"), "{end:?}");
+        }
+    }
+
+    #[test]
+    fn the_largest_file_takes_at_most_three_times_its_length() {
+        let rule = "Disallow: /*\u{e9}*\u{e9}$\n";
+        let text = format!("User-agent: *\n{}", rule.repeat(MAX_BYTES / rule.len()));
+        assert!(RobotsFile::parse(text.as_bytes()).bytes() <= 3 * text.len());
+        assert!(allows(&text, &format!("/{}", "x".repeat(2000))));
+    }
+
+    #[test]
+    fn an_empty_rule_says_nothing_and_groups_may_be_without_rules() {
+        assert!(!allows("User-agent: *\nDisallow:\nDisallow: /\n", "/x"));
+        assert!(allows("User-agent: *\nDisallow: /\n\nUser-agent: landfall-agent\nDisallow:\n", "/x"));
+        assert!(!allows("Disallow: /x\n", "/x"), "without groups all rules are for anybody");
+        assert!(allows("Disallow: /x\nUser-agent: *\nDisallow: /y\n", "/x"));
+        assert!(!allows("User-agent: landfall-agent\nSitemap: http://a.cn/\nUser-agent: b\nDisallow: /x\n", "/x"));
+        assert!(allows("User-agent: landfall-agent\nCrawl-delay: 1\nUser-agent: b\nDisallow: /x\n", "/x"));
+    }
+
+    #[test]
+    fn our_token_counts_whatever_follows_it_and_no_other_that_begins_like_it() {
+        let group = |agent: &str| format!("User-agent: *\nDisallow:\n\nUser-Agent : {agent}\nDisallow: /x\n");
+        for agent in
+            ["landfall-agent", "Landfall-Agent/0.1", "landfall-agent/0.1 (+https://a.cn/)", "landfall-agent # x"]
+        {
+            assert!(!allows(&group(agent), "/x"), "{agent}");
+        }
+        for agent in ["landfall", "landfall-agents", "landfall-agent-news/1", "other landfall-agent"] {
+            assert!(allows(&group(agent), "/x"), "{agent}");
+        }
+        assert!(!allows("\u{feff}User-agent: landfall-agent/2\nDisallow: /x\n", "/x"));
+    }
+
+    #[test]
+    fn a_name_goes_before_the_softwares_and_that_before_all() {
+        let group = |agent: &str, path: &str| format!("User-agent: {agent}\nDisallow: {path}\n\n");
+        let robots =
+            [group("*", "/all"), group("landfall-agent/9", "/software"), group("StudyBot/1", "/study")].concat();
+        for (token, forbidden) in
+            [("studybot", "/study"), ("Study", "/software"), ("landfall-agent", "/software"), ("other", "/software")]
+        {
+            for path in ["/all", "/software", "/study"] {
+                assert_eq!(allows_by(&robots, token, path), path != forbidden, "{token} at {path}");
+            }
+        }
+        assert!(!allows_by(&group("*", "/"), "StudyBot", "/x"));
+        assert!(!allows_by(&group("landfall-agent", "/"), "StudyBot", "/x"), "by another name it is kept out as well");
+        assert!(allows_by(&group("StudyBot", "/"), "landfall-agent", "/x"));
+    }
+}

@@ -1,0 +1,150 @@
+//! What robots.txt of each site said, for a day: a site that is crawled again, or gone on with, is not asked again.
+//!
+//! One budget of memory holds for all of them: small ones are kept, up to [`MAX_BYTES`]; a large one lives as long as its crawl,
+//! which waits for its part of [`LARGE_BYTES`] first. Both stand still however many sites send as much as is read.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use super::file::RobotsFile;
+use crate::net::aged::Aged;
+use crate::net::origin::Origin;
+
+/// How long a robots.txt may be used (RFC 9309, 2.4).
+pub(in crate::crawl) const FRESH: Duration = Duration::from_secs(24 * 3600);
+/// Bytes kept of all of them together.
+const MAX_BYTES: usize = 8 << 20;
+/// What an entry takes beside its rules, roughly: without it a million empty ones would cost nothing.
+const ENTRY_BYTES: usize = 256;
+/// What is more is large: not one in a thousand is, and two thousand crawls have 128 MiB of what is less.
+const SMALL_BYTES: usize = 64 << 10;
+/// Bytes that all large ones in use may take together.
+const LARGE_BYTES: usize = 32 << 20;
+/// Large ones take so many bytes at a time.
+const UNIT: usize = 1 << 10;
+
+/// The robots.txt of sites lately asked, as far as they say something. Shared by all crawls of an agent.
+#[derive(Debug)]
+pub struct RobotsCache {
+    /// Never held across an await.
+    kept: Mutex<Kept>,
+    large: Arc<Semaphore>,
+}
+
+impl Default for RobotsCache {
+    fn default() -> Self {
+        Self { kept: Mutex::default(), large: Arc::new(Semaphore::new(LARGE_BYTES / UNIT)) }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Kept {
+    entries: Aged<Origin, Instant, Option<Arc<RobotsFile>>>,
+    bytes: usize,
+}
+
+fn bytes(entry: &Option<Arc<RobotsFile>>) -> usize {
+    ENTRY_BYTES + entry.as_ref().map_or(0, |file| file.bytes())
+}
+
+impl RobotsCache {
+    /// What the site's robots.txt said, if that is fresh: when it was asked, and the file; `None` where there is none.
+    pub(super) fn get(&self, origin: &Origin, now: Instant) -> Option<(Instant, Option<Arc<RobotsFile>>)> {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let (at, file) = kept.entries.get(origin)?;
+        (now.saturating_duration_since(at) < FRESH).then(|| (at, file.clone()))
+    }
+
+    /// Keeps what it said, unless that is large. What was asked longest ago makes room.
+    pub(in crate::crawl) fn put(&self, origin: Origin, at: Instant, file: Option<Arc<RobotsFile>>) {
+        if file.as_ref().is_some_and(|file| is_large(file)) {
+            return;
+        }
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.bytes += bytes(&file);
+        if let Some(former) = kept.entries.insert(origin, at, file) {
+            kept.bytes -= bytes(&former);
+        }
+        while kept.bytes > MAX_BYTES
+            && let Some((_, oldest)) = kept.entries.pop_oldest()
+        {
+            kept.bytes -= bytes(&oldest);
+        }
+    }
+
+    /// The room for a file that a crawl is to use, once it is there; `None` where it needs none.
+    pub(super) async fn room_for(&self, file: &RobotsFile) -> Option<OwnedSemaphorePermit> {
+        if !is_large(file) {
+            return None;
+        }
+        let units = u32::try_from((file.bytes() / UNIT).min(LARGE_BYTES / UNIT)).unwrap_or(u32::MAX);
+        // It is never closed.
+        Arc::clone(&self.large).acquire_many_owned(units).await.ok()
+    }
+}
+
+fn is_large(file: &RobotsFile) -> bool {
+    file.bytes() > SMALL_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn origin(number: usize) -> Origin {
+        format!("http://s{number}.cn").parse().unwrap()
+    }
+
+    /// A file of some bytes.
+    fn file(bytes: usize) -> Option<Arc<RobotsFile>> {
+        let rule = format!("Disallow: /{}\n", "x".repeat(91));
+        Some(Arc::new(RobotsFile::parse(rule.repeat(bytes / 100).as_bytes())))
+    }
+
+    #[test]
+    fn it_forgets_after_a_day() {
+        let (cache, now) = (RobotsCache::default(), Instant::now());
+        cache.put(origin(1), now, file(100));
+        cache.put(origin(2), now, None);
+        let just = now + FRESH - Duration::from_secs(1);
+        let known = |number, at| cache.get(&origin(number), at).map(|(at, file)| (at, file.map(|file| file.bytes())));
+        assert_eq!(known(1, just), Some((now, Some(100))));
+        assert_eq!(known(2, just), Some((now, None)));
+        assert_eq!(known(1, now + FRESH), None);
+        assert_eq!(known(3, now), None);
+    }
+
+    #[test]
+    fn it_is_bounded_and_keeps_the_newest() {
+        let (cache, now) = (RobotsCache::default(), Instant::now());
+        for number in 0..400 {
+            let at = now + Duration::from_secs(u64::try_from(number).unwrap());
+            cache.put(origin(number), at, file(60_000));
+            cache.put(origin(number), at, file(60_000));
+        }
+        cache.put(origin(999), now, file(SMALL_BYTES + 100));
+        let kept = cache.kept.lock().unwrap();
+        assert!(kept.bytes <= MAX_BYTES && kept.entries.len() == 139, "{} of {} bytes", kept.entries.len(), kept.bytes);
+        let entry = |number| kept.entries.get(&origin(number)).is_some();
+        assert!(entry(399) && !entry(0) && !entry(999));
+    }
+
+    #[tokio::test]
+    async fn large_ones_wait_for_each_other_and_small_ones_for_nobody() {
+        let cache = RobotsCache::default();
+        let most = RobotsFile::parse("Disallow: /\u{7f}\n".repeat(42_000).as_bytes());
+        let mut rooms = Vec::new();
+        while rooms.len() * most.bytes() + most.bytes() <= LARGE_BYTES {
+            rooms.push(cache.room_for(&most).await.unwrap());
+        }
+        assert!(rooms.len() > 30, "{}", rooms.len());
+        assert!(cache.room_for(&file(60_000).unwrap()).await.is_none());
+        let mut waiting = std::pin::pin!(cache.room_for(&most));
+        assert!(futures::poll!(&mut waiting).is_pending());
+        rooms.pop();
+        assert!(futures::poll!(&mut waiting).is_ready());
+    }
+}

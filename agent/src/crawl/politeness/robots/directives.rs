@@ -1,0 +1,66 @@
+//! What a page says of itself: the header `X-Robots-Tag` and the element `meta name=robots`.
+//!
+//! Pure. Directives are separated by commas. In the header a list may begin with the product token of the crawler it is for; a list for
+//! another crawler does not count; what is said to the software counts by whatever name it comes. Of what may be said only `nofollow` concerns a crawler that takes links: `none` includes it.
+
+use crate::net::user_agent::UserAgent;
+
+/// Directives that have a value after a colon, and so look like a token.
+const WITH_VALUE: [&str; 4] = ["unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"];
+
+/// Whether a list of directives forbids to follow a page's links.
+pub(in crate::crawl) fn forbids_following(list: &str) -> bool {
+    list.split(',').any(|directive| {
+        let directive = directive.trim();
+        ["nofollow", "none"].iter().any(|no| directive.eq_ignore_ascii_case(no))
+    })
+}
+
+/// Whether one of the values of `X-Robots-Tag` forbids a crawler to follow a page's links that is known by `ours`.
+pub(in crate::crawl) fn header_forbids_following<'a>(values: impl IntoIterator<Item = &'a str>, ours: &str) -> bool {
+    values.into_iter().any(|value| match value.split_once(':') {
+        Some((token, list)) if !token.contains(',') && !is_any(token, &WITH_VALUE) => {
+            is_any(token, &[ours, UserAgent::PRODUCT, "*"]) && forbids_following(list)
+        }
+        _ => forbids_following(value),
+    })
+}
+
+/// Whether a `meta` element of this name speaks to a crawler that is known by `ours`.
+pub(in crate::crawl) fn is_for_us(name: &str, ours: &str) -> bool {
+    is_any(name, &["robots", ours, UserAgent::PRODUCT])
+}
+
+fn is_any(text: &str, known: &[&str]) -> bool {
+    known.iter().any(|known| text.trim().eq_ignore_ascii_case(known))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nofollow_and_none_count_for_everybody_and_for_us() {
+        for values in [
+            &["nofollow"][..],
+            &["noindex, NoFollow"],
+            &["noindex", "none"],
+            &["landfall-agent: nofollow"],
+            &["Landfall-Agent : noindex, none"],
+            &["unavailable_after: 25 Jun 2030 15:00:00 PST, nofollow"],
+            &["max-snippet: 5, nofollow"],
+            &["*: nofollow"],
+            &["studybot: nofollow"],
+        ] {
+            assert!(header_forbids_following(values.iter().copied(), "StudyBot"), "{values:?}");
+        }
+        for values in
+            [&[][..], &["noindex"], &["googlebot: nofollow"], &["otherbot: noindex, none"], &["nofollows"], &[":"]]
+        {
+            assert!(!header_forbids_following(values.iter().copied(), "StudyBot"), "{values:?}");
+        }
+        for (name, ours) in [("robots", true), ("StudyBot", true), ("landfall-agent", true), ("study", false)] {
+            assert_eq!(is_for_us(name, "studybot"), ours, "{name}");
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! What a robots.txt says, read once for every name that crawls may have.
+//!
+//! Pure. It is kept as one text, of the values of the lines that say something, with eight bytes for each: whatever it holds,
+//! it takes at most three times what was sent, since a byte of a pattern may become an escape. The usual ways to misspell a key are understood.
+
+use std::ops::Range;
+
+use crate::crawl::html::site_path::SitePath;
+use crate::crawl::politeness::pattern::{matches, path_spelling, pattern_spelling};
+use crate::net::user_agent::UserAgent;
+
+/// How lines begin, and what they then say.
+const KEYS: [(&str, Key); 16] = [
+    ("user-agent", Key::Agent),
+    ("user agent", Key::Agent),
+    ("useragent", Key::Agent),
+    ("allow", Key::Allow),
+    ("disallow", Key::Disallow),
+    ("dissallow", Key::Disallow),
+    ("dissalow", Key::Disallow),
+    ("disalow", Key::Disallow),
+    ("diasllow", Key::Disallow),
+    ("disallaw", Key::Disallow),
+    ("sitemap", Key::Sitemap),
+    ("site-map", Key::Sitemap),
+    ("site map", Key::Sitemap),
+    ("crawl-delay", Key::Delay),
+    ("crawl delay", Key::Delay),
+    ("crawldelay", Key::Delay),
+];
+/// Whom a group of rules is for that is for nobody by name.
+const ANYBODY: &str = "*";
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Key {
+    Agent,
+    Allow,
+    Disallow,
+    Delay,
+    Sitemap,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Line {
+    key: Key,
+    /// Where its value ends in the text; it begins where that of the line before ends.
+    end: u32,
+}
+
+/// Lines of a file, by their numbers.
+pub(super) type Lines = Range<usize>;
+
+#[derive(Debug, Default)]
+pub(in crate::crawl) struct RobotsFile {
+    text: String,
+    lines: Vec<Line>,
+}
+
+impl RobotsFile {
+    /// Reads it. What is not understood is left out.
+    pub(in crate::crawl) fn parse(text: &[u8]) -> Self {
+        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+        let mut file = Self::default();
+        for line in text.split(|byte| matches!(byte, b'\n' | b'\r' | 0)) {
+            let Some((key, value)) = field(line) else { continue };
+            let Some(value) = value_of(key, value) else { continue };
+            let Ok(end) = u32::try_from(file.text.len() + value.len()) else { break };
+            file.text.push_str(&value);
+            file.lines.push(Line { key, end });
+        }
+        file.text.shrink_to_fit();
+        file.lines.shrink_to_fit();
+        file
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.text.len() + self.lines.len() * size_of::<Line>()
+    }
+
+    /// The rules for a crawler that is known by a product token: those of the groups that name it. Where none does, those for
+    /// the software by its own name, and else those for anybody.
+    pub(super) fn groups_for(&self, token: &str) -> Vec<Lines> {
+        if !self.lines.iter().any(|line| line.key == Key::Agent) {
+            let all = 0..self.lines.len();
+            return vec![all];
+        }
+        let named = [token, UserAgent::PRODUCT, ANYBODY].into_iter().map(|name| self.groups_of(name));
+        named.into_iter().find(|groups| !groups.is_empty()).unwrap_or_default()
+    }
+
+    fn groups_of(&self, name: &str) -> Vec<Lines> {
+        let (mut groups, mut is_ours, mut is_head) = (Vec::new(), false, false);
+        for (number, key, value) in self.values(0..self.lines.len()) {
+            match key {
+                Key::Agent => {
+                    is_ours = value.eq_ignore_ascii_case(name) || is_head && is_ours;
+                    is_head = true;
+                    if is_ours {
+                        // One that ends where it begins says nothing, and is a group all the same.
+                        groups.push(number..number);
+                    }
+                }
+                Key::Sitemap => {}
+                Key::Allow | Key::Disallow | Key::Delay => {
+                    is_head = false;
+                    if is_ours && let Some(group) = groups.last_mut() {
+                        group.end = number + 1;
+                    }
+                }
+            }
+        }
+        groups
+    }
+
+    /// Whether these groups allow a path: the longest pattern decides, and of two as long the one that allows.
+    pub(super) fn allow(&self, groups: &[Lines], path: &SitePath) -> bool {
+        if path.as_str() == "/robots.txt" {
+            return true;
+        }
+        let path = path_spelling(path.as_str());
+        let (mut longest, mut allows) = (0, true);
+        for (_, key, pattern) in groups.iter().flat_map(|group| self.values(group.clone())) {
+            let says = match key {
+                Key::Allow => true,
+                Key::Disallow => false,
+                Key::Agent | Key::Delay | Key::Sitemap => continue,
+            };
+            let decides = pattern.len() > longest || pattern.len() == longest && says;
+            if decides && matches(pattern, &path) {
+                (longest, allows) = (pattern.len(), says);
+            }
+        }
+        allows
+    }
+
+    /// The pause in seconds that these groups ask for, and else what stands before all groups.
+    pub(super) fn delay(&self, groups: &[Lines]) -> Option<f32> {
+        let all = 0..self.lines.len();
+        let before = self.values(all).take_while(|(_, key, _)| *key != Key::Agent);
+        let delays = groups.iter().flat_map(|group| self.values(group.clone())).chain(before);
+        delays.filter(|(_, key, _)| *key == Key::Delay).find_map(|(_, _, value)| value.parse().ok())
+    }
+
+    pub(super) fn sitemaps(&self) -> impl Iterator<Item = &str> {
+        self.values(0..self.lines.len()).filter(|(_, key, _)| *key == Key::Sitemap).map(|(_, _, value)| value)
+    }
+
+    /// Numbers, keys and values of some lines.
+    fn values(&self, lines: Lines) -> impl Iterator<Item = (usize, Key, &str)> {
+        let end_of = |number: usize| self.lines.get(number).map_or(0, |line| usize::try_from(line.end).unwrap_or(0));
+        let mut start = lines.start.checked_sub(1).map_or(0, end_of);
+        lines.filter_map(move |number| {
+            let key = self.lines.get(number)?.key;
+            let value = self.text.get(start..end_of(number))?;
+            start = end_of(number);
+            Some((number, key, value))
+        })
+    }
+}
+
+/// The key of a line, and what stands after it: a colon, or nothing but blanks, comes between.
+fn field(line: &[u8]) -> Option<(Key, &[u8])> {
+    let line = line.trim_ascii();
+    let (key, rest) = KEYS.into_iter().find_map(|(name, key)| {
+        let (written, rest) = line.split_at_checked(name.len())?;
+        written.eq_ignore_ascii_case(name.as_bytes()).then_some((key, rest))
+    })?;
+    let value = rest.trim_ascii_start();
+    let value = value.strip_prefix(b":").or_else(|| (value.len() < rest.len()).then_some(value))?;
+    let value = value.split(|byte| *byte == b'#').next().unwrap_or_default();
+    Some((key, value.trim_ascii()))
+}
+
+/// A value as it is compared, or used; `None` where it says nothing.
+fn value_of(key: Key, value: &[u8]) -> Option<String> {
+    let text = || str::from_utf8(value).ok();
+    match key {
+        Key::Agent => Some(name_in(value)),
+        // An empty one is never the longest, and yet ends the head of its group.
+        Key::Allow | Key::Disallow => Some(pattern_spelling(value)),
+        Key::Delay => text().filter(|text| text.parse::<f32>().is_ok_and(|seconds| seconds >= 0.0)).map(str::to_owned),
+        Key::Sitemap => text().map(str::to_owned),
+    }
+}
+
+/// Whom a group is for: a version or anything else that follows the product token does not count (RFC 9309, 2.2.1).
+fn name_in(value: &[u8]) -> String {
+    if value.strip_prefix(b"*").is_some_and(|rest| rest.first().is_none_or(u8::is_ascii_whitespace)) {
+        return ANYBODY.to_owned();
+    }
+    let letters = value.iter().take_while(|byte| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_'));
+    letters.map(|byte| char::from(byte.to_ascii_lowercase())).collect()
+}

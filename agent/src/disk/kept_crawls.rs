@@ -1,0 +1,247 @@
+//! The folder of crawls that are under way: a file a lease, from which the crawl's own task goes on after a restart.
+//!
+//! A new lease of a task takes over the file of the one before. A file goes when its outcome is in the outbox; one that nobody
+//! came back for goes when it is old. One process has the folder, so that what lies in it is read once.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::disk::folder::{OpenError, Purpose, blocking};
+use crate::disk::outbox::LeaseKey;
+use crate::session::clock;
+
+/// Two agents would go on with each other's crawls.
+const FOLDER: Purpose = Purpose { what: "crawls", does: "keeps its crawls in", otherwise: "set crawls.folder" };
+
+const KEPT: &str = "crawl";
+/// How long a crawl's file is kept that nobody comes back for: a task that returns after a week is as well begun anew.
+const MOST_AGE: Duration = Duration::from_secs(7 * 86_400);
+
+const LOOK_EVERY: Duration = Duration::from_secs(3600);
+
+/// The folder of crawls. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct KeptCrawls {
+    folder: Arc<Path>,
+    /// Never held while the disk is waited for.
+    known: Arc<Mutex<Known>>,
+    _lock: Arc<File>,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// The tokens of each task's files, and of those that its crawls may have made.
+    tokens: HashMap<i64, BTreeSet<i64>>,
+    looked: Instant,
+}
+
+impl KeptCrawls {
+    /// Opens the folder, which is made if need be, and removes what is old.
+    pub fn open(folder: &Path) -> Result<Self, OpenError> {
+        let unusable = |source| FOLDER.unusable(folder, source);
+        let lock = FOLDER.take(folder)?;
+        remove_old(folder).map_err(unusable)?;
+        let tokens = tokens_in(folder).map_err(unusable)?;
+        let known = Known { tokens, looked: Instant::now() };
+        Ok(Self { folder: folder.into(), known: Arc::new(Mutex::new(known)), _lock: Arc::new(lock) })
+    }
+
+    /// Whether it is time to look for old files; once an hour.
+    fn looks(&self) -> bool {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = known.looked.elapsed() >= LOOK_EVERY;
+        if due {
+            known.looked = Instant::now();
+        }
+        due
+    }
+
+    /// The file for a lease: that of a former lease of its task, where there is one.
+    pub(crate) async fn file_of(&self, key: LeaseKey) -> io::Result<PathBuf> {
+        let folder = Arc::clone(&self.folder);
+        if self.looks() {
+            let folder = Arc::clone(&folder);
+            blocking(move || remove_old(&folder)).await?.into_iter().for_each(|key| self.drop_known(key));
+        }
+        let mut former = self.take_before(key);
+        self.note(key);
+        blocking(move || {
+            let wanted = folder.join(name(key));
+            // The newest knows most; the others are of no use any more.
+            while let Some(token) = former.pop_last() {
+                let found = std::fs::rename(folder.join(name(LeaseKey { token, ..key })), &wanted);
+                if is_there(found)? {
+                    break;
+                }
+            }
+            remove(&folder, key.task_id, &former)?;
+            Ok(wanted)
+        })
+        .await
+    }
+
+    /// Removes what is kept of a lease, and of former ones of its task.
+    pub(crate) async fn forget(&self, key: LeaseKey) {
+        let (folder, mut tokens) = (Arc::clone(&self.folder), self.take_before(key));
+        tokens.insert(key.token);
+        self.drop_known(key);
+        let removed = blocking(move || remove(&folder, key.task_id, &tokens)).await;
+        if let Err(error) = removed {
+            // It goes when it is old.
+            tracing::warn!(task.id = key.task_id, token = key.token, %error, "a finished crawl stays on the disk");
+        }
+    }
+
+    /// Takes the tokens of a task that are older than this one.
+    fn take_before(&self, key: LeaseKey) -> BTreeSet<i64> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(tokens) = known.tokens.get_mut(&key.task_id) else { return BTreeSet::new() };
+        let newer = tokens.split_off(&key.token);
+        std::mem::replace(tokens, newer)
+    }
+
+    fn note(&self, key: LeaseKey) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.tokens.entry(key.task_id).or_default().insert(key.token);
+    }
+
+    fn drop_known(&self, key: LeaseKey) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(tokens) = known.tokens.get_mut(&key.task_id) else { return };
+        tokens.remove(&key.token);
+        if tokens.is_empty() {
+            known.tokens.remove(&key.task_id);
+        }
+    }
+}
+
+/// Removes what is old; returns whose it was.
+fn remove_old(folder: &Path) -> io::Result<Vec<LeaseKey>> {
+    let mut removed = Vec::new();
+    for file in files(folder)? {
+        let age = match file.metadata().and_then(|metadata| metadata.modified()) {
+            // A file from the future is not old.
+            Ok(changed) => clock::wall().duration_since(changed).unwrap_or_default(),
+            // Its crawl has just ended.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(error),
+        };
+        if age > MOST_AGE {
+            is_there(std::fs::remove_file(&file))?;
+            removed.extend(key_of(&file));
+        }
+    }
+    Ok(removed)
+}
+
+fn remove(folder: &Path, task_id: i64, tokens: &BTreeSet<i64>) -> io::Result<()> {
+    tokens.iter().try_for_each(|token| {
+        is_there(std::fs::remove_file(folder.join(name(LeaseKey { task_id, token: *token })))).map(drop)
+    })
+}
+
+/// Whether a file was there to do something with: one may have been too old, or never made.
+fn is_there(done: io::Result<()>) -> io::Result<bool> {
+    match done {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn name(key: LeaseKey) -> String {
+    format!("{}-{}.{KEPT}", key.task_id, key.token)
+}
+
+fn key_of(file: &Path) -> Option<LeaseKey> {
+    let (task_id, token) = file.file_stem()?.to_str()?.split_once('-')?;
+    Some(LeaseKey { task_id: task_id.parse().ok()?, token: token.parse().ok()? })
+}
+
+fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
+    let files = std::fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
+    let ends = |path: &PathBuf| path.extension().is_some_and(|ending| ending == KEPT);
+    files.filter(|path| path.as_ref().map_or(true, ends)).collect()
+}
+
+fn tokens_in(folder: &Path) -> io::Result<HashMap<i64, BTreeSet<i64>>> {
+    let mut tokens: HashMap<i64, BTreeSet<i64>> = HashMap::new();
+    for key in files(folder)?.iter().filter_map(|file| key_of(file)) {
+        tokens.entry(key.task_id).or_default().insert(key.token);
+    }
+    Ok(tokens)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(task_id: i64, token: i64) -> LeaseKey {
+        LeaseKey { task_id, token }
+    }
+
+    fn names(folder: &Path) -> Vec<String> {
+        let mut names: Vec<String> =
+            files(folder).unwrap().iter().map(|file| file.file_name().unwrap().to_str().unwrap().to_owned()).collect();
+        names.sort_unstable();
+        names
+    }
+
+    #[tokio::test]
+    async fn a_new_lease_takes_over_the_newest_file_of_its_task_and_an_outcome_removes_it() {
+        let folder = tempfile::tempdir().unwrap();
+        for (task, token, text) in [(7, 2, "older"), (7, 10, "newer"), (8, 1, "another"), (7, 30, "of a lease to come")]
+        {
+            std::fs::write(folder.path().join(name(key(task, token))), text).unwrap();
+        }
+        std::fs::write(folder.path().join("x-y.crawl"), "no lease's").unwrap();
+        let kept = KeptCrawls::open(folder.path()).unwrap();
+        let file = kept.file_of(key(7, 11)).await.unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "newer");
+        assert_eq!(names(folder.path()), ["7-11.crawl", "7-30.crawl", "8-1.crawl", "x-y.crawl"]);
+        assert!(!kept.file_of(key(9, 1)).await.unwrap().exists());
+        kept.forget(key(7, 11)).await;
+        assert_eq!(names(folder.path()), ["7-30.crawl", "8-1.crawl", "x-y.crawl"]);
+    }
+
+    #[tokio::test]
+    async fn a_crawl_is_looked_for_by_its_name_and_in_no_list_of_all() {
+        let folder = tempfile::tempdir().unwrap();
+        let kept = KeptCrawls::open(folder.path()).unwrap();
+        // Behind its back: who reads the folder at each crawl's start finds it.
+        std::fs::write(folder.path().join(name(key(7, 1))), "not known").unwrap();
+        let file = kept.file_of(key(7, 2)).await.unwrap();
+        assert!(!file.exists());
+        std::fs::write(&file, "ours").unwrap();
+        let file = kept.file_of(key(7, 3)).await.unwrap();
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "ours");
+        kept.forget(key(7, 3)).await;
+        assert_eq!(names(folder.path()), ["7-1.crawl"]);
+        assert!(kept.known.lock().unwrap().tokens.is_empty());
+    }
+
+    #[test]
+    fn no_two_agents_share_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = KeptCrawls::open(folder.path()).unwrap();
+        let refused = KeptCrawls::open(folder.path()).unwrap_err().to_string();
+        assert!(refused.starts_with("another agent keeps its crawls in "), "{refused}");
+        drop(first);
+        KeptCrawls::open(folder.path()).unwrap();
+    }
+
+    #[test]
+    fn what_nobody_comes_back_for_goes() {
+        let folder = tempfile::tempdir().unwrap();
+        for (task, age) in [(1, MOST_AGE + Duration::from_secs(60)), (2, Duration::ZERO)] {
+            let file = std::fs::File::create(folder.path().join(name(key(task, 1)))).unwrap();
+            file.set_modified(clock::wall() - age).unwrap();
+        }
+        KeptCrawls::open(folder.path()).unwrap();
+        assert_eq!(names(folder.path()), ["2-1.crawl"]);
+    }
+}

@@ -1,0 +1,189 @@
+//! Outcomes that the scheduler has not acknowledged yet.
+//!
+//! An outcome is on the disk before anybody is told of it, and leaves the disk only when it was answered, across sessions,
+//! restarts and a `kill -9`; until then it is offered in every session. Who fills it takes no lease while too much waits
+//! here, so that a scheduler that grants and never answers fills neither the memory nor the disk, and none while the disk is
+//! full ([`Outbox::paused`]). Its owner never waits for the disk: heartbeats go on while the disk hangs.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use landfall_proto::v1::{HeldLease, OutcomeReport};
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::config::OutboxConfig;
+use crate::disk::folder::{OpenError, blocking};
+use crate::disk::room::{Look, Room};
+
+mod folder;
+
+use folder::Folder;
+
+/// How long after a failure to write the next attempt is made.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The key of a lease: its task and the token of the grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LeaseKey {
+    pub task_id: i64,
+    pub token: i64,
+}
+
+impl From<LeaseKey> for HeldLease {
+    fn from(key: LeaseKey) -> Self {
+        Self { task_id: key.task_id, token: key.token }
+    }
+}
+
+impl From<&OutcomeReport> for LeaseKey {
+    fn from(outcome: &OutcomeReport) -> Self {
+        Self { task_id: outcome.task_id, token: outcome.token }
+    }
+}
+
+#[derive(Debug)]
+pub struct Outbox {
+    disk: Disk,
+    outcomes: BTreeMap<LeaseKey, OutcomeReport>,
+    room: Room,
+    look: Look,
+    removals: JoinSet<()>,
+}
+
+/// Writes outcomes to the disk, from wherever they come about.
+#[derive(Debug, Clone)]
+pub struct Disk {
+    folder: Arc<Folder>,
+    /// Why the last attempt to write failed, until one succeeds; never held across an await.
+    failure: Arc<Mutex<Option<String>>>,
+}
+
+impl Outbox {
+    /// Opens the outbox in its folder, which is made if need be, with what a former process left there.
+    pub fn open(config: &OutboxConfig) -> Result<Self, OpenError> {
+        let (folder, left) = Folder::open(&config.folder)?;
+        if !left.is_empty() {
+            tracing::info!(outcomes = left.len(), "outcomes of a former run wait to be acknowledged");
+        }
+        let outcomes = left.into_iter().map(|outcome| (LeaseKey::from(&outcome), outcome)).collect();
+        let disk = Disk { folder: Arc::new(folder), failure: Arc::default() };
+        let (room, look) = (Room::new(config.min_free_bytes), Look::at(&config.folder));
+        Ok(Self { disk, outcomes, room, look, removals: JoinSet::new() })
+    }
+
+    /// Whoever ends a crawl writes its outcome by this.
+    pub fn disk(&self) -> Disk {
+        self.disk.clone()
+    }
+
+    /// Offers an outcome that [`Disk::keep`] has kept, until it is acknowledged.
+    pub fn put(&mut self, outcome: OutcomeReport) {
+        self.outcomes.insert(LeaseKey::from(&outcome), outcome);
+    }
+
+    /// Forgets an outcome that was answered.
+    pub fn acknowledge(&mut self, key: LeaseKey) {
+        while self.removals.try_join_next().is_some() {}
+        if self.outcomes.remove(&key).is_none() {
+            return;
+        }
+        let folder = Arc::clone(&self.disk.folder);
+        self.removals.spawn_blocking(move || {
+            if let Err(error) = folder.remove(key) {
+                // The next run sends it again, and the scheduler answers that it has it.
+                tracing::warn!(task.id = key.task_id, token = key.token, %error, "an acknowledged outcome stays on the disk");
+            }
+        });
+    }
+
+    /// Returns when the files of all outcomes that were answered are removed.
+    pub async fn removed(&mut self) {
+        while self.removals.join_next().await.is_some() {}
+    }
+
+    pub fn look(&mut self) {
+        self.look.begin();
+    }
+
+    /// Returns when that is known; never when nobody looks. Cancelling it loses nothing.
+    pub async fn looked(&mut self) {
+        self.look.ended().await;
+    }
+
+    /// Why no lease should be taken, in one sentence; `None` while outcomes can be written and there is room on the disk, by the last look.
+    pub fn paused(&mut self) -> Option<String> {
+        let failure = self.disk.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let folder = self.disk.folder.path().display();
+        let reason = match (failure, self.look.free()) {
+            (Some(failure), _) => Some(format!("outcomes cannot be written to {folder}: {failure}")),
+            (None, Err(error)) => Some(format!("{folder} cannot be looked at: {error}")),
+            (None, Ok(free)) => self.room.full(free).map(|full| format!("disk full: {folder} has {full}")),
+        };
+        reason.map(|reason| reason.replace(['\n', '\r'], " "))
+    }
+
+    pub fn get(&self, key: LeaseKey) -> Option<&OutcomeReport> {
+        self.outcomes.get(&key)
+    }
+
+    pub fn keys(&self) -> impl Iterator<Item = LeaseKey> {
+        self.outcomes.keys().copied()
+    }
+
+    pub fn offers(&self) -> impl Iterator<Item = &OutcomeReport> {
+        self.outcomes.values()
+    }
+
+    pub fn len(&self) -> usize {
+        self.outcomes.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.outcomes.is_empty()
+    }
+}
+
+impl Disk {
+    /// Writes an outcome, again and again until it is on the disk; `None` when the agent closes before.
+    pub async fn keep(&self, outcome: OutcomeReport, closing: &CancellationToken) -> Option<OutcomeReport> {
+        loop {
+            match self.write(&outcome).await {
+                Ok(()) => return Some(outcome),
+                Err(error) => self.failed(&error),
+            }
+            tokio::select! {
+                () = closing.cancelled() => return None,
+                () = tokio::time::sleep(RETRY) => {}
+            }
+        }
+    }
+
+    async fn write(&self, outcome: &OutcomeReport) -> io::Result<()> {
+        let (folder, outcome) = (Arc::clone(&self.folder), outcome.clone());
+        blocking(move || folder.write(&outcome)).await?;
+        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        Ok(())
+    }
+
+    fn failed(&self, error: &io::Error) {
+        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if failure.is_none() {
+            tracing::error!(%error, folder = %self.folder.path().display(), "an outcome cannot be written; it is kept and tried again");
+        }
+        *failure = Some(error.to_string());
+    }
+}
+
+impl OutboxConfig {
+    /// An outbox in this folder that never takes the disk for full.
+    #[cfg(test)]
+    pub(crate) fn in_folder(folder: &std::path::Path) -> Self {
+        Self { folder: folder.to_owned(), min_free_bytes: 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,296 @@
+//! Resolves names to addresses. Nothing here decides whether an address may be connected: that is [`crate::net::guard`].
+//!
+//! Each agent resolves for itself, with the system's servers or one it is given, because sites answer differently in
+//! different places. IP literals come back as they are, in whatever spelling a URL may hold them.
+//!
+//! Answers are kept for as long as they say they live, those that there is no such name among them, but never longer than our own
+//! limits; who asks while an answer lives does not ask a server. Whoever uses an address has to vet it, kept or not.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use hickory_resolver::config::{NameServerConfig, ResolveHosts, ResolverConfig};
+use hickory_resolver::net::NetError;
+use hickory_resolver::net::runtime::TokioRuntimeProvider;
+use hickory_resolver::{ResolverBuilder, TokioResolver};
+
+/// How long a lookup may take, retries included.
+pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
+/// Answers kept while they live, two for each name: enough for the sites an agent holds at once, and small.
+const CACHED_ANSWERS: u64 = 1024;
+/// The longest an address is kept, whatever it says of itself: sites move, and a crawl takes hours.
+const LONGEST_KEPT: Duration = Duration::from_secs(3600);
+/// The longest it is kept that there is no address: what was mended should be seen within minutes.
+const LONGEST_MISSED: Duration = Duration::from_secs(300);
+/// The shortest it is kept that there is no address: some servers do not say how long, and without this, that a site has none of
+/// IPv6 would be asked for every connection.
+const SHORTEST_MISSED: Duration = Duration::from_secs(10);
+/// Addresses of one host that are looked at; a name may have hundreds, and each is a connection to try.
+const MAX_ADDRESSES: usize = 16;
+
+#[derive(Debug, thiserror::Error)]
+pub enum DnsError {
+    #[error("'{0}' is not a host name")]
+    BadName(String),
+    #[error("{0} has no address")]
+    NotFound(String),
+    #[error("resolving {0} took longer than {LOOKUP_TIMEOUT:?}")]
+    Timeout(String),
+    /// The name servers did not answer usefully.
+    #[error("resolve {host}: {problem}")]
+    Failed { host: String, problem: Box<NetError> },
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("read the system's name servers; set `dns` to one")]
+pub struct NoNameServers(#[source] Box<NetError>);
+
+/// A caching stub resolver. Cheap to clone.
+#[derive(Clone)]
+pub struct Resolver {
+    inner: Arc<TokioResolver>,
+}
+
+impl std::fmt::Debug for Resolver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Resolver").finish_non_exhaustive()
+    }
+}
+
+impl Resolver {
+    /// A resolver that asks `server`, or the system's servers, and keeps answers while they live.
+    pub fn new(server: Option<SocketAddr>) -> Result<Self, NoNameServers> {
+        Self::keeping(
+            server,
+            Kept { answers: CACHED_ANSWERS, found: LONGEST_KEPT, missed: (SHORTEST_MISSED, LONGEST_MISSED) },
+        )
+    }
+
+    /// A resolver that asks for every lookup, as [`crate::config::Config::dns_cache`] may want it.
+    pub fn without_cache(server: Option<SocketAddr>) -> Result<Self, NoNameServers> {
+        Self::keeping(server, Kept { answers: 0, found: Duration::ZERO, missed: (Duration::ZERO, Duration::ZERO) })
+    }
+
+    fn keeping(server: Option<SocketAddr>, kept: Kept) -> Result<Self, NoNameServers> {
+        let mut builder = match server {
+            Some(server) => ask_only(server),
+            None => TokioResolver::builder_tokio().map_err(|error| NoNameServers(Box::new(error)))?,
+        };
+        let options = builder.options_mut();
+        options.cache_size = kept.answers;
+        options.positive_max_ttl = Some(kept.found);
+        (options.negative_min_ttl, options.negative_max_ttl) = (Some(kept.missed.0), Some(kept.missed.1));
+        options.timeout = LOOKUP_TIMEOUT / 2;
+        options.attempts = 2;
+        let inner = builder.build().map_err(|error| NoNameServers(Box::new(error)))?;
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// The addresses of a host, IPv4 first; never empty.
+    pub async fn resolve(&self, host: &str) -> Result<Vec<IpAddr>, DnsError> {
+        let name = match url_host(host)? {
+            url::Host::Ipv4(addr) => return Ok(vec![addr.into()]),
+            url::Host::Ipv6(addr) => return Ok(vec![addr.into()]),
+            url::Host::Domain(name) => name,
+        };
+        // The final dot keeps the search list of resolv.conf out of it.
+        let absolute = format!("{}.", name.trim_end_matches('.'));
+        let lookup = tokio::time::timeout(LOOKUP_TIMEOUT, self.inner.lookup_ip(absolute));
+        let answer = match lookup.await {
+            Err(_) => return Err(DnsError::Timeout(name)),
+            Ok(Err(error)) if error.is_no_records_found() => return Err(DnsError::NotFound(name)),
+            Ok(Err(error)) => return Err(DnsError::Failed { host: name, problem: Box::new(error) }),
+            Ok(Ok(answer)) => answer,
+        };
+        let mut addresses: Vec<IpAddr> = answer.iter().collect();
+        if addresses.is_empty() {
+            return Err(DnsError::NotFound(name));
+        }
+        addresses.sort_by_key(IpAddr::is_ipv6);
+        addresses.truncate(MAX_ADDRESSES);
+        Ok(addresses)
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Kept {
+    answers: u64,
+    found: Duration,
+    /// At least and at most.
+    missed: (Duration, Duration),
+}
+
+fn ask_only(server: SocketAddr) -> ResolverBuilder<TokioRuntimeProvider> {
+    let mut name_server = NameServerConfig::udp_and_tcp(server.ip());
+    for connection in &mut name_server.connections {
+        connection.port = server.port();
+    }
+    let config = ResolverConfig::from_name_servers(vec![name_server]);
+    let mut builder = TokioResolver::builder_with_config(config, TokioRuntimeProvider::default());
+    builder.options_mut().use_hosts_file = ResolveHosts::Never;
+    builder
+}
+
+/// Reads a host as a URL's would be: `0x7f.1` is an address, not a name.
+fn url_host(host: &str) -> Result<url::Host, DnsError> {
+    let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
+    if let Ok(addr) = bare.parse::<std::net::Ipv6Addr>() {
+        return Ok(url::Host::Ipv6(addr));
+    }
+    url::Host::parse(host).map_err(|_| DnsError::BadName(host.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::testing::{Named, TestNames};
+
+    #[tokio::test]
+    async fn literals_need_no_server() {
+        let resolver = Resolver::new(Some("127.0.0.1:9".parse().unwrap())).unwrap();
+        for (host, addr) in [("192.0.2.7", "192.0.2.7"), ("0x7f.1", "127.0.0.1"), ("[2001:db8::1]", "2001:db8::1")] {
+            assert_eq!(resolver.resolve(host).await.unwrap(), vec![addr.parse::<IpAddr>().unwrap()]);
+        }
+    }
+
+    #[tokio::test]
+    async fn rubbish_is_refused_before_it_is_asked() {
+        let resolver = Resolver::new(Some("127.0.0.1:9".parse().unwrap())).unwrap();
+        for host in ["", "a b", "a/b", "[::1", "999.999.999.999"] {
+            assert!(matches!(resolver.resolve(host).await, Err(DnsError::BadName(_))), "{host}");
+        }
+    }
+
+    /// Resolves a name until its server has been asked so often, and says how long that took.
+    async fn until_asked(resolver: &Resolver, names: &TestNames, name: &str, times: usize) -> Duration {
+        let started = Instant::now();
+        while names.asked(name) < times {
+            assert!(started.elapsed() < Duration::from_secs(10), "{name} is asked for {} times", names.asked(name));
+            drop(resolver.resolve(name).await);
+            tokio::task::yield_now().await;
+        }
+        started.elapsed()
+    }
+
+    const DAY: u32 = 86_400;
+
+    async fn names() -> TestNames {
+        TestNames::answering(|name, _| {
+            let addr = IpAddr::from([192, 0, 2, 7]);
+            match name {
+                "short.example" => Named::At(vec![addr], 1),
+                "gone.example" => Named::Gone(1),
+                "long-gone.example" => Named::Gone(DAY),
+                "many.example" => Named::At((0..30).map(|host| IpAddr::from([192, 0, 2, host])).collect(), DAY),
+                "silent.example" => Named::Silent,
+                _ => Named::At(vec![addr], DAY),
+            }
+        })
+        .await
+    }
+
+    #[tokio::test]
+    async fn an_answer_is_kept_while_it_lives_and_not_longer() {
+        let names = names().await;
+        let kept = Kept { answers: 100, found: LONGEST_KEPT, missed: (Duration::ZERO, LONGEST_MISSED) };
+        let resolver = Resolver::keeping(Some(names.addr), kept).unwrap();
+        let second = |elapsed: Duration| assert!(elapsed > Duration::from_millis(700), "{elapsed:?}");
+        tokio::join!(
+            async {
+                second(until_asked(&resolver, &names, "short.example", 2).await);
+            },
+            async {
+                second(until_asked(&resolver, &names, "gone.example", 2).await);
+            },
+        );
+        for name in ["long.example", "long-gone.example"] {
+            for _ in 0..20 {
+                drop(resolver.resolve(name).await);
+            }
+            assert_eq!(names.asked(name), 1, "{name}");
+        }
+        assert!(matches!(resolver.resolve("long-gone.example").await, Err(DnsError::NotFound(_))));
+    }
+
+    #[tokio::test]
+    async fn no_answer_is_kept_longer_than_our_own_limits() {
+        let names = names().await;
+        let limit = Duration::from_secs(1);
+        let kept = Kept { answers: 100, found: limit, missed: (Duration::ZERO, limit) };
+        let resolver = Resolver::keeping(Some(names.addr), kept).unwrap();
+        let second = |elapsed: Duration| assert!(elapsed > Duration::from_millis(700), "{elapsed:?}");
+        tokio::join!(
+            async {
+                second(until_asked(&resolver, &names, "long.example", 2).await);
+            },
+            async {
+                second(until_asked(&resolver, &names, "long-gone.example", 2).await);
+            },
+        );
+    }
+
+    #[tokio::test]
+    async fn no_more_answers_are_kept_than_there_is_room_for() {
+        let names = TestNames::answering(|name, _| match name.starts_with("gone") {
+            true => Named::Gone(DAY),
+            false => Named::At(vec![[192, 0, 2, 7].into()], DAY),
+        })
+        .await;
+        let (kept, hosts) = (20, 100);
+        let limits = Kept { answers: kept, found: LONGEST_KEPT, missed: (SHORTEST_MISSED, LONGEST_MISSED) };
+        let resolver = Resolver::keeping(Some(names.addr), limits).unwrap();
+        for kind in ["gone", "here"] {
+            let asked = async || {
+                for host in 0..hosts {
+                    drop(resolver.resolve(&format!("{kind}-{host}.example")).await);
+                }
+                (0..hosts).map(|host| names.asked(&format!("{kind}-{host}.example"))).sum::<usize>()
+            };
+            assert_eq!(asked().await, hosts);
+            let again = asked().await - hosts;
+            assert!(again >= hosts - usize::try_from(kept).unwrap(), "{kind}: {again} of {hosts} were not kept");
+        }
+    }
+
+    #[tokio::test]
+    async fn that_a_name_has_no_ipv6_is_kept_though_its_server_does_not_say_how_long() {
+        let names = names().await;
+        let resolver = Resolver::new(Some(names.addr)).unwrap();
+        for _ in 0..20 {
+            resolver.resolve("long.example").await.unwrap();
+        }
+        assert_eq!(names.questions(), 2);
+    }
+
+    #[tokio::test]
+    async fn without_a_cache_every_lookup_is_a_question() {
+        let names = names().await;
+        let resolver = Resolver::without_cache(Some(names.addr)).unwrap();
+        for name in ["long.example", "long-gone.example"] {
+            for _ in 0..5 {
+                drop(resolver.resolve(name).await);
+            }
+            assert_eq!(names.asked(name), 5, "{name}");
+        }
+    }
+
+    #[tokio::test]
+    async fn of_many_addresses_a_few_are_looked_at() {
+        let names = names().await;
+        let resolver = Resolver::new(Some(names.addr)).unwrap();
+        assert_eq!(resolver.resolve("many.example").await.unwrap().len(), MAX_ADDRESSES);
+    }
+
+    #[tokio::test]
+    async fn a_silent_server_is_given_up_in_time() {
+        let names = names().await;
+        let resolver = Resolver::new(Some(names.addr)).unwrap();
+        let started = Instant::now();
+        let error = resolver.resolve("silent.example").await.unwrap_err();
+        assert!(started.elapsed() < LOOKUP_TIMEOUT + Duration::from_secs(1), "{:?}", started.elapsed());
+        assert!(matches!(error, DnsError::Timeout(_) | DnsError::Failed { .. }), "{error}");
+    }
+}

@@ -1,0 +1,271 @@
+//! Enrolment: a one-time token is exchanged for a lasting credential, and the agent's folder is written.
+//!
+//! The scheduler makes its own authority, which nobody knows yet. Its fingerprint came with the token, on the operator's
+//! paths: a first handshake only looks at the certificates the scheduler presents, trusts none and sends nothing; the one
+//! whose SHA-256 is the fingerprint is the authority, and the real connection trusts it alone.
+
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use data_encoding::HEXLOWER;
+use landfall_proto::v1::agent_service_client::AgentServiceClient;
+use landfall_proto::v1::{EnrolRequest, EnrolResponse};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{DigitallySignedStruct, SignatureScheme};
+use sha2::{Digest, Sha256};
+use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint};
+
+use crate::config::{BadSchedulerUrl, Config, FILE, SchedulerUrl};
+use crate::disk::folder;
+use crate::session::schedulers::Schedulers;
+use crate::session::unreached;
+
+mod settings;
+
+/// The name the scheduler's certificate is issued to, whatever address it is reached by.
+pub const DOMAIN: &str = "landfall-scheduler";
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long the scheduler may take to answer: it commits to its database first.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+const CREDENTIAL_FILE: &str = "credential";
+const CA_FILE: &str = "ca.pem";
+
+/// What an operator hands to a new agent.
+#[derive(Debug, Clone)]
+pub struct Enrolment {
+    /// The schedulers' URLs: the first that answers is asked, and the agent is told all of them.
+    pub schedulers: Vec<String>,
+    pub token: String,
+    /// SHA-256 of the authority's certificate (DER), in hexadecimal.
+    pub ca_fingerprint: Option<String>,
+    pub dir: PathBuf,
+    pub contact_url: Option<String>,
+    /// Whether the folder's enrolment may be replaced; what else its `agent.toml` says is kept.
+    pub force: bool,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum EnrolError {
+    #[error(transparent)]
+    Scheduler(#[from] BadSchedulerUrl),
+    /// An https scheduler's authority must be known.
+    #[error("an https scheduler needs --ca-fingerprint")]
+    NoFingerprint,
+    #[error("--ca-fingerprint must be 64 hexadecimal digits")]
+    BadFingerprint,
+    #[error(
+        "{0} does not present a certificate with that fingerprint: it is another scheduler, or someone is in between"
+    )]
+    WrongFingerprint(String),
+    #[error("connect the scheduler at {scheduler}: {reason}")]
+    Connect { scheduler: String, reason: String },
+    #[error("the scheduler refused the token: {0}")]
+    Refused(String),
+    #[error("{0} holds an enrolled agent; --force replaces its credential and keeps the other settings")]
+    Enrolled(PathBuf),
+    #[error("write {path}")]
+    Write { path: PathBuf, source: std::io::Error },
+    /// What was asked for is no configuration.
+    #[error(transparent)]
+    Config(#[from] crate::config::ConfigError),
+}
+
+pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolError> {
+    let file = enrolment.dir.join(FILE);
+    if file.exists() && !enrolment.force {
+        return Err(EnrolError::Enrolled(enrolment.dir.clone()));
+    }
+    let schedulers = Schedulers::try_new(&enrolment.schedulers)?;
+    // A token works once: what can fail is tried before it is spent.
+    std::fs::create_dir_all(&enrolment.dir)
+        .map_err(|source| EnrolError::Write { path: enrolment.dir.clone(), source })?;
+    let existing = settings::Existing::read(&file)?;
+    let with_ca = schedulers.configured().iter().any(|scheduler| scheduler.tls);
+    // Everything but what the scheduler says is known, so that mistakes show before the token is spent.
+    let unknown = EnrolResponse { name: "-".into(), city: "-".into(), carrier: "-".into(), ..EnrolResponse::default() };
+    existing.with(enrolment, with_ca, &unknown)?;
+    let (scheduler, ca, channel) = reach(&schedulers, enrolment.ca_fingerprint.as_deref()).await?;
+    let request = EnrolRequest { token: enrolment.token.trim().to_owned() };
+    let mut client = AgentServiceClient::new(channel);
+    let response = tokio::time::timeout(ANSWER_TIMEOUT, client.enrol(request)).await.map_err(|_| {
+        let reason = format!("no answer within {ANSWER_TIMEOUT:?}; if the token is used up, ask for another");
+        EnrolError::Connect { scheduler: scheduler.url.to_string(), reason }
+    })?;
+    let response = match response {
+        Ok(response) => response.into_inner(),
+        // Made on this side, out of a connection that broke.
+        Err(status) if std::error::Error::source(&status).is_some() => {
+            let reason = unreached::why_broken(scheduler, &status).await;
+            return Err(EnrolError::Connect { scheduler: scheduler.url.to_string(), reason });
+        }
+        Err(status) => return Err(EnrolError::Refused(status.message().to_owned())),
+    };
+    let (text, config) = existing.with(enrolment, ca.is_some(), &response)?;
+    if let Some(ca) = &ca {
+        write_atomically(&enrolment.dir.join(CA_FILE), ca.as_bytes(), 0o644)?;
+    }
+    write_atomically(&enrolment.dir.join(CREDENTIAL_FILE), response.credential.as_bytes(), 0o600)?;
+    write_atomically(&file, text.as_bytes(), existing.mode())?;
+    Ok((file, config))
+}
+
+/// Connects the first scheduler that answers; returns which, and its authority (PEM).
+async fn reach<'a>(
+    schedulers: &'a Schedulers,
+    fingerprint: Option<&str>,
+) -> Result<(&'a SchedulerUrl, Option<String>, Channel), EnrolError> {
+    let mut failed = EnrolError::NoFingerprint;
+    for scheduler in schedulers.configured() {
+        let connected = async {
+            let ca = match (fingerprint, scheduler.tls) {
+                (_, false) => None,
+                (None, true) => return Err(EnrolError::NoFingerprint),
+                (Some(fingerprint), true) => Some(pinned_authority(scheduler, fingerprint).await?),
+            };
+            Ok((ca.clone(), connect(scheduler, ca.as_deref()).await?))
+        };
+        match connected.await {
+            Ok((ca, channel)) => return Ok((scheduler, ca, channel)),
+            // Another may answer; whatever else is wrong has to be mended.
+            Err(error @ EnrolError::Connect { .. }) => failed = error,
+            Err(error) => return Err(error),
+        }
+    }
+    Err(failed)
+}
+
+/// The endpoint of a scheduler: TLS with the given authority (PEM), or plaintext on loopback.
+pub fn endpoint(scheduler: &SchedulerUrl, ca: Option<&str>) -> Result<Endpoint, tonic::transport::Error> {
+    let endpoint = Endpoint::from_shared(scheduler.url.to_string())?.connect_timeout(CONNECT_TIMEOUT).tcp_nodelay(true);
+    match ca {
+        Some(ca) if scheduler.tls => {
+            let tls = ClientTlsConfig::new().ca_certificate(Certificate::from_pem(ca)).domain_name(DOMAIN);
+            endpoint.tls_config(tls)
+        }
+        _ => Ok(endpoint),
+    }
+}
+
+async fn connect(scheduler: &SchedulerUrl, ca: Option<&str>) -> Result<Channel, EnrolError> {
+    let failed = |error: tonic::transport::Error| EnrolError::Connect {
+        scheduler: scheduler.url.to_string(),
+        reason: unreached::why(&error),
+    };
+    endpoint(scheduler, ca).map_err(failed)?.connect().await.map_err(failed)
+}
+
+/// The presented certificate that has the fingerprint, as PEM.
+async fn pinned_authority(scheduler: &SchedulerUrl, fingerprint: &str) -> Result<String, EnrolError> {
+    let wanted = normalise(fingerprint).ok_or(EnrolError::BadFingerprint)?;
+    let presented = presented_chain(scheduler).await?;
+    let authority = presented.iter().find(|der| HEXLOWER.encode(&Sha256::digest(der)) == wanted);
+    let authority = authority.ok_or_else(|| EnrolError::WrongFingerprint(scheduler.url.to_string()))?;
+    Ok(pem::encode(&pem::Pem::new("CERTIFICATE", authority.to_vec())))
+}
+
+fn normalise(fingerprint: &str) -> Option<String> {
+    let text = fingerprint.trim().to_ascii_lowercase();
+    let text = text.strip_prefix("sha256:").unwrap_or(&text).replace(':', "");
+    (text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(text)
+}
+
+/// Shakes hands only to see which certificates are presented; nothing is sent on the connection.
+async fn presented_chain(scheduler: &SchedulerUrl) -> Result<Vec<CertificateDer<'static>>, EnrolError> {
+    let failed = |reason: String| EnrolError::Connect { scheduler: scheduler.url.to_string(), reason };
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let onlooker = Arc::new(Onlooker { provider: Arc::clone(&provider), seen: Mutex::default() });
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(|error| failed(error.to_string()))?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::clone(&onlooker) as Arc<dyn ServerCertVerifier>)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let look = async {
+        let host = scheduler.url.host_str().unwrap_or_default().trim_matches(['[', ']']);
+        let port = scheduler.url.port_or_known_default().unwrap_or(443);
+        let stream = tokio::net::TcpStream::connect((host, port)).await?;
+        let name = ServerName::try_from(DOMAIN).expect("a constant host name");
+        tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await.map(drop)
+    };
+    match tokio::time::timeout(CONNECT_TIMEOUT, look).await {
+        Err(_) => return Err(failed(format!("no answer within {CONNECT_TIMEOUT:?}"))),
+        Ok(Err(error)) => return Err(failed(unreached::why(&error))),
+        Ok(Ok(())) => {}
+    }
+    let seen = onlooker.seen.lock().map(|mut seen| std::mem::take(&mut *seen));
+    Ok(seen.unwrap_or_default())
+}
+
+/// Takes note of what is presented and vouches for nothing.
+#[derive(Debug)]
+struct Onlooker {
+    provider: Arc<CryptoProvider>,
+    /// The chain of the one handshake; rustls asks through a shared reference.
+    seen: Mutex<Vec<CertificateDer<'static>>>,
+}
+
+impl ServerCertVerifier for Onlooker {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        rest: &[CertificateDer<'_>],
+        _name: &ServerName<'_>,
+        _ocsp: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        if let Ok(mut seen) = self.seen.lock() {
+            *seen = std::iter::once(leaf).chain(rest).map(|der| der.clone().into_owned()).collect();
+        }
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, cert, signature, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signature: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, cert, signature, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Writes a file whole or not at all; it is on the disk when this returns, name and all: the token is spent.
+fn write_atomically(path: &Path, content: &[u8], mode: u32) -> Result<(), EnrolError> {
+    let failed = |source| EnrolError::Write { path: path.to_owned(), source };
+    let temporary = path.with_extension("new");
+    // A leftover keeps its old permissions when it is opened again, so it goes first.
+    match std::fs::remove_file(&temporary) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options.write(true).create_new(true).mode(mode).open(&temporary).map_err(failed)?;
+    let dir = path.parent().unwrap_or(Path::new("."));
+    folder::leave_to_owner(&file, dir).map_err(failed)?;
+    file.write_all(content).and_then(|()| file.sync_all()).map_err(failed)?;
+    folder::rename(&temporary, path).map_err(failed)
+}
+
+#[cfg(test)]
+mod tests;

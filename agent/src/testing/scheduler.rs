@@ -1,0 +1,186 @@
+//! A scheduler for tests: a real tonic server whose sessions the test plays by hand.
+
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::time::Duration;
+
+use landfall_proto::v1::agent_service_server::{AgentService, AgentServiceServer};
+use landfall_proto::v1::session_request::Message as Up;
+use landfall_proto::v1::session_response::Message as Down;
+use landfall_proto::v1::{
+    AddressAnswer, AddressClaim, BeaconFailure, CheckRequest, CheckResponse, EnrolRequest, EnrolResponse, HeldLease,
+    Register, SessionRequest, SessionResponse, Welcome, session_request,
+};
+use tokio::net::TcpListener;
+use tokio::sync::mpsc;
+use tokio_stream::Stream;
+use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
+use tonic::transport::{Identity, Server, ServerTlsConfig};
+use tonic::{Request, Response, Status, Streaming};
+
+/// Longer than anything a test waits for.
+const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const TOKEN: &str = "good-token";
+pub(crate) const CREDENTIAL: &str = "the-credential";
+
+/// A running scheduler; it ends with the test.
+pub(crate) struct TestScheduler {
+    pub(crate) addr: SocketAddr,
+    sessions: mpsc::Receiver<TestSession>,
+}
+
+/// The scheduler's end of one session.
+pub(crate) struct TestSession {
+    inbound: Streaming<SessionRequest>,
+    outbound: mpsc::Sender<Result<SessionResponse, Status>>,
+    /// What it says of other schedulers at its welcome.
+    pub(crate) others: Vec<String>,
+}
+
+impl TestScheduler {
+    pub(crate) async fn start(identity: Option<Identity>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let (opened, sessions) = mpsc::channel(8);
+        let mut server = Server::builder();
+        if let Some(identity) = identity {
+            server = server.tls_config(ServerTlsConfig::new().identity(identity)).unwrap();
+        }
+        let serving = server.add_service(AgentServiceServer::new(Desk { opened }));
+        tokio::spawn(serving.serve_with_incoming(TcpListenerStream::new(listener)));
+        Self { addr, sessions }
+    }
+
+    /// The next session, and how the agent registered.
+    pub(crate) async fn session(&mut self) -> (TestSession, Register) {
+        let next = tokio::time::timeout(PATIENCE, self.sessions.recv()).await;
+        let mut session = next.expect("no agent connected").expect("the server ended");
+        match session.next().await {
+            Some(Up::Register(register)) => (session, register),
+            other => panic!("registered with {other:?}"),
+        }
+    }
+}
+
+impl TestSession {
+    /// The next message; `None` when the agent closed the stream. Claims of addresses are granted on the way.
+    pub(crate) async fn next(&mut self) -> Option<session_request::Message> {
+        loop {
+            match self.next_or_claim().await {
+                Some(Up::Address(claim)) => self.answer(claim, true).await,
+                other => return other,
+            }
+        }
+    }
+
+    /// Waits for a claim, and grants it.
+    pub(crate) async fn permit(&mut self) {
+        loop {
+            match self.next_or_claim().await {
+                Some(Up::Address(claim)) => return self.answer(claim, true).await,
+                Some(_) => {}
+                None => panic!("the agent hung up"),
+            }
+        }
+    }
+
+    pub(crate) async fn answer(&self, claim: AddressClaim, granted: bool) {
+        let AddressClaim { task_id, token, address } = claim;
+        let reason = if granted { String::new() } else { "others are crawled there".to_owned() };
+        self.send(Down::Address(AddressAnswer { task_id, token, address, granted, reason })).await;
+    }
+
+    pub(crate) async fn next_or_claim(&mut self) -> Option<session_request::Message> {
+        let message = tokio::time::timeout(PATIENCE, self.inbound.message()).await.expect("the agent said nothing");
+        message.ok().flatten().and_then(|request| request.message)
+    }
+
+    /// The next message that is no heartbeat.
+    pub(crate) async fn next_but_heartbeats(&mut self) -> Option<session_request::Message> {
+        loop {
+            match self.next().await {
+                Some(Up::Heartbeat(_)) => {}
+                other => return other,
+            }
+        }
+    }
+
+    pub(crate) async fn send(&self, message: Down) {
+        self.outbound.send(Ok(SessionResponse { message: Some(message) })).await.unwrap();
+    }
+
+    /// Ends the session with this.
+    pub(crate) async fn fail(self, status: Status) {
+        self.outbound.send(Err(status)).await.unwrap();
+    }
+
+    pub(crate) async fn welcome(&self, interval: Duration, life: Duration, kept: Vec<HeldLease>, contact_url: &str) {
+        let welcome = Welcome {
+            agent_id: 1,
+            incarnation: 1,
+            heartbeat_interval: Some(interval.try_into().unwrap()),
+            lease_life: Some(life.try_into().unwrap()),
+            kept,
+            contact_url: contact_url.to_owned(),
+            other_scheduler_urls: self.others.clone(),
+        };
+        self.send(Down::Welcome(welcome)).await;
+    }
+}
+
+struct Desk {
+    opened: mpsc::Sender<TestSession>,
+}
+
+#[tonic::async_trait]
+impl AgentService for Desk {
+    type SessionStream = Pin<Box<dyn Stream<Item = Result<SessionResponse, Status>> + Send>>;
+
+    async fn enrol(&self, request: Request<EnrolRequest>) -> Result<Response<EnrolResponse>, Status> {
+        if request.into_inner().token != TOKEN {
+            return Err(Status::permission_denied("this token was used or has expired"));
+        }
+        Ok(Response::new(EnrolResponse {
+            agent_id: 7,
+            credential: CREDENTIAL.to_owned(),
+            name: "harbin-cernet".to_owned(),
+            city: "Harbin".to_owned(),
+            carrier: "CERNET".to_owned(),
+            country: "CN".to_owned(),
+        }))
+    }
+
+    async fn check(&self, request: Request<CheckRequest>) -> Result<Response<CheckResponse>, Status> {
+        admit(&request)?;
+        let message = "the guard refuses 198.18.0.5".to_owned();
+        Ok(Response::new(CheckResponse {
+            name: "harbin-cernet".to_owned(),
+            now: Some(crate::session::clock::wall().into()),
+            contact_url: "https://example.org/bot".to_owned(),
+            reached_by: 1,
+            tried_by: 2,
+            not_reached_by: Some(BeaconFailure { agent: "tokyo-iij".to_owned(), message: message.clone() }),
+            tries: 2,
+            not_reached: Some(BeaconFailure { agent: "tokyo-iij".to_owned(), message }),
+            ..CheckResponse::default()
+        }))
+    }
+
+    async fn session(
+        &self,
+        request: Request<Streaming<SessionRequest>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        admit(&request)?;
+        let (outbound, responses) = mpsc::channel(16);
+        self.opened.send(TestSession { inbound: request.into_inner(), outbound, others: Vec::new() }).await.unwrap();
+        Ok(Response::new(Box::pin(ReceiverStream::new(responses))))
+    }
+}
+
+fn admit<T>(request: &Request<T>) -> Result<(), Status> {
+    let bearer = request.metadata().get("authorization").and_then(|value| value.to_str().ok());
+    if bearer != Some(&format!("Bearer {CREDENTIAL}")) {
+        return Err(Status::unauthenticated("unknown credential"));
+    }
+    Ok(())
+}

@@ -1,0 +1,271 @@
+//! `landfall backup` and `landfall restore`: a scheduler's database and secrets in one file, and back.
+//!
+//! A backup is one moment of the database, taken while schedulers run, and the secrets that open it. Its file is a tar
+//! (`backup/archive.rs`): `manifest.json`, the secrets, `database.dump` as `pg_dump --format=custom` writes it, `SHA256SUMS`. It is
+//! written whole or not at all. What a restore means for a fleet that went on meanwhile is `store::schema::restores`' matter.
+
+use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, bail, ensure};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, PgConnection};
+
+use crate::app::data_dir::DataDir;
+use crate::app::exit::{Code, ended, usage};
+use crate::app::postgres::{PrivatePostgres, Tool, tool};
+use crate::app::up;
+use crate::store;
+use crate::store::schema::{self, restores, snapshots};
+
+mod archive;
+mod manifest;
+mod programs;
+mod restore;
+mod secrets;
+
+pub use restore::{Restore, restore};
+
+use manifest::Manifest;
+use programs::Libpq;
+use secrets::Secrets;
+
+const MANIFEST: &str = "manifest.json";
+const DUMP: &str = "database.dump";
+
+/// A backup that is wanted.
+#[derive(Debug, Clone)]
+pub struct Backup {
+    /// The scheduler's data directory; none: [`DataDir::default_path`].
+    pub data_dir: Option<PathBuf>,
+    /// A Postgres server of the operator's own; none: the data directory's private one.
+    pub database_url: Option<String>,
+    /// Where it is written.
+    pub file: PathBuf,
+    /// Whether it is to hold the secrets.
+    pub secrets: bool,
+    /// Whether a file that is there is replaced.
+    pub force: bool,
+}
+
+/// Makes a backup; returns what was done, for people.
+///
+/// # Errors
+/// With a sentence that names what is in the way; then there is no file, or the former one.
+pub async fn backup(wanted: Backup) -> anyhow::Result<String> {
+    let began = Instant::now();
+    ensure_free(&wanted)?;
+    let data_dir = data_dir(wanted.data_dir.as_deref())?;
+    let secrets = if wanted.secrets { Secrets::of(&data_dir)? } else { Secrets::default() };
+    let interrupted = up::on_signal()?;
+    let database = Database::of(&data_dir, wanted.database_url.as_deref()).await?;
+    let made = tokio::select! {
+        made = make(&wanted, &data_dir, secrets, &database.options) => made,
+        () = interrupted.cancelled() => {
+            // Whoever still writes to it writes to nothing.
+            drop(fs::remove_file(temporary(&wanted.file)));
+            Err(ended(Code::Interrupted, format!("interrupted: {} was not written", wanted.file.display())))
+        }
+    };
+    database.close().await?;
+    let (manifest, length) = made?;
+    let held = match manifest.secrets {
+        true => "it holds the operator's token and the authority's key: whoever reads it has the fleet",
+        false => "it holds no secrets: keep operator-token and tls of the data directory beside it",
+    };
+    Ok(format!(
+        "backed up {} sites and {} agents as of {} into {} ({:.1} MB) in {:.1} s\n{held}\n",
+        manifest.sites,
+        manifest.agents,
+        manifest.made_at.format("%Y-%m-%d %H:%M:%S UTC"),
+        wanted.file.display(),
+        megabytes(length),
+        began.elapsed().as_secs_f64()
+    ))
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people, to a decimal")]
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
+
+fn ensure_free(wanted: &Backup) -> anyhow::Result<()> {
+    let file = &wanted.file;
+    match fs::metadata(file) {
+        Ok(there) if !there.is_file() => Err(usage(format!("{} is not a file", file.display()))),
+        Ok(_) if !wanted.force => {
+            Err(usage(format!("{} is there already: name another file, or replace it with --force", file.display())))
+        }
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error).with_context(|| format!("look at {}", file.display())),
+    }
+}
+
+fn data_dir(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    match given {
+        Some(path) => Ok(path.to_owned()),
+        None => Ok(DataDir::default_path()?),
+    }
+}
+
+/// The database of a scheduler, be it running or not.
+struct Database {
+    options: PgConnectOptions,
+    /// Where nobody runs the private server, this process does for as long as it takes.
+    started: Option<(PrivatePostgres, DataDir)>,
+}
+
+impl Database {
+    async fn of(data_dir: &Path, url: Option<&str>) -> anyhow::Result<Self> {
+        if let Some(url) = url {
+            let options = up::database_options(url)?;
+            up::reach(&options).await?;
+            return Ok(Self { options, started: None });
+        }
+        if !PrivatePostgres::cluster(data_dir).exists() {
+            bail!(
+                "{} holds no private Postgres: give the data directory of a scheduler with --data-dir, or its --database-url",
+                data_dir.display()
+            );
+        }
+        if let Some(options) = PrivatePostgres::running(data_dir)? {
+            up::reach(&options).await?;
+            return Ok(Self { options, started: None });
+        }
+        let claimed = DataDir::claim(data_dir)?;
+        let postgres = PrivatePostgres::start(claimed.path()).await?;
+        Ok(Self { options: postgres.options(), started: Some((postgres, claimed)) })
+    }
+
+    async fn close(self) -> anyhow::Result<()> {
+        match self.started {
+            Some((postgres, _claimed)) => postgres.stop().await,
+            None => Ok(()),
+        }
+    }
+}
+
+async fn make(
+    wanted: &Backup,
+    data_dir: &Path,
+    secrets: Secrets,
+    options: &PgConnectOptions,
+) -> anyhow::Result<(Manifest, u64)> {
+    let mut conn = options.connect().await.context("reach the database")?;
+    let pg_dump = ensure_dumpable(&mut conn).await?;
+    let snapshot = snapshots::begin(&mut conn).await?;
+    if snapshot.schema > schema::newest() {
+        return Err(schema::unknown_migration(&mut conn, snapshot.schema).await?.into());
+    }
+    if wanted.secrets {
+        let fits = secrets.operator_token() == snapshot.operator_token && secrets.authority() == snapshot.authority;
+        ensure!(
+            fits || (secrets.operator_token() == snapshot.operator_token && snapshot.authority.is_none()),
+            "the secrets in {} are not those that the database knows: give the data directory of a scheduler of this database with \
+             --data-dir, or leave them out with --without-secrets",
+            data_dir.display()
+        );
+    }
+    let manifest = Manifest {
+        format: manifest::FORMAT,
+        landfall: env!("CARGO_PKG_VERSION").to_owned(),
+        made_at: snapshot.at,
+        schema: snapshot.schema,
+        postgres: u32::try_from(snapshots::look(&mut conn).await?.postgres).context("read the server's version")?,
+        pg_dump: pg_dump.major,
+        operator_token_sha256: snapshot.operator_token.clone(),
+        ca_sha256: snapshot.authority.clone(),
+        secrets: wanted.secrets,
+        sites: snapshot.sites,
+        agents: snapshot.agents,
+    };
+    let (file, force, libpq) = (wanted.file.clone(), wanted.force, Libpq::of(options));
+    let written = tokio::task::spawn_blocking(move || {
+        let length = write(&file, force, |out| fill(out, &manifest, &secrets, &pg_dump, &libpq, &snapshot.name))?;
+        Ok::<_, anyhow::Error>((manifest, length))
+    });
+    let written = written.await.context("write the backup")?;
+    // Until here the snapshot must last.
+    drop(conn);
+    written
+}
+
+/// Looks whether the database can be dumped; returns by what.
+async fn ensure_dumpable(conn: &mut PgConnection) -> anyhow::Result<Tool> {
+    if restores::under_way(conn).await? {
+        return Err(store::Error::HalfRestored.into());
+    }
+    let place = snapshots::look(conn).await?;
+    ensure!(place.ours, "the database holds no tables of landfall: no scheduler has run on it");
+    ensure_schema(place.schema.as_deref())?;
+    tool("pg_dump", u32::try_from(place.postgres).context("read the server's version")?)
+}
+
+fn ensure_schema(schema: Option<&str>) -> anyhow::Result<()> {
+    let (found, wanted) = (schema.unwrap_or("(none)"), programs::SCHEMA);
+    ensure!(
+        found == wanted,
+        "tables of this database's user lie in the schema {found}, and backups are of {wanted} alone"
+    );
+    Ok(())
+}
+
+fn temporary(file: &Path) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(".new");
+    PathBuf::from(name)
+}
+
+/// Writes a file whole or not at all, for its owner alone.
+fn write<T>(file: &Path, force: bool, fill: impl FnOnce(&File) -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let temporary = temporary(file);
+    let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&temporary);
+    let out = opened.with_context(|| format!("make {}", temporary.display()))?;
+    match out.try_lock() {
+        Ok(()) => {}
+        Err(TryLockError::WouldBlock) => bail!("another backup is just being written into {}", file.display()),
+        Err(TryLockError::Error(error)) => return Err(error).with_context(|| format!("lock {}", temporary.display())),
+    }
+    let filled = (|| {
+        // One that was cut short may have left it.
+        out.set_len(0).and_then(|()| out.set_permissions(Permissions::from_mode(0o600))).context("clear it")?;
+        let filled = fill(&out)?;
+        out.sync_all().context("sync it")?;
+        ensure!(force || !file.exists(), "{} was made meanwhile", file.display());
+        fs::rename(&temporary, file).context("put it in place")?;
+        let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        File::open(folder).and_then(|folder| folder.sync_all()).context("sync its folder")?;
+        Ok(filled)
+    })();
+    filled.map_err(|error: anyhow::Error| {
+        // Only room is lost where it cannot be removed.
+        drop(fs::remove_file(&temporary));
+        error.context(format!("write {}", file.display()))
+    })
+}
+
+fn fill(
+    out: &File,
+    manifest: &Manifest,
+    secrets: &Secrets,
+    pg_dump: &Tool,
+    libpq: &Libpq,
+    snapshot: &str,
+) -> anyhow::Result<u64> {
+    let time = u64::try_from(manifest.made_at.timestamp()).unwrap_or(0);
+    let mut archive = archive::Writer::new(out, time);
+    archive.add(MANIFEST, &manifest.write()?).context("write the manifest")?;
+    for (name, content) in secrets.files() {
+        archive.add(name, content).with_context(|| format!("write {name}"))?;
+    }
+    programs::dump(pg_dump, libpq, snapshot, |output| archive.add_stream(DUMP, output))?;
+    archive.finish().context("write the sums")?;
+    Ok(out.metadata().context("measure it")?.len())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,267 @@
+//! A backup's file: a tar whose first entry says what it is and whose last one holds the sums of all others, as `sha256sum -c`
+//! reads them. So it is told whole from cut, and people look into it with what every system has.
+//!
+//! Written and read as a stream; of the dump alone the length is put in afterwards.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+
+use anyhow::{Context, anyhow, bail, ensure};
+use sha2::{Digest, Sha256};
+
+use crate::app::secret::hex;
+
+/// What tar counts in.
+const BLOCK: usize = 512;
+const BLOCK_LENGTH: u64 = 512;
+/// What is read at once.
+const CHUNK: usize = 1 << 16;
+/// The last entry.
+const SUMS: &str = "SHA256SUMS";
+/// Whatever is kept in memory is smaller: secrets, certificates and the manifest are a few kilobytes.
+const SMALL: u64 = 1 << 20;
+
+/// Writes a backup.
+#[derive(Debug)]
+pub(super) struct Writer<W> {
+    out: W,
+    sums: String,
+    /// Seconds since 1970, for every entry.
+    time: u64,
+}
+
+impl<W: Write + Seek> Writer<W> {
+    pub(super) fn new(out: W, time: u64) -> Self {
+        Self { out, sums: String::new(), time }
+    }
+
+    /// Adds an entry.
+    pub(super) fn add(&mut self, name: &str, mut content: &[u8]) -> io::Result<()> {
+        self.add_stream(name, &mut content).map(drop)
+    }
+
+    /// Adds an entry of a length that is known when it ends; returns that.
+    pub(super) fn add_stream(&mut self, name: &str, content: &mut impl Read) -> io::Result<u64> {
+        let at = self.out.stream_position()?;
+        self.out.write_all(&[0; BLOCK])?;
+        let (mut sum, mut length, mut buffer) = (Sha256::new(), 0, vec![0; CHUNK]);
+        loop {
+            let read = match content.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => read,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(error),
+            };
+            sum.update(&buffer[..read]);
+            self.out.write_all(&buffer[..read])?;
+            length += u64::try_from(read).unwrap_or(u64::MAX);
+        }
+        let padding = length.next_multiple_of(BLOCK_LENGTH) - length;
+        self.out.write_all(&[0; BLOCK][..usize::try_from(padding).unwrap_or(0)])?;
+        let end = self.out.stream_position()?;
+        self.out.seek(SeekFrom::Start(at))?;
+        self.out.write_all(&header(name, length, self.time))?;
+        self.out.seek(SeekFrom::Start(end))?;
+        self.sums.push_str(&format!("{}  {name}\n", hex(&sum.finalize())));
+        Ok(length)
+    }
+
+    /// Adds the sums and the end.
+    pub(super) fn finish(mut self) -> io::Result<W> {
+        let sums = std::mem::take(&mut self.sums);
+        self.add(SUMS, sums.as_bytes())?;
+        self.out.write_all(&[0; 2 * BLOCK])?;
+        self.out.flush()?;
+        Ok(self.out)
+    }
+}
+
+/// What `ustar` begins an entry with; a length above 8 GiB in the binary form that every tar reads.
+fn header(name: &str, length: u64, time: u64) -> [u8; BLOCK] {
+    let mut block = [0; BLOCK];
+    let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
+    put(0, name.as_bytes());
+    put(100, b"0000600\0");
+    put(108, b"0000000\0");
+    put(116, b"0000000\0");
+    if length < 1 << 33 {
+        put(124, format!("{length:011o}\0").as_bytes());
+    } else {
+        put(124, &[0x80]);
+        put(128, &length.to_be_bytes());
+    }
+    put(136, format!("{time:011o}\0").as_bytes());
+    put(148, b"        ");
+    put(156, b"0");
+    put(257, b"ustar\x0000");
+    let sum: u32 = block.iter().map(|byte| u32::from(*byte)).sum();
+    block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    block
+}
+
+/// Where an entry's content lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Span {
+    pub(super) at: u64,
+    pub(super) length: u64,
+}
+
+/// Reads the first entry, which must be called `name`.
+pub(super) fn first<R: Read + Seek>(file: &mut R, name: &str) -> anyhow::Result<Vec<u8>> {
+    file.seek(SeekFrom::Start(0)).context("read it")?;
+    let foreign = || anyhow!("it is no backup of landfall: it does not begin with {name}");
+    let mut block = [0; BLOCK];
+    file.read_exact(&mut block).map_err(|_| foreign())?;
+    let Some((found, length)) = entry(&block) else { return Err(foreign()) };
+    ensure!(found == name && length <= SMALL, foreign());
+    let mut content = vec![0; usize::try_from(length).unwrap_or(0)];
+    file.read_exact(&mut content).map_err(cut)?;
+    Ok(content)
+}
+
+/// Reads all of it and compares every sum; returns where each entry lies. Nothing of a cut or damaged file is taken.
+pub(super) fn check<R: Read + Seek>(file: &mut R) -> anyhow::Result<BTreeMap<String, Span>> {
+    file.seek(SeekFrom::Start(0)).context("read it")?;
+    let (mut spans, mut found, mut at) = (BTreeMap::new(), String::new(), 0);
+    loop {
+        let mut block = [0; BLOCK];
+        file.read_exact(&mut block).map_err(cut)?;
+        at += BLOCK_LENGTH;
+        let (name, length) = entry(&block).ok_or_else(|| anyhow!("it is damaged: at byte {at} no entry begins"))?;
+        if name == SUMS {
+            ensure!(length <= SMALL, "it is damaged: {SUMS} is too long");
+            let mut told = Vec::new();
+            file.by_ref().take(length).read_to_end(&mut told).context("read it")?;
+            ensure!(
+                u64::try_from(told.len()).is_ok_and(|read| read == length),
+                cut(io::ErrorKind::UnexpectedEof.into())
+            );
+            compare(&found, &String::from_utf8_lossy(&told))?;
+            return Ok(spans);
+        }
+        let (mut sum, mut rest, mut buffer) = (Sha256::new(), length, vec![0; CHUNK]);
+        while rest > 0 {
+            let wanted = usize::try_from(rest).unwrap_or(CHUNK).min(CHUNK);
+            file.read_exact(&mut buffer[..wanted]).map_err(cut)?;
+            sum.update(&buffer[..wanted]);
+            rest -= u64::try_from(wanted).unwrap_or(0);
+        }
+        found.push_str(&format!("{}  {name}\n", hex(&sum.finalize())));
+        spans.insert(name, Span { at, length });
+        let end = (at + length).next_multiple_of(BLOCK_LENGTH);
+        at = file.seek(SeekFrom::Start(end)).context("read it")?;
+    }
+}
+
+fn compare(found: &str, told: &str) -> anyhow::Result<()> {
+    if found == told {
+        return Ok(());
+    }
+    let differs = found.lines().find(|line| !told.lines().any(|told| told == *line));
+    match differs.and_then(|line| line.split_once("  ")) {
+        Some((_, name)) => bail!("it is damaged: the sum of {name} is not what {SUMS} says"),
+        None => bail!("it is damaged: {SUMS} names what is not in it"),
+    }
+}
+
+/// The content of a small entry.
+pub(super) fn small<R: Read + Seek>(file: &mut R, span: Span) -> anyhow::Result<Vec<u8>> {
+    ensure!(span.length <= SMALL, "an entry is too long");
+    file.seek(SeekFrom::Start(span.at)).context("read it")?;
+    let mut content = vec![0; usize::try_from(span.length).unwrap_or(0)];
+    file.read_exact(&mut content).context("read it")?;
+    Ok(content)
+}
+
+fn cut(error: io::Error) -> anyhow::Error {
+    match error.kind() {
+        io::ErrorKind::UnexpectedEof => anyhow!("it is cut: it ends before {SUMS}, the last entry of a backup"),
+        _ => anyhow::Error::new(error).context("read it"),
+    }
+}
+
+/// Name and length of the entry that this block begins; none where it begins none.
+fn entry(block: &[u8; BLOCK]) -> Option<(String, u64)> {
+    let told = octal(&block[148..156])?;
+    let sum: u64 =
+        block.iter().enumerate().map(|(at, byte)| u64::from(if (148..156).contains(&at) { b' ' } else { *byte })).sum();
+    if sum != told {
+        return None;
+    }
+    let name = block[..100].split(|byte| *byte == 0).next().unwrap_or_default();
+    let name = String::from_utf8(name.to_vec()).ok().filter(|name| !name.is_empty())?;
+    let length = match block[124] {
+        0x80 => u64::from_be_bytes(block[128..136].try_into().ok()?),
+        _ => octal(&block[124..136])?,
+    };
+    // No file is longer; what follows may add to it.
+    (length <= 1 << 56).then_some((name, length))
+}
+
+fn octal(field: &[u8]) -> Option<u64> {
+    let text = std::str::from_utf8(field).ok()?;
+    u64::from_str_radix(text.trim_matches(|c| c == '\0' || c == ' '), 8).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Cursor;
+
+    use super::*;
+
+    fn sample() -> Vec<u8> {
+        let mut writer = Writer::new(Cursor::new(Vec::new()), 1_700_000_000);
+        writer.add("manifest.json", b"{}").unwrap();
+        writer.add("tls/ca.pem", b"").unwrap();
+        let dump = vec![7; 3 * CHUNK + 5];
+        assert_eq!(writer.add_stream("database.dump", &mut dump.as_slice()).unwrap(), 196_613);
+        writer.finish().unwrap().into_inner()
+    }
+
+    #[test]
+    fn what_was_written_is_found_whole() {
+        let mut file = Cursor::new(sample());
+        assert_eq!(first(&mut file, "manifest.json").unwrap(), b"{}");
+        let spans = check(&mut file).unwrap();
+        assert_eq!(spans.keys().collect::<Vec<_>>(), ["database.dump", "manifest.json", "tls/ca.pem"]);
+        assert_eq!(spans["database.dump"].length, 196_613);
+        assert_eq!(small(&mut file, spans["manifest.json"]).unwrap(), b"{}");
+    }
+
+    #[test]
+    fn every_cut_and_every_damaged_byte_is_told() {
+        let whole = sample();
+        let sums_end = whole.len() - 2 * BLOCK;
+        for cut_at in [0, 1, 511, 512, 700, 1_500, 100_000, sums_end - BLOCK] {
+            let told = check(&mut Cursor::new(&whole[..cut_at])).unwrap_err().to_string();
+            assert!(told.contains("it is cut"), "{cut_at}: {told}");
+        }
+        for damaged_at in [3, 130, 512, 100_000, sums_end - BLOCK + 5] {
+            let mut damaged = whole.clone();
+            damaged[damaged_at] ^= 1;
+            let told = check(&mut Cursor::new(damaged)).unwrap_err().to_string();
+            assert!(told.contains("it is damaged"), "{damaged_at}: {told}");
+        }
+        for foreign in [&b"hello"[..], &[0; 2048]] {
+            let told = first(&mut Cursor::new(foreign), "manifest.json").unwrap_err().to_string();
+            assert!(told.contains("no backup of landfall"), "{told}");
+        }
+    }
+
+    #[test]
+    fn tar_and_sha256sum_read_it() {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("b.tar"), sample()).unwrap();
+        let script = "tar xf b.tar && sha256sum -c --quiet SHA256SUMS";
+        let mut shell = std::process::Command::new("sh");
+        let status = shell.args(["-ec", script]).current_dir(directory.path()).status().unwrap();
+        assert!(status.success());
+    }
+
+    #[test]
+    fn lengths_beyond_what_octal_holds_are_read_as_written() {
+        for length in [0, 5, (1 << 33) - 1, 1 << 33, 1 << 40] {
+            assert_eq!(entry(&header("x", length, 0)), Some(("x".to_owned(), length)));
+        }
+    }
+}

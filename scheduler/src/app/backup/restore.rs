@@ -1,0 +1,260 @@
+//! `landfall restore`: a backup into an empty data directory, an empty database of one's own, or both.
+//!
+//! Everything that can be wrong with the file or the place is looked at before anything is changed. The database is marked before
+//! the first row comes in and until the last thing is done, so that no scheduler ever starts on half of it.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, Connection, PgConnection};
+
+use crate::app::data_dir::DataDir;
+use crate::app::exit::{Code, ended};
+use crate::app::postgres::{PrivatePostgres, Tool, tool};
+use crate::app::up::{self, quoted};
+use crate::store;
+use crate::store::schema::restores::{self, Restored};
+use crate::store::schema::{self, snapshots};
+
+use super::archive::{self, Span};
+use super::manifest::Manifest;
+use super::programs::{self, Libpq};
+use super::secrets::Secrets;
+use super::{DUMP, MANIFEST};
+
+/// A restore that is wanted.
+#[derive(Debug, Clone)]
+pub struct Restore {
+    /// The data directory; none: [`DataDir::default_path`].
+    pub data_dir: Option<PathBuf>,
+    /// A Postgres server of the operator's own; none: a private one.
+    pub database_url: Option<String>,
+    pub file: PathBuf,
+    /// Whether its secrets are put into the data directory.
+    pub secrets: bool,
+}
+
+/// Restores a backup; returns what was done and what is to be done, for people.
+///
+/// # Errors
+/// With a sentence that names what is in the way; then nothing was restored.
+pub async fn restore(wanted: Restore) -> anyhow::Result<String> {
+    let interrupted = up::on_signal()?;
+    let data_dir = super::data_dir(wanted.data_dir.as_deref())?;
+    let path = wanted.file.clone();
+    let read = tokio::task::spawn_blocking(move || {
+        Source::open(&path).with_context(|| format!("the backup {}", path.display()))
+    });
+    let mut source = tokio::select! {
+        read = read => read.context("read the backup")??,
+        () = interrupted.cancelled() => return Err(interruption("nothing was changed")),
+    };
+    let pg_restore = tool("pg_restore", source.manifest.pg_dump)?;
+    let secrets = if wanted.secrets { source.secrets()? } else { Secrets::default() };
+    ensure_theirs(&source.manifest, &data_dir)?;
+    let work = Work { manifest: source.manifest.clone(), pg_restore, secrets, source, data_dir };
+    let (work, restored) = match &wanted.database_url {
+        Some(url) => {
+            let options = up::database_options(url)?;
+            up::reach(&options).await?;
+            work.into_own(&options, &interrupted).await?
+        }
+        None => work.into_private(&interrupted).await?,
+    };
+    Ok(summary(&wanted, &work, &restored))
+}
+
+/// Secrets that are there already must be the fleet's.
+fn ensure_theirs(manifest: &Manifest, data_dir: &Path) -> anyhow::Result<()> {
+    let (token, ca) = (manifest.operator_token_sha256.as_deref(), manifest.ca_sha256.as_deref());
+    Secrets::of(data_dir)?.ensure_theirs(token, ca, data_dir)
+}
+
+/// A backup that was found whole.
+struct Source {
+    file: File,
+    manifest: Manifest,
+    spans: BTreeMap<String, Span>,
+}
+
+impl Source {
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        let mut file = File::open(path).context("open it")?;
+        // First what it is: of a form that is not known, or newer, no more is read.
+        let manifest = Manifest::read(&archive::first(&mut file, MANIFEST)?)?;
+        let newest = schema::newest();
+        ensure!(
+            manifest.schema < schema::NUMBERED_BY_TIME,
+            "it was made by an earlier build of landfall, with a schema ({}) that this one does not know: restore it with the build \
+             that made it",
+            manifest.schema
+        );
+        ensure!(
+            manifest.schema <= newest,
+            "it is of schema {}, made by landfall {}, and this landfall {} knows schemas up to {newest}: use the newer landfall",
+            manifest.schema,
+            manifest.landfall,
+            env!("CARGO_PKG_VERSION")
+        );
+        let spans = archive::check(&mut file)?;
+        ensure!(spans.contains_key(DUMP), "it is damaged: it holds no {DUMP}");
+        Ok(Self { file, manifest, spans })
+    }
+
+    fn secrets(&mut self) -> anyhow::Result<Secrets> {
+        let Self { file, spans, .. } = self;
+        Secrets::collect(|name| spans.get(name).map(|span| archive::small(file, *span)).transpose())
+    }
+
+    fn dump(&mut self) -> anyhow::Result<impl Read + use<>> {
+        let span = self.spans.get(DUMP).copied().context("find the dump")?;
+        self.file.seek(SeekFrom::Start(span.at)).context("read the backup")?;
+        Ok(self.file.try_clone().context("read the backup")?.take(span.length))
+    }
+}
+
+/// All that a restore takes but the place.
+struct Work {
+    source: Source,
+    manifest: Manifest,
+    pg_restore: Tool,
+    secrets: Secrets,
+    data_dir: PathBuf,
+}
+
+fn interruption(left: &str) -> anyhow::Error {
+    ended(Code::Interrupted, format!("interrupted: {left}"))
+}
+
+type Interrupted = tokio_util::sync::CancellationToken;
+
+impl Work {
+    async fn into_own(self, options: &PgConnectOptions, interrupted: &Interrupted) -> anyhow::Result<(Self, Restored)> {
+        let mut conn = options.connect().await.context("reach the database")?;
+        if restores::under_way(&mut conn).await? {
+            return Err(store::Error::HalfRestored.into());
+        }
+        self.ensure_fit(&mut conn).await?;
+        // Where there are secrets to be put, nobody else may use the directory.
+        let _claimed = if self.secrets.files().next().is_some() { Some(DataDir::claim(&self.data_dir)?) } else { None };
+        restores::begin(&mut conn).await.context("make a table in the database")?;
+        let loaded = tokio::select! {
+            loaded = self.load(options) => loaded,
+            () = interrupted.cancelled() => return Err(interruption("empty the database before it is restored again")),
+        };
+        match loaded {
+            Ok(done) => Ok(done),
+            Err(error) => {
+                // What was restored went in one transaction, and out with it.
+                if snapshots::look(&mut conn).await.is_ok_and(|place| !place.ours) {
+                    restores::give_up(&mut conn).await?;
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn into_private(self, interrupted: &Interrupted) -> anyhow::Result<(Self, Restored)> {
+        let cluster = PrivatePostgres::cluster(&self.data_dir);
+        let claimed = DataDir::claim(&self.data_dir)?;
+        ensure!(
+            !cluster.exists(),
+            "{} holds a database already: remove it, or choose an empty directory with --data-dir",
+            claimed.path().display()
+        );
+        let restored = async {
+            let postgres = PrivatePostgres::start(claimed.path()).await?;
+            let options = postgres.options();
+            let load = async {
+                let mut conn = options.connect().await.context("reach the database")?;
+                self.ensure_fit(&mut conn).await?;
+                restores::begin(&mut conn).await?;
+                conn.close().await.context("leave the database")?;
+                self.load(&options).await
+            };
+            let restored = tokio::select! {
+                restored = load => restored,
+                error = postgres.ended() => Err(error),
+                () = interrupted.cancelled() => Err(interruption("nothing was restored")),
+            };
+            let stopped = postgres.stop().await;
+            let restored = restored?;
+            stopped?;
+            Ok::<_, anyhow::Error>(restored)
+        };
+        restored.await.inspect_err(|_| {
+            // Made here, so that nothing is lost with it; what cannot be removed is marked as unfinished.
+            for made in [&cluster, &claimed.path().join("run")] {
+                drop(fs::remove_dir_all(made));
+            }
+        })
+    }
+
+    /// Whether the database can take the backup.
+    async fn ensure_fit(&self, conn: &mut PgConnection) -> anyhow::Result<()> {
+        let place = snapshots::look(conn).await?;
+        ensure!(place.empty, "the database is not empty: restore into a new one");
+        super::ensure_schema(place.schema.as_deref())?;
+        let (server, needed) = (place.postgres, self.manifest.postgres);
+        ensure!(
+            u32::try_from(server).is_ok_and(|server| server >= needed),
+            "the backup is of Postgres {needed}, and the server is Postgres {server}: restore into Postgres {needed} or newer"
+        );
+        Ok(())
+    }
+
+    /// Brings the rows back, makes them of this moment, and puts the secrets beside them.
+    async fn load(self, options: &PgConnectOptions) -> anyhow::Result<(Self, Restored)> {
+        let mut work = self;
+        let libpq = Libpq::of(options);
+        let loading = tokio::task::spawn_blocking(move || {
+            let mut dump = work.source.dump()?;
+            programs::restore(&work.pg_restore, &libpq, &mut dump)?;
+            Ok::<_, anyhow::Error>(work)
+        });
+        let work = loading.await.context("restore the database")??;
+        let mut conn = options.connect().await.context("reach the database")?;
+        schema::migrate(&mut conn).await.context("bring the schema up to date")?;
+        snapshots::analyze(&mut conn).await?;
+        work.secrets.write(&work.data_dir)?;
+        let mut tx = conn.begin().await.context("begin")?;
+        let restored = restores::rewind(&mut tx, work.manifest.made_at, &work.manifest.landfall).await?;
+        tx.commit().await.context("commit")?;
+        conn.close().await.context("leave the database")?;
+        Ok((work, restored))
+    }
+}
+
+/// What a person reads when it is done.
+fn summary(wanted: &Restore, work: &Work, restored: &Restored) -> String {
+    let Manifest { sites, agents, made_at, .. } = &work.manifest;
+    let secrets = match (work.secrets.files().next().is_some(), wanted.database_url.is_some()) {
+        (true, _) => "the backup's, in the data directory",
+        (false, true) => {
+            "none put: copy operator-token and tls of a scheduler of this fleet into the data directory before the start"
+        }
+        (false, false) => {
+            "none put: copy operator-token and tls of the fleet into the data directory before the start, or the start makes new ones \
+             (agents elsewhere must then be enrolled anew)"
+        }
+    };
+    let start = match &wanted.database_url {
+        Some(_) => format!("landfall serve --data-dir {} --database-url URL", quoted(&work.data_dir.to_string_lossy())),
+        None => format!("landfall up --data-dir {}", quoted(&work.data_dir.to_string_lossy())),
+    };
+    format!(
+        "{}\n  holds           {sites} sites, {agents} agents\n  secrets         {secrets}\n\
+         What happened after {} is not known any more:\n\
+         \x20 - crawls that ended since are done again; what agents report of them is refused as \"restored\"\n\
+         \x20 - submissions, cancellations and settings made since have to be made again\n\
+         \x20 - agents enrolled since must be enrolled again; agents removed since are back: landfall agents list\n\
+         \x20 - an operator's token replaced since is in force again as it was then; enrolment tokens are void\n\
+         start it, at its former address, with: {start}\n",
+        restored.sentence(),
+        made_at.format("%Y-%m-%d %H:%M:%S UTC"),
+    )
+}

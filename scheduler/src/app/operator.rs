@@ -1,0 +1,364 @@
+//! The operator's token, and the file that lets the operator's commands find the scheduler.
+//!
+//! The token lies in `DIR/operator-token` (mode 0600); the database keeps its hash alone. `DIR/client.toml` repeats it
+//! beside the address, and is written anew at each start. `landfall operator rotate` replaces it while schedulers run.
+
+use std::convert::Infallible;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+use sqlx::PgPool;
+
+use crate::app::data_dir::{DataDir, write_atomically};
+use crate::app::secret::{Secret, SecretHash};
+use crate::store::{self, settings};
+use crate::wake::Wakes;
+
+/// The file of [`ClientFile`], in the data directory.
+pub const CLIENT_FILE: &str = "client.toml";
+const TOKEN_FILE: &str = "operator-token";
+/// How often the data directory is looked at for another operator's token.
+const TOKEN_LOOK: Duration = Duration::from_secs(10);
+
+/// What an operator's command must know of a scheduler.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ClientFile {
+    /// Where it answers, or where it and the others of its database do: http on loopback, else https. One URL, or a list.
+    #[serde(with = "one_or_more")]
+    pub scheduler: Vec<String>,
+    /// The certificate of its authority, PEM; none in plaintext. Written as it lies from the file's folder, so that a copy of the
+    /// folder works elsewhere.
+    pub ca: Option<PathBuf>,
+    pub token: String,
+}
+
+/// How one URL, or a list of them, is written.
+mod one_or_more {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum OneOrMore {
+        One(String),
+        More(Vec<String>),
+    }
+
+    pub(super) fn serialize<S: Serializer>(urls: &[String], serializer: S) -> Result<S::Ok, S::Error> {
+        match urls {
+            [one] => one.serialize(serializer),
+            more => more.serialize(serializer),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+        let read = OneOrMore::deserialize(deserializer);
+        match read.map_err(|_| serde::de::Error::custom("scheduler must be a URL, or a list of URLs"))? {
+            OneOrMore::One(one) => Ok(vec![one]),
+            OneOrMore::More(more) => Ok(more),
+        }
+    }
+}
+
+impl ClientFile {
+    /// The same with other schedulers to ask when this one does not answer.
+    #[must_use]
+    pub fn with(&self, others: &[String]) -> Self {
+        Self { scheduler: self.scheduler.iter().chain(others).cloned().collect(), ..self.clone() }
+    }
+
+    /// Writes it into the data directory.
+    pub fn write(&self, data_dir: &Path) -> anyhow::Result<PathBuf> {
+        let path = data_dir.join(CLIENT_FILE);
+        let beside = |ca: &PathBuf| ca.strip_prefix(data_dir).unwrap_or(ca).to_owned();
+        let file = Self { ca: self.ca.as_ref().map(beside), ..self.clone() };
+        let text = toml::to_string(&file).context("write the client's settings")?;
+        write_atomically(&path, 0o600, text.as_bytes())?;
+        Ok(path)
+    }
+
+    /// Reads it from a data directory; none where there is none.
+    pub fn read(data_dir: &Path) -> anyhow::Result<Option<Self>> {
+        let path = data_dir.join(CLIENT_FILE);
+        match std::fs::read_to_string(&path) {
+            Ok(text) => toml::from_str(&text)
+                .map(|file: Self| Some(Self { ca: file.ca.map(|ca| data_dir.join(ca)), ..file }))
+                .map_err(|error| anyhow::anyhow!("{}: {}", path.display(), error.message())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
+        }
+    }
+}
+
+/// Whose secrets count when the database knows others than the data directory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Precedence {
+    /// The data directory's: the operator says so.
+    Operator,
+    /// The data directory's, in which the database lies, unless its token was replaced while the scheduler ran.
+    DataDir,
+    /// The database's, which another scheduler may use as well.
+    Database,
+}
+
+/// The operator's token, made at the first start.
+pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) -> anyhow::Result<String> {
+    let path = data_dir.path().join(TOKEN_FILE);
+    let known = held(data_dir.path())?;
+    let mut conn = pool.acquire().await.context("reach the database")?;
+    let tokens = settings::operator_tokens(&mut conn).await.context("read the operator's token")?;
+    let former = known.as_ref().and_then(|token| tokens.former(&SecretHash::of(token)));
+    if let (Some(token), Some(former)) = (&known, former)
+        && precedence != Precedence::Operator
+    {
+        tracing::warn!(
+            "the operator's token in {} was replaced at {}: copy operator-token from the folder in which `landfall operator rotate` \
+             was run, or commands are refused that look here",
+            data_dir.path().display(),
+            store::minute(&former.replaced_at)
+        );
+        return Ok(token.clone());
+    }
+    let token = match known {
+        Some(token) => token,
+        // One that the database will not have is not made.
+        None if tokens.in_force.is_some() && precedence == Precedence::Database => return Err(foreign_token(data_dir)),
+        None => {
+            let made = Secret::generate().context("make the operator's token")?.reveal().to_owned();
+            // Before the database knows it: a token that nobody has would lock the operator out.
+            write_atomically(&path, 0o600, format!("{made}\n").as_bytes())?;
+            made
+        }
+    };
+    let hash = SecretHash::of(&token);
+    let in_force = settings::claim_operator_token_hash(&mut conn, &hash).await.context("store the operator's token")?;
+    if in_force != hash {
+        if precedence == Precedence::Database {
+            return Err(foreign_token(data_dir));
+        }
+        tracing::warn!("the database knew another operator's token, which is void from now on");
+        settings::set_operator_token_hash(&mut conn, &hash).await.context("store the operator's token")?;
+    }
+    Ok(token)
+}
+
+/// The token that a folder holds.
+pub fn held(data_dir: &Path) -> anyhow::Result<Option<String>> {
+    let path = data_dir.join(TOKEN_FILE);
+    match std::fs::read_to_string(&path) {
+        Ok(text) => Ok(Some(text.trim().to_owned()).filter(|token| !token.is_empty())),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("read {}", path.display())),
+    }
+}
+
+/// Lets the operator's commands know of the other schedulers, as they come and go, and of a token that was copied here.
+pub async fn keep_client_file(wakes: &Wakes, client: &ClientFile, data_dir: &DataDir) -> Infallible {
+    let mut others = wakes.others_watched();
+    let mut look = tokio::time::interval(TOKEN_LOOK);
+    let mut written = client.with(&others.borrow_and_update());
+    loop {
+        tokio::select! {
+            changed = others.changed() => if changed.is_err() {
+                std::future::pending::<()>().await;
+            },
+            _ = look.tick() => {}
+        }
+        let mut known = client.with(&others.borrow_and_update());
+        // What cannot be read now was read before.
+        known.token = held(data_dir.path()).ok().flatten().unwrap_or_else(|| written.token.clone());
+        if known == written {
+            continue;
+        }
+        match known.write(data_dir.path()) {
+            Ok(_) => written = known,
+            Err(error) => {
+                let error = format!("{error:#}");
+                tracing::warn!(error, "the operator's commands do not learn of other schedulers, or of a new token");
+            }
+        }
+    }
+}
+
+/// A new token on its way into the files that hold the present one. First it lies beside them, so that it is never known to the
+/// database alone.
+#[derive(Debug)]
+pub struct Successor {
+    token: Secret,
+    /// What holds a token and nothing else.
+    file: PathBuf,
+    /// Where it lies until it is in force.
+    beside: PathBuf,
+    /// A folder whose client file is to hold it as well.
+    folder: Option<PathBuf>,
+}
+
+impl Successor {
+    /// Draws a token and lays it beside the file that holds the present one: `token_file`, or that of a folder.
+    pub fn draw(folder: &Path, token_file: Option<&Path>) -> anyhow::Result<Self> {
+        let token = Secret::generate().context("make the operator's token")?;
+        let file = token_file.map_or_else(|| folder.join(TOKEN_FILE), Path::to_owned);
+        let mut beside = file.clone().into_os_string();
+        beside.push(".next");
+        let beside = PathBuf::from(beside);
+        write_atomically(&beside, 0o600, format!("{}\n", token.reveal()).as_bytes())?;
+        Ok(Self { token, file, beside, folder: token_file.is_none().then(|| folder.to_owned()) })
+    }
+
+    /// What the database is told.
+    pub fn hash(&self) -> SecretHash {
+        self.token.hash()
+    }
+
+    /// Where it lies until it is in force.
+    pub fn beside(&self) -> &Path {
+        &self.beside
+    }
+
+    /// It is not wanted: nothing is left of it.
+    pub fn forget(self) -> anyhow::Result<()> {
+        std::fs::remove_file(&self.beside).with_context(|| format!("remove {}", self.beside.display()))
+    }
+
+    /// It is in force: puts it in the place of the former one; returns the files that hold it. When the system refuses, it
+    /// still lies beside.
+    pub fn adopt(self) -> anyhow::Result<Vec<PathBuf>> {
+        let client = self.folder.as_deref().map(ClientFile::read).transpose()?.flatten();
+        let mut files = Vec::new();
+        // A copy of a client file elsewhere has no token file beside it. Where there is one it comes first: the scheduler looks at it.
+        let alone = client.is_some() && !self.file.exists();
+        if !alone {
+            std::fs::rename(&self.beside, &self.file).with_context(|| format!("replace {}", self.file.display()))?;
+            files.push(self.file.clone());
+        }
+        if let (Some(folder), Some(client)) = (&self.folder, client) {
+            files.push(ClientFile { token: self.token.reveal().to_owned(), ..client }.write(folder)?);
+        }
+        if alone {
+            self.forget()?;
+        }
+        Ok(files)
+    }
+}
+
+fn foreign_token(data_dir: &DataDir) -> anyhow::Error {
+    anyhow::anyhow!(
+        "another scheduler of this database was here first, and {} does not hold its secrets: copy operator-token and the \
+         folder tls (where there is one) from the data directory of that one to here, and start again; \
+         if they are lost, --replace-secrets makes new ones",
+        data_dir.path().display()
+    )
+}
+
+/// Sees to it that all schedulers of a database show agents one authority.
+pub async fn authority(
+    pool: &PgPool,
+    data_dir: &DataDir,
+    fingerprint: &str,
+    precedence: Precedence,
+) -> anyhow::Result<()> {
+    let mut conn = pool.acquire().await.context("reach the database")?;
+    let in_force = settings::claim_ca_fingerprint(&mut conn, fingerprint).await.context("store the authority")?;
+    if in_force == fingerprint {
+        return Ok(());
+    }
+    if precedence == Precedence::Database {
+        anyhow::bail!(
+            "the agents of this database trust another authority than the one in {}: copy the folder tls from the data \
+             directory of the scheduler that was here first, and start again; if it is lost, --replace-secrets puts this one \
+             in its place, and every agent elsewhere must be enrolled anew",
+            data_dir.path().join("tls").display()
+        );
+    }
+    tracing::warn!("agents that trusted another authority must be enrolled anew");
+    settings::set_ca_fingerprint(&mut conn, fingerprint).await.context("store the authority")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn the_client_file_is_read_as_written() {
+        let base = tempfile::tempdir().unwrap();
+        let dir = DataDir::claim(&base.path().join("d")).unwrap();
+        assert_eq!(ClientFile::read(dir.path()).unwrap(), None);
+        for ca in [None, Some(PathBuf::from("/x/ca.pem")), Some(dir.path().join("tls/ca.pem"))] {
+            let file = ClientFile { scheduler: vec!["https://127.0.0.1:7171".to_owned()], ca, token: "t".to_owned() };
+            file.write(dir.path()).unwrap();
+            assert_eq!(ClientFile::read(dir.path()).unwrap(), Some(file.clone()));
+            let more = ClientFile { scheduler: vec!["https://a:1".to_owned(), "https://b:2".to_owned()], ..file };
+            more.write(dir.path()).unwrap();
+            assert_eq!(ClientFile::read(dir.path()).unwrap(), Some(more));
+        }
+        let copy = base.path().join("copy");
+        std::fs::create_dir(&copy).unwrap();
+        std::fs::copy(dir.path().join(CLIENT_FILE), copy.join(CLIENT_FILE)).unwrap();
+        assert_eq!(ClientFile::read(&copy).unwrap().unwrap().ca, Some(copy.join("tls/ca.pem")), "beside the copy");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_second_scheduler_must_be_given_the_secrets_of_the_first(pool: PgPool) {
+        use Precedence::{DataDir as Own, Database as Shared};
+        let base = tempfile::tempdir().unwrap();
+        let first = DataDir::claim(&base.path().join("first")).unwrap();
+        let second = DataDir::claim(&base.path().join("second")).unwrap();
+        let made = token(&pool, &first, Shared).await.unwrap();
+        assert_eq!(made.len(), 64);
+        let refused = token(&pool, &second, Shared).await.unwrap_err().to_string();
+        assert!(refused.contains("copy operator-token") && refused.contains("second"), "{refused}");
+        assert!(!second.path().join(TOKEN_FILE).exists(), "nothing is left in the way of a copy");
+        assert_eq!(token(&pool, &first, Shared).await.unwrap(), made);
+        std::fs::copy(first.path().join(TOKEN_FILE), second.path().join(TOKEN_FILE)).unwrap();
+        assert_eq!(token(&pool, &second, Shared).await.unwrap(), made);
+        // A private database follows its data directory.
+        std::fs::remove_file(second.path().join(TOKEN_FILE)).unwrap();
+        assert_ne!(token(&pool, &second, Own).await.unwrap(), made);
+        assert!(token(&pool, &first, Shared).await.is_err());
+
+        authority(&pool, &first, "aa", Shared).await.unwrap();
+        let refused = authority(&pool, &second, "bb", Shared).await.unwrap_err().to_string();
+        assert!(refused.contains("copy the folder tls"), "{refused}");
+        authority(&pool, &second, "aa", Shared).await.unwrap();
+        authority(&pool, &second, "bb", Own).await.unwrap();
+        assert!(authority(&pool, &first, "aa", Shared).await.is_err());
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_token_that_was_replaced_is_not_put_in_force_again_by_a_start(pool: PgPool) {
+        use Precedence::{DataDir as Own, Database as Shared};
+        let base = tempfile::tempdir().unwrap();
+        let dir = DataDir::claim(&base.path().join("d")).unwrap();
+        let old = token(&pool, &dir, Own).await.unwrap();
+        let client = ClientFile { scheduler: vec!["http://127.0.0.1:1".to_owned()], ca: None, token: old.clone() };
+        client.write(dir.path()).unwrap();
+        let elsewhere = base.path().join("elsewhere");
+        std::fs::create_dir(&elsewhere).unwrap();
+        client.write(&elsewhere).unwrap();
+
+        let successor = Successor::draw(&elsewhere, None).unwrap();
+        assert_eq!(std::fs::metadata(successor.beside()).unwrap().permissions().mode() & 0o777, 0o600);
+        let mut conn = pool.acquire().await.unwrap();
+        let (known, new) = (SecretHash::of(&old), successor.hash());
+        let replaced = settings::replace_operator_token(&mut conn, &known, &new, Duration::ZERO).await.unwrap();
+        assert!(replaced.is_some());
+        let again = settings::replace_operator_token(&mut conn, &known, &new, Duration::ZERO).await.unwrap();
+        assert_eq!(again, None, "the former one replaces nothing");
+        assert_eq!(successor.adopt().unwrap(), [elsewhere.join(CLIENT_FILE)]);
+        assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 1, "nothing is left beside");
+        let adopted = ClientFile::read(&elsewhere).unwrap().unwrap();
+        assert_eq!((SecretHash::of(&adopted.token), adopted.scheduler), (new, client.scheduler));
+
+        for precedence in [Own, Shared] {
+            assert_eq!(token(&pool, &dir, precedence).await.unwrap(), old, "it starts nevertheless");
+            assert_eq!(settings::operator_tokens(&mut conn).await.unwrap().in_force, Some(new));
+        }
+        token(&pool, &dir, Precedence::Operator).await.unwrap();
+        assert_eq!(settings::operator_tokens(&mut conn).await.unwrap().in_force, Some(known), "the operator says so");
+    }
+}

@@ -1,0 +1,171 @@
+//! One scheduler: its services and its background tasks, supervised.
+//!
+//! A task that panics or returns before the shutdown ends the process with an error that names it: better a restart
+//! than a scheduler that quietly no longer reaps.
+
+use std::convert::identity;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::net::TcpListener;
+use tokio::sync::Notify;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::app::tls::{self, ServerTls};
+use crate::grpc::{self, Identity};
+use crate::jobs::assign::{Assign, balance, confirm};
+use crate::jobs::fit::{Fit, landmarks, trust};
+use crate::jobs::leadership::Terms;
+use crate::jobs::locate::Locate;
+use crate::jobs::{Period, measure, prune, reap, recrawl, run_periodic};
+use crate::store::schedulers::terms::Duty;
+use crate::wake::Task;
+use crate::{Scheduler, store};
+
+/// The reaper's period is this part of the grace, so that an expiry is seen soon after it is due.
+const REAPS_PER_GRACE: u32 = 5;
+
+/// Runs a scheduler until `shutdown`, or until something it cannot do without fails.
+pub async fn run(
+    scheduler: Scheduler,
+    listener: TcpListener,
+    tls: Option<ServerTls>,
+    identity: Identity,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    prepare(&scheduler).await?;
+    let stop = shutdown.child_token();
+    let mut parts = Parts::new();
+    let terms = Terms::new(&scheduler, &identity.scheduler_url);
+    spawn_keepers(&mut parts, &scheduler, &terms, &stop);
+    spawn_jobs(&mut parts, &scheduler, &terms, &stop);
+    let config = tls.as_ref().map(|tls| Arc::clone(&tls.config));
+    if let Some(ServerTls { leaf, .. }) = tls {
+        let leaf = leaf.keep(crate::app::up::now, tls::RENEWAL_PERIOD, stop.clone());
+        parts.spawn(async move {
+            leaf.await;
+            ("certificate", Ok(()))
+        });
+    }
+    let server = grpc::serve(scheduler, listener, config, identity, stop.clone());
+    parts.spawn(async move { ("grpc", server.await) });
+
+    let mut outcome = Ok(());
+    while let Some(joined) = parts.join_next().await {
+        let (part, ended) = joined.context("a background task panicked")?;
+        if !shutdown.is_cancelled() && outcome.is_ok() {
+            outcome = match ended {
+                Ok(()) => Err(anyhow::anyhow!("{part} ended before the shutdown")),
+                Err(error) => Err(error.context(format!("{part} failed"))),
+            };
+            stop.cancel();
+        } else if let Err(error) = ended {
+            tracing::error!(part, error = format!("{error:#}"), "failed while shutting down");
+        }
+    }
+    outcome
+}
+
+async fn prepare(scheduler: &Scheduler) -> anyhow::Result<()> {
+    let mut tx = store::begin(&scheduler.pool).await.context("reach the database")?;
+    if let Some(contact_url) = &scheduler.config.contact_url {
+        store::settings::set_contact_url(&mut tx, contact_url).await.context("store the contact URL")?;
+    }
+    tx.commit().await.context("commit")
+}
+
+/// What `JoinSet` yields: which part ended, and how.
+type Parts = JoinSet<(&'static str, anyhow::Result<()>)>;
+
+/// What makes a background task look, which says its name and its duty.
+#[derive(Debug, Clone, Copy)]
+enum Job {
+    /// It is woken by its signal.
+    Woken(Task),
+    /// Its period alone makes it look.
+    Timed(&'static str, Duty),
+}
+
+impl Job {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Woken(task) => task.name(),
+            Self::Timed(name, _) => name,
+        }
+    }
+
+    const fn duty(self) -> Duty {
+        match self {
+            Self::Woken(task) => task.duty(),
+            Self::Timed(_, duty) => duty,
+        }
+    }
+}
+
+/// Spawns jobs: each with what makes it look, how often it looks without a signal, what it keeps between passes, and its pass.
+macro_rules! jobs {
+    (($parts:ident, $scheduler:ident, $terms:ident, $stop:ident); $($job:expr, $period:expr, $new:path, $pass:path;)+) => {$(
+        let kept = $new($terms.on($job.duty(), $scheduler));
+        let (wakes, stop) = (Arc::clone(&$scheduler.wakes), $stop.clone());
+        $parts.spawn(async move {
+            let never = Notify::new();
+            let wake = match $job {
+                Job::Woken(task) => wakes.signal(task).here(),
+                Job::Timed(..) => &never,
+            };
+            run_periodic($job.name(), $period, wake, &wakes, stop, || $pass(&kept)).await;
+            ($job.name(), Ok(()))
+        });
+    )+};
+}
+
+fn spawn_jobs(parts: &mut Parts, scheduler: &Scheduler, terms: &Terms, stop: &CancellationToken) {
+    let relaxed = |millis| Period::Relaxed(Duration::from_millis(millis));
+    let reap = Period::Steady(scheduler.config.lease.grace / REAPS_PER_GRACE);
+    jobs! { (parts, scheduler, terms, stop);
+        Job::Woken(Task::Landmarks), relaxed(5_000), identity, landmarks::run_once;
+        Job::Woken(Task::Measure), relaxed(2_000), identity, measure::run_once;
+        Job::Woken(Task::Fit), relaxed(5_000), Fit::new, Fit::run_once;
+        Job::Woken(Task::Locate), relaxed(2_000), Locate::new, Locate::run_once;
+        Job::Woken(Task::Confirm), relaxed(2_000), identity, confirm::run_once;
+        Job::Woken(Task::Assign), relaxed(2_000), Assign::new, Assign::run_once;
+        Job::Woken(Task::Reap), reap, identity, reap::run_once;
+        // A task a slot is laid ready ahead, so that only crawls shorter than this leave an agent idle
+        // between two.
+        Job::Timed("balance", Duty::Plan), relaxed(500), identity, balance::run_once;
+        // An empty look by index, of an interval of an hour or more.
+        Job::Timed("recrawl", Duty::Plan), relaxed(2_000), identity, recrawl::run_once;
+        // Seconds of what is kept for days matter to nobody.
+        Job::Timed("prune", Duty::Reap), relaxed(60_000), identity, prune::run_once;
+        // Passes that need a verdict at once ask for a review themselves.
+        Job::Timed("trust", Duty::Fit), Period::Relaxed(trust::PERIOD), identity, trust::run_once;
+    }
+}
+
+/// What keeps this scheduler among the others: its duties, and the word between them; and what watches the
+/// database.
+fn spawn_keepers(parts: &mut Parts, scheduler: &Scheduler, terms: &Terms, stop: &CancellationToken) {
+    let of_each = || (scheduler.pool.connect_options().as_ref().clone(), Arc::clone(&scheduler.wakes), stop.clone());
+    let (options, wakes, stop) = of_each();
+    parts.spawn(async move {
+        wakes.database.watch(options, stop).await;
+        ("database", Ok(()))
+    });
+    let (terms, (_, wakes, stop)) = (terms.clone(), of_each());
+    parts.spawn(async move {
+        terms.keep(&wakes, stop).await;
+        ("terms", Ok(()))
+    });
+    let (options, wakes, stop) = of_each();
+    parts.spawn(async move {
+        wakes.tell_others(options, stop).await;
+        ("telling others", Ok(()))
+    });
+    let (options, wakes, stop) = of_each();
+    parts.spawn(async move {
+        wakes.hear_others(options, stop).await;
+        ("hearing others", Ok(()))
+    });
+}

@@ -1,0 +1,348 @@
+//! The scheduler's own certificate authority, for listeners off loopback.
+//!
+//! The authority is made once, in `DIR/tls`; agents pin the SHA-256 of its certificate, so it stays for ten years. The
+//! server's certificate is issued anew at each start and long before it ends, for [`DOMAIN`] and whatever names the scheduler is
+//! reached by; connections that are there keep the one they began with. The chain that is sent holds the authority too, so that an
+//! agent that knows only the fingerprint can check it.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow};
+use chrono::{DateTime, Datelike, Days, Months, TimeDelta, Utc};
+use rcgen::{
+    BasicConstraints, Certificate, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer,
+    KeyPair, KeyUsagePurpose, SanType,
+};
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use sha2::{Digest, Sha256};
+use tokio_util::sync::CancellationToken;
+
+use crate::app::data_dir::write_atomically;
+use crate::app::secret::hex;
+
+mod validity;
+
+/// The name every server certificate carries, whatever address it is reached at; clients verify this one.
+pub const DOMAIN: &str = "landfall-scheduler";
+/// The authority's certificate and key, in its folder.
+const CA: &str = "ca.pem";
+const CA_KEY: &str = "ca.key";
+/// How long the authority is valid.
+const CA_YEARS: u32 = 10;
+/// How long a server certificate is valid.
+const SERVER_YEARS: u32 = 1;
+/// A server certificate that is valid for less than this is issued anew: a third of its life, in which to mend what hinders it.
+const RENEWED_BEFORE: TimeDelta = TimeDelta::days(120);
+/// How often it is looked at.
+pub const RENEWAL_PERIOD: Duration = Duration::from_secs(3600);
+/// From when on the end of the authority is worth a warning.
+const AUTHORITY_WARNED_BEFORE: TimeDelta = TimeDelta::days(365);
+
+/// What a server needs to speak TLS, and a client to know it by.
+#[derive(Debug)]
+pub struct ServerTls {
+    /// For the listener.
+    pub config: Arc<ServerConfig>,
+    /// The certificate that it serves.
+    pub leaf: Arc<Leaf>,
+    /// SHA-256 of the authority's certificate, in lower-case hexadecimal.
+    pub ca_fingerprint: String,
+    /// The authority's certificate, PEM.
+    pub ca_path: PathBuf,
+    /// When the authority ends, where that is soon.
+    ca_ends: Option<DateTime<Utc>>,
+}
+
+impl ServerTls {
+    /// What the operator is told in the last year of the authority.
+    pub fn warning(&self) -> Option<String> {
+        let (day, tls) = (self.ca_ends?.format("%Y-%m-%d"), self.leaf.dir.display());
+        Some(format!(
+            "the authority in {tls}, which agents trust, ends on {day}: before that day move the folder away, start again (on a \
+             database of your own with --replace-secrets; give the new folder to your other schedulers), and enrol every agent anew"
+        ))
+    }
+}
+
+/// The server's certificate: whichever was issued last.
+#[derive(Debug)]
+pub struct Leaf {
+    /// The folder of the authority.
+    dir: PathBuf,
+    names: Vec<String>,
+    /// Never held across an await.
+    served: RwLock<Served>,
+}
+
+#[derive(Debug, Clone)]
+struct Served {
+    key: Arc<CertifiedKey>,
+    until: DateTime<Utc>,
+}
+
+impl ResolvesServerCert for Leaf {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.served().key)
+    }
+}
+
+impl Leaf {
+    fn served(&self) -> Served {
+        self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Issues the certificate anew whenever it is due, until `shutdown`; what hinders it is logged, and tried again at the next look.
+    pub async fn keep(self: Arc<Self>, now: fn() -> DateTime<Utc>, every: Duration, shutdown: CancellationToken) {
+        let mut looks = tokio::time::interval(every);
+        loop {
+            tokio::select! {
+                () = shutdown.cancelled() => return,
+                _ = looks.tick() => {}
+            }
+            let leaf = Arc::clone(&self);
+            let renewed = tokio::task::spawn_blocking(move || leaf.renew_if_due(now())).await;
+            let until = self.served().until;
+            match renewed {
+                Ok(Ok(false)) => {}
+                Ok(Ok(true)) => tracing::info!(%until, "the server's certificate was issued anew"),
+                Ok(Err(error)) => tracing::error!(
+                    error = format!("{error:#}"),
+                    %until,
+                    "the server's certificate is not issued anew; when it ends no agent can connect: tried again in an hour"
+                ),
+                Err(error) => {
+                    tracing::error!(%error, "issuing the server's certificate broke off; tried again in an hour");
+                }
+            }
+        }
+    }
+
+    /// Issues the certificate anew if it ends soon, for whoever connects from now on.
+    fn renew_if_due(&self, now: DateTime<Utc>) -> anyhow::Result<bool> {
+        if self.served().until - now > RENEWED_BEFORE {
+            return Ok(false);
+        }
+        let issued = Issued::new(&self.dir, &self.names, now)?;
+        // Served even where the disk is full: the files are for the operator's eyes.
+        *self.served.write().unwrap_or_else(PoisonError::into_inner) = issued.served()?;
+        issued.write(&self.dir)?;
+        Ok(true)
+    }
+}
+
+/// Chooses the provider of cryptography, once for the process.
+pub fn install_crypto() {
+    // A second installation is refused, and the first stands: it was the same.
+    drop(rustls::crypto::ring::default_provider().install_default());
+}
+
+/// Reads or makes the authority in `data_dir`, and issues a server certificate for `names`.
+pub fn prepare(data_dir: &Path, names: &[String], now: DateTime<Utc>) -> anyhow::Result<ServerTls> {
+    let dir = data_dir.join("tls");
+    make_private_dir(&dir)?;
+    let (ca_path, key_path) = (dir.join(CA), dir.join(CA_KEY));
+    // The key is written first: a certificate without its key would be pinned and lost.
+    if !ca_path.exists() {
+        let key = KeyPair::generate().context("make the authority's key")?;
+        let ca = authority(now)?.self_signed(&key).context("sign the authority")?;
+        write_atomically(&key_path, 0o600, key.serialize_pem().as_bytes())?;
+        write_atomically(&ca_path, 0o644, ca.pem().as_bytes())?;
+    }
+    let issued = Issued::new(&dir, names, now)?;
+    issued.write(&dir)?;
+    let ca_ends = validity::not_after(&issued.ca).filter(|until| *until - now < AUTHORITY_WARNED_BEFORE);
+    let ca_fingerprint = hex(&Sha256::digest(&issued.ca));
+    let served = RwLock::new(issued.served()?);
+    let leaf = Arc::new(Leaf { dir, names: names.to_owned(), served });
+    let mut config = ServerConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .context("serve the certificate")?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::clone(&leaf) as Arc<dyn ResolvesServerCert>);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    Ok(ServerTls { config: Arc::new(config), leaf, ca_fingerprint, ca_path, ca_ends })
+}
+
+/// A server certificate just issued.
+struct Issued {
+    leaf: Certificate,
+    key: KeyPair,
+    ca: CertificateDer<'static>,
+    until: DateTime<Utc>,
+}
+
+impl Issued {
+    /// By the authority in `dir`.
+    fn new(dir: &Path, names: &[String], now: DateTime<Utc>) -> anyhow::Result<Self> {
+        let ca_path = dir.join(CA);
+        let ca = CertificateDer::from_pem_slice(read(&ca_path)?.as_bytes());
+        let ca = ca.map_err(|_| anyhow!("{} holds no certificate", ca_path.display()))?;
+        let key = KeyPair::from_pem(&read(&dir.join(CA_KEY))?).context("read the authority's key")?;
+        let (leaf, key) = issue(names, &Issuer::new(authority(now)?, key), now)?;
+        let until = validity::not_after(leaf.der()).unwrap_or(now);
+        Ok(Self { leaf, key, ca, until })
+    }
+
+    fn served(&self) -> anyhow::Result<Served> {
+        let chain = vec![self.leaf.der().clone(), self.ca.clone()];
+        let key = PrivatePkcs8KeyDer::from(self.key.serialize_der()).into();
+        let key = CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider())
+            .context("serve the certificate")?;
+        Ok(Served { key: Arc::new(key), until: self.until })
+    }
+
+    fn write(&self, dir: &Path) -> anyhow::Result<()> {
+        write_atomically(&dir.join("server.key"), 0o600, self.key.serialize_pem().as_bytes())?;
+        write_atomically(&dir.join("server.pem"), 0o644, self.leaf.pem().as_bytes())?;
+        Ok(())
+    }
+}
+
+/// SHA-256 of the first certificate in a PEM text, in lower-case hexadecimal.
+pub fn fingerprint(pem: &str) -> Option<String> {
+    let der = CertificateDer::from_pem_slice(pem.as_bytes()).ok()?;
+    Some(hex(&Sha256::digest(&der)))
+}
+
+/// The authority's parameters. Its name never changes: certificates name their issuer by it.
+fn authority(now: DateTime<Utc>) -> anyhow::Result<CertificateParams> {
+    let mut params = params(Vec::new(), "Landfall CA", now, CA_YEARS)?;
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign, KeyUsagePurpose::DigitalSignature];
+    Ok(params)
+}
+
+/// A server certificate and its key.
+fn issue(names: &[String], issuer: &Issuer<'_, KeyPair>, now: DateTime<Utc>) -> anyhow::Result<(Certificate, KeyPair)> {
+    let mut sans = vec![DOMAIN.to_owned()];
+    sans.extend(names.iter().filter(|name| name.as_str() != DOMAIN).cloned());
+    let mut params = params(sans, DOMAIN, now, SERVER_YEARS)?;
+    params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    params.use_authority_key_identifier_extension = true;
+    let key = KeyPair::generate().context("make the server's key")?;
+    let leaf = params.signed_by(&key, issuer).context("sign the server's certificate")?;
+    Ok((leaf, key))
+}
+
+fn params(sans: Vec<String>, common_name: &str, now: DateTime<Utc>, years: u32) -> anyhow::Result<CertificateParams> {
+    let mut params = CertificateParams::default();
+    for name in sans {
+        params.subject_alt_names.push(match name.parse::<IpAddr>() {
+            Ok(ip) => SanType::IpAddress(ip),
+            Err(_) => SanType::DnsName(
+                name.try_into().map_err(|error: rcgen::Error| anyhow!(error).context("read a host name"))?,
+            ),
+        });
+    }
+    params.distinguished_name = DistinguishedName::new();
+    params.distinguished_name.push(DnType::CommonName, common_name);
+    // From yesterday: a client's clock may be behind.
+    let from = now.checked_sub_days(Days::new(1)).unwrap_or(now);
+    let until = now.checked_add_months(Months::new(12 * years)).unwrap_or(now);
+    let (year, month, day) = calendar(from);
+    params.not_before = rcgen::date_time_ymd(year, month, day);
+    let (year, month, day) = calendar(until);
+    params.not_after = rcgen::date_time_ymd(year, month, day);
+    Ok(params)
+}
+
+fn calendar(day: DateTime<Utc>) -> (i32, u8, u8) {
+    let (month, day_of_month) = (u8::try_from(day.month()), u8::try_from(day.day()));
+    (day.year(), month.expect("a month is 1 to 12"), day_of_month.expect("a day is 1 to 31"))
+}
+
+fn make_private_dir(dir: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+
+    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.with_context(|| format!("make {}", dir.display()))
+}
+
+fn read(path: &Path) -> anyhow::Result<String> {
+    fs::read_to_string(path).with_context(|| format!("read {}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use rustls::pki_types::{ServerName, UnixTime};
+
+    use super::*;
+
+    fn noon() -> DateTime<Utc> {
+        "2026-11-21T12:00:00Z".parse().unwrap()
+    }
+
+    #[test]
+    fn the_authority_stays_and_the_server_certificate_is_new() {
+        let base = tempfile::tempdir().unwrap();
+        let first = prepare(base.path(), &[], noon()).unwrap();
+        let leaf = fs::read(base.path().join("tls/server.pem")).unwrap();
+        let second = prepare(base.path(), &[], noon()).unwrap();
+        assert_eq!(first.ca_fingerprint, second.ca_fingerprint);
+        assert_eq!(first.ca_fingerprint.len(), 64);
+        assert_ne!(leaf, fs::read(base.path().join("tls/server.pem")).unwrap());
+        for secret in ["tls/ca.key", "tls/server.key"] {
+            assert_eq!(fs::metadata(base.path().join(secret)).unwrap().permissions().mode() & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_issued_anew_in_its_last_third_and_a_failure_leaves_the_old_one() {
+        let base = tempfile::tempdir().unwrap();
+        let leaf = prepare(base.path(), &[], noon()).unwrap().leaf;
+        let served = |leaf: &Leaf| leaf.served().key.cert[0].clone();
+        let first = served(&leaf);
+        assert_eq!(leaf.served().until, "2027-11-21T00:00:00Z".parse::<DateTime<Utc>>().unwrap());
+        assert!(!leaf.renew_if_due(noon() + TimeDelta::days(200)).unwrap());
+        let late = noon() + TimeDelta::days(250);
+        let (key, away) = (base.path().join("tls/ca.key"), base.path().join("away"));
+        fs::rename(&key, &away).unwrap();
+        assert!(leaf.renew_if_due(late).is_err() && served(&leaf) == first);
+        fs::rename(&away, &key).unwrap();
+        assert!(leaf.renew_if_due(late).unwrap() && served(&leaf) != first);
+        assert!(!leaf.renew_if_due(late).unwrap(), "it is new");
+    }
+
+    #[test]
+    fn the_end_of_the_authority_is_told_in_its_last_year() {
+        let base = tempfile::tempdir().unwrap();
+        let ends = |now: &str| prepare(base.path(), &[], now.parse().unwrap()).unwrap().ca_ends;
+        assert_eq!(ends("2026-11-21T12:00:00Z"), None);
+        assert_eq!(ends("2035-11-01T12:00:00Z"), None);
+        assert_eq!(ends("2035-12-01T12:00:00Z"), Some("2036-11-21T00:00:00Z".parse().unwrap()));
+    }
+
+    #[test]
+    fn a_client_that_trusts_the_authority_accepts_the_server_under_every_name() {
+        install_crypto();
+        let base = tempfile::tempdir().unwrap();
+        // The authority is years older than the certificate it signs.
+        prepare(base.path(), &[], "2020-02-29T00:00:00Z".parse().unwrap()).unwrap();
+        let names = ["192.0.2.7".to_owned(), "scheduler.example.org".to_owned()];
+        prepare(base.path(), &names, noon()).unwrap();
+        let der = |file: &str| CertificateDer::from_pem_file(base.path().join(file)).unwrap();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(der("tls/ca.pem")).unwrap();
+        let verifier = rustls::client::WebPkiServerVerifier::builder(Arc::new(roots)).build().unwrap();
+        let now = UnixTime::since_unix_epoch(std::time::Duration::from_secs(noon().timestamp().try_into().unwrap()));
+        let verify = |name: &str| {
+            use rustls::client::danger::ServerCertVerifier;
+            let name = ServerName::try_from(name.to_owned()).unwrap();
+            verifier.verify_server_cert(&der("tls/server.pem"), &[], &name, &[], now)
+        };
+        for name in [DOMAIN, "192.0.2.7", "scheduler.example.org"] {
+            verify(name).unwrap();
+        }
+        assert!(verify("elsewhere.example.org").is_err());
+    }
+}

@@ -1,0 +1,419 @@
+//! `landfall up` and `landfall serve`: everything around [`crate::run()`].
+//!
+//! The order matters: what is cheap and most often wrong is tried first (configuration, the data directory, the port),
+//! then Postgres, then the operator's token; the client's file is written when the scheduler can answer it. On the way
+//! out the scheduler drains first, then Postgres stops.
+
+use std::fmt::Write;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use chrono::{DateTime, Utc};
+use sqlx::ConnectOptions;
+use sqlx::postgres::PgConnectOptions;
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+use crate::Scheduler;
+use crate::app::data_dir::DataDir;
+use crate::app::exit::{Code, print, usage};
+use crate::app::geoip::GeoIp;
+use crate::app::operator::{self, ClientFile, Precedence};
+use crate::app::postgres::PrivatePostgres;
+use crate::app::tls::{self, ServerTls};
+use crate::config::Config;
+use crate::grpc::Identity;
+use crate::model::contact::ContactUrl;
+use crate::store::schema::restores::{self, Restored};
+use crate::store::{self, schedulers};
+
+/// What the operator asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// Where everything of this scheduler lies; none: [`DataDir::default_path`].
+    pub data_dir: Option<PathBuf>,
+    /// The gRPC address; none: the configuration's.
+    pub listen: Option<SocketAddr>,
+    /// The configuration; none: the defaults.
+    pub config: Option<PathBuf>,
+    /// A Postgres server of the operator's own; none: the configuration's, else a private one.
+    pub database_url: Option<String>,
+    /// No private Postgres is started.
+    pub own_database: bool,
+    /// Carried in every user agent; none: the configuration's.
+    pub contact_url: Option<ContactUrl>,
+    /// Positions by address; none: the configuration's.
+    pub geoip: Option<PathBuf>,
+    /// How agents dial it; none: formed from the address that is listened on.
+    pub advertise: Option<Advertised>,
+    /// The data directory's secrets count, though the database knows others.
+    pub replace_secrets: bool,
+}
+
+/// HOST:PORT as agents dial it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Advertised {
+    host: String,
+    port: u16,
+}
+
+/// An advertised address that is none.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is not HOST:PORT")]
+pub struct NotAdvertisable(String);
+
+impl FromStr for Advertised {
+    type Err = NotAdvertisable;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let refused = || NotAdvertisable(text.to_owned());
+        let (host, port) = text.rsplit_once(':').ok_or_else(refused)?;
+        let port = port.parse().ok().filter(|port| *port != 0).ok_or_else(refused)?;
+        match url::Host::parse(host).map_err(|_| refused())? {
+            url::Host::Domain(name) => Ok(Self { host: name, port }),
+            url::Host::Ipv4(ip) => Ok(Self { host: ip.to_string(), port }),
+            url::Host::Ipv6(ip) => Ok(Self { host: ip.to_string(), port }),
+        }
+    }
+}
+
+impl Advertised {
+    fn url(&self, scheme: &str) -> String {
+        let Self { host, port } = self;
+        if host.contains(':') { format!("{scheme}://[{host}]:{port}") } else { format!("{scheme}://{host}:{port}") }
+    }
+}
+
+/// Runs a scheduler until it is told to stop.
+pub async fn up(options: Options) -> anyhow::Result<()> {
+    // Before Postgres is spawned: a signal that comes while it starts must not leave it behind.
+    let shutdown = on_signal()?;
+    let config = configuration(&options)?;
+    let geoip = config.geoip.as_deref().map(GeoIp::open).transpose()?.map(Arc::new);
+    let data_dir = match &options.data_dir {
+        Some(path) => path.clone(),
+        None => DataDir::default_to_run()?,
+    };
+    let data_dir = DataDir::claim(&data_dir)?;
+    let listener = bind(config.listen).await?;
+    let (connect, postgres) = match &config.database_url {
+        Some(url) => (database_options(url)?, None),
+        None => {
+            let postgres = tokio::select! {
+                started = PrivatePostgres::start(data_dir.path()) => started?,
+                () = shutdown.cancelled() => return Ok(()),
+            };
+            (postgres.options(), Some(postgres))
+        }
+    };
+    let served = serve(&options, (config, geoip), &data_dir, connect, listener, shutdown);
+    let Some(postgres) = postgres else { return served.await };
+    let served = tokio::select! {
+        served = served => served,
+        error = postgres.ended() => return Err(error),
+    };
+    let stopped = postgres.stop().await;
+    served.and(stopped)
+}
+
+async fn serve(
+    options: &Options,
+    (config, geoip): (Config, Option<Arc<GeoIp>>),
+    data_dir: &DataDir,
+    connect: PgConnectOptions,
+    listener: TcpListener,
+    shutdown: CancellationToken,
+) -> anyhow::Result<()> {
+    let address = listener.local_addr().context("ask for the listening address")?;
+    if config.database_url.is_some() {
+        reach(&connect).await?;
+    }
+    let precedence = match (options.replace_secrets, &config.database_url) {
+        (true, _) => Precedence::Operator,
+        (false, None) => Precedence::DataDir,
+        (false, Some(_)) => Precedence::Database,
+    };
+    let pool = store::open(connect).await.context("open the database")?;
+    let token = operator::token(&pool, data_dir, precedence).await?;
+    let tls = match address.ip().is_loopback() {
+        true => None,
+        false => Some(tls::prepare(data_dir.path(), &names(address, options.advertise.as_ref()), now())?),
+    };
+    let identity = identity(address, options.advertise.as_ref(), tls.as_ref());
+    if address.ip().is_unspecified() && options.advertise.is_none() {
+        let dialled = &identity.scheduler_url;
+        eprintln!(
+            "warning: agents will dial {dialled}; where they do not know this name, start with --advertise HOST:PORT"
+        );
+    }
+    if let Some(tls) = &tls {
+        tls.warning().iter().for_each(|warning| eprintln!("warning: {warning}"));
+        operator::authority(&pool, data_dir, &tls.ca_fingerprint, precedence).await?;
+    }
+    let client = client_file(address, tls.as_ref(), token);
+    let others = schedulers::others(&mut *pool.acquire().await?, &identity.scheduler_url).await?;
+    client.with(&others).write(data_dir.path())?;
+    let has_contact =
+        config.contact_url.is_some() || store::settings::contact_url(&mut *pool.acquire().await?).await?.is_some();
+    let private = config.database_url.is_none();
+    let restored = restores::take_untold(&mut *pool.acquire().await?).await?;
+    print(&greeting(private, has_contact, data_dir, &identity, address, (&others, restored.as_ref()))?)?;
+
+    let scheduler = Scheduler { geoip, ..Scheduler::new(pool.clone(), config) };
+    let wakes = Arc::clone(&scheduler.wakes);
+    let served = tokio::select! {
+        served = crate::run(scheduler, listener, tls, identity, shutdown) => served,
+        never = operator::keep_client_file(&wakes, &client, data_dir) => match never {},
+    };
+    pool.close().await;
+    served
+}
+
+/// The configuration with what the command line says over it.
+fn configuration(options: &Options) -> anyhow::Result<Config> {
+    let mut config = match &options.config {
+        Some(path) => Config::load(path)?,
+        None => Config::default(),
+    };
+    if let Some(path) = options.config.as_deref().filter(|_| config.database_url.is_some()) {
+        warn_if_shared(path);
+    }
+    if options.database_url.is_some() {
+        config.database_url.clone_from(&options.database_url);
+    }
+    if options.own_database && config.database_url.is_none() {
+        return Err(usage(
+            "no Postgres server is named: give --database-url URL, LANDFALL_DATABASE_URL or database_url in the configuration \
+             (--config FILE); or `landfall up`, which brings its own",
+        ));
+    }
+    if let Some(listen) = options.listen {
+        config.listen = listen;
+    }
+    if let Some(contact_url) = &options.contact_url {
+        config.contact_url = Some(contact_url.to_string());
+    }
+    if options.geoip.is_some() {
+        config.geoip.clone_from(&options.geoip);
+    }
+    if options.advertise.is_some() && config.listen.ip().is_loopback() {
+        let listen = config.listen;
+        return Err(usage(format!(
+            "--advertise has no meaning while listening on {listen}, which only this machine reaches: give --listen too"
+        )));
+    }
+    config.validate()?;
+    Ok(config)
+}
+
+/// A database's URL may hold a password.
+fn warn_if_shared(config: &Path) {
+    let mode = std::fs::metadata(config).map_or(0, |found| found.permissions().mode());
+    if mode & 0o007 != 0 {
+        let config = config.display();
+        eprintln!("warning: everybody on this machine can read the database_url in {config}: chmod o= {config}");
+    }
+}
+
+async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
+    TcpListener::bind(listen).await.map_err(|error| match error.kind() {
+        std::io::ErrorKind::AddrInUse => anyhow::anyhow!("the address {listen} is already in use"),
+        std::io::ErrorKind::AddrNotAvailable => anyhow::anyhow!("the address {listen} is not one of this machine's"),
+        _ => anyhow::Error::new(error).context(format!("listen on {listen}")),
+    })
+}
+
+/// The URL may hold a password: it is never repeated.
+pub(crate) fn database_options(url: &str) -> anyhow::Result<PgConnectOptions> {
+    let postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
+    let options = if postgres { url.parse().ok() } else { None };
+    options.ok_or_else(|| usage("the database URL is not a Postgres URL (postgres://USER:PASSWORD@HOST:PORT/DATABASE)"))
+}
+
+/// Tries a server of the operator's own once: the pool would try again and again, and then say only that it gave up.
+pub(crate) async fn reach(connect: &PgConnectOptions) -> anyhow::Result<()> {
+    let at = match connect.get_socket() {
+        Some(directory) => directory.display().to_string(),
+        None => format!("{}:{}", connect.get_host(), connect.get_port()),
+    };
+    match connect.connect().await {
+        Ok(_) => Ok(()),
+        // The library adds the line of Postgres' own source.
+        Err(sqlx::Error::Database(said)) => bail!("reach the database at {at}: {}", said.message()),
+        Err(error) => Err(anyhow::Error::new(error).context(format!("reach the database at {at}"))),
+    }
+}
+
+/// Cancels at the first SIGINT or SIGTERM; the second ends the process at once, and with it the private Postgres.
+pub(crate) fn on_signal() -> anyhow::Result<CancellationToken> {
+    let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
+    let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
+    let shutdown = CancellationToken::new();
+    let cancelled = shutdown.clone();
+    tokio::spawn(async move {
+        for drained in [true, false] {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            if drained {
+                tracing::info!("stopping; a second signal stops at once");
+                cancelled.cancel();
+            } else {
+                tracing::warn!("stopped before everything was drained");
+                std::process::exit(i32::from(Code::Interrupted as u8));
+            }
+        }
+    });
+    Ok(shutdown)
+}
+
+/// What the server's certificate says beside the name that is always in it.
+fn names(address: SocketAddr, advertise: Option<&Advertised>) -> Vec<String> {
+    let mut names: Vec<String> = advertise.map(|advertised| advertised.host.clone()).into_iter().collect();
+    if address.ip().is_unspecified() {
+        names.extend(host_name());
+        names.extend(["localhost".to_owned(), "127.0.0.1".to_owned(), "::1".to_owned()]);
+    } else {
+        names.push(address.ip().to_string());
+    }
+    names.dedup();
+    names
+}
+
+/// This machine's name, where it is one that a certificate and a URL can hold.
+fn host_name() -> Option<String> {
+    let name = nix::unistd::gethostname().ok()?.into_string().ok()?;
+    match url::Host::parse(&name) {
+        Ok(url::Host::Domain(name)) => Some(name),
+        _ => None,
+    }
+}
+
+fn identity(address: SocketAddr, advertise: Option<&Advertised>, tls: Option<&ServerTls>) -> Identity {
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let reached = advertise.cloned().unwrap_or_else(|| {
+        let named = address.ip().is_unspecified().then(host_name).flatten();
+        Advertised { host: named.unwrap_or_else(|| local(address).ip().to_string()), port: address.port() }
+    });
+    Identity { scheduler_url: reached.url(scheme), ca_fingerprint: tls.map(|tls| tls.ca_fingerprint.clone()) }
+}
+
+/// The address as this machine itself dials it.
+fn local(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        IpAddr::V6(ip) if ip.is_unspecified() => IpAddr::V6(Ipv6Addr::LOCALHOST),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
+}
+
+fn client_file(address: SocketAddr, tls: Option<&ServerTls>, token: String) -> ClientFile {
+    let scheme = if tls.is_some() { "https" } else { "http" };
+    let scheduler = vec![format!("{scheme}://{}", local(address))];
+    ClientFile { scheduler, ca: tls.map(|tls| tls.ca_path.clone()), token }
+}
+
+/// What a person reads at the start.
+fn greeting(
+    private: bool,
+    has_contact: bool,
+    data_dir: &DataDir,
+    identity: &Identity,
+    address: SocketAddr,
+    (others, restored): (&[String], Option<&Restored>),
+) -> anyhow::Result<String> {
+    let scheme = if identity.ca_fingerprint.is_some() { "https" } else { "http" };
+    let mut text = String::new();
+    writeln!(text, "landfall {} is listening on {scheme}://{address}", crate::VERSION)?;
+    writeln!(text, "  data directory  {}", data_dir.path().display())?;
+    let database = if private { "a private Postgres" } else { "the given server" };
+    writeln!(text, "  database        {database}")?;
+    if let Some(fingerprint) = &identity.ca_fingerprint {
+        writeln!(text, "  agents dial     {}", identity.scheduler_url)?;
+        writeln!(text, "  CA fingerprint  {fingerprint}")?;
+    } else {
+        writeln!(text, "  reach           this machine only; give --listen ADDR:PORT for agents elsewhere (TLS)")?;
+    }
+    if !others.is_empty() {
+        writeln!(text, "  beside          {}", others.join(", "))?;
+    }
+    if let Some(restored) = restored {
+        writeln!(text, "  database        {}", restored.sentence())?;
+    }
+    // Commands look in the default place by themselves.
+    let elsewhere = match data_dir.path() {
+        dir if DataDir::default_path().ok().as_deref() == Some(dir) => String::new(),
+        dir => format!(" --data-dir {}", quoted(&dir.to_string_lossy())),
+    };
+    writeln!(text, "next, in another terminal:")?;
+    if !has_contact {
+        writeln!(text, "  landfall{elsewhere} contact set URL    (agents send no request to a site without one)")?;
+    }
+    writeln!(text, "  landfall{elsewhere} agents enrol --city CITY --isp ISP")?;
+    writeln!(text, "  landfall{elsewhere} sites submit FILE --batch NAME --watch")?;
+    Ok(text)
+}
+
+/// A word as a shell takes it.
+pub(crate) fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:=@%+,[]".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "certificates are dated by it, here at the outermost edge")]
+pub(crate) fn now() -> DateTime<Utc> {
+    Utc::now()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_advertised_address_is_a_host_and_a_port() {
+        for (text, url) in [
+            ("scheduler.example.org:7171", "https://scheduler.example.org:7171"),
+            ("192.0.2.7:443", "https://192.0.2.7:443"),
+            ("[2001:db8::7]:7171", "https://[2001:db8::7]:7171"),
+        ] {
+            assert_eq!(text.parse::<Advertised>().unwrap().url("https"), url);
+        }
+        for text in ["example.org", "example.org:0", "example.org:99999", ":7171", "a b:7171", "https://x:1"] {
+            assert_eq!(text.parse::<Advertised>(), Err(NotAdvertisable(text.to_owned())), "{text}");
+        }
+    }
+
+    #[test]
+    fn this_machine_dials_loopback_where_every_address_is_listened_on() {
+        assert_eq!(local("0.0.0.0:7171".parse().unwrap()).to_string(), "127.0.0.1:7171");
+        assert_eq!(local("[::]:7171".parse().unwrap()).to_string(), "[::1]:7171");
+        assert_eq!(local("192.0.2.7:7171".parse().unwrap()).to_string(), "192.0.2.7:7171");
+    }
+
+    #[test]
+    fn only_a_postgres_url_names_a_database() {
+        assert!(database_options("postgres://u@db.example.org/landfall").is_ok());
+        assert!(database_options("postgresql:///landfall?host=/run/postgresql").is_ok());
+        for url in ["mysql://u@db.example.org/landfall", "landfall", "postgres://u@db:port/x", ""] {
+            assert!(database_options(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        assert_eq!(quoted("/var/lib/landfall"), "/var/lib/landfall");
+        assert_eq!(quoted("it's here"), r"'it'\''s here'");
+        assert_eq!(quoted(""), "''");
+    }
+}

@@ -1,0 +1,342 @@
+//! What if the fleet were another one: how far sites would be from whoever crawls them, and how long each agent would be busy.
+//!
+//! Nothing is drawn: a strategy splits a site among agents in known parts (`gnp-top3` a third of it to each of the three nearest), so what it
+//! comes to on average is a sum over sites. Distances are those between points of one embedding; what probes and crawls corrected of single
+//! pairs is left out, because nobody knows it of an agent that is not there yet. Every site is taken to be crawled once.
+//!
+//! Pure. Many sites are dealt out to as many threads as the caller says, in parts of a fixed size whose sums are added in order: the figures
+//! are the same whatever the number of threads.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::ops::Range;
+use std::time::Duration;
+
+use crate::gnp::{Embedding, Placement, predicted_ms};
+use crate::model::parallel::in_order;
+use crate::model::{AgentId, EmbeddingEpoch, Strategy};
+use crate::strategy::Speed;
+
+mod sites;
+mod suggest;
+
+pub use sites::Sites;
+pub use suggest::{Suggested, suggest};
+
+/// Sites that a thread takes at a time: enough to be worth fetching, few enough that all threads end together.
+const PART: usize = 8_192;
+/// Agents that `gnp-top3` draws from.
+const TOP: usize = 3;
+/// Longest time that is told, seconds: beyond, one is as good as another.
+const LONGEST_S: f64 = 1000.0 * 365.0 * 86_400.0;
+
+/// How a strategy splits a site among the agents, on average.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Split {
+    /// Evenly over all.
+    All,
+    /// Evenly over the nearest so many, 1 to 3; over all where there are fewer.
+    Nearest(usize),
+}
+
+/// Why a plan has no figures.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum WhatIfError {
+    /// The strategy goes by more than distances, so that what it would do is not known beforehand.
+    #[error("a plan knows what random, gnp-top1 and gnp-top3 do on average, and not what {0} does")]
+    Unforeseen(&'static str),
+    #[error("no agent has a place in embedding {0}: once agents were measured, `landfall embedding show` lists them")]
+    NoAgents(EmbeddingEpoch),
+    #[error("nobody would be left: all agents that have a place in embedding {0} are removed, and none is added")]
+    NobodyLeft(EmbeddingEpoch),
+    #[error(
+        "no site is located yet: submit some, and ask again when they are (`landfall batches show` says how far each batch is)"
+    )]
+    NoSites,
+    /// More agents are of no use to a strategy that does not look at distances.
+    #[error(
+        "random takes any agent, wherever it is: what is suggested goes by distance, so ask with gnp-top1 or gnp-top3"
+    )]
+    NothingToSuggest,
+    /// Coordinates that are of another length, not finite, or of a negative height.
+    #[error("a coordinate is not one of {0} dimensions and a height")]
+    Coordinate(usize),
+}
+
+impl TryFrom<Strategy> for Split {
+    type Error = WhatIfError;
+
+    fn try_from(strategy: Strategy) -> Result<Self, WhatIfError> {
+        match strategy {
+            Strategy::Random => Ok(Self::All),
+            Strategy::GnpTop1 => Ok(Self::Nearest(1)),
+            Strategy::GnpTop3 => Ok(Self::Nearest(TOP)),
+            Strategy::Hash
+            | Strategy::Kademlia
+            | Strategy::Domain
+            | Strategy::Geographic
+            | Strategy::Prefix
+            | Strategy::GnpBalanced
+            | Strategy::GnpConfirmed
+            | Strategy::EarliestFinish => Err(WhatIfError::Unforeseen(strategy.name())),
+        }
+    }
+}
+
+/// What happens to an agent between before and after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Change {
+    /// It is there all the time.
+    Stays,
+    /// It is added.
+    Comes,
+    /// It is removed.
+    Leaves,
+}
+
+/// An agent with a place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Agent {
+    pub name: String,
+    pub city: String,
+    pub carrier: String,
+    /// Milliseconds: one component a dimension, then the height.
+    pub coordinate: Vec<f64>,
+    /// Sites it crawls at once, at least 1.
+    pub slots: u32,
+    /// How fast its crawls go.
+    pub speed: Speed,
+    /// What happens to it.
+    pub change: Change,
+}
+
+/// What one agent would have to do.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Load {
+    /// Sites it is expected to crawl, on average.
+    pub sites: f64,
+    /// Its part of all sites, 0 to 1.
+    pub share: f64,
+    /// The time of all those crawls.
+    pub work: Duration,
+    /// The same with all its slots at work: when it would be done.
+    pub busy: Duration,
+}
+
+/// What a fleet would come to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outlook {
+    /// The mean predicted round trip between a site and whoever crawls it, milliseconds.
+    pub mean_ms: f64,
+    /// How long the agent that is busy longest is busy: every site would be crawled by then, at the earliest.
+    pub makespan: Duration,
+    /// What each agent has to do, in the order in which they were given; `None` for one that is not there.
+    pub loads: Vec<Option<Load>>,
+}
+
+/// A fleet as it is, and as it would be.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Comparison {
+    /// Without those that come.
+    pub before: Outlook,
+    /// Without those that leave.
+    pub after: Outlook,
+}
+
+/// What the fleet comes to before and after its changes.
+pub fn compare(
+    sites: &Sites,
+    agents: &[Agent],
+    split: Split,
+    threads: NonZeroUsize,
+) -> Result<Comparison, WhatIfError> {
+    if sites.is_empty() {
+        return Err(WhatIfError::NoSites);
+    }
+    let fleet_without = |change: Change| Fleet::of(sites, agents, change);
+    let before = fleet_without(Change::Comes)?.ok_or(WhatIfError::NoAgents(sites.epoch))?;
+    let after = fleet_without(Change::Leaves)?.ok_or(WhatIfError::NobodyLeft(sites.epoch))?;
+    // What all sites together take an agent does not depend on who else is there: it is worked out once for both.
+    let of_all = match split {
+        Split::All => of_all_sites(sites, agents, threads),
+        Split::Nearest(_) => Vec::new(),
+    };
+    let outlook = |fleet: &Fleet<'_>| match split {
+        Split::All => fleet.outlook(sites, fleet.evenly(sites, &of_all)),
+        Split::Nearest(most) => fleet.outlook(sites, fleet.over_nearest(sites, most, threads)),
+    };
+    let unchanged = agents.iter().all(|agent| agent.change == Change::Stays);
+    let before = outlook(&before);
+    let after = if unchanged { before.clone() } else { outlook(&after) };
+    Ok(Comparison { before, after })
+}
+
+/// The agents that are there at one time.
+struct Fleet<'a> {
+    /// All agents, those that are not there among them.
+    all: usize,
+    /// Those that are there, and their places among all.
+    there: Vec<(usize, &'a Agent)>,
+    /// The same as an embedding, each under its place among those that are there.
+    map: Embedding,
+}
+
+/// What a part of the sites comes to. By agent that is there: sites, and seconds.
+struct Sums {
+    millis: f64,
+    loads: Vec<(f64, f64)>,
+}
+
+impl<'a> Fleet<'a> {
+    /// Without those to whom this happens; `None` where that is nobody.
+    fn of(sites: &Sites, agents: &'a [Agent], without: Change) -> Result<Option<Self>, WhatIfError> {
+        let there: Vec<(usize, &Agent)> =
+            agents.iter().enumerate().filter(|(_, agent)| agent.change != without).collect();
+        if there.is_empty() {
+            return Ok(None);
+        }
+        let placed = |(number, (_, agent)): (i64, &(usize, &Agent))| {
+            let placement = Placement { epoch: sites.epoch, coordinate: agent.coordinate.clone(), fit_error: 0.0 };
+            (AgentId::new(number), placement)
+        };
+        let placements: BTreeMap<AgentId, Placement> = (0..).zip(&there).map(placed).collect();
+        let map = Embedding::from_parts(sites.epoch, sites.dimensions, Vec::new(), placements, 0.0)
+            .map_err(|_| WhatIfError::Coordinate(sites.dimensions))?;
+        // More dimensions than any map is fitted in.
+        map.locator().map_err(|_| WhatIfError::Coordinate(sites.dimensions))?;
+        Ok(Some(Self { all: agents.len(), there, map }))
+    }
+
+    fn outlook(&self, sites: &Sites, Sums { millis, loads }: Sums) -> Outlook {
+        let all = sites.len() as f64;
+        let mut outlook = Outlook { mean_ms: millis / all, makespan: Duration::ZERO, loads: vec![None; self.all] };
+        for ((sites, seconds), (place, agent)) in loads.into_iter().zip(&self.there) {
+            let busy = duration(seconds / f64::from(agent.slots.max(1)));
+            outlook.makespan = outlook.makespan.max(busy);
+            if let Some(load) = outlook.loads.get_mut(*place) {
+                *load = Some(Load { sites, share: sites / all, work: duration(seconds), busy });
+            }
+        }
+        outlook
+    }
+
+    fn nothing(&self) -> Sums {
+        Sums { millis: 0.0, loads: vec![(0.0, 0.0); self.there.len()] }
+    }
+
+    /// An even part of every site to each agent, from what [`of_all_sites`] says.
+    fn evenly(&self, sites: &Sites, of_all: &[(f64, f64)]) -> Sums {
+        let mut sums = self.nothing();
+        let share = 1.0 / self.there.len() as f64;
+        for ((place, _), load) in self.there.iter().zip(&mut sums.loads) {
+            let (millis, seconds) = of_all.get(*place).copied().unwrap_or_default();
+            sums.millis += share * millis;
+            *load = (share * sites.len() as f64, share * seconds);
+        }
+        sums
+    }
+
+    /// An even part of every site to each of the nearest so many.
+    fn over_nearest(&self, sites: &Sites, most: usize, threads: NonZeroUsize) -> Sums {
+        let usual = sites.usual();
+        let mut all = self.nothing();
+        for part in in_parts(sites.len(), threads, |part| self.part_over_nearest(sites, usual, most, part)) {
+            all.millis += part.millis;
+            for (sum, (sites, seconds)) in all.loads.iter_mut().zip(part.loads) {
+                sum.0 += sites;
+                sum.1 += seconds;
+            }
+        }
+        all
+    }
+
+    fn part_over_nearest(&self, sites: &Sites, usual: (u32, u64), most: usize, part: Range<usize>) -> Sums {
+        let mut sums = self.nothing();
+        for (index, near) in part.clone().zip(nearest(&self.map, sites, &part)) {
+            let work = sites.work(index, usual).counted();
+            let share = 1.0 / near.iter().take(most).count().max(1) as f64;
+            for (number, millis) in near.iter().take(most) {
+                sums.millis += share * millis;
+                if let (Some(load), Some((_, agent))) = (sums.loads.get_mut(number), self.there.get(number)) {
+                    load.0 += share;
+                    load.1 += share * work.takes_at_s(millis / 1e3, agent.speed);
+                }
+            }
+        }
+        sums
+    }
+}
+
+/// For each agent the sum of all sites' distances, milliseconds, and how long all their crawls would take it, seconds.
+fn of_all_sites(sites: &Sites, agents: &[Agent], threads: NonZeroUsize) -> Vec<(f64, f64)> {
+    let usual = sites.usual();
+    let of_part = |part: Range<usize>| {
+        let mut sums = vec![(0.0, 0.0); agents.len()];
+        for index in part {
+            let (coordinate, work) = (sites.coordinate(index), sites.work(index, usual).counted());
+            for (agent, sum) in agents.iter().zip(&mut sums) {
+                let millis = predicted_ms(coordinate, &agent.coordinate);
+                sum.0 += millis;
+                sum.1 += work.takes_at_s(millis / 1e3, agent.speed);
+            }
+        }
+        sums
+    };
+    let mut all = vec![(0.0, 0.0); agents.len()];
+    for part in in_parts(sites.len(), threads, of_part) {
+        for (sum, (millis, seconds)) in all.iter_mut().zip(part) {
+            sum.0 += millis;
+            sum.1 += seconds;
+        }
+    }
+    all
+}
+
+/// The agents nearest to a site.
+struct Near(crate::gnp::Nearest);
+
+impl Near {
+    /// Their numbers and milliseconds, nearest first.
+    fn iter(&self) -> impl Iterator<Item = (usize, f64)> + '_ {
+        self.0.iter().filter_map(|(agent, rtt)| Some((usize::try_from(agent.get()).ok()?, rtt.as_millis_f64())))
+    }
+}
+
+/// The nearest agents of each site of a part. [`Fleet::of`] has seen to it that the map can tell.
+fn nearest(map: &Embedding, sites: &Sites, part: &Range<usize>) -> Vec<Near> {
+    let found = map.locator().ok().and_then(|locator| locator.nearest(sites.coordinates_of(part)).ok());
+    found.unwrap_or_default().into_iter().map(Near).collect()
+}
+
+/// Does something with every part of so many things, on several threads; in the order of the parts.
+fn in_parts<T: Send>(count: usize, threads: NonZeroUsize, of: impl Fn(Range<usize>) -> T + Sync) -> Vec<T> {
+    in_order(count.div_ceil(PART), threads, |part| of(part * PART..count.min((part + 1) * PART)))
+}
+
+fn duration(seconds: f64) -> Duration {
+    Duration::try_from_secs_f64(seconds.min(LONGEST_S)).unwrap_or(Duration::ZERO)
+}
+
+/// The coordinate of an agent that would stand where a site is: the site's position, with the height that the median agent has. A site's
+/// own height is the way from its network to its server, which an agent beside it has not to go.
+pub fn beside(site: &[f64], agents: &[Agent]) -> Vec<f64> {
+    let mut heights: Vec<f64> = agents
+        .iter()
+        .filter(|agent| agent.change != Change::Comes)
+        .filter_map(|agent| agent.coordinate.last().copied())
+        .collect();
+    heights.sort_unstable_by(f64::total_cmp);
+    let height = heights.get(heights.len() / 2).copied().unwrap_or_default();
+    let position = site.split_last().map_or(&[][..], |(_, position)| position);
+    position.iter().copied().chain([height]).collect()
+}
+
+/// The slots that an agent gets of which nobody says so: as many as the median agent has.
+pub fn usual_slots(agents: &[Agent]) -> u32 {
+    let mut slots: Vec<u32> = agents.iter().map(|agent| agent.slots).collect();
+    slots.sort_unstable();
+    slots.get(slots.len() / 2).copied().unwrap_or(1)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,113 @@
+//! `landfall agents drain|resume|remove`: taking agents out of service, and back.
+
+use std::time::Duration;
+
+use clap::Args;
+use landfall_proto::v1::{
+    DrainAgentRequest, RemoveAgentRequest, RemoveAgentResponse, ResumeAgentRequest, ShowAgentRequest,
+};
+use tonic::Code;
+
+use crate::app::exit::{self, print};
+use crate::cli::ConnectionArgs;
+use crate::cli::client::Client;
+use crate::cli::output::counted;
+
+/// How often a drain is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often in a row the scheduler may be away meanwhile: it may restart.
+const AWAY_AT_MOST: u32 = 60;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct DrainArgs {
+    /// The agent
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Wait until it holds no lease any more
+    #[arg(long)]
+    wait: bool,
+}
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct RemoveArgs {
+    /// The agent
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// Take back the leases it holds; without this an agent that holds any is refused
+    #[arg(long)]
+    force: bool,
+}
+
+impl DrainArgs {
+    pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { name, wait } = self;
+        let client = Client::connect(connection).await?;
+        let drained = client.answer(client.fleet().drain_agent(DrainAgentRequest { name: name.clone() }).await)?;
+        let moved = match drained.withdrawn {
+            0 => String::new(),
+            tasks => format!("; {} go to others", counted(tasks, "task")),
+        };
+        let drains = if drained.before { "drains already" } else { "drains" };
+        match drained.leases {
+            0 => return print(&format!("{name} {drains} and holds no lease{moved}\n")),
+            leases if !wait => {
+                return print(&format!("{name} {drains}: {} to finish{moved}\n", counted(leases, "lease")));
+            }
+            leases => eprintln!("{name} {drains}: {} to finish{moved}", counted(leases, "lease")),
+        }
+        let goes_on = || format!("{name} goes on draining: `landfall agents resume {name}` takes it back into service");
+        exit::unless_interrupted(wait_until_drained(client, &name, drained.leases), goes_on).await?;
+        print(&format!("{name} is drained: it holds no lease\n"))
+    }
+}
+
+/// Looks until the agent holds no lease; says when their number changes.
+async fn wait_until_drained(mut client: Client, name: &str, mut left: u64) -> anyhow::Result<()> {
+    let mut away = 0;
+    while left > 0 {
+        tokio::time::sleep(LOOK_EVERY).await;
+        let shown = client.fleet().show_agent(ShowAgentRequest { name: name.to_owned() }).await;
+        let agent = match shown {
+            Ok(shown) => shown.into_inner().agent.unwrap_or_default(),
+            Err(status) if matches!(status.code(), Code::Unavailable | Code::Unknown) && away < AWAY_AT_MOST => {
+                away += 1;
+                client.move_on().await;
+                continue;
+            }
+            Err(status) => return Err(client.refusal(&status)),
+        };
+        away = 0;
+        if agent.draining_since.is_none() && agent.removed_at.is_none() {
+            anyhow::bail!("{name} was taken back into service meanwhile");
+        }
+        let now = u64::from(agent.leased);
+        if now != left && now > 0 {
+            eprintln!("{name}: {} left", counted(now, "lease"));
+        }
+        left = now;
+    }
+    Ok(())
+}
+
+/// `landfall agents resume`.
+pub(in crate::cli) async fn resume(name: String, connection: &ConnectionArgs) -> anyhow::Result<()> {
+    let client = Client::connect(connection).await?;
+    let resumed = client.answer(client.fleet().resume_agent(ResumeAgentRequest { name: name.clone() }).await)?.resumed;
+    print(&if resumed { format!("{name} takes work again\n") } else { format!("{name} was not draining\n") })
+}
+
+impl RemoveArgs {
+    pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { name, force } = self;
+        let client = Client::connect(connection).await?;
+        let RemoveAgentResponse { withdrawn, leases, before } =
+            client.answer(client.fleet().remove_agent(RemoveAgentRequest { name: name.clone(), force }).await)?;
+        if before {
+            return print(&format!("{name} was removed before\n"));
+        }
+        let back = if leases > 0 { format!("; {} taken back", counted(leases, "lease")) } else { String::new() };
+        let moved =
+            if withdrawn > 0 { format!("; {} go to others", counted(withdrawn, "task")) } else { String::new() };
+        print(&format!("{name} is removed; its credential is refused from now on{back}{moved}\n"))
+    }
+}

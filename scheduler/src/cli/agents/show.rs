@@ -1,0 +1,141 @@
+//! `landfall agents show`: all that is known of one agent.
+
+use std::fmt::Write;
+
+use landfall_proto::v1::{
+    Agent, AgentLease, AgentRefusal, AgentSession, Event, ShowAgentRequest, ShowAgentResponse, Way,
+};
+use serde::Serialize;
+use tonic::Code;
+
+use super::reach;
+use crate::cli::client::Client;
+use crate::cli::output::{self, Column, Row, ShowFormatArgs, View};
+use crate::cli::reports::events;
+use crate::cli::{ConnectionArgs, agents};
+
+pub(in crate::cli) async fn show(
+    name: String,
+    format: &ShowFormatArgs<AgentLease>,
+    connection: &ConnectionArgs,
+) -> anyhow::Result<()> {
+    let client = Client::connect(connection).await?;
+    let shown = client.answer(client.fleet().show_agent(ShowAgentRequest { name: name.clone() }).await)?;
+    let ways = match reach::rows(&client, name, String::new()).await {
+        // One that was removed reaches nobody; and a scheduler may be older than the question.
+        Err(status) if matches!(status.code(), Code::NotFound | Code::Unimplemented) => Vec::new(),
+        asked => asked.map_err(|status| client.refusal(&status))?,
+    };
+    format.print(&Shown::new(shown, ways), text)
+}
+
+/// An agent, as printed for programs.
+#[derive(Debug, Serialize)]
+pub(in crate::cli) struct Shown {
+    #[serde(flatten)]
+    agent: Agent,
+    session: Option<AgentSession>,
+    leases: Vec<AgentLease>,
+    refusals: Vec<AgentRefusal>,
+    ways: Vec<Way>,
+    events: Vec<Event>,
+}
+
+impl Shown {
+    pub(in crate::cli) fn new(shown: ShowAgentResponse, ways: Vec<Way>) -> Self {
+        let ShowAgentResponse { agent, session, leases, refusals, events } = shown;
+        Self { agent: agents::known(agent.unwrap_or_default()), session, leases, refusals, ways, events }
+    }
+}
+
+impl Row for AgentLease {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("crawls", |row, _| row.site.clone()),
+        ("batch", |row, _| row.batch.clone()),
+        ("granted", |row, view| view.when(row.granted_at)),
+        ("+>token", |row, _| row.token.to_string()),
+    ];
+}
+
+impl Row for AgentRefusal {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("refused", |row, _| row.kind.clone()),
+        (">times", |row, _| output::number(row.times)),
+        ("last", |row, view| view.when(row.last_at)),
+        ("~detail", |row, _| row.detail.clone()),
+    ];
+}
+
+pub(in crate::cli) fn text(shown: &Shown, view: &View) -> anyhow::Result<String> {
+    let Shown { agent, session, leases, refusals, ways, events } = shown;
+    let mut text = agents::lines(agent)?;
+    match session {
+        Some(session) => {
+            let ended = match session.end_cause.as_str() {
+                "" => String::new(),
+                cause => format!(" ({cause})"),
+            };
+            writeln!(
+                text,
+                "  session    {}{ended}, incarnation {}, opened {}, last heard {}",
+                session.state,
+                session.incarnation,
+                view.when(session.opened_at),
+                view.when(session.renewed_at)
+            )?;
+        }
+        None => writeln!(text, "  session    none yet")?,
+    }
+    let unreached = if ways.is_empty() {
+        String::new()
+    } else {
+        let (counts, unreached) = reach::section(&agent.name, ways, view);
+        writeln!(text, "  beacon     {counts}")?;
+        unreached
+    };
+    if !leases.is_empty() {
+        write!(text, "\n{}", output::table(leases, view))?;
+    }
+    if !unreached.is_empty() {
+        write!(text, "\n{unreached}")?;
+    }
+    if !refusals.is_empty() {
+        write!(text, "\n{}", output::table(refusals, view))?;
+    }
+    if !events.is_empty() {
+        let history: Vec<String> = events.iter().map(|event| events::line(event, view)).collect();
+        writeln!(text, "\n{}", history.join("\n"))?;
+    }
+    Ok(view.fold(&text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_says_how_it_stands_and_what_it_was_refused() {
+        let shown = ShowAgentResponse {
+            agent: Some(Agent {
+                name: "a".into(),
+                city: "Harbin".into(),
+                carrier: "CERNET".into(),
+                twin_at: Some(prost_types::Timestamp::default()),
+                ..Agent::default()
+            }),
+            session: Some(AgentSession {
+                incarnation: 3,
+                state: "closed".into(),
+                end_cause: "superseded".into(),
+                ..AgentSession::default()
+            }),
+            refusals: vec![AgentRefusal { kind: "old-token".into(), times: 2, ..AgentRefusal::default() }],
+            ..ShowAgentResponse::default()
+        };
+        let text = text(&Shown::new(shown, Vec::new()), &View::plain()).unwrap();
+        assert!(text.starts_with("a (agent 0)\n  stands in  Harbin, CERNET\n"), "{text}");
+        assert!(text.contains("  session    closed (superseded), incarnation 3, "), "{text}");
+        assert!(text.contains("old-token"), "{text}");
+        assert!(text.contains("; a second process uses its credential, "), "{text}");
+    }
+}

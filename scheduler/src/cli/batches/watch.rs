@@ -1,0 +1,272 @@
+//! Following a batch: a bar on a terminal, a line per change elsewhere, a summary at the end.
+//!
+//! A stream that breaks is opened again, at another scheduler where there are several: the batch goes on while one restarts.
+
+use std::io::IsTerminal;
+use std::pin::pin;
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use landfall_proto::json::moment;
+use landfall_proto::v1::{BatchProgress, Estimate, WatchBatchRequest};
+use tonic::Status;
+
+use crate::app::exit::{self, print};
+use crate::cli::client::{self, Client};
+use crate::cli::output::{counted, fetched, number};
+use crate::cli::view::{now, relative};
+
+/// How often a broken stream is opened again without a message in between.
+const REOPENED_AT_MOST: u32 = 20;
+/// The pause before that.
+const REOPEN_PAUSE: Duration = Duration::from_secs(2);
+/// How long a person looks at nothing before being told why.
+const SILENCE: Duration = Duration::from_secs(2);
+
+/// Follows a batch to its end, and tells when sites of it failed.
+pub(in crate::cli) async fn watch(client: &Client, batch: &str) -> anyhow::Result<()> {
+    let mut last = None;
+    let goes_on = || format!("the batch goes on: `landfall sites watch --batch {batch}` follows it");
+    exit::unless_interrupted(to_end(client, batch, &mut last), goes_on).await?;
+    tell(&[(batch.to_owned(), last.unwrap_or_default())])
+}
+
+/// Follows a batch until every task has ended its newest round: where sites are crawled again, until the rounds under way are done.
+pub(in crate::cli) async fn to_end(
+    client: &Client,
+    batch: &str,
+    last: &mut Option<BatchProgress>,
+) -> anyhow::Result<()> {
+    let mut client = client.clone();
+    let display = Display::new();
+    let mut reopened = 0;
+    loop {
+        let status = match follow(&client, batch, &display, last, &mut reopened).await {
+            Ok(()) => break,
+            Err(status) => status,
+        };
+        if reopened == REOPENED_AT_MOST || !client::broke(&status) {
+            return Err(client.refusal(&status));
+        }
+        if reopened == 0 {
+            display.say(&format!("{}; it is tried again every {REOPEN_PAUSE:?}", client.refusal(&status)));
+        }
+        reopened += 1;
+        tokio::time::sleep(REOPEN_PAUSE).await;
+        client.move_on().await;
+    }
+    Ok(())
+}
+
+/// Prints what came of batches; sites that failed are the command's failure too.
+pub(in crate::cli) fn tell(ended: &[(String, BatchProgress)]) -> anyhow::Result<()> {
+    for (batch, progress) in ended {
+        print(&summary(batch, progress))?;
+    }
+    let failed: Vec<(&str, u64)> = ended
+        .iter()
+        .map(|(batch, progress)| (batch.as_str(), progress.failed))
+        .filter(|(_, sites)| *sites > 0)
+        .collect();
+    let Some((first, _)) = failed.first() else { return Ok(()) };
+    let counts: Vec<String> =
+        failed.iter().map(|(batch, sites)| format!("{} of batch {batch}", counted(*sites, "site"))).collect();
+    Err(exit::ended(
+        exit::Code::SitesFailed,
+        format!("{} failed: `landfall batches show {first}` says why", counts.join(", ")),
+    ))
+}
+
+/// One stream, to its end or its break.
+async fn follow(
+    client: &Client,
+    batch: &str,
+    display: &Display,
+    last: &mut Option<BatchProgress>,
+    reopened: &mut u32,
+) -> Result<(), Status> {
+    let mut sites = client.sites();
+    let mut opening = pin!(sites.watch_batch(WatchBatchRequest { batch: batch.to_owned() }));
+    let opened = match tokio::time::timeout(SILENCE, &mut opening).await {
+        Ok(opened) => opened,
+        Err(_) => {
+            display.say(&format!(
+                "no answer yet from the scheduler at {}: it, or its database, is busy or away",
+                client.url()
+            ));
+            opening.await
+        }
+    };
+    let mut stream = opened?.into_inner();
+    while let Some(progress) = stream.message().await? {
+        *reopened = 0;
+        display.show(&progress, last.as_ref());
+        *last = Some(progress);
+    }
+    // A scheduler that stops may end the stream in good order, and the batch is not done.
+    match last {
+        Some(progress) if ended(progress) == total(progress) => Ok(()),
+        _ => Err(Status::unavailable("the scheduler ended the stream before the batch was done")),
+    }
+}
+
+pub(in crate::cli) fn ended(progress: &BatchProgress) -> u64 {
+    progress.complete + progress.truncated + progress.failed + progress.cancelled
+}
+
+pub(in crate::cli) fn total(progress: &BatchProgress) -> u64 {
+    let BatchProgress { submitted, measuring, located, assigned, leased, .. } = progress;
+    submitted + measuring + located + assigned + leased + ended(progress)
+}
+
+/// Where the progress is shown: on standard error, so that standard output holds the summary alone.
+enum Display {
+    Bar(ProgressBar),
+    Lines,
+}
+
+impl Display {
+    fn new() -> Self {
+        if !std::io::stderr().is_terminal() {
+            return Self::Lines;
+        }
+        let bar = ProgressBar::new(0);
+        let style = ProgressStyle::with_template("[{elapsed_precise}] {bar:30} {pos}/{len} {msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Self::Bar(bar)
+    }
+
+    fn show(&self, progress: &BatchProgress, last: Option<&BatchProgress>) {
+        match self {
+            Self::Bar(bar) => {
+                bar.set_length(total(progress));
+                bar.set_position(ended(progress));
+                bar.set_message(line(progress));
+            }
+            // An estimate changes with every look: alone it is worth no line.
+            Self::Lines if last.map(unestimated) == Some(unestimated(progress)) => {}
+            Self::Lines => eprintln!("{}/{} {}", number(ended(progress)), number(total(progress)), line(progress)),
+        }
+    }
+
+    /// A sentence beside the progress.
+    fn say(&self, sentence: &str) {
+        match self {
+            Self::Bar(bar) => bar.suspend(|| eprintln!("{sentence}")),
+            Self::Lines => eprintln!("{sentence}"),
+        }
+    }
+}
+
+impl Drop for Display {
+    fn drop(&mut self) {
+        if let Self::Bar(bar) = self {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn unestimated(progress: &BatchProgress) -> BatchProgress {
+    BatchProgress { estimate: None, ..progress.clone() }
+}
+
+/// The states, and what is left.
+fn line(progress: &BatchProgress) -> String {
+    let left = progress.estimate.as_ref().map(left).filter(|left| !left.is_empty());
+    left.map_or(states(progress), |left| format!("{}; {left}", states(progress)))
+}
+
+/// How long a batch will still take, for people; or why nobody can say.
+pub(in crate::cli) fn left(estimate: &Estimate) -> String {
+    let time = estimate.left.and_then(|left| Duration::try_from(left).ok());
+    let about = time.map(|time| format!("about {} left for {}", rough(time), counted(estimate.sites, "site")));
+    let parts: Vec<String> =
+        about.into_iter().chain((!estimate.note.is_empty()).then(|| estimate.note.clone())).collect();
+    parts.join("; ")
+}
+
+/// A length of time no finer than an estimate is: whole seconds, above an hour whole minutes, above a day whole hours.
+fn rough(time: Duration) -> String {
+    let unit = match time.as_secs() {
+        0..3_600 => 1,
+        3_600..86_400 => 60,
+        _ => 3_600,
+    };
+    let units = time.as_secs().div_ceil(unit).max(1);
+    humantime_serde::re::humantime::format_duration(Duration::from_secs(units.saturating_mul(unit))).to_string()
+}
+
+/// The states that hold anything.
+pub(in crate::cli) fn states(progress: &BatchProgress) -> String {
+    let named = [
+        ("submitted", progress.submitted),
+        ("measuring", progress.measuring),
+        ("located", progress.located),
+        ("assigned", progress.assigned),
+        ("leased", progress.leased),
+        ("complete", progress.complete),
+        ("truncated", progress.truncated),
+        ("failed", progress.failed),
+        ("cancelled", progress.cancelled),
+    ];
+    let mut parts: Vec<String> = named
+        .iter()
+        .filter(|(_, count)| *count > 0)
+        .map(|(name, count)| format!("{} {name}", number(*count)))
+        .collect();
+    if parts.is_empty() {
+        parts.push("no site".to_owned());
+    }
+    let states = parts.join(", ") + &fetched(progress.pages, progress.bytes);
+    if progress.waiting_for.is_empty() { states } else { format!("{states}; {}", progress.waiting_for) }
+}
+
+fn summary(batch: &str, progress: &BatchProgress) -> String {
+    let mut summary = format!("batch {batch}: {}\n", states(progress));
+    if let Some(next) = moment(progress.next_recrawl) {
+        summary.push_str(&format!("the next recrawl is due {}\n", relative(next, now())));
+    }
+    summary
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_says_what_holds_anything_and_what_is_waited_for() {
+        let progress = BatchProgress {
+            measuring: 3,
+            complete: 1,
+            truncated: 1,
+            pages: 12,
+            bytes: 3_400,
+            waiting_for: "no agent is connected".to_owned(),
+            ..BatchProgress::default()
+        };
+        assert_eq!((ended(&progress), total(&progress)), (2, 5));
+        assert_eq!(states(&progress), "3 measuring, 1 complete, 1 truncated, 12 pages, 3.4 kB; no agent is connected");
+    }
+
+    #[test]
+    fn what_is_left_is_said_roughly_and_with_what_is_not_in_it() {
+        let estimate = |seconds, note: &str| Estimate {
+            left: Some(prost_types::Duration { seconds, nanos: 1 }),
+            sites: 20,
+            note: note.to_owned(),
+            ..Estimate::default()
+        };
+        assert_eq!(left(&estimate(0, "")), "about 1s left for 20 sites");
+        assert_eq!(left(&estimate(130, "so; and so")), "about 2m 10s left for 20 sites; so; and so");
+        assert_eq!(left(&estimate(2 * 86_400 + 61, "")), "about 2days 1h left for 20 sites");
+        let none = Estimate { note: "no estimate yet: nothing has ended".to_owned(), ..Estimate::default() };
+        let progress = BatchProgress { leased: 1, estimate: Some(none), ..BatchProgress::default() };
+        assert_eq!(line(&progress), "1 leased; no estimate yet: nothing has ended");
+    }
+
+    #[test]
+    fn the_summary_counts_truncated_apart() {
+        let progress = BatchProgress { complete: 200, truncated: 2, failed: 1, ..BatchProgress::default() };
+        assert_eq!(summary("autumn", &progress), "batch autumn: 200 complete, 2 truncated, 1 failed\n");
+    }
+}

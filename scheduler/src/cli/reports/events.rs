@@ -1,0 +1,182 @@
+//! `landfall events`: the log of every transition, for people a line each, for programs an object a line.
+
+use std::time::Duration;
+
+use chrono::{DateTime, TimeDelta, Utc};
+use clap::Args;
+use clap::builder::PossibleValuesParser;
+use humantime_serde::re::humantime::parse_duration;
+use landfall_proto::v1::{Event, EventsRequest};
+use tonic::Status;
+
+use crate::app::exit::print;
+use crate::cli::ConnectionArgs;
+use crate::cli::client::{self, Client};
+use crate::cli::output::{ShowFormat, ShowFormatArgs, View};
+use crate::store::reports::events::KINDS;
+
+/// How often a broken stream is opened again without an event in between: a scheduler may restart.
+const REOPENED_AT_MOST: u32 = 60;
+/// The pause before that.
+const REOPEN_PAUSE: Duration = Duration::from_secs(1);
+/// Events asked for again when a stream broke; those that were printed are left out.
+const ASKED_AGAIN: u32 = 10_000;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct EventsArgs {
+    /// Only of this batch's sites
+    #[arg(long, value_name = "NAME")]
+    batch: Option<String>,
+    /// Only of this site: a host, or scheme://host:port
+    #[arg(long, value_name = "HOST")]
+    site: Option<String>,
+    /// Only of this agent
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
+    /// Only of this kind, a noun or what happened to it; may be said again
+    #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(KINDS))]
+    kind: Vec<String>,
+    /// All since then, oldest first: so long ago (2h, 3days), or a moment (2026-11-24T08:00:00Z)
+    #[arg(long, value_name = "TIME", value_parser = since, conflicts_with = "newest")]
+    since: Option<DateTime<Utc>>,
+    /// How many of the newest to print, at most 10000
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    newest: u32,
+    /// Go on with what happens
+    #[arg(long)]
+    follow: bool,
+    #[command(flatten)]
+    format: ShowFormatArgs,
+}
+
+/// A moment, or how long ago it was.
+#[expect(clippy::disallowed_methods, reason = "what a person calls two hours ago is by his own clock")]
+fn since(text: &str) -> Result<DateTime<Utc>, String> {
+    if let Ok(moment) = DateTime::parse_from_rfc3339(text) {
+        return Ok(moment.to_utc());
+    }
+    let ago = parse_duration(text).ok().and_then(|ago| TimeDelta::from_std(ago).ok());
+    let moment = ago.and_then(|ago| Utc::now().checked_sub_signed(ago));
+    moment.ok_or_else(|| "neither a length of time such as 2h nor a moment such as 2026-11-24T08:00:00Z".to_owned())
+}
+
+impl EventsArgs {
+    pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let mut client = Client::connect(connection).await?;
+        let (mut last, mut reopened, mut newest) = (0, 0, self.newest);
+        loop {
+            let before = last;
+            let status = match self.read(&client, newest, &mut last).await? {
+                Ok(()) if !self.follow => return Ok(()),
+                // A scheduler that stops may end the stream in good order.
+                Ok(()) => Status::unavailable("the scheduler ended the stream"),
+                Err(status) => status,
+            };
+            reopened = if last > before { 1 } else { reopened + 1 };
+            if !self.follow || reopened > REOPENED_AT_MOST || !client::broke(&status) {
+                return Err(client.refusal(&status));
+            }
+            newest = ASKED_AGAIN;
+            tokio::time::sleep(REOPEN_PAUSE).await;
+            client.move_on().await;
+        }
+    }
+
+    /// Prints one stream to its end; leaves out what was printed before.
+    async fn read(&self, client: &Client, newest: u32, last: &mut i64) -> anyhow::Result<Result<(), Status>> {
+        let request = EventsRequest {
+            batch: self.batch.clone().unwrap_or_default(),
+            site: self.site.clone().unwrap_or_default(),
+            agent: self.agent.clone().unwrap_or_default(),
+            newest,
+            follow: self.follow,
+            // What broke is read on from the newest: a follower is never far behind.
+            since: self.since.filter(|_| *last == 0).map(|since| prost_types::Timestamp {
+                seconds: since.timestamp(),
+                nanos: i32::try_from(since.timestamp_subsec_nanos()).unwrap_or_default(),
+            }),
+            kinds: self.kind.clone(),
+        };
+        let mut stream = match client.events().events(request).await {
+            Ok(stream) => stream.into_inner(),
+            Err(status) => return Ok(Err(status)),
+        };
+        let (known, view) = (*last, self.format.wide.view());
+        loop {
+            match stream.message().await {
+                Ok(Some(event)) if event.id <= known => {}
+                Ok(Some(event)) => {
+                    *last = event.id.max(*last);
+                    print(&match self.format.format {
+                        ShowFormat::Table => view.fold(&line(&event, &view)),
+                        ShowFormat::Json => serde_json::to_string(&event)? + "\n",
+                    })?;
+                }
+                Ok(None) => return Ok(Ok(())),
+                Err(status) => return Ok(Err(status)),
+            }
+        }
+    }
+}
+
+/// One event for people: when, about what, what, and why.
+pub(in crate::cli) fn line(event: &Event, view: &View) -> String {
+    let mut words = vec![view.clock(event.at), event.noun.clone()];
+    // What it is about comes before what happened: a site, or the agent itself.
+    let about_site = !event.site.is_empty();
+    if about_site {
+        words.push(event.site.clone());
+        let round = if event.round > 1 { format!(" round {}", event.round) } else { String::new() };
+        words.push(format!("({}{round})", event.batch));
+    } else if !event.agent.is_empty() {
+        words.push(event.agent.clone());
+    }
+    words.push(event.what.clone());
+    if event.token != 0 {
+        words.push(format!("token {}", event.token));
+    }
+    if about_site && !event.agent.is_empty() {
+        words.push(format!("agent {}", event.agent));
+    }
+    if event.incarnation != 0 {
+        words.push(format!("incarnation {}", event.incarnation));
+    }
+    let line = words.join(" ");
+    if event.cause.is_empty() { line } else { format!("{line}: {}", event.cause) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_event_reads_as_a_sentence() {
+        let event = Event {
+            id: 7,
+            at: Some(prost_types::Timestamp { seconds: 1_763_740_800, nanos: 0 }),
+            noun: "lease".to_owned(),
+            what: "expired".to_owned(),
+            batch: "autumn".to_owned(),
+            site: "a.cn".to_owned(),
+            round: 2,
+            token: 3,
+            agent: "harbin-cernet".to_owned(),
+            incarnation: 4,
+            cause: "its session ended: superseded".to_owned(),
+            ..Event::default()
+        };
+        assert_eq!(
+            line(&event, &View { wide: true, ..View::plain() }),
+            "2025-11-21T16:00:00.000Z lease a.cn (autumn round 2) expired token 3 agent harbin-cernet incarnation 4: \
+             its session ended: superseded"
+        );
+        let opened = Event {
+            noun: "session".to_owned(),
+            what: "opened".to_owned(),
+            agent: "a".to_owned(),
+            incarnation: 1,
+            ..Event::default()
+        };
+        assert_eq!(line(&opened, &View::plain()), "- session a opened incarnation 1");
+    }
+}

@@ -1,0 +1,359 @@
+//! `landfall plan`: what another fleet would come to, from the sites already located, and where the next agents would help most.
+
+use std::fmt::Write;
+use std::str::FromStr;
+
+use clap::Args;
+use landfall_proto::json::milliseconds;
+use landfall_proto::v1::{
+    LeftOutAgent, PlanRequest, PlanResponse, PlannedAddition, PlannedAgent, PlannedLoad, PlannedSuggestion,
+};
+use prost_types::Duration;
+
+use crate::cli::ConnectionArgs;
+use crate::cli::client::Client;
+use crate::cli::output::{self, Column, Row, ShowFormatArgs, View, counted, share_cell, span_cell};
+use crate::cli::sites::site::globe_cell;
+use crate::model::Strategy;
+
+/// Agents that take no part and are named to people.
+const NAMED_AT_MOST: usize = 10;
+
+#[derive(Debug, Args)]
+pub(in crate::cli) struct PlanArgs {
+    /// An agent that would be there too: city=CITY,isp=CARRIER,near=HOST and, if you like, slots=N,name=NAME. HOST is a located site or
+    /// an agent: where on the network the new one would be. May be said again, 100 at most
+    #[arg(long, value_name = "city=CITY,isp=CARRIER,near=HOST")]
+    add: Vec<Addition>,
+    /// An agent that would be gone; may be said again
+    #[arg(long, value_name = "NAME")]
+    remove: Vec<String>,
+    /// Say so many places, 1 to 20, where further agents would help most, after those changes
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=20))]
+    suggest: Option<u32>,
+    /// How sites are given to agents: random, gnp-top1 or gnp-top3 [default: gnp-top3]
+    #[arg(long, value_name = "STRATEGY")]
+    strategy: Option<Strategy>,
+    #[command(flatten)]
+    format: ShowFormatArgs<PlannedAgent>,
+}
+
+impl PlanArgs {
+    pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let Self { add, remove, suggest, strategy, format } = self;
+        let client = Client::connect(connection).await?;
+        let request = PlanRequest {
+            add: add.into_iter().map(|Addition(agent)| agent).collect(),
+            remove,
+            strategy: strategy.map(|strategy| strategy.name().to_owned()).unwrap_or_default(),
+            suggest: suggest.unwrap_or_default(),
+        };
+        let plan = client.answer(client.reports().plan(request).await)?;
+        format.print(&plan, |plan, view| text(plan, suggest.is_some(), view))
+    }
+}
+
+/// An agent that would be added, as it is typed after `--add`.
+#[derive(Debug, Clone, PartialEq)]
+struct Addition(PlannedAddition);
+
+impl FromStr for Addition {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (mut name, mut city, mut carrier, mut near, mut slots) = (None, None, None, None, None);
+        for part in text.split(',') {
+            let Some((key, value)) = part.split_once('=') else {
+                return Err(format!("'{part}' is no KEY=VALUE; what is wanted is city=CITY,isp=CARRIER,near=HOST"));
+            };
+            let (key, value) = (key.trim(), value.trim());
+            let slot = match key {
+                "name" => &mut name,
+                "city" => &mut city,
+                "isp" | "carrier" => &mut carrier,
+                "near" => &mut near,
+                "slots" => &mut slots,
+                _ => {
+                    return Err(format!("unknown key '{key}': known are city, isp (or carrier), near, slots and name"));
+                }
+            };
+            if value.is_empty() {
+                return Err(format!("{key}= says nothing"));
+            }
+            if slot.replace(value.to_owned()).is_some() {
+                return Err(format!("{key}= is said twice"));
+            }
+        }
+        let needed = |value: Option<String>, key: &str| value.ok_or_else(|| format!("{key}= is missing"));
+        let slots = slots.map(|slots| match slots.parse::<u32>() {
+            Ok(number @ 1..=10_000) => Ok(number),
+            _ => Err(format!("slots={slots} is no number from 1 to 10000")),
+        });
+        Ok(Self(PlannedAddition {
+            name: name.unwrap_or_default(),
+            city: needed(city, "city")?,
+            carrier: needed(carrier, "isp")?,
+            near: needed(near, "near")?,
+            slots: slots.transpose()?,
+        }))
+    }
+}
+
+/// An agent of a fleet that stays as it is.
+#[derive(Debug)]
+struct Sole(PlannedAgent);
+
+/// A suggestion and its rank.
+#[derive(Debug)]
+struct Suggested(u32, PlannedSuggestion);
+
+impl Row for PlannedAgent {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("agent", |row, _| row.name.clone()),
+        ("change", |row, _| row.change.clone()),
+        (">sites", |row, _| sites_of(row.before.as_ref())),
+        (">after", |row, _| sites_of(row.after.as_ref())),
+        (">busy", |row, _| span_cell(row.before.as_ref().and_then(|load| load.busy))),
+        (">after", |row, _| span_cell(row.after.as_ref().and_then(|load| load.busy))),
+        ("+>slots", |row, _| row.slots.to_string()),
+        ("+>share", |row, _| share_of(row.before.as_ref())),
+        ("+>after", |row, _| share_of(row.after.as_ref())),
+        ("+>work", |row, _| span_cell(row.before.as_ref().and_then(|load| load.work))),
+        ("+>after", |row, _| span_cell(row.after.as_ref().and_then(|load| load.work))),
+    ];
+}
+
+impl Row for Sole {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("agent", |row, _| row.0.name.clone()),
+        (">slots", |row, _| row.0.slots.to_string()),
+        (">sites", |row, _| sites_of(row.0.before.as_ref())),
+        (">share", |row, _| share_of(row.0.before.as_ref())),
+        (">work", |row, _| span_cell(row.0.before.as_ref().and_then(|load| load.work))),
+        (">busy", |row, _| span_cell(row.0.before.as_ref().and_then(|load| load.busy))),
+    ];
+}
+
+impl Row for Suggested {
+    const COLUMNS: &'static [Column<Self>] = &[
+        (">rank", |row, _| row.0.to_string()),
+        ("near", |row, _| row.1.near.clone()),
+        ("position", |row, _| globe_cell(row.1.position.as_ref())),
+        (">saves ms", |row, _| fine_cell(row.1.gain)),
+        (">mean ms then", |row, _| fine_cell(row.1.mean)),
+        (">takes", |row, _| share_cell(row.1.share)),
+    ];
+}
+
+fn sites_of(load: Option<&PlannedLoad>) -> String {
+    output::float_cell(load.map(|load| load.sites), 1)
+}
+
+fn share_of(load: Option<&PlannedLoad>) -> String {
+    load.map_or_else(|| "-".to_owned(), |load| share_cell(load.share))
+}
+
+/// Milliseconds to a hundredth: a suggestion may be worth less than a tenth.
+fn fine_cell(duration: Option<Duration>) -> String {
+    output::float_cell(milliseconds(duration), 2)
+}
+
+/// By how much it changes, in per cent of what it was.
+fn change_cell(before: Option<Duration>, after: Option<Duration>) -> String {
+    match (milliseconds(before), milliseconds(after)) {
+        (Some(before), Some(after)) if before > 0.0 => format!("{:+.1} %", (after / before - 1.0) * 100.0),
+        _ => "-".to_owned(),
+    }
+}
+
+/// A plan for people.
+pub(in crate::cli) fn text(plan: &PlanResponse, suggested: bool, view: &View) -> anyhow::Result<String> {
+    let mut text = String::new();
+    write_basis(plan, &mut text)?;
+    let changed = plan.agents.iter().any(|agent| agent.change != "stays");
+    let [before, after] = [&plan.before, &plan.after].map(|outlook| outlook.clone().unwrap_or_default());
+    text.push('\n');
+    if changed {
+        let rows = [
+            ("mean round trip", fine_cell(before.mean) + " ms", fine_cell(after.mean) + " ms"),
+            ("makespan", span_cell(before.makespan), span_cell(after.makespan)),
+        ];
+        let changes = [change_cell(before.mean, after.mean), change_cell(before.makespan, after.makespan)];
+        writeln!(text, "{:<16} {:>12} {:>12} {:>10}", "", "before", "after", "change")?;
+        for ((what, before, after), change) in rows.into_iter().zip(changes) {
+            writeln!(text, "{what:<16} {before:>12} {after:>12} {change:>10}")?;
+        }
+        writeln!(text, "busy longest: {} before, {} after\n", before.longest, after.longest)?;
+        text.push_str(&output::table(&plan.agents, view));
+    } else {
+        writeln!(text, "mean round trip {} ms", fine_cell(before.mean))?;
+        writeln!(text, "makespan        {} ({} is busy longest)\n", span_cell(before.makespan), before.longest)?;
+        let sole: Vec<Sole> = plan.agents.iter().cloned().map(Sole).collect();
+        text.push_str(&output::table(&sole, view));
+    }
+    if suggested {
+        write_suggestions(plan, &mut text, view)?;
+    }
+    Ok(view.fold(&text))
+}
+
+/// What the figures rest on, and what they leave out.
+fn write_basis(plan: &PlanResponse, text: &mut String) -> anyhow::Result<()> {
+    let PlanResponse { epoch, strategy, sites, .. } = plan;
+    writeln!(text, "embedding {epoch}, {}, each crawled once by {strategy}", counted(*sites, "site"))?;
+    let unknown = sites.saturating_sub(plan.sites_of_known_size);
+    let usual = format!("{} pages, {}", output::number(plan.usual_pages.into()), output::bytes_cell(plan.usual_bytes));
+    match (plan.sites_of_known_size, unknown) {
+        (0, _) => writeln!(text, "sizes: none was crawled before, each is taken to have {usual}")?,
+        (_, 0) => writeln!(text, "sizes: those of the last crawls")?,
+        (known, _) => writeln!(
+            text,
+            "sizes: of {} those of the last crawls, {} are taken to have their mean ({usual})",
+            output::number(known),
+            output::number(unknown)
+        )?,
+    }
+    if plan.sites_in_several_places > 0 {
+        writeln!(
+            text,
+            "not counted: {} suspected to stand in several places",
+            counted(plan.sites_in_several_places, "site")
+        )?;
+    }
+    if plan.sites_elsewhere > 0 {
+        writeln!(text, "not counted: {} located in another embedding", counted(plan.sites_elsewhere, "site"))?;
+    }
+    for LeftOutAgent { name, why } in plan.left_out.iter().take(NAMED_AT_MOST) {
+        writeln!(text, "not counted: {name} {why}")?;
+    }
+    let more = plan.left_out.len().saturating_sub(NAMED_AT_MOST);
+    if more > 0 {
+        writeln!(text, "not counted: {more} more agents")?;
+    }
+    Ok(())
+}
+
+fn write_suggestions(plan: &PlanResponse, text: &mut String, view: &View) -> anyhow::Result<()> {
+    let (tried, sampled) = (counted(plan.tried_places, "place"), counted(plan.sampled_sites, "site"));
+    let where_ = if plan.sampled_sites < plan.sites {
+        format!("found by a sample of {sampled}, told of all")
+    } else {
+        "of all sites".to_owned()
+    };
+    if plan.suggestions.is_empty() {
+        return Ok(writeln!(text, "\nno further agent would lower the mean, at none of {tried} that were tried")?);
+    }
+    writeln!(text, "\nwhere further agents would help most, one after another ({tried} tried, {where_}):")?;
+    let ranked: Vec<Suggested> = (1..).zip(&plan.suggestions).map(|(rank, one)| Suggested(rank, one.clone())).collect();
+    text.push_str(&output::table(&ranked, view));
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use landfall_proto::v1::PlannedOutlook;
+
+    use super::*;
+
+    #[test]
+    fn a_plan_reads_as_before_and_after_with_what_it_leaves_out() {
+        let duration = |nanos: i32| Some(prost_types::Duration { seconds: 0, nanos });
+        let load = |sites: f64| {
+            Some(PlannedLoad { sites, share: sites / 4.0, work: duration(500_000_000), busy: duration(250_000_000) })
+        };
+        let agent = |name: &str, change: &str, before, after| PlannedAgent {
+            name: name.into(),
+            change: change.into(),
+            slots: 2,
+            before,
+            after,
+            ..Default::default()
+        };
+        let outlook = |nanos, longest: &str| {
+            Some(PlannedOutlook { mean: duration(nanos), makespan: duration(2 * nanos), longest: longest.into() })
+        };
+        let mut plan = PlanResponse {
+            epoch: 3,
+            strategy: "gnp-top1".into(),
+            sites: 4,
+            sites_elsewhere: 1,
+            sites_of_known_size: 1,
+            usual_pages: 14,
+            usual_bytes: 320_500,
+            before: outlook(40_000_000, "a"),
+            after: outlook(30_000_000, "b"),
+            agents: vec![agent("a", "stays", load(4.0), load(1.0)), agent("b", "added", None, load(3.0))],
+            left_out: vec![LeftOutAgent { name: "c".into(), why: "takes no more work: it drains".into() }],
+            suggestions: vec![PlannedSuggestion {
+                near: "a.cn".into(),
+                gain: duration(1_234_000),
+                share: 0.25,
+                ..Default::default()
+            }],
+            sampled_sites: 4,
+            tried_places: 2,
+            ..Default::default()
+        };
+        let text = self::text(&plan, true, &View::plain()).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[..4],
+            [
+                "embedding 3, 4 sites, each crawled once by gnp-top1",
+                "sizes: of 1 those of the last crawls, 3 are taken to have their mean (14 pages, 320.5 kB)",
+                "not counted: 1 site located in another embedding",
+                "not counted: c takes no more work: it drains",
+            ]
+        );
+        assert_eq!(
+            lines[6].split_whitespace().collect::<Vec<_>>().join(" "),
+            "mean round trip 40.00 ms 30.00 ms -25.0 %"
+        );
+        assert_eq!(lines[8], "busy longest: a before, b after");
+        assert!(lines[12].contains('b') && lines[12].contains("added") && lines[12].contains("3.0"), "{text}");
+        assert_eq!(
+            lines[14],
+            "where further agents would help most, one after another (2 places tried, of all sites):"
+        );
+        assert!(lines[16].contains("a.cn") && lines[16].contains("1.23") && lines[16].ends_with("25.0 %"), "{text}");
+
+        plan.agents.pop();
+        plan.suggestions.clear();
+        let text = self::text(&plan, true, &View::plain()).unwrap();
+        assert!(text.contains("mean round trip 40.00 ms\nmakespan        0.1 s (a is busy longest)"), "{text}");
+        assert!(
+            text.ends_with("no further agent would lower the mean, at none of 2 places that were tried\n"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn an_addition_is_read_and_what_is_wrong_with_one_is_said() {
+        let read = |text: &str| text.parse::<Addition>().map(|addition| addition.0);
+        let added = PlannedAddition {
+            name: String::new(),
+            city: "Chengdu".into(),
+            carrier: "Telecom".into(),
+            near: "www.a.cn".into(),
+            slots: None,
+        };
+        assert_eq!(read("city=Chengdu,isp=Telecom,near=www.a.cn"), Ok(added.clone()));
+        let whole = PlannedAddition { name: "c-2".into(), slots: Some(8), ..added };
+        assert_eq!(read("near=www.a.cn, carrier=Telecom,slots=8,city=Chengdu,name=c-2"), Ok(whole));
+        for (text, said) in [
+            ("city=Chengdu,isp=Telecom", "near= is missing"),
+            ("isp=Telecom,near=a", "city= is missing"),
+            ("city=C,near=a", "isp= is missing"),
+            (
+                "city=C,isp=T,near=a,colour=red",
+                "unknown key 'colour': known are city, isp (or carrier), near, slots and name",
+            ),
+            ("city=C,isp=T,carrier=U,near=a", "carrier= is said twice"),
+            ("city=,isp=T,near=a", "city= says nothing"),
+            ("city=C,isp=T,near=a,slots=0", "slots=0 is no number from 1 to 10000"),
+            ("Chengdu", "'Chengdu' is no KEY=VALUE; what is wanted is city=CITY,isp=CARRIER,near=HOST"),
+        ] {
+            assert_eq!(read(text), Err(said.to_owned()));
+        }
+    }
+}

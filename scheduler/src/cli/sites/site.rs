@@ -1,0 +1,229 @@
+//! `landfall sites show`: all that is known of one site.
+
+use std::fmt::Write;
+
+use landfall_proto::json;
+use landfall_proto::v1::{
+    Candidate, CrawlProgress, GlobePosition, ShowSiteResponse, SiteMeasurement, SiteOrder, SitePlacement, SiteSighting,
+    SiteTask, SiteVerdict,
+};
+
+use crate::cli::output::{self, Column, Row, View, counted};
+
+/// A position for people.
+pub(in crate::cli) fn globe_cell(position: Option<&GlobePosition>) -> String {
+    let said = |GlobePosition { latitude, longitude, source }: &GlobePosition| match source.as_str() {
+        "geoip" => format!("{latitude}, {longitude} (by its address)"),
+        source => format!("{latitude}, {longitude} ({source})"),
+    };
+    position.map_or_else(|| "unknown".to_owned(), said)
+}
+
+impl Row for SiteMeasurement {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("prober", |row, _| row.prober.clone()),
+        (">rtt ms", |row, _| output::millis_cell(row.rtt)),
+        (">spread ms", |row, _| output::millis_cell(row.spread)),
+        (">answered", |row, _| output::count_cell(row.count)),
+        (">lost", |row, _| output::count_cell(row.lost)),
+        ("measured", |row, view| view.when(row.measured_at)),
+        ("address", |row, _| output::text_cell(&row.address)),
+        ("~failure", |row, _| output::text_cell(&row.failure)),
+        ("+>min ms", |row, _| output::millis_cell(row.min)),
+        ("+>median ms", |row, _| output::millis_cell(row.median)),
+        ("+confirms", |row, _| output::yes_cell(row.confirming)),
+        ("+>requests", |row, _| output::count_cell(row.requests)),
+        ("+shared from", |row, _| output::text_cell(&row.shared_from)),
+    ];
+}
+
+impl Row for Candidate {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("candidate", |row, _| row.agent.clone()),
+        (">predicted ms", |row, _| output::millis_cell(row.predicted)),
+        (">measured ms", |row, _| output::millis_cell(row.measured)),
+    ];
+}
+
+/// All that is known of a site, for people.
+pub(in crate::cli) fn text(site: &ShowSiteResponse, view: &View) -> anyhow::Result<String> {
+    let mut text = String::new();
+    writeln!(text, "{} (site {})", site.name, site.site_id)?;
+    if !site.alias_of.is_empty() {
+        writeln!(text, "  the same site as {}", site.alias_of)?;
+    }
+    writeln!(text, "  origin     {}", if site.origin.is_empty() { "not settled yet" } else { &site.origin })?;
+    if site.broken_off_since.is_some() {
+        let since = view.when(site.broken_off_since);
+        writeln!(text, "  broken off {since}; nobody crawls it before `landfall sites reopen {}`", site.name)?;
+    }
+    writeln!(text, "  position   {}", globe_cell(site.position.as_ref()))?;
+    match &site.placement {
+        Some(SitePlacement { epoch, coordinate, fit_error }) => {
+            let coordinate: Vec<String> = coordinate.iter().map(|ms| format!("{ms:.1}")).collect();
+            let coordinate = coordinate.join(", ");
+            writeln!(text, "  placement  [{coordinate}] ms, fit error {fit_error:.3}, map {epoch}")?;
+        }
+        None => writeln!(text, "  placement  none")?,
+    }
+    match &site.verdict {
+        Some(SiteVerdict { suspect: true, confidence, evidence }) => {
+            writeln!(text, "  places     several (confidence {confidence:.2}): {evidence}")?;
+        }
+        Some(_) => writeln!(text, "  places     one")?,
+        None => writeln!(text, "  places     not judged yet")?,
+    }
+    if let Some(order) = &site.order {
+        writeln!(text, "  waits for  {}", order_line(order))?;
+    }
+    if !site.measurements.is_empty() {
+        write!(text, "\n{}", output::table(&site.measurements, view))?;
+        writeln!(text, "{}", cost(&site.measurements))?;
+    }
+    for sighting in &site.sightings {
+        writeln!(text, "{}", sighting_line(sighting))?;
+    }
+    for task in &site.tasks {
+        writeln!(text, "\n{}", task_line(task, view))?;
+        if !task.candidates.is_empty() {
+            text.push_str(&output::table(&task.candidates, view));
+        }
+    }
+    Ok(view.fold(&text))
+}
+
+/// What its measurements cost. What is shared was spent on another site, and is told there.
+fn cost(measurements: &[SiteMeasurement]) -> String {
+    let probes = |row: &SiteMeasurement| match row.shared_from.is_empty() {
+        true => u64::from(row.count) + u64::from(row.lost),
+        false => 0,
+    };
+    let all: u64 = measurements.iter().map(probes).sum();
+    let mut text = format!("{all} probes of this site");
+    let confirming = measurements.iter().filter(|row| row.confirming);
+    let agents = confirming.clone().count();
+    if agents > 0 {
+        let spent: u64 = confirming.map(probes).sum();
+        text.push_str(&format!(", {spent} of them by {agents} confirming agents"));
+    }
+    let shared = measurements.iter().filter(|row| !row.shared_from.is_empty()).count();
+    if shared > 0 {
+        text.push_str(&format!("; {shared} of {} measurements are another site's", measurements.len()));
+    }
+    let requests: u64 = measurements.iter().map(|row| row.requests).sum();
+    text.push_str(&format!("; {requests} requests so far, warm-ups and former measurements included"));
+    text
+}
+
+/// The open order that a site waits for, for a person.
+fn order_line(SiteOrder { prober, address, site }: &SiteOrder) -> String {
+    match (address.as_str(), site.as_str()) {
+        ("", _) => format!("{prober}, which finds out its address"),
+        (address, "") => format!("{prober}, which has the turn at {address}"),
+        (address, site) => format!("its turn at {address}, where {prober} measures {site}"),
+    }
+}
+
+/// Where a prober sees a site, beside what its measurement says, for a person.
+fn sighting_line(SiteSighting { prober, address, postponed, requests }: &SiteSighting) -> String {
+    let mut text = format!("{prober} sees it at {address}");
+    if *postponed > 0 {
+        text.push_str(&format!("; {postponed} orders in a row postponed"));
+    }
+    if *requests > 0 {
+        text.push_str(&format!("; {requests} more requests, not counted above"));
+    }
+    text
+}
+
+/// A task in a line.
+fn task_line(task: &SiteTask, view: &View) -> String {
+    let mut parts = vec![format!("batch {} round {}: {}", task.batch, task.round, task.state)];
+    if !task.outcome.is_empty() {
+        parts.push(format!("{}{}", task.outcome, output::fetched(task.pages.into(), task.bytes)));
+    }
+    if task.refetched > 0 {
+        parts.push(format!("{} fetched once more after it changed hands", counted(task.refetched.into(), "page")));
+    }
+    if task.trapped > 0 {
+        parts.push(format!("{} left out as traps", counted(task.trapped.into(), "link")));
+    }
+    if let Some(progress) = &task.progress {
+        parts.push(progress_line(progress, view));
+    }
+    if task.recrawl_at.is_some() {
+        parts.push(format!("crawled again {}", view.when(task.recrawl_at)));
+    }
+    if !task.agent.is_empty() {
+        parts.push(format!("agent {} by {}", task.agent, task.strategy));
+    }
+    if !task.note.is_empty() {
+        parts.push(task.note.clone());
+    }
+    if !task.reason.is_empty() {
+        parts.push(task.reason.clone());
+    }
+    parts.join("; ")
+}
+
+/// How far a crawl is, for people.
+fn progress_line(progress: &CrawlProgress, view: &View) -> String {
+    let told = view.when(progress.saved_at);
+    let bytes = output::bytes_cell(progress.state_bytes);
+    let mut text = format!(
+        "{} so far; another agent would go on from {bytes} told {told}",
+        counted(progress.pages.into(), "page")
+    );
+    if let Some(interval) = json::milliseconds(progress.interval) {
+        text.push_str(&format!("; a request every {interval:.0} ms at most"));
+    }
+    if progress.recent_requests > 0 {
+        text.push_str(&format!(
+            "; {} of {} requests failed in the last minute",
+            progress.recent_errors, progress.recent_requests
+        ));
+    }
+    if progress.turned_away > 0 {
+        let times =
+            if progress.turned_away == 1 { "once".to_owned() } else { format!("{} times", progress.turned_away) };
+        text.push_str(&format!("; turned away {times}"));
+    }
+    if progress.paused_until.is_some() {
+        text.push_str(&format!("; goes on {}", view.when(progress.paused_until)));
+    }
+    if progress.failed_in_a_row > 0 {
+        text.push_str(&format!("; {} failed in a row, 50 end the crawl", progress.failed_in_a_row));
+    }
+    if !progress.last_error.is_empty() {
+        text.push_str(&format!("; the last error: {}", progress.last_error));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_site_says_what_it_waits_for() {
+        let order = |address: &str, site: &str| {
+            order_line(&SiteOrder { prober: "a1".to_owned(), address: address.to_owned(), site: site.to_owned() })
+        };
+        assert_eq!(order("", ""), "a1, which finds out its address");
+        assert_eq!(order("192.0.2.1", ""), "a1, which has the turn at 192.0.2.1");
+        assert_eq!(order("192.0.2.1", "b.cn"), "its turn at 192.0.2.1, where a1 measures b.cn");
+    }
+
+    #[test]
+    fn a_sighting_says_what_no_measurement_says() {
+        let sighting = |postponed, requests| {
+            let (prober, address) = ("a1".to_owned(), "192.0.2.1".to_owned());
+            sighting_line(&SiteSighting { prober, address, postponed, requests })
+        };
+        assert_eq!(sighting(0, 0), "a1 sees it at 192.0.2.1");
+        assert_eq!(
+            sighting(2, 3),
+            "a1 sees it at 192.0.2.1; 2 orders in a row postponed; 3 more requests, not counted above"
+        );
+    }
+}

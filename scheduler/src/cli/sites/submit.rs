@@ -1,0 +1,241 @@
+//! `landfall sites submit`: reads a list, refuses rubbish by line, and submits the rest once.
+//!
+//! A submission whose answer was lost is unknown, not failed: it is repeated under the same idempotency key, and the
+//! scheduler, or another of the same database, gives the first answer again.
+
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::Context;
+use landfall_proto::v1::submit_request::Part;
+use landfall_proto::v1::{ListedPosition, SubmitChunk, SubmitHeader, SubmitRequest, SubmitResponse};
+use tonic::{Code, Status};
+
+use super::SubmitArgs;
+use crate::app::exit::{self, print, usage};
+use crate::app::secret::Secret;
+use crate::cli::ConnectionArgs;
+use crate::cli::batches::watch;
+use crate::cli::client::Client;
+use crate::cli::output::number;
+use crate::model::site_list::{self, SiteList};
+
+/// Sites in one message: far below the wire's limit on a message, whatever their names.
+const CHUNK: usize = 5_000;
+/// How often a submission whose answer was lost is tried in all.
+const ATTEMPTS: u32 = 3;
+/// The pause before the second try; it doubles.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Submits a list, and follows the batch where that was asked.
+pub(in crate::cli) async fn submit(args: SubmitArgs, connection: &ConnectionArgs) -> anyhow::Result<()> {
+    let (batch, watch) = (args.batch.clone(), args.watch);
+    let sent = Arc::new(AtomicBool::new(false));
+    let client = exit::unless_interrupted(submit_list(args, connection, &sent), || interrupted(&batch, &sent)).await?;
+    if watch { watch::watch(&client, &batch).await } else { Ok(()) }
+}
+
+/// What Ctrl-C leaves behind: a list is submitted whole or not at all.
+fn interrupted(batch: &str, sent: &AtomicBool) -> String {
+    match sent.load(Ordering::Relaxed) {
+        false => "nothing was submitted".to_owned(),
+        true => format!(
+            "the list was sent, and no answer came yet: `landfall batches show {batch}` says whether it was submitted, and to submit \
+             it again does no harm"
+        ),
+    }
+}
+
+async fn submit_list(args: SubmitArgs, connection: &ConnectionArgs, sent: &Arc<AtomicBool>) -> anyhow::Result<Client> {
+    let (policy, constraints) = args.policy.asked(args.constraints)?;
+    let path = args.list.clone();
+    // Standard input may keep its reader waiting for ever, and Ctrl-C is listened for meanwhile.
+    let list = tokio::task::spawn_blocking(move || read(&path)).await.context("read the list")??;
+    report_rejected(&args.list, &list);
+    if !list.rejected.is_empty() && !args.skip_invalid {
+        let (count, s) = counted(list.rejected.len() + list.unsaid);
+        return Err(usage(format!(
+            "{}: {count} line{s} name{} no site, nothing was submitted: mend the list, or give --skip-invalid",
+            shown(&args.list),
+            if s.is_empty() { "s" } else { "" }
+        )));
+    }
+    if list.sites.is_empty() {
+        return Err(usage(format!("{}: no sites in this list, nothing was submitted", shown(&args.list))));
+    }
+    let mut client = Client::connect(connection).await?;
+    let header = SubmitHeader {
+        batch: args.batch.clone(),
+        strategy: args.strategy.map(|strategy| strategy.name().to_owned()).unwrap_or_default(),
+        idempotency_key: Secret::generate().context("make an idempotency key")?.reveal().to_owned(),
+        policy: Some(policy.into()),
+        constraints: Some(constraints.into()),
+        dry_run: args.dry_run,
+    };
+    let answer = send(&mut client, &messages(header, &list), sent).await?;
+    for warning in &answer.warnings {
+        eprintln!("warning: {warning}: these sites wait until one has, or fail, as the batch's constraints say");
+    }
+    print(&summary(&args.batch, &answer, &list))?;
+    if args.dry_run {
+        print("this was a dry run: nothing is changed\n")?;
+    }
+    Ok(client)
+}
+
+fn read(path: &Path) -> anyhow::Result<SiteList> {
+    Ok(site_list::parse(&read_bytes(path)?))
+}
+
+/// The whole of a file; of standard input for `-`.
+pub(in crate::cli) fn read_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
+    if !is_stdin(path) {
+        return std::fs::read(path).with_context(|| format!("read {}", path.display()));
+    }
+    let mut bytes = Vec::new();
+    std::io::stdin().read_to_end(&mut bytes).context("read standard input")?;
+    Ok(bytes)
+}
+
+fn report_rejected(path: &Path, list: &SiteList) {
+    for rejected in &list.rejected {
+        let text = if rejected.text.is_empty() { String::new() } else { format!(": '{}'", rejected.text) };
+        eprintln!("{}:{}: {}{text}", shown(path), rejected.line, rejected.reason);
+    }
+    if list.unsaid > 0 {
+        eprintln!("{}: and {} more such lines", shown(path), list.unsaid);
+    }
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// What a file is called in a complaint.
+pub(in crate::cli) fn shown(path: &Path) -> String {
+    if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
+}
+
+fn messages(header: SubmitHeader, list: &SiteList) -> Vec<SubmitRequest> {
+    let mut messages = vec![SubmitRequest { part: Some(Part::Header(header)) }];
+    messages.extend(list.sites.chunks(CHUNK).map(|sites| {
+        let listed = |(index, site)| {
+            let position = list.positions.get(site)?;
+            Some(ListedPosition { index, latitude: position.latitude(), longitude: position.longitude() })
+        };
+        let positions = (0..).zip(sites).filter_map(listed).collect();
+        let sites = sites.iter().map(|site| site.as_str().to_owned()).collect();
+        SubmitRequest { part: Some(Part::Chunk(SubmitChunk { sites, positions })) }
+    }));
+    messages
+}
+
+async fn send(
+    client: &mut Client,
+    messages: &[SubmitRequest],
+    sent: &Arc<AtomicBool>,
+) -> anyhow::Result<SubmitResponse> {
+    let mut pause = FIRST_PAUSE;
+    let mut attempt = 1;
+    loop {
+        let sent = Arc::clone(sent);
+        let last = std::iter::from_fn(move || {
+            sent.store(true, Ordering::Relaxed);
+            None
+        });
+        let repeated: Vec<SubmitRequest> = messages.to_vec();
+        let parts = repeated.into_iter().chain(last);
+        let status = match client.sites().submit(tokio_stream::iter(parts)).await {
+            Ok(answer) => return Ok(answer.into_inner()),
+            Err(status) => status,
+        };
+        if attempt == ATTEMPTS || !may_have_been_lost(&status) {
+            return Err(client.refusal(&status));
+        }
+        tracing::debug!(attempt, code = ?status.code(), "the answer was lost, the submission is repeated");
+        tokio::time::sleep(pause).await;
+        client.move_on().await;
+        pause *= 2;
+        attempt += 1;
+    }
+}
+
+fn may_have_been_lost(status: &Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::Unknown | Code::DeadlineExceeded | Code::Cancelled)
+}
+
+fn summary(batch: &str, answer: &SubmitResponse, list: &SiteList) -> String {
+    let SubmitResponse { added, already_present, batch_total, .. } = answer;
+    let mut text = if *added == 0 {
+        let sites = if *already_present == 1 {
+            "this site".to_owned()
+        } else {
+            format!("all {} sites", number(*already_present))
+        };
+        format!("batch {batch} already has {sites}: nothing changed")
+    } else {
+        let present = if *already_present == 0 {
+            String::new()
+        } else {
+            format!(", {} already present", number(*already_present))
+        };
+        format!("batch {batch}: {} added{present}, {} in all", number(*added), number(*batch_total))
+    };
+    // Repeats are collapsed on this side already; the scheduler counts those that are one site under two spellings.
+    let duplicates = u64::try_from(list.duplicates).unwrap_or(u64::MAX).saturating_add(answer.duplicates);
+    if duplicates > 0 {
+        let s = if duplicates == 1 { "" } else { "s" };
+        text.push_str(&format!("; {duplicates} duplicate{s} collapsed"));
+    }
+    if !list.rejected.is_empty() {
+        let (count, s) = counted(list.rejected.len() + list.unsaid);
+        text.push_str(&format!("; {count} line{s} skipped that name{} no site", if s.is_empty() { "s" } else { "" }));
+    }
+    text.push('\n');
+    text
+}
+
+fn counted(count: usize) -> (usize, &'static str) {
+    (count, if count == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_submission_that_changes_nothing_says_so() {
+        let answer =
+            SubmitResponse { added: 0, already_present: 203, duplicates: 0, batch_total: 203, warnings: Vec::new() };
+        let list = site_list::parse(b"a.cn\n");
+        assert_eq!(summary("autumn", &answer, &list), "batch autumn already has all 203 sites: nothing changed\n");
+    }
+
+    #[test]
+    fn what_was_collapsed_and_skipped_is_said() {
+        let answer =
+            SubmitResponse { added: 2, already_present: 1, duplicates: 0, batch_total: 3, warnings: Vec::new() };
+        let list = site_list::parse(b"a.cn\nA.cn.\n???\n");
+        assert_eq!(
+            summary("b", &answer, &list),
+            "batch b: 2 added, 1 already present, 3 in all; 1 duplicate collapsed; 1 line skipped that names no site\n"
+        );
+    }
+
+    #[test]
+    fn long_lists_go_in_chunks_after_one_header() {
+        let mut text: String = (0..CHUNK + 1).map(|n| format!("s{n}.example.org\n")).collect();
+        text.insert_str(0, "far.example.org,-45.5,170\n");
+        let sent = messages(SubmitHeader::default(), &site_list::parse(text.as_bytes()));
+        assert_eq!(sent.len(), 3);
+        assert!(matches!(sent[0].part, Some(Part::Header(_))));
+        assert!(
+            matches!(&sent[2].part, Some(Part::Chunk(chunk)) if chunk.sites.len() == 2 && chunk.positions.is_empty())
+        );
+        let far = ListedPosition { index: 0, latitude: -45.5, longitude: 170.0 };
+        assert!(matches!(&sent[1].part, Some(Part::Chunk(chunk)) if chunk.positions == [far]));
+    }
+}

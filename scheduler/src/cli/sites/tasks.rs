@@ -1,0 +1,133 @@
+//! Which tasks of a batch are asked for, how they come, and `landfall sites list`.
+
+use clap::Args;
+use landfall_proto::json::{self, Word as _};
+use landfall_proto::v1::{self, AssignmentsRequest};
+use prost_types::Timestamp;
+use serde::Serialize;
+
+use crate::app::exit::print;
+use crate::cli::client::Client;
+use crate::cli::output::{self, Column, Format, FormatArgs, Printed, Printer, Row};
+use crate::cli::{ConnectionArgs, one_of};
+use crate::model::{ReasonKind, TaskState};
+
+/// Rows that are printed at once; by the first so many a table is laid out.
+const PAGE: usize = 500;
+/// Rows of a table, unless told otherwise.
+const TABLE: u64 = 100;
+
+/// What narrows a list of tasks.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct TasksArgs {
+    /// The batch
+    #[arg(long, value_name = "NAME")]
+    batch: String,
+    /// Only sites in this state; may be said again
+    #[arg(long, value_name = "STATE", value_parser = one_of(TaskState::ALL.iter().copied(), TaskState::name))]
+    state: Vec<TaskState>,
+    /// Only sites that failed or were cancelled for this reason; may be said again
+    #[arg(long, value_name = "KIND", value_parser = one_of(ReasonKind::ALL.iter().copied(), ReasonKind::name))]
+    reason: Vec<ReasonKind>,
+    /// Only sites for which this agent was chosen last
+    #[arg(long, value_name = "NAME")]
+    agent: Option<String>,
+}
+
+impl TasksArgs {
+    /// Prints what is asked for as it comes.
+    pub(in crate::cli) async fn print<R: Printed>(
+        self,
+        row: fn(v1::AssignmentRow) -> R,
+        limit: u64,
+        FormatArgs { format, wide }: FormatArgs<R>,
+        connection: &ConnectionArgs,
+    ) -> anyhow::Result<()> {
+        let request = AssignmentsRequest {
+            batch: self.batch,
+            states: self.state.into_iter().map(|state| v1::TaskState::from(state).into()).collect(),
+            reasons: self.reason.into_iter().map(|kind| v1::ReasonKind::from(kind).into()).collect(),
+            agent: self.agent.unwrap_or_default(),
+            limit,
+        };
+        let client = Client::connect(connection).await?;
+        let mut stream = client.answer(client.reports().assignments(request).await)?;
+        let view = wide.view();
+        let mut printer = Printer::new(format, &view);
+        let (mut rows, mut more) = (Vec::new(), 0);
+        while let Some(message) = stream.message().await.map_err(|status| client.refusal(&status))? {
+            more = message.more;
+            rows.push(row(message));
+            if rows.len() == PAGE {
+                print(&printer.page(&rows)?)?;
+                rows.clear();
+            }
+        }
+        if !rows.is_empty() {
+            print(&printer.page(&rows)?)?;
+        }
+        match format {
+            Format::Table if printer.is_empty() => print("no site of the batch is like that\n"),
+            Format::Table => print(&output::more(more)),
+            Format::Json | Format::Csv => print(&printer.end()?),
+        }
+    }
+}
+
+/// The flags of `sites list`.
+#[derive(Debug, Args)]
+pub(in crate::cli) struct ListArgs {
+    #[command(flatten)]
+    tasks: TasksArgs,
+    /// Sites at most; 0: all [default: 100 in a table, otherwise all]
+    #[arg(long, value_name = "N")]
+    limit: Option<u64>,
+    #[command(flatten)]
+    format: FormatArgs<SiteRow>,
+}
+
+impl ListArgs {
+    pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
+        let limit = self.limit.unwrap_or(if self.format.format == Format::Table { TABLE } else { 0 });
+        self.tasks.print(SiteRow, limit, self.format, connection).await
+    }
+}
+
+/// A site of a batch, as listed.
+#[derive(Debug, Default, Serialize)]
+#[serde(transparent)]
+pub(in crate::cli) struct SiteRow(#[serde(with = "SiteFields")] pub(in crate::cli) v1::AssignmentRow);
+
+/// What is printed of it.
+#[derive(Serialize)]
+#[serde(remote = "v1::AssignmentRow")]
+struct SiteFields {
+    site: String,
+    origin: String,
+    state: String,
+    #[serde(serialize_with = "json::time")]
+    state_since: Option<Timestamp>,
+    agent: String,
+    pages: u32,
+    bytes: u64,
+    #[serde(serialize_with = "json::kind::<v1::ReasonKind, _>")]
+    reason_kind: i32,
+    reason: String,
+    #[serde(rename = "wait_cause", serialize_with = "json::wait")]
+    wait: Option<v1::Wait>,
+    round: u32,
+}
+
+impl Row for SiteRow {
+    const COLUMNS: &'static [Column<Self>] = &[
+        ("site", |row, _| row.0.site.clone()),
+        ("state", |row, _| row.0.state.clone()),
+        ("since", |row, view| view.when(row.0.state_since)),
+        ("agent", |row, _| output::text_cell(&row.0.agent)),
+        (">pages", |row, _| output::count_cell(row.0.pages)),
+        ("~why", |row, _| output::text_cell(&row.0.reason)),
+        ("+kind", |row, _| output::text_cell(row.0.reason_kind().word())),
+        ("+>size", |row, _| output::size_cell(row.0.bytes)),
+        ("+>round", |row, _| row.0.round.to_string()),
+    ];
+}

@@ -1,0 +1,119 @@
+//! Landmarks that predict best: k-medoids, improved by swaps under which agents held out as sites are predicted better.
+//!
+//! An agent that is no landmark is known to the map as a site would be, and then its distances to the others are compared
+//! with what was measured. That error alone would choose landmarks far from everybody: the agent nearest to a site is
+//! often a landmark, and then measured, so how near landmarks lie is weighed in, and so is what k-medoids weighs beside.
+
+use crate::model::AgentId;
+use crate::model::stats::mean;
+
+use super::{Ballot, Cost, ElectError, Elected, Nominee};
+use crate::gnp::fit::Measured;
+use crate::gnp::refined::{HeldOut, MOST_AGENTS, Prepared};
+use crate::gnp::{Mesh, elect};
+
+/// Swap passes at most: the second finds what the first made possible, a third little.
+const MOST_PASSES: usize = 2;
+/// What the cost of k-medoids, in parts of the mean distance to the nearest other agent, weighs beside the error.
+const NEARNESS: f64 = 0.06;
+
+/// Elects as [`elect`] does, then improves the choice. The landmarks come by identifier: none matters more than another.
+pub fn elect_held_out(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Result<Vec<Elected>, ElectError> {
+    let elected = elect(mesh, nominees, count, seed)?;
+    let landmarks: Vec<AgentId> = elected.iter().map(|elected| elected.agent).collect();
+    if nominees.len() > MOST_AGENTS {
+        return Ok(elected);
+    }
+    // Without a mesh that joins the landmarks nobody can be held out, and k-medoids has said what can be said.
+    let Ok(measured) = Measured::joined(mesh, &landmarks) else { return Ok(elected) };
+    let Some(prepared) = Prepared::new(&measured, landmarks.len(), seed) else { return Ok(elected) };
+    let Some(held_out) = prepared.held_out() else { return Ok(elected) };
+    let ballot = Ballot::new(mesh, nominees, seed);
+    let mut contest = Contest::new(&ballot, held_out, &measured);
+    let mut chosen: Vec<usize> = ballot.places(&landmarks);
+    ballot.swap(&mut chosen, MOST_PASSES, &mut contest);
+    Ok(chosen.iter().map(|&place| ballot.elected(place, &chosen)).collect())
+}
+
+struct Contest<'a> {
+    ballot: &'a Ballot<'a>,
+    held_out: HeldOut<'a>,
+    /// Per nominee, its index in the measured mesh.
+    measured: Vec<Option<usize>>,
+    /// Mean distance to the nearest other agent, milliseconds.
+    nearest: f64,
+}
+
+impl<'a> Contest<'a> {
+    fn new(ballot: &'a Ballot<'a>, held_out: HeldOut<'a>, measured: &Measured) -> Self {
+        let place = |agent: AgentId| measured.agents.iter().position(|other| *other == agent);
+        let nearest: Vec<f64> = measured
+            .rows
+            .iter()
+            .map(|row| row.iter().map(|&(_, distance)| distance).fold(f64::INFINITY, f64::min))
+            .filter(|distance| distance.is_finite())
+            .collect();
+        Self {
+            measured: (0..ballot.size()).map(|i| place(ballot.agent(i))).collect(),
+            ballot,
+            held_out,
+            nearest: mean(&nearest).unwrap_or(0.0).max(f64::MIN_POSITIVE),
+        }
+    }
+}
+
+impl Cost for Contest<'_> {
+    fn of(&mut self, chosen: &[usize]) -> f64 {
+        // One that the mesh does not join to the others cannot be held out, nor help to locate whoever is.
+        let landmarks: Option<Vec<usize>> = chosen.iter().map(|&i| self.measured[i]).collect();
+        let Some(landmarks) = landmarks else { return f64::INFINITY };
+        let error = self.held_out.error(&landmarks).unwrap_or(f64::INFINITY);
+        error + NEARNESS * self.ballot.cost(chosen) / self.nearest
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::gnp::fixture::{agent, nominees, rtt};
+
+    /// Three groups of four agents, the groups 60 ms apart, everyone measured by everyone.
+    fn groups() -> (Mesh, Vec<Nominee>) {
+        let mut mesh = Mesh::new();
+        for a in 0..12_i64 {
+            for b in 0..12_i64 {
+                let apart = f64::from(u32::try_from((a / 4).abs_diff(b / 4)).unwrap()) * 60.0;
+                let odd = f64::from(u32::try_from((a * 7 + b * 7) % 5).unwrap());
+                mesh.insert(agent(a + 1), agent(b + 1), rtt(3.0 + apart + odd));
+            }
+        }
+        (mesh, nominees(&[("", ""); 12]))
+    }
+
+    fn agents(elected: &[Elected]) -> BTreeSet<i64> {
+        elected.iter().map(|elected| elected.agent.get()).collect()
+    }
+
+    #[test]
+    fn every_group_keeps_a_landmark_and_the_order_of_the_nominees_changes_nothing() {
+        let (mesh, mut nominees) = groups();
+        let elected = elect_held_out(&mesh, &nominees, 5, 3).unwrap();
+        assert_eq!(elected.len(), 5);
+        assert_eq!(agents(&elected).len(), 5);
+        let of: BTreeSet<i64> = agents(&elected).iter().map(|agent| (agent - 1) / 4).collect();
+        assert_eq!(of, BTreeSet::from([0, 1, 2]));
+        nominees.reverse();
+        assert_eq!(elected, elect_held_out(&mesh, &nominees, 5, 3).unwrap());
+    }
+
+    #[test]
+    fn where_nobody_can_be_held_out_k_medoids_decides_and_its_refusals_stand() {
+        let (mesh, nominees) = groups();
+        assert_eq!(elect_held_out(&mesh, &nominees, 13, 3), Err(ElectError::TooFewAgents { asked: 13, there: 12 }));
+        assert_eq!(elect_held_out(&mesh, &nominees, 12, 3).unwrap().len(), 12);
+        let lone = &nominees[..1];
+        assert_eq!(elect_held_out(&Mesh::new(), lone, 1, 3), elect(&Mesh::new(), lone, 1, 3));
+    }
+}

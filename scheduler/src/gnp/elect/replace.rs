@@ -1,0 +1,58 @@
+//! Elects one landmark in place of a lost one, the others staying: by the election's own cost, so that a fleet that loses
+//! one landmark after another drifts no farther from a fresh election than it must.
+
+use crate::model::AgentId;
+
+use super::{Ballot, Elected};
+use crate::gnp::{Mesh, Nominee};
+
+/// Elects the candidate that goes best with the landmarks that are kept; `None` when no candidate may be one. `fleet`
+/// holds the kept landmarks and the candidates; the kept ones need not be reachable now.
+pub fn replace_landmark(
+    mesh: &Mesh,
+    fleet: &[Nominee],
+    kept: &[AgentId],
+    candidates: &[AgentId],
+    seed: u64,
+) -> Option<Elected> {
+    let ballot = Ballot::new(mesh, fleet, seed);
+    let mut chosen = ballot.places(kept);
+    let open = ballot.eligible().filter(|&place| {
+        let agent = ballot.agent(place);
+        candidates.contains(&agent) && !kept.contains(&agent) && mesh.reached_by(agent) > 0
+    });
+    let costed = open.map(|place| (ballot.cost(&[chosen.as_slice(), &[place]].concat()), place));
+    let (_, best) = costed.min_by(|a, b| a.0.total_cmp(&b.0))?;
+    chosen.push(best);
+    Some(ballot.elected(best, &chosen))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gnp::fixture::{agent, line, nominees};
+
+    /// Two groups of three on a line, everyone measured by everyone.
+    fn fleet() -> (Mesh, Vec<Nominee>) {
+        (line(&[0.0, 2.0, 4.0, 60.0, 62.0, 64.0], 0.0), nominees(&[("", ""); 6]))
+    }
+
+    #[test]
+    fn the_replacement_covers_what_the_lost_one_did_and_the_others_stay() {
+        let (mesh, fleet) = fleet();
+        // Agent 5 is lost; agent 2 stays.
+        let candidates: Vec<AgentId> = [1, 3, 4, 6].map(agent).to_vec();
+        let elected = replace_landmark(&mesh, &fleet, &[agent(2)], &candidates, 1).unwrap();
+        assert!([agent(4), agent(6)].contains(&elected.agent), "{elected:?}");
+        assert!(elected.reason.contains("central to"), "{elected:?}");
+        assert_eq!(replace_landmark(&mesh, &fleet, &[agent(2)], &candidates, 1).unwrap(), elected);
+    }
+
+    #[test]
+    fn an_agent_that_nobody_reached_or_that_is_one_already_replaces_nobody() {
+        let (mesh, mut fleet) = fleet();
+        fleet.push(Nominee { agent: agent(9), city: "Harbin".to_owned(), carrier: "CERNET".to_owned() });
+        assert_eq!(replace_landmark(&mesh, &fleet, &[agent(2)], &[agent(9), agent(2)], 1), None);
+        assert_eq!(replace_landmark(&mesh, &fleet, &[agent(2)], &[], 1), None);
+    }
+}

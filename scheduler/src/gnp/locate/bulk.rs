@@ -1,0 +1,100 @@
+//! Places one host by Levenberg and Marquardt's method: the bulk path.
+//!
+//! Levenberg, "A method for the solution of certain non-linear problems in least squares", 1944; Marquardt, "An algorithm
+//! for least-squares estimation of nonlinear parameters", 1963. Each step solves the model of [`Host::model`] with its
+//! diagonal raised by a damping that falls while steps succeed and rises when one fails. Heights are bounded by
+//! zero: one that a step would take below stays there, and one that lies there and wants to go below is left out.
+
+use super::host::{Host, Model, Point};
+
+/// Steps at most, successful or not.
+const MOST_STEPS: usize = 40;
+/// A step that lowers the cost by less than this part of it is the last.
+const CONVERGED: f64 = 1e-3;
+/// The first damping, as a part of the diagonal.
+const DAMPING: f64 = 1e-3;
+/// What a successful step multiplies the damping by, and what a failed one does.
+const LOOSEN: f64 = 0.2;
+const TIGHTEN: f64 = 4.0;
+/// A damping beyond which no step can be expected to succeed.
+const MOST_DAMPING: f64 = 1e6;
+
+/// The bottom that is reached from `start`, and its cost; never above the start's.
+pub(in crate::gnp) fn descend<const N: usize>(host: &Host<'_, N>, start: &Point<N>) -> (Point<N>, f64) {
+    let mut point = *start;
+    let mut view = host.view();
+    let mut cost = host.examine(&point, &mut view);
+    let mut model = Model::default();
+    host.model(&point, &view, &mut model);
+    let mut damping = DAMPING;
+    for _ in 0..MOST_STEPS {
+        let pinned = point[N - 1] <= 0.0 && model.gradient[N - 1] > 0.0;
+        let step = solve(&model, damping, pinned);
+        let mut next = point;
+        for (component, change) in next.iter_mut().zip(step) {
+            *component -= change;
+        }
+        next[N - 1] = next[N - 1].max(0.0);
+        let lower = host.examine(&next, &mut view);
+        if lower < cost {
+            let gain = cost - lower;
+            point = next;
+            cost = lower;
+            damping *= LOOSEN;
+            if gain < CONVERGED * lower {
+                break;
+            }
+            host.model(&point, &view, &mut model);
+        } else {
+            damping *= TIGHTEN;
+            if damping > MOST_DAMPING {
+                break;
+            }
+        }
+    }
+    (point, cost)
+}
+
+/// Solves `(C + damping diag(C)) step = gradient` by the root-free Cholesky decomposition `L D L'`.
+///
+/// A component without curvature, as those beyond the embedding's dimensions are, does not move.
+fn solve<const N: usize>(model: &Model<N>, damping: f64, pinned: bool) -> [f64; N] {
+    let mut lower = model.curvature;
+    let mut step = model.gradient;
+    if pinned {
+        for row in &mut lower {
+            row[N - 1] = 0.0;
+        }
+        lower[N - 1] = [0.0; N];
+        step[N - 1] = 0.0;
+    }
+    let mut inverse = [0.0; N];
+    for column in 0..N {
+        let mut pivot = lower[column][column] * (1.0 + damping);
+        for k in 0..column {
+            pivot -= lower[column][k] * lower[column][k] * inverse[k];
+        }
+        let usable = pivot > f64::MIN_POSITIVE;
+        inverse[column] = if usable { 1.0 / pivot } else { 0.0 };
+        for row in column + 1..N {
+            let mut entry = lower[row][column];
+            for k in 0..column {
+                entry -= lower[row][k] * lower[column][k] * inverse[k];
+            }
+            lower[row][column] = if usable { entry } else { 0.0 };
+        }
+    }
+    // `lower` holds L D below the diagonal.
+    for row in 0..N {
+        for k in 0..row {
+            step[row] -= lower[row][k] * inverse[k] * step[k];
+        }
+    }
+    for row in (0..N).rev() {
+        step[row] *= inverse[row];
+        for k in row + 1..N {
+            step[row] -= lower[k][row] * inverse[row] * step[k];
+        }
+    }
+    step
+}

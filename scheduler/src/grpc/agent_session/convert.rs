@@ -1,0 +1,427 @@
+//! Agent messages to domain values and back.
+//!
+//! Everything from an agent is checked here: numbers are brought into range, and what cannot be understood is an
+//! `InvalidArgument` that names the field.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use landfall_proto::v1;
+use tonic::Status;
+
+use crate::config::{ConfirmConfig, LeaseConfig, MeasureConfig};
+use crate::model::{AgentId, LeaseToken, OrderId, PolicyRequest, ReasonKind, Rtt, TaskId, naming};
+use crate::store::agents::enrolments::Redeemed;
+use crate::store::agents::refusals::Refusal;
+use crate::store::agents::sessions::{Opened, Registration, Terms};
+use crate::store::assignments::loads::Said;
+use crate::store::leases::Grant;
+use crate::store::leases::outcomes::{self, Answer, Blocker, Budget, Ending};
+use crate::store::leases::recalls::Order as Recall;
+use crate::store::measurements::failures::Failure;
+use crate::store::measurements::orders::{Order, OrderTarget};
+use crate::store::measurements::{Finding, Measured, Report};
+use crate::strategy::explain;
+
+use crate::grpc::operator::convert::{duration, moment, plain};
+
+mod crawls;
+
+pub(in crate::grpc) use crawls::{Released, address_answer, checkpoint, claim, release};
+
+/// Slots one agent may claim; the bound of the schema.
+const MAX_CAPACITY: u32 = 10_000;
+/// No prober's measurement is shared for longer.
+const OLDEST_SHARED: Duration = Duration::from_secs(24 * 3600);
+/// Characters of free text kept from an agent.
+const MAX_TEXT: usize = 500;
+
+/// A measurement report, understood.
+#[derive(Debug)]
+pub(in crate::grpc) struct MeasurementAnswer {
+    pub(in crate::grpc) order: OrderId,
+    pub(in crate::grpc) report: Report,
+}
+
+/// An agent's introduction. Without a URL of its own the beacon is where the session comes from.
+pub(in crate::grpc) fn registration(register: v1::Register, peer: Option<IpAddr>) -> Result<Registration, Status> {
+    if !(1..=MAX_CAPACITY).contains(&register.capacity) {
+        return Err(Status::invalid_argument(format!(
+            "capacity: {} is not within 1 to {MAX_CAPACITY}",
+            register.capacity
+        )));
+    }
+    let port = u16::try_from(register.beacon_port)
+        .map_err(|_| Status::invalid_argument(format!("beacon_port: {} is no port", register.beacon_port)))?;
+    let beacon_url = match (register.beacon_url.is_empty(), port, peer) {
+        (false, _, _) => Some(beacon_url(&register.beacon_url)?),
+        (true, 0, _) | (true, _, None) => None,
+        (true, port, Some(peer)) => Some(format!("http://{}/", SocketAddr::new(peer.to_canonical(), port))),
+    };
+    Ok(Registration {
+        city: clip(register.city),
+        carrier: clip(register.carrier),
+        country: clip(register.country),
+        capacity: register.capacity,
+        version: clip(register.version),
+        beacon_url,
+        address: peer,
+        yields: register.yields,
+        process: Some(register.process).filter(|process| *process != 0),
+        held: register.held.iter().map(|held| lease_key(held.task_id, held.token)).collect(),
+    })
+}
+
+fn beacon_url(text: &str) -> Result<String, Status> {
+    let url = url::Url::parse(text).map_err(|error| Status::invalid_argument(format!("beacon_url: {error}")))?;
+    if url.scheme() != "http" || url.host_str().is_none() {
+        return Err(Status::invalid_argument("beacon_url: must be an http URL with a host"));
+    }
+    Ok(url.into())
+}
+
+pub(in crate::grpc) fn lease_key(task: i64, token: i64) -> (TaskId, LeaseToken) {
+    (TaskId::new(task), LeaseToken::new(token))
+}
+
+/// What a heartbeat says of its agent's load; `None` from an agent that says nothing of it.
+pub(in crate::grpc) fn said(heartbeat: &v1::Heartbeat) -> Option<Said> {
+    let v1::Heartbeat { active_crawls: crawls, free_slots, outcomes_waiting, .. } = *heartbeat;
+    Some(Said { free_slots: free_slots?.min(MAX_CAPACITY), crawls: crawls.min(MAX_CAPACITY), outcomes_waiting })
+}
+
+/// What a session is granted by this configuration.
+pub(in crate::grpc) fn terms(lease: &LeaseConfig) -> Terms {
+    let LeaseConfig { life, grace, max_supersessions, max_crashes, .. } = *lease;
+    Terms { lifetime: life + grace, max_supersessions, max_crashes }
+}
+
+pub(in crate::grpc) fn welcome(
+    agent: AgentId,
+    opened: &Opened,
+    lease: &LeaseConfig,
+    contact_url: Option<String>,
+    others: Vec<String>,
+) -> v1::SessionResponse {
+    respond(v1::session_response::Message::Welcome(v1::Welcome {
+        agent_id: agent.get(),
+        incarnation: opened.incarnation.get(),
+        heartbeat_interval: Some(duration(lease.heartbeat_interval)),
+        lease_life: Some(duration(lease.life)),
+        kept: opened
+            .kept
+            .iter()
+            .map(|(task, token)| v1::HeldLease { task_id: task.get(), token: token.get() })
+            .collect(),
+        contact_url: contact_url.unwrap_or_default(),
+        other_scheduler_urls: others,
+    }))
+}
+
+pub(in crate::grpc) fn heartbeat_ack(sequence: u64) -> v1::SessionResponse {
+    respond(v1::session_response::Message::Heartbeat(v1::HeartbeatAck { sequence }))
+}
+
+pub(in crate::grpc) fn measure_order(
+    order: Order,
+    config: &MeasureConfig,
+    confirm: &ConfirmConfig,
+) -> v1::SessionResponse {
+    let common = v1::MeasureOrder {
+        order_id: order.id.get(),
+        timeout: Some(duration(config.sample_timeout)),
+        metric: v1::DistanceMetric::from(config.metric).into(),
+        ..v1::MeasureOrder::default()
+    };
+    let order = match order.target {
+        OrderTarget::Site { id, name, origin, turn, may_share } => v1::MeasureOrder {
+            target: Some(v1::measure_order::Target::Site(v1::SiteTarget {
+                site_id: id.get(),
+                name,
+                origin: origin.unwrap_or_default(),
+            })),
+            samples: if order.confirming { confirm.samples } else { config.site_samples },
+            interval: Some(duration(config.site_interval)),
+            least_samples: Some(config.site_least_samples),
+            share_max_age: (may_share && !config.share_max_age.is_zero()).then(|| duration(config.share_max_age)),
+            resolve_only: turn.is_none(),
+            address: turn.map(|address| address.to_string()).unwrap_or_default(),
+            ..common
+        },
+        OrderTarget::Beacon { agent, url } => v1::MeasureOrder {
+            target: Some(v1::measure_order::Target::Beacon(v1::BeaconTarget { agent_id: agent.get(), url })),
+            samples: config.mesh_samples,
+            interval: Some(duration(config.mesh_interval)),
+            ..common
+        },
+    };
+    respond(v1::session_response::Message::Measure(order))
+}
+
+pub(in crate::grpc) fn cancel_order(task: TaskId, token: LeaseToken) -> v1::SessionResponse {
+    respond(v1::session_response::Message::Cancel(v1::CancelOrder { task_id: task.get(), token: token.get() }))
+}
+
+pub(in crate::grpc) fn recall_order(recall: &Recall) -> v1::SessionResponse {
+    respond(v1::session_response::Message::Recall(v1::RecallOrder {
+        task_id: recall.task.get(),
+        token: recall.token.get(),
+        reason: explain::ends_sooner(&recall.to, recall.there, recall.here),
+    }))
+}
+
+/// The order of a grant; `checkpoint` is how far its crawl has come, empty when it has not begun, and `last_pages` how far its site's
+/// last crawl came.
+pub(in crate::grpc) fn crawl_order(grant: Grant, checkpoint: Vec<u8>, last_pages: Option<u32>) -> v1::SessionResponse {
+    respond(v1::session_response::Message::Crawl(v1::CrawlOrder {
+        task_id: grant.task.get(),
+        token: grant.token.get(),
+        site: Some(v1::SiteTarget {
+            site_id: grant.site.get(),
+            name: grant.name,
+            origin: grant.origin.unwrap_or_default(),
+        }),
+        // When to come again is nothing that an agent has to know.
+        policy: Some(PolicyRequest { recrawl_interval: None, ..grant.policy.into() }.into()),
+        checkpoint,
+        last_pages,
+    }))
+}
+
+pub(in crate::grpc) fn measurement(report: v1::MeasurementReport) -> Result<MeasurementAnswer, Status> {
+    use v1::measurement_report::Result as Reported;
+    let finding = match report.result {
+        None => return Err(Status::invalid_argument("result: missing")),
+        Some(Reported::Postponed(v1::Postponed {})) => Finding::Postponed,
+        Some(Reported::Failure(said)) => Finding::Measured { result: Err(failure(said)), agreed: None },
+        Some(Reported::Measurement(measurement)) => match (measured(&measurement), report.shared_from) {
+            // A round trip nobody can believe is a failed measurement, not a reason to end the session.
+            (Err(field), _) => {
+                let failure = Failure::from(format!("the prober's report: {field}").as_str());
+                Finding::Measured { result: Err(failure), agreed: None }
+            }
+            (Ok(measured), from) if from.is_empty() => {
+                Finding::Measured { result: Ok(measured), agreed: report.agreed }
+            }
+            (Ok(measured), from) => {
+                let age = plain(report.age).unwrap_or_default().min(OLDEST_SHARED);
+                Finding::Shared { measured, from: clip(from), age }
+            }
+        },
+    };
+    Ok(MeasurementAnswer {
+        order: OrderId::new(report.order_id),
+        report: Report {
+            finding,
+            origin: Some(clip(report.origin)).filter(|origin| !origin.is_empty()),
+            address: report.address.parse().ok(),
+            requests: report.requests,
+        },
+    })
+}
+
+/// What was measured, or which field cannot be believed.
+fn measured(measurement: &v1::Measurement) -> Result<Measured, String> {
+    let trip = |field: &str, value: Option<prost_types::Duration>| {
+        let Some(given) = value else { return Err(format!("{field}: missing")) };
+        rtt(value).ok_or_else(|| {
+            format!("{field}: {} s and {} ns is not above 0 and at most 10 minutes", given.seconds, given.nanos)
+        })
+    };
+    Ok(Measured {
+        rtt: trip("rtt", measurement.rtt)?,
+        min: trip("min", measurement.min)?,
+        median: trip("median", measurement.median)?,
+        spread: plain(measurement.spread).ok_or("spread: missing or negative")?,
+        answered: measurement.count,
+        lost: measurement.lost,
+    })
+}
+
+fn failure(failure: v1::MeasurementFailure) -> Failure {
+    Failure { cause: failure.reason().into(), said: clip(failure.message) }
+}
+
+pub(in crate::grpc) fn outcome(report: v1::OutcomeReport) -> Result<(outcomes::Report, Option<String>), Status> {
+    let (task, token) = lease_key(report.task_id, report.token);
+    let ending = ending(&report)?;
+    let started_at = report
+        .started_at
+        .and_then(moment)
+        .ok_or_else(|| Status::invalid_argument("started_at: missing or out of range"))?;
+    let duration = plain(report.duration).ok_or_else(|| Status::invalid_argument("duration: missing or negative"))?;
+    let report_rtt = rtt(report.rtt);
+    let origin = Some(clip(report.origin)).filter(|origin| !origin.is_empty());
+    let report = outcomes::Report {
+        task,
+        token,
+        ending,
+        pages: report.pages,
+        bytes: report.bytes,
+        errors: report.errors,
+        started_at,
+        duration,
+        rtt: report_rtt,
+        message: clip(report.message),
+        refetched: report.refetched,
+        trapped: report.trapped,
+    };
+    Ok((report, origin))
+}
+
+fn ending(report: &v1::OutcomeReport) -> Result<Ending, Status> {
+    match report.kind() {
+        v1::OutcomeKind::Complete => Ok(Ending::Complete),
+        v1::OutcomeKind::Blocked => Ok(Ending::Blocked(Blocker::try_from(report.blocked_by()).ok())),
+        v1::OutcomeKind::Unreachable => Ok(Ending::Unreachable(trouble(report.trouble()))),
+        v1::OutcomeKind::Truncated => Budget::try_from(report.budget())
+            .map(Ending::Truncated)
+            .map_err(|_| Status::invalid_argument("budget: missing in a truncated outcome")),
+        v1::OutcomeKind::Unspecified => Err(Status::invalid_argument("kind: missing or unknown")),
+    }
+}
+
+/// Why a site is unreachable, where its agent can tell.
+const fn trouble(trouble: v1::Trouble) -> Option<ReasonKind> {
+    match trouble {
+        v1::Trouble::Unspecified => None,
+        v1::Trouble::NameNotFound => Some(ReasonKind::NameNotFound),
+        v1::Trouble::ConnectionRefused => Some(ReasonKind::ConnectionRefused),
+        v1::Trouble::NoConnection => Some(ReasonKind::NoConnection),
+        v1::Trouble::TimedOut => Some(ReasonKind::TimedOut),
+        v1::Trouble::Tls => Some(ReasonKind::Tls),
+        v1::Trouble::Redirect => Some(ReasonKind::Redirect),
+        v1::Trouble::Status4xx => Some(ReasonKind::Status4xx),
+        v1::Trouble::Status5xx => Some(ReasonKind::Status5xx),
+        v1::Trouble::BrokenAnswer => Some(ReasonKind::BrokenAnswer),
+    }
+}
+
+pub(in crate::grpc) fn outcome_ack(task: TaskId, token: LeaseToken, said: Answer) -> v1::SessionResponse {
+    let answer = match said {
+        Answer::Accepted { .. } => v1::outcome_ack::Answer::Accepted,
+        // The first one stays, and the agent need not offer this one again.
+        Answer::Duplicate | Answer::Refused(Refusal::Contradiction) => v1::outcome_ack::Answer::Duplicate,
+        Answer::Refused(_) => v1::outcome_ack::Answer::Stale,
+    };
+    let reason = if let Answer::Refused(refusal) = said { refusal.to_string() } else { String::new() };
+    respond(v1::session_response::Message::Outcome(v1::OutcomeAck {
+        task_id: task.get(),
+        token: token.get(),
+        answer: answer.into(),
+        reason,
+    }))
+}
+
+pub(in crate::grpc) fn enrolled(redeemed: Redeemed) -> v1::EnrolResponse {
+    v1::EnrolResponse {
+        agent_id: redeemed.agent.get(),
+        credential: redeemed.credential,
+        name: redeemed.name,
+        city: redeemed.city,
+        carrier: redeemed.carrier,
+        country: redeemed.country,
+    }
+}
+
+fn respond(message: v1::session_response::Message) -> v1::SessionResponse {
+    v1::SessionResponse { message: Some(message) }
+}
+
+fn rtt(value: Option<prost_types::Duration>) -> Option<Rtt> {
+    plain(value).and_then(|duration| Rtt::try_new(duration).ok())
+}
+
+/// Text from an agent: printable, and not longer than is stored.
+pub(in crate::grpc) fn clip(mut text: String) -> String {
+    text.retain(naming::is_shown);
+    if let Some((end, _)) = text.char_indices().nth(MAX_TEXT) {
+        text.truncate(end);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn register() -> v1::Register {
+        v1::Register { name: "a".into(), capacity: 4, beacon_port: 7180, ..v1::Register::default() }
+    }
+
+    #[test]
+    fn the_beacon_is_where_the_session_comes_from_unless_said_otherwise() {
+        let peer = "192.0.2.7".parse().ok();
+        let formed = registration(register(), peer).expect("valid").beacon_url;
+        assert_eq!(formed.as_deref(), Some("http://192.0.2.7:7180/"));
+        let named = v1::Register { beacon_url: "http://b.example:1/".into(), ..register() };
+        assert_eq!(registration(named, peer).expect("valid").beacon_url.as_deref(), Some("http://b.example:1/"));
+        let none = v1::Register { beacon_port: 0, ..register() };
+        assert_eq!(registration(none, peer).expect("valid").beacon_url, None);
+    }
+
+    #[test]
+    fn nonsense_in_a_registration_is_named() {
+        for (broken, field) in [
+            (v1::Register { capacity: 0, ..register() }, "capacity"),
+            (v1::Register { beacon_port: 70_000, ..register() }, "beacon_port"),
+            (v1::Register { beacon_url: "ftp://x".into(), ..register() }, "beacon_url"),
+        ] {
+            let status = registration(broken, None).expect_err("refused");
+            assert!(status.message().starts_with(field), "{status}");
+        }
+    }
+
+    #[test]
+    fn an_unbelievable_round_trip_is_a_failure_that_names_the_field() {
+        let seconds = |seconds, nanos| Some(prost_types::Duration { seconds, nanos });
+        let honest = v1::Measurement {
+            rtt: seconds(0, 1_000),
+            min: seconds(0, 1_000),
+            median: seconds(0, 1_000),
+            spread: seconds(0, 0),
+            count: 5,
+            ..v1::Measurement::default()
+        };
+        let result = |reported: v1::Measurement| {
+            let result = Some(v1::measurement_report::Result::Measurement(reported));
+            let report = v1::MeasurementReport { order_id: 1, result, ..v1::MeasurementReport::default() };
+            match measurement(report).expect("understood").report.finding {
+                Finding::Measured { result, .. } => result,
+                other => panic!("neither measured nor failed: {other:?}"),
+            }
+        };
+        assert!(result(honest).is_ok());
+        for (broken, said) in [
+            (v1::Measurement { rtt: seconds(0, 0), ..honest }, "rtt: 0 s and 0 ns is not above 0"),
+            (v1::Measurement { rtt: seconds(-1, 0), ..honest }, "rtt: -1 s and 0 ns is not above 0"),
+            (v1::Measurement { rtt: seconds(601, 0), ..honest }, "rtt: 601 s and 0 ns is not above 0"),
+            (v1::Measurement { rtt: None, ..honest }, "rtt: missing"),
+            (v1::Measurement { min: seconds(0, -1), ..honest }, "min: 0 s and -1 ns is not above 0"),
+            (v1::Measurement { median: seconds(0, 0), ..honest }, "median: 0 s and 0 ns is not above 0"),
+            (v1::Measurement { spread: seconds(0, -5), ..honest }, "spread: missing or negative"),
+        ] {
+            let failure = result(broken).expect_err("refused");
+            assert!(failure.to_string().starts_with(&format!("the prober's report: {said}")), "{failure}");
+        }
+    }
+
+    #[test]
+    fn a_truncated_outcome_must_say_which_budget() {
+        let report = v1::OutcomeReport {
+            kind: v1::OutcomeKind::Truncated.into(),
+            started_at: Some(prost_types::Timestamp { seconds: 1, nanos: 0 }),
+            duration: Some(prost_types::Duration { seconds: 1, nanos: 0 }),
+            ..v1::OutcomeReport::default()
+        };
+        assert!(outcome(report.clone()).is_err());
+        let named = v1::OutcomeReport { budget: v1::Budget::Bytes.into(), ..report };
+        assert_eq!(outcome(named).expect("valid").0.ending, Ending::Truncated(Budget::Bytes));
+    }
+
+    #[test]
+    fn text_from_agents_is_bounded_and_printable() {
+        assert_eq!(clip("a\u{1b}[31mb\n".into()), "a[31mb");
+        assert_eq!(clip("é".repeat(2 * MAX_TEXT)).chars().count(), MAX_TEXT);
+    }
+}

@@ -1,0 +1,72 @@
+//! What agents say of crawls under way, and what they are answered.
+
+use std::time::Duration;
+
+use landfall_proto::v1;
+use tonic::Status;
+
+use super::{clip, lease_key, plain, respond};
+use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
+use crate::store::leases::checkpoints::{self, Checkpoint, Manners};
+use crate::store::sites::addresses::Claim;
+
+/// No agent leaves a site alone for longer at a time.
+const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// A lease handed back.
+#[derive(Debug)]
+pub(in crate::grpc) struct Released {
+    pub(in crate::grpc) task: TaskId,
+    pub(in crate::grpc) token: LeaseToken,
+    /// What its crawl crashed with, where it did.
+    pub(in crate::grpc) crash: Option<String>,
+    /// How long its site asked to be left alone; never of a crash.
+    pub(in crate::grpc) pause: Option<Duration>,
+}
+
+pub(in crate::grpc) fn release(release: v1::LeaseRelease) -> Released {
+    let (task, token) = lease_key(release.task_id, release.token);
+    let crash = Some(clip(release.crash)).filter(|crash| !crash.is_empty());
+    let pause = plain(release.not_before).filter(|_| crash.is_none()).map(|pause| pause.min(LONGEST_PAUSE));
+    Released { task, token, crash, pause }
+}
+
+pub(in crate::grpc) fn claim(asked: &v1::AddressClaim, agent: AgentId, session: SessionId) -> Result<Claim, Status> {
+    let (task, token) = lease_key(asked.task_id, asked.token);
+    let address = asked.address.parse().map_err(|_| {
+        Status::invalid_argument(format!("address: '{}' is no IP address", clip(asked.address.clone())))
+    })?;
+    Ok(Claim { agent, session, task, token, address })
+}
+
+/// The answer to a claim; `reason` says why it is refused.
+pub(in crate::grpc) fn address_answer(asked: v1::AddressClaim, reason: Option<String>) -> v1::SessionResponse {
+    let v1::AddressClaim { task_id, token, address } = asked;
+    respond(v1::session_response::Message::Address(v1::AddressAnswer {
+        task_id,
+        token,
+        address,
+        granted: reason.is_none(),
+        reason: reason.unwrap_or_default(),
+    }))
+}
+
+pub(in crate::grpc) fn checkpoint(checkpoint: v1::CrawlCheckpoint) -> Result<Checkpoint, Status> {
+    let v1::CrawlCheckpoint { task_id, token, pages, state, manners } = checkpoint;
+    if state.len() > checkpoints::MOST_BYTES {
+        let most = checkpoints::MOST_BYTES;
+        return Err(Status::invalid_argument(format!("state: {} bytes when at most {most} are kept", state.len())));
+    }
+    let (task, token) = lease_key(task_id, token);
+    let manners = manners.unwrap_or_default();
+    let manners = Manners {
+        interval: plain(manners.interval).map(|interval| interval.min(LONGEST_PAUSE)),
+        pause: plain(manners.pause).map(|pause| pause.min(LONGEST_PAUSE)),
+        turned_away: manners.turned_away,
+        failed_in_a_row: manners.failed_in_a_row,
+        recent_requests: manners.recent_requests,
+        recent_errors: manners.recent_errors,
+        last_error: clip(manners.last_error),
+    };
+    Ok(Checkpoint { task, token, pages, state, manners })
+}

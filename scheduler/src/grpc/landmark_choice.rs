@@ -1,0 +1,215 @@
+//! How an operator comes to landmarks: by naming them, or by an election over the measured mesh; and how an elected one
+//! that stays away is replaced.
+//!
+//! Invariant: the set and the dimensions asked of the embedding change together, in the caller's transaction, and never
+//! contradict each other. Nothing waits here: an election before the mesh is measured is refused.
+
+use std::collections::{BTreeMap, HashSet};
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::gnp::{self, ElectError, Explanation, Mesh, Nominee};
+use crate::model::AgentId;
+use crate::store::agents::{self, Agent};
+use crate::store::embeddings::landmarks::{self, ChosenBy, Unreached};
+use crate::store::measurements;
+use crate::store::measurements::reach::{self, Trouble};
+use crate::store::settings;
+
+/// One mesh gives one set of landmarks, whoever asks and however often.
+const ELECTION_SEED: u64 = 1;
+/// Fewer landmarks than this place nothing: two distances leave a mirror image.
+const FEWEST_ELECTED: u32 = 3;
+
+/// Why landmarks were not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChoiceError {
+    #[error("names: no agent is called {0}")]
+    UnknownAgent(String),
+    #[error("names: {0} is named twice")]
+    Repeated(String),
+    /// An embedding of n dimensions needs n + 1 landmarks.
+    #[error("dimensions: {dimensions} dimensions need at least {} landmarks, {landmarks} were asked for", u64::from(*.dimensions) + 1)]
+    TooManyDimensions { dimensions: u32, landmarks: usize },
+    #[error("count: an election needs at least {FEWEST_ELECTED} landmarks, {0} were asked for")]
+    TooFewAsked(u32),
+    /// More asked than could be measured from.
+    #[error("{asked} landmarks were asked for, {there} agents are connected and run a beacon")]
+    TooFewBeacons {
+        asked: u32,
+        /// Agents that are connected and run a beacon.
+        there: usize,
+    },
+    /// The election would judge by distances nobody has measured.
+    #[error("the mesh is not measured yet: {measured} of {pairs} pairs")]
+    MeshIncomplete {
+        /// Directed pairs measured, or tried in vain.
+        measured: u64,
+        /// Directed pairs to be measured.
+        pairs: u64,
+    },
+    #[error("{error}{}", trouble.as_ref().map(|trouble| format!(": {trouble}")).unwrap_or_default())]
+    Elect {
+        error: ElectError,
+        /// Why agents do not reach each other, where that is it.
+        trouble: Option<Box<Trouble>>,
+    },
+    #[error("the election was interrupted")]
+    Interrupted(#[from] tokio::task::JoinError),
+    #[error("store landmarks")]
+    Store(#[from] crate::store::Error),
+}
+
+/// Names the landmarks; no names: none any more.
+pub async fn set(conn: &mut PgConnection, names: &[String], dimensions: Option<u32>) -> Result<(), ChoiceError> {
+    let agents = agents::list(conn).await?;
+    let mut chosen: Vec<(AgentId, String)> = Vec::with_capacity(names.len());
+    let mut seen = HashSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(ChoiceError::Repeated(name.clone()));
+        }
+        let agent = agents.iter().find(|agent| agent.name == *name && agent.removed_at.is_none());
+        let agent = agent.ok_or_else(|| ChoiceError::UnknownAgent(name.clone()))?;
+        chosen.push((agent.id, "named by the operator".to_owned()));
+    }
+    check_dimensions(dimensions, chosen.len())?;
+    replace(conn, &chosen, dimensions, ChosenBy::Hand).await
+}
+
+/// Elects `count` landmarks among the connected agents that run a beacon. `peers` is the number of others each agent
+/// measures at most.
+pub async fn elect(
+    conn: &mut PgConnection,
+    count: u32,
+    dimensions: Option<u32>,
+    peers: u32,
+) -> Result<(), ChoiceError> {
+    if count < FEWEST_ELECTED {
+        return Err(ChoiceError::TooFewAsked(count));
+    }
+    let wanted = usize::try_from(count).unwrap_or(usize::MAX);
+    check_dimensions(dimensions, wanted)?;
+    let nominees: Vec<Nominee> = agents::list(conn)
+        .await?
+        .into_iter()
+        .filter(|agent| agent.connected && agent.beacon_url.is_some())
+        .map(nominee)
+        .collect();
+    if nominees.len() < wanted {
+        return Err(ChoiceError::TooFewBeacons { asked: count, there: nominees.len() });
+    }
+    let ids: Vec<AgentId> = nominees.iter().map(|nominee| nominee.agent).collect();
+    let coverage = measurements::coverage(conn, &ids, peers).await?;
+    if coverage.measured < coverage.pairs {
+        return Err(ChoiceError::MeshIncomplete { measured: coverage.measured, pairs: coverage.pairs });
+    }
+    let mesh = mesh(conn).await?;
+    // A second's work for thirty agents: too long for a thread that serves others.
+    let elected =
+        tokio::task::spawn_blocking(move || gnp::elect_held_out(&mesh, &nominees, wanted, ELECTION_SEED)).await?;
+    let elected = match elected {
+        Ok(elected) => elected,
+        Err(error @ ElectError::TooFewReached { .. }) => {
+            return Err(ChoiceError::Elect { error, trouble: reach::trouble(conn).await?.map(Box::new) });
+        }
+        Err(error) => return Err(ChoiceError::Elect { error, trouble: None }),
+    };
+    let chosen: Vec<(AgentId, String)> = elected.into_iter().map(|elected| (elected.agent, elected.reason)).collect();
+    replace(conn, &chosen, dimensions, ChosenBy::Election).await
+}
+
+/// What the landmarks in force are worth.
+#[derive(Debug, Clone)]
+pub struct Explained {
+    /// From the mesh of the connected agents.
+    pub explanation: Explanation,
+    pub names: BTreeMap<AgentId, String>,
+    /// Connected agents that could not be landmarks, since nobody reached them.
+    pub unreached: Vec<Unreached>,
+}
+
+/// Explains the landmarks in force.
+pub async fn explain(conn: &mut PgConnection) -> Result<Explained, ChoiceError> {
+    let landmarks: Vec<AgentId> = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
+    let agents = agents::list(conn).await?;
+    let names = agents.iter().map(|agent| (agent.id, agent.name.clone())).collect();
+    let fleet: Vec<Nominee> =
+        agents.into_iter().filter(|agent| agent.connected || landmarks.contains(&agent.id)).map(nominee).collect();
+    let explanation = gnp::explain_election(&mesh(conn).await?, &fleet, &landmarks);
+    Ok(Explained { explanation, names, unreached: landmarks::unreached(conn).await? })
+}
+
+/// A landmark that was elected in place of a lost one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replacement {
+    pub lost: String,
+    /// For how long.
+    pub away_for: Duration,
+    /// Who takes its place; `None` when nobody can.
+    pub elected: Option<String>,
+}
+
+/// Elects one agent in place of the elected landmark that has been away longest, if that is at least `after`; the other
+/// landmarks stay. `None` when none is lost. Of two schedulers at once one replaces; to the other none is lost any more.
+pub async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Replacement>, ChoiceError> {
+    // Almost always there is none; then nobody is kept waiting.
+    if landmarks::longest_lost(conn, after).await?.is_none() {
+        return Ok(None);
+    }
+    settings::lock(conn).await?;
+    let Some(lost) = landmarks::longest_lost(conn, after).await? else { return Ok(None) };
+    let agents = agents::list(conn).await?;
+    let standing: Vec<AgentId> = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
+    let kept: Vec<AgentId> = standing.iter().copied().filter(|landmark| *landmark != lost.agent).collect();
+    let can = |agent: &&Agent| agent.connected && agent.beacon_url.is_some() && !standing.contains(&agent.id);
+    let candidates: Vec<AgentId> = agents.iter().filter(can).map(|agent| agent.id).collect();
+    let fleet: Vec<Nominee> = agents
+        .iter()
+        .filter(|agent| kept.contains(&agent.id) || candidates.contains(&agent.id))
+        .cloned()
+        .map(nominee)
+        .collect();
+    let elected = gnp::replace_landmark(&mesh(conn).await?, &fleet, &kept, &candidates, ELECTION_SEED);
+    let name = |agent: AgentId| agents.iter().find(|known| known.id == agent).map(|known| known.name.clone());
+    if let Some(elected) = &elected {
+        let minutes = lost.away_for.as_secs() / 60;
+        let reason = format!("replaces {}, away for {minutes} min; {}", lost.name, elected.reason);
+        landmarks::replace_one(conn, lost.agent, elected.agent, &reason).await?;
+    }
+    let elected = elected.and_then(|elected| name(elected.agent));
+    Ok(Some(Replacement { lost: lost.name, away_for: lost.away_for, elected }))
+}
+
+fn nominee(agent: Agent) -> Nominee {
+    Nominee { agent: agent.id, city: agent.city, carrier: agent.carrier }
+}
+
+async fn mesh(conn: &mut PgConnection) -> Result<Mesh, ChoiceError> {
+    let mut mesh = Mesh::new();
+    for measured in measurements::mesh(conn).await? {
+        mesh.insert(measured.prober, measured.target, measured.rtt);
+    }
+    Ok(mesh)
+}
+
+fn check_dimensions(dimensions: Option<u32>, landmarks: usize) -> Result<(), ChoiceError> {
+    match dimensions {
+        Some(dimensions) if usize::try_from(dimensions).unwrap_or(usize::MAX) >= landmarks => {
+            Err(ChoiceError::TooManyDimensions { dimensions, landmarks })
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn replace(
+    conn: &mut PgConnection,
+    chosen: &[(AgentId, String)],
+    dimensions: Option<u32>,
+    by: ChosenBy,
+) -> Result<(), ChoiceError> {
+    // First, because it locks the one row of settings: two operators at once take turns.
+    settings::set_dimensions(conn, dimensions).await?;
+    Ok(landmarks::replace(conn, chosen, by).await?)
+}

@@ -1,0 +1,12 @@
+//! The operator's services, and how their messages become domain values and back.
+
+pub(super) mod convert;
+pub(super) mod embeddings;
+pub(super) mod events;
+pub(super) mod fleet;
+pub(super) mod named;
+pub(super) mod removal;
+pub(super) mod reports;
+pub(super) mod sites;
+#[cfg(test)]
+pub(super) mod tests;

@@ -1,0 +1,105 @@
+//! Operators' messages to domain values and back; what all of them share.
+//!
+//! Everything from a client is checked on the way in: what cannot be understood is an [`InvalidField`] that names the
+//! field. Nothing is checked on the way out.
+
+use std::error::Error;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+
+use crate::model::{OutOfBounds, Rtt, naming};
+
+mod causes;
+pub(in crate::grpc) mod embeddings;
+pub(in crate::grpc) mod events;
+pub(in crate::grpc) mod explain;
+pub(in crate::grpc) mod fleet;
+pub(in crate::grpc) mod plan;
+mod policies;
+pub(in crate::grpc) mod reach;
+pub(in crate::grpc) mod reports;
+pub(in crate::grpc) mod sites;
+pub(in crate::grpc) mod throughput;
+mod words;
+
+/// A field of a request that cannot be understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field}: {problem}")]
+pub struct InvalidField {
+    field: String,
+    problem: String,
+}
+
+impl InvalidField {
+    fn new(field: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { field: field.into(), problem: problem.into() }
+    }
+
+    /// For a field of a message that is the field `of`.
+    fn within(of: &str) -> impl FnOnce(OutOfBounds) -> Self {
+        move |error| Self::new(format!("{of}.{}", error.field), error.problem)
+    }
+
+    /// For a field whose text did not parse.
+    fn of<P: Error>(field: impl Into<String>) -> impl FnOnce(P) -> Self {
+        move |problem| Self::new(field, problem.to_string())
+    }
+}
+
+fn agent_name(field: &str, text: &str) -> Result<String, InvalidField> {
+    naming::agent(text).map(str::to_owned).map_err(InvalidField::of(field))
+}
+
+/// Free text on one line, not empty.
+fn line(field: &str, text: &str) -> Result<String, InvalidField> {
+    naming::one_line(text).map(str::to_owned).map_err(InvalidField::of(field))
+}
+
+/// A duration within bounds; none when absent.
+fn bounded(
+    field: &str,
+    value: Option<prost_types::Duration>,
+    shortest: Duration,
+    longest: Duration,
+) -> Result<Option<Duration>, InvalidField> {
+    let Some(value) = value else { return Ok(None) };
+    match Duration::try_from(value) {
+        Ok(value) if value >= shortest && value <= longest => Ok(Some(value)),
+        _ => Err(InvalidField::new(field, format!("not within {shortest:?} to {longest:?}"))),
+    }
+}
+
+pub(in crate::grpc) fn duration(value: Duration) -> prost_types::Duration {
+    // Only durations beyond 292 billion years do not fit.
+    prost_types::Duration::try_from(value).unwrap_or(prost_types::Duration { seconds: i64::MAX, nanos: 0 })
+}
+
+/// A duration from the wire; none when absent or negative.
+pub(in crate::grpc) fn plain(value: Option<prost_types::Duration>) -> Option<Duration> {
+    value.and_then(|value| Duration::try_from(value).ok())
+}
+
+/// How many, as messages count.
+fn count(of: usize) -> u32 {
+    u32::try_from(of).unwrap_or(u32::MAX)
+}
+
+/// The same where a million are nothing.
+pub(in crate::grpc) fn whole(of: usize) -> u64 {
+    u64::try_from(of).unwrap_or(u64::MAX)
+}
+
+fn rtt(value: Option<Rtt>) -> Option<prost_types::Duration> {
+    value.map(|value| duration(value.as_duration()))
+}
+
+pub(in crate::grpc) fn timestamp(value: DateTime<Utc>) -> prost_types::Timestamp {
+    let nanos = i32::try_from(value.timestamp_subsec_nanos()).unwrap_or_default();
+    prost_types::Timestamp { seconds: value.timestamp(), nanos }
+}
+
+/// A moment from the wire; none out of range.
+pub(in crate::grpc) fn moment(value: prost_types::Timestamp) -> Option<DateTime<Utc>> {
+    DateTime::from_timestamp(value.seconds, u32::try_from(value.nanos).ok()?)
+}

@@ -1,0 +1,67 @@
+//! Messages of the events' service.
+
+use chrono::{DateTime, Utc};
+use landfall_proto::v1;
+
+use crate::model::site_list::SiteName;
+use crate::model::{Incarnation, LeaseToken, SessionId};
+use crate::store::reports::events::{Event, KINDS};
+
+use super::{InvalidField, moment, timestamp};
+
+/// Events of the past that may be asked for at once; each waits in memory, some 200 bytes.
+const MOST_NEWEST: u32 = 10_000;
+
+/// Which events somebody wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::grpc) struct Wanted {
+    pub(in crate::grpc) batch: Option<String>,
+    pub(in crate::grpc) site: Option<SiteName>,
+    pub(in crate::grpc) agent: Option<String>,
+    pub(in crate::grpc) newest: i64,
+    pub(in crate::grpc) since: Option<DateTime<Utc>>,
+    pub(in crate::grpc) kinds: Option<Vec<String>>,
+    pub(in crate::grpc) follow: bool,
+}
+
+pub(in crate::grpc) fn wanted(request: v1::EventsRequest) -> Result<Wanted, InvalidField> {
+    let some = |text: String| Some(text).filter(|text| !text.is_empty());
+    if request.newest > MOST_NEWEST {
+        return Err(InvalidField::new("newest", format!("more than {MOST_NEWEST}")));
+    }
+    if let Some(kind) = request.kinds.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
+        return Err(InvalidField::new("kinds", format!("there is no '{kind}': there are {}", KINDS.join(", "))));
+    }
+    let since = |since| moment(since).ok_or_else(|| InvalidField::new("since", "no moment"));
+    Ok(Wanted {
+        since: request.since.map(since).transpose()?,
+        kinds: Some(request.kinds).filter(|kinds| !kinds.is_empty()),
+        batch: some(request.batch),
+        site: some(request.site).map(|site| site.parse().map_err(InvalidField::of("site"))).transpose()?,
+        agent: some(request.agent),
+        newest: request.newest.into(),
+        follow: request.follow,
+    })
+}
+
+impl From<Event> for v1::Event {
+    fn from(event: Event) -> Self {
+        let (task_id, batch, site, round) =
+            event.task.map(|task| (task.id.get(), task.batch, task.site, task.round)).unwrap_or_default();
+        Self {
+            id: event.cursor.id(),
+            at: Some(timestamp(event.at)),
+            noun: event.noun,
+            what: event.what,
+            task_id,
+            batch,
+            site,
+            round,
+            token: event.token.map_or(0, LeaseToken::get),
+            agent: event.agent.unwrap_or_default(),
+            session_id: event.session.map_or(0, SessionId::get),
+            incarnation: event.incarnation.map_or(0, Incarnation::get),
+            cause: event.cause.unwrap_or_default(),
+        }
+    }
+}

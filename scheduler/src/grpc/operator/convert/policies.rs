@@ -1,0 +1,84 @@
+//! Crawl policies and constraints, to operators and agents and from them.
+
+use std::time::Duration;
+
+use landfall_proto::v1;
+
+use crate::model::PolicyRequest;
+use crate::model::constraints::{ConstraintsRequest, Unmet};
+
+use super::{InvalidField, duration};
+
+impl TryFrom<v1::CrawlPolicy> for PolicyRequest {
+    type Error = InvalidField;
+
+    /// Each value is within its bounds.
+    fn try_from(asked: v1::CrawlPolicy) -> Result<Self, InvalidField> {
+        let request = Self {
+            max_pages: asked.max_pages,
+            max_bytes: asked.max_bytes,
+            max_depth: asked.max_depth,
+            max_duration: time("policy.max_duration", asked.max_duration)?,
+            request_interval: time("policy.request_interval", asked.request_interval)?,
+            shortest_interval: time("policy.shortest_interval", asked.shortest_interval)?,
+            sitemaps: asked.sitemaps,
+            store: asked.store,
+            include: asked.include.map(|include| include.patterns),
+            exclude: asked.exclude.map(|exclude| exclude.patterns),
+            contact_url: asked.contact_url.filter(|url| !url.is_empty()),
+            user_agent: asked.user_agent.filter(|name| !name.is_empty()),
+            recrawl_interval: time("policy.recrawl_interval", asked.recrawl_interval)?,
+        };
+        request.checked().map_err(InvalidField::within("policy"))
+    }
+}
+
+fn time(field: &str, value: Option<prost_types::Duration>) -> Result<Option<Duration>, InvalidField> {
+    let value = value.map(Duration::try_from).transpose();
+    value.map_err(|_| InvalidField::new(field, "a length of time is not negative"))
+}
+
+/// What is asked of a policy, or a whole one.
+impl From<PolicyRequest> for v1::CrawlPolicy {
+    fn from(policy: PolicyRequest) -> Self {
+        Self {
+            max_pages: policy.max_pages,
+            max_bytes: policy.max_bytes,
+            max_depth: policy.max_depth,
+            max_duration: policy.max_duration.map(duration),
+            request_interval: policy.request_interval.map(duration),
+            shortest_interval: policy.shortest_interval.map(duration),
+            sitemaps: policy.sitemaps,
+            store: policy.store,
+            include: policy.include.map(|patterns| v1::PathPatterns { patterns }),
+            exclude: policy.exclude.map(|patterns| v1::PathPatterns { patterns }),
+            contact_url: policy.contact_url,
+            user_agent: policy.user_agent,
+            recrawl_interval: policy.recrawl_interval.map(duration),
+        }
+    }
+}
+
+impl TryFrom<v1::Constraints> for ConstraintsRequest {
+    type Error = InvalidField;
+
+    /// Each value is within its bounds.
+    fn try_from(asked: v1::Constraints) -> Result<Self, InvalidField> {
+        let unmet = match v1::Unmet::try_from(asked.unmet) {
+            Ok(unmet) => Unmet::try_from(unmet).ok(),
+            Err(_) => return Err(InvalidField::new("constraints.unmet", "neither wait nor fail")),
+        };
+        let v1::Constraints { countries, carriers, tags, bytes_per_day, .. } = asked;
+        let request = Self { countries, carriers, tags, bytes_per_day, unmet };
+        request.checked().map_err(InvalidField::within("constraints"))
+    }
+}
+
+/// What is asked of the agents, or whole constraints.
+impl From<ConstraintsRequest> for v1::Constraints {
+    fn from(asked: ConstraintsRequest) -> Self {
+        let unmet = asked.unmet.map_or(v1::Unmet::Unspecified, Into::into);
+        let ConstraintsRequest { countries, carriers, tags, bytes_per_day, .. } = asked;
+        Self { countries, carriers, tags, bytes_per_day, unmet: unmet.into() }
+    }
+}

@@ -1,0 +1,113 @@
+//! Messages of the reports' service, and what narrows and cuts lists.
+
+use landfall_proto::v1;
+
+use crate::model::{ReasonKind, TaskState};
+use crate::store::agents::Agent;
+use crate::store::reports::{AgentRow, AssignmentRow};
+use crate::strategy::{LoadLevel, explain};
+
+use super::{InvalidField, duration, rtt, timestamp, whole};
+
+pub(in crate::grpc) fn states(asked: &[i32]) -> Result<Vec<TaskState>, InvalidField> {
+    let known = |value: &i32| TaskState::try_from(v1::TaskState::try_from(*value).ok()?).ok();
+    let unknown = |value: &i32| InvalidField::new("states", format!("{value} is no state of a task"));
+    asked.iter().map(|value| known(value).ok_or_else(|| unknown(value))).collect()
+}
+
+pub(in crate::grpc) fn reasons(asked: &[i32]) -> Result<Vec<ReasonKind>, InvalidField> {
+    let unknown = |value: &i32| InvalidField::new("reasons", format!("{value} is no kind of reason"));
+    let known = |value: &i32| ReasonKind::try_from(v1::ReasonKind::try_from(*value).ok()?).ok();
+    asked.iter().map(|value| known(value).ok_or_else(|| unknown(value))).collect()
+}
+
+/// Whether an agent is one of those that are to be listed.
+pub(in crate::grpc) fn is_asked_for(agent: &Agent, asked: &v1::ListAgentsRequest) -> bool {
+    let among = |asked: &[String], has: &str| {
+        asked.is_empty() || asked.iter().any(|one| one.to_lowercase() == has.to_lowercase())
+    };
+    let service = i32::from(v1::ServiceState::from(agent.service()));
+    (asked.removed || agent.removed_at.is_none())
+        && among(&asked.cities, &agent.city)
+        && among(&asked.carriers, &agent.carrier)
+        && among(&asked.countries, &agent.country)
+        && asked.tags.iter().all(|tag| agent.tags.contains(tag))
+        && (asked.services.is_empty() || asked.services.contains(&service))
+}
+
+/// The first rows, all where the limit is 0; and how many more there are.
+pub(in crate::grpc) fn first<T>(mut rows: Vec<T>, limit: u64) -> (Vec<T>, u64) {
+    let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
+    let more = whole(rows.len().saturating_sub(limit));
+    rows.truncate(limit);
+    (rows, more)
+}
+
+impl From<AssignmentRow> for v1::AssignmentRow {
+    fn from(row: AssignmentRow) -> Self {
+        let mut message = Self {
+            wait: row.waits.as_ref().map(Into::into),
+            why: row.choice.as_ref().map(|choice| (&choice.why).into()),
+            site: row.site,
+            origin: row.origin.unwrap_or_default(),
+            state: row.state.name().to_owned(),
+            reason: explain::reason(
+                row.reason,
+                row.waits.as_ref(),
+                row.choice.as_ref().map(|choice| &choice.why),
+                row.message,
+            ),
+            assignments: row.assignments,
+            anycast_confidence: row.anycast,
+            probes: row.probes,
+            confirming_probes: row.confirming_probes,
+            requests: row.requests,
+            round: row.round,
+            reason_kind: row.reason_kind.map_or(v1::ReasonKind::Unspecified, Into::into).into(),
+            state_since: Some(timestamp(row.state_since)),
+            ..Self::default()
+        };
+        if let Some(choice) = row.choice {
+            message.agent = choice.agent;
+            message.city = choice.city;
+            message.carrier = choice.carrier;
+            message.strategy = choice.strategy.name().to_owned();
+            message.note = explain::note(&choice.why).unwrap_or_default();
+            message.rank = choice.rank.unwrap_or_default();
+            message.predicted = rtt(choice.predicted);
+            message.measured = rtt(choice.measured);
+        }
+        if let Some(outcome) = row.outcome {
+            message.outcome = outcome.kind.name().to_owned();
+            message.pages = outcome.pages;
+            message.bytes = outcome.bytes;
+            message.errors = outcome.errors;
+            message.started_at = Some(timestamp(outcome.started_at));
+            message.duration = Some(duration(outcome.duration));
+            message.crawled = rtt(outcome.rtt);
+        }
+        message
+    }
+}
+
+impl From<AgentRow> for v1::AgentRow {
+    fn from(row: AgentRow) -> Self {
+        let agent = row.agent;
+        Self {
+            landmark: agent.landmark,
+            connected: agent.connected && !agent.hung_up,
+            load_level: agent.level().map(LoadLevel::get),
+            service: v1::ServiceState::from(agent.service()).into(),
+            agent: agent.name,
+            city: agent.city,
+            carrier: agent.carrier,
+            assigned: row.assigned,
+            complete: row.complete,
+            truncated: row.truncated,
+            failed: row.failed,
+            pages: row.pages,
+            bytes: row.bytes,
+            mean_rtt: rtt(row.mean_rtt),
+        }
+    }
+}

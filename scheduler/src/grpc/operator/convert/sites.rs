@@ -1,0 +1,389 @@
+//! Messages of the sites' service.
+
+use std::collections::HashSet;
+
+use landfall_proto::v1;
+
+use crate::gnp::{Placement, Position};
+use crate::model::constraints::{Constraints, ConstraintsRequest};
+use crate::model::site_list::SiteName;
+use crate::model::{CrawlPolicy, PolicyRequest, Strategy, naming};
+use crate::store::batches::changes::{Cancelled, Extent, Retried};
+use crate::store::batches::submissions::{Submission, Submitted};
+use crate::store::batches::{Batch, Ended, Listed, Progress};
+use crate::store::measurements::of_sites::Sighting;
+use crate::store::measurements::orders::Awaited;
+use crate::store::sites::alarms::Alarm;
+use crate::store::sites::positions::Source;
+use crate::store::sites::verdicts::Suspicion;
+use crate::store::sites::{Candidate, Site, SiteMeasurement, SiteTask};
+use crate::strategy::explain;
+use crate::throughput::Estimate;
+
+use super::{InvalidField, duration, rtt, timestamp};
+
+/// The longest idempotency key, in bytes.
+const MAX_KEY: usize = 200;
+/// Names a chunk may hold.
+const MAX_CHUNK: usize = 10_000;
+/// Names a submission may hold: they wait in memory, some 100 bytes each, until the stream ends.
+const MAX_SITES: usize = 1_000_000;
+/// A submission while its stream lasts.
+#[derive(Debug)]
+pub(in crate::grpc) struct Intake {
+    submission: Submission,
+    seen: HashSet<SiteName>,
+    /// Names taken so far, repeats included.
+    taken: usize,
+}
+
+impl Intake {
+    /// Begins with the header; `usual` is the policy of batches that say nothing.
+    pub(in crate::grpc) fn new(header: v1::SubmitHeader, usual: &CrawlPolicy) -> Result<Self, InvalidField> {
+        if header.idempotency_key.len() > MAX_KEY {
+            return Err(InvalidField::new("idempotency_key", format!("longer than {MAX_KEY} bytes")));
+        }
+        Ok(Self {
+            submission: Submission {
+                batch: naming::batch(&header.batch).map_err(InvalidField::of("batch"))?.to_owned(),
+                strategy: strategy(&header.strategy)?,
+                policy: header.policy.map(TryInto::try_into).transpose()?.unwrap_or_default(),
+                constraints: header.constraints.map(TryInto::try_into).transpose()?.unwrap_or_default(),
+                default_policy: usual.clone(),
+                idempotency_key: Some(header.idempotency_key).filter(|key| !key.is_empty()),
+                sites: Vec::new(),
+                positions: Vec::new(),
+                duplicates: 0,
+            },
+            seen: HashSet::new(),
+            taken: 0,
+        })
+    }
+
+    /// Takes a further message.
+    pub(in crate::grpc) fn take(&mut self, request: v1::SubmitRequest) -> Result<(), InvalidField> {
+        let chunk = match request.part {
+            Some(v1::submit_request::Part::Chunk(chunk)) => chunk,
+            Some(v1::submit_request::Part::Header(_)) => return Err(InvalidField::new("header", "sent twice")),
+            None => return Err(InvalidField::new("part", "missing")),
+        };
+        if chunk.sites.len() > MAX_CHUNK || chunk.positions.len() > chunk.sites.len() {
+            return Err(InvalidField::new("sites", format!("more than {MAX_CHUNK} in one message")));
+        }
+        for listed in chunk.positions {
+            self.submission.positions.push(self::position(&chunk.sites, listed)?);
+        }
+        for text in chunk.sites {
+            if self.taken == MAX_SITES {
+                return Err(InvalidField::new("sites", format!("more than {MAX_SITES}: split the submission")));
+            }
+            let site: SiteName = text.parse().map_err(InvalidField::of(format!("sites[{}]", self.taken)))?;
+            self.taken += 1;
+            if self.seen.insert(site.clone()) {
+                self.submission.sites.push(site);
+            } else {
+                self.submission.duplicates += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// The whole submission.
+    pub(in crate::grpc) fn finish(self) -> Result<Submission, InvalidField> {
+        if self.submission.sites.is_empty() {
+            return Err(InvalidField::new("sites", "the submission holds none"));
+        }
+        Ok(self.submission)
+    }
+}
+
+/// Where a site of a chunk is.
+fn position(sites: &[String], listed: v1::ListedPosition) -> Result<(SiteName, Position), InvalidField> {
+    let field = || format!("positions[{}]", listed.index);
+    let named = usize::try_from(listed.index).ok().and_then(|index| sites.get(index));
+    let named = named.ok_or_else(|| InvalidField::new(field(), "there is no such site in this message"))?;
+    let site = named.parse().map_err(InvalidField::of(field()))?;
+    let position = Position::try_new(listed.latitude, listed.longitude).map_err(InvalidField::of(field()))?;
+    Ok((site, position))
+}
+
+/// The header that must come first.
+pub(in crate::grpc) fn header(first: Option<v1::SubmitRequest>) -> Result<v1::SubmitHeader, InvalidField> {
+    match first.and_then(|request| request.part) {
+        Some(v1::submit_request::Part::Header(header)) => Ok(header),
+        Some(v1::submit_request::Part::Chunk(_)) | None => Err(InvalidField::new("header", "must come first")),
+    }
+}
+
+/// A site somebody asks for.
+pub(in crate::grpc) fn site_name(site: &str) -> Result<SiteName, InvalidField> {
+    site.parse().map_err(InvalidField::of("site"))
+}
+
+impl From<Alarm> for v1::Alarm {
+    fn from(alarm: Alarm) -> Self {
+        let Alarm { site, since, agent, message, waiting } = alarm;
+        Self { site, since: Some(timestamp(since)), agent, message, waiting }
+    }
+}
+
+/// Which tasks of a batch are meant: all, or those of the sites named.
+pub(in crate::grpc) fn extent(sites: &[String], all: bool, flag: &str) -> Result<Extent, InvalidField> {
+    match (sites.len(), all) {
+        (0, true) => return Ok(Extent::All),
+        (0, false) => return Err(InvalidField::new("sites", format!("none are named, and `{flag}` is not set"))),
+        (_, true) => return Err(InvalidField::new(flag, "sites are named as well")),
+        (named, false) if named > MAX_CHUNK => {
+            return Err(InvalidField::new("sites", format!("more than {MAX_CHUNK} in one message")));
+        }
+        (_, false) => {}
+    }
+    let parsed =
+        sites.iter().enumerate().map(|(index, text)| text.parse().map_err(InvalidField::of(format!("sites[{index}]"))));
+    // Each once, so that what is counted is sites.
+    let mut seen = HashSet::new();
+    let names: Vec<SiteName> = parsed.collect::<Result<_, _>>()?;
+    Ok(Extent::Sites(names.into_iter().filter(|name: &SiteName| seen.insert(name.clone())).collect()))
+}
+
+fn strategy(text: &str) -> Result<Option<Strategy>, InvalidField> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(InvalidField::of("strategy"))
+}
+
+impl From<Submitted> for v1::SubmitResponse {
+    fn from(submitted: Submitted) -> Self {
+        Self {
+            added: submitted.added,
+            already_present: submitted.already_present,
+            duplicates: submitted.duplicates,
+            batch_total: submitted.batch_total,
+            warnings: Vec::new(),
+        }
+    }
+}
+
+impl From<Cancelled> for v1::CancelTasksResponse {
+    fn from(cancelled: Cancelled) -> Self {
+        let Cancelled { tasks, leases, ended, recrawls, agents: _ } = cancelled;
+        Self { tasks, leases, ended, recrawls }
+    }
+}
+
+impl From<Retried> for v1::RetryTasksResponse {
+    fn from(Retried { tasks, open }: Retried) -> Self {
+        Self { tasks, open }
+    }
+}
+
+impl From<Listed> for v1::Batch {
+    fn from(batch: Listed) -> Self {
+        Self {
+            name: batch.name,
+            strategy: batch.strategy.name().to_owned(),
+            created_at: Some(timestamp(batch.created_at)),
+            open: batch.open,
+            done: batch.done,
+            failed: batch.failed,
+            cancelled: batch.cancelled,
+        }
+    }
+}
+
+/// All that is known of a batch.
+pub(in crate::grpc) fn shown_batch(
+    batch: Batch,
+    asked: Constraints,
+    progress: v1::BatchProgress,
+    endings: Vec<Ended>,
+) -> v1::ShowBatchResponse {
+    v1::ShowBatchResponse {
+        name: batch.name,
+        strategy: batch.strategy.name().to_owned(),
+        policy: Some(PolicyRequest::from(batch.policy).into()),
+        progress: Some(progress),
+        endings: endings.into_iter().map(Into::into).collect(),
+        constraints: Some(ConstraintsRequest::from(asked).into()),
+    }
+}
+
+impl From<Ended> for v1::Ending {
+    fn from(ended: Ended) -> Self {
+        let Ended { kind, tasks, site, reason } = ended;
+        Self { reason, tasks, kind: v1::ReasonKind::from(kind).into(), site }
+    }
+}
+
+/// How far a batch is, and how long it will still take.
+pub(in crate::grpc) fn progress(progress: &Progress, estimate: Option<Estimate>) -> v1::BatchProgress {
+    v1::BatchProgress {
+        submitted: progress.submitted,
+        measuring: progress.measuring,
+        located: progress.located,
+        assigned: progress.assigned,
+        leased: progress.leased,
+        complete: progress.complete,
+        truncated: progress.truncated,
+        failed: progress.failed,
+        cancelled: progress.cancelled,
+        pages: progress.pages,
+        bytes: progress.bytes,
+        waiting_for: progress
+            .waiting_for
+            .as_ref()
+            .map(|(wait, sites)| explain::sites_wait(wait, *sites))
+            .unwrap_or_default(),
+        wait: progress.waiting_for.as_ref().map(|(wait, _)| wait.into()),
+        waiting_for_it: progress.waiting_for.as_ref().map_or(0, |(_, sites)| *sites),
+        next_recrawl: progress.next_recrawl.map(timestamp),
+        estimate: estimate.map(Into::into),
+    }
+}
+
+/// Where a site is, and who says so.
+pub(in crate::grpc) fn globe_position((position, source): (Position, Source)) -> v1::GlobePosition {
+    let (latitude, longitude) = (position.latitude(), position.longitude());
+    v1::GlobePosition { latitude, longitude, source: source.name().to_owned() }
+}
+
+/// All that is known of a site.
+pub(in crate::grpc) fn shown(
+    site: Site,
+    measurements: Vec<SiteMeasurement>,
+    placement: Option<Placement>,
+    verdict: Option<Option<Suspicion>>,
+    tasks: Vec<SiteTask>,
+) -> v1::ShowSiteResponse {
+    v1::ShowSiteResponse {
+        site_id: site.id.get(),
+        name: site.name,
+        origin: site.origin.unwrap_or_default(),
+        alias_of: site.alias_of.map(|(_, name)| name).unwrap_or_default(),
+        measurements: measurements.into_iter().map(Into::into).collect(),
+        placement: placement.map(Into::into),
+        tasks: tasks.into_iter().map(Into::into).collect(),
+        verdict: verdict.map(verdict_message),
+        ..v1::ShowSiteResponse::default()
+    }
+}
+
+impl From<Sighting> for v1::SiteSighting {
+    fn from(Sighting { prober, address, postponed, requests }: Sighting) -> Self {
+        Self { prober, address, postponed, requests }
+    }
+}
+
+impl From<Awaited> for v1::SiteOrder {
+    fn from(Awaited { prober, address, other }: Awaited) -> Self {
+        Self { prober, address: address.unwrap_or_default(), site: other.unwrap_or_default() }
+    }
+}
+
+fn verdict_message(suspicion: Option<Suspicion>) -> v1::SiteVerdict {
+    suspicion.map_or_else(v1::SiteVerdict::default, |Suspicion { confidence, evidence }| v1::SiteVerdict {
+        suspect: true,
+        confidence,
+        evidence,
+    })
+}
+
+impl From<SiteMeasurement> for v1::SiteMeasurement {
+    fn from(measurement: SiteMeasurement) -> Self {
+        Self {
+            prober: measurement.prober,
+            rtt: rtt(measurement.rtt),
+            min: rtt(measurement.min),
+            median: rtt(measurement.median),
+            spread: measurement.spread.map(|spread| duration(spread.0)),
+            count: measurement.answered,
+            lost: measurement.lost,
+            address: measurement.address.unwrap_or_default(),
+            failure: measurement.failure.unwrap_or_default(),
+            shared_from: measurement.shared_from.unwrap_or_default(),
+            requests: measurement.requests,
+            measured_at: Some(timestamp(measurement.measured_at)),
+            confirming: measurement.confirming,
+        }
+    }
+}
+
+impl From<Placement> for v1::SitePlacement {
+    fn from(placement: Placement) -> Self {
+        Self { epoch: placement.epoch.get(), coordinate: placement.coordinate, fit_error: placement.fit_error }
+    }
+}
+
+impl From<SiteTask> for v1::SiteTask {
+    fn from(task: SiteTask) -> Self {
+        let progress = task.progress.map(|progress| v1::CrawlProgress {
+            pages: progress.pages,
+            state_bytes: progress.state_bytes,
+            saved_at: Some(timestamp(progress.saved_at)),
+            interval: progress.manners.interval.map(duration),
+            paused_until: progress.paused_until.map(timestamp),
+            turned_away: progress.manners.turned_away,
+            failed_in_a_row: progress.manners.failed_in_a_row,
+            recent_requests: progress.manners.recent_requests,
+            recent_errors: progress.manners.recent_errors,
+            last_error: progress.manners.last_error,
+        });
+        let outcome = task.outcome.as_ref();
+        Self {
+            batch: task.batch,
+            round: task.round,
+            state: task.state.name().to_owned(),
+            reason: explain::reason(task.reason, task.waits.as_ref(), Some(&task.why), task.message),
+            agent: task.agent.clone().unwrap_or_default(),
+            strategy: task.strategy.map_or("", Strategy::name).to_owned(),
+            candidates: task.candidates.into_iter().map(Into::into).collect(),
+            outcome: outcome.map_or("", |outcome| outcome.kind.name()).to_owned(),
+            pages: outcome.map_or(0, |outcome| outcome.pages),
+            bytes: outcome.map_or(0, |outcome| outcome.bytes),
+            note: explain::note(&task.why).unwrap_or_default(),
+            refetched: outcome.map_or(0, |outcome| outcome.refetched),
+            trapped: outcome.map_or(0, |outcome| outcome.trapped),
+            progress,
+            recrawl_at: task.recrawl_at.map(timestamp),
+            wait: task.waits.as_ref().map(Into::into),
+            why: task.agent.as_ref().map(|_| (&task.why).into()),
+        }
+    }
+}
+
+impl From<Candidate> for v1::Candidate {
+    fn from(candidate: Candidate) -> Self {
+        Self { agent: candidate.agent, predicted: rtt(candidate.predicted), measured: rtt(candidate.measured) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn intake(policy: v1::CrawlPolicy, usual: &CrawlPolicy) -> Result<CrawlPolicy, InvalidField> {
+        let header = v1::SubmitHeader { batch: "b".into(), policy: Some(policy), ..v1::SubmitHeader::default() };
+        let submission = Intake::new(header, usual)?.submission;
+        Ok(submission.policy.or(&submission.default_policy))
+    }
+
+    #[test]
+    fn what_a_policy_leaves_out_is_the_schedulers_configuration() {
+        let usual = CrawlPolicy { max_pages: 7, max_depth: 3, ..CrawlPolicy::default() };
+        let asked = v1::CrawlPolicy { max_bytes: Some(9), max_depth: Some(0), ..v1::CrawlPolicy::default() };
+        let policy = intake(asked, &usual).expect("a policy");
+        assert_eq!((policy.max_pages, policy.max_bytes, policy.max_depth), (7, 9, 0), "a depth of 0 means something");
+    }
+
+    #[test]
+    fn a_policy_out_of_its_bounds_is_refused_by_field() {
+        let pages = v1::CrawlPolicy { max_pages: Some(0), ..v1::CrawlPolicy::default() };
+        let depth = v1::CrawlPolicy { max_depth: Some(u32::MAX), ..v1::CrawlPolicy::default() };
+        for (asked, message) in
+            [(pages, "policy.max_pages: must be 1 or more"), (depth, "policy.max_depth: more than 2147483647")]
+        {
+            assert_eq!(intake(asked, &CrawlPolicy::default()).expect_err("refused").to_string(), message);
+        }
+    }
+}

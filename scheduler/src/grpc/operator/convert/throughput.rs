@@ -1,0 +1,130 @@
+//! Messages of throughput: what is asked for, and what is answered.
+
+use std::time::Duration;
+
+use landfall_proto::v1;
+
+use crate::model::Strategy;
+use crate::store::reports::throughput::{Agent, Grown, Part};
+use crate::throughput::{self, Estimate, Growth, growth, megabytes_per_minute, per_minute};
+
+use super::{InvalidField, duration, rtt, timestamp};
+
+/// Slices where none are asked for: as many as a terminal shows at a glance.
+const SLICES: u16 = 20;
+/// The most: finer than any plot of it.
+const MOST_SLICES: u16 = 500;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::grpc) struct Asked {
+    pub(in crate::grpc) batch: String,
+    pub(in crate::grpc) round: Option<u32>,
+    pub(in crate::grpc) slices: u16,
+}
+
+/// Checks a request.
+pub(in crate::grpc) fn asked(request: v1::ThroughputRequest) -> Result<Asked, InvalidField> {
+    let v1::ThroughputRequest { batch, round, slices } = request;
+    if round == Some(0) {
+        return Err(InvalidField::new("round", "0 is none: rounds are counted from 1"));
+    }
+    let slices = match slices {
+        None => SLICES,
+        Some(slices) => u16::try_from(slices)
+            .ok()
+            .filter(|slices| (1..=MOST_SLICES).contains(slices))
+            .ok_or_else(|| InvalidField::new("slices", format!("{slices} is not 1 to {MOST_SLICES}")))?,
+    };
+    Ok(Asked { batch, round, slices })
+}
+
+impl From<Grown> for v1::ThroughputResponse {
+    fn from(grown: Grown) -> Self {
+        let Grown { standing, crawls, recent, time, slices } = grown;
+        let all = crawls.all.total;
+        let span = time.map_or(Duration::ZERO, |(begun, until)| (until - begun).to_std().unwrap_or_default());
+        Self {
+            begun_at: time.map(|(begun, _)| timestamp(begun)),
+            until: time.map(|(_, until)| timestamp(until)),
+            sites: standing.tasks,
+            crawled: all.sites,
+            uncrawled: standing.uncrawled,
+            crawling: standing.remaining.crawling,
+            crawling_pages: standing.crawling_pages,
+            pages: all.pages,
+            bytes: all.bytes,
+            megabytes_per_minute: megabytes_per_minute(all.bytes, span),
+            sites_per_minute: per_minute(all.sites as f64, span),
+            growth: growth(&slices, span, all).into_iter().map(Into::into).collect(),
+            agents: crawls.agents.into_iter().map(|(agent, part)| row(agent, &part, all.bytes, span)).collect(),
+            strategies: crawls.strategies.into_iter().map(|(name, part)| strategy(name, &part, span)).collect(),
+            estimate: throughput::estimate(&standing.remaining, &recent).map(Into::into),
+        }
+    }
+}
+
+fn row(Agent { name, city, carrier }: Agent, part: &Part, bytes: u64, span: Duration) -> v1::AgentThroughput {
+    v1::AgentThroughput {
+        agent: name,
+        city,
+        carrier,
+        sites: part.total.sites,
+        pages: part.total.pages,
+        bytes: part.total.bytes,
+        megabytes_per_minute: megabytes_per_minute(part.total.bytes, span),
+        busy: Some(duration(part.busy)),
+        crawling: Some(duration(part.crawling)),
+        share: (bytes > 0).then(|| part.total.bytes as f64 / bytes as f64),
+    }
+}
+
+fn strategy(strategy: Strategy, part: &Part, span: Duration) -> v1::StrategyThroughput {
+    v1::StrategyThroughput {
+        strategy: strategy.name().to_owned(),
+        sites: part.total.sites,
+        pages: part.total.pages,
+        bytes: part.total.bytes,
+        megabytes_per_minute: megabytes_per_minute(part.total.bytes, span),
+        mean_rtt: rtt(part.mean_rtt),
+        crawling: Some(duration(part.crawling)),
+    }
+}
+
+impl From<Growth> for v1::GrowthSlice {
+    fn from(slice: Growth) -> Self {
+        Self {
+            until: Some(duration(slice.until)),
+            sites: slice.total.sites,
+            pages: slice.total.pages,
+            bytes: slice.total.bytes,
+            megabytes_per_minute: slice.megabytes_per_minute,
+            sites_per_minute: slice.sites_per_minute,
+        }
+    }
+}
+
+impl From<Estimate> for v1::Estimate {
+    fn from(estimate: Estimate) -> Self {
+        let Estimate { left, sites, held, stalled, note } = estimate;
+        Self { left: left.map(duration), sites, held, note, stalled }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_slices_or_a_round_that_cannot_be_is_named() {
+        let ask = |round, slices| asked(v1::ThroughputRequest { batch: "b".into(), round, slices });
+        assert_eq!(ask(None, None), Ok(Asked { batch: "b".into(), round: None, slices: 20 }));
+        assert_eq!(ask(Some(2), Some(500)), Ok(Asked { batch: "b".into(), round: Some(2), slices: 500 }));
+        for (round, slices, problem) in [
+            (Some(0), None, "round: 0 is none: rounds are counted from 1"),
+            (None, Some(0), "slices: 0 is not 1 to 500"),
+            (None, Some(u32::MAX), "slices: 4294967295 is not 1 to 500"),
+        ] {
+            assert_eq!(ask(round, slices).unwrap_err().to_string(), problem);
+        }
+    }
+}

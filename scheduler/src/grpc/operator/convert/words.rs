@@ -1,0 +1,94 @@
+//! Enums that have the same values in the core and on the wire.
+
+use landfall_proto::v1;
+use landfall_proto::v1::measurement_failure::Reason;
+
+use crate::config::Metric;
+use crate::model::constraints::Unmet;
+use crate::model::{FallbackCause, Gain, Parting, ReasonKind, TaskState, UnmetCause, WaitCause};
+use crate::store::agents::ServiceState;
+use crate::store::agents::enrolments::State as EnrolmentState;
+use crate::store::leases::outcomes::{Blocker, Budget};
+use crate::store::measurements::failures::Cause;
+use crate::store::measurements::reach::Standing;
+
+/// Says that an enum of the core has the values of one of the wire, both all of them.
+macro_rules! same {
+    ($($core:ident = $wire:ident { $($value:ident)+ })+) => {$(
+        impl From<$core> for v1::$wire {
+            fn from(word: $core) -> Self {
+                match word { $($core::$value => Self::$value,)+ }
+            }
+        }
+
+        impl TryFrom<v1::$wire> for $core {
+            /// It is unspecified.
+            type Error = v1::$wire;
+
+            fn try_from(word: v1::$wire) -> Result<Self, v1::$wire> {
+                match word {
+                    v1::$wire::Unspecified => Err(word),
+                    $(v1::$wire::$value => Ok(Self::$value),)+
+                }
+            }
+        }
+    )+};
+}
+
+same! {
+    TaskState = TaskState { Submitted Measuring Located Assigned Leased Done Failed Cancelled }
+    ReasonKind = ReasonKind {
+        Guard Robots Breaker Blocked NameNotFound ConnectionRefused NoConnection TimedOut Tls Redirect
+        Status4xx Status5xx BrokenAnswer Unreachable Poison NoAgent Cancelled SameSite Other
+    }
+    WaitCause = WaitCause {
+        Turn Measurements Choice Planned NoAgent NobodyTakesWork NoLandmarks LandmarksAway NobodyBelieved
+        NoMap Confirming Address Pause Breaker Unmet
+    }
+    UnmetCause = UnmetCause { Excluded TakeNoWork }
+    FallbackCause = FallbackCause {
+        NoDistance NoAddress NothingShared NoSuffix NoPosition NoAgentPosition NoMap NobodyMeasured
+        Unmeasured UntrustedMap
+    }
+    Parting = Parting {
+        Lost Restarted Reconnected Replaced Left Removed Restored Crashed HandedBack Drained
+        WaitedAway WaitedRemoved WaitedDrained WaitedPaused WaitedHungUp WaitedExcluded
+    }
+    Gain = Gain { BeginsAtOnce EndsSooner Nearer }
+    Unmet = Unmet { Wait Fail }
+    ServiceState = ServiceState { Ready Draining Drained Paused Away Removed Quarantined NeverConnected }
+    EnrolmentState = EnrolmentState { Open Used Expired Revoked }
+    Standing = WayState { Failed Untried NotAsked NoBeacon Away Reached }
+    Blocker = BlockedBy { Robots Guard Breaker }
+    Budget = Budget { Pages Bytes Duration Depth }
+    Metric = DistanceMetric { Ttfb Connect Icmp }
+}
+
+/// Says that an enum of the core has all values of one of the wire, and a value for what the wire leaves unspecified.
+macro_rules! same_or {
+    ($core:ident = $wire:ident { $unspecified:ident or $($value:ident)+ }) => {
+        impl From<$core> for $wire {
+            fn from(word: $core) -> Self {
+                match word {
+                    $core::$unspecified => Self::Unspecified,
+                    $($core::$value => Self::$value,)+
+                }
+            }
+        }
+
+        impl From<$wire> for $core {
+            fn from(word: $wire) -> Self {
+                match word {
+                    $wire::Unspecified => Self::$unspecified,
+                    $($wire::$value => Self::$value,)+
+                }
+            }
+        }
+    };
+}
+
+same_or! {
+    Cause = Reason {
+        Unknown or Dns Connect Tls Timeout Protocol Guard NoContactUrl Metric Order Refused ConnectTimeout NoReport
+    }
+}

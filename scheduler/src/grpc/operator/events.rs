@@ -1,0 +1,135 @@
+//! The operator's service for the log of events.
+
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures::{Stream, stream};
+use landfall_proto::v1;
+use landfall_proto::v1::event_service_server::{EventService, EventServiceServer};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status};
+
+use crate::store::reports::events::{self, Cursor, Event, Filter, Page, Past};
+use crate::{Scheduler, store};
+
+use super::convert::events as convert;
+use super::named;
+use crate::grpc::status;
+
+/// The largest message taken.
+const MAX_MESSAGE: usize = 64 << 10;
+/// How often whoever follows is told what happened.
+const FOLLOW_PERIOD: Duration = Duration::from_millis(500);
+
+#[derive(Debug, Clone)]
+pub(in crate::grpc) struct EventDesk {
+    scheduler: Scheduler,
+    shutdown: CancellationToken,
+}
+
+/// The service, with its limits; its streams end with `shutdown`.
+pub(in crate::grpc) fn server(scheduler: Scheduler, shutdown: CancellationToken) -> EventServiceServer<EventDesk> {
+    EventServiceServer::new(EventDesk { scheduler, shutdown }).max_decoding_message_size(MAX_MESSAGE)
+}
+
+#[tonic::async_trait]
+impl EventService for EventDesk {
+    type EventsStream = Pin<Box<dyn Stream<Item = Result<v1::Event, Status>> + Send>>;
+
+    async fn events(&self, request: Request<v1::EventsRequest>) -> Result<Response<Self::EventsStream>, Status> {
+        let wanted = convert::wanted(request.into_inner())?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let filter = filter(&mut conn, &wanted).await?;
+        let (past, first) = match wanted.since {
+            Some(since) => {
+                let past = Past::since(&mut conn, since).await?;
+                (Some(past), Page { events: Vec::new(), next: past.end() })
+            }
+            None => (None, events::newest(&mut conn, &filter, wanted.newest).await?),
+        };
+        drop(conn);
+        let reader = Reader {
+            scheduler: self.scheduler.clone(),
+            shutdown: self.shutdown.clone(),
+            filter,
+            follow: wanted.follow,
+            past,
+            next: first.next,
+            events: first.events.into(),
+        };
+        Ok(Response::new(Box::pin(reader.messages())))
+    }
+}
+
+async fn filter(conn: &mut sqlx::PgConnection, wanted: &convert::Wanted) -> Result<Filter, Status> {
+    let mut filter = Filter { kinds: wanted.kinds.clone(), ..Filter::default() };
+    if let Some(name) = &wanted.batch {
+        filter.batch = Some(named::batch(conn, name).await?.id);
+    }
+    if let Some(name) = &wanted.site {
+        filter.sites = Some(named::site(conn, name).await?.ids());
+    }
+    if let Some(name) = &wanted.agent {
+        filter.agent = Some(named::former_agent(conn, name).await?);
+    }
+    Ok(filter)
+}
+
+/// One operator reading the log; no connection is held between two pages.
+struct Reader {
+    scheduler: Scheduler,
+    shutdown: CancellationToken,
+    filter: Filter,
+    follow: bool,
+    /// What is left of the history.
+    past: Option<Past>,
+    next: Cursor,
+    events: VecDeque<Event>,
+}
+
+impl Reader {
+    fn messages(self) -> impl Stream<Item = Result<v1::Event, Status>> + Send {
+        stream::unfold(Some(self), |reader| async move {
+            let mut reader = reader?;
+            loop {
+                if let Some(event) = reader.events.pop_front() {
+                    return Some((Ok(event.into()), Some(reader)));
+                }
+                let read = match reader.past {
+                    Some(past) => reader.history(past).await,
+                    None if reader.follow => reader.turn().await,
+                    None => return None,
+                };
+                if let Err(status) = read {
+                    return Some((Err(status), None));
+                }
+            }
+        })
+    }
+
+    /// Reads on in the history.
+    async fn history(&mut self, past: Past) -> Result<(), Status> {
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let (events, next) = events::past(&mut conn, &self.filter, past).await?;
+        (self.events, self.past) = (events.into(), next);
+        Ok(())
+    }
+
+    /// Waits a little, and reads what has been committed meanwhile.
+    async fn turn(&mut self) -> Result<(), Status> {
+        tokio::select! {
+            () = self.shutdown.cancelled() => return Err(status::stopping()),
+            () = tokio::time::sleep(FOLLOW_PERIOD) => {}
+        }
+        let read = async {
+            let mut conn = store::acquire(&self.scheduler.pool).await?;
+            Ok(events::after(&mut conn, &self.filter, self.next).await?)
+        };
+        let page = self.scheduler.wakes.database.while_it_answers(read).await;
+        let Page { events, next } = page.unwrap_or_else(|| Err(status::away()))?;
+        self.events = events.into();
+        self.next = next;
+        Ok(())
+    }
+}

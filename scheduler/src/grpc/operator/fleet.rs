@@ -1,0 +1,334 @@
+//! The operator's service for agents and landmarks.
+
+use landfall_proto::v1;
+use landfall_proto::v1::fleet_service_server::{FleetService, FleetServiceServer};
+use sqlx::PgConnection;
+use tonic::{Request, Response, Status};
+
+use crate::Scheduler;
+use crate::grpc::landmark_choice::{self, ChoiceError};
+use crate::store::agents::enrolments::{self, CreateError, Enrolment};
+use crate::store::agents::{self, drains, refusals, sessions};
+use crate::store::batches::constraints;
+use crate::store::embeddings::{self, landmarks};
+use crate::store::measurements::quarantines;
+use crate::store::measurements::reach::{self, Asked};
+use crate::store::reports::events::{self, Filter};
+use crate::store::{self, leases, settings};
+
+use super::convert::{fleet as convert, reports, timestamp};
+use super::named;
+use crate::grpc::{Identity, auth, status};
+
+/// The largest message taken.
+const MAX_MESSAGE: usize = 4 << 20;
+
+/// Agents that get their tokens at once: all are answered in one message.
+const MOST_ENROLMENTS: usize = 5_000;
+/// Events of an agent that are shown with it.
+const EVENTS_SHOWN: i64 = 20;
+
+#[derive(Debug, Clone)]
+pub(in crate::grpc) struct FleetDesk {
+    scheduler: Scheduler,
+    identity: Identity,
+}
+
+/// The service, with its limits; `identity` is what enrolling agents are told.
+pub(in crate::grpc) fn server(scheduler: Scheduler, identity: Identity) -> FleetServiceServer<FleetDesk> {
+    FleetServiceServer::new(FleetDesk { scheduler, identity }).max_decoding_message_size(MAX_MESSAGE)
+}
+
+#[tonic::async_trait]
+impl FleetService for FleetDesk {
+    async fn create_enrolment(
+        &self,
+        request: Request<v1::CreateEnrolmentRequest>,
+    ) -> Result<Response<v1::CreateEnrolmentResponse>, Status> {
+        let wanted = request.into_inner().try_into()?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let made = enrolments::create(&mut tx, &[wanted]).await?;
+        let made = self.handed_out(&mut tx, made).await?.pop().unwrap_or_default();
+        store::commit(tx).await?;
+        Ok(Response::new(made))
+    }
+
+    async fn create_enrolments(
+        &self,
+        request: Request<v1::CreateEnrolmentsRequest>,
+    ) -> Result<Response<v1::CreateEnrolmentsResponse>, Status> {
+        let v1::CreateEnrolmentsRequest { enrolments: asked, dry_run } = request.into_inner();
+        if asked.len() > MOST_ENROLMENTS {
+            let found = asked.len();
+            return Err(Status::invalid_argument(format!(
+                "enrolments: {found}, and at most {MOST_ENROLMENTS} at once"
+            )));
+        }
+        let (places, wanted, mut problems) = convert::several(asked);
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let made = match enrolments::create(&mut tx, &wanted).await {
+            Ok(made) => made,
+            Err(CreateError::Refused(refused)) => {
+                problems.extend(refused.iter().map(|(index, refusal)| convert::problem(places[*index], refusal)));
+                problems.sort_by_key(|problem| problem.index);
+                Vec::new()
+            }
+            Err(error) => return Err(error.into()),
+        };
+        if dry_run || !problems.is_empty() {
+            // The transaction takes everything back.
+            return Ok(Response::new(v1::CreateEnrolmentsResponse { enrolments: Vec::new(), problems }));
+        }
+        let enrolments = self.handed_out(&mut tx, made).await?;
+        store::commit(tx).await?;
+        Ok(Response::new(v1::CreateEnrolmentsResponse { enrolments, problems }))
+    }
+
+    async fn list_enrolments(
+        &self,
+        request: Request<v1::ListEnrolmentsRequest>,
+    ) -> Result<Response<v1::ListEnrolmentsResponse>, Status> {
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let (tokens, older) = enrolments::list(&mut conn, request.get_ref().all).await?;
+        let enrolments = tokens.into_iter().map(Into::into).collect();
+        Ok(Response::new(v1::ListEnrolmentsResponse { enrolments, older }))
+    }
+
+    async fn revoke_enrolment(
+        &self,
+        request: Request<v1::RevokeEnrolmentRequest>,
+    ) -> Result<Response<v1::RevokeEnrolmentResponse>, Status> {
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let revoked = enrolments::revoke(&mut conn, &request.get_ref().named).await?;
+        Ok(Response::new(v1::RevokeEnrolmentResponse { name: revoked.name, before: revoked.before }))
+    }
+
+    async fn list_agents(
+        &self,
+        request: Request<v1::ListAgentsRequest>,
+    ) -> Result<Response<v1::ListAgentsResponse>, Status> {
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let agents = agents::list(&mut conn).await?;
+        let asked = request.get_ref();
+        let wanted = agents.into_iter().filter(|agent| reports::is_asked_for(agent, asked));
+        let open_enrolments = enrolments::open_tokens(&mut conn).await?;
+        let (agents, more) = reports::first(wanted.map(Into::into).collect(), asked.limit);
+        Ok(Response::new(v1::ListAgentsResponse { agents, open_enrolments, more }))
+    }
+
+    async fn show_agent(
+        &self,
+        request: Request<v1::ShowAgentRequest>,
+    ) -> Result<Response<v1::ShowAgentResponse>, Status> {
+        let v1::ShowAgentRequest { name } = request.into_inner();
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let agent = agents::show(&mut conn, &name).await?;
+        let Some(agent) = agent else { return Err(named::no_agent(&mut conn, &name).await) };
+        let session = sessions::newest(&mut conn, agent.id).await?;
+        let held = leases::held(&mut conn, agent.id).await?;
+        let refused = refusals::of_agent(&mut conn, agent.id).await?;
+        let filter = Filter { agent: Some(agent.id), ..Filter::default() };
+        let events = events::newest(&mut conn, &filter, EVENTS_SHOWN).await?;
+        Ok(Response::new(convert::shown(agent, session, held, refused, events.events)))
+    }
+
+    async fn show_reach(
+        &self,
+        request: Request<v1::ShowReachRequest>,
+    ) -> Result<Response<v1::ShowReachResponse>, Status> {
+        let v1::ShowReachRequest { agent, other } = request.into_inner();
+        if agent == other {
+            return Err(convert::itself("other", &agent).into());
+        }
+        let config = &self.scheduler.config.measure;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let asked = Asked {
+            agent: named::agent(&mut conn, &agent).await?,
+            other: if other.is_empty() { None } else { Some(named::agent(&mut conn, &other).await?) },
+            max_age: config.mesh_max_age,
+            max_peers: config.max_mesh_peers,
+        };
+        let mut ways = reach::ways(&mut conn, &asked).await?;
+        if asked.other.is_some() {
+            ways.sort_by_key(|way| way.prober != agent);
+        }
+        Ok(Response::new(v1::ShowReachResponse { ways: ways.into_iter().map(Into::into).collect() }))
+    }
+
+    async fn drain_agent(
+        &self,
+        request: Request<v1::DrainAgentRequest>,
+    ) -> Result<Response<v1::DrainAgentResponse>, Status> {
+        let v1::DrainAgentRequest { name } = request.into_inner();
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let drained = drains::drain(&mut tx, &name).await?;
+        store::commit(tx).await?;
+        tracing::info!(agent.name = name, drained.withdrawn, drained.leases, "an agent drains");
+        self.scheduler.wakes.assign.notify_one();
+        Ok(Response::new(drained.into()))
+    }
+
+    async fn resume_agent(
+        &self,
+        request: Request<v1::ResumeAgentRequest>,
+    ) -> Result<Response<v1::ResumeAgentResponse>, Status> {
+        let v1::ResumeAgentRequest { name } = request.into_inner();
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let resumed = drains::resume(&mut tx, &name).await?;
+        store::commit(tx).await?;
+        tracing::info!(agent.name = name, resumed, "an agent is in service again");
+        self.scheduler.wakes.assign.notify_one();
+        Ok(Response::new(v1::ResumeAgentResponse { resumed }))
+    }
+
+    async fn tag_agent(&self, request: Request<v1::TagAgentRequest>) -> Result<Response<v1::TagAgentResponse>, Status> {
+        let v1::TagAgentRequest { name, add, remove } = request.into_inner();
+        let add = convert::tags("add", &add)?;
+        let remove = convert::tags("remove", &remove)?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let found = constraints::lock_tags(&mut tx, &name).await?;
+        let Some((agent, tags)) = found else { return Err(named::no_agent(&mut tx, &name).await) };
+        let tags = convert::retagged(tags, add, &remove)?;
+        constraints::set_tags(&mut tx, agent, &tags).await?;
+        store::commit(tx).await?;
+        tracing::info!(agent.name = name, tags = tags.join(" "), "an agent was tagged");
+        self.scheduler.wakes.assign.notify_one();
+        Ok(Response::new(v1::TagAgentResponse { tags }))
+    }
+
+    async fn remove_agent(
+        &self,
+        request: Request<v1::RemoveAgentRequest>,
+    ) -> Result<Response<v1::RemoveAgentResponse>, Status> {
+        let v1::RemoveAgentRequest { name, force } = request.into_inner();
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let removed = drains::remove(&mut tx, &name, force, self.scheduler.config.lease.max_crashes).await?;
+        store::commit(tx).await?;
+        tracing::info!(agent.name = name, removed.withdrawn, removed.leases, "an agent was removed");
+        let wakes = &self.scheduler.wakes;
+        for wake in [&wakes.assign, &wakes.measure, &wakes.landmarks, &wakes.fit] {
+            wake.notify_one();
+        }
+        Ok(Response::new(removed.into()))
+    }
+
+    async fn set_landmarks(
+        &self,
+        request: Request<v1::SetLandmarksRequest>,
+    ) -> Result<Response<v1::ListLandmarksResponse>, Status> {
+        let request = request.into_inner();
+        let dimensions = convert::dimensions(request.dimensions);
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        landmark_choice::set(&mut tx, &request.names, dimensions).await?;
+        store::commit(tx).await?;
+        self.landmarks_changed().await
+    }
+
+    async fn elect_landmarks(
+        &self,
+        request: Request<v1::ElectLandmarksRequest>,
+    ) -> Result<Response<v1::ListLandmarksResponse>, Status> {
+        let election = convert::Election::from(request.into_inner());
+        let peers = self.scheduler.config.measure.max_mesh_peers;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        landmark_choice::elect(&mut tx, election.count, election.dimensions, peers).await?;
+        let explained = landmark_choice::explain(&mut tx).await?;
+        store::commit(tx).await?;
+        let mut answer = self.landmarks_changed().await?;
+        answer.get_mut().explanation = Some(explained.into());
+        Ok(answer)
+    }
+
+    async fn list_landmarks(
+        &self,
+        _: Request<v1::ListLandmarksRequest>,
+    ) -> Result<Response<v1::ListLandmarksResponse>, Status> {
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        listed(&mut conn).await
+    }
+
+    async fn trust_agent(
+        &self,
+        request: Request<v1::TrustAgentRequest>,
+    ) -> Result<Response<v1::TrustAgentResponse>, Status> {
+        let v1::TrustAgentRequest { name } = request.into_inner();
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let agent = agents::by_name(&mut conn, &name).await?;
+        let agent = agent.ok_or(ChoiceError::UnknownAgent(name))?;
+        let released = quarantines::release(&mut conn, agent).await?;
+        self.scheduler.wakes.fit.notify_one();
+        self.scheduler.wakes.measure.notify_one();
+        Ok(Response::new(v1::TrustAgentResponse { released }))
+    }
+
+    async fn replace_operator_token(
+        &self,
+        request: Request<v1::ReplaceOperatorTokenRequest>,
+    ) -> Result<Response<v1::ReplaceOperatorTokenResponse>, Status> {
+        let auth::Operator(presented) = auth::caller(&request)?;
+        let (hash, grace) = convert::new_token(request.get_ref())?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let replaced = settings::replace_operator_token(&mut conn, &presented, &hash, grace).await;
+        let until = replaced?.ok_or_else(status::former_token)?;
+        tracing::warn!(former_until = %until, "the operator's token was replaced");
+        let other_scheduler_urls = self.scheduler.wakes.others();
+        let former_until = Some(timestamp(until));
+        Ok(Response::new(v1::ReplaceOperatorTokenResponse { former_until, other_scheduler_urls }))
+    }
+
+    async fn set_contact_url(
+        &self,
+        request: Request<v1::SetContactUrlRequest>,
+    ) -> Result<Response<v1::SetContactUrlResponse>, Status> {
+        let contact_url = convert::contact_url(request.get_ref())?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        settings::set_contact_url(&mut conn, contact_url.as_str()).await?;
+        self.scheduler.wakes.measure.notify_one();
+        Ok(Response::new(v1::SetContactUrlResponse {}))
+    }
+
+    async fn show_contact_url(
+        &self,
+        _: Request<v1::ShowContactUrlRequest>,
+    ) -> Result<Response<v1::ShowContactUrlResponse>, Status> {
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let contact_url = settings::contact_url(&mut conn).await?.unwrap_or_default();
+        Ok(Response::new(v1::ShowContactUrlResponse { contact_url }))
+    }
+
+    async fn show_scheduler(
+        &self,
+        _: Request<v1::ShowSchedulerRequest>,
+    ) -> Result<Response<v1::ShowSchedulerResponse>, Status> {
+        Ok(Response::new(v1::ShowSchedulerResponse { version: crate::VERSION.to_owned() }))
+    }
+}
+
+impl FleetDesk {
+    /// Tokens just made, with what an agent needs beside.
+    async fn handed_out(
+        &self,
+        conn: &mut PgConnection,
+        made: Vec<Enrolment>,
+    ) -> Result<Vec<v1::CreateEnrolmentResponse>, Status> {
+        let contact_url = settings::contact_url(conn).await?;
+        let others = self.scheduler.wakes.others();
+        let response = |made| convert::enrolment(made, &self.identity, contact_url.clone(), others.clone());
+        Ok(made.into_iter().map(response).collect())
+    }
+
+    async fn landmarks_changed(&self) -> Result<Response<v1::ListLandmarksResponse>, Status> {
+        self.scheduler.wakes.fit.notify_one();
+        self.scheduler.wakes.measure.notify_one();
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        listed(&mut conn).await
+    }
+}
+
+async fn listed(conn: &mut PgConnection) -> Result<Response<v1::ListLandmarksResponse>, Status> {
+    let landmarks = landmarks::list(conn).await?;
+    let dimensions = settings::dimensions(conn).await?;
+    let embedding = embeddings::latest(conn).await?;
+    let fleet = agents::list(conn).await?;
+    Ok(Response::new(convert::landmarks(landmarks, &fleet, dimensions, embedding.as_ref())))
+}

@@ -1,0 +1,45 @@
+//! What requests name, looked up. An unknown name is `NotFound`, and the message says it.
+
+use sqlx::PgConnection;
+use tonic::Status;
+
+use crate::model::AgentId;
+use crate::model::site_list::SiteName;
+use crate::store::agents::{self, enrolments};
+use crate::store::batches::{self, Batch};
+use crate::store::sites::{self, Site};
+
+use crate::grpc::status::Unknown;
+
+pub(in crate::grpc) async fn batch(conn: &mut PgConnection, name: &str) -> Result<Batch, Status> {
+    let batch = batches::by_name(conn, name).await?;
+    batch.ok_or_else(|| Unknown::Batch(name.to_owned()).into())
+}
+
+pub(in crate::grpc) async fn site(conn: &mut PgConnection, name: &SiteName) -> Result<Site, Status> {
+    let site = sites::find(conn, name).await?;
+    site.ok_or_else(|| Unknown::Site(name.to_string()).into())
+}
+
+/// An agent that may have been removed since: what it did is still reported.
+pub(in crate::grpc) async fn former_agent(conn: &mut PgConnection, name: &str) -> Result<AgentId, Status> {
+    let agent = agents::show(conn, name).await?;
+    agent.map(|agent| agent.id).ok_or_else(|| Unknown::Agent(name.to_owned()).into())
+}
+
+/// An agent that was not removed.
+pub(in crate::grpc) async fn agent(conn: &mut PgConnection, name: &str) -> Result<AgentId, Status> {
+    match agents::by_name(conn, name).await? {
+        Some(agent) => Ok(agent),
+        None => Err(no_agent(conn, name).await),
+    }
+}
+
+/// Why there is no agent of this name: perhaps it has not enrolled yet.
+pub(in crate::grpc) async fn no_agent(conn: &mut PgConnection, name: &str) -> Status {
+    match enrolments::is_open(conn, name).await {
+        Ok(true) => Unknown::NotYet(name.to_owned()).into(),
+        Ok(false) => Unknown::Agent(name.to_owned()).into(),
+        Err(error) => error.into(),
+    }
+}

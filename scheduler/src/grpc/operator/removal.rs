@@ -1,0 +1,74 @@
+//! One removal of a batch, a step at a time, for as long as somebody reads how far it is.
+
+use std::time::Duration;
+
+use futures::{Stream, stream};
+use landfall_proto::v1;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+
+use crate::store::batches::Batch;
+use crate::store::batches::removal::{self, Place, Step};
+use crate::{Scheduler, store};
+
+use crate::grpc::status;
+
+/// The rest after a step, so that others have the database for half of the time, and while something is waited for.
+const REST: Duration = Duration::from_millis(20);
+const WAIT: Duration = Duration::from_millis(500);
+
+/// A batch on its way out.
+pub(in crate::grpc) struct Removal {
+    scheduler: Scheduler,
+    shutdown: CancellationToken,
+    batch: Batch,
+    tasks: u64,
+    removed: u64,
+    place: Place,
+    rest: Duration,
+    begun: bool,
+    done: bool,
+}
+
+impl Removal {
+    pub(in crate::grpc) fn new(scheduler: Scheduler, shutdown: CancellationToken, batch: Batch, tasks: u64) -> Self {
+        let (removed, place, rest) = (0, Place::default(), Duration::ZERO);
+        Self { scheduler, shutdown, batch, tasks, removed, place, rest, begun: false, done: false }
+    }
+
+    /// A message at once, then one a step.
+    pub(in crate::grpc) fn messages(self) -> impl Stream<Item = Result<v1::RemoveBatchProgress, Status>> + Send {
+        stream::unfold(Some(self), |removal| async move {
+            let mut removal = removal.filter(|removal| !removal.done)?;
+            if removal.begun
+                && let Err(status) = removal.step().await
+            {
+                return Some((Err(status), None));
+            }
+            removal.begun = true;
+            let Self { removed, tasks, done, .. } = removal;
+            Some((Ok(v1::RemoveBatchProgress { removed, tasks, done }), Some(removal)))
+        })
+    }
+
+    async fn step(&mut self) -> Result<(), Status> {
+        tokio::select! {
+            biased;
+            () = self.shutdown.cancelled() => return Err(status::stopping()),
+            () = tokio::time::sleep(self.rest) => {}
+        }
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let Batch { id, name, .. } = &self.batch;
+        let step = removal::step(&mut tx, *id, name, self.place).await?;
+        store::commit(tx).await?;
+        match step {
+            Step::Removed(tasks, place) => (self.removed, self.place, self.rest) = (self.removed + tasks, place, REST),
+            Step::Waits => self.rest = WAIT,
+            Step::Done => {
+                tracing::info!(batch = name, tasks = self.removed, "a batch was removed");
+                self.done = true;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,161 @@
+//! The operator's service for reports.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt, stream};
+use landfall_proto::v1;
+use landfall_proto::v1::report_service_server::{ReportService, ReportServiceServer};
+use tokio::sync::{Mutex, mpsc};
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status};
+
+use crate::Scheduler;
+use crate::grpc::plan::{self, Wanted};
+use crate::store;
+use crate::store::reports;
+use crate::store::reports::throughput::{self, Grown, Scope};
+
+use super::convert::{reports as asked, throughput as convert, whole};
+use super::named;
+use crate::grpc::status::Unknown;
+
+/// The largest message taken.
+const MAX_MESSAGE: usize = 4 << 20;
+
+/// Rows of the first page, that something is there at once, and of every other.
+const FIRST_PAGE: u64 = 100;
+const PAGE: u64 = 1_000;
+
+#[derive(Debug, Clone)]
+pub(in crate::grpc) struct ReportDesk {
+    scheduler: Scheduler,
+    /// One plan at a time: each may hold a gigabyte and every core for seconds. Guards nothing else.
+    planning: Arc<Mutex<()>>,
+}
+
+/// The service, with its limits.
+pub(in crate::grpc) fn server(scheduler: Scheduler) -> ReportServiceServer<ReportDesk> {
+    ReportServiceServer::new(ReportDesk { scheduler, planning: Arc::default() }).max_decoding_message_size(MAX_MESSAGE)
+}
+
+#[tonic::async_trait]
+impl ReportService for ReportDesk {
+    type AssignmentsStream = Pin<Box<dyn Stream<Item = Result<v1::AssignmentRow, Status>> + Send>>;
+
+    async fn assignments(
+        &self,
+        request: Request<v1::AssignmentsRequest>,
+    ) -> Result<Response<Self::AssignmentsStream>, Status> {
+        let request = request.into_inner();
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let wanted = reports::Wanted {
+            batch: named::batch(&mut conn, &request.batch).await?.id,
+            states: asked::states(&request.states)?,
+            reasons: asked::reasons(&request.reasons)?,
+            agent: match request.agent.as_str() {
+                "" => None,
+                name => Some(named::former_agent(&mut conn, name).await?),
+            },
+        };
+        drop(conn);
+        let limit = Some(request.limit).filter(|limit| *limit > 0);
+        Ok(Response::new(Box::pin(messages(self.scheduler.clone(), wanted, limit))))
+    }
+
+    async fn agents(
+        &self,
+        request: Request<v1::AgentsReportRequest>,
+    ) -> Result<Response<v1::AgentsReportResponse>, Status> {
+        let v1::AgentsReportRequest { batch, agent, limit } = request.into_inner();
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let batch = if batch.is_empty() { None } else { Some(named::batch(&mut conn, &batch).await?.id) };
+        if !agent.is_empty() {
+            named::former_agent(&mut conn, &agent).await?;
+        }
+        let agents = reports::agents(&mut conn, batch).await?;
+        let wanted = agents.into_iter().filter(|row| agent.is_empty() || row.agent.name == agent);
+        let (agents, more) = asked::first(wanted.map(Into::into).collect(), limit);
+        Ok(Response::new(v1::AgentsReportResponse { agents, more }))
+    }
+
+    async fn throughput(
+        &self,
+        request: Request<v1::ThroughputRequest>,
+    ) -> Result<Response<v1::ThroughputResponse>, Status> {
+        let asked = convert::asked(request.into_inner())?;
+        // One moment for all of them: the slices are of the crawls that are summed up.
+        let mut tx = store::begin_snapshot(&self.scheduler.pool).await?;
+        let batch = named::batch(&mut tx, &asked.batch).await?.id;
+        let scope = Scope { batch, round: asked.round };
+        if let Some(round) = asked.round {
+            let newest = throughput::newest_round(&mut tx, batch).await?;
+            if newest.is_none_or(|newest| round > newest) {
+                let batch = asked.batch;
+                return Err(Unknown::Round { batch, round, newest }.into());
+            }
+        }
+        let report = Grown::read(&mut tx, scope, asked.slices).await?;
+        store::commit(tx).await?;
+        Ok(Response::new(report.into()))
+    }
+
+    async fn plan(&self, request: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {
+        let wanted = Wanted::try_from(request.into_inner())?;
+        let turn = Arc::clone(&self.planning).lock_owned().await;
+        let plan = plan::plan(&self.scheduler.pool, &wanted, turn).await?;
+        Ok(Response::new(plan.into()))
+    }
+}
+
+/// The rows that are asked for, at most `limit`; the last says how many more there are, where that cuts them. They are read page by
+/// page as fast as the reader takes them, the next page while one is sent. No connection is held meanwhile.
+fn messages(
+    scheduler: Scheduler,
+    wanted: reports::Wanted,
+    limit: Option<u64>,
+) -> impl Stream<Item = Result<v1::AssignmentRow, Status>> + Send {
+    let (sender, receiver) = mpsc::channel(1);
+    tokio::spawn(async move {
+        if let Err(error) = read(&scheduler, &wanted, limit, &sender).await {
+            // Nobody is left to tell when the reader has gone.
+            drop(sender.send(Err(error.into())).await);
+        }
+    });
+    ReceiverStream::new(receiver).flat_map(|page: Result<Vec<v1::AssignmentRow>, Status>| {
+        let rows = match page {
+            Ok(rows) => rows.into_iter().map(Ok).collect(),
+            Err(status) => vec![Err(status)],
+        };
+        stream::iter(rows)
+    })
+}
+
+async fn read(
+    scheduler: &Scheduler,
+    wanted: &reports::Wanted,
+    limit: Option<u64>,
+    sender: &mpsc::Sender<Result<Vec<v1::AssignmentRow>, Status>>,
+) -> Result<(), store::Error> {
+    let (mut after, mut size, mut left) = (reports::Key::default(), FIRST_PAGE, limit.unwrap_or(u64::MAX));
+    loop {
+        size = size.min(left);
+        let mut conn = scheduler.pool.acquire().await?;
+        let rows = reports::assignments(&mut conn, wanted, after, i64::try_from(size).unwrap_or(i64::MAX)).await?;
+        let read = whole(rows.len());
+        let Some(last) = rows.last() else { return Ok(()) };
+        after = last.key;
+        left -= read;
+        let mut page: Vec<v1::AssignmentRow> = rows.into_iter().map(Into::into).collect();
+        if left == 0
+            && let Some(last) = page.last_mut()
+        {
+            last.more = reports::count_behind(&mut conn, wanted, after).await?;
+        }
+        drop(conn);
+        if sender.send(Ok(page)).await.is_err() || read < size || left == 0 {
+            return Ok(());
+        }
+        size = PAGE;
+    }
+}

@@ -1,0 +1,374 @@
+//! The operator's service for sites and batches.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures::{Stream, stream};
+use landfall_proto::v1;
+use landfall_proto::v1::site_service_server::{SiteService, SiteServiceServer};
+use sqlx::PgConnection;
+use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::Scheduler;
+use crate::gnp::Position;
+use crate::model::constraints::{Constraints, Traits};
+use crate::model::site_list::SiteName;
+use crate::model::{AssignmentId, BatchId, SiteId};
+use crate::store;
+use crate::store::batches::changes::{self, Extent};
+use crate::store::batches::submissions::{self, Submission, SubmitError};
+use crate::store::batches::{self, Progress, constraints, removal};
+use crate::store::measurements::{of_sites, orders};
+use crate::store::reports::{explain, throughput};
+use crate::store::sites::positions::{self, Source};
+use crate::store::sites::{self, Site, alarms, verdicts};
+use crate::throughput::Estimate;
+
+use super::convert::{explain as explained, sites as convert, timestamp, whole};
+use super::named;
+use super::removal::Removal;
+use crate::grpc::status::{self, Unknown};
+
+/// The largest message taken: ten thousand of the longest names fit.
+const MAX_MESSAGE: usize = 4 << 20;
+/// How long a submission's next message may take.
+const NEXT_CHUNK: Duration = Duration::from_secs(60);
+/// Alarms that are listed.
+const ALARMS_AT_MOST: u64 = 1000;
+/// The time between two messages of a watch.
+const WATCH_PERIOD: Duration = Duration::from_secs(1);
+/// A watch estimates what is left again after so many times as long as that took: of a batch of a million, a second in ten.
+const ESTIMATE_PAUSE: u32 = 10;
+
+#[derive(Debug, Clone)]
+pub(in crate::grpc) struct SiteDesk {
+    scheduler: Scheduler,
+    shutdown: CancellationToken,
+}
+
+/// The service, with its limits; its streams end with `shutdown`.
+pub(in crate::grpc) fn server(scheduler: Scheduler, shutdown: CancellationToken) -> SiteServiceServer<SiteDesk> {
+    SiteServiceServer::new(SiteDesk { scheduler, shutdown }).max_decoding_message_size(MAX_MESSAGE)
+}
+
+#[tonic::async_trait]
+impl SiteService for SiteDesk {
+    type RemoveBatchStream = Pin<Box<dyn Stream<Item = Result<v1::RemoveBatchProgress, Status>> + Send>>;
+    type WatchBatchStream = Pin<Box<dyn Stream<Item = Result<v1::BatchProgress, Status>> + Send>>;
+
+    async fn submit(
+        &self,
+        request: Request<Streaming<v1::SubmitRequest>>,
+    ) -> Result<Response<v1::SubmitResponse>, Status> {
+        let (submission, dry_run) = self.receive(request.into_inner()).await?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let submitted = submissions::submit(&mut tx, &submission).await?;
+        let warnings = unheard_of(&mut tx, &submission.batch).await?;
+        if dry_run {
+            // The transaction takes everything back.
+            return Ok(Response::new(v1::SubmitResponse { warnings, ..submitted.into() }));
+        }
+        submissions::has_grown(&mut tx, submitted.added).await?;
+        store::commit(tx).await?;
+        tracing::info!(batch = submission.batch, added = submitted.added, total = submitted.batch_total, "submitted");
+        self.scheduler.wakes.measure.notify_one();
+        self.scheduler.wakes.assign.notify_one();
+        Ok(Response::new(v1::SubmitResponse { warnings, ..submitted.into() }))
+    }
+
+    async fn watch_batch(
+        &self,
+        request: Request<v1::WatchBatchRequest>,
+    ) -> Result<Response<Self::WatchBatchStream>, Status> {
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let batch = named::batch(&mut conn, &request.get_ref().batch).await?;
+        Ok(Response::new(Box::pin(Watch::new(self, batch.id).messages())))
+    }
+
+    async fn cancel_tasks(
+        &self,
+        request: Request<v1::CancelTasksRequest>,
+    ) -> Result<Response<v1::CancelTasksResponse>, Status> {
+        let v1::CancelTasksRequest { batch, sites, all } = request.into_inner();
+        let extent = convert::extent(&sites, all, "all")?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let batch = named::batch(&mut tx, &batch).await?;
+        let cancelled = changes::cancel(&mut tx, batch.id, &batch.name, &extent).await?;
+        store::commit(tx).await?;
+        tracing::info!(batch = batch.name, cancelled.tasks, cancelled.leases, "tasks were cancelled");
+        self.scheduler.wakes.wake_agents(cancelled.agents.iter().copied());
+        if cancelled.leases > 0 {
+            // Tasks may be held for their turn at an address that has become free.
+            self.scheduler.wakes.assign.notify_one();
+        }
+        Ok(Response::new(cancelled.into()))
+    }
+
+    async fn retry_tasks(
+        &self,
+        request: Request<v1::RetryTasksRequest>,
+    ) -> Result<Response<v1::RetryTasksResponse>, Status> {
+        let v1::RetryTasksRequest { batch, sites, failed } = request.into_inner();
+        let extent = convert::extent(&sites, failed, "failed")?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let batch = named::batch(&mut tx, &batch).await?;
+        if batch.removing {
+            return Err(SubmitError::BeingRemoved(batch.name).into());
+        }
+        let retried = changes::retry(&mut tx, batch.id, &batch.name, &extent).await?;
+        store::commit(tx).await?;
+        tracing::info!(batch = batch.name, retried.tasks, "tasks go again");
+        self.scheduler.wakes.measure.notify_one();
+        self.scheduler.wakes.assign.notify_one();
+        Ok(Response::new(retried.into()))
+    }
+
+    async fn list_alarms(
+        &self,
+        request: Request<v1::ListAlarmsRequest>,
+    ) -> Result<Response<v1::ListAlarmsResponse>, Status> {
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let asked = request.get_ref().limit;
+        let limit = if asked == 0 { ALARMS_AT_MOST } else { asked.min(ALARMS_AT_MOST) };
+        let (alarms, total) = alarms::open(&mut conn, limit.cast_signed()).await?;
+        Ok(Response::new(v1::ListAlarmsResponse { alarms: alarms.into_iter().map(Into::into).collect(), total }))
+    }
+
+    async fn reopen_sites(
+        &self,
+        request: Request<v1::ReopenSitesRequest>,
+    ) -> Result<Response<v1::ReopenSitesResponse>, Status> {
+        let v1::ReopenSitesRequest { sites: names, all } = request.into_inner();
+        let extent = convert::extent(&names, all, "all")?;
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let meant = match extent {
+            Extent::All => None,
+            Extent::Sites(names) => Some(known_sites(&mut tx, &names).await?),
+        };
+        let (sites, tasks) = alarms::reopen(&mut tx, meant.as_deref()).await?;
+        store::commit(tx).await?;
+        tracing::info!(sites, tasks, "sites were reopened");
+        self.scheduler.wakes.assign.notify_one();
+        Ok(Response::new(v1::ReopenSitesResponse { sites, tasks }))
+    }
+
+    async fn remove_batch(
+        &self,
+        request: Request<v1::RemoveBatchRequest>,
+    ) -> Result<Response<Self::RemoveBatchStream>, Status> {
+        let v1::RemoveBatchRequest { batch, cancel } = request.into_inner();
+        let mut tx = store::begin(&self.scheduler.pool).await?;
+        let batch = named::batch(&mut tx, &batch).await?;
+        let agents = if cancel {
+            changes::cancel(&mut tx, batch.id, &batch.name, &Extent::All).await?.agents
+        } else {
+            Vec::new()
+        };
+        let tasks = removal::begin(&mut tx, batch.id, &batch.name).await?;
+        store::commit(tx).await?;
+        tracing::info!(batch = batch.name, tasks, "a batch is being removed");
+        self.scheduler.wakes.wake_agents(agents);
+        let removal = Removal::new(self.scheduler.clone(), self.shutdown.clone(), batch, tasks);
+        Ok(Response::new(Box::pin(removal.messages())))
+    }
+
+    async fn list_batches(
+        &self,
+        request: Request<v1::ListBatchesRequest>,
+    ) -> Result<Response<v1::ListBatchesResponse>, Status> {
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let limit = i64::try_from(request.get_ref().limit).ok().filter(|limit| *limit > 0);
+        let (listed, all) = batches::list(&mut conn, limit).await?;
+        let batches: Vec<v1::Batch> = listed.into_iter().map(Into::into).collect();
+        let more = all.saturating_sub(whole(batches.len()));
+        Ok(Response::new(v1::ListBatchesResponse { batches, more }))
+    }
+
+    async fn show_batch(
+        &self,
+        request: Request<v1::ShowBatchRequest>,
+    ) -> Result<Response<v1::ShowBatchResponse>, Status> {
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let batch = named::batch(&mut conn, &request.get_ref().batch).await?;
+        let progress = batches::progress(&mut conn, batch.id).await?;
+        let estimate = left(&mut conn, batch.id, &progress).await?;
+        let progress = convert::progress(&progress, estimate);
+        let endings = batches::endings(&mut conn, batch.id).await?;
+        let asked = constraints_of(&mut conn, batch.id).await?;
+        Ok(Response::new(convert::shown_batch(batch, asked, progress, endings)))
+    }
+
+    async fn show_site(&self, request: Request<v1::ShowSiteRequest>) -> Result<Response<v1::ShowSiteResponse>, Status> {
+        let name = convert::site_name(&request.get_ref().site)?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let site = named::site(&mut conn, &name).await?;
+        let measurements = sites::measurements(&mut conn, &site).await?;
+        let placement = sites::placement(&mut conn, &site).await?;
+        let tasks = sites::tasks(&mut conn, &site).await?;
+        let verdict = verdicts::of_site(&mut conn, &site).await?;
+        let sightings = of_sites::sightings(&mut conn, &site).await?;
+        let broken_off = alarms::of_site(&mut conn, site.id).await?;
+        let position = position_of(&mut conn, &site).await?;
+        let awaited = orders::awaited(&mut conn, &site).await?;
+        let shown = convert::shown(site, measurements, placement, verdict, tasks);
+        Ok(Response::new(v1::ShowSiteResponse {
+            sightings: sightings.into_iter().map(Into::into).collect(),
+            order: awaited.map(Into::into),
+            broken_off_since: broken_off.map(timestamp),
+            position: position.map(convert::globe_position),
+            ..shown
+        }))
+    }
+
+    async fn explain(&self, request: Request<v1::ExplainRequest>) -> Result<Response<v1::ExplainResponse>, Status> {
+        let v1::ExplainRequest { site, batch, assignment_id } = request.into_inner();
+        let name = convert::site_name(&site)?;
+        let mut conn = store::acquire(&self.scheduler.pool).await?;
+        let site = named::site(&mut conn, &name).await?;
+        let batch = if batch.is_empty() { None } else { Some(named::batch(&mut conn, &batch).await?) };
+        let at = assignment_id.map(AssignmentId::new);
+        let of_batch = batch.as_ref().map(|batch| batch.id);
+        let tasks = explain::tasks(&mut conn, &site, of_batch, at).await?;
+        match (tasks.is_empty(), batch, assignment_id) {
+            (true, _, Some(number)) => return Err(Unknown::Choice { site: site.name, number }.into()),
+            (true, Some(batch), None) => {
+                return Err(Unknown::InBatch { batch: batch.name, site: site.name }.into());
+            }
+            _ => {}
+        }
+        let choices = explain::choices(&mut conn, &tasks, at).await?;
+        let batches: Vec<BatchId> = tasks.iter().map(|task| task.batch).collect();
+        let asked = constraints::of_batches(&mut conn, &batches).await?;
+        let position = position_of(&mut conn, &site).await?;
+        Ok(Response::new(v1::ExplainResponse {
+            site_id: site.id.get(),
+            site: site.name,
+            position: position.map(convert::globe_position),
+            tasks: explained::tasks(tasks, &choices, &asked),
+        }))
+    }
+}
+
+async fn constraints_of(conn: &mut PgConnection, batch: BatchId) -> Result<Constraints, store::Error> {
+    Ok(constraints::of_batches(conn, &[batch]).await?.remove(&batch).unwrap_or_default())
+}
+
+/// Where a site is, or the one it proved to be.
+async fn position_of(conn: &mut PgConnection, site: &Site) -> Result<Option<(Position, Source)>, store::Error> {
+    let site = site.alias_of.as_ref().map_or(site.id, |(keeper, _)| *keeper);
+    Ok(positions::of_sites(conn, &[site]).await?.remove(&site))
+}
+
+/// What a batch asks of its agents and none of them has: a sentence each.
+async fn unheard_of(conn: &mut PgConnection, batch: &str) -> Result<Vec<String>, store::Error> {
+    let Some(batch) = batches::by_name(conn, batch).await? else { return Ok(Vec::new()) };
+    let asked = constraints_of(conn, batch.id).await?;
+    if asked == Constraints::default() {
+        return Ok(Vec::new());
+    }
+    let fleet: Vec<Traits> = constraints::traits(conn).await?.into_values().collect();
+    Ok(asked.unheard_of(&fleet))
+}
+
+/// The sites of these names; of one that proved to be another, that one.
+async fn known_sites(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<SiteId>, Status> {
+    let mut found = Vec::with_capacity(names.len());
+    for name in names {
+        let site = named::site(conn, name).await?;
+        found.push(site.alias_of.map_or(site.id, |(keeper, _)| keeper));
+    }
+    Ok(found)
+}
+
+impl SiteDesk {
+    /// Reads a whole submission; nothing is stored before its end.
+    async fn receive(&self, mut stream: Streaming<v1::SubmitRequest>) -> Result<(Submission, bool), Status> {
+        let header = convert::header(self.next(&mut stream).await?)?;
+        let dry_run = header.dry_run;
+        let mut intake = convert::Intake::new(header, &self.scheduler.config.crawl)?;
+        while let Some(request) = self.next(&mut stream).await? {
+            intake.take(request)?;
+        }
+        Ok((intake.finish()?, dry_run))
+    }
+
+    async fn next(&self, stream: &mut Streaming<v1::SubmitRequest>) -> Result<Option<v1::SubmitRequest>, Status> {
+        tokio::select! {
+            () = self.shutdown.cancelled() => Err(status::stopping()),
+            message = tokio::time::timeout(NEXT_CHUNK, stream.message()) => message.map_err(|_| status::stalled())?,
+        }
+    }
+}
+
+/// How long a batch will still take; `None` when nothing is open.
+async fn left(conn: &mut PgConnection, batch: BatchId, progress: &Progress) -> Result<Option<Estimate>, Status> {
+    if progress.open() == 0 {
+        return Ok(None);
+    }
+    Ok(throughput::left(conn, batch).await?)
+}
+
+/// One operator following one batch.
+struct Watch {
+    scheduler: Scheduler,
+    batch: BatchId,
+    ticks: Interval,
+    shutdown: CancellationToken,
+    ended: bool,
+    /// How long it will still take, and when that is looked at again.
+    estimate: Option<Estimate>,
+    estimate_at: Instant,
+}
+
+impl Watch {
+    fn new(desk: &SiteDesk, batch: BatchId) -> Self {
+        let mut ticks = tokio::time::interval(WATCH_PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            scheduler: desk.scheduler.clone(),
+            batch,
+            ticks,
+            shutdown: desk.shutdown.clone(),
+            ended: false,
+            estimate: None,
+            estimate_at: Instant::now(),
+        }
+    }
+
+    /// One message at once, then one a period; the last is the one that shows the batch ended.
+    fn messages(self) -> impl Stream<Item = Result<v1::BatchProgress, Status>> + Send {
+        stream::unfold(self, |mut watch| async move {
+            if watch.ended {
+                return None;
+            }
+            let message = watch.next().await;
+            watch.ended = message.as_ref().map_or(true, |progress| progress.open() == 0);
+            let estimate = watch.estimate.clone().filter(|_| !watch.ended);
+            Some((message.map(|progress| convert::progress(&progress, estimate)), watch))
+        })
+    }
+
+    async fn next(&mut self) -> Result<Progress, Status> {
+        tokio::select! {
+            biased;
+            () = self.shutdown.cancelled() => return Err(status::stopping()),
+            _ = self.ticks.tick() => {}
+        }
+        let due = Instant::now() >= self.estimate_at;
+        let look = async {
+            let mut conn = store::acquire(&self.scheduler.pool).await?;
+            let progress = batches::progress(&mut conn, self.batch).await?;
+            let began = Instant::now();
+            let left = if due { Some(left(&mut conn, self.batch, &progress).await?) } else { None };
+            Ok((progress, left, began.elapsed()))
+        };
+        let looked = self.scheduler.wakes.database.while_it_answers(look).await.unwrap_or_else(|| Err(status::away()));
+        let (progress, left, took) = looked?;
+        if let Some(left) = left {
+            (self.estimate, self.estimate_at) = (left, Instant::now() + took * ESTIMATE_PAUSE);
+        }
+        Ok(progress)
+    }
+}

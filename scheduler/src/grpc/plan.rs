@@ -1,0 +1,281 @@
+//! `landfall plan`: reads what is known, names what is asked for, and has [`whatif`] work it out.
+//!
+//! All is read as of one moment, and nothing is written. What is worked out takes whole cores for as long as it takes, on threads of its own.
+
+use std::collections::{HashMap, HashSet};
+use std::num::NonZeroUsize;
+use std::thread;
+
+use sqlx::{PgConnection, PgPool};
+use tokio::sync::OwnedMutexGuard;
+
+use crate::capacity::{self, Agent, Change, Comparison, Sites, Split, Suggested, WhatIfError};
+use crate::gnp::Position;
+use crate::model::site_list::SiteName;
+use crate::model::{SiteId, Strategy, naming};
+use crate::store;
+use crate::store::assignments::facts;
+use crate::store::embeddings::placements;
+use crate::store::reports::capacity::{Enrolled, Located, MOST_SITES};
+use crate::store::sites;
+use crate::store::sites::positions::{self, Source};
+use crate::strategy::Speed;
+
+/// One map gives one set of suggestions, whoever asks and however often.
+const SEED: u64 = 1;
+/// Why an agent takes no part.
+const NO_PLACE: &str = "has no place in this embedding: it was not measured enough when that was fitted";
+const DRAINING: &str = "takes no more work: it drains";
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// Agents that are added.
+    pub add: Vec<Addition>,
+    /// Agents that are removed, by name.
+    pub remove: Vec<String>,
+    /// How sites are given to agents.
+    pub strategy: Strategy,
+    /// How many places are suggested.
+    pub suggest: usize,
+}
+
+/// An agent that is added.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Addition {
+    /// Its name; `None`: made of city and carrier.
+    pub name: Option<String>,
+    pub city: String,
+    pub carrier: String,
+    /// The agent or the site beside which it stands.
+    pub near: String,
+    /// Its slots; `None`: as many as the median agent has.
+    pub slots: Option<u32>,
+}
+
+/// What is answered.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// The embedding, and how many sites lie in others.
+    pub located: Located,
+    pub strategy: Strategy,
+    /// The sites that count.
+    pub sites: usize,
+    /// Sites that stand in several places, and do not.
+    pub suspects: u64,
+    /// Sites whose size is known.
+    pub known: usize,
+    /// Pages and bytes of the others.
+    pub usual: (u32, u64),
+    /// The agents that take part.
+    pub agents: Vec<Agent>,
+    /// What they come to.
+    pub compared: Comparison,
+    /// Agents that take no part, and why.
+    pub left_out: Vec<(String, &'static str)>,
+    /// What is suggested, where that was asked.
+    pub suggested: Option<Suggested>,
+    /// What the suggested sites are called and where they are, in the order of the picks.
+    pub picked: Vec<Picked>,
+}
+
+/// A site beside which an agent would help.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Picked {
+    pub name: String,
+    /// Where it is, and who says so.
+    pub position: Option<(Position, Source)>,
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum PlanError {
+    #[error("remove: no agent is called {0}")]
+    UnknownAgent(String),
+    /// Neither an agent nor a site.
+    #[error("add: near={0}: no agent and no site is known by this name")]
+    UnknownNear(String),
+    #[error("add: near={near}: {why}")]
+    Unplaced { near: String, why: String },
+    /// An agent that takes no part anyway.
+    #[error("remove: {0} {1}; without it nothing is different")]
+    NoPart(String, &'static str),
+    #[error("{0} is named twice")]
+    Repeated(String),
+    #[error("add: an agent is called {0} already: give the new one another name=")]
+    Taken(String),
+    #[error("{0} sites are located, and a plan reads at most {MOST_SITES}")]
+    TooManySites(u64),
+    #[error(transparent)]
+    WhatIf(#[from] WhatIfError),
+    /// Another strategy than those of which it is known what they do on average.
+    #[error("strategy: {0}")]
+    Strategy(WhatIfError),
+    #[error("the scheduler is stopping: ask again")]
+    Stopping,
+    #[error(transparent)]
+    Store(#[from] store::Error),
+}
+
+/// What was read.
+struct Ground {
+    located: Located,
+    sites: Sites,
+    suspects: u64,
+    agents: Vec<Agent>,
+    left_out: Vec<(String, &'static str)>,
+}
+
+/// Works a plan out. Its turn ends with the work, and not before: whoever asked may have gone away meanwhile.
+///
+/// # Errors
+/// When something that is named is not there or has no place, nothing is located, or the database fails.
+pub async fn plan(pool: &PgPool, wanted: &Wanted, turn: OwnedMutexGuard<()>) -> Result<Plan, PlanError> {
+    let split = Split::try_from(wanted.strategy).map_err(PlanError::Strategy)?;
+    if wanted.suggest > 0 && split == Split::All {
+        return Err(PlanError::Strategy(WhatIfError::NothingToSuggest));
+    }
+    let mut tx = store::begin_snapshot(pool).await?;
+    let ground = Ground::read(&mut tx, wanted).await?;
+    tx.commit().await.map_err(store::Error::from)?;
+
+    let count = wanted.suggest;
+    let worked_out = tokio::task::spawn_blocking(move || {
+        let threads = thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+        let compared = capacity::compare(&ground.sites, &ground.agents, split, threads)?;
+        let suggest = || capacity::suggest(&ground.sites, &ground.agents, split, count, SEED, threads);
+        let suggested = (count > 0).then(suggest).transpose()?;
+        Ok::<_, WhatIfError>((ground, compared, suggested, turn))
+    });
+    let (ground, compared, suggested, _turn) = worked_out.await.map_err(|_| PlanError::Stopping)??;
+
+    let picks = suggested.iter().flat_map(|suggested| &suggested.picks);
+    let picks: Vec<SiteId> = picks.filter_map(|pick| ground.sites.id(pick.site)).collect();
+    let mut conn = pool.acquire().await.map_err(store::Error::from)?;
+    let picked = picked(&mut conn, &picks).await?;
+    let Ground { located, sites, suspects, agents, left_out } = ground;
+    let (known, usual, strategy) = (sites.known(), sites.usual(), wanted.strategy);
+    let sites = sites.len();
+    Ok(Plan { located, strategy, sites, suspects, known, usual, agents, compared, left_out, suggested, picked })
+}
+
+impl Ground {
+    async fn read(conn: &mut PgConnection, wanted: &Wanted) -> Result<Self, PlanError> {
+        let located = store::reports::capacity::located(conn).await?.ok_or(WhatIfError::NoSites)?;
+        if located.sites > MOST_SITES {
+            return Err(PlanError::TooManySites(located.sites));
+        }
+        let enrolled = store::reports::capacity::agents(conn, located.epoch).await?;
+        let ids: Vec<_> = enrolled.iter().map(|agent| agent.agent).collect();
+        let crawls = facts::crawls(conn, &ids).await?;
+        let learned = |crawls: &[_]| Speed::default().learned(crawls);
+        let mut agents = Vec::new();
+        let mut left_out = Vec::new();
+        for one in &enrolled {
+            match no_part(one) {
+                Some(why) => left_out.push((one.name.clone(), why)),
+                None => agents.push(Agent {
+                    name: one.name.clone(),
+                    city: one.city.clone(),
+                    carrier: one.carrier.clone(),
+                    coordinate: one.coordinate.clone().unwrap_or_default(),
+                    slots: one.slots,
+                    speed: learned(crawls.get(&one.agent).map_or(&[][..], Vec::as_slice)),
+                    change: Change::Stays,
+                }),
+            }
+        }
+        remove(&mut agents, &left_out, &wanted.remove)?;
+        // A new agent is taken to be as fast as all the others' crawls together say.
+        let all: Vec<_> = crawls.into_values().flatten().collect();
+        let mut added = Vec::new();
+        for addition in &wanted.add {
+            let name = free_name(addition, &enrolled, &added)?;
+            let coordinate = near(conn, located, &enrolled, &agents, &addition.near).await?;
+            let slots = addition.slots.unwrap_or_else(|| capacity::usual_slots(&agents));
+            let (city, carrier) = (addition.city.clone(), addition.carrier.clone());
+            added.push(Agent { name, city, carrier, coordinate, slots, speed: learned(&all), change: Change::Comes });
+        }
+        agents.append(&mut added);
+        let mut sites = Sites::new(located.epoch, located.dimensions);
+        let suspects = store::reports::capacity::sites(conn, &mut sites).await?;
+        Ok(Self { located, sites, suspects, agents, left_out })
+    }
+}
+
+/// Why an agent takes no part; `None` where it does.
+fn no_part(agent: &Enrolled) -> Option<&'static str> {
+    match &agent.coordinate {
+        _ if agent.draining => Some(DRAINING),
+        None => Some(NO_PLACE),
+        Some(_) => None,
+    }
+}
+
+/// Marks those that are to leave.
+fn remove(agents: &mut [Agent], left_out: &[(String, &'static str)], names: &[String]) -> Result<(), PlanError> {
+    let mut seen = HashSet::new();
+    for name in names {
+        if !seen.insert(name) {
+            return Err(PlanError::Repeated(name.clone()));
+        }
+        if let Some((name, why)) = left_out.iter().find(|(one, _)| one == name) {
+            return Err(PlanError::NoPart(name.clone(), why));
+        }
+        let agent = agents.iter_mut().find(|agent| agent.name == *name);
+        agent.ok_or_else(|| PlanError::UnknownAgent(name.clone()))?.change = Change::Leaves;
+    }
+    Ok(())
+}
+
+/// The name that an agent is added by: the one that is given, or one of city and carrier that is free.
+fn free_name(addition: &Addition, enrolled: &[Enrolled], added: &[Agent]) -> Result<String, PlanError> {
+    let taken = |name: &str| enrolled.iter().any(|agent| agent.name == name);
+    let repeated = |name: &str| added.iter().any(|agent| agent.name == name);
+    match &addition.name {
+        Some(name) if taken(name) => Err(PlanError::Taken(name.clone())),
+        Some(name) if repeated(name) => Err(PlanError::Repeated(name.clone())),
+        Some(name) => Ok(name.clone()),
+        None => {
+            let base = naming::formed(&addition.city, &addition.carrier).unwrap_or_else(|_| "agent".to_owned());
+            Ok(naming::first_free(&base, &mut 1, |name| taken(name) || repeated(name)))
+        }
+    }
+}
+
+/// Where an agent would be that stands beside this agent or site.
+async fn near(
+    conn: &mut PgConnection,
+    located: Located,
+    enrolled: &[Enrolled],
+    agents: &[Agent],
+    near: &str,
+) -> Result<Vec<f64>, PlanError> {
+    let unplaced = |why: &str| PlanError::Unplaced { near: near.to_owned(), why: why.to_owned() };
+    if let Some(agent) = enrolled.iter().find(|agent| agent.name == near) {
+        return agent.coordinate.clone().ok_or_else(|| unplaced("the agent has no place in the embedding yet"));
+    }
+    let unknown = || PlanError::UnknownNear(near.to_owned());
+    let name: SiteName = near.parse().map_err(|_| unknown())?;
+    let site = sites::find(conn, &name).await?.ok_or_else(unknown)?;
+    let ids: Vec<SiteId> = site.ids().into_iter().collect();
+    if let Some(placement) = placements::sites(conn, &ids, located.epoch).await?.into_values().next() {
+        return Ok(capacity::beside(&placement.coordinate, agents));
+    }
+    Err(match sites::placement(conn, &site).await? {
+        None => unplaced("the site is not located: no landmark has measured it, or none could"),
+        Some(other) => unplaced(&format!(
+            "the site lies in embedding {} and not in {}: submit it again to have it located anew",
+            other.epoch, located.epoch
+        )),
+    })
+}
+
+/// What the picked sites are called, and where they are.
+async fn picked(conn: &mut PgConnection, picks: &[SiteId]) -> Result<Vec<Picked>, PlanError> {
+    let names = store::reports::capacity::names(conn, picks).await?;
+    let mut positions: HashMap<_, _> = positions::of_sites(conn, picks).await?;
+    let one =
+        |site: &SiteId| Picked { name: names.get(site).cloned().unwrap_or_default(), position: positions.remove(site) };
+    Ok(picks.iter().map(one).collect())
+}

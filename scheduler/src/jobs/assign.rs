@@ -1,0 +1,400 @@
+//! Chooses an agent for every located task.
+//!
+//! The choice itself is `strategy`, pure; this pass only gathers what it needs to know and records what it said. A
+//! measured round trip beats a predicted one. Agents without an active session, or that drain, are no candidates, nor are those that
+//! their batch's constraints exclude. A task that nobody gets for that waits or fails, and what waits at an agent that may not have it
+//! any more is taken back.
+
+pub(super) mod admission;
+pub mod balance;
+pub(super) mod claims;
+pub mod confirm;
+pub(super) mod known;
+pub(super) mod plan;
+pub(super) mod straggle;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use sqlx::PgConnection;
+use sqlx::types::ipnet::IpNet;
+
+use crate::config::Config;
+use crate::model::{
+    AgentId, BatchId, ChoiceCause, Fallback, FallbackCause, SiteId, Stage, Strategy, TaskId, Why, seed,
+};
+use crate::store::assignments::facts::{self, SiteFacts};
+use crate::store::assignments::loads::{self, Available};
+use crate::store::assignments::{self, Assignment, From, Pool, Waiting};
+use crate::store::measurements::quarantines;
+use crate::store::sites::{addresses, alarms};
+use crate::store::tasks::confirmations::{self, Standing, Wanted};
+use crate::store::tasks::holds::{self, Which};
+use crate::store::tasks::{unmet, waits};
+use crate::strategy::learned::confidence;
+use crate::strategy::{self, Candidate, Choice};
+
+use super::leadership::OnDuty;
+use super::locate::refined::Current;
+use crate::jobs::assign::admission::{Admission, Fate};
+use crate::jobs::assign::known::Known;
+use crate::jobs::assign::plan::Planner;
+
+/// Tasks chosen for in one transaction: bounds how long their rows stay locked, to well under a second.
+const TASKS_PER_PASS: i64 = 500;
+
+/// The chooser.
+#[derive(Debug)]
+pub struct Assign {
+    scheduler: OnDuty,
+    /// Where the next look at addresses that are waited for begins.
+    next_address: Mutex<Option<IpNet>>,
+    pub(super) planner: Planner,
+}
+
+impl Assign {
+    pub fn new(scheduler: OnDuty) -> Self {
+        Self { scheduler, next_address: Mutex::new(None), planner: Planner::default() }
+    }
+
+    /// One pass: as many transactions as there are bounded batches waiting.
+    pub async fn run_once(&self) -> anyhow::Result<()> {
+        let anybody = self.say_whether_anybody_takes_work().await?;
+        // Before any row is locked: the first choice on a new map makes it, which takes a second.
+        let map = self.scheduler.maps.current(&self.scheduler).await?;
+        self.release_held().await?;
+        self.recall_unmet().await?;
+        while self.withdraw_excluded().await? {}
+        // What is withdrawn is chosen for at once, however much more there is to withdraw.
+        while self.withdraw_some().await? | (anybody && self.choose_some(map.clone()).await?) {}
+        if anybody { self.planner.run(&self.scheduler, map).await } else { Ok(()) }
+    }
+
+    /// Says why nobody can be chosen for any task, where nobody can. Returns whether somebody can.
+    async fn say_whether_anybody_takes_work(&self) -> anyhow::Result<bool> {
+        let mut tx = self.scheduler.begin().await?;
+        let nobody = waits::nobody(&mut tx).await.context("look who takes work")?;
+        waits::close(&mut tx, Stage::Choosing, nobody).await.context("say why tasks wait")?;
+        tx.commit().await.context("commit why tasks wait")?;
+        Ok(nobody.is_none())
+    }
+
+    /// Lets held tasks go on whose time or turn has come.
+    async fn release_held(&self) -> anyhow::Result<()> {
+        let cap = self.scheduler.config.politeness.crawls_at_address;
+        let next = || self.next_address.lock().unwrap_or_else(PoisonError::into_inner);
+        let from = *next();
+        let mut tx = self.scheduler.begin().await?;
+        let due = holds::release(&mut tx, Which::Due, TASKS_PER_PASS).await.context("release held tasks")?.len();
+        let admitted = addresses::admit(&mut tx, cap, from, TASKS_PER_PASS).await;
+        let (admitted, place) = admitted.context("admit tasks to addresses")?;
+        tx.commit().await.context("commit the tasks that go on")?;
+        *next() = place;
+        if due > 0 || admitted > 0 {
+            self.planner.forget();
+            tracing::debug!(due, admitted, "held tasks go on");
+        }
+        Ok(())
+    }
+
+    /// Recalls unmet tasks that somebody may crawl by now, and tells the others why they wait.
+    async fn recall_unmet(&self) -> anyhow::Result<()> {
+        let mut tx = self.scheduler.begin().await?;
+        let batches = unmet::batches(&mut tx).await.context("find batches with unmet tasks")?;
+        if batches.is_empty() {
+            return Ok(());
+        }
+        let agents = loads::available(&mut tx).await.context("read available agents")?;
+        let admission = Admission::read(&mut tx, batches.iter().copied()).await?;
+        let mut any = false;
+        for batch in batches {
+            let there = agents.iter().map(|available| available.agent);
+            let room = admission.room(batch, there, TASKS_PER_PASS.unsigned_abs());
+            if room > 0 {
+                let recalled = unmet::recall(&mut tx, batch, None, room.cast_signed()).await;
+                let recalled = recalled.context("recall unmet tasks")?;
+                tracing::debug!(batch.id = %batch, recalled, "agents meet the constraints of unmet tasks");
+                any |= recalled > 0;
+                continue;
+            }
+            match admission.fate(batch).filter(|_| !agents.is_empty()) {
+                Some(Fate::Fail(reason)) => {
+                    unmet::recall(&mut tx, batch, Some(&reason), TASKS_PER_PASS).await.context("fail unmet tasks")?;
+                }
+                Some(Fate::Wait(why)) => {
+                    unmet::explain(&mut tx, batch, &why).await.context("say why unmet tasks wait")?;
+                }
+                None => {}
+            }
+        }
+        tx.commit().await.context("commit recalled tasks")?;
+        if any {
+            self.scheduler.wakes.confirm.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Takes back one bounded batch of what waits at agents that may not have it any more; `true` when there may be more.
+    async fn withdraw_excluded(&self) -> anyhow::Result<bool> {
+        let mut tx = self.scheduler.begin().await?;
+        let batches = unmet::assigned(&mut tx).await.context("find batches with constraints")?;
+        if batches.is_empty() {
+            return Ok(false);
+        }
+        let from = Admission::read(&mut tx, batches).await?.withdrawn();
+        let withdrawn = assignments::unassign(&mut tx, From::Excluded(&from), TASKS_PER_PASS).await;
+        let withdrawn = withdrawn.context("withdraw from the excluded")?;
+        tx.commit().await.context("commit withdrawn assignments")?;
+        if withdrawn > 0 {
+            self.planner.forget();
+            tracing::info!(withdrawn, "tasks of agents that constraints exclude by now are chosen for anew");
+        }
+        Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
+    }
+
+    /// Takes back one bounded batch of what waits at agents that are gone; `true` when there may be more.
+    async fn withdraw_some(&self) -> anyhow::Result<bool> {
+        let mut tx = self.scheduler.begin().await?;
+        let patience = self.scheduler.config.lease.grace;
+        let withdrawn = assignments::unassign(&mut tx, From::Unavailable(patience), TASKS_PER_PASS)
+            .await
+            .context("withdraw assignments of lost agents")?;
+        tx.commit().await.context("commit withdrawn assignments")?;
+        if withdrawn > 0 {
+            self.planner.forget();
+            tracing::info!(withdrawn, "tasks of agents that are gone, drain or hung up are chosen for anew");
+        }
+        Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
+    }
+
+    /// Chooses for one bounded batch; `true` when more may wait.
+    async fn choose_some(&self, map: Option<Arc<Current>>) -> anyhow::Result<bool> {
+        let mut tx = self.scheduler.begin().await?;
+        let waiting = assignments::waiting(&mut tx, Pool::EachByItself, TASKS_PER_PASS).await;
+        let waiting = waiting.context("read located tasks")?;
+        if waiting.is_empty() {
+            return Ok(false);
+        }
+        let mut agents = loads::available(&mut tx).await.context("read available agents")?;
+        if agents.is_empty() {
+            return Ok(false);
+        }
+        let full = i64::try_from(waiting.len()).is_ok_and(|count| count == TASKS_PER_PASS);
+        let waiting = hold_broken(&mut tx, waiting).await?;
+        let Unconfirmed { waiting, standing, mut wanted } =
+            hold_unconfirmed(&mut tx, &self.scheduler.config, waiting).await?;
+        let waiting = hold_ahead(&mut tx, waiting, self.scheduler.config.politeness.crawls_at_address).await?;
+        let sites: Vec<SiteId> = waiting.iter().map(|task| task.site).collect();
+        let known = Known::read(&mut tx, &self.scheduler.maps, &sites, &agents, map).await?;
+        let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
+        let facts = facts::of_tasks(&mut tx, &tasks).await.context("read what is known of the sites")?;
+        let mut admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
+        let alarm = quarantines::alarm(&mut tx).await.context("read the alarm")?;
+        let mut chosen = BTreeSet::new();
+        let mut unmet: BTreeMap<BatchId, Vec<TaskId>> = BTreeMap::new();
+        let (mut unsure, mut made) = (Vec::new(), Vec::new());
+        let (confirming, max_age) = (self.scheduler.config.confirming(), self.scheduler.config.measure.site_max_age);
+        for task in &waiting {
+            let mut candidates = known.candidates(task.site, &agents);
+            candidates.retain(|candidate| admission.admits(task.batch, candidate.agent));
+            if candidates.is_empty() {
+                unmet.entry(task.batch).or_default().push(task.task);
+            }
+            let facts = facts.get(&task.task).cloned().unwrap_or_default();
+            let Some((choice, seed, why)) = chosen_for(task, &facts, &known, &candidates, alarm.is_some()) else {
+                continue;
+            };
+            let asked = standing.contains_key(&task.site);
+            let may_be = alarm.is_none() && task.former.is_none() && !asked && may_be_confirmed(task, &known);
+            if may_be && confidence::unsure(&candidates) && waits(&candidates, choice.agent) >= confirming {
+                unsure.push(Wanted { task: task.task, site: task.site, patience: Some(confirming) });
+                continue;
+            }
+            let alarmed = alarm.as_deref().filter(|_| task.strategy.needs_distance());
+            let choice = Choice { fallback: fallback(task, choice.fallback, alarmed), ..choice };
+            let exclusions = admission.exclusions(&mut tx, task.batch).await?;
+            admission.took(task.batch, choice.agent);
+            now_has_one_more(&mut agents, choice.agent);
+            chosen.insert(choice.agent);
+            let available = candidates.len();
+            made.push(Assignment { available, exclusions, ..Assignment::new(task.task, seed, choice, why) });
+        }
+        assignments::insert(&mut tx, &made).await.context("record assignments")?;
+        admission.set_aside(&mut tx, &unmet).await?;
+        confirmations::want(&mut tx, &unsure, max_age).await.context("want unsure sites confirmed")?;
+        wanted |= !unsure.is_empty();
+        tx.commit().await.context("commit assignments")?;
+        if wanted {
+            self.scheduler.wakes.confirm.notify_one();
+        }
+        tracing::debug!(tasks = waiting.len(), agents = chosen.len(), "assigned tasks");
+        self.scheduler.wakes.wake_agents(chosen);
+        Ok(full)
+    }
+}
+
+/// Whether a task's site may be confirmed if it has to wait for as long anyway and its distances are unsure. Of one that probably stands in
+/// several places no measurement says which agent is nearest.
+pub(super) fn may_be_confirmed(task: &Waiting, known: &Known) -> bool {
+    task.strategy.confirms_the_unsure() && !known.suspicions.contains_key(&task.site)
+}
+
+/// Waiting tasks, without those that wait for a confirmation.
+pub(super) struct Unconfirmed {
+    pub(super) waiting: Vec<Waiting>,
+    /// Confirmations of their sites that count, or are under way.
+    pub(super) standing: HashMap<SiteId, Standing>,
+    /// Whether one was wanted.
+    pub(super) wanted: bool,
+}
+
+/// Holds the tasks of strategies that choose by confirmed distances alone until there are some; and for a while those that could do
+/// without, while their site is being confirmed for others: they would have waited as long, and an agent that keeps silent must not keep
+/// them longer.
+pub(super) async fn hold_unconfirmed(
+    conn: &mut PgConnection,
+    config: &Config,
+    waiting: Vec<Waiting>,
+) -> anyhow::Result<Unconfirmed> {
+    let max_age = config.measure.site_max_age;
+    let always = |task: &Waiting| task.strategy == Strategy::GnpConfirmed;
+    let concerned = waiting.iter().filter(|task| always(task) || task.strategy.confirms_the_unsure());
+    let sites: Vec<SiteId> = concerned.map(|task| task.site).collect();
+    if sites.is_empty() {
+        return Ok(Unconfirmed { waiting, standing: HashMap::new(), wanted: false });
+    }
+    let standing = confirmations::standing(conn, &sites, max_age).await.context("read how sites are confirmed")?;
+    let patience = |task: &Waiting| match standing.get(&task.site) {
+        Some(Standing::Ended) => None,
+        Some(Standing::Open { .. }) | None if always(task) => Some(None),
+        Some(Standing::Open { since }) if task.strategy.confirms_the_unsure() => {
+            config.confirming().checked_sub(*since).filter(|left| !left.is_zero()).map(Some)
+        }
+        Some(Standing::Open { .. }) | None => None,
+    };
+    let wanted = waiting
+        .iter()
+        .filter_map(|task| patience(task).map(|patience| Wanted { task: task.task, site: task.site, patience }));
+    let wanted: Vec<Wanted> = wanted.collect();
+    confirmations::want(conn, &wanted, max_age).await.context("want sites confirmed")?;
+    let held = wanted.iter().map(|one| one.task).collect();
+    Ok(Unconfirmed { waiting: without(waiting, &held), standing, wanted: !wanted.is_empty() })
+}
+
+/// Holds the tasks of sites whose circuit is open; returns the others.
+pub(super) async fn hold_broken(conn: &mut PgConnection, waiting: Vec<Waiting>) -> anyhow::Result<Vec<Waiting>> {
+    let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
+    let held = alarms::hold(conn, &tasks).await.context("hold tasks of sites whose circuit is open")?;
+    Ok(without(waiting, &held.into_iter().collect()))
+}
+
+/// Holds the tasks whose address is known to be full; returns the others, which have a place there.
+async fn hold_ahead(conn: &mut PgConnection, waiting: Vec<Waiting>, cap: u32) -> anyhow::Result<Vec<Waiting>> {
+    let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
+    let held = addresses::ahead::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
+    Ok(without(waiting, &held))
+}
+
+fn without(mut waiting: Vec<Waiting>, held: &HashSet<TaskId>) -> Vec<Waiting> {
+    waiting.retain(|task| !held.contains(&task.task));
+    waiting
+}
+
+/// How long a task would wait at an agent.
+fn waits(candidates: &[Candidate], agent: AgentId) -> Duration {
+    candidates.iter().find(|one| one.agent == agent).map_or(Duration::ZERO, Candidate::waits)
+}
+
+fn now_has_one_more(agents: &mut [Available], chosen: AgentId) {
+    if let Some(agent) = agents.iter_mut().find(|agent| agent.agent == chosen) {
+        agent.load = agent.load.saturating_add(1);
+    }
+}
+
+/// Why a choice fell back, which chose by `generic`: an alarm, or what kept the site from being measured, says more.
+pub(super) fn fallback(task: &Waiting, generic: Option<Fallback>, alarm: Option<&str>) -> Option<Fallback> {
+    match alarm {
+        Some(said) => Some(Fallback { cause: FallbackCause::UntrustedMap, said: said.to_owned() }),
+        None => generic.map(|generic| task.unmeasured.clone().map_or(generic, Into::into)),
+    }
+}
+
+/// The choice for one task, its seed, and why. While there is an alarm distances are not trusted.
+fn chosen_for(
+    task: &Waiting,
+    facts: &SiteFacts,
+    known: &Known,
+    candidates: &[Candidate],
+    alarm: bool,
+) -> Option<(Choice, u64, Why)> {
+    let seed = draw_seed(task);
+    if alarm && task.strategy.needs_distance() {
+        return Some((strategy::choose(Strategy::Random, &facts.site(None), candidates, seed)?, seed, Why::default()));
+    }
+    let parted = task.parted.clone();
+    if let Some(former) = task.former.as_ref().filter(|_| parted.is_some())
+        && let Some(choice) = strategy::choose_next(former, candidates)
+    {
+        return Some((choice, seed, Why { cause: ChoiceCause::NextCandidate, parted, fallback: None }));
+    }
+    if let Some((choice, cause)) = spread(known, task, candidates, seed) {
+        return Some((choice, seed, Why { cause, parted, fallback: None }));
+    }
+    let choice = strategy::choose(task.strategy, &facts.site(None), candidates, seed)?;
+    if let Some(choice) = exploration(task.strategy, &choice, candidates, known.crawls(task.site), seed) {
+        return Some((choice, seed, Why { cause: ChoiceCause::Explores, parted, fallback: None }));
+    }
+    let cause = passed_over(&choice);
+    Some((choice, seed, Why { cause, parted, fallback: None }))
+}
+
+/// The choice of an agent that might be nearer than the chosen one, where this one explores.
+fn exploration(
+    strategy: Strategy,
+    choice: &Choice,
+    candidates: &[Candidate],
+    crawls: usize,
+    seed: u64,
+) -> Option<Choice> {
+    if !strategy.explores() || choice.fallback.is_some() {
+        return None;
+    }
+    let chosen = candidates.iter().find(|one| one.agent == choice.agent)?;
+    let tried = strategy::explored(chosen, candidates, crawls, seed)?;
+    let mut listed = choice.candidates.clone();
+    if listed.iter().all(|one| one.agent != tried.agent) {
+        listed.push(*tried);
+    }
+    Some(Choice { agent: tried.agent, candidates: listed, ..choice.clone() })
+}
+
+/// The strategy's own choice: it says so where the nearest candidates were full and the chosen one was not.
+fn passed_over(choice: &Choice) -> ChoiceCause {
+    let has_room = |agent| choice.candidates.iter().any(|one| one.agent == agent && one.level().has_room());
+    let full = count(choice.candidates.iter().filter(|one| !one.level().has_room()).count());
+    match full > 0 && has_room(choice.agent) {
+        true => ChoiceCause::Strategy { full, of: count(choice.candidates.len()) },
+        false => ChoiceCause::default(),
+    }
+}
+
+/// The choice for a site that probably stands in several places, and why; `None` where the strategy does not go by distance, or no
+/// distance is known.
+fn spread(known: &Known, task: &Waiting, candidates: &[Candidate], seed: u64) -> Option<(Choice, ChoiceCause)> {
+    let suspicion = known.suspicions.get(&task.site).filter(|_| task.strategy.needs_distance())?;
+    let choice = strategy::choose_among_near(task.strategy, candidates, seed)?;
+    let near = count(choice.candidates.len());
+    Some((choice, ChoiceCause::Spread { confidence: suspicion.confidence, near }))
+}
+
+fn count(agents: usize) -> u32 {
+    u32::try_from(agents).unwrap_or(u32::MAX)
+}
+
+/// The seed of a task's draw: the same for the same task and number of former choices, so that a choice can be
+/// replayed, and unrelated between neighbouring tasks.
+pub(super) fn draw_seed(task: &Waiting) -> u64 {
+    seed::spread(task.task.get().cast_unsigned() ^ task.choices.cast_unsigned().rotate_left(48))
+}

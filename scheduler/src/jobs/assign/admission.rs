@@ -1,0 +1,435 @@
+//! Admission: which agents may crawl for which batch, as one pass sees it.
+//!
+//! Read once for all batches of a pass, and kept up as the pass gives tasks to agents, so that a quota holds within it too. Who is
+//! admitted is `constraints`, pure. A batch without constraints admits everybody.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use anyhow::Context;
+use sqlx::PgConnection;
+
+use crate::model::constraints::{Constraints, Exclusion, Nobody, Spending, Traits, Unmet};
+use crate::model::{AgentId, BatchId, TaskId};
+use crate::store::batches::constraints;
+use crate::store::tasks::unmet;
+use crate::strategy::explain;
+
+/// Who may crawl for whom.
+#[derive(Debug)]
+pub(in crate::jobs) struct Admission {
+    constraints: HashMap<BatchId, Constraints>,
+    /// The agents that are enrolled, be they away.
+    fleet: BTreeMap<AgentId, Traits>,
+    spending: HashMap<(BatchId, AgentId), Spending>,
+    /// Bytes that a site of each batch is expected to cost.
+    expected: HashMap<BatchId, u64>,
+    excluded: HashMap<BatchId, BTreeMap<AgentId, Exclusion>>,
+    /// Under which number the excluded of a batch are stored, as long as they are the same.
+    stored: HashMap<BatchId, i64>,
+}
+
+/// What becomes of a batch's tasks that nobody gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::jobs) enum Fate {
+    /// They wait, because of this.
+    Wait(Nobody),
+    /// They fail, with this reason for people.
+    Fail(String),
+}
+
+impl Admission {
+    /// Reads what these batches ask, and how the fleet stands to that.
+    pub(in crate::jobs) async fn read(
+        conn: &mut PgConnection,
+        batches: impl IntoIterator<Item = BatchId>,
+    ) -> anyhow::Result<Self> {
+        let batches: BTreeSet<BatchId> = batches.into_iter().collect();
+        let batches: Vec<BatchId> = batches.into_iter().collect();
+        let asked = constraints::of_batches(conn, &batches).await.context("read the batches' constraints")?;
+        let mut read = Self {
+            constraints: asked,
+            fleet: BTreeMap::new(),
+            spending: HashMap::new(),
+            expected: HashMap::new(),
+            excluded: HashMap::new(),
+            stored: HashMap::new(),
+        };
+        if read.constraints.is_empty() {
+            return Ok(read);
+        }
+        read.fleet = constraints::traits(conn).await.context("read what constraints look at in agents")?;
+        let limited = |(batch, asked): (&BatchId, &Constraints)| asked.bytes_per_day.map(|_| *batch);
+        let limited: Vec<BatchId> = read.constraints.iter().filter_map(limited).collect();
+        if !limited.is_empty() {
+            (read.spending, read.expected) =
+                constraints::spending(conn, &limited).await.context("read what was fetched for the batches")?;
+        }
+        for (batch, asked) in &read.constraints {
+            let refused = |(agent, traits): (&AgentId, &Traits)| {
+                Some((*agent, asked.refuses(traits, read.spending(*batch, *agent))?))
+            };
+            read.excluded.insert(*batch, read.fleet.iter().filter_map(refused).collect());
+        }
+        Ok(read)
+    }
+
+    fn spending(&self, batch: BatchId, agent: AgentId) -> Spending {
+        let expected = self.expected.get(&batch).copied().unwrap_or_default();
+        self.spending.get(&(batch, agent)).copied().unwrap_or(Spending { expected, ..Spending::default() })
+    }
+
+    /// Whether an agent may get a task of a batch.
+    pub(in crate::jobs) fn admits(&self, batch: BatchId, agent: AgentId) -> bool {
+        self.excluded.get(&batch).is_none_or(|excluded| {
+            // Whoever enrolled after the fleet was read is looked at in the next pass.
+            self.fleet.contains_key(&agent) && !excluded.contains_key(&agent)
+        })
+    }
+
+    /// Takes note that an agent got a task of a batch.
+    pub(in crate::jobs) fn took(&mut self, batch: BatchId, agent: AgentId) {
+        self.now_has(batch, agent, |tasks| tasks.saturating_add(1));
+    }
+
+    /// Takes note that a task of a batch went from an agent.
+    pub(in crate::jobs) fn gave(&mut self, batch: BatchId, agent: AgentId) {
+        self.now_has(batch, agent, |tasks| tasks.saturating_sub(1));
+    }
+
+    fn now_has(&mut self, batch: BatchId, agent: AgentId, tasks: impl FnOnce(u32) -> u32) {
+        let (Some(asked), Some(traits)) = (self.constraints.get(&batch), self.fleet.get(&agent)) else { return };
+        if asked.bytes_per_day.is_none() {
+            return;
+        }
+        let mut spending = self.spending(batch, agent);
+        spending.under_way = tasks(spending.under_way);
+        let refused = asked.refuses(traits, spending);
+        self.spending.insert((batch, agent), spending);
+        let excluded = self.excluded.entry(batch).or_default();
+        let before = match &refused {
+            Some(exclusion) => excluded.insert(agent, exclusion.clone()),
+            None => excluded.remove(&agent),
+        };
+        if before != refused {
+            self.stored.remove(&batch);
+        }
+    }
+
+    /// The number under which those are stored that a batch excludes; `None` when it excludes nobody.
+    pub(in crate::jobs) async fn exclusions(
+        &mut self,
+        conn: &mut PgConnection,
+        batch: BatchId,
+    ) -> anyhow::Result<Option<i64>> {
+        let Some(excluded) = self.excluded.get(&batch).filter(|excluded| !excluded.is_empty()) else { return Ok(None) };
+        if let Some(stored) = self.stored.get(&batch) {
+            return Ok(Some(*stored));
+        }
+        let stored = constraints::remember(conn, batch, excluded).await.context("store who is excluded")?;
+        self.stored.insert(batch, stored);
+        Ok(Some(stored))
+    }
+
+    /// Tasks of a batch that these agents may get, at most `most`.
+    pub(in crate::jobs) fn room(&self, batch: BatchId, agents: impl IntoIterator<Item = AgentId>, most: u64) -> u64 {
+        let Some(asked) = self.constraints.get(&batch) else { return most };
+        let admitted = agents.into_iter().filter(|agent| self.admits(batch, *agent));
+        let room = admitted.map(|agent| asked.room(self.spending(batch, agent), most));
+        room.fold(0, u64::saturating_add).min(most)
+    }
+
+    /// What becomes of a batch's tasks when nobody that takes work is admitted.
+    ///
+    /// A quota fails no task: it is there again within a day. Nor does it when those who meet the constraints are away.
+    pub(in crate::jobs) fn fate(&self, batch: BatchId) -> Option<Fate> {
+        let asked = self.constraints.get(&batch)?;
+        let nobody = Nobody::of(self.fleet.len(), self.excluded.get(&batch)?.values());
+        let for_good = self.fleet.values().all(|agent| asked.excludes(agent).is_some());
+        let fails = for_good && asked.unmet == Unmet::Fail;
+        Some(if fails { Fate::Fail(explain::nobody(asked, &nobody)) } else { Fate::Wait(nobody) })
+    }
+
+    /// The agents that may not begin what waits at them of a batch.
+    pub(in crate::jobs) fn withdrawn(&self) -> Vec<(BatchId, AgentId)> {
+        let mut withdrawn = Vec::new();
+        for (batch, asked) in &self.constraints {
+            let may_not = |agent: &AgentId, traits: &Traits| {
+                asked.withdraws(traits, self.spending(*batch, *agent).fetched).is_some()
+            };
+            let agents = self.fleet.iter().filter(|(agent, traits)| may_not(agent, traits));
+            withdrawn.extend(agents.map(|(agent, _)| (*batch, *agent)));
+        }
+        withdrawn.sort_unstable();
+        withdrawn
+    }
+
+    /// Holds tasks that nobody gets, which are locked, or fails them where their batch says so.
+    pub(in crate::jobs) async fn set_aside(
+        &self,
+        conn: &mut PgConnection,
+        tasks: &BTreeMap<BatchId, Vec<TaskId>>,
+    ) -> anyhow::Result<()> {
+        for (batch, tasks) in tasks {
+            match self.fate(*batch) {
+                Some(Fate::Fail(reason)) => unmet::fail(conn, tasks, &reason).await.context("fail tasks")?,
+                Some(Fate::Wait(why)) => unmet::hold(conn, *batch, tasks, &why).await.context("hold unmet tasks")?,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::jobs::trial::Trial;
+    use crate::model::constraints::ConstraintsRequest;
+    use crate::model::{LeaseToken, SiteId, WaitCause};
+    use crate::store::agents::drains;
+    use crate::store::batches::changes::{self, Extent};
+    use crate::store::fixtures;
+    use crate::store::leases::outcomes::{Ending, Report};
+
+    /// A batch that asks this of its agents.
+    async fn batch(trial: &Trial, name: &str, asked: ConstraintsRequest) -> BatchId {
+        let batch = trial.batch(name, "gnp-top3").await;
+        let asked = asked.checked().expect("constraints");
+        constraints::settle(&mut *trial.conn().await, batch, &asked).await.expect("settle");
+        batch
+    }
+
+    async fn waits_for(trial: &Trial, task: TaskId) -> String {
+        let state = trial.state(task).await.0;
+        let wait = trial.wait(task).await.expect("it waits");
+        assert_eq!((state.as_str(), trial.at(task).await, wait.cause), ("located", None, WaitCause::Unmet));
+        wait.about.text()
+    }
+
+    async fn fetched(trial: &Trial, (task, token): (TaskId, LeaseToken), bytes: u64) {
+        let report = Report { bytes, ..fixtures::report(task, token, Ending::Complete) };
+        fixtures::record(&mut *trial.conn().await, trial.agents[0].0, &report).await;
+    }
+
+    fn tagged(tags: &[&str]) -> ConstraintsRequest {
+        ConstraintsRequest { tags: tags.iter().map(|&tag| tag.to_owned()).collect(), ..ConstraintsRequest::default() }
+    }
+
+    fn limited(bytes: u64) -> ConstraintsRequest {
+        ConstraintsRequest { bytes_per_day: Some(bytes), ..ConstraintsRequest::default() }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_task_that_nobody_may_crawl_says_so_and_is_chosen_for_when_one_comes(pool: PgPool) {
+        let mut trial = Trial::new(pool, 3).await;
+        let batch = batch(&trial, "fast", tagged(&["fast"])).await;
+        let plain = trial.batch("plain", "gnp-top3").await;
+        let (task, other) = (trial.located(batch, "a.cn").await, trial.located(plain, "b.cn").await);
+        trial.assign().await;
+        assert_eq!(waits_for(&trial, task).await, "no agent meets the constraints: 3 of 3 lack the tag 'fast'");
+        assert!(trial.at(other).await.is_some(), "nobody else waits for it");
+        trial.join().await;
+        trial.assign().await;
+        assert_eq!(waits_for(&trial, task).await, "no agent meets the constraints: 4 of 4 lack the tag 'fast'");
+        trial.tag(3, &["fast", "x"]).await;
+        trial.assign().await;
+        assert_eq!(trial.at(task).await, Some(3));
+        assert_eq!(trial.count("select count(*) from task_holds").await, 0);
+        let excluded = "select x.agents, x.causes from assignments c join exclusions x on x.id = c.exclusions_id";
+        let excluded: (Vec<i64>, Vec<String>) = trial.rows(excluded).await.remove(0);
+        assert_eq!(excluded.0, [0, 1, 2].map(|place: usize| trial.agents[place].0.get()));
+        assert_eq!(excluded.1, ["tag:fast"; 3]);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_nobody_may_crawl_takes_no_place_at_its_address(pool: PgPool) {
+        let trial = Trial::new(pool, 1).await;
+        let (fast, plain) = (batch(&trial, "fast", tagged(&["fast"])).await, trial.batch("plain", "gnp-top3").await);
+        let mut waits = Vec::new();
+        for host in ["a.cn", "b.cn", "c.cn", "d.cn"] {
+            waits.push(trial.located(fast, host).await);
+        }
+        trial.execute("update sites set crawled_address = '192.0.2.7'").await;
+        // Four sites there: two at once, and the others' turn comes in the next passes.
+        for _ in 0..3 {
+            trial.assign().await;
+        }
+        for task in waits {
+            assert_eq!(waits_for(&trial, task).await, "no agent meets the constraints: 1 of 1 lacks the tag 'fast'");
+        }
+        let task = trial.located(plain, "a.cn").await;
+        trial.assign().await;
+        assert_eq!(trial.at(task).await, Some(0));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_task_fails_where_its_batch_says_so_and_can_go_again(pool: PgPool) {
+        let trial = Trial::new(pool, 2).await;
+        let asked = ConstraintsRequest { countries: vec!["JP".into()], unmet: Some(Unmet::Fail), ..tagged(&["fast"]) };
+        let batch = batch(&trial, "b", asked).await;
+        let task = trial.located(batch, "a.cn").await;
+        trial.assign().await;
+        let reason = "no agent meets the constraints: 2 of 2 are not in JP".to_owned();
+        assert_eq!(trial.state(task).await, ("failed".into(), Some(reason)));
+        let mut conn = trial.conn().await;
+        let again = changes::retry(&mut conn, batch, "b", &Extent::All).await.expect("retry");
+        assert_eq!(again.tasks, 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn nothing_fails_while_one_that_may_crawl_it_is_away(pool: PgPool) {
+        let trial = Trial::new(pool, 2).await;
+        trial.tag(0, &["fast"]).await;
+        let batch = batch(&trial, "b", ConstraintsRequest { unmet: Some(Unmet::Fail), ..tagged(&["fast"]) }).await;
+        let task = trial.located(batch, "a.cn").await;
+        drains::drain(&mut *trial.conn().await, "a0").await.expect("drain");
+        trial.assign().await;
+        let reason = "the 1 agent that meets the constraints takes no work now: see `landfall agents list`";
+        assert_eq!(waits_for(&trial, task).await, reason);
+        drains::resume(&mut *trial.conn().await, "a0").await.expect("resume");
+        trial.assign().await;
+        assert_eq!(trial.at(task).await, Some(0));
+        // And once nobody has the tag any more, what waits fails.
+        trial.tag(0, &[]).await;
+        trial.assign().await;
+        assert_eq!(trial.state(task).await.0, "failed");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_agent_that_loses_its_tag_keeps_what_it_has_leased_and_nothing_else(pool: PgPool) {
+        let trial = Trial::new(pool, 2).await;
+        trial.tag(1, &["fast"]).await;
+        let (batch, plain) = (batch(&trial, "b", tagged(&["fast"])).await, trial.batch("plain", "gnp-top1").await);
+        let mut tasks = Vec::new();
+        for host in ["a.cn", "b.cn", "c.cn"] {
+            tasks.push(trial.located(batch, host).await);
+        }
+        trial.assign().await;
+        let leased = trial.grant(1).await;
+        assert_eq!(leased.len(), 2);
+        let other = trial.assigned(plain, "d.cn", 1).await;
+        trial.tag(1, &[]).await;
+        trial.assign().await;
+        for (task, _) in &leased {
+            assert_eq!(trial.state(*task).await.0, "leased");
+        }
+        let waits = tasks.iter().find(|task| leased.iter().all(|(one, _)| one != *task)).expect("the third");
+        assert_eq!(waits_for(&trial, *waits).await, "no agent meets the constraints: 2 of 2 lack the tag 'fast'");
+        assert_eq!(trial.at(other).await, Some(1), "what asks for nothing stays");
+        trial.tag(0, &["fast"]).await;
+        trial.assign().await;
+        assert_eq!(trial.at(*waits).await, Some(0));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_quota_that_is_used_up_is_waited_for_until_the_day_has_passed(pool: PgPool) {
+        let trial = Trial::new(pool, 1).await;
+        let batch = batch(&trial, "b", ConstraintsRequest { unmet: Some(Unmet::Fail), ..limited(1000) }).await;
+        let (first, second) = (trial.located(batch, "a.cn").await, trial.located(batch, "b.cn").await);
+        let used_up = "no agent meets the constraints: 1 of 1 has used up 1.0 kB a day, or will with what is under way";
+        trial.assign().await;
+        assert_eq!(trial.at(first).await, Some(0), "one is begun, however much it may cost");
+        assert_eq!(waits_for(&trial, second).await, used_up, "and a quota fails nothing");
+        let leased = trial.grant(0).await;
+        fetched(&trial, leased[0], 400).await;
+        trial.assign().await;
+        assert_eq!(trial.at(second).await, Some(0), "there was something left");
+        let leased = trial.grant(0).await;
+        fetched(&trial, leased[0], 600).await;
+        let third = trial.located(batch, "c.cn").await;
+        trial.assign().await;
+        assert_eq!(waits_for(&trial, third).await, used_up);
+        trial.execute("update quota_spending set hour = hour - interval '23 hours'").await;
+        trial.assign().await;
+        assert_eq!(waits_for(&trial, third).await, used_up);
+        trial.execute("update quota_spending set hour = hour - interval '2 hours'").await;
+        trial.assign().await;
+        assert_eq!(trial.at(third).await, Some(0));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn as_much_is_given_as_fits_a_quota_and_what_waits_is_taken_back_when_it_is_used_up(pool: PgPool) {
+        let trial = Trial::new(pool, 1).await;
+        let batch = batch(&trial, "b", limited(1000)).await;
+        let mut tasks = Vec::new();
+        for number in 0..10 {
+            tasks.push(trial.located(batch, &format!("s{number}.cn")).await);
+        }
+        trial.assign().await;
+        let leased = trial.grant(0).await;
+        assert_eq!(leased.len(), 1);
+        fetched(&trial, leased[0], 200).await;
+        let assigned = "select count(*) from tasks where state = 'assigned'";
+        trial.assign().await;
+        assert_eq!(trial.count(assigned).await, 4, "of 800 bytes that are left");
+        trial.assign().await;
+        assert_eq!(trial.count(assigned).await, 4);
+        let leased = trial.grant(0).await;
+        assert_eq!(leased.len(), 2);
+        fetched(&trial, leased[0], 5000).await;
+        trial.assign().await;
+        assert_eq!(trial.count(assigned).await, 0);
+        assert_eq!(trial.count("select count(*) from tasks where state = 'leased'").await, 1);
+        assert_eq!(trial.count("select count(*) from task_holds").await, 7);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn nothing_passes_to_an_agent_that_its_batch_excludes(pool: PgPool) {
+        let mut trial = Trial::new(pool, 2).await;
+        trial.tag(0, &["fast"]).await;
+        trial.tag(1, &["fast"]).await;
+        let (batch, plain) = (batch(&trial, "b", tagged(&["fast"])).await, trial.batch("plain", "random").await);
+        for number in 0..8 {
+            trial.located(batch, &format!("s{number}.cn")).await;
+            trial.located(plain, &format!("p{number}.cn")).await;
+        }
+        trial.assign().await;
+        // It comes when everything is assigned, is nearer than all, and has nothing to do.
+        let joined = trial.join().await;
+        for (site,) in trial.rows::<(i64,)>("select id from sites").await {
+            trial.measured(SiteId::new(site), &[(joined, Some(1))]).await;
+        }
+        let of = "select count(*) from tasks t join agents a on a.id = t.agent_id join batches b on b.id = t.batch_id
+                  where a.name || ' ' || b.name = $1";
+        let count = async |of_whom: &str| {
+            let count: i64 =
+                sqlx::query_scalar(of).bind(of_whom).fetch_one(&trial.scheduler.pool).await.expect("count");
+            count
+        };
+        for _ in 0..5 {
+            trial.balance().await;
+            // At once: the next pass would take it back.
+            assert_eq!(count("a2 b").await, 0);
+            trial.assign().await;
+        }
+        assert!(count("a2 plain").await > 0, "what asks for nothing goes there");
+        // With one gone, the next candidate is one of those that may.
+        drains::drain(&mut *trial.conn().await, "a0").await.expect("drain");
+        trial.assign().await;
+        assert_eq!(count("a2 b").await, 0);
+        assert_eq!(count("a1 b").await, 8);
+        trial.tag(2, &["fast"]).await;
+        trial
+            .execute("update tasks set state = 'cancelled' from batches b where b.id = batch_id and b.name = 'plain'")
+            .await;
+        trial.balance().await;
+        assert!(count("a2 b").await > 0, "and once it may, it gets some");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_was_cancelled_while_it_waited_is_forgotten(pool: PgPool) {
+        let trial = Trial::new(pool, 1).await;
+        let batch = batch(&trial, "b", tagged(&["fast"])).await;
+        trial.located(batch, "a.cn").await;
+        trial.assign().await;
+        assert_eq!(trial.count("select count(*) from task_holds").await, 1);
+        let mut conn = trial.conn().await;
+        changes::cancel(&mut conn, batch, "b", &Extent::All).await.expect("cancel");
+        trial.tag(0, &["fast"]).await;
+        assert_eq!(trial.count("select count(*) from task_holds").await, 0);
+        trial.assign().await;
+        assert_eq!(trial.count("select count(*) from tasks where state = 'cancelled'").await, 1);
+    }
+}

@@ -1,0 +1,349 @@
+//! Passes tasks that wait at one agent on to another that may have them: load levels, and agents that join.
+//!
+//! What moves and why is `strategy::balance`, pure; this pass reads how full agents are and what waits, and records each move as a
+//! new assignment with its reason. Bounded: it looks at the ends of the longest queues only, moves at most `MOVES`, and predicts
+//! distances only for agents that came after a choice. A task passes on only by the assignment that was looked at, and never to an agent
+//! that its batch excludes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use anyhow::Context;
+
+use crate::model::{AgentId, ChoiceCause, Gain, SiteId, Why};
+use crate::store::agents;
+use crate::store::assignments::loads::{self, Available, Waiting};
+use crate::store::assignments::{self, Assignment};
+use crate::store::measurements::quarantines;
+use crate::strategy::load::balance::{self, Move, Queued};
+use crate::strategy::{Candidate, Choice, Former, LoadLevel};
+
+use super::admission::Admission;
+use super::known::Known;
+use crate::jobs::leadership::OnDuty;
+
+/// Moves of one pass: what two hundred agents need at once, in a transaction well under a second.
+const MOVES: usize = 200;
+/// Tasks looked at of one queue: enough that an agent which shares but one in fifty of them finds one.
+const LOOKED_AT: i64 = 100;
+/// Queues looked at in one pass, the longest first.
+const QUEUES: usize = 20;
+/// Sites of one pass whose distance to a newcomer is predicted; half a millisecond each.
+const PREDICTED: usize = 100;
+
+/// What a pass looks at.
+struct Sight {
+    agents: Vec<Available>,
+    waiting: Vec<Waiting>,
+    /// The agents as candidates, for each of the waiting.
+    candidates: Vec<Arc<[Candidate]>>,
+    queued: Vec<Queued>,
+    admission: Admission,
+}
+
+/// One pass.
+pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+    let Some(mut sight) = look(scheduler).await? else { return Ok(()) };
+    let fleet: Vec<Candidate> = sight.agents.iter().map(plain).collect();
+    let moves = balance::plan(&fleet, &sight.queued, MOVES);
+    if !moves.is_empty() {
+        carry_out(scheduler, &mut sight, &moves).await?;
+    }
+    Ok(())
+}
+
+/// What waits behind full agents while others have room, and who may have it; `None` when there is nothing to do.
+async fn look(scheduler: &OnDuty) -> anyhow::Result<Option<Sight>> {
+    let mut tx = scheduler.begin().await?;
+    let agents = loads::available(&mut tx).await.context("read available agents")?;
+    let longest = longest_queues(&agents);
+    if longest.is_empty() || agents.len() < 2 {
+        return Ok(None);
+    }
+    let waiting = loads::waiting_at(&mut tx, &longest, LOOKED_AT).await.context("read what waits")?;
+    let newcomers = |task: &Waiting| -> Vec<AgentId> {
+        let came = agents.iter().filter(|agent| agent.since > task.chosen_at && may_take(agent));
+        let listed = |agent: AgentId| task.former.listed.iter().any(|one| one.agent == agent);
+        came.map(|agent| agent.agent).filter(|agent| !listed(*agent) && *agent != task.former.agent).collect()
+    };
+    let newcomers: Vec<Vec<AgentId>> = waiting.iter().map(newcomers).collect();
+    let unknown =
+        waiting.iter().zip(&newcomers).filter(|(task, new)| task.former.strategy.needs_distance() && !new.is_empty());
+    let sites: Vec<SiteId> = unknown.map(|(task, _)| task.site).take(PREDICTED).collect();
+    let alarm = quarantines::alarm(&mut tx).await.context("read the alarm")?;
+    let admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
+    tx.commit().await.context("end looking")?;
+    let known = if sites.is_empty() || alarm.is_some() {
+        None
+    } else {
+        let map = scheduler.maps.current(scheduler).await?;
+        let mut tx = scheduler.begin().await?;
+        Some(Known::read(&mut tx, &scheduler.maps, &sites, &agents, map).await?)
+    };
+    // Nearly all know nothing but the agents' loads: of a thousand agents and two thousand tasks that is one list and not two thousand.
+    let plain: Arc<[Candidate]> = agents.iter().map(plain).collect();
+    let candidates = waiting.iter().map(|task| match known.as_ref().filter(|_| sites.contains(&task.site)) {
+        Some(known) => known.candidates(task.site, &agents).into(),
+        None => Arc::clone(&plain),
+    });
+    let candidates: Vec<Arc<[Candidate]>> = candidates.collect();
+    let queued = waiting.iter().zip(&newcomers).zip(&candidates).map(|((task, new), candidates)| {
+        let mut takers = balance::takers(&task.former, candidates, new);
+        takers.retain(|taker| admission.admits(task.batch, taker.agent));
+        Queued { at: task.former.agent, takers }
+    });
+    let queued = queued.collect();
+    Ok(Some(Sight { agents, waiting, candidates, queued, admission }))
+}
+
+async fn carry_out(scheduler: &OnDuty, sight: &mut Sight, moves: &[Move]) -> anyhow::Result<()> {
+    let mut tx = scheduler.begin().await?;
+    let names = agents::names(&mut tx).await.context("read the agents' names")?;
+    let looked_at: Vec<&Waiting> = moves.iter().filter_map(|one| sight.waiting.get(one.queued)).collect();
+    let held = loads::hold_on(&mut tx, &looked_at).await.context("lock what waits")?;
+    let (mut made, mut to) = (Vec::new(), BTreeSet::new());
+    for one in moves {
+        let (Some(waiting), Some(candidates)) = (sight.waiting.get(one.queued), sight.candidates.get(one.queued))
+        else {
+            continue;
+        };
+        // Looked at again: a move before this one may have used up what there was of a quota.
+        let admitted = candidates.iter().filter(|one| sight.admission.admits(waiting.batch, one.agent));
+        let available = admitted.clone().count();
+        let taker = admitted.into_iter().find(|candidate| candidate.agent == one.to);
+        let Some(taker) = taker.filter(|_| held.contains(&waiting.task)) else { continue };
+        let candidates_now = balance::relisted(&waiting.former, taker, candidates);
+        let exclusions = sight.admission.exclusions(&mut tx, waiting.batch).await?;
+        let Former { strategy, ref fallback, .. } = waiting.former;
+        let choice = Choice { agent: one.to, candidates: candidates_now, strategy, fallback: fallback.clone() };
+        let why = Why { cause: rebalanced(waiting, one.gain, &names), ..Why::default() };
+        let assignment = Assignment::new(waiting.task, waiting.seed, choice, why);
+        made.push(Assignment { available, exclusions, ..assignment });
+        sight.admission.gave(waiting.batch, waiting.former.agent);
+        sight.admission.took(waiting.batch, one.to);
+        to.insert(one.to);
+    }
+    assignments::insert(&mut tx, &made).await.context("pass tasks on")?;
+    tx.commit().await.context("commit the tasks passed on")?;
+    tracing::debug!(moved = made.len(), agents = to.len(), "passed waiting tasks on");
+    scheduler.wakes.wake_agents(to);
+    Ok(())
+}
+
+/// An agent as a candidate whose distance is not asked for.
+fn plain(agent: &Available) -> Candidate {
+    Candidate { load: agent.load, pace: agent.pace, ..Candidate::new(agent.agent, agent.capacity) }
+}
+
+fn level(agent: &Available) -> LoadLevel {
+    LoadLevel::of(agent.load, agent.capacity)
+}
+
+/// Whether it takes newcomers' part: at most a task a slot waits there.
+fn may_take(agent: &Available) -> bool {
+    level(agent).get() < i64::from(agent.capacity)
+}
+
+/// The agents at which something waits that has no slot, the fullest first.
+fn longest_queues(agents: &[Available]) -> Vec<AgentId> {
+    let mut queues: Vec<&Available> =
+        agents.iter().filter(|agent| agent.waiting > 0 && level(agent).get() > 0).collect();
+    queues.sort_by_key(|agent| std::cmp::Reverse((level(agent), agent.agent)));
+    queues.iter().map(|agent| agent.agent).take(QUEUES).collect()
+}
+
+/// Why a task moves.
+fn rebalanced(waiting: &Waiting, gain: Gain, names: &BTreeMap<AgentId, String>) -> ChoiceCause {
+    let from = names.get(&waiting.former.agent).map_or("another agent", String::as_str);
+    ChoiceCause::Rebalanced { from: from.to_owned(), gain }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::jobs::trial::Trial;
+    use crate::model::{Parted, Parting, TaskId};
+    use crate::store::agents::drains;
+    use crate::store::fixtures;
+
+    /// Three agents of two slots, and so many located tasks, 10, 20 and 30 ms away from them.
+    async fn located(pool: PgPool, count: usize) -> (Trial, Vec<TaskId>) {
+        let trial = Trial::new(pool, 3).await;
+        let batch = trial.batch("b", "gnp-top3").await;
+        let mut tasks = Vec::new();
+        for number in 0..count {
+            tasks.push(trial.located(batch, &format!("s{number}.cn")).await);
+        }
+        (trial, tasks)
+    }
+
+    /// The place of the agent that has a task now, and why.
+    async fn at(trial: &Trial, task: TaskId) -> (usize, Why) {
+        let choice = "select c.agent_id, c.detail::text from tasks t join assignments c on c.id = t.assignment_id where t.id = $1";
+        let (agent, why): (i64, Option<String>) = trial.row_for(choice, task.get()).await;
+        let why = why.map_or_else(Why::default, |why| serde_json::from_str(&why).expect("a cause"));
+        (trial.place(AgentId::new(agent)), why)
+    }
+
+    async fn loads(trial: &Trial) -> Vec<u32> {
+        loads::available(&mut *trial.conn().await).await.expect("look").iter().map(|agent| agent.load).collect()
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_full_candidate_is_passed_over_and_beyond_that_queues_are_even(pool: PgPool) {
+        let (trial, _) = located(pool, 6).await;
+        trial.assign().await;
+        assert_eq!(loads(&trial).await, [2, 2, 2], "six slots for six tasks");
+        let batch = trial.batch("more", "gnp-top3").await;
+        let more = trial.located(batch, "x.cn").await;
+        trial.located(batch, "y.cn").await;
+        trial.located(batch, "z.cn").await;
+        trial.assign().await;
+        assert_eq!(loads(&trial).await, [3, 3, 3]);
+        assert_eq!(at(&trial, more).await.1, Why::default(), "none had room, so that none was passed over");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_waits_at_a_full_agent_goes_to_a_candidate_that_idles(pool: PgPool) {
+        let (trial, tasks) = located(pool, 9).await;
+        trial.assign().await;
+        for place in 0..3 {
+            assert_eq!(trial.grant(place).await.len(), 2);
+        }
+        trial.balance().await;
+        assert_eq!(loads(&trial).await, [3, 3, 3], "nobody idles and no queue is longer");
+        // The second agent ends what it has, and the task that waits there is granted.
+        let done = "update tasks set state = 'done' where agent_id = (select id from agents where name = 'a1') and state = 'leased'";
+        for _ in 0..2 {
+            trial.execute(done).await;
+            trial
+                .execute("update leases set state = 'completed' from tasks t where t.id = task_id and t.state = 'done'")
+                .await;
+            trial.grant(1).await;
+        }
+        assert_eq!(loads(&trial).await, [3, 0, 3]);
+        trial.balance().await;
+        assert_eq!(loads(&trial).await, [2, 2, 2]);
+        assert_eq!(trial.grant(1).await.len(), 2);
+        let mut passed_on = BTreeSet::new();
+        for task in &tasks {
+            if let ChoiceCause::Rebalanced { from, gain } = at(&trial, *task).await.1.cause {
+                assert!(passed_on.insert(from) && gain == Gain::BeginsAtOnce);
+            }
+        }
+        assert_eq!(passed_on, BTreeSet::from(["a0".to_owned(), "a2".to_owned()]));
+        trial.balance().await;
+        assert_eq!(loads(&trial).await, [2, 2, 2], "and nothing goes back");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn who_joins_gets_what_waits_and_it_is_a_candidate_for(pool: PgPool) {
+        let (mut trial, _) = located(pool, 12).await;
+        trial.assign().await;
+        for place in 0..3 {
+            trial.grant(place).await.len();
+        }
+        let joined = trial.join().await;
+        trial.balance().await;
+        assert_eq!(loads(&trial).await, [4, 4, 4, 0], "nobody knows where it is");
+        for (site,) in trial.rows::<(i64,)>("select id from sites").await {
+            trial.measured(SiteId::new(site), &[(joined, Some(5))]).await;
+        }
+        trial.balance().await;
+        // Two begin at once; one more is laid ready, since it is clearly nearer and no more wait there.
+        let loads = loads(&trial).await;
+        assert_eq!(loads, [3, 3, 3, 3]);
+        assert_eq!(trial.grant(3).await.len(), 2);
+        let listed = trial.count(
+            "select count(*) from tasks t join assignments c on c.id = t.assignment_id join agents a on a.id = t.agent_id
+             where a.name = 'a3' and c.candidates[1] = a.id and cardinality(c.candidates) = 3 and c.measured_us[1] = 5000",
+        );
+        assert_eq!(listed.await, 3, "the first of three candidates");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_a_leaving_agent_has_goes_to_its_next_candidate(pool: PgPool) {
+        let (trial, tasks) = located(pool, 6).await;
+        trial.assign().await;
+        assert_eq!(trial.grant(0).await.len(), 2);
+        assert_eq!(loads(&trial).await, [2, 2, 2]);
+        drains::drain(&mut *trial.conn().await, "a0").await.expect("drain");
+        for (task,) in trial.rows::<(i64,)>("select task_id from leases").await {
+            trial.hand_back(0, TaskId::new(task)).await;
+        }
+        trial.assign().await;
+        // Of the two others none has room: the nearer is the next.
+        assert_eq!(loads(&trial).await, [4, 2]);
+        let next_after = |agent: &str, how| {
+            let parted = Some(Parted { agent: agent.to_owned(), how });
+            Why { cause: ChoiceCause::NextCandidate, parted, fallback: None }
+        };
+        let mut next = 0;
+        for task in tasks {
+            let (place, why) = at(&trial, task).await;
+            assert_ne!(place, 0);
+            next += usize::from((place, why) == (1, next_after("a0", Parting::Drained)));
+        }
+        assert_eq!(next, 2);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_became_of_the_agent_chosen_before_is_told_by_what_is_stored(pool: PgPool) {
+        let (mut trial, _) = located(pool, 0).await;
+        let batch = trial.batch("c", "gnp-top3").await;
+        let lose = "update sessions set state = 'expired', end_cause = 'expired', ended_at = now() where state = 'active' and agent_id = $1";
+        let leave = "update sessions set state = 'closed', end_cause = 'left' where state = 'active' and agent_id = $1";
+        let hang_up =
+            "update sessions set hung_up_at = now() - interval '1 hour' where state = 'active' and agent_id = $1";
+        let pause = "update sessions set paused = 'the disk is full' where state = 'active' and agent_id = $1";
+        let drain = "update agents set draining_since = now() where id = $1";
+        let remove = "update agents set removed_at = now(), draining_since = now() where id = $1";
+        // Whether it began the crawl and handed it back, what happened to it then, and what is said of that.
+        for (number, (begins, hands_back, happens, how)) in [
+            (true, false, lose, Parting::Lost),
+            (true, true, pause, Parting::HandedBack),
+            (true, true, drain, Parting::Drained),
+            (true, false, leave, Parting::Left),
+            (false, false, lose, Parting::WaitedAway),
+            (false, false, pause, Parting::WaitedPaused),
+            (false, false, hang_up, Parting::WaitedHungUp),
+            (false, false, drain, Parting::WaitedDrained),
+            (false, false, remove, Parting::WaitedRemoved),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let task = trial.located(batch, &format!("s{number}.cn")).await;
+            trial.assign().await;
+            let (place, _) = at(&trial, task).await;
+            let (agent, _) = trial.agents[place];
+            if begins {
+                assert_eq!(trial.grant(place).await.len(), 1);
+            }
+            if hands_back {
+                trial.hand_back(place, task).await;
+            }
+            trial.execute_for(happens, agent.get()).await;
+            let mut conn = trial.conn().await;
+            fixtures::reap(&mut conn).await;
+            trial.assign().await;
+            let (next, why) = at(&trial, task).await;
+            assert_ne!(next, place, "{how:?}");
+            let former = format!("a{place}");
+            let parted = Some(Parted { agent: former.clone(), how });
+            assert_eq!(why, Why { cause: ChoiceCause::NextCandidate, parted, fallback: None });
+            let logged = "select cause from events where task_id = $1 and what = 'assigned' order by id desc limit 1";
+            let logged: String = trial.read_for(logged, task.get()).await;
+            assert_eq!(logged, format!("next-candidate: {former} {}", how.name()), "so does the log");
+            let progress = crate::store::batches::progress(&mut conn, batch).await.expect("look");
+            assert_eq!(progress.waiting_for, None, "it has an agent again");
+            // Everything as before, for the next.
+            trial.execute_for("update tasks set state = 'cancelled' where id = $1", task.get()).await;
+            let back = "update agents set draining_since = null, removed_at = null where id = $1";
+            trial.execute_for(back, agent.get()).await;
+            trial.agents[place].1 = trial.session(agent).await;
+        }
+    }
+}

@@ -1,0 +1,60 @@
+//! Claims: which round trips to sites count when an agent is chosen, of those that agents measured that are no landmarks.
+//!
+//! Landmarks are judged by everything they report (`tasks::trust`); whoever was asked to confirm a site has measured little
+//! else, and would win every site by a claim of nothing. What is not believed here is left out of the choice, where the
+//! agent ranks by its prediction; it stays stored, and the agent is judged by it.
+
+use std::collections::BTreeMap;
+
+use crate::gnp::Position;
+use crate::gnp::trust::{is_near_enough, leaves_light_time};
+use crate::model::{AgentId, Rtt};
+
+use crate::jobs::locate::refined::Current;
+use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
+
+/// Landmarks whose round trip together with a claim leaves light no time, below which it is believed: one position may be
+/// wrong.
+const FEWEST_IMPOSSIBLE: usize = 2;
+
+/// Whether anybody but landmarks measured.
+pub(in crate::jobs) fn are_among(map: &Current, measured: &[(AgentId, Rtt)]) -> bool {
+    measured.iter().any(|(agent, _)| !map.embedding.landmarks().contains(agent))
+}
+
+/// What was measured of one site that stands in one place, without the claims that cannot be true.
+pub(in crate::jobs) fn believed(
+    map: &Current,
+    positions: &BTreeMap<AgentId, Position>,
+    measured: &[(AgentId, Rtt)],
+) -> Vec<(AgentId, Rtt)> {
+    let (mut kept, claims): (Vec<_>, Vec<_>) =
+        measured.iter().copied().partition(|(agent, _)| map.embedding.landmarks().contains(agent));
+    if kept.len() < FEWEST_LANDMARKS {
+        return measured.to_vec();
+    }
+    let landmarks = kept.clone();
+    let posterior = map.refined.as_ref().and_then(|refined| refined.locate(&landmarks).ok());
+    let is_believed = |&(agent, claim): &(AgentId, Rtt)| {
+        let predicted = posterior.as_ref().and_then(|posterior| posterior.predict(agent));
+        let near_enough = predicted.is_none_or(|predicted| is_near_enough(claim, &predicted));
+        near_enough && impossible(positions, (agent, claim), &landmarks) < FEWEST_IMPOSSIBLE
+    };
+    let (true_claims, refused): (Vec<_>, Vec<_>) = claims.into_iter().partition(is_believed);
+    for (agent, claim) in refused {
+        tracing::debug!(agent.id = %agent, rtt_ms = claim.as_millis_f64(), "a claim to be near a site is not believed");
+    }
+    kept.extend(true_claims);
+    kept
+}
+
+/// How many landmarks' round trips leave light no time beside a claim.
+fn impossible(
+    positions: &BTreeMap<AgentId, Position>,
+    (agent, claim): (AgentId, Rtt),
+    landmarks: &[(AgentId, Rtt)],
+) -> usize {
+    let Some(&at) = positions.get(&agent) else { return 0 };
+    let placed = landmarks.iter().filter_map(|(landmark, rtt)| Some((*rtt, *positions.get(landmark)?)));
+    placed.filter(|(rtt, landmark_at)| !leaves_light_time(claim, at, *rtt, *landmark_at)).count()
+}

@@ -1,0 +1,586 @@
+//! Confirming: before a site of a `gnp-confirmed` batch gets its agent, the few agents that may be nearest measure it; and so they do while
+//! one whose distances are unsure waits for its turn by `gnp-balanced` or `earliest-finish`.
+//!
+//! Works on located tasks, site by site. Each pass ends what is answered or overdue, begins what is due, and orders the
+//! next measurement of what is open: one confirmer after another, since a site has one open order at a time. Confirmers
+//! that fail or leave are not waited for, and nobody is waited for longer than a bounded time.
+//!
+//! What confirmers measured is a measurement like any other: it beats a prediction at once, and the next time the site is
+//! located it is located by them too, who are the nearest and so know most. What cannot be
+//! true of it is not believed (`tasks::claims`). Nobody is asked whom every batch that waits for the site excludes.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::gnp::Place;
+use crate::model::{AgentId, BatchId, Rtt, SiteId};
+use crate::store::assignments::loads;
+use crate::store::batches::constraints;
+use crate::store::measurements::{orders, quarantines};
+use crate::store::tasks::confirmations::{self, Tried};
+
+use super::admission::Admission;
+use super::claims;
+use crate::jobs::leadership::OnDuty;
+use crate::jobs::locate::refined::Current;
+use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
+use crate::jobs::measure::{order_lifetime, spread};
+
+/// Sites whose confirmation begins, or goes on, in one pass.
+const SITES_PER_PASS: i64 = 500;
+/// Confirmations open at once: few enough that none waits long for its turn with agents that many sites are near to.
+const OPEN_AT_ONCE: i64 = 1024;
+
+/// One pass.
+pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+    // Every step is a transaction of its own and idempotent; a pass that ends half-way has done half its work.
+    let max_age = scheduler.config.measure.site_max_age;
+    let mut tx = scheduler.begin().await?;
+    confirmations::hear(&mut tx, max_age).await.context("note who answered")?;
+    tx.commit().await.context("commit who answered")?;
+    let mut tx = scheduler.begin().await?;
+    let mut ended = confirmations::end(&mut tx, patience(scheduler)).await.context("end confirmations")?;
+    tx.commit().await.context("commit ended confirmations")?;
+    ended += begin(scheduler).await?;
+    if ended > 0 {
+        scheduler.wakes.assign.notify_one();
+    }
+    let confirmers = ask(scheduler).await?;
+    scheduler.wakes.wake_agents(confirmers);
+    Ok(())
+}
+
+/// Begins what is due; returns how many ended at once, because nobody could be nearer than who has measured.
+async fn begin(scheduler: &OnDuty) -> anyhow::Result<u64> {
+    let max_age = scheduler.config.measure.site_max_age;
+    let mut tx = scheduler.begin().await?;
+    let due = confirmations::due(&mut tx, SITES_PER_PASS, OPEN_AT_ONCE).await.context("find sites to confirm")?;
+    let full = due.looked_at == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
+    let sites = due.sites;
+    if sites.is_empty() {
+        tx.commit().await.context("commit what nobody waits for")?;
+        if full {
+            scheduler.wakes.confirm.notify_one();
+        }
+        return Ok(0);
+    }
+    let agents = loads::available(&mut tx).await.context("read available agents")?;
+    if agents.is_empty() {
+        return Ok(0);
+    }
+    let tried = confirmations::tried(&mut tx, &sites, max_age).await.context("read who measured")?;
+    let quarantined = quarantines::open(&mut tx).await.context("read the quarantines")?;
+    let constrained = constraints::to_be_confirmed(&mut tx, &sites).await;
+    let constrained = constrained.context("read which batches ask something of their agents")?;
+    let admission = Admission::read(&mut tx, constrained.values().flatten().copied()).await?;
+    tx.commit().await.context("end reading")?;
+    let map = scheduler.maps.current(scheduler).await?;
+    let quarantined = quarantined.into_iter().map(|held| held.agent).collect();
+    let available = agents.iter().map(|agent| agent.agent).collect();
+    let ground = Ground { available, quarantined, map, tried, constrained, admission };
+    let most = usize::try_from(scheduler.config.confirm.agents).unwrap_or(usize::MAX);
+    let chosen =
+        tokio::task::spawn_blocking(move || ground.confirmers(&sites, most)).await.context("choose confirmers")?;
+    let mut tx = scheduler.begin().await?;
+    let ended = confirmations::begin(&mut tx, &chosen).await.context("store confirmations")?;
+    tx.commit().await.context("commit confirmations")?;
+    if full {
+        scheduler.wakes.confirm.notify_one();
+    }
+    Ok(ended)
+}
+
+/// Orders the next measurement of what is open; returns the confirmers that got orders.
+async fn ask(scheduler: &OnDuty) -> anyhow::Result<Vec<AgentId>> {
+    let config = &scheduler.config.measure;
+    let mut tx = scheduler.begin().await?;
+    let askable = confirmations::askable(&mut tx, SITES_PER_PASS).await.context("find confirmers")?;
+    let mut confirmers: Vec<AgentId> =
+        askable.iter().flat_map(|due| due.turns.iter().map(|turn| turn.prober)).collect();
+    confirmers.sort_unstable();
+    confirmers.dedup();
+    if confirmers.is_empty() {
+        return Ok(Vec::new());
+    }
+    let open = orders::open_site_orders(&mut tx, &confirmers).await.context("count orders")?;
+    let orders = spread(&askable, open, config.max_site_orders);
+    let asked = confirmations::ask(&mut tx, &orders, lifetime(scheduler)).await.context("ask confirmers")?;
+    tx.commit().await.context("commit what confirmers are asked")?;
+    Ok(asked)
+}
+
+fn lifetime(scheduler: &OnDuty) -> Duration {
+    let (measure, confirm) = (&scheduler.config.measure, &scheduler.config.confirm);
+    order_lifetime(confirm.samples, measure.site_interval, measure.sample_timeout)
+}
+
+/// How long a confirmation may stay open: every confirmer may keep silent, and one more for waiting its turn.
+fn patience(scheduler: &OnDuty) -> Duration {
+    lifetime(scheduler) * scheduler.config.confirm.agents.saturating_add(1)
+}
+
+/// What confirmers are chosen by.
+struct Ground {
+    available: Vec<AgentId>,
+    /// They may crawl, but nobody believes what they measure.
+    quarantined: BTreeSet<AgentId>,
+    map: Option<Arc<Current>>,
+    tried: HashMap<SiteId, Vec<Tried>>,
+    /// Sites that only batches with constraints wait for, and those batches.
+    constrained: HashMap<SiteId, Vec<BatchId>>,
+    admission: Admission,
+}
+
+impl Ground {
+    /// Whether an agent may get a task of the site.
+    fn admits(&self, site: SiteId, agent: AgentId) -> bool {
+        let batches = self.constrained.get(&site);
+        batches.is_none_or(|batches| batches.iter().any(|batch| self.admission.admits(*batch, agent)))
+    }
+
+    /// Who is to confirm each of these sites, at most `most` agents each.
+    fn confirmers(&self, sites: &[SiteId], most: usize) -> Vec<(SiteId, Vec<AgentId>)> {
+        sites.iter().map(|site| (*site, self.confirmers_of(*site, most))).collect()
+    }
+
+    /// The available agents that have not tried the site and whose measuring is expected to bring the nearest agent out:
+    /// by the refined map where there is one, else those predicted nearest. Nobody without a map.
+    fn confirmers_of(&self, site: SiteId, most: usize) -> Vec<AgentId> {
+        let (Some(map), Some(tried)) = (&self.map, self.tried.get(&site)) else { return Vec::new() };
+        let measured: Vec<(AgentId, Rtt)> = tried
+            .iter()
+            .filter_map(|(agent, rtt)| Some((*agent, (*rtt)?)))
+            .filter(|(agent, _)| map.embedding.placement(*agent).is_some() && !self.quarantined.contains(agent))
+            .collect();
+        let measured = claims::believed(map, &BTreeMap::new(), &measured);
+        if measured.len() < FEWEST_LANDMARKS {
+            return Vec::new();
+        }
+        let may =
+            |agent: &AgentId| !self.quarantined.contains(agent) && !tried.iter().any(|(prober, _)| prober == agent);
+        let mut candidates: Vec<AgentId> = self.available.iter().copied().filter(may).collect();
+        candidates.retain(|agent| self.admits(site, *agent));
+        let cloud = map.refined.as_ref().and_then(|refined| refined.locate(&measured).ok());
+        let point = || map.embedding.locate(&measured).map(|placement| Place::Point(&map.embedding, placement)).ok();
+        cloud.map(Place::Cloud).or_else(point).map_or_else(Vec::new, |place| place.confirm(most, &candidates))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::gnp::trust::Kind;
+    use crate::jobs::trial::{Trial, took};
+    use crate::model::{Strategy, TaskId, WaitCause};
+    use crate::store::embeddings::placements::{self, Located};
+    use crate::store::fixtures;
+
+    /// Agents on a line, 10 ms apart; three from end to end are landmarks and have measured a site half a step before the
+    /// last but one.
+    struct Line {
+        trial: Trial,
+        site: SiteId,
+        task: TaskId,
+    }
+
+    impl Line {
+        async fn of(pool: PgPool, count: usize) -> Self {
+            let trial = Trial::new(pool, count).await;
+            let landmarks = [0, (count - 1) / 2, count - 1];
+            trial.set_landmarks(&landmarks.map(|index| trial.agents[index])).await;
+            trial.mesh(&trial.agents).await;
+            trial.fit().await;
+            let site = fixtures::site(&mut *trial.conn().await, "a.cn").await;
+            let mut line = Self { trial, site, task: TaskId::new(0) };
+            line.task = line.located("one").await;
+            let millis = landmarks.map(|index| (line.trial.agents[index].0, line.millis(index)));
+            line.trial.measured(site, &millis.map(|(agent, millis)| (agent, Some(millis)))).await;
+            // Placed as if these had been the answers.
+            let rtt = |millis| Rtt::try_new(Duration::from_millis(millis)).expect("a round trip");
+            let map = line.trial.map().await.expect("a map");
+            let placement = map.locate(&millis.map(|(agent, millis)| (agent, rtt(millis)))).expect("a place");
+            let mut conn = line.trial.conn().await;
+            placements::upsert(&mut conn, &[Located { site, placement }]).await.expect("store the place");
+            drop(conn);
+            line
+        }
+
+        /// A task of a batch of its own, located.
+        async fn located(&self, batch: &str) -> TaskId {
+            self.located_by(batch, Strategy::GnpConfirmed).await
+        }
+
+        async fn located_by(&self, batch: &str, strategy: Strategy) -> TaskId {
+            let batch = self.trial.batch(batch, strategy.name()).await;
+            fixtures::task(&mut *self.trial.conn().await, batch, self.site, "located").await
+        }
+
+        /// The site's distance from an agent.
+        fn millis(&self, index: usize) -> u64 {
+            let place = u64::try_from(self.trial.agents.len()).expect("few") * 10 - 25;
+            place.abs_diff(u64::try_from(index).expect("few") * 10)
+        }
+
+        async fn pass(&self) {
+            self.trial.measure().await;
+            // What wants to be confirmed wakes the one, and what is confirmed the other.
+            self.trial.assign().await;
+            self.trial.confirm().await;
+            self.trial.assign().await;
+        }
+
+        /// The agent that is asked now, by its place on the line.
+        async fn asked(&self) -> Option<usize> {
+            let orders = self.trial.site_orders().await;
+            assert!(orders.len() <= 1, "one order at a time: {orders:?}");
+            let (prober, site) = orders.first()?;
+            assert_eq!(*site, self.site);
+            Some(self.trial.place(*prober))
+        }
+
+        /// Lets everybody who is asked answer, and returns who was.
+        async fn confirm(&self) -> BTreeSet<usize> {
+            let mut asked = BTreeSet::new();
+            self.pass().await;
+            while let Some(index) = self.asked().await {
+                assert!(asked.insert(index), "{index} was asked twice");
+                self.trial.answer(self.trial.agents[index], |_| Some(took(self.millis(index)))).await;
+                self.pass().await;
+            }
+            asked
+        }
+
+        /// The place on the line of the agent that got a task, and why it was not by `gnp-confirmed`.
+        async fn chosen(&self, task: TaskId) -> (Option<usize>, Option<String>) {
+            let fallback = "select fallback::text from assignments join tasks on tasks.assignment_id = assignments.id where tasks.id = $1";
+            match (self.trial.state(task).await.0.as_str(), self.trial.at(task).await) {
+                ("assigned", Some(place)) => (Some(place), self.trial.read_for(fallback, task.get()).await),
+                _ => (None, None),
+            }
+        }
+
+        async fn quarantine(&self, agent: AgentId) {
+            let new = quarantines::hold(&mut *self.trial.conn().await, agent, Kind::Asymmetry, "it lies").await;
+            assert!(new.expect("quarantine"));
+        }
+    }
+
+    /// The two that nobody is nearer than; three might be asked, but the map is sure that no third is as near.
+    fn confirmed_by_the_nearest(asked: &BTreeSet<usize>) {
+        assert_eq!(*asked, BTreeSet::from([5, 6]));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn those_that_may_be_nearest_measure_one_after_another_and_the_best_wins(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        line.pass().await;
+        assert_eq!(line.trial.waits(line.task).await, Some(WaitCause::Confirming));
+        assert_eq!(line.trial.count("select count(*) from measurement_orders where confirming").await, 1);
+        let asked = line.confirm().await;
+        confirmed_by_the_nearest(&asked);
+        let (chosen, fallback) = line.chosen(line.task).await;
+        assert!(matches!(chosen, Some(5 | 6)), "both are 5 ms away: {chosen:?}");
+        assert_eq!(fallback, None);
+        let measured = "select count(measured.us) from assignments cross join unnest(measured_us) as measured (us)";
+        assert_eq!(line.trial.count(measured).await, 5, "three landmarks and two confirmers are on record");
+        assert_eq!(line.trial.count("select count(*) from confirming_measurements").await, 2);
+    }
+
+    /// A line whose site has unsure distances, or sure ones, and whose agents are busy for five seconds, or idle; with two tasks of strategies that
+    /// have the unsure confirmed. A confirmation takes less than a second.
+    async fn of_ours(pool: PgPool, sure: bool, busy: bool) -> (Line, [TaskId; 2]) {
+        let mut line = Line::of(pool, 8).await;
+        let config = Arc::make_mut(&mut line.trial.scheduler.config);
+        (config.confirm.samples, config.measure.site_interval) = (1, Duration::from_millis(100));
+        line.trial.execute("update tasks set state = 'cancelled'").await;
+        line.trial.execute("update agents set capacity = 1").await;
+        if busy {
+            let batch = line.trial.batch("busy", "random").await;
+            for index in 0..line.trial.agents.len() {
+                line.trial.task_of(batch, &format!("busy{index}.cn"), "located").await;
+            }
+            line.trial.assign().await;
+            line.trial.execute("update assignments set crawl_ms = 5000").await;
+        }
+        if sure {
+            let nearest = [5, 6].map(|index| (line.trial.agents[index].0, Some(line.millis(index))));
+            line.trial.measured(line.site, &nearest).await;
+        } else {
+            // What the landmarks say does not fit together: the map is unsure where it lies.
+            line.trial.measured(line.site, &[(line.trial.agents[7].0, Some(22))]).await;
+        }
+        let balanced = line.located_by("balanced", Strategy::GnpBalanced).await;
+        let planned = line.located_by("planned", Strategy::EarliestFinish).await;
+        (line, [balanced, planned])
+    }
+
+    const WANTED: &str = "select count(*) from confirmations where began_at is null";
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_of_unsure_distances_that_waits_is_confirmed_meanwhile(pool: PgPool) {
+        let (line, [balanced, planned]) = of_ours(pool, false, true).await;
+        line.pass().await;
+        assert_eq!(line.trial.count("select count(*) from confirmations").await, 1, "they share it");
+        for task in [balanced, planned] {
+            assert_eq!(line.trial.waits(task).await, Some(WaitCause::Confirming));
+        }
+        confirmed_by_the_nearest(&line.confirm().await);
+        assert!(line.chosen(balanced).await.0.is_some());
+        assert_eq!(line.trial.waits(planned).await, Some(WaitCause::Planned), "it waits for its slot");
+        line.trial
+            .execute("update tasks set state = 'cancelled' where site_id <> (select max(site_id) from confirmations)")
+            .await;
+        line.pass().await;
+        let chosen = line.chosen(planned).await.0;
+        assert!(matches!(chosen, Some(5 | 6)), "{chosen:?}");
+        assert_eq!(
+            (line.trial.count(WANTED).await, line.trial.count("select count(*) from confirmations").await),
+            (0, 1)
+        );
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn whom_nobody_answers_in_time_is_chosen_for_by_what_is_known(pool: PgPool) {
+        let (line, tasks) = of_ours(pool, false, true).await;
+        line.pass().await;
+        line.pass().await;
+        assert!(line.asked().await.is_some());
+        line.trial.execute("update tasks set state = 'cancelled' where state = 'assigned'").await;
+        line.pass().await;
+        for task in tasks {
+            assert_eq!(line.chosen(task).await.0, None, "it is waited for");
+        }
+        line.trial.execute("update confirmations set began_at = began_at - interval '1 second'").await;
+        line.trial.execute("update task_holds set until = until - interval '1 second'").await;
+        line.pass().await;
+        for task in tasks {
+            assert!(line.chosen(task).await.0.is_some());
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn no_slot_idles_for_a_confirmation(pool: PgPool) {
+        let (line, tasks) = of_ours(pool, false, false).await;
+        line.pass().await;
+        for task in tasks {
+            assert!(line.chosen(task).await.0.is_some());
+        }
+        assert_eq!(line.trial.count(WANTED).await, 0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_that_the_nearest_have_measured_is_not_confirmed(pool: PgPool) {
+        let (line, [balanced, planned]) = of_ours(pool, true, true).await;
+        line.pass().await;
+        assert!(line.chosen(balanced).await.0.is_some());
+        assert_eq!(line.trial.waits(planned).await, Some(WaitCause::Planned));
+        assert_eq!(line.trial.count(WANTED).await, 0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn nobody_quarantined_is_asked(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        line.quarantine(line.trial.agents[6].0).await;
+        assert_eq!(line.confirm().await, BTreeSet::from([5]));
+        assert_eq!(line.chosen(line.task).await, (Some(5), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_confirmer_that_is_quarantined_before_its_turn_is_not_waited_for(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        line.pass().await;
+        let first = line.asked().await.expect("somebody is asked");
+        let waiting = "select agent_id from confirmers where asked_at is null";
+        let waiting: i64 = line.trial.read(waiting).await;
+        line.quarantine(AgentId::new(waiting)).await;
+        assert_eq!(line.confirm().await, BTreeSet::from([first]));
+        assert_eq!(line.chosen(line.task).await, (Some(first), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_claim_to_be_next_to_a_site_that_the_landmarks_see_far_away_wins_nothing(pool: PgPool) {
+        let line = Line::of(pool, 12).await;
+        let liar = 1;
+        assert_eq!(line.millis(liar), 85);
+        line.trial.measured(line.site, &[(line.trial.agents[liar].0, Some(1))]).await;
+        let asked = line.confirm().await;
+        assert!(asked.is_superset(&BTreeSet::from([9, 10])), "it does not lead astray whom to ask: {asked:?}");
+        let (chosen, fallback) = line.chosen(line.task).await;
+        assert!(matches!(chosen, Some(9 | 10)), "{chosen:?}");
+        assert_eq!(fallback, None);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_confirmer_that_fails_is_passed_over(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        line.pass().await;
+        let failed = line.asked().await.expect("somebody is asked");
+        line.trial.answer(line.trial.agents[failed], |_| Some(Err("connect: refused".into()))).await;
+        let others = line.confirm().await;
+        assert_eq!(others, BTreeSet::from([11 - failed]), "the other of the two nearest");
+        assert_eq!(line.chosen(line.task).await, (Some(11 - failed), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_confirmer_that_leaves_is_not_waited_for(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        line.pass().await;
+        let left = line.asked().await.expect("somebody is asked");
+        line.trial.answer(line.trial.agents[left], |_| None).await;
+        line.trial.disconnect(line.trial.agents[left].0).await;
+        let others = line.confirm().await;
+        assert_eq!(others, BTreeSet::from([11 - left]), "the other of the two nearest");
+        assert_eq!(line.chosen(line.task).await, (Some(11 - left), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn when_nobody_answers_the_nearest_landmark_wins(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        line.pass().await;
+        for _ in 0..2 {
+            let silent = line.asked().await.expect("somebody is asked");
+            line.trial.answer(line.trial.agents[silent], |_| None).await;
+            line.trial.execute("update measurement_orders set expires_at = now() - interval '1 second'").await;
+            line.pass().await;
+        }
+        assert_eq!(line.asked().await, None);
+        assert_eq!(line.chosen(line.task).await, (Some(7), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn nobody_is_waited_for_for_ever(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        line.pass().await;
+        line.trial.execute("update confirmations set began_at = now() - interval '1 hour'").await;
+        line.pass().await;
+        assert_eq!(line.chosen(line.task).await, (Some(7), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_restart_in_between_loses_nothing_and_asks_nobody_twice(pool: PgPool) {
+        let mut line = Line::of(pool.clone(), 8).await;
+        line.pass().await;
+        let first = line.asked().await.expect("somebody is asked");
+        line.trial.answer(line.trial.agents[first], |_| Some(took(line.millis(first)))).await;
+        line.trial.leave().await;
+        let agents = std::mem::take(&mut line.trial.agents);
+        line.trial = Trial::new(pool, 0).await;
+        line.trial.agents = agents;
+        let others = line.confirm().await;
+        assert_eq!(others, BTreeSet::from([11 - first]), "the other of the two nearest");
+        assert!(matches!(line.chosen(line.task).await, (Some(5 | 6), None)));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_order_lost_with_its_session_is_asked_again(pool: PgPool) {
+        let mut line = Line::of(pool, 8).await;
+        line.pass().await;
+        let first = line.asked().await.expect("somebody is asked");
+        line.trial.answer(line.trial.agents[first], |_| None).await;
+        line.trial.agents[first].1 = line.trial.session(line.trial.agents[first].0).await;
+        confirmed_by_the_nearest(&line.confirm().await);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn tasks_of_one_site_share_a_confirmation_until_it_is_too_old(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        // Room for all of them at the best: a full one would be passed over.
+        line.trial.execute("update agents set capacity = 9").await;
+        let second = line.located("two").await;
+        confirmed_by_the_nearest(&line.confirm().await);
+        let chosen = line.chosen(line.task).await;
+        assert!(chosen.0.is_some());
+        assert_eq!(line.chosen(second).await, chosen);
+
+        let later = line.located("three").await;
+        assert_eq!(line.confirm().await, BTreeSet::new(), "it is still young");
+        assert_eq!(line.chosen(later).await, chosen);
+
+        line.trial.execute("update confirmations set ended_at = ended_at - interval '2 days'").await;
+        line.trial
+            .execute(
+                "update site_measurements set measured_at = measured_at - interval '2 days'
+                      where prober_id not in (select agent_id from landmarks)",
+            )
+            .await;
+        let much_later = line.located("four").await;
+        confirmed_by_the_nearest(&line.confirm().await);
+        assert_eq!(line.chosen(much_later).await, chosen);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn fewer_agents_than_are_asked_for_are_all_asked_and_none_is_no_obstacle(pool: PgPool) {
+        let line = Line::of(pool.clone(), 4).await;
+        assert_eq!(line.confirm().await, BTreeSet::from([2]));
+        assert!(matches!(line.chosen(line.task).await, (Some(1 | 2), None)), "both are 5 ms away");
+
+        let site = fixtures::site(&mut *line.trial.conn().await, "b.cn").await;
+        let line = Line { site, ..line };
+        line.trial
+            .measured(site, &line.trial.agents.iter().map(|(agent, _)| (*agent, Some(9))).collect::<Vec<_>>())
+            .await;
+        let task = line.located("two").await;
+        assert_eq!(line.confirm().await, BTreeSet::new(), "everybody has measured it");
+        assert_eq!(line.chosen(task).await, (Some(0), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn nobody_whom_the_batch_excludes_is_asked_to_confirm(pool: PgPool) {
+        let line = Line::of(pool, 8).await;
+        line.trial.execute("update agents set tags = '{near}' where name <> 'a6'").await;
+        line.trial
+            .execute(
+                r#"insert into batch_constraints (batch_id, constraints) select id, '{"tags": ["near"]}' from batches"#,
+            )
+            .await;
+        let asked = line.confirm().await;
+        assert!(asked.contains(&5) && !asked.contains(&6), "{asked:?}");
+        assert_eq!(line.chosen(line.task).await.0, Some(5));
+        // A batch that asks for nothing may have it measured by anybody, once the confirmation is old.
+        line.located("two").await;
+        line.trial.execute("delete from confirmers").await;
+        line.trial.execute("delete from confirmations").await;
+        line.trial
+            .execute(
+                "delete from site_measurements m using agents a where a.id = m.prober_id and a.name in ('a5', 'a6')",
+            )
+            .await;
+        assert!(line.confirm().await.contains(&6));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn without_a_map_nobody_is_asked_and_the_choice_says_why(pool: PgPool) {
+        let line = Line::of(pool, 5).await;
+        line.trial.execute("delete from site_placements").await;
+        line.trial.execute("delete from agent_placements").await;
+        line.trial.execute("delete from embeddings").await;
+        assert_eq!(line.confirm().await, BTreeSet::new());
+        let (chosen, fallback) = line.chosen(line.task).await;
+        assert_eq!(chosen, Some(2));
+        assert_eq!(fallback.as_deref(), Some("no-map"));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_nobody_measured_is_not_confirmed_and_keeps_its_cause(pool: PgPool) {
+        let line = Line::of(pool, 5).await;
+        line.trial.execute("update site_measurements set rtt_us = null, failure = 'connect: refused'").await;
+        line.trial.execute("update tasks set unmeasured = 'failed', unmeasured_detail = 'connect: refused'").await;
+        assert_eq!(line.confirm().await, BTreeSet::new());
+        let (_, fallback) = line.chosen(line.task).await;
+        assert_eq!(fallback.as_deref(), Some("unmeasured"));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn with_nobody_connected_a_task_waits_and_says_so(pool: PgPool) {
+        let line = Line::of(pool, 5).await;
+        line.trial.execute("update sessions set state = 'expired'").await;
+        line.pass().await;
+        assert_eq!(line.trial.waits(line.task).await, Some(WaitCause::NoAgent));
+        assert_eq!(line.trial.count("select count(*) from confirmations").await, 0);
+    }
+}

@@ -1,0 +1,172 @@
+//! What is known of the way from every agent to the sites of one pass: gathered once, for choosing and for passing on.
+//!
+//! A measured round trip beats a predicted one, and claims that cannot be true are not believed.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use anyhow::Context;
+
+use crate::gnp::{Place, Placement, Position, Predicted};
+use crate::model::{AgentId, Rtt, SiteId};
+use crate::store::assignments::facts::{self, CrawledSite};
+use crate::store::assignments::loads::Available;
+use crate::store::embeddings::placements;
+use crate::store::sites::verdicts::{self, Suspicion};
+use crate::store::{agents, measurements};
+use crate::strategy::learned::{Crawled, Lessons, Near, measured_by_crawls, teach};
+use crate::strategy::{Candidate, Spread};
+
+use super::claims;
+use crate::jobs::locate::refined::{Current, Maps};
+
+/// What is known of the sites of one pass.
+pub(in crate::jobs) struct Known {
+    /// Per site on the map, what it predicts for each of the agents, in their order.
+    predicted: HashMap<SiteId, Vec<Option<Predicted>>>,
+    measured: HashMap<SiteId, Vec<(AgentId, Rtt)>>,
+    /// Sites that probably stand in several places.
+    pub(in crate::jobs) suspicions: HashMap<SiteId, Suspicion>,
+    /// What crawls taught of the sites.
+    crawled: HashMap<SiteId, CrawledSite>,
+    /// And of the agents.
+    lessons: Arc<Lessons>,
+    /// And of sites that are alike those on the map.
+    near: HashMap<SiteId, Near>,
+}
+
+impl Known {
+    /// Reads what is known of these sites, and predicts the rest.
+    pub(in crate::jobs) async fn read(
+        conn: &mut sqlx::PgConnection,
+        maps: &Maps,
+        sites: &[SiteId],
+        agents: &[Available],
+        map: Option<Arc<Current>>,
+    ) -> anyhow::Result<Self> {
+        let measured = measurements::of_sites(conn, sites).await.context("read the sites' measurements")?;
+        let suspicions = verdicts::suspicions(conn, sites).await.context("read suspicions")?;
+        let mut crawled = facts::crawled(conn, sites).await.context("read the sites' crawls")?;
+        // Of a site in several places a crawl says where it was served from that time.
+        crawled.retain(|site, _| !suspicions.contains_key(site));
+        let lessons = maps.lessons(conn).await?;
+        let Some(map) = map else {
+            return Ok(Self {
+                predicted: HashMap::new(),
+                measured,
+                suspicions,
+                crawled,
+                lessons,
+                near: HashMap::new(),
+            });
+        };
+        let placed =
+            placements::sites(conn, sites, map.embedding.epoch()).await.context("read the sites' placements")?;
+        // A site in several places may be next to everybody.
+        let claimed: Vec<SiteId> = measured
+            .iter()
+            .filter(|(site, measured)| !suspicions.contains_key(site) && claims::are_among(&map, measured))
+            .map(|(site, _)| *site)
+            .collect();
+        let any = !claimed.is_empty() || crawled.values().any(|crawled| !crawled.crawls.is_empty());
+        let positions = if any { positions(conn).await? } else { BTreeMap::new() };
+        let agents: Vec<AgentId> = agents.iter().map(|available| available.agent).collect();
+        // Half a millisecond a site: too long for a thread that serves others.
+        let taught = Arc::clone(&lessons);
+        let (predicted, measured, crawled, near) = tokio::task::spawn_blocking(move || {
+            let (mut measured, mut crawled) = (measured, crawled);
+            for (site, of_it) in &mut crawled {
+                let measured = measured.get(site).map_or(&[][..], Vec::as_slice);
+                of_it.crawls = believed_crawls(&map, &positions, &taught, measured, &of_it.crawls);
+            }
+            for site in claimed {
+                measured.entry(site).and_modify(|of_it| *of_it = claims::believed(&map, &positions, of_it));
+            }
+            let near = |site: &SiteId| {
+                let network = crawled.get(site).and_then(|crawled| crawled.network);
+                (*site, taught.near(network, measured.get(site).map_or(&[][..], Vec::as_slice)))
+            };
+            let near: HashMap<SiteId, Near> = placed.keys().map(near).collect();
+            let predict = |(site, placement)| {
+                let measured = measured.get(&site).map_or(&[][..], Vec::as_slice);
+                let crawls = crawled.get(&site).map_or(&[][..], |crawled| crawled.crawls.as_slice());
+                let placed_by = [measured, &measured_by_crawls(&taught, measured, crawls)].concat();
+                (site, predict(&map, placement, &placed_by, &agents))
+            };
+            let predicted: HashMap<_, _> = placed.into_iter().map(predict).collect();
+            (predicted, measured, crawled, near)
+        })
+        .await
+        .context("predict distances")?;
+        Ok(Self { predicted, measured, suspicions, crawled, lessons, near })
+    }
+
+    /// Crawls of one of the sites that are remembered.
+    pub(in crate::jobs) fn crawls(&self, site: SiteId) -> usize {
+        self.crawled.get(&site).map_or(0, |crawled| crawled.crawls.len())
+    }
+
+    /// The agents for which it was read as candidates for one of the sites.
+    pub(in crate::jobs) fn candidates(&self, site: SiteId, agents: &[Available]) -> Vec<Candidate> {
+        let measured = self.measured.get(&site).map_or(&[][..], Vec::as_slice);
+        let predicted = self.predicted.get(&site);
+        let mut candidates: Vec<Candidate> = agents
+            .iter()
+            .enumerate()
+            .map(|(place, available)| {
+                let predicted = predicted.and_then(|predicted| predicted.get(place).copied().flatten());
+                Candidate {
+                    predicted: predicted.map(|predicted| predicted.rtt),
+                    expected: predicted.and_then(|predicted| predicted.expected),
+                    measured: measured.iter().find(|(prober, _)| *prober == available.agent).map(|(_, rtt)| *rtt),
+                    spread: predicted.and_then(|predicted| predicted.spread).map(Spread::new),
+                    load: available.load,
+                    pace: available.pace,
+                    home: available.home,
+                    ..Candidate::new(available.agent, available.capacity)
+                }
+            })
+            .collect();
+        if !self.suspicions.contains_key(&site) {
+            let crawled = self.crawled.get(&site);
+            let own = crawled.map_or(&[][..], |crawled| &crawled.crawls);
+            let nothing = Near::default();
+            teach(&mut candidates, &self.lessons, self.near.get(&site).unwrap_or(&nothing), own);
+        }
+        candidates
+    }
+}
+
+/// The crawls of a site that may be true: what a crawl saw is its agent's word, as a claim to be near is. Landmarks are judged elsewhere.
+fn believed_crawls(
+    map: &Current,
+    positions: &BTreeMap<AgentId, Position>,
+    lessons: &Lessons,
+    measured: &[(AgentId, Rtt)],
+    crawls: &[Crawled],
+) -> Vec<Crawled> {
+    let by_landmark = |crawl: &Crawled| map.embedding.landmarks().contains(&crawl.agent);
+    let said = |crawl: &Crawled| (crawl.agent, lessons.probed(crawl.rtt));
+    let claimed = crawls.iter().filter(|crawl| !by_landmark(crawl)).map(said);
+    let all: Vec<(AgentId, Rtt)> = measured.iter().copied().chain(claimed).collect();
+    let believed = claims::believed(map, positions, &all);
+    crawls.iter().filter(|crawl| by_landmark(crawl) || believed.contains(&said(crawl))).copied().collect()
+}
+
+/// Where agents are, as far as they say so.
+async fn positions(conn: &mut sqlx::PgConnection) -> anyhow::Result<BTreeMap<AgentId, Position>> {
+    let fleet = agents::positions(conn).await.context("read the agents' positions")?;
+    Ok(fleet.into_iter().filter_map(|one| Some((one.agent, one.position?))).collect())
+}
+
+/// What the map says of one placed site: the refined one where there is one, else its point.
+fn predict(
+    map: &Current,
+    placement: Placement,
+    measured: &[(AgentId, Rtt)],
+    agents: &[AgentId],
+) -> Vec<Option<Predicted>> {
+    let cloud = map.refined.as_ref().and_then(|refined| refined.locate(measured).ok());
+    let place = cloud.map_or_else(|| Place::Point(&map.embedding, placement), Place::Cloud);
+    agents.iter().map(|&agent| place.predict(agent)).collect()
+}

@@ -1,0 +1,370 @@
+//! Plans the tasks of `earliest-finish` together: which agent takes which, and in what order.
+//!
+//! Only what would begin within [`schedule::AHEAD`] is assigned by a plan. The rest stays located and is planned anew in the next
+//! pass, with what the crawls taught that ended meanwhile: so the last sites of a batch go where they end soonest, and no queue is
+//! long where a prediction was wrong. A plan that decides nothing is kept until a task, an agent or a crawl changes, or a slot is
+//! about to be free. The plan itself is `strategy::schedule`, pure.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+
+use crate::model::{AgentId, BatchId, TaskId};
+use crate::store::assignments::{self, Pool, loads};
+use crate::store::tasks::confirmations::{self, Wanted};
+use crate::strategy::{Candidate, Crawl, Speed, schedule};
+
+use super::admission::Admission;
+use super::{Unconfirmed, hold_broken, hold_unconfirmed, straggle};
+use crate::jobs::leadership::OnDuty;
+use crate::jobs::locate::refined::Current;
+use sight::{Decisions, Sight};
+
+mod sight;
+
+/// Tasks planned together: bounds a pass to a second, as the distances of a site take half a millisecond. Of a larger batch the oldest
+/// are planned first.
+const WINDOW: i64 = 500;
+/// Windows of one pass, at most: each takes as long as one. Of batches that fill more for agents that are busy the others' turn comes when
+/// those have less to wait for.
+const WINDOWS: usize = 8;
+/// How long a plan is kept at most. What changes it and is not signalled waits for this: a site that was measured anew, an hour of a quota
+/// that has passed, a signal that was lost.
+const KEPT_AT_MOST: Duration = Duration::from_secs(60);
+
+/// Makes plans, and keeps the newest while another would come out the same.
+#[derive(Debug, Default)]
+pub(in crate::jobs) struct Planner {
+    kept: Mutex<Option<Kept>>,
+}
+
+/// A plan that moved no task.
+#[derive(Debug)]
+struct Kept {
+    /// Signals that had come before.
+    signals: u64,
+    /// When its first task is to be decided.
+    until: Instant,
+    seen: Seen,
+}
+
+impl Kept {
+    /// A plan that was begun then; `None` where it moved a task, or there was none: the next may move more.
+    fn new(signals: u64, began: Instant, seen: &Seen) -> Option<Self> {
+        let first = seen.first.map_or(KEPT_AT_MOST, |begins| begins.saturating_sub(schedule::AHEAD));
+        let until = began + first.min(KEPT_AT_MOST);
+        let kept = || Self { signals, until, seen: seen.clone() };
+        (!seen.moved && !seen.batches.is_empty()).then(kept)
+    }
+
+    fn stands(&self, signals: u64, now: Instant) -> bool {
+        self.signals == signals && now < self.until
+    }
+}
+
+impl Planner {
+    /// One pass.
+    pub(in crate::jobs) async fn run(&self, scheduler: &OnDuty, map: Option<Arc<Current>>) -> anyhow::Result<()> {
+        // Of tasks and agents, and of crawls that end. What agents measure is signalled all day, and moves no slot.
+        let (signals, now) = (scheduler.wakes.assign.came() + scheduler.wakes.crawls.came(), Instant::now());
+        let stands = self.kept().as_ref().filter(|kept| kept.stands(signals, now)).map(|kept| kept.seen.clone());
+        let seen = match stands {
+            Some(seen) => seen,
+            None => {
+                let mut seen = Seen::default();
+                for _ in 0..WINDOWS {
+                    if !window(scheduler, map.clone(), &mut seen).await? {
+                        break;
+                    }
+                }
+                *self.kept() = Kept::new(signals, now, &seen);
+                seen
+            }
+        };
+        if seen.idles {
+            straggle::run(scheduler, scheduler.begin().await?, map, &seen.wanted).await?;
+        }
+        Ok(())
+    }
+
+    /// Has the next pass make a plan: tasks that may be planned have changed.
+    pub(in crate::jobs) fn forget(&self) {
+        *self.kept() = None;
+    }
+
+    fn kept(&self) -> MutexGuard<'_, Option<Kept>> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the windows of a pass have shown.
+#[derive(Debug, Clone, Default)]
+struct Seen {
+    /// The batches whose tasks were planned.
+    batches: BTreeSet<BatchId>,
+    /// The agents that may have any of them.
+    wanted: BTreeSet<AgentId>,
+    /// Whether anything was decided.
+    decided: bool,
+    /// Whether a task was decided, held or taken by somebody else.
+    moved: bool,
+    /// When the first begins of those that were left undecided, from the plan.
+    first: Option<Duration>,
+    /// Whether somebody has nothing to do but what is under way elsewhere: nothing was decided, and it may have nothing of what waits.
+    idles: bool,
+}
+
+/// Plans the oldest tasks of the batches that were not seen. `true` where they are a whole window and some agent may have none of them: it
+/// shall not idle because of what it is not for.
+async fn window(scheduler: &OnDuty, map: Option<Arc<Current>>, seen: &mut Seen) -> anyhow::Result<bool> {
+    let mut tx = scheduler.begin().await?;
+    let without: Vec<BatchId> = seen.batches.iter().copied().collect();
+    let pool = Pool::Together { without: &without };
+    let waiting = assignments::waiting(&mut tx, pool, WINDOW).await.context("read tasks to plan")?;
+    if waiting.is_empty() {
+        seen.idles = !seen.decided;
+        return Ok(false);
+    }
+    let agents = loads::available(&mut tx).await.context("read available agents")?;
+    if agents.is_empty() {
+        return Ok(false);
+    }
+    let full = i64::try_from(waiting.len()).is_ok_and(|count| count == WINDOW);
+    let read = waiting.len();
+    seen.batches.extend(waiting.iter().map(|task| task.batch));
+    let waiting = hold_broken(&mut tx, waiting).await?;
+    let Unconfirmed { waiting, standing, mut wanted } = hold_unconfirmed(&mut tx, &scheduler.config, waiting).await?;
+    let admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
+    let (sight, ways) = Sight::read(&mut tx, &scheduler.maps, (waiting, &standing), agents, map).await?;
+    // No row is locked while the plan is made: that takes up to a second.
+    tx.commit().await.context("commit what is held")?;
+    let confirming = scheduler.config.confirming();
+    let planned = tokio::task::spawn_blocking(move || {
+        let decisions = sight.decided(&admission, confirming, |task| ways.candidates(task));
+        (sight, admission, decisions)
+    });
+    let (sight, mut admission, Decisions { mut decided, mut unsure, first }) = planned.await.context("plan")?;
+    let mut tx = scheduler.begin().await?;
+    let tasks: Vec<TaskId> = sight.waiting.iter().map(|task| task.task).collect();
+    let waiting = assignments::still_waiting(&mut tx, &tasks).await.context("lock the planned tasks")?;
+    decided.retain(|decided| waiting.contains(&tasks[decided.job]));
+    unsure.retain(|wanted: &Wanted| waiting.contains(&wanted.task));
+    let cap = scheduler.config.politeness.crawls_at_address;
+    let max_age = scheduler.config.measure.site_max_age;
+    confirmations::want(&mut tx, &unsure, max_age).await.context("want unsure sites confirmed")?;
+    wanted |= !unsure.is_empty();
+    let (chosen, unmet) = sight.carry_out(&mut tx, &mut admission, cap, &decided, &waiting).await?;
+    tx.commit().await.context("commit planned tasks")?;
+    tracing::debug!(tasks = sight.waiting.len(), agents = chosen.len(), "planned tasks");
+    if wanted {
+        scheduler.wakes.confirm.notify_one();
+    }
+    scheduler.wakes.wake_agents(chosen);
+    // What waits now waits for slots that are taken. Who may have nothing of it has nothing else to do.
+    seen.decided |= !decided.is_empty();
+    seen.moved |= seen.decided || unmet || wanted || waiting.len() < read;
+    seen.first = seen.first.into_iter().chain(first).min();
+    seen.wanted.extend(sight.wanted(&admission));
+    let spare = sight.agents.iter().any(|agent| !seen.wanted.contains(agent));
+    seen.idles = spare && !seen.decided;
+    Ok(spare && full)
+}
+
+/// How fast each agent's crawls go, by what they taught.
+pub(in crate::jobs) fn speeds(crawls: &HashMap<AgentId, Vec<Crawl>>) -> HashMap<AgentId, Speed> {
+    crawls.iter().map(|(agent, crawls)| (*agent, Speed::default().learned(crawls))).collect()
+}
+
+/// Candidates that know how fast they are.
+pub(in crate::jobs) fn with_speeds(mut candidates: Vec<Candidate>, speeds: &HashMap<AgentId, Speed>) -> Vec<Candidate> {
+    candidates.iter_mut().for_each(|one| one.speed = speeds.get(&one.agent).copied().unwrap_or_default());
+    candidates
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::jobs::assign::Assign;
+    use crate::jobs::trial::Trial;
+    use crate::model::constraints::ConstraintsRequest;
+    use crate::model::{SiteId, Strategy, WaitCause};
+    use crate::store::batches::constraints;
+    use crate::store::schedulers::terms::Duty;
+
+    /// Located tasks of one batch.
+    async fn located(trial: &Trial, count: usize) -> Vec<(TaskId, SiteId)> {
+        let batch = trial.batch("b", Strategy::EarliestFinish.name()).await;
+        let mut tasks = Vec::new();
+        for index in 0..count {
+            tasks.push(trial.task_of(batch, &format!("{index}.cn"), "located").await);
+        }
+        tasks
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_begins_soon_is_assigned_and_the_rest_is_planned_again_when_a_slot_is_free(pool: PgPool) {
+        let trial = Trial::new(pool, 2).await;
+        let tasks = located(&trial, 6).await;
+        for (_, site) in &tasks {
+            trial.measured_by_all(*site, &[10, 200]).await;
+        }
+        let assign = Assign::new(trial.on(Duty::Plan));
+        assign.run_once().await.expect("a pass");
+        // Two slots each.
+        assert_eq!(trial.count("select count(*) from tasks where state = 'assigned'").await, 4);
+        assert_eq!(trial.count("select count(distinct agent_id) from tasks where state = 'assigned'").await, 2);
+        assert_eq!(trial.count("select count(*) from assignments where crawl_ms > 0 and fallback is null").await, 4);
+        let waits = "select count(*) from tasks where state = 'located'";
+        assert_eq!(trial.count(waits).await, 2);
+        assign.run_once().await.expect("a pass");
+        assert_eq!(trial.count(waits).await, 2, "nothing has changed");
+        trial
+            .execute(
+                "update tasks set state = 'cancelled' where id = (select min(id) from tasks where state = 'assigned')",
+            )
+            .await;
+        assign.run_once().await.expect("a pass");
+        assert_eq!(trial.count(waits).await, 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_plan_that_decides_nothing_is_kept_until_a_task_an_agent_or_a_crawl_changes(pool: PgPool) {
+        let trial = Trial::new(pool, 1).await;
+        let tasks = located(&trial, 5).await;
+        for (_, site) in &tasks {
+            trial.measured_by_all(*site, &[10]).await;
+        }
+        let assign = Assign::new(trial.on(Duty::Plan));
+        let kept = || assign.planner.kept().as_ref().map(|kept| kept.until);
+        assign.run_once().await.expect("a pass");
+        assert_eq!(trial.count("select count(*) from tasks where state = 'assigned'").await, 2);
+        assert_eq!(kept(), None, "it decided something, so the next may");
+        trial.execute("update assignments set crawl_ms = 30000").await;
+        let before = Instant::now();
+        assign.run_once().await.expect("a pass");
+        let until = kept().expect("every slot is taken");
+        assert!((before + Duration::from_secs(28)..=Instant::now() + Duration::from_secs(29)).contains(&until));
+        assign.run_once().await.expect("a pass");
+        trial.scheduler.wakes.measure.notify_one();
+        trial.scheduler.wakes.wake_agents([trial.agents[0].0]);
+        assign.run_once().await.expect("a pass");
+        assert_eq!(kept(), Some(until), "and no other plan was made");
+        trial.scheduler.wakes.crawls.notify_one();
+        assign.run_once().await.expect("a pass");
+        assert!(kept().expect("nothing is free yet") > until, "another plan was made");
+        trial.execute("update tasks set state = 'cancelled' where state = 'assigned'").await;
+        assign.run_once().await.expect("a pass");
+        assert_eq!(trial.count("select count(*) from tasks where state = 'assigned'").await, 2);
+    }
+
+    #[test]
+    fn a_plan_stands_until_its_first_task_is_due_and_never_for_long() {
+        let (began, second) = (Instant::now(), Duration::from_secs(1));
+        let seen = |first: Option<Duration>, moved| Seen {
+            batches: [BatchId::new(1)].into(),
+            first,
+            moved,
+            ..Seen::default()
+        };
+        let kept = |first| Kept::new(7, began, &seen(first, false)).expect("kept");
+        for (first, lasts) in
+            [(Some(10 * second), 9 * second), (None, KEPT_AT_MOST), (Some(9999 * second), KEPT_AT_MOST)]
+        {
+            assert!(kept(first).stands(7, began + lasts - second / 10), "{first:?}");
+            assert!(!kept(first).stands(7, began + lasts), "{first:?}");
+            assert!(!kept(first).stands(8, began), "something was signalled");
+        }
+        assert!(!kept(Some(second / 2)).stands(7, began), "it is due now");
+        assert!(Kept::new(7, began, &seen(None, true)).is_none());
+        assert!(Kept::new(7, began, &Seen::default()).is_none(), "what comes is planned at once");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_fills_a_window_for_one_agent_leaves_the_others_their_work(pool: PgPool) {
+        let trial = Trial::new(pool, 2).await;
+        let (only, free) = (trial.batch("only", "earliest-finish").await, trial.batch("free", "earliest-finish").await);
+        let mut conn = trial.conn().await;
+        constraints::set_tags(&mut conn, trial.agents[0].0, &["fast".to_owned()]).await.expect("tag");
+        let asked = ConstraintsRequest { tags: vec!["fast".into()], ..ConstraintsRequest::default() };
+        constraints::settle(&mut conn, only, &asked.checked().expect("constraints")).await.expect("settle");
+        for (batch, from, to) in [(only, 1, WINDOW + 20), (free, WINDOW + 21, WINDOW + 26)] {
+            for located in [
+                "insert into sites (name) select n || '.cn' from generate_series($2::bigint, $3) n where $1::bigint > 0",
+                "insert into tasks (batch_id, site_id, state, choice) select $1, s.id, 'located', 'planned' from generate_series($2::bigint, $3) n
+                 join sites s on s.name = n || '.cn' order by n",
+            ] {
+                sqlx::query(located).bind(batch.get()).bind(from).bind(to).execute(&mut *conn).await.expect("locate");
+            }
+        }
+        trial
+            .execute(
+                "insert into site_measurements (site_id, prober_id, rtt_us, answered, lost)
+                 select s.id, a.id, 10000, 5, 0 from sites s cross join agents a",
+            )
+            .await;
+        trial.assign().await;
+        let assigned = "select count(*) from tasks t join batches b on b.id = t.batch_id
+                        where t.state = 'assigned' and b.name = 'only' and t.agent_id = (select min(id) from agents)";
+        assert_eq!(trial.count(assigned).await, 2, "as many as have a slot");
+        let assigned = "select count(*) from tasks t join batches b on b.id = t.batch_id
+                        where t.state = 'assigned' and b.name = 'free' and t.agent_id = (select max(id) from agents)";
+        assert_eq!(trial.count(assigned).await, 2);
+        let waits = "select count(*) from tasks where state = 'located'";
+        assert_eq!(trial.count(waits).await, WINDOW + 26 - 4);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_waits_says_so_while_nobody_is_there_and_not_after(pool: PgPool) {
+        let trial = Trial::new(pool, 1).await;
+        let tasks = located(&trial, 4).await;
+        for (_, site) in &tasks {
+            trial.measured_by_all(*site, &[10]).await;
+        }
+        let assign = Assign::new(trial.on(Duty::Plan));
+        let said = async |cause: WaitCause| {
+            assign.run_once().await.expect("a pass");
+            let mut said = Vec::new();
+            for (task, _) in &tasks {
+                said.extend(trial.waits(*task).await);
+            }
+            assert!(!said.is_empty() && said.iter().all(|one| *one == cause), "{said:?}");
+        };
+        said(WaitCause::Planned).await;
+        trial.execute("update sessions set state = 'expired'").await;
+        said(WaitCause::NoAgent).await;
+        trial.session(trial.agents[0].0).await;
+        trial.execute("update agents set draining_since = now()").await;
+        said(WaitCause::NobodyTakesWork).await;
+        trial.execute("update agents set draining_since = null").await;
+        said(WaitCause::Planned).await;
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn the_nearer_agent_takes_more_where_distance_counts(pool: PgPool) {
+        let trial = Trial::new(pool, 2).await;
+        trial.execute("update agents set capacity = 10").await;
+        let tasks = located(&trial, 8).await;
+        trial.execute(r#"update batches set policy = policy || '{"request_interval_ms": 0}'"#).await;
+        for (_, site) in &tasks {
+            trial.measured_by_all(*site, &[200, 10]).await;
+        }
+        trial.assign().await;
+        let near = trial
+            .count("select count(*) from tasks where state = 'assigned' and agent_id = (select max(id) from agents)");
+        assert_eq!(near.await, 8, "it has room for all, and a tenth of the distance");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn without_any_distance_an_agent_is_drawn_and_it_says_why(pool: PgPool) {
+        let trial = Trial::new(pool, 2).await;
+        located(&trial, 3).await;
+        trial.assign().await;
+        let drawn = "select count(*) from assignments where strategy = 'random' and fallback = 'no-distance'";
+        assert_eq!(trial.count(drawn).await, 3);
+        assert_eq!(trial.count("select count(*) from tasks where state = 'assigned'").await, 3);
+    }
+}

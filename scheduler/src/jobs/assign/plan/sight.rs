@@ -1,0 +1,345 @@
+//! What a plan is made from, and what it decides: all that takes no transaction but the reading and the writing of it.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, BatchId, ChoiceCause, Rtt, SiteId, Strategy, TaskId, Why};
+use crate::store::assignments::facts::{self, SiteFacts};
+use crate::store::assignments::loads::{self, Available, Held};
+use crate::store::assignments::{self, Assignment, Waiting};
+use crate::store::leases::recalls::{self, Recalled};
+use crate::store::measurements::quarantines;
+use crate::store::sites::addresses;
+use crate::store::tasks::confirmations::{Standing, Wanted};
+use crate::strategy::learned::confidence;
+use crate::strategy::schedule::{self, Job, Planned};
+use crate::strategy::{self, Candidate, Choice, Speed, explored};
+
+use super::super::admission::Admission;
+use super::super::known::Known;
+use super::{speeds, with_speeds};
+use crate::jobs::assign::{draw_seed, fallback, may_be_confirmed};
+use crate::jobs::locate::refined::{Current, Maps};
+
+/// Agents that are listed with a choice: the one that takes the site, and who would have ended it next.
+const LISTED: usize = 3;
+
+/// What a plan is made from.
+pub(super) struct Sight {
+    pub(super) waiting: Vec<Waiting>,
+    /// The agents that take work. Candidates come in their order.
+    pub(super) agents: Vec<AgentId>,
+    facts: HashMap<TaskId, SiteFacts>,
+    /// Pages and bytes of a site of unknown size.
+    usual: Option<(u32, u64)>,
+    /// Crawls of each one's site that are remembered.
+    crawls: Vec<usize>,
+    /// Those whose lease was asked for.
+    recalled: HashMap<TaskId, Recalled>,
+    /// When each agent's slots are free, in the order of the agents.
+    frees: Vec<Vec<Duration>>,
+    /// Whether each one's site may be confirmed while it waits.
+    confirmable: Vec<bool>,
+    /// Why distances are not trusted.
+    alarm: Option<String>,
+}
+
+/// What is known of the ways from the agents to the waiting sites.
+pub(super) struct Ways {
+    known: Known,
+    agents: Vec<Available>,
+    speeds: HashMap<AgentId, Speed>,
+}
+
+impl Ways {
+    /// The agents as candidates for one of the waiting.
+    pub(super) fn candidates(&self, task: &Waiting) -> Vec<Candidate> {
+        with_speeds(self.known.candidates(task.site, &self.agents), &self.speeds)
+    }
+}
+
+/// A task whose agent is decided.
+pub(super) struct Decided {
+    /// Which of the waiting.
+    pub(super) job: usize,
+    choice: Choice,
+    /// How long the crawl is predicted to take.
+    takes: Option<Duration>,
+    /// Whether the agent is tried because it might be nearer than the best known.
+    explores: bool,
+}
+
+/// What a plan comes to now.
+#[derive(Default)]
+pub(super) struct Decisions {
+    pub(super) decided: Vec<Decided>,
+    /// Sites that are confirmed while they wait, as they would for longer than that takes.
+    pub(super) unsure: Vec<Wanted>,
+    /// When the first of the others begins, from now.
+    pub(super) first: Option<Duration>,
+}
+
+/// Why a crawl goes on elsewhere that was asked for.
+fn taken_back(recalled: &Recalled, takes: Option<Duration>) -> ChoiceCause {
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    ChoiceCause::TakenBack {
+        from: recalled.name.clone(),
+        remaining_ms: millis(recalled.here),
+        takes_ms: takes.map(millis),
+    }
+}
+
+impl Sight {
+    pub(super) async fn read(
+        conn: &mut PgConnection,
+        maps: &Maps,
+        (waiting, standing): (Vec<Waiting>, &HashMap<SiteId, Standing>),
+        agents: Vec<Available>,
+        map: Option<Arc<Current>>,
+    ) -> anyhow::Result<(Self, Ways)> {
+        let sites: Vec<SiteId> = waiting.iter().map(|task| task.site).collect();
+        let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
+        let ids: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
+        let known = Known::read(conn, maps, &sites, &agents, map).await?;
+        let facts = facts::of_tasks(conn, &tasks).await.context("read what is known of the sites")?;
+        let crawls = facts::crawls(conn, &ids).await.context("read the agents' crawls")?;
+        let held = loads::held(conn).await.context("read what the agents hold")?;
+        let alarm = quarantines::alarm(conn).await.context("read the alarm")?;
+        let recalled = recalls::of_last_leases(conn, &tasks).await.context("read which leases were asked for")?;
+        let confirmable = waiting.iter().map(|task| {
+            let asked = recalled.contains_key(&task.task) || standing.contains_key(&task.site);
+            alarm.is_none() && !asked && may_be_confirmed(task, &known)
+        });
+        let confirmable = confirmable.collect();
+        let mut held_by: HashMap<AgentId, Vec<Held>> = HashMap::new();
+        for one in held {
+            held_by.entry(one.agent).or_default().push(one);
+        }
+        let frees = agents.iter().map(|agent| frees(agent, held_by.get(&agent.agent).map_or(&[], Vec::as_slice)));
+        let frees = frees.collect();
+        let (usual, speeds) = (facts::usual(&crawls), speeds(&crawls));
+        let crawls = waiting.iter().map(|task| known.crawls(task.site)).collect();
+        let sight = Self { waiting, agents: ids, facts, usual, crawls, recalled, frees, confirmable, alarm };
+        Ok((sight, Ways { known, agents, speeds }))
+    }
+
+    /// Records what is decided; returns the agents that got something, and whether nobody gets some task. What is decided and finds its
+    /// address full is held; what waits for a slot has no place at its address yet.
+    pub(super) async fn carry_out(
+        &self,
+        conn: &mut PgConnection,
+        admission: &mut Admission,
+        cap: u32,
+        decided: &[Decided],
+        locked: &HashSet<TaskId>,
+    ) -> anyhow::Result<(BTreeSet<AgentId>, bool)> {
+        let tasks: Vec<TaskId> = decided.iter().map(|decided| self.waiting[decided.job].task).collect();
+        let held = addresses::ahead::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
+        let (mut chosen, mut made) = (BTreeSet::new(), Vec::new());
+        for Decided { job, choice, takes, explores } in
+            decided.iter().filter(|decided| !held.contains(&self.waiting[decided.job].task))
+        {
+            let task = &self.waiting[*job];
+            // A quota may have been used up by what was decided before.
+            if !admission.admits(task.batch, choice.agent) {
+                continue;
+            }
+            let fallback = fallback(task, choice.fallback.clone(), self.alarm.as_deref());
+            let exclusions = admission.exclusions(conn, task.batch).await?;
+            let available = self.agents.iter().filter(|agent| admission.admits(task.batch, **agent)).count();
+            let why = match self.recalled.get(&task.task) {
+                Some(recalled) => Why { cause: taken_back(recalled, *takes), ..Why::default() },
+                None if *explores => Why { cause: ChoiceCause::Explores, parted: task.parted.clone(), fallback: None },
+                None => Why { parted: task.parted.clone(), ..Why::default() },
+            };
+            admission.took(task.batch, choice.agent);
+            chosen.insert(choice.agent);
+            let choice = Choice { fallback, ..choice.clone() };
+            let assignment = Assignment::new(task.task, draw_seed(task), choice, why);
+            made.push(Assignment { takes: *takes, available, exclusions, ..assignment });
+        }
+        assignments::insert(conn, &made).await.context("record assignments")?;
+        let nobody = |task: &&Waiting| !self.agents.iter().any(|agent| admission.admits(task.batch, *agent));
+        let mut unmet: BTreeMap<BatchId, Vec<TaskId>> = BTreeMap::new();
+        let decided: HashSet<TaskId> = tasks.into_iter().collect();
+        for task in self.waiting.iter().filter(nobody) {
+            if locked.contains(&task.task) && !decided.contains(&task.task) {
+                unmet.entry(task.batch).or_default().push(task.task);
+            }
+        }
+        admission.set_aside(conn, &unmet).await?;
+        Ok((chosen, !unmet.is_empty()))
+    }
+
+    /// What the plan decides now: what would begin soon, and what no distance is known of. Of a site it keeps how long each agent would take,
+    /// and not the candidates, which together take a hundred megabytes: those of the few that are decided are made `among` the agents twice.
+    pub(super) fn decided(
+        &self,
+        admission: &Admission,
+        confirming: Duration,
+        among: impl Fn(&Waiting) -> Vec<Candidate>,
+    ) -> Decisions {
+        let (mut jobs, mut tried, mut is_unsure) = (Vec::new(), Vec::new(), Vec::new());
+        let Decisions { mut decided, mut unsure, mut first } = Decisions::default();
+        for (index, task) in self.waiting.iter().enumerate() {
+            let candidates = among(task);
+            let tries = self.tried(index, &candidates, admission);
+            let job = self.job(index, &candidates, tries, admission);
+            let admitted = admitted(admission, task.batch, &candidates);
+            if job.takes.iter().all(Option::is_none)
+                && let Some(choice) = self.draw(task, &admitted)
+            {
+                decided.push(Decided { job: index, choice, takes: None, explores: false });
+            }
+            is_unsure.push(self.confirmable[index] && confidence::unsure(&admitted));
+            jobs.push(job);
+            tried.push(tries);
+        }
+        for planned in schedule::plan(&jobs, &self.frees) {
+            if planned.begins <= schedule::AHEAD
+                && let Some(choice) = self.choice(&planned, &jobs[planned.job], &among(&self.waiting[planned.job]))
+            {
+                let takes = Some(planned.ends.saturating_sub(planned.begins));
+                let explores = tried[planned.job] == Some(choice.agent);
+                decided.push(Decided { job: planned.job, choice, takes, explores });
+                continue;
+            }
+            first = first.into_iter().chain([planned.begins]).min();
+            if is_unsure[planned.job] && planned.begins >= confirming {
+                let Waiting { task, site, .. } = self.waiting[planned.job];
+                unsure.push(Wanted { task, site, patience: Some(confirming) });
+            }
+        }
+        Decisions { decided, unsure, first }
+    }
+
+    /// The agents that may have any of what waits.
+    pub(super) fn wanted(&self, admission: &Admission) -> BTreeSet<AgentId> {
+        let batches: BTreeSet<BatchId> = self.waiting.iter().map(|task| task.batch).collect();
+        let there = self.agents.iter().copied();
+        there.filter(|agent| batches.iter().any(|batch| admission.admits(*batch, *agent))).collect()
+    }
+
+    /// How long each agent would take for one of the waiting; nobody's time where no distance is known or trusted, nor an agent's that its
+    /// batch excludes.
+    fn job(&self, index: usize, candidates: &[Candidate], tried: Option<AgentId>, admission: &Admission) -> Job {
+        let batch = self.waiting[index].batch;
+        let facts = self.facts.get(&self.waiting[index].task);
+        let work = facts.and_then(|facts| facts.site(self.usual).work).unwrap_or_default().counted();
+        let farthest: Option<Rtt> =
+            candidates.iter().filter_map(Candidate::distance).max().filter(|_| self.alarm.is_none());
+        let recalled = self.recalled.get(&self.waiting[index].task);
+        let takes = |one: &Candidate| {
+            let distance = one.distance().or(farthest).filter(|_| farthest.is_some())?;
+            let may = tried.is_none_or(|tried| tried == one.agent) && admission.admits(batch, one.agent);
+            may.then(|| work.takes(distance, one.speed))
+        };
+        let sized = facts.is_some_and(|facts| facts.size.is_some());
+        let mut takes: Vec<Option<Duration>> = candidates.iter().map(takes).collect();
+        // Not straight back to whom it was taken from, unless nobody else is left.
+        let back = recalled.and_then(|recalled| candidates.iter().position(|one| one.agent == recalled.from));
+        if let Some(back) = back
+            && takes.iter().enumerate().any(|(agent, takes)| agent != back && takes.is_some())
+        {
+            takes[back] = None;
+        }
+        Job { takes, sized, waited: self.waiting[index].waited }
+    }
+
+    /// Now and then a site is only for an agent that might be nearer than the best known; one that was asked for is to end soon.
+    fn tried(&self, index: usize, candidates: &[Candidate], admission: &Admission) -> Option<AgentId> {
+        let task = self.waiting.get(index)?;
+        let nearest = candidates.iter().filter(|one| one.distance().is_some()).min_by_key(|one| one.distance());
+        let nearest = nearest.filter(|_| !self.recalled.contains_key(&task.task))?;
+        let tried = explored(nearest, candidates, *self.crawls.get(index)?, draw_seed(task))?.agent;
+        admission.admits(task.batch, tried).then_some(tried)
+    }
+
+    /// Any agent, as no distance is known or trusted.
+    fn draw(&self, task: &Waiting, among: &[Candidate]) -> Option<Choice> {
+        let facts = self.facts.get(&task.task).cloned().unwrap_or_default();
+        let strategy = if self.alarm.is_some() { Strategy::Random } else { task.strategy };
+        strategy::choose(strategy, &facts.site(self.usual), among, draw_seed(task))
+    }
+
+    /// The choice that a place in the plan is: its agent, and those that would end the crawl first by themselves.
+    fn choice(&self, planned: &Planned, job: &Job, candidates: &[Candidate]) -> Option<Choice> {
+        let taker = *candidates.get(planned.agent)?;
+        let ends = |agent: usize| {
+            let free = self.frees.get(agent)?.iter().min()?;
+            Some(free.saturating_add(job.takes.get(agent).copied().flatten()?))
+        };
+        let others = (0..candidates.len()).filter(|agent| *agent != planned.agent);
+        let mut others: Vec<(Duration, usize)> = others.filter_map(|agent| Some((ends(agent)?, agent))).collect();
+        others.sort_unstable();
+        others.truncate(LISTED - 1);
+        let listed = others.into_iter().filter_map(|(_, agent)| candidates.get(agent).copied());
+        let candidates = std::iter::once(taker).chain(listed).collect();
+        Some(Choice { agent: taker.agent, candidates, strategy: Strategy::EarliestFinish, fallback: None })
+    }
+}
+
+/// Those of the candidates that a batch does not exclude.
+fn admitted(admission: &Admission, batch: BatchId, among: &[Candidate]) -> Vec<Candidate> {
+    among.iter().filter(|one| admission.admits(batch, one.agent)).copied().collect()
+}
+
+/// When each of an agent's slots is free, from what it holds. What nobody predicted takes as long as its crawls do.
+fn frees(agent: &Available, held: &[Held]) -> Vec<Duration> {
+    let takes = |held: &Held| held.takes.unwrap_or(agent.pace);
+    let mut under_way: Vec<Duration> =
+        held.iter().filter_map(|held| Some(schedule::remaining(takes(held), held.under_way?))).collect();
+    under_way.sort_unstable_by_key(|remaining| Reverse(*remaining));
+    let waiting: Vec<Duration> = held.iter().filter(|held| held.under_way.is_none()).map(takes).collect();
+    schedule::frees(usize::try_from(agent.capacity).unwrap_or(usize::MAX), &under_way, &waiting)
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::strategy::Spread;
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_that_is_for_who_might_be_nearer_says_that_it_explores(pool: PgPool) {
+        let admission = Admission::read(&mut pool.acquire().await.expect("connect"), []).await.expect("read");
+        let agents = [AgentId::new(1), AgentId::new(2)];
+        let rtt = |millis| Rtt::try_from_millis_f64(millis).ok();
+        let known = Candidate { measured: rtt(20.0), ..Candidate::new(agents[0], 1) };
+        let unsure = Candidate { predicted: rtt(22.0), spread: Some(Spread::new(0.4)), ..Candidate::new(agents[1], 1) };
+        let mut explored = 0;
+        for task in 1..=40 {
+            let sight = Sight {
+                waiting: vec![Waiting {
+                    task: TaskId::new(task),
+                    site: SiteId::new(1),
+                    batch: BatchId::new(1),
+                    strategy: Strategy::EarliestFinish,
+                    unmeasured: None,
+                    choices: 0,
+                    former: None,
+                    parted: None,
+                    waited: Duration::ZERO,
+                }],
+                facts: HashMap::new(),
+                usual: None,
+                agents: agents.to_vec(),
+                crawls: vec![2],
+                recalled: HashMap::new(),
+                frees: vec![vec![Duration::ZERO]; 2],
+                confirmable: vec![false],
+                alarm: None,
+            };
+            let decided = sight.decided(&admission, Duration::from_secs(12), |_| vec![known, unsure]).decided;
+            assert_eq!(decided[0].explores, decided[0].choice.agent == agents[1]);
+            explored += usize::from(decided[0].explores);
+        }
+        assert!((10..=30).contains(&explored), "of 40, one in two: {explored}");
+    }
+}

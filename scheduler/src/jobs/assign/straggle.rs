@@ -1,0 +1,351 @@
+//! Asks for crawls under way that another agent would end sooner: the stragglers of `earliest-finish`.
+//!
+//! Looked at once no site waits to be planned, for slots that idle; and while some do, for slots of agents that may have none of these. Which are asked for is `strategy::straggler`, pure; its agent hands it
+//! back with a checkpoint, and then it is planned as any other. A crawl that ends meanwhile, or whose agent does not hear of it or does not
+//! know of recalls, stays where it is.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use anyhow::Context;
+use sqlx::{Postgres, Transaction};
+
+use crate::model::{AgentId, SiteId, TaskId};
+use crate::store::agents;
+use crate::store::assignments::facts::{self, SiteFacts};
+use crate::store::assignments::loads::{self, Available};
+use crate::store::leases::recalls;
+use crate::store::measurements::quarantines;
+use crate::strategy::schedule::straggler::{self, UnderWay};
+
+use super::admission::Admission;
+use super::known::Known;
+use super::plan::{speeds, with_speeds};
+use crate::jobs::leadership::OnDuty;
+use crate::jobs::locate::refined::Current;
+
+/// Crawls looked at in a pass, those that go on longest: the distances of a site take half a millisecond.
+const LOOKED_AT: i64 = 32;
+
+/// One pass, for the slots of all agents but those `wanted` by what waits. Without crawls that have been under way for some time, or without
+/// a slot that idles, it reads next to nothing.
+pub(in crate::jobs) async fn run(
+    scheduler: &OnDuty,
+    mut tx: Transaction<'static, Postgres>,
+    map: Option<Arc<Current>>,
+    wanted: &BTreeSet<AgentId>,
+) -> anyhow::Result<()> {
+    let crawls = recalls::under_way(&mut tx, straggler::LEAST_UNDER_WAY, LOOKED_AT).await;
+    let crawls = crawls.context("read crawls under way")?;
+    if crawls.is_empty() || quarantines::alarm(&mut tx).await.context("read the alarm")?.is_some() {
+        return Ok(());
+    }
+    let agents = loads::available(&mut tx).await.context("read available agents")?;
+    let mut free = idle(&mut tx, &agents).await?;
+    free.retain(|agent, _| !wanted.contains(agent));
+    if free.values().all(|slots| *slots == 0) {
+        return Ok(());
+    }
+    let lasting = lasting(&mut tx, scheduler, &crawls, &agents, map).await?;
+    let under_way: Vec<UnderWay> = lasting.iter().map(|(_, under_way)| under_way.clone()).collect();
+    let mut told = Vec::new();
+    for one in straggler::moves(&under_way, &free) {
+        let Some((crawl, _)) = lasting.get(one.crawl) else { continue };
+        if recalls::ask(&mut tx, crawl, one.to, one.here, one.there).await.context("ask for a lease")? {
+            told.push((crawl, one));
+        }
+    }
+    if !told.is_empty() {
+        let names = agents::names(&mut tx).await.context("read the agents' names")?;
+        let named = |agent| names.get(&agent).map(String::as_str);
+        for (crawl, one) in &told {
+            let (task, token, here, there) = (crawl.task, crawl.token, one.here, one.there);
+            let (agent, to) = (named(crawl.agent), named(one.to));
+            tracing::info!(task.id = %task, %token, agent.name = agent, to, ?here, ?there, "a straggler is asked for");
+        }
+    }
+    tx.commit().await.context("commit recalls")?;
+    scheduler.wakes.wake_agents(told.iter().map(|(crawl, _)| crawl.agent));
+    Ok(())
+}
+
+/// Slots of each agent in which a crawl could begin, less those that recalled ones are to have.
+async fn idle(tx: &mut Transaction<'static, Postgres>, agents: &[Available]) -> anyhow::Result<BTreeMap<AgentId, u32>> {
+    let promised = recalls::promised(tx).await.context("read what was promised to whom")?;
+    let free = |agent: &Available| {
+        let taken = agent.load.saturating_add(promised.get(&agent.agent).copied().unwrap_or_default());
+        (agent.agent, agent.capacity.saturating_sub(taken))
+    };
+    Ok(agents.iter().map(free).collect())
+}
+
+/// What is known of each of these crawls, and of whoever might have it. Left out are those of agents that take no work: nobody knows how far
+/// they are from the site.
+async fn lasting<'a>(
+    tx: &mut Transaction<'static, Postgres>,
+    scheduler: &OnDuty,
+    crawls: &'a [recalls::UnderWay],
+    agents: &[Available],
+    map: Option<Arc<Current>>,
+) -> anyhow::Result<Vec<(&'a recalls::UnderWay, UnderWay)>> {
+    let sites: Vec<SiteId> = crawls.iter().map(|crawl| crawl.site).collect();
+    let tasks: Vec<TaskId> = crawls.iter().map(|crawl| crawl.task).collect();
+    let ids: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
+    let known = Known::read(tx, &scheduler.maps, &sites, agents, map).await?;
+    let facts = facts::of_tasks(tx, &tasks).await.context("read what is known of the sites")?;
+    let taught = facts::crawls(tx, &ids).await.context("read the agents' crawls")?;
+    let admission = Admission::read(tx, crawls.iter().map(|crawl| crawl.batch)).await?;
+    let (speeds, usual) = (speeds(&taught), facts::usual(&taught));
+    let lasting = crawls.iter().filter_map(|crawl| {
+        let mut candidates = with_speeds(known.candidates(crawl.site, agents), &speeds);
+        let here = candidates.iter().find(|one| one.agent == crawl.agent).copied()?;
+        candidates.retain(|one| admission.admits(crawl.batch, one.agent) && !crawl.crashed_at.contains(&one.agent));
+        let facts: &SiteFacts = facts.get(&crawl.task)?;
+        let mut work = facts.whole(usual);
+        let takes = crawl.takes.or_else(|| here.distance().map(|distance| work.takes(distance, here.speed)))?;
+        // What the site bears, it bears from elsewhere as well.
+        work.interval = work.interval.max(crawl.interval.unwrap_or_default());
+        let (took, at_most, most_pages) = (crawl.took, crawl.at_most, crawl.most_pages);
+        let (fetched, sized) = (crawl.fetched, facts.size.is_some());
+        Some((crawl, UnderWay { took, takes, at_most, most_pages, work, sized, fetched, here, elsewhere: candidates }))
+    });
+    Ok(lasting.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::jobs::trial::Trial;
+    use crate::model::{BatchId, ChoiceCause, LeaseToken, SessionId, Strategy, Why};
+    use crate::store::agents::sessions::{self, Registration};
+    use crate::store::fixtures;
+    use crate::store::leases::checkpoints::{self, Checkpoint, Manners};
+
+    const FIRST: LeaseToken = LeaseToken::new(1);
+
+    /// A crawl under way for a minute at the first agent, which is 400 ms away. It is predicted to take ten. The second is 10 ms away, the
+    /// third 20 ms, and both idle.
+    struct Scene {
+        trial: Trial,
+        batch: BatchId,
+        site: SiteId,
+        task: TaskId,
+    }
+
+    impl Scene {
+        async fn new(pool: PgPool) -> Self {
+            let trial = Trial::new(pool, 3).await;
+            let batch = trial.batch("b", Strategy::EarliestFinish.name()).await;
+            trial
+                .execute(
+                    r#"update batches set policy = policy
+                       || '{"request_interval_ms": 0, "max_pages": 100000, "max_duration_ms": 3600000}'"#,
+                )
+                .await;
+            let task = trial.assigned(batch, "slow.cn", 0).await;
+            let site = SiteId::new(trial.read_for("select site_id from tasks where id = $1", task.get()).await);
+            assert_eq!(trial.grant(0).await, [(task, FIRST)]);
+            trial.measured_by_all(site, &[400, 10, 20]).await;
+            trial.execute("update assignments set crawl_ms = 600000").await;
+            trial.execute("update leases set granted_at = now() - interval '60 s'").await;
+            Self { trial, batch, site, task }
+        }
+
+        /// Who was asked for it, on whose behalf, by the agents' places.
+        async fn asked(&self) -> Option<(usize, usize)> {
+            let rows: Vec<(i64, i64)> = self.trial.rows("select agent_id, to_agent_id from recalls").await;
+            let place = |id| self.trial.place(AgentId::new(id));
+            rows.first().map(|&(from, to)| (place(from), place(to)))
+        }
+
+        async fn checkpoint(&self, pages: u32, manners: Manners) {
+            let checkpoint = Checkpoint { task: self.task, token: FIRST, pages, state: vec![7], manners };
+            let (agent, session) = self.trial.agents[0];
+            let saved = checkpoints::save(&mut *self.trial.conn().await, agent, session, &checkpoint).await;
+            assert!(saved.expect("save"));
+        }
+
+        async fn hands_back(&self) -> bool {
+            let mut tx = crate::store::begin(&self.trial.scheduler.pool).await.expect("begin");
+            let back = recalls::release(&mut tx, self.trial.agents[0].0, self.task, FIRST).await.expect("release");
+            tx.commit().await.expect("commit");
+            back
+        }
+
+        async fn told(&self, session: SessionId) -> Vec<recalls::Order> {
+            recalls::take_unsent(&mut *self.trial.conn().await, self.trial.agents[0].0, session).await.expect("take")
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_straggler_is_asked_for_once_comes_back_and_goes_to_another_with_what_is_left_of_it(pool: PgPool) {
+        let scene = Scene::new(pool).await;
+        assert!(!scene.hands_back().await, "nobody asked for it");
+        scene.trial.assign().await;
+        assert_eq!(scene.asked().await, Some((0, 1)));
+        let waiting =
+            sessions::waiting(&mut *scene.trial.conn().await, scene.trial.agents[0].0, scene.trial.agents[0].1).await;
+        assert!(waiting.expect("look").expect("a session").recalls);
+        let told = scene.told(scene.trial.agents[0].1).await;
+        let told = &told[0];
+        assert_eq!((told.task, told.token, told.to.as_str()), (scene.task, FIRST, "a1"));
+        assert!((530..=540).contains(&told.here.as_secs()) && told.there < told.here / 10, "{told:?}");
+        assert!(scene.told(scene.trial.agents[0].1).await.is_empty(), "told once");
+        let registration = Registration { held: vec![(scene.task, FIRST)], ..fixtures::registration() };
+        let mut conn = scene.trial.conn().await;
+        let again =
+            sessions::open(&mut conn, scene.trial.agents[0].0, &registration, fixtures::TERMS).await.expect("open");
+        drop(conn);
+        assert_eq!(scene.told(again.session).await.len(), 1, "what was said to a session that broke may be lost");
+
+        scene.trial.execute("update recalls set to_agent_id = agent_id").await;
+        scene.trial.assign().await;
+        assert_eq!(scene.asked().await, Some((0, 0)), "once is enough");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_comes_back_is_planned_for_another_and_says_whose_it_was(pool: PgPool) {
+        let scene = Scene::new(pool).await;
+        scene.checkpoint(600, Manners::default()).await;
+        scene.trial.assign().await;
+        assert_eq!(scene.asked().await, Some((0, 1)));
+        assert!(scene.hands_back().await);
+        assert!(!scene.hands_back().await, "it is not its own any more");
+        assert_eq!(scene.trial.state(scene.task).await, ("located".into(), None));
+        // The nearest by far now, and it does not go back there.
+        scene.trial.measured(scene.site, &[(scene.trial.agents[0].0, Some(1))]).await;
+        scene.trial.assign().await;
+        let choice = "select c.agent_id, c.detail::text, c.crawl_ms from tasks t join assignments c on c.id = t.assignment_id where t.id = $1";
+        let (agent, why, millis): (i64, String, i64) = scene.trial.row_for(choice, scene.task.get()).await;
+        assert_eq!(agent, scene.trial.agents[1].0.get());
+        let why: Why = serde_json::from_str(&why).expect("a cause");
+        assert!(
+            matches!(&why.cause, ChoiceCause::TakenBack { from, remaining_ms: 1.., takes_ms: Some(_) } if from == "a0"),
+            "{why:?}"
+        );
+        // Of a site of unknown size, three tenths of the 600 pages that are there: 180 of at least one round trip each.
+        assert!((1800..4000).contains(&millis), "{millis}");
+        let mut conn = scene.trial.conn().await;
+        assert_eq!(scene.trial.grant(1).await[0].1, LeaseToken::new(2));
+        assert!(
+            recalls::of_last_leases(&mut conn, &[scene.task]).await.expect("read").is_empty(),
+            "it is another's now"
+        );
+        drop(conn);
+        scene.trial.execute("update leases set granted_at = now() - interval '60 s' where state = 'active'").await;
+        scene.trial.execute("update assignments set crawl_ms = 6000000").await;
+        scene.trial.assign().await;
+        assert_eq!(scene.asked().await, Some((0, 1)), "it is not asked for again, however long it takes");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn where_nobody_else_is_left_it_goes_back(pool: PgPool) {
+        let scene = Scene::new(pool).await;
+        scene.trial.assign().await;
+        assert!(scene.hands_back().await);
+        scene.trial.execute("update agents set draining_since = now() where name <> 'a0'").await;
+        scene.trial.assign().await;
+        assert_eq!(
+            scene
+                .trial
+                .count("select count(*) from tasks t join agents a on a.id = t.agent_id where a.name = 'a0'")
+                .await,
+            1
+        );
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn it_stays_where_another_waits_for_the_slot_or_may_not_have_it(pool: PgPool) {
+        let scene = Scene::new(pool).await;
+        // Slots that others are about to have are none.
+        scene.trial.execute("update agents set capacity = 1").await;
+        for place in [1, 2] {
+            scene.trial.assigned(scene.batch, &format!("{place}.cn"), place).await;
+        }
+        scene.trial.assign().await;
+        assert_eq!(scene.asked().await, None);
+        scene.trial.execute("update tasks set state = 'cancelled' where state = 'assigned'").await;
+        // A site that waits to be planned comes first.
+        scene.trial.task_of(scene.batch, "waits.cn", "located").await;
+        scene.trial.assign().await;
+        assert_eq!(scene.asked().await, None);
+        scene.trial.execute("update tasks set state = 'cancelled' where state in ('located', 'assigned')").await;
+        // At one it crashed, the other is excluded.
+        scene
+            .trial
+            .execute(
+                r#"insert into batch_constraints (batch_id, constraints) select id, '{"tags": ["fast"]}' from batches"#,
+            )
+            .await;
+        scene.trial.execute("update agents set tags = '{fast}' where name = 'a1'").await;
+        scene
+            .trial
+            .execute(
+                "insert into leases (task_id, token, site_id, agent_id, session_id, state, crash)
+                 select l.task_id, 0, l.site_id, s.agent_id, s.id, 'released', 'a panic'
+                 from leases l, sessions s join agents a on a.id = s.agent_id where a.name = 'a1'",
+            )
+            .await;
+        scene.trial.assign().await;
+        assert_eq!(scene.asked().await, None);
+        scene.trial.execute("update agents set tags = '{fast}' where name = 'a2'").await;
+        scene.trial.assign().await;
+        assert_eq!(scene.asked().await, Some((0, 2)));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_waits_for_one_agent_keeps_no_other_from_a_straggler(pool: PgPool) {
+        let scene = Scene::new(pool).await;
+        let only = scene.trial.batch("only", Strategy::EarliestFinish.name()).await;
+        scene
+            .trial
+            .execute("update agents set capacity = 1, tags = case when name = 'a0' then '{only}'::text[] else '{}' end")
+            .await;
+        scene
+            .trial
+            .execute(
+                r#"insert into batch_constraints (batch_id, constraints)
+                   select id, '{"tags": ["only"]}' from batches where name = 'only'"#,
+            )
+            .await;
+        let (task, site) = scene.trial.task_of(only, "waits.cn", "located").await;
+        scene.trial.measured(site, &[(scene.trial.agents[0].0, Some(30))]).await;
+        scene.trial.assign().await;
+        assert_eq!(scene.trial.state(task).await.0, "located", "the only one that may have it is busy");
+        assert_eq!(scene.asked().await, Some((0, 1)));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_crawl_that_its_site_turned_away_or_that_has_just_begun_is_left_where_it_is(pool: PgPool) {
+        let scene = Scene::new(pool).await;
+        scene.trial.execute("update leases set granted_at = now()").await;
+        scene.trial.assign().await;
+        assert_eq!(scene.asked().await, None, "it has just begun");
+        scene.trial.execute("update leases set granted_at = now() - interval '60 s'").await;
+        for manners in [
+            Manners { turned_away: 1, ..Manners::default() },
+            Manners { pause: Some(Duration::from_secs(50)), ..Manners::default() },
+            // As often as it bears, from everywhere.
+            Manners { interval: Some(Duration::from_secs(1)), ..Manners::default() },
+        ] {
+            scene.checkpoint(60, manners).await;
+            scene.trial.assign().await;
+            assert_eq!(scene.asked().await, None);
+        }
+        scene.trial.execute("update batches set strategy = 'gnp-top3'").await;
+        scene.checkpoint(60, Manners::default()).await;
+        scene.trial.assign().await;
+        assert_eq!(scene.asked().await, None, "only what is planned is moved");
+        scene.trial.execute("update batches set strategy = 'earliest-finish'").await;
+        scene.trial.execute("insert into trust_alarms (reason) values ('the map lies')").await;
+        scene.trial.assign().await;
+        assert_eq!(scene.asked().await, None, "distances are not trusted");
+        scene.trial.execute("update trust_alarms set ended_at = now()").await;
+        scene.trial.assign().await;
+        assert_eq!(scene.asked().await, Some((0, 1)));
+    }
+}

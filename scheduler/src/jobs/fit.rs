@@ -1,0 +1,417 @@
+//! Fitting: turns the mesh into an embedding that takes over in one step.
+//!
+//! Fits when there is a reason to (see `due`) and the mesh has no gap that is about to close; an operator who asks for a
+//! fit does not wait for gaps. A fit begun before another took over is dropped.
+
+pub(super) mod due;
+pub mod landmarks;
+pub mod trust;
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use sqlx::{Postgres, Transaction};
+
+use crate::gnp::{self, Embedding, FitError, Quality};
+use crate::model::EmbeddingEpoch;
+use crate::store::embeddings::{self, FitRequest, Fitted, Newest};
+use crate::store::measurements::MeshMeasurement;
+use crate::store::measurements::reach::{self, Trouble};
+use crate::store::settings;
+use crate::strategy::explain;
+
+use super::leadership::OnDuty;
+use super::measure::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
+use crate::jobs::fit::due::Drift;
+
+/// How long a fit that is due waits for gaps in the mesh: longer than a beacon order lives, so that only an agent that
+/// keeps coming and going is left behind.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Embeddings kept for sites that still lie in them: a site waits for an agent through a few refits at most.
+const KEPT: i64 = 5;
+/// Placements forgotten in one pass: well under a second of the database.
+const FORGOTTEN_PER_PASS: i64 = 5_000;
+
+/// The task that fits embeddings.
+#[derive(Debug)]
+pub struct Fit {
+    scheduler: OnDuty,
+    /// The mesh the last fit failed on. Never held across an await; it spares the processor the same failure again.
+    refused: Mutex<Option<Vec<MeshMeasurement>>>,
+    /// Since when a fit has been due that waits for the mesh. Never held across an await.
+    due_since: Mutex<Option<Instant>>,
+    patience: Duration,
+}
+
+impl Fit {
+    pub const fn new(scheduler: OnDuty) -> Self {
+        Self { scheduler, refused: Mutex::new(None), due_since: Mutex::new(None), patience: PATIENCE }
+    }
+
+    /// One pass.
+    pub async fn run_once(&self) -> anyhow::Result<()> {
+        self.prune().await?;
+        let mut tx = self.scheduler.begin().await?;
+        let asked = embeddings::fit_request(&mut tx).await.context("read the request for a fit")? == FitRequest::Open;
+        let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
+        let ground = Ground::survey(&mut tx, &fleet).await.context("survey the mesh")?;
+        if ground.landmarks.len() < FEWEST_LANDMARKS {
+            if !asked {
+                return Ok(());
+            }
+            let trouble = reach::trouble(&mut tx).await.context("read who does not reach whom")?;
+            return refuse(tx, &too_few(&fleet, &ground, trouble.as_ref())).await;
+        }
+        let max_age = self.scheduler.config.measure.mesh_max_age;
+        let newest = embeddings::newest(&mut tx, max_age).await.context("read the newest embedding")?;
+        let wanted = settings::dimensions(&mut tx).await.context("read the settings")?;
+        let wanted = wanted.map(|wanted| usize::try_from(wanted).unwrap_or(usize::MAX));
+        let dimensions = dimensions(ground.landmarks.len(), wanted);
+        let drift = match &newest {
+            Some(newest) => Drift::survey(&mut tx, &ground, newest).await.context("survey the drift")?,
+            None => None,
+        };
+        let Some(reason) = due::reason(&ground, dimensions, newest.as_ref(), drift, asked) else {
+            self.due_since.lock().unwrap_or_else(PoisonError::into_inner).take();
+            return Ok(());
+        };
+        if !asked && (self.waits_for(&ground) || self.has_refused(&ground.mesh)) {
+            return Ok(());
+        }
+        tx.commit().await.context("end reading")?;
+        let review = trust::review(&self.scheduler).await.context("judge the agents")?;
+        if let Some(alarm) = review.alarm {
+            // The last good embedding stays, and nobody is judged again before there is something new.
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(ground.mesh);
+            return refuse(self.scheduler.begin().await?, &alarm).await;
+        }
+        if review.changed {
+            // Other landmarks: the next pass surveys them.
+            return Ok(());
+        }
+        let mut tx = self.scheduler.begin().await?;
+        if let Some(wanted) = wanted.filter(|wanted| *wanted > dimensions) {
+            let landmarks = ground.landmarks.len();
+            tracing::warn!(
+                wanted,
+                landmarks,
+                fitted = dimensions,
+                "fewer landmarks can be fitted than the dimensions need"
+            );
+        }
+        let former = embeddings::latest(&mut tx).await.context("read the newest embedding")?;
+        let epoch = embeddings::next_epoch(&mut tx).await.context("draw an epoch")?;
+        tx.commit().await.context("commit the epoch")?;
+        let due = Due { reason, epoch, dimensions, ground, newest, former };
+        self.fit(due).await
+    }
+
+    /// Fits and takes over.
+    async fn fit(&self, due: Due) -> anyhow::Result<()> {
+        let (as_of, former) = (due.ground.as_of, due.newest.as_ref().map(|newest| newest.epoch));
+        // An old one is no measure any more: after that long the network may have changed.
+        let young = due.newest.as_ref().is_some_and(|newest| !newest.aged);
+        let last_good = due.former.as_ref().filter(|_| young).map(Embedding::fit_error);
+        let fitted_on = due.ground.mesh.clone();
+        let solved = tokio::task::spawn_blocking(move || due.solve()).await.context("run the fit")?;
+        let solved = match solved {
+            Ok(solved) => solved,
+            Err((error, mesh)) => {
+                *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(mesh);
+                refuse(self.scheduler.begin().await?, &error.to_string()).await?;
+                return Err(error).context("fit the landmarks");
+            }
+        };
+        if let Err(untrusted) = trust::check(&solved.embedding, last_good) {
+            *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(fitted_on);
+            refuse(self.scheduler.begin().await?, &untrusted.to_string()).await?;
+            return Err(untrusted);
+        }
+        let mut tx = self.scheduler.begin().await?;
+        let fitted = solved.fitted(as_of);
+        let taken = embeddings::take_over(&mut tx, &fitted, former).await.context("store the embedding")?;
+        if taken {
+            embeddings::answer_fit(&mut tx, as_of).await.context("answer the request for a fit")?;
+        }
+        tx.commit().await.context("commit the embedding")?;
+        if taken {
+            let embedding = &solved.embedding;
+            tracing::info!(
+                embedding.epoch = %embedding.epoch(),
+                embedding.dimensions = embedding.dimensions(),
+                embedding.landmarks = embedding.landmarks().len(),
+                embedding.fit_error = embedding.fit_error(),
+                reason = solved.reason,
+                "a new embedding took over"
+            );
+            self.scheduler.wakes.locate.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Forgets what no site needs any more.
+    async fn prune(&self) -> anyhow::Result<()> {
+        let mut tx = self.scheduler.begin().await?;
+        let gone = embeddings::prune(&mut tx, KEPT, FORGOTTEN_PER_PASS).await.context("forget old embeddings")?;
+        tx.commit().await.context("commit what was forgotten")?;
+        if i64::try_from(gone).is_ok_and(|gone| gone >= FORGOTTEN_PER_PASS) {
+            self.scheduler.wakes.fit.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Whether the mesh has gaps that are still worth waiting for.
+    fn waits_for(&self, ground: &Ground) -> bool {
+        let mut due_since = self.due_since.lock().unwrap_or_else(PoisonError::into_inner);
+        let since = *due_since.get_or_insert_with(Instant::now);
+        (ground.landmark_gaps || ground.agent_gaps) && since.elapsed() < self.patience
+    }
+
+    fn has_refused(&self, mesh: &[MeshMeasurement]) -> bool {
+        self.refused.lock().unwrap_or_else(PoisonError::into_inner).as_deref() == Some(mesh)
+    }
+}
+
+struct Due {
+    reason: String,
+    epoch: EmbeddingEpoch,
+    dimensions: usize,
+    ground: Ground,
+    newest: Option<Newest>,
+    former: Option<Embedding>,
+}
+
+/// A fit that is done.
+struct Solved {
+    reason: String,
+    embedding: Embedding,
+    mesh_error: Option<f64>,
+    median_move: Option<Duration>,
+}
+
+impl Due {
+    /// The fit itself; a failure comes with the mesh it failed on.
+    fn solve(self) -> Result<Solved, (FitError, Vec<MeshMeasurement>)> {
+        let (mesh, landmarks) = (self.ground.mesh(), &self.ground.landmarks);
+        // The epoch is the seed: a fit can be replayed, and one that went wrong is not repeated to the letter.
+        let seed = self.epoch.get().unsigned_abs();
+        let embedding = match &self.former {
+            Some(former) => gnp::refit(former, self.epoch, &mesh, landmarks, self.dimensions, seed),
+            None => gnp::fit(self.epoch, &mesh, landmarks, self.dimensions, seed),
+        };
+        let embedding = match embedding {
+            Ok(embedding) => embedding,
+            Err(error) => return Err((error, self.ground.mesh)),
+        };
+        let mesh_error = Quality::of(&embedding, &mesh).median_error();
+        let median_move = self.former.as_ref().and_then(|former| embedding.median_move_from(former));
+        Ok(Solved { reason: self.reason, embedding, mesh_error, median_move })
+    }
+}
+
+impl Solved {
+    fn fitted(&self, as_of: chrono::DateTime<chrono::Utc>) -> Fitted<'_> {
+        let Self { reason, embedding, mesh_error, median_move } = self;
+        Fitted { embedding, as_of, reason, mesh_error: *mesh_error, median_move: *median_move }
+    }
+}
+
+/// Tells an operator who asked for a fit why there is none.
+async fn refuse(mut tx: Transaction<'static, Postgres>, why: &str) -> anyhow::Result<()> {
+    embeddings::refuse_fit(&mut tx, why).await.context("refuse the request for a fit")?;
+    tx.commit().await.context("commit the refusal")
+}
+
+/// Why there is no ground for a map.
+fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&Trouble>) -> String {
+    match (fleet.probers(), trouble) {
+        // Nobody could be elected either.
+        (_, Some(trouble)) if ground.mesh.is_empty() => {
+            format!("no agent has reached the beacon of another: {trouble}")
+        }
+        (Err(cause), _) => explain::waits(&cause.into()),
+        (Ok(_), trouble) => format!(
+            "a map needs {FEWEST_LANDMARKS} landmarks that have measured each other, there are {}: {}",
+            ground.landmarks.len(),
+            trouble.map_or("`landfall agents list` shows whose beacon is reached".to_owned(), Trouble::to_string)
+        ),
+    }
+}
+
+/// What the operator asked for, as far as so many landmarks can bear it; one landmark more than dimensions is needed.
+fn dimensions(landmarks: usize, wanted: Option<usize>) -> usize {
+    match wanted {
+        None => gnp::default_dimensions(landmarks),
+        Some(wanted) => wanted.min(landmarks.saturating_sub(1)).max(1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::jobs::trial::Trial;
+    use crate::model::AgentId;
+    use crate::store::schedulers::terms::Duty;
+
+    async fn pass(trial: &Trial) -> Option<Embedding> {
+        trial.fit().await;
+        trial.map().await
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_fit_takes_over_with_every_placement_and_is_not_repeated(pool: PgPool) {
+        let trial = Trial::new(pool, 5).await;
+        assert!(pass(&trial).await.is_none(), "nothing is measured yet");
+        trial.mesh(&trial.agents).await;
+        let first = pass(&trial).await.expect("an embedding");
+        assert_eq!(first.landmarks().len(), 5, "a small fleet's agents are its landmarks");
+        assert!(trial.agents.iter().all(|(agent, _)| first.placement(*agent).is_some()));
+        assert_eq!(pass(&trial).await.expect("still there"), first);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_fit_waits_for_the_mesh_to_be_complete(pool: PgPool) {
+        let trial = Trial::new(pool, 5).await;
+        trial.mesh(&trial.agents[..4]).await;
+        assert!(pass(&trial).await.is_none(), "the fifth has tried nobody");
+        trial.execute("update sessions set state = 'expired' where agent_id = (select max(id) from agents)").await;
+        assert_eq!(pass(&trial).await.expect("an embedding").landmarks().len(), 4, "who is gone is not waited for");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn one_agent_that_never_answers_does_not_keep_the_others_from_a_map(pool: PgPool) {
+        let trial = Trial::new(pool, 5).await;
+        trial.mesh(&trial.agents[..4]).await;
+        let impatient = Fit { patience: Duration::ZERO, ..Fit::new(trial.on(Duty::Fit)) };
+        impatient.run_once().await.expect("a pass");
+        let embedding = trial.map().await.expect("an embedding");
+        assert_eq!(embedding.landmarks().len(), 4);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn other_landmarks_or_a_new_agent_are_fitted_anew(pool: PgPool) {
+        let mut trial = Trial::new(pool, 6).await;
+        trial.mesh(&trial.agents).await;
+        trial.set_landmarks(&trial.agents[..4]).await;
+        let ids: Vec<AgentId> = trial.agents.iter().map(|(agent, _)| *agent).collect();
+        let first = pass(&trial).await.expect("an embedding");
+        assert_eq!(first.landmarks(), &ids[..4]);
+
+        trial.set_landmarks(&trial.agents[1..5]).await;
+        let second = pass(&trial).await.expect("an embedding");
+        assert_eq!(second.landmarks(), &ids[1..5]);
+        assert!(second.epoch() > first.epoch());
+
+        let newcomer = trial.join().await;
+        assert_eq!(pass(&trial).await.expect("an embedding"), second, "not measured yet");
+        trial.mesh(&trial.agents).await;
+        let third = pass(&trial).await.expect("an embedding");
+        assert!(third.placement(newcomer).is_some());
+
+        trial.execute("update settings set dimensions = 2").await;
+        assert_eq!(pass(&trial).await.expect("an embedding").dimensions(), 2);
+        let history = embeddings::history(&mut *trial.conn().await, 10).await.expect("read the history");
+        let reasons: Vec<String> = history.into_iter().map(|epoch| epoch.reason).collect();
+        let expected = ["dimensions changed from 3 to 2", "agent a6 joined", "landmarks changed", "first"];
+        assert_eq!(reasons, expected);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_network_that_changed_is_seen_by_its_drift_while_beacons_are_still_measured(pool: PgPool) {
+        let trial = Trial::new(pool, 6).await;
+        trial.mesh(&trial.agents).await;
+        let first = pass(&trial).await.expect("an embedding");
+        // Somebody is always measuring, so that the mesh is never at rest.
+        trial
+            .execute(
+                "insert into measurement_orders (prober_id, agent_id, expires_at)
+                 select min(id), max(id), now() + interval '1 hour' from agents",
+            )
+            .await;
+        trial.execute("update mesh_measurements set measured_at = now() + interval '1 second'").await;
+        assert_eq!(pass(&trial).await.expect("still there"), first, "measured again, and nothing changed");
+        trial.execute("update mesh_measurements set rtt_us = rtt_us * 2").await;
+        let second = pass(&trial).await.expect("an embedding");
+        assert!(second.epoch() > first.epoch());
+        let newest = embeddings::history(&mut *trial.conn().await, 1).await.expect("read").remove(0);
+        assert!(newest.reason.starts_with("drift "), "{}", newest.reason);
+        assert!(newest.median_move.expect("there was a former one").0 > Duration::from_millis(5));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_operator_who_asks_gets_a_fit_or_a_reason_why_not(pool: PgPool) {
+        let trial = Trial::new(pool, 4).await;
+        embeddings::ask_for_fit(&mut *trial.conn().await).await.expect("ask");
+        assert!(pass(&trial).await.is_none());
+        let state = embeddings::fit_request(&mut *trial.conn().await).await.expect("read");
+        let FitRequest::Refused(why) = state else { panic!("{state:?}") };
+        assert!(why.starts_with("a map needs 3 landmarks that have measured each other, there are 0"), "{why}");
+
+        trial.mesh(&trial.agents).await;
+        let first = pass(&trial).await.expect("an embedding");
+        assert_eq!(pass(&trial).await.expect("still there"), first);
+        embeddings::ask_for_fit(&mut *trial.conn().await).await.expect("ask");
+        let second = pass(&trial).await.expect("an embedding");
+        assert!(second.epoch() > first.epoch());
+        assert_eq!(embeddings::fit_request(&mut *trial.conn().await).await.expect("read"), FitRequest::None);
+        assert_eq!(pass(&trial).await.expect("still there"), second, "asked once, fitted once");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn old_embeddings_go_when_nobody_lies_in_them_and_their_history_stays(pool: PgPool) {
+        let trial = Trial::new(pool, 4).await;
+        trial.mesh(&trial.agents).await;
+        pass(&trial).await.expect("an embedding");
+        let (_, waiting) = trial.task("waits.cn").await;
+        let (done, _) = trial.task("done.cn").await;
+        trial.execute_for("update tasks set state = 'cancelled' where id = $1", done.get()).await;
+        trial
+            .execute(
+                "insert into site_placements (site_id, epoch, coordinate, fit_error)
+                 select sites.id, epoch, array[1, 1, 1, 0], 0 from sites, embeddings",
+            )
+            .await;
+        for _ in 0..KEPT + 3 {
+            embeddings::ask_for_fit(&mut *trial.conn().await).await.expect("ask");
+            pass(&trial).await.expect("an embedding");
+        }
+        pass(&trial).await.expect("an embedding");
+        assert_eq!(trial.count("select count(*) from embeddings").await, KEPT + 1, "one site waits in the first");
+        assert_eq!(trial.count("select site_id from site_placements").await, waiting.get());
+        assert_eq!(trial.count("select count(*) from embedding_history").await, KEPT + 4);
+
+        trial.execute("update tasks set state = 'cancelled'").await;
+        pass(&trial).await.expect("an embedding");
+        assert_eq!(trial.count("select count(*) from embeddings").await, KEPT);
+        assert_eq!(trial.count("select count(distinct epoch) from agent_placements").await, KEPT);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_fit_begun_before_another_took_over_is_dropped(pool: PgPool) {
+        let trial = Trial::new(pool, 4).await;
+        trial.mesh(&trial.agents).await;
+        let first = pass(&trial).await.expect("an embedding");
+        let mut tx = crate::store::begin(&trial.scheduler.pool).await.expect("begin");
+        let as_of = embeddings::clock(&mut tx).await.expect("the time");
+        let late = Fitted { embedding: &first, as_of, reason: "late", mesh_error: None, median_move: None };
+        let taken = embeddings::take_over(&mut tx, &late, None).await.expect("no failure");
+        assert!(!taken, "it knew of no former embedding");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn too_few_landmarks_make_no_map(pool: PgPool) {
+        let trial = Trial::new(pool, 2).await;
+        trial.mesh(&trial.agents).await;
+        assert!(pass(&trial).await.is_none());
+    }
+
+    #[test]
+    fn dimensions_never_outnumber_what_the_landmarks_bear() {
+        assert_eq!(dimensions(9, None), 8);
+        assert_eq!(dimensions(9, Some(3)), 3);
+        assert_eq!(dimensions(4, Some(8)), 3);
+    }
+}

@@ -1,0 +1,152 @@
+//! When the map has to be fitted anew, and why, in words for the operator. Pure but for its one survey of drift.
+
+use sqlx::PgConnection;
+
+use crate::gnp::{Embedding, Mesh, Quality};
+use crate::model::AgentId;
+use crate::store::Error;
+use crate::store::embeddings::{self, Newest};
+
+use crate::jobs::measure::fleet::Ground;
+
+/// A fit is done anew when one in this many round trips is newer than it.
+const NEWER_SHARE: i64 = 4;
+/// Drift is judged when one in this many measured pairs is newer than the fit: fewer could be those of one bad minute.
+const FRESH_SHARE: usize = 4;
+/// Fresh pairs below which their median is an accident.
+const FEWEST_FRESH: usize = 10;
+/// The map has drifted when its median error over the fresh pairs is this many times that of its own fit ...
+const DRIFT_FACTOR: f64 = 1.5;
+/// ... and this much above it: a map of a still network fits to next to nothing, and half as much again is nothing too.
+const DRIFT_ABOVE: f64 = 0.01;
+/// Newcomers named in a reason; more are counted.
+const NAMED: usize = 3;
+
+/// How the newest embedding agrees with what was measured since.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::jobs) struct Drift {
+    /// Its median error over the pairs measured since, as `gnp::Quality` has it.
+    now: f64,
+    /// The same over the mesh it was fitted on.
+    fitted: f64,
+}
+
+impl Drift {
+    /// Measures the drift; `None` where too little was measured since the fit.
+    pub(in crate::jobs) async fn survey(
+        conn: &mut PgConnection,
+        ground: &Ground,
+        newest: &Newest,
+    ) -> Result<Option<Self>, Error> {
+        if newest.newer_rows == 0 {
+            return Ok(None);
+        }
+        let fresh = embeddings::pairs_measured_since(conn, newest.created_at).await?;
+        let Some(embedding) = embeddings::latest(conn).await? else { return Ok(None) };
+        if embedding.epoch() != newest.epoch {
+            return Ok(None);
+        }
+        Ok(Self::between(&embedding, &ground.mesh(), newest.mesh_error, |pair| fresh.contains(&pair)))
+    }
+
+    fn between(
+        embedding: &Embedding,
+        mesh: &Mesh,
+        fitted: f64,
+        is_fresh: impl Fn((AgentId, AgentId)) -> bool,
+    ) -> Option<Self> {
+        let all = Quality::of(embedding, mesh).residuals().len();
+        let fresh = Quality::among(embedding, mesh, |a, b| is_fresh((a, b)));
+        let enough = fresh.residuals().len() >= FEWEST_FRESH.max(all.div_ceil(FRESH_SHARE));
+        fresh.median_error().filter(|_| enough).map(|now| Self { now, fitted })
+    }
+
+    fn is_large(self) -> bool {
+        self.now >= self.fitted * DRIFT_FACTOR && self.now >= self.fitted + DRIFT_ABOVE
+    }
+}
+
+/// Why a fit is due; `None` when it is not.
+pub(in crate::jobs) fn reason(
+    ground: &Ground,
+    dimensions: usize,
+    newest: Option<&Newest>,
+    drift: Option<Drift>,
+    asked: bool,
+) -> Option<String> {
+    let Some(newest) = newest else { return Some("first".to_owned()) };
+    if !ground.holds(&newest.landmarks) {
+        return Some("landmarks changed".to_owned());
+    }
+    if !newest.newcomers.is_empty() {
+        return Some(joined(&newest.newcomers));
+    }
+    // In a small fleet somebody may be away; with fewer landmarks there would be fewer dimensions for no reason.
+    if newest.landmarks.len() == ground.landmarks.len() && newest.dimensions != dimensions {
+        return Some(format!("dimensions changed from {} to {dimensions}", newest.dimensions));
+    }
+    if asked {
+        return Some("asked for by the operator".to_owned());
+    }
+    if let Some(drift) = drift.filter(|drift| drift.is_large()) {
+        return Some(format!("drift {:.0} %, {:.0} % when it was fitted", drift.now * 100.0, drift.fitted * 100.0));
+    }
+    let renewed = newest.newer_rows > 0 && newest.newer_rows.saturating_mul(NEWER_SHARE) >= newest.mesh_rows;
+    (renewed && (newest.aged || !newest.mesh_busy)).then(|| {
+        let share = newest.newer_rows.saturating_mul(100) / newest.mesh_rows.max(1);
+        format!("{share} % of the mesh measured anew")
+    })
+}
+
+fn joined(names: &[String]) -> String {
+    let named = names.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
+    let s = if names.len() == 1 { "" } else { "s" };
+    match names.len().saturating_sub(NAMED) {
+        0 => format!("agent{s} {named} joined"),
+        more => format!("agents {named} and {more} more joined"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::gnp::Placement;
+    use crate::model::{EmbeddingEpoch, Rtt};
+
+    /// Eight agents on a line, 10 ms apart, and their mesh, every distance times `factor`.
+    fn line(factor: f64) -> (Embedding, Mesh) {
+        let epoch = EmbeddingEpoch::new(1);
+        let mut mesh = Mesh::new();
+        let mut placed = BTreeMap::new();
+        for i in 0..8_i32 {
+            let coordinate = vec![f64::from(i) * 10.0, 0.0];
+            placed.insert(AgentId::new(i64::from(i)), Placement { epoch, coordinate, fit_error: 0.0 });
+            for j in (0..8_i32).filter(|&j| j != i) {
+                let rtt = Rtt::try_from_millis_f64(f64::from((i - j).abs()) * 10.0 * factor).unwrap();
+                mesh.insert(AgentId::new(i64::from(i)), AgentId::new(i64::from(j)), rtt);
+            }
+        }
+        let landmarks = (0..4).map(AgentId::new).collect();
+        (Embedding::from_parts(epoch, 1, landmarks, placed, 0.0).unwrap(), mesh)
+    }
+
+    #[test]
+    fn drift_is_seen_when_distances_change_and_not_when_few_were_measured() {
+        let (map, slower) = line(1.2);
+        let drift = Drift::between(&map, &slower, 0.04, |_| true).expect("everything is fresh");
+        assert!((drift.now - 1.2_f64.ln()).abs() < 1e-3 && drift.is_large(), "{drift:?}");
+        assert!(!Drift { fitted: 0.15, ..drift }.is_large(), "it never fitted better");
+        assert!(!Drift { now: 0.004, fitted: 0.001 }.is_large(), "four times next to nothing");
+        assert_eq!(Drift::between(&map, &slower, 0.04, |(a, _)| a == AgentId::new(0)), None, "7 of 28 pairs");
+    }
+
+    #[test]
+    fn newcomers_are_named_and_many_counted() {
+        let names = ["a", "b", "c", "d", "e"].map(str::to_owned);
+        assert_eq!(joined(&names[..1]), "agent a joined");
+        assert_eq!(joined(&names[..2]), "agents a, b joined");
+        assert_eq!(joined(&names), "agents a, b, c and 2 more joined");
+    }
+}

@@ -1,0 +1,146 @@
+//! Keeping landmarks up: an elected one that stays away is replaced by one election, the others staying.
+//!
+//! One a pass, and the replacement counts from the next pass on: a fleet half of which is gone for a while is not turned
+//! over at once. The map is fitted anew in the background; until then the present one serves. A landmark that returns is
+//! an ordinary agent; one that was set by hand is never replaced.
+
+use anyhow::Context;
+
+use crate::grpc::landmark_choice;
+
+use crate::jobs::leadership::OnDuty;
+
+/// One pass.
+pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+    let after = scheduler.config.landmarks.replace_after;
+    let mut tx = scheduler.begin().await?;
+    let replaced = landmark_choice::replace_lost(&mut tx, after).await.context("replace a lost landmark")?;
+    tx.commit().await.context("commit the replacement")?;
+    let Some(replaced) = replaced else { return Ok(()) };
+    let (lost, away_secs) = (replaced.lost, replaced.away_for.as_secs());
+    let Some(elected) = replaced.elected else {
+        tracing::debug!(landmark = lost, away_secs, "a landmark is lost and no agent can take its place");
+        return Ok(());
+    };
+    tracing::warn!(landmark = lost, away_secs, elected, "a lost landmark was replaced");
+    let wakes = &scheduler.wakes;
+    for wake in [&wakes.landmarks, &wakes.fit, &wakes.measure, &wakes.locate] {
+        wake.notify_one();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use crate::jobs::trial::Trial;
+    use crate::model::AgentId;
+    use crate::store::embeddings::landmarks;
+
+    async fn standing(trial: &Trial) -> Vec<landmarks::Landmark> {
+        landmarks::list(&mut *trial.conn().await).await.expect("list")
+    }
+
+    /// Twelve agents, four of them elected, and a map.
+    async fn elected(pool: PgPool) -> Trial {
+        let trial = Trial::new(pool, 12).await;
+        trial.mesh(&trial.agents).await;
+        let chosen = [1, 4, 7, 10].map(|place| (trial.agents[place].0, "elected".to_owned()));
+        let elected = landmarks::replace(&mut *trial.conn().await, &chosen, landmarks::ChosenBy::Election).await;
+        elected.expect("elect");
+        trial.fit().await;
+        trial
+    }
+
+    /// An agent that left so many minutes ago. It was chosen before, and could have come back all the time.
+    async fn leave(trial: &Trial, agent: AgentId, minutes: i32) {
+        let left = "with at as (select now() - make_interval(mins => $2) as left)
+                    update sessions set state = 'expired', expires_at = at.left, renewed_at = at.left from at where agent_id = $1";
+        sqlx::query(left).bind(agent.get()).bind(minutes).execute(&trial.scheduler.pool).await.expect("end a session");
+        trial.execute("update landmarks set chosen_at = now() - interval '1 day'").await;
+        trial.execute("update terms set taken_at = now() - interval '1 day'").await;
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_fleet_that_was_stopped_with_its_scheduler_keeps_its_landmarks_when_both_are_back(pool: PgPool) {
+        let trial = elected(pool).await;
+        let before = standing(&trial).await;
+        for landmark in &before {
+            leave(&trial, landmark.agent, 60).await;
+        }
+        trial.execute("update terms set taken_at = now() - interval '1 minute'").await;
+        trial.replace_landmarks().await;
+        let before: Vec<AgentId> = before.iter().map(|one| one.agent).collect();
+        let now: Vec<AgentId> = standing(&trial).await.iter().map(|one| one.agent).collect();
+        assert_eq!(now, before, "the scheduler is back for a minute");
+        trial.execute("update terms set taken_at = now() - interval '11 minutes'").await;
+        trial.replace_landmarks().await;
+        let after = standing(&trial).await;
+        assert_eq!(after.iter().filter(|one| !before.contains(&one.agent)).count(), 1, "and these stay away");
+        assert!(after.iter().any(|one| one.reason.contains("away for 60 min")), "{after:?}");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_lost_landmark_is_replaced_once_and_tasks_in_flight_go_on(pool: PgPool) {
+        let trial = elected(pool).await;
+        let before = standing(&trial).await;
+        let lost = before[1].clone();
+        let epoch = trial.map().await.expect("a map").epoch();
+        let batch = trial.batch("b", "gnp-top3").await;
+        let assigned = trial.assigned(batch, "assigned.cn", 0).await;
+        let (measuring, measured) = trial.task("measuring.cn").await;
+        trial.measure().await;
+
+        leave(&trial, lost.agent, 9).await;
+        trial.replace_landmarks().await;
+        assert_eq!(standing(&trial).await[1].agent, lost.agent, "not away for long enough");
+        leave(&trial, lost.agent, 11).await;
+        tokio::join!(trial.replace_landmarks(), trial.replace_landmarks(), trial.replace_landmarks());
+        trial.replace_landmarks().await;
+        let after = standing(&trial).await;
+        assert_eq!(after.len(), 4);
+        assert!(after.iter().all(|landmark| landmark.connected && landmark.by == landmarks::ChosenBy::Election));
+        for place in [0, 2, 3] {
+            assert_eq!(after[place].agent, before[place].agent, "the others stay");
+        }
+        let said = format!("replaces {}, away for 11 min; ", lost.name);
+        assert!(after[1].reason.starts_with(&said), "{}", after[1].reason);
+
+        // The old map serves: a site that all landmarks have heard of does not wait for the new one.
+        let millis: Vec<(AgentId, Option<u64>)> = after.iter().map(|landmark| (landmark.agent, Some(30))).collect();
+        trial.measured(measured, &millis).await;
+        trial.locate().await;
+        assert_eq!(trial.state(measuring).await, ("located".into(), None));
+        assert_eq!(trial.state(assigned).await.0, "assigned");
+
+        trial.fit().await;
+        let map = trial.map().await.expect("a map");
+        assert!(map.epoch() > epoch && map.landmarks().contains(&after[1].agent));
+
+        trial.session(lost.agent).await;
+        trial.replace_landmarks().await;
+        assert_eq!(standing(&trial).await, after, "who returns is an ordinary agent");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn landmarks_set_by_hand_stay_however_long_they_are_away(pool: PgPool) {
+        let trial = elected(pool).await;
+        trial.set_landmarks(&trial.agents[..3]).await;
+        leave(&trial, trial.agents[0].0, 600).await;
+        trial.replace_landmarks().await;
+        let standing = standing(&trial).await;
+        assert_eq!(standing[0].agent, trial.agents[0].0);
+        assert!(standing[0].away_for.is_some_and(|away| away.as_secs() >= 36_000), "{standing:?}");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn with_nobody_to_take_its_place_a_lost_landmark_stays_one(pool: PgPool) {
+        let trial = elected(pool).await;
+        let lost = standing(&trial).await[0].agent;
+        leave(&trial, lost, 60).await;
+        trial.execute("update agents set beacon_url = null where id not in (select agent_id from landmarks)").await;
+        trial.replace_landmarks().await;
+        assert_eq!(standing(&trial).await[0].agent, lost);
+    }
+}

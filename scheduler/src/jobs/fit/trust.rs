@@ -1,0 +1,361 @@
+//! Trust: judges every agent by what it reported, and acts on it.
+//!
+//! A review is passed before every fit that is due, and on a period for what is reported of sites. It opens quarantines
+//! and releases them, raises the alarm and ends it. Those who read the mesh, sites' measurements and the fleet leave
+//! quarantined agents out by themselves.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::gnp::trust::{Evidence, FEWEST_SITES, Judgement, Kind, Standing, judge};
+use crate::gnp::{Embedding, Mesh, Position, least_round_trip};
+use crate::model::{AgentId, Rtt};
+use crate::store::agents::{self, Located};
+use crate::store::embeddings::landmarks;
+use crate::store::measurements::{self, orders, quarantines};
+
+use crate::jobs::leadership::OnDuty;
+use crate::jobs::measure::order_lifetime;
+
+/// How often agents are judged although no fit is due.
+pub const PERIOD: Duration = Duration::from_secs(60);
+/// Sites that are judged by: as many as the judgement looks at.
+const SITES: i64 = 40;
+/// Judgements in a row, each on newer measurements, after which an agent is believed again.
+const CONSISTENT: i32 = 3;
+/// Sites that an agent measures anew which was quarantined for what it said of them: half as many more as it is judged by, since
+/// some do not answer.
+const PROBATION_SITES: i64 = 12;
+/// After this it measures them once more: often enough to be released within the hour, rare enough that sites do not mind.
+const PROBATION_AGE: Duration = Duration::from_secs(600);
+/// Landmarks below which nobody is judged: two cannot outvote one.
+const FEWEST_AGENTS: usize = 4;
+/// A fit whose error has grown by this factor over the last good one's is not trusted.
+const ERROR_GROWTH: f64 = 2.0;
+/// A relative error that no fit is refused for, however good the one before was.
+const USUAL_ERROR: f64 = 0.5;
+
+/// What a review came to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::jobs) struct Review {
+    /// Whether a quarantine was opened or released.
+    pub(in crate::jobs) changed: bool,
+    /// Why the map cannot be trusted, while it cannot.
+    pub(in crate::jobs) alarm: Option<String>,
+}
+
+/// One pass.
+pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+    review(scheduler).await?;
+    ask_again(scheduler).await
+}
+
+/// Lets those who are quarantined for what they said of sites measure some again. It is judged, and used for nothing else.
+async fn ask_again(scheduler: &OnDuty) -> anyhow::Result<()> {
+    let config = &scheduler.config.measure;
+    let mut tx = scheduler.begin().await?;
+    let sites = quarantines::judged_sites(&mut tx, SITES).await.context("choose sites to judge by")?;
+    let due = quarantines::on_probation(&mut tx, &sites, PROBATION_SITES, PROBATION_AGE)
+        .await
+        .context("find whom to ask again")?;
+    let lifetime = order_lifetime(config.site_samples, config.site_interval, config.sample_timeout);
+    let asked = orders::order_sites(&mut tx, &due, lifetime).await.context("ask again")?;
+    tx.commit().await.context("commit what is asked again")?;
+    scheduler.wakes.wake_agents(asked);
+    Ok(())
+}
+
+/// Judges everyone by what is stored, and stores the verdicts.
+pub(in crate::jobs) async fn review(scheduler: &OnDuty) -> anyhow::Result<Review> {
+    let mut tx = scheduler.begin().await?;
+    let mut mesh = Mesh::new();
+    for pair in measurements::mesh_of_all(&mut tx).await.context("read the mesh")? {
+        mesh.insert(pair.prober, pair.target, pair.rtt);
+    }
+    let chosen_sites = quarantines::judged_sites(&mut tx, SITES).await.context("choose sites to judge by")?;
+    let sites = quarantines::sites_of_all(&mut tx, &chosen_sites, FEWEST_SITES)
+        .await
+        .context("read the sites' measurements")?;
+    let mut chosen: Vec<AgentId> =
+        landmarks::list(&mut tx).await.context("read the landmarks")?.into_iter().map(|l| l.agent).collect();
+    if chosen.is_empty() {
+        // A small fleet's agents are its landmarks.
+        chosen = landmarks::connected(&mut tx).await.context("read the fleet")?.iter().map(|c| c.agent).collect();
+    }
+    let least = least(&agents::positions(&mut tx).await.context("read the agents' positions")?);
+    tx.commit().await.context("end reading")?;
+    let known = mesh.agents();
+    chosen.retain(|landmark| known.contains(landmark));
+    let judgement = if known.len() < FEWEST_AGENTS {
+        None
+    } else {
+        let passed = tokio::task::spawn_blocking(move || {
+            judge(&Evidence { mesh: &mesh, landmarks: &chosen, sites: &sites, least: &least })
+        });
+        Some(passed.await.context("judge the agents")?)
+    };
+    store_verdicts(scheduler, judgement.as_ref()).await
+}
+
+/// The least round trip between every two agents whose positions are known.
+fn least(agents: &[Located]) -> BTreeMap<(AgentId, AgentId), Rtt> {
+    let placed: Vec<(AgentId, Position)> = agents.iter().filter_map(|one| Some((one.agent, one.position?))).collect();
+    let mut least = BTreeMap::new();
+    for (i, &(a, here)) in placed.iter().enumerate() {
+        for &(b, there) in &placed[..i] {
+            // None in one place: nothing is too short there.
+            if let Ok(rtt) = Rtt::try_new(least_round_trip(here, there)) {
+                least.insert((a, b), rtt);
+            }
+        }
+    }
+    least
+}
+
+async fn store_verdicts(scheduler: &OnDuty, judgement: Option<&Judgement>) -> anyhow::Result<Review> {
+    let mut tx = scheduler.begin().await?;
+    let Some(judgement) = judgement else {
+        let alarm = quarantines::alarm(&mut tx).await.context("read the alarm")?;
+        return Ok(Review { changed: false, alarm });
+    };
+    let mut changed = false;
+    let mut held_anew = Vec::new();
+    for (&agent, charge) in judgement.charges() {
+        if charge.standing == Standing::Quarantined
+            && quarantines::hold(&mut tx, agent, charge.kind, &charge.reason).await.context("store a quarantine")?
+        {
+            changed = true;
+            held_anew.push((agent, &charge.reason));
+        }
+    }
+    for held in quarantines::open(&mut tx).await.context("read the quarantines")? {
+        if let Some((_, reason)) = held_anew.iter().find(|(agent, _)| *agent == held.agent) {
+            tracing::warn!(agent.name = held.name, reason, "an agent is quarantined: nothing it measured is used");
+        }
+        if is_consistent(judgement, held.agent, held.evidence)
+            && quarantines::found_consistent(&mut tx, held.agent, CONSISTENT).await.context("release an agent")?
+        {
+            changed = true;
+            tracing::warn!(agent.name = held.name, "a quarantined agent is consistent again and is believed");
+        }
+    }
+    let alarm = judgement.alarm().map(|alarm| alarm.to_string());
+    match &alarm {
+        Some(reason) => {
+            if quarantines::raise(&mut tx, reason).await.context("raise the alarm")? {
+                tracing::warn!(reason, "the last good embedding is kept and agents are chosen at random");
+            }
+        }
+        None => {
+            if quarantines::end_alarm(&mut tx).await.context("end the alarm")? {
+                tracing::warn!("the map is trusted again");
+            }
+        }
+    }
+    tx.commit().await.context("commit verdicts")?;
+    if changed {
+        scheduler.wakes.fit.notify_one();
+        scheduler.wakes.measure.notify_one();
+        scheduler.wakes.locate.notify_one();
+    }
+    Ok(Review { changed, alarm })
+}
+
+/// Whether an agent is found consistent by the evidence that convicted it.
+fn is_consistent(judgement: &Judgement, agent: AgentId, evidence: Kind) -> bool {
+    let counted = matches!(evidence, Kind::Light | Kind::Collusion);
+    (counted || judgement.heard(agent, evidence)) && judgement.standing(agent) == Standing::Trusted
+}
+
+/// Lets a fit take over.
+///
+/// # Errors
+/// When it is so bad that the last good one stays.
+pub(in crate::jobs) fn check(fitted: &Embedding, last_good: Option<f64>) -> anyhow::Result<()> {
+    let error = fitted.fit_error();
+    if is_untrustworthy(error, last_good) {
+        let good = last_good.unwrap_or(0.0);
+        anyhow::bail!(
+            "the fit's relative error is {error:.3}, the last good one's was {good:.3}: the last good one is kept"
+        );
+    }
+    Ok(())
+}
+
+/// Whether a fit is so much worse than the last good one that it must not take over.
+fn is_untrustworthy(fit_error: f64, last_good: Option<f64>) -> bool {
+    !fit_error.is_finite() || last_good.is_some_and(|good| fit_error > (ERROR_GROWTH * good).max(USUAL_ERROR))
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::jobs::trial::{Agent, Trial, took};
+    use crate::store::fixtures;
+    use crate::store::measurements::orders::OrderTarget;
+
+    /// Twelve landmarks on a line, 10 ms apart.
+    async fn landmarks(pool: PgPool) -> Trial {
+        let trial = Trial::new(pool, 12).await;
+        trial.set_landmarks(&trial.agents).await;
+        trial.mesh(&trial.agents).await;
+        trial
+    }
+
+    async fn fit(trial: &Trial) {
+        for _ in 0..2 {
+            trial.fit().await;
+        }
+    }
+
+    /// Multiplies what these agents measured of the others.
+    async fn lie(trial: &Trial, liars: &[Agent], factor: i64) {
+        let lie =
+            "update mesh_measurements set rtt_us = rtt_us * $2, measured_at = clock_timestamp() where prober_id = $1";
+        for (liar, _) in liars {
+            let lie = sqlx::query(lie).bind(liar.get()).bind(factor);
+            lie.execute(&trial.scheduler.pool).await.expect("lie");
+        }
+    }
+
+    async fn quarantined(trial: &Trial) -> Vec<(AgentId, String)> {
+        let open = quarantines::open(&mut *trial.conn().await).await.expect("read");
+        open.into_iter().map(|held| (held.agent, held.reason)).collect()
+    }
+
+    /// Measures a site with everyone who is asked, until its task is assigned.
+    async fn crawl(trial: &Trial) -> (String, Option<String>) {
+        let (task, _) = trial.task("a.cn").await;
+        for _ in 0..40 {
+            trial.measure().await;
+            for &agent in &trial.agents {
+                trial.answer(agent, |_| Some(took(30))).await;
+            }
+            trial.locate().await;
+            trial.assign().await;
+            if trial.state(task).await.0 == "assigned" {
+                break;
+            }
+        }
+        trial.state(task).await
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn one_liar_among_twelve_landmarks_is_left_out_and_comes_back_when_it_is_honest(pool: PgPool) {
+        let trial = landmarks(pool).await;
+        let liar = trial.agents[4];
+        lie(&trial, &[liar], 3).await;
+        fit(&trial).await;
+        let held = quarantined(&trial).await;
+        assert_eq!(held.len(), 1, "{held:?}");
+        assert_eq!(held[0].0, liar.0);
+        assert!(held[0].1.starts_with("it reports too much: off by a factor of 2."), "{}", held[0].1);
+        let map = trial.map().await.expect("an embedding");
+        assert_eq!(map.landmarks().len(), 11);
+        assert!(!map.landmarks().contains(&liar.0));
+        assert!(map.fit_error() < 0.3, "{}", map.fit_error());
+        assert!(map.placement(liar.0).is_some(), "it may still crawl: the others know where it is");
+
+        assert_eq!(crawl(&trial).await.0, "assigned");
+        let measured = "select count(*) from site_measurements where prober_id = $1";
+        let measured: i64 = trial.read_for(measured, liar.0.get()).await;
+        assert_eq!(measured, 0, "it is not asked to measure sites");
+
+        trial.mesh(&trial.agents).await;
+        for _ in 0..CONSISTENT {
+            assert_eq!(quarantined(&trial).await.len(), 1, "not consistent for long enough");
+            trial.execute("update mesh_measurements set measured_at = clock_timestamp()").await;
+            trial.review().await;
+            trial.review().await;
+        }
+        assert_eq!(quarantined(&trial).await, []);
+        fit(&trial).await;
+        let map = trial.map().await.expect("an embedding");
+        assert_eq!(map.landmarks().len(), 12);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_third_of_liars_raises_the_alarm_and_the_last_good_map_stays(pool: PgPool) {
+        let trial = landmarks(pool).await;
+        fit(&trial).await;
+        let good = trial.map().await.expect("an embedding");
+        assert_eq!(good.landmarks().len(), 12);
+        lie(&trial, &trial.agents[2..6], 5).await;
+        fit(&trial).await;
+        let alarm = quarantines::alarm(&mut *trial.conn().await).await.expect("read").expect("an alarm");
+        assert_eq!(alarm, "the map cannot be trusted: 4 of 12 landmarks are doubted");
+        let kept = trial.map().await.expect("an embedding");
+        assert_eq!(kept, good);
+        assert_eq!(crawl(&trial).await.0, "assigned");
+        let chosen = "select strategy, detail #>> '{fallback,said}' from assignments where fallback = 'untrusted-map'";
+        let chosen: Vec<(String, Option<String>)> = trial.rows(chosen).await;
+        assert_eq!(chosen, [("random".into(), Some(alarm))]);
+
+        // The operator knows better, and they measure honestly from now on.
+        for (agent, _) in &trial.agents[2..6] {
+            assert!(quarantines::release(&mut *trial.conn().await, *agent).await.expect("release"));
+        }
+        trial.mesh(&trial.agents).await;
+        trial.review().await;
+        assert_eq!(quarantined(&trial).await, []);
+        assert_eq!(quarantines::alarm(&mut *trial.conn().await).await.expect("read"), None);
+    }
+
+    /// What the agent at this place of the line measures of a site of which others are this far from the first.
+    fn millis(agent: usize, site: u64) -> u64 {
+        2 + (9 * site).abs_diff(10 * u64::try_from(agent).expect("few"))
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn who_lied_about_sites_measures_some_again_and_is_believed_once_it_is_honest(pool: PgPool) {
+        let trial = landmarks(pool).await;
+        let mut sites = Vec::new();
+        for place in 0..12 {
+            let site = fixtures::site(&mut *trial.conn().await, &format!("s{place}.cn")).await;
+            let lies = |index| if index == 4 { 5 } else { 1 };
+            let measured: Vec<u64> = (0..12).map(|index| lies(index) * millis(index, place)).collect();
+            trial.measured_by_all(site, &measured).await;
+            sites.push((site, place));
+        }
+        trial.review().await;
+        let held = quarantined(&trial).await;
+        assert_eq!(held.iter().map(|(agent, _)| *agent).collect::<Vec<_>>(), [trial.agents[4].0], "{held:?}");
+        assert!(held[0].1.contains("from where the other 11 landmarks place 12 sites"), "{}", held[0].1);
+
+        let answer = |target: &OrderTarget| match target {
+            OrderTarget::Site { id, .. } => {
+                let place = sites.iter().find(|(site, _)| site == id)?.1;
+                Some(took(millis(4, place)))
+            }
+            OrderTarget::Beacon { .. } => None,
+        };
+        for round in 0..CONSISTENT {
+            assert_eq!(quarantined(&trial).await.len(), 1, "released after {round} rounds");
+            // Asked, then heard.
+            for _ in 0..2 {
+                let asked = trial.site_orders().await;
+                assert!(asked.iter().all(|(agent, _)| *agent == trial.agents[4].0), "{asked:?}");
+                trial.answer(trial.agents[4], answer).await;
+                trial.review().await;
+            }
+            assert_eq!(trial.site_orders().await, [], "it has shown enough for now");
+            trial.execute("update site_measurements set measured_at = measured_at - interval '1 hour'").await;
+            trial.execute("update quarantines set since = since - interval '1 hour', judged_at = judged_at - interval '1 hour'").await;
+            trial.review().await;
+        }
+        assert_eq!(quarantined(&trial).await, []);
+    }
+
+    #[test]
+    fn a_fit_that_is_much_worse_than_the_last_good_one_is_not_trusted() {
+        assert!(!is_untrustworthy(0.4, Some(0.1)), "usual");
+        assert!(is_untrustworthy(0.6, Some(0.1)));
+        assert!(!is_untrustworthy(0.6, Some(0.4)));
+        assert!(!is_untrustworthy(0.9, None), "there is nothing better");
+        assert!(is_untrustworthy(f64::NAN, None));
+    }
+}

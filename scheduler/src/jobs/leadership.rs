@@ -1,0 +1,279 @@
+//! Duties: the way of the background tasks to the database, which is open only to whoever has the term.
+//!
+//! A task of a duty holds an [`OnDuty`] and no pool: every transaction it can get has checked the term, under a lock that keeps
+//! others from taking it over before the transaction ends. A pass that finds its scheduler deposed ends quietly, with
+//! whatever it had not committed. One loop a scheduler renews its row and takes what is free; see decision 9.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use sqlx::{ConnectOptions as _, Connection as _, PgConnection, PgPool, Postgres, Transaction};
+use tokio_util::sync::CancellationToken;
+
+use crate::Scheduler;
+use crate::app::geoip::GeoIp;
+use crate::config::Config;
+use crate::model::{SchedulerId, TermNumber};
+use crate::store::schedulers::terms::{self, Duty};
+use crate::store::{self, schedulers};
+use crate::wake::Wakes;
+
+use super::locate::refined::Maps;
+
+/// A scheduler's row is renewed so often in the life of a term: three may be lost.
+const RENEWALS_PER_LIFE: u32 = 4;
+/// How long a transaction of a duty may stand still between two statements, in lives of a term, and at least.
+const STANDSTILL_LIVES: u32 = 2;
+const LEAST_STANDSTILL: Duration = Duration::from_secs(5);
+
+/// Why a pass has nothing to do here: another scheduler has its duty.
+#[derive(Debug, thiserror::Error)]
+#[error("another scheduler has this duty")]
+pub struct OffDuty;
+
+/// What the tasks of one duty work with. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct OnDuty {
+    duty: Duty,
+    terms: Terms,
+    /// The signals between services and tasks.
+    pub wakes: Arc<Wakes>,
+    /// The newest embedding and its refined map.
+    pub maps: Arc<Maps>,
+    /// Positions by address, where the operator has a file of them.
+    pub geoip: Option<Arc<GeoIp>>,
+    /// The configuration, validated.
+    pub config: Arc<Config>,
+}
+
+impl OnDuty {
+    /// Begins a transaction that commits only as long as the duty is this scheduler's.
+    ///
+    /// # Errors
+    /// [`OffDuty`] when it is another's, else when the database fails.
+    pub async fn begin(&self) -> anyhow::Result<Transaction<'static, Postgres>> {
+        let (scheduler, number) = self.terms.held(self.duty).ok_or(OffDuty)?;
+        let mut tx = store::begin(&self.terms.pool).await.context("reach the database")?;
+        let patience = (self.terms.life * STANDSTILL_LIVES).max(LEAST_STANDSTILL);
+        if !terms::check(&mut tx, self.duty, scheduler, number, patience).await.context("check the term")? {
+            self.terms.lost(self.duty, number);
+            return Err(OffDuty.into());
+        }
+        Ok(tx)
+    }
+}
+
+/// The terms that one scheduler believes it has. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    pool: PgPool,
+    url: Arc<str>,
+    life: Duration,
+    /// A session's life and grace: whoever takes the reaper's term gives it back to all of them.
+    lifetime: Duration,
+    standing: Arc<Mutex<Standing>>,
+}
+
+/// What is known of this process in the store. Never locked across an await.
+#[derive(Debug, Default)]
+struct Standing {
+    scheduler: Option<SchedulerId>,
+    held: HashMap<Duty, TermNumber>,
+}
+
+impl Terms {
+    /// Of a scheduler that agents dial at `url`. It has none before the first [`Terms::renew`].
+    pub fn new(scheduler: &Scheduler, url: &str) -> Self {
+        let (term, lease) = (&scheduler.config.term, &scheduler.config.lease);
+        Self {
+            pool: scheduler.pool.clone(),
+            url: url.into(),
+            life: term.life,
+            lifetime: lease.life + lease.grace,
+            standing: Arc::default(),
+        }
+    }
+
+    /// What the tasks of a duty are given.
+    pub fn on(&self, duty: Duty, scheduler: &Scheduler) -> OnDuty {
+        OnDuty {
+            duty,
+            terms: self.clone(),
+            wakes: Arc::clone(&scheduler.wakes),
+            maps: Arc::clone(&scheduler.maps),
+            geoip: scheduler.geoip.clone(),
+            config: Arc::clone(&scheduler.config),
+        }
+    }
+
+    fn held(&self, duty: Duty) -> Option<(SchedulerId, TermNumber)> {
+        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        Some((standing.scheduler?, *standing.held.get(&duty)?))
+    }
+
+    fn lost(&self, duty: Duty, number: TermNumber) {
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        if standing.held.get(&duty) == Some(&number) {
+            standing.held.remove(&duty);
+            tracing::warn!(duty = duty.name(), term = %number, "another scheduler has taken a duty over, or may");
+        }
+    }
+
+    /// Renews this process's row and takes every duty that is free; returns the duties just taken.
+    pub async fn renew(&self, conn: &mut PgConnection) -> Result<Vec<Duty>, store::Error> {
+        let scheduler = self.standing.lock().unwrap_or_else(PoisonError::into_inner).scheduler;
+        let scheduler = match scheduler {
+            Some(scheduler) if schedulers::renew(conn, scheduler, self.life).await? => scheduler,
+            former => self.join(conn, former).await?,
+        };
+        let mut taken = Vec::new();
+        for &duty in Duty::ALL {
+            if self.held(duty).is_some() {
+                continue;
+            }
+            let mut tx = conn.begin().await?;
+            let Some(term) = terms::take(&mut tx, duty, scheduler, self.lifetime).await? else { continue };
+            tx.commit().await?;
+            self.standing.lock().unwrap_or_else(PoisonError::into_inner).held.insert(duty, term.number);
+            tracing::info!(duty = duty.name(), term = %term.number, sessions = term.extended, "took a duty");
+            taken.push(duty);
+        }
+        Ok(taken)
+    }
+
+    /// Enters this process, for the first time or anew: whatever it had is not its own any more.
+    async fn join(&self, conn: &mut PgConnection, former: Option<SchedulerId>) -> Result<SchedulerId, store::Error> {
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = Standing::default();
+        let mut tx = conn.begin().await?;
+        if let Some(former) = former {
+            schedulers::leave(&mut tx, former).await?;
+            tracing::warn!("this scheduler was not heard of for the life of a term: its duties are free");
+        }
+        schedulers::forget(&mut tx).await?;
+        let scheduler = schedulers::join(&mut tx, &self.url, self.life).await?;
+        tx.commit().await?;
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner).scheduler = Some(scheduler);
+        Ok(scheduler)
+    }
+
+    /// Hands every duty over; waits for the passes under way.
+    pub(super) async fn leave(&self, conn: &mut PgConnection) -> Result<(), store::Error> {
+        let former = std::mem::take(&mut *self.standing.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(scheduler) = former.scheduler {
+            let mut tx = conn.begin().await?;
+            schedulers::leave(&mut tx, scheduler).await?;
+            tx.commit().await?;
+        }
+        Ok(())
+    }
+
+    /// Renews and takes until `shutdown`, then hands over. On a connection of its own: what keeps the duties must not queue
+    /// behind the work they are about.
+    pub async fn keep(&self, wakes: &Wakes, shutdown: CancellationToken) {
+        let mut connection = None;
+        let mut failing = false;
+        let keeping = async {
+            loop {
+                let kept = tokio::time::timeout(self.life, self.keep_once(&mut connection, wakes)).await;
+                let problem = match kept {
+                    Ok(Ok(())) => None,
+                    Ok(Err(error)) => Some(format!("{error:#}")),
+                    Err(_) => Some(format!("no answer in {:?}", self.life)),
+                };
+                if let Some(problem) = &problem {
+                    connection = None;
+                    if !failing {
+                        tracing::warn!(problem, "this scheduler's duties cannot be renewed; it goes on trying");
+                    }
+                }
+                failing = problem.is_some();
+                tokio::time::sleep(self.life / RENEWALS_PER_LIFE).await;
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = keeping => {}
+        }
+        let handing_over = async {
+            // The former connection may be in the middle of something.
+            let mut conn = self.pool.connect_options().connect().await?;
+            self.leave(&mut conn).await
+        };
+        match tokio::time::timeout(self.life, handing_over).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(error = %error, "duties are not handed over; they expire instead"),
+            Err(_) => tracing::warn!("duties are not handed over in time; they expire instead"),
+        }
+    }
+
+    async fn keep_once(&self, connection: &mut Option<PgConnection>, wakes: &Wakes) -> anyhow::Result<()> {
+        let mut conn = match connection.take() {
+            Some(conn) => conn,
+            None => self.pool.connect_options().connect().await.context("connect")?,
+        };
+        let taken = self.renew(&mut conn).await?;
+        let others = schedulers::others(&mut conn, &self.url).await.context("read who else is there")?;
+        *connection = Some(conn);
+        let held = Duty::ALL.iter().copied().filter(|duty| self.held(*duty).is_some());
+        wakes.others_are(others, held);
+        taken.into_iter().for_each(|duty| wakes.wake_duty(duty));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::jobs::trial::Trial;
+
+    const OVERDUE: &str = "update sessions set expires_at = now() - interval '1 second'";
+    const SILENCE: &str = "update schedulers set expires_at = now() - interval '1 second'";
+    const ACTIVE: &str = "select count(*) from sessions where state = 'active'";
+
+    fn is_off_duty(pass: anyhow::Result<()>) -> bool {
+        pass.is_err_and(|error| error.is::<OffDuty>())
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_a_killed_scheduler_did_another_does_once_its_term_ran_out(pool: PgPool) {
+        let killed = Trial::new(pool.clone(), 1).await;
+        let other = Trial::beside(pool, Config::default());
+        assert_eq!(other.renew().await, [], "everything is taken");
+        killed.execute(OVERDUE).await;
+        assert!(is_off_duty(other.try_pass("reap").await));
+        assert_eq!(killed.count(ACTIVE).await, 1, "nothing was changed");
+
+        killed.execute(SILENCE).await;
+        assert_eq!(other.renew().await, Duty::ALL);
+        assert!(is_off_duty(killed.try_pass("reap").await), "it wakes up too late");
+        assert!(is_off_duty(killed.try_pass("assign").await));
+        other.reap().await;
+        assert_eq!(killed.count(ACTIVE).await, 1, "a term that begins gives sessions their time back");
+        killed.execute(OVERDUE).await;
+        assert!(is_off_duty(killed.try_pass("reap").await), "it does not even ask");
+        assert_eq!(killed.count(ACTIVE).await, 1);
+        other.reap().await;
+        assert_eq!(killed.count(ACTIVE).await, 0);
+
+        assert_eq!(killed.renew().await, [], "it is among the others again, without a duty");
+        other.leave().await;
+        assert_eq!(killed.renew().await, Duty::ALL, "what is handed over is free at once");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn no_session_expires_for_the_time_the_database_was_away(pool: PgPool) {
+        let trial = Trial::new(pool, 1).await;
+        trial.execute(OVERDUE).await;
+        trial.execute(SILENCE).await;
+        assert!(is_off_duty(trial.try_pass("reap").await), "its own term ran out as well");
+        assert_eq!(trial.renew().await, Duty::ALL);
+        trial.try_pass("reap").await.expect("a pass");
+        assert_eq!(trial.count(ACTIVE).await, 1, "extended");
+        trial.execute(OVERDUE).await;
+        assert_eq!(trial.renew().await, []);
+        trial.try_pass("reap").await.expect("a pass");
+        assert_eq!(trial.count(ACTIVE).await, 0, "only once");
+    }
+}

@@ -1,0 +1,404 @@
+//! Locating: gives each site that every prober has answered for its place in the embedding, and sends its tasks on.
+//!
+//! Nobody waits for ever: a site that no prober could measure goes on with a reason, one with too few measurements or
+//! in a fleet without a map goes on without a placement, and an embedding that does not come is waited for with an
+//! end.
+
+pub(super) mod judge;
+pub mod refined;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::gnp::{Embedding, Locator, Position, Solver};
+use crate::model::{AgentId, Rtt, SiteId, Stage, Unmeasured, UnmeasuredCause, WaitCause};
+use crate::store::embeddings::placements::{self, Located, Outdated};
+use crate::store::measurements;
+use crate::store::sites::positions;
+use crate::store::sites::verdicts::{self, Suspicion};
+use crate::store::tasks::{self, Heard, waits};
+
+use super::leadership::OnDuty;
+use super::measure::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
+use crate::jobs::locate::judge::Judge;
+
+const SITES_PER_PASS: i64 = 500;
+/// How long a site waits for an embedding that is expected: several meshes' worth of measuring.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The task that locates sites.
+#[derive(Debug)]
+pub struct Locate {
+    scheduler: OnDuty,
+    judge: Judge,
+}
+
+/// A site and what its probers measured.
+type Measured = (SiteId, Vec<(AgentId, Rtt)>);
+
+impl Locate {
+    pub const fn new(scheduler: OnDuty) -> Self {
+        Self { scheduler, judge: Judge::new() }
+    }
+
+    /// One pass.
+    pub async fn run_once(&self) -> anyhow::Result<()> {
+        let mut tx = self.scheduler.begin().await?;
+        let embedding = self.scheduler.maps.embedding(&mut tx).await?;
+        tx.commit().await.context("end reading")?;
+        if let Some(embedding) = &embedding {
+            self.relocate(embedding).await?;
+        }
+        let mut tx = self.scheduler.begin().await?;
+        let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
+        let Ok(probers) = fleet.probers() else { return Ok(()) };
+        let max_age = self.scheduler.config.measure.site_max_age;
+        let heard = tasks::heard(&mut tx, &probers, max_age, PATIENCE, SITES_PER_PASS).await.context("find sites")?;
+        if heard.is_empty() {
+            waits::close(&mut tx, Stage::Locating, None).await.context("say that no site waits for a map")?;
+            return tx.commit().await.context("end reading");
+        }
+        let ground = Ground::survey(&mut tx, &fleet).await.context("survey the mesh")?;
+        tx.commit().await.context("end reading")?;
+        let full = heard.len() == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
+        let awaits_fit = ground.awaits_fit(embedding.as_deref());
+        let moved = self.settle(heard, embedding, awaits_fit).await?;
+        if moved > 0 {
+            self.scheduler.wakes.assign.notify_one();
+            self.scheduler.wakes.confirm.notify_one();
+            // Room for others, and maybe more of the same.
+            self.scheduler.wakes.measure.notify_one();
+            if full {
+                self.scheduler.wakes.locate.notify_one();
+            }
+        }
+        Ok(())
+    }
+
+    /// Decides on each site and stores it all at once; returns how many tasks moved on.
+    async fn settle(
+        &self,
+        heard: Vec<Heard>,
+        embedding: Option<Arc<Embedding>>,
+        awaits_fit: bool,
+    ) -> anyhow::Result<u64> {
+        let (waiting, going): (Vec<Heard>, Vec<Heard>) =
+            heard.into_iter().partition(|site| awaits_fit && !site.overdue && site.measured.len() >= FEWEST_LANDMARKS);
+        let awaited = (!waiting.is_empty()).then_some(WaitCause::NoMap);
+        let ended: Vec<(SiteId, Option<Unmeasured>)> = going.iter().map(|site| (site.site, unmeasured(site))).collect();
+        let judged = self.judge(&ended, embedding.as_ref()).await?;
+        self.look_up(&ended).await?;
+        let located = match embedding {
+            Some(embedding) => {
+                let sites = going.into_iter().map(|site| (site.site, site.measured)).collect();
+                place(&embedding, sites, Solver::Simplex).await?
+            }
+            None => Vec::new(),
+        };
+        let mut tx = self.scheduler.begin().await?;
+        placements::upsert(&mut tx, &located).await.context("store placements")?;
+        verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
+        let moved = tasks::locate(&mut tx, &ended).await.context("send tasks on")?;
+        waits::close(&mut tx, Stage::Locating, awaited).await.context("say why tasks wait")?;
+        tx.commit().await.context("commit placements")?;
+        Ok(moved)
+    }
+
+    /// Takes down where the sites that go on are, as far as their addresses say so and no list does.
+    async fn look_up(&self, ended: &[(SiteId, Option<Unmeasured>)]) -> anyhow::Result<()> {
+        let Some(geoip) = &self.scheduler.geoip else { return Ok(()) };
+        let sites: Vec<SiteId> = ended.iter().map(|(site, _)| *site).collect();
+        // A transaction of its own: whoever locks a site's row locks it before tasks.
+        let mut tx = self.scheduler.begin().await?;
+        let seen = positions::unlisted(&mut tx, &sites).await.context("read where sites are seen")?;
+        let found: Vec<(SiteId, Position)> =
+            seen.into_iter().filter_map(|(site, address)| Some((site, geoip.position(address)?))).collect();
+        positions::looked_up(&mut tx, &found).await.context("store where sites are")?;
+        tx.commit().await.context("commit where sites are")
+    }
+
+    /// Whether the sites that go on stand in one place.
+    async fn judge(
+        &self,
+        ended: &[(SiteId, Option<Unmeasured>)],
+        embedding: Option<&Arc<Embedding>>,
+    ) -> anyhow::Result<Vec<(SiteId, Option<Suspicion>)>> {
+        let sites: Vec<SiteId> = ended.iter().map(|(site, _)| *site).collect();
+        let mut tx = self.scheduler.begin().await?;
+        self.judge.judge(&mut tx, &sites, embedding).await
+    }
+
+    /// Carries the sites of open tasks over into a new embedding, a bounded number a pass. Sites without an open task are
+    /// located when they get one.
+    async fn relocate(&self, embedding: &Arc<Embedding>) -> anyhow::Result<()> {
+        let epoch = embedding.epoch();
+        let mut tx = self.scheduler.begin().await?;
+        let outdated =
+            placements::outdated(&mut tx, epoch, SITES_PER_PASS).await.context("find outdated placements")?;
+        if outdated.is_empty() {
+            return Ok(());
+        }
+        let full = outdated.len() == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
+        let (open, idle): (Vec<Outdated>, Vec<Outdated>) = outdated.into_iter().partition(|site| site.open);
+        let [sites, idle] = [open, idle].map(|of| of.into_iter().map(|site| site.site).collect::<Vec<SiteId>>());
+        let measured = measurements::of_sites(&mut tx, &sites).await.context("read measurements")?;
+        let judged = self.judge.judge(&mut tx, &sites, Some(embedding)).await?;
+        tx.commit().await.context("end reading")?;
+        let located = place(embedding, measured.into_iter().collect(), Solver::LevenbergMarquardt).await?;
+        let mut tx = self.scheduler.begin().await?;
+        placements::set_idle(&mut tx, &idle, epoch).await.context("set placements aside")?;
+        placements::upsert(&mut tx, &located).await.context("store placements")?;
+        verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
+        // Those that cannot be placed any more would come back for ever.
+        placements::forget_outdated(&mut tx, &sites, epoch).await.context("forget outdated placements")?;
+        tx.commit().await.context("commit placements")?;
+        if full {
+            self.scheduler.wakes.locate.notify_one();
+        }
+        self.scheduler.wakes.assign.notify_one();
+        Ok(())
+    }
+}
+
+/// Places what can be placed, off the async threads.
+async fn place(embedding: &Arc<Embedding>, sites: Vec<Measured>, solver: Solver) -> anyhow::Result<Vec<Located>> {
+    let embedding = Arc::clone(embedding);
+    let place_all = move || match embedding.locator() {
+        Ok(locator) => sites.into_iter().filter_map(|site| place_one(&embedding, &locator, site, solver)).collect(),
+        Err(error) => {
+            tracing::warn!(error = %error, "no site could be located; measured distances decide");
+            Vec::new()
+        }
+    };
+    tokio::task::spawn_blocking(place_all).await.context("locate sites")
+}
+
+fn place_one(
+    embedding: &Embedding,
+    locator: &Locator<'_>,
+    (site, mut measured): Measured,
+    solver: Solver,
+) -> Option<Located> {
+    measured.retain(|(agent, _)| embedding.placement(*agent).is_some());
+    if measured.len() < FEWEST_LANDMARKS {
+        return None;
+    }
+    match locator.locate(&measured, solver) {
+        Ok(placement) => Some(Located { site, placement }),
+        Err(error) => {
+            tracing::warn!(site.id = %site, error = %error, "a site could not be located; measured distances decide");
+            None
+        }
+    }
+}
+
+/// Why a site has no distance, where nobody could measure it.
+fn unmeasured(site: &Heard) -> Option<Unmeasured> {
+    let cause = if site.failure.is_some() { UnmeasuredCause::Failed } else { UnmeasuredCause::Silent };
+    site.measured.is_empty().then(|| Unmeasured { cause, said: site.failure.clone().unwrap_or_default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::app::geoip::tests as geoip;
+    use crate::jobs::trial::{Agent, Trial, took};
+    use crate::store::measurements::orders::OrderTarget;
+    use crate::store::sites::positions::Source;
+
+    fn each(agents: &[Agent], millis: Option<u64>) -> Vec<(AgentId, Option<u64>)> {
+        agents.iter().map(|(agent, _)| (*agent, millis)).collect()
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn one_agent_alone_is_enough(pool: PgPool) {
+        let trial = Trial::new(pool, 1).await;
+        let (task, _) = trial.task("a.cn").await;
+        trial.measure().await;
+        trial.locate().await;
+        assert_eq!(trial.state(task).await, ("measuring".into(), None), "nobody has answered");
+        trial.answer(trial.agents[0], |_| Some(took(20))).await;
+        trial.locate().await;
+        assert_eq!(trial.state(task).await, ("located".into(), None));
+        assert_eq!(trial.count("select count(*) from site_placements").await, 0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_is_where_its_address_is_unless_a_list_says_otherwise(pool: PgPool) {
+        let mut trial = Trial::new(pool, 1).await;
+        let geoip = geoip::opened(&geoip::file(&geoip::at(45.75, 126.5))).expect("a file");
+        trial.scheduler.geoip = Some(std::sync::Arc::new(geoip));
+        let place = |latitude: f64, longitude: f64| Position::try_new(latitude, longitude).expect("a position");
+        let (_, known) = trial.task("a.cn").await;
+        let (_, listed) = trial.task("b.cn").await;
+        let (_, elsewhere) = trial.task("c.cn").await;
+        let said = [("b.cn".parse().expect("a name"), place(1.0, 2.0))];
+        positions::listed(&mut *trial.conn().await, &said).await.expect("a list");
+        trial.measure().await;
+        for site in [known, listed, elsewhere] {
+            trial.measured(site, &each(&trial.agents, Some(20))).await;
+        }
+        trial.execute("update site_measurements set address = '10.0.0.1'").await;
+        trial
+            .execute("update site_measurements m set address = '200.0.0.1' from sites s where s.id = m.site_id and s.name = 'c.cn'")
+            .await;
+        trial.locate().await;
+        let sites = [known, listed, elsewhere];
+        let found = positions::of_sites(&mut *trial.conn().await, &sites).await.expect("read");
+        let expected = [(known, (place(45.75, 126.5), Source::Geoip)), (listed, (place(1.0, 2.0), Source::List))];
+        assert_eq!(found, expected.into());
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_waits_for_the_embedding_and_is_placed_in_it(pool: PgPool) {
+        let trial = Trial::new(pool, 4).await;
+        let (task, site) = trial.task("a.cn").await;
+        trial.measure().await;
+        trial.measured(site, &each(&trial.agents, Some(30))).await;
+        trial.locate().await;
+        assert_eq!(trial.waits(task).await, Some(WaitCause::NoMap));
+
+        trial.mesh(&trial.agents).await;
+        trial.fit().await;
+        trial.locate().await;
+        assert_eq!(trial.state(task).await, ("located".into(), None));
+        let embedding = trial.map().await.expect("an embedding");
+        let placed = placements::sites(&mut *trial.conn().await, &[site], embedding.epoch()).await.expect("read");
+        assert!(embedding.predict(&placed[&site], embedding.placement(trial.agents[0].0).expect("placed")).is_ok());
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_embedding_that_does_not_come_is_not_waited_for_for_ever(pool: PgPool) {
+        let trial = Trial::new(pool, 4).await;
+        let (task, site) = trial.task("a.cn").await;
+        trial.measure().await;
+        trial.measured(site, &each(&trial.agents, Some(30))).await;
+        trial.locate().await;
+        assert_eq!(trial.state(task).await.0, "measuring");
+        trial.execute("update tasks set state_since = state_since - interval '1 hour'").await;
+        trial.locate().await;
+        assert_eq!(trial.state(task).await, ("located".into(), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_fleet_whose_beacons_nobody_reaches_goes_without_a_map(pool: PgPool) {
+        let trial = Trial::new(pool, 4).await;
+        let (task, site) = trial.task("a.cn").await;
+        trial.measure().await;
+        trial.mesh(&trial.agents).await;
+        trial.execute("update mesh_measurements set rtt_us = null, failure = 'connect: refused'").await;
+        trial.measured(site, &each(&trial.agents, Some(30))).await;
+        trial.locate().await;
+        assert_eq!(trial.state(task).await, ("located".into(), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_nobody_can_measure_goes_on_with_a_reason(pool: PgPool) {
+        let trial = Trial::new(pool, 3).await;
+        let (task, site) = trial.task("a.cn").await;
+        trial.measure().await;
+        trial.measured(site, &each(&trial.agents[..2], None)).await;
+        trial.locate().await;
+        assert_eq!(trial.state(task).await.0, "measuring", "one has yet to try");
+        trial.measured(site, &each(&trial.agents, None)).await;
+        trial.locate().await;
+        assert_eq!(trial.state(task).await, ("located".into(), None));
+        let why: Vec<(String, String)> = trial.rows("select unmeasured::text, unmeasured_detail from tasks").await;
+        assert_eq!(why, [("failed".to_owned(), "connect: refused".to_owned())]);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_landmark_that_is_away_is_not_waited_for(pool: PgPool) {
+        let trial = Trial::new(pool, 3).await;
+        trial.set_landmarks(&trial.agents[..2]).await;
+        let (task, site) = trial.task("a.cn").await;
+        trial.measure().await;
+        trial.measured(site, &each(&trial.agents[..1], Some(10))).await;
+        trial.locate().await;
+        assert_eq!(trial.state(task).await.0, "measuring");
+        trial.disconnect(trial.agents[1].0).await;
+        trial.locate().await;
+        assert_eq!(trial.state(task).await, ("located".into(), None));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_old_failure_is_tried_again_and_an_old_round_trip_is_not(pool: PgPool) {
+        let trial = Trial::new(pool, 2).await;
+        let (_, site) = trial.task("a.cn").await;
+        trial.measured(site, &[(trial.agents[0].0, Some(10)), (trial.agents[1].0, None)]).await;
+        trial.measure().await;
+        assert_eq!(trial.site_orders().await, [(trial.agents[1].0, site)]);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn sites_that_wait_for_an_agent_are_carried_into_a_new_embedding(pool: PgPool) {
+        let trial = Trial::new(pool, 6).await;
+        trial.mesh(&trial.agents).await;
+        trial.set_landmarks(&trial.agents[..4]).await;
+        trial.fit().await;
+        let (task, site) = trial.task("a.cn").await;
+        trial.measure().await;
+        trial.measured(site, &each(&trial.agents[..5], Some(30))).await;
+        trial.locate().await;
+        assert_eq!(trial.state(task).await.0, "located");
+        // One that has its agent and may lose it, and one that is done.
+        for (name, moved) in [
+            ("assigned.cn", "update tasks set state = 'assigned' where id = $1"),
+            ("done.cn", "update tasks set state = 'cancelled' where id = $1"),
+        ] {
+            let (other, place) = trial.task(name).await;
+            trial.measured(place, &each(&trial.agents[..5], Some(30))).await;
+            trial.execute_for(moved, other.get()).await;
+        }
+        trial
+            .execute(
+                "insert into site_placements (site_id, epoch, coordinate, fit_error)
+                 select sites.id, (select max(epoch) from embeddings), array[1, 1, 1, 0], 0
+                 from sites on conflict do nothing",
+            )
+            .await;
+
+        trial.set_landmarks(&trial.agents[1..5]).await;
+        trial.fit().await;
+        trial.locate().await;
+        let newest = "select count(*) from site_placements where epoch = (select max(epoch) from embeddings)";
+        assert_eq!(trial.count(newest).await, 2, "the done one stays where it was");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn two_schedulers_and_every_session_at_once_locate_every_origin_once(pool: PgPool) {
+        const SITES: usize = 40;
+        let trial = Trial::new(pool, 5).await;
+        let batch = trial.batch("b", "gnp-top3").await;
+        for index in 0..SITES {
+            trial.task_of(batch, &format!("s{index}.a.cn"), "submitted").await;
+        }
+        let open = "select count(*) from tasks where state not in ('located', 'cancelled')";
+        for _ in 0..100 {
+            // Two names lead to each origin, whichever agent looks.
+            let answers = trial.agents.iter().map(|agent| {
+                trial.answer_at(*agent, |target| match target {
+                    OrderTarget::Site { id, .. } => Some((took(30), Some(format!("http://o{}.a.cn", id.get() / 2)))),
+                    OrderTarget::Beacon { .. } => Some((took(10), None)),
+                })
+            });
+            let passes =
+                async { tokio::join!(trial.measure(), trial.measure(), trial.fit(), trial.locate(), trial.locate()) };
+            tokio::join!(futures::future::join_all(answers), passes);
+            if trial.count(open).await == 0 {
+                break;
+            }
+        }
+        assert_eq!(trial.count(open).await, 0);
+        let origins = trial.count("select count(distinct origin) from sites").await;
+        assert_eq!(trial.count("select count(*) from tasks where state = 'located'").await, origins);
+        assert_eq!(
+            trial.count("select count(*) from site_placements join sites on id = site_id and alias_of is null").await,
+            origins
+        );
+    }
+}

@@ -1,0 +1,102 @@
+//! The refined map of the newest embedding: made once an epoch and shared by every task of the process.
+//!
+//! It is made from the mesh as it stands when the epoch is first met, by those agents the embedding places; the epoch is
+//! the seed. Nothing of it is stored: predictions are for the choice of the moment, and what was predicted for the chosen
+//! agents is kept with their assignment.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use sqlx::PgConnection;
+use tokio::sync::Mutex;
+
+use crate::gnp::{Embedding, Ingredients, Mesh, Refined};
+use crate::model::SiteId;
+use crate::store::assignments::facts;
+use crate::store::{embeddings, measurements};
+use crate::strategy::learned::Lessons;
+
+use crate::jobs::leadership::OnDuty;
+
+/// An embedding and, where it could be made, its refined map.
+#[derive(Debug)]
+pub struct Current {
+    /// The newest embedding.
+    pub embedding: Arc<Embedding>,
+    /// `None` when the mesh does not hold what it needs; then the embedding predicts.
+    pub refined: Option<Refined>,
+}
+
+/// The newest map of this process.
+#[derive(Debug, Default)]
+pub struct Maps {
+    /// Held while a map is made, so that two tasks do not make the same one.
+    current: Mutex<Option<Arc<Current>>>,
+    /// The newest embedding, as it was read last; held while it is read.
+    embedding: Mutex<Option<Arc<Embedding>>>,
+    /// What crawls taught, and when that was read.
+    lessons: Mutex<Option<(Instant, Arc<Lessons>)>>,
+}
+
+/// What crawls taught is read again after this time: one crawl changes little, and a thousand agents' are a tenth of a second's work.
+const LESSONS_AGE: Duration = Duration::from_secs(10);
+
+impl Maps {
+    /// What the agents' newest crawls taught, not older than [`LESSONS_AGE`].
+    pub(in crate::jobs) async fn lessons(&self, conn: &mut PgConnection) -> anyhow::Result<Arc<Lessons>> {
+        let mut kept = self.lessons.lock().await;
+        if let Some((_, lessons)) = kept.as_ref().filter(|(read, _)| read.elapsed() < LESSONS_AGE) {
+            return Ok(Arc::clone(lessons));
+        }
+        let lessons = facts::lessons(conn).await.context("read what crawls taught")?;
+        let mut sites: Vec<SiteId> = lessons.iter().filter(|lesson| !lesson.probed).map(|lesson| lesson.site).collect();
+        sites.sort_unstable();
+        sites.dedup();
+        let measured = measurements::of_sites(conn, &sites).await.context("read what tells crawled sites apart")?;
+        let lessons = Arc::new(Lessons::of(&lessons, &measured));
+        *kept = Some((Instant::now(), Arc::clone(&lessons)));
+        Ok(lessons)
+    }
+
+    /// The newest embedding with its refined map; `None` while there is no embedding.
+    pub(in crate::jobs) async fn current(&self, duty: &OnDuty) -> anyhow::Result<Option<Arc<Current>>> {
+        let mut current = self.current.lock().await;
+        let mut conn = duty.begin().await?;
+        let Some(embedding) = self.embedding(&mut conn).await? else { return Ok(None) };
+        if let Some(known) = current.as_ref().filter(|known| known.embedding.epoch() == embedding.epoch()) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let rows = measurements::mesh(&mut conn).await.context("read the mesh")?;
+        drop(conn);
+        let mut mesh = Mesh::new();
+        for row in rows {
+            if embedding.placement(row.prober).is_some() && embedding.placement(row.target).is_some() {
+                mesh.insert(row.prober, row.target, row.rtt);
+            }
+        }
+        let made = tokio::task::spawn_blocking(move || {
+            let seed = embedding.epoch().get().unsigned_abs();
+            let refined = Refined::new(&mesh, embedding.landmarks(), &Ingredients::default(), seed)
+                .inspect_err(
+                    |error| tracing::warn!(embedding.epoch = %embedding.epoch(), error = %error, "no refined map"),
+                )
+                .ok();
+            Arc::new(Current { embedding, refined })
+        })
+        .await
+        .context("make the refined map")?;
+        *current = Some(Arc::clone(&made));
+        Ok(Some(made))
+    }
+
+    /// The newest embedding; `None` while there is none. Its rows never change, so that they are read once an epoch.
+    pub(in crate::jobs) async fn embedding(&self, conn: &mut PgConnection) -> anyhow::Result<Option<Arc<Embedding>>> {
+        let mut kept = self.embedding.lock().await;
+        let epoch = embeddings::latest_epoch(conn).await.context("read the newest epoch")?;
+        if kept.as_ref().map(|known| known.epoch()) != epoch {
+            *kept = embeddings::latest(conn).await.context("read the newest embedding")?.map(Arc::new);
+        }
+        Ok(kept.clone())
+    }
+}

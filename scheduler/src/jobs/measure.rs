@@ -1,0 +1,338 @@
+//! Measuring: the mesh of agents, and sites from one prober after another.
+//!
+//! Each pass gives up what will not be answered, orders what is due within every prober's bounds, and lets submitted
+//! tasks in. A site has one open order at a time, and so has an address: that alone keeps either to one probe an interval over
+//! all probers. A site that nobody has seen yet may be anywhere, so its first order asks for its address alone.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use anyhow::Context;
+
+use crate::config::MeasureConfig;
+use crate::model::{AgentId, SiteId, Stage};
+use crate::store::measurements::of_sites;
+use crate::store::measurements::orders::{self, Due, MeshPlan, Turn};
+use crate::store::sites::origin;
+use crate::store::tasks::{self, waits};
+
+use super::leadership::OnDuty;
+use crate::jobs::measure::fleet::Fleet;
+
+/// Tasks let in or passed on in one pass, and sites given to probers.
+const BATCH: i64 = 1000;
+/// Tasks being measured at once: about twice what nine probers can hold orders for by default.
+const MEASURING_AT_ONCE: i64 = 4096;
+/// What an order may take beside its samples: the way there and back, and an agent that is busy.
+const ORDER_SLACK: Duration = Duration::from_secs(10);
+/// Requests of an order that are no samples: the connection's first, and one that a redirect costs.
+const EXTRA_REQUESTS: u32 = 2;
+
+/// One pass.
+pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+    // Every step is a transaction of its own and idempotent; a pass that ends half-way has done half its work.
+    give_up(scheduler).await?;
+    let mut woken = order_mesh(scheduler).await?;
+    let mut tx = scheduler.begin().await?;
+    let fleet = Fleet::read(&mut tx).await.context("read the fleet")?;
+    let probers = fleet.probers();
+    waits::close(&mut tx, Stage::Measuring, probers.as_ref().err().copied()).await.context("say why tasks wait")?;
+    tx.commit().await.context("commit why tasks wait")?;
+    if let Ok(probers) = probers {
+        let_in(scheduler).await?;
+        woken.extend(order_sites(scheduler, &probers).await?);
+    }
+    scheduler.wakes.wake_agents(woken);
+    Ok(())
+}
+
+async fn give_up(scheduler: &OnDuty) -> anyhow::Result<()> {
+    let wakes = &scheduler.wakes;
+    let mut tx = scheduler.begin().await?;
+    let given_up = orders::give_up(&mut tx).await.context("give up orders")?;
+    of_sites::prune_disagreements(&mut tx).await.context("forget old disagreements")?;
+    tx.commit().await.context("commit what was given up")?;
+    if given_up > 0 {
+        wakes.fit.notify_one();
+        wakes.locate.notify_one();
+        wakes.confirm.notify_one();
+    }
+    Ok(())
+}
+
+async fn order_mesh(scheduler: &OnDuty) -> anyhow::Result<Vec<AgentId>> {
+    let plan = mesh_plan(&scheduler.config.measure);
+    let mut tx = scheduler.begin().await?;
+    let ordered = orders::order_mesh(&mut tx, &plan).await.context("order the mesh")?;
+    tx.commit().await.context("commit the mesh's orders")?;
+    Ok(ordered)
+}
+
+async fn let_in(scheduler: &OnDuty) -> anyhow::Result<()> {
+    let mut tx = scheduler.begin().await?;
+    let begun = tasks::begin_measuring(&mut tx, BATCH, MEASURING_AT_ONCE).await.context("let tasks in")?;
+    origin::follow_aliases(&mut tx, &begun.aliases).await.context("follow aliases")?;
+    tx.commit().await.context("commit tasks let in")?;
+    if begun.tasks > 0 {
+        // What is known of their sites already may be enough.
+        scheduler.wakes.locate.notify_one();
+    }
+    again_if_full(scheduler, begun.tasks);
+    Ok(())
+}
+
+async fn order_sites(scheduler: &OnDuty, probers: &[AgentId]) -> anyhow::Result<Vec<AgentId>> {
+    let config = &scheduler.config.measure;
+    let mut tx = scheduler.begin().await?;
+    let mut open = orders::open_site_orders(&mut tx, probers).await.context("count orders")?;
+    open.retain(|_, held| *held < config.max_site_orders);
+    let free: Vec<AgentId> = probers.iter().copied().filter(|prober| open.contains_key(prober)).collect();
+    let due = orders::due_sites(&mut tx, &free, config.site_max_age, BATCH).await.context("find sites")?;
+    let orders = spread(&due, open, config.max_site_orders);
+    let lifetime = order_lifetime(config.site_samples, config.site_interval, config.sample_timeout);
+    let ordered = orders::order_sites(&mut tx, &orders, lifetime).await.context("order sites")?;
+    tx.commit().await.context("commit the sites' orders")?;
+    again_if_full(scheduler, u64::try_from(ordered.len()).unwrap_or(u64::MAX));
+    Ok(ordered)
+}
+
+/// A pass that did all it may has more to do.
+fn again_if_full(scheduler: &OnDuty, done: u64) {
+    if i64::try_from(done).is_ok_and(|done| done >= BATCH) {
+        scheduler.wakes.measure.notify_one();
+    }
+}
+
+fn mesh_plan(config: &MeasureConfig) -> MeshPlan {
+    MeshPlan {
+        max_age: config.mesh_max_age,
+        max_peers: config.max_mesh_peers,
+        max_orders: config.max_mesh_orders,
+        lifetime: order_lifetime(config.mesh_samples, config.mesh_interval, config.sample_timeout),
+    }
+}
+
+/// How long an order may stay open: every request may use its whole interval and time-out.
+pub(super) fn order_lifetime(samples: u32, interval: Duration, timeout: Duration) -> Duration {
+    (interval + timeout) * samples.saturating_add(EXTRA_REQUESTS) + ORDER_SLACK
+}
+
+/// Gives each site to the prober that holds the fewest orders among those that have yet to measure it, and no prober
+/// more than `most`; one site an address.
+pub(super) fn spread(due: &[Due], mut open: HashMap<AgentId, u32>, most: u32) -> Vec<(SiteId, AgentId)> {
+    let mut orders = Vec::with_capacity(due.len());
+    let mut taken = HashSet::new();
+    for site in due {
+        let load = |turn: &&Turn| open.get(&turn.prober).copied().unwrap_or(u32::MAX);
+        let may = |turn: &&Turn| load(turn) < most && !turn.address.is_some_and(|address| taken.contains(&address));
+        let Some(&turn) = site.turns.iter().filter(may).min_by_key(load) else { continue };
+        taken.extend(turn.address);
+        open.entry(turn.prober).and_modify(|held| *held += 1);
+        orders.push((site.site, turn.prober));
+    }
+    orders
+}
+
+pub(super) mod fleet;
+#[cfg(test)]
+mod turns;
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::jobs::trial::{Trial, took};
+    use crate::model::WaitCause;
+    use crate::store::measurements;
+    use crate::store::measurements::orders::OrderTarget;
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_is_measured_by_one_prober_after_the_other(pool: PgPool) {
+        let trial = Trial::new(pool, 2).await;
+        let (_, site) = trial.task("a.cn").await;
+        let mut probers = Vec::new();
+        for _ in &trial.agents {
+            trial.measure().await;
+            trial.measure().await;
+            let orders = trial.site_orders().await;
+            assert_eq!(orders.len(), 1, "one open order a site: {orders:?}");
+            assert_eq!(orders[0].1, site);
+            let prober = *trial.agents.iter().find(|(agent, _)| *agent == orders[0].0).expect("a connected prober");
+            trial.answer(prober, |_| Some(took(10))).await;
+            probers.push(prober.0);
+        }
+        trial.measure().await;
+        assert_eq!(trial.site_orders().await, [], "everyone has measured it");
+        probers.sort();
+        assert_eq!(probers, [trial.agents[0].0, trial.agents[1].0]);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_order_not_answered_in_time_is_a_failure_and_the_site_moves_on(pool: PgPool) {
+        let trial = Trial::new(pool, 2).await;
+        trial.task("a.cn").await;
+        trial.measure().await;
+        let silent = trial.site_orders().await[0].0;
+        trial.execute("update measurement_orders set expires_at = now() - interval '1 second'").await;
+        trial.measure().await;
+        let orders = trial.site_orders().await;
+        assert_eq!(orders.len(), 1);
+        assert_ne!(orders[0].0, silent, "the next prober's turn");
+        let failure: String =
+            trial.read_for("select failure from site_measurements where prober_id = $1", silent.get()).await;
+        assert_eq!(failure, "no report from the prober in time");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_order_of_a_session_that_ended_goes_to_somebody_connected(pool: PgPool) {
+        let trial = Trial::new(pool, 1).await;
+        trial.task("a.cn").await;
+        trial.measure().await;
+        trial.answer(trial.agents[0], |_| None).await;
+        trial.session(trial.agents[0].0).await;
+        trial.measure().await;
+        assert_eq!(trial.site_orders().await.len(), 1);
+        assert_eq!(trial.count("select count(*) from measurement_orders where session_id is not null").await, 0);
+        assert_eq!(trial.count("select count(*) from site_measurements").await, 0, "nobody failed");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn ten_agents_without_landmarks_wait_and_say_why_without_a_word_to_any_task(pool: PgPool) {
+        let trial = Trial::new(pool, 10).await;
+        let (task, _) = trial.task("a.cn").await;
+        for _ in 0..2 {
+            trial.measure().await;
+            assert_eq!(trial.waits(task).await, Some(WaitCause::NoLandmarks));
+        }
+        let rewritten = "select count(*) from tasks where xmax <> 0 or state <> 'submitted' or reason is not null";
+        assert_eq!(trial.count(rewritten).await, 0);
+        assert_eq!(trial.site_orders().await, []);
+
+        trial.set_landmarks(&trial.agents[..1]).await;
+        trial.measure().await;
+        assert_eq!(trial.count("select count(*) from stage_causes").await, 0);
+        assert_eq!(trial.waits(task).await, Some(WaitCause::Measurements));
+        assert_eq!(trial.site_orders().await[0].0, trial.agents[0].0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_order_is_not_swallowed_by_a_stream_that_outlived_its_session(pool: PgPool) {
+        let trial = Trial::new(pool, 1).await;
+        trial.task("a.cn").await;
+        let newer = trial.session(trial.agents[0].0).await;
+        trial.measure().await;
+        assert_eq!(trial.answer(trial.agents[0], |_| Some(took(10))).await, [], "the former stream");
+        assert_eq!(trial.answer((trial.agents[0].0, newer), |_| Some(took(10))).await.len(), 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn beacons_are_ordered_landmarks_first_and_no_more_than_a_prober_may_hold(pool: PgPool) {
+        let trial = Trial::new(pool, 8).await;
+        trial.set_landmarks(&trial.agents[5..]).await;
+        let most = i64::from(trial.scheduler.config.measure.max_mesh_orders);
+        trial.measure().await;
+        trial.measure().await;
+        let held =
+            "select max(held)::bigint from (select count(*) as held from measurement_orders group by prober_id) x";
+        assert_eq!(trial.count(held).await, most);
+        let to_landmarks = "select count(*) from measurement_orders join landmarks using (agent_id)";
+        assert_eq!(trial.count(to_landmarks).await, 8 * 3 - 3, "every landmark from everyone but itself");
+
+        // Reports make room until the whole mesh is measured; then nothing is due.
+        for _ in 0..4 {
+            for agent in &trial.agents {
+                trial.answer(*agent, |_| Some(took(10))).await;
+            }
+            trial.measure().await;
+        }
+        assert_eq!(trial.count("select count(*) from mesh_measurements").await, 8 * 7);
+        assert_eq!(trial.count("select count(*) from measurement_orders").await, 0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_beacon_that_failed_is_tried_again_later(pool: PgPool) {
+        let trial = Trial::new(pool, 2).await;
+        trial.measure().await;
+        trial.answer(trial.agents[0], |_| Some(Err("connect: refused".into()))).await;
+        trial.answer(trial.agents[1], |_| Some(took(10))).await;
+        trial.measure().await;
+        assert_eq!(trial.count("select count(*) from measurement_orders").await, 0, "not at once");
+        trial.execute("update mesh_measurements set measured_at = now() - interval '5 minutes'").await;
+        trial.measure().await;
+        let again = "select prober_id from measurement_orders";
+        assert_eq!(trial.count(again).await, trial.agents[0].0.get(), "the failure, not the round trip");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_beacon_that_failed_is_tried_at_once_when_either_agent_has_started_again(pool: PgPool) {
+        let mut trial = Trial::new(pool, 2).await;
+        trial.measure().await;
+        trial.answer(trial.agents[1], |_| Some(took(10))).await;
+        for restarted in 0..2 {
+            trial.answer(trial.agents[0], |_| Some(Err("connect: refused".into()))).await;
+            trial.measure().await;
+            assert_eq!(trial.count("select count(*) from measurement_orders").await, 0, "not at once");
+            trial.agents[restarted].1 = trial.session(trial.agents[restarted].0).await;
+            trial.measure().await;
+            let again = "select prober_id from measurement_orders";
+            assert_eq!(trial.count(again).await, trial.agents[0].0.get(), "the failure, not the round trip");
+        }
+    }
+
+    #[test]
+    fn sites_are_spread_over_probers_within_their_bounds() {
+        let (a, b) = (AgentId::new(1), AgentId::new(2));
+        let seen_at = |site: u8, turns: &[(AgentId, u8)]| Due {
+            site: SiteId::new(site.into()),
+            turns: turns
+                .iter()
+                .map(|&(prober, last)| Turn { prober, address: Some([192, 0, 2, last].into()) })
+                .collect(),
+        };
+        let at = |site: u8, last: u8| seen_at(site, &[(a, last), (b, last)]);
+        let due: Vec<Due> = (0..6).map(|site| at(site, site)).collect();
+        let orders = spread(&due, HashMap::from([(a, 0), (b, 2)]), 4);
+        let given = |agent| orders.iter().filter(|(_, prober)| *prober == agent).count();
+        assert_eq!((given(a), given(b)), (4, 2));
+        assert_eq!(spread(&[seen_at(9, &[(a, 9)])], HashMap::from([(a, 4), (b, 0)]), 4), []);
+
+        let neighbours = [at(1, 1), at(2, 1), at(3, 2)];
+        let orders = spread(&neighbours, HashMap::from([(a, 0), (b, 0)]), 4);
+        assert_eq!(orders, [(SiteId::new(1), a), (SiteId::new(3), b)], "one site an address");
+
+        let elsewhere_for_b = [at(1, 1), seen_at(2, &[(a, 1), (b, 2)])];
+        let orders = spread(&elsewhere_for_b, HashMap::from([(a, 0), (b, 3)]), 4);
+        assert_eq!(orders, [(SiteId::new(1), a), (SiteId::new(2), b)], "where that prober sees it");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_doubted_site_is_measured_anew_before_its_next_task_and_shares_nothing(pool: PgPool) {
+        let trial = Trial::new(pool, 1).await;
+        let (task, _) = trial.task("a.cn").await;
+        trial.measure().await;
+        trial.answer(trial.agents[0], |_| Some(took(10))).await;
+        trial.execute("update tasks set state = 'done'").await;
+        let batch = trial.batch("again", "gnp-top3").await;
+        let (next, _) = trial.task_of(batch, "a.cn", "submitted").await;
+        trial.measure().await;
+        assert_eq!(trial.site_orders().await, [], "what is known is enough");
+
+        trial.execute("update sites set doubted_at = now()").await;
+        trial.measure().await;
+        assert_eq!(trial.site_orders().await.len(), 1);
+        let mut conn = trial.conn().await;
+        let orders = orders::take_unsent(&mut conn, trial.agents[0].0, trial.agents[0].1).await.expect("take orders");
+        assert!(matches!(orders[0].target, OrderTarget::Site { may_share: false, .. }), "{orders:?}");
+        measurements::record(&mut conn, trial.agents[0].0, orders[0].id, &took(90).into()).await.expect("record");
+        trial.measure().await;
+        assert_eq!(trial.site_orders().await, []);
+        assert_ne!(task, next);
+    }
+
+    #[test]
+    fn an_order_may_use_every_time_out_before_it_is_given_up() {
+        let lifetime = order_lifetime(5, Duration::from_secs(1), Duration::from_secs(5));
+        assert_eq!(lifetime, Duration::from_secs(7 * 6 + 10));
+    }
+}

@@ -1,0 +1,159 @@
+//! Who measures, and what the mesh can bear: read by `measure`, `fit` and `locate` so that they agree.
+//!
+//! A fleet of at most [`SMALL_FLEET`] connected agents needs no landmarks: every one of them measures, and those with
+//! a beacon serve as landmarks. A larger one waits until landmarks are set.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+pub(in crate::jobs) use crate::gnp::FEWEST_LANDMARKS;
+use crate::gnp::{Embedding, Mesh};
+use crate::model::{AgentId, WaitCause};
+use crate::store::Error;
+use crate::store::embeddings;
+use crate::store::embeddings::landmarks::{self, Connected};
+use crate::store::measurements::{self, MeshMeasurement, quarantines};
+
+/// Connected agents up to which no landmarks are needed.
+pub(in crate::jobs) const SMALL_FLEET: usize = 9;
+/// Other landmarks a landmark must share a round trip with to be fitted.
+const FEWEST_PARTNERS: usize = 2;
+
+/// The agents that are there, and the landmarks that were set.
+#[derive(Debug)]
+pub(in crate::jobs) struct Fleet {
+    connected: Vec<Connected>,
+    landmarks: Vec<AgentId>,
+    /// Agents whose measurements are not believed.
+    quarantined: Vec<AgentId>,
+}
+
+impl Fleet {
+    pub(in crate::jobs) async fn read(conn: &mut PgConnection) -> Result<Self, Error> {
+        let landmarks = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
+        let quarantined = quarantines::open(conn).await?.into_iter().map(|held| held.agent).collect();
+        Ok(Self { connected: landmarks::connected(conn).await?, landmarks, quarantined })
+    }
+
+    /// The connected agents that measure sites, or why there are none.
+    pub(in crate::jobs) fn probers(&self) -> Result<Vec<AgentId>, WaitCause> {
+        let agents = self.connected.iter().map(|connected| connected.agent);
+        let probers: Vec<AgentId> = match (self.landmarks.is_empty(), self.connected.len()) {
+            (true, 0) => return Err(WaitCause::NoAgent),
+            (true, count) if count > SMALL_FLEET => return Err(WaitCause::NoLandmarks),
+            (true, _) => agents.collect(),
+            (false, _) => agents.filter(|agent| self.landmarks.contains(agent)).collect(),
+        };
+        if probers.is_empty() {
+            return Err(WaitCause::LandmarksAway);
+        }
+        let believed = self.believed(probers);
+        if believed.is_empty() { Err(WaitCause::NobodyBelieved) } else { Ok(believed) }
+    }
+
+    /// The agents an embedding is to be fitted on, if the mesh bears it.
+    fn candidates(&self) -> Vec<AgentId> {
+        if !self.landmarks.is_empty() {
+            return self.believed(self.landmarks.clone());
+        }
+        if self.connected.len() > SMALL_FLEET {
+            return Vec::new();
+        }
+        let reachable = self.connected.iter().filter(|connected| connected.has_beacon);
+        self.believed(reachable.map(|connected| connected.agent).collect())
+    }
+
+    fn believed(&self, mut agents: Vec<AgentId>) -> Vec<AgentId> {
+        agents.retain(|agent| !self.quarantined.contains(agent));
+        agents
+    }
+}
+
+/// What the mesh says of the landmarks.
+#[derive(Debug)]
+pub(in crate::jobs) struct Ground {
+    /// The landmarks that share enough round trips to be fitted, in order of choice.
+    pub(in crate::jobs) landmarks: Vec<AgentId>,
+    /// Every round trip in the mesh.
+    pub(in crate::jobs) mesh: Vec<MeshMeasurement>,
+    /// Connected landmarks that have yet to try another's beacon.
+    pub(in crate::jobs) landmark_gaps: bool,
+    /// Connected agents that have yet to try a landmark's beacon.
+    pub(in crate::jobs) agent_gaps: bool,
+    /// As of when all this is known.
+    pub(in crate::jobs) as_of: DateTime<Utc>,
+    /// Landmarks that have been or may yet be measured.
+    reachable: usize,
+    /// Whether somebody chose the landmarks; else they are whoever is there.
+    chosen: bool,
+    /// Whether no fit is to be expected, because the map cannot be trusted.
+    alarmed: bool,
+}
+
+impl Ground {
+    pub(in crate::jobs) async fn survey(conn: &mut PgConnection, fleet: &Fleet) -> Result<Self, Error> {
+        let as_of = embeddings::clock(conn).await?;
+        let candidates = fleet.candidates();
+        let mesh = measurements::mesh(conn).await?;
+        let landmarks = fittable(&candidates, &mesh);
+        let beacons: Vec<AgentId> = fleet
+            .connected
+            .iter()
+            .filter(|connected| connected.has_beacon && candidates.contains(&connected.agent))
+            .map(|connected| connected.agent)
+            .collect();
+        let connected: Vec<AgentId> = fleet.connected.iter().map(|connected| connected.agent).collect();
+        let connected_candidates: Vec<AgentId> =
+            connected.iter().copied().filter(|agent| candidates.contains(agent)).collect();
+        let landmark_gaps = !measurements::mesh_gaps(conn, &connected_candidates, &beacons, 1).await?.is_empty();
+        let agent_gaps = !measurements::mesh_gaps(conn, &connected, &beacons, 1).await?.is_empty();
+        let reachable = candidates.iter().filter(|agent| landmarks.contains(agent) || beacons.contains(agent)).count();
+        let alarmed = quarantines::alarm(conn).await?.is_some();
+        let chosen = !fleet.landmarks.is_empty();
+        Ok(Self { landmarks, mesh, landmark_gaps, agent_gaps, as_of, reachable, chosen, alarmed })
+    }
+
+    /// Whether an embedding fitted on these landmarks still stands. Chosen landmarks must be the same; in a small
+    /// fleet it is enough that nobody is missing, for agents come and go.
+    pub(in crate::jobs) fn holds(&self, fitted: &[AgentId]) -> bool {
+        self.landmarks.iter().all(|agent| fitted.contains(agent))
+            && (!self.chosen || fitted.len() == self.landmarks.len())
+    }
+
+    /// What was measured, as the map takes it.
+    pub(in crate::jobs) fn mesh(&self) -> Mesh {
+        let mut mesh = Mesh::new();
+        for pair in &self.mesh {
+            mesh.insert(pair.prober, pair.target, pair.rtt);
+        }
+        mesh
+    }
+
+    /// Whether a site should wait for an embedding that is to be expected soon. The present one serves until then when
+    /// it places all landmarks, be it that it was fitted on others: so when one was elected in place of a lost one.
+    pub(in crate::jobs) fn awaits_fit(&self, present: Option<&Embedding>) -> bool {
+        if self.alarmed {
+            return false;
+        }
+        if self.landmark_gaps {
+            return self.reachable >= FEWEST_LANDMARKS;
+        }
+        let serves = |map: &Embedding| self.landmarks.iter().all(|landmark| map.placement(*landmark).is_some());
+        self.landmarks.len() >= FEWEST_LANDMARKS && !present.is_some_and(serves)
+    }
+}
+
+/// The candidates that share a round trip with at least [`FEWEST_PARTNERS`] other candidates, in either direction.
+fn fittable(candidates: &[AgentId], mesh: &[MeshMeasurement]) -> Vec<AgentId> {
+    let mut partners: BTreeMap<AgentId, BTreeSet<AgentId>> = BTreeMap::new();
+    for pair in mesh {
+        if candidates.contains(&pair.prober) && candidates.contains(&pair.target) {
+            partners.entry(pair.prober).or_default().insert(pair.target);
+            partners.entry(pair.target).or_default().insert(pair.prober);
+        }
+    }
+    let enough = |agent: &AgentId| partners.get(agent).is_some_and(|known| known.len() >= FEWEST_PARTNERS);
+    candidates.iter().copied().filter(enough).collect()
+}

@@ -1,0 +1,39 @@
+//! Pruning: what is over goes once it is as old as `[keep]` says, so that every table that grows is bounded.
+
+use anyhow::Context;
+
+use crate::store::batches::constraints;
+use crate::store::leases::checkpoints;
+use crate::store::reports::events;
+use crate::store::schema::retention::{self, Subject};
+
+use super::leadership::OnDuty;
+
+/// One pass: short transactions until nothing is too old.
+pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+    let keep = &scheduler.config.keep;
+    loop {
+        let mut tx = scheduler.begin().await?;
+        let pruned = events::prune(&mut tx, keep.events).await.context("prune events")?;
+        tx.commit().await.context("commit pruned events")?;
+        if pruned == 0 {
+            break;
+        }
+    }
+    let mut tx = scheduler.begin().await?;
+    checkpoints::prune(&mut tx).await.context("prune checkpoints")?;
+    constraints::prune_spending(&mut tx).await.context("prune what counts for no quota")?;
+    tx.commit().await.context("commit pruned checkpoints")?;
+    for subject in Subject::ALL {
+        loop {
+            let mut tx = scheduler.begin().await?;
+            let more = retention::prune(&mut tx, subject, keep.of(subject)).await;
+            let more = more.with_context(|| format!("prune {subject:?}"))?;
+            tx.commit().await.with_context(|| format!("commit pruned {subject:?}"))?;
+            if !more {
+                break;
+            }
+        }
+    }
+    Ok(())
+}

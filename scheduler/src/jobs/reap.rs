@@ -1,0 +1,37 @@
+//! Expires sessions that were not renewed, then takes back their leases.
+//!
+//! Two transactions, in this order: the session is marked under its row's lock first, so that a late heartbeat finds
+//! it ended; only then do its tasks move. While no scheduler was there, or the database was away, no heartbeat could be
+//! recorded; then the reaper's term had run out too, and whoever takes it gives every session its time back before
+//! anything expires (`store::terms`).
+
+use anyhow::Context;
+
+use crate::store::agents::{self, sessions};
+use crate::store::leases;
+
+use super::leadership::OnDuty;
+
+/// One pass.
+pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+    let mut tx = scheduler.begin().await?;
+    let lost = sessions::expire_due(&mut tx).await.context("expire sessions")?;
+    tx.commit().await.context("commit expired sessions")?;
+    let mut tx = scheduler.begin().await?;
+    if !lost.is_empty() {
+        let names = agents::names(&mut tx).await.context("read the agents' names")?;
+        for name in lost.iter().filter_map(|agent| names.get(agent)) {
+            tracing::warn!(agent.name = name, "an agent's session expired");
+        }
+    }
+    let released = leases::release_of_ended_sessions(&mut tx, scheduler.config.lease.max_crashes)
+        .await
+        .context("release leases of ended sessions")?;
+    tx.commit().await.context("commit released leases")?;
+    if released > 0 || !lost.is_empty() {
+        tracing::info!(released, "leases of ended sessions went back");
+        scheduler.wakes.assign.notify_one();
+        scheduler.wakes.measure.notify_one();
+    }
+    Ok(())
+}

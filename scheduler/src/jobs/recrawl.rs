@@ -1,0 +1,72 @@
+//! Crawling again: makes the next round of every task whose batch has its sites crawled again and whose time has come. From
+//! there on a round takes the way of any other.
+
+use anyhow::Context;
+
+use crate::store::tasks::rounds;
+
+use super::leadership::OnDuty;
+
+/// Rounds made in one transaction: bounds how long rows stay locked, to well under a second.
+const TASKS_PER_PASS: i64 = 500;
+
+/// One pass: as many transactions as there are bounded batches due.
+pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+    loop {
+        let mut tx = scheduler.begin().await?;
+        let made = rounds::recrawl(&mut tx, TASKS_PER_PASS).await.context("make the rounds that are due")?;
+        tx.commit().await.context("commit new rounds")?;
+        if made.rounds > 0 {
+            tracing::info!(made.rounds, "sites are crawled again");
+            scheduler.wakes.measure.notify_one();
+        }
+        if i64::try_from(made.due).is_ok_and(|due| due < TASKS_PER_PASS) {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::jobs::leadership::OffDuty;
+    use crate::jobs::trial::Trial;
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn only_who_has_the_duty_makes_rounds_and_all_that_are_due(pool: PgPool) {
+        let trial = Trial::new(pool.clone(), 0).await;
+        let other = Trial::beside(pool, Config::default());
+        let batch = trial.batch("hourly", "random").await;
+        trial.task_of(batch, "s.cn", "done").await;
+        trial
+            .execute(
+                "with made as (insert into sites (name) select 's' || n || '.cn' from generate_series(1, 600) n returning id)
+                 insert into tasks (batch_id, site_id, state) select b.id, made.id, 'done' from made, batches b",
+            )
+            .await;
+        trial.execute("update tasks set recrawl_at = now() where site_id % 100 <> 0").await;
+        let off = other.try_pass("recrawl").await;
+        assert!(off.is_err_and(|error| error.is::<OffDuty>()));
+        let made = "select count(*) from tasks where round = 2 and state = 'located'";
+        assert_eq!(trial.count(made).await, 0);
+
+        trial.recrawl().await;
+        let due = trial.count("select count(*) from tasks where site_id % 100 <> 0 and round = 1").await;
+        assert!(due > TASKS_PER_PASS, "more than one transaction's");
+        assert_eq!(trial.count(made).await, due);
+        trial.recrawl().await;
+        assert_eq!(trial.count(made).await, due);
+        // By index, whatever else there is.
+        trial.execute("analyze tasks").await;
+        let mut conn = trial.conn().await;
+        sqlx::query("set enable_seqscan = off").execute(&mut *conn).await.expect("set");
+        let plan: Vec<String> = sqlx::query_scalar("explain select id from tasks where recrawl_at <= now()")
+            .fetch_all(&mut *conn)
+            .await
+            .expect("explain");
+        assert!(plan.join("\n").contains("tasks_to_recrawl"), "{plan:?}");
+    }
+}

@@ -1,0 +1,496 @@
+//! What a batch asks of the agents that crawl it: country, carrier, tags, and a quota of bytes a day.
+//!
+//! Pure. Constraints come before every strategy: an agent that does not meet them is no candidate. They are whole; a request for them
+//! says some, each within its bounds and in one spelling. Names compare without regard to case.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+
+use clap::{Args, ValueEnum};
+use serde::{Deserialize, Deserializer, Serialize};
+
+use crate::model::{Difference, OutOfBounds, UnmetCause, naming};
+
+/// The most values of a list, and the most tags of an agent: each is looked at for every agent in every pass.
+pub const MAX_VALUES: usize = 16;
+/// The longest tag, in bytes: it stands in tables.
+const MAX_TAG: usize = 32;
+/// The largest quota: the wire and the store's sums have a sign.
+const MOST_BYTES: u64 = i64::MAX.unsigned_abs();
+
+/// What becomes of a task that no agent may crawl.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub enum Unmet {
+    /// It waits for one that may.
+    #[default]
+    Wait,
+    Fail,
+}
+
+impl Unmet {
+    /// The name on the command line and in the store.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Wait => "wait",
+            Self::Fail => "fail",
+        }
+    }
+}
+
+/// What a batch asks of its agents. What is empty or absent asks nothing. The store keeps it as JSON, and programs read it so.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Constraints {
+    /// Any of these, ISO 3166-1 alpha-2.
+    pub countries: Vec<String>,
+    pub carriers: Vec<String>,
+    pub tags: Vec<String>,
+    /// Bytes that one agent may fetch for the batch within 24 hours; 1 or more.
+    pub bytes_per_day: Option<u64>,
+    /// What becomes of tasks that no agent may crawl.
+    pub unmet: Unmet,
+}
+
+/// What somebody asks of constraints, in flags, a file or a message; what is empty or absent is left to another.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Args)]
+#[serde(default, deny_unknown_fields)]
+pub struct ConstraintsRequest {
+    /// Only agents in this country, two letters (ISO 3166-1); said again, any of them
+    #[arg(long = "country", value_name = "CC")]
+    #[serde(rename = "country", deserialize_with = "one_or_many")]
+    pub countries: Vec<String>,
+    /// Only agents of this carrier (ISP); said again, any of them
+    #[arg(long = "carrier", value_name = "ISP")]
+    #[serde(rename = "carrier", deserialize_with = "one_or_many")]
+    pub carriers: Vec<String>,
+    /// Only agents with this tag; said again, all of them
+    #[arg(long = "tag", value_name = "TAG")]
+    #[serde(rename = "tag", deserialize_with = "one_or_many")]
+    pub tags: Vec<String>,
+    /// Bytes that one agent may fetch for the batch within 24 hours
+    #[arg(long, value_name = "N")]
+    pub bytes_per_day: Option<u64>,
+    /// What becomes of sites that no agent may crawl: they wait, or they fail
+    #[arg(long, value_name = "wait|fail", hide_possible_values = true)]
+    pub unmet: Option<Unmet>,
+}
+
+/// In a file, one text stands for a list of one.
+fn one_or_many<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "neither a text nor a list of texts")]
+    enum Texts {
+        One(String),
+        Many(Vec<String>),
+    }
+    Ok(match Texts::deserialize(from)? {
+        Texts::One(text) => vec![text],
+        Texts::Many(texts) => texts,
+    })
+}
+
+impl From<Constraints> for ConstraintsRequest {
+    fn from(asked: Constraints) -> Self {
+        let Constraints { countries, carriers, tags, bytes_per_day, unmet } = asked;
+        Self { countries, carriers, tags, bytes_per_day, unmet: Some(unmet) }
+    }
+}
+
+impl ConstraintsRequest {
+    /// Looks whether each value is within its bounds, and brings lists into one spelling and an order that says nothing.
+    pub fn checked(self) -> Result<Self, OutOfBounds> {
+        if let Some(bytes) = self.bytes_per_day
+            && !(1..=MOST_BYTES).contains(&bytes)
+        {
+            return Err(OutOfBounds { field: "bytes_per_day", problem: format!("must be 1 to {MOST_BYTES}") });
+        }
+        Ok(Self {
+            countries: list("country", &self.countries, country)?,
+            carriers: list("carrier", &self.carriers, carrier)?,
+            tags: list("tag", &self.tags, tag)?,
+            ..self
+        })
+    }
+
+    /// The constraints of a new batch.
+    pub fn whole(&self) -> Constraints {
+        Constraints {
+            countries: self.countries.clone(),
+            carriers: self.carriers.clone(),
+            tags: self.tags.clone(),
+            bytes_per_day: self.bytes_per_day,
+            unmet: self.unmet.unwrap_or_default(),
+        }
+    }
+
+    /// What this asks for, and what the other does where this asks for nothing.
+    #[must_use]
+    pub fn before(self, other: Self) -> Self {
+        let or = |one: Vec<String>, other| if one.is_empty() { other } else { one };
+        Self {
+            countries: or(self.countries, other.countries),
+            carriers: or(self.carriers, other.carriers),
+            tags: or(self.tags, other.tags),
+            bytes_per_day: self.bytes_per_day.or(other.bytes_per_day),
+            unmet: self.unmet.or(other.unmet),
+        }
+    }
+
+    /// What it asks for that these do not have.
+    pub fn differences(&self, has: &Constraints) -> Vec<Difference> {
+        let mut found = Vec::new();
+        let lists = [
+            ("country", &has.countries, &self.countries),
+            ("carrier", &has.carriers, &self.carriers),
+            ("tag", &has.tags, &self.tags),
+        ];
+        for (field, has, asked) in lists {
+            let same = has.len() == asked.len() && has.iter().zip(asked).all(|(one, other)| alike(one, other));
+            if !asked.is_empty() && !same {
+                let has = if has.is_empty() { "no".to_owned() } else { has.join(", ") };
+                found.push(Difference { field, has, asked: asked.join(", ") });
+            }
+        }
+        if let Some(asked) = self.bytes_per_day.filter(|asked| Some(*asked) != has.bytes_per_day) {
+            let has = has.bytes_per_day.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string());
+            found.push(Difference { field: "bytes_per_day", has, asked: asked.to_string() });
+        }
+        if let Some(asked) = self.unmet.filter(|asked| *asked != has.unmet) {
+            found.push(Difference { field: "unmet", has: has.unmet.name().into(), asked: asked.name().into() });
+        }
+        found
+    }
+}
+
+/// Each value in its one spelling, sorted, each once.
+fn list(
+    field: &'static str,
+    values: &[String],
+    spell: impl Fn(&str) -> Result<String, String>,
+) -> Result<Vec<String>, OutOfBounds> {
+    let invalid = |problem| OutOfBounds { field, problem };
+    let mut spelled = values.iter().map(|value| spell(value)).collect::<Result<Vec<_>, _>>().map_err(invalid)?;
+    spelled.sort_by_cached_key(|value| (value.to_lowercase(), value.clone()));
+    spelled.dedup_by(|one, other| alike(one, other));
+    if spelled.len() > MAX_VALUES {
+        return Err(invalid(format!("more than {MAX_VALUES}")));
+    }
+    Ok(spelled)
+}
+
+fn shown(text: &str) -> String {
+    text.chars().take(naming::MAX_TEXT).flat_map(char::escape_debug).collect()
+}
+
+fn country(text: &str) -> Result<String, String> {
+    let country = text.trim().to_ascii_uppercase();
+    let known_shape = country.len() == 2 && country.bytes().all(|byte| byte.is_ascii_uppercase());
+    if known_shape { Ok(country) } else { Err(format!("'{}' is not two letters, as ISO 3166-1 has them", shown(text))) }
+}
+
+fn carrier(text: &str) -> Result<String, String> {
+    naming::one_line(text).map(str::to_owned).map_err(|problem| problem.to_string())
+}
+
+fn tag(text: &str) -> Result<String, String> {
+    let tag = text.trim().to_ascii_lowercase();
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'.' | b'_' | b'-');
+    if tag.is_empty() || tag.len() > MAX_TAG || !tag.bytes().all(allowed) {
+        return Err(format!("'{}' is not 1 to {MAX_TAG} letters, digits, '.', '_' and '-'", shown(text)));
+    }
+    Ok(tag)
+}
+
+/// An agent's tags, in their one spelling, each once.
+pub fn tags(asked: &[String]) -> Result<Vec<String>, OutOfBounds> {
+    list("tag", asked, tag)
+}
+
+fn alike(one: &str, other: &str) -> bool {
+    one.to_lowercase() == other.to_lowercase()
+}
+
+fn is_among(value: &str, list: &[String]) -> bool {
+    list.iter().any(|one| alike(one, value))
+}
+
+/// What constraints look at in an agent.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Traits {
+    /// ISO 3166-1 alpha-2; empty when unknown.
+    pub country: String,
+    pub carrier: String,
+    /// What the operator calls it.
+    pub tags: Vec<String>,
+}
+
+/// What an agent has fetched for a batch in 24 hours, and what it is about to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Spending {
+    pub fetched: u64,
+    /// Tasks of the batch that it has and that have not ended.
+    pub under_way: u32,
+    /// Bytes each of them is expected to cost.
+    pub expected: u64,
+}
+
+impl Spending {
+    fn all(self) -> u64 {
+        self.fetched.saturating_add(self.expected.saturating_mul(self.under_way.into()))
+    }
+}
+
+/// Why an agent may not crawl for a batch: the first of its constraints that the agent does not meet.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Exclusion {
+    /// It stands in another country.
+    Country,
+    /// It is connected to another carrier.
+    Carrier,
+    /// It lacks this tag.
+    Tag(String),
+    /// It has used up its quota, or will with what it has.
+    Quota,
+}
+
+/// An exclusion's name in the store that is not known.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("unknown exclusion '{0}'")]
+pub struct UnknownExclusion(String);
+
+impl fmt::Display for Exclusion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Country => f.write_str("country"),
+            Self::Carrier => f.write_str("carrier"),
+            Self::Tag(tag) => write!(f, "tag:{tag}"),
+            Self::Quota => f.write_str("quota"),
+        }
+    }
+}
+
+impl From<Exclusion> for String {
+    fn from(exclusion: Exclusion) -> Self {
+        exclusion.to_string()
+    }
+}
+
+impl TryFrom<String> for Exclusion {
+    type Error = UnknownExclusion;
+
+    fn try_from(name: String) -> Result<Self, UnknownExclusion> {
+        name.parse()
+    }
+}
+
+impl FromStr for Exclusion {
+    type Err = UnknownExclusion;
+
+    fn from_str(name: &str) -> Result<Self, UnknownExclusion> {
+        match (name, name.strip_prefix("tag:")) {
+            ("country", _) => Ok(Self::Country),
+            ("carrier", _) => Ok(Self::Carrier),
+            ("quota", _) => Ok(Self::Quota),
+            (_, Some(tag)) => Ok(Self::Tag(tag.to_owned())),
+            (_, None) => Err(UnknownExclusion(name.to_owned())),
+        }
+    }
+}
+
+/// How many agents a batch excludes.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Excluded {
+    pub fleet: usize,
+    pub by: BTreeMap<Exclusion, usize>,
+}
+
+impl Excluded {
+    /// Agents that meet the constraints.
+    pub fn meet(&self) -> usize {
+        self.fleet.saturating_sub(self.by.values().sum())
+    }
+}
+
+/// Why nobody gets the tasks of a batch, though some agent takes work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nobody {
+    pub cause: UnmetCause,
+    /// How many agents are excluded.
+    pub excluded: Excluded,
+}
+
+impl Nobody {
+    /// Nobody of a fleet of so many agents, of which these are excluded.
+    pub fn of<'a>(fleet: usize, exclusions: impl IntoIterator<Item = &'a Exclusion>) -> Self {
+        let mut excluded = Excluded { fleet, by: BTreeMap::new() };
+        for exclusion in exclusions {
+            *excluded.by.entry(exclusion.clone()).or_default() += 1;
+        }
+        let cause = if excluded.meet() > 0 { UnmetCause::TakeNoWork } else { UnmetCause::Excluded };
+        Self { cause, excluded }
+    }
+}
+
+impl Constraints {
+    /// Why an agent may not crawl for the batch, whatever it has fetched; `None`: it may.
+    pub fn excludes(&self, agent: &Traits) -> Option<Exclusion> {
+        if !self.countries.is_empty() && !is_among(&agent.country, &self.countries) {
+            return Some(Exclusion::Country);
+        }
+        if !self.carriers.is_empty() && !is_among(&agent.carrier, &self.carriers) {
+            return Some(Exclusion::Carrier);
+        }
+        self.tags.iter().find(|tag| !is_among(tag, &agent.tags)).cloned().map(Exclusion::Tag)
+    }
+
+    /// Why an agent gets no further task of the batch; `None`: it may get one. What is under way counts, so that a quota is
+    /// exceeded by less than a site.
+    pub fn refuses(&self, agent: &Traits, spending: Spending) -> Option<Exclusion> {
+        let used_up = || self.bytes_per_day.is_some_and(|quota| spending.all() >= quota);
+        self.excludes(agent).or_else(|| used_up().then_some(Exclusion::Quota))
+    }
+
+    /// Why an agent may not begin what waits at it; `None`: it may. Only what was fetched counts: what waits is under way itself.
+    pub fn withdraws(&self, agent: &Traits, fetched: u64) -> Option<Exclusion> {
+        self.refuses(agent, Spending { fetched, ..Spending::default() })
+    }
+
+    /// Further tasks that an agent which is not excluded may get, at most `most`.
+    pub fn room(&self, spending: Spending, most: u64) -> u64 {
+        let Some(quota) = self.bytes_per_day else { return most };
+        quota.saturating_sub(spending.all()).div_ceil(spending.expected.max(1)).min(most)
+    }
+
+    /// Values that no agent has: misspelled, perhaps. A sentence each.
+    pub fn unheard_of(&self, fleet: &[Traits]) -> Vec<String> {
+        let missing = |values: &[String], has: &dyn Fn(&Traits, &str) -> bool| -> Vec<String> {
+            values.iter().filter(|value| !fleet.iter().any(|agent| has(agent, value))).cloned().collect()
+        };
+        let country = missing(&self.countries, &|agent, value| alike(&agent.country, value));
+        let carrier = missing(&self.carriers, &|agent, value| alike(&agent.carrier, value));
+        let tag = missing(&self.tags, &|agent, value| is_among(value, &agent.tags));
+        let sentence = |what: &str, value: String| format!("no agent has the {what} '{value}'");
+        let lists = [("country", country), ("carrier", carrier), ("tag", tag)];
+        lists
+            .into_iter()
+            .flat_map(|(what, values)| values.into_iter().map(move |value| sentence(what, value)))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(values: &[&str]) -> Vec<String> {
+        values.iter().map(|&value| value.to_owned()).collect()
+    }
+
+    fn agent(country: &str, carrier: &str, tags: &[&str]) -> Traits {
+        Traits { country: country.into(), carrier: carrier.into(), tags: texts(tags) }
+    }
+
+    fn asked() -> ConstraintsRequest {
+        ConstraintsRequest {
+            countries: texts(&["jp", "CN", " cn "]),
+            carriers: texts(&["CERNET"]),
+            tags: texts(&["Fast", "rack-2"]),
+            bytes_per_day: Some(1_500_000),
+            unmet: Some(Unmet::Fail),
+        }
+    }
+
+    #[test]
+    fn a_list_means_any_and_tags_mean_all_whatever_the_case() {
+        let constraints = asked().checked().unwrap().whole();
+        assert_eq!(constraints.countries, ["CN", "JP"]);
+        for (agent, excluded) in [
+            (agent("cn", "Cernet", &["rack-2", "FAST", "x"]), None),
+            (agent("JP", "CERNET", &["rack-2", "fast"]), None),
+            (agent("", "CERNET", &["rack-2", "fast"]), Some(Exclusion::Country)),
+            (agent("KR", "Telecom", &[]), Some(Exclusion::Country)),
+            (agent("CN", "Telecom", &[]), Some(Exclusion::Carrier)),
+            (agent("CN", "CERNET", &["rack-2"]), Some(Exclusion::Tag("fast".into()))),
+        ] {
+            let exclusion = constraints.excludes(&agent);
+            assert_eq!(exclusion, excluded, "{agent:?}");
+            let stored = exclusion.as_ref().map(|exclusion| exclusion.to_string().parse());
+            assert_eq!(stored, exclusion.map(Ok));
+        }
+        assert_eq!(Constraints::default().excludes(&Traits::default()), None);
+        assert!("tags".parse::<Exclusion>().is_err());
+    }
+
+    #[test]
+    fn a_quota_counts_what_is_under_way_and_is_exceeded_by_less_than_a_site() {
+        let constraints = Constraints { bytes_per_day: Some(100), ..Constraints::default() };
+        let spent = |fetched, under_way| Spending { fetched, under_way, expected: 40 };
+        let anyone = Traits::default();
+        for (spending, room) in
+            [(spent(0, 0), 3), (spent(0, 2), 1), (spent(99, 0), 1), (spent(100, 0), 0), (spent(21, 2), 0)]
+        {
+            let refused = constraints.refuses(&anyone, spending);
+            assert_eq!(refused, (room == 0).then_some(Exclusion::Quota), "{spending:?}");
+            assert_eq!(constraints.room(spending, 1000), room, "{spending:?}");
+        }
+        assert_eq!(constraints.withdraws(&anyone, 99), None, "what waits is not held against itself");
+        assert_eq!(constraints.withdraws(&anyone, 100), Some(Exclusion::Quota));
+        // However little quota there is, one site is begun; however much is said to be fetched, nothing overflows.
+        let huge = Spending { fetched: 0, under_way: 0, expected: u64::MAX };
+        assert_eq!(constraints.refuses(&anyone, huge), None);
+        assert!(constraints.refuses(&anyone, Spending { under_way: u32::MAX, ..huge }).is_some());
+        assert_eq!(Constraints::default().room(spent(0, 0), 7), 7);
+    }
+
+    #[test]
+    fn a_value_of_another_shape_is_refused_and_one_that_nobody_has_is_named() {
+        let none = ConstraintsRequest::default;
+        let many: Vec<String> = (0..=MAX_VALUES).map(|number| number.to_string()).collect();
+        for (wrong, field) in [
+            (ConstraintsRequest { countries: texts(&["CHN"]), ..none() }, "country"),
+            (ConstraintsRequest { countries: texts(&["C1"]), ..none() }, "country"),
+            (ConstraintsRequest { carriers: texts(&[" "]), ..none() }, "carrier"),
+            (ConstraintsRequest { carriers: texts(&["a\nb"]), ..none() }, "carrier"),
+            (ConstraintsRequest { tags: texts(&["a b"]), ..none() }, "tag"),
+            (ConstraintsRequest { tags: texts(&[""]), ..none() }, "tag"),
+            (ConstraintsRequest { tags: vec!["x".repeat(33)], ..none() }, "tag"),
+            (ConstraintsRequest { tags: many, ..none() }, "tag"),
+            (ConstraintsRequest { bytes_per_day: Some(0), ..none() }, "bytes_per_day"),
+        ] {
+            assert_eq!(wrong.clone().checked().unwrap_err().field, field, "{wrong:?}");
+        }
+        let constraints = asked().checked().unwrap().whole();
+        let fleet = [agent("CN", "cernet", &["fast"])];
+        assert_eq!(constraints.unheard_of(&fleet), ["no agent has the country 'JP'", "no agent has the tag 'rack-2'"]);
+    }
+
+    #[test]
+    fn another_value_than_a_batch_has_is_named() {
+        let asked = asked().checked().unwrap();
+        assert_eq!(asked.differences(&asked.whole()), []);
+        assert_eq!(ConstraintsRequest::default().differences(&asked.whole()), []);
+        let said: Vec<String> = asked.differences(&Constraints::default()).iter().map(ToString::to_string).collect();
+        assert_eq!(
+            said.join("; "),
+            "country no (CN, JP was asked for); carrier no (CERNET was asked for); tag no (fast, rack-2 was asked for); \
+             bytes_per_day none (1500000 was asked for); unmet wait (fail was asked for)"
+        );
+        let spelled = ConstraintsRequest { carriers: texts(&["cernet"]), ..ConstraintsRequest::default() };
+        assert_eq!(spelled.differences(&asked.whole()), []);
+    }
+
+    #[test]
+    fn what_is_stored_of_the_excluded_is_read_as_it_was_written() {
+        let exclusions = [Exclusion::Country, Exclusion::Tag("fast".into()), Exclusion::Country, Exclusion::Quota];
+        let Nobody { cause, excluded } = Nobody::of(4, &exclusions);
+        assert_eq!(cause, UnmetCause::Excluded);
+        let stored = serde_json::to_string(&excluded).unwrap();
+        assert_eq!(stored, r#"{"fleet":4,"by":{"country":2,"tag:fast":1,"quota":1}}"#);
+        assert_eq!(serde_json::from_str::<Excluded>(&stored).unwrap(), excluded);
+        assert!(serde_json::from_str::<Excluded>(r#"{"fleet":4,"by":{"tags":2}}"#).is_err());
+        assert_eq!(Nobody::of(5, &exclusions).cause, UnmetCause::TakeNoWork);
+    }
+}

@@ -1,0 +1,408 @@
+//! Enrolments: one-time tokens, and the credentials they become.
+//!
+//! Invariants: a token is kept only as its hash and becomes a credential at most once, whoever comes first under the
+//! row's lock. A name has one open token at most. A token takes the place of an agent in use only where it was made for that; then the
+//! agent's former credential is void, its session ends and its leases go back, in one transaction.
+
+use std::collections::HashMap;
+use std::io;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::app::secret::{Secret, SecretHash, hex};
+use crate::gnp::Position;
+use crate::model::AgentId;
+
+use super::sessions::{self, EndCause};
+use crate::store::{Error, leases, minute};
+
+use crate::store::rows::{Rows, Statement};
+use crate::store::types::Interval;
+use names::Taken;
+pub use tokens::{RevokeError, Revoked, State, Token, is_open, list, not_yet, open_tokens, prune, revoke};
+
+mod names;
+mod tokens;
+
+/// Bytes of a token's hash that name it to people.
+const ID_BYTES: usize = 5;
+
+/// The agent an operator wants.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    pub name: Name,
+    pub city: String,
+    pub carrier: String,
+    /// ISO 3166-1 alpha-2; empty when unknown.
+    pub country: String,
+    /// Where it stands on the globe, where that is known.
+    pub position: Option<Position>,
+    /// What batches may ask for; none: what it had, where it is enrolled again.
+    pub tags: Vec<String>,
+    pub valid_for: Duration,
+    /// Whether an agent of this name that is in use is to be replaced.
+    pub replaces: bool,
+}
+
+/// What an agent is to be called.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Name {
+    /// As the operator says.
+    Given(String),
+    /// As it was formed of city and carrier; it gets a number where it is taken.
+    Formed(String),
+}
+
+/// A token just made.
+#[derive(Debug, Clone)]
+pub struct Enrolment {
+    /// What people call the token by.
+    pub id: String,
+    pub name: String,
+    /// The token, in the clear for the only time.
+    pub token: Secret,
+    pub expires_at: DateTime<Utc>,
+    pub replaces: bool,
+    /// Whether an agent of this name is in use now.
+    pub in_use: bool,
+}
+
+/// Why a name gets no token.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("an agent called {0} is in use: choose another name, or move it to another machine with --replace")]
+    InUse(String),
+    #[error(
+        "a token for {name} is open, made at {}: `landfall agents revoke {name}` voids it", minute(.made_at)
+    )]
+    Open { name: String, made_at: DateTime<Utc> },
+    /// It is asked for twice at once.
+    #[error("{0} is named twice")]
+    Repeated(String),
+}
+
+/// Why no token is made.
+#[derive(Debug, thiserror::Error)]
+pub enum CreateError {
+    /// Names that get none, by the place of who wants them.
+    #[error("{}", first(.0))]
+    Refused(Vec<(usize, Refusal)>),
+    #[error("draw a token")]
+    Randomness(#[from] io::Error),
+    #[error("make an enrolment token")]
+    Store(#[from] Error),
+}
+
+fn first(refused: &[(usize, Refusal)]) -> String {
+    refused.first().map(|(_, refusal)| refusal.to_string()).unwrap_or_default()
+}
+
+/// What a token became.
+#[derive(Debug, Clone)]
+pub struct Redeemed {
+    pub agent: AgentId,
+    /// Its credential, in the clear for the only time.
+    pub credential: String,
+    pub name: String,
+    pub city: String,
+    pub carrier: String,
+    /// ISO 3166-1 alpha-2; empty when unknown.
+    pub country: String,
+    /// Whether it had a credential before, which is void now.
+    pub replaced: bool,
+}
+
+/// Why a token is not taken.
+#[derive(Debug, thiserror::Error)]
+pub enum RedeemError {
+    /// Nobody made it, or so long ago that it is forgotten.
+    #[error("the enrolment token is unknown to this scheduler: make one with `landfall agents enrol`")]
+    Unknown,
+    #[error("the enrolment token for {name} was used at {}: make a new one with `landfall agents enrol`", minute(.at))]
+    Used { name: String, at: DateTime<Utc> },
+    /// The operator revoked it.
+    #[error("the enrolment token for {name} was revoked at {}: make a new one with `landfall agents enrol`", minute(.at))]
+    Revoked { name: String, at: DateTime<Utc> },
+    #[error("the enrolment token for {name} expired at {}: make a new one with `landfall agents enrol`", minute(.at))]
+    Expired { name: String, at: DateTime<Utc> },
+    /// An agent has the name, and the token was not made to replace it.
+    #[error(
+        "an agent called {0} is in use: `landfall agents enrol --name {0} --replace` makes a token that moves it to this machine"
+    )]
+    InUse(String),
+    #[error("draw a credential")]
+    Randomness(#[from] io::Error),
+    #[error("redeem an enrolment token")]
+    Store(#[from] Error),
+}
+
+/// Makes a token for each agent that is wanted, or none. Run in a transaction.
+pub async fn create(conn: &mut PgConnection, wanted: &[Wanted]) -> Result<Vec<Enrolment>, CreateError> {
+    // Two operators at once must not find the same name free.
+    sqlx::query!("select pg_advisory_xact_lock(7172)").run(conn).await?;
+    let taken = Taken::of(conn, wanted).await?;
+    let names = taken.names(wanted).map_err(CreateError::Refused)?;
+    let secrets = wanted.iter().map(|_| Secret::generate()).collect::<io::Result<Vec<_>>>()?;
+    let ends = insert(conn, wanted, &names, &secrets).await?;
+    let made = names.into_iter().zip(secrets).zip(wanted).map(|((name, token), wanted)| {
+        let hash = token.hash();
+        let expires_at = ends.get(hash.as_bytes()).copied().unwrap_or_default();
+        let in_use = taken.in_use(&name);
+        Enrolment { id: id(&hash), name, token, expires_at, replaces: wanted.replaces, in_use }
+    });
+    Ok(made.collect())
+}
+
+/// Keeps the tokens; returns when each ends, by its hash.
+async fn insert(
+    conn: &mut PgConnection,
+    wanted: &[Wanted],
+    names: &[String],
+    secrets: &[Secret],
+) -> Result<HashMap<Vec<u8>, DateTime<Utc>>, Error> {
+    let hashes: Vec<Vec<u8>> = secrets.iter().map(|secret| secret.hash().as_bytes().to_vec()).collect();
+    let texts = |of: fn(&Wanted) -> &String| wanted.iter().map(of).cloned().collect::<Vec<String>>();
+    let degrees = |of: fn(Position) -> f64| wanted.iter().map(|one| one.position.map(of)).collect::<Vec<Option<f64>>>();
+    // No tag holds a blank.
+    let tags: Vec<String> = wanted.iter().map(|one| one.tags.join(" ")).collect();
+    let lives: Vec<Interval> = wanted.iter().map(|one| Interval(one.valid_for)).collect();
+    let replaces: Vec<bool> = wanted.iter().map(|one| one.replaces).collect();
+    let made = sqlx::query!(
+        r#"
+        insert into enrolments (token_hash, agent_name, city, carrier, country, latitude, longitude, tags, replaces, expires_at)
+        select hash, name, city, carrier, country, latitude, longitude, string_to_array(tags, ' '), replaces,
+               now() + lives
+        from unnest($1::bytea[], $2::text[], $3::text[], $4::text[], $5::text[], $6::double precision[], $7::double precision[],
+                    $8::text[], $9::boolean[], $10::interval[])
+            as wanted (hash, name, city, carrier, country, latitude, longitude, tags, replaces, lives)
+        returning token_hash, expires_at
+        "#,
+        &hashes,
+        names,
+        &texts(|one| &one.city),
+        &texts(|one| &one.carrier),
+        &texts(|one| &one.country),
+        &degrees(Position::latitude) as &[Option<f64>],
+        &degrees(Position::longitude) as &[Option<f64>],
+        &tags,
+        &replaces,
+        &lives as _,
+    )
+    .all(conn)
+    .await?;
+    Ok(made.into_iter().map(|row| (row.token_hash, row.expires_at)).collect())
+}
+
+/// What people call a token by.
+fn id(hash: &SecretHash) -> String {
+    hex(&hash.as_bytes()[..ID_BYTES])
+}
+
+/// Turns a token into an agent's credential, once. Run in a transaction.
+pub async fn redeem(conn: &mut PgConnection, token: &str, max_crashes: u32) -> Result<Redeemed, RedeemError> {
+    let hash = SecretHash::of(token.trim());
+    let row = sqlx::query!(
+        r#"
+        select agent_name, city, carrier, country, latitude, longitude, tags, replaces, used_at, revoked_at, expires_at,
+               expires_at <= now() as "expired!"
+        from enrolments where token_hash = $1
+        for update
+        "#,
+        hash.as_bytes(),
+    )
+    .optional(conn)
+    .await?
+    .ok_or(RedeemError::Unknown)?;
+    if let Some(at) = row.used_at {
+        return Err(RedeemError::Used { name: row.agent_name, at });
+    }
+    if let Some(at) = row.revoked_at {
+        return Err(RedeemError::Revoked { name: row.agent_name, at });
+    }
+    if row.expired {
+        return Err(RedeemError::Expired { name: row.agent_name, at: row.expires_at });
+    }
+    let credential = Secret::generate()?;
+    let credential_hash = credential.hash();
+    let agent = sqlx::query!(
+        r#"
+        insert into agents (name, city, carrier, country, credential_hash, latitude, longitude, tags)
+        values ($1, $2, $3, $4, $5, $6, $7, $8)
+        on conflict (name) do update
+        set city = excluded.city, carrier = excluded.carrier, country = excluded.country,
+            latitude = excluded.latitude, longitude = excluded.longitude,
+            tags = case when cardinality(excluded.tags) > 0 then excluded.tags else agents.tags end,
+            former_credential_hash = agents.credential_hash, replaced_at = now(),
+            credential_hash = excluded.credential_hash, enrolled_at = now(),
+            draining_since = case when agents.removed_at is null then agents.draining_since end, removed_at = null
+        where $9 or agents.removed_at is not null
+        returning id, replaced_at is not null as "replaced!"
+        "#,
+        row.agent_name,
+        row.city,
+        row.carrier,
+        row.country,
+        credential_hash.as_bytes(),
+        row.latitude,
+        row.longitude,
+        &row.tags,
+        row.replaces,
+    )
+    .optional(conn)
+    .await?
+    .ok_or_else(|| RedeemError::InUse(row.agent_name.clone()))?;
+    sqlx::query!("update enrolments set used_at = now() where token_hash = $1", hash.as_bytes()).run(conn).await?;
+    let id = agent.id;
+    if agent.replaced {
+        sessions::close_active(conn, id, EndCause::Replaced).await?;
+        leases::release_of_ended_sessions(conn, max_crashes).await?;
+    }
+    Ok(Redeemed {
+        agent: id,
+        credential: credential.reveal().to_owned(),
+        name: row.agent_name,
+        city: row.city,
+        carrier: row.carrier,
+        country: row.country,
+        replaced: agent.replaced,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::store::agents;
+    use crate::store::fixtures::{self, Conn};
+
+    fn wanted(name: Option<&str>) -> Wanted {
+        Wanted {
+            name: name.map_or_else(|| Name::Formed("harbin-cernet".into()), |name| Name::Given(name.into())),
+            city: "Harbin".into(),
+            carrier: "CERNET".into(),
+            country: "CN".into(),
+            position: None,
+            tags: Vec::new(),
+            valid_for: Duration::from_secs(60),
+            replaces: false,
+        }
+    }
+
+    async fn made(conn: &mut PgConnection, name: Option<&str>) -> Enrolment {
+        create(conn, &[wanted(name)]).await.expect("an enrolment").remove(0)
+    }
+
+    async fn to_replace(conn: &mut PgConnection, name: &str) -> Enrolment {
+        let wanted = Wanted { replaces: true, ..wanted(Some(name)) };
+        create(conn, &[wanted]).await.expect("an enrolment").remove(0)
+    }
+
+    async fn used(conn: &mut PgConnection, enrolment: &Enrolment) -> Result<Redeemed, RedeemError> {
+        redeem(conn, enrolment.token.reveal(), fixtures::MAX_CRASHES).await
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_taken_default_name_gets_a_number(mut conn: Conn) {
+        let first = made(&mut conn, None).await;
+        assert_eq!(first.name, "harbin-cernet");
+        used(&mut conn, &first).await.expect("redeemed");
+        assert_eq!(made(&mut conn, None).await.name, "harbin-cernet-2");
+        assert_eq!(made(&mut conn, None).await.name, "harbin-cernet-3");
+        revoke(&mut conn, "harbin-cernet-2").await.expect("revoked");
+        let several = [wanted(None), wanted(Some("harbin-cernet-4")), wanted(None)];
+        let names = create(&mut conn, &several).await.expect("three");
+        let names: Vec<&str> = names.iter().map(|made| made.name.as_str()).collect();
+        assert_eq!(names, ["harbin-cernet-2", "harbin-cernet-4", "harbin-cernet-5"], "a revoked one is free again");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_name_that_is_in_use_or_has_a_token_is_refused(mut conn: Conn) {
+        fixtures::agent(&mut conn, "a").await;
+        let open = made(&mut conn, Some("b")).await;
+        let all = [Some("a"), Some("b"), Some("c"), Some("c"), None].map(wanted);
+        let refused = match create(&mut conn, &all).await.expect_err("refused") {
+            CreateError::Refused(refused) => refused,
+            other => panic!("{other}"),
+        };
+        let indices: Vec<usize> = refused.iter().map(|(index, _)| *index).collect();
+        assert_eq!(indices, [0, 1, 3]);
+        assert!(matches!(&refused[0].1, Refusal::InUse(name) if name == "a"));
+        assert!(matches!(&refused[1].1, Refusal::Open { name, .. } if name == "b"));
+        assert!(matches!(&refused[2].1, Refusal::Repeated(name) if name == "c"));
+        assert_eq!(open_tokens(&mut conn).await.expect("count"), 1, "all or none");
+        fixtures::execute(&mut conn, "update agents set removed_at = now()").await;
+        assert!(!made(&mut conn, Some("a")).await.in_use, "a removed one is enrolled again under its name");
+        used(&mut conn, &open).await.expect("redeemed");
+        assert!(to_replace(&mut conn, "b").await.in_use);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn of_two_uses_at_once_exactly_one_wins(pool: PgPool) {
+        let token = made(&mut pool.acquire().await.expect("a connection"), Some("a")).await;
+        let attempt = || async {
+            let mut tx = pool.begin().await.expect("a transaction");
+            let redeemed = used(&mut tx, &token).await;
+            tx.commit().await.expect("commit");
+            redeemed
+        };
+        let (first, second) = tokio::join!(attempt(), attempt());
+        let refused = match (&first, &second) {
+            (Ok(_), Err(error)) | (Err(error), Ok(_)) => error.to_string(),
+            both => panic!("{both:?}"),
+        };
+        assert!(refused.starts_with("the enrolment token for a was used at "), "{refused}");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn stale_tokens_say_what_is_wrong_with_them(mut conn: Conn) {
+        let token = made(&mut conn, Some("a")).await;
+        fixtures::execute(&mut conn, "update enrolments set expires_at = now()").await;
+        let expired = used(&mut conn, &token).await.expect_err("expired");
+        assert!(matches!(expired, RedeemError::Expired { .. }), "{expired}");
+        let token = made(&mut conn, Some("a")).await;
+        revoke(&mut conn, "a").await.expect("revoked");
+        let revoked = used(&mut conn, &token).await.expect_err("revoked");
+        assert!(matches!(revoked, RedeemError::Revoked { .. }), "{revoked}");
+        let unknown = redeem(&mut conn, "made up", 5).await.expect_err("unknown");
+        assert!(matches!(unknown, RedeemError::Unknown), "{unknown}");
+        assert!(agents::list(&mut conn).await.expect("agents").is_empty());
+        let token = made(&mut conn, Some("a")).await;
+        fixtures::agent(&mut conn, "a").await;
+        let in_use = used(&mut conn, &token).await.expect_err("in use");
+        assert!(matches!(in_use, RedeemError::InUse(_)), "{in_use}");
+        assert!(is_open(&mut conn, "a").await.expect("look"), "and is not spent");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_replaced_agent_loses_session_and_leases_and_nobody_is_blamed(mut conn: Conn) {
+        let first = made(&mut conn, Some("a")).await;
+        let first = used(&mut conn, &first).await.expect("redeemed");
+        assert!(!first.replaced);
+        let session = fixtures::session(&mut conn, first.agent).await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let task = fixtures::assigned(&mut conn, batch, site, first.agent).await;
+        assert_eq!(fixtures::grant(&mut conn, first.agent, session).await.len(), 1);
+
+        let second = to_replace(&mut conn, "a").await;
+        assert!(sessions::renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew"), "until it is used");
+        let second = used(&mut conn, &second).await.expect("redeemed");
+        assert_eq!((first.agent, second.replaced), (second.agent, true));
+        assert!(!sessions::renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew"));
+        assert_eq!(sessions::end_cause(&mut conn, session).await.expect("look"), Some(EndCause::Replaced));
+        assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
+        let crashes: i32 = fixtures::scalar(&mut conn, "select crashes from tasks").await;
+        assert_eq!(crashes, 0);
+        let by = |credential: &str| SecretHash::of(credential);
+        let old = agents::by_credential(&mut conn, &by(&first.credential)).await.expect("a lookup").expect("known");
+        let new = agents::by_credential(&mut conn, &by(&second.credential)).await.expect("a lookup").expect("known");
+        assert_eq!((old.agent, new.agent), (first.agent, first.agent));
+        assert!(old.replaced_at.is_some() && new.replaced_at.is_none());
+        let opened = fixtures::session(&mut conn, first.agent).await;
+        let again = leases::grant(&mut conn, first.agent, opened).await.expect("grant");
+        assert_eq!((again[0].task, again[0].token.get()), (task, 2));
+    }
+}

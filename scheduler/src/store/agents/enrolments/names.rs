@@ -1,0 +1,102 @@
+//! The names of agents to be enrolled: who has each, and which is free.
+
+use std::collections::{HashMap, HashSet};
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::naming;
+use crate::store::Error;
+use crate::store::rows::Rows;
+
+use super::{Name, Refusal, Wanted};
+
+/// Who has the names that are wanted, and those that are formed of the same words.
+pub(super) struct Taken {
+    /// Agents, and whether each is in use.
+    agents: HashMap<String, bool>,
+    /// Open tokens, and when they were made.
+    open: HashMap<String, DateTime<Utc>>,
+}
+
+impl Taken {
+    pub(super) async fn of(conn: &mut PgConnection, wanted: &[Wanted]) -> Result<Self, Error> {
+        let (mut given, mut formed) = (Vec::new(), Vec::new());
+        for one in wanted {
+            match &one.name {
+                Name::Given(name) => given.push(name.clone()),
+                Name::Formed(base) => formed.push(base.clone()),
+            }
+        }
+        let agents = sqlx::query!(
+            r#"
+            select name, removed_at is null as "in_use!" from agents
+            where name = any($1) or regexp_replace(name, '-[0-9]+$', '') = any($2) or name = any($2)
+            "#,
+            &given,
+            &formed,
+        )
+        .all(conn)
+        .await?;
+        let open = sqlx::query!(
+            r#"
+            select agent_name, created_at from enrolments
+            where used_at is null and revoked_at is null and expires_at > now()
+              and (agent_name = any($1) or regexp_replace(agent_name, '-[0-9]+$', '') = any($2) or agent_name = any($2))
+            "#,
+            &given,
+            &formed,
+        )
+        .all(conn)
+        .await?;
+        Ok(Self {
+            agents: agents.into_iter().map(|row| (row.name, row.in_use)).collect(),
+            open: open.into_iter().map(|row| (row.agent_name, row.created_at)).collect(),
+        })
+    }
+
+    pub(super) fn in_use(&self, name: &str) -> bool {
+        self.agents.get(name).copied().unwrap_or_default()
+    }
+
+    /// The name of each, or whose is refused. Given ones come first, so that none of them is taken by one that is formed.
+    pub(super) fn names(&self, wanted: &[Wanted]) -> Result<Vec<String>, Vec<(usize, Refusal)>> {
+        let (mut names, mut refused) = (HashSet::new(), Vec::new());
+        for (index, one) in wanted.iter().enumerate() {
+            let Name::Given(name) = &one.name else { continue };
+            if let Some(refusal) = self.refusal(name, one.replaces, &names) {
+                refused.push((index, refusal));
+            }
+            names.insert(name.clone());
+        }
+        if !refused.is_empty() {
+            return Err(refused);
+        }
+        let mut next: HashMap<&str, u64> = HashMap::new();
+        let taken = |name: &str| self.agents.contains_key(name) || self.open.contains_key(name);
+        let mut all = Vec::with_capacity(wanted.len());
+        for one in wanted {
+            all.push(match &one.name {
+                Name::Given(name) => name.clone(),
+                Name::Formed(base) => {
+                    let next = next.entry(base.as_str()).or_insert(1);
+                    let free = naming::first_free(base, next, |name| taken(name) || names.contains(name));
+                    names.insert(free.clone());
+                    free
+                }
+            });
+        }
+        Ok(all)
+    }
+
+    fn refusal(&self, name: &str, replaces: bool, before: &HashSet<String>) -> Option<Refusal> {
+        let name = name.to_owned();
+        if before.contains(&name) {
+            return Some(Refusal::Repeated(name));
+        }
+        if let Some(made_at) = self.open.get(&name).copied() {
+            return Some(Refusal::Open { name, made_at });
+        }
+        (self.in_use(&name) && !replaces).then_some(Refusal::InUse(name))
+    }
+}

@@ -1,0 +1,87 @@
+//! Refusals: what an agent said that cannot be, by kind. Each is counted, and changes nothing else.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, words};
+
+use crate::store::Error;
+use crate::store::rows::Rows;
+
+words!(
+    /// Why something an agent said is refused.
+    #[derive(thiserror::Error)]
+    Refusal {
+        /// An outcome of a task that does not exist.
+        #[error("an outcome of an unknown task")]
+        UnknownTask = "unknown-task",
+        /// An outcome or a release of a lease that another agent was granted.
+        #[error("another agent's lease")]
+        ForeignLease = "foreign-lease",
+        /// A token that was never granted.
+        #[error("a token that was never granted")]
+        ForgedToken = "forged-token",
+        /// What was given out after the backup that the database was restored from: nobody's fault.
+        #[error("from after the backup that was restored: its site is crawled again")]
+        Restored = "restored",
+        /// A token after which a newer one was granted.
+        #[error("a token older than the newest grant's")]
+        OldToken = "old-token",
+        /// The newest token of a task that ended otherwise: cancelled, or given up.
+        #[error("an outcome of a task that has ended otherwise")]
+        EndedTask = "ended-task",
+        /// An outcome that was accepted before, with other content.
+        #[error("an outcome that contradicts the one that was accepted")]
+        Contradiction = "contradiction",
+        /// A heartbeat that cannot have been sent yet.
+        #[error("a heartbeat from the future")]
+        FutureHeartbeat = "future-heartbeat",
+        /// Its sessions superseded each other too often.
+        #[error("flapping: its sessions superseded each other too often")]
+        Flapping = "flapping",
+        /// A second process with its credential asked for a session.
+        #[error("another process with its credential is connected")]
+        Twin = "twin",
+    }
+);
+
+/// How often an agent was refused for one reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Count {
+    pub kind: Refusal,
+    pub times: u64,
+    pub first_at: DateTime<Utc>,
+    pub last_at: DateTime<Utc>,
+    /// The last one, for people.
+    pub detail: String,
+}
+
+/// Counts a refusal, and logs it.
+pub async fn count(conn: &mut PgConnection, agent: AgentId, refusal: Refusal, detail: &str) -> Result<(), Error> {
+    let counted = sqlx::query!(
+        r#"
+        insert into refusals (agent_id, kind, detail) values ($1, $2, $3)
+        on conflict (agent_id, kind) do update
+        set times = refusals.times + 1, last_at = now(), detail = excluded.detail
+        returning times, (select name from agents where id = agent_id) as "name!"
+        "#,
+        agent.get(),
+        refusal,
+        detail,
+    )
+    .one(conn)
+    .await?;
+    let (name, times) = (counted.name, counted.times.0);
+    tracing::warn!(agent.name = name, refusal = refusal.name(), times, detail, "refused what an agent said");
+    Ok(())
+}
+
+/// What an agent was refused, the newest first.
+pub async fn of_agent(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Count>, Error> {
+    let counts = sqlx::query_as!(
+        Count,
+        "select kind, times, first_at, last_at, detail from refusals where agent_id = $1 order by last_at desc, kind",
+        agent.get(),
+    );
+    counts.all(conn).await
+}

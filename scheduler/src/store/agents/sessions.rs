@@ -1,0 +1,353 @@
+//! Sessions: one row per connection of an agent, renewed by heartbeats.
+//!
+//! Invariants: at most one active session an agent (a unique index); the newest incarnation wins; only Postgres'
+//! clock expires anything; a session is marked before its leases move, never after.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, Incarnation, LeaseToken, SessionId, TaskId, words};
+
+use crate::store::Error;
+use crate::store::rows::{Rows, Statement};
+use crate::store::types::{Interval, whole};
+pub use active::{Waiting, hang_up, pause, renew, waiting};
+
+mod active;
+
+/// What an agent says of itself when it connects.
+#[derive(Debug, Clone)]
+pub struct Registration {
+    pub city: String,
+    pub carrier: String,
+    /// ISO 3166-1 alpha-2, or empty.
+    pub country: String,
+    pub capacity: u32,
+    pub version: String,
+    pub beacon_url: Option<String>,
+    /// The address it is seen at.
+    pub address: Option<IpAddr>,
+    /// The leases it believes it holds.
+    pub held: Vec<(TaskId, LeaseToken)>,
+    /// It was superseded by another process of the same agent, and takes its place only when that is gone.
+    pub yields: bool,
+    /// What its process drew when it started; `None` from an agent that is older than that.
+    pub process: Option<i64>,
+}
+
+/// A session just opened.
+#[derive(Debug, Clone)]
+pub struct Opened {
+    pub session: SessionId,
+    /// Its number among the agent's.
+    pub incarnation: Incarnation,
+    /// The held leases that now belong to this session.
+    pub kept: Vec<(TaskId, LeaseToken)>,
+}
+
+words!(
+    EndCause {
+        /// It was not renewed in time: its agent was lost.
+        Expired = "expired",
+        /// Another process connected with its agent's credential.
+        Superseded = "superseded",
+        /// Its process connected anew: the stream broke, or the scheduler was away.
+        Reconnected = "reconnected",
+        /// Another machine was enrolled in its agent's place.
+        Replaced = "replaced",
+        /// Its agent said goodbye.
+        Left = "left",
+        /// The operator removed its agent.
+        Removed = "removed",
+        /// The database went back to a moment in it.
+        Restored = "restored",
+    }
+);
+
+words!(
+    /// How a session stands.
+    SessionState {
+        /// Its agent renews it.
+        Active = "active",
+        /// It was not renewed in time.
+        Expired = "expired",
+        /// It ended otherwise.
+        Closed = "closed",
+    }
+);
+
+/// What the scheduler grants a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// How long it lives without a renewal, the grace included.
+    pub lifetime: Duration,
+    /// Supersessions of an agent's sessions within a minute from which on further ones are refused.
+    pub max_supersessions: u32,
+    /// Crashes of one task after which it is given up.
+    pub max_crashes: u32,
+}
+
+/// Why no session is opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The operator removed the agent.
+    #[error("this agent was removed by the operator: enrol it again under its name to have it back")]
+    Removed,
+    /// It yields, and another process of the same agent is connected.
+    #[error("another process with this agent's credential is connected (incarnation {0}), and this one yields to it")]
+    Taken(Incarnation),
+    /// Its sessions supersede each other all the time.
+    #[error(
+        "flapping: {times} sessions of this agent were superseded within a minute (less than {most} are allowed): do two processes use one credential? Whoever is connected stays"
+    )]
+    Flapping {
+        /// How often within the last minute.
+        times: i64,
+        /// How often is too often.
+        most: u32,
+    },
+    #[error("open a session")]
+    Store(#[from] Error),
+}
+
+/// Opens a session: ends the agent's former one and re-binds the leases the agent still holds, in one
+/// transaction of the caller. Leases the agent no longer knows of go back.
+pub async fn open(
+    conn: &mut PgConnection,
+    agent: AgentId,
+    registration: &Registration,
+    terms: Terms,
+) -> Result<Opened, OpenError> {
+    let incarnation = sqlx::query_scalar!(
+        r#"
+        update agents
+        set city = $2, carrier = $3, country = $4, capacity = $5, version = $6, beacon_url = $7,
+            incarnation = incarnation + 1
+        where id = $1 and removed_at is null
+        returning incarnation
+        "#,
+        agent.get(),
+        registration.city,
+        registration.carrier,
+        registration.country,
+        whole::<i32, _>(registration.capacity),
+        registration.version,
+        registration.beacon_url,
+    )
+    .optional(conn)
+    .await?
+    .ok_or(OpenError::Removed)?;
+    let cause = end_of_former(conn, agent, registration, terms.max_supersessions).await?;
+    close_active(conn, agent, cause).await?;
+    let session = sqlx::query_scalar!(
+        r#"
+        insert into sessions (agent_id, incarnation, expires_at, address, process)
+        values ($1, $2, now() + $3::interval, $4, $5)
+        returning id
+        "#,
+        agent.get(),
+        incarnation.get(),
+        Interval(terms.lifetime),
+        registration.address.map(|address| address.to_canonical()),
+        registration.process,
+    )
+    .one(conn)
+    .await?;
+    let kept = crate::store::leases::rebind(conn, agent, session, &registration.held).await?;
+    crate::store::leases::recalls::tell_again(conn, agent, session).await?;
+    crate::store::leases::release_of_ended_sessions(conn, terms.max_crashes).await?;
+    Ok(Opened { session, incarnation, kept })
+}
+
+/// Why the agent's active session ends, if a new one may take its place. The agent's row is locked by now.
+async fn end_of_former(
+    conn: &mut PgConnection,
+    agent: AgentId,
+    registration: &Registration,
+    most: u32,
+) -> Result<EndCause, OpenError> {
+    let standing = sqlx::query!(
+        r#"
+        select incarnation, process,
+               (select count(*) from sessions s
+                where s.agent_id = $1 and s.end_cause = 'superseded' and s.ended_at > now() - interval '1 minute') as "times!"
+        from sessions where agent_id = $1 and state = 'active'
+        "#,
+        agent.get(),
+    )
+    .optional(conn)
+    .await?;
+    match standing {
+        Some(standing) if standing.process.is_some() && standing.process == registration.process => {
+            Ok(EndCause::Reconnected)
+        }
+        Some(standing) if registration.yields => Err(OpenError::Taken(standing.incarnation)),
+        Some(standing) if standing.times >= i64::from(most) => Err(OpenError::Flapping { times: standing.times, most }),
+        _ => Ok(EndCause::Superseded),
+    }
+}
+
+/// An agent's newest session, as it stands.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    pub session: SessionId,
+    /// Its number among the agent's.
+    pub incarnation: Incarnation,
+    pub state: SessionState,
+    pub opened_at: DateTime<Utc>,
+    pub renewed_at: DateTime<Utc>,
+    /// After which it may expire.
+    pub expires_at: DateTime<Utc>,
+    pub end_cause: Option<EndCause>,
+}
+
+/// The agent's newest session; `None` when it never connected.
+pub async fn newest(conn: &mut PgConnection, agent: AgentId) -> Result<Option<Standing>, Error> {
+    let newest = sqlx::query_as!(
+        Standing,
+        r#"
+        select id as session, incarnation, state, opened_at, renewed_at, expires_at, end_cause
+        from sessions where agent_id = $1 order by incarnation desc limit 1
+        "#,
+        agent.get(),
+    );
+    newest.optional(conn).await
+}
+
+/// Why a session ended; `None` while it has not, or nobody said.
+pub async fn end_cause(conn: &mut PgConnection, session: SessionId) -> Result<Option<EndCause>, Error> {
+    let cause = sqlx::query_scalar!("select end_cause from sessions where id = $1", session.get());
+    Ok(cause.optional(conn).await?.flatten())
+}
+
+/// Ends a session whose agent said goodbye.
+pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Error> {
+    sqlx::query!(
+        "update sessions set state = 'closed', end_cause = $2, ended_at = now() where id = $1 and state = 'active'",
+        session.get(),
+        EndCause::Left,
+    )
+    .run(conn)
+    .await
+}
+
+/// Gives every active session its time back, for whoever takes the reaper's term: nobody reaped since `served_until`, and
+/// perhaps nobody renewed. Returns how many it extended.
+///
+/// One that was renewed since the former term began gets a whole lifetime; one that was not has had that, and gets what it had
+/// left. So an agent that is gone is lost after two lifetimes in which somebody reaped, however often the term changes hands.
+pub(in crate::store) async fn extend(
+    conn: &mut PgConnection,
+    lifetime: Duration,
+    former_term: Option<DateTime<Utc>>,
+    served_until: Option<DateTime<Utc>>,
+) -> Result<u64, Error> {
+    sqlx::query!(
+        r#"
+        update sessions
+        set expires_at = case
+            when $2::timestamptz is null or renewed_at >= $2
+                then greatest(expires_at, clock_timestamp() + $1::interval)
+            else expires_at + greatest(clock_timestamp() - $3::timestamptz, interval '0')
+        end
+        where state = 'active'
+        "#,
+        Interval(lifetime),
+        former_term,
+        served_until,
+    )
+    .affected(conn)
+    .await
+}
+
+/// Marks the sessions whose time has passed, and returns their agents. Their leases move in a later transaction, so
+/// that a late heartbeat finds the session ended and cannot revive an agent whose tasks have moved.
+pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> {
+    sqlx::query_scalar!(
+        r#"
+        update sessions set state = 'expired', end_cause = $1, ended_at = now()
+        where state = 'active' and expires_at < now()
+        returning agent_id
+        "#,
+        EndCause::Expired,
+    )
+    .all(conn)
+    .await
+}
+
+/// Ends the agent's active session, if there is one.
+pub(in crate::store) async fn close_active(
+    conn: &mut PgConnection,
+    agent: AgentId,
+    cause: EndCause,
+) -> Result<(), Error> {
+    sqlx::query!(
+        "update sessions set state = 'closed', end_cause = $2, ended_at = now() where agent_id = $1 and state = 'active'",
+        agent.get(),
+        cause,
+    )
+    .run(conn)
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::store::fixtures::{self, Conn};
+
+    async fn pass_time(conn: &mut PgConnection, session: SessionId) {
+        fixtures::execute_for(
+            conn,
+            "update sessions set expires_at = now() - interval '1 second' where id = $1",
+            session,
+        )
+        .await;
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn the_newest_incarnation_wins(mut conn: Conn) {
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let first = open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await.expect("open");
+        let second = open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await.expect("open");
+        assert!(second.incarnation > first.incarnation);
+        assert!(!renew(&mut conn, first.session, fixtures::LIFETIME).await.expect("renew"));
+        assert!(renew(&mut conn, second.session, fixtures::LIFETIME).await.expect("renew"));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_process_that_connects_anew_neither_supersedes_itself_nor_flaps_nor_yields_to_itself(mut conn: Conn) {
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let terms = Terms { max_supersessions: 2, ..fixtures::TERMS };
+        let process = |number| Registration { process: Some(number), ..fixtures::registration() };
+        for _ in 0..5 {
+            open(&mut conn, agent, &process(1), terms).await.expect("open");
+        }
+        open(&mut conn, agent, &Registration { yields: true, ..process(1) }, terms).await.expect("its own place");
+        for twin in [2, 1] {
+            open(&mut conn, agent, &process(twin), terms).await.expect("open");
+        }
+        let refused = open(&mut conn, agent, &process(2), terms).await.expect_err("flaps");
+        assert!(matches!(refused, OpenError::Flapping { times: 2, .. }), "{refused}");
+        let ends = sqlx::query_scalar::<_, Option<String>>("select end_cause::text from sessions order by incarnation");
+        let ends: Vec<_> = ends.fetch_all(&mut *conn).await.expect("read").into_iter().flatten().collect();
+        assert_eq!(ends, [["reconnected"; 5].as_slice(), ["superseded"; 2].as_slice()].concat());
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_expired_session_cannot_be_revived_and_its_lease_returns(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let task = fixtures::assigned(&mut conn, batch, site, agent).await;
+        fixtures::grant(&mut conn, agent, session).await;
+        pass_time(&mut conn, session).await;
+        assert_eq!(expire_due(&mut conn).await.expect("expire"), [agent]);
+        assert!(!renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew"), "a late heartbeat");
+        assert_eq!(fixtures::reap(&mut conn).await, 1);
+        assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
+    }
+}

@@ -1,0 +1,276 @@
+//! What is known of sites and agents beyond distances: where they stand, and what crawls of them were like.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::gnp::Position;
+use crate::model::site_list::SiteName;
+use crate::model::{AgentId, Rtt, SiteId, Strategy, TaskId};
+use crate::strategy::learned::{Crawled, Lesson, Network, weight};
+use crate::strategy::{Crawl, Site, Work};
+
+use crate::store::rows::Rows;
+use crate::store::types::Interval;
+use crate::store::{Error, position};
+
+/// Newest crawls of an agent that teach how fast it is.
+const CRAWLS_LEARNED: i64 = 40;
+/// Newest crawls of an agent that teach what the map gets wrong, in a fleet so small that they are few ...
+const MOST_LESSONS_OF_AN_AGENT: i64 = 200;
+/// ... and of all agents together, where [`CRAWLS_LEARNED`] of each are not more: bounds what is read.
+const LESSONS: i64 = 20_000;
+/// Newest crawls of a site that are remembered: as many as agents are worth trying.
+const CRAWLS_OF_A_SITE: i64 = 10;
+/// After this time a crawl counts half: networks change over days, not over minutes.
+const HALF_LIFE: Duration = Duration::from_secs(86_400);
+
+/// What is known of one task's site.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SiteFacts {
+    pub host: String,
+    /// The address a prober saw it at.
+    pub address: Option<IpAddr>,
+    pub position: Option<Position>,
+    /// Pages and bytes of its last crawl; `None` before one ended.
+    pub size: Option<(u32, u64)>,
+    /// Pages that its crawl has fetched, where it is under way or was handed back.
+    pub fetched: u32,
+    pub interval: Duration,
+}
+
+impl SiteFacts {
+    /// As strategies want it; a site of unknown size counts as one of the `usual`. Of a crawl that goes on it is what is left.
+    pub fn site(&self, usual: Option<(u32, u64)>) -> Site<'_> {
+        let whole = self.whole(usual);
+        let work = if self.fetched == 0 { whole } else { whole.left(self.fetched, self.size.is_some()) };
+        Site { host: &self.host, address: self.address, position: self.position, work: Some(work) }
+    }
+
+    /// All of it, however much has been fetched.
+    pub fn whole(&self, usual: Option<(u32, u64)>) -> Work {
+        let (pages, bytes) = self.size.or(usual).unwrap_or((Work::default().pages, Work::default().bytes));
+        Work { pages, bytes, interval: self.interval }
+    }
+}
+
+/// What is known of the sites of these tasks.
+pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, SiteFacts>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select t.id as "id!", coalesce(s.origin, s.name) as "name!", s.address, s.latitude, s.longitude,
+               b.request_interval_ms as "request_interval_ms!",
+               last.pages as "pages?", last.bytes as "bytes?", under_way.pages as "fetched?"
+        from tasks t
+        join sites s on s.id = t.site_id
+        join batches b on b.id = t.batch_id
+        left join checkpoints under_way on under_way.task_id = t.id
+        left join lateral (
+            select o.pages, o.bytes from tasks other join outcomes o on o.task_id = other.id
+            where other.site_id = t.site_id and o.kind in ('complete', 'truncated')
+            order by o.accepted_at desc
+            limit 1
+        ) last on true
+        where t.id = any($1)
+        "#,
+        tasks as _,
+    )
+    .all(conn)
+    .await?;
+    rows.into_iter()
+        .map(|row| {
+            let host = match row.name.parse::<SiteName>() {
+                Ok(name) => name.host().to_owned(),
+                Err(_) => row.name,
+            };
+            let size = match (row.pages, row.bytes) {
+                (Some(pages), Some(bytes)) => Some((pages.0, bytes.0)),
+                _ => None,
+            };
+            let position = position("sites", row.latitude, row.longitude)?;
+            let (fetched, interval) = (row.fetched.map_or(0, u32::from), row.request_interval_ms.0);
+            Ok((row.id, SiteFacts { host, address: row.address, position, size, fetched, interval }))
+        })
+        .collect()
+}
+
+/// The newest crawls of each of these agents, the newest first: what they crawled, from how far, and how long it took. Crawls that saw no
+/// round trip or fetched nothing are left out, and so are those that were taken over: what they took is not their last agent's alone.
+pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashMap<AgentId, Vec<Crawl>>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select newest.agent_id as "agent_id!", newest.pages as "pages!", newest.bytes as "bytes!", newest.duration_ms as "duration_ms!",
+               newest.rtt_us as "rtt_us!", b.request_interval_ms,
+               now() - newest.accepted_at as "age!: Interval"
+        from unnest($1::bigint[]) as one (agent_id)
+        cross join lateral (
+            select o.* from outcomes o where o.agent_id = one.agent_id order by o.accepted_at desc limit $2
+        ) newest
+        join tasks t on t.id = newest.task_id
+        join batches b on b.id = t.batch_id
+        where newest.kind in ('complete', 'truncated') and newest.rtt_us is not null and newest.pages > 0
+          and not exists (select from recalls r where r.task_id = newest.task_id and r.token < newest.token)
+        order by newest.agent_id, newest.accepted_at desc
+        "#,
+        agents as _,
+        CRAWLS_LEARNED,
+    )
+    .all(conn)
+    .await?;
+    let mut crawls: HashMap<AgentId, Vec<Crawl>> = HashMap::new();
+    for row in rows {
+        let crawl = Crawl {
+            work: Work { pages: row.pages.0, bytes: row.bytes.0, interval: row.request_interval_ms.0 },
+            rtt: row.rtt_us,
+            took: row.duration_ms.0,
+            weight: 0.5_f64.powf(row.age.0.div_duration_f64(HALF_LIFE)),
+        };
+        crawls.entry(row.agent_id).or_default().push(crawl);
+    }
+    Ok(crawls)
+}
+
+/// What crawls said of one site.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct CrawledSite {
+    pub network: Option<Network>,
+    /// Its newest crawls, the newest first.
+    pub crawls: Vec<Crawled>,
+}
+
+/// The network of each of these sites, and its newest crawls.
+pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, CrawledSite>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select s.id, s.address, newest.agent_id as "agent_id?", newest.rtt_us,
+               now() - newest.accepted_at as "age: Interval"
+        from sites s
+        left join lateral (
+            select o.agent_id, o.rtt_us, o.accepted_at from tasks t join outcomes o on o.task_id = t.id
+            where t.site_id = s.id and o.rtt_us is not null
+              and o.agent_id not in (select q.agent_id from quarantines q where q.released_at is null)
+            order by o.accepted_at desc
+            limit $2
+        ) newest on true
+        where s.id = any($1)
+        order by s.id, newest.accepted_at desc
+        "#,
+        sites as _,
+        CRAWLS_OF_A_SITE,
+    )
+    .all(conn)
+    .await?;
+    let mut crawled: HashMap<SiteId, CrawledSite> = HashMap::new();
+    for row in rows {
+        let of_it = crawled.entry(row.id).or_default();
+        of_it.network = row.address.map(Network::from);
+        if let (Some(agent), Some(rtt), Some(age)) = (row.agent_id, row.rtt_us, row.age) {
+            of_it.crawls.push(Crawled { agent, rtt, weight: weight(age.0) });
+        }
+    }
+    Ok(crawled)
+}
+
+/// What the newest crawls of the agents that are there say of the map. Those whose round trip nobody had predicted say nothing.
+pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
+    let preferring = Strategy::ALL.iter().copied().filter(|strategy| strategy.prefers_the_nearest());
+    let preferring: Vec<String> = preferring.map(|strategy| strategy.name().to_owned()).collect();
+    let rows = sqlx::query!(
+        r#"
+        select newest.agent_id as "agent_id!", s.id as site_id, newest.rtt_us as "rtt_us!", s.address,
+               c.predicted_us[array_position(c.candidates, c.agent_id)] as "predicted_us: Rtt",
+               (select m.rtt_us from site_measurements m where m.site_id = s.id and m.prober_id = newest.agent_id) as "probed_us: Rtt",
+               c.strategy = any($4) and c.cause <> 'explores' as "preferred!",
+               now() - newest.accepted_at as "age!: Interval"
+        from sessions here
+        cross join lateral (
+            select o.* from outcomes o where o.agent_id = here.agent_id order by o.accepted_at desc
+            limit (select greatest($1, least($2, $3 / greatest(count(*), 1))) from sessions where state = 'active')
+        ) newest
+        join tasks t on t.id = newest.task_id
+        join sites s on s.id = t.site_id
+        join assignments c on c.id = t.assignment_id and c.agent_id = newest.agent_id
+        where here.state = 'active' and newest.rtt_us is not null
+          and here.agent_id not in (select q.agent_id from quarantines q where q.released_at is null)
+          -- Where a site stands in several places a crawl says where it was served from that time.
+          and not exists (select from site_verdicts v where v.site_id = s.id and v.suspect)
+        "#,
+        CRAWLS_LEARNED,
+        MOST_LESSONS_OF_AN_AGENT,
+        LESSONS,
+        &preferring,
+    )
+    .all(conn)
+    .await?;
+    let mut lessons = Vec::new();
+    for row in rows {
+        let Some(known) = row.probed_us.or(row.predicted_us) else { continue };
+        lessons.push(Lesson {
+            agent: row.agent_id,
+            site: row.site_id,
+            network: row.address.map(Network::from),
+            known,
+            probed: row.probed_us.is_some(),
+            preferred: row.preferred,
+            crawled: row.rtt_us,
+            weight: weight(row.age.0),
+        });
+    }
+    Ok(lessons)
+}
+
+/// The mean pages and bytes of crawls: what a site of unknown size is taken for. `None` where there are none.
+pub fn usual(crawls: &HashMap<AgentId, Vec<Crawl>>) -> Option<(u32, u64)> {
+    let all = || crawls.values().flatten().map(|crawl| crawl.work);
+    let count = u64::try_from(all().count()).ok().filter(|count| *count > 0)?;
+    let pages = all().map(|work| u64::from(work.pages)).sum::<u64>() / count;
+    let bytes = all().fold(0_u64, |sum, work| sum.saturating_add(work.bytes)) / count;
+    Some((u32::try_from(pages).unwrap_or(u32::MAX), bytes))
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::gnp::trust::Kind;
+    use crate::model::LeaseToken;
+    use crate::store::fixtures::{self, Conn};
+    use crate::store::leases;
+    use crate::store::leases::outcomes::{Ending, Report};
+    use crate::store::measurements::quarantines;
+    use crate::store::sites::verdicts;
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_crawls_saw_is_remembered_and_of_a_quarantined_agent_it_is_not_believed(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
+        let batch = fixtures::batch(&mut conn, "b", "gnp-top1").await;
+        let site = fixtures::site(&mut conn, "www.a.cn").await;
+        let task = fixtures::assigned(&mut conn, batch, site, agent).await;
+        let fresh = of_tasks(&mut conn, &[task]).await.expect("read");
+        assert_eq!((fresh[&task].host.as_str(), fresh[&task].size), ("www.a.cn", None));
+        let token: LeaseToken = leases::grant(&mut conn, agent, session).await.expect("grant")[0].token;
+        let rtt = Rtt::try_from_micros(20_000).ok();
+        let report = Report { pages: 7, bytes: 9_000, rtt, ..fixtures::report(task, token, Ending::Complete) };
+        fixtures::record(&mut conn, agent, &report).await;
+        assert_eq!(of_tasks(&mut conn, &[task]).await.expect("read")[&task].size, Some((7, 9_000)));
+        let seen = crawled(&mut conn, &[site]).await.expect("read");
+        assert_eq!(seen[&site].crawls.iter().map(|crawl| crawl.rtt.as_micros()).collect::<Vec<_>>(), [20_000]);
+        assert_eq!(usual(&crawls(&mut conn, &[agent]).await.expect("read")), Some((7, 9_000)));
+        fixtures::measured(&mut conn, site, agent, 15_000, "0").await;
+        let learned = lessons(&mut conn).await.expect("read");
+        assert_eq!(
+            learned.iter().map(|one| (one.known.as_micros(), one.crawled.as_micros())).collect::<Vec<_>>(),
+            [(15_000, 20_000)]
+        );
+        let suspicion = verdicts::Suspicion { confidence: 0.9, evidence: "two are too near".into() };
+        verdicts::upsert(&mut conn, &[(site, Some(suspicion))]).await.expect("judge");
+        assert!(lessons(&mut conn).await.expect("read").is_empty(), "nobody knows where it was served from");
+        verdicts::upsert(&mut conn, &[(site, None)]).await.expect("judge");
+        assert_eq!(lessons(&mut conn).await.expect("read").len(), 1);
+        assert!(quarantines::hold(&mut conn, agent, Kind::Asymmetry, "it lies").await.expect("quarantine"));
+        assert!(crawled(&mut conn, &[site]).await.expect("read")[&site].crawls.is_empty());
+        assert!(lessons(&mut conn).await.expect("read").is_empty());
+    }
+}

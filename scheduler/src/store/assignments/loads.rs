@@ -1,0 +1,344 @@
+//! Loads: what each agent holds and what waits at it, what it says of that itself, and tasks that pass from one to another.
+//!
+//! Counting is bounded: beyond `MOST_COUNTED` waiting tasks a queue is only known to be long. A task passes on only while it is
+//! assigned by the very assignment that was looked at: whoever grants, withdraws or cancels it first wins, and nobody waits.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::gnp::Direction;
+use crate::model::{AgentId, AssignmentId, BatchId, Rtt, SessionId, SiteId, TaskId};
+use crate::strategy::{Former, Home, Listed};
+
+use crate::store::rows::{Rows, Statement};
+use crate::store::types::{Interval, Millis, Unsigned, whole};
+use crate::store::{Error, position};
+
+/// Waiting tasks of one agent that are counted. Two queues this long are as good as one another.
+const MOST_COUNTED: i64 = 1000;
+/// Newest crawls of an agent from which its pace is told: with sites of very different size their mean errs by some 15 %.
+const CRAWLS_PACED: i64 = 20;
+/// As many crawls of the fleet's mean length are added to them, so that one slow site does not make a new agent slow.
+const PRIOR_CRAWLS: u32 = 2;
+/// Longer crawls count as this long.
+const LONGEST_MS: i64 = 86_400_000;
+
+/// What an agent says of its load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Said {
+    /// Slots in which a crawl could begin.
+    pub free_slots: u32,
+    pub crawls: u32,
+    pub outcomes_waiting: u32,
+}
+
+/// Records what the agent of a session says, if it does.
+pub async fn record(conn: &mut PgConnection, session: SessionId, said: Option<Said>) -> Result<(), Error> {
+    let Some(said) = said else { return Ok(()) };
+    sqlx::query!(
+        r#"
+        update sessions set free_slots = $2, crawls = $3, outcomes_waiting = $4
+        where id = $1 and state = 'active' and (free_slots, crawls, outcomes_waiting) is distinct from ($2, $3, $4)
+        "#,
+        session.get(),
+        whole::<i32, _>(said.free_slots),
+        whole::<i32, _>(said.crawls),
+        whole::<i32, _>(said.outcomes_waiting),
+    )
+    .run(conn)
+    .await
+}
+
+/// An agent that takes work.
+#[derive(Debug, Clone, Copy)]
+pub struct Available {
+    pub agent: AgentId,
+    pub capacity: u32,
+    /// Tasks assigned or leased to it now, and slots that it says it cannot use.
+    pub load: u32,
+    /// Tasks assigned to it and not leased, at most `MOST_COUNTED`.
+    pub waiting: u32,
+    /// How long its newest crawls took; like the fleet's where few are known, and a second where none is.
+    pub pace: Duration,
+    pub since: DateTime<Utc>,
+    pub home: Home,
+}
+
+/// A crawl that an agent has begun, or that waits there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Held {
+    pub agent: AgentId,
+    /// How long it was predicted to take; `None` where nobody asked.
+    pub takes: Option<Duration>,
+    /// How long it has been under way; `None` while it waits.
+    pub under_way: Option<Duration>,
+}
+
+/// What the agents hold: their crawls under way, and at most `MOST_COUNTED` of what waits at each.
+pub async fn held(conn: &mut PgConnection) -> Result<Vec<Held>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select l.agent_id as "agent_id!: AgentId", c.crawl_ms as "crawl_ms: Millis", now() - l.granted_at as "under_way: Interval"
+        from leases l
+        join tasks t on t.id = l.task_id
+        left join assignments c on c.id = t.assignment_id
+        where l.state = 'active'
+        union all
+        select a.id, waiting.crawl_ms, null
+        from agents a
+        cross join lateral (
+            select c.crawl_ms from tasks t join assignments c on c.id = t.assignment_id
+            where t.agent_id = a.id and t.state = 'assigned'
+            limit $1
+        ) waiting
+        "#,
+        MOST_COUNTED,
+    )
+    .all(conn)
+    .await?;
+    let held = rows.into_iter().map(|row| Held {
+        agent: row.agent_id,
+        takes: row.crawl_ms.map(Duration::from),
+        under_way: row.under_way.map(Duration::from),
+    });
+    Ok(held.collect())
+}
+
+/// The agents with an active session that neither drain nor have paused nor hung up. Of one that hung up nobody knows yet whether it
+/// comes back; what it holds is its own until its session expires, and what is new goes to others.
+pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select a.id, a.capacity, s.opened_at, a.country, a.latitude, a.longitude, s.address,
+               (select count(*) from (
+                    select from tasks t where t.agent_id = a.id and t.state = 'assigned' limit $1
+                ) counted) as "waiting!: Unsigned<u32>",
+               (select count(*) from leases l where l.agent_id = a.id and l.state = 'active') as "leased!: Unsigned<u32>",
+               -- Held by crawls that end, or by outcomes that nobody acknowledges.
+               greatest(a.capacity - coalesce(s.crawls + s.free_slots, a.capacity), 0) as "withheld!: Unsigned<u32>",
+               paced.crawls as "crawls!", paced.took_ms as "took_ms!"
+        from agents a
+        join sessions s on s.agent_id = a.id and s.state = 'active' and s.paused is null and s.hung_up_at is null
+        cross join lateral (
+            select count(*) as crawls, coalesce(sum(greatest(least(newest.duration_ms, $3), 1)), 0)::bigint as took_ms
+            from (
+                select o.duration_ms from outcomes o where o.agent_id = a.id order by o.accepted_at desc limit $2
+            ) newest
+        ) paced
+        where a.draining_since is null
+        order by a.id
+        "#,
+        MOST_COUNTED,
+        CRAWLS_PACED,
+        LONGEST_MS,
+    )
+    .all(conn)
+    .await?;
+    let (crawls, took_ms) = rows.iter().fold((0, 0), |sum, row| (sum.0 + row.crawls, sum.1 + row.took_ms));
+    let fleet = mean(took_ms, crawls).unwrap_or(Duration::from_secs(1));
+    rows.into_iter()
+        .map(|row| {
+            let waiting: u32 = row.waiting.0;
+            let leased: u32 = row.leased.0;
+            let withheld: u32 = row.withheld.0;
+            Ok(Available {
+                agent: row.id,
+                capacity: row.capacity.0,
+                load: waiting.saturating_add(leased).saturating_add(withheld),
+                waiting,
+                pace: pace(row.took_ms, row.crawls, fleet),
+                since: row.opened_at,
+                home: Home {
+                    country: country(&row.country),
+                    direction: position("agents", row.latitude, row.longitude)?.map(Direction::from),
+                    address: row.address,
+                },
+            })
+        })
+        .collect()
+}
+
+fn country(code: &str) -> Option<[u8; 2]> {
+    code.to_ascii_uppercase().as_bytes().try_into().ok()
+}
+
+fn mean(took_ms: i64, crawls: i64) -> Option<Duration> {
+    let (took_ms, crawls) = (u64::try_from(took_ms).ok()?, u32::try_from(crawls).ok().filter(|crawls| *crawls > 0)?);
+    Some(Duration::from_millis(took_ms) / crawls)
+}
+
+/// The mean length of an agent's crawls, with [`PRIOR_CRAWLS`] of the fleet's among them.
+fn pace(took_ms: i64, crawls: i64, fleet: Duration) -> Duration {
+    let (took_ms, crawls) = (u64::try_from(took_ms).unwrap_or(0), u32::try_from(crawls).unwrap_or(0));
+    (Duration::from_millis(took_ms) + fleet * PRIOR_CRAWLS) / (crawls + PRIOR_CRAWLS)
+}
+
+/// A task that is assigned and not begun.
+#[derive(Debug, Clone)]
+pub struct Waiting {
+    pub task: TaskId,
+    pub site: SiteId,
+    pub batch: BatchId,
+    pub assignment: AssignmentId,
+    pub chosen_at: DateTime<Utc>,
+    pub seed: u64,
+    pub former: Former,
+}
+
+/// What waits at these agents, those first whose turn comes last, at most `each`. Tasks whose site another task holds wait for that,
+/// and are left out.
+pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) -> Result<Vec<Waiting>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select t.id as task_id, t.site_id, t.batch_id, c.id, c.created_at, c.agent_id, c.strategy, c.seed, c.detail,
+               c.candidates, c.predicted_us as "predicted_us!: Vec<Option<Rtt>>",
+               c.measured_us as "measured_us!: Vec<Option<Rtt>>"
+        from unnest($1::bigint[]) as queue (agent_id)
+        cross join lateral (
+            select t.id, t.site_id, t.batch_id, t.assignment_id from tasks t
+            where t.agent_id = queue.agent_id and t.state = 'assigned'
+              -- `offset 0`: looked up by index, as where leases are granted.
+              and not exists (select from leases l where l.site_id = t.site_id and l.state = 'active' offset 0)
+            -- The end of its turn, by the index that keeps it.
+            order by t.token = 0 desc, t.id desc
+            limit $2
+        ) t
+        join assignments c on c.id = t.assignment_id
+        "#,
+        agents as _,
+        each,
+    )
+    .all(conn)
+    .await?;
+    let waiting = rows.into_iter().map(|row| Waiting {
+        task: row.task_id,
+        site: row.site_id,
+        batch: row.batch_id,
+        assignment: row.id,
+        chosen_at: row.created_at,
+        seed: row.seed.cast_unsigned(),
+        former: Former {
+            agent: row.agent_id,
+            strategy: row.strategy,
+            fallback: row.detail.and_then(|why| why.fallback),
+            listed: listed(&row.candidates, &row.predicted_us, &row.measured_us),
+        },
+    });
+    Ok(waiting.collect())
+}
+
+/// The candidates of a stored assignment.
+pub(in crate::store) fn listed(
+    candidates: &[AgentId],
+    predicted: &[Option<Rtt>],
+    measured: &[Option<Rtt>],
+) -> Vec<Listed> {
+    let at = |round_trips: &[Option<Rtt>], place: usize| round_trips.get(place).copied().flatten();
+    let one = |(place, &agent)| Listed { agent, predicted: at(predicted, place), measured: at(measured, place) };
+    candidates.iter().enumerate().map(one).collect()
+}
+
+/// Locks those of these tasks that still wait by the assignment that was looked at, and that nobody is at: they may pass on.
+pub async fn hold_on(conn: &mut PgConnection, waiting: &[&Waiting]) -> Result<BTreeSet<TaskId>, Error> {
+    let (tasks, assignments): (Vec<i64>, Vec<i64>) =
+        waiting.iter().map(|one| (one.task.get(), one.assignment.get())).unzip();
+    let held = sqlx::query_scalar!(
+        r#"
+        select t.id
+        from unnest($1::bigint[], $2::bigint[]) as looked_at (task_id, assignment_id)
+        join tasks t on t.id = looked_at.task_id and t.assignment_id = looked_at.assignment_id
+        where t.state = 'assigned'
+        order by t.id
+        for no key update of t skip locked
+        "#,
+        &tasks,
+        &assignments,
+    )
+    .all(conn)
+    .await?;
+    Ok(held.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::model::{ChoiceCause, Gain, Strategy, Why};
+    use crate::store::agents::{self, ServiceState, sessions};
+    use crate::store::assignments::{self, Assignment};
+    use crate::store::fixtures::{self, Conn};
+    use crate::strategy::{Candidate, Choice};
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_load_is_what_it_holds_what_waits_and_what_it_cannot_use(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let level = async |conn: &mut PgConnection| {
+            let seen = available(conn).await.expect("look")[0];
+            let shown = agents::show(conn, "a").await.expect("look").expect("the agent").level().expect("it is there");
+            assert_eq!(i64::from(seen.load) - i64::from(seen.capacity), shown.get());
+            (shown.get(), seen.waiting)
+        };
+        assert_eq!(level(&mut conn).await, (-2, 0));
+        fixtures::queue(&mut conn, batch, agent, &["a.cn", "b.cn", "c.cn"]).await;
+        assert_eq!(level(&mut conn).await, (1, 3));
+        assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 2);
+        assert_eq!(level(&mut conn).await, (1, 1));
+        // It says that of its two slots one crawls and none is free.
+        let said = Said { free_slots: 0, crawls: 1, outcomes_waiting: 70 };
+        record(&mut conn, session, Some(said)).await.expect("record");
+        record(&mut conn, session, None).await.expect("an older agent says nothing");
+        assert_eq!(level(&mut conn).await, (2, 1));
+        let shown = agents::show(&mut conn, "a").await.expect("look").expect("the agent");
+        assert_eq!(shown.said, Some(said));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_agent_that_hung_up_says_so_and_is_not_chosen_until_it_is_back(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
+        let shown = async |conn: &mut PgConnection| {
+            let there = available(conn).await.expect("look").len();
+            (there, agents::show(conn, "a").await.expect("look").expect("the agent").service())
+        };
+        assert_eq!(shown(&mut conn).await, (1, ServiceState::Ready));
+        sessions::hang_up(&mut conn, session).await.expect("hang up");
+        assert_eq!(shown(&mut conn).await, (0, ServiceState::Away));
+        fixtures::session(&mut conn, agent).await;
+        assert_eq!(shown(&mut conn).await, (1, ServiceState::Ready));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_task_passed_on_is_a_new_assignment_an_event_and_keeps_its_draw(mut conn: Conn) {
+        let (from, to) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
+        let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let task = fixtures::assigned(&mut conn, batch, site, from).await;
+        let waiting = waiting_at(&mut conn, &[from], 10).await.expect("look");
+        assert_eq!((waiting.len(), waiting[0].former.agent, waiting[0].former.listed.len()), (1, from, 1));
+        assert_eq!(hold_on(&mut conn, &[&waiting[0]]).await.expect("hold on"), BTreeSet::from([task]));
+        let candidates = vec![Candidate::new(waiting[0].former.listed[0].agent, 1)];
+        let choice = Choice { agent: to, candidates, strategy: Strategy::GnpTop3, fallback: None };
+        let cause = ChoiceCause::Rebalanced { from: "a".to_owned(), gain: Gain::EndsSooner };
+        let moved = Assignment::new(task, waiting[0].seed, choice, Why { cause, ..Why::default() });
+        assignments::insert(&mut conn, &[moved]).await.expect("pass on");
+        let rows: Vec<(i64, i64, String, i64)> =
+            fixtures::rows(&mut conn, "select agent_id, seed, cause::text, candidates[1] from assignments order by id")
+                .await;
+        let expected = [(from, "strategy"), (to, "rebalanced")];
+        assert_eq!(rows, expected.map(|(agent, cause)| (agent.get(), 1, cause.to_owned(), from.get())));
+        let told: Vec<(String, Option<i64>, Option<String>)> = sqlx::query_as(
+            "select what, agent_id, cause from events where task_id = $1 and noun = 'task' order by id desc limit 1",
+        )
+        .bind(task.get())
+        .fetch_all(&mut *conn)
+        .await
+        .expect("read");
+        assert_eq!(told, [("assigned".to_owned(), Some(to.get()), Some("rebalanced".to_owned()))]);
+        assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
+        let session = fixtures::session(&mut conn, to).await;
+        assert_eq!(fixtures::grant(&mut conn, to, session).await.len(), 1);
+    }
+}

@@ -1,0 +1,349 @@
+//! What an operator changes of a batch that was submitted: tasks cancelled, and tasks made to go again.
+//!
+//! Invariants: a change is made whole or not at all, and made twice it is made once; a cancelled task's lease ends in the
+//! same transaction, so that whatever its agent reports later is stale; a task that has ended stays as it is, and what
+//! goes again is a new round.
+
+use std::collections::{HashMap, HashSet};
+
+use sqlx::PgConnection;
+
+use crate::model::site_list::SiteName;
+use crate::model::{AgentId, BatchId, LeaseToken, SiteId, TaskId};
+
+use crate::store::leases::{self, Ending};
+use crate::store::rows::Rows;
+use crate::store::tasks::{holds, rounds};
+use crate::store::types::Unsigned;
+use crate::store::{Error, sites};
+
+/// Why a task was cancelled.
+pub const CANCELLED: &str = "cancelled by the operator";
+/// Sites a refusal names at most.
+const NAMED_AT_MOST: usize = 5;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Extent {
+    /// The whole batch; of a retry: every task that failed.
+    All,
+    Sites(Vec<SiteName>),
+}
+
+/// What a cancellation did.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Cancelled {
+    pub tasks: u64,
+    pub leases: u64,
+    /// Tasks that had ended before, and stay as they are.
+    pub ended: u64,
+    /// Of these, sites that would have been crawled again.
+    pub recrawls: u64,
+    /// The agents that have to be told.
+    pub agents: Vec<AgentId>,
+}
+
+/// What a retry did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Retried {
+    /// Tasks of a new round.
+    pub tasks: u64,
+    /// Sites whose newest round has not ended: nothing was done.
+    pub open: u64,
+}
+
+/// Why a batch is not changed.
+#[derive(Debug, thiserror::Error)]
+pub enum ChangeError {
+    #[error("batch {batch} does not have {}", listed(.sites))]
+    NotInBatch { batch: String, sites: Vec<String> },
+    #[error("batch {batch} is done with {}: submit them to another batch to crawl them again", listed(.sites))]
+    Done { batch: String, sites: Vec<String> },
+    #[error("change a batch")]
+    Store(#[from] Error),
+}
+
+fn listed(sites: &[String]) -> String {
+    let named = sites.iter().take(NAMED_AT_MOST).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match sites.len().saturating_sub(NAMED_AT_MOST) {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    }
+}
+
+/// Cancels tasks that have not ended, and recrawls of those that have. Their active leases are revoked; the agents learn it from their sessions. Run in a
+/// transaction: the tasks' rows are locked for its length.
+pub async fn cancel(
+    conn: &mut PgConnection,
+    batch: BatchId,
+    name: &str,
+    extent: &Extent,
+) -> Result<Cancelled, ChangeError> {
+    let sites: Option<Vec<SiteId>> = match extent {
+        Extent::All => None,
+        Extent::Sites(names) => Some(of_batch(conn, batch, name, names).await?.into_iter().flatten().collect()),
+    };
+    // First, so that a round that is just being made has been made when open ones are looked for.
+    let mut recrawls = rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
+    let open = sqlx::query_scalar!(
+        r#"
+        select id from tasks
+        where batch_id = $1 and ($2::bigint[] is null or site_id = any($2))
+          and state in ('submitted', 'measuring', 'located', 'assigned', 'leased')
+        order by id
+        for update
+        "#,
+        batch.get(),
+        sites.as_ref() as _,
+    )
+    .all(conn)
+    .await?;
+    holds::end(conn, &open).await?;
+    let cancelled = sqlx::query!(
+        r#"
+        update tasks set state = 'cancelled', reason = $2, reason_kind = 'cancelled', state_since = now()
+        where id = any($1)
+        returning id, token
+        "#,
+        &open as _,
+        CANCELLED,
+    )
+    .all(conn)
+    .await?;
+    let cancelled: Vec<(TaskId, LeaseToken)> = cancelled.into_iter().map(|row| (row.id, row.token)).collect();
+    // And once more: of what was open a moment ago an outcome may have come first.
+    recrawls += rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
+    let revoked = leases::end(conn, &cancelled, None, Ending::Revoked).await?;
+    let total = sqlx::query_scalar!(
+        r#"
+        select count(*) as "count!: Unsigned<u64>" from tasks
+        where batch_id = $1 and retried_at is null and ($2::bigint[] is null or site_id = any($2))
+        "#,
+        batch.get(),
+        sites.as_ref() as _,
+    )
+    .one(conn)
+    .await?;
+    let tasks = u64::try_from(cancelled.len()).unwrap_or(u64::MAX);
+    Ok(Cancelled {
+        tasks,
+        leases: u64::try_from(revoked.len()).unwrap_or(u64::MAX),
+        ended: total.0.saturating_sub(tasks),
+        recrawls,
+        agents: revoked.into_iter().map(|(_, agent)| agent).collect(),
+    })
+}
+
+/// Makes a new round of tasks that failed, and of those named that were cancelled; they are measured and chosen for anew.
+/// Run in a transaction: the tasks' rows are locked for its length.
+pub async fn retry(
+    conn: &mut PgConnection,
+    batch: BatchId,
+    name: &str,
+    extent: &Extent,
+) -> Result<Retried, ChangeError> {
+    let (again, open) = match extent {
+        Extent::All => (failed(conn, batch).await?, 0),
+        Extent::Sites(names) => named(conn, batch, name, names).await?,
+    };
+    Ok(Retried { tasks: rounds::next(conn, &again).await?, open })
+}
+
+/// The batch's failed tasks, locked, but those of a site that another of its names has open or done.
+async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<TaskId>, Error> {
+    sqlx::query_scalar!(
+        r#"
+        select t.id
+        from tasks t join sites s on s.id = t.site_id
+        where t.batch_id = $1 and t.state = 'failed' and t.retried_at is null
+          -- The `or` keeps this from becoming a join, which for a batch thought small compares each task with each.
+          and (s.alias_of is null or not exists (
+              select from tasks k
+              where k.batch_id = $1 and k.site_id = s.alias_of and k.retried_at is null
+                and k.state not in ('failed', 'cancelled')
+          ))
+        order by t.id
+        for update of t
+        "#,
+        batch.get(),
+    )
+    .all(conn)
+    .await
+}
+
+/// The named sites' tasks that may go again, locked; and how many are under way.
+async fn named(
+    conn: &mut PgConnection,
+    batch: BatchId,
+    name: &str,
+    names: &[SiteName],
+) -> Result<(Vec<TaskId>, u64), ChangeError> {
+    let sites = of_batch(conn, batch, name, names).await?;
+    let all: Vec<SiteId> = sites.iter().flatten().copied().collect();
+    let tasks = sqlx::query!(
+        r#"
+        select id, site_id, state = 'done' as "done!", state in ('failed', 'cancelled') as "again!"
+        from tasks
+        where batch_id = $1 and site_id = any($2) and retried_at is null
+        order by id
+        for update
+        "#,
+        batch.get(),
+        &all as _,
+    )
+    .all(conn)
+    .await?;
+    let mut of_site: HashMap<SiteId, Vec<_>> = HashMap::new();
+    for task in tasks {
+        of_site.entry(task.site_id).or_default().push(task);
+    }
+    let (mut again, mut open, mut done) = (Vec::new(), 0, Vec::new());
+    for (name, ids) in names.iter().zip(&sites) {
+        // A site and the one it proved to be are one: what either is doing counts for both.
+        let its = || ids.iter().filter_map(|id| of_site.get(id)).flatten();
+        if its().any(|task| task.done) {
+            done.push(name.to_string());
+        } else if its().all(|task| task.again) {
+            again.extend(its().map(|task| task.id).max());
+        } else {
+            open += 1;
+        }
+    }
+    if done.is_empty() { Ok((again, open)) } else { Err(ChangeError::Done { batch: name.to_owned(), sites: done }) }
+}
+
+/// For each name, the site and the one it proved to be.
+async fn of_batch(
+    conn: &mut PgConnection,
+    batch: BatchId,
+    batch_name: &str,
+    names: &[SiteName],
+) -> Result<Vec<Vec<SiteId>>, ChangeError> {
+    let found = sites::find_all(conn, names).await?;
+    let ids: Vec<Vec<SiteId>> = found.into_iter().map(|site| site.map(|site| site.ids()).unwrap_or_default()).collect();
+    let there = sqlx::query_scalar!(
+        "select distinct site_id from tasks where batch_id = $1 and site_id = any($2)",
+        batch.get(),
+        &ids.concat() as _,
+    )
+    .all(conn)
+    .await?;
+    let there: HashSet<SiteId> = there.into_iter().collect();
+    let missing = names.iter().zip(&ids).filter(|(_, ids)| !ids.iter().any(|id| there.contains(id)));
+    let missing: Vec<String> = missing.map(|(name, _)| name.to_string()).collect();
+    if missing.is_empty() {
+        Ok(ids)
+    } else {
+        Err(ChangeError::NotInBatch { batch: batch_name.to_owned(), sites: missing })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::model::SessionId;
+    use crate::store::agents::refusals::Refusal;
+    use crate::store::agents::sessions;
+    use crate::store::batches;
+    use crate::store::fixtures::{self, Conn};
+    use crate::store::leases::outcomes::{Answer, Ending, Report};
+
+    fn names(names: &[&str]) -> Extent {
+        Extent::Sites(names.iter().map(|name| name.parse().expect("a name")).collect())
+    }
+
+    /// A batch of three sites, all assigned to one agent of two slots.
+    async fn batch(conn: &mut PgConnection) -> (BatchId, AgentId, SessionId, Vec<TaskId>) {
+        let (agent, session) = fixtures::crawler(conn, "a").await;
+        let batch = fixtures::batch(conn, "autumn", "random").await;
+        let tasks = fixtures::queue(conn, batch, agent, &["a.cn", "b.cn", "c.cn"]).await;
+        (batch, agent, session, tasks)
+    }
+
+    fn report(task: TaskId, ending: Ending) -> Report {
+        fixtures::report(task, fixtures::TOKEN, ending)
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_cancelled_lease_is_revoked_once_and_its_outcome_is_stale(mut conn: Conn) {
+        let (batch, agent, session, tasks) = batch(&mut conn).await;
+        assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 2);
+        let cancelled = cancel(&mut conn, batch, "autumn", &names(&["a.cn", "c.cn"])).await.expect("cancel");
+        assert_eq!(cancelled, Cancelled { tasks: 2, leases: 1, ended: 0, recrawls: 0, agents: vec![agent] });
+        assert_eq!(fixtures::state(&mut conn, tasks[1]).await, "leased", "it was not named");
+
+        let waits = sessions::waiting(&mut conn, agent, session).await.expect("look").expect("an active session");
+        assert!(waits.revocations);
+        let revoked = leases::take_revoked(&mut conn, session).await.expect("take");
+        assert_eq!(revoked, [(tasks[0], fixtures::TOKEN)]);
+        assert!(leases::take_revoked(&mut conn, session).await.expect("take").is_empty(), "told once");
+        let late = fixtures::record(&mut conn, agent, &report(tasks[0], Ending::Complete)).await;
+        assert_eq!(late, Answer::Refused(Refusal::EndedTask));
+        assert!(!fixtures::hand_back(&mut conn, agent, tasks[0]).await);
+        assert_eq!(fixtures::state(&mut conn, tasks[0]).await, "cancelled");
+
+        let again = cancel(&mut conn, batch, "autumn", &names(&["a.cn", "c.cn"])).await.expect("cancel");
+        assert_eq!(again, Cancelled { ended: 2, ..Cancelled::default() });
+        let all = cancel(&mut conn, batch, "autumn", &Extent::All).await.expect("cancel");
+        assert_eq!((all.tasks, all.leases, all.ended), (1, 1, 2));
+        assert_eq!(batches::progress(&mut conn, batch).await.expect("progress").open(), 0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_failed_goes_again_in_a_new_round_and_counts_once(mut conn: Conn) {
+        let (batch, agent, session, tasks) = batch(&mut conn).await;
+        fixtures::grant(&mut conn, agent, session).await;
+        fixtures::record(&mut conn, agent, &report(tasks[0], Ending::Unreachable(None))).await;
+        fixtures::record(&mut conn, agent, &report(tasks[1], Ending::Complete)).await;
+        cancel(&mut conn, batch, "autumn", &names(&["c.cn"])).await.expect("cancel");
+
+        let refused = retry(&mut conn, batch, "autumn", &names(&["a.cn", "b.cn"])).await.expect_err("b.cn is done");
+        assert!(refused.to_string().starts_with("batch autumn is done with b.cn:"), "{refused}");
+        let refused = retry(&mut conn, batch, "autumn", &names(&["x.cn"])).await.expect_err("unknown");
+        assert_eq!(refused.to_string(), "batch autumn does not have x.cn");
+
+        let failed = retry(&mut conn, batch, "autumn", &Extent::All).await.expect("retry");
+        assert_eq!(failed, Retried { tasks: 1, open: 0 }, "a cancelled one goes again by name alone");
+        let named = retry(&mut conn, batch, "autumn", &names(&["a.cn", "c.cn"])).await.expect("retry");
+        assert_eq!(named, Retried { tasks: 1, open: 1 }, "a.cn is under way");
+        assert_eq!(retry(&mut conn, batch, "autumn", &Extent::All).await.expect("retry"), Retried::default());
+
+        let rounds: Vec<(String, i32, String)> = fixtures::rows(
+            &mut conn,
+            "select s.name, t.round, t.state::text from tasks t join sites s on s.id = t.site_id order by 1, 2",
+        )
+        .await;
+        let expected = [
+            ("a.cn", 1, "failed"),
+            ("a.cn", 2, "located"),
+            ("b.cn", 1, "done"),
+            ("c.cn", 1, "cancelled"),
+            ("c.cn", 2, "located"),
+        ];
+        assert_eq!(rounds, expected.map(|(name, round, state)| (name.to_owned(), round, state.to_owned())));
+        let progress = batches::progress(&mut conn, batch).await.expect("progress");
+        assert_eq!((progress.located, progress.complete, progress.failed, progress.cancelled), (2, 1, 0, 0));
+        assert_eq!(batches::task_count(&mut conn, batch).await.expect("count"), 3);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn two_names_of_one_site_go_again_as_one(mut conn: Conn) {
+        let (batch, _, _, _) = batch(&mut conn).await;
+        fixtures::execute(&mut conn, "update tasks set state = 'failed', reason = 'unreachable: on purpose'").await;
+        fixtures::execute(
+            &mut conn,
+            "update sites set alias_of = (select id from sites where name = 'a.cn') where name in ('b.cn', 'c.cn')",
+        )
+        .await;
+        let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
+        assert_eq!(retry(&mut tx, batch, "autumn", &names(&["b.cn", "c.cn"])).await.expect("retry").tasks, 1);
+        tx.rollback().await.expect("rollback");
+        assert_eq!(retry(&mut conn, batch, "autumn", &Extent::All).await.expect("retry").tasks, 1);
+        let open: Vec<(String, i32)> = fixtures::rows(
+            &mut conn,
+            "select s.name, t.round from tasks t join sites s on s.id = t.site_id where t.state = 'located'",
+        )
+        .await;
+        assert_eq!(open, [("a.cn".to_owned(), 2)]);
+    }
+}

@@ -1,0 +1,215 @@
+//! Constraints of batches: what each asks of its agents, what agents have fetched for it, and who was excluded.
+//!
+//! Invariant: constraints are stored with a batch's first submission, and never change. What becomes of tasks that nobody may crawl is
+//! `unmet`'s.
+
+use std::collections::{BTreeMap, HashMap};
+
+use sqlx::PgConnection;
+use sqlx::types::Json;
+
+use crate::model::constraints::{Constraints, ConstraintsRequest, Exclusion, Spending, Traits};
+use crate::model::{AgentId, BatchId, SiteId, TaskId};
+
+use crate::store::Error;
+use crate::store::rows::{Rows, Statement};
+use crate::store::types::{Unsigned, whole};
+
+/// The constraints of a batch that is locked by the caller: those asked for where it has no task yet, else those it has.
+pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &ConstraintsRequest) -> Result<Constraints, Error> {
+    let whole = asked.whole();
+    if whole != Constraints::default() {
+        sqlx::query!(
+            r#"
+            insert into batch_constraints (batch_id, constraints)
+            select $1, $2::jsonb
+            -- A submission adds a task at least: without one the batch is being made.
+            where not exists (select from tasks where batch_id = $1)
+            on conflict (batch_id) do nothing
+            "#,
+            batch.get(),
+            Json(&whole) as _,
+        )
+        .run(conn)
+        .await?;
+    }
+    Ok(of_batches(conn, &[batch]).await?.remove(&batch).unwrap_or_default())
+}
+
+pub async fn of_batches(conn: &mut PgConnection, batches: &[BatchId]) -> Result<HashMap<BatchId, Constraints>, Error> {
+    let rows =
+        sqlx::query!("select batch_id, constraints from batch_constraints where batch_id = any($1)", batches as _,)
+            .all(conn)
+            .await?;
+    Ok(rows.into_iter().map(|row| (row.batch_id, row.constraints)).collect())
+}
+
+/// What constraints look at in the agents that are enrolled, be they away.
+pub async fn traits(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, Traits>, Error> {
+    let rows = sqlx::query!("select id, country, carrier, tags from agents where removed_at is null").all(conn).await?;
+    let traits =
+        rows.into_iter().map(|row| (row.id, Traits { country: row.country, carrier: row.carrier, tags: row.tags }));
+    Ok(traits.collect())
+}
+
+/// Sets what the operator calls an agent.
+pub async fn set_tags(conn: &mut PgConnection, agent: AgentId, tags: &[String]) -> Result<(), Error> {
+    sqlx::query!("update agents set tags = $2 where id = $1", agent.get(), tags).run(conn).await
+}
+
+/// An agent's tags, its row locked until the transaction ends; `None` when there is none of this name, or it was removed.
+pub async fn lock_tags(conn: &mut PgConnection, name: &str) -> Result<Option<(AgentId, Vec<String>)>, Error> {
+    let row =
+        sqlx::query!("select id, tags from agents where name = $1 and removed_at is null for no key update", name,)
+            .optional(conn)
+            .await?;
+    Ok(row.map(|row| (row.id, row.tags)))
+}
+
+/// What agents have fetched for these batches in the last 24 hours and are about to, and what a site of each is expected to cost: the mean
+/// of those fetched in that time, or all that its policy allows while there is none. Agents that have nothing of a batch are absent.
+pub async fn spending(
+    conn: &mut PgConnection,
+    batches: &[BatchId],
+) -> Result<(HashMap<(BatchId, AgentId), Spending>, HashMap<BatchId, u64>), Error> {
+    let fetched = sqlx::query!(
+        r#"
+        select batch_id, agent_id, least(sum(bytes), 9223372036854775807)::bigint as "bytes!: Unsigned<u64>", sum(crawls)::bigint as "crawls!: Unsigned<u64>"
+        from quota_spending
+        -- An hour counts until all of it is a day ago.
+        where batch_id = any($1) and hour > now() - interval '25 hours'
+        group by batch_id, agent_id
+        "#,
+        batches as _,
+    )
+    .all(conn)
+    .await?;
+    let under_way = sqlx::query!(
+        r#"
+        select t.batch_id as "batch_id!", t.agent_id as "agent_id!", count(*) as "tasks!: Unsigned<u32>"
+        from tasks t where t.batch_id = any($1) and t.state = 'assigned' and t.agent_id is not null
+        group by t.batch_id, t.agent_id
+        union all
+        select t.batch_id, l.agent_id, count(*)
+        from leases l join tasks t on t.id = l.task_id
+        where l.state = 'active' and t.batch_id = any($1)
+        group by t.batch_id, l.agent_id
+        "#,
+        batches as _,
+    )
+    .all(conn)
+    .await?;
+    let most = sqlx::query!("select id, max_bytes from batches where id = any($1)", batches as _).all(conn).await?;
+    let mut expected = HashMap::new();
+    for row in most {
+        let of_batch = fetched.iter().filter(|sum| sum.batch_id == row.id);
+        let (bytes, crawls) = of_batch
+            .fold((0_i128, 0_i128), |all, sum| (all.0 + i128::from(sum.bytes.0), all.1 + i128::from(sum.crawls.0)));
+        let mean = bytes.checked_div(crawls).and_then(|mean| u64::try_from(mean).ok());
+        expected.insert(row.id, mean.unwrap_or(row.max_bytes.0));
+    }
+    let mut spending: HashMap<(BatchId, AgentId), Spending> = HashMap::new();
+    for row in fetched {
+        let one = spending.entry((row.batch_id, row.agent_id)).or_default();
+        one.fetched = row.bytes.0;
+    }
+    for row in under_way {
+        let one = spending.entry((BatchId::new(row.batch_id), AgentId::new(row.agent_id))).or_default();
+        one.under_way = one.under_way.saturating_add(row.tasks.0);
+    }
+    for ((batch, _), one) in &mut spending {
+        one.expected = expected.get(batch).copied().unwrap_or_default();
+    }
+    Ok((spending, expected))
+}
+
+/// Adds what crawls of batches with a quota fetched, summed by the hour: a quota is looked up, not added up. An hour counts until all of it is
+/// a day ago, so that an agent never fetches more than its quota within 24 hours. Run in the transaction that records outcomes.
+pub(in crate::store) async fn add_spending(
+    conn: &mut PgConnection,
+    fetched: &[(TaskId, AgentId, u64)],
+) -> Result<(), Error> {
+    let tasks: Vec<i64> = fetched.iter().map(|(task, ..)| task.get()).collect();
+    let agents: Vec<i64> = fetched.iter().map(|(_, agent, _)| agent.get()).collect();
+    let bytes: Vec<i64> = fetched.iter().map(|(.., bytes)| whole(*bytes)).collect();
+    sqlx::query!(
+        r#"
+        insert into quota_spending as spent (batch_id, agent_id, hour, bytes, crawls)
+        select t.batch_id, crawl.agent_id, date_trunc('hour', now()),
+               -- An agent may report any number; the sum of a few need not fit.
+               least(sum(crawl.bytes), 9223372036854775807)::bigint, count(*) filter (where crawl.bytes > 0)
+        from unnest($1::bigint[], $2::bigint[], $3::bigint[]) as crawl (task_id, agent_id, bytes)
+        join tasks t on t.id = crawl.task_id
+        group by t.batch_id, crawl.agent_id
+        order by t.batch_id, crawl.agent_id
+        on conflict (batch_id, agent_id, hour) do update
+        set bytes = least(spent.bytes::numeric + excluded.bytes, 9223372036854775807)::bigint,
+            crawls = spent.crawls + excluded.crawls
+        "#,
+        &tasks,
+        &agents,
+        &bytes,
+    )
+    .run(conn)
+    .await
+}
+
+/// Deletes the hours that count no more.
+pub async fn prune_spending(conn: &mut PgConnection) -> Result<u64, Error> {
+    sqlx::query!("delete from quota_spending where hour <= now() - interval '25 hours'").affected(conn).await
+}
+
+/// Those of the sites for whose confirmation only batches with constraints wait, with all such batches; sites that another batch waits for
+/// that may have them confirmed are absent.
+pub async fn to_be_confirmed(
+    conn: &mut PgConnection,
+    sites: &[SiteId],
+) -> Result<HashMap<SiteId, Vec<BatchId>>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select h.site_id, array_agg(distinct h.batch_id) as "batches!"
+        from task_holds h left join batch_constraints c on c.batch_id = h.batch_id
+        where h.site_id = any($1) and h.cause = 'confirming'
+        group by h.site_id
+        having bool_and(c.batch_id is not null)
+        "#,
+        sites as _,
+    )
+    .all(conn)
+    .await?;
+    let batches = |raw: Vec<i64>| raw.into_iter().map(BatchId::new).collect();
+    Ok(rows.into_iter().map(|row| (row.site_id, batches(row.batches))).collect())
+}
+
+/// Stores who is excluded from a batch, and returns under which number; what is as it was last keeps its number.
+pub async fn remember(
+    conn: &mut PgConnection,
+    batch: BatchId,
+    excluded: &BTreeMap<AgentId, Exclusion>,
+) -> Result<i64, Error> {
+    let (agents, causes): (Vec<i64>, Vec<String>) =
+        excluded.iter().map(|(agent, exclusion)| (agent.get(), exclusion.to_string())).unzip();
+    let known = sqlx::query_scalar!(
+        r#"
+        select newest.id from (
+            select id, agents, causes from exclusions where batch_id = $1 order by id desc limit 1
+        ) newest
+        where newest.agents = $2 and newest.causes = $3
+        "#,
+        batch.get(),
+        &agents,
+        &causes,
+    )
+    .optional(conn)
+    .await?;
+    if let Some(known) = known {
+        return Ok(known);
+    }
+    let made = sqlx::query_scalar!(
+        "insert into exclusions (batch_id, agents, causes) values ($1, $2, $3) returning id",
+        batch.get(),
+        &agents,
+        &causes,
+    );
+    made.one(conn).await
+}

@@ -1,0 +1,245 @@
+//! Removing a batch: its tasks, and all that hangs on them. Its sites stay, with what was measured of them: other batches share
+//! them, and one that is submitted again need not be measured again.
+//!
+//! Invariants: a batch that is being removed takes no further task; a step is one short transaction that locks nothing but ended
+//! tasks of the batch, and whoever breaks off between two has lost nothing: the next removal goes on there; a crawl's agent is told
+//! to stop before its task goes.
+
+use sqlx::PgConnection;
+
+use crate::model::{BatchId, TaskId};
+
+use super::changes::{self, ChangeError, Extent};
+use crate::store::Error;
+use crate::store::rows::{Rows, Statement};
+use crate::store::types::{Unsigned, whole};
+
+/// Tasks a step removes at most, with some ten rows each: some tens of milliseconds.
+pub const STEP: i64 = 1_000;
+
+/// Why a batch is not removed.
+#[derive(Debug, thiserror::Error)]
+pub enum RemoveError {
+    #[error("batch {batch} has {open} {} not ended: wait for them (`landfall batches wait {batch}`), or give --cancel", had(*.open))]
+    Open { batch: String, open: u64 },
+    #[error("remove a batch")]
+    Store(#[from] Error),
+}
+
+const fn had(open: u64) -> &'static str {
+    if open == 1 { "site that has" } else { "sites that have" }
+}
+
+/// How far a removal has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Step {
+    /// So many tasks went, and this is where the next step begins.
+    Removed(u64, Place),
+    /// What is left belongs to somebody else at this moment: an agent that has to be told to stop, a transaction under way.
+    Waits,
+    /// Nothing is left.
+    Done,
+}
+
+/// A place among a batch's tasks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Place {
+    site: i64,
+    round: u32,
+}
+
+/// Begins to remove a batch, or goes on; returns how many tasks it has. From here on nothing is added to it. Run in a transaction.
+pub async fn begin(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<u64, RemoveError> {
+    // Whoever submits to it right now goes first: its tasks count.
+    sqlx::query!("update batches set removing_since = coalesce(removing_since, now()) where id = $1", batch.get())
+        .run(conn)
+        .await?;
+    let counted = sqlx::query!(
+        r#"
+        select count(*) as "all!: Unsigned<u64>", count(*) filter (where state not in ('done', 'failed', 'cancelled')) as "open!: Unsigned<u64>"
+        from tasks where batch_id = $1
+        "#,
+        batch.get(),
+    )
+    .one(conn)
+    .await?;
+    let open: u64 = counted.open.0;
+    if open > 0 {
+        return Err(RemoveError::Open { batch: name.to_owned(), open });
+    }
+    Ok(counted.all.0)
+}
+
+/// Removes the next tasks, and the batch with the last of them. Run in a transaction.
+pub async fn step(conn: &mut PgConnection, batch: BatchId, name: &str, from: Place) -> Result<Step, ChangeError> {
+    let going = sqlx::query!(
+        r#"
+        select t.id, t.site_id, t.round from tasks t
+        where t.batch_id = $1 and (t.site_id, t.round) > ($2, $3) and t.state in ('done', 'failed', 'cancelled')
+          and not exists (
+              select from leases l join sessions s on s.id = l.session_id
+              where l.task_id = t.id and l.state = 'revoked' and l.revocation_sent_at is null and s.state = 'active'
+          )
+        order by t.site_id, t.round
+        limit $4
+        for update of t skip locked
+        "#,
+        batch.get(),
+        from.site,
+        whole::<i32, _>(from.round),
+        STEP,
+    )
+    .all(conn)
+    .await?;
+    let Some(last) = going.last() else {
+        return if from == Place::default() {
+            finish(conn, batch, name).await
+        } else {
+            Ok(Step::Removed(0, Place::default()))
+        };
+    };
+    let place = Place { site: last.site_id.get(), round: last.round.0 };
+    let tasks: Vec<TaskId> = going.iter().map(|task| task.id).collect();
+    remove_tasks(conn, &tasks).await?;
+    Ok(Step::Removed(u64::try_from(tasks.len()).unwrap_or(u64::MAX), place))
+}
+
+/// Removes ended tasks, which the caller has locked, with all that hangs on them. Returns the exclusions that their choices named.
+pub(in crate::store) async fn remove_tasks(
+    conn: &mut PgConnection,
+    tasks: &[TaskId],
+) -> Result<Vec<Option<i64>>, Error> {
+    sqlx::query!("delete from events where task_id = any($1)", tasks as _).run(conn).await?;
+    sqlx::query!("delete from outcomes where task_id = any($1)", tasks as _).run(conn).await?;
+    sqlx::query!("delete from leases where task_id = any($1)", tasks as _).run(conn).await?;
+    // Tasks and their choices name each other.
+    let exclusions = sqlx::query_scalar!(
+        r#"
+        with choices as (delete from assignments where task_id = any($1) returning exclusions_id),
+        removed as (delete from tasks where id = any($1))
+        select distinct exclusions_id from choices
+        "#,
+        tasks as _,
+    );
+    exclusions.all(conn).await
+}
+
+/// Removes the batch itself once it has no task.
+async fn finish(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<Step, ChangeError> {
+    let left = sqlx::query_scalar!(r#"select exists (select from tasks where batch_id = $1) as "left!""#, batch.get())
+        .one(conn)
+        .await?;
+    if left {
+        // A round that was being made when the removal began.
+        changes::cancel(conn, batch, name, &Extent::All).await?;
+        return Ok(Step::Waits);
+    }
+    sqlx::query!("delete from exclusions where batch_id = $1", batch.get()).run(conn).await?;
+    sqlx::query!("delete from batch_constraints where batch_id = $1", batch.get()).run(conn).await?;
+    sqlx::query!("delete from submissions where batch_id = $1", batch.get()).run(conn).await?;
+    sqlx::query!("delete from batches where id = $1", batch.get()).run(conn).await?;
+    Ok(Step::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::store::fixtures;
+
+    use crate::store::tasks::rounds;
+    use crate::store::{batches, leases};
+
+    /// Steps until nothing is left, or something is waited for.
+    async fn steps(pool: &PgPool, batch: BatchId) -> (u64, Step) {
+        let (mut removed, mut place) = (0, Place::default());
+        loop {
+            let mut tx = pool.begin().await.expect("begin");
+            let step = step(&mut tx, batch, "autumn", place).await.expect("a step");
+            tx.commit().await.expect("commit");
+            match step {
+                Step::Removed(tasks, next) => (removed, place) = (removed + tasks, next),
+                Step::Waits | Step::Done => return (removed, step),
+            }
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_batch_goes_with_all_that_hangs_on_it_and_its_sites_stay(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
+        let (autumn, winter) = (
+            fixtures::batch(&mut conn, "autumn", "random").await,
+            fixtures::batch(&mut conn, "winter", "random").await,
+        );
+        let (shared, own) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "b.cn").await);
+        for site in [shared, own] {
+            fixtures::assigned(&mut conn, autumn, site, agent).await;
+        }
+        assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 2);
+        fixtures::task(&mut conn, winter, shared, "submitted").await;
+
+        let mut tx = pool.begin().await.expect("begin");
+        let refused = begin(&mut tx, autumn, "autumn").await.expect_err("it is under way").to_string();
+        assert!(refused.starts_with("batch autumn has 2 sites that have not ended: "), "{refused}");
+        tx.rollback().await.expect("roll back");
+        assert!(!batches::by_name(&mut conn, "autumn").await.expect("look").expect("it is there").removing);
+
+        changes::cancel(&mut conn, autumn, "autumn", &Extent::All).await.expect("cancel");
+        assert_eq!(begin(&mut conn, autumn, "autumn").await.expect("begin"), 2);
+        assert_eq!(steps(&pool, autumn).await, (0, Step::Waits), "the agent has not been told to stop");
+        let told = leases::take_revoked(&mut conn, session).await.expect("take");
+        assert_eq!(told.iter().map(|(_, token)| *token).collect::<Vec<_>>(), [fixtures::TOKEN; 2]);
+        // Cut in the middle: a round that somebody made at the last moment is cancelled, and goes too.
+        sqlx::query("insert into tasks (batch_id, site_id, round) values ($1, $2, 2)")
+            .bind(autumn.get())
+            .bind(own.get())
+            .execute(&mut *conn)
+            .await
+            .expect("a round");
+        assert_eq!(steps(&pool, autumn).await, (2, Step::Waits));
+        assert_eq!(steps(&pool, autumn).await, (1, Step::Done));
+        assert!(batches::by_name(&mut conn, "autumn").await.expect("look").is_none());
+        for (what, left) in [("tasks", 1), ("assignments", 0), ("leases", 0), ("sites", 2)] {
+            let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(format!("select count(*) from {what}")))
+                .fetch_one(&mut *conn)
+                .await
+                .expect("count");
+            assert_eq!(count, left, "{what}");
+        }
+        let events = "select count(*) from events where task_id is not null and task_id not in (select id from tasks)";
+        assert_eq!(sqlx::query_scalar::<_, i64>(events).fetch_one(&mut *conn).await.expect("count"), 0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn others_work_on_while_a_large_batch_goes_and_none_of_it_is_crawled_again(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
+        let (autumn, winter) = (
+            fixtures::batch(&mut conn, "autumn", "random").await,
+            fixtures::batch(&mut conn, "winter", "random").await,
+        );
+        for fill in [
+            "insert into sites (name) select 's' || n || '.cn' from generate_series(1, 3500) n",
+            "insert into tasks (batch_id, site_id, state, recrawl_at)
+             select b.id, s.id, 'done', now() from batches b, sites s where b.name = 'autumn'",
+        ] {
+            sqlx::query(fill).execute(&mut *conn).await.expect("fill");
+        }
+        let shared = fixtures::site(&mut conn, "s1.cn").await;
+        fixtures::assigned(&mut conn, winter, shared, agent).await;
+        assert_eq!(begin(&mut conn, autumn, "autumn").await.expect("begin"), 3500);
+        assert_eq!(rounds::recrawl(&mut conn, 100).await.expect("look").due, 0, "it is going");
+        let mut tx = pool.begin().await.expect("begin");
+        let first = step(&mut tx, autumn, "autumn", Place::default()).await.expect("a step");
+        assert!(matches!(first, Step::Removed(1000, _)), "{first:?}");
+        // While that is not committed: the site that both have is granted, and a task of its own is made.
+        fixtures::execute(&mut conn, "set lock_timeout = '2s'").await;
+        assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 1);
+        let new = fixtures::site(&mut conn, "new.cn").await;
+        fixtures::task(&mut conn, winter, new, "submitted").await;
+        tx.commit().await.expect("commit");
+        assert_eq!(steps(&pool, autumn).await, (2500, Step::Done));
+    }
+}

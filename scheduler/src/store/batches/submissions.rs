@@ -1,0 +1,517 @@
+//! Submissions: a list of sites becomes tasks of a batch.
+//!
+//! Invariants: all of a submission becomes durable in the caller's one transaction, or none; the same sites submitted
+//! again to the same batch add nothing; a submission repeated under its idempotency key gets its first answer; a name
+//! that proved to be another site's becomes that site's task; a site costs the same whatever came before. Sites are inserted in
+//! the order of their names, so that two submissions at once wait for each other instead of dead-locking; tasks in the order of
+//! the list.
+
+use std::collections::{HashMap, HashSet};
+
+use sqlx::PgConnection;
+
+use crate::gnp::Position;
+use crate::model::constraints::ConstraintsRequest;
+use crate::model::site_list::SiteName;
+use crate::model::{BatchId, CrawlPolicy, Difference, OutOfBounds, PolicyRequest, Strategy};
+
+use super::constraints;
+use crate::store::rows::{Rows, Statement};
+use crate::store::sites::positions;
+use crate::store::types::whole;
+use crate::store::{Error, batches, settings, tasks};
+
+/// Rows one statement inserts: large enough that the round trip vanishes, small enough that one statement's arrays
+/// stay in a few megabytes.
+const CHUNK: usize = 10_000;
+
+/// Added rows that are never worth statistics of their own.
+const FEW_ADDED: u64 = 1_000;
+
+/// What a client asks for.
+#[derive(Debug, Clone)]
+pub struct Submission {
+    /// The batch, made when it is new.
+    pub batch: String,
+    /// The strategy; none: the default for a new batch, an old one's own.
+    pub strategy: Option<Strategy>,
+    /// What is asked of the policy; the rest is `default_policy` for a new batch, an old one's own.
+    pub policy: PolicyRequest,
+    /// What is asked of the agents; the rest is nothing for a new batch, an old one's own.
+    pub constraints: ConstraintsRequest,
+    pub default_policy: CrawlPolicy,
+    /// The client's name for this submission; none: it cannot be repeated safely.
+    pub idempotency_key: Option<String>,
+    pub sites: Vec<SiteName>,
+    /// Where those of them are of which the list says so.
+    pub positions: Vec<(SiteName, Position)>,
+    /// Repeats that were collapsed.
+    pub duplicates: u64,
+}
+
+/// What a submission did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Submitted {
+    /// Sites that became tasks.
+    pub added: u64,
+    /// Sites the batch had before.
+    pub already_present: u64,
+    /// Repeats inside the submission, names of one site included.
+    pub duplicates: u64,
+    /// Tasks of the batch now.
+    pub batch_total: u64,
+}
+
+/// Why a submission is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum SubmitError {
+    /// No request may leave without a contact URL, so nothing could be crawled.
+    #[error("no contact URL is set: run `landfall contact set URL`")]
+    NoContactUrl,
+    #[error(
+        "batch {batch} has the strategy {has}, {asked} was asked for: choose another batch or leave the strategy out"
+    )]
+    OtherStrategy { batch: String, has: Strategy, asked: Strategy },
+    /// The batch has another policy, or other constraints.
+    #[error("batch {batch} has {}: choose another batch or leave that out", listed(.differences))]
+    Differs {
+        batch: String,
+        /// What it has, and what was asked for.
+        differences: Vec<Difference>,
+    },
+    #[error("batch {0} is being removed: `landfall batches remove {0}` finishes that, then the name is free")]
+    BeingRemoved(String),
+    /// A field of the policy does not agree with another.
+    #[error("policy.{0}")]
+    Policy(OutOfBounds),
+    /// The key belongs to a submission to another batch.
+    #[error("idempotency_key: '{key}' was used for a submission to batch {batch}")]
+    KeyOfOtherBatch {
+        key: String,
+        /// The batch it was used for.
+        batch: String,
+    },
+    #[error("store a submission")]
+    Store(#[from] Error),
+}
+
+fn listed(differences: &[Difference]) -> String {
+    differences.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// Stores a submission; the caller's transaction makes it durable.
+pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<Submitted, SubmitError> {
+    if let Some(key) = &submission.idempotency_key
+        && let Some(first) = first_answer(conn, key, &submission.batch).await?
+    {
+        return Ok(first);
+    }
+    if settings::contact_url(conn).await?.is_none() {
+        return Err(SubmitError::NoContactUrl);
+    }
+    let batch = agreed_batch(conn, submission).await?;
+    expect_growth(conn).await?;
+    let sites = site_ids(conn, &submission.sites).await?;
+    positions::listed(conn, &submission.positions).await?;
+    let added = add_tasks(conn, batch, &sites).await?;
+    let present = u64::try_from(sites.len()).unwrap_or(u64::MAX);
+    let names = u64::try_from(submission.sites.len()).unwrap_or(u64::MAX);
+    let submitted = Submitted {
+        added,
+        already_present: present - added,
+        duplicates: submission.duplicates + (names - present),
+        batch_total: batches::task_count(conn, batch).await?,
+    };
+    if let Some(key) = &submission.idempotency_key {
+        remember(conn, key, batch, &submitted).await?;
+    }
+    Ok(submitted)
+}
+
+/// The answer a former submission under this key got. Holds the key until the transaction ends.
+async fn first_answer(conn: &mut PgConnection, key: &str, batch: &str) -> Result<Option<Submitted>, SubmitError> {
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7173))", key).run(conn).await?;
+    let row = sqlx::query!(
+        r#"
+        select b.name, s.added, s.already_present, s.duplicates, s.batch_total
+        from submissions s join batches b on b.id = s.batch_id
+        where s.idempotency_key = $1
+        "#,
+        key,
+    )
+    .optional(conn)
+    .await?;
+    let Some(row) = row else { return Ok(None) };
+    if row.name != batch {
+        return Err(SubmitError::KeyOfOtherBatch { key: key.to_owned(), batch: row.name });
+    }
+    Ok(Some(Submitted {
+        added: row.added.0,
+        already_present: row.already_present.0,
+        duplicates: row.duplicates.0,
+        batch_total: row.batch_total.0,
+    }))
+}
+
+async fn remember(conn: &mut PgConnection, key: &str, batch: BatchId, submitted: &Submitted) -> Result<(), Error> {
+    sqlx::query!(
+        r#"
+        insert into submissions (idempotency_key, batch_id, added, already_present, duplicates, batch_total)
+        values ($1, $2, $3, $4, $5, $6)
+        "#,
+        key,
+        batch.get(),
+        whole::<i64, _>(submitted.added),
+        whole::<i64, _>(submitted.already_present),
+        whole::<i64, _>(submitted.duplicates),
+        whole::<i64, _>(submitted.batch_total),
+    )
+    .run(conn)
+    .await
+}
+
+/// The batch, when it is new or agrees with what is asked.
+async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Result<BatchId, SubmitError> {
+    let strategy = submission.strategy.unwrap_or_default();
+    let policy = submission.policy.or(&submission.default_policy);
+    let batch = batches::lock_or_create(conn, &submission.batch, strategy, &policy).await?;
+    if batch.removing {
+        return Err(SubmitError::BeingRemoved(batch.name));
+    }
+    if let Some(asked) = submission.strategy.filter(|asked| *asked != batch.strategy) {
+        return Err(SubmitError::OtherStrategy { batch: batch.name, has: batch.strategy, asked });
+    }
+    let has = constraints::settle(conn, batch.id, &submission.constraints).await?;
+    let mut differences = submission.policy.differences(&batch.policy);
+    differences.extend(submission.constraints.differences(&has));
+    if !differences.is_empty() {
+        return Err(SubmitError::Differs { batch: batch.name, differences });
+    }
+    // Looked at here, where it is known whose the other is; the caller's transaction takes the batch back.
+    batch.policy.agreed().map_err(SubmitError::Policy)?;
+    Ok(batch.id)
+}
+
+/// The sites behind the names, each once, in the order of the list.
+async fn site_ids(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<i64>, Error> {
+    let mut sorted: Vec<String> = names.iter().map(|name| name.as_str().to_owned()).collect();
+    sorted.sort_unstable();
+    let mut ids = HashMap::with_capacity(names.len());
+    for chunk in sorted.chunks(CHUNK) {
+        sqlx::query!(
+            "insert into sites (name) select name from unnest($1::text[]) as listed (name) on conflict (name) do nothing",
+            chunk,
+        )
+        .run(conn)
+        .await?;
+        let rows = sqlx::query!(
+            r#"select name, coalesce(alias_of, id) as "id!" from sites where name = any($1::text[])"#,
+            chunk,
+        )
+        .all(conn)
+        .await?;
+        ids.extend(rows.into_iter().map(|row| (row.name, row.id)));
+    }
+    let mut seen = HashSet::with_capacity(names.len());
+    Ok(names.iter().filter_map(|name| ids.get(name.as_str()).copied()).filter(|id| seen.insert(*id)).collect())
+}
+
+/// Makes tasks of the sites that have none in this batch, and counts them.
+async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Result<u64, Error> {
+    let (mut added, distanced) = (0, tasks::distanced());
+    for chunk in sites.chunks(CHUNK) {
+        let done = sqlx::query!(
+            r#"
+            insert into tasks (batch_id, site_id, state, choice)
+            select $1, site_id, case when b.strategy = any($3) then 'submitted'::task_state else 'located' end, b.choice
+            from unnest($2::bigint[]) with ordinality as listed (site_id, position)
+            cross join (select strategy, choice from batches where id = $1) b
+            -- A batch has a site once, whatever round it is in. As `not exists` this would be a join, and the planner, who takes a
+            -- new batch for empty, would compare every site with all of its tasks.
+            where (select id from tasks t where t.batch_id = $1 and t.site_id = listed.site_id order by t.round limit 1) is null
+            order by position
+            on conflict (batch_id, site_id, round) do nothing
+            "#,
+            batch.get(),
+            chunk,
+            &distanced,
+        )
+        .affected(conn)
+        .await?;
+        added += done;
+    }
+    Ok(added)
+}
+
+/// Until the transaction ends plans are made anew, and by index: tables are about to grow under them. A plan is made from the statistics of
+/// the last `analyze` and may be kept by its connection, that of a foreign key's check too: one made for a table of a single page reads all
+/// of it for every row, even after a hundred thousand have come.
+async fn expect_growth(conn: &mut PgConnection) -> Result<(), Error> {
+    sqlx::query!("discard plans").run(conn).await?;
+    sqlx::query!("select set_config('enable_seqscan', 'off', true) as scan, set_config('jit', 'off', true) as jit")
+        .one(conn)
+        .await?;
+    Ok(())
+}
+
+/// Counts sites and tasks anew for the planner after so many tasks were added, where that is a tenth of them: once the transaction is
+/// committed every connection plans for what there is. Somebody else who counts at this moment is enough.
+pub async fn has_grown(conn: &mut PgConnection, added: u64) -> Result<(), Error> {
+    if added < FEW_ADDED {
+        return Ok(());
+    }
+    let added: i64 = whole(added);
+    let much = sqlx::query_scalar!(
+        r#"select $1::bigint > reltuples / 10 as "much!" from pg_class where oid = 'tasks'::regclass"#,
+        added
+    )
+    .one(conn)
+    .await?;
+    if much {
+        sqlx::query!("analyze (skip_locked) sites, tasks").run(conn).await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sqlx::{AssertSqlSafe, Connection, PgPool, Row};
+
+    use super::*;
+    use crate::store::fixtures;
+
+    fn names(range: std::ops::Range<u32>) -> Vec<SiteName> {
+        range.map(|number| format!("site{number}.cn").parse().expect("a name")).collect()
+    }
+
+    fn submission(sites: Vec<SiteName>) -> Submission {
+        Submission {
+            batch: "autumn".into(),
+            strategy: None,
+            policy: PolicyRequest::default(),
+            constraints: ConstraintsRequest::default(),
+            default_policy: CrawlPolicy::default(),
+            idempotency_key: None,
+            sites,
+            positions: Vec::new(),
+            duplicates: 0,
+        }
+    }
+
+    async fn run(pool: &PgPool, submission: &Submission) -> Result<Submitted, SubmitError> {
+        let mut tx = crate::store::begin(pool).await?;
+        let submitted = submit(&mut tx, submission).await?;
+        crate::store::commit(tx).await?;
+        Ok(submitted)
+    }
+
+    async fn with_contact(pool: &PgPool) {
+        let mut conn = pool.acquire().await.expect("a connection");
+        settings::set_contact_url(&mut conn, "https://example.org/bot").await.expect("a contact URL");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn the_same_list_twice_adds_nothing(pool: PgPool) {
+        with_contact(&pool).await;
+        let list = submission(names(0..25_000));
+        let first = run(&pool, &list).await.expect("submitted");
+        assert_eq!(first, Submitted { added: 25_000, already_present: 0, duplicates: 0, batch_total: 25_000 });
+        let second = run(&pool, &list).await.expect("submitted");
+        assert_eq!(second, Submitted { added: 0, already_present: 25_000, duplicates: 0, batch_total: 25_000 });
+        let more = run(&pool, &submission(names(24_990..25_010))).await.expect("submitted");
+        assert_eq!((more.added, more.already_present, more.batch_total), (10, 10, 25_010));
+    }
+
+    /// Rows that a plan looked at, as `explain (analyze)` tells them.
+    fn looked_at(plan: &serde_json::Value) -> f64 {
+        let told = |name: &str| plan[name].as_f64().unwrap_or(0.0);
+        let rows = told("Actual Rows") + told("Rows Removed by Filter") + told("Rows Removed by Join Filter");
+        rows * told("Actual Loops") + plan["Plans"].as_array().into_iter().flatten().map(looked_at).sum::<f64>()
+    }
+
+    async fn small_batches(conn: &mut PgConnection, numbers: std::ops::Range<u32>) {
+        for number in numbers {
+            let small = Submission { batch: format!("small-{number}"), ..submission(names(0..21)) };
+            submit(conn, &small).await.expect("submitted");
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_costs_the_same_when_the_planner_knows_small_batches_only(pool: PgPool) {
+        with_contact(&pool).await;
+        let (mut conn, mut other) = (pool.acquire().await.expect("one"), pool.acquire().await.expect("another"));
+        small_batches(&mut other, 0..10).await;
+        // Two: for so few executions a statement is planned each time, with what the statistics say.
+        small_batches(&mut conn, 10..11).await;
+        fixtures::execute(&mut conn, "analyze").await;
+        // And now the foreign keys' plans are made, for a table of one page.
+        small_batches(&mut conn, 11..12).await;
+
+        let mut tx = conn.begin().await.expect("a transaction");
+        submit(&mut tx, &submission(names(100..20_100))).await.expect("submitted");
+        let whole: i64 = fixtures::scalar(
+            &mut tx,
+            "select sum(seq_tup_read)::bigint from pg_stat_xact_user_tables where relname in ('sites', 'tasks')",
+        )
+        .await;
+        assert!(whole < 100_000, "{whole} rows were read by reading whole tables");
+
+        // The very statement that made the tasks, for ten thousand more.
+        let later = site_ids(&mut tx, &names(30_000..40_000)).await.expect("sites");
+        let statement: String = fixtures::scalar(
+            &mut tx,
+            "select name from pg_prepared_statements where statement like '%insert into tasks %'",
+        )
+        .await;
+        let batch: i64 = fixtures::scalar(&mut tx, "select id from batches where name = 'autumn'").await;
+        let ids = later.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let explained = format!("explain (analyze, format json) execute {statement}({batch}, '{{{ids}}}', '{{}}')");
+        let row = sqlx::query(AssertSqlSafe(explained)).fetch_one(&mut *tx).await.expect("explained");
+        let plan: String = row.try_get_unchecked(0).expect("a text");
+        let plan: serde_json::Value = serde_json::from_str(&plan).expect("JSON");
+        let rows = looked_at(&plan[0]["Plan"]);
+        assert!(rows < 100_000.0, "{rows} rows were looked at to add 10,000 sites: {plan:#}");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn many_sites_let_every_connection_plan_anew(pool: PgPool) {
+        with_contact(&pool).await;
+        let counted = async || -> f32 {
+            sqlx::query_scalar("select greatest(reltuples, 0) from pg_class where oid = 'tasks'::regclass")
+                .fetch_one(&pool)
+                .await
+                .expect("statistics")
+        };
+        for (from, to, expected) in [(0, 2_000, 2_000.0), (2_000, 2_100, 2_000.0), (2_100, 4_000, 4_000.0)] {
+            let mut tx = pool.begin().await.expect("a transaction");
+            let submitted = submit(&mut tx, &submission(names(from..to))).await.expect("submitted");
+            has_grown(&mut tx, submitted.added).await.expect("counted");
+            tx.commit().await.expect("committed");
+            assert_eq!(counted().await, expected, "after {to}");
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_repeated_key_gets_the_first_answer(pool: PgPool) {
+        with_contact(&pool).await;
+        let mut keyed = submission(names(0..3));
+        keyed.idempotency_key = Some("k".into());
+        let first = run(&pool, &keyed).await.expect("submitted");
+        assert_eq!(run(&pool, &keyed).await.expect("submitted"), first);
+        keyed.batch = "winter".into();
+        let refused = run(&pool, &keyed).await.expect_err("refused").to_string();
+        assert_eq!(refused, "idempotency_key: 'k' was used for a submission to batch autumn");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_name_of_a_known_site_becomes_that_sites_task(pool: PgPool) {
+        with_contact(&pool).await;
+        let mut conn = pool.acquire().await.expect("a connection");
+        fixtures::execute(&mut conn, "insert into sites (name) values ('site0.cn')").await;
+        fixtures::execute(&mut conn, "insert into sites (name, alias_of) select 'site1.cn', id from sites").await;
+        let submitted = run(&pool, &submission(names(0..3))).await.expect("submitted");
+        assert_eq!(submitted, Submitted { added: 2, already_present: 0, duplicates: 1, batch_total: 2 });
+        let sites: Vec<String> =
+            sqlx::query_scalar("select name from sites where id in (select site_id from tasks) order by name")
+                .fetch_all(&mut *conn)
+                .await
+                .expect("sites");
+        assert_eq!(sites, ["site0.cn", "site2.cn"]);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_batch_keeps_its_strategy_and_its_policy(pool: PgPool) {
+        with_contact(&pool).await;
+        run(&pool, &submission(names(0..1))).await.expect("submitted");
+        let mut other = submission(names(1..2));
+        other.strategy = Some(Strategy::Random);
+        let refused = run(&pool, &other).await.expect_err("refused").to_string();
+        assert!(refused.contains("gnp-top3") && refused.contains("random was asked"), "{refused}");
+        other.strategy = Some(Strategy::GnpTop3);
+        other.policy = PolicyRequest { max_pages: Some(7), ..PolicyRequest::default() };
+        let refused = run(&pool, &other).await.expect_err("refused").to_string();
+        assert!(
+            refused == "batch autumn has max_pages 200 (7 was asked for): choose another batch or leave that out",
+            "{refused}"
+        );
+        other.policy = PolicyRequest { max_pages: Some(200), ..PolicyRequest::default() };
+        // What the scheduler would give a new batch by now is not asked of an old one.
+        other.default_policy.max_depth = 1;
+        assert_eq!(run(&pool, &other).await.expect("submitted").batch_total, 2);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_policy_is_kept_whole(pool: PgPool) {
+        with_contact(&pool).await;
+        let mut asking = submission(names(0..1));
+        asking.policy = PolicyRequest {
+            shortest_interval: Some(Duration::from_millis(250)),
+            sitemaps: Some(false),
+            store: Some(false),
+            include: Some(vec!["/a".into()]),
+            exclude: Some(vec!["/*.pdf$".into(), "/b".into()]),
+            contact_url: Some("https://example.org/study".into()),
+            user_agent: Some("StudyBot/1.2".into()),
+            ..PolicyRequest::default()
+        };
+        run(&pool, &asking).await.expect("submitted");
+        run(&pool, &asking).await.expect("the same again");
+        let mut conn = pool.acquire().await.expect("a connection");
+        let batch = batches::by_name(&mut conn, "autumn").await.expect("read").expect("a batch");
+        assert_eq!(batch.policy, asking.policy.or(&CrawlPolicy::default()));
+        // What this build cannot read is told by its place.
+        let sql = "update batches set policy = policy - 'max_depth' where name = 'autumn'";
+        sqlx::query(sql).execute(&mut *conn).await.expect("written");
+        let error = batches::by_name(&mut conn, "autumn").await.expect_err("half a policy").to_string();
+        assert!(error.starts_with("inconsistent row: batches.policy is missing field `max_depth`"), "{error}");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn large_sites_are_not_asked_less_often_than_small_ones(pool: PgPool) {
+        with_contact(&pool).await;
+        let mut asking = submission(names(0..1));
+        asking.policy.shortest_interval = Some(Duration::from_secs(2));
+        let refused = run(&pool, &asking).await.expect_err("refused").to_string();
+        assert_eq!(refused, "policy.shortest_interval: 2s is more than the request_interval of 1s");
+        asking.policy.request_interval = Some(Duration::from_secs(3));
+        run(&pool, &asking).await.expect("no batch was left behind");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_batch_keeps_the_constraints_it_was_made_with(pool: PgPool) {
+        with_contact(&pool).await;
+        let mut asking = submission(names(0..1));
+        asking.constraints.tags = vec!["fast".into()];
+        run(&pool, &asking).await.expect("a new batch");
+        run(&pool, &asking).await.expect("the same");
+        run(&pool, &submission(names(1..2))).await.expect("leaves it as it is");
+        asking.constraints.tags = vec!["slow".into()];
+        let refused = run(&pool, &asking).await.expect_err("refused").to_string();
+        assert_eq!(refused, "batch autumn has tag fast (slow was asked for): choose another batch or leave that out");
+        let plain = Submission { batch: "plain".into(), ..submission(names(0..1)) };
+        run(&pool, &plain).await.expect("a batch without");
+        let refused = run(&pool, &Submission { batch: "plain".into(), ..asking }).await.expect_err("refused");
+        assert!(matches!(refused, SubmitError::Differs { .. }), "{refused}");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn nothing_is_taken_without_a_contact_url(pool: PgPool) {
+        let refused = run(&pool, &submission(names(0..1))).await.expect_err("refused");
+        assert!(matches!(refused, SubmitError::NoContactUrl), "{refused}");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn overlapping_submissions_at_once_add_each_site_once(pool: PgPool) {
+        with_contact(&pool).await;
+        let mut backwards = names(0..5_000);
+        backwards.reverse();
+        let (forwards, mut backwards) = (submission(names(0..5_000)), submission(backwards));
+        backwards.batch = "winter".into();
+        let (same, other, again) = tokio::join!(run(&pool, &forwards), run(&pool, &backwards), run(&pool, &forwards));
+        let (same, other, again) = (same.expect("submitted"), other.expect("submitted"), again.expect("submitted"));
+        assert_eq!(same.added + again.added, 5_000);
+        assert_eq!(other.added, 5_000);
+    }
+}

@@ -1,0 +1,188 @@
+//! Landmarks: the agents that others, and sites, are measured from; and who is connected to take their place in a
+//! small fleet.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::model::AgentId;
+
+use crate::store::Error;
+use crate::store::rows::{Rows, Statement};
+use crate::store::types::Interval;
+
+/// One chosen landmark.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Landmark {
+    pub agent: AgentId,
+    pub name: String,
+    pub city: String,
+    pub carrier: String,
+    pub connected: bool,
+    /// Why it was chosen, or why it is quarantined; for people.
+    pub reason: String,
+    pub by: ChosenBy,
+    /// For how long it has not been heard of; `None` while it is connected.
+    pub away_for: Option<Duration>,
+}
+
+/// Who chose a landmark.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ChosenBy {
+    /// The operator: nobody else replaces it.
+    Hand,
+    /// An election: another may be elected in its place.
+    Election,
+}
+
+/// An elected landmark that stays away.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    pub agent: AgentId,
+    pub name: String,
+    /// For how long its last session has been over.
+    pub away_for: Duration,
+}
+
+/// A connected agent that no other has reached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unreached {
+    pub name: String,
+    /// Where its beacon should be, when it runs one.
+    pub beacon_url: Option<String>,
+    /// What the last one saw who tried; `None` when nobody has.
+    pub failure: Option<String>,
+}
+
+/// One agent with an active session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connected {
+    pub agent: AgentId,
+    pub has_beacon: bool,
+}
+
+/// Replaces the whole set, in the order given.
+pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: ChosenBy) -> Result<(), Error> {
+    let agents: Vec<i64> = chosen.iter().map(|(agent, _)| agent.get()).collect();
+    let reasons: Vec<String> = chosen.iter().map(|(_, reason)| reason.clone()).collect();
+    sqlx::query!("delete from landmarks").run(conn).await?;
+    sqlx::query!(
+        r#"
+        insert into landmarks (agent_id, position, reason, elected)
+        select agent_id, (position - 1)::integer, reason, $3
+        from unnest($1::bigint[], $2::text[]) with ordinality as chosen (agent_id, reason, position)
+        "#,
+        &agents,
+        &reasons,
+        by == ChosenBy::Election,
+    )
+    .run(conn)
+    .await
+}
+
+/// The elected landmark whose last session ended longest ago, and at least `after`, unless it was removed; `None` when
+/// there is none.
+pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Lost>, Error> {
+    sqlx::query_as!(
+        Lost,
+        r#"
+        select a.id as agent, a.name, now() - ended.at as "away_for!: Interval"
+        from landmarks l
+        join agents a on a.id = l.agent_id
+        -- Until it expires a session may be renewed; every start of a scheduler puts that off, so that an outage of the
+        -- scheduler is nobody's absence.
+        cross join lateral (
+            select greatest(l.chosen_at, max(s.expires_at)) as at from sessions s where s.agent_id = a.id
+        ) ended
+        where l.elected
+          and not exists (select from sessions s where s.agent_id = a.id and s.state = 'active')
+          -- One that was removed will not come back. A fleet that was stopped with its scheduler is to be given as long from when that is
+          -- back as it has otherwise: with nobody to come back to nobody stays away.
+          and (a.removed_at is not null or greatest(
+              ended.at, (select t.taken_at from terms t where t.duty = 'fit')
+          ) < now() - $1::interval)
+        order by ended.at, a.id
+        limit 1
+        "#,
+        Interval(after),
+    )
+    .optional(conn)
+    .await
+}
+
+/// Puts an elected agent in the place of a landmark. `false`, and nothing changed, when that is none any more.
+pub async fn replace_one(conn: &mut PgConnection, lost: AgentId, by: AgentId, reason: &str) -> Result<bool, Error> {
+    let replaced = sqlx::query!(
+        "update landmarks set agent_id = $2, reason = $3, elected = true, chosen_at = now() where agent_id = $1",
+        lost.get(),
+        by.get(),
+        reason,
+    )
+    .affected(conn)
+    .await?;
+    Ok(replaced > 0)
+}
+
+/// Connected agents that no other has measured, by name: without a beacon, or tried in vain.
+pub async fn unreached(conn: &mut PgConnection) -> Result<Vec<Unreached>, Error> {
+    sqlx::query_as!(
+        Unreached,
+        r#"
+        select a.name, a.beacon_url,
+               (select tried.failure from mesh_measurements tried where tried.agent_id = a.id
+                order by tried.measured_at desc limit 1) as failure
+        from agents a join sessions s on s.agent_id = a.id and s.state = 'active'
+        where not exists (
+            select from mesh_measurements known where known.agent_id = a.id and known.rtt_us is not null
+        )
+        order by a.name
+        "#,
+    )
+    .all(conn)
+    .await
+}
+
+/// The landmarks, in order of choice.
+pub async fn list(conn: &mut PgConnection) -> Result<Vec<Landmark>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select a.id, a.name, a.city, a.carrier,
+               coalesce('quarantined: ' || q.reason, l.reason) as "reason!", l.elected,
+               exists (select from sessions s where s.agent_id = a.id and s.state = 'active') as "connected!",
+               now() - coalesce((select max(s.renewed_at) from sessions s where s.agent_id = a.id), a.enrolled_at)
+                   as "silent!: Interval"
+        from landmarks l join agents a on a.id = l.agent_id
+        left join quarantines q on q.agent_id = a.id and q.released_at is null
+        order by l.position
+        "#,
+    )
+    .all(conn)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| Landmark {
+            agent: row.id,
+            name: row.name,
+            city: row.city,
+            carrier: row.carrier,
+            connected: row.connected,
+            reason: row.reason,
+            by: if row.elected { ChosenBy::Election } else { ChosenBy::Hand },
+            away_for: (!row.connected).then_some(row.silent.0),
+        })
+        .collect())
+}
+
+/// The agents with an active session, by identifier.
+pub async fn connected(conn: &mut PgConnection) -> Result<Vec<Connected>, Error> {
+    sqlx::query_as!(
+        Connected,
+        r#"
+        select agents.id as agent, beacon_url is not null as "has_beacon!"
+        from agents join sessions on sessions.agent_id = agents.id and sessions.state = 'active'
+        order by agents.id
+        "#,
+    )
+    .all(conn)
+    .await
+}

@@ -1,0 +1,125 @@
+//! Placements of sites: where each lies in the newest embedding it was located in.
+
+use std::collections::HashMap;
+
+use sqlx::PgConnection;
+
+use crate::gnp::Placement;
+use crate::model::{EmbeddingEpoch, SiteId};
+
+use crate::store::Error;
+use crate::store::rows::{Rows, Statement};
+use crate::store::types::whole;
+
+/// A site's placement, and how many measurements it rests on.
+#[derive(Debug, Clone)]
+pub struct Located {
+    pub site: SiteId,
+    pub placement: Placement,
+}
+
+/// The placements of these sites in one embedding; sites not located in it are absent.
+pub async fn sites(
+    conn: &mut PgConnection,
+    sites: &[SiteId],
+    epoch: EmbeddingEpoch,
+) -> Result<HashMap<SiteId, Placement>, Error> {
+    let rows = sqlx::query!(
+        "select site_id, coordinate, fit_error from site_placements where site_id = any($1) and epoch = $2",
+        sites as _,
+        epoch.get(),
+    )
+    .all(conn)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| {
+            let placement = Placement { epoch, coordinate: row.coordinate, fit_error: row.fit_error };
+            (row.site_id, placement)
+        })
+        .collect())
+}
+
+/// Records where sites lie, in place of what was known before.
+pub async fn upsert(conn: &mut PgConnection, located: &[Located]) -> Result<(), Error> {
+    let Some(width) = located.iter().map(|located| located.placement.coordinate.len()).max() else { return Ok(()) };
+    let mut sites = Vec::with_capacity(located.len());
+    let mut epochs = Vec::with_capacity(located.len());
+    let mut fit_errors = Vec::with_capacity(located.len());
+    let mut flat = Vec::with_capacity(located.len() * width);
+    for one in located {
+        sites.push(one.site.get());
+        epochs.push(one.placement.epoch.get());
+        fit_errors.push(one.placement.fit_error);
+        flat.extend_from_slice(&one.placement.coordinate);
+    }
+    sqlx::query!(
+        r#"
+        insert into site_placements (site_id, epoch, coordinate, fit_error)
+        -- The coordinates come one after another, as in `embeddings`.
+        select site_id, epoch, ($4::double precision[])[(place - 1) * $5 + 1 : place * $5], fit_error
+        from unnest($1::bigint[], $2::bigint[], $3::double precision[])
+             with ordinality as located (site_id, epoch, fit_error, place)
+        order by site_id
+        on conflict (site_id) do update
+        set epoch = excluded.epoch, coordinate = excluded.coordinate, fit_error = excluded.fit_error,
+            idle = false, located_at = now()
+        -- A pass that began before a take-over must not undo one that began after it.
+        where site_placements.epoch <= excluded.epoch
+        "#,
+        &sites,
+        &epochs,
+        &fit_errors,
+        &flat,
+        whole::<i64, _>(width),
+    )
+    .run(conn)
+    .await
+}
+
+/// A site that lies in an older embedding.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outdated {
+    pub site: SiteId,
+    pub open: bool,
+}
+
+/// Sites that lie in an older embedding and were not [set aside](set_idle), at most `limit`; those placed last come first:
+/// of what was placed long ago, most is about to end.
+pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64) -> Result<Vec<Outdated>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select placed.site_id, exists (
+            select from tasks t where t.site_id = placed.site_id and t.state in ('located', 'assigned', 'leased')
+        ) as "open!"
+        from (
+            select site_id from site_placements where epoch < $1 and not idle
+            order by epoch desc, located_at desc limit $2
+        ) placed
+        "#,
+        epoch.get(),
+        limit,
+    )
+    .all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| Outdated { site: row.site_id, open: row.open }).collect())
+}
+
+/// Sets placements in embeddings before `epoch` aside, as no task needs them: they stay in their embedding until their sites are located anew.
+pub async fn set_idle(conn: &mut PgConnection, sites: &[SiteId], epoch: EmbeddingEpoch) -> Result<(), Error> {
+    sqlx::query!(
+        // One that was placed anew meanwhile is needed again.
+        "update site_placements set idle = true where site_id = any($1) and epoch < $2",
+        sites as _,
+        epoch.get(),
+    )
+    .run(conn)
+    .await
+}
+
+/// Forgets the placements of sites that lie in an older embedding than this one.
+pub async fn forget_outdated(conn: &mut PgConnection, sites: &[SiteId], epoch: EmbeddingEpoch) -> Result<(), Error> {
+    sqlx::query!("delete from site_placements where site_id = any($1) and epoch < $2", sites as _, epoch.get())
+        .run(conn)
+        .await
+}

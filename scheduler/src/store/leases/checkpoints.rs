@@ -1,0 +1,165 @@
+//! Checkpoints: how far crawls have come that are under way. At most one a task, the newest of its newest lease.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
+
+use crate::store::Error;
+use crate::store::rows::{Rows, Statement};
+use crate::store::types::{Interval, Millis, whole};
+
+/// The most bytes of a crawl's state.
+pub const MOST_BYTES: usize = 1 << 20;
+
+/// How far a crawl has come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checkpoint {
+    pub task: TaskId,
+    pub token: LeaseToken,
+    pub pages: u32,
+    /// The state, which only agents read; at most [`MOST_BYTES`].
+    pub state: Vec<u8>,
+    /// How the crawl and its site get along.
+    pub manners: Manners,
+}
+
+/// Why a crawl is slow or stands still.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Manners {
+    /// The least time between two requests.
+    pub interval: Option<Duration>,
+    /// How long the site is left alone, from when that was told.
+    pub pause: Option<Duration>,
+    /// Times the site turned the crawl away since it was forgiven last.
+    pub turned_away: u32,
+    pub failed_in_a_row: u32,
+    pub recent_requests: u32,
+    pub recent_errors: u32,
+    /// The newest error, or empty.
+    pub last_error: String,
+}
+
+/// Keeps a checkpoint, if the agent's session holds the lease. `false` when it does not.
+pub async fn save(
+    conn: &mut PgConnection,
+    agent: AgentId,
+    session: SessionId,
+    checkpoint: &Checkpoint,
+) -> Result<bool, Error> {
+    let Manners { interval, pause, last_error, .. } = &checkpoint.manners;
+    let manners = &checkpoint.manners;
+    let saved = sqlx::query!(
+        r#"
+        insert into checkpoints (task_id, token, pages, state, interval_ms, paused_until, turned_away, failed_in_a_row,
+                                 recent_requests, recent_errors, last_error)
+        select t.id, t.token, $5, $6, $7, now() + $8::interval, $9, $10, $11, $12, $13
+        from tasks t
+        join leases l on l.task_id = t.id and l.token = t.token
+        where t.id = $1 and t.state = 'leased' and t.token = $2
+          and l.agent_id = $3 and l.session_id = $4 and l.state = 'active'
+        -- The lease must not end meanwhile, or what is removed with it would come back. Whoever ends one holds its task first: in
+        -- the other order the two would wait for each other.
+        for share of t
+        on conflict (task_id) do update
+        set token = excluded.token, pages = excluded.pages, state = excluded.state, saved_at = now(),
+            interval_ms = excluded.interval_ms, paused_until = excluded.paused_until, turned_away = excluded.turned_away,
+            failed_in_a_row = excluded.failed_in_a_row, recent_requests = excluded.recent_requests,
+            recent_errors = excluded.recent_errors, last_error = excluded.last_error
+        "#,
+        checkpoint.task.get(),
+        checkpoint.token.get(),
+        agent.get(),
+        session.get(),
+        whole::<i32, _>(checkpoint.pages),
+        &checkpoint.state,
+        interval.map(Millis) as Option<Millis>,
+        pause.map(Interval),
+        whole::<i32, _>(manners.turned_away),
+        whole::<i32, _>(manners.failed_in_a_row),
+        whole::<i32, _>(manners.recent_requests),
+        whole::<i32, _>(manners.recent_errors),
+        last_error.as_str(),
+    )
+    .affected(conn)
+    .await?;
+    Ok(saved == 1)
+}
+
+/// The states of these tasks' crawls, of those that have one.
+pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, Vec<u8>>, Error> {
+    let rows = sqlx::query!("select task_id, state from checkpoints where task_id = any($1)", tasks as _);
+    let rows = rows.all(conn).await?;
+    Ok(rows.into_iter().map(|row| (row.task_id, row.state)).collect())
+}
+
+/// Removes those whose tasks have ended otherwise than by an outcome; returns how many.
+pub async fn prune(conn: &mut PgConnection) -> Result<u64, Error> {
+    sqlx::query!(
+        r#"
+        delete from checkpoints c using tasks t
+        where t.id = c.task_id and t.state in ('done', 'failed', 'cancelled')
+        "#,
+    )
+    .affected(conn)
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::store::fixtures::{self, Conn};
+    use crate::store::leases;
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn only_who_holds_the_lease_says_how_far_its_crawl_has_come(mut conn: Conn) {
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let (a, b) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
+        let (of_a, of_b) = (fixtures::session(&mut conn, a).await, fixtures::session(&mut conn, b).await);
+        let task = fixtures::assigned(&mut conn, batch, site, a).await;
+        fixtures::grant(&mut conn, a, of_a).await;
+        let checkpoint = |token, pages: u32| {
+            let state = vec![7; usize::try_from(pages).expect("a number")];
+            Checkpoint { task, token: LeaseToken::new(token), pages, state, manners: Manners::default() }
+        };
+        assert!(!save(&mut conn, b, of_b, &checkpoint(1, 9)).await.expect("save"), "another agent");
+        assert!(!save(&mut conn, a, of_a, &checkpoint(2, 9)).await.expect("save"), "a lease that nobody has");
+        assert!(of(&mut conn, &[task]).await.expect("load").is_empty());
+        for pages in [3, 5] {
+            assert!(save(&mut conn, a, of_a, &checkpoint(1, pages)).await.expect("save"));
+        }
+        assert_eq!(of(&mut conn, &[task]).await.expect("load"), HashMap::from([(task, vec![7; 5])]));
+        assert!(fixtures::hand_back(&mut conn, a, task).await);
+        assert!(!save(&mut conn, a, of_a, &checkpoint(1, 6)).await.expect("save"), "it was handed back");
+        assert_eq!(prune(&mut conn).await.expect("prune"), 0, "its task goes on");
+        fixtures::execute(&mut conn, "update tasks set state = 'cancelled'").await;
+        assert_eq!(prune(&mut conn).await.expect("prune"), 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn one_that_comes_while_its_lease_ends_waits_and_is_late(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
+        let task = fixtures::assigned(&mut conn, batch, site, agent).await;
+        fixtures::grant(&mut conn, agent, session).await;
+        // Whoever ends a lease holds its task, and then changes the lease.
+        let mut ending = fixtures::begin(&pool).await;
+        sqlx::query("select from tasks for update").execute(&mut *ending).await.expect("hold the task");
+        let token = fixtures::TOKEN;
+        let checkpoint = Checkpoint { task, token, pages: 9, state: vec![7], manners: Manners::default() };
+        let saving = async |conn: &mut PgConnection| save(conn, agent, session, &checkpoint).await;
+        let release = async |ending: &mut PgConnection| {
+            assert!(leases::release(ending, agent, task, token, None, 5).await.expect("neither waits for the other"));
+        };
+        let saved = fixtures::behind_what_goes_on(&pool, ending, release, saving).await;
+        assert!(!saved.expect("neither waits for the other"), "it was handed back");
+        assert!(of(&mut conn, &[task]).await.expect("load").is_empty());
+    }
+}

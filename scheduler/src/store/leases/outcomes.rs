@@ -1,0 +1,471 @@
+//! Outcomes: what a finished crawl reported; at most one per task.
+//!
+//! An outcome is accepted only with the task's newest token and from the agent that was granted it. A repeat is
+//! recognised, and so is one with other content; everything else is stale. Refusals are counted and change nothing else.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, LeaseToken, Rtt, SiteId, TaskId};
+
+use super::Completed;
+use crate::store::agents::refusals::{self, Refusal};
+use crate::store::batches::constraints;
+use crate::store::rows::{Rows, Statement};
+use crate::store::schema::restores;
+use crate::store::sites::alarms;
+use crate::store::tasks::holds;
+use crate::store::types::whole;
+use crate::store::{Error, leases};
+pub use ending::{Blocker, Budget, Ending, OutcomeKind};
+
+mod ending;
+
+/// What an agent reports.
+#[derive(Debug, Clone)]
+pub struct Report {
+    pub task: TaskId,
+    pub token: LeaseToken,
+    pub ending: Ending,
+    pub pages: u32,
+    /// Body bytes received.
+    pub bytes: u64,
+    pub errors: u32,
+    /// By the agent's clock.
+    pub started_at: DateTime<Utc>,
+    pub duration: Duration,
+    /// The median time to first byte on warm connections.
+    pub rtt: Option<Rtt>,
+    /// One sentence, or empty.
+    pub message: String,
+    /// Pages fetched once more, because the agent that had fetched them before could not hand over all it knew.
+    pub refetched: u32,
+    /// Links left out because they lead into traps.
+    pub trapped: u32,
+}
+
+/// What became of a report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Answer {
+    /// Recorded.
+    Accepted {
+        site: SiteId,
+        /// Whether its lease was active until now: a slot of the agent has become free.
+        freed: bool,
+        /// Whether others are held for their turn at the address that it had.
+        waited_for: bool,
+    },
+    /// Recorded before, as it is.
+    Duplicate,
+    /// Not recorded, and counted: of a contradiction what was recorded first stays.
+    Refused(Refusal),
+}
+
+/// Records outcomes of one agent or several, each once; answers come in the order of the reports. Run in a transaction: the tasks'
+/// rows are locked for its length.
+pub async fn record_all(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<Vec<Answer>, Error> {
+    let mut answers = Vec::with_capacity(reports.len());
+    let mut rest = reports;
+    let mut locked = lock(conn, reports).await?;
+    while !rest.is_empty() {
+        // One that comes twice is judged by what became of the first.
+        let mut tasks = HashSet::new();
+        let distinct = rest.iter().take_while(|(_, report)| tasks.insert(report.task)).count();
+        let (now, later) = rest.split_at(distinct);
+        answers.extend(record_distinct(conn, &mut locked, now).await?);
+        rest = later;
+    }
+    Ok(answers)
+}
+
+/// A task that outcomes were reported of, locked.
+struct Locked {
+    site: SiteId,
+    token: LeaseToken,
+    open: bool,
+    /// Whether its batch has a quota.
+    limited: bool,
+}
+
+/// Locks the tasks' rows, in the order of their identifiers, as whoever takes leases back does.
+async fn lock(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<HashMap<TaskId, Locked>, Error> {
+    let ids: Vec<i64> = reports.iter().map(|(_, report)| report.task.get()).collect();
+    let rows = sqlx::query!(
+        r#"
+        select id, site_id, token, state in ('assigned', 'leased', 'located') as "open!",
+               batch_id in (select c.batch_id from batch_constraints c where c.constraints ->> 'bytes_per_day' is not null) as "limited!"
+        from tasks where id = any($1)
+        order by id
+        for update
+        "#,
+        &ids,
+    )
+    .all(conn)
+    .await?;
+    let locked = rows.into_iter().map(|row| {
+        let (site, token) = (row.site_id, row.token);
+        (row.id, Locked { site, token, open: row.open, limited: row.limited })
+    });
+    Ok(locked.collect())
+}
+
+/// Records outcomes of different tasks, and ends these.
+async fn record_distinct(
+    conn: &mut PgConnection,
+    locked: &mut HashMap<TaskId, Locked>,
+    reports: &[(AgentId, &Report)],
+) -> Result<Vec<Answer>, Error> {
+    let (verdicts, on_hold) = judge(conn, locked, reports).await?;
+    let accepted: Vec<(AgentId, &Report)> = reports
+        .iter()
+        .zip(&verdicts)
+        .filter(|(_, verdict)| matches!(verdict, Answer::Accepted { .. }))
+        .map(|(reported, _)| *reported)
+        .collect();
+    if !accepted.is_empty() {
+        insert(conn, &accepted).await?;
+        if !on_hold.is_empty() {
+            holds::end(conn, &on_hold).await?;
+        }
+        end_tasks(conn, &accepted).await?;
+        raise_alarms(conn, locked, &accepted).await?;
+        let limited = accepted.iter().filter(|(_, report)| locked.get(&report.task).is_some_and(|task| task.limited));
+        let fetched: Vec<_> = limited.map(|(agent, report)| (report.task, *agent, report.bytes)).collect();
+        if !fetched.is_empty() {
+            constraints::add_spending(conn, &fetched).await?;
+        }
+    }
+    for (_, report) in accepted {
+        if let Some(task) = locked.get_mut(&report.task) {
+            task.open = false;
+        }
+    }
+    for ((agent, report), verdict) in reports.iter().zip(&verdicts) {
+        if let Answer::Refused(refusal) = *verdict {
+            let detail = format!("task {}, token {}: {refusal}", report.task, report.token);
+            refusals::count(conn, *agent, refusal, &detail).await?;
+        }
+    }
+    Ok(verdicts)
+}
+
+/// Raises alarms of the sites whose crawls the breaker ended.
+async fn raise_alarms(
+    conn: &mut PgConnection,
+    locked: &HashMap<TaskId, Locked>,
+    accepted: &[(AgentId, &Report)],
+) -> Result<(), Error> {
+    let ended = accepted.iter().filter(|(_, report)| report.ending == Ending::Blocked(Some(Blocker::Breaker)));
+    let ended = ended.filter_map(|(agent, report)| {
+        let task = locked.get(&report.task)?;
+        Some((task.site, *agent, report.message.as_str()))
+    });
+    let ended: Vec<(SiteId, AgentId, &str)> = ended.collect();
+    if ended.is_empty() { Ok(()) } else { alarms::raise(conn, &ended).await }
+}
+
+/// What outcomes of different tasks deserve; and those of the tasks that end and have a hold: they were taken back from their agent, or
+/// never claimed the address at which they have a place.
+async fn judge(
+    conn: &mut PgConnection,
+    locked: &HashMap<TaskId, Locked>,
+    reports: &[(AgentId, &Report)],
+) -> Result<(Vec<Answer>, Vec<TaskId>), Error> {
+    let (ids, tokens): (Vec<i64>, Vec<i64>) =
+        reports.iter().map(|(_, report)| (report.task.get(), report.token.get())).unzip();
+    // A statement of its own: whoever held a row until it was locked may have granted, or recorded, meanwhile.
+    let rows = sqlx::query!(
+        r#"
+        select l.task_id, l.agent_id, l.state = 'active' as "active!",
+               exists (select from task_holds h where h.cause = 'address' and not h.admitted and h.address = l.address) as "waited_for!",
+               exists (select from task_holds h where h.task_id = l.task_id) as "on_hold!",
+               o.token as "accepted?", o.kind as "kind?", o.budget, o.pages as "pages?: i32", o.bytes as "bytes?: i64",
+               o.errors as "errors?: i32", o.duration_ms as "duration_ms?: i64", o.rtt_us as "rtt_us?: i64"
+        from unnest($1::bigint[], $2::bigint[]) as asked (task_id, token)
+        join leases l on l.task_id = asked.task_id and l.token = asked.token
+        left join outcomes o on o.task_id = l.task_id
+        "#,
+        &ids,
+        &tokens,
+    )
+    .all(conn)
+    .await?;
+    let leases: HashMap<TaskId, _> = rows.into_iter().map(|row| (row.task_id, row)).collect();
+    let floor = if leases.len() == reports.len() { 0 } else { restores::floor(conn).await? };
+    let odd = |number, otherwise| Answer::Refused(restores::blame(number, floor, otherwise));
+    let verdict = |(agent, report): &(AgentId, &Report)| {
+        let Some(task) = locked.get(&report.task) else { return odd(report.task.get(), Refusal::UnknownTask) };
+        let Some(known) = leases.get(&report.task) else { return odd(report.token.get(), Refusal::ForgedToken) };
+        if known.agent_id != *agent {
+            return Answer::Refused(Refusal::ForeignLease);
+        }
+        let stored = Stored::from(*report);
+        match known.accepted {
+            Some(token) if token == report.token => {
+                let same = known.kind == Some(stored.kind)
+                    && known.budget == stored.budget
+                    && known.pages == Some(stored.pages)
+                    && known.bytes == Some(stored.bytes)
+                    && known.errors == Some(stored.errors)
+                    && known.duration_ms == Some(stored.duration_ms)
+                    && known.rtt_us == stored.rtt_us;
+                if same { Answer::Duplicate } else { Answer::Refused(Refusal::Contradiction) }
+            }
+            _ if task.token != report.token => Answer::Refused(Refusal::OldToken),
+            _ if !task.open => Answer::Refused(Refusal::EndedTask),
+            _ => Answer::Accepted { site: task.site, freed: known.active, waited_for: known.waited_for },
+        }
+    };
+    let verdicts: Vec<Answer> = reports.iter().map(verdict).collect();
+    let ends = reports.iter().zip(&verdicts).filter(|(_, verdict)| matches!(verdict, Answer::Accepted { .. }));
+    let on_hold = |task: &TaskId| leases.get(task).is_some_and(|lease| lease.on_hold);
+    let on_hold = ends.map(|((_, report), _)| report.task).filter(on_hold).collect();
+    Ok((verdicts, on_hold))
+}
+
+/// A report's figures as they are stored: what does not fit is the most that does.
+struct Stored {
+    kind: OutcomeKind,
+    budget: Option<Budget>,
+    pages: i32,
+    bytes: i64,
+    errors: i32,
+    duration_ms: i64,
+    rtt_us: Option<i64>,
+}
+
+impl From<&Report> for Stored {
+    fn from(report: &Report) -> Self {
+        Self {
+            kind: report.ending.kind(),
+            budget: report.ending.budget(),
+            pages: whole(report.pages),
+            bytes: whole(report.bytes),
+            errors: whole(report.errors),
+            duration_ms: whole(report.duration.as_millis()),
+            rtt_us: report.rtt.map(Rtt::as_micros),
+        }
+    }
+}
+
+async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Result<(), Error> {
+    let agents: Vec<i64> = reported.iter().map(|(agent, _)| agent.get()).collect();
+    let reports: Vec<&Report> = reported.iter().map(|(_, report)| *report).collect();
+    let stored: Vec<Stored> = reports.iter().copied().map(Stored::from).collect();
+    let tasks: Vec<i64> = reports.iter().map(|report| report.task.get()).collect();
+    let tokens: Vec<i64> = reports.iter().map(|report| report.token.get()).collect();
+    let kinds: Vec<&str> = stored.iter().map(|stored| stored.kind.name()).collect();
+    let budgets: Vec<Option<&str>> = stored.iter().map(|stored| stored.budget.map(Budget::name)).collect();
+    let pages: Vec<i32> = stored.iter().map(|stored| stored.pages).collect();
+    let bytes: Vec<i64> = stored.iter().map(|stored| stored.bytes).collect();
+    let errors: Vec<i32> = stored.iter().map(|stored| stored.errors).collect();
+    let started: Vec<DateTime<Utc>> = reports.iter().map(|report| report.started_at).collect();
+    let durations: Vec<i64> = stored.iter().map(|stored| stored.duration_ms).collect();
+    let rtts: Vec<Option<i64>> = stored.iter().map(|stored| stored.rtt_us).collect();
+    let messages: Vec<&str> = reports.iter().map(|report| report.message.as_str()).collect();
+    let refetched: Vec<i32> = reports.iter().map(|report| whole(report.refetched)).collect();
+    let trapped: Vec<i32> = reports.iter().map(|report| whole(report.trapped)).collect();
+    sqlx::query!(
+        r#"
+        insert into outcomes (agent_id, task_id, token, kind, budget, pages, bytes, errors, started_at, duration_ms, rtt_us,
+                              message, refetched, trapped)
+        select agent_id, task_id, token, kind::outcome_kind, budget::crawl_budget, pages, bytes, errors, started_at, duration_ms,
+               rtt_us, message, refetched, trapped
+        from unnest($1::bigint[], $2::bigint[], $3::bigint[], $4::text[], $5::text[], $6::integer[], $7::bigint[], $8::integer[],
+                    $9::timestamptz[], $10::bigint[], $11::bigint[], $12::text[], $13::integer[], $14::integer[])
+             as reported (agent_id, task_id, token, kind, budget, pages, bytes, errors, started_at, duration_ms, rtt_us, message,
+                          refetched, trapped)
+        "#,
+        &agents,
+        &tasks,
+        &tokens,
+        &kinds as _,
+        &budgets as _,
+        &pages,
+        &bytes,
+        &errors,
+        &started,
+        &durations,
+        &rtts as _,
+        &messages as _,
+        &refetched,
+        &trapped,
+    )
+    .run(conn)
+    .await
+}
+
+async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<(), Error> {
+    let completed = reports.iter().map(|(_, report)| Completed {
+        task: report.task,
+        token: report.token,
+        failure: report
+            .ending
+            .reason()
+            .map(|kind| (format!("{}: {}", report.ending.kind().name(), report.message), kind.name())),
+    });
+    leases::complete(conn, &completed.collect::<Vec<_>>()).await
+}
+
+/// Pages of the last crawl of these tasks' sites, of those that had one that brought any.
+pub async fn last_pages(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, u32>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select t.id, last.pages
+        from tasks t
+        cross join lateral (
+            select o.pages from tasks other join outcomes o on o.task_id = other.id
+            where other.site_id = t.site_id and o.kind in ('complete', 'truncated')
+            order by o.accepted_at desc
+            limit 1
+        ) last
+        where t.id = any($1)
+        "#,
+        tasks as _,
+    )
+    .all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.pages.0)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::model::SessionId;
+    use crate::store::agents::sessions;
+    use crate::store::fixtures::{self, Conn, Leased};
+
+    fn report(task: TaskId, token: i64, ending: Ending) -> Report {
+        let rtt = Rtt::try_from_micros(20_000).ok();
+        Report { rtt, ..fixtures::report(task, LeaseToken::new(token), ending) }
+    }
+
+    async fn leased(conn: &mut PgConnection) -> (AgentId, SessionId, TaskId) {
+        let Leased { agent, session, task, .. } = fixtures::leased(conn, "a").await;
+        (agent, session, task)
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_outcome_is_stored_once(mut conn: Conn) {
+        let (agent, _, task) = leased(&mut conn).await;
+        let first = report(task, 1, Ending::Truncated(Budget::Pages));
+        assert!(matches!(fixtures::record(&mut conn, agent, &first).await, Answer::Accepted { .. }));
+        assert_eq!(fixtures::state(&mut conn, task).await, "done");
+        assert_eq!(fixtures::record(&mut conn, agent, &first).await, Answer::Duplicate);
+        let contradicting = [
+            report(task, 1, Ending::Complete),
+            Report { pages: 4, ..first.clone() },
+            Report { bytes: 1001, ..first.clone() },
+            Report { errors: 0, ..first.clone() },
+            Report { rtt: None, ..first.clone() },
+        ];
+        for contradicting in &contradicting {
+            let answer = fixtures::record(&mut conn, agent, contradicting).await;
+            assert_eq!(answer, Answer::Refused(Refusal::Contradiction), "{contradicting:?}");
+        }
+        let counted = refusals::of_agent(&mut conn, agent).await.expect("read");
+        assert_eq!((counted.len(), counted[0].kind, counted[0].times), (1, Refusal::Contradiction, 5));
+        let kind: String = fixtures::scalar(&mut conn, "select kind::text from outcomes").await;
+        assert_eq!(kind, "truncated");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn outcomes_that_come_together_are_answered_one_by_one_and_in_order(mut conn: Conn) {
+        let (agent, session, first) = leased(&mut conn).await;
+        let batch = fixtures::batch(&mut conn, "second", "random").await;
+        let site = fixtures::site(&mut conn, "b.cn").await;
+        let second = fixtures::assigned(&mut conn, batch, site, agent).await;
+        assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 1);
+        let reports = [
+            report(second, 1, Ending::Unreachable(None)),
+            report(TaskId::new(999), 1, Ending::Complete),
+            report(first, 1, Ending::Complete),
+            report(first, 1, Ending::Complete),
+            report(second, 1, Ending::Complete),
+            report(first, 2, Ending::Complete),
+        ];
+        let answers = record_all(&mut conn, &reports.each_ref().map(|report| (agent, report))).await.expect("record");
+        assert_eq!(answers[0], Answer::Accepted { site, freed: true, waited_for: false });
+        assert_eq!(answers[1], Answer::Refused(Refusal::UnknownTask));
+        assert!(matches!(answers[2], Answer::Accepted { .. }));
+        assert_eq!(
+            answers[3..],
+            [Answer::Duplicate, Answer::Refused(Refusal::Contradiction), Answer::Refused(Refusal::ForgedToken)]
+        );
+        assert_eq!(fixtures::state(&mut conn, first).await, "done");
+        assert_eq!(fixtures::state(&mut conn, second).await, "failed");
+        let counted = refusals::of_agent(&mut conn, agent).await.expect("read");
+        assert_eq!(counted.iter().map(|count| count.times).sum::<u64>(), 3, "{counted:?}");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_released_lease_may_complete_until_a_newer_grant_exists(mut conn: Conn) {
+        let (agent, session, task) = leased(&mut conn).await;
+        sessions::close(&mut conn, session).await.expect("close");
+        fixtures::reap(&mut conn).await;
+        let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
+        let late = fixtures::record(&mut tx, agent, &report(task, 1, Ending::Complete)).await;
+        assert!(matches!(late, Answer::Accepted { freed: false, .. }), "the slot was free before");
+        tx.rollback().await.expect("rollback");
+
+        let session = fixtures::session(&mut conn, agent).await;
+        assert_eq!(leases::grant(&mut conn, agent, session).await.expect("grant")[0].token.get(), 2);
+        let late = fixtures::record(&mut conn, agent, &report(task, 1, Ending::Complete)).await;
+        assert_eq!(late, Answer::Refused(Refusal::OldToken));
+        assert_eq!(fixtures::state(&mut conn, task).await, "leased");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn nobody_completes_anothers_lease_or_an_unknown_task(mut conn: Conn) {
+        let (_, _, task) = leased(&mut conn).await;
+        let thief = fixtures::agent(&mut conn, "thief").await;
+        for (task, token, refusal) in [
+            (task, 1, Refusal::ForeignLease),
+            (task, 2, Refusal::ForgedToken),
+            (task, -1, Refusal::ForgedToken),
+            (TaskId::new(999), 1, Refusal::UnknownTask),
+        ] {
+            let answer = fixtures::record(&mut conn, thief, &report(task, token, Ending::Complete)).await;
+            assert_eq!(answer, Answer::Refused(refusal));
+        }
+        let counted = refusals::of_agent(&mut conn, thief).await.expect("read");
+        assert_eq!(counted.iter().map(|count| count.times).sum::<u64>(), 4, "{counted:?}");
+        assert_eq!(fixtures::state(&mut conn, task).await, "leased");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn absurd_numbers_do_not_break_the_reports(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "liar").await;
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        for host in ["a.cn", "b.cn"] {
+            let site = fixtures::site(&mut conn, host).await;
+            let task = fixtures::assigned(&mut conn, batch, site, agent).await;
+            fixtures::grant(&mut conn, agent, session).await;
+            let absurd = Report { pages: u32::MAX, bytes: u64::MAX, ..report(task, 1, Ending::Complete) };
+            fixtures::record(&mut conn, agent, &absurd).await;
+        }
+        let most = i64::MAX.unsigned_abs();
+        let progress = crate::store::batches::progress(&mut conn, batch).await.expect("the progress");
+        assert_eq!((progress.complete, progress.bytes), (2, most));
+        let agents = crate::store::reports::agents(&mut conn, None).await.expect("the agents' report");
+        assert_eq!(agents[0].bytes, most);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_unreachable_site_fails_with_the_reason(mut conn: Conn) {
+        let (agent, _, task) = leased(&mut conn).await;
+        let unreachable = Ending::Unreachable(Some(crate::model::ReasonKind::NoConnection));
+        fixtures::record(&mut conn, agent, &report(task, 1, unreachable)).await;
+        let (state, reason, kind): (String, String, String) =
+            sqlx::query_as("select state::text, reason, reason_kind::text from tasks")
+                .fetch_one(&mut *conn)
+                .await
+                .expect("one row");
+        let said = (state.as_str(), reason.as_str(), kind.as_str());
+        assert_eq!(said, ("failed", "unreachable: no route", "no-connection"));
+    }
+}

@@ -1,0 +1,238 @@
+//! Recalls: leases under way that are asked for, because another agent would end their crawls sooner.
+//!
+//! Invariants: a task is recalled once at most. The lease stays its agent's until that hands it back; then its task is located again and
+//! chosen for anew. A recall that nobody heard, or that came too late, changes nothing.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, BatchId, LeaseToken, SessionId, SiteId, Strategy, TaskId};
+
+use super::Ending;
+use crate::store::rows::{Rows, Statement};
+use crate::store::types::{Interval, Millis, Unsigned};
+use crate::store::{Error, leases};
+
+/// How long a slot is kept for a crawl that was asked for: longer than its agent takes to end a request, to write a checkpoint and to leave
+/// the site alone for an interval. What has not come by then goes on where it is, as with an agent that does not know of recalls.
+const PROMISE: Duration = Duration::from_secs(90);
+
+/// A crawl under way whose tasks are planned together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnderWay {
+    pub task: TaskId,
+    pub token: LeaseToken,
+    pub site: SiteId,
+    pub batch: BatchId,
+    pub agent: AgentId,
+    pub took: Duration,
+    /// How long it was predicted to take; `None` where nobody asked.
+    pub takes: Option<Duration>,
+    pub at_most: Duration,
+    pub most_pages: u32,
+    /// Pages, and how long the agent had taken for them: from the checkpoint of a crawl that no other agent had before.
+    pub fetched: Option<(u32, Duration)>,
+    /// The least time between two requests that the site bore, where the agent has told.
+    pub interval: Option<Duration>,
+    /// Agents at which it crashed, or that were lost with it.
+    pub crashed_at: Vec<AgentId>,
+}
+
+/// The crawls that are planned together and were never recalled, that have been under way for `least`: those that go on longest, as far as
+/// that was predicted, at most `limit`. Left out are those whose site has turned its crawl away or is left alone, as another agent would
+/// have to leave it alone as well; and those for whose address others wait, which would have it first.
+pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> Result<Vec<UnderWay>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select l.task_id, l.token, l.site_id, t.batch_id, l.agent_id, c.crawl_ms, b.max_duration_ms, b.max_pages,
+               now() - l.granted_at as "took!: Interval",
+               case when p.token = 1 and l.token = 1 and p.pages > 0 then p.pages end as "own_pages: Unsigned<u32>",
+               p.saved_at - l.granted_at as "saved: Interval", p.interval_ms as "interval_ms?",
+               array(
+                   select f.agent_id from leases f
+                   where f.task_id = l.task_id and (f.crash is not null or f.state = 'expired')
+               ) as "crashed_at!: Vec<AgentId>"
+        from batches b
+        -- `offset 0`: batch by batch, and looked up by index. Else all leased tasks and all leases are read, whatever their strategy.
+        cross join lateral (
+            select id, batch_id, token, assignment_id from tasks
+            where tasks.batch_id = b.id and tasks.state = 'leased' offset 0
+        ) t
+        cross join lateral (
+            select * from leases where leases.task_id = t.id and leases.token = t.token and leases.state = 'active' offset 0
+        ) l
+        join assignments c on c.id = t.assignment_id
+        left join checkpoints p on p.task_id = t.id
+        where b.strategy = $1 and l.granted_at <= now() - $2::interval
+          and not exists (select from recalls r where r.task_id = t.id offset 0)
+          and not coalesce(p.paused_until > now() or p.turned_away > 0, false)
+          and not exists (
+              select from task_holds w where w.cause = 'address' and w.address = l.address and not w.admitted offset 0
+          )
+        -- As `strategy::schedule` expects it.
+        order by greatest(
+            coalesce(c.crawl_ms, 0) / 1000.0 - extract(epoch from now() - l.granted_at),
+            0.3 * extract(epoch from now() - l.granted_at)
+        ) desc, l.task_id
+        limit $3
+        "#,
+        Strategy::EarliestFinish.name(),
+        Interval(least),
+        limit,
+    )
+    .all(conn)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| UnderWay {
+            task: row.task_id,
+            token: row.token,
+            site: row.site_id,
+            batch: row.batch_id,
+            agent: row.agent_id,
+            took: row.took.0,
+            takes: row.crawl_ms.map(Duration::from),
+            at_most: row.max_duration_ms.0,
+            most_pages: row.max_pages.0,
+            fetched: row.own_pages.map(u32::from).zip(row.saved.map(Duration::from)),
+            interval: row.interval_ms.map(Duration::from),
+            crashed_at: row.crashed_at,
+        })
+        .collect())
+}
+
+/// How many crawls each agent is about to get, because they were asked for on its behalf.
+pub async fn promised(conn: &mut PgConnection) -> Result<HashMap<AgentId, u32>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select r.to_agent_id, count(*) as "count!: Unsigned<u32>"
+        from recalls r join leases l on l.task_id = r.task_id and l.token = r.token
+        where r.asked_at > now() - $1::interval and l.state = 'active'
+        group by r.to_agent_id
+        "#,
+        Interval(PROMISE),
+    )
+    .all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.to_agent_id, row.count.0)).collect())
+}
+
+/// Asks for a lease. `false`: it has ended, somebody is at its task, or it was asked for before.
+pub async fn ask(
+    conn: &mut PgConnection,
+    crawl: &UnderWay,
+    to: AgentId,
+    here: Duration,
+    there: Duration,
+) -> Result<bool, Error> {
+    let asked = sqlx::query!(
+        r#"
+        insert into recalls (task_id, token, agent_id, to_agent_id, here_ms, there_ms)
+        select t.id, t.token, l.agent_id, $3, $4, $5
+        from tasks t join leases l on l.task_id = t.id and l.token = t.token and l.state = 'active'
+        where t.id = $1 and t.token = $2 and t.state = 'leased'
+        for no key update of t skip locked
+        on conflict (task_id) do nothing
+        "#,
+        crawl.task.get(),
+        crawl.token.get(),
+        to.get(),
+        Millis(here) as _,
+        Millis(there) as _,
+    )
+    .affected(conn)
+    .await?;
+    Ok(asked == 1)
+}
+
+/// A recall, as its agent is told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    pub task: TaskId,
+    pub token: LeaseToken,
+    /// Who would end it sooner.
+    pub to: String,
+    /// How long it would go on.
+    pub here: Duration,
+    /// How long the other would take.
+    pub there: Duration,
+}
+
+/// The recalls that this session has not been told; from now on it has. The caller commits before it sends.
+pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Vec<Order>, Error> {
+    let orders = sqlx::query_as!(
+        Order,
+        r#"
+        with asked as (
+            update recalls set sent_at = now() where agent_id = $1 and sent_at is null
+            returning task_id, token, to_agent_id, here_ms, there_ms
+        )
+        select asked.task_id as "task: TaskId", asked.token as "token: LeaseToken", a.name as to, asked.here_ms as "here: Millis", asked.there_ms as "there: Millis"
+        from asked
+        join leases l on l.task_id = asked.task_id and l.token = asked.token
+        join agents a on a.id = asked.to_agent_id
+        where l.session_id = $2 and l.state = 'active'
+        order by asked.task_id
+        "#,
+        agent.get(),
+        session.get(),
+    );
+    orders.all(conn).await
+}
+
+/// Tells an agent anew what it was asked for, as it is on a new session.
+pub async fn tell_again(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<(), Error> {
+    sqlx::query!(
+        r#"
+        update recalls r set sent_at = null
+        from leases l
+        where l.session_id = $2 and l.state = 'active' and r.task_id = l.task_id and r.token = l.token and r.agent_id = $1
+        "#,
+        agent.get(),
+        session.get(),
+    )
+    .run(conn)
+    .await
+}
+
+/// Takes back a lease that was asked for: its task is chosen for anew. `false`: it was not asked for, not active, or not this agent's.
+pub async fn release(conn: &mut PgConnection, agent: AgentId, task: TaskId, token: LeaseToken) -> Result<bool, Error> {
+    let recalled = of_last_leases(conn, &[task]).await?.remove(&task);
+    if recalled.is_none_or(|recalled| recalled.token != token) {
+        return Ok(false);
+    }
+    Ok(!leases::end(conn, &[(task, token)], Some(agent), Ending::Anew).await?.is_empty())
+}
+
+/// Whose a crawl was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recalled {
+    pub token: LeaseToken,
+    pub from: AgentId,
+    pub name: String,
+    /// How long it would have gone on there.
+    pub here: Duration,
+}
+
+/// Of these tasks, those whose last lease was asked for.
+pub async fn of_last_leases(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, Recalled>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select r.task_id, r.token, r.agent_id, a.name, r.here_ms
+        from recalls r join tasks t on t.id = r.task_id and t.token = r.token join agents a on a.id = r.agent_id
+        where r.task_id = any($1)
+        "#,
+        tasks as _,
+    )
+    .all(conn)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| {
+            let (token, from, here) = (row.token, row.agent_id, row.here_ms.0);
+            (row.task_id, Recalled { token, from, name: row.name, here })
+        })
+        .collect())
+}

@@ -1,0 +1,351 @@
+//! Measurement orders: what probers were asked and have not answered.
+//!
+//! Invariants, held by unique indexes: one open order a site, so that a site is probed from one place at a time; one an
+//! address for the same reason, and one without an address only finds out where its site is (`super::of_sites`); one a pair of
+//! agents. An order lives as long as the session it was sent on, and no longer than `expires_at`. Its site may
+//! go to another prober when the session ends, for the former one has stopped by then: an agent drops its orders when
+//! its stream breaks and when no heartbeat was acknowledged for the lease's life, the grace before the session expires.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, OrderId, SessionId, SiteId};
+
+use super::failures::{Cause, NO_REPORT};
+use super::of_sites::{ENOUGH, NOT_SHARED_FOR};
+use super::reach::MESH_RETRY;
+use crate::store::Error;
+use crate::store::rows::{Rows, Statement};
+use crate::store::sites::Site;
+use crate::store::types::Interval;
+
+/// An order as the prober's session sends it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Order {
+    pub id: OrderId,
+    pub target: OrderTarget,
+    /// Whether it is a confirmation's, see `crate::store::tasks::confirmations`.
+    pub confirming: bool,
+}
+
+/// What an order is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum OrderTarget {
+    Site {
+        id: SiteId,
+        name: String,
+        /// Where it was settled; absent until a prober has done so.
+        origin: Option<String>,
+        /// The address whose turn it is; absent until the prober has found out where the site is, and that alone is asked of it.
+        turn: Option<IpAddr>,
+        /// Whether a measurement of another site at its address may answer.
+        may_share: bool,
+    },
+    /// Another agent's beacon.
+    Beacon { agent: AgentId, url: String },
+}
+
+/// A site that waits for a prober, and the probers that have yet to measure it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Due {
+    pub site: SiteId,
+    /// Those that may be asked now, in order of their identifiers; at least one.
+    pub turns: Vec<Turn>,
+}
+
+/// A prober that may be asked to measure a site.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Turn {
+    pub prober: AgentId,
+    /// Where it is thought to see the site, and no other order is open; `None` while nobody has seen it.
+    pub address: Option<IpAddr>,
+}
+
+impl Turn {
+    /// Reads what a query lists side by side.
+    pub(in crate::store) fn listed(probers: Vec<AgentId>, addresses: Vec<Option<IpAddr>>) -> Vec<Self> {
+        probers.into_iter().zip(addresses).map(|(prober, address)| Self { prober, address }).collect()
+    }
+}
+
+/// An open order that a site waits for, as shown.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Awaited {
+    pub prober: String,
+    /// The address whose turn it holds; none when it only asks for the address.
+    pub address: Option<String>,
+    /// The site it is about, where that is another one at the same address.
+    pub other: Option<String>,
+}
+
+/// How the mesh is measured.
+#[derive(Debug, Clone, Copy)]
+pub struct MeshPlan {
+    /// After this a round trip is taken again.
+    pub max_age: Duration,
+    /// Other agents each agent measures at most, beside the landmarks.
+    pub max_peers: u32,
+    /// Open beacon orders an agent may hold.
+    pub max_orders: u32,
+    pub lifetime: Duration,
+}
+
+/// Marks the agent's unsent orders as sent on this session and returns them, oldest first.
+pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Vec<Order>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        with taken as (
+            update measurement_orders set session_id = $2
+            where prober_id = $1 and session_id is null and expires_at > now()
+              -- A stream that outlived its session must not swallow the orders of the one that took its place.
+              and exists (select from sessions where id = $2 and state = 'active')
+            returning id, site_id, agent_id, confirming, address
+        )
+        select taken.id, site_id, agent_id, confirming, taken.address as turn, sites.name as "name?", sites.origin as "origin?", agents.beacon_url as "url?",
+               coalesce(sites.doubted_at < now() - $3::interval, true)
+                   and not exists (
+                       select from address_disagreements off
+                       where off.address = taken.address and off.seen_at > now() - $3
+                         and off.prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
+                       having count(*) >= $4 or bool_or(off.prober_id = $1)
+                   ) as "may_share!"
+        from taken
+        left join sites on sites.id = taken.site_id
+        left join agents on agents.id = taken.agent_id
+        order by taken.id
+        "#,
+        agent.get(),
+        session.get(),
+        Interval(NOT_SHARED_FOR),
+        ENOUGH,
+    )
+    .all(conn)
+    .await?;
+    let orders = rows.into_iter().filter_map(|row| {
+        let target = match (row.site_id, row.name, row.agent_id, row.url) {
+            (Some(site), Some(name), _, _) => {
+                OrderTarget::Site { id: site, name, origin: row.origin, turn: row.turn, may_share: row.may_share }
+            }
+            (_, _, Some(agent), Some(url)) => OrderTarget::Beacon { agent, url },
+            // The agent came back without a beacon; its order runs out.
+            _ => return None,
+        };
+        Some(Order { id: row.id, target, confirming: row.confirming })
+    });
+    Ok(orders.collect())
+}
+
+/// Ends the orders that will not be answered. A prober that is gone is asked no more; one that let the time pass
+/// failed to measure, and that is recorded, so that its target moves on.
+pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
+    sqlx::query!(
+        r#"
+        delete from measurement_orders
+        where not exists (
+            select from sessions
+            where sessions.agent_id = measurement_orders.prober_id and sessions.state = 'active'
+              and sessions.id = coalesce(measurement_orders.session_id, sessions.id)
+        )
+        "#,
+    )
+    .run(conn)
+    .await?;
+    let expired = sqlx::query_scalar!(
+        r#"
+        with expired as (
+            delete from measurement_orders where expires_at <= now() returning prober_id, site_id, agent_id
+        ), sites_failed as (
+            insert into site_measurements (site_id, prober_id, answered, lost, failure)
+            select site_id, prober_id, 0, 0, $1 from expired where site_id is not null
+            on conflict (site_id, prober_id) do update
+            set rtt_us = null, min_us = null, median_us = null, spread_us = null, answered = 0, lost = 0,
+                failure = excluded.failure, address = null, shared_from = null, measured_at = excluded.measured_at
+        ), beacons_failed as (
+            insert into mesh_measurements (prober_id, agent_id, answered, lost, failure, cause, said, failed_at)
+            select prober_id, agent_id, 0, 0, $1, $2, $1, now() from expired where agent_id is not null
+            on conflict (prober_id, agent_id) do update
+            set rtt_us = null, answered = 0, lost = 0,
+                failure = excluded.failure, measured_at = excluded.measured_at, cause = excluded.cause, said = excluded.said,
+                failed_at = excluded.failed_at
+        )
+        select count(*) as "count!" from expired
+        "#,
+        NO_REPORT,
+        Cause::NoReport,
+    )
+    .one(conn)
+    .await?;
+    Ok(u64::try_from(expired).unwrap_or(0))
+}
+
+/// Orders what is due in the mesh of connected agents, landmarks first, and returns the probers that got orders.
+pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<AgentId>, Error> {
+    sqlx::query_scalar!(
+        r#"
+        with connected as (
+            select agents.id, beacon_url is not null as has_beacon, landmarks.agent_id is not null as is_landmark,
+                   sessions.opened_at
+            from agents
+            join sessions on sessions.agent_id = agents.id and sessions.state = 'active'
+            left join landmarks on landmarks.agent_id = agents.id
+        ), pairs as (
+            select prober.id as prober_id, target.id as agent_id, target.is_landmark,
+                   greatest(prober.opened_at, target.opened_at) as both_there_at,
+                   -- The same peers at every pass, and other ones for every prober.
+                   row_number() over (
+                       partition by prober.id, target.is_landmark
+                       order by hashint8extended(target.id, prober.id), target.id
+                   ) as peer
+            from connected prober join connected target on target.id <> prober.id and target.has_beacon
+        ), due as (
+            select pairs.prober_id, pairs.agent_id,
+                   row_number() over (partition by pairs.prober_id order by is_landmark desc, peer) as turn
+            from pairs
+            left join mesh_measurements known using (prober_id, agent_id)
+            where (pairs.is_landmark or pairs.peer <= $3)
+              and (known.measured_at is null
+                   or known.measured_at < now() - case when known.rtt_us is null then $2::interval else $1 end
+                   -- Whoever mended one of the two has started it again.
+                   or known.rtt_us is null and known.measured_at < pairs.both_there_at)
+              and not exists (
+                  select from measurement_orders open
+                  where open.prober_id = pairs.prober_id and open.agent_id = pairs.agent_id
+              )
+        )
+        insert into measurement_orders (prober_id, agent_id, expires_at)
+        select prober_id, agent_id, now() + $5::interval
+        from due
+        where turn <= $4 - (
+            select count(*) from measurement_orders open
+            where open.prober_id = due.prober_id and open.agent_id is not null
+        )
+        on conflict do nothing
+        returning prober_id
+        "#,
+        Interval(plan.max_age),
+        Interval(MESH_RETRY),
+        i64::from(plan.max_peers),
+        i64::from(plan.max_orders),
+        Interval(plan.lifetime),
+    )
+    .all(conn)
+    .await
+}
+
+/// How many site orders each of these probers holds.
+pub async fn open_site_orders(conn: &mut PgConnection, probers: &[AgentId]) -> Result<HashMap<AgentId, u32>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select prober_id, count(*) as "open!" from measurement_orders
+        where prober_id = any($1) and site_id is not null
+        group by prober_id
+        "#,
+        probers as _,
+    )
+    .all(conn)
+    .await?;
+    let mut open: HashMap<AgentId, u32> = probers.iter().map(|prober| (*prober, 0)).collect();
+    open.extend(rows.into_iter().map(|row| (row.prober_id, u32::try_from(row.open).unwrap_or(u32::MAX))));
+    Ok(open)
+}
+
+/// The sites of measuring tasks that have no open order and have yet to be measured by one of these probers; oldest
+/// site first, at most `limit`.
+///
+/// A round trip counts when it was not older than `max_age` as the site's first measuring task began to wait, and came after
+/// the site was last doubted; a failure only when it came after the task began to wait. A prober that sees the site at an
+/// address that has an open order waits for it.
+pub async fn due_sites(
+    conn: &mut PgConnection,
+    probers: &[AgentId],
+    max_age: Duration,
+    limit: i64,
+) -> Result<Vec<Due>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select waiting.site_id, missing.probers as "probers!: Vec<AgentId>", missing.addresses as "addresses!: Vec<Option<IpAddr>>"
+        from (select site_id, min(state_since) as since from tasks where state = 'measuring' group by site_id) waiting
+        join sites on sites.id = waiting.site_id and sites.alias_of is null
+        -- Site by site through the primary key: the table holds every site ever measured.
+        cross join lateral (
+            select array_agg(prober.id order by prober.id) as probers,
+                   array_agg(coalesce(seen.address, sites.address) order by prober.id) as addresses
+            from unnest($1::bigint[]) as prober (id)
+            left join site_sightings seen on seen.site_id = waiting.site_id and seen.prober_id = prober.id
+            where prober.id <> all (array(
+                select known.prober_id from site_measurements known
+                where known.site_id = waiting.site_id
+                  and known.measured_at >= case when known.rtt_us is null then waiting.since
+                                                else greatest(waiting.since - $2::interval, sites.doubted_at) end
+            ))
+              and not exists (
+                  select from measurement_orders open where open.address = coalesce(seen.address, sites.address)
+              )
+        ) missing
+        where missing.probers is not null
+          and not exists (select from measurement_orders open where open.site_id = waiting.site_id)
+        order by waiting.site_id
+        limit $3
+        "#,
+        probers as _,
+        Interval(max_age),
+        limit,
+    )
+    .all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| Due { site: row.site_id, turns: Turn::listed(row.probers, row.addresses) }).collect())
+}
+
+/// Orders these sites measured. A site that got an order meanwhile, or whose address did, gets none. Returns the probers that
+/// got orders.
+pub async fn order_sites(
+    conn: &mut PgConnection,
+    orders: &[(SiteId, AgentId)],
+    lifetime: Duration,
+) -> Result<Vec<AgentId>, Error> {
+    let sites: Vec<i64> = orders.iter().map(|(site, _)| site.get()).collect();
+    let probers: Vec<i64> = orders.iter().map(|(_, prober)| prober.get()).collect();
+    sqlx::query_scalar!(
+        r#"
+        insert into measurement_orders (prober_id, site_id, address, expires_at)
+        select prober_id, site_id, coalesce(seen.address, sites.address) as turn, now() + $3::interval
+        from unnest($1::bigint[], $2::bigint[]) as ordered (site_id, prober_id)
+        join sites on sites.id = ordered.site_id
+        left join site_sightings seen using (site_id, prober_id)
+        -- Two passes that order at once must meet in the same order, or each would wait for the other.
+        order by turn, site_id
+        on conflict do nothing
+        returning prober_id
+        "#,
+        &sites,
+        &probers,
+        Interval(lifetime),
+    )
+    .all(conn)
+    .await
+}
+
+/// The open order that a site waits for: its own, or another site's at its address while it is to be measured.
+pub async fn awaited(conn: &mut PgConnection, site: &Site) -> Result<Option<Awaited>, Error> {
+    sqlx::query_as!(
+        Awaited,
+        r#"
+        select a.name as prober, host(o.address) as address,
+               case when o.site_id = any($1) then null else other.name end as other
+        from measurement_orders o
+        join agents a on a.id = o.prober_id
+        join sites other on other.id = o.site_id
+        where o.site_id = any($1)
+           or (o.address = any (array(select address from sites where id = any($1)))
+               and exists (select from tasks t where t.site_id = any($1) and t.state = 'measuring'))
+        order by o.site_id = any($1) desc, o.id
+        limit 1
+        "#,
+        &site.ids() as _,
+    )
+    .optional(conn)
+    .await
+}

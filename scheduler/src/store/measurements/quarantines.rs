@@ -1,0 +1,232 @@
+//! Quarantines: agents whose measurements are not believed, and the alarm that the map as a whole is not.
+//!
+//! Invariants: one open quarantine an agent, one open alarm. What a quarantined agent measured stays stored, so that it
+//! can be judged again; those who use measurements leave it out.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use sqlx::{Connection, PgConnection};
+
+use crate::gnp::trust::Kind;
+use crate::model::{AgentId, Rtt, SiteId};
+
+use crate::store::Error;
+use crate::store::rows::{Rows, Statement};
+use crate::store::types::Interval;
+
+/// One open quarantine.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Quarantine {
+    pub agent: AgentId,
+    pub name: String,
+    pub evidence: Kind,
+    /// Why, for people.
+    pub reason: String,
+}
+
+/// The open quarantines, by agent.
+pub async fn open(conn: &mut PgConnection) -> Result<Vec<Quarantine>, Error> {
+    sqlx::query_as!(
+        Quarantine,
+        r#"
+        select q.agent_id as agent, a.name, q.evidence, q.reason
+        from quarantines q join agents a on a.id = q.agent_id
+        where q.released_at is null
+        order by q.agent_id
+        "#,
+    )
+    .all(conn)
+    .await
+}
+
+/// Opens a quarantine, or renews the reason of the open one. `true` when it is new.
+pub async fn hold(conn: &mut PgConnection, agent: AgentId, evidence: Kind, reason: &str) -> Result<bool, Error> {
+    sqlx::query_scalar!(
+        r#"
+        insert into quarantines (agent_id, evidence, reason) values ($1, $2, $3)
+        on conflict (agent_id) where released_at is null do update
+        set evidence = excluded.evidence, reason = excluded.reason, consistent = 0, judged_at = now()
+        -- A row that was there has been written twice.
+        returning (xmax = 0) as "new!"
+        "#,
+        agent.get(),
+        evidence,
+        reason,
+    )
+    .one(conn)
+    .await
+}
+
+/// Counts a judgement that found the agent consistent, when it rests on newer measurements of the agent than the last
+/// one that counted, of sites where it was held for those; releases it after `enough` in a row. `true` when it was released.
+pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i32) -> Result<bool, Error> {
+    let released = sqlx::query_scalar!(
+        r#"
+        update quarantines
+        set consistent = consistent + 1, judged_at = now(),
+            released_at = case when consistent + 1 >= $2 then now() end
+        where agent_id = $1 and released_at is null
+          and case when evidence = $3 then exists (
+              select from site_measurements m
+              where m.prober_id = $1 and m.rtt_us is not null and m.measured_at > judged_at
+          ) else exists (
+              select from mesh_measurements m
+              where m.prober_id = $1 and m.rtt_us is not null and m.measured_at > judged_at
+          ) end
+        returning (released_at is not null) as "released!"
+        "#,
+        agent.get(),
+        enough,
+        Kind::Sites,
+    )
+    .optional(conn)
+    .await?;
+    Ok(released.unwrap_or(false))
+}
+
+/// Releases an agent by hand and forgets what it measured, so that it is judged by what it measures from now on.
+/// `false` when it was not quarantined.
+pub async fn release(conn: &mut PgConnection, agent: AgentId) -> Result<bool, Error> {
+    let mut tx = conn.begin().await?;
+    let released = sqlx::query!(
+        "update quarantines set released_at = now() where agent_id = $1 and released_at is null",
+        agent.get(),
+    )
+    .affected(&mut tx)
+    .await?;
+    if released > 0 {
+        sqlx::query!("delete from mesh_measurements where prober_id = $1", agent.get()).run(&mut tx).await?;
+        sqlx::query!("delete from site_measurements where prober_id = $1", agent.get()).run(&mut tx).await?;
+    }
+    tx.commit().await?;
+    Ok(released > 0)
+}
+
+/// The open alarm: why the map cannot be trusted.
+pub async fn alarm(conn: &mut PgConnection) -> Result<Option<String>, Error> {
+    sqlx::query_scalar!("select reason from trust_alarms where ended_at is null").optional(conn).await
+}
+
+/// Raises the alarm, or renews its reason. `true` when it is new.
+pub async fn raise(conn: &mut PgConnection, reason: &str) -> Result<bool, Error> {
+    sqlx::query_scalar!(
+        r#"
+        insert into trust_alarms (reason) values ($1)
+        on conflict ((true)) where ended_at is null do update set reason = excluded.reason
+        returning (xmax = 0) as "new!"
+        "#,
+        reason,
+    )
+    .one(conn)
+    .await
+}
+
+/// Ends the alarm; `false` when there was none.
+pub async fn end_alarm(conn: &mut PgConnection) -> Result<bool, Error> {
+    let ended = sqlx::query!("update trust_alarms set ended_at = now() where ended_at is null").affected(conn).await?;
+    Ok(ended > 0)
+}
+
+/// The sites that were measured last and by most, at most `limit` of them: what agents are judged by.
+pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<SiteId>, Error> {
+    sqlx::query_scalar!(
+        r#"
+        with recent as (
+            -- Bounded before it is counted: a scheduler knows millions of these.
+            select site_id, measured_at from site_measurements
+            where rtt_us is not null order by measured_at desc limit $1::bigint * 64
+        )
+        select site_id from recent group by site_id order by count(*) desc, max(measured_at) desc, site_id desc limit $1
+        "#,
+        limit,
+    )
+    .all(conn)
+    .await
+}
+
+/// What was measured of these sites, of those too who are not believed. Of an agent that is quarantined for what it said
+/// of sites, what it said before is left out once it has measured `enough` of them since.
+pub async fn sites_of_all(
+    conn: &mut PgConnection,
+    sites: &[SiteId],
+    enough: usize,
+) -> Result<Vec<Vec<(AgentId, Rtt)>>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select m.site_id, m.prober_id, m.rtt_us as "rtt_us!", coalesce(m.measured_at > q.since, false) as "since!"
+        from site_measurements m
+        left join quarantines q on q.agent_id = m.prober_id and q.released_at is null and q.evidence = $2
+        where m.site_id = any($1) and m.rtt_us is not null
+        order by m.site_id, m.prober_id
+        "#,
+        sites as _,
+        Kind::Sites,
+    )
+    .all(conn)
+    .await?;
+    let mut since: BTreeMap<AgentId, usize> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.since) {
+        *since.entry(row.prober_id).or_default() += 1;
+    }
+    let anew = |prober: AgentId| since.get(&prober).is_some_and(|count| *count >= enough);
+    let mut measured: BTreeMap<SiteId, Vec<(AgentId, Rtt)>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| row.since || !anew(row.prober_id)) {
+        measured.entry(row.site_id).or_default().push((row.prober_id, row.rtt_us));
+    }
+    Ok(measured.into_values().collect())
+}
+
+/// What the connected agents that are quarantined for what they said of sites should measure again of these sites, at most
+/// `most` an agent: those they have not measured since, or not for `max_age`.
+pub async fn on_probation(
+    conn: &mut PgConnection,
+    sites: &[SiteId],
+    most: i64,
+    max_age: Duration,
+) -> Result<Vec<(SiteId, AgentId)>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        with shown as (
+            select s.id as site_id, q.agent_id, q.since, m.measured_at,
+                   row_number() over (partition by q.agent_id order by s.place) as turn
+            from quarantines q
+            join sessions on sessions.agent_id = q.agent_id and sessions.state = 'active'
+            cross join unnest($1::bigint[]) with ordinality as s (id, place)
+            left join site_measurements m on m.site_id = s.id and m.prober_id = q.agent_id
+            where q.released_at is null and q.evidence = $2
+        )
+        select site_id as "site_id!", agent_id from shown
+        where turn <= $3
+          and coalesce(measured_at <= since or measured_at < now() - $4::interval, true)
+        order by agent_id, site_id
+        "#,
+        sites as _,
+        Kind::Sites,
+        most,
+        Interval(max_age),
+    )
+    .all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (SiteId::new(row.site_id), row.agent_id)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::store::fixtures::{self, Conn};
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn agents_are_judged_by_the_sites_measured_last_not_by_the_youngest(mut conn: Conn) {
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let mut sites = Vec::new();
+        for number in 0..70 {
+            let site = fixtures::site(&mut conn, &format!("s{number}.cn")).await;
+            fixtures::measured(&mut conn, site, agent, 1000, &format!("{number} days")).await;
+            sites.push(site);
+        }
+        assert_eq!(judged_sites(&mut conn, 1).await.expect("choose"), sites[..1]);
+        assert_eq!(judged_sites(&mut conn, 3).await.expect("choose"), sites[..3]);
+    }
+}

@@ -1,0 +1,315 @@
+//! Who reaches whose beacon and who does not: the mesh, as it is asked for by people.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, Rtt};
+
+use super::failures::{Cause, Failure};
+use crate::store::Error;
+use crate::store::rows::Rows;
+use crate::store::types::Interval;
+
+/// After this a beacon that could not be measured is tried again, unless one of the two connects anew before.
+pub const MESH_RETRY: Duration = Duration::from_secs(60);
+
+/// From one agent to the beacon of another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Way {
+    pub prober: String,
+    pub target: String,
+    /// Where that is; `None` where it runs none.
+    pub beacon_url: Option<String>,
+    pub standing: Standing,
+    /// The newest round trip, and when it was taken.
+    pub reached: Option<(Rtt, DateTime<Utc>)>,
+    /// The newest failure, and when.
+    pub failed: Option<(Failure, DateTime<Utc>)>,
+    /// When it is measured again; `None` while it is not to be.
+    pub next_at: Option<DateTime<Utc>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    /// The newest measurement failed.
+    Failed,
+    /// Nobody has tried, and somebody will.
+    Untried,
+    /// It is not tried: every agent measures the landmarks and so many others.
+    NotAsked,
+    /// The target runs no beacon.
+    NoBeacon,
+    /// One of the two is not connected.
+    Away,
+    /// The newest measurement succeeded.
+    Reached,
+}
+
+impl Standing {
+    /// `reached`: what came of the newest measurement.
+    const fn of(connected: bool, has_beacon: bool, reached: Option<bool>, peers: bool) -> Self {
+        match (connected, reached) {
+            _ if !has_beacon => Self::NoBeacon,
+            (false, _) => Self::Away,
+            (true, Some(true)) => Self::Reached,
+            (true, Some(false)) => Self::Failed,
+            (true, None) if peers => Self::Untried,
+            (true, None) => Self::NotAsked,
+        }
+    }
+}
+
+/// Which ways are asked for.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked {
+    /// From and to this agent,
+    pub agent: AgentId,
+    /// and this one; else all that are connected or were measured.
+    pub other: Option<AgentId>,
+    /// After this a round trip is taken again.
+    pub max_age: Duration,
+    /// Other agents each agent measures at most, beside the landmarks.
+    pub max_peers: u32,
+}
+
+/// The ways that are asked for: what is wrong first, then by name.
+pub async fn ways(conn: &mut PgConnection, asked: &Asked) -> Result<Vec<Way>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        with connected as (
+            select a.id, a.beacon_url is not null as has_beacon, s.opened_at,
+                   exists (select from landmarks l where l.agent_id = a.id) as is_landmark
+            from agents a join sessions s on s.agent_id = a.id and s.state = 'active'
+        ), others as (
+            select o.id from agents o
+            where o.id <> $1
+              and case when $2::bigint is not null then o.id = $2 else o.removed_at is null and (
+                  o.id in (select c.id from connected c)
+                  or exists (select from mesh_measurements m where m.prober_id = $1 and m.agent_id = o.id)
+                  or exists (select from mesh_measurements m where m.prober_id = o.id and m.agent_id = $1)
+              ) end
+        ), pairs (prober_id, agent_id) as (
+            select $1::bigint, id from others union all select id, $1::bigint from others
+        )
+        select p.name as "prober!", t.name as "target!", t.beacon_url as "beacon_url?",
+               from_one.id is not null and to_one.id is not null as "connected!",
+               -- Only of two that are named is it asked whether they are peers, as `order_mesh` has it.
+               $2::bigint is null or coalesce(to_one.is_landmark, false) or $3 >= (
+                   select count(*) from connected c
+                   where c.id <> pairs.prober_id and c.has_beacon and not c.is_landmark
+                     and (hashint8extended(c.id, pairs.prober_id), c.id)
+                         <= (hashint8extended(pairs.agent_id, pairs.prober_id), pairs.agent_id)
+               ) as "peers!",
+               m.rtt_us is not null as "reached!", m.measured_at as "measured_at?",
+               m.measured_at + case when m.rtt_us is not null then $4::interval
+                   -- A new session of either makes what failed before it due.
+                   when m.measured_at < greatest(from_one.opened_at, to_one.opened_at) then interval '0'
+                   else $5::interval end as "next_at?",
+               m.reached_us as "reached_us?", m.reached_at as "reached_at?",
+               m.cause as "cause?", m.said as "said?", m.failed_at as "failed_at?"
+        from pairs
+        join agents p on p.id = pairs.prober_id
+        join agents t on t.id = pairs.agent_id
+        left join connected from_one on from_one.id = pairs.prober_id
+        left join connected to_one on to_one.id = pairs.agent_id
+        left join mesh_measurements m on m.prober_id = pairs.prober_id and m.agent_id = pairs.agent_id
+        "#,
+        asked.agent.get(),
+        asked.other.map(AgentId::get),
+        i64::from(asked.max_peers),
+        Interval(asked.max_age),
+        Interval(MESH_RETRY),
+    )
+    .all(conn)
+    .await?;
+    let mut ways = Vec::with_capacity(rows.len());
+    for row in rows {
+        let reached = row.measured_at.map(|_| row.reached);
+        let standing = Standing::of(row.connected, row.beacon_url.is_some(), reached, row.peers);
+        let reached = match (row.reached_us, row.reached_at) {
+            (Some(rtt), Some(at)) => Some((rtt, at)),
+            _ => None,
+        };
+        let failed = match (row.cause, row.failed_at) {
+            (Some(cause), Some(at)) => Some((Failure { cause, said: row.said.unwrap_or_default() }, at)),
+            _ => None,
+        };
+        let due = matches!(standing, Standing::Reached | Standing::Failed);
+        ways.push(Way {
+            prober: row.prober,
+            target: row.target,
+            beacon_url: row.beacon_url,
+            standing,
+            reached,
+            failed,
+            next_at: row.next_at.filter(|_| due),
+        });
+    }
+    ways.sort_by(|a, b| (a.standing, &a.prober, &a.target).cmp(&(b.standing, &b.prober, &b.target)));
+    Ok(ways)
+}
+
+/// Why connected agents do not reach each other, most of all.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// Agents that had this cause.
+    pub agents: u64,
+    /// One of them,
+    pub prober: String,
+    /// whom it did not reach,
+    pub target: String,
+    pub failure: Failure,
+}
+
+/// The cause that most agents have that did not reach another; `None` where all do that tried.
+pub async fn trouble(conn: &mut PgConnection) -> Result<Option<Trouble>, Error> {
+    let row = sqlx::query!(
+        r#"
+        with failing as (
+            select m.prober_id, m.agent_id, m.cause, m.said
+            from mesh_measurements m
+            join sessions p on p.agent_id = m.prober_id and p.state = 'active'
+            join sessions t on t.agent_id = m.agent_id and t.state = 'active'
+            where m.rtt_us is null and m.cause is not null
+        )
+        select count(distinct prober_id) as "agents!", cause as "cause!: Cause",
+               (array_agg(said order by prober_id, agent_id))[1] as "said!",
+               (select name from agents where id = (array_agg(prober_id order by prober_id, agent_id))[1]) as "prober!",
+               (select name from agents where id = (array_agg(agent_id order by prober_id, agent_id))[1]) as "target!"
+        from failing
+        group by cause
+        order by 1 desc, cause::text
+        limit 1
+        "#,
+    )
+    .optional(conn)
+    .await?;
+    row.map(|row| {
+        Ok(Trouble {
+            agents: u64::try_from(row.agents).unwrap_or(0),
+            prober: row.prober,
+            target: row.target,
+            failure: Failure { cause: row.cause, said: row.said },
+        })
+    })
+    .transpose()
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { agents, prober, target, failure } = self;
+        let plural = if *agents == 1 { "" } else { "s" };
+        write!(f, "{} at {agents} agent{plural}, as at {prober} of {target}", failure.cause.happened())?;
+        if !failure.said.is_empty() {
+            write!(f, ": {}", failure.said)?;
+        }
+        write!(f, "; `landfall agents reach {prober} {target}` says more")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::store::agents::sessions::{self, Registration};
+    use crate::store::fixtures::{self, Conn};
+    use crate::store::measurements::{self, Measured, MeasurementResult, orders};
+
+    async fn connected(conn: &mut PgConnection, name: &str, beacon: bool) -> AgentId {
+        let agent = fixtures::agent(conn, name).await;
+        let beacon_url = beacon.then(|| format!("http://{name}.example:7180/"));
+        let registration = Registration { beacon_url, ..fixtures::registration() };
+        sessions::open(conn, agent, &registration, fixtures::TERMS).await.expect("open");
+        agent
+    }
+
+    async fn measured(conn: &mut PgConnection, prober: AgentId, target: AgentId, result: MeasurementResult) {
+        let order = sqlx::query_scalar::<_, i64>(
+            "insert into measurement_orders (prober_id, agent_id, expires_at) values ($1, $2, now() + interval '1 hour') returning id",
+        );
+        let order = order.bind(prober.get()).bind(target.get()).fetch_one(&mut *conn).await.expect("order");
+        measurements::record(conn, prober, crate::model::OrderId::new(order), &result.into()).await.expect("record");
+    }
+
+    fn took() -> Measured {
+        let rtt = Rtt::try_from_micros(12_345).expect("a round trip");
+        let spread = Duration::from_micros(7);
+        Measured { rtt, min: rtt, median: rtt, spread, answered: 5, lost: 0 }
+    }
+
+    fn refused() -> Failure {
+        Failure { cause: Cause::Guard, said: "the guard refuses 198.18.0.5".into() }
+    }
+
+    fn asked(agent: AgentId, other: Option<AgentId>) -> Asked {
+        Asked { agent, other, max_age: Duration::from_secs(3600), max_peers: 1 }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn each_direction_of_a_pair_tells_its_last_success_its_last_failure_and_its_next_try(mut conn: Conn) {
+        let (a, b) = (connected(&mut conn, "a", true).await, connected(&mut conn, "b", true).await);
+        measured(&mut conn, a, b, Ok(took())).await;
+        measured(&mut conn, a, b, Err(refused())).await;
+        measured(&mut conn, b, a, Err(refused())).await;
+        measured(&mut conn, b, a, Ok(took())).await;
+        let ways = ways(&mut conn, &asked(a, Some(b))).await.expect("read");
+        let [there, back] = &ways[..] else { panic!("{ways:?}") };
+        assert_eq!((there.prober.as_str(), there.standing), ("a", Standing::Failed), "what is wrong comes first");
+        assert_eq!((back.prober.as_str(), back.standing), ("b", Standing::Reached));
+        for way in [there, back] {
+            assert_eq!(way.reached.map(|(rtt, _)| rtt), Some(took().rtt));
+            assert_eq!(way.failed.as_ref().map(|(failure, _)| failure), Some(&refused()));
+        }
+        let (failed_at, next) = (there.failed.as_ref().expect("failed").1, there.next_at.expect("again"));
+        assert_eq!((next - failed_at).to_std(), Ok(MESH_RETRY));
+        fixtures::execute_for(
+            &mut conn,
+            "update sessions set opened_at = now() + interval '1 second' where agent_id = $1",
+            b,
+        )
+        .await;
+        let again = super::ways(&mut conn, &asked(a, Some(b))).await.expect("read").remove(0);
+        assert_eq!(again.next_at, Some(failed_at), "at once");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn who_has_no_beacon_is_away_or_not_asked_is_told_apart(mut conn: Conn) {
+        let (a, b) = (connected(&mut conn, "a", true).await, connected(&mut conn, "b", true).await);
+        let (mute, away) = (connected(&mut conn, "mute", false).await, connected(&mut conn, "away", true).await);
+        sessions::close_active(&mut conn, away, sessions::EndCause::Left).await.expect("leave");
+        let mut standing = async |other| {
+            let ways = ways(&mut conn, &asked(a, Some(other))).await.expect("read");
+            ways.into_iter().find(|way| way.prober == "a").expect("this direction").standing
+        };
+        assert_eq!(standing(b).await, Standing::Untried);
+        assert_eq!(standing(mute).await, Standing::NoBeacon);
+        assert_eq!(standing(away).await, Standing::Away);
+        let c = connected(&mut conn, "c", true).await;
+        let mut standings = Vec::new();
+        for other in [b, c] {
+            let ways = ways(&mut conn, &asked(a, Some(other))).await.expect("read");
+            standings.extend(ways.into_iter().filter(|way| way.prober == "a").map(|way| way.standing));
+        }
+        standings.sort();
+        assert_eq!(standings, [Standing::Untried, Standing::NotAsked], "one peer each");
+        let plan = orders::MeshPlan {
+            max_age: Duration::from_secs(3600),
+            max_peers: 1,
+            max_orders: 9,
+            lifetime: Duration::from_secs(60),
+        };
+        orders::order_mesh(&mut conn, &plan).await.expect("order");
+        let peer: i64 = sqlx::query_scalar("select agent_id from measurement_orders where prober_id = $1")
+            .bind(a.get())
+            .fetch_one(&mut *conn)
+            .await
+            .expect("one order");
+        let ways = ways(&mut conn, &asked(a, Some(AgentId::new(peer)))).await.expect("read");
+        assert!(
+            ways.iter().any(|way| way.prober == "a" && way.standing == Standing::Untried),
+            "whom it was told to measure"
+        );
+    }
+}

@@ -1,0 +1,133 @@
+//! What a plan is made from: agents with a place, and every located site with its size.
+//!
+//! Nothing is locked and nothing written. The sites come row by row, so that no more than the caller keeps of them is in memory.
+
+use std::time::Duration;
+
+use futures::TryStreamExt;
+use sqlx::PgConnection;
+
+use crate::capacity::Sites;
+use crate::model::{AgentId, EmbeddingEpoch, SiteId};
+
+use crate::store::Error;
+use crate::store::rows::Rows;
+use crate::store::types::Unsigned;
+
+/// Sites that a plan reads at most: with eight dimensions, of which a million take 110 MB, about a gigabyte.
+pub const MOST_SITES: u64 = 10_000_000;
+
+/// An embedding in which sites lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Located {
+    pub epoch: EmbeddingEpoch,
+    /// Its dimensions, the height not counted.
+    pub dimensions: usize,
+    pub sites: u64,
+    pub elsewhere: u64,
+}
+
+/// An agent that was not removed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Enrolled {
+    pub agent: AgentId,
+    pub name: String,
+    pub city: String,
+    pub carrier: String,
+    pub slots: u32,
+    pub draining: bool,
+    /// Where it lies in the embedding; milliseconds.
+    pub coordinate: Option<Vec<f64>>,
+}
+
+/// The newest embedding in which sites lie; `None` where no site is located.
+pub async fn located(conn: &mut PgConnection) -> Result<Option<Located>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select p.epoch, e.dimensions, p.sites as "sites!: Unsigned<u64>"
+        from (select epoch, count(*) as sites from site_placements group by epoch) p join embeddings e on e.epoch = p.epoch
+        order by p.epoch desc
+        "#,
+    )
+    .all(conn)
+    .await?;
+    let mut newest: Option<Located> = None;
+    for row in rows {
+        match &mut newest {
+            Some(newest) => newest.elsewhere += row.sites.0,
+            None => {
+                newest = Some(Located {
+                    epoch: row.epoch,
+                    dimensions: row.dimensions.into(),
+                    sites: row.sites.0,
+                    elsewhere: 0,
+                });
+            }
+        }
+    }
+    Ok(newest)
+}
+
+/// Every agent that was not removed, by name, with its place in an embedding.
+pub async fn agents(conn: &mut PgConnection, epoch: EmbeddingEpoch) -> Result<Vec<Enrolled>, Error> {
+    let agents = sqlx::query_as!(
+        Enrolled,
+        r#"
+        select a.id as agent, a.name, a.city, a.carrier, a.capacity as slots, a.draining_since is not null as "draining!",
+               p.coordinate as "coordinate?"
+        from agents a left join agent_placements p on p.agent_id = a.id and p.epoch = $1
+        where a.removed_at is null
+        order by a.name
+        "#,
+        epoch.get(),
+    );
+    agents.all(conn).await
+}
+
+/// Reads the sites that lie in an embedding, and says how many were left out because they are suspected to stand in several places. A name
+/// that proved to be another site is not a site of its own.
+pub async fn sites(conn: &mut PgConnection, sites: &mut Sites) -> Result<u64, Error> {
+    let mut rows = sqlx::query!(
+        r#"
+        select p.site_id, p.coordinate, v.site_id is not null as "suspect!",
+               last.interval_ms as "interval_ms?", last.pages as "pages?", last.bytes as "bytes?"
+        from site_placements p
+        left join site_verdicts v on v.site_id = p.site_id and v.suspect
+        left join (
+            -- Of each site the task whose crawl ended last; of one that never was crawled its newest.
+            select distinct on (t.site_id) t.site_id, b.request_interval_ms as interval_ms, o.pages, o.bytes
+            from tasks t
+            join batches b on b.id = t.batch_id
+            left join outcomes o on o.task_id = t.id and o.kind in ('complete', 'truncated')
+            order by t.site_id, o.accepted_at desc nulls last, t.id desc
+        ) last on last.site_id = p.site_id
+        where p.epoch = $1 and not exists (select from sites s where s.id = p.site_id and s.alias_of is not null)
+        "#,
+        sites.epoch().get(),
+    )
+    .fetch(conn);
+    let mut suspects = 0;
+    while let Some(row) = rows.try_next().await? {
+        if row.suspect {
+            suspects += 1;
+            continue;
+        }
+        let size = match (row.pages, row.bytes) {
+            (Some(pages), Some(bytes)) => Some((pages.0, bytes.0)),
+            _ => None,
+        };
+        sites.push(row.site_id, &row.coordinate, size, row.interval_ms.map(Duration::from)).map_err(|error| {
+            Error::inconsistent("site_placements", "coordinate", &format!("of site {}: {error}", row.site_id))
+        })?;
+    }
+    Ok(suspects)
+}
+
+/// What these sites are called; those that are gone are absent.
+pub async fn names(
+    conn: &mut PgConnection,
+    sites: &[SiteId],
+) -> Result<std::collections::HashMap<SiteId, String>, Error> {
+    let rows = sqlx::query!("select id, name from sites where id = any($1)", sites as _).all(conn).await?;
+    Ok(rows.into_iter().map(|row| (row.id, row.name)).collect())
+}

@@ -1,0 +1,442 @@
+//! Events: the log of every transition of tasks, leases and sessions. Triggers write it (`migrations/0007_log.sql`); here it is read
+//! and pruned.
+//!
+//! A reader sees an event only when every transaction that began before its own has ended: whoever continues behind the last
+//! one has missed nothing.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, BatchId, Incarnation, LeaseToken, SessionId, SiteId, TaskId};
+
+use crate::store::Error;
+use crate::store::rows::{Rows, Statement};
+use crate::store::types::{Interval, Unsigned};
+
+/// Events a page has at most.
+pub const PAGE: i64 = 500;
+/// Events one statement deletes at most: some tens of milliseconds.
+const PRUNED_AT_ONCE: i64 = 10_000;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Event {
+    /// Where a reader continues.
+    pub cursor: Cursor,
+    pub at: DateTime<Utc>,
+    /// task, lease, session, agent, term or database.
+    pub noun: String,
+    /// The state that was entered, or what happened otherwise.
+    pub what: String,
+    /// The task's batch and site, and its round.
+    pub task: Option<TaskOf>,
+    pub token: Option<LeaseToken>,
+    pub agent: Option<String>,
+    pub session: Option<SessionId>,
+    /// The session's number among its agent's.
+    pub incarnation: Option<Incarnation>,
+    /// Why, for people.
+    pub cause: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TaskOf {
+    pub id: TaskId,
+    pub batch: String,
+    pub site: String,
+    pub round: u32,
+}
+
+/// A place in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Cursor {
+    xact: i64,
+    id: i64,
+}
+
+impl Cursor {
+    /// The number of the event, for people and programs.
+    pub const fn id(self) -> i64 {
+        self.id
+    }
+}
+
+/// Which events are asked for.
+#[derive(Debug, Clone, Default)]
+pub struct Filter {
+    /// Of tasks of this batch, and their leases.
+    pub batch: Option<BatchId>,
+    /// Of tasks of these sites, and their leases.
+    pub sites: Option<Vec<SiteId>>,
+    pub agent: Option<AgentId>,
+    /// Of these kinds: a noun, or a noun and what happened with a '-' between them.
+    pub kinds: Option<Vec<String>>,
+}
+
+pub const KINDS: [&str; 27] = [
+    "task",
+    "task-submitted",
+    "task-measuring",
+    "task-located",
+    "task-assigned",
+    "task-leased",
+    "task-done",
+    "task-failed",
+    "task-cancelled",
+    "lease",
+    "lease-granted",
+    "lease-rebound",
+    "lease-completed",
+    "lease-released",
+    "lease-expired",
+    "lease-revoked",
+    "session",
+    "session-opened",
+    "session-closed",
+    "session-expired",
+    "agent",
+    "agent-enrolled",
+    "agent-draining",
+    "agent-resumed",
+    "agent-removed",
+    "term",
+    "term-taken",
+];
+
+/// Where the history since a moment is read: it comes by time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Past {
+    horizon: i64,
+    at: DateTime<Utc>,
+    id: i64,
+}
+
+impl Past {
+    /// All since `at`, of what has been committed by now.
+    pub async fn since(conn: &mut PgConnection, at: DateTime<Utc>) -> Result<Self, Error> {
+        Ok(Self { horizon: horizon(conn).await?, at, id: 0 })
+    }
+
+    /// Where whoever follows continues after it.
+    pub const fn end(self) -> Cursor {
+        Cursor { xact: self.horizon - 1, id: i64::MAX }
+    }
+}
+
+/// Some events, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Page {
+    pub events: Vec<Event>,
+    /// Where to continue, be there no event at all.
+    pub next: Cursor,
+}
+
+struct Row {
+    xact: i64,
+    id: i64,
+    at: DateTime<Utc>,
+    noun: String,
+    what: String,
+    task_id: Option<TaskId>,
+    batch: Option<String>,
+    site: Option<String>,
+    round: Option<Unsigned<u32>>,
+    token: Option<LeaseToken>,
+    agent: Option<String>,
+    session_id: Option<SessionId>,
+    incarnation: Option<Incarnation>,
+    cause: Option<String>,
+}
+
+impl From<Row> for Event {
+    fn from(row: Row) -> Self {
+        let task = match (row.task_id, row.batch, row.site, row.round) {
+            (Some(id), Some(batch), Some(site), Some(round)) => Some(TaskOf { id, batch, site, round: round.0 }),
+            _ => None,
+        };
+        Self {
+            cursor: Cursor { xact: row.xact, id: row.id },
+            at: row.at,
+            noun: row.noun,
+            what: row.what,
+            task,
+            token: row.token,
+            agent: row.agent,
+            session: row.session_id,
+            incarnation: row.incarnation,
+            cause: row.cause,
+        }
+    }
+}
+
+/// Reads events below a horizon that a filter asks for: those that also meet a condition, in an order, which ends in a limit.
+macro_rules! read {
+    ($conn:expr, $horizon:expr, $filter:expr, $limit:expr, $condition_and_order:literal $(, $argument:expr)*) => {
+        sqlx::query_as!(
+            Row,
+            "select e.xact::text::bigint as \"xact!\", e.id, e.at, e.noun, e.what, e.task_id,
+                    b.name as \"batch?\", s.name as \"site?\", t.round as \"round?\", e.token, a.name as \"agent?\",
+                    e.session_id, e.incarnation, e.cause
+             from events e
+             left join tasks t on t.id = e.task_id
+             left join batches b on b.id = t.batch_id
+             left join sites s on s.id = t.site_id
+             left join agents a on a.id = e.agent_id
+             where e.xact < $1::bigint::text::xid8
+               and ($2::bigint is null or t.batch_id = $2)
+               and ($3::bigint[] is null or t.site_id = any($3))
+               and ($4::bigint is null or e.agent_id = $4)
+               and ($5::text[] is null or e.noun = any($5) or e.noun || '-' || e.what = any($5)) " + $condition_and_order,
+            $horizon,
+            $filter.batch.map(BatchId::get),
+            $filter.sites.as_ref() as _,
+            $filter.agent.map(AgentId::get),
+            $filter.kinds.as_deref(),
+            $limit,
+            $($argument),*
+        )
+        .all($conn)
+    };
+}
+
+/// The newest events, at most `limit`.
+pub async fn newest(conn: &mut PgConnection, filter: &Filter, limit: i64) -> Result<Page, Error> {
+    let horizon = horizon(conn).await?;
+    let rows = read!(conn, horizon, filter, limit, "order by e.xact desc, e.id desc limit $6").await?;
+    Ok(Page { events: in_order(rows), next: Cursor { xact: horizon - 1, id: i64::MAX } })
+}
+
+/// The next [`PAGE`] events of the past, and where to continue; none behind the last.
+pub async fn past(conn: &mut PgConnection, filter: &Filter, from: Past) -> Result<(Vec<Event>, Option<Past>), Error> {
+    let rows = read!(
+        conn,
+        from.horizon,
+        filter,
+        PAGE,
+        "and (e.at, e.id) > ($7, $8) order by e.at, e.id limit $6",
+        from.at,
+        from.id
+    )
+    .await?;
+    let full = i64::try_from(rows.len()).is_ok_and(|count| count == PAGE);
+    let next = rows.last().filter(|_| full).map(|row| Past { at: row.at, id: row.id, ..from });
+    Ok((rows.into_iter().map(Event::from).collect(), next))
+}
+
+/// The next [`PAGE`] events behind `after`.
+pub async fn after(conn: &mut PgConnection, filter: &Filter, after: Cursor) -> Result<Page, Error> {
+    let horizon = horizon(conn).await?;
+    let rows = read!(
+        conn,
+        horizon,
+        filter,
+        PAGE,
+        "and (e.xact, e.id) > ($7::bigint::text::xid8, $8) order by e.xact, e.id limit $6",
+        after.xact,
+        after.id
+    )
+    .await?;
+    let full = i64::try_from(rows.len()).is_ok_and(|count| count == PAGE);
+    let last = rows.last().map(|row| Cursor { xact: row.xact, id: row.id });
+    // Behind a page that is not full there is nothing below the horizon, whatever the filter left out.
+    let next = last.filter(|_| full).unwrap_or(Cursor { xact: horizon - 1, id: i64::MAX });
+    Ok(Page { events: in_order(rows), next: next.max(after) })
+}
+
+/// The oldest transaction under way: what is below has ended.
+async fn horizon(conn: &mut PgConnection) -> Result<i64, Error> {
+    sqlx::query_scalar!(
+        r#"
+        select pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+               + (select coalesce(max(transactions), 0) from restores) as "horizon!"
+        "#,
+    )
+    .one(conn)
+    .await
+}
+
+/// By number: of one task, lease or session that is the order in which things happened.
+fn in_order(rows: Vec<Row>) -> Vec<Event> {
+    let mut events: Vec<Event> = rows.into_iter().map(Event::from).collect();
+    events.sort_by_key(|event| event.cursor.id);
+    events
+}
+
+/// Deletes events older than `keep`, the oldest first, at most some thousands; returns how many. Events of transactions that
+/// are yet to come were copied from another server: nobody could read them in order, so they go too.
+pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
+    sqlx::query!(
+        r#"
+        with oldest as (select xact, id, at from events order by xact, id limit $2)
+        delete from events e using oldest o
+        where e.xact = o.xact and e.id = o.id
+          and (o.at < now() - $1::interval or o.xact >= (
+              select (pg_snapshot_xmax(pg_current_snapshot())::text::bigint + coalesce(max(transactions), 0))::text::xid8
+              from restores
+          ))
+        "#,
+        Interval(keep),
+        PRUNED_AT_ONCE,
+    )
+    .affected(conn)
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::{Connection, PgPool};
+
+    use super::*;
+    use crate::store::agents::{drains, sessions};
+    use crate::store::batches::changes;
+    use crate::store::fixtures::{self, Conn};
+    use crate::store::leases;
+
+    /// What is said of a task or an agent, in order.
+    fn said(page: &Page) -> Vec<String> {
+        let sentence = |event: &Event| {
+            let token = event.token.map(|token| format!(" #{token}")).unwrap_or_default();
+            let cause = event.cause.as_ref().map(|cause| format!(" ({cause})")).unwrap_or_default();
+            format!("{} {}{token}{cause}", event.noun, event.what)
+        };
+        page.events.iter().map(sentence).collect()
+    }
+
+    /// Waits until whatever was under way on this server has ended: other tests', too.
+    async fn settle(conn: &mut PgConnection) {
+        let own: i64 = fixtures::scalar(conn, "select pg_current_xact_id()::text::bigint").await;
+        while horizon(conn).await.expect("ask") <= own {
+            tokio::task::yield_now().await;
+        }
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn every_transition_is_said_once_in_order_with_token_agent_and_cause(mut conn: Conn) {
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
+        let batch = fixtures::batch(&mut conn, "autumn", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let task = fixtures::assigned(&mut conn, batch, site, agent).await;
+        fixtures::grant(&mut conn, agent, session).await;
+        sessions::renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew");
+        let crash = Some("on purpose");
+        assert!(
+            leases::release(&mut conn, agent, task, fixtures::TOKEN, crash, fixtures::MAX_CRASHES)
+                .await
+                .expect("release")
+        );
+        fixtures::grant(&mut conn, agent, session).await;
+        drains::drain(&mut conn, "a").await.expect("drain");
+        fixtures::session(&mut conn, agent).await;
+        changes::cancel(&mut conn, batch, "autumn", &changes::Extent::All).await.expect("cancel");
+        settle(&mut conn).await;
+
+        let of_task = newest(&mut conn, &Filter { batch: Some(batch), ..Filter::default() }, 100).await.expect("read");
+        let expected = [
+            "task located",
+            "task assigned",
+            "lease granted #1",
+            "task leased #1",
+            "lease released #1 (crashed: on purpose)",
+            "task assigned #1",
+            "lease granted #2",
+            "task leased #2",
+            "lease expired #2 (its session ended: superseded)",
+            "task assigned #2",
+            "task cancelled #2 (cancelled by the operator)",
+        ];
+        let mut heard = said(&of_task);
+        // Within one statement a task and its lease change together.
+        let mut awaited: Vec<String> = expected.map(str::to_owned).to_vec();
+        heard.sort_unstable();
+        awaited.sort_unstable();
+        assert_eq!(heard, awaited);
+        let tasks = of_task.events.iter().filter(|event| event.noun == "task").map(|event| event.what.as_str());
+        let path = ["located", "assigned", "leased", "assigned", "leased", "assigned", "cancelled"];
+        assert_eq!(tasks.collect::<Vec<_>>(), path);
+        let lost = of_task.events.iter().find(|event| event.what == "expired").expect("it was lost");
+        assert_eq!(
+            (lost.agent.as_deref(), lost.session, lost.incarnation),
+            (Some("a"), Some(session), Some(Incarnation::new(1)))
+        );
+
+        let of_agent = newest(&mut conn, &Filter { agent: Some(agent), ..Filter::default() }, 100).await.expect("read");
+        let own: Vec<String> = said(&of_agent).into_iter().filter(|said| !said.contains('#')).collect();
+        let expected =
+            ["session opened", "task assigned", "agent draining", "session closed (superseded)", "session opened"];
+        assert_eq!(own, expected, "and no word of heartbeats");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_reader_misses_nothing_that_is_committed_out_of_order(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let mut other = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "autumn", "random").await;
+        let (early, late) = (fixtures::site(&mut conn, "early.cn").await, fixtures::site(&mut conn, "late.cn").await);
+        settle(&mut conn).await;
+        let from = newest(&mut conn, &Filter::default(), 1).await.expect("read").next;
+
+        let mut slow = other.begin().await.expect("begin");
+        fixtures::task(&mut slow, batch, early, "submitted").await;
+        fixtures::task(&mut conn, batch, late, "submitted").await;
+        let page = after(&mut conn, &Filter::default(), from).await.expect("read");
+        assert_eq!(page.events, [], "what is committed waits for what began before it");
+        slow.commit().await.expect("commit");
+        settle(&mut conn).await;
+        let page = after(&mut conn, &Filter::default(), page.next).await.expect("read");
+        let sites = page.events.iter().filter_map(|event| Some(event.task.as_ref()?.site.as_str()));
+        assert_eq!(sites.collect::<Vec<_>>(), ["early.cn", "late.cn"]);
+        assert_eq!(after(&mut conn, &Filter::default(), page.next).await.expect("read").events, [], "once");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_is_rolled_back_is_not_said_and_what_is_old_goes(mut conn: Conn) {
+        let batch = fixtures::batch(&mut conn, "autumn", "random").await;
+        let sites = [fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "b.cn").await];
+        let mut tx = conn.begin().await.expect("begin");
+        fixtures::task(&mut tx, batch, sites[0], "submitted").await;
+        tx.rollback().await.expect("rollback");
+        for site in sites {
+            fixtures::task(&mut conn, batch, site, "submitted").await;
+        }
+        settle(&mut conn).await;
+        assert_eq!(newest(&mut conn, &Filter::default(), 100).await.expect("read").events.len(), 2);
+        let of_one = Filter { sites: Some(vec![sites[1]]), ..Filter::default() };
+        assert_eq!(newest(&mut conn, &of_one, 100).await.expect("read").events.len(), 1);
+
+        fixtures::execute(
+            &mut conn,
+            "update events set at = now() - interval '2 days' where id = (select min(id) from events)",
+        )
+        .await;
+        let day = Duration::from_secs(24 * 3600);
+        assert_eq!(prune(&mut conn, day).await.expect("prune"), 1);
+        assert_eq!(prune(&mut conn, day).await.expect("prune"), 0);
+        assert_eq!(newest(&mut conn, &Filter::default(), 100).await.expect("read").events.len(), 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn the_history_since_a_moment_comes_by_time_page_by_page_and_by_kind(mut conn: Conn) {
+        let (agent, _) = fixtures::crawler(&mut conn, "a").await;
+        fixtures::execute_for(&mut conn, "insert into events (noun, what, agent_id, at) select 'agent', 'draining', $1, timestamptz '2026-01-01' + n * interval '1 s'
+             from generate_series(1, 1200) n", agent).await;
+        settle(&mut conn).await;
+        let at = DateTime::parse_from_rfc3339("2026-01-01T00:00:11Z").expect("a moment").to_utc();
+        let mut past = Some(Past::since(&mut conn, at).await.expect("ask"));
+        let drained = Filter { kinds: Some(vec!["agent-draining".to_owned()]), ..Filter::default() };
+        let (mut times, mut pages) = (Vec::new(), 0);
+        while let Some(from) = past {
+            let (events, next) = super::past(&mut conn, &drained, from).await.expect("read");
+            times.extend(events.iter().map(|event| event.at));
+            (past, pages) = (next, pages + 1);
+        }
+        assert_eq!((times.len(), pages, times.is_sorted()), (1190, 3, true));
+        assert_eq!(times[0], at, "the moment itself too");
+        let of = async |conn: &mut PgConnection, kind: &str| {
+            let filter = Filter { kinds: Some(vec![kind.to_owned()]), ..Filter::default() };
+            newest(conn, &filter, 5000).await.expect("read").events.len()
+        };
+        assert_eq!((of(&mut conn, "agent").await, of(&mut conn, "session").await), (1200, 1));
+        assert_eq!((of(&mut conn, "session-opened").await, of(&mut conn, "session-closed").await), (1, 0));
+    }
+}

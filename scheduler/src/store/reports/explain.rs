@@ -1,0 +1,171 @@
+//! Explanations: what was recorded of every choice of an agent for a site's tasks.
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::constraints::Exclusion;
+use crate::model::{AssignmentId, BatchId, Rtt, Strategy, TaskId, TaskState, Why};
+use crate::strategy::explain::{Considered, Recorded, Wait};
+
+use crate::store::Error;
+use crate::store::rows::Rows;
+use crate::store::sites::Site;
+use crate::store::tasks::waits;
+use crate::store::types::Unsigned;
+
+/// Tasks and choices of one site that are explained at once, the newest.
+const MOST: i64 = 100;
+
+/// A task of the site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Task {
+    pub id: TaskId,
+    pub batch: BatchId,
+    pub batch_name: String,
+    pub round: u32,
+    pub state: TaskState,
+    pub reason: Option<String>,
+    /// What it waits for, where it has no agent.
+    pub waits: Option<Wait>,
+}
+
+/// A choice for one of them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Choice {
+    pub id: AssignmentId,
+    pub task: TaskId,
+    pub at: DateTime<Utc>,
+    /// Whether the task has this agent now, or had it when it ended.
+    pub newest: bool,
+    pub recorded: Recorded,
+    /// The agents that constraints excluded, by what excluded them.
+    pub excluded: BTreeMap<Exclusion, Vec<String>>,
+}
+
+/// The site's tasks, of one batch or of all, newest first; of one choice where that is asked about.
+pub async fn tasks(
+    conn: &mut PgConnection,
+    site: &Site,
+    batch: Option<BatchId>,
+    at: Option<AssignmentId>,
+) -> Result<Vec<Task>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select t.id, t.batch_id, b.name, t.round, t.state,
+               case when t.state in ('failed', 'cancelled') then t.reason end as reason
+        from tasks t join batches b on b.id = t.batch_id
+        where t.site_id = any($1) and ($2::bigint is null or t.batch_id = $2)
+          and ($3::bigint is null or t.id = (select c.task_id from assignments c where c.id = $3))
+        order by t.id desc
+        limit $4
+        "#,
+        &site.ids() as _,
+        batch.map(BatchId::get),
+        at.map(AssignmentId::get),
+        MOST,
+    )
+    .all(conn)
+    .await?;
+    let ids: Vec<TaskId> = rows.iter().map(|row| row.id).collect();
+    let mut waits = waits::of(conn, &ids).await?;
+    let tasks = rows.into_iter().map(|row| Task {
+        waits: waits.remove(&row.id),
+        id: row.id,
+        batch: row.batch_id,
+        batch_name: row.name,
+        round: row.round.0,
+        state: row.state,
+        reason: row.reason,
+    });
+    Ok(tasks.collect())
+}
+
+/// The choices for these tasks, newest first, or the one asked about.
+pub async fn choices(conn: &mut PgConnection, tasks: &[Task], at: Option<AssignmentId>) -> Result<Vec<Choice>, Error> {
+    let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
+    let rows = sqlx::query_as!(
+        Row,
+        r#"
+        select c.id, c.task_id, c.created_at, coalesce(t.assignment_id = c.id, false) as "newest!", a.name as agent, c.strategy,
+               b.strategy as asked, c.seed, c.detail, c.available,
+               (select coalesce(array_agg(n.name order by l.place), '{}')
+                from unnest(c.candidates) with ordinality as l (agent, place) join agents n on n.id = l.agent) as "candidates!",
+               c.predicted_us as "predicted_us!: Vec<Option<Rtt>>", c.measured_us as "measured_us!: Vec<Option<Rtt>>",
+               coalesce(c.levels, '{}') as "levels!: Vec<Option<i64>>",
+               (select coalesce(array_agg(n.name order by l.place), '{}')
+                from unnest(x.agents) with ordinality as l (agent, place) join agents n on n.id = l.agent) as "excluded!",
+               coalesce(x.causes, '{}') as "causes!"
+        from assignments c
+        join tasks t on t.id = c.task_id
+        join batches b on b.id = t.batch_id
+        join agents a on a.id = c.agent_id
+        left join exclusions x on x.id = c.exclusions_id
+        where c.task_id = any($1) and ($2::bigint is null or c.id = $2)
+        order by c.id desc
+        limit $3
+        "#,
+        &ids as _,
+        at.map(AssignmentId::get),
+        MOST,
+    )
+    .all(conn)
+    .await?;
+    rows.into_iter().map(Choice::try_from).collect()
+}
+
+struct Row {
+    id: AssignmentId,
+    task_id: TaskId,
+    created_at: DateTime<Utc>,
+    newest: bool,
+    agent: String,
+    strategy: Strategy,
+    asked: Strategy,
+    seed: i64,
+    detail: Option<Why>,
+    available: Option<Unsigned<u32>>,
+    candidates: Vec<String>,
+    predicted_us: Vec<Option<Rtt>>,
+    measured_us: Vec<Option<Rtt>>,
+    levels: Vec<Option<i64>>,
+    excluded: Vec<String>,
+    causes: Vec<String>,
+}
+
+impl TryFrom<Row> for Choice {
+    type Error = Error;
+
+    fn try_from(row: Row) -> Result<Self, Error> {
+        let at = |round_trips: &[Option<Rtt>], place: usize| round_trips.get(place).copied().flatten();
+        let considered = |(place, agent)| Considered {
+            agent,
+            predicted: at(&row.predicted_us, place),
+            measured: at(&row.measured_us, place),
+            level: row.levels.get(place).copied().flatten(),
+        };
+        let mut excluded: BTreeMap<Exclusion, Vec<String>> = BTreeMap::new();
+        for (agent, cause) in row.excluded.iter().zip(&row.causes) {
+            let cause = cause.parse().map_err(|_| Error::inconsistent("exclusions", "causes", cause))?;
+            excluded.entry(cause).or_default().push(agent.clone());
+        }
+        Ok(Self {
+            id: row.id,
+            task: row.task_id,
+            at: row.created_at,
+            newest: row.newest,
+            recorded: Recorded {
+                strategy: row.strategy,
+                asked: row.asked,
+                agent: row.agent,
+                seed: row.seed.cast_unsigned(),
+                candidates: row.candidates.into_iter().enumerate().map(considered).collect(),
+                available: row.available.map(u32::from),
+                excluded: row.excluded.len(),
+                why: row.detail.unwrap_or_default(),
+            },
+            excluded,
+        })
+    }
+}

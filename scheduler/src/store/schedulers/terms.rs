@@ -1,0 +1,155 @@
+//! Terms: which scheduler has a duty that only one may have, and the fence that keeps a deposed one from changing anything.
+//!
+//! Invariants: a term's number rises by one whenever somebody takes it and never otherwise; nobody takes it while its
+//! holder's row has not expired by Postgres' clock; a transaction that passed [`check`] commits before the term can be
+//! taken over, or not at all.
+
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::{SchedulerId, TermNumber, words};
+
+use crate::store::Error;
+use crate::store::agents::sessions;
+use crate::store::rows::{Rows, Statement};
+
+words!(
+    /// What only one scheduler at a time may do.
+    ///
+    /// Three, and not one per task: what has run out is taken back even while a fit keeps a slow machine busy, a map is made
+    /// by one, and the passes that bring a task to its agent wake each other all the time, so that they are best in one process.
+    Duty {
+        /// Takes back what has run out: sessions, leases, old events.
+        Reap = "reap",
+        /// Makes the map: landmarks, fits, whom to believe.
+        Fit = "fit",
+        /// Brings tasks to agents: measuring, locating, confirming, assigning.
+        Plan = "plan",
+    }
+);
+
+/// A term just taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Taken {
+    pub number: TermNumber,
+    /// Sessions that were given more time, since nobody may have renewed or reaped them meanwhile.
+    pub extended: u64,
+}
+
+/// Takes the duty if nobody else has it, or its holder has expired; `None` when somebody else has it. Run in a transaction.
+/// Waits for what the former holder has under way.
+///
+/// Only who believes not to have it asks. Where the duty is the asker's own all the same, the answer to its commit was lost, and
+/// it takes another term: else nobody would do that duty while its process lives.
+///
+/// Whoever takes the reaper's term gives every session its time back in the same transaction (`lifetime` is a session's).
+pub async fn take(
+    conn: &mut PgConnection,
+    duty: Duty,
+    scheduler: SchedulerId,
+    lifetime: Duration,
+) -> Result<Option<Taken>, Error> {
+    if !is_free(conn, duty, scheduler).await? {
+        return Ok(None);
+    }
+    let locked = sqlx::query!("select holder from terms where duty = $1 for update", duty);
+    locked.one(conn).await?;
+    // A statement of its own: whoever held the row until now may have taken the term.
+    if !is_free(conn, duty, scheduler).await? {
+        return Ok(None);
+    }
+    let former = sqlx::query_as!(
+        Former,
+        r#"
+        select t.taken_at, coalesce(s.renewed_at, t.served_until) as served_until
+        from terms t left join schedulers s on s.id = t.holder where t.duty = $1
+        "#,
+        duty,
+    )
+    .one(conn)
+    .await?;
+    let number = sqlx::query_scalar!(
+        r#"
+        update terms set holder = $2, number = number + 1, taken_at = clock_timestamp(), served_until = null
+        where duty = $1
+        returning number
+        "#,
+        duty,
+        scheduler.get(),
+    )
+    .one(conn)
+    .await?;
+    let extended = match duty {
+        Duty::Reap => sessions::extend(conn, lifetime, former.taken_at, former.served_until).await?,
+        Duty::Fit | Duty::Plan => 0,
+    };
+    Ok(Some(Taken { number, extended }))
+}
+
+/// The term before.
+struct Former {
+    taken_at: Option<DateTime<Utc>>,
+    served_until: Option<DateTime<Utc>>,
+}
+
+async fn is_free(conn: &mut PgConnection, duty: Duty, scheduler: SchedulerId) -> Result<bool, Error> {
+    sqlx::query_scalar!(
+        r#"
+        select not exists (
+            select from schedulers s where s.id = t.holder and s.id <> $2 and s.expires_at > clock_timestamp()
+        ) as "free!"
+        from terms t where t.duty = $1
+        "#,
+        duty,
+        scheduler.get(),
+    )
+    .one(conn)
+    .await
+}
+
+/// Whether this term is still this scheduler's, in a transaction of the duty's: then nobody takes it over before that
+/// transaction has ended. One that stands still for longer than `patience` between two statements is ended by Postgres, so
+/// that a scheduler that was stopped in the middle keeps nobody waiting.
+pub async fn check(
+    conn: &mut PgConnection,
+    duty: Duty,
+    scheduler: SchedulerId,
+    number: TermNumber,
+    patience: Duration,
+) -> Result<bool, Error> {
+    let still = sqlx::query!(
+        r#"
+        select set_config('idle_in_transaction_session_timeout', $4, true),
+               -- The log names the term that it is written under.
+               set_config('landfall.term', t.duty || ' ' || t.number, true) as term
+        from terms t join schedulers s on s.id = t.holder
+        where t.duty = $1 and t.holder = $2 and t.number = $3 and s.expires_at > clock_timestamp()
+        for share of t
+        "#,
+        duty,
+        scheduler.get(),
+        number.get(),
+        patience.as_millis().to_string(),
+    )
+    .optional(conn)
+    .await?;
+    Ok(still.is_some())
+}
+
+/// Gives up every duty of this scheduler.
+pub async fn free(conn: &mut PgConnection, scheduler: SchedulerId) -> Result<(), Error> {
+    sqlx::query!(
+        r#"
+        update terms t set holder = null, served_until = case when s.expires_at > now() then now() else s.renewed_at end
+        from schedulers s where s.id = t.holder and t.holder = $1
+        "#,
+        scheduler.get(),
+    )
+    .run(conn)
+    .await
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,276 @@
+//! Restores: what becomes of a database that went back in time, and what it remembers of that.
+//!
+//! Agents and people have seen numbers that the database does not know any more. So after a restore every number begins behind a
+//! floor that none of them can have reached, and nothing that was under way in the backup goes on: its sessions and leases ended
+//! long ago, whatever their rows say. A table that only a restore makes marks a database whose restore has not ended.
+
+use chrono::{DateTime, Utc};
+use sqlx::{AssertSqlSafe, PgConnection};
+
+use crate::store::agents::refusals::Refusal;
+use crate::store::agents::sessions::EndCause;
+use crate::store::rows::{Rows, Statement};
+use crate::store::types::whole;
+use crate::store::{Error, leases, minute};
+
+/// Floors are multiples of this: more than is given out between a backup and its restore (a million a second for eleven days),
+/// readable, and so little that a double holds the floors of nine thousand restores.
+const LEAP: i64 = 1_000_000_000_000;
+
+/// What a restore did, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Restored {
+    pub at: DateTime<Utc>,
+    pub backed_up_at: DateTime<Utc>,
+    pub backup_version: String,
+    pub sessions: u64,
+    pub leases: u64,
+    pub tokens: u64,
+}
+
+impl Restored {
+    pub fn sentence(&self) -> String {
+        format!(
+            "restored from the backup of {} (landfall {}): {} sessions and {} leases of then are ended, {} enrolment tokens void",
+            minute(&self.backed_up_at),
+            self.backup_version,
+            self.sessions,
+            self.leases,
+            self.tokens
+        )
+    }
+}
+
+/// Every number up to this was given out, or may have been, before the newest restore; 0 where there was none.
+pub async fn floor(conn: &mut PgConnection) -> Result<i64, Error> {
+    sqlx::query_scalar!(r#"select coalesce(max(floor), 0) as "floor!" from restores"#).one(conn).await
+}
+
+/// What somebody deserves who names a number that nobody knows: one that may have been given out before a restore is not their fault.
+pub fn blame(number: i64, floor: i64, otherwise: Refusal) -> Refusal {
+    if (1..=floor).contains(&number) { Refusal::Restored } else { otherwise }
+}
+
+/// Marks an empty database as one that is being restored; [`rewind`] takes the mark away.
+pub async fn begin(conn: &mut PgConnection) -> Result<(), Error> {
+    sqlx::query("create table restore_under_way ()").run(conn).await
+}
+
+/// Takes the mark away from a database into which nothing was restored.
+pub async fn give_up(conn: &mut PgConnection) -> Result<(), Error> {
+    sqlx::query("drop table if exists restore_under_way").run(conn).await
+}
+
+/// Whether a restore into this database has begun and not ended.
+pub async fn under_way(conn: &mut PgConnection) -> Result<bool, Error> {
+    sqlx::query_scalar("select to_regclass('restore_under_way') is not null").one(conn).await
+}
+
+/// Makes a database whose rows were brought back fit to go on: lifts every number above what anybody can have seen, ends
+/// sessions and leases, voids open enrolment tokens, forgets orders and schedulers, and notes the restore. Run in a transaction, on
+/// the newest schema.
+pub async fn rewind(
+    conn: &mut PgConnection,
+    backed_up_at: DateTime<Utc>,
+    backup_version: &str,
+) -> Result<Restored, Error> {
+    let (floor, transactions) = lift(conn).await?;
+    // The orders' agents are told anew; what comes back for an old one is of no order.
+    sqlx::query!("delete from measurement_orders").run(conn).await?;
+    sqlx::query!("update terms set holder = null, served_until = coalesce(served_until, now())").run(conn).await?;
+    sqlx::query!("delete from schedulers").run(conn).await?;
+    let ended = sqlx::query!(
+        "update sessions set state = 'closed', end_cause = $1, ended_at = now() where state = 'active'",
+        EndCause::Restored,
+    )
+    .affected(conn)
+    .await?;
+    let leases = leases::release_of_ended_sessions(conn, u32::MAX).await?;
+    let voided = sqlx::query!("update enrolments set expires_at = now() where used_at is null and expires_at > now()")
+        .affected(conn)
+        .await?;
+    let at = sqlx::query_scalar!(
+        r#"
+        insert into restores (backed_up_at, backup_version, floor, transactions, sessions, leases, tokens)
+        values ($1, $2, $3, $4, $5, $6, $7)
+        returning restored_at
+        "#,
+        backed_up_at,
+        backup_version,
+        floor,
+        transactions,
+        whole::<i64, _>(ended),
+        whole::<i64, _>(leases),
+        whole::<i64, _>(voided),
+    )
+    .one(conn)
+    .await?;
+    let backup_version = backup_version.to_owned();
+    let restored = Restored { at, backed_up_at, backup_version, sessions: ended, leases, tokens: voided };
+    let cause = restored.sentence();
+    sqlx::query!("insert into events (noun, what, cause) values ('database', 'restored', $1)", cause).run(conn).await?;
+    give_up(conn).await?;
+    Ok(restored)
+}
+
+/// Lifts sequences, incarnations and the log's transactions; returns the new floor, and what is added to transactions.
+async fn lift(conn: &mut PgConnection) -> Result<(i64, i64), Error> {
+    let known = sqlx::query!(
+        r#"
+        select greatest(
+                   (select max(last_value) from pg_sequences where schemaname = current_schema()),
+                   (select max(floor) from restores), (select max(incarnation) from agents), 0
+               ) as "number!",
+               greatest(
+                   (select max(transactions) from restores),
+                   (select xact::text::bigint from events order by xact desc limit 1), 0
+               ) as "transaction!"
+        "#,
+    )
+    .one(conn)
+    .await?;
+    let above = |known: i64| (known / LEAP + 1).saturating_mul(LEAP);
+    let (floor, transactions) = (above(known.number), above(known.transaction));
+    sqlx::query!(
+        r#"
+        select setval(oid::regclass, $1) from pg_class
+        where relkind = 'S' and relnamespace = current_schema()::regnamespace
+        "#,
+        floor,
+    )
+    .all(conn)
+    .await?;
+    sqlx::query!("update agents set incarnation = $1", floor).run(conn).await?;
+    // Settled once a restore, and not looked up for every line of the log.
+    let default = format!(
+        "alter table events alter column xact set default ((pg_current_xact_id()::text::bigint + {transactions})::text::xid8)"
+    );
+    sqlx::query(AssertSqlSafe(default)).run(conn).await?;
+    Ok((floor, transactions))
+}
+
+/// The newest restore that no scheduler has told of; from now on one has.
+pub async fn take_untold(conn: &mut PgConnection) -> Result<Option<Restored>, Error> {
+    let untold = sqlx::query_as!(
+        Restored,
+        r#"
+        update restores set told_at = now() where told_at is null
+        returning restored_at as at, backed_up_at, backup_version, sessions, leases, tokens
+        "#,
+    );
+    Ok(untold.all(conn).await?.into_iter().max_by_key(|restored| restored.at))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use sqlx::{Connection, PgPool};
+
+    use super::*;
+    use crate::model::{LeaseToken, TaskId};
+    use crate::store::agents::{enrolments, sessions};
+    use crate::store::fixtures::{self, Conn, Leased};
+    use crate::store::leases::outcomes::{Answer, Ending, Report};
+    use crate::store::reports::events::{self, Filter};
+
+    fn report(task: TaskId, token: i64) -> Report {
+        fixtures::report(task, LeaseToken::new(token), Ending::Complete)
+    }
+
+    async fn rewound(conn: &mut PgConnection) -> Restored {
+        let mut tx = conn.begin().await.expect("begin");
+        let restored = rewind(&mut tx, DateTime::<Utc>::UNIX_EPOCH, "0.1.0").await.expect("rewind");
+        tx.commit().await.expect("commit");
+        restored
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn nothing_of_then_goes_on_and_no_number_comes_twice(mut conn: Conn) {
+        let Leased { agent, task, .. } = fixtures::leased(&mut conn, "a").await;
+        let Leased { agent: other, task: second, .. } = fixtures::leased(&mut conn, "b").await;
+        let wanted = enrolments::Wanted {
+            name: enrolments::Name::Given("lhasa".into()),
+            city: "Lhasa".into(),
+            carrier: "Unicom".into(),
+            country: "CN".into(),
+            position: None,
+            tags: Vec::new(),
+            valid_for: Duration::from_secs(600),
+            replaces: false,
+        };
+        let enrolment = enrolments::create(&mut conn, &[wanted]).await.expect("enrol").remove(0);
+
+        let restored = rewound(&mut conn).await;
+        assert_eq!((restored.sessions, restored.leases, restored.tokens), (2, 2, 1));
+        assert_eq!(fixtures::state(&mut conn, task).await, "assigned");
+        let told = "select count(*) from tasks where state = 'assigned' and crashes = 0";
+        assert_eq!(fixtures::scalar::<i64>(&mut conn, told).await, 2);
+        let void = enrolments::redeem(&mut conn, enrolment.token.reveal(), 5).await.unwrap_err().to_string();
+        assert!(void.contains("expired"), "{void}");
+
+        // What was granted after the backup is nobody's fault; what never was, is.
+        let answers = [
+            (report(task, 2), Answer::Refused(Refusal::Restored)),
+            (report(TaskId::new(999), 1), Answer::Refused(Refusal::Restored)),
+            (report(task, LEAP + 1), Answer::Refused(Refusal::ForgedToken)),
+            (report(TaskId::new(LEAP + 1), 1), Answer::Refused(Refusal::UnknownTask)),
+            (report(second, 0), Answer::Refused(Refusal::ForgedToken)),
+        ];
+        for (report, expected) in answers {
+            assert_eq!(fixtures::record(&mut conn, agent, &report).await, expected, "{report:?}");
+        }
+        // The lease of the backup itself may complete until there is a newer one, as any that expired.
+        let mut tx = conn.begin().await.expect("begin");
+        let late = fixtures::record(&mut tx, other, &report(second, 1)).await;
+        assert!(matches!(late, Answer::Accepted { freed: false, .. }), "{late:?}");
+        tx.rollback().await.expect("roll back");
+
+        let opened = sessions::open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await.expect("open");
+        assert_eq!((opened.session.get(), opened.incarnation.get()), (LEAP + 1, LEAP + 1));
+        let granted = leases::grant(&mut conn, agent, opened.session).await.expect("grant");
+        assert_eq!((granted[0].task, granted[0].token.get()), (task, LEAP + 1));
+        let site = fixtures::site(&mut conn, "new.cn").await;
+        assert_eq!(site.get(), LEAP + 1);
+        let answer = fixtures::record(&mut conn, agent, &report(task, LEAP + 1)).await;
+        assert!(matches!(answer, Answer::Accepted { .. }), "{answer:?}");
+
+        rewound(&mut conn).await;
+        assert_eq!(floor(&mut conn).await.expect("floor"), 2 * LEAP, "a second one goes beyond the first");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn the_log_goes_on_behind_what_another_server_wrote(mut conn: Conn) {
+        fixtures::leased(&mut conn, "a").await;
+        // As they come from a server that has counted far.
+        fixtures::execute(&mut conn, "update events set xact = '5000000000'").await;
+        let known: i64 = fixtures::scalar(&mut conn, "select count(*) from events").await;
+        rewound(&mut conn).await;
+        let mut last = String::new();
+        // Whatever else runs on this server has to end first.
+        while last != "restored" {
+            tokio::task::yield_now().await;
+            let page = events::newest(&mut conn, &Filter::default(), 100).await.expect("read");
+            last = page.events.last().map(|event| event.what.clone()).unwrap_or_default();
+            assert!(i64::try_from(page.events.len()).expect("few") >= known, "nothing that was there is hidden");
+            let next = events::after(&mut conn, &Filter::default(), page.next).await.expect("read on");
+            // What ended since may be read by now, and nothing twice.
+            assert!(next.events.iter().all(|event| event.cursor > page.next), "a reader continues behind the last one");
+        }
+        let pruned = events::prune(&mut conn, Duration::from_secs(3600)).await.expect("prune");
+        assert_eq!(pruned, 0, "nothing of it is taken for a copy that nobody can read");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_restore_is_told_once_and_a_cut_one_keeps_schedulers_out(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        assert_eq!(take_untold(&mut conn).await.expect("ask"), None);
+        begin(&mut conn).await.expect("begin");
+        let refused = crate::store::open((*pool.connect_options()).clone()).await.unwrap_err();
+        assert!(matches!(refused, Error::HalfRestored), "{refused}");
+        let restored = rewound(&mut conn).await;
+        assert!(!under_way(&mut conn).await.expect("ask"));
+        assert_eq!(take_untold(&mut conn).await.expect("ask"), Some(restored));
+        assert_eq!(take_untold(&mut conn).await.expect("ask"), None);
+    }
+}

@@ -1,0 +1,442 @@
+//! Retention: what is over is deleted once it is as old as the operator allows.
+//!
+//! Invariants: a piece is one short transaction that locks nothing but rows that are over; it finds them by an index, and does not
+//! read those in use again and again; the newest round of a site in a batch stays, however old it is.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+
+use crate::model::{AssignmentId, TaskId};
+
+use crate::store::Error;
+use crate::store::agents::enrolments;
+use crate::store::batches::removal;
+use crate::store::rows::{Rows, Statement};
+use crate::store::types::Interval;
+
+/// Rows that one piece deletes at most, each with some ten that hang on it: some tens of milliseconds.
+pub const PIECE: i64 = 1_000;
+
+/// What is deleted by its age.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// Rounds that a newer round of the same site and batch followed, with all that hangs on them.
+    Rounds,
+    /// Assignments and leases that a newer choice of the same task followed.
+    Moves,
+    /// Measurements of sites.
+    Measurements,
+    /// Sessions that ended.
+    Sessions,
+    /// Answers to submissions.
+    Submissions,
+    /// Quarantines and alarms that ended.
+    Quarantines,
+    /// The history of embeddings.
+    Embeddings,
+    /// Enrolment tokens that cannot be used any more.
+    Enrolments,
+}
+
+impl Subject {
+    pub const ALL: [Self; 8] = [
+        Self::Rounds,
+        Self::Moves,
+        Self::Measurements,
+        Self::Sessions,
+        Self::Submissions,
+        Self::Quarantines,
+        Self::Embeddings,
+        Self::Enrolments,
+    ];
+}
+
+/// Deletes the next piece of what was over `keep` ago; returns whether there may be more. Run in a transaction.
+pub async fn prune(conn: &mut PgConnection, subject: Subject, keep: Duration) -> Result<bool, Error> {
+    let pruned = match subject {
+        Subject::Rounds => rounds(conn, keep).await?,
+        Subject::Moves => moves(conn, keep).await?,
+        Subject::Measurements => measurements(conn, keep).await?,
+        Subject::Sessions => sessions(conn, keep).await?,
+        Subject::Submissions => submissions(conn, keep).await?,
+        Subject::Quarantines => quarantines(conn, keep).await?,
+        Subject::Embeddings => embeddings(conn, keep).await?,
+        Subject::Enrolments => enrolments::prune(conn, keep).await?,
+    };
+    Ok(i64::try_from(pruned).is_ok_and(|pruned| pruned >= PIECE))
+}
+
+async fn rounds(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
+    let tasks = sqlx::query_scalar!(
+        r#"
+        select id from tasks
+        where retried_at < now() - $1::interval and state in ('done', 'failed', 'cancelled')
+        order by retried_at limit $2
+        for update skip locked
+        "#,
+        Interval(keep),
+        PIECE,
+    )
+    .all(conn)
+    .await?;
+    let exclusions = removal::remove_tasks(conn, &tasks).await?;
+    unused_exclusions(conn, exclusions).await?;
+    Ok(u64::try_from(tasks.len()).unwrap_or(u64::MAX))
+}
+
+/// Walks the assignments in the order in which they were made, from where the last piece ended: whatever came before one of them
+/// for the same task has been over since. So each row is read once, and those in use are not read again.
+async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
+    let next = sqlx::query!(
+        r#"
+        select a.id, a.task_id, a.created_at, a.created_at < now() - $1::interval as "old!"
+        from retention_progress p
+        join lateral (
+            select id, task_id, created_at from assignments where id > p.assignment_id order by id limit $2
+        ) a on true
+        order by a.id
+        "#,
+        Interval(keep),
+        PIECE,
+    )
+    .all(conn)
+    .await?;
+    // To the first that is not old enough: numbers and times of transactions at once need not rise together.
+    let next: Vec<_> = next.into_iter().take_while(|row| row.old).collect();
+    let Some(last) = next.last() else { return Ok(0) };
+    let (ids, tasks): (Vec<AssignmentId>, Vec<TaskId>) = next.iter().map(|row| (row.id, row.task_id)).unzip();
+    let made: Vec<_> = next.iter().map(|row| row.created_at).collect();
+    sqlx::query!(
+        r#"
+        delete from leases l using unnest($1::bigint[], $2::timestamptz[]) as later (task_id, made_at)
+        where l.task_id = later.task_id and l.granted_at < later.made_at and l.state <> 'active'
+          and l.token < (select t.token from tasks t where t.id = l.task_id)
+          and not exists (select from outcomes o where o.task_id = l.task_id and o.token = l.token)
+        "#,
+        &tasks as _,
+        &made,
+    )
+    .run(conn)
+    .await?;
+    let exclusions = sqlx::query_scalar!(
+        r#"
+        delete from assignments a using unnest($1::bigint[], $2::bigint[]) as later (id, task_id)
+        where a.task_id = later.task_id and a.id < later.id
+        returning a.exclusions_id
+        "#,
+        &ids as _,
+        &tasks as _,
+    )
+    .all(conn)
+    .await?;
+    unused_exclusions(conn, exclusions).await?;
+    sqlx::query!("update retention_progress set assignment_id = $1", last.id.get()).run(conn).await?;
+    Ok(u64::try_from(next.len()).unwrap_or(u64::MAX))
+}
+
+/// Deletes those of these exclusions that no assignment names any more, but the newest of a batch: the next choice may share it.
+async fn unused_exclusions(conn: &mut PgConnection, named: Vec<Option<i64>>) -> Result<(), Error> {
+    let mut named: Vec<i64> = named.into_iter().flatten().collect();
+    named.sort_unstable();
+    named.dedup();
+    sqlx::query!(
+        r#"
+        delete from exclusions e
+        where e.id = any($1) and not exists (select from assignments a where a.exclusions_id = e.id)
+          and exists (select from exclusions newer where newer.batch_id = e.batch_id and newer.id > e.id)
+        "#,
+        &named,
+    )
+    .run(conn)
+    .await
+}
+
+async fn measurements(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
+    sqlx::query!(
+        r#"
+        delete from site_measurements m using (
+            select site_id, prober_id from site_measurements
+            where measured_at < now() - $1::interval
+            order by measured_at limit $2
+            for update skip locked
+        ) old
+        where m.site_id = old.site_id and m.prober_id = old.prober_id
+        "#,
+        Interval(keep),
+        PIECE,
+    )
+    .affected(conn)
+    .await
+}
+
+/// The newest session of an agent stays: when the agent was last seen is read from it.
+async fn sessions(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
+    sqlx::query!(
+        r#"
+        delete from sessions s using (
+            select id from sessions ended
+            where ended.ended_at < now() - $1::interval
+              and exists (
+                  select from sessions newer
+                  where newer.agent_id = ended.agent_id and newer.incarnation > ended.incarnation
+              )
+              and not exists (select from leases l where l.session_id = ended.id and l.state = 'active')
+              and not exists (select from measurement_orders o where o.session_id = ended.id)
+            order by ended_at limit $2
+            for update skip locked
+        ) old
+        where s.id = old.id
+        "#,
+        Interval(keep),
+        PIECE,
+    )
+    .affected(conn)
+    .await
+}
+
+async fn submissions(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
+    sqlx::query!(
+        r#"
+        delete from submissions where idempotency_key in (
+            select idempotency_key from submissions
+            where created_at < now() - $1::interval
+            order by created_at limit $2
+        )
+        "#,
+        Interval(keep),
+        PIECE,
+    )
+    .affected(conn)
+    .await
+}
+
+async fn quarantines(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
+    let released = sqlx::query!(
+        r#"
+        delete from quarantines where id in (
+            select id from quarantines where released_at < now() - $1::interval order by released_at limit $2
+        )
+        "#,
+        Interval(keep),
+        PIECE,
+    )
+    .affected(conn)
+    .await?;
+    let ended = sqlx::query!(
+        r#"
+        delete from trust_alarms where id in (
+            select id from trust_alarms where ended_at < now() - $1::interval order by ended_at limit $2
+        )
+        "#,
+        Interval(keep),
+        PIECE,
+    )
+    .affected(conn)
+    .await?;
+    Ok(released.max(ended))
+}
+
+async fn embeddings(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
+    sqlx::query!(
+        r#"
+        delete from embedding_history where epoch in (
+            -- Epochs rise with time.
+            select epoch from (select epoch, fitted_at from embedding_history order by epoch limit $2) oldest
+            where fitted_at < now() - $1::interval
+        )
+        "#,
+        Interval(keep),
+        PIECE,
+    )
+    .affected(conn)
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::model::{AgentId, Parting, SessionId, Strategy, TaskId, Why};
+    use crate::store::assignments::{self, Assignment, Pool};
+    use crate::store::fixtures;
+    use crate::store::tasks::rounds;
+    use crate::strategy::Choice;
+
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    async fn count(pool: &PgPool, sql: &'static str) -> i64 {
+        sqlx::query_scalar(sql).fetch_one(pool).await.expect("count")
+    }
+
+    async fn execute(pool: &PgPool, sql: &'static str) {
+        sqlx::query(sql).execute(pool).await.expect("execute");
+    }
+
+    /// Pieces until nothing is left.
+    async fn pruned(pool: &PgPool, subject: Subject) {
+        loop {
+            let mut tx = fixtures::begin(pool).await;
+            let more = prune(&mut tx, subject, HOUR).await.expect("prune");
+            tx.commit().await.expect("commit");
+            if !more {
+                return;
+            }
+        }
+    }
+
+    async fn crawler(pool: &PgPool, name: &str) -> (AgentId, SessionId) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let agent = fixtures::agent(&mut conn, name).await;
+        (agent, fixtures::session(&mut conn, agent).await)
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_round_goes_with_all_that_hangs_on_it_and_the_newest_stays(pool: PgPool) {
+        let (agent, session) = crawler(&pool, "a").await;
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let first = fixtures::assigned(&mut conn, batch, site, agent).await;
+        fixtures::grant(&mut conn, agent, session).await;
+        for ended in [
+            "insert into outcomes (task_id, token, agent_id, kind, pages, bytes, errors, started_at, duration_ms)
+             select task_id, token, agent_id, 'complete', 1, 1, 0, now(), 1000 from leases",
+            "update leases set state = 'completed', ended_at = now()",
+            "update tasks set state = 'done'",
+            "insert into exclusions (batch_id, agents, causes) select id, '{7}', '{quota}' from batches cross join generate_series(1, 2)",
+            "update assignments set exclusions_id = (select min(id) from exclusions)",
+        ] {
+            execute(&pool, ended).await;
+        }
+        assert_eq!(rounds::next(&mut conn, &[first]).await.expect("a round"), 1);
+        pruned(&pool, Subject::Rounds).await;
+        assert_eq!(count(&pool, "select count(*) from tasks").await, 2, "not old enough");
+        execute(&pool, "update tasks set retried_at = now() - interval '2 hours' where retried_at is not null").await;
+        execute(&pool, "update tasks set state_since = now() - interval '2 years'").await;
+        pruned(&pool, Subject::Rounds).await;
+        assert_eq!(
+            count(&pool, "select min(round)::bigint from tasks having count(*) = 1").await,
+            2,
+            "the newest stays"
+        );
+        let left = "select (select count(*) from leases) + (select count(*) from outcomes) + (select count(*) from assignments)";
+        assert_eq!(count(&pool, left).await, 0);
+        assert_eq!(count(&pool, "select count(*) from exclusions").await, 1, "the next choice may share the newest");
+    }
+
+    /// Chooses an agent for a task, as its only candidate.
+    async fn choose(pool: &PgPool, task: TaskId, agent: AgentId) {
+        let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
+        let mut conn = pool.acquire().await.expect("connect");
+        let made = Assignment::new(task, 1, choice, Why::default());
+        assignments::insert(&mut conn, &[made]).await.expect("assign");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_choice_and_its_lease_go_an_hour_after_the_next_choice_was_made(pool: PgPool) {
+        let (a, of_a) = crawler(&pool, "a").await;
+        let (b, of_b) = crawler(&pool, "b").await;
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        let task = fixtures::task(&mut conn, batch, site, "located").await;
+        choose(&pool, task, a).await;
+        fixtures::grant(&mut conn, a, of_a).await;
+        execute(&pool, "update assignments set created_at = now() - interval '3 hours'").await;
+        execute(&pool, "update leases set granted_at = now() - interval '3 hours'").await;
+        pruned(&pool, Subject::Moves).await;
+        assert_eq!(count(&pool, "select count(*) from assignments").await, 1, "it is in use, however old");
+        assert!(fixtures::hand_back(&mut conn, a, task).await);
+        choose(&pool, task, b).await;
+        pruned(&pool, Subject::Moves).await;
+        assert_eq!(count(&pool, "select count(*) from assignments").await, 2, "the move is of this hour");
+        execute(&pool, "update assignments set created_at = now() - interval '2 hours'").await;
+        pruned(&pool, Subject::Moves).await;
+        assert_eq!(count(&pool, "select count(*) from leases").await, 1, "the newest lease may still be answered");
+        fixtures::grant(&mut conn, b, of_b).await;
+        assert_eq!(count(&pool, "select agent_id from assignments").await, b.get());
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_choice_whose_number_was_given_before_an_older_ones_is_not_passed_over(pool: PgPool) {
+        let (a, b) = (crawler(&pool, "a").await.0, crawler(&pool, "b").await.0);
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        for name in ["a.cn", "b.cn"] {
+            let site = fixtures::site(&mut conn, name).await;
+            let task = fixtures::task(&mut conn, batch, site, "located").await;
+            choose(&pool, task, a).await;
+            choose(&pool, task, b).await;
+        }
+        execute(&pool, "update assignments set created_at = now() - interval '2 hours'").await;
+        execute(&pool, "update assignments set created_at = now() where id = (select min(id) + 1 from assignments)")
+            .await;
+        pruned(&pool, Subject::Moves).await;
+        assert_eq!(count(&pool, "select count(*) from assignments").await, 4, "the second is not old enough");
+        execute(&pool, "update assignments set created_at = now() - interval '2 hours'").await;
+        pruned(&pool, Subject::Moves).await;
+        assert_eq!(count(&pool, "select count(*) from assignments").await, 2);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_crawl_whose_session_is_deleted_still_counts_as_lost(pool: PgPool) {
+        let (agent, session) = crawler(&pool, "a").await;
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        fixtures::assigned(&mut conn, batch, site, agent).await;
+        fixtures::grant(&mut conn, agent, session).await;
+        fixtures::session(&mut conn, agent).await;
+        for lost in [
+            "update leases set state = 'expired', ended_at = now()",
+            "update tasks set state = 'located'",
+            "update sessions set ended_at = now() - interval '2 hours' where state <> 'active'",
+        ] {
+            execute(&pool, lost).await;
+        }
+        pruned(&pool, Subject::Sessions).await;
+        assert_eq!(count(&pool, "select count(*) from sessions").await, 1);
+        let waiting = assignments::waiting(&mut conn, Pool::EachByItself, 10).await.expect("look");
+        assert_eq!(waiting[0].parted.as_ref().map(|parted| parted.how), Some(Parting::Lost));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_is_over_goes_by_its_age_and_what_is_in_use_stays(pool: PgPool) {
+        let (agent, _) = crawler(&pool, "a").await;
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let old = fixtures::site(&mut conn, "old.cn").await;
+        let fresh = fixtures::site(&mut conn, "fresh.cn").await;
+        // The next session ends this one.
+        fixtures::session(&mut conn, agent).await;
+        for (site, age) in [(old, "2 hours"), (fresh, "1 minute")] {
+            fixtures::measured(&mut conn, site, agent, 1000, age).await;
+            sqlx::query(
+                "insert into submissions (idempotency_key, batch_id, added, already_present, duplicates, batch_total, created_at)
+                 values ($1, $2, 1, 0, 0, 1, now() - $1::text::interval)",
+            )
+            .bind(age)
+            .bind(batch.get())
+            .execute(&mut *conn)
+            .await
+            .expect("submit");
+        }
+        execute(&pool, "update sessions set ended_at = now() - interval '2 hours' where state <> 'active'").await;
+        execute(
+            &pool,
+            "insert into trust_alarms (reason, since, ended_at) values ('x', now(), now() - interval '2 hours'), ('y', now(), null)",
+        )
+        .await;
+        for subject in Subject::ALL {
+            pruned(&pool, subject).await;
+        }
+        assert_eq!(count(&pool, "select site_id from site_measurements").await, fresh.get());
+        assert_eq!(count(&pool, "select count(*) from submissions").await, 1);
+        assert_eq!(count(&pool, "select count(*) from sessions where state = 'active'").await, 1);
+        assert_eq!(count(&pool, "select count(*) from sessions").await, 1);
+        assert_eq!(count(&pool, "select count(*) from trust_alarms where ended_at is null").await, 1);
+        assert_eq!(count(&pool, "select count(*) from trust_alarms").await, 1);
+    }
+}

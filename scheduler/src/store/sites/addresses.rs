@@ -1,0 +1,268 @@
+//! Addresses: what each bears, who crawls there, and whose turn comes next.
+//!
+//! An agent claims the address of a lease before it sends anything there. The sites at one address share a budget of crawls, which the
+//! scheduler keeps over all agents: the active leases that have claimed it. It grows with the sites that are known to be there, to a cap
+//! ([`bears`]). Each crawl keeps to its own rate besides, so that an address never gets more than so many times that. A lease that finds
+//! its address full ends, and its task is held (`crate::store::tasks::holds`); in the order in which they came, tasks are admitted as others end. Where a
+//! site's address is known from its last crawl that is seen [`ahead`].
+//!
+//! Invariant: crawls under way at an address, and tasks admitted to it, are never more than it bears.
+
+use std::net::IpAddr;
+
+use sqlx::PgConnection;
+use sqlx::types::ipnet::IpNet;
+
+use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
+
+use crate::store::Error;
+use crate::store::leases::{self, Ending};
+use crate::store::rows::{Rows, Statement};
+use crate::store::tasks::holds::{self, Cause};
+use crate::store::types::Unsigned;
+
+pub mod ahead;
+
+/// What became of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Claimed {
+    /// The lease has the address until it ends.
+    Granted,
+    /// So many others are crawled there: the lease has ended, and its task is held.
+    Full {
+        /// Leases that have the address.
+        crawls: u32,
+    },
+    /// The lease is not active, or not this session's.
+    NotHeld,
+}
+
+/// What a lease is for.
+#[derive(Debug, Clone, Copy)]
+pub struct Claim {
+    pub agent: AgentId,
+    pub session: SessionId,
+    pub task: TaskId,
+    pub token: LeaseToken,
+    /// What the site's name led to.
+    pub address: IpAddr,
+}
+
+/// How many crawls at once an address bears with so many sites: the square root of them, at least one and at most `cap`. Who hosts more
+/// sites has more to serve them with, but not as much more.
+pub fn bears(sites: u32, cap: u32) -> u32 {
+    let root = sites.isqrt();
+    let up = if root * root < sites { root + 1 } else { root };
+    up.clamp(1, cap.max(1))
+}
+
+/// Sites of one address that are counted: more bear no more.
+fn most_counted(cap: u32) -> i64 {
+    i64::from(cap) * i64::from(cap)
+}
+
+/// Addresses that one look at those waited for takes in: a pass costs as much with a hundred thousand of them.
+const LOOKED_AT: i32 = 500;
+
+/// What shares a budget: an IPv4 address, or the network of 64 bits that one customer has of IPv6.
+fn shared(address: IpAddr) -> IpNet {
+    let address = address.to_canonical();
+    let bits = if address.is_ipv4() { 32 } else { 64 };
+    IpNet::new(address, bits).map_or_else(|_| address.into(), |network| network.trunc())
+}
+
+/// Asks for an address on behalf of a lease. Run in a transaction.
+pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<Claimed, Error> {
+    let Claim { agent, session, task, token, address } = *claim;
+    let address = shared(address);
+    // The task before its lease, as whoever ends one.
+    let site = sqlx::query_scalar!(
+        r#"
+        select t.site_id
+        from tasks t join leases l on l.task_id = t.id and l.token = t.token
+        where t.id = $1 and t.state = 'leased' and t.token = $2 and l.agent_id = $3 and l.session_id = $4 and l.state = 'active'
+        for update of t
+        "#,
+        task.get(),
+        token.get(),
+        agent.get(),
+        session.get(),
+    )
+    .optional(conn)
+    .await?;
+    let Some(site) = site else { return Ok(Claimed::NotHeld) };
+    // One claim at a time of one address: two would both find the last place.
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended('address ' || $1, 0))", address.to_string())
+        .run(conn)
+        .await?;
+    let found = sqlx::query!(
+        r#"
+        select (select count(*) from leases l where l.state = 'active' and l.address = $1 and l.task_id <> $2) as "crawls!: Unsigned<u32>",
+               -- With this one, whether or not it was there before.
+               (select count(*) from (
+                    select from sites s where s.crawled_address = $1 and s.id <> $3 limit $4
+                ) others) + 1 as "sites!: Unsigned<u32>"
+        "#,
+        address as IpNet,
+        task.get(),
+        site.get(),
+        most_counted(cap),
+    )
+    .one(conn)
+    .await?;
+    let Unsigned(crawls) = found.crawls;
+    if crawls >= bears(found.sites.0, cap) {
+        let ended = leases::end(conn, &[(task, token)], Some(agent), Ending::Anew).await?;
+        let full = ended.into_iter().map(|(task, _)| (task, Cause::Address { address, admitted: false }));
+        holds::hold(conn, &full.collect::<Vec<_>>()).await?;
+        return Ok(Claimed::Full { crawls });
+    }
+    holds::end(conn, &[task]).await?;
+    sqlx::query!(
+        "update leases set address = $3 where task_id = $1 and token = $2",
+        task.get(),
+        token.get(),
+        address as IpNet,
+    )
+    .run(conn)
+    .await?;
+    Ok(Claimed::Granted)
+}
+
+/// Notes where a crawl has found a site, if the lease is the session's: how many sites an address has is nobody else's to say. Not in the
+/// transaction of its [claim]: a site's row is locked by others before tasks.
+pub async fn note_address(conn: &mut PgConnection, claim: &Claim) -> Result<(), Error> {
+    sqlx::query!(
+        r#"
+        update sites s set crawled_address = $3
+        from leases l
+        where l.task_id = $1 and l.token = $2 and l.agent_id = $4 and l.session_id = $5 and l.state = 'active'
+          and s.id = l.site_id and s.crawled_address is distinct from $3
+        "#,
+        claim.task.get(),
+        claim.token.get(),
+        shared(claim.address) as IpNet,
+        claim.agent.get(),
+        claim.session.get(),
+    )
+    .run(conn)
+    .await
+}
+
+/// Admits the tasks whose turn at their address has come, at most `limit`, at no more than [`LOOKED_AT`] addresses from `from` on. Returns
+/// how many, and where the next look begins; `None` when it is at the first again.
+pub async fn admit(
+    conn: &mut PgConnection,
+    cap: u32,
+    from: Option<IpNet>,
+    limit: i64,
+) -> Result<(u64, Option<IpNet>), Error> {
+    let waited_for = sqlx::query_scalar!(
+        r#"
+        with recursive waited_for (address, number) as (
+            -- From one address to the next, by index: a million may wait at one.
+            select min(address), 1 from task_holds
+            where cause = 'address' and not admitted and ($1::inet is null or address > $1)
+            union all
+            select (select min(h.address) from task_holds h where h.cause = 'address' and not h.admitted and h.address > w.address),
+                   w.number + 1
+            from waited_for w where w.address is not null and w.number < $2
+        )
+        select w.address as "address!: IpNet" from waited_for w where w.address is not null
+        "#,
+        from as Option<IpNet>,
+        LOOKED_AT,
+    )
+    .all(conn)
+    .await?;
+    let more = i32::try_from(waited_for.len()).is_ok_and(|count| count == LOOKED_AT);
+    let next = waited_for.last().filter(|_| more).copied();
+    if waited_for.is_empty() {
+        return Ok((0, None));
+    }
+    let places = ahead::room(conn, &waited_for, cap).await?.into_iter().map(|(address, room)| (address, room.places));
+    let places: Vec<(IpNet, i64)> = places.filter(|(_, places)| *places > 0).collect();
+    if places.is_empty() {
+        return Ok((0, next));
+    }
+    Ok((holds::admit(conn, &places, limit).await?, next))
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::store::fixtures;
+
+    #[test]
+    fn an_address_bears_more_crawls_the_more_sites_it_has_to_a_cap() {
+        let borne: Vec<u32> = [0, 1, 2, 4, 5, 9, 50, 64, 65, u32::MAX].map(|sites| bears(sites, 8)).to_vec();
+        assert_eq!(borne, [1, 1, 2, 2, 3, 3, 8, 8, 8, 8]);
+        assert_eq!(bears(100, 0), 1);
+    }
+
+    #[test]
+    fn a_network_of_64_bits_is_one_address_and_a_mapped_one_is_itself() {
+        let shared = |text: &str| shared(text.parse().expect("an address"));
+        assert_eq!(shared("2001:db8:1:2:3:4:5:6").to_string(), "2001:db8:1:2::/64");
+        assert_eq!(shared("192.0.2.7").to_string(), "192.0.2.7/32");
+        assert_eq!(shared("::ffff:192.0.2.7"), shared("192.0.2.7"));
+    }
+
+    /// Claims of one address, of leases of an agent each.
+    async fn crowd(conn: &mut PgConnection, sites: usize) -> Vec<Claim> {
+        let mut claims = Vec::new();
+        for number in 0..sites {
+            claims.push(fixtures::leased(conn, &format!("s{number}")).await.claim("192.0.2.7"));
+        }
+        claims
+    }
+
+    /// Notes and claims, as the session does it.
+    async fn claimed(pool: &PgPool, one: &Claim) -> Claimed {
+        note_address(&mut pool.acquire().await.expect("connect"), one).await.expect("note");
+        let mut tx = fixtures::begin(pool).await;
+        let claimed = claim(&mut tx, one, 8).await.expect("claim");
+        tx.commit().await.expect("commit");
+        claimed
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_address_is_given_to_as_many_as_it_bears_and_the_others_come_in_turn(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let claims = crowd(&mut conn, 5).await;
+        let mut answers = Vec::new();
+        for claim in &claims {
+            answers.push(claimed(&pool, claim).await);
+        }
+        // One site: one; two: two; three and four: two; five: three.
+        let full = Claimed::Full { crawls: 2 };
+        assert_eq!(answers, [Claimed::Granted, Claimed::Granted, full, full, Claimed::Granted]);
+        assert_eq!(claimed(&pool, &claims[0]).await, Claimed::Granted, "it has it");
+        assert_eq!(claimed(&pool, &claims[2]).await, Claimed::NotHeld, "its lease has ended");
+        let foreign = Claim { agent: claims[1].agent, session: claims[1].session, ..claims[0] };
+        let elsewhere = "192.0.2.9".parse().expect("an address");
+        for lie in [foreign, claims[2]] {
+            note_address(&mut conn, &Claim { address: elsewhere, ..lie }).await.expect("note");
+        }
+        let moved: i64 =
+            fixtures::scalar(&mut conn, "select count(*) from sites where crawled_address = '192.0.2.9'").await;
+        assert_eq!(moved, 0, "who does not hold a lease says nothing of its site");
+        let admitted = async |conn: &mut PgConnection| admit(conn, 8, None, 10).await.expect("admit").0;
+        assert_eq!((admitted(&mut conn).await, fixtures::chosen(&mut conn).await), (0, vec![]));
+        assert!(fixtures::hand_back(&mut conn, claims[0].agent, claims[0].task).await);
+        assert_eq!(admitted(&mut conn).await, 1);
+        assert_eq!(admitted(&mut conn).await, 0, "the place is kept for the one on its way");
+        assert_eq!(fixtures::chosen(&mut conn).await, [claims[2].task]);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn two_claims_of_the_last_place_come_one_after_the_other(pool: PgPool) {
+        let claims = crowd(&mut pool.acquire().await.expect("connect"), 2).await;
+        let mut first = fixtures::begin(&pool).await;
+        assert_eq!(claim(&mut first, &claims[0], 1).await.expect("claim"), Claimed::Granted);
+        let second = async |conn: &mut PgConnection| claim(conn, &claims[1], 1).await.expect("claim");
+        assert_eq!(fixtures::behind(&pool, first, second).await, Claimed::Full { crawls: 1 });
+    }
+}

@@ -1,0 +1,175 @@
+//! Holds ahead: a task whose site's address is known to be full is not given out only to be handed back.
+//!
+//! Looked at when an agent is chosen, not when a lease is granted: there it would cost the hottest statement, and what is left out would
+//! be looked at again with every grant. Where a crawl has found a site before, its task goes on while the address has a place for it,
+//! and takes that place along: it is *admitted*, as one that waited is. So nobody goes before those who wait, and what was let through
+//! does not meet there. An agent asks for the address all the same; a site may have moved.
+
+use std::collections::{HashMap, HashSet};
+
+use sqlx::PgConnection;
+use sqlx::types::ipnet::IpNet;
+
+use crate::model::TaskId;
+use crate::store::Error;
+use crate::store::rows::Rows;
+use crate::store::tasks::holds::{self, Cause};
+use crate::store::types::Unsigned;
+
+use super::{bears, most_counted};
+
+/// How an address stands.
+#[derive(Debug)]
+pub(super) struct Room {
+    /// Crawls that it bears beyond those under way and those on their way.
+    pub(super) places: i64,
+    /// Whether nothing is crawled there, and nothing else could be as far as is known.
+    alone: bool,
+    /// Whether tasks are held for their turn there.
+    waited_for: bool,
+}
+
+/// How addresses stand.
+pub(super) async fn room(
+    conn: &mut PgConnection,
+    addresses: &[IpNet],
+    cap: u32,
+) -> Result<HashMap<IpNet, Room>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select a.address as "address!: IpNet",
+               (select count(*) from (
+                    select from sites s where s.crawled_address = a.address limit $2
+               ) there) as "sites!: Unsigned<u32>",
+               (select count(*) from leases l where l.state = 'active' and l.address = a.address)
+               -- Admitted before, and on their way.
+               + (select count(*) from task_holds h
+                  where h.cause = 'address' and h.admitted and h.address = a.address) as "taken!",
+               exists (
+                   select from task_holds h where h.cause = 'address' and not h.admitted and h.address = a.address
+               ) as "waited_for!"
+        from unnest($1::inet[]) as a (address)
+        "#,
+        addresses as _,
+        // One more than itself says that a site is not alone.
+        most_counted(cap).max(2),
+    )
+    .all(conn)
+    .await?;
+    let rooms = rows.into_iter().map(|row| {
+        let borne = i64::from(bears(row.sites.0, cap));
+        let room =
+            Room { places: borne - row.taken, alone: row.sites.0 <= 1 && row.taken == 0, waited_for: row.waited_for };
+        (row.address, room)
+    });
+    Ok(rooms.collect())
+}
+
+/// Of located tasks, which the caller has locked, holds those whose address is known and has no place for them; returns them.
+pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result<HashSet<TaskId>, Error> {
+    let known = sqlx::query!(
+        r#"
+        select t.id, s.crawled_address as "address!"
+        from tasks t join sites s on s.id = t.site_id
+        where t.id = any($1) and s.crawled_address is not null
+          and not exists (select from task_holds h where h.task_id = t.id)
+        -- As they are chosen for.
+        order by t.token = 0, t.id
+        "#,
+        tasks as _,
+    )
+    .all(conn)
+    .await?;
+    if known.is_empty() {
+        return Ok(HashSet::new());
+    }
+    let addresses: HashSet<IpNet> = known.iter().map(|row| row.address).collect();
+    let addresses: Vec<IpNet> = addresses.into_iter().collect();
+    let mut rooms = room(conn, &addresses, cap).await?;
+    let mut holds = Vec::new();
+    for row in known {
+        let Some(room) = rooms.get_mut(&row.address).filter(|room| !room.alone) else { continue };
+        let admitted = !room.waited_for && room.places > 0;
+        room.places -= i64::from(admitted);
+        holds.push((row.id, Cause::Address { address: row.address, admitted }));
+    }
+    Ok(holds::hold(conn, &holds).await?.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::model::BatchId;
+    use crate::store::batches::changes;
+    use crate::store::fixtures::{self, Conn};
+    use crate::store::leases;
+    use crate::store::sites::addresses;
+
+    const CAP: u32 = 8;
+
+    /// Located tasks of sites that were found there before.
+    async fn known(conn: &mut PgConnection, batch: BatchId, sites: &[(&str, &str)]) -> Vec<TaskId> {
+        let mut tasks = Vec::new();
+        for (name, address) in sites {
+            let site = fixtures::site(conn, name).await;
+            sqlx::query("update sites set crawled_address = nullif($2, '')::inet where id = $1")
+                .bind(site.get())
+                .bind(address)
+                .execute(&mut *conn)
+                .await
+                .expect("say where it is");
+            tasks.push(fixtures::task(conn, batch, site, "located").await);
+        }
+        tasks
+    }
+
+    async fn held(conn: &mut PgConnection, tasks: &[TaskId]) -> Vec<TaskId> {
+        let mut held: Vec<TaskId> = hold(conn, tasks, CAP).await.expect("hold").into_iter().collect();
+        held.sort_unstable();
+        held
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn as_many_go_on_as_their_address_bears_and_the_others_wait_there(mut conn: Conn) {
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let at = "192.0.2.7";
+        let sites = [("a.cn", at), ("b.cn", at), ("c.cn", at), ("d.cn", at), ("e.cn", ""), ("f.cn", "192.0.2.8")];
+        let tasks = known(&mut conn, batch, &sites).await;
+        // Four sites: two. Of one nobody knows where it is, and one has its address for itself.
+        assert_eq!(held(&mut conn, &tasks).await, tasks[2..4]);
+        let admitted: i64 = fixtures::scalar(&mut conn, "select count(*) from task_holds where admitted").await;
+        assert_eq!((fixtures::chosen(&mut conn).await, admitted), (vec![tasks[0], tasks[1], tasks[4], tasks[5]], 2));
+        let go_on = fixtures::chosen(&mut conn).await;
+        assert_eq!(held(&mut conn, &go_on).await, [], "they have their places");
+        assert_eq!(addresses::admit(&mut conn, CAP, None, 10).await.expect("admit").0, 0);
+
+        // One comes later: it does not go before those who wait, though there is a place now.
+        let first = changes::Extent::Sites(vec!["a.cn".parse().expect("a name")]);
+        changes::cancel(&mut conn, batch, "b", &first).await.expect("cancel one");
+        let later = known(&mut conn, batch, &[("g.cn", at)]).await;
+        assert_eq!(held(&mut conn, &later).await, later);
+        assert_eq!(addresses::admit(&mut conn, CAP, None, 10).await.expect("admit").0, 2, "five sites bear three");
+        assert_eq!(fixtures::chosen(&mut conn).await, [tasks[1], tasks[2], tasks[3], tasks[4], tasks[5]]);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_crawl_under_way_has_a_place_and_whoever_takes_it_gives_his_back(mut conn: Conn) {
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let tasks = known(&mut conn, batch, &[("a.cn", "192.0.2.7"), ("b.cn", "192.0.2.7")]).await;
+        assert_eq!(hold(&mut conn, &tasks, 1).await.expect("hold").len(), 1);
+        let (agent, session) = fixtures::crawler(&mut conn, "a").await;
+        let other = fixtures::site(&mut conn, "z.cn").await;
+        let leased = fixtures::assigned(&mut conn, batch, other, agent).await;
+        let [grant] = &leases::grant(&mut conn, agent, session).await.expect("grant")[..] else { panic!("one") };
+        assert_eq!(grant.task, leased);
+        // The third site is found there, by whom nobody knew that.
+        let address = "192.0.2.7".parse().expect("an address");
+        let claim = addresses::Claim { agent, session, task: leased, token: grant.token, address };
+        assert_eq!(addresses::claim(&mut conn, &claim, 1).await.expect("claim"), addresses::Claimed::Granted);
+        holds::end(&mut conn, &tasks).await.expect("forget");
+        assert_eq!(hold(&mut conn, &tasks, 1).await.expect("hold").len(), 2, "it is full");
+        let waits = sqlx::query_scalar::<_, i64>("select count(*) from task_holds where not admitted");
+        assert_eq!(waits.fetch_one(&mut *conn).await.expect("count"), 2);
+    }
+}

@@ -1,0 +1,156 @@
+//! Alarms: sites whose circuit is open, because requests to them failed without end. Nobody crawls one until a person reopens it;
+//! tasks of it that come to be chosen for are held.
+//!
+//! Invariants: an outcome opens a circuit, and reopening its site closes it; no task is held for a circuit that is closed.
+
+use chrono::{DateTime, Utc};
+use sqlx::PgConnection;
+
+use crate::model::{AgentId, SiteId, TaskId};
+
+use crate::store::Error;
+use crate::store::rows::{Rows, Statement};
+use crate::store::tasks::holds::{self, Cause, Which};
+use crate::store::types::Unsigned;
+
+/// A site whose circuit is open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alarm {
+    pub site: String,
+    pub since: DateTime<Utc>,
+    /// The name of the agent that did.
+    pub agent: String,
+    pub message: String,
+    /// Tasks that wait for it to be reopened.
+    pub waiting: u64,
+}
+
+/// The open alarms, the newest first, at most `limit`; and how many there are.
+pub async fn open(conn: &mut PgConnection, limit: i64) -> Result<(Vec<Alarm>, u64), Error> {
+    let rows = sqlx::query!(
+        r#"
+        select s.name as site, c.since, a.name as agent, c.message,
+               (select count(*) from task_holds h where h.cause = 'breaker' and h.site_id = s.id) as "waiting!: Unsigned<u64>",
+               count(*) over () as "total!: Unsigned<u64>"
+        from open_circuits c
+        join sites s on s.id = c.site_id
+        join agents a on a.id = c.agent_id
+        order by c.since desc, s.name
+        limit $1
+        "#,
+        limit,
+    )
+    .all(conn)
+    .await?;
+    let total = rows.first().map_or(0, |row| row.total.0);
+    let alarms = rows.into_iter().map(|row| {
+        Ok(Alarm { site: row.site, since: row.since, agent: row.agent, message: row.message, waiting: row.waiting.0 })
+    });
+    Ok((alarms.collect::<Result<_, Error>>()?, total))
+}
+
+/// Since when a site's circuit has been open; `None` when it is closed.
+pub async fn of_site(conn: &mut PgConnection, site: SiteId) -> Result<Option<DateTime<Utc>>, Error> {
+    let since = sqlx::query_scalar!("select since from open_circuits where site_id = $1", site.get());
+    since.optional(conn).await
+}
+
+/// Opens the circuits of the sites whose crawls the breaker ended; one that is open stays as it is.
+pub(in crate::store) async fn raise(conn: &mut PgConnection, ended: &[(SiteId, AgentId, &str)]) -> Result<(), Error> {
+    let sites: Vec<i64> = ended.iter().map(|(site, ..)| site.get()).collect();
+    let agents: Vec<i64> = ended.iter().map(|(_, agent, _)| agent.get()).collect();
+    let messages: Vec<&str> = ended.iter().map(|(.., message)| *message).collect();
+    sqlx::query!(
+        r#"
+        insert into open_circuits (site_id, agent_id, message)
+        select * from unnest($1::bigint[], $2::bigint[], $3::text[]) as opened (site_id, agent_id, message)
+        order by site_id
+        on conflict (site_id) do nothing
+        "#,
+        &sites,
+        &agents,
+        &messages as _,
+    )
+    .run(conn)
+    .await
+}
+
+/// Holds those of these located tasks whose sites' circuits are open; returns them. They are locked by the caller.
+pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskId>, Error> {
+    let open = sqlx::query_scalar!(
+        r#"
+        select t.id from tasks t join open_circuits c on c.site_id = t.site_id
+        where t.id = any($1)
+        -- So that it is not closed before its tasks are seen to be held. One that is being closed counts as closed.
+        for share of c skip locked
+        "#,
+        tasks as _,
+    )
+    .all(conn)
+    .await?;
+    let broken: Vec<(TaskId, Cause)> = open.into_iter().map(|task| (task, Cause::Breaker)).collect();
+    holds::hold(conn, &broken).await
+}
+
+/// Lets sites be crawled again, all that are broken off where none is named; returns how many were, and how many tasks waited for that.
+/// Run in a transaction.
+pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>) -> Result<(u64, u64), Error> {
+    let named: Option<Vec<i64>> = sites.map(|sites| sites.iter().map(|site| site.get()).collect());
+    // Once before, for whoever records an outcome locks tasks before circuits; and once behind, for what was held until it was closed.
+    let open = sqlx::query_scalar!(
+        "select site_id from open_circuits where $1::bigint[] is null or site_id = any($1)",
+        named.as_deref(),
+    );
+    let open = open.all(conn).await?;
+    let mut released = holds::release(conn, Which::Breaker(&open), i64::MAX).await?.len();
+    let closed = sqlx::query!("delete from open_circuits where site_id = any($1)", &open as _);
+    let closed = closed.affected(conn).await?;
+    released += holds::release(conn, Which::Breaker(&open), i64::MAX).await?.len();
+    Ok((closed, u64::try_from(released).unwrap_or(u64::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::store::fixtures::{self, Conn, Leased};
+    use crate::store::leases::outcomes::{Blocker, Ending};
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_that_was_broken_off_waits_for_a_person(mut conn: Conn) {
+        let Leased { agent, site, task, .. } = fixtures::leased(&mut conn, "a").await;
+        let second = fixtures::batch(&mut conn, "second", "random").await;
+        let other = fixtures::site(&mut conn, "b.cn").await;
+        let ending = Ending::Blocked(Some(Blocker::Breaker));
+        let report = fixtures::report(task, fixtures::TOKEN, ending);
+        fixtures::record(&mut conn, agent, &report).await;
+        let next = fixtures::task(&mut conn, second, site, "located").await;
+        let unhurt = fixtures::task(&mut conn, second, other, "located").await;
+        assert_eq!(fixtures::chosen(&mut conn).await, [next, unhurt]);
+        assert_eq!(hold(&mut conn, &[next, unhurt]).await.expect("hold"), [next]);
+        assert_eq!(fixtures::chosen(&mut conn).await, [unhurt]);
+        let (alarms, total) = open(&mut conn, 10).await.expect("list");
+        assert_eq!((alarms[0].site.as_str(), alarms[0].agent.as_str(), alarms[0].waiting, total), ("a.cn", "a", 1, 1));
+        assert!(of_site(&mut conn, site).await.expect("look").is_some());
+        assert_eq!(reopen(&mut conn, Some(&[other])).await.expect("reopen"), (0, 0));
+        assert_eq!(reopen(&mut conn, Some(&[site])).await.expect("reopen"), (1, 1));
+        assert_eq!(reopen(&mut conn, None).await.expect("reopen"), (0, 0));
+        assert_eq!(fixtures::chosen(&mut conn).await, [next, unhurt]);
+        assert_eq!(hold(&mut conn, &[next, unhurt]).await.expect("hold"), []);
+        assert_eq!(
+            (open(&mut conn, 10).await.expect("list").1, of_site(&mut conn, site).await.expect("look")),
+            (0, None)
+        );
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_circuit_opens_once_and_outlives_the_batch_whose_crawl_opened_it(mut conn: Conn) {
+        let agent = fixtures::agent(&mut conn, "a").await;
+        let site = fixtures::site(&mut conn, "a.cn").await;
+        for said in ["50 requests in a row failed", "once more"] {
+            raise(&mut conn, &[(site, agent, said), (site, agent, said)]).await.expect("raise");
+        }
+        let (alarms, total) = open(&mut conn, 10).await.expect("list");
+        assert_eq!((alarms[0].message.as_str(), total), ("50 requests in a row failed", 1));
+    }
+}

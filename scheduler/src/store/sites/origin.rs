@@ -1,0 +1,319 @@
+//! Where sites settle: the origin behind a name, and the one site that stands for it.
+//!
+//! Invariants: an origin once set stays; the site that was settled first at an origin stays itself, so that nothing
+//! already measured or leased there moves; every other site found at that origin becomes its alias, and an alias
+//! never points at an alias; a site stays within its registrable domain, whatever an agent says. Whoever settles holds a lock on
+//! the origin until the transaction ends.
+
+use std::collections::HashSet;
+
+use sqlx::{Connection, PgConnection};
+
+use crate::model::site_list::SiteName;
+use crate::model::{SiteId, TaskId};
+
+use crate::store::Error;
+use crate::store::rows::{Rows, Statement};
+use crate::store::tasks::{self, holds};
+
+/// Tries at moving tasks: a submission may add the very task that is being moved, once per try.
+const MOVE_TRIES: u32 = 3;
+
+/// Settles a site at the origin that answered for it, and returns the site that stands for the origin.
+///
+/// Of two tasks of one batch and round at one origin only one is kept: the one that was begun, else the one of the
+/// site that stands for the origin. The other is cancelled and says why.
+pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {
+    let Ok(origin) = origin.parse::<SiteName>() else {
+        tracing::warn!(site.id = %site, origin, "an agent reported an origin that is none");
+        return Ok(site);
+    };
+    let mut tx = conn.begin().await?;
+    // A statement of its own: the next one must see what the former holder of the lock committed.
+    sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin.as_str()).run(&mut tx).await?;
+    let known = sqlx::query!("select name, origin, alias_of from sites where id = $1 for no key update", site.get())
+        .optional(&mut tx)
+        .await?;
+    let stands = match known {
+        None => site,
+        Some(row) if row.origin.is_some() || row.alias_of.is_some() => row.alias_of.unwrap_or(site),
+        // An agent's word is not enough to make one site another: everything of the one would be cancelled.
+        Some(row) if !row.name.parse::<SiteName>().is_ok_and(|name| name.may_settle_at(&origin)) => {
+            tracing::warn!(site.id = %site, site.name = row.name, %origin, "an agent reported a foreign origin");
+            site
+        }
+        Some(_) => settle_new(&mut tx, site, origin.as_str()).await?,
+    };
+    tx.commit().await?;
+    Ok(stands)
+}
+
+/// Which of these sites are still to be settled.
+pub async fn unsettled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashSet<SiteId>, Error> {
+    let sites: Vec<i64> = sites.iter().map(|site| site.get()).collect();
+    let ids =
+        sqlx::query_scalar!("select id from sites where id = any($1) and origin is null and alias_of is null", &sites,)
+            .all(conn)
+            .await?;
+    Ok(ids.into_iter().collect())
+}
+
+async fn settle_new(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {
+    let keeper = sqlx::query_scalar!("select id from sites where origin = $1 and alias_of is null", origin)
+        .optional(conn)
+        .await?;
+    sqlx::query!(
+        "update sites set origin = $2, alias_of = $3 where id = $1",
+        site.get(),
+        origin,
+        keeper.map(SiteId::get)
+    )
+    .run(conn)
+    .await?;
+    let Some(keeper) = keeper else { return Ok(site) };
+    share_measurements(conn, site, keeper).await?;
+    for attempt in 1..=MOVE_TRIES {
+        let mut savepoint = conn.begin().await?;
+        match move_tasks(&mut savepoint, site, keeper).await {
+            Ok(()) => {
+                savepoint.commit().await?;
+                break;
+            }
+            Err(Error::Database(sqlx::Error::Database(error)))
+                if error.is_unique_violation() && attempt < MOVE_TRIES =>
+            {
+                savepoint.rollback().await?;
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(keeper)
+}
+
+/// What was measured of one name holds for the other, for it was one origin all the time.
+async fn share_measurements(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Result<(), Error> {
+    sqlx::query!(
+        r#"
+        insert into site_measurements (site_id, prober_id, rtt_us, min_us, median_us, spread_us, answered, lost, failure,
+                                       address, shared_from, measured_at)
+        select $2, prober_id, rtt_us, min_us, median_us, spread_us, answered, lost, failure,
+               address, shared_from, measured_at
+        from site_measurements where site_id = $1 and rtt_us is not null
+        on conflict (site_id, prober_id) do nothing
+        "#,
+        site.get(),
+        keeper.get(),
+    )
+    .run(conn)
+    .await?;
+    sqlx::query!("delete from measurement_orders where site_id = $1", site.get()).run(conn).await
+}
+
+async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Result<(), Error> {
+    // Whatever of the keeper's has not begun gives way to a crawl of the same origin that has.
+    let given_way = sqlx::query_scalar!(
+        r#"
+        select id from tasks
+        where site_id = $2 and state in ('submitted', 'measuring', 'located', 'assigned')
+          and exists (
+              select from tasks begun
+              where begun.batch_id = tasks.batch_id and begun.round = tasks.round and begun.site_id = $1
+                and begun.state in ('leased', 'done')
+          )
+        order by id
+        for update
+        "#,
+        site.get(),
+        keeper.get(),
+    )
+    .all(conn)
+    .await?;
+    cancel(conn, &given_way, site).await?;
+    let moved = sqlx::query!(
+        r#"
+        select id, exists (
+                   select from tasks kept
+                   where kept.batch_id = tasks.batch_id and kept.round = tasks.round and kept.site_id = $2
+               ) as "kept!"
+        from tasks
+        where site_id = $1 and state in ('submitted', 'measuring', 'located', 'assigned')
+        order by id
+        for update
+        "#,
+        site.get(),
+        keeper.get(),
+    )
+    .all(conn)
+    .await?;
+    let (given_way, moved): (Vec<_>, Vec<_>) = moved.into_iter().partition(|row| row.kept);
+    cancel(conn, &given_way.into_iter().map(|row| row.id).collect::<Vec<_>>(), keeper).await?;
+    let moved: Vec<TaskId> = moved.into_iter().map(|row| row.id).collect();
+    // What it waited for, it waited for as another site.
+    holds::end(conn, &moved).await?;
+    sqlx::query!(
+        r#"
+        update tasks
+        set site_id = $2, reason = null, state_since = now(),
+            state = case when b.strategy = any($3) then 'submitted'::task_state else 'located' end
+        from batches b
+        where b.id = tasks.batch_id and tasks.id = any($1)
+        "#,
+        &moved as _,
+        keeper.get(),
+        &tasks::distanced(),
+    )
+    .run(conn)
+    .await
+}
+
+/// Cancels tasks, which are locked, that another name's of the same origin cover.
+async fn cancel(conn: &mut PgConnection, tasks: &[TaskId], of: SiteId) -> Result<(), Error> {
+    holds::end(conn, tasks).await?;
+    sqlx::query!(
+        r#"
+        update tasks
+        set state = 'cancelled', reason = 'same origin as ' || (select name from sites where id = $2), reason_kind = 'same-site',
+            state_since = now()
+        where id = any($1)
+        "#,
+        tasks as _,
+        of.get(),
+    )
+    .run(conn)
+    .await
+}
+
+/// Moves what was submitted under a name while that proved to be another site's to the site that stands for it.
+pub async fn follow_aliases(conn: &mut PgConnection, aliases: &[(SiteId, SiteId)]) -> Result<(), Error> {
+    // One by one, because two aliases of one site may meet in one batch; there are few.
+    for (alias, keeper) in aliases {
+        let mut tx = conn.begin().await?;
+        move_tasks(&mut tx, *alias, *keeper).await?;
+        tx.commit().await?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::model::TaskId;
+    use crate::store::fixtures::{self, Conn};
+    use crate::store::tasks::holds::Cause;
+
+    const ORIGIN: &str = "https://www.a.cn:443";
+
+    async fn task(conn: &mut PgConnection, task: TaskId) -> (i64, String, Option<String>) {
+        sqlx::query_as("select site_id, state::text, reason from tasks where id = $1")
+            .bind(task.get())
+            .fetch_one(conn)
+            .await
+            .expect("read a task")
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn two_names_at_one_origin_become_one_site(mut conn: Conn) {
+        let (both, alone) = (
+            fixtures::batch(&mut conn, "both", "gnp-top3").await,
+            fixtures::batch(&mut conn, "alone", "gnp-top3").await,
+        );
+        let (bare, www) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "www.a.cn").await);
+        let kept = fixtures::task(&mut conn, both, bare, "measuring").await;
+        let twin = fixtures::task(&mut conn, both, www, "measuring").await;
+        let moved = fixtures::task(&mut conn, alone, www, "measuring").await;
+
+        assert_eq!(settle(&mut conn, bare, ORIGIN).await.expect("settle"), bare);
+        assert_eq!(settle(&mut conn, www, ORIGIN).await.expect("settle"), bare);
+        assert_eq!(task(&mut conn, kept).await, (bare.get(), "measuring".into(), None));
+        assert_eq!(task(&mut conn, twin).await, (www.get(), "cancelled".into(), Some("same origin as a.cn".into())));
+        assert_eq!(task(&mut conn, moved).await, (bare.get(), "submitted".into(), None));
+
+        assert_eq!(settle(&mut conn, www, "https://elsewhere:443").await.expect("settle"), bare, "settled once");
+        assert_eq!(settle(&mut conn, bare, ORIGIN).await.expect("settle"), bare);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn an_agent_cannot_make_one_site_another(mut conn: Conn) {
+        let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
+        let (victim, other) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "b.cn").await);
+        let kept = fixtures::task(&mut conn, batch, victim, "measuring").await;
+        fixtures::task(&mut conn, batch, other, "measuring").await;
+        settle(&mut conn, other, "https://b.cn").await.expect("settle");
+        for origin in ["https://b.cn", "http://10.0.0.1", "b.cn", "nonsense here"] {
+            assert_eq!(settle(&mut conn, victim, origin).await.expect("settle"), victim, "{origin}");
+        }
+        assert_eq!(task(&mut conn, kept).await, (victim.get(), "measuring".into(), None));
+        let settled = "select origin from sites where id = $1";
+        let origin: Option<String> =
+            sqlx::query_scalar(settled).bind(victim.get()).fetch_one(&mut *conn).await.expect("read a site");
+        assert_eq!(origin, None, "an honest prober may still settle it");
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_crawl_that_has_begun_is_the_one_that_is_kept(mut conn: Conn) {
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let (bare, www) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "www.a.cn").await);
+        let waiting = fixtures::task(&mut conn, batch, bare, "assigned").await;
+        let crawled = fixtures::task(&mut conn, batch, www, "done").await;
+        settle(&mut conn, bare, ORIGIN).await.expect("settle");
+        settle(&mut conn, www, ORIGIN).await.expect("settle");
+        assert_eq!(task(&mut conn, crawled).await, (www.get(), "done".into(), None));
+        assert_eq!(task(&mut conn, waiting).await.2.as_deref(), Some("same origin as www.a.cn"));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn names_settled_at_the_same_time_become_one_site(pool: PgPool) {
+        let mut conn = pool.acquire().await.expect("connect");
+        let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
+        let (bare, www) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "www.a.cn").await);
+        fixtures::task(&mut conn, batch, bare, "measuring").await;
+        let twin = fixtures::task(&mut conn, batch, www, "measuring").await;
+
+        let mut first = fixtures::begin(&pool).await;
+        settle(&mut first, www, ORIGIN).await.expect("settle");
+        let mut second = fixtures::begin(&pool).await;
+        let settling = tokio::spawn(async move {
+            let stands = settle(&mut second, bare, ORIGIN).await;
+            second.commit().await.expect("commit");
+            stands
+        });
+        let waiting = "select count(*) from pg_stat_activity
+                       where datname = current_database() and wait_event_type = 'Lock'";
+        while sqlx::query_scalar::<_, i64>(waiting).fetch_one(&mut *conn).await.expect("count") == 0 {
+            assert!(!settling.is_finished(), "the second must wait for the first");
+        }
+        first.commit().await.expect("commit");
+        assert_eq!(settling.await.expect("no panic").expect("settle"), www);
+        assert_eq!(task(&mut conn, twin).await.1, "measuring");
+        let open: i64 = fixtures::scalar(&mut conn, "select count(*) from tasks where state <> 'cancelled'").await;
+        assert_eq!(open, 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_was_held_under_another_name_is_free_to_go(mut conn: Conn) {
+        let batch = fixtures::batch(&mut conn, "b", "random").await;
+        let (bare, www) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "www.a.cn").await);
+        let held = fixtures::task(&mut conn, batch, www, "located").await;
+        holds::hold(&mut conn, &[(held, Cause::Unmet)]).await.expect("hold");
+        settle(&mut conn, bare, ORIGIN).await.expect("settle");
+        settle(&mut conn, www, ORIGIN).await.expect("settle");
+        assert_eq!(task(&mut conn, held).await, (bare.get(), "located".into(), None));
+        let left = "select (select count(*) from task_holds) + (select count(*) from tasks where held)";
+        assert_eq!(sqlx::query_scalar::<_, i64>(left).fetch_one(&mut *conn).await.expect("count"), 0);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_task_submitted_under_an_alias_follows_it(mut conn: Conn) {
+        let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
+        let (bare, www) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "www.a.cn").await);
+        settle(&mut conn, bare, ORIGIN).await.expect("settle");
+        settle(&mut conn, www, ORIGIN).await.expect("settle");
+        let late = fixtures::task(&mut conn, batch, www, "submitted").await;
+        let begun = tasks::begin_measuring(&mut conn, 10, 10).await.expect("begin");
+        assert_eq!(begun, tasks::Begun { tasks: 1, aliases: vec![(www, bare)] });
+        follow_aliases(&mut conn, &begun.aliases).await.expect("follow");
+        assert_eq!(task(&mut conn, late).await, (bare.get(), "submitted".into(), None));
+    }
+}

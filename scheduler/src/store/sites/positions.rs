@@ -1,0 +1,181 @@
+//! Positions of sites: what lists say, and what a file says of the addresses that probers saw. A list counts more.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+use sqlx::PgConnection;
+
+use crate::gnp::Position;
+use crate::model::SiteId;
+use crate::model::site_list::SiteName;
+
+use crate::store::rows::{Rows, Statement};
+use crate::store::{Error, position};
+
+/// Who says where a site is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Source {
+    /// A submitted list.
+    List,
+    /// A file of positions by address.
+    Geoip,
+}
+
+impl Source {
+    /// The name in the store and for people.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::List => "list",
+            Self::Geoip => "geoip",
+        }
+    }
+}
+
+/// Rows one statement takes.
+const CHUNK: usize = 10_000;
+
+/// Takes down where lists say sites are: the newest list counts. What is said of a name that proved to be another site is that site's.
+pub async fn listed(conn: &mut PgConnection, listed: &[(SiteName, Position)]) -> Result<(), Error> {
+    for chunk in listed.chunks(CHUNK) {
+        let names: Vec<String> = chunk.iter().map(|(name, _)| name.as_str().to_owned()).collect();
+        let latitudes: Vec<f64> = chunk.iter().map(|(_, position)| position.latitude()).collect();
+        let longitudes: Vec<f64> = chunk.iter().map(|(_, position)| position.longitude()).collect();
+        sqlx::query!(
+            r#"
+            with said as (
+                select distinct on (n.id) n.id, l.latitude, l.longitude
+                from unnest($1::text[], $2::double precision[], $3::double precision[]) with ordinality
+                    as l (name, latitude, longitude, place)
+                cross join lateral (select coalesce(alias_of, id) as id from sites where name = l.name limit 1) n
+                order by n.id, l.place
+            ), held as (
+                -- In one order: two lists at once wait for each other.
+                select s.id, said.latitude, said.longitude from sites s join said on said.id = s.id
+                where (s.latitude, s.longitude, s.position_source) is distinct from (said.latitude, said.longitude, 'list')
+                order by s.id
+                for no key update of s
+            )
+            update sites s set latitude = held.latitude, longitude = held.longitude, position_source = 'list'
+            from held where s.id = held.id
+            "#,
+            &names,
+            &latitudes,
+            &longitudes,
+        )
+        .run(conn)
+        .await?;
+    }
+    Ok(())
+}
+
+/// Those of these sites of which no list says where they are, and the address at which the nearest prober sees each.
+pub async fn unlisted(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Vec<(SiteId, IpAddr)>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select distinct on (m.site_id) m.site_id, m.address as "address!"
+        from site_measurements m join sites s on s.id = m.site_id
+        where m.site_id = any($1) and m.address is not null and s.position_source is distinct from 'list'
+        order by m.site_id, m.rtt_us nulls last, m.prober_id
+        "#,
+        sites as _,
+    )
+    .all(conn)
+    .await?;
+    Ok(rows.into_iter().map(|row| (row.site_id, row.address)).collect())
+}
+
+/// Takes down where a file says that sites are, unless a list has said so.
+pub async fn looked_up(conn: &mut PgConnection, found: &[(SiteId, Position)]) -> Result<(), Error> {
+    let sites: Vec<i64> = found.iter().map(|(site, _)| site.get()).collect();
+    let latitudes: Vec<f64> = found.iter().map(|(_, position)| position.latitude()).collect();
+    let longitudes: Vec<f64> = found.iter().map(|(_, position)| position.longitude()).collect();
+    sqlx::query!(
+        r#"
+        with found as (
+            select * from unnest($1::bigint[], $2::double precision[], $3::double precision[]) as f (id, latitude, longitude)
+        ), held as (
+            select s.id from sites s join found on found.id = s.id
+            where s.position_source is distinct from 'list'
+              and (s.latitude, s.longitude) is distinct from (found.latitude, found.longitude)
+            order by s.id
+            for no key update of s
+        )
+        update sites s set latitude = found.latitude, longitude = found.longitude, position_source = 'geoip'
+        from found, held
+        where found.id = held.id and s.id = held.id and s.position_source is distinct from 'list'
+        "#,
+        &sites,
+        &latitudes,
+        &longitudes,
+    )
+    .run(conn)
+    .await
+}
+
+/// Where sites are, and who says so; those of which nobody does are absent.
+pub async fn of_sites(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, (Position, Source)>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select id, latitude, longitude, position_source = 'list' as "listed!" from sites
+        where id = any($1) and position_source is not null
+        "#,
+        sites as _,
+    )
+    .all(conn)
+    .await?;
+    let mut found = HashMap::with_capacity(rows.len());
+    for row in rows {
+        let source = if row.listed { Source::List } else { Source::Geoip };
+        if let Some(position) = position("sites", row.latitude, row.longitude)? {
+            found.insert(row.id, (position, source));
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::store::fixtures::{self, Conn};
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_list_counts_more_than_a_file_and_the_newest_list_most(mut conn: Conn) {
+        let place = |latitude: f64| Position::try_new(latitude, 20.0).expect("a position");
+        let (site, other) = (fixtures::site(&mut conn, "a.cn").await, fixtures::site(&mut conn, "b.cn").await);
+        let agents = [fixtures::agent(&mut conn, "far").await, fixtures::agent(&mut conn, "near").await];
+        for (agent, micros, address) in [(agents[0], 9000, "10.0.0.1"), (agents[1], 1000, "10.0.0.2")] {
+            sqlx::query(
+                "insert into site_measurements (site_id, prober_id, rtt_us, answered, lost, address) values ($1, $2, $3, 1, 0, $4::inet)",
+            )
+            .bind(site.get())
+            .bind(agent.get())
+            .bind(micros)
+            .bind(address)
+            .execute(&mut *conn)
+            .await
+            .expect("a measurement");
+        }
+        let known = async |conn: &mut PgConnection| of_sites(conn, &[site, other]).await.expect("read");
+        assert_eq!(known(&mut conn).await, HashMap::new());
+        let seen = unlisted(&mut conn, &[site, other]).await.expect("read");
+        assert_eq!(seen, [(site, IpAddr::from([10, 0, 0, 2]))], "as the nearest prober sees it");
+        looked_up(&mut conn, &[(site, place(1.0))]).await.expect("store");
+        assert_eq!(known(&mut conn).await, HashMap::from([(site, (place(1.0), Source::Geoip))]));
+        for latitude in [2.0, 3.0] {
+            listed(&mut conn, &[("a.cn".parse().expect("a name"), place(latitude))]).await.expect("store");
+        }
+        assert_eq!(unlisted(&mut conn, &[site]).await.expect("read"), []);
+        looked_up(&mut conn, &[(site, place(4.0))]).await.expect("store");
+        assert_eq!(known(&mut conn).await, HashMap::from([(site, (place(3.0), Source::List))]));
+        // A name that proved to be another site speaks of that one.
+        sqlx::query("update sites set alias_of = $1 where id = $2")
+            .bind(site.get())
+            .bind(other.get())
+            .execute(&mut *conn)
+            .await
+            .expect("an alias");
+        listed(&mut conn, &[("b.cn".parse().expect("a name"), place(5.0))]).await.expect("store");
+        assert_eq!(known(&mut conn).await, HashMap::from([(site, (place(5.0), Source::List))]));
+    }
+}

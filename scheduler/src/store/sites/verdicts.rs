@@ -1,0 +1,99 @@
+//! Verdicts on sites: whether each stands in one place, and what landmarks saw that says so.
+
+use std::collections::HashMap;
+
+use sqlx::PgConnection;
+
+use crate::gnp::Sighting;
+use crate::model::SiteId;
+
+use super::Site;
+use crate::store::Error;
+use crate::store::rows::{Rows, Statement};
+
+/// A site that is suspected to stand in several places.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Suspicion {
+    /// 0 to 1; 1 is certain.
+    pub confidence: f64,
+    /// What says so, for people; not empty.
+    pub evidence: String,
+}
+
+/// What every prober that is believed saw of these sites: round trips and addresses. Sites nobody measured are absent.
+pub async fn sightings(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, Vec<Sighting>>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select site_id, prober_id, rtt_us as "rtt_us!", address from site_measurements
+        where site_id = any($1) and rtt_us is not null
+          and prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
+        order by site_id, prober_id
+        "#,
+        sites as _,
+    )
+    .all(conn)
+    .await?;
+    let mut sightings: HashMap<SiteId, Vec<Sighting>> = HashMap::new();
+    for row in rows {
+        sightings.entry(row.site_id).or_default().push(Sighting {
+            landmark: row.prober_id,
+            rtt: row.rtt_us,
+            address: row.address,
+        });
+    }
+    Ok(sightings)
+}
+
+/// Records verdicts in place of former ones; `None` is a site in one place.
+pub async fn upsert(conn: &mut PgConnection, judged: &[(SiteId, Option<Suspicion>)]) -> Result<(), Error> {
+    let sites: Vec<i64> = judged.iter().map(|(site, _)| site.get()).collect();
+    let confidence =
+        |(_, suspicion): &(SiteId, Option<Suspicion>)| suspicion.as_ref().map_or(0.0, |one| one.confidence);
+    let confidences: Vec<f64> = judged.iter().map(confidence).collect();
+    let evidence: Vec<String> = judged
+        .iter()
+        .map(|(_, suspicion)| suspicion.as_ref().map(|one| one.evidence.clone()).unwrap_or_default())
+        .collect();
+    sqlx::query!(
+        r#"
+        insert into site_verdicts (site_id, suspect, confidence, evidence)
+        select site_id, evidence <> '', confidence, evidence
+        from unnest($1::bigint[], $2::double precision[], $3::text[]) as judged (site_id, confidence, evidence)
+        order by site_id
+        on conflict (site_id) do update
+        set suspect = excluded.suspect, confidence = excluded.confidence, evidence = excluded.evidence, judged_at = now()
+        "#,
+        &sites,
+        &confidences,
+        &evidence,
+    )
+    .run(conn)
+    .await
+}
+
+/// Those of these sites that are suspected to stand in several places.
+pub async fn suspicions(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, Suspicion>, Error> {
+    let rows = sqlx::query!(
+        "select site_id, confidence, evidence from site_verdicts where site_id = any($1) and suspect",
+        sites as _,
+    )
+    .all(conn)
+    .await?;
+    let suspicion = |confidence, evidence| Suspicion { confidence, evidence };
+    Ok(rows.into_iter().map(|row| (row.site_id, suspicion(row.confidence, row.evidence))).collect())
+}
+
+/// The newest verdict on a site, or on the one it proved to be: `None` when it was not judged, `Some(None)` when it
+/// stands in one place.
+pub async fn of_site(conn: &mut PgConnection, site: &Site) -> Result<Option<Option<Suspicion>>, Error> {
+    let row = sqlx::query!(
+        r#"
+        select suspect, confidence, evidence from site_verdicts where site_id = any($1)
+        order by judged_at desc limit 1
+        "#,
+        &site.ids() as _,
+    )
+    .optional(conn)
+    .await?;
+    Ok(row.map(|row| row.suspect.then_some(Suspicion { confidence: row.confidence, evidence: row.evidence })))
+}

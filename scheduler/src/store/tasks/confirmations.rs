@@ -1,0 +1,301 @@
+//! Confirmations: which agents were asked to measure a site before it gets its agent, of a `gnp-confirmed` batch or because its distances
+//! were too unsure to choose by.
+//!
+//! A confirmation belongs to the site: every task of the site shares it, until it is too old. It is wanted, begins and ends; until then the
+//! tasks that wait for it are held. Its confirmers are asked by measurement orders, one at a time like everybody who measures a site.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use sqlx::{Connection, PgConnection};
+
+use crate::model::{AgentId, Rtt, SiteId, TaskId};
+
+use super::holds::{self, Cause, Which};
+use crate::store::Error;
+use crate::store::measurements::orders::{self, Due, Turn};
+use crate::store::rows::{Rows, Statement};
+use crate::store::types::Interval;
+
+/// What an agent found of a site: `None` when it failed.
+pub type Tried = (AgentId, Option<Rtt>);
+
+/// A site's newest confirmation, unless it is too old to count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It has not ended.
+    Open {
+        /// For how long it has been under way, or wanted where it has not begun.
+        since: Duration,
+    },
+    Ended,
+}
+
+/// How these sites' confirmations stand; those that have none, or one that ended more than `max_age` ago, are absent.
+pub async fn standing(
+    conn: &mut PgConnection,
+    sites: &[SiteId],
+    max_age: Duration,
+) -> Result<HashMap<SiteId, Standing>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select site_id, ended_at is null as "open!",
+               now() - coalesce(began_at, wanted_at) as "since!: Interval"
+        from confirmations
+        where site_id = any($1) and (ended_at is null or ended_at >= now() - $2::interval)
+        "#,
+        sites as _,
+        Interval(max_age),
+    )
+    .all(conn)
+    .await?;
+    let standing = |open: bool, since| if open { Standing::Open { since } } else { Standing::Ended };
+    Ok(rows.into_iter().map(|row| (row.site_id, standing(row.open, row.since.0))).collect())
+}
+
+/// A task that is to wait until its site is confirmed.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted {
+    pub task: TaskId,
+    pub site: SiteId,
+    /// How long it waits at most; `None`: until the confirmation ends.
+    pub patience: Option<Duration>,
+}
+
+/// Wants sites confirmed, and holds the tasks that wait for it: they are located, and locked by the caller. A site whose confirmation ended
+/// more than `max_age` ago is confirmed anew; one whose confirmation ends at this moment holds nothing any more.
+pub async fn want(conn: &mut PgConnection, wanted: &[Wanted], max_age: Duration) -> Result<(), Error> {
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let sites: Vec<SiteId> = wanted.iter().map(|one| one.site).collect();
+    // Locks each row, changed or not: who ends a confirmation lets tasks go behind it, and would not see those that are held meanwhile.
+    sqlx::query!(
+        r#"
+        insert into confirmations (site_id)
+        select distinct site_id from unnest($1::bigint[]) as wanted (site_id) order by site_id
+        on conflict (site_id) do update set wanted_at = now(), began_at = null, ended_at = null
+        where confirmations.ended_at < now() - $2::interval
+        "#,
+        &sites as _,
+        Interval(max_age),
+    )
+    .run(conn)
+    .await?;
+    let open = standing(conn, &sites, Duration::ZERO).await?;
+    let open = |one: &&Wanted| matches!(open.get(&one.site), Some(Standing::Open { .. }));
+    let holds = wanted.iter().filter(open).map(|one| (one.task, Cause::Confirming(one.patience)));
+    holds::hold(conn, &holds.collect::<Vec<_>>()).await?;
+    Ok(())
+}
+
+#[derive(Debug, Default)]
+pub struct Next {
+    pub sites: Vec<SiteId>,
+    pub looked_at: usize,
+}
+
+/// The sites whose confirmation has been wanted longest, at most `limit`, and so many only that no more than `at_once` are open. Those for
+/// which nobody waits any more are forgotten.
+pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Next, Error> {
+    // Locked first: whoever wants one holds its tasks in the same transaction, and they are seen by what follows.
+    let wanted = sqlx::query_scalar!(
+        r#"
+        select site_id from confirmations
+        where began_at is null and ended_at is null
+        order by wanted_at, site_id
+        limit greatest(0, least($1, $2 - (
+            select count(*) from confirmations where began_at is not null and ended_at is null
+        )))
+        for update skip locked
+        "#,
+        limit,
+        at_once,
+    )
+    .all(conn)
+    .await?;
+    if wanted.is_empty() {
+        return Ok(Next::default());
+    }
+    sqlx::query!(
+        r#"
+        delete from confirmations r
+        where r.site_id = any($1)
+          and not exists (select from task_holds h where h.site_id = r.site_id and h.cause = 'confirming' offset 0)
+        "#,
+        &wanted as _,
+    )
+    .run(conn)
+    .await?;
+    let sites =
+        sqlx::query_scalar!("select site_id from confirmations where site_id = any($1) order by site_id", &wanted as _)
+            .all(conn)
+            .await?;
+    Ok(Next { sites, looked_at: wanted.len() })
+}
+
+/// Who measured these sites or failed to in the last `max_age`; sites that nobody tried are absent.
+pub async fn tried(
+    conn: &mut PgConnection,
+    sites: &[SiteId],
+    max_age: Duration,
+) -> Result<HashMap<SiteId, Vec<Tried>>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select site_id, prober_id, rtt_us from site_measurements
+        where site_id = any($1) and measured_at >= now() - $2::interval
+        order by site_id, prober_id
+        "#,
+        sites as _,
+        Interval(max_age),
+    )
+    .all(conn)
+    .await?;
+    let mut tried: HashMap<SiteId, Vec<Tried>> = HashMap::new();
+    for row in rows {
+        tried.entry(row.site_id).or_default().push((row.prober_id, row.rtt_us));
+    }
+    Ok(tried)
+}
+
+/// Begins the confirmation of these sites, each by these agents, where it is wanted and has not begun; one by nobody ends at once. Returns
+/// how many ended.
+pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentId>)]) -> Result<u64, Error> {
+    let sites: Vec<i64> = confirmations.iter().map(|(site, _)| site.get()).collect();
+    let empty: Vec<bool> = confirmations.iter().map(|(_, confirmers)| confirmers.is_empty()).collect();
+    let begun: Vec<SiteId> = sqlx::query_scalar!(
+        r#"
+        update confirmations r set began_at = now(), ended_at = case when begun.empty then now() end
+        from unnest($1::bigint[], $2::boolean[]) as begun (site_id, empty)
+        where r.site_id = begun.site_id and r.began_at is null and r.ended_at is null
+        returning r.site_id
+        "#,
+        &sites,
+        &empty,
+    )
+    .all(conn)
+    .await?;
+    sqlx::query!("delete from confirmers where site_id = any($1)", &begun as _).run(conn).await?;
+    let asked = confirmations.iter().filter(|(site, _)| begun.contains(site));
+    let (sites, agents): (Vec<i64>, Vec<i64>) =
+        asked.flat_map(|(site, confirmers)| confirmers.iter().map(|confirmer| (site.get(), confirmer.get()))).unzip();
+    sqlx::query!(
+        "insert into confirmers (site_id, agent_id) select * from unnest($1::bigint[], $2::bigint[])",
+        &sites,
+        &agents,
+    )
+    .run(conn)
+    .await?;
+    let ended = confirmations.iter().filter(|(site, confirmers)| confirmers.is_empty() && begun.contains(site));
+    let ended: Vec<SiteId> = ended.map(|(site, _)| *site).collect();
+    holds::release(conn, Which::Confirming(&ended), i64::MAX).await?;
+    Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
+}
+
+/// The sites of open confirmations that nobody is measuring now, each with the connected and believed confirmers that
+/// have yet to answer; the longest open first, at most `limit`. One whose order was lost with its session is among them again.
+pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Due>, Error> {
+    let rows = sqlx::query!(
+        r#"
+        select r.site_id, array_agg(c.agent_id order by c.agent_id) as "confirmers!: Vec<AgentId>",
+               array_agg(coalesce(seen.address, sites.address) order by c.agent_id) as "addresses!: Vec<Option<IpAddr>>"
+        from confirmations r
+        join sites on sites.id = r.site_id
+        join confirmers c using (site_id)
+        join sessions s on s.agent_id = c.agent_id and s.state = 'active'
+        left join site_sightings seen on seen.site_id = r.site_id and seen.prober_id = c.agent_id
+        where r.began_at is not null and r.ended_at is null
+          and c.answered_at is null
+          and c.agent_id not in (select q.agent_id from quarantines q where q.released_at is null)
+          and not exists (select from measurement_orders open where open.site_id = r.site_id)
+          and not exists (
+              select from measurement_orders open where open.address = coalesce(seen.address, sites.address)
+          )
+        group by r.site_id, r.began_at
+        order by r.began_at, r.site_id
+        limit $1
+        "#,
+        limit,
+    )
+    .all(conn)
+    .await?;
+    Ok(rows
+        .into_iter()
+        .map(|row| Due { site: row.site_id, turns: Turn::listed(row.confirmers, row.addresses) })
+        .collect())
+}
+
+/// Orders these sites measured by these of their confirmers. A site that cannot be measured now gets no order. Returns the
+/// confirmers that got orders.
+pub async fn ask(
+    conn: &mut PgConnection,
+    orders: &[(SiteId, AgentId)],
+    lifetime: Duration,
+) -> Result<Vec<AgentId>, Error> {
+    let (sites, agents): (Vec<i64>, Vec<i64>) = orders.iter().map(|(site, agent)| (site.get(), agent.get())).unzip();
+    let mut tx = conn.begin().await?;
+    orders::order_sites(&mut tx, orders, lifetime).await?;
+    let asked = sqlx::query_scalar!(
+        r#"
+        with ordered as (
+            update measurement_orders o set confirming = true
+            from unnest($1::bigint[], $2::bigint[]) as asked (site_id, agent_id)
+            -- Those of this transaction: an older one is a landmark's.
+            where o.site_id = asked.site_id and o.prober_id = asked.agent_id and o.created_at = now()
+            returning o.site_id, o.prober_id
+        )
+        update confirmers set asked_at = now()
+        from ordered where confirmers.site_id = ordered.site_id and confirmers.agent_id = ordered.prober_id
+        returning confirmers.agent_id
+        "#,
+        &sites,
+        &agents,
+    )
+    .all(&mut tx)
+    .await?;
+    tx.commit().await?;
+    Ok(asked)
+}
+
+/// Notes which confirmers have answered. A round trip counts when it was not older than `max_age` as the confirmation
+/// began, for it may be another site's at the same address; a failure only when it came after the confirmer was asked.
+pub async fn hear(conn: &mut PgConnection, max_age: Duration) -> Result<(), Error> {
+    sqlx::query!(
+        r#"
+        update confirmers c set answered_at = now()
+        from confirmations r, site_measurements m
+        where r.began_at is not null and r.ended_at is null and c.site_id = r.site_id and c.answered_at is null
+          and m.site_id = c.site_id and m.prober_id = c.agent_id
+          and m.measured_at >= case when m.rtt_us is null then coalesce(c.asked_at, r.began_at)
+                                    else r.began_at - $1::interval end
+        "#,
+        Interval(max_age),
+    )
+    .run(conn)
+    .await
+}
+
+/// Ends the confirmations in which nobody connected and believed has yet to answer, and those open for longer than `patience`. Their tasks
+/// go on; returns how many ended.
+pub async fn end(conn: &mut PgConnection, patience: Duration) -> Result<u64, Error> {
+    let ended = sqlx::query_scalar!(
+        r#"
+        update confirmations r set ended_at = now()
+        where r.began_at is not null and r.ended_at is null
+          and (r.began_at < now() - $1::interval or not exists (
+              select from confirmers c
+              join sessions s on s.agent_id = c.agent_id and s.state = 'active'
+              where c.site_id = r.site_id and c.answered_at is null
+                and c.agent_id not in (select q.agent_id from quarantines q where q.released_at is null)
+          ))
+        returning r.site_id
+        "#,
+        Interval(patience),
+    )
+    .all(conn)
+    .await?;
+    // A statement of its own: it sees whoever wanted one a moment ago.
+    holds::release(conn, Which::Confirming(&ended), i64::MAX).await?;
+    Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
+}

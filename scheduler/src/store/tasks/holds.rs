@@ -1,0 +1,230 @@
+//! Holds: located tasks that wait for something of their own, and are not chosen for until it has come.
+//!
+//! Invariants: a task has at most one hold; `tasks.held` is true exactly while that is not admitted; a held task is `located`; a hold
+//! ends with its task. This module alone writes the table and the flag.
+
+use std::time::Duration;
+
+use sqlx::PgConnection;
+use sqlx::types::ipnet::IpNet;
+
+use crate::model::{BatchId, SiteId, TaskId};
+
+use crate::store::Error;
+use crate::store::rows::{Rows, Statement};
+use crate::store::types::Interval;
+
+/// What a task waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cause {
+    /// Its turn at an address.
+    Address {
+        address: IpNet,
+        /// Whether its turn has come: it keeps a place there, and goes on.
+        admitted: bool,
+    },
+    /// Its site asked to be left alone, for so long.
+    Pause(Duration),
+    /// Its site's circuit is open.
+    Breaker,
+    /// No agent may crawl it now.
+    Unmet,
+    /// Agents that may be nearest measure its site; waited for so long where it could do without.
+    Confirming(Option<Duration>),
+}
+
+impl Cause {
+    const fn name(&self) -> &'static str {
+        match self {
+            Self::Address { .. } => "address",
+            Self::Pause(_) => "pause",
+            Self::Breaker => "breaker",
+            Self::Unmet => "unmet",
+            Self::Confirming(_) => "confirming",
+        }
+    }
+
+    const fn lasts(&self) -> Option<Interval> {
+        match self {
+            Self::Pause(lasts) | Self::Confirming(Some(lasts)) => Some(Interval(*lasts)),
+            Self::Address { .. } | Self::Breaker | Self::Unmet | Self::Confirming(None) => None,
+        }
+    }
+}
+
+/// Holds tasks, in place of what held them before; returns those that wait from now on. They are located, and locked by the caller. A
+/// task that is held for the same cause again keeps its turn.
+pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<Vec<TaskId>, Error> {
+    if holds.is_empty() {
+        return Ok(Vec::new());
+    }
+    let tasks: Vec<i64> = holds.iter().map(|(task, _)| task.get()).collect();
+    let causes: Vec<&str> = holds.iter().map(|(_, cause)| cause.name()).collect();
+    let lasts: Vec<Option<Interval>> = holds.iter().map(|(_, cause)| cause.lasts()).collect();
+    let (addresses, admitted): (Vec<Option<IpNet>>, Vec<bool>) = holds
+        .iter()
+        .map(|(_, cause)| match cause {
+            Cause::Address { address, admitted } => (Some(*address), *admitted),
+            _ => (None, false),
+        })
+        .unzip();
+    sqlx::query_scalar!(
+        r#"
+        with held as (
+            insert into task_holds (task_id, batch_id, site_id, cause, address, until, admitted)
+            select t.id, t.batch_id, t.site_id, new.cause::hold_cause, new.address, now() + new.lasts,
+                   new.admitted
+            from unnest($1::bigint[], $2::text[], $3::inet[], $4::interval[], $5::boolean[])
+                     as new (task_id, cause, address, lasts, admitted)
+            join tasks t on t.id = new.task_id and t.state::text = 'located'
+            on conflict (task_id) do update
+            set cause = excluded.cause, address = excluded.address, until = excluded.until, admitted = excluded.admitted,
+                since = case when task_holds.cause = excluded.cause then task_holds.since else now() end
+            returning task_id, admitted
+        )
+        update tasks t set held = true from held where t.id = held.task_id and not held.admitted
+        returning t.id
+        "#,
+        &tasks,
+        &causes as _,
+        &addresses as _,
+        &lasts as _,
+        &admitted,
+    )
+    .all(conn)
+    .await
+}
+
+/// Which tasks are let go.
+#[derive(Debug, Clone, Copy)]
+pub enum Which<'a> {
+    /// Those whose time has come.
+    Due,
+    /// Those of a batch that no agent may crawl, in the order in which they came.
+    Unmet(BatchId),
+    /// Those of sites whose circuit was open.
+    Breaker(&'a [SiteId]),
+    /// Those of sites that were being confirmed.
+    Confirming(&'a [SiteId]),
+}
+
+/// Lets tasks go on, at most `limit`; returns them with their sites. A task that somebody else is at stays held where it is looked for
+/// again, and is waited for where it is not.
+pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> Result<Vec<(TaskId, SiteId)>, Error> {
+    let next = match which {
+        Which::Due => {
+            let due = sqlx::query_scalar!(
+                "select task_id from task_holds where until <= now() order by until limit $1",
+                limit,
+            );
+            due.all(conn).await?
+        }
+        Which::Unmet(batch) => {
+            let unmet = sqlx::query_scalar!(
+                "select task_id from task_holds where cause = 'unmet' and batch_id = $1 order by since, task_id limit $2",
+                batch.get(),
+                limit,
+            );
+            unmet.all(conn).await?
+        }
+        Which::Breaker(sites) => {
+            let broken = sqlx::query_scalar!(
+                "select task_id from task_holds where cause = 'breaker' and site_id = any($1) limit $2",
+                sites as _,
+                limit,
+            );
+            broken.all(conn).await?
+        }
+        Which::Confirming(sites) => {
+            let confirmed = sqlx::query_scalar!(
+                "select task_id from task_holds where cause = 'confirming' and site_id = any($1) limit $2",
+                sites as _,
+                limit,
+            );
+            confirmed.all(conn).await?
+        }
+    };
+    if next.is_empty() {
+        return Ok(Vec::new());
+    }
+    let locked = if matches!(which, Which::Due | Which::Unmet(_)) {
+        sqlx::query_scalar!("select id from tasks where id = any($1) order by id for update skip locked", &next as _)
+            .all(conn)
+            .await?
+    } else {
+        sqlx::query_scalar!("select id from tasks where id = any($1) order by id for update", &next as _)
+            .all(conn)
+            .await?
+    };
+    // A statement of its own: whoever was at a task until it was locked may have ended its hold, or begun another.
+    let released = sqlx::query!(
+        r#"
+        with over as (
+            delete from task_holds
+            where task_id = any($1) and (cause = $2::text::hold_cause or $2 is null and until <= now())
+            returning task_id
+        )
+        update tasks t set held = false from over where t.id = over.task_id
+        returning t.id, t.site_id
+        "#,
+        &locked as _,
+        match which {
+            Which::Due => None,
+            Which::Unmet(_) => Some("unmet"),
+            Which::Breaker(_) => Some("breaker"),
+            Which::Confirming(_) => Some("confirming"),
+        },
+    )
+    .all(conn)
+    .await?;
+    Ok(released.into_iter().map(|row| (row.id, row.site_id)).collect())
+}
+
+/// Lets those go on that have waited longest at each address, as many as it has places for, at most `limit`; they keep their place
+/// until they are crawled there. Returns how many.
+pub(in crate::store) async fn admit(
+    conn: &mut PgConnection,
+    places: &[(IpNet, i64)],
+    limit: i64,
+) -> Result<u64, Error> {
+    let (addresses, places): (Vec<IpNet>, Vec<i64>) = places.iter().copied().unzip();
+    sqlx::query!(
+        r#"
+        with next as (
+            select waiting.task_id
+            from unnest($1::inet[], $2::bigint[]) as room (address, places)
+            cross join lateral (
+                select h.task_id from task_holds h
+                where h.cause = 'address' and not h.admitted and h.address = room.address
+                order by h.since, h.task_id
+                limit room.places
+            ) waiting
+            limit $3
+        ), locked as (
+            select t.id from tasks t where t.id in (select task_id from next) order by t.id for update skip locked
+        ), admitted as (
+            update task_holds h set admitted = true from locked where h.task_id = locked.id and h.cause = 'address'
+            returning h.task_id
+        )
+        update tasks t set held = false from admitted where t.id = admitted.task_id
+        "#,
+        &addresses as _,
+        &places,
+        limit,
+    )
+    .affected(conn)
+    .await
+}
+
+/// Ends whatever holds these tasks, as they move on: out of `located`, or to their crawl. They are locked by the caller.
+pub(in crate::store) async fn end(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<(), Error> {
+    sqlx::query!(
+        r#"
+        with over as (delete from task_holds where task_id = any($1) returning task_id)
+        update tasks t set held = false from over where t.id = over.task_id and t.held
+        "#,
+        tasks as _,
+    )
+    .run(conn)
+    .await
+}

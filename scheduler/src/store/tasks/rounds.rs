@@ -1,0 +1,370 @@
+//! Rounds: a task that has ended goes again as a new task, because a person said so or because its batch has its sites crawled again.
+//!
+//! What a round came to stays. When the next is due is written down with its outcome (`outcomes`), so that those that are due are
+//! found by index; a round that ended without one, as *poison* or cancelled, has no next by itself. Invariants: a site has one newest
+//! round in a batch; a recrawl that is due makes one round, whoever looks, and however often.
+
+use sqlx::PgConnection;
+
+use crate::model::{BatchId, SiteId, TaskId};
+
+use crate::store::Error;
+use crate::store::rows::{Rows, Statement};
+
+/// What one look at the recrawls that are due came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Recrawled {
+    /// Tasks that were due: as many as asked for when there may be more.
+    pub due: u64,
+    /// New rounds of them.
+    pub rounds: u64,
+}
+
+/// Makes the next round of tasks whose time has come, by Postgres' clock, at most `limit`. Run in a transaction.
+pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<Recrawled, Error> {
+    let due = sqlx::query_scalar!(
+        r#"
+        select id from tasks
+        where recrawl_at <= now()
+          and batch_id not in (select id from batches where removing_since is not null)
+        order by recrawl_at, id
+        limit $1
+        -- What somebody cancels, or makes go again, at this moment is his.
+        for update skip locked
+        "#,
+        limit,
+    )
+    .all(conn)
+    .await?;
+    if due.is_empty() {
+        return Ok(Recrawled::default());
+    }
+    // A statement of its own: it sees what became of them until they were locked.
+    let covered = sqlx::query_scalar!(
+        r#"
+        update tasks t set recrawl_at = null
+        from sites s
+        where t.id = any($1) and s.id = t.site_id
+          -- Two names proved to be one site, and the batch has the other's task: that one's rounds are the site's.
+          and exists (
+              select from tasks other
+              where other.batch_id = t.batch_id and other.site_id = any(array[t.site_id, s.alias_of])
+                and (other.site_id <> t.site_id or other.id > t.id)
+                and other.retried_at is null and other.state <> 'cancelled'
+          )
+        returning t.id
+        "#,
+        &due as _,
+    )
+    .all(conn)
+    .await?;
+    let again: Vec<TaskId> = due.iter().filter(|id| !covered.contains(id)).copied().collect();
+    let rounds = next(conn, &again).await?;
+    Ok(Recrawled { due: u64::try_from(due.len()).unwrap_or(u64::MAX), rounds })
+}
+
+/// Makes the next round of these tasks' sites, each once, and returns how many; of names that proved to be one site one goes again,
+/// under that site. The tasks have ended and are locked by the caller.
+pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Error> {
+    let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
+    sqlx::query!(
+        r#"
+        with again as (
+            select t.batch_id, coalesce(s.alias_of, s.id) as site_id, max(t.round) as round
+            from tasks t join sites s on s.id = t.site_id
+            where t.id = any($1)
+            group by 1, 2
+        ), next as (
+            select batch_id, site_id, 1 + greatest(round, (
+                select max(t.round) from tasks t where t.batch_id = again.batch_id and t.site_id = again.site_id
+            )) as round
+            from again
+        ), former as (
+            select unnest($1::bigint[]) as id
+            union
+            select t.id from again join tasks t on t.batch_id = again.batch_id and t.site_id = again.site_id
+        ), ended as (
+            update tasks t set retried_at = now(), recrawl_at = null
+            from former where t.id = former.id and t.retried_at is null
+        )
+        insert into tasks (batch_id, site_id, round, state, choice)
+        select batch_id, site_id, round, case when b.strategy = any($2) then 'submitted'::task_state else 'located' end, b.choice
+        from next join batches b on b.id = next.batch_id
+        order by site_id
+        -- Somebody else has just made it.
+        on conflict (batch_id, site_id, round) do nothing
+        "#,
+        &tasks,
+        &super::distanced(),
+    )
+    .affected(conn)
+    .await
+}
+
+/// Ends the recrawls of a batch, or of some of its sites, under whichever name; returns of how many tasks.
+pub async fn end_recrawls(conn: &mut PgConnection, batch: BatchId, sites: Option<&[SiteId]>) -> Result<u64, Error> {
+    sqlx::query!(
+        r#"
+        with waiting as (
+            select id from tasks
+            where batch_id = $1 and recrawl_at is not null
+              and ($2::bigint[] is null or site_id = any($2) or site_id in (select id from sites where alias_of = any($2)))
+            order by id
+            for update
+        )
+        update tasks t set recrawl_at = null from waiting where t.id = waiting.id and t.recrawl_at is not null
+        "#,
+        batch.get(),
+        sites as _,
+    )
+    .affected(conn)
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use sqlx::PgPool;
+
+    use super::*;
+    use crate::model::{AgentId, SessionId};
+    use crate::store::batches;
+    use crate::store::batches::changes::{self, Cancelled, Extent};
+    use crate::store::leases::outcomes::{Answer, Ending};
+    use crate::store::{fixtures, leases};
+
+    /// A batch that is crawled again every hour, and one that is not; an agent that has leased a site of each.
+    struct Scene {
+        pool: PgPool,
+        agent: AgentId,
+        session: SessionId,
+        batch: BatchId,
+        task: TaskId,
+        once: TaskId,
+    }
+
+    impl Scene {
+        async fn new(pool: PgPool) -> Self {
+            let mut conn = pool.acquire().await.expect("connect");
+            let (agent, session) = fixtures::crawler(&mut conn, "a").await;
+            let batch = fixtures::batch(&mut conn, "hourly", "random").await;
+            sqlx::query(r#"update batches set policy = policy || '{"recrawl_interval_ms": 3600000}'"#)
+                .execute(&mut *conn)
+                .await
+                .expect("hourly");
+            let other = fixtures::batch(&mut conn, "once", "random").await;
+            let site = fixtures::site(&mut conn, "a.cn").await;
+            let task = fixtures::assigned(&mut conn, batch, site, agent).await;
+            let site = fixtures::site(&mut conn, "b.cn").await;
+            let once = fixtures::assigned(&mut conn, other, site, agent).await;
+            assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 2);
+            drop(conn);
+            Self { pool, agent, session, batch, task, once }
+        }
+
+        async fn conn(&self) -> sqlx::pool::PoolConnection<sqlx::Postgres> {
+            self.pool.acquire().await.expect("connect")
+        }
+
+        async fn execute(&self, sql: &'static str) {
+            sqlx::query(sql).execute(&self.pool).await.expect("execute");
+        }
+
+        async fn end(&self, conn: &mut PgConnection, task: TaskId, ending: Ending) {
+            let report = fixtures::report(task, fixtures::TOKEN, ending);
+            let answer = fixtures::record(conn, self.agent, &report).await;
+            assert!(matches!(answer, Answer::Accepted { .. }), "{answer:?}");
+        }
+
+        /// Everything that has ended ended so much earlier.
+        async fn pass(&self, time: &'static str) {
+            sqlx::query("update tasks set recrawl_at = recrawl_at - $1::text::interval where recrawl_at is not null")
+                .bind(time)
+                .execute(&self.pool)
+                .await
+                .expect("let the time pass");
+        }
+
+        /// What is made, in a transaction of its own.
+        async fn recrawl(&self) -> Recrawled {
+            let mut tx = fixtures::begin(&self.pool).await;
+            let made = recrawl(&mut tx, 10).await.expect("recrawl");
+            tx.commit().await.expect("commit");
+            made
+        }
+
+        async fn cancel(&self, conn: &mut PgConnection) -> Cancelled {
+            changes::cancel(conn, self.batch, "hourly", &Extent::All).await.expect("cancel")
+        }
+
+        /// Name, round, state, and whether there will be a next.
+        async fn rounds(&self) -> Vec<(String, i32, String, bool)> {
+            sqlx::query_as(
+                "select s.name, t.round, t.state::text, t.recrawl_at is not null
+                 from tasks t join sites s on s.id = t.site_id join batches b on b.id = t.batch_id
+                 where b.name = 'hourly' order by s.name, t.round",
+            )
+            .fetch_all(&self.pool)
+            .await
+            .expect("read the tasks")
+        }
+    }
+
+    fn round(site: &str, round: i32, state: &str, next: bool) -> (String, i32, String, bool) {
+        (site.to_owned(), round, state.to_owned(), next)
+    }
+
+    const ONE: Recrawled = Recrawled { due: 1, rounds: 1 };
+    const NONE: Recrawled = Recrawled { due: 0, rounds: 0 };
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_site_goes_again_an_interval_after_its_crawl_ended_and_once(pool: PgPool) {
+        let scene = Scene::new(pool).await;
+        assert_eq!(scene.recrawl().await, NONE, "it is crawled");
+        for task in [scene.task, scene.once] {
+            scene.end(&mut *scene.conn().await, task, Ending::Complete).await;
+        }
+        scene.pass("59 minutes").await;
+        assert_eq!(scene.recrawl().await, NONE, "not due");
+        let progress = batches::progress(&mut *scene.conn().await, scene.batch).await.expect("progress");
+        assert!(progress.next_recrawl.is_some() && progress.open() == 0, "{progress:?}");
+
+        scene.pass("1 minute").await;
+        assert_eq!(scene.recrawl().await, ONE);
+        assert_eq!(scene.recrawl().await, NONE, "the second round has not ended");
+        assert_eq!(scene.rounds().await, [round("a.cn", 1, "done", false), round("a.cn", 2, "located", false)]);
+        let progress = batches::progress(&mut *scene.conn().await, scene.batch).await.expect("progress");
+        assert_eq!((progress.located, progress.complete, progress.pages), (1, 0, 0), "{progress:?}");
+        assert_eq!(batches::task_count(&mut *scene.conn().await, scene.batch).await.expect("count"), 1);
+        let made: i64 = sqlx::query_scalar(
+            "select count(*) from events e join tasks t on t.id = e.task_id where t.round = 2 and e.what = 'located'",
+        )
+        .fetch_one(&scene.pool)
+        .await
+        .expect("read the log");
+        assert_eq!(made, 1);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn what_failed_goes_again_as_well_but_not_what_was_poison(pool: PgPool) {
+        let scene = Scene::new(pool).await;
+        scene.end(&mut *scene.conn().await, scene.task, Ending::Unreachable(None)).await;
+        scene.pass("1 hour").await;
+        assert_eq!(scene.recrawl().await, ONE);
+        assert_eq!(scene.rounds().await, [round("a.cn", 1, "failed", false), round("a.cn", 2, "located", false)]);
+
+        scene.execute(r#"update batches set policy = policy || '{"recrawl_interval_ms": 3600000}'"#).await;
+        let mut conn = scene.conn().await;
+        let released = leases::release(&mut conn, scene.agent, scene.once, fixtures::TOKEN, Some("a panic"), 1).await;
+        assert!(released.expect("release"));
+        assert_eq!(fixtures::state(&mut conn, scene.once).await, "failed");
+        drop(conn);
+        scene.pass("1 year").await;
+        assert_eq!(scene.recrawl().await, NONE);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_retry_takes_the_recrawls_place(pool: PgPool) {
+        let scene = Scene::new(pool).await;
+        scene.end(&mut *scene.conn().await, scene.task, Ending::Unreachable(None)).await;
+        scene.pass("1 hour").await;
+        let retrying = async |conn: &mut PgConnection| {
+            changes::retry(conn, scene.batch, "hourly", &Extent::All).await.expect("retry").tasks
+        };
+        let mut tx = fixtures::begin(&scene.pool).await;
+        assert_eq!(retrying(&mut tx).await, 1);
+        assert_eq!(scene.recrawl().await, NONE, "somebody is at it");
+        tx.commit().await.expect("commit");
+        assert_eq!(scene.recrawl().await, NONE);
+        assert_eq!(scene.rounds().await, [round("a.cn", 1, "failed", false), round("a.cn", 2, "located", false)]);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn two_that_look_at_once_make_one_round(pool: PgPool) {
+        let scene = Scene::new(pool).await;
+        scene.end(&mut *scene.conn().await, scene.task, Ending::Complete).await;
+        scene.pass("1 hour").await;
+        let mut one = fixtures::begin(&scene.pool).await;
+        assert_eq!(recrawl(&mut one, 10).await.expect("recrawl"), ONE);
+        assert_eq!(scene.recrawl().await, NONE, "it is the other's");
+        one.commit().await.expect("commit");
+        assert_eq!(scene.recrawl().await, NONE, "it has been made");
+        // And by whoever believes that it has to be made all the same.
+        assert_eq!(next(&mut *scene.conn().await, &[]).await.expect("none"), 0);
+        let mut one = fixtures::begin(&scene.pool).await;
+        scene.execute("delete from tasks where round = 2").await;
+        assert_eq!(next(&mut one, &[scene.task]).await.expect("one"), 1);
+        let other = async |conn: &mut PgConnection| next(conn, &[scene.task]).await.expect("the same");
+        assert_eq!(fixtures::behind(&scene.pool, one, other).await, 0);
+        assert_eq!(scene.rounds().await.len(), 2);
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_cancelled_batch_is_not_crawled_again_whatever_happens_meanwhile(pool: PgPool) {
+        let scene = Scene::new(pool).await;
+        let cancel = async |conn: &mut PgConnection| scene.cancel(conn).await;
+        // An outcome comes first, by a moment.
+        let mut ending = fixtures::begin(&scene.pool).await;
+        scene.end(&mut ending, scene.task, Ending::Complete).await;
+        let cancelled = fixtures::behind(&scene.pool, ending, cancel).await;
+        assert_eq!(cancelled, Cancelled { ended: 1, recrawls: 1, ..Cancelled::default() });
+        assert_eq!(scene.rounds().await, [round("a.cn", 1, "done", false)]);
+
+        // A new round is just being made.
+        scene.execute("update tasks set recrawl_at = now() where round = 1 and state = 'done'").await;
+        let mut making = fixtures::begin(&scene.pool).await;
+        assert_eq!(recrawl(&mut making, 10).await.expect("recrawl"), ONE);
+        let cancelled = fixtures::behind(&scene.pool, making, cancel).await;
+        assert_eq!(cancelled, Cancelled { tasks: 1, ..Cancelled::default() });
+        assert_eq!(scene.rounds().await, [round("a.cn", 1, "done", false), round("a.cn", 2, "cancelled", false)]);
+
+        // The other way round: what is being cancelled is left to whoever does.
+        scene
+            .execute("update tasks set recrawl_at = now(), retried_at = null where round = 1 and state = 'done'")
+            .await;
+        let mut cancelling = fixtures::begin(&scene.pool).await;
+        assert_eq!(scene.cancel(&mut cancelling).await.recrawls, 1);
+        assert_eq!(scene.recrawl().await, NONE);
+        cancelling.commit().await.expect("commit");
+        assert_eq!(scene.recrawl().await, NONE);
+
+        // By name, what was cancelled goes again, and again after that.
+        scene.execute("update tasks set retried_at = now() where round = 1").await;
+        let named = Extent::Sites(vec!["a.cn".parse().expect("a name")]);
+        let mut conn = scene.conn().await;
+        let retried = changes::retry(&mut conn, scene.batch, "hourly", &named).await.expect("retry");
+        assert_eq!(retried.tasks, 1);
+        assert_eq!(scene.rounds().await.last(), Some(&round("a.cn", 3, "located", false)));
+    }
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn names_of_one_site_are_crawled_again_as_one(pool: PgPool) {
+        let scene = Scene::new(pool).await;
+        let mut conn = scene.conn().await;
+        let site = fixtures::site(&mut conn, "www.a.cn").await;
+        let alias = fixtures::assigned(&mut conn, scene.batch, site, scene.agent).await;
+        scene.end(&mut conn, scene.task, Ending::Complete).await;
+        assert_eq!(fixtures::grant(&mut conn, scene.agent, scene.session).await.len(), 1);
+        scene.end(&mut conn, alias, Ending::Complete).await;
+        drop(conn);
+        scene
+            .execute("update sites set alias_of = (select id from sites where name = 'a.cn') where name = 'www.a.cn'")
+            .await;
+        scene.pass("1 hour").await;
+        assert_eq!(scene.recrawl().await, Recrawled { due: 2, rounds: 1 });
+        let rounds =
+            [round("a.cn", 1, "done", false), round("a.cn", 2, "located", false), round("www.a.cn", 1, "done", false)];
+        assert_eq!(scene.rounds().await, rounds);
+
+        // Where the keeper's own gave way to the other name's crawl, the next round is the keeper's.
+        scene.execute("delete from events").await;
+        scene.execute("update tasks set state = 'cancelled' where round = 2").await;
+        scene
+            .execute(
+                "update tasks t set recrawl_at = now() from sites s where s.id = t.site_id and s.name = 'www.a.cn'",
+            )
+            .await;
+        assert_eq!(scene.recrawl().await, ONE);
+        assert_eq!(scene.rounds().await[2], round("a.cn", 3, "located", false));
+        assert_eq!(batches::task_count(&mut *scene.conn().await, scene.batch).await.expect("count"), 1);
+    }
+}

@@ -1,0 +1,120 @@
+//! Unmet tasks: located tasks that nobody may crawl, and batches of which something waits at an agent.
+//!
+//! An unmet task is held until it is recalled. Why is said once, of its batch.
+
+use std::collections::HashMap;
+
+use sqlx::PgConnection;
+use sqlx::types::Json;
+
+use crate::model::constraints::{Constraints, Nobody};
+use crate::model::{BatchId, TaskId};
+
+use super::holds::{self, Cause, Which};
+use crate::store::Error;
+use crate::store::batches::constraints;
+use crate::store::rows::{Rows, Statement};
+
+/// Fails tasks that no agent may crawl. They are located, and locked by the caller.
+pub async fn fail(conn: &mut PgConnection, tasks: &[TaskId], reason: &str) -> Result<(), Error> {
+    holds::end(conn, tasks).await?;
+    sqlx::query!(
+        r#"
+        update tasks set state = 'failed', reason = $2, reason_kind = 'no-agent', state_since = now()
+        where id = any($1) and state::text = 'located'
+        "#,
+        tasks as _,
+        reason,
+    )
+    .run(conn)
+    .await
+}
+
+/// Holds tasks that nobody may crawl now. They are located, and locked by the caller.
+pub async fn hold(conn: &mut PgConnection, batch: BatchId, tasks: &[TaskId], why: &Nobody) -> Result<(), Error> {
+    let unmet: Vec<(TaskId, Cause)> = tasks.iter().map(|task| (*task, Cause::Unmet)).collect();
+    holds::hold(conn, &unmet).await?;
+    explain(conn, batch, why).await
+}
+
+/// Takes down why a batch's unmet tasks wait.
+pub async fn explain(conn: &mut PgConnection, batch: BatchId, why: &Nobody) -> Result<(), Error> {
+    sqlx::query!(
+        r#"
+        update batch_constraints set unmet_cause = $2, unmet_detail = $3
+        where batch_id = $1 and (unmet_cause, unmet_detail) is distinct from ($2, $3)
+        "#,
+        batch.get(),
+        why.cause,
+        Json(&why.excluded) as _,
+    )
+    .run(conn)
+    .await
+}
+
+/// What these batches ask of agents, and why their unmet tasks wait; batches that never had one are absent.
+pub async fn why(
+    conn: &mut PgConnection,
+    batches: &[BatchId],
+) -> Result<HashMap<BatchId, (Constraints, Nobody)>, Error> {
+    let mut asked = constraints::of_batches(conn, batches).await?;
+    let rows = sqlx::query!(
+        r#"
+        select batch_id, unmet_cause as "cause!", unmet_detail as "excluded!"
+        from batch_constraints where batch_id = any($1) and unmet_cause is not null
+        "#,
+        batches as _,
+    )
+    .all(conn)
+    .await?;
+    let why = rows.into_iter().map(|row| {
+        let nobody = Nobody { cause: row.cause, excluded: row.excluded };
+        (row.batch_id, (asked.remove(&row.batch_id).unwrap_or_default(), nobody))
+    });
+    Ok(why.collect())
+}
+
+/// Batches that have unmet tasks.
+pub async fn batches(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
+    sqlx::query_scalar!(
+        r#"
+        select c.batch_id from batch_constraints c
+        where exists (select from task_holds h where h.batch_id = c.batch_id and h.cause = 'unmet')
+        order by c.batch_id
+        "#,
+    )
+    .all(conn)
+    .await
+}
+
+/// Lets unmet tasks of a batch be chosen for again, or fails them with a reason; at most `limit`. Returns how many it was. Sites that nobody
+/// was there to confirm are confirmed anew.
+pub async fn recall(conn: &mut PgConnection, batch: BatchId, failure: Option<&str>, limit: i64) -> Result<u64, Error> {
+    let (tasks, sites): (Vec<_>, Vec<_>) = holds::release(conn, Which::Unmet(batch), limit).await?.into_iter().unzip();
+    if let Some(reason) = failure {
+        fail(conn, &tasks, reason).await?;
+    }
+    sqlx::query!(
+        r#"
+        delete from confirmations r
+        where r.site_id = any($1) and r.ended_at is not null and not exists (select from confirmers c where c.site_id = r.site_id)
+        "#,
+        &sites as _,
+    )
+    .run(conn)
+    .await?;
+    Ok(u64::try_from(tasks.len()).unwrap_or(u64::MAX))
+}
+
+/// Batches with constraints of which something is assigned and not begun.
+pub async fn assigned(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
+    sqlx::query_scalar!(
+        r#"
+        select c.batch_id from batch_constraints c
+        where exists (select from tasks t where t.batch_id = c.batch_id and t.state = 'assigned')
+        order by c.batch_id
+        "#,
+    )
+    .all(conn)
+    .await
+}

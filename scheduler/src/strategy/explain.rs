@@ -1,0 +1,564 @@
+//! Why a task has its agent, or has none: a sentence for people, from what was recorded.
+//!
+//! Pure. Nothing is computed anew: a choice is explained by what it was made from, as it was then.
+
+use std::time::Duration;
+
+use crate::model::constraints::{Constraints, Excluded, Exclusion, Nobody};
+use crate::model::{
+    ChoiceCause, Fallback, FallbackCause, Gain, Parted, Parting, Rtt, Strategy, UnmetCause, WaitCause, Why,
+};
+
+/// "a, chosen before, was lost with its crawl".
+pub fn parted(Parted { agent, how }: &Parted) -> String {
+    let how = match how {
+        Parting::Lost => "was lost with its crawl",
+        Parting::Restarted => "began anew without its crawl",
+        Parting::Reconnected => "connected anew without its crawl",
+        Parting::Replaced => "was moved to another machine",
+        Parting::Left => "left with its crawl",
+        Parting::Removed => "was removed with its crawl",
+        Parting::Restored => "crawled it when the backup was made that was restored",
+        Parting::Crashed => "has a crawl of it that crashed",
+        Parting::Drained => "is drained and handed it back",
+        Parting::HandedBack => "handed it back",
+        Parting::WaitedAway => "was away before it began it",
+        Parting::WaitedRemoved => "was removed before it began it",
+        Parting::WaitedDrained => "is drained and had not begun it",
+        Parting::WaitedPaused => "paused before it began it",
+        Parting::WaitedHungUp => "hung up before it began it",
+        Parting::WaitedExcluded => "had not begun it and may not have it any more",
+    };
+    format!("{agent}, chosen before, {how}")
+}
+
+/// Why the batch's strategy could not be followed.
+pub fn fallback(Fallback { cause, said }: &Fallback) -> String {
+    let why = match cause {
+        FallbackCause::NoDistance => "no agent's distance to the site is known",
+        FallbackCause::NoAddress => "the site's address is not known",
+        FallbackCause::NothingShared => "no agent's address has anything in common with the site's",
+        FallbackCause::NoSuffix => "the site's name is an address and has no suffix",
+        FallbackCause::NoPosition => "the site's position is not known",
+        FallbackCause::NoAgentPosition => "no agent's position is known",
+        FallbackCause::NoMap => "no map says which agents should confirm: the nearest that measured",
+        FallbackCause::NobodyMeasured => "no agent that measured the site is there: one of the three predicted nearest",
+        FallbackCause::Unmeasured if said.is_empty() => "no landmark could measure it: nothing was reported",
+        FallbackCause::Unmeasured => return format!("no landmark could measure it: {said}"),
+        FallbackCause::UntrustedMap => return said.clone(),
+    };
+    why.to_owned()
+}
+
+/// How the strategy was followed, where that needs saying; else `None`.
+pub fn note(why: &Why) -> Option<String> {
+    let parted = why.parted.as_ref().map(parted);
+    let how = match &why.cause {
+        ChoiceCause::Strategy { full: 0, .. } => return parted,
+        ChoiceCause::Strategy { full, of } => format!("{full} of {of} candidates had no room"),
+        ChoiceCause::Explores => "explores: it may be nearer than the best known".to_owned(),
+        ChoiceCause::Spread { confidence, near } => {
+            format!("in several places (confidence {confidence:.2}): the freest of {near} near agents")
+        }
+        ChoiceCause::NextCandidate => {
+            return Some(format!("the next candidate: {}", parted.as_deref().unwrap_or("the agent before is gone")));
+        }
+        ChoiceCause::Rebalanced { from, gain: Gain::BeginsAtOnce } => {
+            format!("waited at {from}, which was full; begins at once here")
+        }
+        ChoiceCause::Rebalanced { from, gain: Gain::EndsSooner } => format!("waited at {from}; ends sooner here"),
+        ChoiceCause::Rebalanced { from, gain: Gain::Nearer } => {
+            format!("waited at {from}; this agent came later and is clearly nearer")
+        }
+        ChoiceCause::TakenBack { from, remaining_ms, takes_ms } => {
+            let remaining = about(Duration::from_millis(*remaining_ms));
+            let takes = takes_ms.map(|takes| format!("; it takes about {} here", about(Duration::from_millis(takes))));
+            let takes = takes.unwrap_or_default();
+            format!("was taken back from {from}, where it would have gone on for about {remaining}{takes}")
+        }
+    };
+    Some([Some(how), parted].into_iter().flatten().collect::<Vec<String>>().join("; "))
+}
+
+/// Why a lease is asked for, as its agent is told.
+pub fn ends_sooner(to: &str, there: Duration, here: Duration) -> String {
+    format!("{to} would end it in about {}; here it goes on for about {}", about(there), about(here))
+}
+
+/// "12 s", "0.4 s".
+fn about(time: Duration) -> String {
+    let seconds = time.as_secs_f64();
+    if seconds < 10.0 { format!("{seconds:.1} s") } else { format!("{seconds:.0} s") }
+}
+
+/// A candidate of a recorded choice.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Considered {
+    pub agent: String,
+    /// The predicted round trip.
+    pub predicted: Option<Rtt>,
+    /// The measured round trip.
+    pub measured: Option<Rtt>,
+    /// How full it was; `None` when it was away, or that was not recorded.
+    pub level: Option<i64>,
+}
+
+impl Considered {
+    /// Its distance, and how it is known.
+    fn distance(&self) -> Option<String> {
+        let said = |rtt: Option<Rtt>, how: &str| rtt.map(|rtt| format!("{rtt} {how}"));
+        said(self.measured, "measured").or_else(|| said(self.predicted, "predicted"))
+    }
+}
+
+/// A recorded choice.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Recorded {
+    /// The name of the agent that was chosen.
+    pub agent: String,
+    /// The strategy that chose.
+    pub strategy: Strategy,
+    pub asked: Strategy,
+    /// The seed of the draw.
+    pub seed: u64,
+    /// The candidates, best first.
+    pub candidates: Vec<Considered>,
+    /// Agents that might have had it: they took work, and nothing excluded them. `None` when that was not recorded.
+    pub available: Option<u32>,
+    /// Agents that constraints excluded.
+    pub excluded: usize,
+    /// Why it was made, and why otherwise than by the batch's strategy.
+    pub why: Why,
+}
+
+/// "chosen because ...".
+pub fn because(choice: &Recorded) -> String {
+    let note = note(&choice.why);
+    // These say more of the choice than the strategy does, which chose before.
+    let moved = match (&choice.why.cause, &note) {
+        (ChoiceCause::NextCandidate, Some(note)) => Some(format!("it is {note}")),
+        (ChoiceCause::Rebalanced { .. } | ChoiceCause::TakenBack { .. }, Some(note)) => {
+            Some(format!("the site {note}"))
+        }
+        _ => None,
+    };
+    let mut text = "chosen because ".to_owned();
+    let last = match moved {
+        Some(moved) => {
+            text.push_str(&moved);
+            ranked(choice).map(|rank| format!("it is {rank}"))
+        }
+        None => {
+            text.push_str(&drawn(choice));
+            note
+        }
+    };
+    if let Some(last) = last {
+        text.push_str(&format!("; {last}"));
+    }
+    match choice.excluded {
+        0 => {}
+        1 => text.push_str("; 1 agent was excluded by the batch's constraints"),
+        count => text.push_str(&format!("; {count} agents were excluded by the batch's constraints")),
+    }
+    text
+}
+
+/// What the strategy did.
+fn drawn(choice: &Recorded) -> String {
+    let Recorded { strategy, asked, seed, .. } = choice;
+    let among = match choice.available {
+        Some(1) => "it was the only agent to choose from".to_owned(),
+        Some(count) => format!("it was drawn at random among {count} agents, with the seed {seed}"),
+        None => format!("it was drawn at random among all agents, with the seed {seed}"),
+    };
+    let said = match ranked(choice) {
+        Some(rank) if *strategy != Strategy::Random => by_strategy(choice, &rank),
+        _ => among,
+    };
+    match choice.why.fallback.as_ref().map(fallback) {
+        Some(fallback) => format!("{said}: {asked} could not be followed ({fallback})"),
+        None => said,
+    }
+}
+
+/// What a strategy did that goes by something.
+fn by_strategy(choice: &Recorded, rank: &str) -> String {
+    let Recorded { strategy, seed, .. } = choice;
+    match (strategy, choice.candidates.len()) {
+        (Strategy::GnpTop1, 1) => format!("it is the nearest{}", of_it(choice)),
+        (Strategy::GnpConfirmed, _) => format!("of those that measured the site it is {rank}"),
+        (Strategy::GnpTop3, count) if count > 1 => {
+            format!("it was drawn among the {count} nearest, with the seed {seed}: it is {rank}")
+        }
+        (Strategy::Hash, _) => format!("the site's name hashes to it: it is {rank}"),
+        (Strategy::Kademlia, _) => format!("its identifier is nearest to the site's key by XOR: it is {rank}"),
+        (Strategy::Domain, _) => format!("the suffix of the site's name leads to it: it is {rank}"),
+        (Strategy::Geographic, _) => format!("it is among the nearest on the globe: it is {rank}"),
+        (Strategy::Prefix, _) => format!("its address has most in common with the site's: it is {rank}"),
+        (Strategy::GnpBalanced, count) if count > 1 => {
+            format!("it was drawn by room and nearness among the {count} nearest, with the seed {seed}: it is {rank}")
+        }
+        (Strategy::EarliestFinish, _) => format!("it was planned together with all sites that waited: it is {rank}"),
+        (strategy, _) => format!("{strategy} chose among its candidates, with the seed {seed}: it is {rank}"),
+    }
+}
+
+/// "2nd of 3, 12.0 ms predicted"; `None` when it is not among the candidates.
+fn ranked(choice: &Recorded) -> Option<String> {
+    let place = choice.candidates.iter().position(|one| one.agent == choice.agent)? + 1;
+    let count = choice.candidates.len();
+    let place = if count == 1 { "the only candidate".to_owned() } else { format!("{} of {count}", ordinal(place)) };
+    Some(format!("{place}{}", of_it(choice)))
+}
+
+/// ", 12.0 ms predicted", or nothing.
+fn of_it(choice: &Recorded) -> String {
+    let it = choice.candidates.iter().find(|one| one.agent == choice.agent);
+    it.and_then(Considered::distance).map_or_else(String::new, |distance| format!(", {distance}"))
+}
+
+fn ordinal(number: usize) -> String {
+    let suffix = match (number % 10, number % 100) {
+        (_, 11..=13) => "th",
+        (1, _) => "st",
+        (2, _) => "nd",
+        (3, _) => "rd",
+        _ => "th",
+    };
+    format!("{number}{suffix}")
+}
+
+/// What a task without an agent waits for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wait {
+    pub cause: WaitCause,
+    pub about: About,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum About {
+    /// The cause says all.
+    #[default]
+    Cause,
+    Address(String),
+    /// What a batch asks of agents, and why none gets its tasks.
+    Constraints(Constraints, Nobody),
+}
+
+impl About {
+    /// In words.
+    pub fn text(&self) -> String {
+        match self {
+            Self::Cause => String::new(),
+            Self::Address(address) => address.clone(),
+            Self::Constraints(asked, why) => nobody(asked, why),
+        }
+    }
+}
+
+impl From<WaitCause> for Wait {
+    fn from(cause: WaitCause) -> Self {
+        Self { cause, about: About::Cause }
+    }
+}
+
+/// What a task waits for, to be read after "no agent yet: " or "12 sites: ".
+pub fn waits(Wait { cause, about }: &Wait) -> String {
+    let why = match cause {
+        WaitCause::Turn => "its turn to be measured has not come",
+        WaitCause::Measurements => "it is being measured",
+        WaitCause::Choice => "an agent is about to be chosen",
+        WaitCause::Planned => "planned: waits until the slot it is planned for is about to be free",
+        WaitCause::NoAgent => "no agent is connected",
+        WaitCause::NobodyTakesWork => "every connected agent drains, has paused or hung up: see `landfall agents list`",
+        WaitCause::NoLandmarks => "no landmarks: run `landfall landmarks elect --count 9`",
+        WaitCause::LandmarksAway => "no landmark is connected",
+        WaitCause::NobodyBelieved => "every agent that could measure is quarantined: see `landfall landmarks list`",
+        WaitCause::NoMap => "waiting for the embedding",
+        WaitCause::Confirming => "the agents that may be nearest measure it",
+        WaitCause::Address => match about {
+            About::Address(address) => return format!("its turn at {address} has not come"),
+            _ => "its turn at its address has not come",
+        },
+        WaitCause::Pause => "its site asked to be left alone",
+        WaitCause::Breaker => {
+            "requests to its site failed without end: `landfall sites reopen` lets it be crawled again"
+        }
+        WaitCause::Unmet => match about {
+            About::Constraints(asked, why) => return nobody(asked, why),
+            _ => "no agent meets the constraints",
+        },
+    };
+    why.to_owned()
+}
+
+/// Why one agent is excluded, in the words that follow its name.
+pub fn exclusion(asked: &Constraints, exclusion: &Exclusion) -> String {
+    excluded(asked, exclusion, true)
+}
+
+fn excluded(asked: &Constraints, exclusion: &Exclusion, one: bool) -> String {
+    let (is, has) = if one { ("is", "has") } else { ("are", "have") };
+    match exclusion {
+        Exclusion::Country => format!("{is} not in {}", either(&asked.countries)),
+        Exclusion::Carrier => format!("{is} not with {}", either(&asked.carriers)),
+        Exclusion::Tag(tag) => format!("{} the tag '{tag}'", if one { "lacks" } else { "lack" }),
+        Exclusion::Quota => {
+            let quota = asked.bytes_per_day.unwrap_or_default();
+            format!("{has} used up {} a day, or will with what is under way", bytes(quota))
+        }
+    }
+}
+
+/// Why nobody gets a batch's tasks, though some agent takes work.
+pub fn nobody(asked: &Constraints, Nobody { cause, excluded: out }: &Nobody) -> String {
+    let Excluded { fleet, by } = out;
+    match cause {
+        UnmetCause::TakeNoWork => {
+            let meet = out.meet();
+            let (agents, take) = if meet == 1 { ("agent that meets", "takes") } else { ("agents that meet", "take") };
+            format!("the {meet} {agents} the constraints {take} no work now: see `landfall agents list`")
+        }
+        UnmetCause::Excluded => {
+            let mut parts = Vec::new();
+            for (exclusion, count) in by {
+                let of = if parts.is_empty() { format!("{count} of {fleet}") } else { count.to_string() };
+                parts.push(format!("{of} {}", excluded(asked, exclusion, *count == 1)));
+            }
+            format!("no agent meets the constraints: {}", parts.join(", "))
+        }
+    }
+}
+
+/// "CN", "CN or JP", "CN, JP or KR".
+fn either(values: &[String]) -> String {
+    match values {
+        [] => String::new(),
+        [one] => one.clone(),
+        [others @ .., last] => format!("{} or {last}", others.join(", ")),
+    }
+}
+
+/// "1.5 MB", "999 B".
+fn bytes(bytes: u64) -> String {
+    const UNITS: [(u64, &str); 4] =
+        [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
+    let scaled = UNITS.into_iter().find(|(unit, _)| bytes >= *unit);
+    scaled.map_or_else(
+        || format!("{bytes} B"),
+        |(unit, name)| format!("{}.{} {name}", bytes / unit, bytes % unit / (unit / 10)),
+    )
+}
+
+/// "12 sites: no agent is connected".
+pub fn sites_wait(wait: &Wait, sites: u64) -> String {
+    format!("{sites} site{}: {}", if sites == 1 { "" } else { "s" }, waits(wait))
+}
+
+/// Why a task ended as it did, waits or fell back, in that order, as one line of a list says it; empty where nothing needs saying.
+pub fn reason(ended: Option<String>, waits_for: Option<&Wait>, why: Option<&Why>, message: Option<String>) -> String {
+    let waits = || waits_for.filter(|wait| wait.cause.needs_saying()).map(waits);
+    let fallback = || why.filter(|_| waits_for.is_none()).and_then(|why| why.fallback.as_ref()).map(fallback);
+    ended.or_else(waits).or_else(fallback).or(message).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn considered(agent: &str, predicted: Option<f64>, measured: Option<f64>) -> Considered {
+        let rtt = |millis: f64| Rtt::try_from_millis_f64(millis).unwrap();
+        Considered { agent: agent.into(), predicted: predicted.map(rtt), measured: measured.map(rtt), level: Some(-1) }
+    }
+
+    fn choice(strategy: Strategy) -> Recorded {
+        Recorded {
+            agent: "b".into(),
+            strategy,
+            asked: strategy,
+            seed: 7,
+            candidates: vec![
+                considered("a", Some(9.0), Some(10.0)),
+                considered("b", Some(12.0), None),
+                considered("c", None, Some(30.0)),
+            ],
+            available: Some(30),
+            excluded: 0,
+            why: Why::default(),
+        }
+    }
+
+    fn why(cause: ChoiceCause) -> Why {
+        Why { cause, ..Why::default() }
+    }
+
+    fn lost() -> Option<Parted> {
+        Some(Parted { agent: "a".into(), how: Parting::Lost })
+    }
+
+    fn fell_back(cause: FallbackCause) -> Why {
+        Why { fallback: Some(cause.into()), ..Why::default() }
+    }
+
+    #[test]
+    fn every_strategy_says_what_it_did() {
+        for &strategy in Strategy::ALL {
+            let said = because(&choice(strategy));
+            assert!(said.starts_with("chosen because "), "{said}");
+        }
+        assert_eq!(
+            because(&choice(Strategy::GnpTop3)),
+            "chosen because it was drawn among the 3 nearest, with the seed 7: it is 2nd of 3, 12.0 ms predicted"
+        );
+        assert_eq!(
+            because(&choice(Strategy::GnpConfirmed)),
+            "chosen because of those that measured the site it is 2nd of 3, 12.0 ms predicted"
+        );
+        let alone = Recorded {
+            agent: "a".into(),
+            candidates: vec![considered("a", None, Some(10.0))],
+            ..choice(Strategy::GnpTop1)
+        };
+        assert_eq!(because(&alone), "chosen because it is the nearest, 10.0 ms measured");
+        let taken = ChoiceCause::TakenBack { from: "a".into(), remaining_ms: 83_600, takes_ms: Some(4_260) };
+        assert_eq!(
+            because(&Recorded { why: why(taken), ..choice(Strategy::EarliestFinish) }),
+            "chosen because the site was taken back from a, where it would have gone on for about 84 s; it takes about \
+             4.3 s here; it is 2nd of 3, 12.0 ms predicted"
+        );
+        assert_eq!(
+            because(&choice(Strategy::Random)),
+            "chosen because it was drawn at random among 30 agents, with the seed 7"
+        );
+        let only = Recorded { available: Some(1), ..choice(Strategy::Random) };
+        assert_eq!(because(&only), "chosen because it was the only agent to choose from");
+    }
+
+    #[test]
+    fn what_was_not_as_usual_is_said() {
+        let no_map = || Recorded {
+            strategy: Strategy::Random,
+            asked: Strategy::GnpTop3,
+            why: fell_back(FallbackCause::NoDistance),
+            available: None,
+            ..choice(Strategy::Random)
+        };
+        let nearest = Recorded {
+            strategy: Strategy::GnpTop1,
+            asked: Strategy::GnpConfirmed,
+            why: Why { fallback: Some(FallbackCause::Unmeasured.into()), ..Why::default() },
+            candidates: vec![considered("b", None, Some(12.0))],
+            ..no_map()
+        };
+        let full = why(ChoiceCause::Strategy { full: 1, of: 3 });
+        let waited = why(ChoiceCause::Rebalanced { from: "a".into(), gain: Gain::BeginsAtOnce });
+        let next = Why { cause: ChoiceCause::NextCandidate, parted: lost(), fallback: None };
+        let explores = Why { cause: ChoiceCause::Explores, parted: lost(), fallback: None };
+        let top3 = |why: Why| Recorded { why, ..choice(Strategy::GnpTop3) };
+        for (recorded, said) in [
+            (
+                nearest,
+                "it is the nearest, 12.0 ms measured: gnp-confirmed could not be followed \
+                 (no landmark could measure it: nothing was reported)",
+            ),
+            (
+                no_map(),
+                "it was drawn at random among all agents, with the seed 7: gnp-top3 could not be followed \
+                 (no agent's distance to the site is known)",
+            ),
+            (
+                Recorded { excluded: 18, ..top3(full) },
+                "it was drawn among the 3 nearest, with the seed 7: it is 2nd of 3, 12.0 ms predicted; \
+                 1 of 3 candidates had no room; 18 agents were excluded by the batch's constraints",
+            ),
+            (
+                top3(waited),
+                "the site waited at a, which was full; begins at once here; it is 2nd of 3, 12.0 ms predicted",
+            ),
+            (
+                top3(next),
+                "it is the next candidate: a, chosen before, was lost with its crawl; it is 2nd of 3, 12.0 ms predicted",
+            ),
+            (
+                top3(explores),
+                "it was drawn among the 3 nearest, with the seed 7: it is 2nd of 3, 12.0 ms predicted; explores: it may \
+                 be nearer than the best known; a, chosen before, was lost with its crawl",
+            ),
+            (
+                Recorded { agent: "x".into(), excluded: 1, ..choice(Strategy::GnpTop3) },
+                "it was drawn at random among 30 agents, with the seed 7; 1 agent was excluded by the batch's constraints",
+            ),
+        ] {
+            assert_eq!(because(&recorded), format!("chosen because {said}"));
+        }
+    }
+
+    #[test]
+    fn every_cause_has_a_sentence_of_its_own() {
+        let name = |agent: &str| agent.to_owned();
+        let waits = WaitCause::ALL.iter().map(|cause| waits(&(*cause).into()));
+        let fallbacks = FallbackCause::ALL.iter().map(|cause| fallback(&Fallback { cause: *cause, said: name("so") }));
+        let partings = Parting::ALL.iter().map(|how| parted(&Parted { agent: name("a"), how: *how }));
+        let gains = Gain::ALL.iter().map(|gain| ChoiceCause::Rebalanced { from: name("a"), gain: *gain });
+        let others = [
+            ChoiceCause::Strategy { full: 2, of: 3 },
+            ChoiceCause::Explores,
+            ChoiceCause::Spread { confidence: 0.966, near: 5 },
+            ChoiceCause::NextCandidate,
+            ChoiceCause::TakenBack { from: name("a"), remaining_ms: 400, takes_ms: None },
+        ];
+        let notes = gains.chain(others).map(|cause| note(&why(cause)).expect("a note"));
+        let said: Vec<String> = waits.chain(fallbacks).chain(partings).chain(notes).collect();
+        let different: std::collections::BTreeSet<&String> = said.iter().collect();
+        assert_eq!(different.len(), said.len(), "{said:#?}");
+        assert!(said.iter().all(|one| !one.is_empty() && !one.ends_with('.')), "{said:#?}");
+        assert_eq!(note(&Why::default()), None, "the strategy was followed");
+    }
+
+    #[test]
+    fn a_wait_names_what_it_is_about() {
+        let about = |cause, about| waits(&Wait { cause, about });
+        let asked = Constraints { countries: vec!["JP".into()], ..Constraints::default() };
+        let unmet = About::Constraints(asked, Nobody::of(1, &[Exclusion::Country]));
+        assert_eq!(about(WaitCause::Address, About::Address("10.0.0.1".into())), "its turn at 10.0.0.1 has not come");
+        assert_eq!(about(WaitCause::Unmet, unmet), "no agent meets the constraints: 1 of 1 is not in JP");
+        assert_eq!(about(WaitCause::NoAgent, About::Cause), "no agent is connected");
+    }
+
+    #[test]
+    fn nobody_is_explained_by_what_excluded_how_many() {
+        let asked = Constraints {
+            countries: vec!["CN".into(), "JP".into()],
+            bytes_per_day: Some(1_500_000),
+            ..Constraints::default()
+        };
+        let fast = Exclusion::Tag("fast".into());
+        let said = |fleet, by: &[(&Exclusion, usize)]| {
+            let each = by.iter().flat_map(|(exclusion, count)| std::iter::repeat_n(*exclusion, *count));
+            nobody(&asked, &Nobody::of(fleet, each))
+        };
+        assert_eq!(
+            said(30, &[(&Exclusion::Country, 12), (&fast, 17), (&Exclusion::Quota, 1)]),
+            "no agent meets the constraints: 12 of 30 are not in CN or JP, 17 lack the tag 'fast', \
+             1 has used up 1.5 MB a day, or will with what is under way"
+        );
+        assert_eq!(said(1, &[(&fast, 1)]), "no agent meets the constraints: 1 of 1 lacks the tag 'fast'");
+        assert_eq!(
+            said(2, &[(&fast, 1)]),
+            "the 1 agent that meets the constraints takes no work now: see `landfall agents list`"
+        );
+        assert_eq!(exclusion(&asked, &Exclusion::Country), "is not in CN or JP");
+    }
+
+    #[test]
+    fn bytes_read_well() {
+        assert_eq!([0, 999, 1_000, 1_950_000, 64 << 30].map(bytes), ["0 B", "999 B", "1.0 kB", "1.9 MB", "68.7 GB"]);
+    }
+
+    #[test]
+    fn places_are_counted_as_people_do() {
+        let said: Vec<String> = [1, 2, 3, 4, 11, 12, 13, 21, 112, 101].into_iter().map(ordinal).collect();
+        assert_eq!(said.join(" "), "1st 2nd 3rd 4th 11th 12th 13th 21st 112th 101st");
+    }
+}

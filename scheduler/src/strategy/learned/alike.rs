@@ -1,0 +1,291 @@
+//! What crawls of one site say of sites that are alike.
+//!
+//! Two sites that every prober saw at much the same distance stand at much the same place: what the map gets wrong of an agent's way to the one
+//! it probably gets wrong of its way to the other. The log residuals of an agent's crawls are a Gaussian process over sites (Rasmussen and
+//! Williams, "Gaussian processes for machine learning", 2006, section 2.2): with `s²` the variance of a prediction, two sites' residuals
+//! covary by `s² c exp(-m² / 2w²)`, `m` being the root mean square difference of the log round trips of the probers that measured both
+//! ([`WIDTH`] is `w`, [`LIKENESS`] is `c`); sites of one network count as being at one place. Each agent is a process of its own: one agent's
+//! word moves nobody else's predictions.
+//!
+//! That a crawl's agent was chosen because its prediction was short does not mislead here, as it does a plain mean: the process knows what was
+//! predicted, and takes over what was wrong with it only to places where the same was predicted wrongly.
+
+use std::collections::HashMap;
+
+use nalgebra::{Cholesky, DMatrix, DVector};
+
+use crate::gnp::FEWEST_LANDMARKS;
+use crate::model::stats::count;
+use crate::model::{AgentId, Rtt, SiteId};
+
+use super::{CRAWL_SPREAD, Network};
+
+/// Difference of sites, as a root mean square of log round trips: at so much likeness has fallen to 0.6, at three times that to a hundredth.
+/// Five per cent is what a prober's own measurements of one host differ by.
+const WIDTH: f64 = 0.05;
+/// Beyond this many widths sites are not alike.
+const FARTHEST: f64 = 3.0;
+/// Correlation of the residuals of two sites at one place: their last miles differ.
+const LIKENESS: f64 = 0.9;
+/// Milliseconds added to round trips before logarithms are taken: what differs near zero is the last mile.
+const SOFTENING_MS: f64 = 5.0;
+/// Crawls of alike sites that are heeded for one pair, the most alike first: bounds the work for a pair.
+const MOST_CRAWLS: usize = 8;
+/// Newest crawls of an agent that are kept: bounds the work for a site.
+const MOST_OF_AN_AGENT: usize = 200;
+
+/// What probers measured of a site, as what tells it from others.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(in crate::strategy) struct Signature {
+    /// Logs of softened milliseconds, by prober.
+    logs: Vec<(AgentId, f64)>,
+}
+
+impl Signature {
+    pub(in crate::strategy) fn of(measured: &[(AgentId, Rtt)]) -> Self {
+        let log = |(agent, rtt): &(AgentId, Rtt)| (*agent, (rtt.as_millis_f64() + SOFTENING_MS).ln());
+        let mut logs: Vec<(AgentId, f64)> = measured.iter().map(log).collect();
+        logs.sort_unstable_by(|one, other| one.0.cmp(&other.0).then(one.1.total_cmp(&other.1)));
+        logs.dedup_by_key(|(agent, _)| *agent);
+        Self { logs }
+    }
+
+    /// 1 where nothing tells the two apart, 0 where they are not alike or too few probers measured both.
+    fn alike(&self, other: &Self) -> f64 {
+        let nearly = (FARTHEST * WIDTH).powi(2);
+        let (mut mine, mut theirs) = (self.logs.iter().peekable(), other.logs.iter().peekable());
+        let most = count(self.logs.len().min(other.logs.len()).max(1)) * nearly;
+        let (mut squares, mut both) = (0.0, 0);
+        while let (Some((agent, log)), Some((their, their_log))) = (mine.peek(), theirs.peek()) {
+            if agent < their {
+                mine.next();
+            } else if their < agent {
+                theirs.next();
+            } else {
+                squares += (log - their_log).powi(2);
+                // No later prober brings them together again.
+                if squares > most {
+                    return 0.0;
+                }
+                both += 1;
+                mine.next();
+                theirs.next();
+            }
+        }
+        let mean = squares / count(both.max(1));
+        if both < FEWEST_LANDMARKS || mean > nearly { 0.0 } else { (-mean / (2.0 * WIDTH * WIDTH)).exp() }
+    }
+}
+
+/// A crawl's log residual, of a pair that was predicted.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(in crate::strategy) struct Told {
+    pub(in crate::strategy) agent: AgentId,
+    pub(in crate::strategy) site: SiteId,
+    pub(in crate::strategy) network: Option<Network>,
+    pub(in crate::strategy) residual: f64,
+    /// How much it counts: 1 now, and less the older it is.
+    pub(in crate::strategy) weight: f64,
+}
+
+/// A site that was crawled by agents whose way to it was predicted.
+#[derive(Debug, Clone, PartialEq)]
+struct Crawled {
+    signature: Signature,
+    network: Option<Network>,
+    told: Vec<Told>,
+}
+
+/// Every site that teaches something of others.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub(in crate::strategy) struct Alike {
+    sites: Vec<Crawled>,
+}
+
+/// The crawls of sites that are alike one site.
+#[derive(Debug, Clone, Default)]
+pub struct Near {
+    by_agent: HashMap<AgentId, Vec<Neighbour>>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Neighbour {
+    likeness: f64,
+    /// Which of [`Alike::sites`].
+    site: usize,
+    told: Told,
+}
+
+impl Alike {
+    /// Keeps the newest crawl of each pair, and so many of an agent.
+    pub(in crate::strategy) fn of(mut told: Vec<Told>, measured: &HashMap<SiteId, Vec<(AgentId, Rtt)>>) -> Self {
+        told.retain(|told| told.weight > 0.0 && told.residual.is_finite());
+        told.sort_by(|one, other| {
+            let newest = other.weight.total_cmp(&one.weight);
+            newest
+                .then((one.site, one.agent).cmp(&(other.site, other.agent)))
+                .then(one.residual.total_cmp(&other.residual))
+        });
+        let mut by_site: HashMap<SiteId, usize> = HashMap::new();
+        let mut of_agent: HashMap<AgentId, usize> = HashMap::new();
+        let mut sites: Vec<Crawled> = Vec::new();
+        for told in told {
+            let at = *by_site.entry(told.site).or_insert_with(|| {
+                let signature = Signature::of(measured.get(&told.site).map_or(&[][..], Vec::as_slice));
+                sites.push(Crawled { signature, network: told.network, told: Vec::new() });
+                sites.len() - 1
+            });
+            let Some(site) = sites.get_mut(at) else { continue };
+            let kept = of_agent.entry(told.agent).or_default();
+            if *kept < MOST_OF_AN_AGENT && site.told.iter().all(|other| other.agent != told.agent) {
+                *kept += 1;
+                site.told.push(told);
+            }
+        }
+        Self { sites }
+    }
+
+    /// What there is for a site that these measured, in this network.
+    pub(in crate::strategy) fn near(&self, measured: &[(AgentId, Rtt)], network: Option<Network>) -> Near {
+        let mut near = Near::default();
+        if self.sites.is_empty() {
+            return near;
+        }
+        let here = Crawled { signature: Signature::of(measured), network, told: Vec::new() };
+        for (index, site) in self.sites.iter().enumerate() {
+            let likeness = likeness(&here, site);
+            if likeness <= 0.0 {
+                continue;
+            }
+            for told in &site.told {
+                near.by_agent.entry(told.agent).or_default().push(Neighbour { likeness, site: index, told: *told });
+            }
+        }
+        for of_it in near.by_agent.values_mut() {
+            of_it.sort_by(|one, other| {
+                other.likeness.total_cmp(&one.likeness).then(one.told.site.cmp(&other.told.site))
+            });
+            of_it.truncate(MOST_CRAWLS);
+        }
+        near
+    }
+
+    /// The log residual to expect of a prediction that is this unsure, and how unsure it is then; `None` where no crawl of an alike site says
+    /// anything of this agent. `near` is of these same sites.
+    pub(in crate::strategy) fn expects(&self, near: &Near, agent: AgentId, spread: f64) -> Option<(f64, f64)> {
+        let near = near.by_agent.get(&agent)?;
+        let places = near.iter().map(|one| self.sites.get(one.site)).collect::<Option<Vec<&Crawled>>>()?;
+        let variance = spread * spread;
+        let mut covariance = DMatrix::from_fn(near.len(), near.len(), |a, b| {
+            if a == b { variance } else { variance * likeness(places[a], places[b]) }
+        });
+        for (index, one) in near.iter().enumerate() {
+            covariance[(index, index)] += CRAWL_SPREAD * CRAWL_SPREAD / one.told.weight;
+        }
+        let factor = Cholesky::new(covariance)?;
+        let here = DVector::from_iterator(near.len(), near.iter().map(|one| variance * one.likeness));
+        let residuals = DVector::from_iterator(near.len(), near.iter().map(|one| one.told.residual));
+        let gains = factor.solve(&here);
+        // Likeness by network and by measurements do not always agree as a covariance must; then the sums could leave what any crawl said, and
+        // what only the site's own crawls can tell.
+        let (least, most) = near
+            .iter()
+            .fold((0.0_f64, 0.0_f64), |(least, most), one| (least.min(one.told.residual), most.max(one.told.residual)));
+        let left = (variance - gains.dot(&here)).clamp(variance * (1.0 - LIKENESS), variance);
+        Some((gains.dot(&residuals).clamp(least, most), left.sqrt()))
+    }
+}
+
+/// Correlation of the residuals of two sites.
+fn likeness(one: &Crawled, other: &Crawled) -> f64 {
+    let neighbours = one.network.is_some() && one.network == other.network;
+    LIKENESS * if neighbours { 1.0 } else { one.signature.alike(&other.signature) }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop, prop_assert, proptest};
+
+    use super::*;
+
+    fn measured(millis: &[f64]) -> Vec<(AgentId, Rtt)> {
+        (1..).map(AgentId::new).zip(millis.iter().map(|millis| Rtt::try_from_millis_f64(*millis).unwrap())).collect()
+    }
+
+    fn told(site: i64, agent: i64, residual: f64) -> Told {
+        Told { agent: AgentId::new(agent), site: SiteId::new(site), network: None, residual, weight: 1.0 }
+    }
+
+    fn network(third: u8) -> Option<Network> {
+        Some(Network::from(std::net::IpAddr::from([10, 0, third, 1])))
+    }
+
+    const HERE: [f64; 4] = [20.0, 50.0, 90.0, 130.0];
+
+    #[test]
+    fn a_twins_crawl_says_most_a_strangers_nothing_and_only_of_its_agent() {
+        let sites = HashMap::from([
+            (SiteId::new(1), measured(&HERE)),
+            (SiteId::new(2), measured(&[21.0, 53.0, 95.0, 136.0])),
+            (SiteId::new(3), measured(&[90.0, 50.0, 20.0, 130.0])),
+        ]);
+        let expects = |crawls: &[Told]| {
+            let alike = Alike::of(crawls.to_vec(), &sites);
+            alike.expects(&alike.near(&measured(&HERE), None), AgentId::new(9), 0.3)
+        };
+        let (twin, twins_spread) = expects(&[told(1, 9, 0.5)]).unwrap();
+        assert!((0.35..0.45).contains(&twin) && twins_spread < 0.2, "{twin} {twins_spread}");
+        let (near, nears_spread) = expects(&[told(2, 9, 0.5)]).unwrap();
+        assert!((0.05..twin).contains(&near) && nears_spread > twins_spread, "{near} {nears_spread}");
+        assert_eq!(expects(&[told(3, 9, 0.5), told(1, 8, 0.5)]), None);
+        let (old, _) = expects(&[Told { weight: 0.1, ..told(1, 9, 0.5) }]).unwrap();
+        assert!(old < twin, "an old crawl says less");
+        let (newest, _) = expects(&[Told { weight: 0.5, ..told(1, 9, -0.5) }, told(1, 9, 0.5)]).unwrap();
+        assert!((newest - twin).abs() < 1e-9, "of one pair the newest counts");
+    }
+
+    #[test]
+    fn one_network_is_one_place_and_too_few_probers_tell_nothing() {
+        let crawl = Told { network: network(7), ..told(1, 9, 0.5) };
+        let alike = Alike::of(vec![crawl], &HashMap::from([(SiteId::new(1), measured(&HERE[..2]))]));
+        let near = |network| alike.near(&measured(&HERE), network);
+        let expects = |network| alike.expects(&near(network), AgentId::new(9), 0.3).map(|(mean, _)| mean);
+        assert!(expects(network(7)).unwrap() > 0.3);
+        assert_eq!((expects(network(8)), expects(None)), (None, None));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_was_crawled_nothing_is_surer_of_less_nor_expects_more_than_was_told(
+            crawls in prop::collection::vec((1_i64..40, 1_i64..4, -1.4..1.4_f64, 0.001..1.0_f64, any::<bool>()), 0..80),
+            apart in 0.0..0.1_f64,
+            spread in 0.01..3.0_f64,
+        ) {
+            let sites: HashMap<SiteId, Vec<(AgentId, Rtt)>> = (1..40_i32)
+                .map(|site| (SiteId::new(site.into()), measured(&HERE.map(|millis| millis * (f64::from(site) * apart).exp()))))
+                .collect();
+            let told: Vec<Told> = crawls
+                .iter()
+                .map(|(site, agent, residual, weight, known)| Told {
+                    weight: *weight,
+                    network: network(u8::try_from(*site % 5).unwrap()).filter(|_| *known),
+                    ..told(*site, *agent, *residual)
+                })
+                .collect();
+            let mut backwards = told.clone();
+            backwards.reverse();
+            let (alike, other) = (Alike::of(told, &sites), Alike::of(backwards, &sites));
+            for agent in (1..4).map(AgentId::new) {
+                let here = measured(&HERE);
+                let expects = |alike: &Alike| alike.expects(&alike.near(&here, network(1)), agent, spread);
+                prop_assert!(expects(&alike) == expects(&other), "the order told");
+                if let Some((mean, left)) = expects(&alike) {
+                    let said = || crawls.iter().filter(|crawl| AgentId::new(crawl.1) == agent).map(|crawl| crawl.2).chain([0.0]);
+                    let (least, most) = (said().fold(0.0, f64::min), said().fold(0.0, f64::max));
+                    prop_assert!((least..=most).contains(&mean), "{mean} of {least} to {most}");
+                    prop_assert!(left >= 0.3 * spread && left <= spread * 1.000_001, "{left} of {spread}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! How far distances can be trusted. Pure.
+//!
+//! Where they are less sure than the nearest agents lie apart, they hardly tell them apart: then the load counts for more
+//! (`gnp-balanced`), and if the site has to wait anyway, a few agents measure it meanwhile.
+
+use std::time::Duration;
+
+use crate::strategy::Candidate;
+
+/// How far the nearest agents' distances lie apart, as a standard deviation of their logarithms: where the fifth is twice as far as the first
+/// it is a quarter. For confirmation 0.2 to 0.4 were tried (docs/method.md): what a probe removes of the excess hardly differs.
+pub const DIFFER: f64 = 0.25;
+
+/// How unsure an agent's distance is, as the variance of its logarithm; nothing where it was measured, or nothing says so.
+pub(in crate::strategy) fn variance(candidate: &Candidate) -> f64 {
+    let spread = candidate.spread.filter(|_| candidate.measured.is_none());
+    spread.map_or(0.0, |spread| spread.ratio().powi(2))
+}
+
+/// Whether it cannot be told from what is known which of the candidates is nearest: the one that ranks first is only predicted, and that less
+/// surely than the nearest lie apart.
+pub fn unsure(candidates: &[Candidate]) -> bool {
+    let known = candidates.iter().filter_map(|one| Some((one.distance()?, one.agent, one)));
+    let nearest = known.min_by_key(|(distance, agent, _)| (*distance, *agent));
+    nearest.is_some_and(|(_, _, nearest)| variance(nearest) > DIFFER.powi(2))
+}
+
+/// How long a confirmation takes by so many agents, each of so many samples and one to warm the connection up: as a rule less, as most
+/// sites are asked by fewer. A site that would wait as long anyway loses nothing by it.
+pub const fn takes(agents: u32, samples: u32, interval: Duration) -> Duration {
+    interval.saturating_mul(agents.saturating_mul(samples.saturating_add(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::AgentId;
+    use crate::strategy::Spread;
+    use crate::strategy::fixture::{candidate, measured};
+
+    fn predicted(agent: i64, millis: f64, spread: f64) -> Candidate {
+        Candidate { spread: Some(Spread::new(spread)), ..candidate(agent, Some(millis), None) }
+    }
+
+    #[test]
+    fn only_what_ranks_first_can_be_too_unsure() {
+        let sure = predicted(1, 10.0, 0.2);
+        let unsure_one = |millis| predicted(2, millis, 0.3);
+        let nearer = measured(3, 5.0);
+        assert!(!unsure(&[]) && !unsure(&[Candidate::new(AgentId::new(1), 1)]), "nothing is known");
+        assert!(!unsure(&[sure]) && !unsure(&[sure, unsure_one(20.0)]));
+        assert!(unsure(&[sure, unsure_one(8.0)]) && unsure(&[unsure_one(8.0), sure]));
+        assert!(!unsure(&[unsure_one(8.0), nearer]), "a measured one is nearer");
+        let both = Candidate { measured: nearer.measured, ..unsure_one(8.0) };
+        assert!(!unsure(&[both]), "it was measured");
+    }
+}

@@ -1,0 +1,198 @@
+//! Balance: which tasks that wait at one agent go to another that may have them as well.
+//!
+//! A choice is made when a task is located; loads change after it. So that nothing waits in one queue while a candidate idles, a
+//! task that is assigned and not begun moves
+//!
+//! 1. to a candidate with a free slot, from an agent without one, if it ends sooner there: it begins at once, which helps unless
+//!    the candidate is so slow that waiting is quicker;
+//! 2. to a candidate where it ends sooner by a whole crawl, and, where more than a task a slot would wait then, within three quarters of
+//!    the time. So a fast agent finds its next task there when it ends one; and long queues become even in time, not in number, before
+//!    anybody idles: a slow agent left with what only it may have ends late, and nobody can help it any more;
+//! 3. to an agent that came after the choice and is clearly nearer, when it ends no later there.
+//!
+//! When a task ends where is told by how many rounds wait there and by the agent's pace. Nothing goes to and fro: a move by 1 leaves the
+//! former agent without a free slot, so that the way back is closed until it has one; after one by 2 the way back is a whole
+//! crawl longer, so that the loads must change by two, or the paces by a third; one by 3 makes the newcomer a candidate, and whoever is one is no newcomer.
+//! Moves are taken from the end of the queue that ends last, whose beginning is about to be leased, and go where they end first.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::model::{AgentId, Gain, Rtt, Strategy};
+
+use super::last_ends;
+use crate::strategy::rules::anycast;
+use crate::strategy::rules::next::Former;
+use crate::strategy::{Candidate, LoadLevel};
+
+/// Waiting tasks a slot up to which a whole crawl sooner is enough: the one that follows the one under way.
+const AHEAD: i64 = 1;
+/// Beyond that a task must end within this share of the time: an agent's pace is known to some 15 %, and two of them are compared.
+const MUCH_SOONER: f64 = 0.75;
+/// Of its agent's distance, what a newcomer's may be to be clearly nearer: nine in ten predictions err by less than a third
+/// (docs/accuracy.md), so that it is nearer more often than the map is right.
+const NEARER_SHARE: f64 = 0.67;
+/// And by how much it must be nearer at least: less is not felt in a crawl.
+const NEARER_BY: Duration = Duration::from_millis(2);
+
+/// Who may have a task that waits elsewhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Taker {
+    pub agent: AgentId,
+    /// It came after the choice, and is clearly nearer than the agent that was chosen.
+    pub nearer: bool,
+}
+
+/// A task that is assigned and not begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Queued {
+    pub at: AgentId,
+    /// Who else may have it, best first.
+    pub takers: Vec<Taker>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Move {
+    pub queued: usize,
+    pub to: AgentId,
+    pub gain: Gain,
+}
+
+/// Who may have a task that waits where `former` put it: the other candidates, and `newcomers` that would be among them. `available`
+/// are all that take work, with their distances to the site.
+///
+/// Where the strategy is `random` everybody is a candidate; of `gnp-confirmed`'s only those as near as the best; where the name alone
+/// decides, nobody else. Newcomers are nearer ones, of no concern where distance is not what was gone by, or not it alone.
+pub fn takers(former: &Former, available: &[Candidate], newcomers: &[AgentId]) -> Vec<Taker> {
+    let others = |listed: &[Candidate]| -> Vec<Taker> {
+        let others = listed.iter().map(|one| one.agent).filter(|agent| *agent != former.agent);
+        others.map(|agent| Taker { agent, nearer: false }).collect()
+    };
+    let listed = former.candidates(available);
+    match former.strategy {
+        Strategy::Random => return others(available),
+        Strategy::Hash | Strategy::Domain => return Vec::new(),
+        Strategy::Kademlia | Strategy::Geographic | Strategy::Prefix | Strategy::EarliestFinish => {
+            return others(&listed);
+        }
+        Strategy::GnpConfirmed => return others(&listed[..anycast::near(&listed).unwrap_or(0).min(listed.len())]),
+        Strategy::GnpTop1 | Strategy::GnpTop3 | Strategy::GnpBalanced => {}
+    }
+    let mut takers = others(&listed);
+    let Some(worst) = listed.iter().map(Candidate::distance).max().flatten() else { return takers };
+    let at = listed.iter().find(|one| one.agent == former.agent).and_then(Candidate::distance);
+    for newcomer in available.iter().filter(|one| newcomers.contains(&one.agent)) {
+        let Some(distance) = newcomer.distance().filter(|distance| *distance < worst) else { continue };
+        if listed.iter().all(|one| one.agent != newcomer.agent) {
+            takers.push(Taker { agent: newcomer.agent, nearer: at.is_some_and(|at| clearly_nearer(distance, at)) });
+        }
+    }
+    takers
+}
+
+fn clearly_nearer(distance: Rtt, than: Rtt) -> bool {
+    let (distance, than) = (distance.as_duration(), than.as_duration());
+    distance <= than.mul_f64(NEARER_SHARE) && distance + NEARER_BY <= than
+}
+
+/// The candidates of a task that moves to `to`: as recorded, and a newcomer in its place among them; then the last is none any more.
+pub fn relisted(former: &Former, to: &Candidate, available: &[Candidate]) -> Vec<Candidate> {
+    let mut listed = former.candidates(available);
+    if former.strategy == Strategy::Random {
+        return vec![*to];
+    }
+    if listed.iter().all(|one| one.agent != to.agent) {
+        let most = listed.len();
+        let place = listed.iter().take_while(|one| one.distance() <= to.distance()).count();
+        listed.insert(place, *to);
+        listed.truncate(most.max(place + 1));
+    }
+    listed
+}
+
+/// Which of the queued tasks move where, at most `most`. `available` are all that take work; what waits at others is not theirs to
+/// give.
+pub fn plan(available: &[Candidate], queued: &[Queued], most: usize) -> Vec<Move> {
+    let mut standing: BTreeMap<AgentId, Standing> = available
+        .iter()
+        .map(|one| (one.agent, Standing { level: one.level(), capacity: one.capacity, pace: one.pace }))
+        .collect();
+    let mut queues: BTreeMap<AgentId, Vec<usize>> = BTreeMap::new();
+    for (index, task) in queued.iter().enumerate() {
+        queues.entry(task.at).or_default().push(index);
+    }
+    let mut moves = Vec::new();
+    while moves.len() < most {
+        let longest = queues.keys().filter_map(|at| Some((standing.get(at)?.ends(0), Reverse(*at)))).max();
+        let Some((_, Reverse(at))) = longest else { break };
+        let (Some(tasks), Some(from)) = (queues.get_mut(&at), standing.get(&at).copied()) else { break };
+        let Some((place, to, gain)) = best(from, tasks, queued, &standing) else {
+            // Whoever could have had one only gets fuller in this pass.
+            queues.remove(&at);
+            continue;
+        };
+        moves.push(Move { queued: tasks.remove(place), to, gain });
+        for (agent, tasks) in [(at, -1), (to, 1)] {
+            if let Some(standing) = standing.get_mut(&agent) {
+                standing.level = standing.level.plus(tasks);
+            }
+        }
+    }
+    moves
+}
+
+/// How an agent stands in the middle of a plan.
+#[derive(Debug, Clone, Copy)]
+struct Standing {
+    level: LoadLevel,
+    capacity: u32,
+    pace: Duration,
+}
+
+impl Standing {
+    /// When its last task ends with so many more.
+    fn ends(&self, more: i64) -> Duration {
+        last_ends(self.level.plus(more), self.capacity, self.pace)
+    }
+
+    /// What a task that waits here gains there; `None` when it may not go.
+    fn gives(&self, there: Self, nearer: bool) -> Option<Gain> {
+        if self.level.get() <= 0 {
+            return None;
+        }
+        let (here, then) = (self.ends(0), there.ends(1));
+        if there.level.has_room() {
+            return (then < here).then_some(Gain::BeginsAtOnce);
+        }
+        let ahead = there.level.plus(1).get() <= AHEAD * i64::from(there.capacity);
+        let sooner = then + self.pace.max(there.pace) <= here;
+        if sooner && (ahead || then <= here.mul_f64(MUCH_SOONER)) {
+            return Some(Gain::EndsSooner);
+        }
+        (ahead && nearer && then <= here).then_some(Gain::Nearer)
+    }
+}
+
+/// The move that leads from one queue to the emptiest taker: its place in the queue, where to, and what it gains.
+fn best(
+    from: Standing,
+    tasks: &[usize],
+    queued: &[Queued],
+    standing: &BTreeMap<AgentId, Standing>,
+) -> Option<(usize, AgentId, Gain)> {
+    let mut best: Option<(Duration, usize, usize, AgentId, Gain)> = None;
+    for (place, index) in tasks.iter().enumerate() {
+        for (rank, taker) in queued.get(*index)?.takers.iter().enumerate() {
+            let Some(there) = standing.get(&taker.agent) else { continue };
+            let Some(gain) = from.gives(*there, taker.nearer) else { continue };
+            if best.as_ref().is_none_or(|best| (there.ends(1), rank, place) < (best.0, best.1, best.2)) {
+                best = Some((there.ends(1), rank, place, taker.agent, gain));
+            }
+        }
+    }
+    best.map(|(_, _, place, to, gain)| (place, to, gain))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,48 @@
+//! The strategies that go by where sites and agents stand: `geographic` and `prefix`. Of several that are as near one is drawn, those with
+//! room before others.
+
+use std::net::IpAddr;
+
+use rand_chacha::ChaCha8Rng;
+
+use crate::gnp::Direction;
+use crate::model::FallbackCause::{NoAddress, NoAgentPosition, NoPosition, NothingShared};
+
+use crate::strategy::load::draw;
+use crate::strategy::{Candidate, Ranked, Site};
+
+/// Positions are those of cities: within one, nobody is nearer.
+const SAME_PLACE_KM: f64 = 25.0;
+
+/// `geographic`: the agent nearest on the globe (the paper 1, "by geographic position"), or one as near within [`SAME_PLACE_KM`].
+pub(in crate::strategy) fn geographic(site: &Site<'_>, ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Ranked {
+    let site = Direction::from(site.position.ok_or(NoPosition)?);
+    let cosine = |candidate: &Candidate| candidate.home.direction.map(|direction| direction.cosine(site));
+    let nearest = ordered.iter().filter_map(cosine).max_by(f64::total_cmp).ok_or(NoAgentPosition)?;
+    let least = Direction::widened(nearest, SAME_PLACE_KM);
+    let there = |candidate: &&Candidate| cosine(candidate).is_some_and(|cosine| cosine >= least);
+    let ranked: Vec<Candidate> = ordered.iter().filter(there).copied().collect();
+    let drawn = draw(&ranked, rng).ok_or(NoAgentPosition)?.agent;
+    Ok((drawn, ranked))
+}
+
+/// `prefix`: the agent whose address has the longest prefix in common with the site's (the paper 1, "by IP address"). An address of
+/// another family has nothing in common.
+pub(in crate::strategy) fn prefix(site: &Site<'_>, ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Ranked {
+    let site = site.address.ok_or(NoAddress)?.to_canonical();
+    let shared =
+        |candidate: &Candidate| candidate.home.address.map_or(0, |address| shared(address.to_canonical(), site));
+    let longest = ordered.iter().map(shared).max().filter(|bits| *bits > 0).ok_or(NothingShared)?;
+    let ranked: Vec<Candidate> = ordered.iter().filter(|candidate| shared(candidate) == longest).copied().collect();
+    let drawn = draw(&ranked, rng).ok_or(NothingShared)?.agent;
+    Ok((drawn, ranked))
+}
+
+/// Bits at the beginning that two addresses have in common.
+fn shared(one: IpAddr, other: IpAddr) -> u32 {
+    match (one, other) {
+        (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        (IpAddr::V6(one), IpAddr::V6(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),
+        _ => 0,
+    }
+}

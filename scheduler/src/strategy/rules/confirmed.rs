@@ -1,0 +1,88 @@
+//! `gnp-confirmed`: the best measured distance wins. Who was asked to measure, landmarks and confirmers, is decided before.
+//!
+//! Nothing is drawn: a draw spreads load, and this strategy is for batches where distance matters most. Where the best is full the
+//! next with room takes its place, if it is near as well; else the task waits for the best.
+
+use rand_chacha::ChaCha8Rng;
+
+use crate::model::{FallbackCause, Strategy};
+
+use super::anycast;
+use crate::strategy::load::first_with_room;
+use crate::strategy::{Candidate, Choice, nearest, random};
+
+/// Chooses the nearest of `ordered` that measured.
+///
+/// Where some agents have no distance at all and none has a predicted one, nobody could be asked to confirm: that is
+/// `gnp-top1` over measured distances, and is said. Where nobody there has measured, it is `gnp-top3`, and is said.
+pub(in crate::strategy) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
+    let mut measured: Vec<Candidate> =
+        ordered.iter().filter(|candidate| candidate.measured.is_some()).copied().collect();
+    measured.sort_by_key(|candidate| (candidate.measured, candidate.agent));
+    let near = anycast::near(&measured).map_or(&[][..], |near| &measured[..near]);
+    let Some(best) = first_with_room(near) else {
+        return match nearest(ordered, 3, rng) {
+            Ok((agent, candidates)) => {
+                let fallback = Some(FallbackCause::NobodyMeasured.into());
+                Some(Choice { agent, candidates, strategy: Strategy::GnpTop3, fallback })
+            }
+            Err(cause) => random(ordered, rng).map(|choice| Choice { fallback: Some(cause.into()), ..choice }),
+        };
+    };
+    let agent = best.agent;
+    let mapped = measured.len() == ordered.len() || ordered.iter().any(|candidate| candidate.predicted.is_some());
+    let (strategy, fallback) =
+        if mapped { (Strategy::GnpConfirmed, None) } else { (Strategy::GnpTop1, Some(FallbackCause::NoMap.into())) };
+    Some(Choice { agent, candidates: measured, strategy, fallback })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::AgentId;
+    use crate::strategy::fixture::candidate;
+    use crate::strategy::{Site, choose};
+
+    /// Agents 1, 2 and so on with their predicted and measured milliseconds.
+    fn agents(distances: &[(Option<f64>, Option<f64>)]) -> Vec<Candidate> {
+        (1..).zip(distances).map(|(agent, (predicted, measured))| candidate(agent, *predicted, *measured)).collect()
+    }
+
+    fn chosen(distances: &[(Option<f64>, Option<f64>)]) -> Choice {
+        choose(Strategy::GnpConfirmed, &Site::default(), &agents(distances), 7).unwrap()
+    }
+
+    #[test]
+    fn the_best_measured_wins_over_a_better_prediction_and_all_measured_are_listed_best_first() {
+        let choice =
+            chosen(&[(Some(50.0), Some(40.0)), (Some(5.0), None), (Some(9.0), Some(30.0)), (None, Some(60.0))]);
+        assert_eq!(choice.agent, AgentId::new(3));
+        let listed: Vec<i64> = choice.candidates.iter().map(|candidate| candidate.agent.get()).collect();
+        assert_eq!(listed, [3, 1, 4]);
+        assert_eq!((choice.strategy, choice.fallback), (Strategy::GnpConfirmed, None));
+    }
+
+    #[test]
+    fn a_fleet_that_measured_to_the_last_agent_needs_no_map() {
+        let choice = chosen(&[(None, Some(40.0)), (None, Some(30.0))]);
+        assert_eq!((choice.agent, choice.fallback), (AgentId::new(2), None));
+    }
+
+    #[test]
+    fn without_a_map_the_nearest_that_measured_is_taken_and_it_says_so() {
+        let choice = chosen(&[(None, Some(40.0)), (None, None), (None, Some(30.0))]);
+        assert_eq!((choice.agent, choice.strategy), (AgentId::new(3), Strategy::GnpTop1));
+        assert_eq!(choice.fallback, Some(FallbackCause::NoMap.into()));
+    }
+
+    #[test]
+    fn with_nobody_there_that_measured_it_is_gnp_top3_and_without_any_distance_random() {
+        let choice = chosen(&[(Some(5.0), None), (Some(90.0), None), (Some(6.0), None), (Some(7.0), None)]);
+        assert_ne!(choice.agent, AgentId::new(2));
+        let fallback = Some(FallbackCause::NobodyMeasured.into());
+        assert_eq!((choice.strategy, choice.fallback), (Strategy::GnpTop3, fallback));
+        let choice = chosen(&[(None, None), (None, None)]);
+        assert_eq!(choice.strategy, Strategy::Random);
+        assert!(choice.fallback.is_some());
+    }
+}

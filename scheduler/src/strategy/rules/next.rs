@@ -1,0 +1,127 @@
+//! The next candidate: who gets a task whose agent is gone before it began, or handed it back.
+//!
+//! The choice was made, with its candidates; one of them is gone. Choosing anew would draw again, and could send the site to an
+//! agent that was never among its nearest: so the best of the others takes its place.
+
+use std::time::Duration;
+
+use crate::model::{AgentId, Fallback, Rtt, Strategy};
+
+use crate::strategy::load::first_with_room;
+use crate::strategy::{Candidate, Choice};
+
+/// A choice as it was recorded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Former {
+    pub agent: AgentId,
+    pub strategy: Strategy,
+    /// Why that was not the batch's own; `None` where it was.
+    pub fallback: Option<Fallback>,
+    /// Among whom, best first, with the round trips predicted and measured then.
+    pub listed: Vec<Listed>,
+}
+
+/// A candidate as it was recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Listed {
+    pub agent: AgentId,
+    /// Its predicted round trip.
+    pub predicted: Option<Rtt>,
+    /// Its measured round trip.
+    pub measured: Option<Rtt>,
+}
+
+impl Former {
+    /// The list as candidates, with the loads of those in `now`; the others count as full.
+    pub(in crate::strategy) fn candidates(&self, now: &[Candidate]) -> Vec<Candidate> {
+        let known = |listed: &Listed| {
+            let now = now.iter().find(|candidate| candidate.agent == listed.agent);
+            let gone = Candidate { pace: Duration::ZERO, ..Candidate::new(listed.agent, 0) };
+            let now = now.copied().unwrap_or(gone);
+            Candidate {
+                predicted: listed.predicted,
+                expected: None,
+                measured: listed.measured,
+                spread: None,
+                doubt: None,
+                ..now
+            }
+        };
+        self.listed.iter().map(known).collect()
+    }
+}
+
+/// The best of the other candidates of a former choice that is available, one with room before one without. `None` when none is
+/// available: then it is chosen anew. So it is where the strategy has one agent for a site and that one is there.
+pub fn choose_next(former: &Former, available: &[Candidate]) -> Option<Choice> {
+    let only_one = matches!(former.strategy, Strategy::Hash | Strategy::Domain);
+    if only_one && available.iter().any(|one| one.agent == former.agent) {
+        return None;
+    }
+    let candidates = former.candidates(available);
+    let is_there = |agent: AgentId| agent != former.agent && available.iter().any(|one| one.agent == agent);
+    let others: Vec<Candidate> = candidates.iter().filter(|listed| is_there(listed.agent)).copied().collect();
+    let agent = first_with_room(&others)?.agent;
+    Some(Choice { agent, candidates, strategy: former.strategy, fallback: former.fallback.clone() })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
+
+    use super::*;
+
+    fn available(agent: i64, load: u32) -> Candidate {
+        Candidate { load, ..Candidate::new(AgentId::new(agent), 2) }
+    }
+
+    fn former(agent: i64, listed: &[i64]) -> Former {
+        let listed = listed.iter().map(|&agent| Listed { agent: AgentId::new(agent), predicted: None, measured: None });
+        Former { agent: AgentId::new(agent), strategy: Strategy::GnpTop3, fallback: None, listed: listed.collect() }
+    }
+
+    #[test]
+    fn the_best_of_the_others_takes_its_place_one_with_room_first() {
+        let former = former(7, &[5, 7, 9]);
+        let next = |available: &[Candidate]| choose_next(&former, available).map(|choice| choice.agent.get());
+        assert_eq!(next(&[available(1, 0), available(5, 0), available(9, 0)]), Some(5));
+        assert_eq!(next(&[available(1, 0), available(5, 2), available(9, 1)]), Some(9), "5 is full");
+        assert_eq!(next(&[available(1, 0), available(5, 2), available(9, 2)]), Some(5), "both are");
+        assert_eq!(next(&[available(1, 0), available(7, 0)]), None, "none of them is there");
+    }
+
+    #[test]
+    fn a_strategy_that_has_one_agent_for_a_site_keeps_to_it_as_long_as_it_is_there() {
+        for strategy in [Strategy::Hash, Strategy::Domain] {
+            let former = Former { strategy, ..former(7, &[7, 9]) };
+            let next = |available: &[Candidate]| choose_next(&former, available).map(|choice| choice.agent.get());
+            assert_eq!(next(&[available(7, 0), available(9, 0)]), None);
+            assert_eq!(next(&[available(9, 0)]), Some(9));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn nobody_but_a_former_candidate_is_chosen_and_the_list_stays(
+            listed in prop::collection::hash_set(1_i64..12, 0..6),
+            gone in 1_i64..12,
+            there in prop::collection::hash_map(1_i64..12, 0_u32..4, 0..12),
+        ) {
+            let listed: Vec<i64> = listed.into_iter().collect();
+            let former = former(gone, &listed);
+            let now: Vec<Candidate> = there.iter().map(|(&agent, &load)| available(agent, load)).collect();
+            let possible = |agent: &&i64| **agent != gone && there.contains_key(*agent);
+            match choose_next(&former, &now) {
+                None => prop_assert!(!listed.iter().any(|agent| possible(&agent))),
+                Some(choice) => {
+                    let chosen = choice.agent.get();
+                    prop_assert!(listed.contains(&chosen) && chosen != gone && there.contains_key(&chosen));
+                    let order: Vec<i64> = choice.candidates.iter().map(|listed| listed.agent.get()).collect();
+                    prop_assert_eq!(&order, &listed);
+                    let freer = listed.iter().filter(possible).take_while(|agent| **agent != chosen);
+                    prop_assert!(there[&chosen] >= 2 || freer.into_iter().all(|agent| there[agent] >= 2));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! How long a crawl takes: round trips for its pages and bytes over a rate, as far as both are known.
+//!
+//! A page takes as many round trips as TCP's slow start needs for its bytes (ten segments at first, twice as many in each round: RFC 6928),
+//! and its bytes over the agent's rate; and no less than the interval between two requests, whichever is longer. Where answers take a
+//! second and more the agent takes that for trouble and asks half as often as they come. What an agent's crawls
+//! took tells its [`Speed`]: a factor on the round trips (losses, slow servers) and the rate.
+
+use std::time::Duration;
+
+use crate::model::Rtt;
+use crate::strategy::schedule;
+
+/// Bytes of the first window: ten segments of 1,460 bytes (RFC 6928, section 2).
+const FIRST_WINDOW: f64 = 14_600.0;
+/// Round trips before the first page: the connection, its first request, robots.txt.
+pub(in crate::strategy) const OPENING_TRIPS: f64 = 3.0;
+/// As in the agent's politeness: the time to first byte from which on a site is asked less often, and how many of these times requests are
+/// apart then.
+const LATE_S: f64 = 1.0;
+const LATE_TIMES: f64 = 2.0;
+/// A crawl whose pages took less than this many intervals each was held back by politeness: it says nothing of the agent.
+pub(in crate::strategy) const HELD_BACK: f64 = 1.25;
+/// Crawls that count as many as what was believed before: with few, one lucky or unlucky crawl shall not decide.
+const PRIOR_CRAWLS: f64 = 4.0;
+/// Longest time that is told, seconds: beyond, one is as good as another.
+const LONGEST_S: f64 = 365.0 * 86_400.0;
+/// Factors are believed within these limits: an agent ten times as slow as its round trips is broken, not far.
+const FACTORS: std::ops::RangeInclusive<f64> = 0.2..=10.0;
+
+/// How much there is to crawl, and how fast it may be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Work {
+    pub pages: u32,
+    pub bytes: u64,
+    /// Time between two requests.
+    pub interval: Duration,
+}
+
+impl Default for Work {
+    /// A small site, at the pace that is allowed where nobody says otherwise: what stands for a site before any was crawled.
+    fn default() -> Self {
+        Self { pages: 20, bytes: 400_000, interval: Duration::from_secs(1) }
+    }
+}
+
+/// How fast an agent's crawls go.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Speed {
+    /// Times the round trips that its pages should take.
+    factor: f64,
+    /// Seconds for a byte.
+    byte_s: f64,
+}
+
+/// Finite, so equal to itself.
+impl Eq for Speed {}
+
+impl Default for Speed {
+    /// As fast as its round trips allow.
+    fn default() -> Self {
+        Self { factor: 1.0, byte_s: 0.0 }
+    }
+}
+
+/// What one crawl took.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Crawl {
+    pub work: Work,
+    /// The median round trip it saw.
+    pub rtt: Rtt,
+    /// How long it took.
+    pub took: Duration,
+    /// How much it counts: 1 now, and less the older it is.
+    pub weight: f64,
+}
+
+impl Work {
+    /// How long an agent takes for it at this distance. For many agents [`Work::counted`] first.
+    pub fn takes(&self, distance: Rtt, speed: Speed) -> Duration {
+        self.counted().takes(distance, speed)
+    }
+
+    /// What is left of it once so many pages have been fetched. Where its size is not known (not `sized`), or there are more than there should
+    /// be, at least as many again as a crawl that is overdue goes on for.
+    pub fn left(&self, fetched: u32, sized: bool) -> Self {
+        let pages = self.pages.max(1);
+        let grown = Duration::from_secs(u64::from(fetched)).mul_f64(schedule::OVERDUE_SHARE).as_secs();
+        let grown = u32::try_from(grown).unwrap_or(u32::MAX);
+        let missing = pages.saturating_sub(fetched);
+        let left = if sized && missing > 0 { missing } else { missing.max(grown).max(1) };
+        let bytes = u128::from(self.bytes) * u128::from(left) / u128::from(pages);
+        Self { pages: left, bytes: u64::try_from(bytes).unwrap_or(u64::MAX), ..*self }
+    }
+
+    /// What is the same of it for all agents.
+    pub fn counted(&self) -> Counted {
+        let interval_s = self.interval.as_secs_f64();
+        let (page_bytes, rounds) = (self.page_bytes(), self.rounds());
+        Counted { pages: f64::from(self.pages.max(1)), page_bytes, rounds, interval_s }
+    }
+
+    /// Rounds of slow start for one page.
+    fn rounds(&self) -> f64 {
+        (self.page_bytes() / FIRST_WINDOW + 1.0).log2().max(1.0)
+    }
+
+    fn page_bytes(&self) -> f64 {
+        // Sizes beyond 2^52 lose their last digits, which nobody asks for.
+        let bytes = Duration::from_micros(self.bytes).as_secs_f64() * 1e6;
+        bytes / f64::from(self.pages.max(1))
+    }
+
+    /// Seconds of round trips for one page.
+    fn trips_s(&self, distance: Rtt) -> f64 {
+        self.rounds() * distance.as_duration().as_secs_f64()
+    }
+}
+
+/// Work, with what is the same for all agents worked out.
+#[derive(Debug, Clone, Copy)]
+pub struct Counted {
+    pages: f64,
+    page_bytes: f64,
+    rounds: f64,
+    interval_s: f64,
+}
+
+impl Counted {
+    /// How long an agent takes at this distance.
+    pub fn takes(&self, distance: Rtt, speed: Speed) -> Duration {
+        seconds(self.takes_s(distance, speed))
+    }
+
+    /// Seconds that an agent takes at this distance.
+    pub(in crate::strategy) fn takes_s(&self, distance: Rtt, speed: Speed) -> f64 {
+        self.takes_at_s(distance.as_duration().as_secs_f64(), speed)
+    }
+
+    /// Seconds that a page takes an agent by itself, however long it waits for the next.
+    pub(in crate::strategy) fn page_s(&self, distance: Rtt, speed: Speed) -> f64 {
+        self.page_at_s(distance.as_duration().as_secs_f64(), speed)
+    }
+
+    fn page_at_s(&self, trip: f64, speed: Speed) -> f64 {
+        speed.factor * self.rounds * trip + speed.byte_s * self.page_bytes
+    }
+
+    /// Seconds from one request to the next, at least, for an agent at this distance.
+    pub(in crate::strategy) fn interval_s(&self, distance: Rtt) -> f64 {
+        self.interval_at_s(distance.as_duration().as_secs_f64())
+    }
+
+    fn interval_at_s(&self, trip: f64) -> f64 {
+        if trip >= LATE_S { self.interval_s.max(LATE_TIMES * trip) } else { self.interval_s }
+    }
+
+    /// Seconds that an agent takes whose round trip is so many seconds.
+    pub(crate) fn takes_at_s(&self, trip: f64, speed: Speed) -> f64 {
+        let page = self.page_at_s(trip, speed);
+        (OPENING_TRIPS * trip + self.pages * page.max(self.interval_at_s(trip))).clamp(0.0, LONGEST_S)
+    }
+}
+
+impl Speed {
+    /// From a factor and a rate in bytes a second; both are held within what is believed.
+    pub fn new(factor: f64, bytes_per_s: Option<f64>) -> Self {
+        let rate = bytes_per_s.filter(|rate| rate.is_finite() && *rate > 0.0);
+        Self { factor: believed(factor), byte_s: rate.map_or(0.0, f64::recip) }
+    }
+
+    /// Times the round trips that its pages should take.
+    pub const fn factor(self) -> f64 {
+        self.factor
+    }
+
+    /// Bytes a second; `None` where they take no time of their own.
+    pub fn bytes_per_s(self) -> Option<f64> {
+        (self.byte_s > 0.0).then(|| self.byte_s.recip())
+    }
+
+    /// What these crawls teach, beginning from what was believed: the factor and the time for a byte that explain the relative times best
+    /// (least squares), with `PRIOR_CRAWLS` crawls that went as believed among them.
+    pub fn learned(self, crawls: &[Crawl]) -> Self {
+        let mut sums = Sums::default();
+        for crawl in crawls.iter().filter(|crawl| crawl.work.pages > 0 && crawl.weight > 0.0) {
+            let page = crawl.took.as_secs_f64() / f64::from(crawl.work.pages);
+            if page < HELD_BACK * crawl.work.counted().interval_s(crawl.rtt) {
+                continue;
+            }
+            let (trips, bytes) = (crawl.work.trips_s(crawl.rtt), crawl.work.page_bytes());
+            // Relative to what was believed of it, so that a long crawl counts as much as a short one.
+            let believed = self.factor * trips + self.byte_s * bytes;
+            sums.add(crawl.weight, trips / believed, bytes / believed, page / believed);
+        }
+        sums.solve(self)
+    }
+}
+
+fn believed(factor: f64) -> f64 {
+    if factor.is_finite() { factor.clamp(*FACTORS.start(), *FACTORS.end()) } else { 1.0 }
+}
+
+/// The sums of a regression of `y` on `x` and `z` without a constant.
+#[derive(Debug, Default)]
+struct Sums {
+    weight: f64,
+    xx: f64,
+    xz: f64,
+    zz: f64,
+    xy: f64,
+    zy: f64,
+}
+
+impl Sums {
+    fn add(&mut self, weight: f64, x: f64, z: f64, y: f64) {
+        if ![x, z, y].iter().all(|one| one.is_finite()) {
+            return;
+        }
+        self.weight += weight;
+        self.xx += weight * x * x;
+        self.xz += weight * x * z;
+        self.zz += weight * z * z;
+        self.xy += weight * x * y;
+        self.zy += weight * z * y;
+    }
+
+    /// The factor and the time for a byte, drawn towards `prior` as if by [`PRIOR_CRAWLS`] more crawls.
+    fn solve(&self, prior: Speed) -> Speed {
+        if self.weight <= 0.0 {
+            return prior;
+        }
+        let per_crawl = PRIOR_CRAWLS / self.weight;
+        // Each unknown is held by its own column's mean square, so that units do not matter.
+        let (hold_x, hold_z) = (per_crawl * self.xx, per_crawl * self.zz);
+        let (xx, zz) = (self.xx + hold_x, self.zz + hold_z);
+        let (xy, zy) = (self.xy + hold_x * prior.factor, self.zy + hold_z * prior.byte_s);
+        let determinant = xx * zz - self.xz * self.xz;
+        if !(determinant > 0.0 && determinant.is_finite()) {
+            return Speed { factor: believed(xy / xx), byte_s: prior.byte_s };
+        }
+        let factor = (xy * zz - zy * self.xz) / determinant;
+        let byte_s = (zy * xx - xy * self.xz) / determinant;
+        if byte_s < 0.0 {
+            return Speed { factor: believed(xy / xx), byte_s: 0.0 };
+        }
+        Speed { factor: believed(factor), byte_s }
+    }
+}
+
+/// To the nanosecond. A plan of five hundred sites for a thousand agents does this half a million times: with `Duration`'s own conversion it
+/// took half as long again.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast from a float saturates, as is meant"
+)]
+fn seconds(seconds: f64) -> Duration {
+    Duration::from_nanos((seconds.min(LONGEST_S) * 1e9).round_ties_even() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::{any, prop, prop_assert, proptest};
+
+    use super::*;
+
+    fn rtt(millis: f64) -> Rtt {
+        Rtt::try_from_millis_f64(millis).unwrap()
+    }
+
+    fn work(pages: u32, page_bytes: u64, interval_ms: u64) -> Work {
+        Work { pages, bytes: u64::from(pages) * page_bytes, interval: Duration::from_millis(interval_ms) }
+    }
+
+    #[test]
+    fn small_pages_take_a_round_trip_each_and_larger_ones_the_rounds_of_slow_start() {
+        let opening = OPENING_TRIPS * 0.1;
+        let takes = |work: Work| work.takes(rtt(100.0), Speed::default()).as_secs_f64() - opening;
+        assert!((takes(work(10, 1000, 0)) - 1.0).abs() < 1e-6);
+        // 43,800 bytes are the first window and one twice as large.
+        assert!((takes(work(10, 43_800, 0)) - 2.0).abs() < 1e-6);
+        assert!((takes(work(10, 43_800, 500)) - 5.0).abs() < 1e-6, "the interval is longer");
+        let slow = Speed::new(1.0, Some(43_800.0));
+        let takes = work(10, 43_800, 0).takes(rtt(100.0), slow).as_secs_f64() - opening;
+        assert!((takes - 12.0).abs() < 1e-6, "{takes}");
+    }
+
+    #[test]
+    fn what_crawls_took_tells_factor_and_rate_and_one_lucky_crawl_hardly_anything() {
+        let truth = Speed::new(2.0, Some(100_000.0));
+        let crawl = |pages: u32, page_bytes: u64, millis: f64| {
+            let work = work(pages, page_bytes, 0);
+            let page = truth.factor * work.trips_s(rtt(millis)) + truth.byte_s * work.page_bytes();
+            Crawl { work, rtt: rtt(millis), took: seconds(f64::from(pages) * page), weight: 1.0 }
+        };
+        let sizes = [2_000_u64, 8_000, 20_000, 50_000];
+        let crawls: Vec<Crawl> =
+            (0..200).map(|i| crawl(10, sizes[i % 4], 10.0 + 17.0 * f64::from(u8::try_from(i % 7).unwrap()))).collect();
+        // Beginning from the truth it stays there.
+        let kept = truth.learned(&crawls);
+        assert!((kept.factor - 2.0).abs() < 1e-6 && (kept.bytes_per_s().unwrap() - 1e5).abs() < 1.0, "{kept:?}");
+        let learned = Speed::default().learned(&crawls);
+        for one in &crawls {
+            let ratio = one.work.takes(one.rtt, learned).as_secs_f64() / one.work.takes(one.rtt, truth).as_secs_f64();
+            assert!((0.8..1.25).contains(&ratio), "{ratio} {learned:?}");
+        }
+        let lucky = Crawl { took: crawls[0].took / 10, ..crawls[0] };
+        let after = truth.learned(&[lucky]);
+        // A tenth of the time, and it is believed to be three tenths faster.
+        assert!(after.factor > 1.3, "{after:?}");
+    }
+
+    #[test]
+    fn a_crawl_that_politeness_held_back_teaches_nothing() {
+        let held = Crawl { work: work(10, 1000, 1000), rtt: rtt(10.0), took: Duration::from_secs(10), weight: 1.0 };
+        assert_eq!(Speed::default().learned(&[held; 50]), Speed::default());
+        // Two seconds away, a request every four.
+        let far = Crawl { rtt: rtt(2000.0), took: Duration::from_secs(40), ..held };
+        assert_eq!(Speed::default().learned(&[far; 50]), Speed::default());
+    }
+
+    #[test]
+    fn where_answers_take_a_second_requests_are_twice_that_apart() {
+        let takes = |millis: f64, interval_ms: u64| {
+            let takes = work(10, 1000, interval_ms).takes(rtt(millis), Speed::default()).as_secs_f64();
+            takes - OPENING_TRIPS * millis / 1e3
+        };
+        assert!((takes(990.0, 0) - 9.9).abs() < 1e-6);
+        assert!((takes(1000.0, 0) - 20.0).abs() < 1e-6);
+        assert!((takes(1000.0, 5000) - 50.0).abs() < 1e-6, "the interval is longer");
+    }
+
+    proptest! {
+        #[test]
+        fn nothing_that_a_crawl_reports_makes_a_time_that_is_none(
+            crawls in prop::collection::vec((any::<u32>(), any::<u64>(), 1_i64..600_000_000, any::<u32>(), 0.0..1.0_f64), 0..30),
+            pages in any::<u32>(),
+            bytes in any::<u64>(),
+        ) {
+            let crawls: Vec<Crawl> = crawls
+                .into_iter()
+                .map(|(pages, bytes, micros, took_ms, weight)| Crawl {
+                    work: Work { pages, bytes, interval: Duration::from_millis(250) },
+                    rtt: Rtt::try_from_micros(micros).unwrap(),
+                    took: Duration::from_millis(took_ms.into()),
+                    weight,
+                })
+                .collect();
+            let speed = Speed::default().learned(&crawls);
+            prop_assert!(FACTORS.contains(&speed.factor) && speed.byte_s.is_finite() && speed.byte_s >= 0.0);
+            let takes = |millis: f64| Work { pages, bytes, interval: Duration::ZERO }.takes(rtt(millis), speed);
+            prop_assert!(takes(10.0) <= takes(20.0));
+        }
+    }
+}

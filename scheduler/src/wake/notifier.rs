@@ -1,0 +1,274 @@
+//! The herald: tells other schedulers what was signalled here, and hears what they tell, over Postgres' LISTEN and NOTIFY.
+//!
+//! A hint and no more: every task and session looks by itself before long. So it runs beside the transactions, not in
+//! them, where every NOTIFY would make commits queue for one lock: what is signalled while one notice is under way
+//! goes with the next, and a scheduler that is alone says nothing. When its connection broke, everybody is
+//! woken once: whatever was told meanwhile is lost.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions as _, PgConnection};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use super::{Task, Wakes};
+use crate::model::AgentId;
+use crate::store::schedulers::notices::{self, Listener};
+use crate::store::schedulers::terms::Duty;
+
+/// Agents named in one notice; if there are more, all of them are meant. A payload holds 8000 bytes, an identifier up to 20.
+const MOST_NAMED: usize = 256;
+/// The pause before a broken connection is made again: longer than it takes, short beside the polls it saves.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
+/// A listener that hears nothing asks whether its connection lives: one that was cut off would wait for ever.
+const SILENCE: Duration = Duration::from_secs(15);
+/// How long anything asked of the database may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What waits to be told.
+#[derive(Debug, Default)]
+pub struct Herald {
+    /// Never held across an await.
+    waiting: Mutex<Waiting>,
+    news: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    /// Whether there is anybody to tell.
+    heard: bool,
+    /// Duties that are this scheduler's: no other has to be told of their tasks.
+    here: Vec<Duty>,
+    news: News,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct News {
+    tasks: BTreeSet<Task>,
+    agents: BTreeSet<AgentId>,
+    everybody: bool,
+}
+
+impl News {
+    /// Everything and everybody.
+    fn all() -> Self {
+        Self { tasks: Task::ALL.iter().copied().collect(), agents: BTreeSet::new(), everybody: true }
+    }
+
+    pub(super) fn tasks(&self) -> impl Iterator<Item = Task> {
+        self.tasks.iter().copied()
+    }
+
+    /// The agents; `None`: all of them.
+    pub(super) const fn agents(&self) -> Option<&BTreeSet<AgentId>> {
+        if self.everybody { None } else { Some(&self.agents) }
+    }
+
+    fn add(&mut self, agent: AgentId) {
+        if !self.everybody {
+            self.agents.insert(agent);
+            if self.agents.len() > MOST_NAMED {
+                self.everybody = true;
+                self.agents.clear();
+            }
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.tasks.is_empty() && self.agents.is_empty() && !self.everybody
+    }
+}
+
+/// As it is sent: names of tasks, a semicolon, and identifiers of agents or a star.
+impl fmt::Display for News {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tasks: Vec<&str> = self.tasks.iter().map(|task| task.name()).collect();
+        let agents: Vec<String> = self.agents.iter().map(ToString::to_string).collect();
+        write!(f, "{};{}", tasks.join(","), if self.everybody { "*".to_owned() } else { agents.join(",") })
+    }
+}
+
+/// Cannot fail: what is not understood is from another version, and then everybody looks.
+impl FromStr for News {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let known = || {
+            let (tasks, agents) = text.split_once(';')?;
+            let tasks = tasks.split(',').filter(|name| !name.is_empty());
+            let tasks = tasks.map(|name| Task::ALL.iter().copied().find(|task| task.name() == name));
+            let everybody = agents == "*";
+            let agents = agents.split(',').filter(|id| !id.is_empty() && !everybody);
+            let agents = agents.map(|id| id.parse().ok().map(AgentId::new));
+            Some(Self { tasks: tasks.collect::<Option<_>>()?, agents: agents.collect::<Option<_>>()?, everybody })
+        };
+        Ok(known().unwrap_or_else(Self::all))
+    }
+}
+
+impl Herald {
+    pub(super) fn tell(&self, task: Task) {
+        self.change(|waiting| {
+            if !waiting.here.contains(&task.duty()) {
+                waiting.news.tasks.insert(task);
+            }
+        });
+    }
+
+    pub(super) fn tell_agent(&self, agent: AgentId) {
+        self.change(|waiting| waiting.news.add(agent));
+    }
+
+    pub(super) fn set(&self, heard: bool, here: impl IntoIterator<Item = Duty>) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.heard = heard;
+        waiting.here = here.into_iter().collect();
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Waiting)) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        if waiting.heard {
+            change(&mut waiting);
+            if !waiting.news.is_empty() {
+                self.news.notify_one();
+            }
+        }
+    }
+
+    fn take(&self) -> News {
+        std::mem::take(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner).news)
+    }
+}
+
+impl Wakes {
+    /// Tells the other schedulers what is signalled here, until `shutdown`.
+    pub async fn tell_others(&self, options: PgConnectOptions, shutdown: CancellationToken) {
+        let telling = async {
+            let mut connection = None;
+            loop {
+                self.herald.news.notified().await;
+                let news = self.herald.take();
+                if news.is_empty() {
+                    continue;
+                }
+                match tokio::time::timeout(PATIENCE, tell(&options, connection.take(), &news)).await {
+                    Ok(Ok(told)) => connection = Some(told),
+                    // They look by themselves before long.
+                    Ok(Err(error)) => {
+                        tracing::debug!(error = format!("{error:#}"), "other schedulers were not told");
+                        tokio::time::sleep(RECONNECT_PAUSE).await;
+                    }
+                    Err(_) => tracing::debug!("other schedulers were not told: no answer in {PATIENCE:?}"),
+                }
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = telling => {}
+        }
+    }
+
+    /// Hears what other schedulers tell, until `shutdown`.
+    pub async fn hear_others(&self, options: PgConnectOptions, shutdown: CancellationToken) {
+        let hearing = async {
+            loop {
+                if let Err(error) = self.listen(&options).await {
+                    tracing::debug!(error = format!("{error:#}"), "the connection to hear other schedulers broke");
+                }
+                tokio::time::sleep(RECONNECT_PAUSE).await;
+            }
+        };
+        tokio::select! {
+            () = shutdown.cancelled() => {}
+            () = hearing => {}
+        }
+    }
+
+    /// Listens on one connection, until it breaks.
+    async fn listen(&self, options: &PgConnectOptions) -> anyhow::Result<()> {
+        let connecting = tokio::time::timeout(PATIENCE, Listener::connect(options.clone())).await;
+        let mut listener = connecting.context("connect in time")?.context("connect")?;
+        // Whatever was told before is lost.
+        self.hear(&News::all());
+        loop {
+            match tokio::time::timeout(SILENCE, listener.next()).await {
+                Ok(Ok(Some(payload))) => {
+                    let Ok(news) = payload.parse::<News>();
+                    self.hear(&news);
+                }
+                Ok(Ok(None)) => return Ok(()),
+                Ok(Err(error)) => return Err(error).context("wait for a notice"),
+                Err(_) => tokio::time::timeout(PATIENCE, listener.ping())
+                    .await
+                    .context("answer in time")?
+                    .context("ask whether the connection lives")?,
+            }
+        }
+    }
+}
+
+async fn tell(
+    options: &PgConnectOptions,
+    connection: Option<PgConnection>,
+    news: &News,
+) -> anyhow::Result<PgConnection> {
+    let mut conn = match connection {
+        Some(conn) => conn,
+        None => options.connect().await.context("connect")?,
+    };
+    notices::notify(&mut conn, &news.to_string()).await.context("notify")?;
+    Ok(conn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn news(tasks: &[Task], agents: &[i64]) -> News {
+        let agents = agents.iter().copied().map(AgentId::new).collect();
+        News { tasks: tasks.iter().copied().collect(), agents, everybody: false }
+    }
+
+    #[test]
+    fn what_is_told_is_heard() {
+        for told in [news(&[Task::Assign, Task::Reap], &[3, 17]), news(&[], &[1]), news(&[Task::Fit], &[]), News::all()]
+        {
+            assert_eq!(told.to_string().parse::<News>().unwrap(), told, "{told}");
+        }
+        assert_eq!(news(&[Task::Assign], &[3, 17]).to_string(), "assign;3,17");
+        for strange in ["", "dance;", "assign;x", "assign"] {
+            assert_eq!(strange.parse::<News>().unwrap(), News::all(), "{strange}");
+        }
+    }
+
+    #[test]
+    fn the_longest_notice_fits_into_a_payload() {
+        let mut longest = News { tasks: Task::ALL.iter().copied().collect(), ..News::default() };
+        (0..256).for_each(|id| longest.add(AgentId::new(i64::MAX - id)));
+        assert!(longest.agents().is_some() && longest.to_string().len() < 8000, "{}", longest.to_string().len());
+        longest.add(AgentId::new(1));
+        assert_eq!(longest, News::all());
+    }
+
+    #[test]
+    fn nothing_is_told_to_nobody_nor_what_concerns_nobody_else() {
+        let wakes = Wakes::default();
+        let signal = || {
+            wakes.assign.notify_one();
+            wakes.reap.notify_one();
+            wakes.wake_agents([AgentId::new(7)]);
+        };
+        signal();
+        assert!(wakes.herald.take().is_empty(), "nobody else is there");
+        wakes.others_are(vec!["http://127.0.0.1:1".to_owned()], [Duty::Plan]);
+        signal();
+        signal();
+        assert_eq!(wakes.herald.take(), news(&[Task::Reap], &[7]), "planning is done here");
+    }
+}

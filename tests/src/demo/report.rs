@@ -1,0 +1,317 @@
+//! The page of a run: pictures first, tables below; one self-contained file.
+//!
+//! Everything on it was measured in the run. Colours and texts work on light and dark screens; every picture has a
+//! title and says how it was drawn.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use landfall_scheduler::simulate::document;
+use maud::{Markup, html};
+
+use crate::evidence::check::Check;
+use crate::evidence::figures::{Figures, Target};
+use crate::evidence::witness::Facts;
+use crate::world::scenario::Scenario;
+
+mod bars;
+mod map;
+mod scatter;
+mod throughput;
+
+pub(crate) const STYLE: &str = include_str!("report/style.css");
+/// Groups of agents that get a colour of their own; the rest share one.
+const COLOURS: usize = 9;
+
+/// What the page is made from.
+#[derive(Debug)]
+pub struct Run<'a> {
+    pub scenario: &'a Scenario,
+    /// What the database said.
+    pub facts: &'a Facts,
+    /// What follows from it.
+    pub figures: &'a Figures,
+    /// What had to be reached.
+    pub targets: &'a [Target],
+    /// What had to hold.
+    pub checks: &'a [Check],
+    /// The sites as submitted, by index.
+    pub sites: &'a [String],
+    pub strategy: &'a str,
+    /// From start to here.
+    pub took: Duration,
+    /// Why its times are approximate; `None` where they can be trusted.
+    pub busy: Option<&'a str>,
+}
+
+/// The whole page.
+pub fn page(run: &Run<'_>) -> String {
+    let groups = Groups::of(run);
+    let agents = run.scenario.agents.len();
+    let title = format!("Landfall: {} sites, {agents} agents", run.sites.len());
+    let body = html! {
+        h1 { (run.sites.len()) " sites, each crawled from nearby" }
+        p.soft {
+            (agents) " agents, " (run.facts.landmarks.len()) " landmarks, strategy " (run.strategy) ", scenario "
+            (run.scenario.name) " (seed " (run.scenario.seed) "), emulated on one machine in "
+            (run.took.as_secs()) " s. The scheduler never saw the emulated round trips."
+        }
+        @if let Some(reason) = run.busy {
+            p.busy { b { "This computer was busy: times are approximate." } " " (reason) ". The checks do not depend on them." }
+        }
+        (tiles(run))
+        (map::figure(run, &groups))
+        (bars::figure(run))
+        (scatter::figure(run))
+        (throughput::figure(run))
+        (targets(run))
+        (checks(run))
+        (agents_table(run))
+        (assignments(run))
+    };
+    document(&title, STYLE, &body)
+}
+
+fn tiles(run: &Run<'_>) -> Markup {
+    let count = |kind: &str| run.facts.tasks.iter().filter(|task| task.kind.as_deref() == Some(kind)).count();
+    let ratio = run.figures.ratio().map_or("–".to_owned(), |ratio| format!("{ratio:.2}"));
+    let error = run.figures.relative_error(0.5).map_or("–".to_owned(), |error| format!("{:.1} %", error * 100.0));
+    let pages: i64 = run.facts.tasks.iter().map(|task| i64::from(task.pages)).sum();
+    let tiles = [
+        (count("complete").to_string(), "sites complete"),
+        (count("truncated").to_string(), "cut by a budget"),
+        (pages.to_string(), "pages"),
+        (format!("{:.1}", run.figures.megabytes_per_minute()), "MB a minute over the whole crawl"),
+        (ratio, "of a random choice's round trip"),
+        (error, "median error of predicted distance"),
+    ];
+    html! { div.tiles { @for (value, what) in tiles { div.tile { b { (value) } span { (what) } } } } }
+}
+
+fn targets(run: &Run<'_>) -> Markup {
+    html! { section.card {
+        h2 { "Targets" }
+        table {
+            tr { th { "target" } th { "wanted" } th { "measured in this run" } th { "" } }
+            @for target in run.targets { tr {
+                td { (target.name) } td { (target.wanted) } td { (target.measured) }
+                td class=(if target.met { "met" } else { "missed" }) { (if target.met { "met" } else { "missed" }) }
+            } }
+        }
+    } }
+}
+
+fn checks(run: &Run<'_>) -> Markup {
+    html! { section.card {
+        h2 { "What was checked" }
+        p.soft { "In the database, and against the web servers' own access logs." }
+        table { @for check in run.checks { tr {
+            td { (check.rule) @for offence in check.offences.iter().take(5) { br; span.soft { (offence) } } }
+            td class=(if check.holds() { "met" } else { "missed" }) { (if check.holds() { "holds" } else { "broken" }) }
+        } } }
+    } }
+}
+
+fn agents_table(run: &Run<'_>) -> Markup {
+    let rows = run.scenario.agents.iter().map(|agent| {
+        let tasks: Vec<_> = run.facts.tasks.iter().filter(|task| task.crawler.as_ref() == Some(&agent.name)).collect();
+        let pages: i32 = tasks.iter().map(|task| task.pages).sum();
+        let bytes: i64 = tasks.iter().map(|task| task.bytes).sum();
+        let landmark = run.facts.landmarks.iter().position(|name| *name == agent.name);
+        (agent, landmark, tasks.len(), pages, bytes)
+    });
+    html! { section.card {
+        h2 { "Agents" }
+        table {
+            tr { th { "agent" } th { "city" } th { "carrier" } th { "landmark" } th.n { "sites" } th.n { "pages" } th.n { "kB" } }
+            @for (agent, landmark, sites, pages, bytes) in rows { tr {
+                td { (agent.name) } td { (agent.city) } td { (agent.carrier) }
+                td { @if let Some(position) = landmark { "no. " (position + 1) } }
+                td.n { (sites) } td.n { (pages) } td.n { (bytes / 1000) }
+            } }
+        }
+    } }
+}
+
+fn assignments(run: &Run<'_>) -> Markup {
+    html! { section.card { details {
+        summary { "All " (run.facts.tasks.len()) " assignments" }
+        table {
+            tr {
+                th { "site" } th { "agent" } th.n { "predicted" } th.n { "crawled" } th { "outcome" } th.n { "pages" } th.n { "kB" }
+            }
+            @for task in &run.facts.tasks { tr {
+                td { (task.site) } td { (task.agent.as_deref().unwrap_or("–")) }
+                td.n { (task.predicted_us.map_or("–".to_owned(), millis)) }
+                td.n { (task.crawled_us.map_or("–".to_owned(), millis)) }
+                td { (task.kind.as_deref().unwrap_or(&task.state)) @if let Some(budget) = &task.budget { " (" (budget) ")" } }
+                td.n { (task.pages) } td.n { (task.bytes / 1000) }
+            } }
+        }
+    } } }
+}
+
+fn millis(micros: i64) -> String {
+    format!("{:.1} ms", f64::from(u32::try_from(micros).unwrap_or(u32::MAX)) / 1e3)
+}
+
+/// Agents grouped for colouring: by city and carrier, the most crawled first.
+#[derive(Debug)]
+pub(crate) struct Groups {
+    of_agent: BTreeMap<String, usize>,
+    names: Vec<String>,
+}
+
+impl Groups {
+    fn of(run: &Run<'_>) -> Self {
+        let group = |agent: &crate::world::scenario::AgentNode| {
+            if agent.city == agent.carrier { agent.name.clone() } else { format!("{} {}", agent.city, agent.carrier) }
+        };
+        let mut crawled: BTreeMap<String, usize> = BTreeMap::new();
+        for agent in &run.scenario.agents {
+            let sites = run.facts.tasks.iter().filter(|task| task.crawler.as_ref() == Some(&agent.name)).count();
+            *crawled.entry(group(agent)).or_default() += sites;
+        }
+        let mut names: Vec<(String, usize)> = crawled.into_iter().collect();
+        names.sort_by_key(|(_, sites)| std::cmp::Reverse(*sites));
+        let names: Vec<String> = names.into_iter().map(|(name, _)| name).collect();
+        let rank = |name: &String| names.iter().position(|known| known == name).unwrap_or(usize::MAX);
+        let of_agent = run.scenario.agents.iter().map(|agent| (agent.name.clone(), rank(&group(agent)))).collect();
+        Self { of_agent, names }
+    }
+
+    pub(crate) fn colour(&self, agent: &str) -> String {
+        colour(self.of_agent.get(agent).copied().unwrap_or(usize::MAX))
+    }
+
+    /// The groups that have a colour of their own, and whether there are others.
+    pub(crate) fn legend(&self) -> Vec<(String, String)> {
+        let mut entries: Vec<(String, String)> =
+            self.names.iter().take(COLOURS).enumerate().map(|(rank, name)| (colour(rank), name.clone())).collect();
+        if self.names.len() > COLOURS {
+            entries.push((colour(usize::MAX), format!("{} others", self.names.len() - COLOURS)));
+        }
+        entries
+    }
+}
+
+pub(crate) fn colour(rank: usize) -> String {
+    if rank < COLOURS { format!("var(--c{rank})") } else { "var(--other)".to_owned() }
+}
+
+/// A legend of round marks.
+pub(crate) fn legend(entries: &[(String, String)]) -> Markup {
+    html! { ul.legend { @for (colour, name) in entries { li { i style={ "background:" (colour) } {} (name) } } } }
+}
+
+/// Round tick values that cover 0 to `most`, about five of them.
+pub(crate) fn ticks(most: f64) -> Vec<f64> {
+    let rough = (most / 5.0).max(1e-9);
+    let decade = 10_f64.powf(rough.log10().floor());
+    let step =
+        [1.0, 2.0, 5.0, 10.0].into_iter().map(|factor| factor * decade).find(|step| *step >= rough).unwrap_or(rough);
+    let mut values = vec![0.0];
+    while values.last().is_some_and(|last| last + step <= most * 1.001) {
+        values.push(values.last().map_or(0.0, |last| last + step));
+    }
+    values
+}
+
+/// A length in a picture.
+pub(crate) fn px(value: f64) -> String {
+    format!("{value:.1}")
+}
+
+/// A number for people: no needless decimals.
+pub(crate) fn label(value: f64) -> String {
+    if value >= 10.0 || value.fract().abs() < 1e-9 { format!("{value:.0}") } else { format!("{value:.1}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::evidence::check::tests::task;
+    use crate::evidence::figures::float;
+    use crate::evidence::witness::{EmbeddingFact, TaskFact};
+    use crate::world::layout::{Layout, SMALL};
+    use chrono::DateTime;
+    use landfall_scheduler::gnp::{Embedding, Placement};
+    use landfall_scheduler::model::{AgentId, EmbeddingEpoch};
+
+    #[test]
+    fn ticks_are_round_and_cover_the_range() {
+        assert_eq!(ticks(43.0), [0.0, 10.0, 20.0, 30.0, 40.0]);
+        assert_eq!(ticks(1.0).len(), 6);
+        assert_eq!(ticks(0.0).len(), 1);
+        assert_eq!((label(12.34), label(1.25), label(3.0)), ("12".to_owned(), "1.2".to_owned(), "3".to_owned()));
+    }
+
+    /// A finished run of the small layout, its hosts on a made-up map.
+    fn facts(scenario: &Scenario, sites: &[String]) -> Facts {
+        let epoch = EmbeddingEpoch::new(1);
+        let place = |index: usize| {
+            let turn = float(index);
+            Placement { epoch, coordinate: vec![turn.sin() * 20.0, turn.cos() * 15.0, turn, 1.0], fit_error: 0.1 }
+        };
+        let names: Vec<String> = scenario.agents.iter().map(|agent| agent.name.clone()).collect();
+        let ids = (1..).map(AgentId::new);
+        let placed = ids.clone().zip((0..names.len()).map(place)).collect();
+        let landmarks = ids.take(3).collect();
+        let embedding = Embedding::from_parts(epoch, 3, landmarks, placed, 0.1).unwrap();
+        let tasks = sites.iter().enumerate().map(|(index, site)| TaskFact {
+            agent: Some(names[index % 3].clone()),
+            crawler: Some(names[index % 3].clone()),
+            pages: 7,
+            bytes: 90_000,
+            started_at: DateTime::from_timestamp(1_700_000_000 + i64::try_from(index).unwrap(), 0),
+            duration_ms: 4_000,
+            predicted_us: Some(12_345),
+            ..task(site)
+        });
+        Facts {
+            tasks: tasks.collect(),
+            active_leases: 0,
+            landmarks: names[..3].to_vec(),
+            site_measurements: Vec::new(),
+            mesh_measurements: Vec::new(),
+            doubts: crate::evidence::witness::Doubts::default(),
+            embedding: Some(EmbeddingFact {
+                embedding,
+                agents: names.iter().cloned().zip((0..names.len()).map(place)).collect(),
+                sites: sites.iter().cloned().zip((10..).map(place)).collect(),
+            }),
+        }
+    }
+
+    #[test]
+    fn the_page_shows_every_picture_and_no_broken_number() {
+        let scenario = Layout::parse(SMALL, "small.toml").unwrap().scenario(None, None).unwrap();
+        let sites: Vec<String> = scenario.sites.iter().map(|site| format!("http://{}:8080", site.host)).collect();
+        let facts = facts(&scenario, &sites);
+        let figures = Figures::of(&facts, &scenario, &sites);
+        let targets = crate::evidence::figures::targets(&figures, 0.6);
+        let run = Run {
+            scenario: &scenario,
+            facts: &facts,
+            figures: &figures,
+            targets: &targets,
+            checks: &[],
+            sites: &sites,
+            strategy: "gnp-top3",
+            took: Duration::from_secs(5),
+            busy: Some("the machine was busy <here>"),
+        };
+        let page = page(&run);
+        assert_eq!(page.matches("<svg").count(), 4);
+        assert_eq!(page.matches("<figcaption>").count(), 4);
+        for nonsense in ["NaN", "inf\"", "<here>", "http-equiv", "src="] {
+            assert!(!page.contains(nonsense), "{nonsense}");
+        }
+        for element in ["line", "path", "circle", "rect", "text"] {
+            let (opened, closed) = (format!("<{element} "), format!("</{element}>"));
+            assert_eq!(page.matches(&opened).count(), page.matches(&closed).count(), "unclosed {element}");
+        }
+        assert!(sites.iter().all(|site| page.contains(site)));
+        assert!(scenario.agents.iter().all(|agent| page.contains(&agent.name)));
+    }
+}

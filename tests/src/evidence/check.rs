@@ -1,0 +1,308 @@
+//! Whether a finished batch is right: the database against itself, and against the sites' own access log.
+//!
+//! Pure. Each check yields sentences about what is wrong; none means it holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use hyper::StatusCode;
+
+use crate::evidence::witness::{Facts, TaskFact};
+use crate::world::sites::Access;
+use crate::world::web::{DISALLOWED, SiteWeb};
+
+/// Offences of one kind that are told in full.
+const TOLD: usize = 5;
+/// An observed gap may fall this much short of the rule: the log sees arrivals, the rule is about sending.
+const GAP_TOLERANCE: f64 = 0.95;
+
+/// Whether sites may have been assigned more than once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// Nothing broke: one assignment, one lease, one crawler a site.
+    Calm,
+    /// Agents were lost: several assignments and leases are right, several outcomes are not.
+    Losses,
+    /// The same, and the database went back in time: tokens leapt.
+    Restore,
+}
+
+/// What a check is made from.
+#[derive(Debug)]
+pub struct Evidence<'a> {
+    pub facts: &'a Facts,
+    /// The sites as submitted, by index.
+    pub sites: &'a [String],
+    /// The agents' names, by index.
+    pub agents: &'a [String],
+    /// What each site holds.
+    pub webs: &'a [SiteWeb],
+    /// What reached the sites.
+    pub log: &'a [Access],
+    /// How deep crawls could go.
+    pub max_depth: u32,
+    /// The least time between two probes of a site.
+    pub probe_interval: Duration,
+}
+
+/// One check and what it found wrong.
+#[derive(Debug, Clone)]
+pub struct Check {
+    pub rule: String,
+    /// Sentences; empty when it holds.
+    pub offences: Vec<String>,
+}
+
+impl Check {
+    fn new(rule: impl Into<String>, offences: impl IntoIterator<Item = String>) -> Self {
+        Self { rule: rule.into(), offences: offences.into_iter().collect() }
+    }
+
+    /// Whether it holds.
+    pub fn holds(&self) -> bool {
+        self.offences.is_empty()
+    }
+
+    /// The check as lines for a terminal.
+    pub fn lines(&self) -> String {
+        let mut text = format!("  {} {}", if self.holds() { "ok    " } else { "BROKEN" }, self.rule);
+        for offence in self.offences.iter().take(TOLD) {
+            text.push_str("\n           ");
+            text.push_str(offence);
+        }
+        if self.offences.len() > TOLD {
+            text.push_str(&format!("\n           and {} more", self.offences.len() - TOLD));
+        }
+        text
+    }
+}
+
+/// All checks of a finished batch.
+pub fn all(evidence: &Evidence<'_>, expect: Expect) -> Vec<Check> {
+    let mut checks = database(evidence, expect);
+    checks.extend(witnessed(evidence, expect));
+    checks
+}
+
+/// The database against itself.
+pub fn database(evidence: &Evidence<'_>, expect: Expect) -> Vec<Check> {
+    let facts = evidence.facts;
+    let tasks = || facts.tasks.iter();
+    let known: BTreeSet<&str> = tasks().map(|task| task.site.as_str()).collect();
+    let missing = evidence.sites.iter().filter(|site| !known.contains(site.as_str()));
+    let wrong_count = (facts.tasks.len() != evidence.sites.len())
+        .then(|| format!("{} tasks for {} sites", facts.tasks.len(), evidence.sites.len()));
+    let offending = |wrong: &dyn Fn(&TaskFact) -> bool, say: &dyn Fn(&TaskFact) -> String| -> Vec<String> {
+        tasks().filter(|task| wrong(task)).map(say).collect()
+    };
+    let assigned =
+        offending(&|task| if expect == Expect::Calm { task.assignments != 1 } else { task.assignments < 1 }, &|task| {
+            format!("{} has {} assignments", task.site, task.assignments)
+        });
+    let done = offending(&|task| task.state != "done", &|task| {
+        format!("{} is {} ({}{})", task.site, task.state, task.reason, task.message)
+    });
+    let completed = offending(&|task| task.outcomes != 1 || task.completed_leases != 1, &|task| {
+        format!("{} has {} outcomes and {} completed leases", task.site, task.outcomes, task.completed_leases)
+    });
+    let skipped = |task: &TaskFact| expect != Expect::Restore && task.leases != task.token;
+    let tokens = offending(&|task| task.outcome_token != Some(task.token) || skipped(task), &|task| {
+        format!(
+            "{}: {} leases, newest token {}, outcome's {:?}",
+            task.site, task.leases, task.token, task.outcome_token
+        )
+    });
+    // A lease that was taken back may still complete until the task is granted anew, whoever it is assigned to by then.
+    let elsewhere = |task: &TaskFact| expect == Expect::Calm && task.crawler != task.agent;
+    let crawlers = offending(&|task| task.crawler != task.lessee || elsewhere(task), &|task| {
+        let TaskFact { site, agent, lessee, crawler, .. } = task;
+        format!("{site} was assigned to {agent:?}, granted to {lessee:?} and crawled by {crawler:?}")
+    });
+    let active = (facts.active_leases != 0).then(|| format!("{} leases are active", facts.active_leases));
+    let often = if expect == Expect::Calm { "exactly once" } else { "at least once" };
+    vec![
+        Check::new("every site has its task", missing.map(|site| format!("{site} has none")).chain(wrong_count)),
+        Check::new(format!("every site was assigned {often}"), assigned),
+        Check::new("every task is done", done),
+        Check::new("every site was completed exactly once", completed),
+        Check::new("every outcome carries the newest token, and tokens rose by one per grant", tokens),
+        Check::new("every site was crawled by the agent it was last granted to", crawlers),
+        Check::new("no lease is left", active),
+    ]
+}
+
+/// The database against the sites' log.
+fn witnessed(evidence: &Evidence<'_>, expect: Expect) -> Vec<Check> {
+    let index_of: BTreeMap<&str, usize> =
+        evidence.sites.iter().enumerate().map(|(index, site)| (site.as_str(), index)).collect();
+    let mut by_site: Vec<Vec<&Access>> = vec![Vec::new(); evidence.sites.len()];
+    for access in evidence.log {
+        by_site[access.site].push(access);
+    }
+    let (mut pages, mut truth, mut strangers, mut disallowed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for task in &evidence.facts.tasks {
+        let Some(&site) = index_of.get(task.site.as_str()) else { continue };
+        let web = &evidence.webs[site];
+        let crawler = task.crawler.as_ref().and_then(|name| evidence.agents.iter().position(|agent| agent == name));
+        let fetched: Vec<&str> = fetched_pages(&by_site[site], crawler);
+        let distinct: BTreeSet<&str> = fetched.iter().copied().collect();
+        if usize::try_from(task.pages).ok() != Some(distinct.len())
+            || (expect == Expect::Calm && distinct.len() != fetched.len())
+        {
+            pages.push(format!(
+                "{}: the outcome says {} pages, the log {} in {} fetches",
+                task.site,
+                task.pages,
+                distinct.len(),
+                fetched.len()
+            ));
+        }
+        let whole = task.kind.as_deref() == Some("complete") || task.budget.as_deref() == Some("depth");
+        let reachable = web.truth(evidence.max_depth).pages;
+        if whole && !distinct.iter().copied().eq(reachable.iter().map(String::as_str)) {
+            truth.push(format!("{}: {} pages fetched, {} reachable", task.site, distinct.len(), reachable.len()));
+        }
+        let others = by_site[site].iter().filter(|access| access.get && access.agent != crawler);
+        if expect == Expect::Calm {
+            strangers.extend(others.map(|access| format!("{}: {} by {:?}", task.site, access.path, access.agent)));
+        }
+        if web.robots().is_some() {
+            let forbidden = by_site[site].iter().filter(|access| access.path.starts_with(DISALLOWED));
+            disallowed.extend(forbidden.map(|access| format!("{}: {}", task.site, access.path)));
+        }
+    }
+    let gaps: Vec<String> = by_site
+        .iter()
+        .enumerate()
+        .filter_map(|(site, accesses)| {
+            let gap = least_probe_gap(accesses)?;
+            let rule = evidence.probe_interval.mul_f64(GAP_TOLERANCE);
+            (gap < rule).then(|| format!("{}: two probes {} ms apart", evidence.sites[site], gap.as_millis()))
+        })
+        .collect();
+    vec![
+        Check::new("the sites' own logs show the pages the outcomes say", pages),
+        Check::new("a whole crawl fetched every reachable page, and no other", truth),
+        Check::new("nobody but its crawler fetched from a site", strangers),
+        Check::new("no path that robots.txt disallows was asked for", disallowed),
+        Check::new(
+            format!(
+                "no site was probed more than once in {} ms, over all landmarks",
+                evidence.probe_interval.as_millis()
+            ),
+            gaps,
+        ),
+    ]
+}
+
+/// Pages of a site that an agent fetched with success, in order.
+fn fetched_pages<'a>(accesses: &[&'a Access], agent: Option<usize>) -> Vec<&'a str> {
+    let pages = accesses.iter().filter(|access| {
+        access.get && access.agent == agent && access.status == StatusCode::OK && access.path != "/robots.txt"
+    });
+    pages.map(|access| access.path.as_str()).collect()
+}
+
+/// The least time between two probes of a site; `None` when there were fewer than two. Probes are what came before the
+/// crawl's first request.
+pub fn least_probe_gap(accesses: &[&Access]) -> Option<Duration> {
+    let probes: Vec<Instant> = accesses.iter().take_while(|access| !access.get).map(|access| access.at).collect();
+    probes.windows(2).map(|pair| pair[1].saturating_duration_since(pair[0])).min()
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::world::scenario::WebRules;
+
+    /// A task that went well.
+    pub(crate) fn task(site: &str) -> TaskFact {
+        TaskFact {
+            site: site.to_owned(),
+            state: "done".to_owned(),
+            reason: String::new(),
+            token: 1,
+            assignments: 1,
+            completed_leases: 1,
+            leases: 1,
+            outcomes: 1,
+            agent: Some("a".to_owned()),
+            strategy: Some("gnp-top3".to_owned()),
+            fallback: None,
+            predicted_us: None,
+            kind: Some("complete".to_owned()),
+            budget: None,
+            crawler: Some("a".to_owned()),
+            lessee: Some("a".to_owned()),
+            outcome_token: Some(1),
+            pages: 0,
+            bytes: 0,
+            errors: 0,
+            started_at: None,
+            duration_ms: 0,
+            crawled_us: None,
+            message: String::new(),
+        }
+    }
+
+    fn access(agent: usize, get: bool, path: &str, at: Instant) -> Access {
+        Access { site: 0, agent: Some(agent), get, path: path.to_owned(), status: StatusCode::OK, at, bytes: 0 }
+    }
+
+    /// The rules that break when the facts and the log of one well-crawled site are changed.
+    fn broken(change: impl Fn(&mut Facts, &mut Vec<Access>)) -> Vec<String> {
+        let webs = [SiteWeb::draw(&WebRules { robots_share: 1.0, ..WebRules::default() }, 1, 0)];
+        let sites = ["http://a.test:8080".to_owned()];
+        let agents = ["a".to_owned(), "b".to_owned()];
+        let start = Instant::now();
+        let mut log = vec![access(1, false, "/", start), access(1, false, "/", start + Duration::from_secs(1))];
+        let reachable = webs[0].truth(8).pages;
+        log.extend(reachable.iter().map(|path| access(0, true, path, start + Duration::from_secs(2))));
+        let mut facts = Facts {
+            tasks: vec![TaskFact { pages: i32::try_from(reachable.len()).unwrap(), ..task(&sites[0]) }],
+            active_leases: 0,
+            landmarks: Vec::new(),
+            site_measurements: Vec::new(),
+            doubts: crate::evidence::witness::Doubts::default(),
+            mesh_measurements: Vec::new(),
+            embedding: None,
+        };
+        change(&mut facts, &mut log);
+        let evidence = Evidence {
+            facts: &facts,
+            sites: &sites,
+            agents: &agents,
+            webs: &webs,
+            log: &log,
+            max_depth: 8,
+            probe_interval: Duration::from_secs(1),
+        };
+        all(&evidence, Expect::Calm).into_iter().filter(|check| !check.holds()).map(|check| check.rule).collect()
+    }
+
+    #[test]
+    fn a_calm_run_breaks_nothing() {
+        assert_eq!(broken(|_, _| ()), Vec::<String>::new());
+    }
+
+    #[test]
+    fn every_rule_can_break() {
+        let one = |change: &dyn Fn(&mut Facts, &mut Vec<Access>)| {
+            let broken = broken(change);
+            broken.first().cloned().unwrap_or_default()
+        };
+        assert!(one(&|facts, _| facts.tasks.clear()).contains("has its task"));
+        assert!(one(&|facts, _| facts.tasks[0].assignments = 2).contains("assigned exactly once"));
+        assert!(one(&|facts, _| facts.tasks[0].state = "failed".to_owned()).contains("is done"));
+        assert!(one(&|facts, _| facts.tasks[0].completed_leases = 2).contains("completed exactly once"));
+        assert!(one(&|facts, _| facts.tasks[0].outcome_token = Some(7)).contains("newest token"));
+        assert!(one(&|facts, _| facts.tasks[0].agent = Some("b".to_owned())).contains("crawled by the agent"));
+        assert!(one(&|facts, _| facts.tasks[0].lessee = Some("b".to_owned())).contains("crawled by the agent"));
+        assert!(one(&|facts, _| facts.active_leases = 1).contains("no lease"));
+        assert!(one(&|facts, _| facts.tasks[0].pages += 1).contains("own logs"));
+        assert!(one(&|_, log| log.retain(|access| access.path == "/")).contains("own logs"));
+        assert!(one(&|_, log| log.push(access(1, true, "/", Instant::now()))).contains("nobody but"));
+        assert!(one(&|_, log| log.push(access(0, true, "/private/x", Instant::now()))).contains("own logs"));
+        assert!(one(&|_, log| log[1].at = log[0].at + Duration::from_millis(300)).contains("probed more than once"));
+    }
+}

@@ -1,0 +1,246 @@
+//! What a run reached, against what it must reach: from the facts in the database and the scenario, which alone knows
+//! the truth. Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::ensure;
+
+use crate::evidence::truth::{Accuracy, RIGHT_PAIRS};
+use crate::evidence::witness::{Facts, Measured};
+use crate::world::scenario::Scenario;
+
+/// What the predicted distance's median relative error must stay under.
+const MAX_RELATIVE_ERROR: f64 = 0.15;
+/// The mean round trip to the crawler, as a share of random's: at most this on a measured matrix.
+pub const MAX_RATIO_MATRIX: f64 = 0.40;
+/// The same on the paper's layout.
+pub const MAX_RATIO_LAYOUT: f64 = 0.60;
+
+/// A predicted distance and the true one, in milliseconds.
+#[derive(Debug, Clone, Copy)]
+pub struct Prediction {
+    /// What the embedding says.
+    pub predicted_ms: f64,
+    /// What the scenario says.
+    pub true_ms: f64,
+}
+
+impl Prediction {
+    pub fn relative_error(&self) -> f64 {
+        (self.predicted_ms - self.true_ms).abs() / self.true_ms
+    }
+}
+
+/// Everything that is worked out about a run.
+#[derive(Debug, Clone)]
+pub struct Figures {
+    /// Mean true round trip from a site to the agent that crawled it; `None` when nothing was crawled.
+    pub crawler_ms: Option<f64>,
+    /// Mean true round trip over all pairs of site and agent: what a random choice gives on average.
+    pub random_ms: f64,
+    /// Mean true round trip from a site to its nearest agent.
+    pub nearest_ms: f64,
+    /// Every pair of a located site and a placed agent that is no landmark.
+    pub predictions: Vec<Prediction>,
+    pub mesh: Accuracy,
+    pub sites: Accuracy,
+    /// Bytes of all outcomes.
+    pub bytes: i64,
+    /// From the first crawl's begin to the last one's end.
+    pub crawling: Duration,
+}
+
+impl Figures {
+    /// Works them out. `sites` are the names as submitted, by index.
+    pub fn of(facts: &Facts, scenario: &Scenario, sites: &[String]) -> Self {
+        let agents: BTreeMap<&str, usize> =
+            scenario.agents.iter().enumerate().map(|(index, agent)| (agent.name.as_str(), index)).collect();
+        let sites: BTreeMap<&str, usize> =
+            sites.iter().enumerate().map(|(index, site)| (site.as_str(), index)).collect();
+        let path_ms = |agent: &str, site: &str| Some(scenario.paths[*agents.get(agent)?][*sites.get(site)?].rtt_ms);
+        let mesh_ms = |from: &str, to: &str| Some(scenario.mesh[*agents.get(from)?][*agents.get(to)?].rtt_ms);
+        let crawled = facts.tasks.iter().filter_map(|task| path_ms(task.crawler.as_deref()?, &task.site));
+        let column = |site: usize| scenario.paths.iter().map(move |row| row[site].rtt_ms);
+        let all_sites = 0..scenario.sites.len();
+        Self {
+            crawler_ms: mean(crawled),
+            random_ms: mean(all_sites.clone().flat_map(column)).unwrap_or(0.0),
+            nearest_ms: mean(all_sites.map(|site| column(site).fold(f64::INFINITY, f64::min))).unwrap_or(0.0),
+            predictions: predictions(facts, &path_ms),
+            mesh: accuracy(&facts.mesh_measurements, &mesh_ms),
+            sites: accuracy(&facts.site_measurements, &path_ms),
+            bytes: facts.tasks.iter().map(|task| task.bytes).sum(),
+            crawling: crawling(facts),
+        }
+    }
+
+    /// What is to be said against the measurements; nothing where the run's timing is `void`.
+    ///
+    /// # Errors
+    /// When of mesh or sites fewer than `fewest` were measured, however late the machine was.
+    pub fn untrue(&self, fewest: usize, void: Option<&str>) -> anyhow::Result<Vec<String>> {
+        let mut offences = Vec::new();
+        for (what, accuracy) in [("mesh", self.mesh), ("sites", self.sites)] {
+            ensure!(accuracy.pairs >= fewest, "{what}: of at least {fewest} only {accuracy:?}");
+            offences.extend(accuracy.offence(what, void));
+        }
+        Ok(offences)
+    }
+
+    /// The mean round trip to the crawler as a share of random's.
+    pub fn ratio(&self) -> Option<f64> {
+        self.crawler_ms.map(|crawler| crawler / self.random_ms)
+    }
+
+    /// A quantile of the predictions' relative error; `None` without predictions.
+    pub fn relative_error(&self, share: f64) -> Option<f64> {
+        let mut errors: Vec<f64> = self.predictions.iter().map(Prediction::relative_error).collect();
+        errors.sort_by(f64::total_cmp);
+        // `share` is from 0 to 1, so the rank is within the list.
+        let rank = errors.iter().enumerate().position(|(rank, _)| float(rank + 1) >= share * float(errors.len()));
+        rank.and_then(|rank| errors.get(rank).copied())
+    }
+
+    /// Megabytes a minute over the whole crawl.
+    pub fn megabytes_per_minute(&self) -> f64 {
+        let bytes = f64::from(u32::try_from(self.bytes).unwrap_or(u32::MAX));
+        let minutes = self.crawling.as_secs_f64() / 60.0;
+        if minutes > 0.0 { bytes / 1e6 / minutes } else { 0.0 }
+    }
+}
+
+fn predictions(facts: &Facts, path_ms: &dyn Fn(&str, &str) -> Option<f64>) -> Vec<Prediction> {
+    let Some(map) = &facts.embedding else { return Vec::new() };
+    let others = map.agents.iter().filter(|(name, _)| !facts.landmarks.contains(name));
+    others
+        .flat_map(|(agent, agent_place)| {
+            map.sites.iter().filter_map(move |(site, site_place)| {
+                let predicted = map.embedding.predict(site_place, agent_place).ok()?;
+                Some(Prediction { predicted_ms: predicted.as_millis_f64(), true_ms: path_ms(agent, site)? })
+            })
+        })
+        .collect()
+}
+
+fn accuracy(measured: &[Measured], true_ms: &dyn Fn(&str, &str) -> Option<f64>) -> Accuracy {
+    let mut accuracy = Accuracy::default();
+    for one in measured {
+        let measured_ms = one.rtt_us.map(|micros| f64::from(u32::try_from(micros).unwrap_or(u32::MAX)) / 1e3);
+        accuracy.note(measured_ms.zip(true_ms(&one.prober, &one.target)));
+    }
+    accuracy
+}
+
+fn crawling(facts: &Facts) -> Duration {
+    let begun = facts.tasks.iter().filter_map(|task| task.started_at).min();
+    let ended = facts
+        .tasks
+        .iter()
+        .filter_map(|task| Some(task.started_at? + chrono::Duration::milliseconds(task.duration_ms)))
+        .max();
+    match (begun, ended) {
+        (Some(begun), Some(ended)) => (ended - begun).to_std().unwrap_or_default(),
+        _ => Duration::ZERO,
+    }
+}
+
+/// A count as a float; counts here are far below 2^32.
+pub fn float(count: usize) -> f64 {
+    u32::try_from(count).map_or(f64::from(u32::MAX), f64::from)
+}
+
+fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let (sum, count) = values.fold((0.0, 0), |(sum, count), value| (sum + value, count + 1));
+    (count > 0).then(|| sum / float(count))
+}
+
+/// One thing a run must reach.
+#[derive(Debug, Clone)]
+pub struct Target {
+    pub name: String,
+    /// What it must be.
+    pub wanted: String,
+    pub measured: String,
+    /// Whether it was reached.
+    pub met: bool,
+}
+
+/// The targets that follow from the facts.
+pub fn targets(figures: &Figures, max_ratio: f64) -> Vec<Target> {
+    let share = |name: &str, accuracy: &Accuracy| Target {
+        name: format!("{name} within max(5 %, 2 ms) of the emulated round trip"),
+        wanted: format!(">= {:.0} % of pairs", RIGHT_PAIRS * 100.0),
+        measured: accuracy.share().map_or("none".to_owned(), |share| {
+            format!("{:.1} % of {}", share * 100.0, accuracy.pairs + accuracy.unanswered)
+        }),
+        met: accuracy.is_true(),
+    };
+    vec![
+        Target {
+            name: "mean round trip to the chosen agent, relative to a random one".to_owned(),
+            wanted: format!("<= {max_ratio:.2}"),
+            measured: match (figures.ratio(), figures.crawler_ms) {
+                (Some(ratio), Some(crawler)) => {
+                    format!(
+                        "{ratio:.3} ({crawler:.1} / {:.1} ms; nearest {:.1})",
+                        figures.random_ms, figures.nearest_ms
+                    )
+                }
+                _ => "nothing crawled".to_owned(),
+            },
+            met: figures.ratio().is_some_and(|ratio| ratio <= max_ratio),
+        },
+        Target {
+            name: "predicted distance, median relative error".to_owned(),
+            wanted: format!("< {MAX_RELATIVE_ERROR:.2}"),
+            measured: match (figures.relative_error(0.5), figures.relative_error(0.9)) {
+                (Some(median), Some(ninety)) => {
+                    format!("{median:.3} (90 %: {ninety:.3}; {} pairs)", figures.predictions.len())
+                }
+                _ => "no predictions".to_owned(),
+            },
+            met: figures.relative_error(0.5).is_some_and(|error| error < MAX_RELATIVE_ERROR),
+        },
+        share("mesh measurements", &figures.mesh),
+        share("site measurements", &figures.sites),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn measured(rtt_us: Option<i64>) -> Measured {
+        Measured { prober: "a".to_owned(), target: "b".to_owned(), rtt_us, answered: 5, lost: 0 }
+    }
+
+    #[test]
+    fn microseconds_are_held_against_the_scenarios_milliseconds() {
+        let all = [measured(Some(11_900)), measured(Some(12_100)), measured(None)];
+        let counted = accuracy(&all, &|_, _| Some(10.0));
+        assert_eq!(counted, Accuracy { pairs: 2, right: 1, unanswered: 1 });
+        assert_eq!(accuracy(&all, &|_, _| None).unanswered, 3, "a pair that the scenario does not know");
+    }
+
+    #[test]
+    fn quantiles_of_the_relative_error_are_of_the_sorted_errors() {
+        let prediction = |predicted_ms| Prediction { predicted_ms, true_ms: 100.0 };
+        let figures = Figures {
+            crawler_ms: Some(40.0),
+            random_ms: 100.0,
+            nearest_ms: 30.0,
+            predictions: [90.0, 150.0, 100.0, 130.0].map(prediction).to_vec(),
+            mesh: Accuracy::default(),
+            sites: Accuracy::default(),
+            bytes: 30_000_000,
+            crawling: Duration::from_secs(30),
+        };
+        assert_eq!(figures.relative_error(0.5), Some(0.1));
+        assert_eq!(figures.relative_error(1.0), Some(0.5));
+        assert!((figures.megabytes_per_minute() - 60.0).abs() < 1e-9);
+        let targets = targets(&figures, MAX_RATIO_MATRIX);
+        let met: Vec<bool> = targets.iter().map(|target| target.met).collect();
+        assert_eq!(met, [true, true, false, false], "{targets:?}");
+    }
+}

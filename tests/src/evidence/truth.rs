@@ -1,0 +1,111 @@
+//! How true measurements are: what was measured against the scenario's round trips, and when that tells something.
+
+use crate::evidence::figures::float;
+
+/// A measurement is right within this share of the truth, or [`RIGHT_MS`].
+const RIGHT_SHARE: f64 = 0.05;
+/// A measurement is right within this many milliseconds of the truth, or [`RIGHT_SHARE`].
+const RIGHT_MS: f64 = 2.0;
+/// The share of measurements that must be right.
+pub const RIGHT_PAIRS: f64 = 0.95;
+/// Runs of which one has to measure truly. A machine that gives its processors to others for a moment makes samples of 30 ms
+/// late by the 2 ms that are allowed, and the emulated network's own lateness does not show it; what is wrong with Landfall is
+/// wrong every time. More would only make a failure later.
+const RUNS: usize = 3;
+
+/// How many of the measurements were right.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Accuracy {
+    pub pairs: usize,
+    /// Those within the larger of 5 % and 2 ms of the truth.
+    pub right: usize,
+    /// Measurements that did not answer.
+    pub unanswered: usize,
+}
+
+impl Accuracy {
+    /// Counts one measurement, in milliseconds; `None` did not answer, or is of nothing that the scenario knows.
+    pub fn note(&mut self, measured_and_true_ms: Option<(f64, f64)>) {
+        match measured_and_true_ms {
+            Some((measured_ms, true_ms)) => {
+                self.pairs += 1;
+                self.right += usize::from((measured_ms - true_ms).abs() <= (true_ms * RIGHT_SHARE).max(RIGHT_MS));
+            }
+            None => self.unanswered += 1,
+        }
+    }
+
+    /// The share that was right; unanswered ones count as wrong. `None` of nothing.
+    pub fn share(&self) -> Option<f64> {
+        let all = self.pairs + self.unanswered;
+        (all > 0).then(|| float(self.right) / float(all))
+    }
+
+    /// Whether enough of them were right.
+    pub fn is_true(&self) -> bool {
+        self.share().is_some_and(|share| share >= RIGHT_PAIRS)
+    }
+
+    /// What is to be said against them; `None` where they are true, or where the run's timing is `void` and they prove nothing.
+    pub fn offence(&self, what: &str, void: Option<&str>) -> Option<String> {
+        println!("{what}: {self:?}");
+        match (self.is_true(), void) {
+            (true, _) => None,
+            (false, Some(reason)) => {
+                println!("void: {reason}");
+                None
+            }
+            (false, None) => Some(format!("{what}: {self:?}")),
+        }
+    }
+}
+
+/// Runs until a run measures truly; each says what is to be said against its measurements.
+///
+/// # Errors
+/// When not one of three was true; what was said against each.
+pub async fn in_one_run(mut run: impl AsyncFnMut() -> Vec<String>) -> Result<(), String> {
+    let mut offences = Vec::new();
+    for _ in 0..RUNS {
+        let said = run().await;
+        if said.is_empty() {
+            return Ok(());
+        }
+        offences.push(said);
+    }
+    Err(format!("in each of {RUNS} runs: {offences:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_measurement_is_right_within_five_percent_or_two_milliseconds() {
+        let mut accuracy = Accuracy::default();
+        assert_eq!((accuracy.share(), accuracy.is_true()), (None, false));
+        let right = [(12.0, 10.0), (8.0, 10.0), (105.0, 100.0)];
+        let wrong = [(12.1, 10.0), (105.1, 100.0)];
+        right.into_iter().chain(wrong).for_each(|one| accuracy.note(Some(one)));
+        accuracy.note(None);
+        assert_eq!(accuracy, Accuracy { pairs: 5, right: 3, unanswered: 1 });
+        assert_eq!(accuracy.share(), Some(0.5));
+        assert!(accuracy.offence("sites", None).unwrap().starts_with("sites: "));
+        assert_eq!(accuracy.offence("sites", Some("the machine was busy")), None);
+        assert!(Accuracy { pairs: 20, right: 19, unanswered: 0 }.is_true());
+        assert!(!Accuracy { pairs: 96, right: 91, unanswered: 0 }.is_true());
+    }
+
+    #[tokio::test]
+    async fn one_true_run_is_enough_and_what_is_always_wrong_is_told() {
+        let mut answers = vec![vec![], vec!["late".to_owned()]];
+        in_one_run(async || answers.pop().unwrap()).await.unwrap();
+        let mut runs = 0;
+        let always = async || {
+            runs += 1;
+            vec![format!("wrong {runs}")]
+        };
+        let said = in_one_run(always).await.unwrap_err();
+        assert!(said.contains("wrong 1") && said.contains("wrong 3") && !said.contains("wrong 4"), "{said}");
+    }
+}

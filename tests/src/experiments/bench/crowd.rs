@@ -1,0 +1,157 @@
+//! Many sites at once: 200 sites at 200 addresses are crawled by one process, and the requests that come to them are held against those
+//! that their intervals allow.
+//!
+//! The crawls run as in an agent: on one runtime of two threads, with one context and one store, each kept in a file; only the scheduler
+//! is missing. The sites' server, a process of its own, answers 20 ms late, which stands for the round trip that loopback lacks; what
+//! a round trip does to a connection's window is not in it, and pages are no larger than a first window. There is no TLS.
+//!
+//! Counted are the requests at the sites over ten seconds, when all crawls are under way.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use futures::stream::{FuturesUnordered, StreamExt};
+use landfall_agent::config::StoreConfig;
+use landfall_agent::crawl::{self, Job, Keep, Paths, Permits, Policy};
+use landfall_agent::net::context::{Context, tls_config};
+use landfall_agent::net::dns::Resolver;
+use landfall_agent::net::guard::Guard;
+use landfall_agent::net::user_agent::UserAgent;
+use landfall_agent::warc::Store;
+use nix::unistd::Pid;
+use tokio::process::Command;
+use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
+
+use super::crawl::site::{Plan, Served, Server, addresses};
+use super::{Line, median};
+use crate::evidence::machine::{peak_memory, processor_s};
+
+/// Of 4 KiB and 20 links, as in `bench crawl`; no crawl comes to its end.
+const PLAN: Plan = super::crawl::PLAN;
+const SITES: u8 = 200;
+const LATE_MS: u64 = 20;
+/// The intervals that are tried, in milliseconds: 2,000 and 4,000 requests a second.
+const INTERVALS_MS: [u32; 2] = [100, 50];
+const RUNS: usize = 5;
+/// By when all crawls have a connection and their robots.txt.
+const BEFORE: Duration = Duration::from_secs(3);
+const WINDOW: Duration = Duration::from_secs(10);
+const LEAST_SHARE: f64 = 0.95;
+
+/// What a run came to.
+struct Run {
+    /// Requests a second.
+    rate: f64,
+    /// The agent's processor time of one processor's.
+    busy: f64,
+    /// The most memory that it had, in MiB.
+    peak_mib: f64,
+}
+
+/// Runs the section.
+pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
+    let mut server = Server::start(&Served::many(PLAN, SITES, LATE_MS)).await?;
+    let mut runs = INTERVALS_MS.map(|interval| (interval, Vec::new()));
+    for _ in 0..RUNS {
+        for (interval, runs) in &mut runs {
+            runs.push(crawl_all(&mut server, *interval).await?);
+        }
+    }
+    let mut lines = Vec::new();
+    for (interval, runs) in &runs {
+        let what = |what: &str| format!("{SITES} sites, a request each {interval} ms: {what}");
+        let figures = |figure: fn(&Run) -> f64| runs.iter().map(figure).collect::<Vec<_>>();
+        let allowed = f64::from(SITES) * 1000.0 / f64::from(*interval);
+        let rates = figures(|run| run.rate);
+        let (least, most) = (rates.iter().copied().fold(f64::MAX, f64::min), rates.iter().copied().fold(0.0, f64::max));
+        lines.push(Line::plain(what("requests/s, least - most"), format!("{least:.0} - {most:.0}")));
+        lines.push(Line::at_least(what("of what is allowed"), median(rates) / allowed, LEAST_SHARE));
+        lines.push(Line::plain(what("processors busy"), format!("{:.2}", median(figures(|run| run.busy)))));
+        let peak = figures(|run| run.peak_mib).into_iter().fold(0.0, f64::max);
+        lines.push(Line::plain(what("peak memory, MiB"), format!("{peak:.0}")));
+    }
+    Ok(lines)
+}
+
+async fn crawl_all(server: &mut Server, interval: u32) -> anyhow::Result<Run> {
+    let folder = tempfile::tempdir()?;
+    let port = server.url.trim_end_matches('/').rsplit(':').next().context("a URL with a port")?;
+    let mut command = Command::new(std::env::current_exe().context("find the lab's own executable")?);
+    command.args(["bench-crowd", "--port", port, "--sites", &SITES.to_string()]);
+    command.args(["--interval-ms", &interval.to_string(), "--folder"]).arg(folder.path());
+    let mut child = command.stdin(Stdio::null()).kill_on_drop(true).spawn().context("start the crawls")?;
+    let pid = Pid::from_raw(i32::try_from(child.id().context("it runs")?)?);
+    sleep(BEFORE).await;
+    let (before, busy_before, began) = (server.asked().await?.requests, processor_s(pid)?.0, Instant::now());
+    sleep(WINDOW).await;
+    let (after, busy_after, seconds) = (server.asked().await?.requests, processor_s(pid)?.0, began.elapsed());
+    let peak_mib = peak_memory(pid).context("read the crawls' memory")? as f64 / f64::from(1 << 20);
+    if let Some(status) = child.try_wait()? {
+        bail!("the crawls ended before they were measured: {status}");
+    }
+    child.kill().await.context("end the crawls")?;
+    let seconds = seconds.as_secs_f64();
+    let requests = f64::from(u32::try_from(after - before)?);
+    Ok(Run { rate: requests / seconds, busy: (busy_after - busy_before) / seconds, peak_mib })
+}
+
+/// What is crawled at once.
+#[derive(Debug, Clone, Args)]
+pub struct CrowdArgs {
+    /// The port of all sites
+    #[arg(long)]
+    port: u16,
+    /// How many there are, each at its own address
+    #[arg(long)]
+    sites: u8,
+    /// The least time between two requests to one of them, in milliseconds
+    #[arg(long)]
+    interval_ms: u64,
+    /// Where crawls are kept and pages stored
+    #[arg(long)]
+    folder: PathBuf,
+}
+
+/// Crawls sites all at once, until the process is killed.
+pub async fn crowd(args: CrowdArgs) -> anyhow::Result<()> {
+    let CrowdArgs { port, sites, interval_ms, folder } = args;
+    let context = Arc::new(Context {
+        guard: Guard::new(vec!["127.0.0.0/8".parse()?]),
+        resolver: Resolver::new(None)?,
+        user_agent: UserAgent::new("https://lab.test/crawler")?,
+        bind: None,
+        tls: tls_config(None)?,
+        robots: Arc::default(),
+    });
+    let store = Store::open(&StoreConfig::in_folder(folder.join("pages")), "crowd")?;
+    let policy = Policy {
+        max_pages: u32::MAX,
+        max_bytes: u64::MAX,
+        max_depth: 100,
+        max_duration: Duration::from_secs(600),
+        request_interval: Duration::from_millis(interval_ms),
+        shortest_interval: Duration::from_millis(interval_ms),
+        sitemaps: true,
+        paths: Paths::ALL,
+    };
+    let mut crawls: FuturesUnordered<_> = addresses(sites)
+        .map(|address| {
+            let name = format!("http://{address}:{port}");
+            let keep = kept(&folder, &name, &store);
+            let job = Job { name, origin: None, policy: policy.clone(), last_pages: None };
+            tokio::spawn(crawl::run(job, keep, Permits::default(), Arc::clone(&context), CancellationToken::new()))
+        })
+        .collect();
+    let ended = crawls.next().await.context("there are sites")??;
+    bail!("a crawl ended: {ended:?}")
+}
+
+fn kept(folder: &Path, name: &str, store: &Store) -> Keep {
+    let file = folder.join(name.replace(['/', ':'], "-"));
+    Keep { file: Some(file), recorder: Some(store.recorder(name, None)), ..Keep::default() }
+}

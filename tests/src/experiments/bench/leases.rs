@@ -1,0 +1,281 @@
+//! What a scheduler does a second: sites submitted, leases granted, crawls completed; how soon a free slot is filled; and how
+//! soon it serves again with a million open tasks.
+//!
+//! Everything is the real thing but the agents: the binary beside the lab's own (build it `--release`), a Postgres of its own
+//! with fsync, and gRPC streams, all on this machine. The agents crawl nothing and answer at once. What the machine does beside
+//! is in the load that is printed.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use landfall_proto::v1;
+use landfall_proto::v1::site_service_client::SiteServiceClient;
+use landfall_scheduler::app::operator::ClientFile;
+use landfall_scheduler::store;
+use sqlx::PgPool;
+use tokio::process::Command;
+use tonic::transport::Channel;
+
+use super::Line;
+use crate::cluster::Binaries;
+use crate::cluster::database::SharedPostgres;
+use crate::cluster::process::{Process, until};
+use crate::evidence::machine::resident_memory;
+use agent::{Agent, Mode};
+
+mod agent;
+pub(super) mod backup;
+mod seed;
+pub(super) mod submits;
+
+/// Simulated agents, and the slots of each.
+const AGENTS: usize = 20;
+const CAPACITY: u32 = 4_000;
+/// Open tasks at the start.
+const OPEN: u64 = 1_000_000;
+/// Sites of one submission, and how many are sent.
+const SUBMITTED: usize = 20_000;
+const SUBMISSIONS: usize = 5;
+/// How long granting and completing at once is measured, and slots that become free.
+const SPELL: Duration = Duration::from_secs(10);
+/// Slots that become free a second, over all agents, where it is timed how soon each is filled: half of what is aimed at, and that.
+const FREED_A_SECOND: [u32; 2] = [500, 1_000];
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Heartbeats are nothing that is measured here: sessions live for longer than it takes.
+const CONFIG: &str = "contact_url = 'https://lab.test/crawler'\n[lease]\nheartbeat_interval = '1m'\nlife = '1h'\n";
+
+/// A scheduler on a database of the benchmark's.
+pub(super) struct Bench {
+    pub(super) pool: PgPool,
+    postgres: SharedPostgres,
+    credentials: Vec<String>,
+    /// The last to go: Postgres writes to it until it has ended.
+    directory: tempfile::TempDir,
+}
+
+/// Runs the section.
+pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
+    let bench = Bench::start(AGENTS).await?;
+    let mut lines = vec![Line::plain("load average at the start", load()?)];
+    let mut scheduler = bench.serve().await?;
+    let idle = resident(&scheduler.0)?;
+    lines.push(bench.submit(&scheduler.1).await?);
+    bench.end(&mut scheduler.0).await?;
+    seed::assigned(&bench.pool, OPEN).await?;
+
+    let started = Instant::now();
+    let granted = Arc::new(AtomicU64::new(0));
+    let (mut process, url) = bench.serve().await?;
+    let mut agents = Vec::new();
+    for credential in &bench.credentials {
+        agents.push(Agent::start(&url, credential, CAPACITY, Arc::clone(&granted)).await?);
+    }
+    await_count(&granted, 1).await?;
+    lines.push(Line::at_most("restart with 1,000,000 open tasks to the first grant, s", secs(started), 5.0));
+    let began = Instant::now();
+    let before = granted.load(Ordering::Relaxed);
+    let all = u64::from(CAPACITY) * u64::try_from(AGENTS)?;
+    await_count(&granted, all).await?;
+    lines.push(Line::at_least("durable grants a second, alone", rate(all - before, began), 10_000.0));
+
+    // Until the last of an agent's is recorded, none makes room for a grant.
+    seed::slots(&bench.pool, 1).await?;
+    // Sessions count their slots every second.
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let began = Instant::now();
+    agents.iter().for_each(|agent| agent.is_to(Mode::Answer));
+    let answered = |agents: &[Agent]| agents.iter().map(Agent::acknowledged).sum::<u64>();
+    until("every outcome to be acknowledged", PATIENCE, async || Ok((answered(&agents) >= all).then_some(()))).await?;
+    lines.push(Line::at_least("durable completions a second, alone", rate(all, began), 10_000.0));
+
+    seed::slots(&bench.pool, CAPACITY).await?;
+    await_count(&granted, all + 1).await?;
+    let (grants, completions, began) = (granted.load(Ordering::Relaxed), answered(&agents), Instant::now());
+    tokio::time::sleep(SPELL).await;
+    let (granted_now, completed_now) = (granted.load(Ordering::Relaxed), answered(&agents));
+    lines.push(Line::plain("both at once: grants a second", format!("{:.0}", rate(granted_now - grants, began))));
+    lines.push(Line::plain(
+        "both at once: completions a second",
+        format!("{:.0}", rate(completed_now - completions, began)),
+    ));
+    for freed in FREED_A_SECOND {
+        agents.iter().for_each(|agent| agent.is_to(Mode::Pause));
+        // What was answered is granted anew, until no outcome is under way and every slot is taken.
+        let full = || {
+            let answered = answered(&agents);
+            answered == agents.iter().map(Agent::sent).sum::<u64>() && granted.load(Ordering::Relaxed) == answered + all
+        };
+        until("every slot to be taken", PATIENCE, async || Ok(full().then_some(()))).await?;
+        lines.extend(latency(&agents, freed).await?);
+    }
+
+    let resident = resident(&process)?;
+    lines.push(Line::plain("scheduler's memory, idle, MB", format!("{:.0}", idle / 1e6)));
+    lines.push(Line::plain("scheduler's memory at the end, MB", format!("{:.0}", resident / 1e6)));
+    let open = int(OPEN)?;
+    lines.push(Line::plain("scheduler's memory a task, bytes", format!("{:.0}", (resident - idle).max(0.0) / open)));
+    // First what was told: more may be stored meanwhile.
+    let told = (i64::try_from(granted.load(Ordering::Relaxed))?, i64::try_from(answered(&agents))?);
+    let stored = seed::stored(&bench.pool).await?;
+    ensure!(stored.0 >= told.0 && stored.1 >= told.1, "(grants, outcomes): told of {told:?}, stored {stored:?}");
+    drop(agents);
+    bench.end(&mut process).await?;
+    lines.push(Line::plain("load average at the end", load()?));
+    bench.close().await?;
+    Ok(lines)
+}
+
+impl Bench {
+    /// With so many agents enrolled.
+    pub(super) async fn start(agents: usize) -> anyhow::Result<Self> {
+        use std::os::unix::fs::PermissionsExt as _;
+        // The private Postgres of root runs as another user, who must be able to pass.
+        let directory = tempfile::Builder::new()
+            .prefix("landfall-bench-")
+            .permissions(std::fs::Permissions::from_mode(0o755))
+            .tempdir_in("/tmp")
+            .context("make a temporary directory")?;
+        std::fs::write(directory.path().join("landfall.toml"), CONFIG).context("write the configuration")?;
+        let postgres = SharedPostgres::start(&directory.path().join("database")).await?;
+        let pool = store::open(postgres.url().parse().context("read the database's URL")?).await?;
+        let credentials = seed::agents(&pool, agents).await?;
+        Ok(Self { pool, postgres, credentials, directory })
+    }
+
+    /// Starts the real scheduler; returns when it has said where it listens.
+    pub(super) async fn serve(&self) -> anyhow::Result<(Process, String)> {
+        let data_dir = self.directory.path().join("scheduler");
+        let client_file = data_dir.join("client.toml");
+        if client_file.exists() {
+            std::fs::remove_file(&client_file).context("remove the former client.toml")?;
+        }
+        let mut command = Command::new(Binaries::find()?.landfall);
+        command.arg("--data-dir").arg(&data_dir).args(["serve", "--listen", "127.0.0.1:0", "--database-url"]);
+        command.arg(self.postgres.url()).arg("--config").arg(self.directory.path().join("landfall.toml"));
+        let mut process = Process::spawn("scheduler", command, self.directory.path())?;
+        until("the scheduler to start", PATIENCE, async || {
+            process.ensure_running()?;
+            Ok(client_file.exists().then_some(()))
+        })
+        .await?;
+        let url = client(&data_dir)?.scheduler.first().cloned().context("client.toml names no scheduler")?;
+        Ok((process, url))
+    }
+
+    /// Ends the scheduler in order.
+    pub(super) async fn end(&self, process: &mut Process) -> anyhow::Result<()> {
+        process.terminate();
+        ensure!(process.wait(PATIENCE).await?.is_some(), "the scheduler did not end: {}", process.tail());
+        Ok(())
+    }
+
+    /// What operators present.
+    pub(super) fn token(&self) -> anyhow::Result<String> {
+        Ok(client(&self.directory.path().join("scheduler"))?.token)
+    }
+
+    /// Its database.
+    pub(super) const fn postgres(&mut self) -> &mut SharedPostgres {
+        &mut self.postgres
+    }
+
+    /// Ends the database.
+    pub(super) async fn close(mut self) -> anyhow::Result<()> {
+        self.pool.close().await;
+        self.postgres.stop().await
+    }
+
+    /// Times lists that are submitted one after another, as one client does.
+    async fn submit(&self, url: &str) -> anyhow::Result<Line> {
+        let token = self.token()?;
+        let channel = tonic::transport::Endpoint::from_shared(url.to_owned())?.connect().await?;
+        let mut sites = SiteServiceClient::new(channel);
+        let began = Instant::now();
+        for number in 0..SUBMISSIONS {
+            submit(&mut sites, &token, &format!("batch-{number}"), SUBMITTED).await?;
+        }
+        let all = u64::try_from(SUBMITTED * SUBMISSIONS)?;
+        Ok(Line::at_least("sites submitted a second, durable", rate(all, began), 20_000.0))
+    }
+}
+
+/// Submits new sites as one batch.
+async fn submit(sites: &mut SiteServiceClient<Channel>, token: &str, batch: &str, count: usize) -> anyhow::Result<()> {
+    use v1::submit_request::Part;
+    let message = |part: Part| v1::SubmitRequest { part: Some(part) };
+    let names: Vec<String> = (0..count).map(|site| format!("h{site}.{batch}.test")).collect();
+    let chunks: Vec<Part> = names
+        .chunks(5_000)
+        .map(|chunk| Part::Chunk(v1::SubmitChunk { sites: chunk.to_vec(), positions: Vec::new() }))
+        .collect();
+    let header = Part::Header(v1::SubmitHeader { batch: batch.to_owned(), ..Default::default() });
+    let messages = std::iter::once(header).chain(chunks).map(message);
+    let request = authorized(tokio_stream::iter(messages.collect::<Vec<_>>()), token)?;
+    let added = sites.submit(request).await.context("submit")?.into_inner().added;
+    ensure!(added == u64::try_from(count)?, "{added} sites were added");
+    Ok(())
+}
+
+/// A request of an operator.
+pub(super) fn authorized<T>(message: T, token: &str) -> anyhow::Result<tonic::Request<T>> {
+    let mut request = tonic::Request::new(message);
+    request.metadata_mut().insert("authorization", format!("Bearer {token}").parse()?);
+    Ok(request)
+}
+
+/// How soon a slot that becomes free is filled, where this many do a second.
+async fn latency(agents: &[Agent], freed: u32) -> anyhow::Result<Vec<Line>> {
+    let pause = Duration::from_secs(1) * u32::try_from(agents.len())? / freed;
+    agents.iter().for_each(|agent| agent.is_to(Mode::FreeOneEvery(pause)));
+    tokio::time::sleep(SPELL).await;
+    agents.iter().for_each(|agent| agent.is_to(Mode::Pause));
+    let mut waits: Vec<Duration> = agents.iter().flat_map(Agent::waits).collect();
+    waits.sort_unstable();
+    ensure!(!waits.is_empty(), "no slot was filled");
+    let quantile = |percent: usize| waits[(waits.len() - 1) * percent / 100].as_secs_f64() * 1e3;
+    let a_second = int(u64::try_from(waits.len())?)? / SPELL.as_secs_f64();
+    let p99 = "free slot to grant, p99, ms";
+    Ok(vec![
+        Line::plain(format!("slots freed and filled a second, of {freed}"), format!("{a_second:.0}")),
+        Line::plain("free slot to grant, p50, ms", format!("{:.1}", quantile(50))),
+        if Some(&freed) == FREED_A_SECOND.last() {
+            Line::at_most(p99, quantile(99), 50.0)
+        } else {
+            Line::plain(p99, format!("{:.1}", quantile(99)))
+        },
+    ])
+}
+
+fn client(data_dir: &Path) -> anyhow::Result<ClientFile> {
+    ClientFile::read(data_dir)?.context("the scheduler wrote no client.toml")
+}
+
+async fn await_count(count: &AtomicU64, wanted: u64) -> anyhow::Result<()> {
+    until("enough grants", PATIENCE, async || Ok((count.load(Ordering::Relaxed) >= wanted).then_some(()))).await
+}
+
+fn secs(since: Instant) -> f64 {
+    since.elapsed().as_secs_f64()
+}
+
+fn rate(count: u64, since: Instant) -> f64 {
+    int(count).unwrap_or_default() / secs(since)
+}
+
+fn int(count: u64) -> anyhow::Result<f64> {
+    Ok(f64::from(u32::try_from(count)?))
+}
+
+pub(super) fn load() -> anyhow::Result<String> {
+    let text = std::fs::read_to_string("/proc/loadavg").context("read the load")?;
+    Ok(text.split_whitespace().next().unwrap_or_default().to_owned())
+}
+
+/// Bytes of a process in memory.
+pub(super) fn resident(process: &Process) -> anyhow::Result<f64> {
+    let resident = process.pid().and_then(resident_memory);
+    Ok(resident.with_context(|| format!("the process has ended: {}", process.tail()))? as f64)
+}

@@ -1,0 +1,88 @@
+//! What the benchmark of leases begins with: agents that are enrolled, and open tasks that are assigned to them.
+
+use anyhow::Context;
+use landfall_scheduler::store::agents::enrolments::{self, Name, Wanted};
+use sqlx::{AssertSqlSafe, Executor as _, PgPool};
+
+/// Enrols agents; returns their credentials.
+pub(super) async fn agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<String>> {
+    let mut credentials = Vec::with_capacity(count);
+    for number in 0..count {
+        let wanted = Wanted {
+            name: Name::Given(format!("bench-{number}")),
+            city: "Harbin".to_owned(),
+            carrier: "CERNET".to_owned(),
+            country: "CN".to_owned(),
+            position: None,
+            tags: Vec::new(),
+            valid_for: std::time::Duration::from_secs(600),
+            replaces: false,
+        };
+        let mut tx = pool.begin().await.context("begin")?;
+        let enrolment = enrolments::create(&mut tx, &[wanted]).await.context("make an enrolment")?.remove(0);
+        let redeemed = enrolments::redeem(&mut tx, enrolment.token.reveal(), 5).await.context("redeem it")?;
+        tx.commit().await.context("commit")?;
+        credentials.push(redeemed.credential);
+    }
+    Ok(credentials)
+}
+
+/// Makes this many tasks, dealt out to the agents, of sites whose origin is known, and a session of each agent, as there are when a
+/// scheduler comes back. In bulk, past the triggers and constraints, on which nothing is measured here.
+pub(super) async fn assigned(pool: &PgPool, count: u64) -> anyhow::Result<()> {
+    let text = format!(
+        "set session_replication_role = replica;
+         update agents set incarnation = 1;
+         insert into sessions (agent_id, incarnation, expires_at) select id, 1, now() + interval '1 hour' from agents;
+         insert into batches (name, strategy) values ('seeded', 'random');
+         insert into sites (name, origin) select 's' || n || '.bench.test', 'http://s' || n || '.bench.test'
+         from generate_series(1, {count}) n;
+         with fleet as (select array_agg(id order by id) as ids from agents),
+         made as (
+             insert into tasks (batch_id, site_id) select b.id, s.id from batches b cross join sites s
+             where b.name = 'seeded' and s.name like 's%.bench.test' returning id
+         )
+         insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us)
+         select made.id, ids[1 + made.id % cardinality(ids)], 'random', 1, array[ids[1 + made.id % cardinality(ids)]],
+                array[null]::bigint[], array[null]::bigint[]
+         from made cross join fleet;
+         update tasks t set state = 'assigned', assignment_id = a.id, agent_id = a.agent_id
+         from assignments a where a.task_id = t.id;
+         set session_replication_role = origin;"
+    );
+    let mut conn = pool.acquire().await.context("connect")?;
+    conn.execute(AssertSqlSafe(text)).await.context("make open tasks")?;
+    conn.execute("vacuum analyze").await.context("vacuum")?;
+    Ok(())
+}
+
+/// Measures and places every site, as landmarks would have: three measurements of each, in one map.
+pub(super) async fn measured(pool: &PgPool) -> anyhow::Result<()> {
+    let text = "insert into embeddings (dimensions, landmarks, fit_error)
+                select 8, array_agg(id), 0.1 from (select id from agents order by id limit 3) landmark;
+                insert into site_measurements (site_id, prober_id, rtt_us, min_us, median_us, spread_us, answered, lost, address)
+                select s.id, a.id, 1 + (random() * 1e5)::bigint, 1 + (random() * 1e5)::bigint, 1 + (random() * 1e5)::bigint,
+                       (random() * 1e4)::bigint, 10, 0, inet '10.0.0.0' + s.id
+                from sites s cross join (select id from agents order by id limit 3) a;
+                insert into site_placements (site_id, epoch, coordinate, fit_error)
+                select s.id, e.epoch, array(select random() + s.id * 0 from generate_series(1, 9)), random()
+                from sites s cross join embeddings e";
+    let mut conn = pool.acquire().await.context("connect")?;
+    conn.execute("set statement_timeout = 0").await.context("take time")?;
+    conn.execute(text).await.context("measure the sites")?;
+    conn.execute("vacuum analyze").await.context("vacuum")?;
+    Ok(())
+}
+
+/// Lets the agents take this many leases at once.
+pub(super) async fn slots(pool: &PgPool, slots: u32) -> anyhow::Result<()> {
+    let changed = sqlx::query("update agents set capacity = $1").bind(i32::try_from(slots)?).execute(pool).await;
+    changed.context("change the agents' slots")?;
+    Ok(())
+}
+
+/// Leases and outcomes that are durable.
+pub(super) async fn stored(pool: &PgPool) -> anyhow::Result<(i64, i64)> {
+    let counted = sqlx::query_as("select (select count(*) from leases), (select count(*) from outcomes)");
+    counted.fetch_one(pool).await.context("count")
+}

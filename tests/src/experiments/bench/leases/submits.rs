@@ -1,0 +1,163 @@
+//! What a submission of 100,000 sites costs, whatever came before it; and how soon a report of as many begins and ends.
+//!
+//! Submissions go through gRPC, as the command sends them; reports are printed by the real command into a pipe.
+
+use std::process::Stdio;
+use std::time::Instant;
+
+use anyhow::{Context, ensure};
+use landfall_proto::v1::site_service_client::SiteServiceClient;
+use sqlx::{Executor as _, PgPool};
+use tokio::io::AsyncReadExt as _;
+use tokio::process::Command;
+use tonic::transport::Channel;
+
+use super::super::median;
+use super::{Bench, Line, load, resident, secs};
+use crate::cluster::Binaries;
+
+/// Sites of the submissions that are timed.
+const SITES: usize = 100_000;
+/// Small batches that come before, and the sites of each.
+const SMALL: (usize, usize) = (12, 21);
+/// Large ones that come before.
+const LARGE: usize = 10;
+const RUNS: usize = 3;
+const MOST_SECONDS: f64 = 3.0;
+const MOST_RATIO: f64 = 1.3;
+const MOST_TO_FIRST_BYTE: f64 = 0.3;
+
+/// Runs the section.
+pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
+    let mut lines = vec![Line::plain("load average at the start", load()?)];
+    let (mut fresh, mut after_small) = (Vec::new(), Vec::new());
+    for _ in 0..RUNS {
+        let mut desk = Desk::open().await?;
+        fresh.push(desk.submit("first", SITES).await?);
+        desk.close().await?;
+        let mut desk = Desk::open().await?;
+        desk.small_batches().await?;
+        after_small.push(desk.submit("first", SITES).await?);
+        desk.close().await?;
+    }
+    let mut desk = Desk::open().await?;
+    for number in 0..LARGE {
+        desk.submit(&format!("before-{number}"), SITES).await?;
+    }
+    let mut after_large = Vec::new();
+    for number in 0..RUNS {
+        after_large.push(desk.submit(&format!("after-{number}"), SITES).await?);
+    }
+    let (fresh, small, large) = (median(fresh), median(after_small), median(after_large));
+    lines.push(Line::at_most("100,000 sites, the first there are, s", fresh, MOST_SECONDS));
+    lines.push(Line::at_most("after 12 small batches and an analyze, s", small, MOST_SECONDS));
+    lines.push(Line::at_most("after ten batches of 100,000, s", large, MOST_SECONDS));
+    lines.push(Line::at_most("after small batches / the first", small / fresh, MOST_RATIO));
+    lines.push(Line::at_most("after large batches / the first", large / fresh, MOST_RATIO));
+    crawled(&desk.bench.pool).await?;
+    let before = resident(&desk.process)?;
+    for format in ["table", "csv", "json"] {
+        let (mut first, mut all) = (Vec::new(), Vec::new());
+        for _ in 0..RUNS {
+            let (began, ended) = desk.report(format).await?;
+            first.push(began);
+            all.push(ended);
+        }
+        let what = format!("report assignments of 100,000 as {format}");
+        lines.push(Line::at_most(format!("{what}, first byte, s"), median(first), MOST_TO_FIRST_BYTE));
+        lines.push(Line::at_most(format!("{what}, all, s"), median(all), MOST_SECONDS));
+    }
+    let grown = (resident(&desk.process)? - before) / 1e6;
+    lines.push(Line::plain("scheduler's memory, more by, MB", format!("{grown:.0}")));
+    desk.close().await?;
+    lines.push(Line::plain("load average at the end", load()?));
+    Ok(lines)
+}
+
+/// A scheduler of its own on a database of its own, and who asks it.
+struct Desk {
+    bench: Bench,
+    process: crate::cluster::process::Process,
+    sites: SiteServiceClient<Channel>,
+    token: String,
+}
+
+impl Desk {
+    async fn open() -> anyhow::Result<Self> {
+        let bench = Bench::start(1).await?;
+        let (process, url) = bench.serve().await?;
+        let channel = tonic::transport::Endpoint::from_shared(url)?.connect().await?;
+        let token = bench.token()?;
+        Ok(Self { bench, process, sites: SiteServiceClient::new(channel), token })
+    }
+
+    async fn close(mut self) -> anyhow::Result<()> {
+        self.bench.end(&mut self.process).await?;
+        self.bench.close().await
+    }
+
+    /// Submits this many new sites, and returns the seconds it took.
+    async fn submit(&mut self, batch: &str, sites: usize) -> anyhow::Result<f64> {
+        let began = Instant::now();
+        super::submit(&mut self.sites, &self.token, batch, sites).await?;
+        Ok(secs(began))
+    }
+
+    /// Lets the database see small batches, and think that there are no others.
+    async fn small_batches(&mut self) -> anyhow::Result<()> {
+        let (batches, sites) = SMALL;
+        for number in 0..batches - 1 {
+            self.submit(&format!("small-{number}"), sites).await?;
+        }
+        self.bench.pool.execute("analyze").await.context("analyze")?;
+        // Plans are made anew by those statistics.
+        self.submit("small-last", sites).await?;
+        Ok(())
+    }
+
+    /// Prints a report into a pipe; returns the seconds until its first byte came, and until its last.
+    async fn report(&self, format: &str) -> anyhow::Result<(f64, f64)> {
+        let mut command = Command::new(Binaries::find()?.landfall);
+        command.arg("--data-dir").arg(self.bench.directory.path().join("scheduler"));
+        command.args(["report", "assignments", "--batch", "after-0", "-o", format]);
+        let began = Instant::now();
+        let mut child = command.stdout(Stdio::piped()).kill_on_drop(true).spawn().context("run landfall")?;
+        let mut out = child.stdout.take().context("its output")?;
+        let mut piece = vec![0; 1 << 16];
+        let mut bytes = out.read(&mut piece).await.context("read the report")?;
+        let first = secs(began);
+        loop {
+            match out.read(&mut piece).await.context("read the report")? {
+                0 => break,
+                read => bytes += read,
+            }
+        }
+        ensure!(child.wait().await.context("wait for landfall")?.success(), "landfall report failed");
+        ensure!(bytes > SITES * 20, "a report of {bytes} bytes");
+        Ok((first, secs(began)))
+    }
+}
+
+/// Lets every site of the batch that is reported be measured by nine, chosen for, and crawled. In bulk, past the triggers, on which
+/// nothing is measured here.
+async fn crawled(pool: &PgPool) -> anyhow::Result<()> {
+    let text = "set session_replication_role = replica;
+        insert into agents (name, city, carrier, credential_hash)
+        select 'prober-' || n, 'Harbin', 'CERNET', n::text::bytea from generate_series(1, 8) n;
+        insert into site_measurements (site_id, prober_id, rtt_us, answered, lost, requests)
+        select t.site_id, a.id, 5000, 10, 0, 12
+        from tasks t join batches b on b.id = t.batch_id cross join agents a where b.name = 'after-0';
+        insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us)
+        select t.id, a.ids[1], 'gnp-top3', 1, a.ids, array[1000, 2000, 3000], array[1000, 2000, 3000]
+        from tasks t join batches b on b.id = t.batch_id cross join (select (array_agg(id))[1:3] as ids from agents) a
+        where b.name = 'after-0';
+        update tasks t set state = 'done', token = 1, assignment_id = a.id from assignments a where a.task_id = t.id;
+        insert into outcomes (task_id, token, agent_id, kind, pages, bytes, errors, started_at, duration_ms, rtt_us)
+        select task_id, 1, agent_id, 'complete', 3, 30000, 0, now(), 1500, 5000 from assignments;
+        set session_replication_role = origin;";
+    let mut conn = pool.acquire().await.context("connect")?;
+    conn.execute("set statement_timeout = 0").await.context("take time")?;
+    conn.execute(text).await.context("crawl a batch")?;
+    conn.execute("vacuum analyze").await.context("vacuum")?;
+    Ok(())
+}

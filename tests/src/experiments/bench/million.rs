@@ -1,0 +1,168 @@
+//! A site of a million pages: what a crawl's memory grows by with every URL it has seen, and by nothing else.
+//!
+//! The real binary crawls a generated site whose pages are made when they are asked for: three links each, so that the number of
+//! pages that wait goes to half a million. At every 100,000 pages the process's resident memory is read, and the bytes of the set of
+//! seen URLs are told from a set of the lab's own, to which the same URLs are added in the order in which a crawl meets them. It takes
+//! about a minute.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use landfall_agent::crawl::{Seen, fingerprint};
+use landfall_scheduler::model::stats::count;
+use tokio::process::Command;
+
+use super::Line;
+use super::crawl::site::{Plan, Served, Server};
+use super::leases::resident;
+use crate::cluster::Binaries;
+use crate::cluster::process::Process;
+
+const PLAN: Plan = Plan { pages: 1_000_000, fan: 2, others: 1, bytes: 0 };
+/// Pages from one look to the next.
+const EVERY: u64 = 100_000;
+/// How often the server is asked how far the crawl is: a hundredth of the time between two looks.
+const POLL: Duration = Duration::from_millis(100);
+const PATIENCE: Duration = Duration::from_secs(30 * 60);
+const MOST_BYTES: f64 = 32.0;
+/// What memory beyond the set may differ by from one look to another, in MiB: buffers that are there or not, and pieces too small to
+/// be given back.
+const MOST_DRIFT: f64 = 1.0;
+const MIB: f64 = 1_048_576.0;
+
+/// What was so at a moment, in bytes.
+struct Look {
+    pages: u64,
+    resident: f64,
+    seen: Known,
+}
+
+/// The set of seen URLs: how many, and its bytes.
+#[derive(Clone, Copy)]
+struct Known {
+    urls: f64,
+    bytes: f64,
+}
+
+/// Runs the section.
+pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
+    let began = Instant::now();
+    let mut server = Server::start(&Served::one(PLAN)).await?;
+    let folder = tempfile::tempdir()?;
+    let mut crawl =
+        Process::spawn("crawl", command(&Binaries::find()?.agent, &server.url, folder.path()), folder.path())?;
+    let mut predicted = Predicted::default();
+    // Before the set is worth mentioning: what the crawler takes by itself.
+    let mut looks = vec![look(&mut server, &mut crawl, &mut predicted, EVERY / 100).await?];
+    for number in 1..PLAN.pages / EVERY {
+        looks.push(look(&mut server, &mut crawl, &mut predicted, number * EVERY).await?);
+    }
+    // The process is gone when it has fetched the last: somewhat before.
+    looks.push(look(&mut server, &mut crawl, &mut predicted, PLAN.pages - EVERY / 20).await?);
+    let status = crawl.wait(PATIENCE).await?.context("the crawl did not end")?;
+    ensure!(status.success(), "the crawl failed: {status}\n{}", crawl.tail());
+    let asked = server.asked().await?;
+    ensure!(asked.pages == PLAN.pages, "{} of {} pages were fetched\n{}", asked.pages, PLAN.pages, crawl.tail());
+    let mut lines = report(&looks);
+    lines.push(Line::plain("pages fetched, of a million", asked.pages.to_string()));
+    lines.push(Line::plain("from start to end, s", format!("{:.0}", began.elapsed().as_secs_f64())));
+    Ok(lines)
+}
+
+fn command(agent: &Path, url: &str, folder: &Path) -> Command {
+    let mut command = Command::new(agent);
+    command.args(["--log", "warn", "crawl", url, "--max-pages", "2000000", "--max-bytes", "100000000000"]);
+    command.args(["--max-depth", "1000", "--max-duration", "60m", "--request-interval", "0s"]);
+    command.args(["--allow-net", "127.0.0.0/8", "--contact-url", "https://lab.test/crawler", "--dir"]).arg(folder);
+    command
+}
+
+/// Waits until so many pages were fetched, and looks.
+async fn look(server: &mut Server, crawl: &mut Process, predicted: &mut Predicted, pages: u64) -> anyhow::Result<Look> {
+    let began = Instant::now();
+    let (fetched, resident) = loop {
+        crawl.ensure_running()?;
+        let fetched = server.asked().await?.pages;
+        if fetched >= pages {
+            break (fetched, resident(crawl)?);
+        }
+        ensure!(began.elapsed() < PATIENCE, "the crawl stands still at {fetched} pages");
+        tokio::time::sleep(POLL).await;
+    };
+    Ok(Look { pages: fetched, resident, seen: predicted.after(fetched) })
+}
+
+/// The set as it must be in the crawler. It visits pages in the order in which it found them, and knows those it found.
+#[derive(Default)]
+struct Predicted {
+    seen: Seen,
+    /// Found, in that order; those before `visited` were fetched.
+    queue: Vec<u32>,
+    visited: usize,
+}
+
+impl Predicted {
+    /// After so many pages were fetched.
+    fn after(&mut self, pages: u64) -> Known {
+        if self.queue.is_empty() {
+            self.find(0);
+        }
+        while u64::try_from(self.visited).is_ok_and(|visited| visited < pages)
+            && let Some(page) = self.queue.get(self.visited).copied()
+        {
+            self.visited += 1;
+            PLAN.links(u64::from(page)).for_each(|link| self.find(link));
+        }
+        Known { urls: count(self.seen.len()), bytes: count(self.seen.bytes()) }
+    }
+
+    fn find(&mut self, page: u64) {
+        if self.seen.insert(fingerprint(&Plan::path(page))) {
+            self.queue.push(u32::try_from(page).expect("a million pages"));
+        }
+    }
+}
+
+fn report(looks: &[Look]) -> Vec<Line> {
+    let mut lines = Vec::new();
+    for Look { pages, resident, seen } in looks {
+        let rest = (resident - seen.bytes) / MIB;
+        let figure = format!("{:.1} - {:.1} = {rest:.1}", resident / MIB, seen.bytes / MIB);
+        lines.push(Line::plain(format!("{pages} pages, {} URLs seen: resident - set, MiB", seen.urls), figure));
+    }
+    if let ([first, .., last], Some((_, settled))) = (looks, looks.split_first()) {
+        let each = (last.resident - first.resident) / (last.seen.urls - first.seen.urls);
+        lines.push(Line::at_most("all told: resident memory a seen URL, bytes", each, MOST_BYTES));
+        let rest = || settled.iter().map(|look| (look.resident - look.seen.bytes) / MIB);
+        let drift = rest().fold(f64::MIN, f64::max) - rest().fold(f64::MAX, f64::min);
+        lines.push(Line::at_most("beyond the set, from 100,000 pages on: most - least, MiB", drift, MOST_DRIFT));
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_predicted_crawl_finds_what_the_pages_link_to() {
+        let mut predicted = Predicted::default();
+        let urls = predicted.after(1).urls;
+        assert!((3.0..=4.0).contains(&urls), "{urls}");
+        let Known { urls, bytes } = predicted.after(10_000);
+        assert!(urls > 20_000.0 && bytes / urls < 24.0, "{urls} URLs in {bytes} bytes");
+    }
+
+    #[test]
+    fn memory_that_grows_beyond_the_set_is_missed() {
+        let look = |pages: u32, resident: f64| {
+            let pages_f = f64::from(pages);
+            Look { pages: pages.into(), resident, seen: Known { urls: 2.0 * pages_f, bytes: 40.0 * pages_f } }
+        };
+        let flat = [look(1_000, 15e6), look(100_000, 19e6), look(200_000, 23e6)];
+        assert!(report(&flat).iter().all(|line| line.met != Some(false)));
+        let grows = [look(1_000, 15e6), look(100_000, 25e6), look(200_000, 40e6)];
+        assert_eq!(report(&grows).iter().filter(|line| line.met == Some(false)).count(), 2);
+    }
+}

@@ -1,0 +1,351 @@
+//! Trust: what liars among the landmarks cost, and how often the honest are taken for liars.
+//!
+//! Twelve landmarks of thirty agents, elected while all were honest. A liar lies in everything it reports: in the mesh and
+//! about sites; what others measured of it is honest. Each figure is over seeds 0 to 9, relative to the same seeds without a
+//! liar, over the same pairs of a site and an agent that is no landmark.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use anyhow::Context;
+use landfall_agent::probe::weighted_mean::weighted_mean;
+use landfall_scheduler::gnp::trust::{Evidence, Judgement, Standing, judge};
+use landfall_scheduler::gnp::{self, Embedding, Ingredients, Mesh, Refined};
+use landfall_scheduler::model::{AgentId, EmbeddingEpoch, Rtt};
+use landfall_scheduler::simulate::{Draw, Matrix};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::{Line, PLANETLAB, SEATTLE, matrix};
+use crate::evidence::figures::float as count;
+use lies::{Lie, World};
+
+mod lies;
+
+/// The seeds that are scored.
+const SEEDS: std::ops::Range<u64> = 0..10;
+/// Agents drawn.
+const AGENTS: usize = 30;
+/// Landmarks elected.
+const LANDMARKS: usize = 12;
+/// Sites scored in each drawing, evenly spaced: the same ones with liars and without.
+const SITES: usize = 60;
+/// One in so many of them is what the landmarks are judged by.
+const JUDGED_BY: usize = 3;
+/// Rounds of drift after which the map is judged: the worst is just before the liar is found.
+const ROUNDS: [i32; 6] = [5, 7, 10, 15, 20, 30];
+/// What a drifting liar adds each round.
+const DRIFT: f64 = 0.02;
+/// The part of honest agents that may be taken for liars: what is left out costs little, what is left in costs much.
+const MOST_MISJUDGED: f64 = 0.02;
+/// Samples of a pair where bogus ones are among them, and the part that is.
+const SAMPLES: usize = 20;
+const BOGUS: f64 = 0.1;
+
+/// What a map was worth.
+#[derive(Debug, Clone, Default)]
+struct Figures {
+    /// Relative errors of the plain tier, and of the refined one.
+    plain: Vec<f64>,
+    refined: Vec<f64>,
+    /// Sums of true round trips: to the agent the refined tier chose first, and to any agent.
+    first: f64,
+    random: f64,
+}
+
+impl Figures {
+    fn add(&mut self, other: Self) {
+        self.plain.extend(other.plain);
+        self.refined.extend(other.refined);
+        self.first += other.first;
+        self.random += other.random;
+    }
+}
+
+/// The relative error that so many in a hundred pairs stay within.
+fn error(errors: &[f64], percent: usize) -> f64 {
+    let mut sorted = errors.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len().saturating_sub(1) * percent / 100).copied().unwrap_or(f64::NAN)
+}
+
+fn sites(draw: &Draw<'_>) -> impl Iterator<Item = usize> {
+    let step = (draw.sites() / SITES).max(1);
+    (0..draw.sites()).step_by(step)
+}
+
+/// Both tiers, fitted on the same mesh.
+struct Maps {
+    plain: Embedding,
+    refined: Refined,
+}
+
+impl Maps {
+    fn fit(mesh: &Mesh, landmarks: &[AgentId], seed: u64) -> anyhow::Result<Self> {
+        Ok(Self {
+            plain: fitted(mesh, landmarks, seed)?,
+            refined: Refined::new(mesh, landmarks, &Ingredients::default(), seed).context("fit the refined map")?,
+        })
+    }
+}
+
+/// Scores the maps that follow from what these landmarks said.
+fn score(
+    draw: &Draw<'_>,
+    landmarks: &[AgentId],
+    maps: &Maps,
+    measured: impl Fn(usize) -> Vec<(AgentId, Rtt)>,
+) -> Figures {
+    let mut figures = Figures::default();
+    for site in sites(draw) {
+        let said = measured(site);
+        let (Ok(place), Ok(cloud)) = (maps.plain.locate(&said), maps.refined.locate(&said)) else { continue };
+        let mut first: Option<(f64, f64)> = None;
+        let mut all = Vec::new();
+        for agent in 0..draw.agents() {
+            let id = draw.agent_id(agent);
+            let (Some(truth), Some(at)) = (draw.truth(site, agent), maps.plain.placement(id)) else { continue };
+            let (Ok(plain), Some(refined)) = (maps.plain.predict(&place, at), cloud.predict(id)) else { continue };
+            let known = said.iter().find(|(landmark, _)| *landmark == id).map(|(_, rtt)| rtt.as_millis_f64());
+            if !landmarks.contains(&id) {
+                figures.plain.push((plain.as_millis_f64() - truth).abs() / truth);
+                figures.refined.push((refined.median.as_millis_f64() - truth).abs() / truth);
+            }
+            let rank = known.unwrap_or(refined.expected.as_millis_f64());
+            if first.is_none_or(|(least, _)| rank < least) {
+                first = Some((rank, truth));
+            }
+            all.push(truth);
+        }
+        figures.first += first.map_or(0.0, |(_, truth)| truth);
+        figures.random += all.iter().sum::<f64>() / count(all.len().max(1));
+    }
+    figures
+}
+
+fn judged(world: &World<'_>, mesh: &Mesh) -> Judgement {
+    let said: Vec<Vec<(AgentId, Rtt)>> =
+        sites(world.draw).step_by(JUDGED_BY).map(|site| world.measured(site)).collect();
+    judge(&Evidence { mesh, landmarks: world.landmarks, sites: &said, least: &BTreeMap::new() })
+}
+
+/// What a drawing is worth without the reports of these; kept where nobody lies any more, since it does not depend on the
+/// lie then.
+type Kept = BTreeMap<(u64, Vec<AgentId>), Figures>;
+
+/// What the maps are worth that leave these out.
+fn scored(world: &World<'_>, mesh: &Mesh, out: &BTreeSet<AgentId>, kept: &mut Kept) -> anyhow::Result<Figures> {
+    let key = (world.seed, out.iter().copied().collect::<Vec<_>>());
+    let honest = world.liars.is_subset(out);
+    if let Some(figures) = kept.get(&key).filter(|_| honest) {
+        return Ok(figures.clone());
+    }
+    let believed: Vec<AgentId> = world.landmarks.iter().copied().filter(|landmark| !out.contains(landmark)).collect();
+    let maps = Maps::fit(&mesh.without_reports_of(out), &believed, world.seed)?;
+    let figures = score(world.draw, world.landmarks, &maps, |site| {
+        world.measured(site).into_iter().filter(|(landmark, _)| !out.contains(landmark)).collect()
+    });
+    if honest {
+        kept.insert(key, figures.clone());
+    }
+    Ok(figures)
+}
+
+fn fitted(mesh: &Mesh, landmarks: &[AgentId], seed: u64) -> anyhow::Result<Embedding> {
+    let dimensions = gnp::default_dimensions(landmarks.len());
+    gnp::fit(EmbeddingEpoch::new(1), mesh, landmarks, dimensions, seed).context("fit the map")
+}
+
+fn elected(draw: &Draw<'_>, count: usize, seed: u64) -> anyhow::Result<Vec<AgentId>> {
+    let elected = gnp::elect(&draw.mesh(), &draw.nominees(), count, seed).context("elect landmarks")?;
+    Ok(elected.into_iter().map(|elected| elected.agent).collect())
+}
+
+/// What all seeds showed together.
+#[derive(Default)]
+struct Sum {
+    figures: Figures,
+    liars: usize,
+    caught: usize,
+    honest_quarantined: usize,
+    alarms: usize,
+    trials: usize,
+}
+
+impl Sum {
+    /// The median error over that without a liar, of the tier that suffers more.
+    fn harm(&self, clean: &Figures) -> f64 {
+        let ratio = |told: &[f64], clean: &[f64]| error(told, 50) / error(clean, 50);
+        ratio(&self.figures.plain, &clean.plain).max(ratio(&self.figures.refined, &clean.refined))
+    }
+
+    fn add(&mut self, world: &World<'_>, mesh: &Mesh, kept: &mut Kept) -> anyhow::Result<()> {
+        let judgement = judged(world, mesh);
+        let quarantined = judgement.quarantined();
+        self.liars += world.liars.len();
+        self.caught += world.liars.iter().filter(|liar| quarantined.contains(liar)).count();
+        self.honest_quarantined += quarantined.iter().filter(|agent| !world.liars.contains(agent)).count();
+        self.trials += 1;
+        let alarmed = judgement.alarm().is_some();
+        self.alarms += usize::from(alarmed);
+        let mut figures = scored(world, mesh, &quarantined, kept)?;
+        if alarmed {
+            // The chooser falls back to random.
+            figures.first = figures.random;
+        }
+        self.figures.add(figures);
+        Ok(())
+    }
+}
+
+/// Judges and prints both matrices.
+pub(super) fn run() -> anyhow::Result<Vec<Line>> {
+    let mut lines = Vec::new();
+    for name in [PLANETLAB, SEATTLE] {
+        match matrix(name)? {
+            Some(matrix) => of_matrix(name, &matrix, SEEDS, &mut lines)?,
+            None => lines.push(Line::skipped(name)),
+        }
+    }
+    Ok(lines)
+}
+
+fn of_matrix(name: &str, matrix: &Matrix, seeds: std::ops::Range<u64>, lines: &mut Vec<Line>) -> anyhow::Result<()> {
+    let draws: Vec<(u64, Draw<'_>)> =
+        seeds.map(|seed| Ok((seed, Draw::new(matrix, AGENTS, seed)?))).collect::<anyhow::Result<_>>()?;
+    let (mut clean, mut kept) = (Figures::default(), Kept::new());
+    for count in [9, LANDMARKS, 15] {
+        lines.push(honest(name, &draws, count, &mut clean)?);
+    }
+    lines.extend(bogus(name, &draws, &clean)?);
+    for liars in 1..=4 {
+        for (what, lie) in Lie::ALL {
+            let sum = told(&draws, lie, liars, &mut kept)?;
+            lines.extend(verdict(&format!("{name}, {liars} liars, {what}"), liars, &sum, &clean));
+        }
+        let mut worst: Option<(i32, Sum)> = None;
+        for round in ROUNDS {
+            let sum = told(&draws, Lie::Times((1.0 + DRIFT).powi(round)), liars, &mut kept)?;
+            if worst.as_ref().is_none_or(|(_, worst)| sum.harm(&clean) > worst.harm(&clean)) {
+                worst = Some((round, sum));
+            }
+        }
+        if let Some((round, sum)) = worst {
+            let what = format!("{name}, {liars} liars, drifting 2 % a round, the worst round ({round})");
+            lines.extend(verdict(&what, liars, &sum, &clean));
+        }
+    }
+    Ok(())
+}
+
+fn told(draws: &[(u64, Draw<'_>)], lie: Lie, liars: usize, kept: &mut Kept) -> anyhow::Result<Sum> {
+    let mut sum = Sum::default();
+    for (seed, draw) in draws {
+        let landmarks = elected(draw, LANDMARKS, *seed)?;
+        let world = World::new(draw, &landmarks, *seed, lie, liars);
+        sum.add(&world, &world.mesh(), kept)?;
+    }
+    Ok(sum)
+}
+
+/// How many of the honest are taken for liars, where nobody lies.
+fn honest(name: &str, draws: &[(u64, Draw<'_>)], landmarks: usize, clean: &mut Figures) -> anyhow::Result<Line> {
+    let (mut agents, mut quarantined, mut suspect, mut alarms) = (0, 0, 0, 0);
+    for (seed, draw) in draws {
+        let elected = elected(draw, landmarks, *seed)?;
+        let world = World::new(draw, &elected, *seed, Lie::Zero, 0);
+        let mesh = world.mesh();
+        let judgement = judged(&world, &mesh);
+        agents += draw.agents();
+        let standings = judgement.charges().values().map(|charge| charge.standing);
+        quarantined += standings.clone().filter(|standing| *standing == Standing::Quarantined).count();
+        suspect += standings.filter(|standing| *standing == Standing::Suspect).count();
+        alarms += usize::from(judgement.alarm().is_some());
+        for (agent, charge) in judgement.charges() {
+            let at = if elected.contains(agent) { "landmark" } else { "agent" };
+            println!(
+                "    {name}, {landmarks} landmarks, seed {seed}: {at} {agent} {:?}: {}",
+                charge.standing, charge.reason
+            );
+        }
+        if landmarks == LANDMARKS {
+            clean.add(scored(&world, &mesh, &BTreeSet::new(), &mut Kept::new())?);
+        }
+    }
+    let share = count(quarantined) / count(agents.max(1));
+    let what = format!(
+        "{name}, {landmarks} landmarks, nobody lies: part of the agents quarantined ({suspect} suspect, {alarms} alarms)"
+    );
+    Ok(Line::at_most(what, share, MOST_MISJUDGED))
+}
+
+fn verdict(what: &str, liars: usize, sum: &Sum, clean: &Figures) -> Vec<Line> {
+    let plain = error(&sum.figures.plain, 50) / error(&clean.plain, 50);
+    let refined = error(&sum.figures.refined, 50) / error(&clean.refined, 50);
+    let caught = format!(
+        "caught {}/{}, {} honest with them, alarms {}/{}",
+        sum.caught, sum.liars, sum.honest_quarantined, sum.alarms, sum.trials
+    );
+    if liars > 3 {
+        let ratio = sum.figures.first / sum.figures.random;
+        let ratios = format!("RE50 / clean {plain:.2} plain, {refined:.2} refined");
+        return vec![
+            Line::at_most(format!("{what}: chosen / random ({caught}; {ratios})"), ratio, 1.0),
+            Line::at_least(format!("{what}: part of the drawings alarmed"), count(sum.alarms) / count(sum.trials), 1.0),
+        ];
+    }
+    let target = if liars == 3 { 1.5 } else { 1.25 };
+    vec![
+        Line::at_most(format!("{what}: RE50 / clean, plain ({caught})"), plain, target),
+        Line::at_most(format!("{what}: RE50 / clean, refined"), refined, target),
+    ]
+}
+
+/// A tenth of the samples is rubbish before the agent's filter sees them.
+fn bogus(name: &str, draws: &[(u64, Draw<'_>)], clean: &Figures) -> anyhow::Result<Vec<Line>> {
+    let mut figures = Figures::default();
+    for (seed, draw) in draws {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xb0_905);
+        let landmarks = elected(draw, LANDMARKS, *seed)?;
+        let honest = draw.mesh();
+        let mut mesh = Mesh::new();
+        for i in 0..draw.agents() {
+            for j in 0..draw.agents() {
+                let (a, b) = (draw.agent_id(i), draw.agent_id(j));
+                if let Some(rtt) = honest.measured(a, b).and_then(|rtt| sampled(rtt, &mut rng)) {
+                    mesh.insert(a, b, rtt);
+                }
+            }
+        }
+        let maps = Maps::fit(&mesh, &landmarks, *seed)?;
+        let said: Vec<Vec<(AgentId, Rtt)>> = (0..draw.sites())
+            .map(|site| {
+                let honest = draw.measured(site, &landmarks).into_iter();
+                honest.filter_map(|(landmark, rtt)| Some((landmark, sampled(rtt, &mut rng)?))).collect()
+            })
+            .collect();
+        figures.add(score(draw, &landmarks, &maps, |site| said[site].clone()));
+    }
+    let line = |tier: &str, bogus: &[f64], clean: &[f64]| {
+        let ratio = error(bogus, 90) / error(clean, 90);
+        Line::at_most(format!("{name}, 10 % bogus samples of 20: RE90 / clean, {tier}"), ratio, 1.15)
+    };
+    Ok(vec![line("plain", &figures.plain, &clean.plain), line("refined", &figures.refined, &clean.refined)])
+}
+
+/// The weighted mean of samples around a round trip, 5 % apart, a tenth of them anything up to two seconds.
+fn sampled(truth: Rtt, rng: &mut ChaCha8Rng) -> Option<Rtt> {
+    let millis = truth.as_millis_f64();
+    let sample = |rng: &mut ChaCha8Rng| {
+        let noisy = if rng.random_bool(BOGUS) {
+            rng.random_range(0.001..2000.0)
+        } else {
+            // The sum of twelve even draws is nearly normal.
+            let normal = (0..12).map(|_| rng.random_range(0.0..1.0)).sum::<f64>() - 6.0;
+            millis * (1.0 + 0.05 * normal)
+        };
+        Duration::from_secs_f64(noisy.max(0.001) / 1e3)
+    };
+    let samples: Vec<Duration> = (0..SAMPLES).map(|_| sample(rng)).collect();
+    Rtt::try_new(weighted_mean(&samples)?.rtt).ok()
+}

@@ -1,0 +1,146 @@
+//! What a scheduler and its Postgres cost over some time: processor time by /proc, rows by Postgres' statistics, and the longest statement
+//! by pg_stat_statements where this Postgres has it.
+//!
+//! The lab asks before the window and after it, never within.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use nix::unistd::Pid;
+use sqlx::{Executor as _, PgPool};
+
+use crate::evidence::machine::{family_processor_s, processor_s};
+
+/// A pass of most background tasks comes this often: rows are told for as long.
+const PASS: Duration = Duration::from_secs(2);
+/// Characters of a statement that are shown.
+const SHOWN: usize = 90;
+/// Statements that took most time, which are told of at the level info.
+const TOLD: usize = 5;
+
+/// What was counted over some time.
+#[derive(Debug, Clone)]
+pub(super) struct Cost {
+    /// Processor time, in percent of one core.
+    pub(super) scheduler: f64,
+    pub(super) postgres: f64,
+    /// Rows that were read in all tables for two seconds, by scans and by indexes.
+    pub(super) read: f64,
+    /// Rows that were written in all tables.
+    pub(super) written: i64,
+    /// The statement that took longest, in milliseconds, and how it begins; `None` where Postgres does not tell.
+    pub(super) longest: Option<(f64, String)>,
+}
+
+impl Cost {
+    /// Processor time of both, in percent of one core.
+    pub(super) fn together(&self) -> f64 {
+        self.scheduler + self.postgres
+    }
+}
+
+/// What was counted until a moment.
+#[derive(Debug)]
+pub(super) struct Count {
+    at: Instant,
+    scheduler: Pid,
+    postmaster: Pid,
+    scheduler_s: f64,
+    postgres_s: f64,
+    rows: (i64, i64),
+}
+
+impl Count {
+    /// Counts now, and forgets what statements there were.
+    pub(super) async fn now(pool: &PgPool, scheduler: Pid, postmaster: Pid, statements: bool) -> anyhow::Result<Self> {
+        let rows = rows(pool).await?;
+        if statements {
+            pool.execute("select lab.pg_stat_statements_reset()").await.context("forget the statements")?;
+        }
+        let (scheduler_s, postgres_s) = (processor_s(scheduler)?.0, family_processor_s(postmaster)?);
+        Ok(Self { at: Instant::now(), scheduler, postmaster, scheduler_s, postgres_s, rows })
+    }
+
+    /// What came since.
+    pub(super) async fn cost(&self, pool: &PgPool, statements: bool) -> anyhow::Result<Cost> {
+        let seconds = self.at.elapsed().as_secs_f64();
+        let (scheduler_s, postgres_s) = (processor_s(self.scheduler)?.0, family_processor_s(self.postmaster)?);
+        let longest = if statements { longest(pool).await? } else { None };
+        let (read, written) = rows(pool).await?;
+        let percent = |before: f64, now: f64| (now - before) / seconds * 100.0;
+        let read = f64::from(u32::try_from(read - self.rows.0).unwrap_or(u32::MAX));
+        Ok(Cost {
+            scheduler: percent(self.scheduler_s, scheduler_s),
+            postgres: percent(self.postgres_s, postgres_s),
+            read: read * PASS.as_secs_f64() / seconds,
+            written: written - self.rows.1,
+            longest,
+        })
+    }
+}
+
+/// Rows read, and rows written, in all tables.
+async fn rows(pool: &PgPool) -> anyhow::Result<(i64, i64)> {
+    let counted = "select coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint,
+                          coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint
+                   from pg_stat_user_tables where schemaname = 'public'";
+    sqlx::query_as(counted).fetch_one(pool).await.context("count rows")
+}
+
+/// Has statements counted from the next start of this Postgres on; `false` where it cannot.
+pub(super) async fn prepare(pool: &PgPool) -> anyhow::Result<bool> {
+    let can = "select exists (select from pg_available_extensions where name = 'pg_stat_statements')";
+    let can: bool = sqlx::query_scalar(can).fetch_one(pool).await.context("ask for pg_stat_statements")?;
+    if can {
+        pool.execute("alter system set shared_preload_libraries = 'pg_stat_statements'").await.context("configure")?;
+    }
+    Ok(can)
+}
+
+/// After that start.
+pub(super) async fn begin(pool: &PgPool) -> anyhow::Result<()> {
+    pool.execute("create schema lab").await.context("make a schema")?;
+    pool.execute("create extension pg_stat_statements schema lab").await.context("count statements")?;
+    Ok(())
+}
+
+async fn longest(pool: &PgPool) -> anyhow::Result<Option<(f64, String)>> {
+    let found = "select max_exec_time, total_exec_time, calls, rows, query
+                 from lab.pg_stat_statements s join pg_database d on d.oid = s.dbid
+                 where d.datname = current_database() and query not like '%pg_stat_statements%'
+                 order by total_exec_time desc";
+    let all: Vec<(f64, f64, i64, i64, String)> =
+        sqlx::query_as(found).fetch_all(pool).await.context("read the statements")?;
+    for (longest, ms, calls, rows, query) in all.iter().take(TOLD) {
+        tracing::info!(ms, calls, rows, longest, "{}", shown(query));
+    }
+    let longest = all.into_iter().max_by(|one, other| one.0.total_cmp(&other.0));
+    Ok(longest.map(|(longest, .., query)| (longest, shown(&query))))
+}
+
+/// How a statement begins, on one line that may stand in a table.
+fn shown(query: &str) -> String {
+    let lines = query.lines().filter(|line| !line.trim_start().starts_with("--"));
+    let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+    words.join(" ").replace('|', "¦").chars().take(SHOWN).collect()
+}
+
+/// Bytes on disk of all tables but the log, and of the log, with their indexes.
+pub(super) async fn bytes(pool: &PgPool) -> anyhow::Result<(f64, f64)> {
+    let size = "select coalesce(sum(pg_total_relation_size(oid)) filter (where relname <> 'events'), 0)::float8,
+                       coalesce(sum(pg_total_relation_size(oid)) filter (where relname = 'events'), 0)::float8
+                from pg_class where relkind = 'r' and relnamespace = 'public'::regnamespace";
+    sqlx::query_as(size).fetch_one(pool).await.context("measure the tables")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_statement_is_shown_on_one_line_without_its_comments() {
+        let query = "\n   with held as (\n      -- Why.\n   select a || b from tasks)\n";
+        assert_eq!(shown(query), "with held as ( select a ¦¦ b from tasks)");
+        assert_eq!(shown(&"x ".repeat(200)).chars().count(), SHOWN);
+    }
+}

@@ -1,0 +1,353 @@
+//! `lab paper`: the paper's experiments redone. Tables 1 and 2 from `simulate`; Figures 2 and 3 from real agents in the lab.
+//!
+//! The paper's layout runs over the base cell and all those with one factor changed, the other layouts at the base cell; every
+//! strategy, every seed (`tests/experiments.toml`). A cell whose timing proves nothing is run once more, and then printed as void. What
+//! is finished is kept, so that a run goes on where it was interrupted. Beside each cell stands what `lab sweep`'s simulation
+//! makes of the same survey.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use clap::Args;
+use landfall_scheduler::model::Strategy;
+use serde::Serialize;
+
+use self::figures::{figure2, figure3};
+use self::simulated::{Compared, Simulated, Simulator, agreement, busy};
+use self::stage::{Came, Stage};
+use self::tables::Tables;
+use crate::cluster::Binaries;
+use crate::cluster::process::interrupted;
+use crate::experiments::sweep::grid::{self, Row};
+use crate::experiments::sweep::kept::{self, Kept};
+use crate::experiments::sweep::settings::{Cell, EXPERIMENTS, Ground, Point, Settings};
+use crate::experiments::sweep::{Field, Format, RunArgs, cell};
+
+mod figures;
+mod page;
+mod simulated;
+pub mod stage;
+mod tables;
+
+/// Ours must reach this of the best of the others in every cell of the lab.
+const LEAST_SHARE: f64 = 0.90;
+/// What a survey and the beginning and end of a cell take; for telling how long a run will.
+const SURVEY: Duration = Duration::from_secs(100);
+const AROUND_A_CELL: Duration = Duration::from_secs(14);
+
+/// What may be typed after `lab paper`.
+#[derive(Debug, Clone, Args)]
+pub struct PaperArgs {
+    #[command(flatten)]
+    run: RunArgs,
+    /// One seed, and the base cells alone
+    #[arg(long)]
+    quick: bool,
+    /// Only this layout
+    #[arg(long, value_name = "NAME")]
+    layout: Option<String>,
+}
+
+/// A finished cell.
+#[derive(Debug, Clone, PartialEq)]
+struct Played {
+    cell: Cell,
+    came: Came,
+}
+
+impl Played {
+    fn row(&self) -> Row {
+        Row {
+            cell: self.cell.clone(),
+            mb_per_min: self.came.growth.mb_per_min,
+            makespan_s: self.came.makespan_s,
+            busy_variation: None,
+            void: self.came.void.is_some(),
+            source: None,
+        }
+    }
+}
+
+/// One cell that is to be run, and how long its crawls will take.
+#[derive(Debug, Clone)]
+struct Planned {
+    cell: Cell,
+    strategy: Strategy,
+    takes: Duration,
+}
+
+/// Everything of one layout and seed.
+struct Sitting<'a> {
+    ground: &'a Ground,
+    seed: u64,
+    cells: Vec<Planned>,
+}
+
+/// What `--format json` prints.
+#[derive(Serialize)]
+struct Printed<'a> {
+    table1: &'a [tables::Accuracy],
+    table2: &'a [tables::Accuracy],
+    figure2: &'a figures::Figure2,
+    figure3: &'a figures::Figure3,
+    grid: &'a [Row],
+}
+
+/// Runs what is not finished, and prints everything. A void cell and a missed target are printed, and are no error.
+pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
+    let settings = Settings::committed()?;
+    let (mut grounds, missing) = settings.grounds(&args.run.data)?;
+    missing.iter().for_each(|line| eprintln!("{line}"));
+    if let Some(only) = &args.layout {
+        grounds.retain(|ground| ground.name == *only);
+        if grounds.is_empty() {
+            bail!("there is no layout '{only}' here");
+        }
+    }
+    let Binaries { landfall, agent } = Binaries::find()?;
+    let mut kept = args.run.open("paper", EXPERIMENTS, &[&landfall, &agent])?;
+    let sittings = plan(&settings, &grounds, args.quick)?;
+    announce(&sittings, &kept);
+    for sitting in &sittings {
+        tokio::select! {
+            done = sit(&settings, sitting, &mut kept) => done?,
+            () = interrupted() => bail!("interrupted; what is finished is kept, and the next run goes on from there"),
+        }
+    }
+    eprintln!("tables 1 and 2");
+    let tables = Tables::of(&settings, &grounds)?;
+    print(&args, &settings, &sittings, &kept, &tables)
+}
+
+/// All cells.
+fn plan<'a>(settings: &'a Settings, grounds: &'a [Ground], quick: bool) -> anyhow::Result<Vec<Sitting<'a>>> {
+    let seeds = if quick { &settings.seeds[..1] } else { &settings.seeds[..] };
+    let mut sittings = Vec::new();
+    for &seed in seeds {
+        for ground in grounds {
+            let points: Vec<Point> =
+                if ground.matrix().is_some() || quick { vec![settings.base] } else { settings.one_at_a_time() };
+            let mut field = Field::new(settings, ground, seed)?;
+            let mut cells = Vec::new();
+            for point in points {
+                for &strategy in &settings.strategies {
+                    let takes = field.simulate(point, strategy, 0)?.makespan;
+                    cells.push(Planned { cell: cell(ground, point, strategy.name(), seed), strategy, takes });
+                }
+            }
+            sittings.push(Sitting { ground, seed, cells });
+        }
+    }
+    Ok(sittings)
+}
+
+/// Says how long it will take.
+fn announce(sittings: &[Sitting<'_>], kept: &Kept<Came>) {
+    let mut takes = Duration::ZERO;
+    let (mut open, mut all) = (0, 0);
+    for sitting in sittings {
+        let left: Vec<&Planned> = sitting.cells.iter().filter(|one| kept.find(&one.cell).is_none()).collect();
+        all += sitting.cells.len();
+        open += left.len();
+        if !left.is_empty() {
+            takes += SURVEY;
+        }
+        takes += left.iter().map(|one| AROUND_A_CELL + one.takes).sum::<Duration>();
+    }
+    eprintln!(
+        "{open} of {all} cells are to be run, in about {} minutes; nothing else should run meanwhile",
+        takes.as_secs().div_ceil(60)
+    );
+}
+
+/// Runs what is not finished of one layout and seed.
+async fn sit(settings: &Settings, sitting: &Sitting<'_>, kept: &mut Kept<Came>) -> anyhow::Result<()> {
+    if sitting.cells.iter().all(|one| kept.find(&one.cell).is_some()) {
+        return Ok(());
+    }
+    let Sitting { ground, seed, cells } = sitting;
+    let began = Instant::now();
+    let mut simulator = Simulator::new(settings);
+    let mut stage = Stage::survey(settings, ground, *seed)
+        .await
+        .with_context(|| format!("survey {} with seed {seed}", ground.name))?;
+    eprintln!("{} seed {seed}: surveyed in {:.0} s", ground.name, began.elapsed().as_secs_f64());
+    for planned in cells {
+        if kept.find(&planned.cell).is_some() {
+            continue;
+        }
+        let (point, strategy) = (planned.cell.point, planned.strategy);
+        let said = || format!("crawl {}", serde_json::to_string(&planned.cell).unwrap_or_default());
+        let began = Instant::now();
+        let mut came = stage.play(point, strategy).await.with_context(said)?;
+        if let Some(reason) = &came.void {
+            eprintln!("void, and run once more: {reason}");
+            came = stage.play(point, strategy).await.with_context(said)?;
+        }
+        kept.keep(planned.cell.clone(), came.clone())?;
+        let told = line(&planned.cell, &came, simulator.simulate(ground, planned, &came)?);
+        eprintln!("{told} (in {:.0} s all in all)", began.elapsed().as_secs_f64());
+    }
+    stage.end().await
+}
+
+/// One cell for people.
+fn line(cell: &Cell, came: &Came, simulated: Simulated) -> String {
+    let (compared, (busy, most)) = (Compared::of(simulated, came), busy(&came.per_agent));
+    let Point { loss, page_kb, per_site_rps, access_mbit } = cell.point;
+    let rate = format!("{per_site_rps}{}", if per_site_rps.is_unthrottled() { "" } else { "/s" });
+    let machine = came.machine;
+    let void = came.void.as_ref().map_or(String::new(), |reason| format!("; VOID: {reason}"));
+    format!(
+        "{} seed {} loss x{loss} {page_kb} KB {rate} {access_mbit} Mbit/s {}: {:.1} MB/min, {:.1} s; simulated {:.3} and {:.3} of that; \
+         {busy} agents, {most} sites at most (simulated {} and {}); \
+         {:.0} requests/s, {:.0} % idle, late {:.1} ms, lease {:.1} ms, outcome {:.1} ms, request {:.2} ms, begun {:.0} ms{void}",
+        cell.layout,
+        cell.seed,
+        cell.strategy,
+        came.growth.mb_per_min,
+        came.makespan_s,
+        compared.growth,
+        compared.makespan,
+        simulated.busy,
+        simulated.most,
+        machine.requests_per_s,
+        machine.idle * 100.0,
+        machine.late_ms,
+        machine.lease_ms,
+        machine.outcome_ms,
+        machine.request_ms,
+        machine.begin_ms,
+    )
+}
+
+fn print(
+    args: &PaperArgs,
+    settings: &Settings,
+    sittings: &[Sitting<'_>],
+    kept: &Kept<Came>,
+    tables: &Tables,
+) -> anyhow::Result<()> {
+    let (mut played, mut compared, mut lines) = (Vec::new(), Vec::new(), Vec::new());
+    let mut simulator = Simulator::new(settings);
+    for (ground, planned) in sittings.iter().flat_map(|sitting| sitting.cells.iter().map(|one| (sitting.ground, one))) {
+        let Some(came) = kept.find(&planned.cell) else { continue };
+        let simulated = simulator.simulate(ground, planned, came)?;
+        lines.push(line(&planned.cell, came, simulated));
+        compared.push(Compared::of(simulated, came));
+        played.push(Played { cell: planned.cell.clone(), came: came.clone() });
+    }
+    let rows: Vec<Row> = played.iter().map(Played::row).collect();
+    let (figure2, figure3) = (figure2(&played), figure3(&played, settings.base));
+    let groups = grid::groups(&rows);
+    let mut verdict = grid::verdict(&groups, LEAST_SHARE);
+    verdict.extend(agreement(&played, &compared));
+    let file = kept::default_file("paper", "report.html")?;
+    let page = page::page(&page::Page {
+        base: settings.base,
+        played: &played,
+        compared: &compared,
+        tables,
+        figure2: &figure2,
+        figure3: &figure3,
+        verdict: &verdict,
+    });
+    if let Some(folder) = file.parent() {
+        std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
+    }
+    std::fs::write(&file, page).with_context(|| format!("write {}", file.display()))?;
+    if args.run.format == Format::Json {
+        let Tables { table1, table2 } = tables;
+        let printed = Printed { table1, table2, figure2: &figure2, figure3: &figure3, grid: &rows };
+        println!("{}", serde_json::to_string(&printed).context("write the experiments as JSON")?);
+        return Ok(());
+    }
+    println!("{}\n{}", tables.lines(), figures::lines(&figure2, &figure3));
+    lines.iter().for_each(|line| println!("{line}"));
+    let names: Vec<&str> = settings.strategies.iter().map(|strategy| strategy.name()).collect();
+    println!("\nMedians over seeds; in brackets what they are of random's.\n{}", grid::table(&groups, &names));
+    verdict.iter().for_each(|line| println!("{line}"));
+    println!("open {}", file.display());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::PathBuf;
+
+    use super::stage::Machine;
+    use super::*;
+    use crate::experiments::sweep::growth::Growth;
+    use crate::experiments::sweep::measured::Measured;
+
+    /// A base cell on the paper's layout, of two sites.
+    pub(super) fn played(strategy: &str, seed: u64, mb_per_min: f64, void: Option<&str>) -> Played {
+        let point = Settings::committed().unwrap().base;
+        let machine = Machine {
+            requests_per_s: 1.0,
+            idle: 1.0,
+            late_ms: 0.1,
+            lease_ms: 1.0,
+            outcome_ms: 1.0,
+            request_ms: 1.0,
+            begin_ms: 1.0,
+        };
+        Played {
+            cell: Cell { layout: "paper".to_owned(), point, strategy: strategy.to_owned(), seed },
+            came: Came {
+                makespan_s: 6000.0 / mb_per_min,
+                growth: Growth { mb_per_min, curve: vec![(1.0, 0.5), (60.0, 3.0)] },
+                sites: vec![(1_000_000, 60.0), (2_000_000, 30.0)],
+                per_agent: vec![1, 1],
+                void: void.map(str::to_owned),
+                machine,
+                found: Measured { agents: vec![], landmarks: vec![], epoch: Some(1), mesh: vec![], sites: vec![] },
+                first_task: 1,
+            },
+        }
+    }
+
+    #[test]
+    fn the_json_is_the_issues() {
+        let cells = [played("random", 1, 100.0, None), played("gnp-top3", 1, 136.1, Some("late"))];
+        let rows: Vec<Row> = cells.iter().map(Played::row).collect();
+        let (figure2, figure3) = (figure2(&cells), figure3(&cells, cells[0].cell.point));
+        let printed = Printed { table1: &[], table2: &[], figure2: &figure2, figure3: &figure3, grid: &rows };
+        let json: serde_json::Value = serde_json::to_value(&printed).unwrap();
+        let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
+        assert_eq!(keys, ["figure2", "figure3", "grid", "table1", "table2"]);
+        assert_eq!(json["figure2"]["paper"]["random"]["mb_per_min"], 100.0);
+        assert_eq!(json["figure2"]["paper"]["random"]["makespan_s"], 60.0);
+        let names: Vec<&String> = json["grid"][1].as_object().unwrap().keys().collect();
+        let wanted = [
+            "access_mbit",
+            "layout",
+            "loss",
+            "makespan_s",
+            "mb_per_min",
+            "page_kb",
+            "per_site_rps",
+            "seed",
+            "strategy",
+            "void",
+        ];
+        assert_eq!(names, wanted);
+        assert_eq!(json["grid"][1]["void"], true);
+    }
+
+    #[tokio::test]
+    async fn a_layout_that_is_not_there_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let args = PaperArgs {
+            run: RunArgs {
+                data: PathBuf::from("/nowhere"),
+                resume: Some(folder.path().join("cells.jsonl")),
+                fresh: false,
+                format: Format::Table,
+            },
+            quick: true,
+            layout: Some("planetlab".to_owned()),
+        };
+        assert_eq!(paper(args).await.unwrap_err().to_string(), "there is no layout 'planetlab' here");
+    }
+}

@@ -1,0 +1,158 @@
+//! What the simulation makes of a cell that was played, from the same survey and with the same draws, and how far that is from the
+//! lab. Pure.
+
+use std::collections::BTreeMap;
+
+use anyhow::Context;
+use landfall_scheduler::model::Strategy;
+
+use super::stage::Came;
+use super::{Planned, Played};
+use crate::evidence::figures::float;
+use crate::experiments::sweep::crawls::Ended;
+use crate::experiments::sweep::measured::Measured;
+use crate::experiments::sweep::settings::{Ground, Settings};
+use crate::experiments::sweep::{Field, grid};
+
+/// Simulations of each cell that are compared with the lab's one run: which packets are lost makes a cell some percent faster or slower.
+const DRAWS: u64 = 9;
+/// Within this of the lab's the simulation is to be.
+const AGREEMENT: f64 = 0.10;
+
+/// The simulation's figures over the lab's.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Compared {
+    pub(super) growth: f64,
+    pub(super) makespan: f64,
+}
+
+/// What the simulation says of a cell.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Simulated {
+    pub(super) mb_per_min: f64,
+    pub(super) makespan_s: f64,
+    /// Agents that crawled anything, and the most sites of one.
+    pub(super) busy: f64,
+    pub(super) most: f64,
+}
+
+impl Compared {
+    pub(super) fn of(simulated: Simulated, came: &Came) -> Self {
+        Self { growth: simulated.mb_per_min / came.growth.mb_per_min, makespan: simulated.makespan_s / came.makespan_s }
+    }
+
+    fn agrees(self) -> bool {
+        (self.growth - 1.0).abs() <= AGREEMENT
+    }
+}
+
+/// Simulates cells from the surveys from which the lab played them.
+pub(super) struct Simulator<'a> {
+    settings: &'a Settings,
+    /// The newest survey, and what is simulated from it: the cells of one sitting have mostly one.
+    newest: Option<(Measured, u64, Field<'a>)>,
+}
+
+impl<'a> Simulator<'a> {
+    pub(super) fn new(settings: &'a Settings) -> Self {
+        Self { settings, newest: None }
+    }
+
+    /// The medians of a cell's [`DRAWS`].
+    pub(super) fn simulate(&mut self, ground: &'a Ground, planned: &Planned, came: &Came) -> anyhow::Result<Simulated> {
+        let known =
+            |(found, first, _): &mut (Measured, u64, Field<'a>)| *found == came.found && *first == came.first_task;
+        if !self.newest.as_mut().is_some_and(known) {
+            let first = came.first_task;
+            let field = Field::surveyed(self.settings, ground, planned.cell.seed, &came.found, first)?;
+            self.newest = Some((came.found.clone(), first, field));
+        }
+        let (_, _, field) = self.newest.as_mut().context("a survey was just taken")?;
+        let share = self.settings.growth_share;
+        // As in the scheduler: where no map is trusted, everybody is drawn at random.
+        let strategy = if came.found.epoch.is_some() { planned.strategy } else { Strategy::Random };
+        let run = |draw| field.simulate(planned.cell.point, strategy, draw);
+        let ended: Vec<Ended> = (0..DRAWS).map(run).collect::<anyhow::Result<_>>()?;
+        let middle = |of: &dyn Fn(&Ended) -> f64| {
+            grid::median(ended.iter().map(of).collect()).context("a cell is simulated at least once")
+        };
+        Ok(Simulated {
+            mb_per_min: middle(&|ended| ended.growth(share).mb_per_min)?,
+            makespan_s: middle(&|ended| ended.makespan.as_secs_f64())?,
+            busy: middle(&|ended| busy(&ended.per_agent).0)?,
+            most: middle(&|ended| busy(&ended.per_agent).1)?,
+        })
+    }
+}
+
+/// How many agents crawled anything, and the most sites of one.
+pub(super) fn busy(per_agent: &[usize]) -> (f64, f64) {
+    let count = per_agent.iter().filter(|sites| **sites > 0).count();
+    (float(count), float(per_agent.iter().copied().max().unwrap_or(0)))
+}
+
+/// How far the simulation is from the lab, over the cells that are not void.
+pub(super) fn agreement(played: &[Played], compared: &[Compared]) -> Vec<String> {
+    let sound = played.iter().zip(compared).filter(|(one, _)| one.came.void.is_none());
+    let mut by_strategy: BTreeMap<&str, Vec<Compared>> = BTreeMap::new();
+    sound.for_each(|(one, compared)| by_strategy.entry(&one.cell.strategy).or_default().push(*compared));
+    let line = |(strategy, all): (&&str, &Vec<Compared>)| {
+        let agree = all.iter().filter(|one| one.agrees()).count();
+        let median = |of: fn(&Compared) -> f64| grid::median(all.iter().map(of).collect()).unwrap_or(0.0);
+        format!(
+            "{strategy}: simulated / lab, medians of {} cells: throughput {:.3}, makespan {:.3}; throughput within {:.0} % in {agree}",
+            all.len(),
+            median(|one| one.growth),
+            median(|one| one.makespan),
+            AGREEMENT * 100.0
+        )
+    };
+    by_strategy.iter().map(line).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::time::Duration;
+
+    use super::super::tests::played;
+    use super::*;
+    use crate::experiments::sweep::settings::EXPERIMENTS;
+
+    #[test]
+    fn void_cells_say_nothing_of_the_simulation() {
+        let cells = [played("random", 1, 100.0, None), played("random", 2, 100.0, Some("late"))];
+        let simulated = Simulated { mb_per_min: 112.0, makespan_s: 60.0, busy: 30.0, most: 8.0 };
+        let compared: Vec<Compared> = cells.iter().map(|one| Compared::of(simulated, &one.came)).collect();
+        let said = agreement(&cells, &compared);
+        assert_eq!(
+            said,
+            [
+                "random: simulated / lab, medians of 1 cells: throughput 1.120, makespan 1.000; throughput within 10 % in 0"
+            ]
+        );
+    }
+
+    #[test]
+    fn where_no_map_is_trusted_every_strategy_is_simulated_as_random() {
+        let fewer = [("agents = 30", "agents = 10"), ("sites = 203", "sites = 30"), ("landmarks = 9", "landmarks = 5")];
+        let text = fewer.iter().fold(EXPERIMENTS.to_owned(), |text, (from, to)| text.replacen(from, to, 1));
+        let settings = Settings::parse(&text).unwrap();
+        assert_eq!((settings.agents, settings.sites, settings.landmarks), (10, 30, 5));
+        let (grounds, _) = settings.grounds(Path::new("/nowhere")).unwrap();
+        let (ground, seed) = (&grounds[0], settings.seeds[0]);
+        let scenario = settings.scenario(ground, seed, settings.base).unwrap();
+        let mapped = Measured::emulated(&scenario, settings.landmarks).unwrap();
+        let mut simulator = Simulator::new(&settings);
+        let mut simulated = |strategy: Strategy, epoch: Option<u64>| {
+            let Played { cell, mut came } = played(strategy.name(), seed, 100.0, None);
+            came.found = Measured { epoch, ..mapped.clone() };
+            let planned = Planned { cell, strategy, takes: Duration::ZERO };
+            simulator.simulate(ground, &planned, &came).unwrap()
+        };
+        let random = simulated(Strategy::Random, None);
+        assert_eq!(simulated(Strategy::GnpTop1, None), random);
+        assert_eq!(simulated(Strategy::EarliestFinish, None), random);
+        assert_ne!(simulated(Strategy::GnpTop1, mapped.epoch), random);
+    }
+}

@@ -1,0 +1,251 @@
+//! One layout and one seed in the lab: surveyed once, frozen, and every cell begun from there with the real binaries.
+//!
+//! The survey is the whole measuring phase: the agents' mesh, the election, the map, and every site measured and located. It does not
+//! depend on any factor, as it sends no bodies. Each cell then begins from the same frozen files in a world of its own, so that no
+//! strategy profits from what another's crawls taught, and the clock starts with the batch's first lease.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use landfall_scheduler::model::Strategy;
+use serde::{Deserialize, Serialize};
+
+use crate::cluster::{Cluster, Options};
+use crate::evidence::machine::CpuTime;
+use crate::evidence::witness;
+use crate::experiments::sweep::growth::{Arrived, Growth};
+use crate::experiments::sweep::measured::Measured;
+use crate::experiments::sweep::settings::{Ground, Point, Settings};
+use crate::world::scenario::AgentNode;
+use crate::world::{World, too_busy};
+
+const SURVEY: &str = "survey";
+const BATCH: &str = "paper";
+/// Everything is the scheduler's default but two intervals, since the sites are the lab's own and nobody waits for a survey; and the time that a
+/// sample may take: here connecting takes no time, and the first answer two round trips, which may be ten seconds on Seattle.
+const SCHEDULER: &str = "[measure]\nsite_interval = '500ms'\nmesh_interval = '100ms'\nsample_timeout = '20s'\n";
+/// Times that the survey's batch is cancelled until it is.
+const CANCELS: u32 = 3;
+/// Without load a survey takes a minute, and the longest cell (Seattle, where one agent may be the nearest to many sites) ten.
+const PATIENCE: Duration = Duration::from_secs(1800);
+
+/// What a cell came to in the lab.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Came {
+    /// From the first lease to the last outcome.
+    pub makespan_s: f64,
+    pub growth: Growth,
+    /// For each site its bytes, and how long its crawl took.
+    pub sites: Vec<(i64, f64)>,
+    /// Sites that each agent crawled, the most first.
+    pub per_agent: Vec<usize>,
+    /// Why its timing proves nothing; `None` when it does.
+    pub void: Option<String>,
+    /// What the machine did meanwhile.
+    pub machine: Machine,
+    /// The survey from which it began: with this and the tasks' numbers a simulation chooses as the scheduler did.
+    pub found: Measured,
+    /// The first site's task: agents are drawn with the tasks' numbers.
+    pub first_task: u64,
+}
+
+/// What the machine did during a cell: what a simulation has to be told.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// Requests a second, over the makespan.
+    pub requests_per_s: f64,
+    /// Its idle share.
+    pub idle: f64,
+    /// The 99th percentile of the lab's own lateness, in milliseconds.
+    pub late_ms: f64,
+    /// From a grant to the first request, in the mean, in milliseconds.
+    pub lease_ms: f64,
+    /// From the last byte to the recorded outcome, in the mean, in milliseconds, rest included.
+    pub outcome_ms: f64,
+    /// From a body's last byte to the next request's arrival, in the mean, in milliseconds, intervals included.
+    pub request_ms: f64,
+    /// When as many leases were granted as there are agents, in milliseconds since the first.
+    pub begin_ms: f64,
+}
+
+/// A surveyed cluster.
+pub struct Stage<'a> {
+    settings: &'a Settings,
+    ground: &'a Ground,
+    seed: u64,
+    cluster: Cluster,
+    found: Option<Measured>,
+}
+
+impl<'a> Stage<'a> {
+    /// Starts a cluster, measures everything, and freezes it.
+    pub async fn survey(settings: &'a Settings, ground: &'a Ground, seed: u64) -> anyhow::Result<Self> {
+        let world = World::start(settings.scenario(ground, seed, settings.base)?).await?;
+        let options = Options { scheduler: SCHEDULER.to_owned(), capacity: 1, logs: None, sharing: 0 };
+        let cluster = Cluster::start(world, &options).await?;
+        let mut stage = Self { settings, ground, seed, cluster, found: None };
+        match stage.measure().await {
+            Ok(()) => Ok(stage),
+            Err(error) => {
+                // What failed first is what is told.
+                if let Err(later) = stage.cluster.stop().await {
+                    tracing::warn!(%later, "and the cluster did not stop");
+                }
+                Err(error)
+            }
+        }
+    }
+
+    async fn measure(&mut self) -> anyhow::Result<()> {
+        let cluster = &mut self.cluster;
+        cluster.await_mesh(PATIENCE).await?;
+        cluster.operate(&["landmarks", "elect", "--count", &self.settings.landmarks.to_string()]).await?;
+        let names = cluster.agent_names();
+        for name in &names {
+            cluster.operate(&["agents", "drain", name]).await?;
+        }
+        let list = cluster.write_site_list()?;
+        let list = list.to_str().context("the site list's path is text")?;
+        cluster.operate(&["sites", "submit", list, "--batch", SURVEY]).await?;
+        let located = "select count(*) from tasks where state = 'located'";
+        cluster.await_count("every site to be located", located, self.settings.sites, PATIENCE).await?;
+        // It may meet the pass that says why tasks wait; then it says that it is to be tried again.
+        for left in (0..CANCELS).rev() {
+            match cluster.operate(&["batches", "cancel", SURVEY]).await {
+                Err(error) if left > 0 => tracing::warn!(%error, "the survey's batch was not cancelled"),
+                cancelled => {
+                    cancelled?;
+                    break;
+                }
+            }
+        }
+        for name in &names {
+            cluster.operate(&["agents", "resume", name]).await?;
+        }
+        cluster.freeze().await?;
+        let read =
+            cluster.read_frozen(async |pool| Ok((witness::facts(pool, SURVEY).await?, witness::agents(pool).await?)));
+        let (facts, by_rank) = read.await?;
+        if let Some(alarm) = &facts.doubts.alarm {
+            eprintln!("{alarm}; so agents are drawn at random, whatever the strategy");
+        }
+        self.found = Some(Measured::by(&facts, &by_rank, &names, &cluster.site_names())?);
+        Ok(())
+    }
+
+    /// Crawls one cell.
+    pub async fn play(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<Came> {
+        let world = World::start(self.settings.scenario(self.ground, self.seed, point)?).await?;
+        self.cluster.begin_again(world, self.settings.slots(point.per_site_rps)).await?;
+        let played = self.crawl(point, strategy).await;
+        let halted = self.cluster.halt().await;
+        let came = played?;
+        halted?;
+        Ok(came)
+    }
+
+    async fn crawl(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<Came> {
+        let cluster = &mut self.cluster;
+        let list = cluster.write_site_list()?;
+        let list = list.to_str().context("the site list's path is text")?;
+        let interval = Duration::from_secs_f64(point.per_site_rps.interval_s());
+        let interval = format!("{}ms", interval.as_millis());
+        let depth = self.settings.web.max_depth.to_string();
+        let busy_from = CpuTime::now();
+        let mut submit = vec!["sites", "submit", list, "--batch", BATCH, "--strategy", strategy.name()];
+        submit.extend(["--request-interval", &interval, "--max-depth", &depth]);
+        cluster.operate(&submit).await?;
+        let ended = "select count(*) from tasks t join batches b on b.id = t.batch_id \
+                     where b.name = 'paper' and t.state in ('done', 'failed')";
+        cluster.await_count("every site to be crawled", ended, self.settings.sites, PATIENCE).await?;
+        let idle = CpuTime::now().zip(busy_from).map_or(1.0, |(now, from)| now.idle_since(from));
+        let since = witness::since_first_grant(&cluster.pool, BATCH).await?;
+        let first = Instant::now().checked_sub(since).context("the first lease is older than the machine")?;
+        let crawled = witness::crawls(&cluster.pool, BATCH).await?;
+        ensure!(
+            crawled.len() == self.settings.sites,
+            "{} of {} sites were crawled",
+            crawled.len(),
+            self.settings.sites
+        );
+        let makespan_s = witness::span(&cluster.pool, BATCH).await?;
+        let world = &cluster.world;
+        let void = not_whole(&crawled).or_else(|| world.too_late()).or_else(|| too_busy(idle));
+        let machine = Machine { idle, ..machine(world, &crawled, first, makespan_s) };
+        Ok(Came {
+            makespan_s,
+            growth: Growth::of(arrived(world, first), self.settings.growth_share),
+            sites: crawled.iter().map(|crawl| (crawl.bytes, crawl.took_s)).collect(),
+            per_agent: per_agent(&crawled, &world.scenario().agents),
+            void,
+            machine,
+            found: self.found.clone().context("nothing was surveyed")?,
+            first_task: witness::first_task(&cluster.pool, BATCH).await?,
+        })
+    }
+
+    /// Takes everything down.
+    pub async fn end(self) -> anyhow::Result<()> {
+        self.cluster.stop().await
+    }
+}
+
+fn per_agent(crawled: &[witness::Crawl], agents: &[AgentNode]) -> Vec<usize> {
+    let count = |agent: &AgentNode| crawled.iter().filter(|crawl| crawl.crawler == agent.name).count();
+    let mut counts: Vec<usize> = agents.iter().map(count).collect();
+    counts.sort_unstable_by(|one, other| other.cmp(one));
+    counts
+}
+
+/// Why what was crawled is not what was to be; `None` when it is.
+fn not_whole(crawled: &[witness::Crawl]) -> Option<String> {
+    let odd = || crawled.iter().filter(|crawl| crawl.kind != "complete");
+    let first = odd().next()?;
+    Some(format!("{} sites were not crawled whole; {}: {} {}", odd().count(), first.site, first.kind, first.message))
+}
+
+/// The bodies that arrived after the first lease.
+fn arrived(world: &World, first: Instant) -> Vec<Arrived> {
+    let deliveries = world.log.deliveries();
+    let since = deliveries.iter().filter_map(|body| Some((body.until.checked_duration_since(first)?, body.bytes)));
+    since.map(|(at, bytes)| Arrived { at_s: at.as_secs_f64(), bytes }).collect()
+}
+
+/// The gaps between what the scheduler, the agents and the sites saw of each crawl.
+fn machine(world: &World, crawled: &[witness::Crawl], first: Instant, makespan_s: f64) -> Machine {
+    let entries = world.log.entries();
+    let seconds = |at: Instant| at.saturating_duration_since(first).as_secs_f64();
+    let sites = world.scenario().sites.len();
+    let mut asked: Vec<Vec<f64>> = vec![Vec::new(); sites];
+    entries.iter().for_each(|entry| asked[entry.site].push(seconds(entry.at)));
+    let mut sent: Vec<Vec<f64>> = vec![Vec::new(); sites];
+    world.log.deliveries().iter().for_each(|body| sent[body.site].push(seconds(body.until)));
+    let (mut lease, mut outcome, mut request) = (Vec::new(), Vec::new(), Vec::new());
+    let names: Vec<String> = (0..sites).map(|site| world.site_name(site)).collect();
+    for crawl in crawled {
+        let Some(site) = names.iter().position(|name| *name == crawl.site) else { continue };
+        // What confirmers asked before is not of the crawl.
+        let own = |seconds: &[f64]| seconds.iter().copied().filter(|at| *at >= crawl.granted_s).collect::<Vec<f64>>();
+        let (asked, sent) = (own(&asked[site]), own(&sent[site]));
+        if let Some((asked, sent)) = asked.first().zip(sent.last()) {
+            lease.push(asked - crawl.granted_s);
+            outcome.push(crawl.ended_s - sent);
+        }
+        request.extend(sent.iter().zip(asked.iter().skip(1)).map(|(sent, asked)| asked - sent));
+    }
+    let agents = world.scenario().agents.len();
+    let mut granted: Vec<f64> = crawled.iter().map(|crawl| crawl.granted_s).collect();
+    granted.sort_by(f64::total_cmp);
+    let begin = granted.get(agents.min(granted.len()).saturating_sub(1)).copied().unwrap_or(0.0);
+    let millis =
+        |values: Vec<f64>| values.iter().sum::<f64>() / crate::evidence::figures::float(values.len().max(1)) * 1e3;
+    Machine {
+        requests_per_s: crate::evidence::figures::float(entries.len()) / makespan_s,
+        idle: 1.0,
+        late_ms: world.lateness().quantile(0.99).as_secs_f64() * 1e3,
+        lease_ms: millis(lease),
+        outcome_ms: millis(outcome),
+        request_ms: millis(request),
+        begin_ms: begin * 1e3,
+    }
+}

@@ -1,0 +1,219 @@
+//! Tables 1 and 2: how well distances are estimated, by dimensions and by landmarks, in the paper's own measure.
+//!
+//! The measure is one minus the mean relative error of the estimates that are left when the worst 30 % or 20 % are dropped, over pairs
+//! of a site and an agent that is no landmark. The map is the plain one, as the paper fits it: a point a host, by simplex; the
+//! machinery is `landfall simulate`'s.
+
+use std::fmt::Write as _;
+use std::num::NonZeroUsize;
+
+use anyhow::{Context, ensure};
+use comfy_table::Table;
+use landfall_scheduler::simulate::{self, Draw, Judged, Matrix, Report, Tier, play_drawing};
+use serde::Serialize;
+
+use crate::experiments::sweep::settings::{Ground, Settings};
+use crate::world::scenario::Scenario;
+
+/// The paper's Table 1 with 9 landmarks: dimensions, and the accuracy without the worst 30 % and 20 %.
+const TABLE_1: [(usize, usize, f64, f64); 7] = [
+    (2, 9, 0.684_679, 0.493_873),
+    (3, 9, 0.737_595, 0.599_625),
+    (4, 9, 0.740_472, 0.602_797),
+    (5, 9, 0.741_811, 0.604_769),
+    (6, 9, 0.742_344, 0.605_146),
+    (7, 9, 0.743_145, 0.605_081),
+    (8, 9, 0.744_649, 0.607_787),
+];
+/// Its Table 2: dimensions, landmarks and the same.
+const TABLE_2: [(usize, usize, f64, f64); 4] = [
+    (6, 9, 0.742_344, 0.605_146),
+    (6, 7, 0.505_910, 0.299_740),
+    (4, 7, 0.505_902, 0.299_708),
+    (4, 5, 0.420_972, 0.076_933),
+];
+
+/// One row of a table, on one layout.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub(super) struct Accuracy {
+    pub(super) layout: String,
+    /// Dimensions of the map.
+    pub(super) dims: usize,
+    pub(super) landmarks: usize,
+    /// Without the worst 30 %; null where nothing was estimated.
+    pub(super) without_worst_30: Option<f64>,
+    /// Without the worst 20 %.
+    pub(super) without_worst_20: Option<f64>,
+    pub(super) paper_without_worst_30: f64,
+    pub(super) paper_without_worst_20: f64,
+}
+
+/// Both tables.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Tables {
+    /// Dimensions changed.
+    pub(super) table1: Vec<Accuracy>,
+    /// Landmarks changed.
+    pub(super) table2: Vec<Accuracy>,
+}
+
+/// What a layout is estimated on: drawings of a matrix, or the paper's layout with one matrix a seed.
+enum Field<'a> {
+    Matrix(&'a Matrix),
+    Layout(Vec<Matrix>),
+}
+
+impl Tables {
+    /// Computes them on every layout.
+    pub(super) fn of(settings: &Settings, grounds: &[Ground]) -> anyhow::Result<Self> {
+        let (mut table1, mut table2) = (Vec::new(), Vec::new());
+        for ground in grounds {
+            let field = match ground.matrix() {
+                Some(matrix) => Field::Matrix(matrix),
+                None => Field::Layout(
+                    (1..=settings.table_seeds)
+                        .map(|seed| matrix_of(&settings.scenario(ground, seed, settings.base)?))
+                        .collect::<anyhow::Result<_>>()?,
+                ),
+            };
+            let row = |&(dims, landmarks, dropped_30, dropped_20): &(usize, usize, f64, f64)| {
+                let report = report(settings, &field, dims, landmarks)
+                    .with_context(|| format!("{}: {dims} dimensions, {landmarks} landmarks", ground.name))?;
+                anyhow::Ok(Accuracy {
+                    layout: ground.name.clone(),
+                    dims,
+                    landmarks,
+                    without_worst_30: report.estimate.acc70,
+                    without_worst_20: report.estimate.acc80,
+                    paper_without_worst_30: dropped_30,
+                    paper_without_worst_20: dropped_20,
+                })
+            };
+            for wanted in &TABLE_1 {
+                table1.push(row(wanted)?);
+            }
+            for wanted in &TABLE_2 {
+                table2.push(row(wanted)?);
+            }
+        }
+        Ok(Self { table1, table2 })
+    }
+
+    /// Both for people.
+    pub(super) fn lines(&self) -> String {
+        let mut text = String::new();
+        let tables = [("Table 1: dimensions", &self.table1), ("Table 2: dimensions and landmarks", &self.table2)];
+        for (title, rows) in tables {
+            let mut table = Table::new();
+            table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
+            table.set_header([
+                "layout",
+                "dims",
+                "landmarks",
+                "without worst 30 %",
+                "paper",
+                "without worst 20 %",
+                "paper",
+            ]);
+            for row in rows {
+                let shown = |value: Option<f64>| value.map_or("none".to_owned(), |value| format!("{value:.3}"));
+                table.add_row([
+                    row.layout.clone(),
+                    row.dims.to_string(),
+                    row.landmarks.to_string(),
+                    shown(row.without_worst_30),
+                    shown(Some(row.paper_without_worst_30)),
+                    shown(row.without_worst_20),
+                    shown(Some(row.paper_without_worst_20)),
+                ]);
+            }
+            // Writing into a string cannot fail.
+            let _ = writeln!(text, "{title}: accuracy of estimated distances\n{table}");
+        }
+        text
+    }
+}
+
+fn report(settings: &Settings, field: &Field<'_>, dims: usize, landmarks: usize) -> anyhow::Result<Report> {
+    let asked = simulate::Settings {
+        agents: settings.agents,
+        landmarks,
+        dims: Some(dims),
+        first_seed: 1,
+        seeds: settings.table_seeds,
+        strategies: Vec::new(),
+        tier: Tier::Plain,
+        threads: NonZeroUsize::new(2).unwrap_or(NonZeroUsize::MIN),
+        ..simulate::Settings::default()
+    };
+    match field {
+        Field::Matrix(matrix) => Ok(simulate::run(matrix, &asked, &|| ())?),
+        Field::Layout(matrices) => {
+            let judged = matrices.iter().zip(asked.first_seed..).map(|(matrix, seed)| {
+                let agents = 0..settings.agents;
+                let draw = Draw::given(matrix, agents.collect(), (settings.agents..matrix.nodes()).collect());
+                play_drawing(draw, &asked, seed, &|| ())
+            });
+            let judged: Vec<Judged> = judged.collect::<Result<_, _>>()?;
+            Ok(Report::of(matrices.first().map_or(0, Matrix::nodes), &asked, &judged))
+        }
+    }
+}
+
+/// A scenario as a matrix, agents first: between two sites nothing is known.
+fn matrix_of(scenario: &Scenario) -> anyhow::Result<Matrix> {
+    let (agents, sites) = (scenario.agents.len(), scenario.sites.len());
+    ensure!(agents > 0 && sites > 0, "a scenario without agents or sites");
+    let link = |from: usize, to: usize| match (from.checked_sub(agents), to.checked_sub(agents)) {
+        (None, None) => Some(scenario.mesh[from][to]),
+        (None, Some(site)) => Some(scenario.paths[from][site]),
+        (Some(site), None) => Some(scenario.paths[to][site]),
+        (Some(_), Some(_)) => None,
+    };
+    Ok(Matrix::of(agents + sites, |from, to| link(from, to).map(|link| link.rtt_ms)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn a_layout_as_a_matrix_knows_what_agents_could_measure_and_no_more() {
+        let settings = Settings::committed().unwrap();
+        let (grounds, _) = settings.grounds(Path::new("/nowhere")).unwrap();
+        let scenario = settings.scenario(&grounds[0], 1, settings.base).unwrap();
+        let matrix = matrix_of(&scenario).unwrap();
+        assert_eq!(matrix.nodes(), 233);
+        assert_eq!(matrix.millis(3, 30 + 77), Some(scenario.paths[3][77].rtt_ms));
+        assert_eq!(matrix.millis(30 + 77, 3), Some(scenario.paths[3][77].rtt_ms));
+        assert_eq!(matrix.millis(3, 5), Some(scenario.mesh[3][5].rtt_ms));
+        assert_eq!(matrix.millis(40, 41), None);
+    }
+
+    #[test]
+    fn on_the_papers_layout_the_map_predicts_and_the_nearest_agent_is_found() {
+        let settings = Settings { table_seeds: 3, ..Settings::committed().unwrap() };
+        let (grounds, _) = settings.grounds(Path::new("/nowhere")).unwrap();
+        let scenarios = (1..=3).map(|seed| settings.scenario(&grounds[0], seed, settings.base).unwrap());
+        let field = Field::Layout(scenarios.map(|scenario| matrix_of(&scenario).unwrap()).collect());
+        let estimate = report(&settings, &field, 8, 9).unwrap().estimate;
+        assert!(estimate.re50.unwrap() < 0.15 && estimate.top3_hit.unwrap() > 0.9, "{estimate:?}");
+    }
+
+    #[test]
+    fn rows_are_printed_beside_the_papers() {
+        let row = Accuracy {
+            layout: "paper".to_owned(),
+            dims: 8,
+            landmarks: 9,
+            without_worst_30: Some(0.9),
+            without_worst_20: None,
+            paper_without_worst_30: 0.744_649,
+            paper_without_worst_20: 0.607_787,
+        };
+        let text = Tables { table1: vec![row], table2: Vec::new() }.lines();
+        assert!(text.contains("0.900") && text.contains("0.745") && text.contains("none"), "{text}");
+    }
+}

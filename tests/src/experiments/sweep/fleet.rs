@@ -1,0 +1,483 @@
+//! The scheduler's side of a simulated batch: what waits where, what each agent holds, and its own strategy code, asked as its tasks
+//! ask it (`jobs/assign`, `jobs/assign/balance`, `store/assignments/loads`). Pure.
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use anyhow::Context;
+use landfall_scheduler::model::seed;
+use landfall_scheduler::model::{Rtt, Strategy};
+use landfall_scheduler::strategy::learned::Crawled;
+use landfall_scheduler::strategy::load::balance::{self, Queued};
+use landfall_scheduler::strategy::schedule::{self, Job};
+use landfall_scheduler::strategy::{self, Candidate, Crawl, Former, Listed, Site, Speed, Work};
+
+use super::survey::{self, Survey, agent_id, agent_index};
+use stragglers::Begun;
+
+mod stragglers;
+
+/// As in the scheduler: crawls from which a pace is told, and the fleet's mean that is added to them.
+const CRAWLS_PACED: usize = 20;
+const PRIOR_CRAWLS: u32 = 2;
+/// As in the scheduler: crawls from which an agent's speed is learned.
+const CRAWLS_LEARNED: usize = 40;
+/// The fleet's pace before any crawl has ended.
+const FIRST_PACE: Duration = Duration::from_secs(1);
+/// As in the scheduler: queues and tasks of each that one pass of passing on looks at, and moves it makes.
+const QUEUES: usize = 20;
+const LOOKED_AT: usize = 100;
+const MOVES: usize = 200;
+
+/// One agent as the scheduler sees it.
+#[derive(Debug, Clone, Default)]
+struct Holder {
+    /// Sites assigned and not leased, in the order in which they are granted.
+    waiting: BTreeSet<usize>,
+    leased: u32,
+    /// How long its newest crawls took.
+    took: VecDeque<Duration>,
+    /// What its newest crawls told.
+    told: VecDeque<Told>,
+    crawls: BTreeSet<usize>,
+}
+
+/// A fleet with a batch.
+#[derive(Debug)]
+pub struct Fleet<'a> {
+    strategy: Strategy,
+    slots: u32,
+    /// The first site's task; the others' follow.
+    first_task: u64,
+    agents: Vec<Holder>,
+    /// For each site, what is known of each agent's way to it, without load.
+    known: Vec<Cow<'a, [Candidate]>>,
+    /// The newest choice of each site.
+    chosen: BTreeMap<usize, Former>,
+    /// Sites that are planned together and not assigned yet.
+    pool: BTreeSet<usize>,
+    /// Sites that are being confirmed, and when they will have been; and those that were.
+    confirming: BTreeMap<usize, Duration>,
+    confirmed: BTreeSet<usize>,
+    survey: &'a Survey,
+    /// How long each site's crawl was planned to take, and since when it is leased.
+    expected: BTreeMap<usize, Duration>,
+    since: BTreeMap<usize, Duration>,
+    /// What a crawl of the same sites taught before.
+    before: Option<&'a Taught>,
+    interval: Duration,
+    /// What each site's crawl told, and whose it was.
+    ended: BTreeMap<usize, (usize, Told)>,
+    /// Sites whose crawls were asked for, and on whose behalf; and what was done of those that were handed back.
+    recalled: BTreeMap<usize, usize>,
+    begun: BTreeMap<usize, Begun>,
+}
+
+/// What a crawl of a batch taught, for a crawl of the same sites.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Taught {
+    /// What each site's crawl told, and whose it was.
+    sites: BTreeMap<usize, (usize, Told)>,
+    /// What each agent's newest crawls told.
+    agents: Vec<VecDeque<Told>>,
+    /// Sites that were confirmed.
+    confirmed: BTreeSet<usize>,
+}
+
+/// What a crawl that has ended tells of its agent.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Told {
+    /// Pages and bytes.
+    pub size: (u32, u64),
+    /// The round trip it saw.
+    pub rtt: Rtt,
+    /// How long it took.
+    pub took: Duration,
+}
+
+impl<'a> Fleet<'a> {
+    /// Chooses an agent for each of the sites, in turn.
+    pub fn assign(
+        survey: &'a Survey,
+        strategy: Strategy,
+        (agents, sites): (usize, usize),
+        slots: u32,
+        (interval, before): (Duration, Option<&'a Taught>),
+        first_task: u64,
+    ) -> anyhow::Result<Self> {
+        let mut fleet = Self {
+            strategy,
+            slots,
+            first_task,
+            known: (0..sites).map(|site| known(survey, site, before)).collect(),
+            agents: vec![Holder::default(); agents],
+            chosen: BTreeMap::new(),
+            pool: BTreeSet::new(),
+            confirming: BTreeMap::new(),
+            // What was confirmed for a crawl before is known.
+            confirmed: before.map(|before| before.confirmed.clone()).unwrap_or_default(),
+            survey,
+            expected: BTreeMap::new(),
+            since: BTreeMap::new(),
+            before,
+            interval,
+            ended: BTreeMap::new(),
+            recalled: BTreeMap::new(),
+            begun: BTreeMap::new(),
+        };
+        if let Some(before) = before {
+            fleet.agents.iter_mut().zip(&before.agents).for_each(|(holder, told)| holder.told.clone_from(told));
+        }
+        for site in 0..sites {
+            fleet.choose(site, Duration::ZERO).context("there is nobody to choose")?;
+        }
+        fleet.plan(Duration::ZERO);
+        Ok(fleet)
+    }
+
+    /// Chooses an agent for a site, has it planned, or has it confirmed before; returns the agent. `None` where there is nobody.
+    fn choose(&mut self, site: usize, now: Duration) -> Option<Option<usize>> {
+        if self.strategy == Strategy::EarliestFinish {
+            self.pool.insert(site);
+            return Some(None);
+        }
+        let candidates = self.candidates(site);
+        let draw = seed::spread(self.first_task.wrapping_add(u64::try_from(site).unwrap_or(u64::MAX)));
+        let choice = strategy::choose(self.strategy, &Site::default(), &candidates, draw)?;
+        let listed = choice.candidates.iter().map(listed).collect();
+        let agent = agent_index(choice.agent)?;
+        let taker = candidates.iter().find(|one| one.agent == choice.agent)?;
+        if self.is_worth_confirming(site, taker.waits()) {
+            self.confirm(site, now);
+            return Some(None);
+        }
+        self.agents[agent].waiting.insert(site);
+        let (by, strategy, fallback) = (choice.agent, choice.strategy, choice.fallback);
+        self.chosen.insert(site, Former { agent: by, strategy, fallback, listed });
+        Some(Some(agent))
+    }
+
+    /// Whether a site that would wait so long is confirmed meanwhile.
+    fn is_worth_confirming(&self, site: usize, waits: Duration) -> bool {
+        let asks = self.strategy.confirms_the_unsure() && !self.confirmed.contains(&site);
+        asks && waits >= survey::CONFIRMING && self.survey.confirmed(site).is_some()
+    }
+
+    fn confirm(&mut self, site: usize, now: Duration) {
+        if let Some((known, takes)) = self.survey.confirmed(site) {
+            self.confirming.insert(site, now + takes);
+            self.confirmed.insert(site);
+            if self.before.is_none() {
+                self.known[site] = Cow::Borrowed(known);
+            }
+        }
+    }
+
+    /// Chooses for the sites that have been confirmed; returns the agents that got some.
+    pub fn choose_confirmed(&mut self, now: Duration) -> BTreeSet<usize> {
+        let ended: Vec<usize> = self.confirming.iter().filter(|(_, at)| **at <= now).map(|(site, _)| *site).collect();
+        self.confirming.retain(|_, at| *at > now);
+        ended.into_iter().filter_map(|site| self.choose(site, now).flatten()).collect()
+    }
+
+    /// Plans the sites of the pool as the scheduler does (`jobs/assign/plan`), and assigns what would begin soon; returns the agents that got some.
+    pub fn plan(&mut self, now: Duration) -> BTreeSet<usize> {
+        let sites: Vec<usize> = self.pool.iter().copied().collect();
+        let speeds: Vec<Speed> = self.agents.iter().map(|holder| self.speed(holder)).collect();
+        let job = |site: &usize| {
+            let (work, sized) = self.work_of(*site);
+            let begun = self.begun.get(site);
+            let work = begun.map_or(work, |begun| work.left(begun.pages, sized));
+            let candidates = &self.known[*site];
+            let farthest = candidates.iter().filter_map(Candidate::distance).max();
+            let takes = candidates.iter().zip(&speeds);
+            let mut takes: Vec<Option<Duration>> =
+                takes.map(|(one, speed)| Some(work.takes(one.distance().or(farthest)?, *speed))).collect();
+            // Not straight back to whom it was taken from, unless nobody else is left.
+            if let Some(begun) = begun.filter(|_| candidates.len() > 1) {
+                takes[begun.from] = None;
+            }
+            Job { takes, sized, waited: now }
+        };
+        let jobs: Vec<Job> = sites.iter().map(job).collect();
+        let frees: Vec<Vec<Duration>> = self.agents.iter().map(|holder| self.frees(holder, now)).collect();
+        let mut got = BTreeSet::new();
+        for planned in schedule::plan(&jobs, &frees) {
+            let Some(&site) = sites.get(planned.job) else { continue };
+            if planned.begins > schedule::AHEAD {
+                if self.is_worth_confirming(site, planned.begins) {
+                    self.pool.remove(&site);
+                    self.confirm(site, now);
+                }
+                continue;
+            }
+            self.pool.remove(&site);
+            self.expected.insert(site, planned.ends.saturating_sub(planned.begins));
+            let (agent, strategy) = (agent_id(planned.agent), Strategy::EarliestFinish);
+            self.chosen.insert(site, Former { agent, strategy, fallback: None, listed: Vec::new() });
+            self.agents[planned.agent].waiting.insert(site);
+            got.insert(planned.agent);
+        }
+        got
+    }
+
+    /// What a site's crawl will be, and whether its size is known.
+    fn work_of(&self, site: usize) -> (Work, bool) {
+        let former = self.before.and_then(|before| before.sites.get(&site));
+        (self.work(former.map(|(_, told)| told.size).or_else(|| self.usual())), former.is_some())
+    }
+
+    fn work(&self, size: Option<(u32, u64)>) -> Work {
+        let (pages, bytes) = size.unwrap_or((Work::default().pages, Work::default().bytes));
+        Work { pages, bytes, interval: self.interval }
+    }
+
+    /// The mean size of what was crawled lately.
+    fn usual(&self) -> Option<(u32, u64)> {
+        let told: Vec<&Told> = self.agents.iter().flat_map(|holder| &holder.told).collect();
+        let count = u32::try_from(told.len()).ok().filter(|count| *count > 0)?;
+        let pages = told.iter().map(|told| told.size.0).sum::<u32>() / count;
+        Some((pages, told.iter().map(|told| told.size.1).sum::<u64>() / u64::from(count)))
+    }
+
+    fn speed(&self, holder: &Holder) -> Speed {
+        let crawl =
+            |told: &Told| Crawl { work: self.work(Some(told.size)), rtt: told.rtt, took: told.took, weight: 1.0 };
+        Speed::default().learned(&holder.told.iter().map(crawl).collect::<Vec<_>>())
+    }
+
+    fn frees(&self, holder: &Holder, now: Duration) -> Vec<Duration> {
+        let expected = |site: &usize| self.expected.get(site).copied().unwrap_or_default();
+        let under_way = |site: &usize| {
+            let since = self.since.get(site).copied().unwrap_or(now);
+            schedule::remaining(expected(site), now.saturating_sub(since))
+        };
+        let under_way: Vec<Duration> = holder.crawls.iter().map(under_way).collect();
+        let waiting: Vec<Duration> = holder.waiting.iter().map(expected).collect();
+        schedule::frees(usize::try_from(self.slots).unwrap_or(usize::MAX), &under_way, &waiting)
+    }
+
+    /// Grants what waits at an agent into its free slots; returns the sites.
+    pub fn grant(&mut self, agent: usize, now: Duration) -> Vec<usize> {
+        let holder = &mut self.agents[agent];
+        let mut granted = Vec::new();
+        while holder.leased < self.slots
+            && let Some(site) = holder.waiting.pop_first()
+        {
+            holder.leased += 1;
+            holder.crawls.insert(site);
+            self.since.insert(site, now);
+            granted.push(site);
+        }
+        granted
+    }
+
+    /// Notes that a crawl of an agent has ended, and what it told.
+    pub fn complete(&mut self, agent: usize, site: usize, told: Told) {
+        let holder = &mut self.agents[agent];
+        holder.leased = holder.leased.saturating_sub(1);
+        holder.crawls.remove(&site);
+        self.ended.insert(site, (agent, told));
+        // What was begun elsewhere tells of two agents at once.
+        if self.begun.contains_key(&site) {
+            return;
+        }
+        holder.told.push_back(told);
+        if holder.told.len() > CRAWLS_LEARNED {
+            holder.told.pop_front();
+        }
+        holder.took.push_back(told.took);
+        if holder.took.len() > CRAWLS_PACED {
+            holder.took.pop_front();
+        }
+    }
+
+    /// What it taught, when it has ended.
+    pub fn into_taught(self) -> Taught {
+        let agents = self.agents.into_iter().map(|holder| holder.told).collect();
+        Taught { sites: self.ended, agents, confirmed: self.confirmed }
+    }
+
+    /// Passes waiting sites on, as the scheduler does twice a second; returns the agents that got some.
+    pub fn pass_on(&mut self) -> BTreeSet<usize> {
+        let fleet = self.plain();
+        let mut longest: Vec<&Candidate> = fleet
+            .iter()
+            .zip(&self.agents)
+            .filter(|(one, holder)| !holder.waiting.is_empty() && one.level().get() > 0)
+            .map(|(one, _)| one)
+            .collect();
+        longest.sort_by_key(|one| std::cmp::Reverse((one.level(), one.agent)));
+        let sites: Vec<usize> = longest
+            .iter()
+            .take(QUEUES)
+            .filter_map(|one| self.agents.get(agent_index(one.agent)?))
+            // Those first whose turn comes last.
+            .flat_map(|holder| holder.waiting.iter().rev().take(LOOKED_AT).copied())
+            .collect();
+        let queued = |site: &usize| {
+            let former = &self.chosen[site];
+            Queued { at: former.agent, takers: balance::takers(former, &fleet, &[]) }
+        };
+        let queued: Vec<Queued> = sites.iter().map(queued).collect();
+        let mut got = BTreeSet::new();
+        for one in balance::plan(&fleet, &queued, MOVES) {
+            let Some(&site) = sites.get(one.queued) else { continue };
+            let (Some(from), Some(to)) = (agent_index(self.chosen[&site].agent), agent_index(one.to)) else { continue };
+            let Some(taker) = fleet.get(to) else { continue };
+            let Some(former) = self.chosen.get_mut(&site) else { continue };
+            former.listed = balance::relisted(former, taker, &fleet).iter().map(listed).collect();
+            former.agent = one.to;
+            self.agents[from].waiting.remove(&site);
+            self.agents[to].waiting.insert(site);
+            got.insert(to);
+        }
+        got
+    }
+
+    /// Whether any site waits.
+    pub fn waits(&self) -> bool {
+        !self.pool.is_empty()
+            || !self.confirming.is_empty()
+            || self.agents.iter().any(|holder| !holder.waiting.is_empty())
+    }
+
+    /// The agents as candidates for a site.
+    fn candidates(&self, site: usize) -> Vec<Candidate> {
+        let now = self.plain();
+        let known = self.known[site].iter().zip(&now);
+        known
+            .map(|(known, now)| Candidate { load: now.load, capacity: now.capacity, pace: now.pace, ..*known })
+            .collect()
+    }
+
+    /// The agents as candidates whose distance is not asked for.
+    fn plain(&self) -> Vec<Candidate> {
+        let all: Vec<&Duration> = self.agents.iter().flat_map(|holder| &holder.took).collect();
+        let crawls = u32::try_from(all.len()).unwrap_or(u32::MAX);
+        let fleet = if crawls == 0 { FIRST_PACE } else { all.into_iter().sum::<Duration>() / crawls };
+        let one = |(index, holder): (usize, &Holder)| {
+            let crawls = u32::try_from(holder.took.len()).unwrap_or(u32::MAX);
+            Candidate {
+                load: u32::try_from(holder.waiting.len()).unwrap_or(u32::MAX).saturating_add(holder.leased),
+                pace: (holder.took.iter().sum::<Duration>() + fleet * PRIOR_CRAWLS) / (crawls + PRIOR_CRAWLS),
+                ..Candidate::new(agent_id(index), self.slots)
+            }
+        };
+        self.agents.iter().enumerate().map(one).collect()
+    }
+}
+
+/// What is known of each agent's way to a site, a crawl before included.
+fn known<'a>(survey: &'a Survey, site: usize, before: Option<&Taught>) -> Cow<'a, [Candidate]> {
+    match before.and_then(|before| Some((before, before.sites.get(&site)?))) {
+        Some((before, (agent, told))) => {
+            let crawl = Crawled { agent: agent_id(*agent), rtt: told.rtt, weight: 1.0 };
+            Cow::Owned(survey.predicted(site, before.confirmed.contains(&site), &[crawl]))
+        }
+        None => Cow::Borrowed(survey.candidates(site)),
+    }
+}
+
+/// A candidate as the scheduler records it.
+fn listed(candidate: &Candidate) -> Listed {
+    Listed { agent: candidate.agent, predicted: candidate.predicted, measured: candidate.measured }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NO_SIZES: (Duration, Option<&Taught>) = (Duration::ZERO, None);
+
+    fn told(took: Duration) -> Told {
+        Told { size: (10, 1000), rtt: Rtt::try_from_millis_f64(10.0).unwrap(), took }
+    }
+
+    /// A survey in which agent `i` is 10 (i + 1) ms from every site.
+    fn survey(agents: usize, sites: usize) -> Survey {
+        let one = |agent: usize| Candidate {
+            measured: Rtt::try_from_millis_f64(10.0 * crate::evidence::figures::float(agent + 1)).ok(),
+            ..Candidate::new(agent_id(agent), 1)
+        };
+        Survey::given(vec![(0..agents).map(one).collect(); sites])
+    }
+
+    fn waiting(fleet: &Fleet<'_>) -> Vec<usize> {
+        fleet.agents.iter().map(|holder| holder.waiting.len()).collect()
+    }
+
+    #[test]
+    fn the_strategy_chooses_and_sites_are_granted_in_turn() {
+        let survey = survey(4, 6);
+        let mut fleet = Fleet::assign(&survey, Strategy::GnpTop1, (4, 6), 2, NO_SIZES, 1).unwrap();
+        assert_eq!(waiting(&fleet), [6, 0, 0, 0]);
+        assert_eq!(fleet.grant(0, Duration::ZERO), [0, 1]);
+        assert_eq!(fleet.grant(0, Duration::ZERO), Vec::<usize>::new());
+        fleet.complete(0, 0, told(Duration::from_secs(3)));
+        assert_eq!(fleet.grant(0, Duration::ZERO), [2]);
+        assert_eq!(fleet.pass_on(), BTreeSet::new(), "there is one candidate");
+        let fleet = Fleet::assign(&survey, Strategy::GnpTop3, (4, 6), 1, NO_SIZES, 1).unwrap();
+        assert_eq!(waiting(&fleet), [2, 2, 2, 0], "one with room first, then where it ends first");
+    }
+
+    #[test]
+    fn what_waits_goes_to_a_candidate_that_idles() {
+        let survey = survey(3, 6);
+        let mut fleet = Fleet::assign(&survey, Strategy::GnpTop3, (3, 6), 1, NO_SIZES, 1).unwrap();
+        for agent in 0..3 {
+            assert_eq!(fleet.grant(agent, Duration::ZERO).len(), 1);
+        }
+        for _ in 0..2 {
+            fleet.complete(1, 1, told(Duration::from_millis(900)));
+            fleet.grant(1, Duration::ZERO);
+        }
+        assert_eq!(waiting(&fleet), [1, 0, 1]);
+        fleet.complete(2, 2, told(Duration::from_millis(900)));
+        fleet.grant(2, Duration::ZERO);
+        assert_eq!(fleet.pass_on(), BTreeSet::from([1]));
+        assert_eq!(fleet.grant(1, Duration::ZERO).len(), 1);
+        assert!(!fleet.waits());
+    }
+
+    #[test]
+    fn a_pace_is_an_agents_own_with_two_of_the_fleets() {
+        let survey = survey(2, 4);
+        let mut fleet = Fleet::assign(&survey, Strategy::Random, (2, 4), 4, NO_SIZES, 1).unwrap();
+        assert_eq!(fleet.plain()[1].pace, FIRST_PACE);
+        (0..2).for_each(|_| fleet.complete(0, 0, told(Duration::from_secs(4))));
+        fleet.complete(1, 1, told(Duration::from_secs(10)));
+        // The fleet's mean is 6 s.
+        let paces: Vec<u128> = fleet.plain().iter().map(|one| one.pace.as_millis()).collect();
+        assert_eq!(paces, [5_000, 7_333]);
+    }
+
+    #[test]
+    fn a_straggler_is_asked_for_once_and_only_where_a_slot_idles_and_does_not_go_straight_back() {
+        let one = |millis| Rtt::try_from_millis_f64(millis).ok();
+        let known = [400.0, 10.0]
+            .iter()
+            .zip(0..)
+            .map(|(ms, i)| Candidate { measured: one(*ms), ..Candidate::new(agent_id(i), 1) });
+        let survey = Survey::given(vec![known.collect(); 2]);
+        let mut fleet = Fleet::assign(&survey, Strategy::EarliestFinish, (2, 2), 1, NO_SIZES, 1).unwrap();
+        let slow = |_| Some((100, Duration::from_secs(40)));
+        let now = Duration::from_secs(60);
+        // The far agent is given one of them, whatever the plan says, and the near one the other.
+        fleet.pool.clear();
+        for (agent, site) in [(0, 0), (1, 1)] {
+            fleet.agents[agent].waiting = BTreeSet::from([site]);
+            fleet.expected.insert(site, Duration::from_secs(8));
+            assert_eq!(fleet.grant(agent, Duration::ZERO), [site]);
+        }
+        assert_eq!(fleet.stragglers(slow, now), Vec::<usize>::new(), "no slot idles");
+        fleet.complete(1, 1, told(Duration::from_millis(100)));
+        assert_eq!(fleet.stragglers(slow, Duration::from_secs(9)), Vec::<usize>::new(), "not long enough under way");
+        assert_eq!(fleet.stragglers(slow, now), [0]);
+        assert_eq!(fleet.stragglers(slow, now), Vec::<usize>::new(), "asked for once");
+        fleet.hand_back(0, 0, 100);
+        assert_eq!(fleet.plan(now), BTreeSet::from([1]));
+        assert_eq!(fleet.grant(1, now), [0]);
+    }
+}

@@ -1,0 +1,94 @@
+//! Crawls under way that another agent would end sooner, looked for as the scheduler does (`jobs/assign/straggle`). Pure.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use landfall_scheduler::model::{AgentId, Strategy};
+use landfall_scheduler::strategy::Candidate;
+use landfall_scheduler::strategy::schedule::straggler::{self, UnderWay};
+
+use super::super::survey::{agent_id, agent_index};
+use super::Fleet;
+
+/// As in the scheduler: for how long a crawl may go on.
+const AT_MOST: Duration = Duration::from_secs(3600);
+
+/// What was done of a site when its crawl was taken back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Begun {
+    pub(super) from: usize,
+    /// Pages that were fetched.
+    pub(super) pages: u32,
+}
+
+impl Fleet<'_> {
+    /// The sites whose crawls are asked for, when none waits for a slot. `told` says how many pages a site's crawl had fetched, and how long it
+    /// had taken for them, at its last checkpoint.
+    pub fn stragglers(&mut self, told: impl Fn(usize) -> Option<(u32, Duration)>, now: Duration) -> Vec<usize> {
+        if self.strategy != Strategy::EarliestFinish || !self.pool.is_empty() {
+            return Vec::new();
+        }
+        let crawls: Vec<(usize, usize)> = self
+            .agents
+            .iter()
+            .enumerate()
+            .flat_map(|(agent, holder)| holder.crawls.iter().map(move |site| (agent, *site)))
+            .filter(|(_, site)| !self.recalled.contains_key(site))
+            .collect();
+        let candidates = |(agent, site): (usize, usize)| self.under_way(agent, site, told(site), now);
+        let (sites, under_way): (Vec<usize>, Vec<UnderWay>) =
+            crawls.into_iter().filter_map(|crawl| Some((crawl.1, candidates(crawl)?))).unzip();
+        let mut asked = Vec::new();
+        for one in straggler::moves(&under_way, &self.idle()) {
+            let (Some(&site), Some(to)) = (sites.get(one.crawl), agent_index(one.to)) else { continue };
+            self.recalled.insert(site, to);
+            asked.push(site);
+        }
+        asked
+    }
+
+    /// Slots of each agent in which a crawl could begin, less those that recalled ones are to have.
+    fn idle(&self) -> BTreeMap<AgentId, u32> {
+        let under_way = |site: &usize| self.agents.iter().any(|holder| holder.crawls.contains(site));
+        let mut idle = BTreeMap::new();
+        for (agent, holder) in self.agents.iter().enumerate() {
+            let promised = self.recalled.iter().filter(|(site, to)| **to == agent && under_way(site)).count();
+            let taken = holder.waiting.len() + promised;
+            let taken = holder.leased.saturating_add(u32::try_from(taken).unwrap_or(u32::MAX));
+            idle.insert(agent_id(agent), self.slots.saturating_sub(taken));
+        }
+        idle
+    }
+
+    fn under_way(
+        &self,
+        agent: usize,
+        site: usize,
+        fetched: Option<(u32, Duration)>,
+        now: Duration,
+    ) -> Option<UnderWay> {
+        let (work, sized) = self.work_of(site);
+        let mut elsewhere: Vec<Candidate> = self.known[site].to_vec();
+        elsewhere.iter_mut().zip(&self.agents).for_each(|(one, holder)| one.speed = self.speed(holder));
+        Some(UnderWay {
+            took: now.saturating_sub(*self.since.get(&site)?),
+            takes: *self.expected.get(&site)?,
+            at_most: AT_MOST,
+            most_pages: u32::MAX,
+            work,
+            sized,
+            fetched: fetched.filter(|_| !self.begun.contains_key(&site)),
+            here: *elsewhere.get(agent)?,
+            elsewhere,
+        })
+    }
+
+    /// Notes that an agent has handed back a site of which so many pages are fetched: it is planned again.
+    pub fn hand_back(&mut self, agent: usize, site: usize, pages: u32) {
+        let holder = &mut self.agents[agent];
+        holder.leased = holder.leased.saturating_sub(1);
+        holder.crawls.remove(&site);
+        self.begun.insert(site, Begun { from: agent, pages });
+        self.pool.insert(site);
+    }
+}

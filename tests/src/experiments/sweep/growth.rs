@@ -1,0 +1,90 @@
+//! Throughput over time: the bytes of a batch as they arrived, and how fast they grew. Pure.
+
+use serde::{Deserialize, Serialize};
+
+use crate::evidence::figures::float;
+
+/// Points of a curve that is kept.
+const POINTS: usize = 60;
+
+/// A body that had arrived whole.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Arrived {
+    /// Seconds since the first lease.
+    pub at_s: f64,
+    /// Its bytes.
+    pub bytes: usize,
+}
+
+/// How a batch grew.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Growth {
+    /// Megabytes (10^6 bytes) a minute until the stated share of all bytes had arrived.
+    pub mb_per_min: f64,
+    /// Seconds since the first lease, and megabytes that had arrived by then.
+    pub curve: Vec<(f64, f64)>,
+}
+
+impl Growth {
+    /// The growth of these bodies until `share` of their bytes had arrived; nothing grows where nothing arrives.
+    pub fn of(mut arrived: Vec<Arrived>, share: f64) -> Self {
+        arrived.sort_by(|one, other| one.at_s.total_cmp(&other.at_s));
+        let all: f64 = arrived.iter().map(|body| float(body.bytes)).sum();
+        let last_s = arrived.last().map_or(0.0, |body| body.at_s);
+        let (mut growth, mut curve) = (Self { mb_per_min: 0.0, curve: Vec::new() }, Vec::with_capacity(POINTS));
+        let mut so_far = 0.0;
+        let mut told = false;
+        let mut next = 1;
+        for body in &arrived {
+            // A point is what had arrived before the first body after it.
+            while next <= POINTS && body.at_s > point_s(next, last_s) {
+                curve.push((point_s(next, last_s), so_far / 1e6));
+                next += 1;
+            }
+            so_far += float(body.bytes);
+            if !told && so_far >= share * all && body.at_s > 0.0 {
+                growth.mb_per_min = so_far / 1e6 / (body.at_s / 60.0);
+                told = true;
+            }
+        }
+        if !arrived.is_empty() {
+            curve.push((last_s, so_far / 1e6));
+        }
+        growth.curve = curve;
+        growth
+    }
+}
+
+fn point_s(point: usize, last_s: f64) -> f64 {
+    last_s * float(point) / float(POINTS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bodies(at: &[(f64, usize)]) -> Vec<Arrived> {
+        at.iter().map(|&(at_s, bytes)| Arrived { at_s, bytes }).collect()
+    }
+
+    #[test]
+    fn growth_is_of_the_first_nine_tenths_whatever_the_tail() {
+        let mut arrived = bodies(&[(60.0, 1_000_000); 1]);
+        arrived.extend(bodies(&[(6.0, 4_000_000), (12.0, 5_000_000)]));
+        let growth = Growth::of(arrived.clone(), 0.9);
+        assert!((growth.mb_per_min - 9.0 / 0.2).abs() < 1e-9, "{growth:?}");
+        arrived[0].at_s = 6000.0;
+        assert!((Growth::of(arrived, 0.9).mb_per_min - 45.0).abs() < 1e-9);
+        assert_eq!(Growth::of(Vec::new(), 0.9), Growth { mb_per_min: 0.0, curve: Vec::new() });
+    }
+
+    #[test]
+    fn a_curve_rises_to_everything_at_the_last_body() {
+        let growth = Growth::of(bodies(&[(1.0, 500_000), (2.0, 500_000), (4.0, 1_000_000)]), 1.0);
+        assert_eq!(growth.curve.len(), POINTS);
+        assert_eq!(growth.curve[POINTS - 1], (4.0, 2.0));
+        assert_eq!(growth.curve[15], (4.0 * 16.0 / 60.0, 0.5));
+        assert!(growth.curve.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 <= pair[1].1));
+        assert!((growth.mb_per_min - 30.0).abs() < 1e-9);
+    }
+}

@@ -1,0 +1,75 @@
+//! A list scheduler that knows every round trip, rate and size: what a plan could come to. Pure.
+//!
+//! Whoever is longest at best comes first, and each goes where it ends first (Graham 1969; Ibarra and Kim 1977). It knows how long each
+//! crawl takes in the mean when it has the agent's access link to itself: where links are full it promises too much.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::time::Duration;
+
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+use super::crawls::{Batch, alone};
+
+/// Plays of a crawl whose mean is taken: which packets will be lost is nobody's to know.
+const PLAYS: u32 = 3;
+
+/// What its plan comes to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listed {
+    /// How long the batch takes.
+    pub makespan: Duration,
+    /// How long each agent's crawls take, added up.
+    pub busy: Vec<Duration>,
+}
+
+/// Plans a batch.
+pub fn listed(batch: &Batch<'_>) -> Listed {
+    let mut rng = ChaCha8Rng::seed_from_u64(batch.seed);
+    let (agents, sites) = (batch.scenario.agents.len(), batch.scenario.sites.len());
+    let mut takes = |agent, site| (0..PLAYS).map(|_| alone(batch, agent, site, &mut rng)).sum::<Duration>() / PLAYS;
+    let mut jobs: Vec<Vec<Duration>> =
+        (0..sites).map(|site| (0..agents).map(|agent| takes(agent, site)).collect()).collect();
+    jobs.sort_by_key(|takes| Reverse(takes.iter().min().copied()));
+    let slots = (0..agents).flat_map(|agent| (0..batch.slots).map(move |_| agent));
+    let mut free: Vec<BinaryHeap<Reverse<Duration>>> = vec![BinaryHeap::new(); agents];
+    slots.for_each(|agent| free[agent].push(Reverse(Duration::ZERO)));
+    let mut listed = Listed { makespan: Duration::ZERO, busy: vec![Duration::ZERO; agents] };
+    for takes in jobs {
+        let would = |(slots, takes): (&BinaryHeap<Reverse<Duration>>, &Duration)| Some(slots.peek()?.0 + *takes);
+        let ends = free.iter().zip(&takes).enumerate().filter_map(|(agent, one)| Some((would(one)?, agent)));
+        let Some((ends, agent)) = ends.min() else { continue };
+        if let Some(mut first) = free[agent].peek_mut() {
+            first.0 = ends;
+        }
+        listed.makespan = listed.makespan.max(ends);
+        listed.busy[agent] += takes[agent];
+    }
+    listed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::crawls::tests::{asked, batch, ms, scenario, survey};
+    use super::*;
+
+    #[test]
+    fn the_longest_goes_where_it_ends_first_and_the_others_around_it() {
+        let scenario = scenario(&[100.0, 300.0], 3, 0.0);
+        let survey = survey(&scenario);
+        // Robots.txt takes two round trips, each page one: 5, 3 and 3 round trips.
+        let requests = [asked(&[14, 14, 14, 14]), asked(&[14, 14]), asked(&[14, 14])];
+        let batch = batch(&scenario, &survey, &requests);
+        // 500 and 300 ms at the near one end before 900 ms at the far one; then 1,100 ms is later than that.
+        let [one, both, all] = [1, 2, 3].map(|sites| {
+            let scenario =
+                crate::world::scenario::Scenario { sites: scenario.sites[..sites].to_vec(), ..scenario.clone() };
+            listed(&Batch { scenario: &scenario, ..batch })
+        });
+        let about = |took: Duration, millis: u64| (ms(millis)..ms(millis + 60)).contains(&took);
+        assert!(about(one.makespan, 500) && about(both.makespan, 800) && about(all.makespan, 900), "{all:?}");
+        assert_eq!((both.busy[0], both.busy[1]), (both.makespan, Duration::ZERO), "the far one has nothing to do");
+        assert!(about(all.busy[0], 800) && about(all.busy[1], 900), "{all:?}");
+    }
+}

@@ -1,0 +1,196 @@
+//! What was measured of a layout before anything is crawled: as it is emulated, or as a cluster in the lab measured it. Pure.
+
+use anyhow::{Context, ensure};
+use landfall_scheduler::gnp::{Mesh, Nominee, elect_held_out};
+use landfall_scheduler::model::{AgentId, Rtt};
+use serde::{Deserialize, Serialize};
+
+use super::survey::{agent_id, agent_index};
+use crate::evidence::witness;
+use crate::world::scenario::Scenario;
+
+/// What the scheduler elects with, and the epoch of its first map.
+const SEED: u64 = 1;
+
+/// Round trips in milliseconds, and who measured them. Agents are told by their rank among the scheduler's identifiers, which is in
+/// what order it draws among them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Measured {
+    /// The agents, by rank: each one's index in the scenario.
+    pub agents: Vec<usize>,
+    /// The landmarks, in the order of their election.
+    pub landmarks: Vec<usize>,
+    /// The epoch of the map, which is what it is fitted with; `None` where so many landmarks are doubted that no map is trusted.
+    pub epoch: Option<u64>,
+    pub mesh: Vec<(usize, usize, f64)>,
+    /// For each site, from whom.
+    pub sites: Vec<Vec<(usize, f64)>>,
+}
+
+impl Measured {
+    /// What a scheduler would elect and measure of a scenario, were there nothing but its round trips.
+    pub fn emulated(scenario: &Scenario, landmarks: usize) -> anyhow::Result<Self> {
+        let mut all = Vec::new();
+        for (from, row) in scenario.mesh.iter().enumerate() {
+            all.extend(row.iter().enumerate().filter(|(to, _)| *to != from).map(|(to, link)| (from, to, link.rtt_ms)));
+        }
+        let nominees: Vec<Nominee> = scenario
+            .agents
+            .iter()
+            .enumerate()
+            .map(|(index, node)| Nominee {
+                agent: agent_id(index),
+                city: node.city.clone(),
+                carrier: node.carrier.clone(),
+            })
+            .collect();
+        let elected = elect_held_out(&mesh(&all)?, &nominees, landmarks, SEED).context("elect the landmarks")?;
+        let landmarks: Vec<usize> = elected.iter().filter_map(|elected| agent_index(elected.agent)).collect();
+        let of_site = |site: usize| {
+            let link = |&landmark: &usize| Some((landmark, scenario.paths.get(landmark)?.get(site)?.rtt_ms));
+            landmarks.iter().map(link).collect::<Option<Vec<_>>>().context("a landmark's way to a site")
+        };
+        let sites = (0..scenario.sites.len()).map(of_site).collect::<anyhow::Result<_>>()?;
+        Ok(Self { agents: (0..scenario.agents.len()).collect(), landmarks, epoch: Some(SEED), mesh: all, sites })
+    }
+
+    /// What a cluster measured: `by_rank` are its agents' names in the order of their identifiers, `agents` and `sites` the scenario's
+    /// names.
+    pub fn by(facts: &witness::Facts, by_rank: &[String], agents: &[String], sites: &[String]) -> anyhow::Result<Self> {
+        let witness::Doubts { quarantined, alarm } = &facts.doubts;
+        let map = facts.embedding.as_ref().filter(|_| alarm.is_none()).map(|map| map.embedding.epoch());
+        ensure!(map.is_some() || alarm.is_some(), "there is no map");
+        let index = |name: &String| agents.iter().position(|known| known == name);
+        let order: Vec<usize> =
+            by_rank.iter().map(index).collect::<Option<_>>().context("an agent is not the scenario's")?;
+        ensure!(order.len() == agents.len(), "{} of {} agents enrolled", order.len(), agents.len());
+        let rank = |name: &str| by_rank.iter().position(|known| known == name);
+        let believed = |name: &String| !quarantined.contains(name);
+        let millis = |one: &witness::Measured| {
+            believed(&one.prober).then_some(f64::from(u32::try_from(one.rtt_us?).ok()?) / 1e3)
+        };
+        let way = |one: &witness::Measured| Some((rank(&one.prober)?, rank(&one.target)?, millis(one)?));
+        let of_site = |site: &String| {
+            let own = facts.site_measurements.iter().filter(|one| one.target == *site);
+            own.filter_map(|one| Some((rank(&one.prober)?, millis(one)?))).collect()
+        };
+        let landmarks = facts.landmarks.iter().filter(|name| believed(name)).map(|name| rank(name));
+        Ok(Self {
+            agents: order,
+            landmarks: landmarks.collect::<Option<_>>().context("a landmark is not the scenario's")?,
+            epoch: map.map(|epoch| epoch.get().unsigned_abs()),
+            mesh: facts.mesh_measurements.iter().filter_map(way).collect(),
+            sites: sites.iter().map(of_site).collect(),
+        })
+    }
+
+    /// The agents' round trips to each other.
+    pub fn mesh(&self) -> anyhow::Result<Mesh> {
+        mesh(&self.mesh)
+    }
+
+    pub fn landmarks(&self) -> Vec<AgentId> {
+        self.landmarks.iter().map(|&landmark| agent_id(landmark)).collect()
+    }
+
+    /// For each site who measured it, and what.
+    pub fn sites(&self) -> anyhow::Result<Vec<Vec<(AgentId, Rtt)>>> {
+        let one = |&(agent, millis): &(usize, f64)| Ok((agent_id(agent), rtt(millis)?));
+        self.sites.iter().map(|all| all.iter().map(one).collect()).collect()
+    }
+}
+
+fn mesh(all: &[(usize, usize, f64)]) -> anyhow::Result<Mesh> {
+    let mut mesh = Mesh::new();
+    for &(from, to, millis) in all {
+        mesh.insert(agent_id(from), agent_id(to), rtt(millis)?);
+    }
+    Ok(mesh)
+}
+
+fn rtt(millis: f64) -> anyhow::Result<Rtt> {
+    Rtt::try_from_millis_f64(millis).context("a round trip")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::layout::{Layout, SMALL};
+
+    /// What a cluster would tell of a scenario whose agents enrolled in the opposite order.
+    fn facts(scenario: &Scenario, found: &Measured) -> (witness::Facts, [Vec<String>; 3]) {
+        let names: Vec<String> = scenario.agents.iter().map(|agent| agent.name.clone()).collect();
+        let sites: Vec<String> = scenario.sites.iter().map(|site| site.host.clone()).collect();
+        let told = |prober: usize, target: &String, millis: f64| witness::Measured {
+            prober: names[prober].clone(),
+            target: target.clone(),
+            rtt_us: i64::try_from(std::time::Duration::from_secs_f64(millis / 1e3).as_micros()).ok(),
+            answered: 3,
+            lost: 0,
+        };
+        let site_measurements =
+            found.sites.iter().zip(&sites).flat_map(|(all, site)| {
+                all.iter().map(|&(prober, millis)| told(prober, site, millis)).collect::<Vec<_>>()
+            });
+        let embedding = landfall_scheduler::gnp::fit(
+            landfall_scheduler::model::EmbeddingEpoch::new(2),
+            &found.mesh().unwrap(),
+            &found.landmarks(),
+            2,
+            2,
+        );
+        let map = witness::EmbeddingFact {
+            embedding: embedding.unwrap(),
+            agents: std::collections::BTreeMap::new(),
+            sites: std::collections::BTreeMap::new(),
+        };
+        let facts = witness::Facts {
+            tasks: Vec::new(),
+            active_leases: 0,
+            landmarks: found.landmarks.iter().map(|&landmark| names[landmark].clone()).collect(),
+            site_measurements: site_measurements.collect(),
+            mesh_measurements: found.mesh.iter().map(|&(from, to, millis)| told(from, &names[to], millis)).collect(),
+            embedding: Some(map),
+            doubts: witness::Doubts::default(),
+        };
+        let by_rank = names.iter().rev().cloned().collect();
+        (facts, [by_rank, names, sites])
+    }
+
+    #[test]
+    fn what_a_cluster_tells_is_what_is_emulated_by_its_own_ranks() {
+        let scenario = Layout::parse(SMALL, "small.toml").unwrap().scenario(Some(6), Some(3)).unwrap();
+        let emulated = Measured::emulated(&scenario, 3).unwrap();
+        assert_eq!((emulated.landmarks.len(), emulated.mesh.len(), emulated.sites.len()), (3, 30, 3));
+        assert!(emulated.sites.iter().all(|site| site.len() == 3), "{emulated:?}");
+
+        let (facts, [by_rank, names, sites]) = facts(&scenario, &emulated);
+        let found = Measured::by(&facts, &by_rank, &names, &sites).unwrap();
+        assert_eq!((&found.agents[..], found.epoch), (&[5, 4, 3, 2, 1, 0][..], Some(2)));
+        assert_eq!(found.landmarks, emulated.landmarks.iter().map(|landmark| 5 - landmark).collect::<Vec<_>>());
+        let ranked = scenario.ranked(&found.agents).unwrap();
+        let near = |one: f64, other: f64| (one - other).abs() < 2e-3;
+        assert!(found.mesh.iter().all(|&(from, to, millis)| near(millis, ranked.mesh[from][to].rtt_ms)));
+        for (site, measured) in found.sites.iter().enumerate() {
+            assert!(
+                measured.iter().all(|&(from, millis)| near(millis, ranked.paths[from][site].rtt_ms)),
+                "{measured:?}"
+            );
+        }
+
+        let stranger = ["nobody".to_owned()];
+        assert!(Measured::by(&facts, &stranger, &names, &sites).is_err());
+        assert!(Measured::by(&facts, &by_rank[1..], &names, &sites).is_err(), "one has not enrolled");
+
+        let mut doubted = facts.clone();
+        doubted.doubts.quarantined.push(facts.landmarks[0].clone());
+        let without = Measured::by(&doubted, &by_rank, &names, &sites).unwrap();
+        assert_eq!((without.landmarks.len(), without.agents.len(), without.mesh.len()), (2, 6, 25));
+        assert!(without.sites.iter().all(|site| site.len() == 2), "{without:?}");
+
+        doubted.doubts.alarm = Some("2 of 3 landmarks are doubted".to_owned());
+        assert_eq!(Measured::by(&doubted, &by_rank, &names, &sites).unwrap().epoch, None);
+        let unmapped = witness::Facts { embedding: None, ..facts };
+        assert!(Measured::by(&unmapped, &by_rank, &names, &sites).is_err(), "nobody is doubted, and there is no map");
+    }
+}

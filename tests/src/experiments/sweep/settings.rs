@@ -1,0 +1,459 @@
+//! The settings of the paper's experiments, read strictly, and the cells they make. Pure but for reading matrices.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+use landfall_scheduler::model::Strategy;
+use landfall_scheduler::simulate::Matrix;
+use serde::{Deserialize, Serialize};
+
+use crate::world::layout::{Layout, PAPER};
+use crate::world::scenario::{Scenario, SiteNode, WebRules};
+
+/// The settings that were committed before the first run.
+pub const EXPERIMENTS: &str = include_str!("../../../experiments.toml");
+const KIB: f64 = 1024.0;
+
+/// The settings as written.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Settings {
+    /// Share of a batch's bytes after which growth is told, above 0 and at most 1.
+    pub growth_share: f64,
+    /// What draws sites, and a matrix's agents.
+    pub seeds: Vec<u64>,
+    pub strategies: Vec<Strategy>,
+    /// Agents of a cell.
+    pub agents: usize,
+    /// Sites of a cell.
+    pub sites: usize,
+    /// Landmarks elected among the agents.
+    pub landmarks: usize,
+    /// Seeds of Tables 1 and 2.
+    pub table_seeds: u64,
+    /// Where agents and sites are.
+    pub layouts: Vec<LayoutRules>,
+    /// The cell from which one factor is changed.
+    pub base: Point,
+    /// What each factor may be.
+    pub factors: Factors,
+    /// Sites an agent crawls at once.
+    pub slots: Slots,
+    /// What the sites hold.
+    pub web: Web,
+}
+
+/// One layout; all but the paper's have a file of round trips, and say how many of its nodes are sites.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LayoutRules {
+    name: String,
+    matrix: Option<String>,
+    site_nodes: Option<usize>,
+}
+
+/// Where one cell stands in every factor.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Point {
+    /// Times the layout's loss.
+    pub loss: f64,
+    /// Mean size of a page, in units of 1,024 bytes.
+    pub page_kb: u32,
+    /// Requests a second to one site.
+    pub per_site_rps: Pace,
+    /// Megabits a second of an agent's access.
+    pub access_mbit: f64,
+}
+
+/// Requests a second to one site: null in JSON, "unthrottled" in the settings, where nothing holds a crawl back.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Pace(pub Option<f64>);
+
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum PaceAsWritten {
+    Rate(f64),
+    Word(String),
+}
+
+impl<'de> Deserialize<'de> for Pace {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Option::<PaceAsWritten>::deserialize(deserializer)? {
+            None => Ok(Self(None)),
+            Some(PaceAsWritten::Rate(rate)) => Ok(Self(Some(rate))),
+            Some(PaceAsWritten::Word(word)) if word == "unthrottled" => Ok(Self(None)),
+            Some(PaceAsWritten::Word(word)) => {
+                Err(serde::de::Error::custom(format!("'{word}' is neither a number nor \"unthrottled\"")))
+            }
+        }
+    }
+}
+
+impl Serialize for Pace {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.0.serialize(serializer)
+    }
+}
+
+impl fmt::Display for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(rate) => rate.fmt(f),
+            None => f.write_str("unthrottled"),
+        }
+    }
+}
+
+impl Pace {
+    /// Whether nothing holds a crawl back.
+    pub fn is_unthrottled(self) -> bool {
+        self.0.is_none()
+    }
+
+    /// Seconds between two requests to a site at least.
+    pub fn interval_s(self) -> f64 {
+        self.0.map_or(0.0, |rate| 1.0 / rate)
+    }
+}
+
+/// What each factor may be.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Factors {
+    /// Times the layout's loss.
+    pub loss: Vec<f64>,
+    /// Mean size of a page, in units of 1,024 bytes.
+    pub page_kb: Vec<u32>,
+    /// Requests a second to one site.
+    pub per_site_rps: Vec<Pace>,
+    /// Megabits a second of an agent's access.
+    pub access_mbit: Vec<f64>,
+}
+
+/// Sites an agent crawls at once.
+#[derive(Debug, Clone, Copy, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Slots {
+    /// Where a site's next request follows its last answer.
+    pub unthrottled: NonZeroU32,
+    pub throttled: NonZeroU32,
+}
+
+/// What the sites hold, but for the size of pages.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Web {
+    mean_pages: f64,
+    pages_sigma: f64,
+    max_pages: usize,
+    bytes_sigma: f64,
+    max_bytes: usize,
+    broken_share: f64,
+    slow_share: f64,
+    slow_ms: u64,
+    robots_share: f64,
+    /// Links followed from a start page.
+    pub max_depth: u32,
+}
+
+/// One cell of the grid.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Cell {
+    pub layout: String,
+    #[serde(flatten)]
+    pub point: Point,
+    pub strategy: String,
+    pub seed: u64,
+}
+
+/// A layout that can be had here.
+#[derive(Debug, Clone)]
+pub struct Ground {
+    pub name: String,
+    matrix: Option<(Matrix, usize)>,
+}
+
+impl Settings {
+    /// The settings of the repository.
+    pub fn committed() -> anyhow::Result<Self> {
+        Self::parse(EXPERIMENTS)
+    }
+
+    /// Parses settings.
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        let settings: Self = toml::from_str(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or_default().lines().count().max(1));
+            anyhow::anyhow!("the experiments' settings: line {line}: {}", error.message())
+        })?;
+        settings.validate().context("check the experiments' settings")?;
+        Ok(settings)
+    }
+
+    fn validate(&self) -> anyhow::Result<()> {
+        ensure!(self.growth_share > 0.0 && self.growth_share <= 1.0, "growth_share must be above 0 and at most 1");
+        let lists = [
+            ("seeds", self.seeds.len()),
+            ("strategies", self.strategies.len()),
+            ("layouts", self.layouts.len()),
+            ("factors.loss", self.factors.loss.len()),
+            ("factors.page_kb", self.factors.page_kb.len()),
+            ("factors.per_site_rps", self.factors.per_site_rps.len()),
+            ("factors.access_mbit", self.factors.access_mbit.len()),
+        ];
+        for (name, length) in lists {
+            ensure!((1..=10).contains(&length), "{name} must have 1 to 10 entries, has {length}");
+        }
+        ensure!((10..=250).contains(&self.agents), "agents must be 10 to 250, is {}", self.agents);
+        ensure!((1..=2000).contains(&self.sites), "sites must be 1 to 2000, is {}", self.sites);
+        ensure!((4..=self.agents).contains(&self.landmarks), "landmarks must be 4 to agents, is {}", self.landmarks);
+        ensure!((1..=1000).contains(&self.table_seeds), "table_seeds must be 1 to 1000, is {}", self.table_seeds);
+        ensure!(self.strategies.contains(&Strategy::Random), "strategies must have random, the yardstick");
+        for layout in &self.layouts {
+            let (name, own) = (&layout.name, layout.name == "paper");
+            ensure!(own == layout.matrix.is_none(), "layouts: {name}: every layout but the paper's has a matrix");
+            ensure!(own == layout.site_nodes.is_none(), "layouts: {name}: site_nodes goes with a matrix");
+            ensure!(layout.site_nodes != Some(0), "layouts: {name}: site_nodes must be at least 1");
+        }
+        ensure!(self.web.max_depth >= 1, "web.max_depth must be at least 1");
+        let Factors { loss, page_kb, per_site_rps, access_mbit } = &self.factors;
+        for point in self.one_at_a_time().into_iter().chain([self.base]) {
+            point.validate()?;
+            self.web_rules(point)?;
+        }
+        let Point { loss: l, page_kb: p, per_site_rps: r, access_mbit: a } = self.base;
+        let there = loss.contains(&l) && page_kb.contains(&p) && per_site_rps.contains(&r) && access_mbit.contains(&a);
+        ensure!(there, "base must be made of values that the factors have");
+        Ok(())
+    }
+
+    /// The base cell and those with one factor changed, the base first.
+    pub fn one_at_a_time(&self) -> Vec<Point> {
+        let base = self.base;
+        let Factors { loss, page_kb, per_site_rps, access_mbit } = &self.factors;
+        let mut points = vec![base];
+        points.extend(loss.iter().map(|&loss| Point { loss, ..base }));
+        points.extend(page_kb.iter().map(|&page_kb| Point { page_kb, ..base }));
+        points.extend(per_site_rps.iter().map(|&per_site_rps| Point { per_site_rps, ..base }));
+        points.extend(access_mbit.iter().map(|&access_mbit| Point { access_mbit, ..base }));
+        let mut once: Vec<Point> = Vec::new();
+        for point in points {
+            if !once.contains(&point) {
+                once.push(point);
+            }
+        }
+        once
+    }
+
+    /// The full product of the factors.
+    pub fn product(&self) -> Vec<Point> {
+        let mut points = Vec::new();
+        for &loss in &self.factors.loss {
+            for &page_kb in &self.factors.page_kb {
+                for &per_site_rps in &self.factors.per_site_rps {
+                    points.extend(self.factors.access_mbit.iter().map(|&access_mbit| Point {
+                        loss,
+                        page_kb,
+                        per_site_rps,
+                        access_mbit,
+                    }));
+                }
+            }
+        }
+        points
+    }
+
+    /// Slots of every agent.
+    pub fn slots(&self, pace: Pace) -> u32 {
+        if pace.is_unthrottled() { self.slots.unthrottled.get() } else { self.slots.throttled.get() }
+    }
+
+    /// What the sites of a cell hold.
+    pub fn web_rules(&self, point: Point) -> anyhow::Result<WebRules> {
+        let Web { mean_pages, pages_sigma, max_pages, bytes_sigma, max_bytes, .. } = self.web;
+        let Web { broken_share, slow_share, slow_ms, robots_share, .. } = self.web;
+        let mean_bytes = f64::from(point.page_kb) * KIB;
+        let rules = WebRules {
+            mean_pages,
+            pages_sigma,
+            max_pages,
+            mean_bytes,
+            bytes_sigma,
+            max_bytes,
+            broken_share,
+            slow_share,
+            slow_ms,
+            robots_share,
+        };
+        rules.validate()?;
+        Ok(rules)
+    }
+
+    /// The layouts that can be had, and what is missing for the others.
+    pub fn grounds(&self, data: &Path) -> anyhow::Result<(Vec<Ground>, Vec<String>)> {
+        let (mut grounds, mut missing) = (Vec::new(), Vec::new());
+        for LayoutRules { name, matrix, site_nodes } in &self.layouts {
+            let (Some(file), Some(nodes)) = (matrix, site_nodes) else {
+                grounds.push(Ground { name: name.clone(), matrix: None });
+                continue;
+            };
+            let path = data.join(file);
+            if path.exists() {
+                grounds.push(Ground { name: name.clone(), matrix: Some((Matrix::read(&path)?, *nodes)) });
+            } else {
+                missing.push(format!("{name} is left out: {} is not there", path.display()));
+            }
+        }
+        Ok((grounds, missing))
+    }
+
+    /// The emulated world of a layout, a seed and a point.
+    pub fn scenario(&self, ground: &Ground, seed: u64, point: Point) -> anyhow::Result<Scenario> {
+        let mut scenario = match &ground.matrix {
+            None => {
+                let mut layout = Layout::parse(PAPER, "paper.toml")?;
+                layout.seed = seed;
+                layout.scenario(Some(self.agents), Some(self.sites))?
+            }
+            Some((matrix, nodes)) => {
+                let drawn = Scenario::from_matrix(matrix, &ground.name, seed, self.agents, *nodes)?;
+                spread_over(drawn, self.sites)
+            }
+        };
+        scenario.agent_bytes_per_s = point.access_mbit * 1e6 / 8.0;
+        scenario.web = self.web_rules(point)?;
+        let links = scenario.mesh.iter_mut().chain(&mut scenario.paths).flatten();
+        links.for_each(|link| link.loss = (link.loss * point.loss).min(1.0));
+        Ok(scenario)
+    }
+}
+
+impl Ground {
+    /// The matrix of its round trips; the paper's layout has none.
+    pub fn matrix(&self) -> Option<&Matrix> {
+        self.matrix.as_ref().map(|(matrix, _)| matrix)
+    }
+}
+
+impl Point {
+    fn validate(self) -> anyhow::Result<()> {
+        let Self { loss, page_kb, per_site_rps, access_mbit } = self;
+        if !(0.0..=50.0).contains(&loss) {
+            bail!("loss must be from 0 to 50 times the layout's, is {loss}");
+        }
+        ensure!((1..=1000).contains(&page_kb), "page_kb must be 1 to 1000, is {page_kb}");
+        ensure!((0.1..=1000.0).contains(&access_mbit), "access_mbit must be 0.1 to 1000, is {access_mbit}");
+        if let Some(rate) = per_site_rps.0 {
+            ensure!((0.01..=100.0).contains(&rate), "per_site_rps must be 0.01 to 100 or \"unthrottled\", is {rate}");
+        }
+        Ok(())
+    }
+}
+
+/// So many sites on the sites of a scenario, in turn; each on a machine of its own, and as far as the one it stands for.
+fn spread_over(mut scenario: Scenario, sites: usize) -> Scenario {
+    let nodes = scenario.sites.clone();
+    let count = nodes.len();
+    scenario.sites = (0..sites)
+        .map(|machine| {
+            let node = &nodes[machine % count];
+            let host = match machine / count {
+                0 => node.host.clone(),
+                more => format!("s{more}.{}", node.host),
+            };
+            SiteNode { host, city: node.city.clone(), carrier: node.carrier.clone(), machine }
+        })
+        .collect();
+    for row in &mut scenario.paths {
+        *row = (0..sites).map(|site| row[site % count]).collect();
+    }
+    scenario
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: (&str, &str)) -> String {
+        let text = EXPERIMENTS.replacen(change.0, change.1, 1);
+        assert_ne!(text, EXPERIMENTS, "{change:?}");
+        format!("{:#}", Settings::parse(&text).unwrap_err())
+    }
+
+    #[test]
+    fn the_committed_settings_are_whole() {
+        let settings = Settings::committed().unwrap();
+        assert_eq!(settings.one_at_a_time().len(), 9);
+        assert_eq!(settings.product().len(), 81);
+        assert_eq!(settings.one_at_a_time()[0], settings.base);
+        // All sites at once ask for no more than the lab can answer on time.
+        for pace in settings.factors.per_site_rps.iter().filter_map(|pace| pace.0) {
+            assert!(pace * crate::evidence::figures::float(settings.sites) < 1000.0);
+        }
+    }
+
+    #[test]
+    fn what_is_misspelled_missing_or_out_of_range_is_refused_by_name() {
+        let cases = [
+            (("growth_share = 0.9", "growth_share = 1.9"), "growth_share must be above 0 and at most 1"),
+            (("seeds = [1, 2, 3]", "seeds = []"), "seeds must have 1 to 10 entries"),
+            (("\"gnp-top3\"", "\"gnp-top4\""), "unknown variant `gnp-top4`"),
+            (("\"random\", ", ""), "the yardstick"),
+            (("landmarks = 9", "landmark = 9"), "landmark"),
+            (("max_pages = 50", "max_pages = 50\nmore = 1"), "more"),
+            (("per_site_rps = \"unthrottled\"", "per_site_rps = \"fast\""), "'fast' is neither a number"),
+            (("per_site_rps = \"unthrottled\"", "per_site_rps = 0"), "per_site_rps must be 0.01 to 100"),
+            (("access_mbit = 20.0", "access_mbit = 21.0"), "base must be made of values that the factors have"),
+            (("site_nodes = 69", ""), "site_nodes goes with a matrix"),
+            (("loss = [0.5", "loss = [-0.5"), "loss must be from 0 to 50"),
+            (("unthrottled = 1", "unthrottled = 0"), "nonzero"),
+        ];
+        for (change, complaint) in cases {
+            let error = refused(change);
+            assert!(error.contains(complaint), "{change:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_point_changes_loss_pages_and_access_and_no_distance() {
+        let settings = Settings::committed().unwrap();
+        let ground = Ground { name: "paper".to_owned(), matrix: None };
+        let base = settings.scenario(&ground, 2, settings.base).unwrap();
+        let other = Point { loss: 2.0, page_kb: 50, access_mbit: 5.0, ..settings.base };
+        let other = settings.scenario(&ground, 2, other).unwrap();
+        assert_eq!(base.sites.len(), 203);
+        assert!((base.agent_bytes_per_s - 2.5e6).abs() < 1e-6 && (other.agent_bytes_per_s - 0.625e6).abs() < 1e-6);
+        for (row, changed) in base.paths.iter().zip(&other.paths) {
+            for (link, changed) in row.iter().zip(changed) {
+                assert_eq!(link.rtt_ms.to_bits(), changed.rtt_ms.to_bits());
+                assert!((changed.loss - 2.0 * link.loss).abs() < 1e-12);
+            }
+        }
+        let drawn = settings.scenario(&ground, 3, settings.base).unwrap();
+        assert!(drawn.sites.iter().zip(&base.sites).any(|(one, other)| one.host != other.host));
+    }
+
+    #[test]
+    fn sites_beyond_the_nodes_of_a_matrix_share_them_in_turn() {
+        let settings = Settings::committed().unwrap();
+        let matrix = Matrix::of(40, |a, b| Some(10.0 * crate::evidence::figures::float(a.abs_diff(b))));
+        let ground = Ground { name: "line".to_owned(), matrix: Some((matrix, 10)) };
+        let scenario = settings.scenario(&ground, 1, settings.base).unwrap();
+        assert_eq!((scenario.sites.len(), scenario.machines()), (203, 203));
+        assert_eq!(scenario.paths[4][3].rtt_ms.to_bits(), scenario.paths[4][193].rtt_ms.to_bits());
+        let hosts: std::collections::BTreeSet<_> = scenario.sites.iter().map(|site| &site.host).collect();
+        assert_eq!(hosts.len(), 203);
+    }
+
+    #[test]
+    fn a_cell_is_written_as_the_grid_wants_it() {
+        let settings = Settings::committed().unwrap();
+        let cell = Cell { layout: "paper".to_owned(), point: settings.base, strategy: "random".to_owned(), seed: 1 };
+        let text = serde_json::to_string(&cell).unwrap();
+        let expected = r#"{"layout":"paper","loss":1.0,"page_kb":20,"per_site_rps":null,"access_mbit":20.0,"strategy":"random","seed":1}"#;
+        assert_eq!(text, expected);
+        assert_eq!(serde_json::from_str::<Cell>(&text).unwrap(), cell);
+    }
+}

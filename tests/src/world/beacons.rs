@@ -1,0 +1,158 @@
+//! The delay proxies before every agent's beacon, rootless grade: what other agents measure.
+//!
+//! A proxy passes each request to the real beacon and answers when the WAN lets it: the way to the beacon and back is
+//! inside the delay, not on top of it.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::{Bytes, Incoming};
+use hyper::client::conn::http1::SendRequest;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::TokioIo;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Mutex;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::world::sites::{Body, delayed_body};
+use crate::world::wan::{Connection, Destination, Wan};
+
+/// The port of every beacon, and of every proxy before one: the first that is free. An agent that runs on this machine
+/// has its beacon on the usual one, on every address.
+const BEACON_PORTS: [u16; 4] = [7180, 17180, 27180, 37180];
+/// Bytes of a beacon's answer at most.
+const MAX_ANSWER: usize = 64 << 10;
+
+/// Listeners of all proxies, bound and not yet served.
+#[derive(Debug)]
+pub struct BeaconProxies {
+    listeners: Vec<TcpListener>,
+    port: u16,
+}
+
+/// A proxy's connection to the real beacon, opened when first needed.
+type Upstream = Mutex<Option<SendRequest<Empty<Bytes>>>>;
+
+impl BeaconProxies {
+    /// Binds a proxy for each of the WAN's agents, all on one port.
+    ///
+    /// # Errors
+    /// When none of the ports is free on all addresses.
+    pub async fn bind(wan: &Wan) -> anyhow::Result<Self> {
+        let mut last = None;
+        for port in BEACON_PORTS {
+            match Self::bind_port(wan, port).await {
+                Ok(listeners) => return Ok(Self { listeners, port }),
+                Err(error) => last = Some(error),
+            }
+        }
+        match last {
+            Some(error) => Err(error).with_context(|| format!("the beacons need one of the ports {BEACON_PORTS:?}")),
+            None => bail!("there is no port for the beacons"),
+        }
+    }
+
+    async fn bind_port(wan: &Wan, port: u16) -> anyhow::Result<Vec<TcpListener>> {
+        let mut listeners = Vec::new();
+        for agent in 0..wan.scenario().agents.len() {
+            let address = SocketAddr::new(wan.lane().beacon(agent).into(), port);
+            listeners
+                .push(TcpListener::bind(address).await.with_context(|| format!("listen for a beacon on {address}"))?);
+        }
+        Ok(listeners)
+    }
+
+    /// The port of every proxy, and to be that of every beacon behind one.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Serves until `shutdown`.
+    pub fn serve(self, wan: &Wan, tasks: &TaskTracker, shutdown: &CancellationToken) {
+        let port = self.port;
+        for (agent, listener) in self.listeners.into_iter().enumerate() {
+            let (wan, streams, ended) = (wan.clone(), tasks.clone(), shutdown.clone());
+            tasks.spawn(shutdown.clone().run_until_cancelled_owned(async move {
+                loop {
+                    match listener.accept().await {
+                        Ok((stream, source)) => {
+                            let served = serve_connection(wan.clone(), agent, port, stream, source.ip());
+                            streams.spawn(ended.clone().run_until_cancelled_owned(served));
+                        }
+                        Err(error) => {
+                            tracing::warn!(%error, agent, "a beacon proxy could not accept a connection");
+                            tokio::time::sleep(Duration::from_millis(50)).await;
+                        }
+                    }
+                }
+            }));
+        }
+    }
+}
+
+async fn serve_connection(wan: Wan, agent: usize, port: u16, stream: TcpStream, source: IpAddr) {
+    if let Err(error) = stream.set_nodelay(true) {
+        tracing::debug!(%error, "nodelay was refused");
+    }
+    let beacon = SocketAddr::new(wan.lane().agent(agent).into(), port);
+    let connection = Arc::new(wan.connect(source, Destination::Beacon(agent)));
+    let upstream = Arc::new(Upstream::default());
+    let service = service_fn(|request: Request<Incoming>| {
+        let arrived = Instant::now();
+        let (connection, upstream) = (Arc::clone(&connection), Arc::clone(&upstream));
+        async move { pass(&request, connection, &upstream, beacon, arrived).await }
+    });
+    let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+    if let Err(error) = served {
+        tracing::debug!(%error, agent, "a connection to a beacon broke");
+    }
+}
+
+/// Passes one request. A beacon that is not there breaks the connection, as a dead host's would.
+async fn pass(
+    request: &Request<Incoming>,
+    connection: Arc<Connection>,
+    upstream: &Upstream,
+    beacon: SocketAddr,
+    arrived: Instant,
+) -> anyhow::Result<Response<Body>> {
+    let (parts, body) = ask(request, upstream, beacon).await?.into_parts();
+    connection.first_byte(arrived, Duration::ZERO).await;
+    let mut response = Response::new(delayed_body(body, connection));
+    *response.status_mut() = parts.status;
+    *response.headers_mut() = parts.headers;
+    Ok(response)
+}
+
+async fn ask(request: &Request<Incoming>, upstream: &Upstream, beacon: SocketAddr) -> anyhow::Result<Response<Bytes>> {
+    let mut sender = upstream.lock().await;
+    let open = match sender.take() {
+        Some(open) if !open.is_closed() => open,
+        _ => {
+            let stream = TcpStream::connect(beacon).await.with_context(|| format!("connect to the beacon {beacon}"))?;
+            stream.set_nodelay(true).context("set nodelay")?;
+            let (open, driver) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+            tokio::spawn(async move {
+                if let Err(error) = driver.await {
+                    tracing::debug!(%error, "the connection to a beacon broke");
+                }
+            });
+            open
+        }
+    };
+    let open = sender.insert(open);
+    let mut passed = Request::new(Empty::new());
+    *passed.method_mut() = request.method().clone();
+    *passed.uri_mut() = request.uri().clone();
+    *passed.headers_mut() = request.headers().clone();
+    open.ready().await?;
+    let (parts, body) = open.send_request(passed).await.context("ask the beacon")?.into_parts();
+    let body = http_body_util::Limited::new(body, MAX_ANSWER).collect().await;
+    let body = body.map_err(|error| anyhow::anyhow!("read the beacon's answer: {error}"))?.to_bytes();
+    Ok(Response::from_parts(parts, body))
+}

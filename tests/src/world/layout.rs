@@ -1,0 +1,348 @@
+//! An emulated country: cities, carriers and the rule that turns them into round trips.
+//!
+//! A layout is read from TOML and, with its seed, fully determines a [`Scenario`]. Pure but for reading the file.
+
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use serde::Deserialize;
+
+use crate::world::scenario::{AgentNode, Link, Scenario, SiteNode, WebRules};
+
+/// The paper's layout, fixed before any run.
+pub const PAPER: &str = include_str!("../../scenarios/paper.toml");
+/// Six agents and 24 sites, for tests.
+pub const SMALL: &str = include_str!("../../scenarios/small.toml");
+
+/// The mean radius of the earth, in kilometres.
+const EARTH_RADIUS_KM: f64 = 6371.0;
+
+/// A layout as written.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layout {
+    /// What it is called.
+    pub name: String,
+    /// The country of every agent, ISO 3166-1 alpha-2.
+    pub country: String,
+    /// Draws sites, their access and the web.
+    pub seed: u64,
+    /// What a path costs.
+    pub path: PathRules,
+    pub sites: SiteRules,
+    /// What the sites hold.
+    pub web: WebRules,
+    /// The agents, in groups of one city and carrier.
+    pub agents: Vec<AgentGroup>,
+    pub cities: Vec<City>,
+}
+
+/// What a path costs.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PathRules {
+    /// Milliseconds of round trip per 100 km of great circle.
+    pub ms_per_100_km: f64,
+    /// Cities through the best of which a path between carriers goes.
+    pub exchanges: Vec<String>,
+    /// Milliseconds added between two carriers.
+    pub between_carriers_ms: f64,
+    /// Carriers to or from which it costs `academic_ms` instead.
+    pub academic_carriers: Vec<String>,
+    /// Milliseconds added to or from an academic carrier.
+    pub academic_ms: f64,
+    /// Milliseconds of an agent's access.
+    pub agent_access_ms: f64,
+    /// Milliseconds of a site's access: drawn evenly between the two.
+    pub site_access_ms: [f64; 2],
+    /// Milliseconds by which an answer may be late, drawn evenly from zero.
+    pub jitter_ms: f64,
+    /// Share of body packets lost inside a carrier, 0 to 1.
+    pub loss_inside: f64,
+    /// Share of body packets lost between carriers, 0 to 1.
+    pub loss_between: f64,
+    /// Megabits per second of an agent's access.
+    pub agent_mbit_per_s: f64,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SiteRules {
+    pub count: usize,
+    /// Drawn from evenly, as the cities are.
+    pub carriers: Vec<String>,
+    /// How many in a row are on one machine, at one address; each has its own when nothing is said.
+    pub per_machine: Option<NonZeroUsize>,
+}
+
+/// Agents of one city and carrier.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentGroup {
+    pub city: String,
+    pub carrier: String,
+    pub count: usize,
+}
+
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct City {
+    pub name: String,
+    pub latitude: f64,
+    pub longitude: f64,
+}
+
+/// One end of a path.
+struct End<'a> {
+    city: &'a City,
+    carrier: &'a str,
+    access_ms: f64,
+}
+
+impl Layout {
+    /// Parses a layout; `origin` names it in complaints.
+    ///
+    /// # Errors
+    /// When it is not TOML of a layout, or contradicts itself.
+    pub fn parse(text: &str, origin: &str) -> anyhow::Result<Self> {
+        let layout: Self = toml::from_str(text).map_err(|error| {
+            // The error's own text draws the line it is about; one sentence names it instead.
+            let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or_default().lines().count().max(1));
+            anyhow::anyhow!("{origin}: line {line}: {}", error.message())
+        })?;
+        layout.validate().with_context(|| format!("check the scenario {origin}"))?;
+        Ok(layout)
+    }
+
+    /// Reads a layout from a file.
+    ///
+    /// # Errors
+    /// As [`Layout::parse`], and when the file cannot be read.
+    pub fn read(file: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
+        Self::parse(&text, &file.display().to_string())
+    }
+
+    fn validate(&self) -> anyhow::Result<()> {
+        for name in self.path.exchanges.iter().chain(self.agents.iter().map(|group| &group.city)) {
+            self.city(name)?;
+        }
+        ensure!(!self.path.exchanges.is_empty(), "path.exchanges must name at least one city");
+        ensure!(!self.sites.carriers.is_empty(), "sites.carriers must name at least one carrier");
+        let [least, most] = self.path.site_access_ms;
+        ensure!(0.0 <= least && least < most, "path.site_access_ms must be a rising range");
+        for (field, share) in [("loss_inside", self.path.loss_inside), ("loss_between", self.path.loss_between)] {
+            ensure!((0.0..1.0).contains(&share), "path.{field} must be from 0 to below 1");
+        }
+        ensure!(self.path.agent_mbit_per_s > 0.0, "path.agent_mbit_per_s must be above 0");
+        self.web.validate()
+    }
+
+    fn city(&self, name: &str) -> anyhow::Result<&City> {
+        match self.cities.iter().find(|city| city.name == name) {
+            Some(city) => Ok(city),
+            None => bail!("the city '{name}' has no coordinates"),
+        }
+    }
+
+    /// Draws the scenario. Fewer agents than laid out are taken evenly from the groups.
+    ///
+    /// # Errors
+    /// When more agents are asked for than laid out.
+    pub fn scenario(&self, agents: Option<usize>, sites: Option<usize>) -> anyhow::Result<Scenario> {
+        let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
+        let agents = self.draw_agents(agents)?;
+        let sites = self.draw_sites(sites.unwrap_or(self.sites.count), &mut rng);
+        let mut agent_ends = Vec::new();
+        for agent in &agents {
+            let access_ms = self.path.agent_access_ms;
+            agent_ends.push(End { city: self.city(&agent.city)?, carrier: &agent.carrier, access_ms });
+        }
+        let mut site_ends: Vec<End<'_>> = Vec::new();
+        for (index, site) in sites.iter().enumerate() {
+            let [least, most] = self.path.site_access_ms;
+            let neighbour = index.checked_sub(1).filter(|before| sites[*before].machine == site.machine);
+            let access_ms = match neighbour {
+                Some(before) => site_ends[before].access_ms,
+                None => rng.random_range(least..most),
+            };
+            site_ends.push(End { city: self.city(&site.city)?, carrier: &site.carrier, access_ms });
+        }
+        let links = |from: &[End<'_>], to: &[End<'_>]| -> anyhow::Result<Vec<Vec<Link>>> {
+            from.iter().map(|a| to.iter().map(|b| self.link(a, b)).collect()).collect()
+        };
+        Ok(Scenario {
+            name: self.name.clone(),
+            seed: self.seed,
+            mesh: links(&agent_ends, &agent_ends)?,
+            paths: links(&agent_ends, &site_ends)?,
+            agents,
+            sites,
+            jitter_ms: self.path.jitter_ms,
+            agent_bytes_per_s: self.path.agent_mbit_per_s * 1e6 / 8.0,
+            shapes: Vec::new(),
+            web: self.web.clone(),
+        })
+    }
+
+    fn draw_agents(&self, wanted: Option<usize>) -> anyhow::Result<Vec<AgentNode>> {
+        let all: usize = self.agents.iter().map(|group| group.count).sum();
+        let wanted = wanted.unwrap_or(all);
+        ensure!(wanted >= 1 && wanted <= all, "the scenario {} has {all} agents, not {wanted}", self.name);
+        let most = self.agents.iter().map(|group| group.count).max().unwrap_or(0);
+        let agents = (0..most)
+            .flat_map(|round| {
+                self.agents.iter().filter(move |group| round < group.count).map(move |group| (round, group))
+            })
+            .take(wanted)
+            .map(|(round, group)| AgentNode {
+                name: format!("{}-{}-{}", group.city, group.carrier, round + 1).to_lowercase(),
+                city: group.city.clone(),
+                carrier: group.carrier.clone(),
+                country: self.country.clone(),
+            })
+            .collect();
+        Ok(agents)
+    }
+
+    fn draw_sites(&self, count: usize, rng: &mut ChaCha8Rng) -> Vec<SiteNode> {
+        let per_machine = self.sites.per_machine.map_or(1, NonZeroUsize::get);
+        let mut sites: Vec<SiteNode> = Vec::with_capacity(count);
+        for index in 0..count {
+            let machine = index / per_machine;
+            let (city, carrier) = match sites.last().filter(|before| before.machine == machine) {
+                Some(before) => (before.city.clone(), before.carrier.clone()),
+                None => {
+                    let city = self.cities[rng.random_range(0..self.cities.len())].name.clone();
+                    (city, self.sites.carriers[rng.random_range(0..self.sites.carriers.len())].clone())
+                }
+            };
+            let host = format!("www.site{:03}-{city}-{carrier}.test", index + 1).to_lowercase();
+            sites.push(SiteNode { host, city, carrier, machine });
+        }
+        sites
+    }
+
+    /// The rule: path, exchange, penalty, access.
+    fn link(&self, a: &End<'_>, b: &End<'_>) -> anyhow::Result<Link> {
+        let rules = &self.path;
+        let access_ms = a.access_ms + b.access_ms;
+        let inside = a.carrier == b.carrier;
+        let (km, penalty_ms) = if inside {
+            (great_circle_km(a.city, b.city), 0.0)
+        } else {
+            let mut shortest = f64::INFINITY;
+            for name in &rules.exchanges {
+                let exchange = self.city(name)?;
+                shortest = shortest.min(great_circle_km(a.city, exchange) + great_circle_km(exchange, b.city));
+            }
+            let academic = |end: &End<'_>| rules.academic_carriers.iter().any(|name| name == end.carrier);
+            (shortest, if academic(a) || academic(b) { rules.academic_ms } else { rules.between_carriers_ms })
+        };
+        Ok(Link {
+            rtt_ms: km / 100.0 * rules.ms_per_100_km + access_ms + penalty_ms,
+            loss: if inside { rules.loss_inside } else { rules.loss_between },
+        })
+    }
+}
+
+/// The great-circle distance, by the haversine formula.
+fn great_circle_km(a: &City, b: &City) -> f64 {
+    let (from, to) = (a.latitude.to_radians(), b.latitude.to_radians());
+    let half_height = ((to - from) / 2.0).sin();
+    let half_width = ((b.longitude - a.longitude).to_radians() / 2.0).sin();
+    let chord = half_height * half_height + from.cos() * to.cos() * half_width * half_width;
+    2.0 * EARTH_RADIUS_KM * chord.sqrt().min(1.0).asin()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    fn paper() -> Scenario {
+        Layout::parse(PAPER, "paper.toml").unwrap().scenario(None, None).unwrap()
+    }
+
+    fn agent(scenario: &Scenario, city: &str, carrier: &str) -> usize {
+        scenario.agents.iter().position(|agent| agent.city == city && agent.carrier == carrier).unwrap()
+    }
+
+    #[test]
+    fn the_paper_layout_has_the_papers_fleet() {
+        let scenario = paper();
+        let count = |city: &str| scenario.agents.iter().filter(|agent| agent.city == city).count();
+        assert_eq!([count("Beijing"), count("Shanghai"), count("Guangzhou"), count("Harbin")], [10, 10, 9, 1]);
+        let kinds: BTreeSet<_> = scenario.agents.iter().map(|agent| (&agent.city, &agent.carrier)).collect();
+        let landmarks = [
+            ("Beijing", "Telecom"),
+            ("Beijing", "Unicom"),
+            ("Beijing", "Netcom"),
+            ("Shanghai", "Telecom"),
+            ("Shanghai", "Unicom"),
+            ("Shanghai", "Netcom"),
+            ("Guangzhou", "Telecom"),
+            ("Guangzhou", "Unicom"),
+            ("Harbin", "CERNET"),
+        ];
+        for (city, carrier) in landmarks {
+            assert!(kinds.contains(&(&city.to_owned(), &carrier.to_owned())), "the paper's landmark {city} {carrier}");
+        }
+        assert_eq!(scenario.sites.len(), 203);
+        let carriers: BTreeSet<_> = scenario.sites.iter().map(|site| &site.carrier).collect();
+        assert_eq!(carriers.len(), 4);
+        let hosts: BTreeSet<_> = scenario.sites.iter().map(|site| &site.host).collect();
+        assert_eq!(hosts.len(), 203);
+        let layout = Layout::parse(PAPER, "paper.toml").unwrap();
+        assert_eq!(layout.cities.len(), 31);
+    }
+
+    #[test]
+    fn paths_follow_the_rule() {
+        let scenario = paper();
+        let (telecom, unicom) = (agent(&scenario, "Beijing", "Telecom"), agent(&scenario, "Beijing", "Unicom"));
+        let shanghai = agent(&scenario, "Shanghai", "Telecom");
+        let harbin = agent(&scenario, "Harbin", "CERNET");
+        // Beijing to Shanghai is 1,068 km: 16 ms of path and 1 ms of access at each end.
+        let inside = scenario.mesh[telecom][shanghai];
+        assert!((inside.rtt_ms - 18.0).abs() < 0.2, "{inside:?}");
+        assert!((inside.loss - 0.001).abs() < 1e-12);
+        // In one city between two carriers only the penalty is added.
+        assert!((scenario.mesh[telecom][unicom].rtt_ms - 10.0).abs() < 1e-9);
+        assert!((scenario.mesh[telecom][unicom].loss - 0.01).abs() < 1e-12);
+        // Harbin to Beijing is 1,054 km; the academic penalty is 25 ms.
+        assert!((scenario.mesh[harbin][telecom].rtt_ms - (15.8 + 2.0 + 25.0)).abs() < 0.2);
+        assert_eq!(scenario.mesh[harbin][telecom].rtt_ms.to_bits(), scenario.mesh[telecom][harbin].rtt_ms.to_bits());
+    }
+
+    #[test]
+    fn the_same_seed_draws_the_same_sites() {
+        let (one, two) = (paper(), paper());
+        assert!(one.sites.iter().zip(&two.sites).all(|(a, b)| a.host == b.host));
+        assert_eq!(one.paths[3][77].rtt_ms.to_bits(), two.paths[3][77].rtt_ms.to_bits());
+    }
+
+    #[test]
+    fn sites_of_one_machine_are_equally_far() {
+        let shared = PAPER.replace("[sites]", "[sites]\nper_machine = 8");
+        let scenario = Layout::parse(&shared, "x").unwrap().scenario(None, None).unwrap();
+        assert_eq!((scenario.sites.len(), scenario.machines()), (203, 26));
+        assert_eq!(scenario.sites_of(1).collect::<Vec<_>>(), (8..16).collect::<Vec<_>>());
+        let rtt = |site: usize| scenario.paths[3][site].rtt_ms.to_bits();
+        assert!((9..16).all(|site| rtt(site) == rtt(8)) && rtt(8) != rtt(16));
+    }
+
+    #[test]
+    fn contradictions_are_refused_by_name() {
+        let unknown_city = PAPER.replace("exchanges = [\"Beijing\"", "exchanges = [\"Atlantis\"");
+        let error = Layout::parse(&unknown_city, "x.toml").unwrap_err();
+        assert!(format!("{error:#}").contains("'Atlantis'"), "{error:#}");
+        let error = Layout::parse(&PAPER.replace("jitter_ms", "jiter_ms"), "x.toml").unwrap_err();
+        assert!(format!("{error:#}").contains("jiter_ms"), "{error:#}");
+        let error = Layout::parse(PAPER, "x").unwrap().scenario(Some(31), None).unwrap_err();
+        assert_eq!(error.to_string(), "the scenario paper has 30 agents, not 31");
+    }
+}

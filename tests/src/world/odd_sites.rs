@@ -1,0 +1,164 @@
+//! Sites that do not behave: each a server of its own on an address of its own, with a log of what it was asked.
+//!
+//! Written on bare sockets, because no server that is worth its name does what these do.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio_util::sync::CancellationToken;
+
+use crate::world::sites::listen;
+
+/// How often a tar pit sends how much: 2560 bytes a second. An agent leaves at less than 1024, ten seconds on; at more it stays for thirty.
+const DRIP: Duration = Duration::from_millis(100);
+const DROP: [u8; 256] = [b'x'; 256];
+
+/// What is odd about a site. Each has no robots.txt, and answers HEAD as any other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Oddity {
+    /// Its pages come as slowly as an agent bears, and never end.
+    TarPit,
+    /// Each page is answered with 429 and a Retry-After of so many seconds.
+    TurnsAway(u32),
+    /// So many pages are answered, and then every connection is reset.
+    Breaks(usize),
+}
+
+/// One request.
+#[derive(Debug, Clone)]
+pub struct Asked {
+    pub what: String,
+    /// When it had arrived.
+    pub at: Instant,
+}
+
+/// A running site; ends when dropped.
+#[derive(Debug)]
+pub struct OddSite {
+    address: SocketAddr,
+    site: Arc<Inner>,
+    ended: CancellationToken,
+}
+
+#[derive(Debug)]
+struct Inner {
+    oddity: Oddity,
+    mended: AtomicBool,
+    pages: AtomicUsize,
+    /// Appended by every connection; never held across an await.
+    log: Mutex<Vec<Asked>>,
+}
+
+impl OddSite {
+    /// Serves on any free port of an address.
+    pub fn start(address: Ipv4Addr, oddity: Oddity) -> std::io::Result<Self> {
+        let listener = listen(SocketAddr::new(address.into(), 0))?;
+        let address = listener.local_addr()?;
+        let (mended, pages, log) = (AtomicBool::new(false), AtomicUsize::new(0), Mutex::default());
+        let (site, ended) = (Arc::new(Inner { oddity, mended, pages, log }), CancellationToken::new());
+        let (serving, until) = (Arc::clone(&site), ended.clone());
+        tokio::spawn(ended.clone().run_until_cancelled_owned(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let site = Arc::clone(&serving);
+                tokio::spawn(until.clone().run_until_cancelled_owned(async move { site.serve(stream).await }));
+            }
+        }));
+        Ok(Self { address, site, ended })
+    }
+
+    /// The site as it is submitted.
+    pub fn name(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    /// From now on it answers as any other.
+    pub fn mend(&self) {
+        self.site.mended.store(true, Ordering::Relaxed);
+    }
+
+    /// What it was asked so far.
+    pub fn asked(&self) -> Vec<Asked> {
+        self.site.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for OddSite {
+    fn drop(&mut self) {
+        self.ended.cancel();
+    }
+}
+
+impl Inner {
+    /// Answers one request after the other; whoever asks goes when it likes.
+    async fn serve(&self, stream: TcpStream) {
+        let mut stream = BufReader::new(stream);
+        while let Some(what) = request(&mut stream).await {
+            let at = Instant::now();
+            self.log.lock().unwrap_or_else(PoisonError::into_inner).push(Asked { what: what.clone(), at });
+            if self.answer(&mut stream, &what).await.is_err() {
+                break;
+            }
+        }
+    }
+
+    async fn answer(&self, stream: &mut BufReader<TcpStream>, what: &str) -> std::io::Result<()> {
+        let oddity = (!self.mended.load(Ordering::Relaxed)).then_some(self.oddity);
+        if !what.starts_with("GET ") {
+            return send(stream, "200 OK", "").await;
+        }
+        if what == "GET /robots.txt" {
+            return send(stream, "404 Not Found", "").await;
+        }
+        match oddity {
+            Some(Oddity::TarPit) => drip(stream).await,
+            Some(Oddity::TurnsAway(seconds)) => {
+                let status = format!("429 Too Many Requests\r\nretry-after: {seconds}");
+                send(stream, &status, "").await
+            }
+            Some(Oddity::Breaks(after)) if self.pages.fetch_add(1, Ordering::Relaxed) >= after => {
+                // What was not read when it is closed is answered with a reset; and so is this.
+                stream.get_ref().set_zero_linger()?;
+                Err(std::io::ErrorKind::ConnectionReset.into())
+            }
+            Some(Oddity::Breaks(after)) => send(stream, "200 OK", &links(after * 2)).await,
+            None => send(stream, "200 OK", &links(3)).await,
+        }
+    }
+}
+
+/// The method and the path of the next request, its header read; `None` when there is none.
+async fn request(stream: &mut BufReader<TcpStream>) -> Option<String> {
+    let mut first = String::new();
+    stream.read_line(&mut first).await.ok()?;
+    let mut line = String::new();
+    while stream.read_line(&mut line).await.ok()? > 2 {
+        line.clear();
+    }
+    let (what, _) = first.trim().rsplit_once(' ')?;
+    Some(what.to_owned())
+}
+
+async fn send(stream: &mut BufReader<TcpStream>, status: &str, body: &str) -> std::io::Result<()> {
+    let head = format!("HTTP/1.1 {status}\r\ncontent-type: text/html\r\ncontent-length: {}\r\n\r\n", body.len());
+    stream.write_all((head + body).as_bytes()).await?;
+    stream.flush().await
+}
+
+/// A page that ends when nobody reads it any more.
+async fn drip(stream: &mut BufReader<TcpStream>) -> std::io::Result<()> {
+    let head = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 1000000\r\n\r\n";
+    stream.write_all(head.as_bytes()).await?;
+    loop {
+        stream.write_all(&DROP).await?;
+        stream.flush().await?;
+        tokio::time::sleep(DRIP).await;
+    }
+}
+
+fn links(count: usize) -> String {
+    (1..=count).map(|page| format!("<a href=\"/page{page}\">{page}</a>\n")).collect()
+}

@@ -1,0 +1,301 @@
+//! The sites' servers: one listener per machine on its own address, all on one port.
+//!
+//! Every answer goes through [`crate::world::wan`]. The access log is the independent witness of what agents really asked for.
+
+use std::convert::Infallible;
+use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use futures::StreamExt;
+use http_body_util::{BodyExt, Empty, StreamBody, combinators::UnsyncBoxBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::header::{CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::TcpCongestion;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::world::wan::{Connection, Destination, Wan};
+use crate::world::web::{NO_PAGE, NO_ROBOTS, SiteWeb};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+/// Real packets are lost in the tun grade, and this is what most sites do about it; some hosts' default, bbr, hardly
+/// notices.
+pub(crate) const CONGESTION_CONTROL: &str = "cubic";
+
+/// A body whose bytes leave when the WAN lets them.
+pub type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// One request that reached a site.
+#[derive(Debug, Clone)]
+pub struct Access {
+    /// The site, by index.
+    pub site: usize,
+    /// The agent that asked, by index; `None` when it was none.
+    pub agent: Option<usize>,
+    /// Whether it was a GET.
+    pub get: bool,
+    pub path: String,
+    pub status: StatusCode,
+    /// When the request had arrived.
+    pub at: Instant,
+    /// Bytes of the answer's body; zero for HEAD.
+    pub bytes: usize,
+}
+
+/// A body on its way.
+#[derive(Debug, Clone, Copy)]
+pub struct Delivery {
+    /// The site that sends it, by index.
+    pub site: usize,
+    /// When its first byte leaves.
+    pub from: Instant,
+    /// When its last one does, which is when it has arrived.
+    pub until: Instant,
+    /// Its bytes.
+    pub bytes: usize,
+}
+
+/// Every request that reached a site, in order of arrival, and what was sent. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct AccessLog {
+    /// Appended by every server task; never held across an await.
+    entries: Arc<Mutex<Vec<Access>>>,
+    deliveries: Arc<Mutex<Vec<Delivery>>>,
+}
+
+impl AccessLog {
+    fn note(&self, access: Access) {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).push(access);
+    }
+
+    fn deliver(&self, site: usize, releases: &[(Instant, usize)]) {
+        let Some(((from, _), (until, _))) = releases.first().zip(releases.last()) else { return };
+        let bytes = releases.iter().map(|(_, bytes)| bytes).sum();
+        let delivery = Delivery { site, from: *from, until: *until, bytes };
+        self.deliveries.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
+    }
+
+    /// A copy of the bodies that were sent so far, those on their way included.
+    pub fn deliveries(&self) -> Vec<Delivery> {
+        self.deliveries.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// A copy of what was noted so far.
+    pub fn entries(&self) -> Vec<Access> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// Listens on an address, in the network of the thread it is called on.
+pub(crate) fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
+}
+
+/// Listeners of all sites, bound and not yet served.
+#[derive(Debug)]
+pub struct SiteServers {
+    listeners: Vec<TcpListener>,
+    port: u16,
+}
+
+impl SiteServers {
+    /// Binds a listener for each of the machines that the WAN's sites are on, in the network of the thread it is called on.
+    ///
+    /// # Errors
+    /// When one of the addresses is taken.
+    pub fn bind(wan: &Wan, port: u16) -> anyhow::Result<Self> {
+        let mut listeners = Vec::new();
+        for machine in 0..wan.scenario().machines() {
+            let address = SocketAddr::new(wan.lane().site(machine).into(), port);
+            let listener = listen(address).with_context(|| format!("listen for a site on {address}"))?;
+            if wan.lane().is_tun() {
+                let control = OsString::from(CONGESTION_CONTROL);
+                setsockopt(&listener, TcpCongestion, &control)
+                    .with_context(|| format!("set a site's congestion control to {CONGESTION_CONTROL}"))?;
+            }
+            listeners.push(listener);
+        }
+        Ok(Self { listeners, port })
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Serves until `shutdown`.
+    pub fn serve(
+        self,
+        wan: &Wan,
+        webs: &Arc<Vec<SiteWeb>>,
+        tasks: &TaskTracker,
+        shutdown: &CancellationToken,
+    ) -> AccessLog {
+        let log = AccessLog::default();
+        for (machine, listener) in self.listeners.into_iter().enumerate() {
+            let sites: Arc<[usize]> = wan.scenario().sites_of(machine).collect();
+            let server = SiteServer { sites, wan: wan.clone(), webs: Arc::clone(webs), log: log.clone() };
+            let (streams, ended) = (tasks.clone(), shutdown.clone());
+            tasks.spawn(shutdown.clone().run_until_cancelled_owned(async move {
+                loop {
+                    match listener.accept().await {
+                        Ok((stream, source)) => {
+                            let served = server.clone().connection(stream, source.ip());
+                            streams.spawn(ended.clone().run_until_cancelled_owned(served));
+                        }
+                        Err(error) => {
+                            // Out of files, most likely: let some connections end first.
+                            tracing::warn!(%error, machine, "a site could not accept a connection");
+                            tokio::time::sleep(Duration::from_millis(50)).await;
+                        }
+                    }
+                }
+            }));
+        }
+        log
+    }
+}
+
+#[derive(Debug, Clone)]
+struct SiteServer {
+    /// The sites on this machine; never empty.
+    sites: Arc<[usize]>,
+    wan: Wan,
+    webs: Arc<Vec<SiteWeb>>,
+    log: AccessLog,
+}
+
+/// What a site answers, before the WAN delays it.
+struct Answer {
+    status: StatusCode,
+    content_type: &'static str,
+    body: String,
+    thinking: Duration,
+}
+
+impl SiteServer {
+    async fn connection(self, stream: TcpStream, source: IpAddr) {
+        // Small answers must not wait for acknowledgements of earlier ones.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "nodelay was refused");
+        }
+        let connection = Arc::new(self.wan.connect(source, Destination::Site(self.sites[0])));
+        let service = service_fn(|request| {
+            let arrived = Instant::now();
+            let (server, connection) = (self.clone(), Arc::clone(&connection));
+            async move { Ok::<_, Infallible>(server.respond(&request, connection, arrived).await) }
+        });
+        let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+        if let Err(error) = served {
+            // Agents drop connections in the middle of bodies as a matter of course.
+            tracing::debug!(%error, site = self.sites[0], "a connection to a site broke");
+        }
+    }
+
+    async fn respond(
+        &self,
+        request: &Request<Incoming>,
+        connection: Arc<Connection>,
+        arrived: Instant,
+    ) -> Response<Body> {
+        let path = request.uri().path();
+        let head = request.method() == Method::HEAD;
+        let site = self.site_of(request);
+        let answer = self.answer(site, request.method(), path);
+        let body = Bytes::from(answer.body);
+        let sent = if head { 0 } else { body.len() };
+        self.log.note(Access {
+            site,
+            agent: connection.agent(),
+            get: request.method() == Method::GET,
+            path: path.to_owned(),
+            status: answer.status,
+            at: arrived,
+            bytes: sent,
+        });
+        connection.first_byte(arrived, answer.thinking).await;
+        let length = HeaderValue::from(body.len());
+        let body = if head {
+            Empty::new().boxed_unsync()
+        } else {
+            let releases = connection.schedule(body.len(), Instant::now());
+            self.log.deliver(site, &releases);
+            timed_body(body, releases, connection)
+        };
+        let mut response = Response::new(body);
+        *response.status_mut() = answer.status;
+        response.headers_mut().insert(CONTENT_LENGTH, length);
+        response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(answer.content_type));
+        response
+    }
+
+    /// The site a request names; the first of the machine when it names none of them.
+    fn site_of(&self, request: &Request<Incoming>) -> usize {
+        let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+        let host = host.split(':').next().unwrap_or_default();
+        let named = self.sites.iter().find(|site| self.wan.scenario().sites[**site].host == host);
+        named.copied().unwrap_or(self.sites[0])
+    }
+
+    fn answer(&self, site: usize, method: &Method, path: &str) -> Answer {
+        let web = &self.webs[site];
+        let plain = |status, body: &str| Answer {
+            status,
+            content_type: "text/plain; charset=utf-8",
+            body: body.to_owned(),
+            thinking: Duration::ZERO,
+        };
+        if method != Method::GET && method != Method::HEAD {
+            return plain(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD\n");
+        }
+        if path == "/robots.txt" {
+            return match web.robots() {
+                Some(text) => plain(StatusCode::OK, &text),
+                None => plain(StatusCode::NOT_FOUND, NO_ROBOTS),
+            };
+        }
+        match web.page(path) {
+            Some((index, page)) => Answer {
+                status: StatusCode::OK,
+                content_type: "text/html; charset=utf-8",
+                body: web.body(index),
+                thinking: page.thinking,
+            },
+            None => plain(StatusCode::NOT_FOUND, NO_PAGE),
+        }
+    }
+}
+
+/// A body that leaves in the WAN's rounds, beginning now.
+pub fn delayed_body(body: Bytes, connection: Arc<Connection>) -> Body {
+    let releases = connection.schedule(body.len(), Instant::now());
+    timed_body(body, releases, connection)
+}
+
+/// A body whose pieces leave at these moments.
+fn timed_body(body: Bytes, releases: Vec<(Instant, usize)>, connection: Arc<Connection>) -> Body {
+    let chunks = futures::stream::iter(releases).scan(0_usize, move |sent, (at, bytes)| {
+        let chunk = body.slice(*sent..*sent + bytes);
+        *sent += bytes;
+        let connection = Arc::clone(&connection);
+        futures::future::ready(Some((connection, at, chunk)))
+    });
+    let frames = chunks.filter_map(|(connection, at, chunk)| async move {
+        if at > Instant::now() {
+            connection.wait(at).await;
+        }
+        (!chunk.is_empty()).then(|| Ok::<_, Infallible>(Frame::data(chunk)))
+    });
+    StreamBody::new(frames).boxed_unsync()
+}

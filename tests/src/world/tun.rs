@@ -1,0 +1,159 @@
+//! The emulated WAN, tun grade: real packets between network namespaces, delayed, lost and queued by a router of ours.
+//!
+//! Every agent has a namespace and an address of its own; the sites and the lab's servers share another one. What the
+//! kernel does is real: connecting, ICMP, congestion, retransmission, silence. It takes root and `/dev/net/tun`; see
+//! [`missing`].
+
+mod device;
+mod faults;
+mod forward;
+mod namespace;
+mod paths;
+mod router;
+mod switch;
+#[cfg(test)]
+mod tests;
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+use anyhow::Context;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+pub use faults::{Cut, Faults};
+pub use namespace::Place;
+pub use switch::Traffic;
+
+use crate::world::scenario::Scenario;
+use crate::world::timer::Lateness;
+use crate::world::wan::Lane;
+use device::Addresses;
+use namespace::Namespace;
+use paths::Paths;
+use router::Router;
+use switch::Switch;
+
+/// The port of every beacon: nothing else is in its agent's namespace.
+pub const BEACON_PORT: u16 = 7180;
+
+/// Said where the grade cannot be had.
+const NEEDS: &str = "the tun grade takes root, /dev/net/tun and iproute2";
+
+/// Why the tun grade cannot be had here; `None` when it can.
+pub fn missing() -> Option<String> {
+    let tried = || {
+        let place = Place::inside(Namespace::start("wan-trial")?);
+        device::set_up(&place, Addresses::One(Lane::TUN.agent(0))).map(|_| ())
+    };
+    tried().err().map(|error: anyhow::Error| format!("{NEEDS}: {error:#}"))
+}
+
+/// A running network; ends when dropped.
+#[derive(Debug)]
+pub struct Network {
+    core: Place,
+    agents: Vec<Place>,
+    router: Router,
+    faults: Faults,
+    lateness: Arc<Lateness>,
+    traffic: Arc<Traffic>,
+    /// Ports of schedulers that are forwarded. Held while one more is opened, never across an await.
+    forwarded: Mutex<Vec<u16>>,
+}
+
+impl Network {
+    /// Makes the namespaces of a scenario and carries packets between them. Blocks for a fraction of a second.
+    ///
+    /// # Errors
+    /// When the system refuses; see [`missing`].
+    pub fn start(scenario: &Scenario) -> anyhow::Result<Self> {
+        let agents = scenario.agents.len();
+        // Each has a thread of its own and mostly waits for the kernel.
+        let made: Vec<anyhow::Result<(Place, tun_rs::SyncDevice)>> = std::thread::scope(|scope| {
+            let making: Vec<_> = (0..=agents).map(|number| scope.spawn(move || namespace_of(number))).collect();
+            making
+                .into_iter()
+                .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("panicked"))))
+                .collect()
+        });
+        let (mut places, mut devices) = (Vec::new(), Vec::new());
+        for (number, made) in made.into_iter().enumerate() {
+            let (place, device) = made.with_context(|| format!("make network namespace {number}; {NEEDS}"))?;
+            places.push(place);
+            devices.push(device);
+        }
+        let core = places.remove(0);
+        let (faults, traffic, lateness) = (Faults::none(agents), Arc::<Traffic>::default(), Arc::<Lateness>::default());
+        let paths = Paths::new(scenario, Lane::TUN, BEACON_PORT);
+        let switch = Switch::new(scenario, paths, faults.clone(), Arc::clone(&traffic), Instant::now());
+        let router = Router::start(devices, switch, Arc::clone(&lateness), Arc::clone(&traffic))?;
+        Ok(Self { core, agents: places, router, faults, lateness, traffic, forwarded: Mutex::default() })
+    }
+
+    /// Where the sites and the lab's servers are.
+    pub fn core(&self) -> &Place {
+        &self.core
+    }
+
+    /// Where an agent is.
+    ///
+    /// # Panics
+    /// When there is no such agent.
+    pub fn agent(&self, index: usize) -> &Place {
+        &self.agents[index]
+    }
+
+    /// What is wrong with agents' links, and how to change it.
+    pub fn faults(&self) -> &Faults {
+        &self.faults
+    }
+
+    /// How late packets were handed over.
+    pub fn lateness(&self) -> &Lateness {
+        &self.lateness
+    }
+
+    /// What became of the packets.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    /// Lets every agent reach a scheduler on this port of the host's loopback, at the same port of its own. The scheduler
+    /// may come and go. A port that is forwarded already stays so.
+    ///
+    /// # Errors
+    /// When the port is taken in one of the namespaces.
+    pub fn forward(&self, port: u16, tasks: &TaskTracker, shutdown: &CancellationToken) -> anyhow::Result<()> {
+        let mut forwarded = self.forwarded.lock().unwrap_or_else(PoisonError::into_inner);
+        if !forwarded.contains(&port) {
+            forward::forward(port, Lane::TUN.schedulers(), &self.core, &self.agents, tasks, shutdown)?;
+            forwarded.push(port);
+        }
+        Ok(())
+    }
+
+    /// Takes everything down. Processes that still run in a namespace are killed.
+    pub fn end(&self) {
+        self.router.end();
+        self.agents.iter().for_each(Place::end);
+        self.core.end();
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The core, or the namespace of agent `number` - 1.
+fn namespace_of(number: usize) -> anyhow::Result<(Place, tun_rs::SyncDevice)> {
+    let (name, addresses) = match number.checked_sub(1) {
+        None => ("wan-core".to_owned(), Addresses::All(Lane::TUN.server_networks().to_vec())),
+        Some(agent) => (format!("wan-agent-{agent}"), Addresses::One(Lane::TUN.agent(agent))),
+    };
+    let place = Place::inside(Namespace::start(&name)?);
+    let device = device::set_up(&place, addresses)?;
+    Ok((place, device))
+}

@@ -1,0 +1,103 @@
+//! The way from agents to schedulers, which listen on the host's loopback and without TLS.
+//!
+//! In every agent's namespace the lab listens on the scheduler's own port of 127.0.0.1, so an agent finds it where it was
+//! told. The bytes go on through the router to a listener beside the sites, and from there to the host. Every delay and every cut
+//! hits them; what the agent talks to on loopback is as far away as the scheduler.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use anyhow::Context;
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use super::namespace::Place;
+use crate::world::sites::listen;
+
+/// How long a connection through the network may take to open: an agent has given up long before.
+const CONNECT: Duration = Duration::from_secs(30);
+/// The wait after a failed accept: descriptors have run out, and may come back.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
+
+/// Where the next stage of the way is.
+#[derive(Debug, Clone)]
+struct Next {
+    /// Where connections to it are made.
+    from: Place,
+    address: SocketAddr,
+    /// Whether it is on the host's loopback, where each agent connects from an address of its own as in the rootless grade.
+    /// From the usual one a connection to a scheduler that is away could meet itself.
+    host: bool,
+}
+
+/// Forwards one port of every agent's loopback to that of the host, until `shutdown`.
+///
+/// # Errors
+/// When the port is taken in one of the places.
+pub(super) fn forward(
+    port: u16,
+    schedulers: Ipv4Addr,
+    core: &Place,
+    agents: &[Place],
+    tasks: &TaskTracker,
+    shutdown: &CancellationToken,
+) -> anyhow::Result<()> {
+    let (gate, local) = (SocketAddr::new(schedulers.into(), port), SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
+    let start = |place: &Place, address: SocketAddr, next: Next| -> anyhow::Result<()> {
+        let listener = place.run(move || listen(address))?.with_context(|| format!("listen on {address}"))?;
+        let serve = serve(listener, next, tasks.clone(), shutdown.clone());
+        tasks.spawn(shutdown.clone().run_until_cancelled_owned(serve));
+        Ok(())
+    };
+    start(core, gate, Next { from: Place::HOST, address: local, host: true })?;
+    for agent in agents {
+        start(agent, local, Next { from: agent.clone(), address: gate, host: false })?;
+    }
+    Ok(())
+}
+
+async fn serve(listener: TcpListener, next: Next, tasks: TaskTracker, shutdown: CancellationToken) {
+    loop {
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let next = next.clone();
+                tasks.spawn(shutdown.clone().run_until_cancelled_owned(async move {
+                    if let Err(error) = pass_on(stream, peer.ip(), &next).await {
+                        tracing::debug!(error = format!("{error:#}"), "a forwarded connection ended");
+                    }
+                }));
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a connection to a scheduler was not accepted");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+/// Passes bytes both ways until one side has closed: then the other is closed too, as no peer here closes by halves.
+async fn pass_on(mut near: TcpStream, peer: IpAddr, next: &Next) -> anyhow::Result<()> {
+    let socket = next.from.run(TcpSocket::new_v4)?.context("make a socket")?;
+    if next.host {
+        let source = on_loopback(peer).context("the agent has no IPv4 address")?;
+        socket.bind(SocketAddr::new(source.into(), 0)).with_context(|| format!("bind {source}"))?;
+    }
+    let connected = tokio::time::timeout(CONNECT, socket.connect(next.address)).await.context("connect in time")?;
+    let mut far = connected.with_context(|| format!("connect to {}", next.address))?;
+    near.set_nodelay(true).context("set nodelay")?;
+    far.set_nodelay(true).context("set nodelay")?;
+    let ((mut near_in, mut near_out), (mut far_in, mut far_out)) = (near.split(), far.split());
+    tokio::select! {
+        passed = tokio::io::copy(&mut near_in, &mut far_out) => passed.context("pass bytes on")?,
+        passed = tokio::io::copy(&mut far_in, &mut near_out) => passed.context("pass bytes back")?,
+    };
+    Ok(())
+}
+
+/// The loopback address with the same last three octets.
+fn on_loopback(address: IpAddr) -> Option<Ipv4Addr> {
+    let IpAddr::V4(address) = address else { return None };
+    let [_, second, third, fourth] = address.octets();
+    Some(Ipv4Addr::new(127, second, third, fourth))
+}

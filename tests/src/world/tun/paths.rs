@@ -1,0 +1,222 @@
+//! Which way a packet goes: from its header to a device and the scenario's link. Pure.
+//!
+//! A measured matrix is not symmetric: the round trip from a to b's beacon is the one that a measured. So between two
+//! agents it counts who asked whom, which a packet tells by its port, or by its kind when it is an ICMP echo.
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use crate::world::scenario::{Link, Scenario};
+use crate::world::wan::Lane;
+
+/// The device of the namespace with all servers; agent n's is n + 1.
+pub(super) const CORE: usize = 0;
+const ICMP: u8 = 1;
+const TCP: u8 = 6;
+/// The type of an ICMP echo's answer.
+const ECHO_REPLY: u8 = 0;
+
+/// All paths of a scenario, looked up by packet.
+#[derive(Debug)]
+pub(super) struct Paths {
+    lane: Lane,
+    beacon_port: u16,
+    agents: usize,
+    machines: usize,
+    /// From an agent to a peer: agents first, then machines, the name server, the schedulers.
+    reach: Vec<Vec<Half>>,
+}
+
+/// One direction of a path.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Half {
+    delay: Duration,
+    loss: f64,
+}
+
+/// The way of one packet.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Way {
+    /// The device it comes out of.
+    pub(super) device: usize,
+    /// The path and its direction, below [`Paths::keys`]: packets of one never overtake each other.
+    pub(super) key: usize,
+    /// How long it is under way.
+    pub(super) delay: Duration,
+    /// The share that is lost.
+    pub(super) loss: f64,
+    /// The agent that sent it; `None` for a server.
+    pub(super) sender: Option<usize>,
+    /// The agent it is for; `None` for a server.
+    pub(super) receiver: Option<usize>,
+}
+
+impl Paths {
+    /// Halves every link of a scenario. The schedulers are where the first agent is, for a scenario does not place them;
+    /// names cost nothing, for resolving is no part of the distance.
+    pub(super) fn new(scenario: &Scenario, lane: Lane, beacon_port: u16) -> Self {
+        let (agents, machines) = (scenario.agents.len(), scenario.machines());
+        let half = |link: Link| Half { delay: link.rtt() / 2, loss: link.loss };
+        let near = Half { delay: Duration::ZERO, loss: 0.0 };
+        let row = |agent: usize| {
+            let others = scenario.mesh[agent].iter().copied().map(half);
+            let sites = (0..machines).map(|machine| {
+                let site = scenario.sites_of(machine).next();
+                site.map_or(near, |site| half(scenario.paths[agent][site]))
+            });
+            others.chain(sites).chain([near, half(scenario.mesh[0][agent])]).collect()
+        };
+        Self { lane, beacon_port, agents, machines, reach: (0..agents).map(row).collect() }
+    }
+
+    /// How many directed paths there are.
+    pub(super) fn keys(&self) -> usize {
+        self.agents * self.peers() * 2
+    }
+
+    /// The way of a packet that came in at a device. `None` for what nobody sends: no IPv4, an address that is not the
+    /// device's own, or one that is nobody's.
+    pub(super) fn way(&self, device: usize, packet: &[u8]) -> Option<Way> {
+        let header = Header::read(packet)?;
+        let (source, target) = (self.peer(header.source)?, self.peer(header.target)?);
+        let (sender, receiver) = (self.agent(source), self.agent(target));
+        if device != sender.map_or(CORE, |agent| agent + 1) {
+            return None;
+        }
+        let (half, key) = match (sender, receiver) {
+            (Some(one), Some(other)) => {
+                let half =
+                    if header.is_answer(self.beacon_port) { self.reach[other][one] } else { self.reach[one][other] };
+                (half, one * self.peers() + other)
+            }
+            (Some(agent), None) => (self.reach[agent][target], agent * self.peers() + target),
+            (None, Some(agent)) => (self.reach[agent][source], agent * self.peers() + source),
+            (None, None) => return None,
+        };
+        let key = key * 2 + usize::from(sender.is_none());
+        let device = receiver.map_or(CORE, |agent| agent + 1);
+        Some(Way { device, key, delay: half.delay, loss: half.loss, sender, receiver })
+    }
+
+    fn peers(&self) -> usize {
+        self.agents + self.machines + 2
+    }
+
+    /// Whose address it is, by column of `reach`.
+    fn peer(&self, address: Ipv4Addr) -> Option<usize> {
+        let names = self.agents + self.machines;
+        let agent = self.lane.agent_at(address.into(), self.agents);
+        agent
+            .or_else(|| self.lane.machine_at(address, self.machines).map(|machine| self.agents + machine))
+            .or_else(|| (address == self.lane.names()).then_some(names))
+            .or_else(|| (address == self.lane.schedulers()).then_some(names + 1))
+    }
+
+    fn agent(&self, peer: usize) -> Option<usize> {
+        (peer < self.agents).then_some(peer)
+    }
+}
+
+/// What of a packet's header matters here.
+#[derive(Debug)]
+struct Header<'a> {
+    source: Ipv4Addr,
+    target: Ipv4Addr,
+    protocol: u8,
+    /// What follows the header.
+    rest: &'a [u8],
+}
+
+impl<'a> Header<'a> {
+    fn read(packet: &'a [u8]) -> Option<Self> {
+        let first = *packet.first()?;
+        let length = usize::from(first & 0x0f) * 4;
+        if first >> 4 != 4 || length < 20 {
+            return None;
+        }
+        let address = |at: usize| Some(Ipv4Addr::from(<[u8; 4]>::try_from(packet.get(at..at + 4)?).ok()?));
+        Some(Self { source: address(12)?, target: address(16)?, protocol: packet[9], rest: packet.get(length..)? })
+    }
+
+    /// Whether it answers: whoever receives it had asked.
+    fn is_answer(&self, beacon_port: u16) -> bool {
+        match self.protocol {
+            ICMP => self.rest.first() == Some(&ECHO_REPLY),
+            TCP => self.rest.get(..2) == Some(&beacon_port.to_be_bytes()),
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::layout::{Layout, SMALL};
+
+    const BEACON: u16 = 7180;
+
+    fn paths() -> (Scenario, Paths) {
+        let mut scenario = Layout::parse(SMALL, "small.toml").unwrap().scenario(None, None).unwrap();
+        scenario.mesh[1][2].rtt_ms = 44.0;
+        scenario.mesh[2][1].rtt_ms = 66.0;
+        let paths = Paths::new(&scenario, Lane::TUN, BEACON);
+        (scenario, paths)
+    }
+
+    /// The first bytes of a packet: a header, and two ports or an ICMP type.
+    fn packet(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, rest: &[u8]) -> Vec<u8> {
+        let mut packet = vec![0x45; 20];
+        packet[9] = protocol;
+        packet[12..16].copy_from_slice(&from.octets());
+        packet[16..20].copy_from_slice(&to.octets());
+        packet.extend_from_slice(rest);
+        packet
+    }
+
+    #[test]
+    fn a_packet_takes_half_the_round_trip_each_way() {
+        let (scenario, paths) = paths();
+        let (agent, site) = (Lane::TUN.agent(3), Lane::TUN.site(7));
+        let there = paths.way(4, &packet(agent, site, TCP, &[1, 2, 0, 80])).unwrap();
+        let back = paths.way(CORE, &packet(site, agent, TCP, &[0, 80, 1, 2])).unwrap();
+        let half = scenario.paths[3][7].rtt() / 2;
+        assert_eq!((there.device, there.delay, there.sender, there.receiver), (CORE, half, Some(3), None));
+        assert_eq!((back.device, back.delay, back.sender, back.receiver), (4, half, None, Some(3)));
+        assert_ne!(there.key, back.key);
+        assert!(there.key.max(back.key) < paths.keys());
+        let names = paths.way(4, &packet(agent, Lane::TUN.names(), 17, &[1, 2, 0, 53])).unwrap();
+        assert_eq!((names.delay, names.device), (Duration::ZERO, CORE));
+        let scheduler = paths.way(4, &packet(agent, Lane::TUN.schedulers(), TCP, &[1, 2, 0, 80])).unwrap();
+        assert_eq!(scheduler.delay, scenario.mesh[0][3].rtt() / 2);
+    }
+
+    #[test]
+    fn between_agents_it_counts_who_asked() {
+        let (_, paths) = paths();
+        let (one, two) = (Lane::TUN.agent(1), Lane::TUN.agent(2));
+        let port = BEACON.to_be_bytes();
+        let asked = packet(one, two, TCP, &[9, 9, port[0], port[1]]);
+        let answered = packet(two, one, TCP, &[port[0], port[1], 9, 9]);
+        let echoes = [packet(one, two, ICMP, &[8, 0]), packet(two, one, ICMP, &[ECHO_REPLY, 0])];
+        for (device, packet) in [(2, &asked), (3, &answered), (2, &echoes[0]), (3, &echoes[1])] {
+            assert_eq!(paths.way(device, packet).unwrap().delay, Duration::from_millis(22));
+        }
+        let asked_back = packet(two, one, TCP, &[9, 9, port[0], port[1]]);
+        assert_eq!(paths.way(3, &asked_back).unwrap().delay, Duration::from_millis(33));
+    }
+
+    #[test]
+    fn what_nobody_sends_has_no_way() {
+        let (_, paths) = paths();
+        let (agent, site) = (Lane::TUN.agent(0), Lane::TUN.site(0));
+        let good = packet(agent, site, TCP, &[0; 4]);
+        assert!(paths.way(1, &good).is_some());
+        assert_eq!(paths.way(2, &good), None, "another agent's address");
+        assert_eq!(paths.way(CORE, &packet(site, site, TCP, &[0; 4])), None);
+        assert_eq!(paths.way(1, &packet(agent, Ipv4Addr::new(8, 8, 8, 8), TCP, &[0; 4])), None);
+        assert_eq!(paths.way(1, &packet(agent, Lane::TUN.site(24), TCP, &[0; 4])), None);
+        for rubbish in [&[][..], &[0x45], &good[..19], &[0x60; 40], &[0x41; 40]] {
+            assert_eq!(paths.way(1, rubbish), None, "{rubbish:?}");
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! Packets on their way: delayed, lost, and queued on the agents' access links. Knows no device and no clock.
+//!
+//! A packet passes its sender's access link, is under way for half the round trip, and passes its receiver's access link.
+//! A link that is free lets it pass at once (the round trip already holds its own time on the wire); one that is taken
+//! makes it wait, and loses it when its queue is full. Packets of one path never overtake each other.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::faults::Faults;
+use super::paths::{Paths, Way};
+use crate::world::scenario::Scenario;
+
+/// How long a packet may wait for an agent's access link, each way. Longer queues hide distance behind full links; in
+/// shorter ones a single connection does not fill the link.
+pub(super) const ACCESS_QUEUE: Duration = Duration::from_millis(50);
+/// Packets under way at most, 150 MB of them: far beyond what the router carries in a round trip.
+const MAX_HELD: usize = 100_000;
+
+/// What became of the packets.
+#[derive(Debug, Default)]
+pub struct Traffic {
+    pub carried: AtomicU64,
+    /// Lost by the scenario's share.
+    pub lost: AtomicU64,
+    /// Lost because a link's queue was full.
+    pub queue_full: AtomicU64,
+    /// Lost by a cut.
+    pub cut: AtomicU64,
+    /// Not the scenario's: not IPv4, or from or to an address that is nobody's.
+    pub strange: AtomicU64,
+    /// Lost because the lab could not hold or hand over more. A run with any of these proves nothing.
+    pub overrun: AtomicU64,
+}
+
+/// Packets on their way.
+#[derive(Debug)]
+pub(super) struct Switch {
+    paths: Paths,
+    faults: Faults,
+    traffic: Arc<Traffic>,
+    bytes_per_s: f64,
+    jitter: Duration,
+    access_queue: Duration,
+    /// Until when each agent's access link is taken, from it and towards it.
+    up: Vec<Instant>,
+    down: Vec<Instant>,
+    /// When the last packet of each path arrives, by [`Way::key`].
+    last: Vec<Instant>,
+    held: BinaryHeap<Reverse<Held>>,
+    sequence: u64,
+    rng: ChaCha8Rng,
+}
+
+#[derive(Debug)]
+struct Held {
+    due: Instant,
+    sequence: u64,
+    way: Way,
+    /// Whether it has passed its receiver's access link.
+    admitted: bool,
+    packet: Vec<u8>,
+}
+
+impl PartialEq for Held {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Held {}
+
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Held {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.due, self.sequence).cmp(&(other.due, other.sequence))
+    }
+}
+
+/// A packet to be handed over.
+#[derive(Debug)]
+pub(super) struct Arrival {
+    /// The device it comes out of.
+    pub(super) device: usize,
+    /// When it should have.
+    pub(super) due: Instant,
+    pub(super) packet: Vec<u8>,
+}
+
+impl Switch {
+    /// A network without packets.
+    pub(super) fn new(scenario: &Scenario, paths: Paths, faults: Faults, traffic: Arc<Traffic>, now: Instant) -> Self {
+        let agents = scenario.agents.len();
+        Self {
+            faults,
+            traffic,
+            bytes_per_s: scenario.agent_bytes_per_s,
+            jitter: Duration::from_secs_f64(scenario.jitter_ms / 1e3),
+            access_queue: ACCESS_QUEUE,
+            up: vec![now; agents],
+            down: vec![now; agents],
+            last: vec![now; paths.keys()],
+            held: BinaryHeap::new(),
+            sequence: 0,
+            rng: ChaCha8Rng::seed_from_u64(scenario.seed),
+            paths,
+        }
+    }
+
+    /// Takes a packet in that came out of a device.
+    pub(super) fn enter(&mut self, now: Instant, device: usize, packet: &[u8]) {
+        let Some(way) = self.paths.way(device, packet) else { return count(&self.traffic.strange) };
+        if way.sender.is_some_and(|agent| self.faults.of(agent).loses_from()) {
+            return count(&self.traffic.cut);
+        }
+        if self.rng.random_range(0.0..1.0) < way.loss {
+            return count(&self.traffic.lost);
+        }
+        if self.held.len() >= MAX_HELD {
+            return count(&self.traffic.overrun);
+        }
+        let (bytes_per_s, queue) = (self.bytes_per_s, self.access_queue);
+        let passed =
+            way.sender.map_or(Some(now), |agent| pass(&mut self.up[agent], now, packet.len(), bytes_per_s, queue));
+        let Some(passed) = passed else { return count(&self.traffic.queue_full) };
+        let due = (passed + way.delay + self.slowness(&way, now)).max(self.last[way.key]);
+        self.last[way.key] = due;
+        self.hold(due, way, false, packet.to_vec());
+    }
+
+    /// The next packet that is due, if there is one.
+    pub(super) fn arrive(&mut self, now: Instant) -> Option<Arrival> {
+        while self.held.peek().is_some_and(|first| first.0.due <= now) {
+            let Reverse(Held { due, way, admitted, packet, .. }) = self.held.pop()?;
+            if way.receiver.is_some_and(|agent| self.faults.of(agent).loses_towards()) {
+                count(&self.traffic.cut);
+                continue;
+            }
+            let arrival = Arrival { device: way.device, due, packet };
+            let Some(agent) = way.receiver.filter(|_| !admitted) else { return Some(arrival) };
+            let link = &mut self.down[agent];
+            match pass(link, due, arrival.packet.len(), self.bytes_per_s, self.access_queue) {
+                None => count(&self.traffic.queue_full),
+                Some(passed) if passed > now => self.hold(passed, way, true, arrival.packet),
+                Some(passed) => return Some(Arrival { due: passed, ..arrival }),
+            }
+        }
+        None
+    }
+
+    /// When to look again; `None` when nothing is under way.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.held.peek().map(|first| first.0.due)
+    }
+
+    fn hold(&mut self, due: Instant, way: Way, admitted: bool, packet: Vec<u8>) {
+        self.sequence += 1;
+        self.held.push(Reverse(Held { due, sequence: self.sequence, way, admitted, packet }));
+    }
+
+    /// What faults and jitter add. Jitter comes once a round trip, on the way to whoever asked: an agent.
+    fn slowness(&mut self, way: &Way, now: Instant) -> Duration {
+        let mut slowness = Duration::ZERO;
+        let mut jitter = if way.receiver.is_some() { self.jitter } else { Duration::ZERO };
+        for agent in way.sender.into_iter().chain(way.receiver) {
+            let (extra, varying) = self.faults.of(agent).slowness(now);
+            slowness += extra / 2;
+            jitter += if way.receiver == Some(agent) { varying } else { Duration::ZERO };
+        }
+        if jitter.is_zero() { slowness } else { slowness + jitter.mul_f64(self.rng.random_range(0.0..1.0)) }
+    }
+}
+
+/// Lets a packet pass an access link as soon as that is free; returns when. `None` when its queue is full.
+fn pass(free: &mut Instant, now: Instant, bytes: usize, bytes_per_s: f64, queue: Duration) -> Option<Instant> {
+    let begins = now.max(*free);
+    if begins - now > queue {
+        return None;
+    }
+    let bytes = f64::from(u32::try_from(bytes).unwrap_or(u32::MAX));
+    *free = begins + Duration::from_secs_f64(bytes / bytes_per_s);
+    Some(begins)
+}
+
+fn count(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::faults::Cut;
+    use super::super::paths::CORE;
+    use super::*;
+    use crate::world::layout::{Layout, SMALL};
+    use crate::world::wan::Lane;
+
+    struct Bench {
+        switch: Switch,
+        scenario: Scenario,
+        faults: Faults,
+        traffic: Arc<Traffic>,
+        start: Instant,
+    }
+
+    fn bench(change: impl FnOnce(&mut Scenario)) -> Bench {
+        let mut scenario = Layout::parse(SMALL, "small.toml").unwrap().scenario(None, None).unwrap();
+        scenario.paths.iter_mut().flatten().for_each(|link| link.loss = 0.0);
+        change(&mut scenario);
+        let (faults, traffic, start) = (Faults::none(scenario.agents.len()), Arc::default(), Instant::now());
+        let paths = Paths::new(&scenario, Lane::TUN, 7180);
+        let switch = Switch::new(&scenario, paths, faults.clone(), Arc::clone(&traffic), start);
+        Bench { switch, scenario, faults, traffic, start }
+    }
+
+    fn to_site(bytes: usize) -> Vec<u8> {
+        packet(Lane::TUN.agent(2), Lane::TUN.site(5), bytes)
+    }
+
+    fn to_agent(bytes: usize) -> Vec<u8> {
+        packet(Lane::TUN.site(5), Lane::TUN.agent(2), bytes)
+    }
+
+    fn packet(from: std::net::Ipv4Addr, to: std::net::Ipv4Addr, bytes: usize) -> Vec<u8> {
+        let mut packet = vec![0_u8; bytes];
+        packet[0] = 0x45;
+        packet[12..16].copy_from_slice(&from.octets());
+        packet[16..20].copy_from_slice(&to.octets());
+        packet
+    }
+
+    impl Bench {
+        /// When everything that is under way arrives, after the start.
+        fn arrivals(&mut self) -> Vec<Duration> {
+            let mut seen = Vec::new();
+            while let Some(due) = self.switch.next_due() {
+                seen.extend(self.switch.arrive(due).map(|arrival| arrival.due - self.start));
+            }
+            seen
+        }
+
+        fn half(&self) -> Duration {
+            self.scenario.paths[2][5].rtt() / 2
+        }
+    }
+
+    #[test]
+    fn nothing_arrives_before_half_the_round_trip() {
+        let mut bench = bench(|_| {});
+        bench.switch.enter(bench.start, 3, &to_site(100));
+        let half = bench.half();
+        assert!(bench.switch.arrive(bench.start + half - Duration::from_nanos(1)).is_none());
+        let arrival = bench.switch.arrive(bench.start + half).unwrap();
+        assert_eq!((arrival.device, arrival.packet.len()), (CORE, 100));
+        assert_eq!(bench.switch.next_due(), None);
+    }
+
+    #[test]
+    fn access_links_take_their_time_and_lose_what_their_queue_does_not_hold() {
+        // 2.5 MB/s: a packet of 1,000 bytes takes 400 µs, and 50 ms of queue hold 125.
+        for (device, packet) in [(3, to_site(1000)), (CORE, to_agent(1000))] {
+            let mut bench = bench(|_| {});
+            (0..200).for_each(|_| bench.switch.enter(bench.start, device, &packet));
+            let arrivals = bench.arrivals();
+            let wanted: Vec<Duration> = (0..arrivals.len())
+                .map(|n| bench.half() + Duration::from_micros(400) * u32::try_from(n).unwrap())
+                .collect();
+            let off = arrivals.iter().zip(&wanted).map(|(seen, wanted)| seen.abs_diff(*wanted)).max().unwrap();
+            assert!(off < Duration::from_micros(1), "{arrivals:?}");
+            assert!((125..=126).contains(&arrivals.len()), "{}", arrivals.len());
+            let lost = bench.traffic.queue_full.load(Ordering::Relaxed);
+            assert_eq!(usize::try_from(lost).unwrap(), 200 - arrivals.len());
+        }
+    }
+
+    #[test]
+    fn the_scenarios_share_is_lost() {
+        let mut bench = bench(|scenario| scenario.paths[2][5].loss = 0.1);
+        for n in 0..5000 {
+            bench.switch.enter(bench.start + Duration::from_millis(n), 3, &to_site(40));
+        }
+        let arrived = bench.arrivals().len();
+        assert!((4400..4600).contains(&arrived), "{arrived}");
+        assert_eq!(bench.traffic.lost.load(Ordering::Relaxed), 5000 - u64::try_from(arrived).unwrap());
+    }
+
+    #[test]
+    fn jitter_delays_answers_and_never_reorders_a_path() {
+        let mut bench = bench(|scenario| scenario.jitter_ms = 10.0);
+        let mut sent = Vec::new();
+        for n in 0..100 {
+            bench.switch.enter(bench.start + Duration::from_millis(n), CORE, &to_agent(40));
+            sent.push(Duration::from_millis(n));
+        }
+        let half = bench.half();
+        let extra: Vec<Duration> = bench.arrivals().iter().zip(sent).map(|(seen, sent)| *seen - sent - half).collect();
+        assert_eq!(extra.len(), 100);
+        assert!(extra.iter().all(|extra| *extra <= Duration::from_millis(11)), "{extra:?}");
+        assert!(extra.iter().any(|extra| *extra >= Duration::from_millis(5)), "{extra:?}");
+        bench.switch.enter(bench.start + Duration::from_secs(1), 3, &to_site(40));
+        assert_eq!(bench.arrivals(), [Duration::from_secs(1) + half]);
+    }
+
+    #[test]
+    fn cuts_hold_in_their_direction_and_healing_restores_exactly() {
+        let second = Duration::from_secs(1);
+        for (cut, there, back) in [(Cut::Both, 0, 0), (Cut::Towards, 1, 0), (Cut::From, 0, 1)] {
+            let mut bench = bench(|_| {});
+            let arrives = |bench: &mut Bench, at: u32| {
+                [(3, to_site(40)), (CORE, to_agent(40))].map(|(device, packet)| {
+                    bench.switch.enter(bench.start + second * at, device, &packet);
+                    let arrivals = bench.arrivals();
+                    assert!(arrivals.iter().all(|seen| *seen == second * at + bench.half()), "{arrivals:?}");
+                    arrivals.len()
+                })
+            };
+            bench.faults.cut(2, cut);
+            assert_eq!(bench.faults.cut_of(2), Some(cut));
+            assert_eq!(arrives(&mut bench, 1), [there, back], "{cut:?}");
+            bench.faults.heal(2);
+            assert_eq!(arrives(&mut bench, 2), [1, 1], "{cut:?}");
+        }
+    }
+
+    #[test]
+    fn a_cut_also_takes_what_is_under_way_to_the_agent() {
+        let mut bench = bench(|_| {});
+        bench.switch.enter(bench.start, CORE, &to_agent(40));
+        bench.faults.cut(2, Cut::Both);
+        assert_eq!(bench.arrivals().len(), 0);
+        assert_eq!(bench.traffic.cut.load(Ordering::Relaxed), 1);
+    }
+
+    #[test]
+    fn slowness_adds_half_each_way_until_it_is_over_or_lifted() {
+        let mut bench = bench(|_| {});
+        let (extra, lasting) = (Duration::from_millis(80), Duration::from_secs(3600));
+        bench.faults.slow(2, extra, Duration::ZERO, lasting);
+        for (device, packet) in [(3, to_site(40)), (CORE, to_agent(40))] {
+            bench.switch.enter(bench.start, device, &packet);
+            assert_eq!(bench.arrivals(), [bench.half() + extra / 2]);
+        }
+        let after = lasting * 2;
+        bench.switch.enter(bench.start + after, 3, &to_site(40));
+        assert_eq!(bench.arrivals(), [after + bench.half()]);
+        bench.faults.heal(2);
+        bench.switch.enter(bench.start + Duration::from_secs(9000), 3, &to_site(40));
+        assert_eq!(bench.arrivals(), [Duration::from_secs(9000) + bench.half()]);
+    }
+}

@@ -1,0 +1,304 @@
+//! The emulated WAN as its servers see it: whose addresses are whose, and in the rootless grade one delay code for sites
+//! and beacons alike. In the tun grade [`crate::world::tun`] delays real packets, and nothing is delayed here.
+//!
+//! Rootless: the source address says which agent asks. The first request of a connection is answered two round trips after it
+//! arrived (loopback's handshake took no time, so its round trip is charged here), later ones after one. Bodies follow
+//! [`crate::world::reno`], and share the agent's access link. Loopback hides loss from the first byte: only bodies suffer it.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::world::reno;
+use crate::world::scenario::{Link, Scenario};
+use crate::world::timer::Timer;
+
+/// Hosts an octet pair of a 127.x block holds here: 250 in the last octet, from 1.
+const HOSTS_PER_OCTET: usize = 250;
+/// Lanes: blocks of addresses, so that several labs may run at once.
+pub const LANES: u8 = 24;
+
+/// The first octet of rootless addresses, which are all loopback.
+const LOOPBACK: u8 = 127;
+/// The first octet of the tun grade's addresses: private ones, which nobody routes by mistake.
+const PRIVATE: u8 = 10;
+const AGENTS: u8 = 1;
+const SITES: u8 = 2;
+const BEACON_PROXIES: u8 = 3;
+const NAMES: u8 = 4;
+const SCHEDULERS: u8 = 5;
+
+/// Which addresses one lab uses. Lane 0: agents 127.1, sites 127.2, beacon proxies 127.3, names 127.4. In the tun grade 10.1
+/// and so on, where beacons need no proxies, and schedulers are reached by way of 10.5.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Lane {
+    first: u8,
+    number: u8,
+}
+
+impl Lane {
+    /// The one lane of the tun grade: every lab has networks of its own.
+    pub const TUN: Self = Self { first: PRIVATE, number: 0 };
+
+    /// A rootless lane by number, 0 to [`LANES`] − 1.
+    pub fn new(number: u8) -> Option<Self> {
+        (number < LANES).then_some(Self { first: LOOPBACK, number })
+    }
+
+    /// Whether packets are delayed, so that servers must not delay answers.
+    pub fn is_tun(self) -> bool {
+        self == Self::TUN
+    }
+
+    fn address(self, block: u8, index: usize) -> Ipv4Addr {
+        let third = u8::try_from(index / HOSTS_PER_OCTET).unwrap_or(u8::MAX);
+        let fourth = u8::try_from(index % HOSTS_PER_OCTET + 1).unwrap_or(u8::MAX);
+        Ipv4Addr::new(self.first, self.number * 10 + block, third, fourth)
+    }
+
+    /// Which of a block's first addresses this one is.
+    fn index(self, block: u8, address: Ipv4Addr, count: usize) -> Option<usize> {
+        let [_, _, third, fourth] = address.octets();
+        let index = usize::from(third) * HOSTS_PER_OCTET + usize::from(fourth).checked_sub(1)?;
+        (index < count && self.address(block, index) == address).then_some(index)
+    }
+
+    /// Where an agent sends from.
+    pub fn agent(self, index: usize) -> Ipv4Addr {
+        self.address(AGENTS, index)
+    }
+
+    /// Where the sites of a machine listen; by machine.
+    pub fn site(self, index: usize) -> Ipv4Addr {
+        self.address(SITES, index)
+    }
+
+    /// Where an agent's beacon is reached by others.
+    pub fn beacon(self, index: usize) -> Ipv4Addr {
+        self.address(if self.is_tun() { AGENTS } else { BEACON_PROXIES }, index)
+    }
+
+    /// Where names are resolved.
+    pub fn names(self) -> Ipv4Addr {
+        self.address(NAMES, 0)
+    }
+
+    /// Where the tun grade passes agents on to the schedulers.
+    pub fn schedulers(self) -> Ipv4Addr {
+        self.address(SCHEDULERS, 0)
+    }
+
+    /// The networks of everything but agents, as `address/bits`.
+    pub fn server_networks(self) -> [String; 3] {
+        [SITES, NAMES, SCHEDULERS].map(|block| format!("{}.{}.0.0/16", self.first, self.number * 10 + block))
+    }
+
+    /// The network that holds all of it, as `address/bits`.
+    pub fn network(self) -> String {
+        format!("{}.0.0.0/8", self.first)
+    }
+
+    /// Which agent sends from an address.
+    pub fn agent_at(self, address: IpAddr, agents: usize) -> Option<usize> {
+        let IpAddr::V4(address) = address else { return None };
+        self.index(AGENTS, address, agents)
+    }
+
+    /// Which machine's sites listen at an address.
+    pub fn machine_at(self, address: Ipv4Addr, machines: usize) -> Option<usize> {
+        self.index(SITES, address, machines)
+    }
+}
+
+/// Where a request goes.
+#[derive(Debug, Clone, Copy)]
+pub enum Destination {
+    /// A site, by index.
+    Site(usize),
+    /// An agent's beacon, by index.
+    Beacon(usize),
+}
+
+/// The emulated WAN of one scenario, seen from its servers. Cheap to clone.
+#[derive(Debug, Clone)]
+pub struct Wan {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    scenario: Scenario,
+    lane: Lane,
+    timer: Timer,
+    /// Until when each agent's access link is taken.
+    links: Vec<Mutex<Instant>>,
+    connections: AtomicU64,
+}
+
+impl Wan {
+    /// A WAN for a scenario.
+    pub fn new(scenario: Scenario, lane: Lane, timer: Timer) -> Self {
+        let now = Instant::now();
+        let links = scenario.agents.iter().map(|_| Mutex::new(now)).collect();
+        Self { inner: Arc::new(Inner { scenario, lane, timer, links, connections: AtomicU64::new(0) }) }
+    }
+
+    /// What is emulated.
+    pub fn scenario(&self) -> &Scenario {
+        &self.inner.scenario
+    }
+
+    /// The addresses in use.
+    pub fn lane(&self) -> Lane {
+        self.inner.lane
+    }
+
+    /// Its clock.
+    pub fn timer(&self) -> &Timer {
+        &self.inner.timer
+    }
+
+    /// A new connection from an address. From an address that is no agent's there is no delay, nor where packets were
+    /// delayed already.
+    pub fn connect(&self, source: IpAddr, destination: Destination) -> Connection {
+        let scenario = &self.inner.scenario;
+        let agent = self.inner.lane.agent_at(source, scenario.agents.len());
+        let link = agent.filter(|_| !self.inner.lane.is_tun()).and_then(|agent| match destination {
+            Destination::Site(site) => scenario.paths[agent].get(site).copied(),
+            Destination::Beacon(other) => scenario.mesh[agent].get(other).copied(),
+        });
+        let number = self.inner.connections.fetch_add(1, Ordering::Relaxed);
+        let rng = ChaCha8Rng::seed_from_u64(scenario.seed ^ number.rotate_left(32));
+        Connection { wan: self.clone(), agent, link, used: AtomicBool::new(false), rng: Mutex::new(rng) }
+    }
+}
+
+/// One connection through the WAN.
+#[derive(Debug)]
+pub struct Connection {
+    wan: Wan,
+    agent: Option<usize>,
+    link: Option<Link>,
+    used: AtomicBool,
+    /// Draws jitter and loss; never held across an await.
+    rng: Mutex<ChaCha8Rng>,
+}
+
+impl Connection {
+    /// The agent that connected; `None` for an address that is no agent's.
+    pub fn agent(&self) -> Option<usize> {
+        self.agent
+    }
+
+    /// Waits until the first byte of the answer to a request that arrived at `arrived` may leave.
+    pub async fn first_byte(&self, arrived: Instant, thinking: Duration) {
+        let first = !self.used.swap(true, Ordering::Relaxed);
+        let Some(link) = self.link else {
+            if self.agent.is_some() && !thinking.is_zero() {
+                self.wait(arrived + thinking).await;
+            }
+            return;
+        };
+        let trips = if first { 2 } else { 1 };
+        let jitter_ms = self.wan.inner.scenario.jitter_ms;
+        let share: f64 = self.draw(|rng| rng.random_range(0.0..1.0));
+        let jitter = Duration::from_secs_f64(jitter_ms * share / 1e3);
+        self.wan.inner.timer.sleep_until(arrived + link.rtt() * trips + jitter + thinking).await;
+    }
+
+    /// When how many bytes of a body may leave; the first at `first_byte`.
+    pub fn schedule(&self, body: usize, first_byte: Instant) -> Vec<(Instant, usize)> {
+        let (Some(link), Some(agent)) = (self.link, self.agent) else { return vec![(first_byte, body)] };
+        let bytes_per_s = self.wan.inner.scenario.bytes_per_s(agent);
+        let path = reno::Path { rtt: link.rtt(), loss: link.loss, bytes_per_s };
+        let arrivals = self.draw(|rng| reno::rounds(body, path, rng));
+        let mut round = first_byte;
+        let mut releases = Vec::with_capacity(arrivals.len());
+        for bytes in arrivals {
+            releases.push((self.take_link(agent, round, bytes), bytes));
+            round += link.rtt();
+        }
+        releases
+    }
+
+    /// Queues bytes on the agent's access link; returns when they have passed it. Bytes that find it free pass at once:
+    /// the round trip already holds their own time on the wire.
+    fn take_link(&self, agent: usize, from: Instant, bytes: usize) -> Instant {
+        let bytes_per_s = self.wan.inner.scenario.bytes_per_s(agent);
+        let on_wire = Duration::from_secs_f64(f64::from(u32::try_from(bytes).unwrap_or(u32::MAX)) / bytes_per_s);
+        let mut taken = self.wan.inner.links[agent].lock().unwrap_or_else(PoisonError::into_inner);
+        let begins = from.max(*taken);
+        *taken = begins + on_wire;
+        begins
+    }
+
+    /// Waits on the WAN's clock.
+    pub async fn wait(&self, until: Instant) {
+        self.wan.inner.timer.sleep_until(until).await;
+    }
+
+    fn draw<T>(&self, draw: impl FnOnce(&mut ChaCha8Rng) -> T) -> T {
+        draw(&mut self.rng.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::world::layout::{Layout, SMALL};
+
+    fn wan() -> Wan {
+        let scenario = Layout::parse(SMALL, "small.toml").unwrap().scenario(None, None).unwrap();
+        Wan::new(scenario, Lane::new(0).unwrap(), Timer::start().unwrap())
+    }
+
+    #[test]
+    fn addresses_name_their_agents_and_lanes_never_meet() {
+        let lane = Lane::new(0).unwrap();
+        assert_eq!(lane.agent(0), Ipv4Addr::new(127, 1, 0, 1));
+        assert_eq!(lane.site(250), Ipv4Addr::new(127, 2, 1, 1));
+        for index in [0, 29, 249, 250] {
+            assert_eq!(lane.agent_at(lane.agent(index).into(), 300), Some(index));
+        }
+        assert_eq!(lane.agent_at(lane.agent(29).into(), 29), None);
+        assert_eq!(lane.agent_at(Ipv4Addr::LOCALHOST.into(), 300), None);
+        assert_eq!(lane.agent_at(Lane::new(1).unwrap().agent(3).into(), 300), None);
+        assert_eq!(Lane::new(LANES - 1).unwrap().names(), Ipv4Addr::new(127, 234, 0, 1));
+        assert_eq!(lane.beacon(2), Ipv4Addr::new(127, 3, 0, 3));
+        assert_eq!(Lane::TUN.beacon(2), Lane::TUN.agent(2));
+        assert_eq!(Lane::TUN.server_networks(), ["10.2.0.0/16", "10.4.0.0/16", "10.5.0.0/16"]);
+        assert_eq!(lane.machine_at(lane.site(250), 251), Some(250));
+        assert_eq!(lane.machine_at(lane.agent(0), 251), None);
+    }
+
+    #[tokio::test]
+    async fn the_first_request_costs_two_round_trips_and_the_next_one() {
+        let wan = wan();
+        let link = wan.scenario().paths[2][5];
+        let connection = wan.connect(wan.lane().agent(2).into(), Destination::Site(5));
+        for trips in [2, 1, 1] {
+            let arrived = Instant::now();
+            connection.first_byte(arrived, Duration::ZERO).await;
+            let took = arrived.elapsed();
+            assert!(took >= link.rtt() * trips, "{took:?} for {trips} of {link:?}");
+            assert!(took < link.rtt() * trips + Duration::from_secs(1), "{took:?} for {trips} of {link:?}");
+        }
+    }
+
+    #[test]
+    fn two_bodies_share_the_agents_access_link() {
+        let wan = wan();
+        let start = Instant::now();
+        let one = wan.connect(wan.lane().agent(0).into(), Destination::Site(0)).schedule(10_000, start);
+        let two = wan.connect(wan.lane().agent(0).into(), Destination::Site(1)).schedule(1_000, start);
+        assert_eq!(one[0].0, start);
+        // 10,000 bytes take 4 ms at 20 Mbit/s.
+        assert!(two[0].0 >= start + Duration::from_millis(3), "{:?}", two[0].0 - start);
+        let stranger = wan.connect(Ipv4Addr::LOCALHOST.into(), Destination::Site(0)).schedule(9_999, start);
+        assert_eq!(stranger, [(start, 9_999)]);
+    }
+}

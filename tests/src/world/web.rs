@@ -1,0 +1,347 @@
+//! The synthetic web: what each site holds, drawn from the scenario's distributions with its seed.
+//!
+//! Pages form a tree rooted at `/`, with cross links, some links to pages that are not there, links to other hosts, and
+//! pages the server thinks about first. Bodies are made when asked for, always the same. Each site knows its truth:
+//! which pages a polite crawler reaches. Pure.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use crate::world::scenario::WebRules;
+
+/// The folder that robots.txt disallows, where it does.
+pub const DISALLOWED: &str = "/private/";
+/// One page in this many lies in the disallowed folder, on sites with a robots.txt.
+const PRIVATE_ONE_IN: usize = 10;
+/// A page's parent is drawn from this many pages before it: fewer make deeper sites.
+const PARENT_WINDOW: usize = 12;
+/// Cross links of a page at most.
+const MAX_CROSS_LINKS: usize = 3;
+/// A host that no lab serves: a crawler must not leave the site for it.
+const ELSEWHERE: &str = "http://www.elsewhere.test/";
+
+/// One site's pages.
+#[derive(Debug, Clone)]
+pub struct SiteWeb {
+    pages: Vec<Page>,
+    robots: bool,
+}
+
+#[derive(Debug, Clone)]
+pub struct Page {
+    pub path: String,
+    /// Bytes of its body.
+    pub bytes: usize,
+    /// How long the server thinks before it answers.
+    pub thinking: Duration,
+    /// Pages of this site it links to, by index.
+    links: Vec<usize>,
+    /// Whether it links to a page that is not there.
+    broken: bool,
+    /// Whether it links to another host.
+    leaves: bool,
+}
+
+/// One request of a crawl, as far as it takes time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Asked {
+    /// Bytes of the answer's body.
+    pub bytes: usize,
+    /// How long the server thinks before it answers.
+    pub thinking: Duration,
+}
+
+/// What a polite crawler gets from a site.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Truth {
+    /// Paths of the pages it reaches.
+    pub pages: BTreeSet<String>,
+    /// Bytes of their bodies.
+    pub bytes: u64,
+    /// Distinct links to pages that are not there, which it meets on the way.
+    pub broken: usize,
+}
+
+impl SiteWeb {
+    /// Draws the site with this index.
+    pub fn draw(rules: &WebRules, seed: u64, site: usize) -> Self {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        rng.set_stream(u64::try_from(site).unwrap_or(u64::MAX).wrapping_add(1));
+        let robots = rng.random_bool(rules.robots_share);
+        let count = lognormal(&mut rng, rules.mean_pages, rules.pages_sigma, 1, rules.max_pages);
+        let mut pages: Vec<Page> = (0..count)
+            .map(|index| {
+                let private = robots && index > 0 && rng.random_range(0..PRIVATE_ONE_IN) == 0;
+                let bytes = lognormal(&mut rng, rules.mean_bytes, rules.bytes_sigma, 512, rules.max_bytes);
+                let slow = index > 0 && rng.random_bool(rules.slow_share);
+                Page {
+                    path: path(index, private),
+                    bytes,
+                    thinking: if slow { Duration::from_millis(rules.slow_ms) } else { Duration::ZERO },
+                    links: Vec::new(),
+                    broken: rng.random_bool(rules.broken_share),
+                    leaves: rng.random_range(0..20) == 0,
+                }
+            })
+            .collect();
+        for index in 1..count {
+            let parent = rng.random_range(index.saturating_sub(PARENT_WINDOW)..index);
+            pages[parent].links.push(index);
+            for _ in 0..rng.random_range(0..=MAX_CROSS_LINKS) {
+                let other = rng.random_range(0..count);
+                pages[index].links.push(other);
+            }
+        }
+        let mut site = Self { pages, robots };
+        for index in 0..count {
+            // A page is never smaller than the links it must carry.
+            let least = site.head(index).len() + TAIL.len();
+            site.pages[index].bytes = site.pages[index].bytes.max(least);
+        }
+        site
+    }
+
+    /// The text of robots.txt; `None` where the site has none.
+    pub fn robots(&self) -> Option<String> {
+        self.robots.then(|| format!("User-agent: *\nDisallow: {DISALLOWED}\n"))
+    }
+
+    pub fn page(&self, path: &str) -> Option<(usize, &Page)> {
+        self.pages.iter().enumerate().find(|(_, page)| page.path == path)
+    }
+
+    /// How many pages there are, reachable or not.
+    pub fn len(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// Never: every site has its start page.
+    pub fn is_empty(&self) -> bool {
+        self.pages.is_empty()
+    }
+
+    /// The body of a page, exactly as long as the page says.
+    pub fn body(&self, index: usize) -> String {
+        let wanted = self.pages[index].bytes;
+        let mut text = self.head(index);
+        let mut word = index;
+        while text.len() + TAIL.len() < wanted {
+            word = word.wrapping_mul(31).wrapping_add(17) % WORDS.len();
+            let room = wanted - TAIL.len() - text.len();
+            text.push_str(&WORDS[word][..WORDS[word].len().min(room)]);
+        }
+        text.push_str(TAIL);
+        text
+    }
+
+    /// The body of a page up to its filler: title and links.
+    fn head(&self, index: usize) -> String {
+        let page = &self.pages[index];
+        let mut text = format!(
+            "<!doctype html>\n<html><head><meta charset=\"utf-8\"><title>Page {index} at {}</title></head>\n<body><h1>Page {index}</h1>\n<ul>\n",
+            page.path
+        );
+        for link in &page.links {
+            // Writing into a string cannot fail.
+            let _ = writeln!(text, "<li><a href=\"{}\">page {link}</a></li>", self.pages[*link].path);
+        }
+        if page.broken {
+            let _ = writeln!(text, "<li><a href=\"{}\">gone</a></li>", missing(index));
+        }
+        if page.leaves {
+            let _ = writeln!(text, "<li><a href=\"{ELSEWHERE}\">elsewhere</a></li>");
+        }
+        text.push_str("</ul>\n<p>");
+        text
+    }
+
+    /// What a crawler that honours robots.txt asks for within `max_depth` links of the start page, in its order: robots.txt, then pages
+    /// breadth first, those that are not there among them.
+    pub fn requests(&self, max_depth: u32) -> Vec<Asked> {
+        let robots = self.robots().map_or(NO_ROBOTS.len(), |text| text.len());
+        let mut asked = vec![Asked { bytes: robots, thinking: Duration::ZERO }];
+        let mut seen = BTreeSet::from([0]);
+        // A page that is not there has no index.
+        let mut queue = VecDeque::from([(Some(0_usize), 0_u32)]);
+        while let Some((index, depth)) = queue.pop_front() {
+            let Some(index) = index else {
+                asked.push(Asked { bytes: NO_PAGE.len(), thinking: Duration::ZERO });
+                continue;
+            };
+            let page = &self.pages[index];
+            asked.push(Asked { bytes: page.bytes, thinking: page.thinking });
+            if depth == max_depth {
+                continue;
+            }
+            for &link in &page.links {
+                let allowed = !(self.robots && self.pages[link].path.starts_with(DISALLOWED));
+                if allowed && seen.insert(link) {
+                    queue.push_back((Some(link), depth + 1));
+                }
+            }
+            if page.broken {
+                queue.push_back((None, depth + 1));
+            }
+        }
+        asked
+    }
+
+    /// What a crawler that honours robots.txt reaches within `max_depth` links of the start page.
+    pub fn truth(&self, max_depth: u32) -> Truth {
+        let mut seen = BTreeSet::from([0]);
+        let mut queue = VecDeque::from([(0_usize, 0_u32)]);
+        let mut truth = Truth { pages: BTreeSet::new(), bytes: 0, broken: 0 };
+        while let Some((index, depth)) = queue.pop_front() {
+            let page = &self.pages[index];
+            truth.pages.insert(page.path.clone());
+            truth.bytes += u64::try_from(page.bytes).unwrap_or(u64::MAX);
+            if depth == max_depth {
+                continue;
+            }
+            truth.broken += usize::from(page.broken);
+            for &link in &page.links {
+                let allowed = !(self.robots && self.pages[link].path.starts_with(DISALLOWED));
+                if allowed && seen.insert(link) {
+                    queue.push_back((link, depth + 1));
+                }
+            }
+        }
+        truth
+    }
+}
+
+/// The body where there is no robots.txt.
+pub const NO_ROBOTS: &str = "no robots.txt\n";
+/// The body where there is no such page.
+pub const NO_PAGE: &str = "no such page\n";
+const TAIL: &str = "</p></body></html>\n";
+
+const WORDS: [&str; 16] = [
+    "water ",
+    "river ",
+    "bridge ",
+    "evening ",
+    "letters ",
+    "garden ",
+    "stone ",
+    "northern ",
+    "paper ",
+    "window ",
+    "market ",
+    "silver ",
+    "morning ",
+    "road ",
+    "harbour ",
+    "winter ",
+];
+
+/// The path of a page: folders of eight, so that paths have some depth of their own.
+fn path(index: usize, private: bool) -> String {
+    match (index, private) {
+        (0, _) => "/".to_owned(),
+        (_, true) => format!("{DISALLOWED}page-{index}.html"),
+        (_, false) => format!("/section-{}/page-{index}.html", index / 8),
+    }
+}
+
+/// The path of a page that is not there.
+fn missing(index: usize) -> String {
+    format!("/gone/from-{index}.html")
+}
+
+/// A lognormal whole number with the given mean, held between two bounds.
+fn lognormal(rng: &mut ChaCha8Rng, mean: f64, sigma: f64, least: usize, most: usize) -> usize {
+    // Box and Muller; 1 - u keeps the logarithm finite.
+    let (u, v): (f64, f64) = (rng.random_range(0.0..1.0), rng.random_range(0.0..1.0));
+    let normal = (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos();
+    let drawn = (mean.ln() - sigma * sigma / 2.0 + sigma * normal).exp();
+    let whole = Duration::try_from_secs_f64(drawn / 1e6).map_or(u128::MAX, |scaled| scaled.as_micros());
+    usize::try_from(whole).unwrap_or(usize::MAX).clamp(least, most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hrefs(body: &str) -> Vec<String> {
+        body.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next()).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn a_walk_over_the_bodies_finds_exactly_the_truth() {
+        let mut robots = 0;
+        for index in 0..60 {
+            let site = SiteWeb::draw(&WebRules::default(), 5, index);
+            robots += usize::from(site.robots().is_some());
+            let mut depth_of = std::collections::BTreeMap::from([("/".to_owned(), 0_u32)]);
+            let mut queue = VecDeque::from(["/".to_owned()]);
+            let (mut pages, mut bytes, mut broken) = (BTreeSet::new(), 0, BTreeSet::new());
+            while let Some(path) = queue.pop_front() {
+                let Some((page, _)) = site.page(&path) else {
+                    broken.insert(path);
+                    continue;
+                };
+                let body = site.body(page);
+                bytes += u64::try_from(body.len()).unwrap();
+                let depth = depth_of[&path];
+                pages.insert(path);
+                for link in hrefs(&body) {
+                    let disallowed = site.robots().is_some() && link.starts_with(DISALLOWED);
+                    if depth < 8 && link.starts_with('/') && !disallowed && !depth_of.contains_key(&link) {
+                        depth_of.insert(link.clone(), depth + 1);
+                        queue.push_back(link);
+                    }
+                }
+            }
+            assert_eq!(site.truth(8), Truth { pages, bytes, broken: broken.len() }, "site {index}");
+        }
+        assert!((20..60).contains(&robots), "{robots} of 60 sites have a robots.txt");
+    }
+
+    #[test]
+    fn bodies_are_as_long_as_said_and_the_same_each_time() {
+        let site = SiteWeb::draw(&WebRules::default(), 5, 3);
+        for index in 0..site.len() {
+            assert_eq!(site.body(index).len(), site.pages[index].bytes);
+        }
+        assert_eq!(site.body(0), SiteWeb::draw(&WebRules::default(), 5, 3).body(0));
+        assert_ne!(site.body(0), SiteWeb::draw(&WebRules::default(), 5, 4).body(0));
+    }
+
+    #[test]
+    fn sizes_have_the_stated_means() {
+        let rules = WebRules::default();
+        let sites: Vec<SiteWeb> = (0..400).map(|index| SiteWeb::draw(&rules, 9, index)).collect();
+        let pages: usize = sites.iter().map(SiteWeb::len).sum();
+        let bytes: usize = sites.iter().flat_map(|site| &site.pages).map(|page| page.bytes).sum();
+        assert!((400 * 21..400 * 28).contains(&pages), "{pages} pages on 400 sites");
+        assert!((11_000..13_500).contains(&(bytes / pages)), "{} bytes a page", bytes / pages);
+        assert!(sites.iter().all(|site| site.len() <= rules.max_pages));
+    }
+
+    #[test]
+    fn a_crawl_asks_for_robots_every_page_it_may_and_every_broken_link_once() {
+        for index in 0..40 {
+            let site = SiteWeb::draw(&WebRules::default(), 5, index);
+            let (asked, truth) = (site.requests(8), site.truth(8));
+            assert_eq!(asked.len(), 1 + truth.pages.len() + truth.broken, "site {index}");
+            let robots = site.robots().map_or(NO_ROBOTS.len(), |text| text.len());
+            let bytes: usize = asked.iter().map(|asked| asked.bytes).sum();
+            let extra = robots + truth.broken * NO_PAGE.len();
+            assert_eq!(bytes, usize::try_from(truth.bytes).unwrap() + extra);
+            assert_eq!((asked[0].bytes, asked[1].bytes), (robots, site.pages[0].bytes));
+        }
+    }
+
+    #[test]
+    fn a_shallow_crawl_reaches_less() {
+        let deep =
+            (0..20).map(|index| SiteWeb::draw(&WebRules::default(), 5, index)).find(|site| site.len() > 30).unwrap();
+        assert_eq!(deep.truth(0).pages.len(), 1);
+        assert!(deep.truth(1).pages.len() < deep.truth(8).pages.len());
+    }
+}
