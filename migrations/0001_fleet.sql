@@ -135,7 +135,7 @@ create table sessions (
     expires_at timestamptz not null,
     -- When its stream broke without a goodbye; null while it is open, and where its scheduler died
     -- with it.
-    hung_up_at timestamptz,
+    disconnected_at timestamptz,
     -- Why its agent takes no lease for a while, one sentence of the last heartbeat; null: it takes
     -- leases.
     paused text,

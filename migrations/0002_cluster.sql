@@ -11,32 +11,32 @@ create table schedulers (
     started_at timestamptz not null default now(),
     -- When it renewed this row last.
     renewed_at timestamptz not null default now(),
-    -- The moment after which another scheduler may take its duties.
+    -- The moment after which another scheduler may take its roles.
     expires_at timestamptz not null
 );
 
-create type duty as enum (
+create type role as enum (
     'reap', -- expire what was not renewed
     'fit',  -- fit the embedding
     'plan'  -- measure, choose agents, balance
 );
 
--- One row per duty. Every transaction of a duty reads its row `for share`: a scheduler that takes
+-- One row per role. Every transaction of a role reads its row `for share`: a scheduler that takes
 -- the term over waits for that transaction to end, and a scheduler that lost the term finds another
 -- number.
 create table terms (
     -- What its holder alone does.
-    duty duty primary key,
+    role role primary key,
     -- The scheduler that has it; null: no scheduler.
     holder bigint references schedulers (id),
     -- Rises by one whenever a scheduler takes it, and never otherwise.
     number bigint not null default 0,
     -- When the newest term began; null before the first.
     taken_at timestamptz,
-    -- While no scheduler has it: until when the duty was done.
+    -- While no scheduler has it: until when the role was done.
     served_until timestamptz
 );
-insert into terms (duty) values ('reap'), ('fit'), ('plan');
+insert into terms (role) values ('reap'), ('fit'), ('plan');
 
 -- Restores of this database from a backup: it must never give out a number twice, and schedulers
 -- tell operators of it.

@@ -117,7 +117,7 @@ create index site_measurements_by_prober on site_measurements (prober_id, measur
 
 -- Sites that a prober sees at another address than `sites.address`. A prober without a row here
 -- sees the site there.
-create table site_sightings (
+create table resolved_addresses (
     -- The site.
     site_id bigint not null references sites (id),
     -- The agent that resolved its name.

@@ -31,7 +31,7 @@ create table events (
     incarnation bigint,
     -- Why, for people; null where the state says all.
     cause text,
-    -- The duty and the number of the term under which it was written, as 'reap 3'; null where none
+    -- The role and the number of the term under which it was written, as 'reap 3'; null where none
     -- is needed. An event of an older term after a newer one was taken is what terms prevent.
     term text default nullif(current_setting('landfall.term', true), ''),
     constraint events_pkey primary key (xact, id)
@@ -142,7 +142,7 @@ create function log_term() returns trigger language plpgsql as $$
 begin
     insert into events (noun, what, term, cause)
     select 'term', 'taken', term, term || coalesce(' by ' || (select url from schedulers where id = new.holder), '')
-    from (select new.duty || ' ' || new.number as term) as taken;
+    from (select new.role || ' ' || new.number as term) as taken;
     return null;
 end $$;
 create trigger terms_taken after update of number on terms for each row

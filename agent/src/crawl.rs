@@ -19,7 +19,7 @@ pub use fetch::trouble::Trouble;
 pub use frontier::keep::{Checkpoint, Keep, Offer, Progress, Standing};
 pub use frontier::seen::Seen;
 pub use outcome::{Blocker, Ended, Kind, Outcome};
-pub use politeness::Manners;
+pub use politeness::RateState;
 pub use politeness::paths::Paths;
 pub use politeness::robots::RobotsCache;
 
@@ -234,8 +234,8 @@ impl Crawl {
         }
         // What cannot be stored in time does not count as visited.
         let checkpoint = timeout(STORE_TIMEOUT, self.frontier.checkpoint()).await.ok()?.ok()?;
-        let manners = self.fetcher.as_ref().map(Fetcher::manners).unwrap_or_default();
-        Some(Standing { checkpoint, manners, last_error: self.ledger.last_error.clone().unwrap_or_default() })
+        let rate_state = self.fetcher.as_ref().map(Fetcher::rate_state).unwrap_or_default();
+        Some(Standing { checkpoint, rate_state, last_error: self.ledger.last_error.clone().unwrap_or_default() })
     }
 
     /// Until when it rests before its lease ends, and the next crawl may send a request there: when a request of its own might come.

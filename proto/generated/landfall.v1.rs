@@ -603,11 +603,11 @@ pub struct CrawlCheckpoint {
     pub state: ::prost::alloc::vec::Vec<u8>,
     /// How the crawl and its site get along.
     #[prost(message, optional, tag = "5")]
-    pub manners: ::core::option::Option<CrawlManners>,
+    pub rate_state: ::core::option::Option<CrawlRateState>,
 }
 /// Why a crawl under way is slow or stands still. Set by the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct CrawlManners {
+pub struct CrawlRateState {
     /// The least time between the starts of two requests at the moment.
     #[prost(message, optional, tag = "1")]
     pub interval: ::core::option::Option<::prost_types::Duration>,
@@ -2246,7 +2246,7 @@ pub struct Event {
     #[prost(message, optional, tag = "2")]
     #[serde(serialize_with = "crate::json::time")]
     pub at: ::core::option::Option<::prost_types::Timestamp>,
-    /// What changed: task, lease, session, agent, term (of a duty that one scheduler at a time has), database.
+    /// What changed: task, lease, session, agent, term (of a role that one scheduler at a time has), database.
     #[prost(string, tag = "3")]
     pub noun: ::prost::alloc::string::String,
     /// The state it entered, or granted, rebound, opened, draining, resumed, removed, enrolled, taken, restored.
@@ -5359,7 +5359,7 @@ pub struct SubmitResponse {
     #[prost(string, repeated, tag = "5")]
     pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// Asks for the sites that were broken off.
+/// Asks for the sites whose circuit is open.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListAlarmsRequest {
     /// Alarms at most, no more than 1000; 0: 1000.
@@ -5376,7 +5376,7 @@ pub struct ListAlarmsResponse {
     #[prost(uint64, tag = "2")]
     pub total: u64,
 }
-/// A site that was broken off.
+/// A site whose circuit is open.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Alarm {
@@ -5403,14 +5403,14 @@ pub struct ReopenSitesRequest {
     /// Each a host or scheme://host:port, at most 10000.
     #[prost(string, repeated, tag = "1")]
     pub sites: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// All that were broken off; then no sites are named.
+    /// All whose circuit is open; then no sites are named.
     #[prost(bool, tag = "2")]
     pub all: bool,
 }
 /// What was reopened.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReopenSitesResponse {
-    /// Sites that had been broken off.
+    /// Sites whose circuit had been open.
     #[prost(uint64, tag = "1")]
     pub sites: u64,
     /// Tasks that waited for that.
@@ -5494,7 +5494,7 @@ pub struct Estimate {
     /// Sites that wait with a reason and go on only when somebody does something about it: they are not in it.
     #[prost(uint64, tag = "3")]
     pub held: u64,
-    /// Sites at agents that stand still, because they have paused, have hung up or are gone: they are not in it either.
+    /// Sites at agents that stand still, because they have paused, have disconnected or are gone: they are not in it either.
     #[prost(uint64, tag = "5")]
     pub stalled: u64,
     /// Why there is no estimate, and what is not in it, one sentence for people; empty when nothing needs saying.
@@ -5684,14 +5684,14 @@ pub struct ShowSiteResponse {
     pub measurements: ::prost::alloc::vec::Vec<SiteMeasurement>,
     /// Where probers see it of whom that is not said by `measurements`, or who had to postpone it.
     #[prost(message, repeated, tag = "9")]
-    pub sightings: ::prost::alloc::vec::Vec<SiteSighting>,
+    pub resolved_addresses: ::prost::alloc::vec::Vec<ResolvedAddress>,
     /// The open order that it is waited for; absent when there is none.
     #[prost(message, optional, tag = "10")]
     pub order: ::core::option::Option<SiteOrder>,
-    /// Since when it has been broken off; absent when it is not.
+    /// Since when its circuit is open; absent when it is not.
     #[prost(message, optional, tag = "11")]
     #[serde(serialize_with = "crate::json::time")]
-    pub broken_off_since: ::core::option::Option<::prost_types::Timestamp>,
+    pub circuit_open_since: ::core::option::Option<::prost_types::Timestamp>,
     /// Its tasks, newest first, at most 100.
     #[prost(message, repeated, tag = "7")]
     pub tasks: ::prost::alloc::vec::Vec<SiteTask>,
@@ -5713,7 +5713,7 @@ pub struct GlobePosition {
 /// Where a prober sees a site.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct SiteSighting {
+pub struct ResolvedAddress {
     /// The prober's name.
     #[prost(string, tag = "1")]
     pub prober: ::prost::alloc::string::String,
@@ -6594,7 +6594,7 @@ pub enum Parting {
     /// It had not begun it, and takes no lease for a while.
     WaitedPaused = 14,
     /// It had not begun it, and its stream broke.
-    WaitedHungUp = 15,
+    WaitedDisconnected = 15,
     /// It had not begun it, and the batch's constraints exclude it by now.
     WaitedExcluded = 16,
 }
@@ -6620,7 +6620,7 @@ impl Parting {
             Self::WaitedRemoved => "PARTING_WAITED_REMOVED",
             Self::WaitedDrained => "PARTING_WAITED_DRAINED",
             Self::WaitedPaused => "PARTING_WAITED_PAUSED",
-            Self::WaitedHungUp => "PARTING_WAITED_HUNG_UP",
+            Self::WaitedDisconnected => "PARTING_WAITED_DISCONNECTED",
             Self::WaitedExcluded => "PARTING_WAITED_EXCLUDED",
         }
     }
@@ -6642,7 +6642,7 @@ impl Parting {
             "PARTING_WAITED_REMOVED" => Some(Self::WaitedRemoved),
             "PARTING_WAITED_DRAINED" => Some(Self::WaitedDrained),
             "PARTING_WAITED_PAUSED" => Some(Self::WaitedPaused),
-            "PARTING_WAITED_HUNG_UP" => Some(Self::WaitedHungUp),
+            "PARTING_WAITED_DISCONNECTED" => Some(Self::WaitedDisconnected),
             "PARTING_WAITED_EXCLUDED" => Some(Self::WaitedExcluded),
             _ => None,
         }
@@ -6954,7 +6954,7 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "ShowBatch"));
             self.inner.unary(req, path, codec).await
         }
-        /// Lists the sites that were broken off: requests to them failed without end, and nobody crawls them until they are reopened.
+        /// Lists the sites whose circuit is open: requests to them failed without end, and nobody crawls them until they are reopened.
         pub async fn list_alarms(
             &mut self,
             request: impl tonic::IntoRequest<super::ListAlarmsRequest>,
@@ -6979,7 +6979,7 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "ListAlarms"));
             self.inner.unary(req, path, codec).await
         }
-        /// Lets sites be crawled again that were broken off. May be repeated. NOT_FOUND when one of the sites is not known; then nothing is
+        /// Lets sites be crawled again whose circuit is open. May be repeated. NOT_FOUND when one of the sites is not known; then nothing is
         /// changed.
         pub async fn reopen_sites(
             &mut self,
@@ -7138,7 +7138,7 @@ pub mod site_service_server {
             tonic::Response<super::ShowBatchResponse>,
             tonic::Status,
         >;
-        /// Lists the sites that were broken off: requests to them failed without end, and nobody crawls them until they are reopened.
+        /// Lists the sites whose circuit is open: requests to them failed without end, and nobody crawls them until they are reopened.
         async fn list_alarms(
             &self,
             request: tonic::Request<super::ListAlarmsRequest>,
@@ -7146,7 +7146,7 @@ pub mod site_service_server {
             tonic::Response<super::ListAlarmsResponse>,
             tonic::Status,
         >;
-        /// Lets sites be crawled again that were broken off. May be repeated. NOT_FOUND when one of the sites is not known; then nothing is
+        /// Lets sites be crawled again whose circuit is open. May be repeated. NOT_FOUND when one of the sites is not known; then nothing is
         /// changed.
         async fn reopen_sites(
             &self,

@@ -252,7 +252,7 @@ impl Word for crate::v1::Parting {
             12 => "waited-removed",
             13 => "waited-drained",
             14 => "waited-paused",
-            15 => "waited-hung-up",
+            15 => "waited-disconnected",
             16 => "waited-excluded",
             _ => "",
         }

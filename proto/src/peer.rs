@@ -107,7 +107,7 @@ mod tests {
         assert_eq!(who_answers(b"220 mail.example ESMTP\r\n").await, Some(Stranger::NoGrpc));
         assert_eq!(who_answers(b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64").await, None);
         assert_eq!(who_answers(b"\0\0\0\x04\0\0\0\0\0").await, None);
-        assert_eq!(who_answers(b"").await, None, "whoever hangs up says nothing of itself");
+        assert_eq!(who_answers(b"").await, None, "whoever disconnects says nothing of itself");
         assert_eq!(greeted(&"http://127.0.0.1:1".parse().unwrap()).await, None, "nobody listens");
     }
 }

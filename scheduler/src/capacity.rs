@@ -41,7 +41,7 @@ pub enum Split {
 
 /// Why a plan has no figures.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
-pub enum WhatIfError {
+pub enum CapacityError {
     /// The strategy goes by more than distances, so that what it would do is not known beforehand.
     #[error("a plan knows what random, gnp-top1 and gnp-top3 do on average, and not what {0} does")]
     Unforeseen(&'static str),
@@ -64,9 +64,9 @@ pub enum WhatIfError {
 }
 
 impl TryFrom<Strategy> for Split {
-    type Error = WhatIfError;
+    type Error = CapacityError;
 
-    fn try_from(strategy: Strategy) -> Result<Self, WhatIfError> {
+    fn try_from(strategy: Strategy) -> Result<Self, CapacityError> {
         match strategy {
             Strategy::Random => Ok(Self::All),
             Strategy::GnpTop1 => Ok(Self::Nearest(1)),
@@ -78,7 +78,7 @@ impl TryFrom<Strategy> for Split {
             | Strategy::Prefix
             | Strategy::GnpBalanced
             | Strategy::GnpConfirmed
-            | Strategy::EarliestFinish => Err(WhatIfError::Unforeseen(strategy.name())),
+            | Strategy::EarliestFinish => Err(CapacityError::Unforeseen(strategy.name())),
         }
     }
 }
@@ -149,13 +149,13 @@ pub fn compare(
     agents: &[Agent],
     split: Split,
     threads: NonZeroUsize,
-) -> Result<Comparison, WhatIfError> {
+) -> Result<Comparison, CapacityError> {
     if sites.is_empty() {
-        return Err(WhatIfError::NoSites);
+        return Err(CapacityError::NoSites);
     }
     let fleet_without = |change: Change| Fleet::of(sites, agents, change);
-    let before = fleet_without(Change::Comes)?.ok_or(WhatIfError::NoAgents(sites.epoch))?;
-    let after = fleet_without(Change::Leaves)?.ok_or(WhatIfError::NobodyLeft(sites.epoch))?;
+    let before = fleet_without(Change::Comes)?.ok_or(CapacityError::NoAgents(sites.epoch))?;
+    let after = fleet_without(Change::Leaves)?.ok_or(CapacityError::NobodyLeft(sites.epoch))?;
     // What all sites together take an agent does not depend on who else is there: it is worked out once for both.
     let of_all = match split {
         Split::All => of_all_sites(sites, agents, threads),
@@ -189,7 +189,7 @@ struct Sums {
 
 impl<'a> Fleet<'a> {
     /// Without those to whom this happens; `None` where that is nobody.
-    fn of(sites: &Sites, agents: &'a [Agent], without: Change) -> Result<Option<Self>, WhatIfError> {
+    fn of(sites: &Sites, agents: &'a [Agent], without: Change) -> Result<Option<Self>, CapacityError> {
         let there: Vec<(usize, &Agent)> =
             agents.iter().enumerate().filter(|(_, agent)| agent.change != without).collect();
         if there.is_empty() {
@@ -201,9 +201,9 @@ impl<'a> Fleet<'a> {
         };
         let placements: BTreeMap<AgentId, Placement> = (0..).zip(&there).map(placed).collect();
         let map = Embedding::from_parts(sites.epoch, sites.dimensions, Vec::new(), placements, 0.0)
-            .map_err(|_| WhatIfError::Coordinate(sites.dimensions))?;
+            .map_err(|_| CapacityError::Coordinate(sites.dimensions))?;
         // More dimensions than any map is fitted in.
-        map.locator().map_err(|_| WhatIfError::Coordinate(sites.dimensions))?;
+        map.locator().map_err(|_| CapacityError::Coordinate(sites.dimensions))?;
         Ok(Some(Self { all: agents.len(), there, map }))
     }
 

@@ -50,7 +50,7 @@ struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   landfall up                                              a scheduler with a database of its own, on this machine
-  landfall agents enrol --city Harbin --isp CERNET         prints the command to run on the remote machine
+  landfall agents enrol --city Harbin --carrier CERNET         prints the command to run on the remote machine
   landfall sites submit list.txt --batch autumn --watch
   landfall explain www.example.cn                          why this agent
   landfall report assignments --batch autumn --format csv";
@@ -176,8 +176,8 @@ Examples:
     #[command(after_help = "\
 Examples:
   landfall plan                                                            the fleet as it is
-  landfall plan --add city=Chengdu,isp=Telecom,near=www.example.cn
-  landfall plan --remove harbin-cernet --add city=Harbin,isp=Unicom,near=harbin-cernet,slots=8
+  landfall plan --add city=Chengdu,carrier=Telecom,near=www.example.cn
+  landfall plan --remove harbin-cernet --add city=Harbin,carrier=Unicom,near=harbin-cernet,slots=8
   landfall plan --suggest 3                                                where the next agents would help most
 
 Nothing is changed by it. Distances are the map's; every located site is taken to be crawled once.")]

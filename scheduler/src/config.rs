@@ -66,7 +66,7 @@ pub struct Config {
     /// A file of positions by address, in the format MaxMind DB: says where sites are of which no list does. Read at start.
     pub geoip: Option<PathBuf>,
     pub lease: LeaseConfig,
-    /// How duties pass from one scheduler to another.
+    /// How roles pass from one scheduler to another.
     pub term: TermConfig,
     /// How hosts are measured.
     pub measure: MeasureConfig,
@@ -231,7 +231,7 @@ section! {
         /// How long an agent may crawl after sending a heartbeat; at least twice the interval, so that one may be lost.
         life: Duration = 30 * SECOND, 2 * TENTH..=DAY;
         /// How much longer the scheduler waits before it gives the leases to another, 100 ms to 1 min: it covers the
-        /// network's delay and the drift of two clocks over one life. What waits at an agent that hung up, not begun, waits as long
+        /// network's delay and the drift of two clocks over one life. What waits at an agent that disconnected, not begun, waits as long
         /// for it to come back: most do within a second.
         grace: Duration = 5 * SECOND, TENTH..=MINUTE;
         /// Sessions of one agent superseded within a minute from which on further ones are refused, 2 to 600. A bad line breaks a
@@ -244,9 +244,9 @@ section! {
 }
 
 section! {
-    /// How duties pass from one scheduler to another.
+    /// How roles pass from one scheduler to another.
     TermConfig "term" {
-        /// How long a scheduler that is not heard of keeps its duties, 300 ms to 1 min. It is renewed four times as often. Shorter,
+        /// How long a scheduler that is not heard of keeps its roles, 300 ms to 1 min. It is renewed four times as often. Shorter,
         /// and another takes over sooner after a crash; longer, and a database or machine that stands still for a moment costs no
         /// change. All schedulers of one database should say the same.
         life: Duration = 5 * SECOND, 3 * TENTH..=MINUTE;

@@ -33,7 +33,7 @@ mod refined;
 mod simplex;
 pub mod trust;
 
-pub use anycast::{Detector, Evidence, Sighting, Verdict};
+pub use anycast::{Detector, Evidence, Observation, Verdict};
 pub use elect::explain::{Coverage, Diversity, Explanation, Worth, explain_election};
 pub use elect::held_out::elect_held_out;
 pub use elect::replace::replace_landmark;

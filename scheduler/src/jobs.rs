@@ -1,7 +1,7 @@
 //! Background tasks: each an idempotent function of what is stored, run by period or by signal.
 //!
-//! A task gets its transactions through its duty alone ([`leadership::OnDuty`]), so that it changes nothing where another scheduler has
-//! that duty. A failing pass is logged once and the next tick tries again; nothing retries inside a pass. A panicking task ends
+//! A task gets its transactions through its role alone ([`leadership::Leader`]), so that it changes nothing where another scheduler has
+//! that role. A failing pass is logged once and the next tick tries again; nothing retries inside a pass. A panicking task ends
 //! the process: the supervisor in `run` joins every task and reports which one it was.
 
 pub mod assign;
@@ -27,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::wake::Wakes;
 
-use leadership::OffDuty;
+use leadership::NotLeader;
 
 /// The least rest between two passes, however often they are asked for. A fleet at work reports dozens of times a
 /// second, and every pass looks at everything that is due: one pass answers all of these reports.
@@ -87,7 +87,7 @@ pub async fn run_periodic<F, Fut>(
         let began = tokio::time::Instant::now();
         // One that would wait for a silent database is given up: each is a function of what is stored.
         if let Some(Err(error)) = wakes.database.while_it_answers(run_once()).await
-            && !error.is::<OffDuty>()
+            && !error.is::<NotLeader>()
         {
             tracing::error!(task = name, error = format!("{error:#}"), "a pass failed; the next tick tries again");
         }

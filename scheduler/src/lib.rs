@@ -1,6 +1,6 @@
 //! The Landfall scheduler, and the operator's commands.
 //!
-//! `model`, `naming`, `gnp`, `constraints`, `explain`, `strategy`, `seed`, `site_list`, `throughput` and `whatif` are the pure core: they know no tokio, sqlx, tonic, clock or environment.
+//! `model`, `naming`, `gnp`, `constraints`, `explain`, `strategy`, `seed`, `site_list`, `throughput` and `capacity` are the pure core: they know no tokio, sqlx, tonic, clock or environment.
 //! `store` is the only place that knows SQL; `grpc` and `tasks` meet in it and through [`wake::Wakes`].
 
 use std::sync::Arc;

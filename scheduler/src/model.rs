@@ -114,7 +114,7 @@ identifier!(
     SchedulerId
 );
 identifier!(
-    /// The number of a term of a duty: rises by one whenever a scheduler takes it.
+    /// The number of a term of a role: rises by one whenever a scheduler takes it.
     TermNumber
 );
 identifier!(

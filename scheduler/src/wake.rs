@@ -1,7 +1,7 @@
 //! Wake-up signals: how `grpc` and `tasks` tell one another to look at the store now, in this scheduler and the others.
 //!
 //! A signal carries nothing. Whoever is woken reads what to do from Postgres, and reads it on a period anyway, so a
-//! lost signal costs time, never work. What concerns another scheduler waits with the [`herald`], which tells of many
+//! lost signal costs time, never work. What concerns another scheduler waits with the [`notifier`], which tells of many
 //! at once.
 
 pub mod notifier;
@@ -16,9 +16,9 @@ use tokio::time::Instant;
 
 use crate::app::database::Database;
 use crate::model::AgentId;
-use crate::store::schedulers::terms::Duty;
+use crate::store::schedulers::terms::Role;
 
-use notifier::{Herald, News};
+use notifier::{News, Notifier};
 
 /// When the last signal came, of whatever kind.
 #[derive(Debug)]
@@ -51,16 +51,16 @@ pub struct Signal {
     task: Task,
     here: Notify,
     came: AtomicU64,
-    herald: Arc<Herald>,
+    notifier: Arc<Notifier>,
     activity: Arc<Activity>,
 }
 
 impl Signal {
-    /// Wakes the task: here, and in the scheduler that has its duty.
+    /// Wakes the task: here, and in the scheduler that has its role.
     pub fn notify_one(&self) {
         self.activity.note();
         self.ring();
-        self.herald.tell(self.task);
+        self.notifier.tell(self.task);
     }
 
     fn ring(&self) {
@@ -79,9 +79,9 @@ impl Signal {
     }
 }
 
-/// The background tasks that can be woken: each with its signal, which is its name too, and its duty.
+/// The background tasks that can be woken: each with its signal, which is its name too, and its role.
 macro_rules! tasks {
-    ($($(#[$doc:meta])* $task:ident $signal:ident $duty:ident,)+) => {
+    ($($(#[$doc:meta])* $task:ident $signal:ident $role:ident,)+) => {
         /// A background task that can be woken.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Task {
@@ -96,9 +96,9 @@ macro_rules! tasks {
                 match self { $(Self::$task => stringify!($signal),)+ }
             }
 
-            /// The duty it belongs to.
-            pub const fn duty(self) -> Duty {
-                match self { $(Self::$task => Duty::$duty,)+ }
+            /// The role it belongs to.
+            pub const fn role(self) -> Role {
+                match self { $(Self::$task => Role::$role,)+ }
             }
         }
 
@@ -109,7 +109,7 @@ macro_rules! tasks {
             $($(#[$doc])* pub $signal: Signal,)+
             /// Whether the database answers.
             pub database: Database,
-            herald: Arc<Herald>,
+            notifier: Arc<Notifier>,
             activity: Arc<Activity>,
             /// Guards only the map itself: it is never held across an await.
             agents: Mutex<HashMap<AgentId, Arc<Notify>>>,
@@ -119,17 +119,17 @@ macro_rules! tasks {
 
         impl Default for Wakes {
             fn default() -> Self {
-                let (herald, activity) = (Arc::<Herald>::default(), Arc::<Activity>::default());
+                let (notifier, activity) = (Arc::<Notifier>::default(), Arc::<Activity>::default());
                 let signal = |task| {
-                    let (herald, activity) = (Arc::clone(&herald), Arc::clone(&activity));
-                    Signal { task, here: Notify::new(), came: AtomicU64::new(0), herald, activity }
+                    let (notifier, activity) = (Arc::clone(&notifier), Arc::clone(&activity));
+                    Signal { task, here: Notify::new(), came: AtomicU64::new(0), notifier, activity }
                 };
                 Self {
                     $($signal: signal(Task::$task),)+
                     database: Database::default(),
                     agents: Mutex::default(),
                     others: watch::Sender::default(),
-                    herald,
+                    notifier,
                     activity,
                 }
             }
@@ -182,20 +182,20 @@ impl Wakes {
             if let Some(notify) = agents.get(&agent) {
                 notify.notify_one();
             }
-            self.herald.tell_agent(agent);
+            self.notifier.tell_agent(agent);
         }
     }
 
-    /// Wakes every task of a duty in this process.
-    pub fn wake_duty(&self, duty: Duty) {
+    /// Wakes every task of a role in this process.
+    pub fn wake_role(&self, role: Role) {
         self.activity.note();
-        let of_duty = Task::ALL.iter().filter(|task| task.duty() == duty);
-        of_duty.for_each(|task| self.signal(*task).ring());
+        let of_role = Task::ALL.iter().filter(|task| task.role() == role);
+        of_role.for_each(|task| self.signal(*task).ring());
     }
 
-    /// Takes note of who else is there, and of the duties that are this scheduler's.
-    pub fn others_are(&self, urls: Vec<String>, held: impl IntoIterator<Item = Duty>) {
-        self.herald.set(!urls.is_empty(), held);
+    /// Takes note of who else is there, and of the roles that are this scheduler's.
+    pub fn set_peers(&self, urls: Vec<String>, held: impl IntoIterator<Item = Role>) {
+        self.notifier.set(!urls.is_empty(), held);
         self.others.send_if_modified(|known| {
             let changed = *known != urls;
             *known = urls;

@@ -179,7 +179,7 @@ impl Agent {
     }
 
     /// Ends the requests and waits until the scheduler has ended its answers; returns the credential.
-    async fn hang_up(self) -> String {
+    async fn disconnect(self) -> String {
         let Self { credential, outbound, mut inbound, .. } = self;
         drop(outbound);
         let ended = tokio::time::timeout(PATIENCE, inbound.message()).await.expect("an end in time");
@@ -372,7 +372,7 @@ async fn of_two_processes_with_one_credential_the_newest_stays_and_the_older_wai
     assert!(shown.twin_at.is_some(), "in the list as well");
     drop(conn);
     newer.say(Up::Leave(v1::Leave {})).await;
-    newer.hang_up().await;
+    newer.disconnect().await;
     yields().await.expect("its place is free");
     running.stop().await;
 }
@@ -502,7 +502,7 @@ async fn an_agent_that_leaves_gives_its_site_back_at_once(pool: PgPool) {
     let mut second = running.agent("b").await;
     first.say(Up::Leave(v1::Leave {})).await;
     first.say(release(&order)).await;
-    first.hang_up().await;
+    first.disconnect().await;
     let again = second.crawl_order().await;
     assert_eq!((again.task_id, again.token), (order.task_id, 2));
     running.stop().await;
@@ -515,16 +515,16 @@ async fn an_agent_that_hands_one_lease_back_is_not_taken_for_leaving(pool: PgPoo
     let again = agent.crawl_order().await;
     assert_eq!((again.task_id, again.token), (order.task_id, 2), "granted again, after a pause");
     // Neither does a broken stream take what it still holds from it.
-    let credential = agent.hang_up().await;
+    let credential = agent.disconnect().await;
     assert_eq!(running.connect(&credential, held(&again)).await.welcome.kept, held(&again));
     running.stop().await;
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
-async fn an_agent_that_hung_up_is_given_nothing_new_until_it_is_back(pool: PgPool) {
+async fn an_agent_that_disconnected_is_given_nothing_new_until_it_is_back(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
     let (first, mut second) = (running.agent("a").await, running.agent("b").await);
-    let credential = first.hang_up().await;
+    let credential = first.disconnect().await;
     // Where nothing is known of distances any agent is as good, so one of these would be the first's by chance.
     for host in ["a.cn", "b.cn", "c.cn", "d.cn", "e.cn", "f.cn", "g.cn", "h.cn"] {
         submit(&pool, host).await;
@@ -532,14 +532,14 @@ async fn an_agent_that_hung_up_is_given_nothing_new_until_it_is_back(pool: PgPoo
         second.end(&order).await;
     }
     let mut back = running.connect(&credential, Vec::new()).await;
-    second.hang_up().await;
+    second.disconnect().await;
     submit(&pool, "i.cn").await;
     back.crawl_order().await;
     running.stop().await;
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
-async fn strangers_and_bad_manners_are_refused(pool: PgPool) {
+async fn unknown_agents_and_breaches_of_the_protocol_are_refused(pool: PgPool) {
     let running = Running::start(pool).await;
     assert_eq!(running.refused("not-a-credential", Vec::new()).await.code(), Code::Unauthenticated);
 

@@ -67,7 +67,7 @@ async fn two_serve_one_database_and_either_may_be_killed(pool: PgPool) {
         let _second = serve(&home, &url, "two");
         let both = |data_dir| client_file(&home, data_dir).matches("http://127.0.0.1:").count() == 2;
         until("both know of both", || both("one") && both("two"));
-        let enrol = ["agents", "enrol", "--city", "Harbin", "--isp", "CERNET", "--data-dir", "one"];
+        let enrol = ["agents", "enrol", "--city", "Harbin", "--carrier", "CERNET", "--data-dir", "one"];
         let printed = String::from_utf8(ask(&home, &enrol).stdout).unwrap();
         let schedulers = printed.split_whitespace().find(|word| word.starts_with("http://")).unwrap();
         assert_eq!(schedulers.split(',').count(), 2, "{printed}");

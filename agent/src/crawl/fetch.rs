@@ -18,7 +18,7 @@ use reqwest::Url;
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::politeness::{Answered, BREAKER, Grudge, Manners, Politeness, retry_after};
+use super::politeness::{Answered, BREAKER, Grudge, Politeness, RateState, retry_after};
 use super::{Blocker, Trouble};
 use crate::crawl::fetch::place::{NotPermitted, Place};
 use crate::crawl::fetch::recorded::recorded;
@@ -94,7 +94,7 @@ pub(super) enum FetchError {
     Broken(String),
     /// Errors without end: the site is not asked any more.
     #[error("{BREAKER} requests in a row failed")]
-    BrokenOff,
+    CircuitOpen,
     /// The site's name leads to an address now that bears no further crawl.
     #[error("{0}")]
     NotPermitted(String),
@@ -167,7 +167,7 @@ impl Fetcher {
     pub(super) async fn get(&mut self, url: &Url) -> Result<Answer, FetchError> {
         self.vet_literal(url)?;
         if self.politeness.is_broken() {
-            return Err(FetchError::BrokenOff);
+            return Err(FetchError::CircuitOpen);
         }
         if let Some((recorder, _)) = &self.recorder {
             recorder.ready().await;
@@ -230,21 +230,21 @@ impl Fetcher {
         self.politeness.last_start()
     }
 
-    pub(super) fn manners(&self) -> Manners {
-        self.politeness.manners(Instant::now())
+    pub(super) fn rate_state(&self) -> RateState {
+        self.politeness.rate_state(Instant::now())
     }
 
     pub(super) fn is_paused(&self) -> bool {
         self.politeness.is_paused(Instant::now())
     }
 
-    pub(super) const fn is_broken_off(&self) -> bool {
+    pub(super) const fn is_circuit_open(&self) -> bool {
         self.politeness.is_broken()
     }
 
     /// Who forbids a site that has no rules: the breaker, if it has opened, and else that its robots.txt cannot be had.
     pub(super) const fn blocker(&self) -> Blocker {
-        if self.is_broken_off() { Blocker::Breaker } else { Blocker::Robots }
+        if self.is_circuit_open() { Blocker::Breaker } else { Blocker::Robots }
     }
 
     pub(super) const fn politeness(&mut self) -> &mut Politeness {

@@ -82,7 +82,7 @@ pub(super) struct Grudge {
 
 /// How a crawl and its site get along, for people.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Manners {
+pub struct RateState {
     /// The least time between the starts of two requests.
     pub interval: Duration,
     /// How long the site is left alone from now on; zero when it is not.
@@ -192,11 +192,11 @@ impl Politeness {
         }
     }
 
-    pub(super) fn manners(&self, now: Instant) -> Manners {
+    pub(super) fn rate_state(&self, now: Instant) -> RateState {
         let Grudge { turned_away, in_a_row: failed_in_a_row, pause } = self.grudge(now);
         let (recent_requests, recent_errors) = self.recent(now);
         let interval = self.interval().max(self.trouble());
-        Manners { interval, pause, turned_away, failed_in_a_row, recent_requests, recent_errors }
+        RateState { interval, pause, turned_away, failed_in_a_row, recent_requests, recent_errors }
     }
 
     pub(super) fn is_paused(&self, now: Instant) -> bool {
@@ -381,7 +381,7 @@ mod tests {
         let mut politeness = Politeness::new(ms(1000)).down_to(ms(100));
         politeness.start(begin);
         politeness.be_alone(true);
-        assert_eq!((wait(&politeness, begin), politeness.manners(begin).interval), (ms(2000), ms(2000)));
+        assert_eq!((wait(&politeness, begin), politeness.rate_state(begin).interval), (ms(2000), ms(2000)));
         politeness.learn_size(1 << 40);
         assert_eq!(wait(&politeness, begin), ms(200), "a large site is asked less often too");
         politeness.be_alone(false);
@@ -477,7 +477,7 @@ mod tests {
             politeness.answered(now + Duration::from_micros(500 * number), Answered::Well, None, &mut rng);
         }
         assert!(politeness.window.len() <= 62, "{}", politeness.window.len());
-        let recent = politeness.manners(now + Duration::from_secs(100)).recent_requests;
+        let recent = politeness.rate_state(now + Duration::from_secs(100)).recent_requests;
         assert!((118_000..=122_000).contains(&recent), "{recent}");
     }
 

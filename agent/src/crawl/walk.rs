@@ -221,7 +221,7 @@ impl Walk<'_> {
         let mut turned_away = None;
         for attempt in 1.. {
             match self.get(&url).await.map(|answer| answer.found_at(depth)) {
-                Ok(answer) if answer.turns_away() && attempt < ATTEMPTS && !self.fetcher.is_broken_off() => {
+                Ok(answer) if answer.turns_away() && attempt < ATTEMPTS && !self.fetcher.is_circuit_open() => {
                     turned_away = Some(answer.status());
                     self.discard(answer).await?;
                     // It may be long: a restart must not cut it short.
@@ -238,7 +238,7 @@ impl Walk<'_> {
                     }
                     return Err(self.out_of_time());
                 }
-                Err(error @ FetchError::BrokenOff) => {
+                Err(error @ FetchError::CircuitOpen) => {
                     return Err(End::Blocked(Blocker::Breaker, format!("{}: {error}", self.site.root())));
                 }
                 Err(FetchError::NotPermitted(reason)) => return Err(End::NotPermitted(reason)),
@@ -256,9 +256,10 @@ impl Walk<'_> {
 
     async fn tell(&mut self) -> Result<(), End> {
         if self.keeper.is_due(self.fetcher.is_paused()) {
-            let (manners, last_error) = (self.fetcher.manners(), self.ledger.last_error.clone().unwrap_or_default());
+            let (rate_state, last_error) =
+                (self.fetcher.rate_state(), self.ledger.last_error.clone().unwrap_or_default());
             let checkpoint = self.frontier.checkpoint().await?;
-            self.keeper.tell(Standing { checkpoint, manners, last_error });
+            self.keeper.tell(Standing { checkpoint, rate_state, last_error });
         }
         Ok(())
     }

@@ -220,7 +220,7 @@ impl<'a> Endpoint<'a> {
         Ok(connection.send(request, self.timeout, drained).await)
     }
 
-    /// Opens a connection and sends the request that is thrown away. A server that hangs up on HEAD is asked by GET.
+    /// Opens a connection and sends the request that is thrown away. A server that disconnects on HEAD is asked by GET.
     pub(crate) async fn warm_up(
         &mut self,
         pace: &mut Pace,

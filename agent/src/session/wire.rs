@@ -7,7 +7,7 @@ use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::{
-    AddressClaim, BlockedBy, Budget, CrawlCheckpoint, CrawlManners, CrawlOrder, DistanceMetric, LeaseRelease,
+    AddressClaim, BlockedBy, Budget, CrawlCheckpoint, CrawlOrder, CrawlRateState, DistanceMetric, LeaseRelease,
     MeasureOrder, Measurement, MeasurementFailure, MeasurementReport, OutcomeKind, OutcomeReport, Postponed,
     SiteTarget, Trouble, Welcome, measure_order,
 };
@@ -242,14 +242,14 @@ pub(super) fn granted(order: CrawlOrder) -> Option<Granted> {
 }
 
 pub(super) fn checkpoint(key: LeaseKey, standing: crawl::Standing) -> CrawlCheckpoint {
-    let crawl::Standing { checkpoint, manners, last_error } = standing;
-    let crawl::Manners { interval, pause, turned_away, failed_in_a_row, recent_requests, recent_errors } = manners;
+    let crawl::Standing { checkpoint, rate_state, last_error } = standing;
+    let crawl::RateState { interval, pause, turned_away, failed_in_a_row, recent_requests, recent_errors } = rate_state;
     CrawlCheckpoint {
         task_id: key.task_id,
         token: key.token,
         pages: checkpoint.pages,
         state: checkpoint.bytes,
-        manners: Some(CrawlManners {
+        rate_state: Some(CrawlRateState {
             interval: to_wire(interval),
             pause: Some(pause).filter(|pause| !pause.is_zero()).and_then(to_wire),
             turned_away,

@@ -79,7 +79,7 @@ impl TestSession {
             match self.next_or_claim().await {
                 Some(Up::Address(claim)) => return self.answer(claim, true).await,
                 Some(_) => {}
-                None => panic!("the agent hung up"),
+                None => panic!("the agent disconnected"),
             }
         }
     }

@@ -15,7 +15,7 @@ const PRINTED: &str = "Agent AgentError AgentLease AgentRefusal AgentRow AgentSe
     Candidate Coverage CrawlProgress Diversity ElectionExplanation Ending Enrolment Epoch Estimate Event ExcludedAgents \
     ExplainResponse ExplainedCandidate ExplainedTask GlobePosition GrowthSlice Landmark LandmarkWorth LeftOutAgent \
     PlacedAgent PlanResponse PlannedAgent PlannedLoad PlannedOutlook PlannedSuggestion Residual ShowContactUrlResponse \
-    ShowEmbeddingResponse ShowSiteResponse SiteMeasurement SiteOrder SitePlacement SiteSighting SiteTask SiteVerdict \
+    ShowEmbeddingResponse ShowSiteResponse SiteMeasurement SiteOrder SitePlacement ResolvedAddress SiteTask SiteVerdict \
     StrategyThroughput ThroughputResponse UnreachedAgent Way";
 
 /// Fields that are printed under another name.

@@ -20,7 +20,7 @@ use crate::jobs::fit::{Fit, landmarks, trust};
 use crate::jobs::leadership::Terms;
 use crate::jobs::locate::Locate;
 use crate::jobs::{Period, measure, prune, reap, recrawl, run_periodic};
-use crate::store::schedulers::terms::Duty;
+use crate::store::schedulers::terms::Role;
 use crate::wake::Task;
 use crate::{Scheduler, store};
 
@@ -79,13 +79,13 @@ async fn prepare(scheduler: &Scheduler) -> anyhow::Result<()> {
 /// What `JoinSet` yields: which part ended, and how.
 type Parts = JoinSet<(&'static str, anyhow::Result<()>)>;
 
-/// What makes a background task look, which says its name and its duty.
+/// What makes a background task look, which says its name and its role.
 #[derive(Debug, Clone, Copy)]
 enum Job {
     /// It is woken by its signal.
     Woken(Task),
     /// Its period alone makes it look.
-    Timed(&'static str, Duty),
+    Timed(&'static str, Role),
 }
 
 impl Job {
@@ -96,10 +96,10 @@ impl Job {
         }
     }
 
-    const fn duty(self) -> Duty {
+    const fn role(self) -> Role {
         match self {
-            Self::Woken(task) => task.duty(),
-            Self::Timed(_, duty) => duty,
+            Self::Woken(task) => task.role(),
+            Self::Timed(_, role) => role,
         }
     }
 }
@@ -107,7 +107,7 @@ impl Job {
 /// Spawns jobs: each with what makes it look, how often it looks without a signal, what it keeps between passes, and its pass.
 macro_rules! jobs {
     (($parts:ident, $scheduler:ident, $terms:ident, $stop:ident); $($job:expr, $period:expr, $new:path, $pass:path;)+) => {$(
-        let kept = $new($terms.on($job.duty(), $scheduler));
+        let kept = $new($terms.on($job.role(), $scheduler));
         let (wakes, stop) = (Arc::clone(&$scheduler.wakes), $stop.clone());
         $parts.spawn(async move {
             let never = Notify::new();
@@ -134,17 +134,17 @@ fn spawn_jobs(parts: &mut Parts, scheduler: &Scheduler, terms: &Terms, stop: &Ca
         Job::Woken(Task::Reap), reap, identity, reap::run_once;
         // A task a slot is laid ready ahead, so that only crawls shorter than this leave an agent idle
         // between two.
-        Job::Timed("balance", Duty::Plan), relaxed(500), identity, balance::run_once;
+        Job::Timed("balance", Role::Plan), relaxed(500), identity, balance::run_once;
         // An empty look by index, of an interval of an hour or more.
-        Job::Timed("recrawl", Duty::Plan), relaxed(2_000), identity, recrawl::run_once;
+        Job::Timed("recrawl", Role::Plan), relaxed(2_000), identity, recrawl::run_once;
         // Seconds of what is kept for days matter to nobody.
-        Job::Timed("prune", Duty::Reap), relaxed(60_000), identity, prune::run_once;
+        Job::Timed("prune", Role::Reap), relaxed(60_000), identity, prune::run_once;
         // Passes that need a verdict at once ask for a review themselves.
-        Job::Timed("trust", Duty::Fit), Period::Relaxed(trust::PERIOD), identity, trust::run_once;
+        Job::Timed("trust", Role::Fit), Period::Relaxed(trust::PERIOD), identity, trust::run_once;
     }
 }
 
-/// What keeps this scheduler among the others: its duties, and the word between them; and what watches the
+/// What keeps this scheduler among the others: its roles, and the word between them; and what watches the
 /// database.
 fn spawn_keepers(parts: &mut Parts, scheduler: &Scheduler, terms: &Terms, stop: &CancellationToken) {
     let of_each = || (scheduler.pool.connect_options().as_ref().clone(), Arc::clone(&scheduler.wakes), stop.clone());

@@ -356,7 +356,7 @@ fn greeting(
     if !has_contact {
         writeln!(text, "  landfall{elsewhere} contact set URL    (agents send no request to a site without one)")?;
     }
-    writeln!(text, "  landfall{elsewhere} agents enrol --city CITY --isp ISP")?;
+    writeln!(text, "  landfall{elsewhere} agents enrol --city CITY --carrier CARRIER")?;
     writeln!(text, "  landfall{elsewhere} sites submit FILE --batch NAME --watch")?;
     Ok(text)
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::WhatIfError;
+use super::CapacityError;
 use crate::gnp::is_coordinate;
 use crate::model::{EmbeddingEpoch, SiteId};
 use crate::strategy::Work;
@@ -38,9 +38,9 @@ impl Sites {
         coordinate: &[f64],
         size: Option<(u32, u64)>,
         interval: Option<Duration>,
-    ) -> Result<(), WhatIfError> {
+    ) -> Result<(), CapacityError> {
         if !self.has(coordinate) {
-            return Err(WhatIfError::Coordinate(self.dimensions));
+            return Err(CapacityError::Coordinate(self.dimensions));
         }
         if let Some((pages, bytes)) = size {
             self.known += 1;

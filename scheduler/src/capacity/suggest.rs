@@ -10,7 +10,7 @@ use std::num::NonZeroUsize;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Agent, Change, Fleet, Sites, Split, TOP, WhatIfError, beside, in_parts, nearest};
+use super::{Agent, CapacityError, Change, Fleet, Sites, Split, TOP, beside, in_parts, nearest};
 use crate::gnp::predicted_ms;
 use crate::model::parallel::in_order;
 
@@ -54,13 +54,13 @@ pub fn suggest(
     count: usize,
     seed: u64,
     threads: NonZeroUsize,
-) -> Result<Suggested, WhatIfError> {
-    let Split::Nearest(most) = split else { return Err(WhatIfError::NothingToSuggest) };
+) -> Result<Suggested, CapacityError> {
+    let Split::Nearest(most) = split else { return Err(CapacityError::NothingToSuggest) };
     if sites.is_empty() {
-        return Err(WhatIfError::NoSites);
+        return Err(CapacityError::NoSites);
     }
     let most = most.clamp(1, TOP);
-    let fleet = Fleet::of(sites, agents, Change::Leaves)?.ok_or(WhatIfError::NobodyLeft(sites.epoch))?;
+    let fleet = Fleet::of(sites, agents, Change::Leaves)?.ok_or(CapacityError::NobodyLeft(sites.epoch))?;
     let mut nearby = in_parts(sites.len(), threads, |part| {
         let near = nearest(&fleet.map, sites, &part).into_iter();
         near.map(|near| nearby(near.iter().map(|(_, millis)| millis))).collect::<Vec<_>>()

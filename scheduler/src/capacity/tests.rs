@@ -88,7 +88,7 @@ fn sites_of_unknown_size_count_as_the_mean_of_the_others() {
     assert_eq!(sites.work(2, sites.usual()), Work { pages: 20, bytes: 30_000, interval: Duration::from_secs(1) });
     assert_eq!(Sites::new(EPOCH, 2).usual(), (20, 400_000));
     for broken in [&[1.0][..], &[1.0, f64::NAN], &[1.0, -1.0], &[1.0, 2.0, 3.0]] {
-        assert_eq!(sites.push(SiteId::new(4), broken, None, None), Err(WhatIfError::Coordinate(1)));
+        assert_eq!(sites.push(SiteId::new(4), broken, None, None), Err(CapacityError::Coordinate(1)));
     }
 }
 
@@ -132,14 +132,14 @@ fn where_nobody_helps_nothing_is_suggested() {
 fn questions_without_an_answer_are_refused_with_a_sentence() {
     let (sites, mut agents) = network(10, 2, 1);
     let none = Sites::new(EPOCH, 2);
-    assert_eq!(compare(&none, &agents, Split::All, TWO), Err(WhatIfError::NoSites));
-    assert_eq!(suggest(&none, &agents, Split::Nearest(3), 1, 1, TWO), Err(WhatIfError::NoSites));
-    assert_eq!(compare(&sites, &[], Split::All, TWO), Err(WhatIfError::NoAgents(EPOCH)));
+    assert_eq!(compare(&none, &agents, Split::All, TWO), Err(CapacityError::NoSites));
+    assert_eq!(suggest(&none, &agents, Split::Nearest(3), 1, 1, TWO), Err(CapacityError::NoSites));
+    assert_eq!(compare(&sites, &[], Split::All, TWO), Err(CapacityError::NoAgents(EPOCH)));
     agents.iter_mut().for_each(|agent| agent.change = Change::Leaves);
-    assert_eq!(compare(&sites, &agents, Split::All, TWO), Err(WhatIfError::NobodyLeft(EPOCH)));
-    assert_eq!(suggest(&sites, &agents, Split::All, 1, 1, TWO), Err(WhatIfError::NothingToSuggest));
+    assert_eq!(compare(&sites, &agents, Split::All, TWO), Err(CapacityError::NobodyLeft(EPOCH)));
+    assert_eq!(suggest(&sites, &agents, Split::All, 1, 1, TWO), Err(CapacityError::NothingToSuggest));
     agents[0].coordinate.pop();
-    assert_eq!(compare(&sites, &agents, Split::All, TWO), Err(WhatIfError::Coordinate(2)));
+    assert_eq!(compare(&sites, &agents, Split::All, TWO), Err(CapacityError::Coordinate(2)));
     let foreseen = Strategy::ALL.iter().copied().filter(|one| Split::try_from(*one).is_ok()).map(Strategy::name);
     assert_eq!(foreseen.collect::<Vec<_>>(), ["random", "gnp-top1", "gnp-top3"]);
     let refused = Split::try_from(Strategy::EarliestFinish).unwrap_err().to_string();

@@ -30,12 +30,12 @@ pub(super) enum AgentsCommand {
         visible_alias = "enroll",
         after_help = "\
 Examples:
-  landfall agents enrol --city Harbin --isp CERNET --country CN --latitude 45.8 --longitude 126.5
-  landfall agents enrol --city 北京 --isp 电信                       called beijing-dianxin
-  landfall agents enrol --city Harbin --isp CERNET --name harbin-cernet --replace    moves it to another machine
+  landfall agents enrol --city Harbin --carrier CERNET --country CN --latitude 45.8 --longitude 126.5
+  landfall agents enrol --city 北京 --carrier 电信                       called beijing-dianxin
+  landfall agents enrol --city Harbin --carrier CERNET --name harbin-cernet --replace    moves it to another machine
   landfall agents enrol --from agents.csv --format json            a token for each line, or none
 
-The first line of a file names its columns: city and isp, and country, latitude, longitude, name and tags as needed."
+The first line of a file names its columns: city and carrier, and country, latitude, longitude, name and tags as needed."
     )]
     Enrol(EnrolArgs),
     /// List one-time tokens: those that are open, or all that are remembered
@@ -50,7 +50,7 @@ The first line of a file names its columns: city and isp, and country, latitude,
     /// List the agents
     #[command(after_help = "\
 Examples:
-  landfall agents list --isp CERNET --state ready
+  landfall agents list --carrier CERNET --state ready
   landfall agents list --city Harbin --city Changchun --tag fast -o csv")]
     List(ListArgs),
     /// Show one agent: its session, what it crawls, what it was refused, and its last events
@@ -119,7 +119,7 @@ pub(super) struct ListArgs {
     city: Vec<String>,
     /// Only on this carrier; may be said again
     #[arg(long, value_name = "ISP")]
-    isp: Vec<String>,
+    carrier: Vec<String>,
     /// Only in this country; may be said again
     #[arg(long, value_name = "CC")]
     country: Vec<String>,
@@ -138,11 +138,11 @@ pub(super) struct ListArgs {
 
 impl ListArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        let Self { removed, city, isp, country, tag, state, limit, format } = self;
+        let Self { removed, city, carrier, country, tag, state, limit, format } = self;
         let request = ListAgentsRequest {
             removed: removed || state.contains(&ServiceState::Removed),
             cities: city,
-            carriers: isp,
+            carriers: carrier,
             countries: country,
             tags: tag,
             services: state.into_iter().map(Into::into).collect(),
@@ -205,7 +205,7 @@ impl TokensArgs {
             eprintln!("note: {} are not shown", output::counted(listed.older, "older token"));
         }
         let known = if all { "remembered" } else { "open" };
-        let none = format!("no tokens are {known}: landfall agents enrol --city CITY --isp ISP\n");
+        let none = format!("no tokens are {known}: landfall agents enrol --city CITY --carrier CARRIER\n");
         format.print(&listed.enrolments, &none, 0)
     }
 }
@@ -226,7 +226,7 @@ fn text(rows: &[Agent], open: u64, view: &View) -> String {
     let table = if rows.is_empty() { String::new() } else { output::table(rows, view) };
     let is = if open == 1 { "is" } else { "are" };
     match (rows.is_empty(), open) {
-        (true, 0) => "no agents yet: landfall agents enrol --city CITY --isp ISP\n".to_owned(),
+        (true, 0) => "no agents yet: landfall agents enrol --city CITY --carrier CARRIER\n".to_owned(),
         (false, 0) => table,
         (none, _) => {
             let none = if none { "no agents yet; " } else { "" };

@@ -50,7 +50,7 @@ Examples:
   landfall batches remove mistake --cancel
 
 It goes a thousand sites at a time, so that other work goes on. Broken off, the same command goes on with it; until it has ended nothing
-can be submitted to the batch. A site that was broken off in it may be crawled again by other batches.")]
+can be submitted to the batch. A site whose circuit is open in it may be crawled again by other batches.")]
     Remove(RemoveArgs),
     /// Wait until every site of these batches has ended; exit code 3 says that some failed, 4 that the time passed before
     #[command(

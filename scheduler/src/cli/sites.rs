@@ -1,4 +1,4 @@
-//! `landfall sites`: what may be typed; sites that were broken off, and letting them be crawled again.
+//! `landfall sites`: what may be typed; sites whose circuit is open, and letting them be crawled again.
 
 pub(super) mod explain;
 pub(super) mod site;
@@ -58,7 +58,7 @@ Examples:
   landfall sites retry www.example.cn --batch autumn
   landfall sites retry --failed --batch autumn")]
     Retry(RetryArgs),
-    /// List sites that were broken off, because requests to them failed without end
+    /// List sites whose circuit is open, because requests to them failed without end
     Alarms {
         /// Sites at most, the newest first; never more than 1000
         #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1000))]
@@ -66,7 +66,7 @@ Examples:
         #[command(flatten)]
         format: FormatArgs<Alarm>,
     },
-    /// Let sites be crawled again that were broken off
+    /// Let sites be crawled again whose circuit is open
     #[command(after_help = "Examples:\n  landfall sites reopen www.example.cn\n  landfall sites reopen --all")]
     Reopen(ReopenArgs),
     /// Show all that is known of one site
@@ -116,7 +116,7 @@ impl SitesCommand {
             Self::Alarms { limit, format } => {
                 let client = Client::connect(connection).await?;
                 let listed = client.answer(client.sites().list_alarms(ListAlarmsRequest { limit }).await)?;
-                format.print(&listed.alarms, "no site is broken off\n", 0)?;
+                format.print(&listed.alarms, "no site has an open circuit\n", 0)?;
                 match listed.total.saturating_sub(listed.alarms.len() as u64) {
                     more @ 1.. if format.format == Format::Table => print(&format!("and {} more\n", number(more))),
                     _ => Ok(()),
@@ -136,7 +136,7 @@ pub(super) struct ReopenArgs {
     /// The sites, each a host or scheme://host:port
     #[arg(value_name = "HOST", required_unless_present = "all")]
     sites: Vec<String>,
-    /// Every site that was broken off
+    /// Every site whose circuit is open
     #[arg(long, conflicts_with = "sites")]
     all: bool,
 }
@@ -152,7 +152,7 @@ impl ReopenArgs {
 
 fn sentence(ReopenSitesResponse { sites, tasks }: &ReopenSitesResponse) -> String {
     match (sites, tasks) {
-        (0, _) => "nothing changed: none of them was broken off".to_owned(),
+        (0, _) => "nothing changed: none of them has an open circuit".to_owned(),
         (sites, 0) => {
             let again = "landfall sites retry makes the crawl that was broken off go again";
             format!("{} reopened; {again}", counted(*sites, "site"))

@@ -53,7 +53,7 @@ const PER_UNIT: f64 = 0.5;
 
 /// What one landmark saw of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sighting {
+pub struct Observation {
     pub landmark: AgentId,
     /// The round trip it measured.
     pub rtt: Rtt,
@@ -188,8 +188,8 @@ impl Detector {
     }
 
     /// Judges one host. What a landmark measured twice counts once; the order changes nothing.
-    pub fn judge(&self, sightings: &[Sighting]) -> Verdict {
-        let once: BTreeMap<AgentId, Sighting> = sightings.iter().map(|one| (one.landmark, *one)).collect();
+    pub fn judge(&self, observations: &[Observation]) -> Verdict {
+        let once: BTreeMap<AgentId, Observation> = observations.iter().map(|one| (one.landmark, *one)).collect();
         let mut doubt = 1.0;
         let mut evidence = Vec::new();
         let mut suspect = false;
@@ -212,8 +212,8 @@ impl Detector {
     }
 
     /// The two landmarks whose sum falls shortest of what light needs.
-    fn light(&self, seen: &BTreeMap<AgentId, Sighting>) -> Option<Evidence> {
-        let placed: Vec<(&Sighting, Position)> =
+    fn light(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<Evidence> {
+        let placed: Vec<(&Observation, Position)> =
             seen.values().filter_map(|one| Some((one, *self.positions.get(&one.landmark)?))).collect();
         let pairs = placed.iter().enumerate().flat_map(|(i, a)| placed[..i].iter().map(move |b| (b, a)));
         let short = pairs.filter_map(|((a, at), (b, bt))| {
@@ -231,7 +231,7 @@ impl Detector {
         short.max_by_key(|(short, _)| *short).map(|(_, evidence)| evidence)
     }
 
-    fn map_evidence(&self, seen: &BTreeMap<AgentId, Sighting>) -> Option<(f64, Evidence)> {
+    fn map_evidence(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<(f64, Evidence)> {
         let judge = self.map.as_ref()?;
         // Whoever else measured it may stand anywhere; what is ordinary is known of the landmarks.
         let landmarks = seen.values().filter(|one| judge.places.knows(one.landmark));
@@ -296,17 +296,17 @@ mod tests {
     }
 
     /// What the landmarks see of a host at these places.
-    fn seen(map: &Embedding, places: &[[f64; 3]]) -> Vec<Sighting> {
+    fn seen(map: &Embedding, places: &[[f64; 3]]) -> Vec<Observation> {
         let nearest = |landmark: &AgentId| {
             let at = &map.placement(*landmark).unwrap().coordinate;
             places.iter().map(|place| objective::distance(place, at)).fold(f64::INFINITY, f64::min)
         };
-        let sighting =
-            |landmark: &AgentId| Sighting { landmark: *landmark, rtt: rtt(nearest(landmark)), address: None };
-        map.landmarks().iter().map(sighting).collect()
+        let observation =
+            |landmark: &AgentId| Observation { landmark: *landmark, rtt: rtt(nearest(landmark)), address: None };
+        map.landmarks().iter().map(observation).collect()
     }
 
-    fn with_addresses(mut seen: Vec<Sighting>, addresses: &[&str]) -> Vec<Sighting> {
+    fn with_addresses(mut seen: Vec<Observation>, addresses: &[&str]) -> Vec<Observation> {
         for (one, address) in seen.iter_mut().zip(addresses) {
             one.address = Some(address.parse().unwrap());
         }
@@ -336,7 +336,7 @@ mod tests {
         let (beijing, frankfurt) = (position(39.9, 116.4), position(50.1, 8.7));
         let positions = BTreeMap::from([(agent(1), beijing), (agent(2), frankfurt)]);
         let detector = Detector::without_map(positions);
-        let seen = |millis: f64| [1, 2, 3].map(|i| Sighting { landmark: agent(i), rtt: rtt(millis), address: None });
+        let seen = |millis: f64| [1, 2, 3].map(|i| Observation { landmark: agent(i), rtt: rtt(millis), address: None });
         let Verdict::Suspect { confidence, evidence } = detector.judge(&seen(20.0)) else { panic!("not suspect") };
         assert!((confidence - 1.0).abs() < f64::EPSILON);
         let words = evidence[0].words(|agent| format!("a{agent}"));
@@ -385,10 +385,10 @@ mod tests {
         ) {
             let (map, mesh) = world(seed % 4);
             let detector = Detector::new(&map, &mesh, BTreeMap::new());
-            let sighting = |(i, &us): (usize, &i64)| {
-                Sighting { landmark: agent(i), rtt: Rtt::try_from_micros(us).unwrap(), address: None }
+            let observation = |(i, &us): (usize, &i64)| {
+                Observation { landmark: agent(i), rtt: Rtt::try_from_micros(us).unwrap(), address: None }
             };
-            let mut seen: Vec<Sighting> = micros.iter().enumerate().map(sighting).collect();
+            let mut seen: Vec<Observation> = micros.iter().enumerate().map(observation).collect();
             let verdict = detector.judge(&seen);
             if let Verdict::Suspect { confidence, evidence } = &verdict {
                 prop_assert!((0.0..=1.0).contains(confidence) && !evidence.is_empty());

@@ -8,7 +8,7 @@
 //! - [`layout`]: where agents lie, in 3, 4 and 5 dimensions;
 //! - [`kriging`]: the residuals of the mesh, as a Gaussian process over pairs;
 //! - [`held_out`]: agents held out as if they were sites, by whom its constants are chosen;
-//! - [`handicap`]: of a prediction against a measurement, chosen in the same way;
+//! - [`penalty`]: of a prediction against a measurement, chosen in the same way;
 //! - [`cloud`]: the points a site may lie at;
 //! - [`posterior`]: their weights, and what follows.
 
@@ -64,7 +64,7 @@ pub struct Ingredients {
     /// Agents are ranked by expected distance; without: by the median.
     pub expectation: bool,
     /// Predictions rank behind measurements by what held-out agents show they err; needs `kriging`.
-    pub handicap: bool,
+    pub penalty: bool,
 }
 
 impl Default for Ingredients {
@@ -78,7 +78,7 @@ impl Default for Ingredients {
             cloud: true,
             dimensions: true,
             expectation: true,
-            handicap: true,
+            penalty: true,
         }
     }
 }
@@ -86,7 +86,7 @@ impl Default for Ingredients {
 impl Ingredients {
     /// The names of all switches.
     pub const NAMES: [&'static str; 9] =
-        ["height", "robust", "kriging", "constants", "residuals", "cloud", "dimensions", "expectation", "handicap"];
+        ["height", "robust", "kriging", "constants", "residuals", "cloud", "dimensions", "expectation", "penalty"];
 
     /// The same without one; `None` when there is none of this name.
     #[must_use]
@@ -100,7 +100,7 @@ impl Ingredients {
             "cloud" => &mut self.cloud,
             "dimensions" => &mut self.dimensions,
             "expectation" => &mut self.expectation,
-            "handicap" => &mut self.handicap,
+            "penalty" => &mut self.penalty,
             _ => return None,
         };
         *switch = false;
@@ -118,7 +118,7 @@ pub struct Refined {
     /// Milliseconds.
     softening: f64,
     /// Milliseconds by which a prediction ranks behind a measurement.
-    handicap: f64,
+    penalty: f64,
 }
 
 /// One number of dimensions.
@@ -147,12 +147,12 @@ impl Refined {
             Layer { kriging, cloud }
         };
         let layers = meshes.iter().map(layer).collect();
-        let handicap = constants
-            .filter(|_| ingredients.handicap)
+        let penalty = constants
+            .filter(|_| ingredients.penalty)
             .map_or(0.0, |constants| penalty::choose(&middle, constants, landmarks.len(), ingredients.residuals));
         let agents = measured.agents;
         let index = agents.iter().enumerate().map(|(i, &agent)| (agent, i)).collect();
-        Ok(Self { agents, index, layers, ingredients: *ingredients, softening, handicap })
+        Ok(Self { agents, index, layers, ingredients: *ingredients, softening, penalty })
     }
 
     /// Whom it can predict for: the landmarks, then the others.
@@ -252,7 +252,7 @@ mod tests {
             let without = map.locate(&seen).unwrap().predict(agent(7)).unwrap();
             // On a map without odd pairs the robust loss meets none, and the list's first constants may be the best;
             // predictions hold there.
-            if !["robust", "constants", "handicap"].contains(&name) {
+            if !["robust", "constants", "penalty"].contains(&name) {
                 assert_ne!(with, without, "{name}");
             }
         }

@@ -86,7 +86,7 @@ impl v1::agent_service_server::AgentService for AgentDesk {
         let agent = agents::show(&mut conn, &holder.name).await?;
         let now = embeddings::clock(&mut conn).await?;
         let contact_url = store::settings::contact_url(&mut conn).await?;
-        let connected = agent.is_some_and(|agent| agent.connected && !agent.hung_up);
+        let connected = agent.is_some_and(|agent| agent.connected && !agent.disconnected);
         let standing = v1::CheckResponse {
             name: holder.name,
             now: Some(timestamp(now)),

@@ -1,4 +1,4 @@
-//! `landfall plan`: reads what is known, names what is asked for, and has [`whatif`] work it out.
+//! `landfall plan`: reads what is known, names what is asked for, and has [`capacity`] work it out.
 //!
 //! All is read as of one moment, and nothing is written. What is worked out takes whole cores for as long as it takes, on threads of its own.
 
@@ -9,7 +9,7 @@ use std::thread;
 use sqlx::{PgConnection, PgPool};
 use tokio::sync::OwnedMutexGuard;
 
-use crate::capacity::{self, Agent, Change, Comparison, Sites, Split, Suggested, WhatIfError};
+use crate::capacity::{self, Agent, CapacityError, Change, Comparison, Sites, Split, Suggested};
 use crate::gnp::Position;
 use crate::model::site_list::SiteName;
 use crate::model::{SiteId, Strategy, naming};
@@ -107,10 +107,10 @@ pub enum PlanError {
     #[error("{0} sites are located, and a plan reads at most {MOST_SITES}")]
     TooManySites(u64),
     #[error(transparent)]
-    WhatIf(#[from] WhatIfError),
+    Capacity(#[from] CapacityError),
     /// Another strategy than those of which it is known what they do on average.
     #[error("strategy: {0}")]
-    Strategy(WhatIfError),
+    Strategy(CapacityError),
     #[error("the scheduler is stopping: ask again")]
     Stopping,
     #[error(transparent)]
@@ -133,7 +133,7 @@ struct Ground {
 pub async fn plan(pool: &PgPool, wanted: &Wanted, turn: OwnedMutexGuard<()>) -> Result<Plan, PlanError> {
     let split = Split::try_from(wanted.strategy).map_err(PlanError::Strategy)?;
     if wanted.suggest > 0 && split == Split::All {
-        return Err(PlanError::Strategy(WhatIfError::NothingToSuggest));
+        return Err(PlanError::Strategy(CapacityError::NothingToSuggest));
     }
     let mut tx = store::begin_snapshot(pool).await?;
     let ground = Ground::read(&mut tx, wanted).await?;
@@ -145,7 +145,7 @@ pub async fn plan(pool: &PgPool, wanted: &Wanted, turn: OwnedMutexGuard<()>) -> 
         let compared = capacity::compare(&ground.sites, &ground.agents, split, threads)?;
         let suggest = || capacity::suggest(&ground.sites, &ground.agents, split, count, SEED, threads);
         let suggested = (count > 0).then(suggest).transpose()?;
-        Ok::<_, WhatIfError>((ground, compared, suggested, turn))
+        Ok::<_, CapacityError>((ground, compared, suggested, turn))
     });
     let (ground, compared, suggested, _turn) = worked_out.await.map_err(|_| PlanError::Stopping)??;
 
@@ -161,7 +161,7 @@ pub async fn plan(pool: &PgPool, wanted: &Wanted, turn: OwnedMutexGuard<()>) -> 
 
 impl Ground {
     async fn read(conn: &mut PgConnection, wanted: &Wanted) -> Result<Self, PlanError> {
-        let located = store::reports::capacity::located(conn).await?.ok_or(WhatIfError::NoSites)?;
+        let located = store::reports::capacity::located(conn).await?.ok_or(CapacityError::NoSites)?;
         if located.sites > MOST_SITES {
             return Err(PlanError::TooManySites(located.sites));
         }

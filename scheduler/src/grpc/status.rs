@@ -7,7 +7,7 @@ use std::io;
 
 use tonic::{Code, Status};
 
-use crate::capacity::WhatIfError;
+use crate::capacity::CapacityError;
 use crate::grpc::landmark_choice::ChoiceError;
 use crate::grpc::plan::PlanError;
 use crate::store;
@@ -152,10 +152,10 @@ codes! {
         E::Repeated(_) | E::Taken(_) | E::NoPart(..) | E::Strategy(_) => Code::InvalidArgument,
         E::Unplaced { .. } | E::TooManySites(_) => Code::FailedPrecondition,
         E::Stopping => Code::Unavailable,
-        E::WhatIf(cause) => return cause.into(),
+        E::Capacity(cause) => return cause.into(),
         E::Store(error) => return error.into(),
     }
-    WhatIfError {
+    CapacityError {
         E::Unforeseen(_) | E::NobodyLeft(_) | E::NothingToSuggest => Code::InvalidArgument,
         E::NoAgents(_) | E::NoSites => Code::FailedPrecondition,
         // What the store holds of an agent: no fault of the request.

@@ -36,7 +36,7 @@ use crate::store::tasks::{unmet, waits};
 use crate::strategy::learned::confidence;
 use crate::strategy::{self, Candidate, Choice};
 
-use super::leadership::OnDuty;
+use super::leadership::Leader;
 use super::locate::refined::Current;
 use crate::jobs::assign::admission::{Admission, Fate};
 use crate::jobs::assign::known::Known;
@@ -48,14 +48,14 @@ const TASKS_PER_PASS: i64 = 500;
 /// The chooser.
 #[derive(Debug)]
 pub struct Assign {
-    scheduler: OnDuty,
+    scheduler: Leader,
     /// Where the next look at addresses that are waited for begins.
     next_address: Mutex<Option<IpNet>>,
     pub(super) planner: Planner,
 }
 
 impl Assign {
-    pub fn new(scheduler: OnDuty) -> Self {
+    pub fn new(scheduler: Leader) -> Self {
         Self { scheduler, next_address: Mutex::new(None), planner: Planner::default() }
     }
 
@@ -164,7 +164,7 @@ impl Assign {
         tx.commit().await.context("commit withdrawn assignments")?;
         if withdrawn > 0 {
             self.planner.forget();
-            tracing::info!(withdrawn, "tasks of agents that are gone, drain or hung up are chosen for anew");
+            tracing::info!(withdrawn, "tasks of agents that are gone, drain or disconnected are chosen for anew");
         }
         Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
     }

@@ -21,7 +21,7 @@ use crate::store::measurements::reach::{self, Trouble};
 use crate::store::settings;
 use crate::strategy::explain;
 
-use super::leadership::OnDuty;
+use super::leadership::Leader;
 use super::measure::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
 use crate::jobs::fit::due::Drift;
 
@@ -36,7 +36,7 @@ const FORGOTTEN_PER_PASS: i64 = 5_000;
 /// The task that fits embeddings.
 #[derive(Debug)]
 pub struct Fit {
-    scheduler: OnDuty,
+    scheduler: Leader,
     /// The mesh the last fit failed on. Never held across an await; it spares the processor the same failure again.
     refused: Mutex<Option<Vec<MeshMeasurement>>>,
     /// Since when a fit has been due that waits for the mesh. Never held across an await.
@@ -45,7 +45,7 @@ pub struct Fit {
 }
 
 impl Fit {
-    pub const fn new(scheduler: OnDuty) -> Self {
+    pub const fn new(scheduler: Leader) -> Self {
         Self { scheduler, refused: Mutex::new(None), due_since: Mutex::new(None), patience: PATIENCE }
     }
 
@@ -254,7 +254,7 @@ mod tests {
     use super::*;
     use crate::jobs::trial::Trial;
     use crate::model::AgentId;
-    use crate::store::schedulers::terms::Duty;
+    use crate::store::schedulers::terms::Role;
 
     async fn pass(trial: &Trial) -> Option<Embedding> {
         trial.fit().await;
@@ -285,7 +285,7 @@ mod tests {
     async fn one_agent_that_never_answers_does_not_keep_the_others_from_a_map(pool: PgPool) {
         let trial = Trial::new(pool, 5).await;
         trial.mesh(&trial.agents[..4]).await;
-        let impatient = Fit { patience: Duration::ZERO, ..Fit::new(trial.on(Duty::Fit)) };
+        let impatient = Fit { patience: Duration::ZERO, ..Fit::new(trial.on(Role::Fit)) };
         impatient.run_once().await.expect("a pass");
         let embedding = trial.map().await.expect("an embedding");
         assert_eq!(embedding.landmarks().len(), 4);

@@ -1,6 +1,6 @@
-//! Duties: the way of the background tasks to the database, which is open only to whoever has the term.
+//! Roles: the way of the background tasks to the database, which is open only to whoever has the term.
 //!
-//! A task of a duty holds an [`OnDuty`] and no pool: every transaction it can get has checked the term, under a lock that keeps
+//! A task of a role holds an [`Leader`] and no pool: every transaction it can get has checked the term, under a lock that keeps
 //! others from taking it over before the transaction ends. A pass that finds its scheduler deposed ends quietly, with
 //! whatever it had not committed. One loop a scheduler renews its row and takes what is free; see decision 9.
 
@@ -16,7 +16,7 @@ use crate::Scheduler;
 use crate::app::geoip::GeoIp;
 use crate::config::Config;
 use crate::model::{SchedulerId, TermNumber};
-use crate::store::schedulers::terms::{self, Duty};
+use crate::store::schedulers::terms::{self, Role};
 use crate::store::{self, schedulers};
 use crate::wake::Wakes;
 
@@ -24,19 +24,19 @@ use super::locate::refined::Maps;
 
 /// A scheduler's row is renewed so often in the life of a term: three may be lost.
 const RENEWALS_PER_LIFE: u32 = 4;
-/// How long a transaction of a duty may stand still between two statements, in lives of a term, and at least.
+/// How long a transaction of a role may stand still between two statements, in lives of a term, and at least.
 const STANDSTILL_LIVES: u32 = 2;
 const LEAST_STANDSTILL: Duration = Duration::from_secs(5);
 
-/// Why a pass has nothing to do here: another scheduler has its duty.
+/// Why a pass has nothing to do here: another scheduler has its role.
 #[derive(Debug, thiserror::Error)]
-#[error("another scheduler has this duty")]
-pub struct OffDuty;
+#[error("another scheduler leads")]
+pub struct NotLeader;
 
-/// What the tasks of one duty work with. Cheap to clone.
+/// What the tasks of one role work with. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct OnDuty {
-    duty: Duty,
+pub struct Leader {
+    role: Role,
     terms: Terms,
     /// The signals between services and tasks.
     pub wakes: Arc<Wakes>,
@@ -48,18 +48,18 @@ pub struct OnDuty {
     pub config: Arc<Config>,
 }
 
-impl OnDuty {
-    /// Begins a transaction that commits only as long as the duty is this scheduler's.
+impl Leader {
+    /// Begins a transaction that commits only as long as the role is this scheduler's.
     ///
     /// # Errors
-    /// [`OffDuty`] when it is another's, else when the database fails.
+    /// [`NotLeader`] when it is another's, else when the database fails.
     pub async fn begin(&self) -> anyhow::Result<Transaction<'static, Postgres>> {
-        let (scheduler, number) = self.terms.held(self.duty).ok_or(OffDuty)?;
+        let (scheduler, number) = self.terms.held(self.role).ok_or(NotLeader)?;
         let mut tx = store::begin(&self.terms.pool).await.context("reach the database")?;
         let patience = (self.terms.life * STANDSTILL_LIVES).max(LEAST_STANDSTILL);
-        if !terms::check(&mut tx, self.duty, scheduler, number, patience).await.context("check the term")? {
-            self.terms.lost(self.duty, number);
-            return Err(OffDuty.into());
+        if !terms::check(&mut tx, self.role, scheduler, number, patience).await.context("check the term")? {
+            self.terms.lost(self.role, number);
+            return Err(NotLeader.into());
         }
         Ok(tx)
     }
@@ -80,7 +80,7 @@ pub struct Terms {
 #[derive(Debug, Default)]
 struct Standing {
     scheduler: Option<SchedulerId>,
-    held: HashMap<Duty, TermNumber>,
+    held: HashMap<Role, TermNumber>,
 }
 
 impl Terms {
@@ -96,10 +96,10 @@ impl Terms {
         }
     }
 
-    /// What the tasks of a duty are given.
-    pub fn on(&self, duty: Duty, scheduler: &Scheduler) -> OnDuty {
-        OnDuty {
-            duty,
+    /// What the tasks of a role are given.
+    pub fn on(&self, role: Role, scheduler: &Scheduler) -> Leader {
+        Leader {
+            role,
             terms: self.clone(),
             wakes: Arc::clone(&scheduler.wakes),
             maps: Arc::clone(&scheduler.maps),
@@ -108,37 +108,37 @@ impl Terms {
         }
     }
 
-    fn held(&self, duty: Duty) -> Option<(SchedulerId, TermNumber)> {
+    fn held(&self, role: Role) -> Option<(SchedulerId, TermNumber)> {
         let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        Some((standing.scheduler?, *standing.held.get(&duty)?))
+        Some((standing.scheduler?, *standing.held.get(&role)?))
     }
 
-    fn lost(&self, duty: Duty, number: TermNumber) {
+    fn lost(&self, role: Role, number: TermNumber) {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        if standing.held.get(&duty) == Some(&number) {
-            standing.held.remove(&duty);
-            tracing::warn!(duty = duty.name(), term = %number, "another scheduler has taken a duty over, or may");
+        if standing.held.get(&role) == Some(&number) {
+            standing.held.remove(&role);
+            tracing::warn!(role = role.name(), term = %number, "another scheduler has taken a role over, or may");
         }
     }
 
-    /// Renews this process's row and takes every duty that is free; returns the duties just taken.
-    pub async fn renew(&self, conn: &mut PgConnection) -> Result<Vec<Duty>, store::Error> {
+    /// Renews this process's row and takes every role that is free; returns the roles just taken.
+    pub async fn renew(&self, conn: &mut PgConnection) -> Result<Vec<Role>, store::Error> {
         let scheduler = self.standing.lock().unwrap_or_else(PoisonError::into_inner).scheduler;
         let scheduler = match scheduler {
             Some(scheduler) if schedulers::renew(conn, scheduler, self.life).await? => scheduler,
             former => self.join(conn, former).await?,
         };
         let mut taken = Vec::new();
-        for &duty in Duty::ALL {
-            if self.held(duty).is_some() {
+        for &role in Role::ALL {
+            if self.held(role).is_some() {
                 continue;
             }
             let mut tx = conn.begin().await?;
-            let Some(term) = terms::take(&mut tx, duty, scheduler, self.lifetime).await? else { continue };
+            let Some(term) = terms::take(&mut tx, role, scheduler, self.lifetime).await? else { continue };
             tx.commit().await?;
-            self.standing.lock().unwrap_or_else(PoisonError::into_inner).held.insert(duty, term.number);
-            tracing::info!(duty = duty.name(), term = %term.number, sessions = term.extended, "took a duty");
-            taken.push(duty);
+            self.standing.lock().unwrap_or_else(PoisonError::into_inner).held.insert(role, term.number);
+            tracing::info!(role = role.name(), term = %term.number, sessions = term.extended, "took a role");
+            taken.push(role);
         }
         Ok(taken)
     }
@@ -149,7 +149,7 @@ impl Terms {
         let mut tx = conn.begin().await?;
         if let Some(former) = former {
             schedulers::leave(&mut tx, former).await?;
-            tracing::warn!("this scheduler was not heard of for the life of a term: its duties are free");
+            tracing::warn!("this scheduler was not heard of for the life of a term: its roles are free");
         }
         schedulers::forget(&mut tx).await?;
         let scheduler = schedulers::join(&mut tx, &self.url, self.life).await?;
@@ -158,7 +158,7 @@ impl Terms {
         Ok(scheduler)
     }
 
-    /// Hands every duty over; waits for the passes under way.
+    /// Hands every role over; waits for the passes under way.
     pub(super) async fn leave(&self, conn: &mut PgConnection) -> Result<(), store::Error> {
         let former = std::mem::take(&mut *self.standing.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(scheduler) = former.scheduler {
@@ -169,7 +169,7 @@ impl Terms {
         Ok(())
     }
 
-    /// Renews and takes until `shutdown`, then hands over. On a connection of its own: what keeps the duties must not queue
+    /// Renews and takes until `shutdown`, then hands over. On a connection of its own: what keeps the roles must not queue
     /// behind the work they are about.
     pub async fn keep(&self, wakes: &Wakes, shutdown: CancellationToken) {
         let mut connection = None;
@@ -185,7 +185,7 @@ impl Terms {
                 if let Some(problem) = &problem {
                     connection = None;
                     if !failing {
-                        tracing::warn!(problem, "this scheduler's duties cannot be renewed; it goes on trying");
+                        tracing::warn!(problem, "this scheduler's roles cannot be renewed; it goes on trying");
                     }
                 }
                 failing = problem.is_some();
@@ -203,8 +203,8 @@ impl Terms {
         };
         match tokio::time::timeout(self.life, handing_over).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(error = %error, "duties are not handed over; they expire instead"),
-            Err(_) => tracing::warn!("duties are not handed over in time; they expire instead"),
+            Ok(Err(error)) => tracing::warn!(error = %error, "roles are not handed over; they expire instead"),
+            Err(_) => tracing::warn!("roles are not handed over in time; they expire instead"),
         }
     }
 
@@ -216,9 +216,9 @@ impl Terms {
         let taken = self.renew(&mut conn).await?;
         let others = schedulers::others(&mut conn, &self.url).await.context("read who else is there")?;
         *connection = Some(conn);
-        let held = Duty::ALL.iter().copied().filter(|duty| self.held(*duty).is_some());
-        wakes.others_are(others, held);
-        taken.into_iter().for_each(|duty| wakes.wake_duty(duty));
+        let held = Role::ALL.iter().copied().filter(|role| self.held(*role).is_some());
+        wakes.set_peers(others, held);
+        taken.into_iter().for_each(|role| wakes.wake_role(role));
         Ok(())
     }
 }
@@ -232,8 +232,8 @@ mod tests {
     const SILENCE: &str = "update schedulers set expires_at = now() - interval '1 second'";
     const ACTIVE: &str = "select count(*) from sessions where state = 'active'";
 
-    fn is_off_duty(pass: anyhow::Result<()>) -> bool {
-        pass.is_err_and(|error| error.is::<OffDuty>())
+    fn is_not_leader(pass: anyhow::Result<()>) -> bool {
+        pass.is_err_and(|error| error.is::<NotLeader>())
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -242,24 +242,24 @@ mod tests {
         let other = Trial::beside(pool, Config::default());
         assert_eq!(other.renew().await, [], "everything is taken");
         killed.execute(OVERDUE).await;
-        assert!(is_off_duty(other.try_pass("reap").await));
+        assert!(is_not_leader(other.try_pass("reap").await));
         assert_eq!(killed.count(ACTIVE).await, 1, "nothing was changed");
 
         killed.execute(SILENCE).await;
-        assert_eq!(other.renew().await, Duty::ALL);
-        assert!(is_off_duty(killed.try_pass("reap").await), "it wakes up too late");
-        assert!(is_off_duty(killed.try_pass("assign").await));
+        assert_eq!(other.renew().await, Role::ALL);
+        assert!(is_not_leader(killed.try_pass("reap").await), "it wakes up too late");
+        assert!(is_not_leader(killed.try_pass("assign").await));
         other.reap().await;
         assert_eq!(killed.count(ACTIVE).await, 1, "a term that begins gives sessions their time back");
         killed.execute(OVERDUE).await;
-        assert!(is_off_duty(killed.try_pass("reap").await), "it does not even ask");
+        assert!(is_not_leader(killed.try_pass("reap").await), "it does not even ask");
         assert_eq!(killed.count(ACTIVE).await, 1);
         other.reap().await;
         assert_eq!(killed.count(ACTIVE).await, 0);
 
-        assert_eq!(killed.renew().await, [], "it is among the others again, without a duty");
+        assert_eq!(killed.renew().await, [], "it is among the others again, without a role");
         other.leave().await;
-        assert_eq!(killed.renew().await, Duty::ALL, "what is handed over is free at once");
+        assert_eq!(killed.renew().await, Role::ALL, "what is handed over is free at once");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -267,8 +267,8 @@ mod tests {
         let trial = Trial::new(pool, 1).await;
         trial.execute(OVERDUE).await;
         trial.execute(SILENCE).await;
-        assert!(is_off_duty(trial.try_pass("reap").await), "its own term ran out as well");
-        assert_eq!(trial.renew().await, Duty::ALL);
+        assert!(is_not_leader(trial.try_pass("reap").await), "its own term ran out as well");
+        assert_eq!(trial.renew().await, Role::ALL);
         trial.try_pass("reap").await.expect("a pass");
         assert_eq!(trial.count(ACTIVE).await, 1, "extended");
         trial.execute(OVERDUE).await;

@@ -20,7 +20,7 @@ use crate::store::sites::positions;
 use crate::store::sites::verdicts::{self, Suspicion};
 use crate::store::tasks::{self, Heard, waits};
 
-use super::leadership::OnDuty;
+use super::leadership::Leader;
 use super::measure::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
 use crate::jobs::locate::judge::Judge;
 
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// The task that locates sites.
 #[derive(Debug)]
 pub struct Locate {
-    scheduler: OnDuty,
+    scheduler: Leader,
     judge: Judge,
 }
 
@@ -39,7 +39,7 @@ pub struct Locate {
 type Measured = (SiteId, Vec<(AgentId, Rtt)>);
 
 impl Locate {
-    pub const fn new(scheduler: OnDuty) -> Self {
+    pub const fn new(scheduler: Leader) -> Self {
         Self { scheduler, judge: Judge::new() }
     }
 

@@ -16,7 +16,7 @@ use crate::store::measurements::orders::{self, Due, MeshPlan, Turn};
 use crate::store::sites::origin;
 use crate::store::tasks::{self, waits};
 
-use super::leadership::OnDuty;
+use super::leadership::Leader;
 use crate::jobs::measure::fleet::Fleet;
 
 /// Tasks let in or passed on in one pass, and sites given to probers.
@@ -29,7 +29,7 @@ const ORDER_SLACK: Duration = Duration::from_secs(10);
 const EXTRA_REQUESTS: u32 = 2;
 
 /// One pass.
-pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     // Every step is a transaction of its own and idempotent; a pass that ends half-way has done half its work.
     give_up(scheduler).await?;
     let mut woken = order_mesh(scheduler).await?;
@@ -46,7 +46,7 @@ pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn give_up(scheduler: &OnDuty) -> anyhow::Result<()> {
+async fn give_up(scheduler: &Leader) -> anyhow::Result<()> {
     let wakes = &scheduler.wakes;
     let mut tx = scheduler.begin().await?;
     let given_up = orders::give_up(&mut tx).await.context("give up orders")?;
@@ -60,7 +60,7 @@ async fn give_up(scheduler: &OnDuty) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn order_mesh(scheduler: &OnDuty) -> anyhow::Result<Vec<AgentId>> {
+async fn order_mesh(scheduler: &Leader) -> anyhow::Result<Vec<AgentId>> {
     let plan = mesh_plan(&scheduler.config.measure);
     let mut tx = scheduler.begin().await?;
     let ordered = orders::order_mesh(&mut tx, &plan).await.context("order the mesh")?;
@@ -68,7 +68,7 @@ async fn order_mesh(scheduler: &OnDuty) -> anyhow::Result<Vec<AgentId>> {
     Ok(ordered)
 }
 
-async fn let_in(scheduler: &OnDuty) -> anyhow::Result<()> {
+async fn let_in(scheduler: &Leader) -> anyhow::Result<()> {
     let mut tx = scheduler.begin().await?;
     let begun = tasks::begin_measuring(&mut tx, BATCH, MEASURING_AT_ONCE).await.context("let tasks in")?;
     origin::follow_aliases(&mut tx, &begun.aliases).await.context("follow aliases")?;
@@ -81,7 +81,7 @@ async fn let_in(scheduler: &OnDuty) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn order_sites(scheduler: &OnDuty, probers: &[AgentId]) -> anyhow::Result<Vec<AgentId>> {
+async fn order_sites(scheduler: &Leader, probers: &[AgentId]) -> anyhow::Result<Vec<AgentId>> {
     let config = &scheduler.config.measure;
     let mut tx = scheduler.begin().await?;
     let mut open = orders::open_site_orders(&mut tx, probers).await.context("count orders")?;
@@ -97,7 +97,7 @@ async fn order_sites(scheduler: &OnDuty, probers: &[AgentId]) -> anyhow::Result<
 }
 
 /// A pass that did all it may has more to do.
-fn again_if_full(scheduler: &OnDuty, done: u64) {
+fn again_if_full(scheduler: &Leader, done: u64) {
     if i64::try_from(done).is_ok_and(|done| done >= BATCH) {
         scheduler.wakes.measure.notify_one();
     }

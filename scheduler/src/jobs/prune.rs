@@ -7,10 +7,10 @@ use crate::store::leases::checkpoints;
 use crate::store::reports::events;
 use crate::store::schema::retention::{self, Subject};
 
-use super::leadership::OnDuty;
+use super::leadership::Leader;
 
 /// One pass: short transactions until nothing is too old.
-pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     let keep = &scheduler.config.keep;
     loop {
         let mut tx = scheduler.begin().await?;

@@ -10,10 +10,10 @@ use anyhow::Context;
 use crate::store::agents::{self, sessions};
 use crate::store::leases;
 
-use super::leadership::OnDuty;
+use super::leadership::Leader;
 
 /// One pass.
-pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     let mut tx = scheduler.begin().await?;
     let lost = sessions::expire_due(&mut tx).await.context("expire sessions")?;
     tx.commit().await.context("commit expired sessions")?;

@@ -5,13 +5,13 @@ use anyhow::Context;
 
 use crate::store::tasks::rounds;
 
-use super::leadership::OnDuty;
+use super::leadership::Leader;
 
 /// Rounds made in one transaction: bounds how long rows stay locked, to well under a second.
 const TASKS_PER_PASS: i64 = 500;
 
 /// One pass: as many transactions as there are bounded batches due.
-pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     loop {
         let mut tx = scheduler.begin().await?;
         let made = rounds::recrawl(&mut tx, TASKS_PER_PASS).await.context("make the rounds that are due")?;
@@ -32,7 +32,7 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::jobs::leadership::OffDuty;
+    use crate::jobs::leadership::NotLeader;
     use crate::jobs::trial::Trial;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -49,7 +49,7 @@ mod tests {
             .await;
         trial.execute("update tasks set recrawl_at = now() where site_id % 100 <> 0").await;
         let off = other.try_pass("recrawl").await;
-        assert!(off.is_err_and(|error| error.is::<OffDuty>()));
+        assert!(off.is_err_and(|error| error.is::<NotLeader>()));
         let made = "select count(*) from tasks where round = 2 and state = 'located'";
         assert_eq!(trial.count(made).await, 0);
 

@@ -16,13 +16,13 @@ use crate::store::embeddings::{self, landmarks};
 use crate::store::fixtures;
 use crate::store::measurements::orders::{self, Order, OrderTarget};
 use crate::store::measurements::{self, Measured, MeasurementResult, Recorded, Report};
-use crate::store::schedulers::terms::Duty;
+use crate::store::schedulers::terms::Role;
 use crate::store::tasks::waits;
 use crate::strategy::explain::Wait;
 
 use super::assign::{Assign, balance, confirm};
 use super::fit::{Fit, landmarks as lost_landmarks, trust};
-use super::leadership::{OnDuty, Terms};
+use super::leadership::{Leader, Terms};
 use super::locate::Locate;
 use super::{measure, prune, reap, recrawl};
 use crate::gnp::Embedding;
@@ -39,7 +39,7 @@ pub(super) struct Trial {
 
 /// A pass of each job: by a method of its name, and by its name.
 macro_rules! passes {
-    ($($name:ident $duty:ident $new:path, $pass:path;)+) => {
+    ($($name:ident $role:ident $new:path, $pass:path;)+) => {
         impl Trial {
             pub(super) const PASSES: &[&str] = &[$(stringify!($name),)+ "prune"];
 
@@ -49,8 +49,8 @@ macro_rules! passes {
 
             pub(super) async fn try_pass(&self, name: &str) -> anyhow::Result<()> {
                 match name {
-                    $(stringify!($name) => $pass(&$new(self.on(Duty::$duty))).await,)+
-                    "prune" => prune::run_once(&self.on(Duty::Reap)).await,
+                    $(stringify!($name) => $pass(&$new(self.on(Role::$role))).await,)+
+                    "prune" => prune::run_once(&self.on(Role::Reap)).await,
                     other => panic!("no job is called {other}"),
                 }
             }
@@ -72,7 +72,7 @@ passes! {
 }
 
 impl Trial {
-    /// With every duty, for longer than a test takes, and so many connected agents.
+    /// With every role, for longer than a test takes, and so many connected agents.
     pub(super) async fn new(pool: PgPool, agents: usize) -> Self {
         let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..Config::default() };
         let mut trial = Self::beside(pool, config);
@@ -83,7 +83,7 @@ impl Trial {
         trial
     }
 
-    /// One that has no duty yet.
+    /// One that has no role yet.
     pub(super) fn beside(pool: PgPool, config: Config) -> Self {
         let scheduler = Scheduler::new(pool, config);
         let terms = Terms::new(&scheduler, "http://127.0.0.1:7171");
@@ -91,7 +91,7 @@ impl Trial {
     }
 
     /// Renews its row and takes what is free, as the scheduler does all the time.
-    pub(super) async fn renew(&self) -> Vec<Duty> {
+    pub(super) async fn renew(&self) -> Vec<Role> {
         self.terms.renew(&mut *self.conn().await).await.expect("renew")
     }
 
@@ -100,8 +100,8 @@ impl Trial {
         self.terms.leave(&mut *self.conn().await).await.expect("leave");
     }
 
-    pub(super) fn on(&self, duty: Duty) -> OnDuty {
-        self.terms.on(duty, &self.scheduler)
+    pub(super) fn on(&self, role: Role) -> Leader {
+        self.terms.on(role, &self.scheduler)
     }
 
     pub(super) async fn conn(&self) -> PoolConnection<Postgres> {

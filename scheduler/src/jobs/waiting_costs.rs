@@ -17,7 +17,7 @@ const GROWING: [&str; 15] = [
     "submissions",
     "open_circuits",
     "site_measurements",
-    "site_sightings",
+    "resolved_addresses",
     "site_placements",
     "site_verdicts",
     "confirmations",

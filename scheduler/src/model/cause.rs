@@ -137,7 +137,7 @@ words!(
         /// It had not begun it, and takes no lease for a while.
         WaitedPaused = "waited-paused",
         /// It had not begun it, and its stream broke.
-        WaitedHungUp = "waited-hung-up",
+        WaitedDisconnected = "waited-disconnected",
         /// It had not begun it, and the batch's constraints exclude it by now.
         WaitedExcluded = "waited-excluded",
     }
@@ -279,7 +279,7 @@ mod tests {
 
     #[test]
     fn what_is_recorded_of_a_choice_is_read_as_it_was_written_and_named_by_its_word() {
-        let parted = Some(Parted { agent: "a".into(), how: Parting::WaitedHungUp });
+        let parted = Some(Parted { agent: "a".into(), how: Parting::WaitedDisconnected });
         let fallback = Some(Fallback { cause: FallbackCause::UntrustedMap, said: "it lies".into() });
         let causes = [
             ChoiceCause::default(),
@@ -299,6 +299,6 @@ mod tests {
             }
         }
         assert_eq!(serde_json::to_string(&Why::default()).unwrap(), r#"{"cause":"strategy"}"#);
-        assert_eq!(serde_json::to_string(&Parting::WaitedHungUp).unwrap(), r#""waited-hung-up""#);
+        assert_eq!(serde_json::to_string(&Parting::WaitedDisconnected).unwrap(), r#""waited-disconnected""#);
     }
 }

@@ -69,7 +69,7 @@ impl ReasonKind {
         match self {
             Self::Guard => "the guard refused the address",
             Self::Robots => "robots.txt forbids it, or could not be had",
-            Self::Breaker => "broken off: requests failed without end",
+            Self::Breaker => "circuit open: requests failed without end",
             Self::Blocked => "forbidden",
             Self::NameNotFound => "the name leads to no address",
             Self::ConnectionRefused => "the connection was refused",

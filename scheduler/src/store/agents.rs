@@ -59,7 +59,7 @@ pub struct Agent {
     /// Why it takes no lease at this moment: as it said, or because its stream has ended; `None` while it does.
     pub paused: Option<String>,
     /// Whether its stream has ended while its session may still be renewed.
-    pub hung_up: bool,
+    pub disconnected: bool,
     /// When a second process with its credential was last turned away; `None` where that was not lately.
     pub twin_at: Option<DateTime<Utc>>,
 }
@@ -105,9 +105,9 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
                (select count(*) from tasks t where t.agent_id = a.id and t.state = 'assigned') as "waiting!: Unsigned<u32>",
                s.free_slots as "free_slots?", s.crawls as "crawls?", s.outcomes_waiting as "outcomes_waiting?",
                s.id is not null as "connected!",
-               case when s.hung_up_at is null then s.paused else 'hung up: it has until its session expires to come back' end
+               case when s.disconnected_at is null then s.paused else 'disconnected: it has until its session expires to come back' end
                    as "paused?",
-               s.hung_up_at is not null as "hung_up!",
+               s.disconnected_at is not null as "disconnected!",
                exists (select from landmarks m where m.agent_id = a.id) as "landmark!",
                coalesce(reached.times, 0) as "reached_by!: Unsigned<u32>",
                (select max(s.renewed_at) from sessions s where s.agent_id = a.id) as seen_at,
@@ -152,7 +152,7 @@ async fn read(conn: &mut PgConnection, name: Option<&str>) -> Result<Vec<Agent>,
                 draining_since: row.draining_since,
                 removed_at: row.removed_at,
                 paused: row.paused,
-                hung_up: row.hung_up,
+                disconnected: row.disconnected,
                 twin_at: row.twin_at,
             })
         })
@@ -175,7 +175,7 @@ impl Agent {
             Self { draining_since: Some(_), leased: 0, .. } => ServiceState::Drained,
             Self { draining_since: Some(_), .. } => ServiceState::Draining,
             Self { seen_at: None, .. } => ServiceState::NeverConnected,
-            Self { connected: false, .. } | Self { hung_up: true, .. } => ServiceState::Away,
+            Self { connected: false, .. } | Self { disconnected: true, .. } => ServiceState::Away,
             Self { paused: Some(_), .. } => ServiceState::Paused,
             Self { quarantined: Some(_), .. } => ServiceState::Quarantined,
             _ => ServiceState::Ready,

@@ -70,7 +70,7 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
                c.candidates as "candidates?", c.predicted_us as "predicted_us?: Vec<Option<Rtt>>",
                c.measured_us as "measured_us?: Vec<Option<Rtt>>",
                had.state as "lease?", had.crashed as "crashed?", had.end_cause as "end_cause?",
-               a.removed_at is not null as "removed?", a.draining_since is not null as "drains?", there.paused as "paused?", there.hung_up as "hung_up?"
+               a.removed_at is not null as "removed?", a.draining_since is not null as "drains?", there.paused as "paused?", there.disconnected as "disconnected?"
         from tasks t
         join batches b on b.id = t.batch_id
         -- Whose turn at its address had not come is chosen for anew: its agent was not to blame.
@@ -87,7 +87,7 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
             offset 0
         ) had on true
         left join lateral (
-            select s.paused is not null as paused, s.hung_up_at is not null as hung_up
+            select s.paused is not null as paused, s.disconnected_at is not null as disconnected
             from sessions s where s.agent_id = c.agent_id and s.state = 'active'
             offset 0
         ) there on true
@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn what_waits_at_an_agent_that_hung_up_waits_a_moment_and_while_nobody_else_is_there(mut conn: Conn) {
+    async fn what_waits_at_an_agent_that_disconnected_waits_a_moment_and_while_nobody_else_is_there(mut conn: Conn) {
         let (gone, other) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
         let sessions = [fixtures::session(&mut conn, gone).await, fixtures::session(&mut conn, other).await];
         let batch = fixtures::batch(&mut conn, "b", "random").await;
@@ -375,15 +375,14 @@ mod tests {
         let withdrawn =
             async |conn: &mut PgConnection| unassign(conn, From::Unavailable(PATIENCE), 10).await.expect("withdraw");
         let ago = async |conn: &mut PgConnection, seconds: f64| {
-            let earlier =
-                "update sessions set hung_up_at = now() - make_interval(secs => $1) where hung_up_at is not null";
+            let earlier = "update sessions set disconnected_at = now() - make_interval(secs => $1) where disconnected_at is not null";
             sqlx::query(earlier).bind(seconds).execute(conn).await.expect("let time pass");
         };
         for session in sessions {
-            sessions::hang_up(&mut conn, session).await.expect("hang up");
+            sessions::disconnect(&mut conn, session).await.expect("disconnect");
         }
         ago(&mut conn, 60.0).await;
-        assert_eq!(withdrawn(&mut conn).await, 0, "all have hung up");
+        assert_eq!(withdrawn(&mut conn).await, 0, "all have disconnected");
         fixtures::session(&mut conn, other).await;
         ago(&mut conn, 4.0).await;
         assert_eq!(withdrawn(&mut conn).await, 0, "it may be back in a moment");

@@ -297,7 +297,7 @@ async fn two_sessions_of_an_agent_opened_at_once_leave_the_newer_one(pool: PgPoo
 }
 
 /// Another agent, and the scene's first task as it waits.
-async fn passed_on(scene: &Scene) -> (AgentId, SessionId, loads::Waiting) {
+async fn rebalanced(scene: &Scene) -> (AgentId, SessionId, loads::Waiting) {
     let mut conn = scene.conn().await;
     let (other, session) = fixtures::crawler(&mut conn, "b").await;
     let waiting = loads::waiting_at(&mut conn, &[scene.agent], 10).await.expect("look").pop().expect("it waits");
@@ -305,33 +305,33 @@ async fn passed_on(scene: &Scene) -> (AgentId, SessionId, loads::Waiting) {
 }
 
 /// Whether it passed on.
-async fn pass_on(conn: &mut PgConnection, waiting: &loads::Waiting, agent: AgentId) -> bool {
+async fn rebalance(conn: &mut PgConnection, waiting: &loads::Waiting, agent: AgentId) -> bool {
     let held = loads::hold_on(conn, &[waiting]).await.expect("hold on");
     let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
     let moved = held.iter().map(|task| Assignment::new(*task, 1, choice.clone(), Why::default()));
-    assignments::insert(conn, &moved.collect::<Vec<_>>()).await.expect("pass on");
+    assignments::insert(conn, &moved.collect::<Vec<_>>()).await.expect("rebalance");
     !held.is_empty()
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-async fn a_task_that_is_being_granted_is_not_passed_on(pool: PgPool) {
+async fn a_task_that_is_being_granted_is_not_rebalanced(pool: PgPool) {
     let scene = Scene::new(pool, 1).await;
-    let (other, _, waiting) = passed_on(&scene).await;
+    let (other, _, waiting) = rebalanced(&scene).await;
     let mut granting = scene.begin().await;
     assert_eq!(scene.grant(&mut granting).await, 1);
     let mut conn = scene.conn().await;
-    assert!(!pass_on(&mut conn, &waiting, other).await, "it does not wait");
+    assert!(!rebalance(&mut conn, &waiting, other).await, "it does not wait");
     granting.commit().await.expect("commit");
-    assert!(!pass_on(&mut conn, &waiting, other).await, "it has begun");
+    assert!(!rebalance(&mut conn, &waiting, other).await, "it has begun");
     assert_eq!((scene.task().await.as_str(), scene.lease().await.as_str()), ("leased", "active"));
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-async fn a_task_that_is_being_passed_on_is_granted_to_the_other_alone(pool: PgPool) {
+async fn a_task_that_is_being_rebalanced_is_granted_to_the_other_alone(pool: PgPool) {
     let scene = Scene::new(pool, 1).await;
-    let (other, session, waiting) = passed_on(&scene).await;
+    let (other, session, waiting) = rebalanced(&scene).await;
     let mut passing = scene.begin().await;
-    assert!(pass_on(&mut passing, &waiting, other).await);
+    assert!(rebalance(&mut passing, &waiting, other).await);
     let mut conn = scene.conn().await;
     assert_eq!(scene.grant(&mut conn).await, 0, "somebody is at it, and the agent's session does not wait");
     assert!(leases::grant(&mut conn, other, session).await.expect("grant").is_empty(), "nor does the other's");
@@ -341,26 +341,26 @@ async fn a_task_that_is_being_passed_on_is_granted_to_the_other_alone(pool: PgPo
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-async fn a_task_that_is_withdrawn_meanwhile_is_not_passed_on(pool: PgPool) {
+async fn a_task_that_is_withdrawn_meanwhile_is_not_rebalanced(pool: PgPool) {
     let scene = Scene::new(pool, 1).await;
-    let (other, _, waiting) = passed_on(&scene).await;
+    let (other, _, waiting) = rebalanced(&scene).await;
     let mut draining = scene.begin().await;
     assert_eq!(drains::drain(&mut draining, "a").await.expect("drain").withdrawn, 1);
     let mut conn = scene.conn().await;
-    assert!(!pass_on(&mut conn, &waiting, other).await);
+    assert!(!rebalance(&mut conn, &waiting, other).await);
     draining.commit().await.expect("commit");
-    assert!(!pass_on(&mut conn, &waiting, other).await);
+    assert!(!rebalance(&mut conn, &waiting, other).await);
     assert_eq!(scene.task().await, "located");
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn two_schedulers_pass_a_task_on_once(pool: PgPool) {
     let scene = Scene::new(pool, 1).await;
-    let (other, _, waiting) = passed_on(&scene).await;
+    let (other, _, waiting) = rebalanced(&scene).await;
     let mut one = scene.begin().await;
-    assert!(pass_on(&mut one, &waiting, other).await);
+    assert!(rebalance(&mut one, &waiting, other).await);
     let mut conn = scene.conn().await;
-    assert!(!pass_on(&mut conn, &waiting, other).await);
+    assert!(!rebalance(&mut conn, &waiting, other).await);
     one.commit().await.expect("commit");
-    assert!(!pass_on(&mut conn, &waiting, other).await, "by that assignment no more");
+    assert!(!rebalance(&mut conn, &waiting, other).await, "by that assignment no more");
 }

@@ -165,7 +165,7 @@ pub async fn assignments(
                o.started_at as "started_at?", o.duration_ms as "duration_ms?", o.rtt_us as "rtt_us?",
                measured.probes as "probes!: Unsigned<u64>",
                measured.requests
-               + (select coalesce(sum(p.requests), 0)::bigint from site_sightings p where p.site_id = t.site_id) as "requests!: Unsigned<u64>",
+               + (select coalesce(sum(p.requests), 0)::bigint from resolved_addresses p where p.site_id = t.site_id) as "requests!: Unsigned<u64>",
                case when exists (select from confirmers where site_id = t.site_id) then
                    (select coalesce(sum(m.answered + m.lost), 0)
                     from confirming_measurements join site_measurements m using (site_id, prober_id)

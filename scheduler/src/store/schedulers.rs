@@ -1,6 +1,6 @@
 //! Schedulers: one row per running process, by whose expiry others know that it is gone.
 //!
-//! Like an agent's session it is renewed as one row, however many duties hang on it, and only Postgres' clock expires it. One
+//! Like an agent's session it is renewed as one row, however many roles hang on it, and only Postgres' clock expires it. One
 //! that expired is not renewed: its process joins again, and has lost its terms.
 
 pub(crate) mod notices;
@@ -42,7 +42,7 @@ pub async fn renew(conn: &mut PgConnection, scheduler: SchedulerId, life: Durati
     Ok(renewed == 1)
 }
 
-/// Ends it: its duties are free at once. Run in a transaction.
+/// Ends it: its roles are free at once. Run in a transaction.
 pub async fn leave(conn: &mut PgConnection, scheduler: SchedulerId) -> Result<(), Error> {
     terms::free(conn, scheduler).await?;
     sqlx::query!("delete from schedulers where id = $1", scheduler.get()).run(conn).await

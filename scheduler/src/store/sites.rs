@@ -18,7 +18,7 @@ use crate::model::{Rtt, SiteId, Strategy, TaskId, TaskState, Why};
 use crate::strategy::explain::Wait;
 
 use super::Error;
-use super::leases::checkpoints::Manners;
+use super::leases::checkpoints::RateState;
 use super::leases::outcomes::OutcomeKind;
 use super::rows::Rows;
 use super::tasks::waits;
@@ -104,7 +104,7 @@ pub struct Progress {
     /// Until when the site is left alone.
     pub paused_until: Option<DateTime<Utc>>,
     /// How the crawl and its site got along when it was told.
-    pub manners: Manners,
+    pub rate_state: RateState,
 }
 
 /// One agent that was considered.
@@ -234,7 +234,7 @@ pub async fn tasks(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteTask>
                     state_bytes: bytes.0,
                     saved_at,
                     paused_until: row.paused_until,
-                    manners: Manners {
+                    rate_state: RateState {
                         interval: row.interval_ms.map(Duration::from),
                         pause: None,
                         turned_away: count(row.turned_away),

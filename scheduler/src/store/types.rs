@@ -25,7 +25,7 @@ use super::agents::sessions::{EndCause, SessionState};
 use super::leases::LeaseState;
 use super::leases::outcomes::{Budget, OutcomeKind};
 use super::measurements::failures::Cause as FailureCause;
-use super::schedulers::terms::Duty;
+use super::schedulers::terms::Role;
 
 /// Stores a type as a `bigint`, by one function each way.
 macro_rules! as_bigint {
@@ -119,7 +119,7 @@ macro_rules! as_enum {
 
 as_enum! {
     Budget: "crawl_budget";
-    Duty: "duty";
+    Role: "role";
     EndCause: "session_end";
     Evidence: "quarantine_evidence";
     FailureCause: "probe_failure";
@@ -323,6 +323,6 @@ mod tests {
         .expect("read the enums");
         let unknown: BTreeSet<&(String, String)> = words.iter().filter(|(name, word)| !is_known(name, word)).collect();
         assert!(unknown.is_empty(), "{unknown:?}");
-        assert!(!is_known("duty", "reign") && !is_known("no_such_type", "reap"));
+        assert!(!is_known("role", "reign") && !is_known("no_such_type", "reap"));
     }
 }

@@ -26,7 +26,7 @@ pub fn parted(Parted { agent, how }: &Parted) -> String {
         Parting::WaitedRemoved => "was removed before it began it",
         Parting::WaitedDrained => "is drained and had not begun it",
         Parting::WaitedPaused => "paused before it began it",
-        Parting::WaitedHungUp => "hung up before it began it",
+        Parting::WaitedDisconnected => "disconnected before it began it",
         Parting::WaitedExcluded => "had not begun it and may not have it any more",
     };
     format!("{agent}, chosen before, {how}")
@@ -271,7 +271,9 @@ pub fn waits(Wait { cause, about }: &Wait) -> String {
         WaitCause::Choice => "an agent is about to be chosen",
         WaitCause::Planned => "planned: waits until the slot it is planned for is about to be free",
         WaitCause::NoAgent => "no agent is connected",
-        WaitCause::NobodyTakesWork => "every connected agent drains, has paused or hung up: see `landfall agents list`",
+        WaitCause::NobodyTakesWork => {
+            "every connected agent drains, has paused or disconnected: see `landfall agents list`"
+        }
         WaitCause::NoLandmarks => "no landmarks: run `landfall landmarks elect --count 9`",
         WaitCause::LandmarksAway => "no landmark is connected",
         WaitCause::NobodyBelieved => "every agent that could measure is quarantined: see `landfall landmarks list`",

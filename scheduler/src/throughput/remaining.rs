@@ -27,7 +27,7 @@ pub enum Standstill {
     /// It has paused, and says why.
     Paused(String),
     /// Its stream broke: it is back soon, or its crawls go to others.
-    HungUp,
+    Disconnected,
     /// It is not connected any more.
     Away,
 }
@@ -111,19 +111,19 @@ pub fn estimate(remaining: &Remaining, recent: &Recent) -> Option<Estimate> {
 /// Agents that are named where several stand still.
 const NAMED: usize = 3;
 
-/// "3 sites are at a, which has hung up, and are not in the estimate".
+/// "3 sites are at a, which has disconnected, and are not in the estimate".
 fn stands_still(stalled: &[Stalled], sites: u64) -> Option<String> {
     let at = match stalled {
         [] => return None,
         [Stalled { agent, why, .. }] => match why {
             Standstill::Paused(reason) => format!("{agent}, which has paused ({reason}),"),
-            Standstill::HungUp => format!("{agent}, which has hung up,"),
+            Standstill::Disconnected => format!("{agent}, which has disconnected,"),
             Standstill::Away => format!("{agent}, which is away,"),
         },
         several => {
             let named = several.iter().take(NAMED).map(|Stalled { agent, why, .. }| match why {
                 Standstill::Paused(_) => format!("{agent}: paused"),
-                Standstill::HungUp => format!("{agent}: hung up"),
+                Standstill::Disconnected => format!("{agent}: disconnected"),
                 Standstill::Away => format!("{agent}: away"),
             });
             let more = several.len().saturating_sub(NAMED);
@@ -147,7 +147,7 @@ fn left(remaining: &Remaining, recent: &Recent) -> Result<Duration, &'static str
         return Err("no estimate: no agent is connected");
     }
     if waiting > 0 && !taking {
-        return Err("no estimate: no agent takes new sites, each has paused, has hung up or drains");
+        return Err("no estimate: no agent takes new sites, each has paused, has disconnected or drains");
     }
     let lengths = Lengths::of(&recent.crawls, at_most).ok_or("no estimate yet: nothing has ended")?;
     let usual = lengths.mean_s();
@@ -308,7 +308,7 @@ mod tests {
         let still = Remaining { waiting: 3, taking: false, ..some_left() };
         assert_eq!(
             note(&still, &steady),
-            "no estimate: no agent takes new sites, each has paused, has hung up or drains"
+            "no estimate: no agent takes new sites, each has paused, has disconnected or drains"
         );
         let held = Remaining { held: 3, ..some_left() };
         assert_eq!(
@@ -335,14 +335,14 @@ mod tests {
             "no estimate: nothing is left but what waits; 14 sites are at a, which has paused (the disk is full), and are not in \
              the estimate"
         );
-        let hung_up = of(&[at("b", Standstill::HungUp, 1)], 2);
-        assert!(hung_up.left.is_some());
-        assert_eq!(hung_up.note, "1 site is at b, which has hung up, and is not in the estimate");
+        let disconnected = of(&[at("b", Standstill::Disconnected, 1)], 2);
+        assert!(disconnected.left.is_some());
+        assert_eq!(disconnected.note, "1 site is at b, which has disconnected, and is not in the estimate");
         let away = |name| at(name, Standstill::Away, 1);
-        let many = of(&[full, at("b", Standstill::HungUp, 2), away("c"), away("d"), away("e")], 2);
+        let many = of(&[full, at("b", Standstill::Disconnected, 2), away("c"), away("d"), away("e")], 2);
         assert_eq!(
             many.note,
-            "19 sites are at 5 agents that stand still (a: paused, b: hung up, c: away, and 2 more) and are not in the estimate"
+            "19 sites are at 5 agents that stand still (a: paused, b: disconnected, c: away, and 2 more) and are not in the estimate"
         );
     }
 

@@ -1,4 +1,4 @@
-//! The herald: tells other schedulers what was signalled here, and hears what they tell, over Postgres' LISTEN and NOTIFY.
+//! The notifier: tells other schedulers what was signalled here, and hears what they tell, over Postgres' LISTEN and NOTIFY.
 //!
 //! A hint and no more: every task and session looks by itself before long. So it runs beside the transactions, not in
 //! them, where every NOTIFY would make commits queue for one lock: what is signalled while one notice is under way
@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Task, Wakes};
 use crate::model::AgentId;
 use crate::store::schedulers::notices::{self, Listener};
-use crate::store::schedulers::terms::Duty;
+use crate::store::schedulers::terms::Role;
 
 /// Agents named in one notice; if there are more, all of them are meant. A payload holds 8000 bytes, an identifier up to 20.
 const MOST_NAMED: usize = 256;
@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What waits to be told.
 #[derive(Debug, Default)]
-pub struct Herald {
+pub struct Notifier {
     /// Never held across an await.
     waiting: Mutex<Waiting>,
     news: Notify,
@@ -43,8 +43,8 @@ pub struct Herald {
 struct Waiting {
     /// Whether there is anybody to tell.
     heard: bool,
-    /// Duties that are this scheduler's: no other has to be told of their tasks.
-    here: Vec<Duty>,
+    /// Roles that are this scheduler's: no other has to be told of their tasks.
+    here: Vec<Role>,
     news: News,
 }
 
@@ -112,10 +112,10 @@ impl FromStr for News {
     }
 }
 
-impl Herald {
+impl Notifier {
     pub(super) fn tell(&self, task: Task) {
         self.change(|waiting| {
-            if !waiting.here.contains(&task.duty()) {
+            if !waiting.here.contains(&task.role()) {
                 waiting.news.tasks.insert(task);
             }
         });
@@ -125,7 +125,7 @@ impl Herald {
         self.change(|waiting| waiting.news.add(agent));
     }
 
-    pub(super) fn set(&self, heard: bool, here: impl IntoIterator<Item = Duty>) {
+    pub(super) fn set(&self, heard: bool, here: impl IntoIterator<Item = Role>) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         waiting.heard = heard;
         waiting.here = here.into_iter().collect();
@@ -152,8 +152,8 @@ impl Wakes {
         let telling = async {
             let mut connection = None;
             loop {
-                self.herald.news.notified().await;
-                let news = self.herald.take();
+                self.notifier.news.notified().await;
+                let news = self.notifier.take();
                 if news.is_empty() {
                     continue;
                 }
@@ -265,10 +265,10 @@ mod tests {
             wakes.wake_agents([AgentId::new(7)]);
         };
         signal();
-        assert!(wakes.herald.take().is_empty(), "nobody else is there");
-        wakes.others_are(vec!["http://127.0.0.1:1".to_owned()], [Duty::Plan]);
+        assert!(wakes.notifier.take().is_empty(), "nobody else is there");
+        wakes.set_peers(vec!["http://127.0.0.1:1".to_owned()], [Role::Plan]);
         signal();
         signal();
-        assert_eq!(wakes.herald.take(), news(&[Task::Reap], &[7]), "planning is done here");
+        assert_eq!(wakes.notifier.take(), news(&[Task::Reap], &[7]), "planning is done here");
     }
 }

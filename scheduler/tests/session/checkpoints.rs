@@ -10,7 +10,7 @@ fn checkpoint(order: &v1::CrawlOrder, pages: u32, state: &[u8]) -> Up {
         token: order.token,
         pages,
         state: state.to_vec(),
-        manners: None,
+        rate_state: None,
     })
 }
 
@@ -26,7 +26,7 @@ async fn how_far_a_crawl_has_come_goes_to_the_next_agent_and_is_forgotten_with_i
     second.say(checkpoint(&order, 9, b"another's")).await;
     first.say(Up::Leave(v1::Leave {})).await;
     first.say(release(&order)).await;
-    first.hang_up().await;
+    first.disconnect().await;
     let again = second.crawl_order().await;
     assert_eq!((again.task_id, again.token, again.checkpoint.as_slice()), (order.task_id, 2, b"late".as_slice()));
     second.end(&again).await;
@@ -54,7 +54,7 @@ async fn an_operator_sees_why_a_crawl_is_slow(pool: PgPool) {
             token: order.token,
             pages: 7,
             state: vec![1; 300],
-            manners: Some(v1::CrawlManners {
+            rate_state: Some(v1::CrawlRateState {
                 interval: length(2),
                 pause: length(600),
                 turned_away: 3,
@@ -75,9 +75,12 @@ async fn an_operator_sees_why_a_crawl_is_slow(pool: PgPool) {
     assert_eq!((progress.pages, progress.state_bytes), (7, 300));
     let left = progress.paused_until.expect("a pause") - progress.saved_at;
     assert_eq!(left.num_seconds(), 600);
-    let manners = progress.manners;
-    assert_eq!((manners.interval, manners.turned_away, manners.failed_in_a_row), (Some(Duration::from_secs(2)), 3, 1));
-    assert_eq!((manners.recent_requests, manners.recent_errors), (20, 4));
-    assert_eq!(manners.last_error, "http://a.cn/x: answered 429");
+    let rate_state = progress.rate_state;
+    assert_eq!(
+        (rate_state.interval, rate_state.turned_away, rate_state.failed_in_a_row),
+        (Some(Duration::from_secs(2)), 3, 1)
+    );
+    assert_eq!((rate_state.recent_requests, rate_state.recent_errors), (20, 4));
+    assert_eq!(rate_state.last_error, "http://a.cn/x: answered 429");
     running.stop().await;
 }

@@ -4,7 +4,7 @@ use landfall_scheduler::config::TermConfig;
 
 use super::*;
 
-/// Two that have met: the first has every duty.
+/// Two that have met: the first has every role.
 struct Pair {
     pool: PgPool,
     first: Running,
@@ -63,7 +63,7 @@ async fn an_agent_takes_its_leases_to_the_other_scheduler_and_its_former_stream_
     assert_eq!(told.code(), Code::Aborted, "{told}");
     assert!(told.message().starts_with("superseded"), "{told}");
     moved.end(&order).await;
-    moved.hang_up().await;
+    moved.disconnect().await;
     pair.stop().await;
 }
 
@@ -80,7 +80,7 @@ async fn when_a_scheduler_is_killed_the_other_reaps_and_plans_and_an_agent_that_
     assert_eq!(order.token, 1);
     let terms: Vec<i64> =
         sqlx::query_scalar("select number from terms").fetch_all(&pair.pool).await.expect("read the terms");
-    assert_eq!(terms, [2, 2, 2], "the other took every duty once");
+    assert_eq!(terms, [2, 2, 2], "the other took every role once");
     agent.beat().await;
     sqlx::query(
         "update sessions set expires_at = now() where id in (select s.id from sessions s
@@ -91,7 +91,7 @@ async fn when_a_scheduler_is_killed_the_other_reaps_and_plans_and_an_agent_that_
     .expect("let the time pass");
     await_count(&pair.pool, "select count(*) from sessions where state = 'expired'", 1).await;
     assert!(dying.hear().await.is_err(), "its stream is gone");
-    agent.hang_up().await;
+    agent.disconnect().await;
     pair.second.stop().await;
 }
 
@@ -116,7 +116,7 @@ async fn a_notice_that_is_lost_costs_time_and_nothing_else(pool: PgPool) {
         agent.end(&order).await;
     }
     await_count(&pair.pool, listeners, 2).await;
-    agent.hang_up().await;
+    agent.disconnect().await;
     pair.stop().await;
 }
 

@@ -32,7 +32,7 @@ pub enum Rule {
     Incarnations,
     /// A session ended before its leases were taken.
     SessionFirst,
-    /// Nothing was done under a term after a newer one of its duty had been taken.
+    /// Nothing was done under a term after a newer one of its role had been taken.
     Terms,
     /// Every outcome that an agent was told is recorded is recorded.
     Acknowledged,
@@ -283,19 +283,19 @@ fn terms(history: &History) -> Vec<Offence> {
         .events
         .iter()
         .filter_map(|event| {
-            let (duty, number) = event.term.as_deref()?.split_once(' ')?;
-            Some((event, duty, number.parse().ok()?))
+            let (role, number) = event.term.as_deref()?.split_once(' ')?;
+            Some((event, role, number.parse().ok()?))
         })
         .collect();
     written.sort_by_key(|(event, ..)| event.id);
     let mut newest: BTreeMap<&str, u64> = BTreeMap::new();
     let mut offences = Vec::new();
-    for (event, duty, number) in written {
-        let known = newest.entry(duty).or_default();
+    for (event, role, number) in written {
+        let known = newest.entry(role).or_default();
         let taken = event.is("term", "taken");
         if number < *known || (taken && number == *known) {
             let said =
-                format!("{} {} under term {number} of {duty}, when {known} had been taken", event.noun, event.what);
+                format!("{} {} under term {number} of {role}, when {known} had been taken", event.noun, event.what);
             offences.push(Offence { rule: Rule::Terms, task: event.task, said });
         }
         if taken {

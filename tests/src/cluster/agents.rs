@@ -29,7 +29,7 @@ impl Cluster {
     /// Does what an operator does: asks for the command, and runs it where the agent stands.
     async fn enrol(&self, index: usize, capacity: u32) -> anyhow::Result<()> {
         let node = &self.world.scenario().agents[index];
-        let mut ask = vec!["agents", "enrol", "--name", &node.name, "--city", &node.city, "--isp", &node.carrier];
+        let mut ask = vec!["agents", "enrol", "--name", &node.name, "--city", &node.city, "--carrier", &node.carrier];
         if !node.country.is_empty() {
             ask.extend(["--country", &node.country]);
         }

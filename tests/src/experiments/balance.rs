@@ -59,7 +59,7 @@ pub struct BalanceArgs {
 struct Ended {
     bounds: Bounds,
     took: f64,
-    passed_on: usize,
+    rebalanced: usize,
 }
 
 impl Ended {
@@ -85,10 +85,10 @@ pub async fn balance(args: BalanceArgs) -> anyhow::Result<()> {
         let Bounds { total, longest, flow } = ended.bounds;
         println!(
             "seed {seed}: {:.1} s; total {total:.1} s, longest site {longest:.1} s, flow {flow:.1} s: {:.3} of the least; \
-             {} sites passed on; machine {:.0} % idle",
+             {} sites moved; machine {:.0} % idle",
             ended.took,
             ended.ratio(),
-            ended.passed_on,
+            ended.rebalanced,
             idle * 100.0
         );
         ratios.push(ended.ratio());
@@ -162,8 +162,8 @@ async fn crawl(args: &BalanceArgs, cluster: &mut Cluster) -> anyhow::Result<Ende
     let rates: Vec<f64> = (0..AGENTS).map(|agent| scenario.bytes_per_s(agent)).collect();
     let work: Vec<Work> = crawled.iter().map(|one| work(one, &names)).collect::<anyhow::Result<_>>()?;
     print_agents(&names, &rates, &crawled, took);
-    let passed_on = crawled.iter().filter(|one| one.assignments > 1).count();
-    Ok(Ended { bounds: Bounds::of(&work, &rates)?, took, passed_on })
+    let rebalanced = crawled.iter().filter(|one| one.assignments > 1).count();
+    Ok(Ended { bounds: Bounds::of(&work, &rates)?, took, rebalanced })
 }
 
 fn work(crawled: &Crawled, names: &[String]) -> anyhow::Result<Work> {

@@ -90,7 +90,7 @@ impl From<&FetchError> for Trouble {
             FetchError::Connect(trouble, _) => *trouble,
             FetchError::Timeout { .. } | FetchError::TooSlow => Self::TimedOut,
             FetchError::HeaderTooLarge | FetchError::Decode(_) | FetchError::Broken(_) => Self::BrokenAnswer,
-            FetchError::Refused(_) | FetchError::BrokenOff | FetchError::NotPermitted(_) | FetchError::OutOfTime => {
+            FetchError::Refused(_) | FetchError::CircuitOpen | FetchError::NotPermitted(_) | FetchError::OutOfTime => {
                 Self::Other
             }
         }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::checkpoint::{self, State};
 use super::{Frontier, OpenError, Spent};
-use crate::crawl::politeness::Manners;
+use crate::crawl::politeness::RateState;
 use crate::disk::folder::blocking;
 use crate::warc::Recorder;
 pub use checkpoint::Checkpoint;
@@ -25,7 +25,7 @@ const RETRY: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 pub struct Standing {
     pub checkpoint: Checkpoint,
-    pub manners: Manners,
+    pub rate_state: RateState,
     /// The newest error; empty when there was none.
     pub last_error: String,
 }

@@ -68,7 +68,7 @@ async fn a_site_that_asks_to_be_left_alone_is_handed_back_with_its_wish() {
     let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     let Some(Up::Checkpoint(checkpoint)) = session.next_but_heartbeats().await else { panic!("no checkpoint") };
-    assert_eq!(checkpoint.manners.map(|manners| manners.turned_away), Some(1));
+    assert_eq!(checkpoint.rate_state.map(|rate_state| rate_state.turned_away), Some(1));
     let Some(Up::Release(release)) = session.next_but_heartbeats().await else { panic!("no release") };
     let wish = release.not_before.map(|wish| wish.seconds);
     assert!(wish.is_some_and(|wish| (39..=44).contains(&wish)), "{wish:?}");

@@ -37,7 +37,7 @@ pub(in crate::cli) struct EnrolArgs {
     city: Option<String>,
     /// The carrier (ISP) it is connected to
     #[arg(long, required_unless_present = "from")]
-    isp: Option<String>,
+    carrier: Option<String>,
     /// Its name [default: formed from city and carrier]
     #[arg(long)]
     name: Option<String>,
@@ -57,7 +57,7 @@ pub(in crate::cli) struct EnrolArgs {
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["city", "isp", "name", "country", "latitude", "longitude", "tag"]
+        conflicts_with_all = ["city", "carrier", "name", "country", "latitude", "longitude", "tag"]
     )]
     from: Option<PathBuf>,
     /// How long a token can be used, 10m to 30d [default: 24h]
@@ -98,8 +98,8 @@ impl EnrolArgs {
 
     /// What is asked for by flags.
     fn request(&self) -> anyhow::Result<CreateEnrolmentRequest> {
-        let (city, carrier) = (self.city.clone().unwrap_or_default(), self.isp.clone().unwrap_or_default());
-        for (flag, text) in [("--city", &city), ("--isp", &carrier)] {
+        let (city, carrier) = (self.city.clone().unwrap_or_default(), self.carrier.clone().unwrap_or_default());
+        for (flag, text) in [("--city", &city), ("--carrier", &carrier)] {
             naming::one_line(text).map_err(|problem| usage(format!("{flag}: {problem}")))?;
         }
         if self.replace && self.name.is_none() {

@@ -8,7 +8,7 @@ use landfall_proto::v1::CreateEnrolmentRequest;
 use crate::simulate::nodes::line_of;
 
 /// What columns there may be.
-const KNOWN: &str = "city, isp (or carrier), country, latitude, longitude, name and tags";
+const KNOWN: &str = "city, carrier, country, latitude, longitude, name and tags";
 
 /// A list that was read.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ impl Column {
     fn parse(name: &str) -> Result<Self, String> {
         match name.to_lowercase().as_str() {
             "city" => Ok(Self::City),
-            "isp" | "carrier" => Ok(Self::Carrier),
+            "carrier" => Ok(Self::Carrier),
             "country" => Ok(Self::Country),
             "latitude" => Ok(Self::Latitude),
             "longitude" => Ok(Self::Longitude),
@@ -89,7 +89,7 @@ pub(in crate::cli) fn read(bytes: &[u8]) -> Result<List, String> {
 
 fn columns(header: &StringRecord) -> Result<Vec<Column>, String> {
     let columns = header.iter().map(Column::parse).collect::<Result<Vec<_>, _>>()?;
-    for (needed, name) in [(Column::City, "city"), (Column::Carrier, "isp")] {
+    for (needed, name) in [(Column::City, "city"), (Column::Carrier, "carrier")] {
         if !columns.contains(&needed) {
             return Err(format!("line 1: the column {name} is missing: the first line names the columns, {KNOWN}"));
         }
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn a_list_is_read_by_its_first_line() {
-        let text = "\u{feff}City,ISP,latitude,longitude,name,tags\r\n\r\n 北京 ,电信,39.9,116.4,,fast  spare\r\n\"Paris, Nord\",Free,,,paris,\r\n";
+        let text = "\u{feff}City,Carrier,latitude,longitude,name,tags\r\n\r\n 北京 ,电信,39.9,116.4,,fast  spare\r\n\"Paris, Nord\",Free,,,paris,\r\n";
         let list = read(text.as_bytes()).unwrap();
         assert_eq!(list.rejected, []);
         let [(3, beijing), (4, paris)] = list.agents.as_slice() else { panic!("{list:?}") };
@@ -156,9 +156,9 @@ mod tests {
         );
         for (text, problem) in [
             (&b"town,isp\n"[..], "line 1: unknown column 'town'"),
-            (b"city\nHarbin\n", "line 1: the column isp is missing"),
-            (b"city,isp,carrier\n", "line 1: the column carrier is there twice"),
-            (b"city,isp\nA,B\n\xff\xfe,C\n", "line 3: the file is not UTF-8"),
+            (b"city\nHarbin\n", "line 1: the column carrier is missing"),
+            (b"city,carrier,carrier\n", "line 1: the column carrier is there twice"),
+            (b"city,carrier\nA,B\n\xff\xfe,C\n", "line 3: the file is not UTF-8"),
             (b"", "line 1: "),
         ] {
             let error = read(text).unwrap_err();

@@ -21,9 +21,9 @@ const NAMED_AT_MOST: usize = 10;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct PlanArgs {
-    /// An agent that would be there too: city=CITY,isp=CARRIER,near=HOST and, if you like, slots=N,name=NAME. HOST is a located site or
+    /// An agent that would be there too: city=CITY,carrier=CARRIER,near=HOST and, if you like, slots=N,name=NAME. HOST is a located site or
     /// an agent: where on the network the new one would be. May be said again, 100 at most
-    #[arg(long, value_name = "city=CITY,isp=CARRIER,near=HOST")]
+    #[arg(long, value_name = "city=CITY,carrier=CARRIER,near=HOST")]
     add: Vec<Addition>,
     /// An agent that would be gone; may be said again
     #[arg(long, value_name = "NAME")]
@@ -64,17 +64,17 @@ impl FromStr for Addition {
         let (mut name, mut city, mut carrier, mut near, mut slots) = (None, None, None, None, None);
         for part in text.split(',') {
             let Some((key, value)) = part.split_once('=') else {
-                return Err(format!("'{part}' is no KEY=VALUE; what is wanted is city=CITY,isp=CARRIER,near=HOST"));
+                return Err(format!("'{part}' is no KEY=VALUE; what is wanted is city=CITY,carrier=CARRIER,near=HOST"));
             };
             let (key, value) = (key.trim(), value.trim());
             let slot = match key {
                 "name" => &mut name,
                 "city" => &mut city,
-                "isp" | "carrier" => &mut carrier,
+                "carrier" => &mut carrier,
                 "near" => &mut near,
                 "slots" => &mut slots,
                 _ => {
-                    return Err(format!("unknown key '{key}': known are city, isp (or carrier), near, slots and name"));
+                    return Err(format!("unknown key '{key}': known are city, carrier, near, slots and name"));
                 }
             };
             if value.is_empty() {
@@ -92,7 +92,7 @@ impl FromStr for Addition {
         Ok(Self(PlannedAddition {
             name: name.unwrap_or_default(),
             city: needed(city, "city")?,
-            carrier: needed(carrier, "isp")?,
+            carrier: needed(carrier, "carrier")?,
             near: needed(near, "near")?,
             slots: slots.transpose()?,
         }))
@@ -337,21 +337,21 @@ mod tests {
             near: "www.a.cn".into(),
             slots: None,
         };
-        assert_eq!(read("city=Chengdu,isp=Telecom,near=www.a.cn"), Ok(added.clone()));
+        assert_eq!(read("city=Chengdu,carrier=Telecom,near=www.a.cn"), Ok(added.clone()));
         let whole = PlannedAddition { name: "c-2".into(), slots: Some(8), ..added };
         assert_eq!(read("near=www.a.cn, carrier=Telecom,slots=8,city=Chengdu,name=c-2"), Ok(whole));
         for (text, said) in [
-            ("city=Chengdu,isp=Telecom", "near= is missing"),
-            ("isp=Telecom,near=a", "city= is missing"),
-            ("city=C,near=a", "isp= is missing"),
+            ("city=Chengdu,carrier=Telecom", "near= is missing"),
+            ("carrier=Telecom,near=a", "city= is missing"),
+            ("city=C,near=a", "carrier= is missing"),
             (
-                "city=C,isp=T,near=a,colour=red",
-                "unknown key 'colour': known are city, isp (or carrier), near, slots and name",
+                "city=C,carrier=T,near=a,colour=red",
+                "unknown key 'colour': known are city, carrier, near, slots and name",
             ),
-            ("city=C,isp=T,carrier=U,near=a", "carrier= is said twice"),
-            ("city=,isp=T,near=a", "city= says nothing"),
-            ("city=C,isp=T,near=a,slots=0", "slots=0 is no number from 1 to 10000"),
-            ("Chengdu", "'Chengdu' is no KEY=VALUE; what is wanted is city=CITY,isp=CARRIER,near=HOST"),
+            ("city=C,carrier=T,carrier=U,near=a", "carrier= is said twice"),
+            ("city=,carrier=T,near=a", "city= says nothing"),
+            ("city=C,carrier=T,near=a,slots=0", "slots=0 is no number from 1 to 10000"),
+            ("Chengdu", "'Chengdu' is no KEY=VALUE; what is wanted is city=CITY,carrier=CARRIER,near=HOST"),
         ] {
             assert_eq!(read(text), Err(said.to_owned()));
         }

@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use landfall_proto::json;
 use landfall_proto::v1::{
-    Candidate, CrawlProgress, GlobePosition, ShowSiteResponse, SiteMeasurement, SiteOrder, SitePlacement, SiteSighting,
-    SiteTask, SiteVerdict,
+    Candidate, CrawlProgress, GlobePosition, ResolvedAddress, ShowSiteResponse, SiteMeasurement, SiteOrder,
+    SitePlacement, SiteTask, SiteVerdict,
 };
 
 use crate::cli::output::{self, Column, Row, View, counted};
@@ -53,9 +53,9 @@ pub(in crate::cli) fn text(site: &ShowSiteResponse, view: &View) -> anyhow::Resu
         writeln!(text, "  the same site as {}", site.alias_of)?;
     }
     writeln!(text, "  origin     {}", if site.origin.is_empty() { "not settled yet" } else { &site.origin })?;
-    if site.broken_off_since.is_some() {
-        let since = view.when(site.broken_off_since);
-        writeln!(text, "  broken off {since}; nobody crawls it before `landfall sites reopen {}`", site.name)?;
+    if site.circuit_open_since.is_some() {
+        let since = view.when(site.circuit_open_since);
+        writeln!(text, "  circuit open {since}; nobody crawls it before `landfall sites reopen {}`", site.name)?;
     }
     writeln!(text, "  position   {}", globe_cell(site.position.as_ref()))?;
     match &site.placement {
@@ -80,8 +80,8 @@ pub(in crate::cli) fn text(site: &ShowSiteResponse, view: &View) -> anyhow::Resu
         write!(text, "\n{}", output::table(&site.measurements, view))?;
         writeln!(text, "{}", cost(&site.measurements))?;
     }
-    for sighting in &site.sightings {
-        writeln!(text, "{}", sighting_line(sighting))?;
+    for resolved_address in &site.resolved_addresses {
+        writeln!(text, "{}", sighting_line(resolved_address))?;
     }
     for task in &site.tasks {
         writeln!(text, "\n{}", task_line(task, view))?;
@@ -125,7 +125,7 @@ fn order_line(SiteOrder { prober, address, site }: &SiteOrder) -> String {
 }
 
 /// Where a prober sees a site, beside what its measurement says, for a person.
-fn sighting_line(SiteSighting { prober, address, postponed, requests }: &SiteSighting) -> String {
+fn sighting_line(ResolvedAddress { prober, address, postponed, requests }: &ResolvedAddress) -> String {
     let mut text = format!("{prober} sees it at {address}");
     if *postponed > 0 {
         text.push_str(&format!("; {postponed} orders in a row postponed"));
@@ -216,13 +216,13 @@ mod tests {
 
     #[test]
     fn a_sighting_says_what_no_measurement_says() {
-        let sighting = |postponed, requests| {
+        let resolved_address = |postponed, requests| {
             let (prober, address) = ("a1".to_owned(), "192.0.2.1".to_owned());
-            sighting_line(&SiteSighting { prober, address, postponed, requests })
+            sighting_line(&ResolvedAddress { prober, address, postponed, requests })
         };
-        assert_eq!(sighting(0, 0), "a1 sees it at 192.0.2.1");
+        assert_eq!(resolved_address(0, 0), "a1 sees it at 192.0.2.1");
         assert_eq!(
-            sighting(2, 3),
+            resolved_address(2, 3),
             "a1 sees it at 192.0.2.1; 2 orders in a row postponed; 3 more requests, not counted above"
         );
     }

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::model::stats::count;
 
-use super::{Evidence, Sighting};
+use super::{Evidence, Observation};
 
 /// The shortest prefixes that are routed apart on the whole Internet.
 const PREFIX_V4: u32 = 24;
@@ -19,7 +19,7 @@ const ONE_PREFIX: f64 = 0.1;
 
 /// What differs among the addresses of one family, and how much it says; `None` when nothing does. An address of the
 /// other family is not another place: most hosts have both.
-pub(super) fn evidence<'a>(seen: impl Iterator<Item = &'a Sighting>) -> Option<(f64, Evidence)> {
+pub(super) fn evidence<'a>(seen: impl Iterator<Item = &'a Observation>) -> Option<(f64, Evidence)> {
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) =
         seen.filter_map(|one| one.address).map(|address| address.to_canonical()).partition(IpAddr::is_ipv4);
     [v4, v6].iter().filter_map(|family| of_family(family)).max_by(|a, b| a.0.total_cmp(&b.0))
@@ -58,14 +58,14 @@ mod tests {
     use super::*;
     use crate::model::{AgentId, Rtt};
 
-    fn seen(addresses: &[&str]) -> Vec<Sighting> {
+    fn seen(addresses: &[&str]) -> Vec<Observation> {
         let rtt = Rtt::try_from_millis_f64(10.0).unwrap();
-        let sighting = |(i, address): (i64, &&str)| Sighting {
+        let observation = |(i, address): (i64, &&str)| Observation {
             landmark: AgentId::new(i),
             rtt,
             address: Some(address.parse().unwrap()),
         };
-        (1..).zip(addresses).map(sighting).collect()
+        (1..).zip(addresses).map(observation).collect()
     }
 
     fn confidence(addresses: &[&str]) -> Option<f64> {

@@ -17,7 +17,7 @@ const PARTICLES: usize = 600;
 const SCORED: f64 = 0.8;
 
 /// Agents beyond which none is held out: each has a cloud of its own, 0.5 MB at a hundred agents, and the work grows with the
-/// cube of them. Constants are the first of the list then, there is no handicap, and k-medoids elects.
+/// cube of them. Constants are the first of the list then, there is no penalty, and k-medoids elects.
 pub(in crate::gnp) const MOST_AGENTS: usize = 100;
 
 /// What holding agents out needs, made once for an election.
@@ -167,8 +167,8 @@ impl Choice {
         Self { landmark: far, expected: far, truth: far, nearest: far }
     }
 
-    /// The true distance of who is taken when predictions have this handicap.
-    pub(super) fn taken(&self, handicap: f64) -> f64 {
-        if self.expected + handicap < self.landmark { self.truth } else { self.landmark }
+    /// The true distance of who is taken when predictions have this penalty.
+    pub(super) fn taken(&self, penalty: f64) -> f64 {
+        if self.expected + penalty < self.landmark { self.truth } else { self.landmark }
     }
 }

@@ -1,4 +1,4 @@
-//! The handicap of a prediction against a measurement: what an agent that has not measured a site must be expected to be
+//! The penalty of a prediction against a measurement: what an agent that has not measured a site must be expected to be
 //! nearer by, before it is preferred to a landmark that has.
 //!
 //! Of many predictions the shortest is chosen, and it is the shortest because it errs (the winner's curse: Capen, Clapp
@@ -14,11 +14,11 @@ use super::held_out::{Choice, HeldOut};
 use super::kriging::{Constants, Kriging};
 use super::layout::LaidOut;
 
-/// Handicaps weighed, as parts of the scale: beyond the last the nearest landmark always wins.
+/// Penalties weighed, as parts of the scale: beyond the last the nearest landmark always wins.
 const PARTS: [f64; 13] = [0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.11, 0.15, 0.2, 0.3];
 /// Sets of landmarks drawn beside those there are.
 const DRAWN_SETS: usize = 30;
-/// Choices that are farther by less than this part of the distance to the truly nearest are so by chance: of handicaps
+/// Choices that are farther by less than this part of the distance to the truly nearest are so by chance: of penalties
 /// that are as good the smallest is taken, so that a map that predicts well is used.
 const BY_CHANCE: f64 = 0.01;
 
@@ -36,7 +36,7 @@ pub(super) fn choose(mesh: &LaidOut<'_>, constants: Constants, landmarks: usize,
     smallest(&choices, mesh.measured.scale()) * mesh.measured.scale()
 }
 
-/// The smallest handicap whose choices are not clearly farther than those of the best; a part of the scale.
+/// The smallest penalty whose choices are not clearly farther than those of the best; a part of the scale.
 fn smallest(choices: &[Choice], scale: f64) -> f64 {
     let total = |part: f64| choices.iter().map(|choice| choice.taken(part * scale)).sum::<f64>();
     let totals = PARTS.map(total);
@@ -57,9 +57,9 @@ mod tests {
 
     #[test]
     fn a_landmark_is_preferred_where_predictions_disappoint_and_not_where_they_hold() {
-        let handicap = |truth: f64| smallest(&[predicted_nearer(truth); 20], 100.0);
-        assert!(handicap(40.0).abs() < 1e-12, "{}", handicap(40.0));
-        assert!((handicap(90.0) - 0.11).abs() < 1e-12, "11 ms is the first beyond 10: {}", handicap(90.0));
+        let penalty = |truth: f64| smallest(&[predicted_nearer(truth); 20], 100.0);
+        assert!(penalty(40.0).abs() < 1e-12, "{}", penalty(40.0));
+        assert!((penalty(90.0) - 0.11).abs() < 1e-12, "11 ms is the first beyond 10: {}", penalty(90.0));
     }
 
     #[test]

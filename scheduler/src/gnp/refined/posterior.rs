@@ -27,7 +27,7 @@ pub struct Prediction {
     /// As likely longer as shorter.
     pub median: Rtt,
     /// What to rank by beside measurements: the mean over everything the site may be, because an agent that might be
-    /// far is a risk, and the map's handicap.
+    /// far is a risk, and the map's penalty.
     pub expected: Rtt,
     /// Standard deviation of the logarithm: 0.1 is about ten per cent.
     pub spread: f64,
@@ -75,7 +75,7 @@ impl<'a> Posterior<'a> {
         }
         let soft = self.map.softening;
         let ranked = if self.map.ingredients.expectation { expected } else { median };
-        let expected = round_trip(ranked.exp() - soft + self.map.handicap);
+        let expected = round_trip(ranked.exp() - soft + self.map.penalty);
         Some(Prediction { median: round_trip(median.exp() - soft), expected, spread: variance.sqrt() })
     }
 

@@ -41,7 +41,7 @@ pub(super) trait Request: Sized + Send + Sync {
 
 /// Where requests of one kind meet. It holds one at most of each session, which waits for its answer.
 #[derive(Debug)]
-pub(super) struct Together<R: Request> {
+pub(super) struct GroupCommit<R: Request> {
     waiting: Mutex<VecDeque<Waiting<R>>>,
     /// Of whoever runs the transaction.
     turn: Semaphore,
@@ -64,13 +64,13 @@ enum Verdict<R: Request> {
     Alone(R),
 }
 
-impl<R: Request> Default for Together<R> {
+impl<R: Request> Default for GroupCommit<R> {
     fn default() -> Self {
         Self { waiting: Mutex::default(), turn: Semaphore::new(1), second: Semaphore::new(1) }
     }
 }
 
-impl<R: Request> Together<R> {
+impl<R: Request> GroupCommit<R> {
     /// Returns what came of the request, once that is committed.
     pub(super) async fn ask(&self, pool: &PgPool, request: R) -> Result<R::Answer, Status> {
         let (verdict, mut judged) = oneshot::channel();
@@ -225,7 +225,7 @@ mod tests {
     }
 
     /// Has all of these asked while a transaction is under way.
-    async fn asked(pool: &PgPool, together: &Arc<Together<Divide>>, by: &[i32]) -> Vec<Result<i64, Status>> {
+    async fn asked(pool: &PgPool, together: &Arc<GroupCommit<Divide>>, by: &[i32]) -> Vec<Result<i64, Status>> {
         let under_way = together.turn.acquire().await.expect("a turn");
         let mut asking = Vec::new();
         for (number, &by) in by.iter().enumerate() {
@@ -246,7 +246,7 @@ mod tests {
 
     #[sqlx::test(migrations = false)]
     async fn who_asks_while_a_transaction_is_under_way_shares_the_next(pool: PgPool) {
-        let together = Arc::new(Together::default());
+        let together = Arc::new(GroupCommit::default());
         let answers: Vec<i64> =
             asked(&pool, &together, &[1, 2, 3, 4]).await.into_iter().map(|answer| answer.expect("divided")).collect();
         assert!(answers.iter().all(|transaction| *transaction == answers[0]), "{answers:?}");
@@ -256,7 +256,7 @@ mod tests {
 
     #[sqlx::test(migrations = false)]
     async fn nobody_fails_for_another(pool: PgPool) {
-        let together = Arc::new(Together::default());
+        let together = Arc::new(GroupCommit::default());
         let answers = asked(&pool, &together, &[1, 0, 2]).await;
         let codes: Vec<Code> =
             answers.iter().map(|answer| answer.as_ref().map_or_else(Status::code, |_| Code::Ok)).collect();
@@ -266,7 +266,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_transaction_takes_on_so_many_rows_and_nobody_who_has_gone() {
-        let together = Together::<Divide>::default();
+        let together = GroupCommit::<Divide>::default();
         let most = i32::try_from(MOST_ROWS).expect("a number");
         let ask = |rows| {
             let (verdict, judged) = oneshot::channel();

@@ -16,7 +16,7 @@ use tokio_stream::StreamExt;
 use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
-use super::group_commit::Together;
+use super::group_commit::GroupCommit;
 use super::{most_heartbeats, outcomes};
 use crate::Scheduler;
 use crate::grpc::agent_session::convert;
@@ -43,7 +43,7 @@ pub(super) const FILLED_AT_ONCE: i64 = 512;
 pub(super) type Outbound = mpsc::Sender<Result<v1::SessionResponse, Status>>;
 
 /// Where the sessions of one scheduler record outcomes.
-pub(super) type Recordings = Together<outcomes::Recording>;
+pub(super) type Recordings = GroupCommit<outcomes::Recording>;
 
 /// One connected agent.
 pub(super) struct Session {
@@ -107,7 +107,7 @@ impl Session {
             ended = self.serve(&mut inbound) => (ended, true),
         };
         match &ended {
-            Ok(()) => tracing::info!(agent.name = self.name, "an agent hung up"),
+            Ok(()) => tracing::info!(agent.name = self.name, "an agent disconnected"),
             Err(status) => {
                 tracing::info!(agent.name = self.name, reason = status.message(), "a session ended");
                 // The agent may be gone already; then nobody is left to be told.
@@ -348,7 +348,7 @@ impl Session {
     /// Ends the session of an agent that said goodbye; of one that did not, takes note.
     async fn close(&self) -> Result<(), store::Error> {
         if !self.leaving {
-            sessions::hang_up(&mut *self.scheduler.pool.acquire().await?, self.session).await?;
+            sessions::disconnect(&mut *self.scheduler.pool.acquire().await?, self.session).await?;
             // What waits there goes to others before long: no pass is to come seldom now.
             self.scheduler.wakes.assign.notify_one();
             return Ok(());

@@ -208,15 +208,15 @@ impl SiteService for SiteDesk {
         let placement = sites::placement(&mut conn, &site).await?;
         let tasks = sites::tasks(&mut conn, &site).await?;
         let verdict = verdicts::of_site(&mut conn, &site).await?;
-        let sightings = of_sites::sightings(&mut conn, &site).await?;
+        let resolved_addresses = of_sites::resolved_addresses(&mut conn, &site).await?;
         let broken_off = alarms::of_site(&mut conn, site.id).await?;
         let position = position_of(&mut conn, &site).await?;
         let awaited = orders::awaited(&mut conn, &site).await?;
         let shown = convert::shown(site, measurements, placement, verdict, tasks);
         Ok(Response::new(v1::ShowSiteResponse {
-            sightings: sightings.into_iter().map(Into::into).collect(),
+            resolved_addresses: resolved_addresses.into_iter().map(Into::into).collect(),
             order: awaited.map(Into::into),
-            broken_off_since: broken_off.map(timestamp),
+            circuit_open_since: broken_off.map(timestamp),
             position: position.map(convert::globe_position),
             ..shown
         }))

@@ -28,7 +28,7 @@ use crate::jobs::leadership::Terms;
 use crate::jobs::{Period, run_periodic};
 use crate::model::{AgentId, SessionId};
 use crate::store::agents::enrolments;
-use crate::store::schedulers::terms::Duty;
+use crate::store::schedulers::terms::Role;
 use crate::store::{fixtures, settings};
 
 mod callers;
@@ -102,7 +102,7 @@ impl Desk {
     async fn fits(&self) {
         let terms = Terms::new(&self.scheduler, "http://127.0.0.1:7171");
         terms.renew(&mut self.pool.acquire().await.expect("a connection")).await.expect("the term");
-        let (fit, wakes) = (Fit::new(terms.on(Duty::Fit, &self.scheduler)), Arc::clone(&self.scheduler.wakes));
+        let (fit, wakes) = (Fit::new(terms.on(Role::Fit, &self.scheduler)), Arc::clone(&self.scheduler.wakes));
         let stop = self.shutdown.clone();
         tokio::spawn(async move {
             run_periodic("fit", Period::Steady(Duration::from_secs(3600)), wakes.fit.here(), &wakes, stop, || {
@@ -298,7 +298,7 @@ async fn every_choice_is_explained_by_what_it_was_made_from(pool: PgPool) {
     .await;
     let terms = Terms::new(&desk.scheduler, "http://127.0.0.1:7171");
     terms.renew(&mut desk.pool.acquire().await.expect("a connection")).await.expect("the term");
-    let assign = Assign::new(terms.on(Duty::Plan, &desk.scheduler));
+    let assign = Assign::new(terms.on(Role::Plan, &desk.scheduler));
     assign.run_once().await.expect("a pass");
     let ask = async |site: &str, batch: &str, assignment_id| {
         let request = v1::ExplainRequest { site: site.into(), batch: batch.into(), assignment_id };

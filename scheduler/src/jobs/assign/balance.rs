@@ -2,7 +2,7 @@
 //!
 //! What moves and why is `strategy::balance`, pure; this pass reads how full agents are and what waits, and records each move as a
 //! new assignment with its reason. Bounded: it looks at the ends of the longest queues only, moves at most `MOVES`, and predicts
-//! distances only for agents that came after a choice. A task passes on only by the assignment that was looked at, and never to an agent
+//! distances only for agents that came after a choice. A task moves only by the assignment that was looked at, and never to an agent
 //! that its batch excludes.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ use crate::strategy::{Candidate, Choice, Former, LoadLevel};
 
 use super::admission::Admission;
 use super::known::Known;
-use crate::jobs::leadership::OnDuty;
+use crate::jobs::leadership::Leader;
 
 /// Moves of one pass: what two hundred agents need at once, in a transaction well under a second.
 const MOVES: usize = 200;
@@ -42,7 +42,7 @@ struct Sight {
 }
 
 /// One pass.
-pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     let Some(mut sight) = look(scheduler).await? else { return Ok(()) };
     let fleet: Vec<Candidate> = sight.agents.iter().map(plain).collect();
     let moves = balance::plan(&fleet, &sight.queued, MOVES);
@@ -53,7 +53,7 @@ pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
 }
 
 /// What waits behind full agents while others have room, and who may have it; `None` when there is nothing to do.
-async fn look(scheduler: &OnDuty) -> anyhow::Result<Option<Sight>> {
+async fn look(scheduler: &Leader) -> anyhow::Result<Option<Sight>> {
     let mut tx = scheduler.begin().await?;
     let agents = loads::available(&mut tx).await.context("read available agents")?;
     let longest = longest_queues(&agents);
@@ -96,7 +96,7 @@ async fn look(scheduler: &OnDuty) -> anyhow::Result<Option<Sight>> {
     Ok(Some(Sight { agents, waiting, candidates, queued, admission }))
 }
 
-async fn carry_out(scheduler: &OnDuty, sight: &mut Sight, moves: &[Move]) -> anyhow::Result<()> {
+async fn carry_out(scheduler: &Leader, sight: &mut Sight, moves: &[Move]) -> anyhow::Result<()> {
     let mut tx = scheduler.begin().await?;
     let names = agents::names(&mut tx).await.context("read the agents' names")?;
     let looked_at: Vec<&Waiting> = moves.iter().filter_map(|one| sight.waiting.get(one.queued)).collect();
@@ -124,7 +124,7 @@ async fn carry_out(scheduler: &OnDuty, sight: &mut Sight, moves: &[Move]) -> any
         to.insert(one.to);
     }
     assignments::insert(&mut tx, &made).await.context("pass tasks on")?;
-    tx.commit().await.context("commit the tasks passed on")?;
+    tx.commit().await.context("commit the tasks moved")?;
     tracing::debug!(moved = made.len(), agents = to.len(), "passed waiting tasks on");
     scheduler.wakes.wake_agents(to);
     Ok(())
@@ -227,13 +227,13 @@ mod tests {
         trial.balance().await;
         assert_eq!(loads(&trial).await, [2, 2, 2]);
         assert_eq!(trial.grant(1).await.len(), 2);
-        let mut passed_on = BTreeSet::new();
+        let mut rebalanced = BTreeSet::new();
         for task in &tasks {
             if let ChoiceCause::Rebalanced { from, gain } = at(&trial, *task).await.1.cause {
-                assert!(passed_on.insert(from) && gain == Gain::BeginsAtOnce);
+                assert!(rebalanced.insert(from) && gain == Gain::BeginsAtOnce);
             }
         }
-        assert_eq!(passed_on, BTreeSet::from(["a0".to_owned(), "a2".to_owned()]));
+        assert_eq!(rebalanced, BTreeSet::from(["a0".to_owned(), "a2".to_owned()]));
         trial.balance().await;
         assert_eq!(loads(&trial).await, [2, 2, 2], "and nothing goes back");
     }
@@ -295,8 +295,8 @@ mod tests {
         let batch = trial.batch("c", "gnp-top3").await;
         let lose = "update sessions set state = 'expired', end_cause = 'expired', ended_at = now() where state = 'active' and agent_id = $1";
         let leave = "update sessions set state = 'closed', end_cause = 'left' where state = 'active' and agent_id = $1";
-        let hang_up =
-            "update sessions set hung_up_at = now() - interval '1 hour' where state = 'active' and agent_id = $1";
+        let disconnect =
+            "update sessions set disconnected_at = now() - interval '1 hour' where state = 'active' and agent_id = $1";
         let pause = "update sessions set paused = 'the disk is full' where state = 'active' and agent_id = $1";
         let drain = "update agents set draining_since = now() where id = $1";
         let remove = "update agents set removed_at = now(), draining_since = now() where id = $1";
@@ -308,7 +308,7 @@ mod tests {
             (true, false, leave, Parting::Left),
             (false, false, lose, Parting::WaitedAway),
             (false, false, pause, Parting::WaitedPaused),
-            (false, false, hang_up, Parting::WaitedHungUp),
+            (false, false, disconnect, Parting::WaitedDisconnected),
             (false, false, drain, Parting::WaitedDrained),
             (false, false, remove, Parting::WaitedRemoved),
         ]

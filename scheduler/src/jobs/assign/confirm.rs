@@ -24,7 +24,7 @@ use crate::store::tasks::confirmations::{self, Tried};
 
 use super::admission::Admission;
 use super::claims;
-use crate::jobs::leadership::OnDuty;
+use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::Current;
 use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
 use crate::jobs::measure::{order_lifetime, spread};
@@ -35,7 +35,7 @@ const SITES_PER_PASS: i64 = 500;
 const OPEN_AT_ONCE: i64 = 1024;
 
 /// One pass.
-pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     // Every step is a transaction of its own and idempotent; a pass that ends half-way has done half its work.
     let max_age = scheduler.config.measure.site_max_age;
     let mut tx = scheduler.begin().await?;
@@ -54,7 +54,7 @@ pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
 }
 
 /// Begins what is due; returns how many ended at once, because nobody could be nearer than who has measured.
-async fn begin(scheduler: &OnDuty) -> anyhow::Result<u64> {
+async fn begin(scheduler: &Leader) -> anyhow::Result<u64> {
     let max_age = scheduler.config.measure.site_max_age;
     let mut tx = scheduler.begin().await?;
     let due = confirmations::due(&mut tx, SITES_PER_PASS, OPEN_AT_ONCE).await.context("find sites to confirm")?;
@@ -94,7 +94,7 @@ async fn begin(scheduler: &OnDuty) -> anyhow::Result<u64> {
 }
 
 /// Orders the next measurement of what is open; returns the confirmers that got orders.
-async fn ask(scheduler: &OnDuty) -> anyhow::Result<Vec<AgentId>> {
+async fn ask(scheduler: &Leader) -> anyhow::Result<Vec<AgentId>> {
     let config = &scheduler.config.measure;
     let mut tx = scheduler.begin().await?;
     let askable = confirmations::askable(&mut tx, SITES_PER_PASS).await.context("find confirmers")?;
@@ -112,13 +112,13 @@ async fn ask(scheduler: &OnDuty) -> anyhow::Result<Vec<AgentId>> {
     Ok(asked)
 }
 
-fn lifetime(scheduler: &OnDuty) -> Duration {
+fn lifetime(scheduler: &Leader) -> Duration {
     let (measure, confirm) = (&scheduler.config.measure, &scheduler.config.confirm);
     order_lifetime(confirm.samples, measure.site_interval, measure.sample_timeout)
 }
 
 /// How long a confirmation may stay open: every confirmer may keep silent, and one more for waiting its turn.
-fn patience(scheduler: &OnDuty) -> Duration {
+fn patience(scheduler: &Leader) -> Duration {
     lifetime(scheduler) * scheduler.config.confirm.agents.saturating_add(1)
 }
 

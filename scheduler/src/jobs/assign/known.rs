@@ -1,4 +1,4 @@
-//! What is known of the way from every agent to the sites of one pass: gathered once, for choosing and for passing on.
+//! What is known of the way from every agent to the sites of one pass: gathered once, for choosing and for rebalancing.
 //!
 //! A measured round trip beats a predicted one, and claims that cannot be true are not believed.
 

@@ -18,7 +18,7 @@ use crate::strategy::{Candidate, Crawl, Speed, schedule};
 
 use super::admission::Admission;
 use super::{Unconfirmed, hold_broken, hold_unconfirmed, straggle};
-use crate::jobs::leadership::OnDuty;
+use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::Current;
 use sight::{Decisions, Sight};
 
@@ -66,7 +66,7 @@ impl Kept {
 
 impl Planner {
     /// One pass.
-    pub(in crate::jobs) async fn run(&self, scheduler: &OnDuty, map: Option<Arc<Current>>) -> anyhow::Result<()> {
+    pub(in crate::jobs) async fn run(&self, scheduler: &Leader, map: Option<Arc<Current>>) -> anyhow::Result<()> {
         // Of tasks and agents, and of crawls that end. What agents measure is signalled all day, and moves no slot.
         let (signals, now) = (scheduler.wakes.assign.came() + scheduler.wakes.crawls.came(), Instant::now());
         let stands = self.kept().as_ref().filter(|kept| kept.stands(signals, now)).map(|kept| kept.seen.clone());
@@ -118,7 +118,7 @@ struct Seen {
 
 /// Plans the oldest tasks of the batches that were not seen. `true` where they are a whole window and some agent may have none of them: it
 /// shall not idle because of what it is not for.
-async fn window(scheduler: &OnDuty, map: Option<Arc<Current>>, seen: &mut Seen) -> anyhow::Result<bool> {
+async fn window(scheduler: &Leader, map: Option<Arc<Current>>, seen: &mut Seen) -> anyhow::Result<bool> {
     let mut tx = scheduler.begin().await?;
     let without: Vec<BatchId> = seen.batches.iter().copied().collect();
     let pool = Pool::Together { without: &without };
@@ -193,7 +193,7 @@ mod tests {
     use crate::model::constraints::ConstraintsRequest;
     use crate::model::{SiteId, Strategy, WaitCause};
     use crate::store::batches::constraints;
-    use crate::store::schedulers::terms::Duty;
+    use crate::store::schedulers::terms::Role;
 
     /// Located tasks of one batch.
     async fn located(trial: &Trial, count: usize) -> Vec<(TaskId, SiteId)> {
@@ -212,7 +212,7 @@ mod tests {
         for (_, site) in &tasks {
             trial.measured_by_all(*site, &[10, 200]).await;
         }
-        let assign = Assign::new(trial.on(Duty::Plan));
+        let assign = Assign::new(trial.on(Role::Plan));
         assign.run_once().await.expect("a pass");
         // Two slots each.
         assert_eq!(trial.count("select count(*) from tasks where state = 'assigned'").await, 4);
@@ -238,7 +238,7 @@ mod tests {
         for (_, site) in &tasks {
             trial.measured_by_all(*site, &[10]).await;
         }
-        let assign = Assign::new(trial.on(Duty::Plan));
+        let assign = Assign::new(trial.on(Role::Plan));
         let kept = || assign.planner.kept().as_ref().map(|kept| kept.until);
         assign.run_once().await.expect("a pass");
         assert_eq!(trial.count("select count(*) from tasks where state = 'assigned'").await, 2);
@@ -324,7 +324,7 @@ mod tests {
         for (_, site) in &tasks {
             trial.measured_by_all(*site, &[10]).await;
         }
-        let assign = Assign::new(trial.on(Duty::Plan));
+        let assign = Assign::new(trial.on(Role::Plan));
         let said = async |cause: WaitCause| {
             assign.run_once().await.expect("a pass");
             let mut said = Vec::new();

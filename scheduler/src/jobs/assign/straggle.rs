@@ -21,7 +21,7 @@ use crate::strategy::schedule::straggler::{self, UnderWay};
 use super::admission::Admission;
 use super::known::Known;
 use super::plan::{speeds, with_speeds};
-use crate::jobs::leadership::OnDuty;
+use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::Current;
 
 /// Crawls looked at in a pass, those that go on longest: the distances of a site take half a millisecond.
@@ -30,7 +30,7 @@ const LOOKED_AT: i64 = 32;
 /// One pass, for the slots of all agents but those `wanted` by what waits. Without crawls that have been under way for some time, or without
 /// a slot that idles, it reads next to nothing.
 pub(in crate::jobs) async fn run(
-    scheduler: &OnDuty,
+    scheduler: &Leader,
     mut tx: Transaction<'static, Postgres>,
     map: Option<Arc<Current>>,
     wanted: &BTreeSet<AgentId>,
@@ -83,7 +83,7 @@ async fn idle(tx: &mut Transaction<'static, Postgres>, agents: &[Available]) -> 
 /// they are from the site.
 async fn lasting<'a>(
     tx: &mut Transaction<'static, Postgres>,
-    scheduler: &OnDuty,
+    scheduler: &Leader,
     crawls: &'a [recalls::UnderWay],
     agents: &[Available],
     map: Option<Arc<Current>>,
@@ -123,7 +123,7 @@ mod tests {
     use crate::model::{BatchId, ChoiceCause, LeaseToken, SessionId, Strategy, Why};
     use crate::store::agents::sessions::{self, Registration};
     use crate::store::fixtures;
-    use crate::store::leases::checkpoints::{self, Checkpoint, Manners};
+    use crate::store::leases::checkpoints::{self, Checkpoint, RateState};
 
     const FIRST: LeaseToken = LeaseToken::new(1);
 
@@ -162,8 +162,8 @@ mod tests {
             rows.first().map(|&(from, to)| (place(from), place(to)))
         }
 
-        async fn checkpoint(&self, pages: u32, manners: Manners) {
-            let checkpoint = Checkpoint { task: self.task, token: FIRST, pages, state: vec![7], manners };
+        async fn checkpoint(&self, pages: u32, rate_state: RateState) {
+            let checkpoint = Checkpoint { task: self.task, token: FIRST, pages, state: vec![7], rate_state };
             let (agent, session) = self.trial.agents[0];
             let saved = checkpoints::save(&mut *self.trial.conn().await, agent, session, &checkpoint).await;
             assert!(saved.expect("save"));
@@ -210,7 +210,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_comes_back_is_planned_for_another_and_says_whose_it_was(pool: PgPool) {
         let scene = Scene::new(pool).await;
-        scene.checkpoint(600, Manners::default()).await;
+        scene.checkpoint(600, RateState::default()).await;
         scene.trial.assign().await;
         assert_eq!(scene.asked().await, Some((0, 1)));
         assert!(scene.hands_back().await);
@@ -326,18 +326,18 @@ mod tests {
         scene.trial.assign().await;
         assert_eq!(scene.asked().await, None, "it has just begun");
         scene.trial.execute("update leases set granted_at = now() - interval '60 s'").await;
-        for manners in [
-            Manners { turned_away: 1, ..Manners::default() },
-            Manners { pause: Some(Duration::from_secs(50)), ..Manners::default() },
+        for rate_state in [
+            RateState { turned_away: 1, ..RateState::default() },
+            RateState { pause: Some(Duration::from_secs(50)), ..RateState::default() },
             // As often as it bears, from everywhere.
-            Manners { interval: Some(Duration::from_secs(1)), ..Manners::default() },
+            RateState { interval: Some(Duration::from_secs(1)), ..RateState::default() },
         ] {
-            scene.checkpoint(60, manners).await;
+            scene.checkpoint(60, rate_state).await;
             scene.trial.assign().await;
             assert_eq!(scene.asked().await, None);
         }
         scene.trial.execute("update batches set strategy = 'gnp-top3'").await;
-        scene.checkpoint(60, Manners::default()).await;
+        scene.checkpoint(60, RateState::default()).await;
         scene.trial.assign().await;
         assert_eq!(scene.asked().await, None, "only what is planned is moved");
         scene.trial.execute("update batches set strategy = 'earliest-finish'").await;

@@ -8,10 +8,10 @@ use anyhow::Context;
 
 use crate::grpc::landmark_choice;
 
-use crate::jobs::leadership::OnDuty;
+use crate::jobs::leadership::Leader;
 
 /// One pass.
-pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     let after = scheduler.config.landmarks.replace_after;
     let mut tx = scheduler.begin().await?;
     let replaced = landmark_choice::replace_lost(&mut tx, after).await.context("replace a lost landmark")?;

@@ -16,7 +16,7 @@ use crate::store::agents::{self, Located};
 use crate::store::embeddings::landmarks;
 use crate::store::measurements::{self, orders, quarantines};
 
-use crate::jobs::leadership::OnDuty;
+use crate::jobs::leadership::Leader;
 use crate::jobs::measure::order_lifetime;
 
 /// How often agents are judged although no fit is due.
@@ -47,13 +47,13 @@ pub(in crate::jobs) struct Review {
 }
 
 /// One pass.
-pub async fn run_once(scheduler: &OnDuty) -> anyhow::Result<()> {
+pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     review(scheduler).await?;
     ask_again(scheduler).await
 }
 
 /// Lets those who are quarantined for what they said of sites measure some again. It is judged, and used for nothing else.
-async fn ask_again(scheduler: &OnDuty) -> anyhow::Result<()> {
+async fn ask_again(scheduler: &Leader) -> anyhow::Result<()> {
     let config = &scheduler.config.measure;
     let mut tx = scheduler.begin().await?;
     let sites = quarantines::judged_sites(&mut tx, SITES).await.context("choose sites to judge by")?;
@@ -68,7 +68,7 @@ async fn ask_again(scheduler: &OnDuty) -> anyhow::Result<()> {
 }
 
 /// Judges everyone by what is stored, and stores the verdicts.
-pub(in crate::jobs) async fn review(scheduler: &OnDuty) -> anyhow::Result<Review> {
+pub(in crate::jobs) async fn review(scheduler: &Leader) -> anyhow::Result<Review> {
     let mut tx = scheduler.begin().await?;
     let mut mesh = Mesh::new();
     for pair in measurements::mesh_of_all(&mut tx).await.context("read the mesh")? {
@@ -114,7 +114,7 @@ fn least(agents: &[Located]) -> BTreeMap<(AgentId, AgentId), Rtt> {
     least
 }
 
-async fn store_verdicts(scheduler: &OnDuty, judgement: Option<&Judgement>) -> anyhow::Result<Review> {
+async fn store_verdicts(scheduler: &Leader, judgement: Option<&Judgement>) -> anyhow::Result<Review> {
     let mut tx = scheduler.begin().await?;
     let Some(judgement) = judgement else {
         let alarm = quarantines::alarm(&mut tx).await.context("read the alarm")?;

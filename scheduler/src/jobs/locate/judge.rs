@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::Context;
 use sqlx::PgConnection;
 
-use crate::gnp::{Detector, Embedding, Mesh, Position, Sighting, Verdict};
+use crate::gnp::{Detector, Embedding, Mesh, Observation, Position, Verdict};
 use crate::model::{AgentId, EmbeddingEpoch, SiteId};
 use crate::store::sites::verdicts::{self, Suspicion};
 use crate::store::{agents, measurements};
@@ -44,9 +44,9 @@ impl Judge {
             fleet.iter().filter_map(|one| Some((one.agent, one.position?))).collect();
         let names: HashMap<AgentId, String> = fleet.into_iter().map(|one| (one.agent, one.name)).collect();
         let detector = self.detector(conn, embedding, positions).await?;
-        let sightings = verdicts::sightings(conn, sites).await.context("read what landmarks saw")?;
+        let resolved_addresses = verdicts::resolved_addresses(conn, sites).await.context("read what landmarks saw")?;
         tokio::task::spawn_blocking(move || {
-            sightings.into_iter().map(|(site, seen)| (site, suspicion(&detector, &seen, &names))).collect()
+            resolved_addresses.into_iter().map(|(site, seen)| (site, suspicion(&detector, &seen, &names))).collect()
         })
         .await
         .context("judge sites")
@@ -85,7 +85,7 @@ impl Judge {
     }
 }
 
-fn suspicion(detector: &Detector, seen: &[Sighting], names: &HashMap<AgentId, String>) -> Option<Suspicion> {
+fn suspicion(detector: &Detector, seen: &[Observation], names: &HashMap<AgentId, String>) -> Option<Suspicion> {
     match detector.judge(seen) {
         Verdict::Unicast => None,
         Verdict::Suspect { confidence, evidence } => {

@@ -17,7 +17,7 @@ use crate::store::assignments::facts;
 use crate::store::{embeddings, measurements};
 use crate::strategy::learned::Lessons;
 
-use crate::jobs::leadership::OnDuty;
+use crate::jobs::leadership::Leader;
 
 /// An embedding and, where it could be made, its refined map.
 #[derive(Debug)]
@@ -60,9 +60,9 @@ impl Maps {
     }
 
     /// The newest embedding with its refined map; `None` while there is no embedding.
-    pub(in crate::jobs) async fn current(&self, duty: &OnDuty) -> anyhow::Result<Option<Arc<Current>>> {
+    pub(in crate::jobs) async fn current(&self, leader: &Leader) -> anyhow::Result<Option<Arc<Current>>> {
         let mut current = self.current.lock().await;
-        let mut conn = duty.begin().await?;
+        let mut conn = leader.begin().await?;
         let Some(embedding) = self.embedding(&mut conn).await? else { return Ok(None) };
         if let Some(known) = current.as_ref().filter(|known| known.embedding.epoch() == embedding.epoch()) {
             return Ok(Some(Arc::clone(known)));

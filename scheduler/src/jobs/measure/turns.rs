@@ -139,7 +139,7 @@ async fn a_prober_waits_for_its_turn_where_it_sees_the_site(pool: PgPool) {
     trial.execute("update sites set address = '192.0.2.2' where name = 'other.cn'").await;
     trial
         .execute(
-            "insert into site_sightings (site_id, prober_id, address)
+            "insert into resolved_addresses (site_id, prober_id, address)
              select s.id, a.id, '192.0.2.2' from sites s, agents a where s.name = 'geo.cn' and a.name = 'a1'",
         )
         .await;
@@ -162,7 +162,7 @@ async fn an_agent_that_lies_about_addresses_costs_the_others_two_orders_a_site(p
     assert_eq!(misled, 2, "the third and the fourth go by what two agree on: {held:?}");
     let address: String = trial.read_for("select host(address) from sites where id = $1", site.get()).await;
     assert_eq!(address, "192.0.2.1");
-    assert_eq!(trial.count("select count(*) from site_sightings").await, 1, "the liar's alone");
+    assert_eq!(trial.count("select count(*) from resolved_addresses").await, 1, "the liar's alone");
     assert_eq!(trial.count("select count(*) from site_measurements where rtt_us is not null").await, 5);
 }
 

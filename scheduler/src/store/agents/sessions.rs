@@ -14,7 +14,7 @@ use crate::model::{AgentId, Incarnation, LeaseToken, SessionId, TaskId, words};
 use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, whole};
-pub use active::{Waiting, hang_up, pause, renew, waiting};
+pub use active::{Waiting, disconnect, pause, renew, waiting};
 
 mod active;
 

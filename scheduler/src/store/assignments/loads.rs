@@ -1,6 +1,6 @@
 //! Loads: what each agent holds and what waits at it, what it says of that itself, and tasks that pass from one to another.
 //!
-//! Counting is bounded: beyond `MOST_COUNTED` waiting tasks a queue is only known to be long. A task passes on only while it is
+//! Counting is bounded: beyond `MOST_COUNTED` waiting tasks a queue is only known to be long. A task moves only while it is
 //! assigned by the very assignment that was looked at: whoever grants, withdraws or cancels it first wins, and nobody waits.
 
 use std::collections::BTreeSet;
@@ -107,7 +107,7 @@ pub async fn held(conn: &mut PgConnection) -> Result<Vec<Held>, Error> {
     Ok(held.collect())
 }
 
-/// The agents with an active session that neither drain nor have paused nor hung up. Of one that hung up nobody knows yet whether it
+/// The agents with an active session that neither drain nor have paused nor disconnected. Of one that disconnected nobody knows yet whether it
 /// comes back; what it holds is its own until its session expires, and what is new goes to others.
 pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error> {
     let rows = sqlx::query!(
@@ -121,7 +121,7 @@ pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error>
                greatest(a.capacity - coalesce(s.crawls + s.free_slots, a.capacity), 0) as "withheld!: Unsigned<u32>",
                paced.crawls as "crawls!", paced.took_ms as "took_ms!"
         from agents a
-        join sessions s on s.agent_id = a.id and s.state = 'active' and s.paused is null and s.hung_up_at is null
+        join sessions s on s.agent_id = a.id and s.state = 'active' and s.paused is null and s.disconnected_at is null
         cross join lateral (
             select count(*) as crawls, coalesce(sum(greatest(least(newest.duration_ms, $3), 1)), 0)::bigint as took_ms
             from (
@@ -241,7 +241,7 @@ pub(in crate::store) fn listed(
     candidates.iter().enumerate().map(one).collect()
 }
 
-/// Locks those of these tasks that still wait by the assignment that was looked at, and that nobody is at: they may pass on.
+/// Locks those of these tasks that still wait by the assignment that was looked at, and that nobody is at: they may move.
 pub async fn hold_on(conn: &mut PgConnection, waiting: &[&Waiting]) -> Result<BTreeSet<TaskId>, Error> {
     let (tasks, assignments): (Vec<i64>, Vec<i64>) =
         waiting.iter().map(|one| (one.task.get(), one.assignment.get())).unzip();
@@ -297,21 +297,21 @@ mod tests {
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn an_agent_that_hung_up_says_so_and_is_not_chosen_until_it_is_back(mut conn: Conn) {
+    async fn an_agent_that_disconnected_says_so_and_is_not_chosen_until_it_is_back(mut conn: Conn) {
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let shown = async |conn: &mut PgConnection| {
             let there = available(conn).await.expect("look").len();
             (there, agents::show(conn, "a").await.expect("look").expect("the agent").service())
         };
         assert_eq!(shown(&mut conn).await, (1, ServiceState::Ready));
-        sessions::hang_up(&mut conn, session).await.expect("hang up");
+        sessions::disconnect(&mut conn, session).await.expect("disconnect");
         assert_eq!(shown(&mut conn).await, (0, ServiceState::Away));
         fixtures::session(&mut conn, agent).await;
         assert_eq!(shown(&mut conn).await, (1, ServiceState::Ready));
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_task_passed_on_is_a_new_assignment_an_event_and_keeps_its_draw(mut conn: Conn) {
+    async fn a_task_rebalanced_is_a_new_assignment_an_event_and_keeps_its_draw(mut conn: Conn) {
         let (from, to) = (fixtures::agent(&mut conn, "a").await, fixtures::agent(&mut conn, "b").await);
         let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
@@ -323,7 +323,7 @@ mod tests {
         let choice = Choice { agent: to, candidates, strategy: Strategy::GnpTop3, fallback: None };
         let cause = ChoiceCause::Rebalanced { from: "a".to_owned(), gain: Gain::EndsSooner };
         let moved = Assignment::new(task, waiting[0].seed, choice, Why { cause, ..Why::default() });
-        assignments::insert(&mut conn, &[moved]).await.expect("pass on");
+        assignments::insert(&mut conn, &[moved]).await.expect("rebalance");
         let rows: Vec<(i64, i64, String, i64)> =
             fixtures::rows(&mut conn, "select agent_id, seed, cause::text, candidates[1] from assignments order by id")
                 .await;

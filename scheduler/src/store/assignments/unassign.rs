@@ -14,7 +14,7 @@ use crate::store::types::Interval;
 pub enum From<'a> {
     /// An agent's, all of them; whoever is granting one is waited for.
     Agent(AgentId),
-    /// Those of agents that have no active session, drain, have paused, or hung up longer than this ago while others are there.
+    /// Those of agents that have no active session, drain, have paused, or disconnected longer than this ago while others are there.
     Unavailable(Duration),
     /// Those of batches at agents that may not have them any more.
     Excluded(&'a [(BatchId, AgentId)]),
@@ -51,15 +51,15 @@ async fn of_unavailable(conn: &mut PgConnection, patience: Duration, limit: i64)
     let locked = sqlx::query_scalar!(
         r#"
         with there as (
-            select s.agent_id, s.hung_up_at from sessions s where s.state = 'active' and s.paused is null
+            select s.agent_id, s.disconnected_at from sessions s where s.state = 'active' and s.paused is null
         ), unavailable as (
             select a.id from agents a
             where a.draining_since is not null
                or not exists (select from there where there.agent_id = a.id)
                -- What it has leased is its own until its session expires. What waits need not wait for that; but where all have hung
                -- up, the line is broken and not the agents, and nobody else would have the tasks.
-               or exists (select from there where there.agent_id = a.id and hung_up_at <= now() - $2::interval)
-                  and exists (select from there where hung_up_at is null)
+               or exists (select from there where there.agent_id = a.id and disconnected_at <= now() - $2::interval)
+                  and exists (select from there where disconnected_at is null)
         )
         -- Agent by agent, by index: of a million tasks that wait at those that are there none is looked at.
         select t.id as "id!: TaskId"

@@ -35,7 +35,7 @@ pub(super) struct Row {
     pub(super) removed: Option<bool>,
     pub(super) drains: Option<bool>,
     pub(super) paused: Option<bool>,
-    pub(super) hung_up: Option<bool>,
+    pub(super) disconnected: Option<bool>,
 }
 
 impl From<Row> for Waiting {
@@ -83,11 +83,11 @@ impl Row {
             (Some(_), _) if self.drains == Some(true) => Parting::Drained,
             (Some(_), _) => Parting::HandedBack,
             // Its agent may have no active session.
-            (None, _) => match self.paused.zip(self.hung_up) {
+            (None, _) => match self.paused.zip(self.disconnected) {
                 _ if self.removed == Some(true) => Parting::WaitedRemoved,
                 _ if self.drains == Some(true) => Parting::WaitedDrained,
                 None => Parting::WaitedAway,
-                Some((_, true)) => Parting::WaitedHungUp,
+                Some((_, true)) => Parting::WaitedDisconnected,
                 Some((true, _)) => Parting::WaitedPaused,
                 Some(_) => Parting::WaitedExcluded,
             },

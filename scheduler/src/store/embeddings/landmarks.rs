@@ -99,7 +99,7 @@ pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Op
           -- One that was removed will not come back. A fleet that was stopped with its scheduler is to be given as long from when that is
           -- back as it has otherwise: with nobody to come back to nobody stays away.
           and (a.removed_at is not null or greatest(
-              ended.at, (select t.taken_at from terms t where t.duty = 'fit')
+              ended.at, (select t.taken_at from terms t where t.role = 'fit')
           ) < now() - $1::interval)
         order by ended.at, a.id
         limit 1

@@ -23,12 +23,12 @@ pub struct Checkpoint {
     /// The state, which only agents read; at most [`MOST_BYTES`].
     pub state: Vec<u8>,
     /// How the crawl and its site get along.
-    pub manners: Manners,
+    pub rate_state: RateState,
 }
 
 /// Why a crawl is slow or stands still.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Manners {
+pub struct RateState {
     /// The least time between two requests.
     pub interval: Option<Duration>,
     /// How long the site is left alone, from when that was told.
@@ -49,8 +49,8 @@ pub async fn save(
     session: SessionId,
     checkpoint: &Checkpoint,
 ) -> Result<bool, Error> {
-    let Manners { interval, pause, last_error, .. } = &checkpoint.manners;
-    let manners = &checkpoint.manners;
+    let RateState { interval, pause, last_error, .. } = &checkpoint.rate_state;
+    let rate_state = &checkpoint.rate_state;
     let saved = sqlx::query!(
         r#"
         insert into checkpoints (task_id, token, pages, state, interval_ms, paused_until, turned_away, failed_in_a_row,
@@ -77,10 +77,10 @@ pub async fn save(
         &checkpoint.state,
         interval.map(Millis) as Option<Millis>,
         pause.map(Interval),
-        whole::<i32, _>(manners.turned_away),
-        whole::<i32, _>(manners.failed_in_a_row),
-        whole::<i32, _>(manners.recent_requests),
-        whole::<i32, _>(manners.recent_errors),
+        whole::<i32, _>(rate_state.turned_away),
+        whole::<i32, _>(rate_state.failed_in_a_row),
+        whole::<i32, _>(rate_state.recent_requests),
+        whole::<i32, _>(rate_state.recent_errors),
         last_error.as_str(),
     )
     .affected(conn)
@@ -125,7 +125,7 @@ mod tests {
         fixtures::grant(&mut conn, a, of_a).await;
         let checkpoint = |token, pages: u32| {
             let state = vec![7; usize::try_from(pages).expect("a number")];
-            Checkpoint { task, token: LeaseToken::new(token), pages, state, manners: Manners::default() }
+            Checkpoint { task, token: LeaseToken::new(token), pages, state, rate_state: RateState::default() }
         };
         assert!(!save(&mut conn, b, of_b, &checkpoint(1, 9)).await.expect("save"), "another agent");
         assert!(!save(&mut conn, a, of_a, &checkpoint(2, 9)).await.expect("save"), "a lease that nobody has");
@@ -153,7 +153,7 @@ mod tests {
         let mut ending = fixtures::begin(&pool).await;
         sqlx::query("select from tasks for update").execute(&mut *ending).await.expect("hold the task");
         let token = fixtures::TOKEN;
-        let checkpoint = Checkpoint { task, token, pages: 9, state: vec![7], manners: Manners::default() };
+        let checkpoint = Checkpoint { task, token, pages: 9, state: vec![7], rate_state: RateState::default() };
         let saving = async |conn: &mut PgConnection| save(conn, agent, session, &checkpoint).await;
         let release = async |ending: &mut PgConnection| {
             assert!(leases::release(ending, agent, task, token, None, 5).await.expect("neither waits for the other"));

@@ -1,4 +1,4 @@
-//! Measurements of sites: the newest of each prober, whose it really is, and what it cost. With them sightings: where each prober sees a
+//! Measurements of sites: the newest of each prober, whose it really is, and what it cost. With them resolved_addresses: where each prober sees a
 //! site, that is, the address its name led the prober to, where orders take their turn; and disagreements: addresses whose sites an agent
 //! found to differ although it would have shared a measurement between them.
 //!
@@ -119,7 +119,7 @@ async fn upsert_result(
 
 /// Where a prober sees a site, as shown.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Sighting {
+pub struct Observation {
     pub prober: String,
     pub address: String,
     /// How often in a row it was led elsewhere than to the address whose turn its order held.
@@ -150,7 +150,7 @@ async fn measured(conn: &mut PgConnection, seen: Seen) -> Result<u64, Error> {
 /// Forgets where a prober saw a site, and returns the requests as [`measured`] does.
 async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentId) -> Result<u64, Error> {
     let former = sqlx::query_scalar!(
-        "delete from site_sightings where site_id = $1 and prober_id = $2 returning requests",
+        "delete from resolved_addresses where site_id = $1 and prober_id = $2 returning requests",
         site.get(),
         prober.get(),
     )
@@ -174,7 +174,7 @@ async fn move_site(conn: &mut PgConnection, seen: Seen) -> Result<(), Error> {
         where id = $1 and address is distinct from $3
           and $2 not in (select q.agent_id from quarantines q where q.released_at is null)
           and (address is null or (origin is null and $4) or exists (
-              select from site_sightings other
+              select from resolved_addresses other
               where other.site_id = $1 and other.prober_id <> $2 and other.address = $3
                 and other.prober_id not in (select q.agent_id from quarantines q where q.released_at is null)
           ))
@@ -192,12 +192,12 @@ async fn move_site(conn: &mut PgConnection, seen: Seen) -> Result<(), Error> {
 async fn keep(conn: &mut PgConnection, seen: Seen, postponed: i32, requests: u32) -> Result<u32, Error> {
     let postponed = sqlx::query_scalar!(
         r#"
-        insert into site_sightings (site_id, prober_id, address, postponed, requests)
+        insert into resolved_addresses (site_id, prober_id, address, postponed, requests)
         select id, $2, $3, $4::integer, $5::bigint from sites
         where id = $1 and (address is distinct from $3 or $4::integer > 0 or $5::bigint > 0)
         on conflict (site_id, prober_id) do update
-        set address = excluded.address, postponed = site_sightings.postponed + excluded.postponed,
-            requests = site_sightings.requests + excluded.requests
+        set address = excluded.address, postponed = resolved_addresses.postponed + excluded.postponed,
+            requests = resolved_addresses.requests + excluded.requests
         returning postponed
         "#,
         seen.site.get(),
@@ -212,18 +212,18 @@ async fn keep(conn: &mut PgConnection, seen: Seen, postponed: i32, requests: u32
 }
 
 /// Where probers see a site of whom the site's own address does not say it, or who postponed it; by name.
-pub async fn sightings(conn: &mut PgConnection, site: &Site) -> Result<Vec<Sighting>, Error> {
-    let sightings = sqlx::query_as!(
-        Sighting,
+pub async fn resolved_addresses(conn: &mut PgConnection, site: &Site) -> Result<Vec<Observation>, Error> {
+    let resolved_addresses = sqlx::query_as!(
+        Observation,
         r#"
         select a.name as prober, host(p.address) as "address!", p.postponed, p.requests
-        from site_sightings p join agents a on a.id = p.prober_id
+        from resolved_addresses p join agents a on a.id = p.prober_id
         where p.site_id = any($1)
         order by a.name
         "#,
         &site.ids() as _,
     );
-    sightings.all(conn).await
+    resolved_addresses.all(conn).await
 }
 
 /// So long the sites of an address that differ are measured one by one. Longer than any agent remembers what it measured.

@@ -274,7 +274,7 @@ pub async fn due_sites(
             select array_agg(prober.id order by prober.id) as probers,
                    array_agg(coalesce(seen.address, sites.address) order by prober.id) as addresses
             from unnest($1::bigint[]) as prober (id)
-            left join site_sightings seen on seen.site_id = waiting.site_id and seen.prober_id = prober.id
+            left join resolved_addresses seen on seen.site_id = waiting.site_id and seen.prober_id = prober.id
             where prober.id <> all (array(
                 select known.prober_id from site_measurements known
                 where known.site_id = waiting.site_id
@@ -314,7 +314,7 @@ pub async fn order_sites(
         select prober_id, site_id, coalesce(seen.address, sites.address) as turn, now() + $3::interval
         from unnest($1::bigint[], $2::bigint[]) as ordered (site_id, prober_id)
         join sites on sites.id = ordered.site_id
-        left join site_sightings seen using (site_id, prober_id)
+        left join resolved_addresses seen using (site_id, prober_id)
         -- Two passes that order at once must meet in the same order, or each would wait for the other.
         order by turn, site_id
         on conflict do nothing

@@ -220,7 +220,7 @@ pub async fn recent(conn: &mut PgConnection, scope: Scope) -> Result<Recent, Err
         ), under_way as (
             select l.task_id, l.granted_at as begun from tasks t join leases l on l.task_id = t.id and l.state = 'active'
             -- Those that stand still say nothing of how long a crawl takes.
-            join sessions s on s.id = l.session_id and s.state = 'active' and s.hung_up_at is null and s.paused is null
+            join sessions s on s.id = l.session_id and s.state = 'active' and s.disconnected_at is null and s.paused is null
             where t.batch_id = $1 and t.state = 'leased'
               and case when $2::integer is null then t.retried_at is null else t.round = $2 end
         ), all_begun as (
@@ -554,12 +554,15 @@ mod tests {
             )
             .await;
         scene
-            .execute("update sessions set hung_up_at = now() from agents a where a.id = agent_id and name = 'c'")
+            .execute("update sessions set disconnected_at = now() from agents a where a.id = agent_id and name = 'c'")
             .await;
         let grown = scene.read(5).await;
         let stalled = |agent: &str, why, sites| Stalled { agent: agent.into(), why, sites };
         let full = Standstill::Paused("the disk is full".into());
-        assert_eq!(grown.standing.remaining.stalled, [stalled("b", full, 2), stalled("c", Standstill::HungUp, 1)]);
+        assert_eq!(
+            grown.standing.remaining.stalled,
+            [stalled("b", full, 2), stalled("c", Standstill::Disconnected, 1)]
+        );
         assert_eq!((grown.standing.remaining.crawling, grown.standing.remaining.waiting), (1, 0));
         assert_eq!(grown.recent.under_way.len(), 1, "the others say nothing of lengths");
         let said = left(&mut scene.conn, scene.batch).await.expect("what is left").expect("an estimate");
@@ -576,7 +579,7 @@ mod tests {
         };
         assert_eq!(note(&mut scene).await, (true, String::new()), "a takes it");
         scene.execute("update agents set draining_since = now() where name = 'a'").await;
-        let none = "no estimate: no agent takes new sites, each has paused, has hung up or drains";
+        let none = "no estimate: no agent takes new sites, each has paused, has disconnected or drains";
         assert_eq!(note(&mut scene).await, (false, none.to_owned()));
         scene.execute("update sessions set state = 'expired'").await;
         assert_eq!(note(&mut scene).await, (false, "no estimate: no agent is connected".to_owned()));

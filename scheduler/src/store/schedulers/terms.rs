@@ -1,4 +1,4 @@
-//! Terms: which scheduler has a duty that only one may have, and the fence that keeps a deposed one from changing anything.
+//! Terms: which scheduler has a role that only one may have, and the fence that keeps a deposed one from changing anything.
 //!
 //! Invariants: a term's number rises by one whenever somebody takes it and never otherwise; nobody takes it while its
 //! holder's row has not expired by Postgres' clock; a transaction that passed [`check`] commits before the term can be
@@ -20,7 +20,7 @@ words!(
     ///
     /// Three, and not one per task: what has run out is taken back even while a fit keeps a slow machine busy, a map is made
     /// by one, and the passes that bring a task to its agent wake each other all the time, so that they are best in one process.
-    Duty {
+    Role {
         /// Takes back what has run out: sessions, leases, old events.
         Reap = "reap",
         /// Makes the map: landmarks, fits, whom to believe.
@@ -38,52 +38,52 @@ pub struct Taken {
     pub extended: u64,
 }
 
-/// Takes the duty if nobody else has it, or its holder has expired; `None` when somebody else has it. Run in a transaction.
+/// Takes the role if nobody else has it, or its holder has expired; `None` when somebody else has it. Run in a transaction.
 /// Waits for what the former holder has under way.
 ///
-/// Only who believes not to have it asks. Where the duty is the asker's own all the same, the answer to its commit was lost, and
-/// it takes another term: else nobody would do that duty while its process lives.
+/// Only who believes not to have it asks. Where the role is the asker's own all the same, the answer to its commit was lost, and
+/// it takes another term: else nobody would do that role while its process lives.
 ///
 /// Whoever takes the reaper's term gives every session its time back in the same transaction (`lifetime` is a session's).
 pub async fn take(
     conn: &mut PgConnection,
-    duty: Duty,
+    role: Role,
     scheduler: SchedulerId,
     lifetime: Duration,
 ) -> Result<Option<Taken>, Error> {
-    if !is_free(conn, duty, scheduler).await? {
+    if !is_free(conn, role, scheduler).await? {
         return Ok(None);
     }
-    let locked = sqlx::query!("select holder from terms where duty = $1 for update", duty);
+    let locked = sqlx::query!("select holder from terms where role = $1 for update", role);
     locked.one(conn).await?;
     // A statement of its own: whoever held the row until now may have taken the term.
-    if !is_free(conn, duty, scheduler).await? {
+    if !is_free(conn, role, scheduler).await? {
         return Ok(None);
     }
     let former = sqlx::query_as!(
         Former,
         r#"
         select t.taken_at, coalesce(s.renewed_at, t.served_until) as served_until
-        from terms t left join schedulers s on s.id = t.holder where t.duty = $1
+        from terms t left join schedulers s on s.id = t.holder where t.role = $1
         "#,
-        duty,
+        role,
     )
     .one(conn)
     .await?;
     let number = sqlx::query_scalar!(
         r#"
         update terms set holder = $2, number = number + 1, taken_at = clock_timestamp(), served_until = null
-        where duty = $1
+        where role = $1
         returning number
         "#,
-        duty,
+        role,
         scheduler.get(),
     )
     .one(conn)
     .await?;
-    let extended = match duty {
-        Duty::Reap => sessions::extend(conn, lifetime, former.taken_at, former.served_until).await?,
-        Duty::Fit | Duty::Plan => 0,
+    let extended = match role {
+        Role::Reap => sessions::extend(conn, lifetime, former.taken_at, former.served_until).await?,
+        Role::Fit | Role::Plan => 0,
     };
     Ok(Some(Taken { number, extended }))
 }
@@ -94,27 +94,27 @@ struct Former {
     served_until: Option<DateTime<Utc>>,
 }
 
-async fn is_free(conn: &mut PgConnection, duty: Duty, scheduler: SchedulerId) -> Result<bool, Error> {
+async fn is_free(conn: &mut PgConnection, role: Role, scheduler: SchedulerId) -> Result<bool, Error> {
     sqlx::query_scalar!(
         r#"
         select not exists (
             select from schedulers s where s.id = t.holder and s.id <> $2 and s.expires_at > clock_timestamp()
         ) as "free!"
-        from terms t where t.duty = $1
+        from terms t where t.role = $1
         "#,
-        duty,
+        role,
         scheduler.get(),
     )
     .one(conn)
     .await
 }
 
-/// Whether this term is still this scheduler's, in a transaction of the duty's: then nobody takes it over before that
+/// Whether this term is still this scheduler's, in a transaction of the role's: then nobody takes it over before that
 /// transaction has ended. One that stands still for longer than `patience` between two statements is ended by Postgres, so
 /// that a scheduler that was stopped in the middle keeps nobody waiting.
 pub async fn check(
     conn: &mut PgConnection,
-    duty: Duty,
+    role: Role,
     scheduler: SchedulerId,
     number: TermNumber,
     patience: Duration,
@@ -123,12 +123,12 @@ pub async fn check(
         r#"
         select set_config('idle_in_transaction_session_timeout', $4, true),
                -- The log names the term that it is written under.
-               set_config('landfall.term', t.duty || ' ' || t.number, true) as term
+               set_config('landfall.term', t.role || ' ' || t.number, true) as term
         from terms t join schedulers s on s.id = t.holder
-        where t.duty = $1 and t.holder = $2 and t.number = $3 and s.expires_at > clock_timestamp()
+        where t.role = $1 and t.holder = $2 and t.number = $3 and s.expires_at > clock_timestamp()
         for share of t
         "#,
-        duty,
+        role,
         scheduler.get(),
         number.get(),
         patience.as_millis().to_string(),
@@ -138,7 +138,7 @@ pub async fn check(
     Ok(still.is_some())
 }
 
-/// Gives up every duty of this scheduler.
+/// Gives up every role of this scheduler.
 pub async fn free(conn: &mut PgConnection, scheduler: SchedulerId) -> Result<(), Error> {
     sqlx::query!(
         r#"

@@ -117,7 +117,7 @@ mod tests {
     use crate::store::leases::outcomes::{Blocker, Ending};
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn a_site_that_was_broken_off_waits_for_a_person(mut conn: Conn) {
+    async fn a_site_whose_circuit_is_open_waits_for_a_person(mut conn: Conn) {
         let Leased { agent, site, task, .. } = fixtures::leased(&mut conn, "a").await;
         let second = fixtures::batch(&mut conn, "second", "random").await;
         let other = fixtures::site(&mut conn, "b.cn").await;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use sqlx::PgConnection;
 
-use crate::gnp::Sighting;
+use crate::gnp::Observation;
 use crate::model::SiteId;
 
 use super::Site;
@@ -21,7 +21,10 @@ pub struct Suspicion {
 }
 
 /// What every prober that is believed saw of these sites: round trips and addresses. Sites nobody measured are absent.
-pub async fn sightings(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, Vec<Sighting>>, Error> {
+pub async fn resolved_addresses(
+    conn: &mut PgConnection,
+    sites: &[SiteId],
+) -> Result<HashMap<SiteId, Vec<Observation>>, Error> {
     let rows = sqlx::query!(
         r#"
         select site_id, prober_id, rtt_us as "rtt_us!", address from site_measurements
@@ -33,15 +36,15 @@ pub async fn sightings(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Hash
     )
     .all(conn)
     .await?;
-    let mut sightings: HashMap<SiteId, Vec<Sighting>> = HashMap::new();
+    let mut resolved_addresses: HashMap<SiteId, Vec<Observation>> = HashMap::new();
     for row in rows {
-        sightings.entry(row.site_id).or_default().push(Sighting {
+        resolved_addresses.entry(row.site_id).or_default().push(Observation {
             landmark: row.prober_id,
             rtt: row.rtt_us,
             address: row.address,
         });
     }
-    Ok(sightings)
+    Ok(resolved_addresses)
 }
 
 /// Records verdicts in place of former ones; `None` is a site in one place.

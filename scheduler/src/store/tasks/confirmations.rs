@@ -204,7 +204,7 @@ pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Due>, Er
         join sites on sites.id = r.site_id
         join confirmers c using (site_id)
         join sessions s on s.agent_id = c.agent_id and s.state = 'active'
-        left join site_sightings seen on seen.site_id = r.site_id and seen.prober_id = c.agent_id
+        left join resolved_addresses seen on seen.site_id = r.site_id and seen.prober_id = c.agent_id
         where r.began_at is not null and r.ended_at is null
           and c.answered_at is null
           and c.agent_id not in (select q.agent_id from quarantines q where q.released_at is null)

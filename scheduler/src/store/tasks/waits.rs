@@ -40,7 +40,7 @@ pub async fn nobody(conn: &mut PgConnection) -> Result<Option<WaitCause>, Error>
     let there = sqlx::query!(
         r#"
         select count(*) > 0 as "connected!",
-               coalesce(bool_or(s.paused is null and s.hung_up_at is null and a.draining_since is null), false) as "taking!"
+               coalesce(bool_or(s.paused is null and s.disconnected_at is null and a.draining_since is null), false) as "taking!"
         from sessions s join agents a on a.id = s.agent_id
         where s.state = 'active'
         "#

@@ -79,7 +79,7 @@ pub struct Event {
     pub session: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<i64>,
-    /// The duty and the number of the term it was written under.
+    /// The role and the number of the term it was written under.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub term: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -29,7 +29,7 @@ const REQUEST: Duration = Duration::from_micros(600);
 /// As in the agent: the weight of the newest time to first byte in their mean, and the mean from which on requests are twice that apart.
 const NEWEST: f64 = 0.2;
 const SLOW: Duration = Duration::from_secs(1);
-/// As in the scheduler: how often waiting tasks are passed on.
+/// As in the scheduler: how often waiting tasks are rebalanced.
 const BALANCE_EVERY: Duration = Duration::from_millis(500);
 /// As in the agent: how often a crawl leaves a checkpoint, which tells its scheduler how far it is.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
@@ -97,7 +97,7 @@ enum Event {
     Outcome { site: usize },
     /// The scheduler has back what it asked for.
     HandedBack { site: usize },
-    /// Waiting sites are passed on.
+    /// Waiting sites are rebalanced.
     Balance,
 }
 
@@ -361,7 +361,7 @@ impl Run<'_> {
             self.grant(agent, now);
         }
         self.assign_planned(now);
-        for agent in self.fleet.pass_on() {
+        for agent in self.fleet.rebalance() {
             self.grant(agent, now);
         }
         let crawls = &self.crawls;

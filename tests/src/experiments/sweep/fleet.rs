@@ -25,7 +25,7 @@ const PRIOR_CRAWLS: u32 = 2;
 const CRAWLS_LEARNED: usize = 40;
 /// The fleet's pace before any crawl has ended.
 const FIRST_PACE: Duration = Duration::from_secs(1);
-/// As in the scheduler: queues and tasks of each that one pass of passing on looks at, and moves it makes.
+/// As in the scheduler: queues and tasks of each that one pass of rebalancing looks at, and moves it makes.
 const QUEUES: usize = 20;
 const LOOKED_AT: usize = 100;
 const MOVES: usize = 200;
@@ -300,7 +300,7 @@ impl<'a> Fleet<'a> {
     }
 
     /// Passes waiting sites on, as the scheduler does twice a second; returns the agents that got some.
-    pub fn pass_on(&mut self) -> BTreeSet<usize> {
+    pub fn rebalance(&mut self) -> BTreeSet<usize> {
         let fleet = self.plain();
         let mut longest: Vec<&Candidate> = fleet
             .iter()
@@ -417,7 +417,7 @@ mod tests {
         assert_eq!(fleet.grant(0, Duration::ZERO), Vec::<usize>::new());
         fleet.complete(0, 0, told(Duration::from_secs(3)));
         assert_eq!(fleet.grant(0, Duration::ZERO), [2]);
-        assert_eq!(fleet.pass_on(), BTreeSet::new(), "there is one candidate");
+        assert_eq!(fleet.rebalance(), BTreeSet::new(), "there is one candidate");
         let fleet = Fleet::assign(&survey, Strategy::GnpTop3, (4, 6), 1, NO_SIZES, 1).unwrap();
         assert_eq!(waiting(&fleet), [2, 2, 2, 0], "one with room first, then where it ends first");
     }
@@ -436,7 +436,7 @@ mod tests {
         assert_eq!(waiting(&fleet), [1, 0, 1]);
         fleet.complete(2, 2, told(Duration::from_millis(900)));
         fleet.grant(2, Duration::ZERO);
-        assert_eq!(fleet.pass_on(), BTreeSet::from([1]));
+        assert_eq!(fleet.rebalance(), BTreeSet::from([1]));
         assert_eq!(fleet.grant(1, Duration::ZERO).len(), 1);
         assert!(!fleet.waits());
     }

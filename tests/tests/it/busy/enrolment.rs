@@ -41,7 +41,7 @@ async fn an_agent_moved_to_another_machine_stops_where_it_was_and_nothing_is_los
     let first = await_crawler(&cluster).await;
     let index = cluster.agent_names().iter().position(|name| *name == first).unwrap();
 
-    let enrol = ["agents", "enrol", "--city", "哈尔滨", "--isp", "教育网", "--name", &first, "--format", "json"];
+    let enrol = ["agents", "enrol", "--city", "哈尔滨", "--carrier", "教育网", "--name", &first, "--format", "json"];
     let refused = cluster.operate(&enrol).await.unwrap_err().to_string();
     assert!(refused.contains("is in use: choose another name, or move it"), "{refused}");
     let made = cluster.operate(&[&enrol[..], &["--replace"]].concat()).await.unwrap();

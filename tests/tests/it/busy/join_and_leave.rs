@@ -39,8 +39,8 @@ async fn an_agent_that_joins_in_mid_batch_gets_what_waits_behind_full_ones() {
             .await
             .unwrap();
     assert!(of_joined >= 2, "{joined} crawled {of_joined}");
-    let passed_on = "select count(*) from assignments where cause = 'rebalanced'";
-    assert!(count(&cluster, passed_on).await >= of_joined);
+    let rebalanced = "select count(*) from assignments where cause = 'rebalanced'";
+    assert!(count(&cluster, rebalanced).await >= of_joined);
     assert_eq!(count(&cluster, LEASED_ONCE).await, 18, "nothing was cut or crawled twice");
     let listed = cluster.operate(&["agents", "list"]).await.unwrap();
     assert!(listed.contains("load") && listed.contains("-1"), "{listed}");

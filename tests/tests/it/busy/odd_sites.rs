@@ -56,13 +56,13 @@ async fn a_tar_pit_and_a_site_that_turns_crawls_away_cost_the_others_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_site_that_was_broken_off_is_an_alarm_until_a_person_reopens_it() {
+async fn a_site_whose_circuit_is_open_is_an_alarm_until_a_person_reopens_it() {
     let _turn = beside().await;
     let mut cluster = small(1, 1, 2).await;
     // So many good pages that fifty failures are less than a tenth of a minute's requests: those would be a pause.
     let site = odd(&cluster, 0, Oddity::Breaks(600));
     let (name, quick) = (site.name(), ["--request-interval", "1ms", "--max-pages", "2000"]);
-    assert_eq!(cluster.operate(&["sites", "alarms"]).await.unwrap(), "no site is broken off\n");
+    assert_eq!(cluster.operate(&["sites", "alarms"]).await.unwrap(), "no site has an open circuit\n");
     submit_list(&cluster, &name, "first", &quick).await;
     cluster.await_count("the breaker to open", ENDED, 1, PATIENCE).await.unwrap();
     let broken = "select count(*) from outcomes o join tasks t on t.id = o.task_id
@@ -102,8 +102,8 @@ async fn a_site_that_was_broken_off_is_an_alarm_until_a_person_reopens_it() {
         "{}",
         cluster.operate(&["sites", "show", &name, "--wide"]).await.unwrap()
     );
-    assert_eq!(cluster.operate(&["sites", "alarms"]).await.unwrap(), "no site is broken off\n");
+    assert_eq!(cluster.operate(&["sites", "alarms"]).await.unwrap(), "no site has an open circuit\n");
     let said = cluster.operate(&["sites", "reopen", &name]).await.unwrap();
-    assert_eq!(said, "nothing changed: none of them was broken off\n");
+    assert_eq!(said, "nothing changed: none of them has an open circuit\n");
     cluster.stop().await.unwrap();
 }

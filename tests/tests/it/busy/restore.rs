@@ -28,7 +28,7 @@ async fn a_fleet_goes_on_from_a_backup_and_what_was_crawled_since_is_crawled_aga
     let submit = ["sites", "submit", list.to_str().unwrap(), "--strategy", "random", "--request-interval", "100ms"];
     let batch = |name| [&submit[..], &["--max-depth", &depth, "--batch", name]].concat();
     cluster.operate(&batch("autumn")).await.unwrap();
-    cluster.operate(&["agents", "enrol", "--city", "Lhasa", "--isp", "Unicom"]).await.unwrap();
+    cluster.operate(&["agents", "enrol", "--city", "Lhasa", "--carrier", "Unicom"]).await.unwrap();
     cluster.await_count("some sites to be crawled", OUTCOMES, 3, PATIENCE).await.unwrap();
 
     let before = done(&cluster).await;

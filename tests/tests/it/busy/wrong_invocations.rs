@@ -41,7 +41,7 @@ fn files(folder: &Path) {
     write("wrong.txt", "no site here\n".repeat(100_000).as_bytes());
     write("hyphen.txt", b"a.example\n-bad-.org\n");
     write("columns.txt", b"a.example,b.example\n");
-    write("agents.csv", b"city,isp,name,latitude,longitude\nA,B,a,1,1\n,B,b,,\nC,D,a,,\nC,D,c,north,1\n");
+    write("agents.csv", b"city,carrier,name,latitude,longitude\nA,B,a,1,1\n,B,b,,\nC,D,a,,\nC,D,c,north,1\n");
     write("unknown.toml", b"\nnonsense = 1\n");
     write("range.toml", b"[lease]\ngrace = \"2m\"\n");
     write("crawl.toml", b"[crawl]\nmax_duration = \"31days\"\n");

@@ -62,7 +62,7 @@ async fn six_agents_crawl_24_sites() -> Vec<String> {
 /// What another fleet would come to is said of the sites that lie in the map.
 async fn plans_are_made(cluster: &Cluster, facts: &Facts) {
     let leaver = &cluster.agent_names()[0];
-    let add = format!("city=Chengdu,isp=Telecom,near={}", facts.tasks[0].site);
+    let add = format!("city=Chengdu,carrier=Telecom,near={}", facts.tasks[0].site);
     let words = ["plan", "--add", &add, "--remove", leaver, "--suggest", "2", "--strategy", "gnp-top1", "--format"];
     let text = cluster.operate(&[&words[..], &["text"]].concat()).await.unwrap();
     assert!(text.contains("chengdu-telecom") && text.contains("places tried, of all sites"), "{text}");

@@ -37,7 +37,7 @@ async fn a_cell_in_the_lab_asks_for_what_the_simulation_asks_for() {
         let came = stage.play(settings.base, strategy).await.unwrap();
         let mut field = Field::surveyed(&settings, &grounds[0], 1, &came.found, came.first_task).unwrap();
         let simulated = field.simulate(settings.base, strategy, 0).unwrap();
-        // Every site has a slot at once, so that none is passed on: the same survey, the same agents.
+        // Every site has a slot at once, so that none moves: the same survey, the same agents.
         assert_eq!(came.per_agent, simulated.per_agent, "{strategy}");
         assert_eq!(came.sites.len(), settings.sites);
         let bytes: usize = simulated.arrived.iter().map(|body| body.bytes).sum();

@@ -7,7 +7,7 @@ use tonic::Status;
 
 use super::{clip, lease_key, plain, respond};
 use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
-use crate::store::leases::checkpoints::{self, Checkpoint, Manners};
+use crate::store::leases::checkpoints::{self, Checkpoint, RateState};
 use crate::store::sites::addresses::Claim;
 
 /// No agent leaves a site alone for longer at a time.
@@ -52,21 +52,21 @@ pub(in crate::grpc) fn address_answer(asked: v1::AddressClaim, reason: Option<St
 }
 
 pub(in crate::grpc) fn checkpoint(checkpoint: v1::CrawlCheckpoint) -> Result<Checkpoint, Status> {
-    let v1::CrawlCheckpoint { task_id, token, pages, state, manners } = checkpoint;
+    let v1::CrawlCheckpoint { task_id, token, pages, state, rate_state } = checkpoint;
     if state.len() > checkpoints::MOST_BYTES {
         let most = checkpoints::MOST_BYTES;
         return Err(Status::invalid_argument(format!("state: {} bytes when at most {most} are kept", state.len())));
     }
     let (task, token) = lease_key(task_id, token);
-    let manners = manners.unwrap_or_default();
-    let manners = Manners {
-        interval: plain(manners.interval).map(|interval| interval.min(LONGEST_PAUSE)),
-        pause: plain(manners.pause).map(|pause| pause.min(LONGEST_PAUSE)),
-        turned_away: manners.turned_away,
-        failed_in_a_row: manners.failed_in_a_row,
-        recent_requests: manners.recent_requests,
-        recent_errors: manners.recent_errors,
-        last_error: clip(manners.last_error),
+    let rate_state = rate_state.unwrap_or_default();
+    let rate_state = RateState {
+        interval: plain(rate_state.interval).map(|interval| interval.min(LONGEST_PAUSE)),
+        pause: plain(rate_state.pause).map(|pause| pause.min(LONGEST_PAUSE)),
+        turned_away: rate_state.turned_away,
+        failed_in_a_row: rate_state.failed_in_a_row,
+        recent_requests: rate_state.recent_requests,
+        recent_errors: rate_state.recent_errors,
+        last_error: clip(rate_state.last_error),
     };
-    Ok(Checkpoint { task, token, pages, state, manners })
+    Ok(Checkpoint { task, token, pages, state, rate_state })
 }

@@ -208,7 +208,7 @@ impl From<Agent> for v1::Agent {
             country: agent.country,
             capacity: agent.capacity,
             leased: agent.leased,
-            connected: agent.connected && !agent.hung_up,
+            connected: agent.connected && !agent.disconnected,
             landmark: agent.landmark,
             reached_by: agent.reached_by,
             seen_at: agent.seen_at.map(timestamp),

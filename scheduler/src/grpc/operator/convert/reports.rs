@@ -95,7 +95,7 @@ impl From<AgentRow> for v1::AgentRow {
         let agent = row.agent;
         Self {
             landmark: agent.landmark,
-            connected: agent.connected && !agent.hung_up,
+            connected: agent.connected && !agent.disconnected,
             load_level: agent.level().map(LoadLevel::get),
             service: v1::ServiceState::from(agent.service()).into(),
             agent: agent.name,

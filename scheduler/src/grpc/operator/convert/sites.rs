@@ -11,7 +11,7 @@ use crate::model::{CrawlPolicy, PolicyRequest, Strategy, naming};
 use crate::store::batches::changes::{Cancelled, Extent, Retried};
 use crate::store::batches::submissions::{Submission, Submitted};
 use crate::store::batches::{Batch, Ended, Listed, Progress};
-use crate::store::measurements::of_sites::Sighting;
+use crate::store::measurements::of_sites::Observation;
 use crate::store::measurements::orders::Awaited;
 use crate::store::sites::alarms::Alarm;
 use crate::store::sites::positions::Source;
@@ -269,8 +269,8 @@ pub(in crate::grpc) fn shown(
     }
 }
 
-impl From<Sighting> for v1::SiteSighting {
-    fn from(Sighting { prober, address, postponed, requests }: Sighting) -> Self {
+impl From<Observation> for v1::ResolvedAddress {
+    fn from(Observation { prober, address, postponed, requests }: Observation) -> Self {
         Self { prober, address, postponed, requests }
     }
 }
@@ -321,13 +321,13 @@ impl From<SiteTask> for v1::SiteTask {
             pages: progress.pages,
             state_bytes: progress.state_bytes,
             saved_at: Some(timestamp(progress.saved_at)),
-            interval: progress.manners.interval.map(duration),
+            interval: progress.rate_state.interval.map(duration),
             paused_until: progress.paused_until.map(timestamp),
-            turned_away: progress.manners.turned_away,
-            failed_in_a_row: progress.manners.failed_in_a_row,
-            recent_requests: progress.manners.recent_requests,
-            recent_errors: progress.manners.recent_errors,
-            last_error: progress.manners.last_error,
+            turned_away: progress.rate_state.turned_away,
+            failed_in_a_row: progress.rate_state.failed_in_a_row,
+            recent_requests: progress.rate_state.recent_requests,
+            recent_errors: progress.rate_state.recent_errors,
+            last_error: progress.rate_state.last_error,
         });
         let outcome = task.outcome.as_ref();
         Self {

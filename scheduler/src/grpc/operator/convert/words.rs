@@ -52,7 +52,7 @@ same! {
     }
     Parting = Parting {
         Lost Restarted Reconnected Replaced Left Removed Restored Crashed HandedBack Drained
-        WaitedAway WaitedRemoved WaitedDrained WaitedPaused WaitedHungUp WaitedExcluded
+        WaitedAway WaitedRemoved WaitedDrained WaitedPaused WaitedDisconnected WaitedExcluded
     }
     Gain = Gain { BeginsAtOnce EndsSooner Nearer }
     Unmet = Unmet { Wait Fail }

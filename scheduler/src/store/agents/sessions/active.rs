@@ -38,8 +38,8 @@ pub async fn pause(conn: &mut PgConnection, session: SessionId, reason: Option<&
 }
 
 /// Takes note that the stream of this session broke without a goodbye: its agent may come back, or be dead.
-pub async fn hang_up(conn: &mut PgConnection, session: SessionId) -> Result<(), Error> {
-    sqlx::query!("update sessions set hung_up_at = now() where id = $1 and state = 'active'", session.get())
+pub async fn disconnect(conn: &mut PgConnection, session: SessionId) -> Result<(), Error> {
+    sqlx::query!("update sessions set disconnected_at = now() where id = $1 and state = 'active'", session.get())
         .run(conn)
         .await
 }

@@ -44,7 +44,7 @@ pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing,
                exists (select from sessions where state = 'active') as "connected!",
                exists (
                    select from sessions s join agents a on a.id = s.agent_id
-                   where s.state = 'active' and s.paused is null and s.hung_up_at is null and a.draining_since is null
+                   where s.state = 'active' and s.paused is null and s.disconnected_at is null and a.draining_since is null
                ) as "taking!"
         from tasks t
         left join outcomes o on o.task_id = t.id
@@ -81,14 +81,14 @@ pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing,
     })
 }
 
-/// The crawls under way at agents that have paused, hung up or are gone, by agent, most first. Of the batch only what is leased is read.
+/// The crawls under way at agents that have paused, disconnected or are gone, by agent, most first. Of the batch only what is leased is read.
 async fn stalled(conn: &mut PgConnection, scope: Scope) -> Result<Vec<Stalled>, Error> {
     let rows = sqlx::query!(
         r#"
-        select a.name, s.state <> 'active' as "away!", s.hung_up_at is not null as "hung_up!", s.paused, count(*) as "sites!: Unsigned<u64>"
+        select a.name, s.state <> 'active' as "away!", s.disconnected_at is not null as "disconnected!", s.paused, count(*) as "sites!: Unsigned<u64>"
         from tasks t
         join leases l on l.task_id = t.id and l.state = 'active'
-        join sessions s on s.id = l.session_id and (s.state <> 'active' or s.hung_up_at is not null or s.paused is not null)
+        join sessions s on s.id = l.session_id and (s.state <> 'active' or s.disconnected_at is not null or s.paused is not null)
         join agents a on a.id = l.agent_id
         where t.batch_id = $1 and t.state = 'leased'
           and case when $2::integer is null then t.retried_at is null else t.round = $2 end
@@ -105,8 +105,8 @@ async fn stalled(conn: &mut PgConnection, scope: Scope) -> Result<Vec<Stalled>, 
         .map(|row| {
             let why = match row.paused {
                 _ if row.away => Standstill::Away,
-                Some(reason) if !row.hung_up => Standstill::Paused(reason),
-                _ => Standstill::HungUp,
+                Some(reason) if !row.disconnected => Standstill::Paused(reason),
+                _ => Standstill::Disconnected,
             };
             Stalled { agent: row.name, why, sites: row.sites.0 }
         })

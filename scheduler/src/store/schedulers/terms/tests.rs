@@ -18,13 +18,13 @@ async fn begin(pool: &PgPool) -> Transaction<'static, Postgres> {
     fixtures::begin(pool).await
 }
 
-/// Tries to take a duty, and returns its number.
-async fn taken(conn: &mut PgConnection, duty: Duty, scheduler: SchedulerId) -> Option<i64> {
-    take(conn, duty, scheduler, fixtures::LIFETIME).await.expect("take").map(|taken| taken.number.get())
+/// Tries to take a role, and returns its number.
+async fn taken(conn: &mut PgConnection, role: Role, scheduler: SchedulerId) -> Option<i64> {
+    take(conn, role, scheduler, fixtures::LIFETIME).await.expect("take").map(|taken| taken.number.get())
 }
 
-async fn is_held(conn: &mut PgConnection, duty: Duty, scheduler: SchedulerId, number: i64) -> bool {
-    check(conn, duty, scheduler, TermNumber::new(number), LIFE).await.expect("check")
+async fn is_held(conn: &mut PgConnection, role: Role, scheduler: SchedulerId, number: i64) -> bool {
+    check(conn, role, scheduler, TermNumber::new(number), LIFE).await.expect("check")
 }
 
 async fn silence(pool: &PgPool, scheduler: SchedulerId) {
@@ -39,7 +39,7 @@ async fn silence(pool: &PgPool, scheduler: SchedulerId) {
 async fn two(pool: &PgPool) -> (SchedulerId, SchedulerId) {
     let (first, second) = (join(pool).await, join(pool).await);
     let mut conn = pool.acquire().await.expect("connect");
-    assert_eq!(taken(&mut conn, Duty::Reap, first).await, Some(1));
+    assert_eq!(taken(&mut conn, Role::Reap, first).await, Some(1));
     (first, second)
 }
 
@@ -64,19 +64,19 @@ async fn left(pool: &PgPool, session: SessionId) -> f64 {
 async fn a_duty_is_one_schedulers_until_it_expires_or_leaves(pool: PgPool) {
     let (first, second) = two(&pool).await;
     let mut conn = pool.acquire().await.expect("connect");
-    assert_eq!(taken(&mut conn, Duty::Reap, second).await, None);
-    assert!(is_held(&mut conn, Duty::Reap, first, 1).await);
-    assert!(!is_held(&mut conn, Duty::Fit, first, 1).await, "one duty is not the other");
+    assert_eq!(taken(&mut conn, Role::Reap, second).await, None);
+    assert!(is_held(&mut conn, Role::Reap, first, 1).await);
+    assert!(!is_held(&mut conn, Role::Fit, first, 1).await, "one role is not the other");
 
     silence(&pool, first).await;
-    assert!(!is_held(&mut conn, Duty::Reap, first, 1).await, "an expired term is no term, though nobody took it");
+    assert!(!is_held(&mut conn, Role::Reap, first, 1).await, "an expired term is no term, though nobody took it");
     assert!(!schedulers::renew(&mut conn, first, LIFE).await.expect("renew"), "too late");
-    assert_eq!(taken(&mut conn, Duty::Reap, second).await, Some(2));
-    assert!(is_held(&mut conn, Duty::Reap, second, 2).await && !is_held(&mut conn, Duty::Reap, first, 1).await);
+    assert_eq!(taken(&mut conn, Role::Reap, second).await, Some(2));
+    assert!(is_held(&mut conn, Role::Reap, second, 2).await && !is_held(&mut conn, Role::Reap, first, 1).await);
 
     schedulers::leave(&mut conn, second).await.expect("leave");
     let third = join(&pool).await;
-    assert_eq!(taken(&mut conn, Duty::Reap, third).await, Some(3), "at once");
+    assert_eq!(taken(&mut conn, Role::Reap, third).await, Some(3), "at once");
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -85,19 +85,19 @@ async fn a_term_whose_commit_was_not_answered_is_taken_again_by_the_same_schedul
     let mut conn = pool.acquire().await.expect("connect");
     // It never learnt that it has term 1, and asks again.
     let mut old = begin(&pool).await;
-    assert!(is_held(&mut old, Duty::Reap, first, 1).await);
-    let again = async |conn: &mut PgConnection| taken(conn, Duty::Reap, first).await;
+    assert!(is_held(&mut old, Role::Reap, first, 1).await);
+    let again = async |conn: &mut PgConnection| taken(conn, Role::Reap, first).await;
     assert_eq!(fixtures::behind(&pool, old, again).await, Some(2), "behind what it may have under way");
-    assert!(!is_held(&mut conn, Duty::Reap, first, 1).await && is_held(&mut conn, Duty::Reap, first, 2).await);
-    assert_eq!(taken(&mut conn, Duty::Reap, second).await, None);
+    assert!(!is_held(&mut conn, Role::Reap, first, 1).await && is_held(&mut conn, Role::Reap, first, 2).await);
+    assert_eq!(taken(&mut conn, Role::Reap, second).await, None);
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn two_that_take_a_free_duty_at_once_do_not_both_get_it(pool: PgPool) {
     let (first, second) = (join(&pool).await, join(&pool).await);
     let mut taking = begin(&pool).await;
-    assert_eq!(taken(&mut taking, Duty::Plan, first).await, Some(1));
-    assert_eq!(fixtures::behind(&pool, taking, async |conn| taken(conn, Duty::Plan, second).await).await, None);
+    assert_eq!(taken(&mut taking, Role::Plan, first).await, Some(1));
+    assert_eq!(fixtures::behind(&pool, taking, async |conn| taken(conn, Role::Plan, second).await).await, None);
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -105,10 +105,10 @@ async fn a_reaper_whose_term_ran_out_in_the_middle_commits_before_it_is_taken_ov
     let (first, second) = two(&pool).await;
     let (agent, _) = overdue(&pool).await;
     let mut reaping = begin(&pool).await;
-    assert!(is_held(&mut reaping, Duty::Reap, first, 1).await);
+    assert!(is_held(&mut reaping, Role::Reap, first, 1).await);
     silence(&pool, first).await;
     assert_eq!(sessions::expire_due(&mut reaping).await.expect("expire"), [agent]);
-    let then = async |conn: &mut PgConnection| taken(conn, Duty::Reap, second).await;
+    let then = async |conn: &mut PgConnection| taken(conn, Role::Reap, second).await;
     assert_eq!(fixtures::behind(&pool, reaping, then).await, Some(2), "whoever takes over waits for it");
 }
 
@@ -118,10 +118,10 @@ async fn a_reaper_whose_term_is_being_taken_changes_nothing(pool: PgPool) {
     let (_, session) = overdue(&pool).await;
     silence(&pool, first).await;
     let mut taking = begin(&pool).await;
-    assert_eq!(taken(&mut taking, Duty::Reap, second).await, Some(2));
+    assert_eq!(taken(&mut taking, Role::Reap, second).await, Some(2));
     // It stood still since it was reaper, and its row lives again for some reason: the number alone must do.
     sqlx::query("update schedulers set expires_at = now() + interval '1 hour'").execute(&pool).await.expect("revive");
-    let check = async |conn: &mut PgConnection| is_held(conn, Duty::Reap, first, 1).await;
+    let check = async |conn: &mut PgConnection| is_held(conn, Role::Reap, first, 1).await;
     assert!(!fixtures::behind(&pool, taking, check).await);
     assert!(left(&pool, session).await > 3000.0, "and the session was given its time back before anything may expire");
 }
@@ -149,7 +149,7 @@ async fn a_dead_agent_is_lost_however_often_the_reaper_changes(pool: PgPool) {
         fixtures::execute(&mut conn, "update terms set taken_at = taken_at - interval '61 minutes'").await;
         let next = join(&pool).await;
         let mut taking = begin(&pool).await;
-        assert_eq!(taken(&mut taking, Duty::Reap, next).await, Some(i64::from(number)));
+        assert_eq!(taken(&mut taking, Role::Reap, next).await, Some(i64::from(number)));
         taking.commit().await.expect("commit");
         reaper = next;
         if sessions::expire_due(&mut conn).await.expect("expire") == [agent] {
@@ -170,9 +170,9 @@ async fn an_agent_that_lives_loses_nothing_while_nobody_reaps_and_a_renewal_exte
     assert!(schedulers::renew(&mut conn, first, LIFE).await.expect("renew"));
     assert!(left(&pool, session).await < 0.0, "a renewal is no new term");
     schedulers::leave(&mut conn, first).await.expect("leave");
-    assert_eq!(taken(&mut conn, Duty::Plan, second).await, Some(1));
-    assert!(left(&pool, session).await < 0.0, "nor is another duty");
-    assert_eq!(taken(&mut conn, Duty::Reap, second).await, Some(2));
+    assert_eq!(taken(&mut conn, Role::Plan, second).await, Some(1));
+    assert!(left(&pool, session).await < 0.0, "nor is another role");
+    assert_eq!(taken(&mut conn, Role::Reap, second).await, Some(2));
     assert!(sessions::expire_due(&mut conn).await.expect("expire").is_empty());
     assert!(left(&pool, session).await > 3000.0);
 }

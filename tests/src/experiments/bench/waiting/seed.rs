@@ -193,7 +193,7 @@ fn measuring(tasks: u32) -> String {
 }
 
 /// Agents and sites have their places in a map of two dimensions, in milliseconds; every agent has measured every other and all sites, and
-/// found what the map says. All see a site at its own address, of which no sighting is kept.
+/// found what the map says. All see a site at its own address, of which no resolved_address is kept.
 fn mapped(sites: u32) -> String {
     format!(
         "create temporary table agent_at as
