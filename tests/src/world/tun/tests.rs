@@ -267,7 +267,7 @@ fn a_killed_lab_leaves_neither_processes_nor_namespaces() {
         return;
     }
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", "tun::tests::a_killed_lab_leaves_neither_processes_nor_namespaces", "--nocapture"]);
+    command.args(["--exact", "world::tun::tests::a_killed_lab_leaves_neither_processes_nor_namespaces", "--nocapture"]);
     let mut lab = command.env(TO_BE_KILLED, "1").stdout(Stdio::piped()).spawn().unwrap();
     let said = BufReader::new(lab.stdout.take().unwrap());
     let mut lines = said.lines().map(Result::unwrap);
