@@ -154,7 +154,7 @@ fn sentence(ReopenSitesResponse { sites, tasks }: &ReopenSitesResponse) -> Strin
     match (sites, tasks) {
         (0, _) => "nothing changed: none of them has an open circuit".to_owned(),
         (sites, 0) => {
-            let again = "landfall sites retry makes the crawl that was broken off go again";
+            let again = "landfall sites retry makes the crawl that opened the circuit go again";
             format!("{} reopened; {again}", counted(*sites, "site"))
         }
         (sites, tasks) => {
@@ -166,7 +166,7 @@ fn sentence(ReopenSitesResponse { sites, tasks }: &ReopenSitesResponse) -> Strin
 impl Row for Alarm {
     const COLUMNS: &'static [Column<Self>] = &[
         ("site", |row, _| row.site.clone()),
-        ("broken off", |row, view| view.when(row.since)),
+        ("circuit open", |row, view| view.when(row.since)),
         ("agent", |row, _| row.agent.clone()),
         (">waiting", |row, _| output::count_cell(row.waiting)),
         ("~message", |row, _| row.message.clone()),

@@ -19,7 +19,7 @@ use crate::store::tasks::{self, waits};
 use super::leadership::Leader;
 use crate::jobs::measure::fleet::Fleet;
 
-/// Tasks let in or passed on in one pass, and sites given to probers.
+/// Tasks let in or moved on in one pass, and sites given to probers.
 const BATCH: i64 = 1000;
 /// Tasks being measured at once: about twice what nine probers can hold orders for by default.
 const MEASURING_AT_ONCE: i64 = 4096;

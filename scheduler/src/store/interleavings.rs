@@ -304,7 +304,7 @@ async fn rebalanced(scene: &Scene) -> (AgentId, SessionId, loads::Waiting) {
     (other, session, waiting)
 }
 
-/// Whether it passed on.
+/// Whether it was rebalanced.
 async fn rebalance(conn: &mut PgConnection, waiting: &loads::Waiting, agent: AgentId) -> bool {
     let held = loads::hold_on(conn, &[waiting]).await.expect("hold on");
     let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };

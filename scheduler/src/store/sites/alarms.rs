@@ -92,7 +92,7 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskI
     holds::hold(conn, &broken).await
 }
 
-/// Lets sites be crawled again, all that are broken off where none is named; returns how many were, and how many tasks waited for that.
+/// Lets sites be crawled again, all whose circuit is open where none is named; returns how many were, and how many tasks waited for that.
 /// Run in a transaction.
 pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>) -> Result<(u64, u64), Error> {
     let named: Option<Vec<i64>> = sites.map(|sites| sites.iter().map(|site| site.get()).collect());
