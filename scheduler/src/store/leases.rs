@@ -1,7 +1,8 @@
 //! Leases: an agent session's right to crawl a task's site, fenced by a token.
 //!
-//! Invariants: a task's token rises by one per grant (after a restore once by more) and never otherwise; at most one active lease a site (a unique
-//! index); a lease is active only while its task is `leased` with the same token.
+//! Invariants: each grant raises the task's token by one, and nothing else does (after a restore,
+//! one grant raises it by more). A site has at most one active lease (a unique index). A lease is
+//! active only while its task is `leased` with the same token.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,22 +23,22 @@ pub(crate) mod outcomes;
 pub(crate) mod recalls;
 
 words!(
-    /// How a lease stands.
+    /// The state of a lease.
     LeaseState {
         /// Its agent crawls.
         Active = "active",
-        /// Its outcome came.
+        /// Its outcome was accepted.
         Completed = "completed",
-        /// Its agent gave it back.
+        /// Its agent released it.
         Released = "released",
         /// Its session ended.
         Expired = "expired",
-        /// It was taken back.
+        /// The scheduler revoked it.
         Revoked = "revoked",
     }
 );
 
-/// A lease just granted, with what the agent needs to crawl.
+/// A new lease, with what the agent needs to crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
     pub task: TaskId,
@@ -57,7 +58,7 @@ pub struct Held {
     pub granted_at: DateTime<Utc>,
 }
 
-/// The active leases of an agent, the oldest first.
+/// An agent's active leases, oldest first.
 pub async fn held(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Held>, Error> {
     let held = sqlx::query_as!(
         Held,
@@ -75,7 +76,7 @@ pub async fn held(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Held>, 
     held.all(conn).await
 }
 
-/// An agent's session and slots of its that are free.
+/// An agent's session and its free slots.
 #[derive(Debug, Clone, Copy)]
 pub struct Free {
     pub agent: AgentId,
@@ -83,8 +84,8 @@ pub struct Free {
     pub slots: i64,
 }
 
-/// Grants leases on tasks assigned to the agent, within its free slots. Nothing is granted to a session that is no
-/// longer active, or to an agent that drains or has paused. The caller commits before it sends.
+/// Grants leases on the agent's assigned tasks, within its free slots. Grants nothing to a session
+/// that is no longer active, nor to a draining or paused agent. The caller commits before it sends.
 pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Vec<Grant>, Error> {
     let asking = Free { agent, session, slots: 0 };
     let Some(capacity) = lock(conn, &[asking]).await?.remove(&agent) else { return Ok(Vec::new()) };
@@ -98,8 +99,10 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
     Ok(granted.into_iter().map(|(_, grant)| grant).collect())
 }
 
-/// As [`grant`], for several agents and into slots known to be free, as counting those of thousands would be most of the work: only
-/// its own session grants to an agent. Grants come in the order of the agents that ask, each once and [locked](lock) before.
+/// Like [`grant`], for several agents whose free slots are known. Only an agent's own session
+/// grants to it, so the slots need not be counted, which for thousands of agents would be most of
+/// the work. Returns grants in the order of `asking`. Each agent appears once and is [locked](lock)
+/// before.
 pub async fn fill(conn: &mut PgConnection, asking: &[Free]) -> Result<Vec<Vec<Grant>>, Error> {
     let mut granted: HashMap<AgentId, Vec<Grant>> = HashMap::new();
     for (agent, grant) in choose(conn, asking).await? {
@@ -108,9 +111,9 @@ pub async fn fill(conn: &mut PgConnection, asking: &[Free]) -> Result<Vec<Vec<Gr
     Ok(asking.iter().map(|free| granted.remove(&free.agent).unwrap_or_default()).collect())
 }
 
-/// Locks the agents' rows for the transaction, so that two grants cannot both take the same free slot, and returns their capacities;
-/// without those whose session has ended, or that drain or have paused. Of rows that one transaction locks, these come before those of
-/// tasks.
+/// Locks the agents' rows for the transaction, so that two grants cannot take the same free slot.
+/// Returns the agents' capacities, without draining or paused agents and those whose session has
+/// ended. Lock order: agents before tasks.
 pub async fn lock(conn: &mut PgConnection, asking: &[Free]) -> Result<HashMap<AgentId, u32>, Error> {
     if asking.is_empty() {
         return Ok(HashMap::new());
@@ -198,8 +201,8 @@ async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, 
     Ok(granted.collect())
 }
 
-/// Binds the leases an agent says it holds to its new session: those that are still active, its own, and of the
-/// token it names. Returns them.
+/// Binds the leases that an agent reports to its new session. Rebinds and returns those that are
+/// active, belong to the agent and match the reported token.
 pub async fn rebind(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -225,8 +228,8 @@ pub async fn rebind(
     Ok(rows.into_iter().map(|row| (row.task_id, row.token)).collect())
 }
 
-/// Takes back one lease that its agent hands back, or whose crawl crashed: then `crash` says with what, and a task that
-/// crashed `max_crashes` times is given up. `false`: the lease was not active, or not this agent's.
+/// Releases one lease that its agent hands back, or whose crawl crashed (`crash` holds the error).
+/// A task with `max_crashes` crashes fails. `false`: the lease is not active, or not this agent's.
 pub async fn release(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -239,8 +242,8 @@ pub async fn release(
     Ok(!end(conn, &[(task, token)], Some(agent), ending).await?.is_empty())
 }
 
-/// Takes back a lease whose agent hands it back because the site asked to be left alone: nobody is to crawl it before `pause` is over.
-/// `false`: the lease was not active, or not this agent's. Run in a transaction.
+/// Releases a lease because the site asked for a pause: no agent crawls the site until `pause` is
+/// over. `false`: the lease is not active, or not this agent's. Run in a transaction.
 pub async fn pause(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -255,7 +258,7 @@ pub async fn pause(
     Ok(true)
 }
 
-/// The agent that was granted this lease; `None` when nobody was.
+/// The agent that received this lease; `None` when it was never granted.
 pub async fn holder(conn: &mut PgConnection, task: TaskId, token: LeaseToken) -> Result<Option<AgentId>, Error> {
     let agent =
         sqlx::query_scalar!("select agent_id from leases where task_id = $1 and token = $2", task.get(), token.get(),)
@@ -264,8 +267,8 @@ pub async fn holder(conn: &mut PgConnection, task: TaskId, token: LeaseToken) ->
     Ok(agent)
 }
 
-/// The leases of this session that were revoked and whose agent has not been told; from now on it has. The caller commits
-/// before it sends.
+/// Returns this session's revoked leases that were not sent to the agent yet, and marks them as
+/// sent. The caller commits before it sends.
 pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result<Vec<(TaskId, LeaseToken)>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -280,8 +283,9 @@ pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result
     Ok(rows.into_iter().map(|row| (row.task_id, row.token)).collect())
 }
 
-/// Takes back the active leases of every session that has ended. Where the agent was lost, or came back without them, that
-/// counts as a crash of their tasks: one that crashed `max_crashes` times is given up. Returns how many.
+/// Releases the active leases of all ended sessions. When the agent was lost, or came back without
+/// the lease, this counts as a crash; a task with `max_crashes` crashes fails. Returns the number
+/// of leases.
 pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32) -> Result<u64, Error> {
     let rows = sqlx::query!(
         r#"
@@ -515,7 +519,7 @@ mod tests {
         Goodbye,
     }
 
-    /// Grants the one task, and ends its lease; returns the task's state and what it says.
+    /// Grants the one task and ends its lease. Returns the task's state, reason and crashes.
     async fn grant_and_end(
         conn: &mut PgConnection,
         agent: AgentId,
@@ -544,7 +548,7 @@ mod tests {
                 sessions::expire_due(conn).await.expect("expire");
                 release_of_ended_sessions(conn, fixtures::MAX_CRASHES).await.expect("release");
             }
-            // Its next process holds nothing.
+            // The agent's next process reports no lease.
             End::Restart => _ = fixtures::session(conn, agent).await,
             End::Reconnection => {
                 let process = Some(7);

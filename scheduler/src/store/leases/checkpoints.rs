@@ -1,4 +1,5 @@
-//! Checkpoints: how far crawls have come that are under way. At most one a task, the newest of its newest lease.
+//! Checkpoints: the progress of active crawls. A task has at most one: the newest of its newest
+//! lease.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -14,26 +15,25 @@ use crate::store::types::{Interval, Millis, whole};
 /// The most bytes of a crawl's state.
 pub const MOST_BYTES: usize = 1 << 20;
 
-/// How far a crawl has come.
+/// The progress of a crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Checkpoint {
     pub task: TaskId,
     pub token: LeaseToken,
     pub pages: u32,
-    /// The state, which only agents read; at most [`MOST_BYTES`].
+    /// Opaque to the scheduler; at most [`MOST_BYTES`].
     pub state: Vec<u8>,
-    /// How the crawl and its site get along.
     pub rate_state: RateState,
 }
 
-/// Why a crawl is slow or stands still.
+/// Why a crawl is slow or paused.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RateState {
-    /// The least time between two requests.
+    /// The shortest interval between two requests.
     pub interval: Option<Duration>,
-    /// How long the site is left alone, from when that was told.
+    /// How long the site is left alone, counted from the report.
     pub pause: Option<Duration>,
-    /// Times the site turned the crawl away since it was forgiven last.
+    /// How often the site refused requests (429, 503) since this count was last cleared.
     pub turned_away: u32,
     pub failed_in_a_row: u32,
     pub recent_requests: u32,
@@ -42,7 +42,7 @@ pub struct RateState {
     pub last_error: String,
 }
 
-/// Keeps a checkpoint, if the agent's session holds the lease. `false` when it does not.
+/// Stores a checkpoint. `false`: the agent's session does not hold the lease.
 pub async fn save(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -88,14 +88,14 @@ pub async fn save(
     Ok(saved == 1)
 }
 
-/// The states of these tasks' crawls, of those that have one.
+/// The crawl states of these tasks; a task without a checkpoint is absent.
 pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, Vec<u8>>, Error> {
     let rows = sqlx::query!("select task_id, state from checkpoints where task_id = any($1)", tasks as _);
     let rows = rows.all(conn).await?;
     Ok(rows.into_iter().map(|row| (row.task_id, row.state)).collect())
 }
 
-/// Removes those whose tasks have ended otherwise than by an outcome; returns how many.
+/// Deletes checkpoints of tasks that ended without an outcome; returns the number.
 pub async fn prune(conn: &mut PgConnection) -> Result<u64, Error> {
     sqlx::query!(
         r#"
@@ -149,7 +149,7 @@ mod tests {
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let task = fixtures::assigned(&mut conn, batch, site, agent).await;
         fixtures::grant(&mut conn, agent, session).await;
-        // Whoever ends a lease holds its task, and then changes the lease.
+        // Every ending locks the task, and then changes the lease.
         let mut ending = fixtures::begin(&pool).await;
         sqlx::query("select from tasks for update").execute(&mut *ending).await.expect("hold the task");
         let token = fixtures::TOKEN;

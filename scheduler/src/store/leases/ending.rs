@@ -1,6 +1,7 @@
-//! How leases end: the only statements that end one.
+//! How leases end: the only statements that end one, and the order in which they lock.
 //!
-//! Invariant: the task is locked before its lease, in the order of tasks, or two who end leases would wait for each other.
+//! Invariant: lock a task before its lease, and tasks in order of their identifiers. Otherwise two
+//! transactions that end leases dead-lock.
 
 use sqlx::PgConnection;
 
@@ -12,22 +13,23 @@ use crate::store::types::whole;
 
 use super::LeaseState;
 
-/// How a lease ends, but by an outcome.
+/// How a lease ends without an outcome.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::store) enum Ending<'a> {
-    /// Its agent hands it back. The task stays assigned.
+    /// The agent releases it; the task stays assigned.
     HandedBack,
-    /// Its crawl crashed.
+    /// The crawl crashed.
     Crashed {
         with: &'a str,
-        /// A task that crashed so often is given up.
+        /// The number of crashes at which the task fails.
         most: u32,
     },
-    /// Its session has ended; where the agent was lost, or came back without it, that counts as a crash.
+    /// Its session ended. This counts as a crash when the agent was lost or came back without the
+    /// lease.
     Lost { most: u32 },
-    /// Its agent hands it back, and the task is chosen for anew.
+    /// The agent releases it, and the task needs a new choice of agent.
     Anew,
-    /// Its task was cancelled, and is locked.
+    /// Its task was cancelled; the caller has locked the task.
     Revoked,
 }
 
@@ -41,8 +43,8 @@ impl Ending<'_> {
     }
 }
 
-/// Ends these leases, as far as they are active, and their agent's where one is named. Returns the tasks of those that it ended, with
-/// the agents that had them.
+/// Ends those of these leases that are active and, where `of` is set, belong to that agent. Returns
+/// the tasks of the ended leases, with their agents.
 pub(in crate::store) async fn end(
     conn: &mut PgConnection,
     leases: &[(TaskId, LeaseToken)],
@@ -131,17 +133,17 @@ async fn revoke(conn: &mut PgConnection, tasks: &[i64], tokens: &[i64]) -> Resul
     Ok(revoked.into_iter().map(|row| (row.task_id, row.agent_id)).collect())
 }
 
-/// What a crawl came to.
+/// The result of a crawl.
 #[derive(Debug, Clone)]
 pub(in crate::store) struct Completed {
     pub(in crate::store) task: TaskId,
     pub(in crate::store) token: LeaseToken,
-    /// Why the task fails, for people, and in a word; `None` when it is done.
+    /// Why the task fails: a sentence for people and a reason kind; `None` when it is done.
     pub(in crate::store) failure: Option<(String, &'static str)>,
 }
 
-/// Ends leases by outcomes, with their tasks, which are locked by the caller. In one statement: nothing is done more often. A lease that
-/// was taken back counts as completed from then on.
+/// Ends leases and their tasks with outcomes; the caller has locked the tasks. One statement,
+/// because it is the most frequent one. A revoked lease becomes completed.
 pub(in crate::store) async fn complete(conn: &mut PgConnection, completed: &[Completed]) -> Result<(), Error> {
     let tasks: Vec<i64> = completed.iter().map(|one| one.task.get()).collect();
     let tokens: Vec<i64> = completed.iter().map(|one| one.token.get()).collect();

@@ -1,7 +1,8 @@
-//! Outcomes: what a finished crawl reported; at most one per task.
+//! Outcomes: the report of a finished crawl; at most one per task.
 //!
-//! An outcome is accepted only with the task's newest token and from the agent that was granted it. A repeat is
-//! recognised, and so is one with other content; everything else is stale. Refusals are counted and change nothing else.
+//! An outcome is accepted only with the task's newest token and from the agent that received it. A
+//! repeated outcome is recognised, and so is a repeat with other content; every other one is stale.
+//! A refusal is counted and changes nothing else.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -24,7 +25,7 @@ pub use ending::{Blocker, Budget, Ending, OutcomeKind};
 
 mod ending;
 
-/// What an agent reports.
+/// An agent's report of a finished crawl.
 #[derive(Debug, Clone)]
 pub struct Report {
     pub task: TaskId,
@@ -41,37 +42,37 @@ pub struct Report {
     pub rtt: Option<Rtt>,
     /// One sentence, or empty.
     pub message: String,
-    /// Pages fetched once more, because the agent that had fetched them before could not hand over all it knew.
+    /// Pages fetched again, because the former agent's state did not cover them.
     pub refetched: u32,
-    /// Links left out because they lead into traps.
+    /// Links skipped because they lead into crawler traps.
     pub trapped: u32,
 }
 
-/// What became of a report.
+/// The scheduler's answer to a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Answer {
-    /// Recorded.
     Accepted {
         site: SiteId,
-        /// Whether its lease was active until now: a slot of the agent has become free.
+        /// Whether the lease was active until now, so that a slot of the agent became free.
         freed: bool,
-        /// Whether others are held for their turn at the address that it had.
+        /// Whether other tasks are held for a turn at the lease's address.
         waited_for: bool,
     },
-    /// Recorded before, as it is.
+    /// Recorded before, with the same content.
     Duplicate,
-    /// Not recorded, and counted: of a contradiction what was recorded first stays.
+    /// Not recorded, and counted. When content contradicts a recorded outcome, the recorded one
+    /// stays.
     Refused(Refusal),
 }
 
-/// Records outcomes of one agent or several, each once; answers come in the order of the reports. Run in a transaction: the tasks'
-/// rows are locked for its length.
+/// Records outcomes of one or several agents, each once, and returns the answers in the order of
+/// the reports. Run in a transaction: it keeps the tasks' rows locked.
 pub async fn record_all(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<Vec<Answer>, Error> {
     let mut answers = Vec::with_capacity(reports.len());
     let mut rest = reports;
     let mut locked = lock(conn, reports).await?;
     while !rest.is_empty() {
-        // One that comes twice is judged by what became of the first.
+        // A repeat within the reports is judged after the first was recorded.
         let mut tasks = HashSet::new();
         let distinct = rest.iter().take_while(|(_, report)| tasks.insert(report.task)).count();
         let (now, later) = rest.split_at(distinct);
@@ -81,7 +82,7 @@ pub async fn record_all(conn: &mut PgConnection, reports: &[(AgentId, &Report)])
     Ok(answers)
 }
 
-/// A task that outcomes were reported of, locked.
+/// A locked task of a report.
 struct Locked {
     site: SiteId,
     token: LeaseToken,
@@ -90,7 +91,7 @@ struct Locked {
     limited: bool,
 }
 
-/// Locks the tasks' rows, in the order of their identifiers, as whoever takes leases back does.
+/// Locks the tasks' rows in order of their identifiers: the lock order of every ending of leases.
 async fn lock(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<HashMap<TaskId, Locked>, Error> {
     let ids: Vec<i64> = reports.iter().map(|(_, report)| report.task.get()).collect();
     let rows = sqlx::query!(
@@ -112,7 +113,7 @@ async fn lock(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result
     Ok(locked.collect())
 }
 
-/// Records outcomes of different tasks, and ends these.
+/// Records outcomes of different tasks, and ends the tasks.
 async fn record_distinct(
     conn: &mut PgConnection,
     locked: &mut HashMap<TaskId, Locked>,
@@ -152,7 +153,7 @@ async fn record_distinct(
     Ok(verdicts)
 }
 
-/// Raises alarms of the sites whose crawls the breaker ended.
+/// Raises alarms for the sites whose crawls the breaker ended.
 async fn raise_alarms(
     conn: &mut PgConnection,
     locked: &HashMap<TaskId, Locked>,
@@ -167,8 +168,8 @@ async fn raise_alarms(
     if ended.is_empty() { Ok(()) } else { alarms::raise(conn, &ended).await }
 }
 
-/// What outcomes of different tasks deserve; and those of the tasks that end and have a hold: they were taken back from their agent, or
-/// never claimed the address at which they have a place.
+/// Judges outcomes of different tasks. Also returns the ending tasks that have a hold: their lease
+/// was taken back, or never claimed the address at which they hold a place.
 async fn judge(
     conn: &mut PgConnection,
     locked: &HashMap<TaskId, Locked>,
@@ -176,7 +177,7 @@ async fn judge(
 ) -> Result<(Vec<Answer>, Vec<TaskId>), Error> {
     let (ids, tokens): (Vec<i64>, Vec<i64>) =
         reports.iter().map(|(_, report)| (report.task.get(), report.token.get())).unzip();
-    // A statement of its own: whoever held a row until it was locked may have granted, or recorded, meanwhile.
+    // A separate statement: a transaction that held a row before may have granted or recorded.
     let rows = sqlx::query!(
         r#"
         select l.task_id, l.agent_id, l.state = 'active' as "active!",
@@ -226,7 +227,7 @@ async fn judge(
     Ok((verdicts, on_hold))
 }
 
-/// A report's figures as they are stored: what does not fit is the most that does.
+/// A report's figures as stored; a figure out of range becomes the column's maximum.
 struct Stored {
     kind: OutcomeKind,
     budget: Option<Budget>,
@@ -310,7 +311,7 @@ async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> R
     leases::complete(conn, &completed.collect::<Vec<_>>()).await
 }
 
-/// Pages of the last crawl of these tasks' sites, of those that had one that brought any.
+/// Pages of the last crawl of each task's site that fetched any; other tasks are absent.
 pub async fn last_pages(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, u32>, Error> {
     let rows = sqlx::query!(
         r#"

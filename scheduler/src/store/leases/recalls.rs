@@ -1,7 +1,9 @@
-//! Recalls: leases under way that are asked for, because another agent would end their crawls sooner.
+//! Recalls: requests to hand active leases back, because another agent would finish their crawls
+//! sooner.
 //!
-//! Invariants: a task is recalled once at most. The lease stays its agent's until that hands it back; then its task is located again and
-//! chosen for anew. A recall that nobody heard, or that came too late, changes nothing.
+//! Invariants: a task is recalled at most once. The agent keeps the lease until it hands it back;
+//! then the task is located again and needs a new choice. A recall that arrives too late or never
+//! changes nothing.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,11 +17,12 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Millis, Unsigned};
 use crate::store::{Error, leases};
 
-/// How long a slot is kept for a crawl that was asked for: longer than its agent takes to end a request, to write a checkpoint and to leave
-/// the site alone for an interval. What has not come by then goes on where it is, as with an agent that does not know of recalls.
+/// How long a slot is reserved for a recalled crawl: longer than its agent needs to end a request,
+/// write a checkpoint and wait one interval of the site. A crawl that is not handed back by then
+/// continues there, as at an agent that does not support recalls.
 const PROMISE: Duration = Duration::from_secs(90);
 
-/// A crawl under way whose tasks are planned together.
+/// An active crawl of a batch whose tasks are planned together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnderWay {
     pub task: TaskId,
@@ -28,21 +31,24 @@ pub struct UnderWay {
     pub batch: BatchId,
     pub agent: AgentId,
     pub took: Duration,
-    /// How long it was predicted to take; `None` where nobody asked.
+    /// The predicted length of the crawl; `None` without a prediction.
     pub takes: Option<Duration>,
     pub at_most: Duration,
     pub most_pages: u32,
-    /// Pages, and how long the agent had taken for them: from the checkpoint of a crawl that no other agent had before.
+    /// Pages, and the time the agent took for them: from the checkpoint of a crawl that had no
+    /// other agent before.
     pub fetched: Option<(u32, Duration)>,
-    /// The least time between two requests that the site bore, where the agent has told.
+    /// The shortest interval between two requests that the site accepted, where the agent reported
+    /// one.
     pub interval: Option<Duration>,
-    /// Agents at which it crashed, or that were lost with it.
+    /// Agents at which the crawl crashed, or that were lost during it.
     pub crashed_at: Vec<AgentId>,
 }
 
-/// The crawls that are planned together and were never recalled, that have been under way for `least`: those that go on longest, as far as
-/// that was predicted, at most `limit`. Left out are those whose site has turned its crawl away or is left alone, as another agent would
-/// have to leave it alone as well; and those for whose address others wait, which would have it first.
+/// The crawls planned together, never recalled and active for at least `least`: those with the
+/// longest predicted remaining time first, at most `limit`. Omits crawls that the site refused or
+/// paused, because another agent would have to wait as well. Omits crawls with an address that
+/// other tasks wait for, because those would get it first.
 pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> Result<Vec<UnderWay>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -103,7 +109,7 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
         .collect())
 }
 
-/// How many crawls each agent is about to get, because they were asked for on its behalf.
+/// How many recalled crawls each agent is about to get.
 pub async fn promised(conn: &mut PgConnection) -> Result<HashMap<AgentId, u32>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -119,7 +125,8 @@ pub async fn promised(conn: &mut PgConnection) -> Result<HashMap<AgentId, u32>, 
     Ok(rows.into_iter().map(|row| (row.to_agent_id, row.count.0)).collect())
 }
 
-/// Asks for a lease. `false`: it has ended, somebody is at its task, or it was asked for before.
+/// Recalls a lease. `false`: it has ended, another transaction has locked its task, or it was
+/// recalled before.
 pub async fn ask(
     conn: &mut PgConnection,
     crawl: &UnderWay,
@@ -147,20 +154,21 @@ pub async fn ask(
     Ok(asked == 1)
 }
 
-/// A recall, as its agent is told of it.
+/// A recall as sent to the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
     pub task: TaskId,
     pub token: LeaseToken,
-    /// Who would end it sooner.
+    /// The name of the agent that would finish sooner.
     pub to: String,
-    /// How long it would go on.
+    /// The predicted remaining time at the present agent.
     pub here: Duration,
-    /// How long the other would take.
+    /// The predicted time at the other agent.
     pub there: Duration,
 }
 
-/// The recalls that this session has not been told; from now on it has. The caller commits before it sends.
+/// Returns the recalls not yet sent on this session, and marks them as sent. The caller commits
+/// before it sends.
 pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Vec<Order>, Error> {
     let orders = sqlx::query_as!(
         Order,
@@ -182,7 +190,7 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
     orders.all(conn).await
 }
 
-/// Tells an agent anew what it was asked for, as it is on a new session.
+/// Marks the recalls of the session's leases as unsent, so that a new session sends them again.
 pub async fn tell_again(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -197,7 +205,8 @@ pub async fn tell_again(conn: &mut PgConnection, agent: AgentId, session: Sessio
     .await
 }
 
-/// Takes back a lease that was asked for: its task is chosen for anew. `false`: it was not asked for, not active, or not this agent's.
+/// Releases a recalled lease; its task needs a new choice. `false`: it was not recalled, is not
+/// active, or is not this agent's.
 pub async fn release(conn: &mut PgConnection, agent: AgentId, task: TaskId, token: LeaseToken) -> Result<bool, Error> {
     let recalled = of_last_leases(conn, &[task]).await?.remove(&task);
     if recalled.is_none_or(|recalled| recalled.token != token) {
@@ -206,17 +215,17 @@ pub async fn release(conn: &mut PgConnection, agent: AgentId, task: TaskId, toke
     Ok(!leases::end(conn, &[(task, token)], Some(agent), Ending::Anew).await?.is_empty())
 }
 
-/// Whose a crawl was.
+/// The recall of a task's last lease, with the agent that had it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recalled {
     pub token: LeaseToken,
     pub from: AgentId,
     pub name: String,
-    /// How long it would have gone on there.
+    /// The predicted remaining time at that agent.
     pub here: Duration,
 }
 
-/// Of these tasks, those whose last lease was asked for.
+/// Those of these tasks whose last lease was recalled.
 pub async fn of_last_leases(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, Recalled>, Error> {
     let rows = sqlx::query!(
         r#"

@@ -1,4 +1,4 @@
-//! How a crawl ended, and the words for it in the store.
+//! How a crawl ended, and its stored words.
 
 use crate::model::{ReasonKind, words};
 
@@ -9,20 +9,20 @@ pub enum Ending {
     Complete,
     /// A budget cut it.
     Truncated(Budget),
-    /// The site is forbidden, by whom its agent says.
+    /// The site is forbidden; the agent may report by what.
     Blocked(Option<Blocker>),
-    /// The site gave no page, for the reason that its agent says.
+    /// The site gave no page; the agent may report the reason.
     Unreachable(Option<ReasonKind>),
 }
 
-/// Who forbids a site.
+/// What forbids a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blocker {
     /// Its robots.txt.
     Robots,
     /// The agent's guard.
     Guard,
-    /// Requests that failed without end: a person has to reopen the site (`super::alarms`).
+    /// Requests kept failing: an operator has to reopen the site (`super::alarms`).
     Breaker,
 }
 
@@ -39,7 +39,7 @@ words!(
 );
 
 words!(
-    /// How a crawl ended, in a word.
+    /// How a crawl ended, as one word.
     OutcomeKind {
         /// Everything was fetched.
         Complete = "complete",
@@ -66,7 +66,7 @@ impl Ending {
         }
     }
 
-    /// The same without its reason.
+    /// The ending without its reason.
     pub const fn kind(self) -> OutcomeKind {
         match self {
             Self::Complete => OutcomeKind::Complete,
