@@ -1,10 +1,12 @@
-//! The store: the only place that knows SQL.
+//! The store: the only module that contains SQL.
 //!
-//! One file per noun, each a set of functions on `&mut PgConnection` so that callers compose transactions. Expiry uses
-//! Postgres' own `now()`. Rows that contradict the domain are a typed inconsistency, never a panic.
+//! One file per noun. Each holds functions on `&mut PgConnection`, so that callers compose
+//! transactions. Expiry uses Postgres' own `now()`. A row that contradicts the domain is a typed
+//! error, never a panic.
 //!
-//! States move faster than Postgres' statistics. A statement that finds tasks by their key, or by their site, looks at a state as
-//! `state::text`, or in a step before: by an index over states, of which the statistics say that nothing is in one, it would read all that is.
+//! Task states change faster than Postgres' statistics. When these report no rows in a state, the
+//! planner would read a whole index over states. A statement that finds tasks by key or by site
+//! therefore compares `state::text`, or filters by state in an earlier step.
 
 pub mod agents;
 pub(crate) mod assignments;
@@ -39,35 +41,37 @@ use crate::gnp::Position;
 
 use rows::Rows;
 
-/// The schema, embedded; forward-only.
+/// The embedded schema; migrations only go forward.
 pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
 
-/// Connections a scheduler holds at most. Postgres' default limit is 100; two schedulers and the tools fit.
+/// The most connections of one scheduler. Postgres' default limit is 100: two schedulers and the
+/// tools fit.
 const MAX_CONNECTIONS: u32 = 24;
 
-/// How long somebody waits for a connection.
+/// How long a caller waits for a free connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
-/// What Postgres ends by itself. A statement that takes longer than the longest there is (ten thousand sites) should
-/// take is waiting for somebody who will not come; a scheduler that stops in mid-transaction must not hold its locks.
+/// Timeouts that Postgres enforces. The longest statement (ten thousand sites) takes less, so a
+/// slower one waits for a lock that never comes free. A scheduler that stops in mid-transaction
+/// must not hold its locks.
 const LIMITS: [(&str, &str); 2] = [("statement_timeout", "60s"), ("idle_in_transaction_session_timeout", "60s")];
 
-/// What can go wrong between the domain and the database.
+/// Errors between the domain and the database.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The database refused, failed or is away.
+    /// The database is unreachable, or a statement failed.
     #[error("query the database")]
     Database(#[source] sqlx::Error),
-    /// The database has no room for more.
+    /// The database's disk is full.
     #[error("the database's disk is full: make room {}", place_of_disk())]
     DiskFull(#[source] sqlx::Error),
     #[error("inconsistent row: {table}.{column} is {value}")]
     Inconsistent { table: Cow<'static, str>, column: Cow<'static, str>, value: String },
-    /// The schema could not be brought up to date.
+    /// The migrations could not be applied.
     #[error(transparent)]
     Schema(#[from] schema::Obstacle),
     #[error("the database's schema is newer than this program (it has migration {0}): run the newer landfall")]
     NewerSchema(i64),
-    /// A restore into this database was cut short.
+    /// A restore into this database was interrupted.
     #[error(
         "a restore into this database has not ended: once it runs no more, empty the database (or remove the data directory) and restore again"
     )]
@@ -85,7 +89,7 @@ impl From<sqlx::Error> for Error {
 }
 
 impl Error {
-    /// An inconsistency in a column.
+    /// Builds the error for a column's invalid value.
     pub fn inconsistent(
         table: impl Into<Cow<'static, str>>,
         column: impl Into<Cow<'static, str>>,
@@ -95,23 +99,23 @@ impl Error {
     }
 }
 
-/// Postgres' code for a full disk, whichever file it could not make, extend or write.
+/// Postgres' error code for a full disk, when it creates, extends or writes any file.
 const DISK_FULL: &str = "53100";
 
-/// Where the database's disk is, as a sentence goes on behind "make room". A process has one database, and errors know of none.
+/// Where the database's disk is, worded to follow "make room". Global, because a process has one
+/// database and an error has no connection to ask.
 static PLACE: OnceLock<String> = OnceLock::new();
 
-/// Whether an error says that the database's disk is full.
 fn is_disk_full(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(sqlx::error::DatabaseError::code).is_some_and(|code| code == DISK_FULL)
 }
 
-/// Where an operator makes room.
+/// The place of the database's disk, for the operator.
 fn place_of_disk() -> &'static str {
     PLACE.get().map_or("there", String::as_str)
 }
 
-/// Asks once where the disk is, as far as this user may know.
+/// Reads once where the disk is, as far as this database user may read it.
 async fn find_place_of_disk(conn: &mut PgConnection, options: &PgConnectOptions) -> Result<(), Error> {
     let directory = sqlx::query_scalar!(
         r#"
@@ -126,14 +130,16 @@ async fn find_place_of_disk(conn: &mut PgConnection, options: &PgConnectOptions)
         (None, Some(_)) => "where this machine's Postgres has its data".to_owned(),
         (None, None) => format!("where the Postgres of {} has its data", options.get_host()),
     };
-    // Another start in the same process found it already.
+    // Another start in this process may have set it.
     drop(PLACE.set(place));
     Ok(())
 }
 
-/// Connects, and brings the schema up to date. Safe when two schedulers start at once: the migrator holds a lock.
+/// Connects and applies migrations. Safe when two schedulers start at once: the migrator holds a
+/// lock.
 pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
-    // On a connection of its own, without the limits: a migration may take its time, and wait for another's.
+    // A connection without the timeouts: a migration may take long, and may wait for another
+    // scheduler's.
     let mut conn = options.connect().await?;
     if schema::restores::under_way(&mut conn).await? {
         return Err(Error::HalfRestored);
@@ -149,7 +155,7 @@ pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
     Ok(pool)
 }
 
-/// A connection, for as long as it is held.
+/// Takes a connection from the pool.
 pub async fn acquire(pool: &PgPool) -> Result<PoolConnection<Postgres>, Error> {
     Ok(pool.acquire().await?)
 }
@@ -162,12 +168,12 @@ pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Erro
     Ok(pool.begin().await?)
 }
 
-/// Begins a transaction that reads alone, and sees one moment however many statements it has.
+/// Begins a read-only transaction in which all statements see one snapshot.
 pub async fn begin_snapshot(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Error> {
     Ok(pool.begin_with("begin transaction isolation level repeatable read, read only").await?)
 }
 
-/// Begins a transaction that fails (class 55) when it has waited so long for a lock.
+/// Begins a transaction that fails (class 55) after waiting `patience` for a lock.
 pub async fn begin_impatient(pool: &PgPool, patience: Duration) -> Result<Transaction<'static, Postgres>, Error> {
     let mut tx = begin(pool).await?;
     let patience = format!("{}ms", patience.as_millis());
@@ -175,12 +181,11 @@ pub async fn begin_impatient(pool: &PgPool, patience: Duration) -> Result<Transa
     Ok(tx)
 }
 
-/// A moment for people, to the minute.
+/// Formats a time for people, to the minute.
 pub(crate) fn minute(at: &DateTime<Utc>) -> String {
     at.format("%Y-%m-%d %H:%M UTC").to_string()
 }
 
-/// A stored position, in degrees.
 fn position(table: &'static str, latitude: Option<f64>, longitude: Option<f64>) -> Result<Option<Position>, Error> {
     Position::from_parts(latitude, longitude)
         .map_err(|_| Error::inconsistent(table, "latitude, longitude", &format!("{latitude:?}, {longitude:?}")))

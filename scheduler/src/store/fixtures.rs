@@ -1,4 +1,4 @@
-//! Rows for store tests: just enough of each noun to stand on, and short ways to act on them and to look.
+//! Rows for store tests: the minimum of each noun, and helpers to change and to read them.
 
 use std::time::Duration;
 
@@ -15,16 +15,16 @@ use super::leases;
 use super::leases::outcomes::{self, Answer, Ending, Report};
 use super::sites::addresses::Claim;
 
-/// The connection that a test is given.
+/// The connection of a test.
 pub(crate) type Conn = PoolConnection<Postgres>;
 
-/// Long enough that nothing expires by itself during a test.
+/// So long that nothing expires by itself during a test.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
 
-/// How long a connection may take to wait for another: far longer than it takes.
+/// The longest time a connection waits for another: far more than it needs.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// As often superseded as a test likes.
+/// Allows any number of supersessions.
 pub(crate) const TERMS: Terms = Terms { lifetime: LIFETIME, max_supersessions: 1000, max_crashes: MAX_CRASHES };
 
 /// The default.
@@ -50,7 +50,7 @@ where
     sqlx::query(sql).bind(parameter).execute(conn).await.expect(sql);
 }
 
-/// The value of a statement that reads one.
+/// The single value that a statement reads.
 pub(crate) async fn scalar<T>(conn: &mut PgConnection, sql: &'static str) -> T
 where
     T: for<'r> Decode<'r, Postgres> + Type<Postgres> + Send + Unpin,
@@ -102,12 +102,11 @@ pub(crate) async fn crawler(conn: &mut PgConnection, name: &str) -> (AgentId, Se
     (agent, session(conn, agent).await)
 }
 
-/// Lets the time of every session pass that has not ended.
+/// Lets every open session pass its expiry time.
 pub(crate) async fn overdue(conn: &mut PgConnection) {
     execute(conn, "update sessions set expires_at = now() - interval '1 second' where state = 'active'").await;
 }
 
-/// An outcome with few figures.
 pub(crate) fn report(task: TaskId, token: LeaseToken, ending: Ending) -> Report {
     Report {
         task,
@@ -130,7 +129,7 @@ pub(crate) async fn record(conn: &mut PgConnection, agent: AgentId, report: &Rep
     outcomes::record_all(conn, &[(agent, report)]).await.expect("record an outcome")[0]
 }
 
-/// Records that a crawl fetched everything, under the first lease of its task.
+/// Records a complete crawl under the task's first lease.
 pub(crate) async fn complete(conn: &mut PgConnection, agent: AgentId, task: TaskId) -> Answer {
     record(conn, agent, &report(task, TOKEN, Ending::Complete)).await
 }
@@ -178,7 +177,7 @@ pub(crate) async fn task(conn: &mut PgConnection, batch: BatchId, site: SiteId, 
     TaskId::new(id)
 }
 
-/// A task assigned to an agent, as the chooser would leave it.
+/// A task assigned to an agent, as the choice of an agent leaves it.
 pub(crate) async fn assigned(conn: &mut PgConnection, batch: BatchId, site: SiteId, agent: AgentId) -> TaskId {
     let task = task(conn, batch, site, "located").await;
     sqlx::query(
@@ -196,7 +195,7 @@ pub(crate) async fn assigned(conn: &mut PgConnection, batch: BatchId, site: Site
     task
 }
 
-/// Tasks of sites of these names that are assigned to an agent.
+/// Tasks of sites with these names, assigned to an agent.
 pub(crate) async fn queue(conn: &mut PgConnection, batch: BatchId, agent: AgentId, hosts: &[&str]) -> Vec<TaskId> {
     let mut tasks = Vec::new();
     for host in hosts {
@@ -206,7 +205,7 @@ pub(crate) async fn queue(conn: &mut PgConnection, batch: BatchId, agent: AgentI
     tasks
 }
 
-/// Tasks of sites of these names that wait for an agent.
+/// Located tasks of sites with these names.
 pub(crate) async fn located(conn: &mut PgConnection, batch: BatchId, hosts: &[&str]) -> Vec<TaskId> {
     let mut tasks = Vec::new();
     for host in hosts {
@@ -216,7 +215,7 @@ pub(crate) async fn located(conn: &mut PgConnection, batch: BatchId, hosts: &[&s
     tasks
 }
 
-/// A task that an agent has leased, each in a batch of its own.
+/// A leased task in a batch of its own.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Leased {
     pub(crate) agent: AgentId,
@@ -233,7 +232,7 @@ impl Leased {
     }
 }
 
-/// A new agent's lease of the site `NAME.cn`; the agent and its batch have that name.
+/// Leases the site `NAME.cn` to a new agent; the agent and its batch are called `name`.
 pub(crate) async fn leased(conn: &mut PgConnection, name: &str) -> Leased {
     let (agent, session) = crawler(conn, name).await;
     let batch = batch(conn, name, "random").await;
@@ -243,29 +242,28 @@ pub(crate) async fn leased(conn: &mut PgConnection, name: &str) -> Leased {
     Leased { agent, session, batch, site, task }
 }
 
-/// Grants leases, and returns them.
 pub(crate) async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Vec<(TaskId, LeaseToken)> {
     let granted = leases::grant(conn, agent, session).await.expect("grant");
     granted.iter().map(|grant| (grant.task, grant.token)).collect()
 }
 
-/// Hands the first lease of a task back.
+/// Hands back the task's first lease.
 pub(crate) async fn hand_back(conn: &mut PgConnection, agent: AgentId, task: TaskId) -> bool {
     leases::release(conn, agent, task, TOKEN, None, MAX_CRASHES).await.expect("hand a lease back")
 }
 
-/// Takes back what sessions held that have ended; returns how many leases.
+/// Releases the leases of ended sessions; returns the number.
 pub(crate) async fn reap(conn: &mut PgConnection) -> u64 {
     leases::release_of_ended_sessions(conn, MAX_CRASHES).await.expect("take leases back")
 }
 
-/// The tasks that an agent would be chosen for next, each by itself.
+/// The tasks that need a choice next, of strategies that choose for each task by itself.
 pub(crate) async fn chosen(conn: &mut PgConnection) -> Vec<TaskId> {
     let waiting = assignments::waiting(conn, Pool::EachByItself, 100).await.expect("look for tasks");
     waiting.into_iter().map(|task| task.task).collect()
 }
 
-/// What an agent measured of a site so long ago, as an interval of Postgres.
+/// Stores an agent's measurement of a site; `ago` is its age as a Postgres interval.
 pub(crate) async fn measured(conn: &mut PgConnection, site: SiteId, prober: AgentId, micros: i64, ago: &str) {
     let measured = "insert into site_measurements (site_id, prober_id, rtt_us, answered, lost, measured_at)
                     values ($1, $2, $3, 5, 0, now() - $4::text::interval)";
@@ -281,7 +279,8 @@ pub(crate) async fn state(conn: &mut PgConnection, task: TaskId) -> String {
         .expect("read a task")
 }
 
-/// What the second comes to when it runs into the locks of the first, which commits as soon as Postgres says so.
+/// Runs the second transaction into the locks of the first, which commits once Postgres reports the
+/// wait. Returns the second's result.
 pub(crate) async fn behind<T>(
     pool: &PgPool,
     first: Transaction<'static, Postgres>,
@@ -290,7 +289,8 @@ pub(crate) async fn behind<T>(
     behind_what_goes_on(pool, first, async |_| (), second).await
 }
 
-/// The same where the first does something more before it commits: in the wrong order of locks, the two wait for each other.
+/// The same, and the first makes another change before it commits. With a wrong lock order, the two
+/// dead-lock.
 pub(crate) async fn behind_what_goes_on<T>(
     pool: &PgPool,
     mut first: Transaction<'static, Postgres>,
@@ -308,7 +308,7 @@ pub(crate) async fn behind_what_goes_on<T>(
     tokio::time::timeout(PATIENCE, both).await.expect("the second never waited for the first")
 }
 
-/// Returns when that connection waits for another's lock.
+/// Returns once that connection waits for another's lock.
 async fn waits(pool: &PgPool, pid: i32) {
     let mut conn = pool.acquire().await.expect("connect");
     let asked = "select cardinality(pg_blocking_pids($1)) > 0";

@@ -1,7 +1,8 @@
-//! Two transactions at once, in either order: for each rule of leases the one that comes second waits for the first, and then
-//! sees what it has done.
+//! Two concurrent transactions, in either order: for each rule of leases, the second waits for the
+//! first and then sees its changes.
 //!
-//! The order is made by locks alone: the first holds its locks uncommitted until Postgres says that the second waits for them.
+//! Locks alone make the order: the first holds its locks uncommitted until Postgres reports that
+//! the second waits for them.
 
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
@@ -18,7 +19,7 @@ use crate::strategy::Choice;
 
 mod endings;
 
-/// An agent of two slots, with as many assigned tasks as asked for.
+/// An agent with two slots, and the number of assigned tasks that a test asks for.
 struct Scene {
     pool: PgPool,
     agent: AgentId,
@@ -36,7 +37,7 @@ impl Scene {
         Self { pool, agent, session, batch, tasks }
     }
 
-    /// The same with its first task leased.
+    /// The same, with its first task leased.
     async fn leased(pool: PgPool) -> Self {
         let scene = Self::new(pool, 1).await;
         assert_eq!(scene.grant(&mut *scene.conn().await).await, 1);
@@ -63,7 +64,7 @@ impl Scene {
         changes::cancel(conn, self.batch, "b", &Extent::All).await.expect("cancel")
     }
 
-    /// The agent connects anew with its first lease in hand.
+    /// The agent reconnects and reports its first lease.
     async fn reopen(&self, conn: &mut PgConnection) -> Result<sessions::Opened, OpenError> {
         let held = vec![(self.tasks[0], fixtures::TOKEN)];
         let registration = Registration { held, ..fixtures::registration() };
@@ -74,7 +75,7 @@ impl Scene {
         fixtures::overdue(&mut *self.conn().await).await;
     }
 
-    /// The session has expired, its leases have not been taken back.
+    /// Expires the session without releasing its leases.
     async fn expired(&self) {
         self.overdue().await;
         assert_eq!(sessions::expire_due(&mut *self.conn().await).await.expect("expire"), [self.agent]);
@@ -88,7 +89,8 @@ impl Scene {
         fixtures::scalar(&mut *self.conn().await, "select state::text from leases where token = 1").await
     }
 
-    /// What the second comes to when it runs into the locks of the first, which then commits.
+    /// Runs the second transaction into the locks of the first, commits the first, and returns the
+    /// second's result.
     async fn behind<T>(
         &self,
         first: Transaction<'static, Postgres>,
@@ -252,7 +254,7 @@ async fn an_outcome_whose_answer_was_lost_is_offered_again_and_counts_once(pool:
     let scene = Scene::leased(pool).await;
     let mut recording = scene.begin().await;
     assert!(matches!(scene.complete(&mut recording).await, Answer::Accepted { .. }));
-    // The agent gave up waiting and offers it on another connection, before the first is committed.
+    // The agent stopped waiting and reports again on another connection, before the first commits.
     assert_eq!(scene.behind(recording, async |conn| scene.complete(conn).await).await, Answer::Duplicate);
     assert_eq!(scene.task().await, "done");
 }
@@ -304,7 +306,7 @@ async fn rebalanced(scene: &Scene) -> (AgentId, SessionId, loads::Waiting) {
     (other, session, waiting)
 }
 
-/// Whether it was rebalanced.
+/// Returns whether the task was rebalanced.
 async fn rebalance(conn: &mut PgConnection, waiting: &loads::Waiting, agent: AgentId) -> bool {
     let held = loads::hold_on(conn, &[waiting]).await.expect("hold on");
     let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };

@@ -1,4 +1,5 @@
-//! Every two endings of a lease that can meet, in either order; and holds that begin as what they wait for ends.
+//! Every pair of endings of a lease that can meet, in either order; and holds that begin while
+//! their condition ends.
 
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ enum End {
 const ALL: [End; 8] =
     [End::Outcome, End::HandBack, End::Pause, End::AddressFull, End::Recall, End::Expiry, End::Removal, End::Cancel];
 
-/// A lease that was recalled, and whose session has expired if that is to end it.
+/// Makes a recalled lease, with an expired session if expiry is one of the endings.
 async fn lease(conn: &mut PgConnection, name: &str, ends: [End; 2]) -> Leased {
     let lease = fixtures::leased(conn, name).await;
     let recalled = "insert into recalls (task_id, token, agent_id, to_agent_id, here_ms, there_ms)
@@ -47,7 +48,7 @@ async fn lease(conn: &mut PgConnection, name: &str, ends: [End; 2]) -> Leased {
     lease
 }
 
-/// Ends a lease; the agent and the batch have this name.
+/// Ends a lease; the agent and the batch are called `name`.
 async fn end(conn: &mut PgConnection, lease: Leased, name: &str, by: End) -> bool {
     let Leased { agent, batch, task, .. } = lease;
     match by {
@@ -65,7 +66,7 @@ async fn end(conn: &mut PgConnection, lease: Leased, name: &str, by: End) -> boo
     }
 }
 
-/// The states of a task and of its lease, and what holds the task.
+/// The states of a task and its lease, and the task's hold.
 async fn states(conn: &mut PgConnection, task: TaskId) -> (String, String, Option<String>) {
     sqlx::query_as(
         "select t.state::text, l.state::text, h.cause::text
@@ -78,7 +79,7 @@ async fn states(conn: &mut PgConnection, task: TaskId) -> (String, String, Optio
     .expect("read")
 }
 
-/// What an ending alone leaves behind.
+/// The states after one ending.
 const fn leaves(by: End) -> (&'static str, &'static str, Option<&'static str>) {
     match by {
         End::Outcome => ("done", "completed", None),
@@ -92,8 +93,8 @@ const fn leaves(by: End) -> (&'static str, &'static str, Option<&'static str>) {
     }
 }
 
-/// What two leave behind: the lease ends by the first. The second ends the task if it is the end of that, and takes it from its agent
-/// where that is removed.
+/// The states after two endings. The first ends the lease. The second ends the task if it is an
+/// ending of tasks, and withdraws the task if it removes the agent.
 fn leave(first: End, second: End) -> (&'static str, &'static str, Option<&'static str>) {
     let (task, lease, hold) = leaves(first);
     match second {
@@ -121,7 +122,7 @@ async fn of_any_two_endings_of_a_lease_the_second_waits_and_finds_it_ended(pool:
             assert!(!end(&mut conn, lease, &name, second).await);
         } else {
             fixtures::behind(&pool, ending, async |conn| {
-                // As the session and the tasks do it: in a transaction.
+                // In a transaction, like the session and the background tasks.
                 let mut tx = sqlx::Connection::begin(conn).await.expect("begin");
                 end(&mut tx, lease, &name, second).await;
                 tx.commit().await.expect("commit");
@@ -137,7 +138,7 @@ async fn of_any_two_endings_of_a_lease_the_second_waits_and_finds_it_ended(pool:
     }
 }
 
-/// A located task of a `gnp-confirmed` batch, and a confirmation of its site that is under way.
+/// A located task of a `gnp-confirmed` batch, with an open confirmation of its site.
 async fn confirmed(conn: &mut PgConnection) -> (Wanted, SiteId) {
     let batch = fixtures::batch(conn, "b", "gnp-confirmed").await;
     let site = fixtures::site(conn, "a.cn").await;
@@ -188,7 +189,7 @@ async fn a_confirmation_that_is_wanted_as_it_is_looked_at_is_not_forgotten(pool:
     assert_eq!(confirmations::due(&mut conn, 10, 10).await.expect("look").looked_at, 0, "somebody is at it");
     wanting.commit().await.expect("commit");
     assert_eq!(confirmations::due(&mut conn, 10, 10).await.expect("look").sites, [site]);
-    // And once nobody waits for it any more, it is.
+    // Once no task waits for the confirmation, the task is released.
     assert_eq!(holds::release(&mut conn, Which::Confirming(&[site]), 10).await.expect("release").len(), 1);
     assert_eq!(confirmations::due(&mut conn, 10, 10).await.expect("look").sites, []);
     let left = sqlx::query_scalar::<_, i64>("select count(*) from confirmations").fetch_one(&mut *conn).await;
