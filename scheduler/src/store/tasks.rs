@@ -1,6 +1,6 @@
-//! Tasks on their way from submission to an agent's choice: submitted, measuring, located.
+//! Tasks before an agent is chosen: submitted, measuring, located.
 //!
-//! Every move says when it happened. Later states belong to `assignments`, `leases` and `outcomes`.
+//! Every transition stores its time. Later states belong to `assignments`, `leases` and `outcomes`.
 
 pub(crate) mod confirmations;
 pub(crate) mod holds;
@@ -19,25 +19,26 @@ use super::Error;
 use super::rows::{Rows, Statement};
 use super::types::Interval;
 
-/// A site whose measuring tasks have heard from every prober there is.
+/// A site with measuring tasks for which every prober has answered.
 #[derive(Debug, Clone)]
 pub struct Heard {
     pub site: SiteId,
     pub measured: Vec<(AgentId, Rtt)>,
     pub failure: Option<String>,
-    /// Whether its tasks have waited longer than the patience asked about.
+    /// Whether its tasks have waited longer than the given patience.
     pub overdue: bool,
 }
 
-/// What began to be measured.
+/// The result of one pass that begins to measure.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Begun {
     pub tasks: u64,
-    /// Sites among theirs that proved to be another meanwhile, each with that one.
+    /// Submitted sites that meanwhile became aliases, each with the site it points at.
     pub aliases: Vec<(SiteId, SiteId)>,
 }
 
-/// Lets submitted tasks begin to be measured, at most `limit`, while fewer than `at_once` are.
+/// Moves submitted tasks to measuring: at most `limit`, and while fewer than `at_once` are
+/// measuring.
 pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Begun, Error> {
     let measuring = sqlx::query_scalar!(
         r#"select count(*) as "count!" from (select from tasks where state = 'measuring' limit $1) measuring"#,
@@ -45,7 +46,7 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
     )
     .one(conn)
     .await?;
-    // Two statements: of a join with a number of rows that is not known before, the planner reads all tasks.
+    // Two statements: in a join with an unknown number of rows the planner would read all tasks.
     let next = sqlx::query_scalar!(
         "select id from tasks where state = 'submitted' order by id limit $1 for update skip locked",
         limit.min(at_once - measuring).max(0),
@@ -68,8 +69,9 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
     Ok(Begun { tasks, aliases: aliases.into_iter().collect() })
 }
 
-/// The sites of measuring tasks that each of these probers has measured or failed to measure, by the rule of
-/// [`super::measurements::orders::due_sites`]; oldest site first, at most `limit`. None without a prober.
+/// The sites of measuring tasks that each of these probers has measured or failed to measure, by
+/// the rule of [`super::measurements::orders::due_sites`]; oldest site first, at most `limit`.
+/// Returns none when there is no prober.
 pub async fn heard(
     conn: &mut PgConnection,
     probers: &[AgentId],
@@ -123,7 +125,8 @@ pub async fn heard(
         .collect())
 }
 
-/// Ends the measuring of these sites: their tasks are located, and say of each why it has no distance where it has none.
+/// Ends the measuring of these sites: their tasks become located and store why a distance is
+/// missing.
 pub async fn locate(conn: &mut PgConnection, located: &[(SiteId, Option<Unmeasured>)]) -> Result<u64, Error> {
     let sites: Vec<i64> = located.iter().map(|(site, _)| site.get()).collect();
     let unmeasured = located.iter().map(|(_, unmeasured)| unmeasured.as_ref());
@@ -152,7 +155,8 @@ pub async fn locate(conn: &mut PgConnection, located: &[(SiteId, Option<Unmeasur
     .await
 }
 
-/// The strategies whose sites must be measured, by name: tasks of the others are located as they are made.
+/// The names of strategies that need measured distances; tasks of other strategies start as
+/// located.
 pub(super) fn distanced() -> Vec<String> {
     let names = Strategy::ALL.iter().copied().filter(|strategy| strategy.needs_measuring()).map(Strategy::name);
     names.map(str::to_owned).collect()

@@ -1,8 +1,9 @@
-//! Confirmations: which agents were asked to measure a site before it gets its agent, of a `gnp-confirmed` batch or because its distances
-//! were too unsure to choose by.
+//! Confirmations: which agents are asked to measure a site before an agent is chosen. Their causes
+//! are a `gnp-confirmed` batch, and distances too uncertain to choose by.
 //!
-//! A confirmation belongs to the site: every task of the site shares it, until it is too old. It is wanted, begins and ends; until then the
-//! tasks that wait for it are held. Its confirmers are asked by measurement orders, one at a time like everybody who measures a site.
+//! A confirmation belongs to the site. All tasks of the site share it until it is too old. It is
+//! wanted, begins and ends; until its end the waiting tasks are held. Confirmers get measurement
+//! orders, one site at a time like every prober.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,21 +19,21 @@ use crate::store::measurements::orders::{self, Due, Turn};
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
-/// What an agent found of a site: `None` when it failed.
+/// An agent's round trip to a site; `None` when its measurement failed.
 pub type Tried = (AgentId, Option<Rtt>);
 
-/// A site's newest confirmation, unless it is too old to count.
+/// The state of a site's newest confirmation, unless that is too old to count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Standing {
-    /// It has not ended.
     Open {
-        /// For how long it has been under way, or wanted where it has not begun.
+        /// The time since it began; since it was wanted if it has not begun.
         since: Duration,
     },
     Ended,
 }
 
-/// How these sites' confirmations stand; those that have none, or one that ended more than `max_age` ago, are absent.
+/// The state of these sites' confirmations. A site is absent without one, or when it ended more
+/// than `max_age` ago.
 pub async fn standing(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -54,23 +55,25 @@ pub async fn standing(
     Ok(rows.into_iter().map(|row| (row.site_id, standing(row.open, row.since.0))).collect())
 }
 
-/// A task that is to wait until its site is confirmed.
+/// A task that has to wait until its site is confirmed.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
     pub task: TaskId,
     pub site: SiteId,
-    /// How long it waits at most; `None`: until the confirmation ends.
+    /// How long the task waits at most; `None`: until the confirmation ends.
     pub patience: Option<Duration>,
 }
 
-/// Wants sites confirmed, and holds the tasks that wait for it: they are located, and locked by the caller. A site whose confirmation ended
-/// more than `max_age` ago is confirmed anew; one whose confirmation ends at this moment holds nothing any more.
+/// Requests confirmations of sites, and holds the tasks that wait for them. The tasks are located,
+/// and the caller has locked them. A confirmation that ended more than `max_age` ago starts again.
+/// One that ends at this moment holds no task.
 pub async fn want(conn: &mut PgConnection, wanted: &[Wanted], max_age: Duration) -> Result<(), Error> {
     if wanted.is_empty() {
         return Ok(());
     }
     let sites: Vec<SiteId> = wanted.iter().map(|one| one.site).collect();
-    // Locks each row, changed or not: who ends a confirmation lets tasks go behind it, and would not see those that are held meanwhile.
+    // Locks every row, changed or not: the transaction that ends a confirmation then releases its
+    // tasks later, and sees the ones held here.
     sqlx::query!(
         r#"
         insert into confirmations (site_id)
@@ -96,10 +99,11 @@ pub struct Next {
     pub looked_at: usize,
 }
 
-/// The sites whose confirmation has been wanted longest, at most `limit`, and so many only that no more than `at_once` are open. Those for
-/// which nobody waits any more are forgotten.
+/// The sites with the longest-wanted confirmations: at most `limit`, and at most as many as leave
+/// `at_once` open. Deletes confirmations that no task waits for.
 pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Next, Error> {
-    // Locked first: whoever wants one holds its tasks in the same transaction, and they are seen by what follows.
+    // Locks the rows first: [`want`] holds its tasks in the same transaction, so the next statement
+    // sees them.
     let wanted = sqlx::query_scalar!(
         r#"
         select site_id from confirmations
@@ -135,7 +139,8 @@ pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Ne
     Ok(Next { sites, looked_at: wanted.len() })
 }
 
-/// Who measured these sites or failed to in the last `max_age`; sites that nobody tried are absent.
+/// The agents that measured these sites, or failed to, within `max_age`; sites without any are
+/// absent.
 pub async fn tried(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -159,8 +164,8 @@ pub async fn tried(
     Ok(tried)
 }
 
-/// Begins the confirmation of these sites, each by these agents, where it is wanted and has not begun; one by nobody ends at once. Returns
-/// how many ended.
+/// Begins the wanted confirmations of these sites by these agents. A confirmation without agents
+/// ends at once. Returns how many ended.
 pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentId>)]) -> Result<u64, Error> {
     let sites: Vec<i64> = confirmations.iter().map(|(site, _)| site.get()).collect();
     let empty: Vec<bool> = confirmations.iter().map(|(_, confirmers)| confirmers.is_empty()).collect();
@@ -193,8 +198,9 @@ pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentI
     Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
 }
 
-/// The sites of open confirmations that nobody is measuring now, each with the connected and believed confirmers that
-/// have yet to answer; the longest open first, at most `limit`. One whose order was lost with its session is among them again.
+/// The sites of open confirmations without an open order, each with its connected, trusted
+/// confirmers that have not answered; the longest open first, at most `limit`. A site whose order
+/// was lost with its session is included again.
 pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Due>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -226,8 +232,8 @@ pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Due>, Er
         .collect())
 }
 
-/// Orders these sites measured by these of their confirmers. A site that cannot be measured now gets no order. Returns the
-/// confirmers that got orders.
+/// Orders measurements of these sites by these confirmers. A site that cannot be measured now gets
+/// no order. Returns the confirmers that got orders.
 pub async fn ask(
     conn: &mut PgConnection,
     orders: &[(SiteId, AgentId)],
@@ -258,8 +264,9 @@ pub async fn ask(
     Ok(asked)
 }
 
-/// Notes which confirmers have answered. A round trip counts when it was not older than `max_age` as the confirmation
-/// began, for it may be another site's at the same address; a failure only when it came after the confirmer was asked.
+/// Stores which confirmers have answered. A round trip counts if it was at most `max_age` old when
+/// the confirmation began: an older one may be of another site at the same address. A failure
+/// counts only if it came after the order.
 pub async fn hear(conn: &mut PgConnection, max_age: Duration) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -276,8 +283,8 @@ pub async fn hear(conn: &mut PgConnection, max_age: Duration) -> Result<(), Erro
     .await
 }
 
-/// Ends the confirmations in which nobody connected and believed has yet to answer, and those open for longer than `patience`. Their tasks
-/// go on; returns how many ended.
+/// Ends confirmations in which every connected, trusted confirmer has answered, and those open for
+/// longer than `patience`, and releases their tasks. Returns how many ended.
 pub async fn end(conn: &mut PgConnection, patience: Duration) -> Result<u64, Error> {
     let ended = sqlx::query_scalar!(
         r#"
@@ -295,7 +302,7 @@ pub async fn end(conn: &mut PgConnection, patience: Duration) -> Result<u64, Err
     )
     .all(conn)
     .await?;
-    // A statement of its own: it sees whoever wanted one a moment ago.
+    // A separate statement: it sees a task held a moment ago.
     holds::release(conn, Which::Confirming(&ended), i64::MAX).await?;
     Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
 }

@@ -1,7 +1,9 @@
-//! Holds: located tasks that wait for something of their own, and are not chosen for until it has come.
+//! Holds: located tasks that wait for a condition of their own. No agent is chosen for them until
+//! it holds.
 //!
-//! Invariants: a task has at most one hold; `tasks.held` is true exactly while that is not admitted; a held task is `located`; a hold
-//! ends with its task. This module alone writes the table and the flag.
+//! Invariants: a task has at most one hold. `tasks.held` is true exactly while that hold is not
+//! admitted. A held task is `located`. A hold ends with its task. Only this module writes the table
+//! and the flag.
 
 use std::time::Duration;
 
@@ -17,19 +19,20 @@ use crate::store::types::Interval;
 /// What a task waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    /// Its turn at an address.
+    /// A turn at an address.
     Address {
         address: IpNet,
-        /// Whether its turn has come: it keeps a place there, and goes on.
+        /// Whether its turn has come: the task goes on, and keeps a place at the address.
         admitted: bool,
     },
-    /// Its site asked to be left alone, for so long.
+    /// The site asked for a pause of this length.
     Pause(Duration),
-    /// Its site's circuit is open.
+    /// The site's circuit is open.
     Breaker,
-    /// No agent may crawl it now.
+    /// No agent may crawl the task now.
     Unmet,
-    /// Agents that may be nearest measure its site; waited for so long where it could do without.
+    /// Agents that may be nearest measure the site; the longest wait, where the choice is possible
+    /// without.
     Confirming(Option<Duration>),
 }
 
@@ -52,8 +55,9 @@ impl Cause {
     }
 }
 
-/// Holds tasks, in place of what held them before; returns those that wait from now on. They are located, and locked by the caller. A
-/// task that is held for the same cause again keeps its turn.
+/// Holds tasks, in place of their former holds. Returns those that were not held before. The tasks
+/// are located, and the caller has locked them. A task held again for the same cause keeps its
+/// turn.
 pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<Vec<TaskId>, Error> {
     if holds.is_empty() {
         return Ok(Vec::new());
@@ -95,21 +99,21 @@ pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<
     .await
 }
 
-/// Which tasks are let go.
+/// Which tasks are released.
 #[derive(Debug, Clone, Copy)]
 pub enum Which<'a> {
-    /// Those whose time has come.
+    /// Tasks whose hold has run out.
     Due,
-    /// Those of a batch that no agent may crawl, in the order in which they came.
+    /// Unmet tasks of a batch, in order of their holds.
     Unmet(BatchId),
-    /// Those of sites whose circuit was open.
+    /// Tasks of sites whose circuit was open.
     Breaker(&'a [SiteId]),
-    /// Those of sites that were being confirmed.
+    /// Tasks of sites that were being confirmed.
     Confirming(&'a [SiteId]),
 }
 
-/// Lets tasks go on, at most `limit`; returns them with their sites. A task that somebody else is at stays held where it is looked for
-/// again, and is waited for where it is not.
+/// Releases tasks, at most `limit`, and returns them with their sites. A task locked by another
+/// transaction is skipped where a later pass looks again, and waited for elsewhere.
 pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> Result<Vec<(TaskId, SiteId)>, Error> {
     let next = match which {
         Which::Due => {
@@ -156,7 +160,8 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
             .all(conn)
             .await?
     };
-    // A statement of its own: whoever was at a task until it was locked may have ended its hold, or begun another.
+    // A separate statement: a transaction that held the lock may have ended the hold, or begun
+    // another.
     let released = sqlx::query!(
         r#"
         with over as (
@@ -180,8 +185,9 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
     Ok(released.into_iter().map(|row| (row.id, row.site_id)).collect())
 }
 
-/// Lets those go on that have waited longest at each address, as many as it has places for, at most `limit`; they keep their place
-/// until they are crawled there. Returns how many.
+/// Admits the tasks that have waited longest at each address, up to its free places and at most
+/// `limit`. An admitted task keeps its place until its crawl claims the address. Returns the
+/// number.
 pub(in crate::store) async fn admit(
     conn: &mut PgConnection,
     places: &[(IpNet, i64)],
@@ -216,7 +222,8 @@ pub(in crate::store) async fn admit(
     .await
 }
 
-/// Ends whatever holds these tasks, as they move on: out of `located`, or to their crawl. They are locked by the caller.
+/// Ends the holds of tasks that leave `located` or begin their crawl. The caller has locked the
+/// tasks.
 pub(in crate::store) async fn end(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<(), Error> {
     sqlx::query!(
         r#"

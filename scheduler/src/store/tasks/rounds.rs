@@ -1,8 +1,10 @@
-//! Rounds: a task that has ended goes again as a new task, because a person said so or because its batch has its sites crawled again.
+//! Rounds: a task that ended starts again as a new task, because an operator retried it or because
+//! its batch has a recrawl interval.
 //!
-//! What a round came to stays. When the next is due is written down with its outcome (`outcomes`), so that those that are due are
-//! found by index; a round that ended without one, as *poison* or cancelled, has no next by itself. Invariants: a site has one newest
-//! round in a batch; a recrawl that is due makes one round, whoever looks, and however often.
+//! The result of a round stays. Its outcome (`outcomes`) stores when the next round is due, so an
+//! index finds due rounds. A round that ended without an outcome, failed as *poison* or cancelled,
+//! has no automatic next round. Invariants: a site has one newest round in a batch. A due recrawl
+//! makes one round, however many schedulers look and however often.
 
 use sqlx::PgConnection;
 
@@ -11,16 +13,17 @@ use crate::model::{BatchId, SiteId, TaskId};
 use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 
-/// What one look at the recrawls that are due came to.
+/// The result of one pass over due recrawls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Recrawled {
-    /// Tasks that were due: as many as asked for when there may be more.
+    /// Due tasks found: the limit, when there may be more.
     pub due: u64,
-    /// New rounds of them.
+    /// New rounds made for them.
     pub rounds: u64,
 }
 
-/// Makes the next round of tasks whose time has come, by Postgres' clock, at most `limit`. Run in a transaction.
+/// Makes the next round of tasks that are due by Postgres' clock, at most `limit`. Run in a
+/// transaction.
 pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<Recrawled, Error> {
     let due = sqlx::query_scalar!(
         r#"
@@ -39,7 +42,7 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<Recrawled, E
     if due.is_empty() {
         return Ok(Recrawled::default());
     }
-    // A statement of its own: it sees what became of them until they were locked.
+    // A separate statement: it sees what happened to the tasks until they were locked.
     let covered = sqlx::query_scalar!(
         r#"
         update tasks t set recrawl_at = null
@@ -63,8 +66,8 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<Recrawled, E
     Ok(Recrawled { due: u64::try_from(due.len()).unwrap_or(u64::MAX), rounds })
 }
 
-/// Makes the next round of these tasks' sites, each once, and returns how many; of names that proved to be one site one goes again,
-/// under that site. The tasks have ended and are locked by the caller.
+/// Makes the next round of these tasks' sites, each once, and returns how many. Aliases of one site
+/// get one round, under that site. The tasks have ended, and the caller has locked them.
 pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Error> {
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     sqlx::query!(
@@ -101,7 +104,8 @@ pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Erro
     .await
 }
 
-/// Ends the recrawls of a batch, or of some of its sites, under whichever name; returns of how many tasks.
+/// Ends the recrawls of a batch, or of some of its sites under any of their names. Returns the
+/// number of tasks.
 pub async fn end_recrawls(conn: &mut PgConnection, batch: BatchId, sites: Option<&[SiteId]>) -> Result<u64, Error> {
     sqlx::query!(
         r#"
@@ -132,7 +136,7 @@ mod tests {
     use crate::store::leases::outcomes::{Answer, Ending};
     use crate::store::{fixtures, leases};
 
-    /// A batch that is crawled again every hour, and one that is not; an agent that has leased a site of each.
+    /// A batch with an hourly recrawl and one without; an agent that has leased a site of each.
     struct Scene {
         pool: PgPool,
         agent: AgentId,
@@ -175,7 +179,7 @@ mod tests {
             assert!(matches!(answer, Answer::Accepted { .. }), "{answer:?}");
         }
 
-        /// Everything that has ended ended so much earlier.
+        /// Moves all ends of tasks back by `time`.
         async fn pass(&self, time: &'static str) {
             sqlx::query("update tasks set recrawl_at = recrawl_at - $1::text::interval where recrawl_at is not null")
                 .bind(time)
@@ -184,7 +188,7 @@ mod tests {
                 .expect("let the time pass");
         }
 
-        /// What is made, in a transaction of its own.
+        /// Runs a recrawl in a transaction of its own.
         async fn recrawl(&self) -> Recrawled {
             let mut tx = fixtures::begin(&self.pool).await;
             let made = recrawl(&mut tx, 10).await.expect("recrawl");
@@ -196,7 +200,7 @@ mod tests {
             changes::cancel(conn, self.batch, "hourly", &Extent::All).await.expect("cancel")
         }
 
-        /// Name, round, state, and whether there will be a next.
+        /// Each task's name, round and state, and whether a next round is due.
         async fn rounds(&self) -> Vec<(String, i32, String, bool)> {
             sqlx::query_as(
                 "select s.name, t.round, t.state::text, t.recrawl_at is not null
@@ -288,7 +292,7 @@ mod tests {
         assert_eq!(scene.recrawl().await, NONE, "it is the other's");
         one.commit().await.expect("commit");
         assert_eq!(scene.recrawl().await, NONE, "it has been made");
-        // And by whoever believes that it has to be made all the same.
+        // A direct call for the same task makes no second round either.
         assert_eq!(next(&mut *scene.conn().await, &[]).await.expect("none"), 0);
         let mut one = fixtures::begin(&scene.pool).await;
         scene.execute("delete from tasks where round = 2").await;
@@ -302,14 +306,14 @@ mod tests {
     async fn a_cancelled_batch_is_not_crawled_again_whatever_happens_meanwhile(pool: PgPool) {
         let scene = Scene::new(pool).await;
         let cancel = async |conn: &mut PgConnection| scene.cancel(conn).await;
-        // An outcome comes first, by a moment.
+        // The outcome commits just before the cancellation.
         let mut ending = fixtures::begin(&scene.pool).await;
         scene.end(&mut ending, scene.task, Ending::Complete).await;
         let cancelled = fixtures::behind(&scene.pool, ending, cancel).await;
         assert_eq!(cancelled, Cancelled { ended: 1, recrawls: 1, ..Cancelled::default() });
         assert_eq!(scene.rounds().await, [round("a.cn", 1, "done", false)]);
 
-        // A new round is just being made.
+        // The new round is made while the batch is cancelled.
         scene.execute("update tasks set recrawl_at = now() where round = 1 and state = 'done'").await;
         let mut making = fixtures::begin(&scene.pool).await;
         assert_eq!(recrawl(&mut making, 10).await.expect("recrawl"), ONE);
@@ -317,7 +321,7 @@ mod tests {
         assert_eq!(cancelled, Cancelled { tasks: 1, ..Cancelled::default() });
         assert_eq!(scene.rounds().await, [round("a.cn", 1, "done", false), round("a.cn", 2, "cancelled", false)]);
 
-        // The other way round: what is being cancelled is left to whoever does.
+        // The other order: a recrawl skips tasks that another transaction is cancelling.
         scene
             .execute("update tasks set recrawl_at = now(), retried_at = null where round = 1 and state = 'done'")
             .await;
@@ -327,7 +331,7 @@ mod tests {
         cancelling.commit().await.expect("commit");
         assert_eq!(scene.recrawl().await, NONE);
 
-        // By name, what was cancelled goes again, and again after that.
+        // An operator can retry a cancelled task by name, and again later.
         scene.execute("update tasks set retried_at = now() where round = 1").await;
         let named = Extent::Sites(vec!["a.cn".parse().expect("a name")]);
         let mut conn = scene.conn().await;
@@ -355,7 +359,8 @@ mod tests {
             [round("a.cn", 1, "done", false), round("a.cn", 2, "located", false), round("www.a.cn", 1, "done", false)];
         assert_eq!(scene.rounds().await, rounds);
 
-        // Where the keeper's own gave way to the other name's crawl, the next round is the keeper's.
+        // The keeper's own task was cancelled in favour of the alias's crawl; the next round is the
+        // keeper's.
         scene.execute("delete from events").await;
         scene.execute("update tasks set state = 'cancelled' where round = 2").await;
         scene

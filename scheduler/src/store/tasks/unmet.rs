@@ -1,6 +1,7 @@
-//! Unmet tasks: located tasks that nobody may crawl, and batches of which something waits at an agent.
+//! Unmet tasks: located tasks that no agent may crawl. Also finds batches with tasks that wait at
+//! an agent.
 //!
-//! An unmet task is held until it is recalled. Why is said once, of its batch.
+//! An unmet task is held until it is recalled. The reason is stored once, for its batch.
 
 use std::collections::HashMap;
 
@@ -15,7 +16,7 @@ use crate::store::Error;
 use crate::store::batches::constraints;
 use crate::store::rows::{Rows, Statement};
 
-/// Fails tasks that no agent may crawl. They are located, and locked by the caller.
+/// Fails tasks that no agent may crawl. They are located, and the caller has locked them.
 pub async fn fail(conn: &mut PgConnection, tasks: &[TaskId], reason: &str) -> Result<(), Error> {
     holds::end(conn, tasks).await?;
     sqlx::query!(
@@ -30,14 +31,14 @@ pub async fn fail(conn: &mut PgConnection, tasks: &[TaskId], reason: &str) -> Re
     .await
 }
 
-/// Holds tasks that nobody may crawl now. They are located, and locked by the caller.
+/// Holds tasks that no agent may crawl now. They are located, and the caller has locked them.
 pub async fn hold(conn: &mut PgConnection, batch: BatchId, tasks: &[TaskId], why: &Nobody) -> Result<(), Error> {
     let unmet: Vec<(TaskId, Cause)> = tasks.iter().map(|task| (*task, Cause::Unmet)).collect();
     holds::hold(conn, &unmet).await?;
     explain(conn, batch, why).await
 }
 
-/// Takes down why a batch's unmet tasks wait.
+/// Stores why a batch's unmet tasks wait.
 pub async fn explain(conn: &mut PgConnection, batch: BatchId, why: &Nobody) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -52,7 +53,8 @@ pub async fn explain(conn: &mut PgConnection, batch: BatchId, why: &Nobody) -> R
     .await
 }
 
-/// What these batches ask of agents, and why their unmet tasks wait; batches that never had one are absent.
+/// What these batches ask of agents, and why their unmet tasks wait; batches that never had one are
+/// absent.
 pub async fn why(
     conn: &mut PgConnection,
     batches: &[BatchId],
@@ -74,7 +76,7 @@ pub async fn why(
     Ok(why.collect())
 }
 
-/// Batches that have unmet tasks.
+/// Batches with unmet tasks.
 pub async fn batches(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
     sqlx::query_scalar!(
         r#"
@@ -87,8 +89,8 @@ pub async fn batches(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
     .await
 }
 
-/// Lets unmet tasks of a batch be chosen for again, or fails them with a reason; at most `limit`. Returns how many it was. Sites that nobody
-/// was there to confirm are confirmed anew.
+/// Releases unmet tasks of a batch, or fails them with a reason; at most `limit`. Returns the
+/// number. Sites without any agent to confirm them are confirmed again.
 pub async fn recall(conn: &mut PgConnection, batch: BatchId, failure: Option<&str>, limit: i64) -> Result<u64, Error> {
     let (tasks, sites): (Vec<_>, Vec<_>) = holds::release(conn, Which::Unmet(batch), limit).await?.into_iter().unzip();
     if let Some(reason) = failure {
@@ -106,7 +108,7 @@ pub async fn recall(conn: &mut PgConnection, batch: BatchId, failure: Option<&st
     Ok(u64::try_from(tasks.len()).unwrap_or(u64::MAX))
 }
 
-/// Batches with constraints of which something is assigned and not begun.
+/// Batches with constraints that have assigned tasks not yet begun.
 pub async fn assigned(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
     sqlx::query_scalar!(
         r#"

@@ -1,7 +1,8 @@
 //! Waits: why tasks without an agent wait.
 //!
-//! A stage that is closed to the whole fleet has one row, written by the pass that finds it so and only when that changes. What holds a
-//! single task comes before its stage. Nothing here is a sentence.
+//! A stage that is closed to the whole fleet has one row. The pass that finds it closed writes the
+//! row, only on a change. A task's own hold comes before its stage. This module stores causes,
+//! never sentences.
 
 use std::collections::{HashMap, HashSet};
 
@@ -16,7 +17,7 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Unsigned;
 
-/// Says why a stage is closed to the whole fleet, or that it is not.
+/// Stores why a stage is closed to the whole fleet, or that it is open.
 pub async fn close(conn: &mut PgConnection, stage: Stage, cause: Option<WaitCause>) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -35,7 +36,7 @@ pub async fn close(conn: &mut PgConnection, stage: Stage, cause: Option<WaitCaus
     .await
 }
 
-/// Why nobody can be chosen for any task; `None` while some agent takes work.
+/// Why no agent can be chosen for any task; `None` while some agent takes work.
 pub async fn nobody(conn: &mut PgConnection) -> Result<Option<WaitCause>, Error> {
     let there = sqlx::query!(
         r#"
@@ -54,7 +55,7 @@ pub async fn nobody(conn: &mut PgConnection) -> Result<Option<WaitCause>, Error>
     })
 }
 
-/// Why those of these tasks wait that have no agent.
+/// Why these tasks wait, for those without an agent.
 pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, Wait>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -89,7 +90,8 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
         .collect())
 }
 
-/// What most tasks of a batch without an agent wait for, of that which needs saying, and how many they are.
+/// The most frequent wait of a batch's tasks without an agent, among those worth reporting, and its
+/// number of tasks.
 pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option<(Wait, u64)>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -121,16 +123,15 @@ pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option
     Ok(counted.into_iter().max_by_key(|(wait, count)| (*count, wait.cause.name())))
 }
 
-/// What a wait is about, of a batch of which this is known.
+/// The details of a wait: for an unmet task, its batch's constraints and why no agent meets them.
 fn about(cause: WaitCause, why: Option<&(Constraints, Nobody)>) -> About {
     let why = why.filter(|_| cause == WaitCause::Unmet);
     why.cloned().map_or(About::Cause, |(asked, nobody)| About::Constraints(asked, nobody))
 }
 
-/// The stages that are closed to the whole fleet.
 struct Closed {
     stages: HashMap<Stage, WaitCause>,
-    /// Whether some agent is connected: so much is known before a pass says it.
+    /// Whether any agent is connected: known even before a pass has written the stage's cause.
     connected: bool,
 }
 
@@ -148,7 +149,7 @@ impl Closed {
     }
 }
 
-/// Where a task without an agent stands.
+/// A task without an agent: its state, its batch's strategy and its hold.
 struct Standing {
     state: TaskState,
     strategy: Strategy,
