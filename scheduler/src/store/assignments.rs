@@ -1,6 +1,6 @@
 //! Assignments: the choice of an agent for a task. A new choice is a new row.
 //!
-//! A task moves `located -> assigned` here and nowhere else, and back when its agent is gone.
+//! Only this module moves a task from `located` to `assigned`, and back when its agent is gone.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -29,29 +29,29 @@ pub struct Waiting {
     pub site: SiteId,
     pub batch: BatchId,
     pub strategy: Strategy,
-    /// Why distances could not be had, when they could not.
+    /// Why distances are missing; `None` when they are not.
     pub unmeasured: Option<Unmeasured>,
     pub choices: i64,
     pub former: Option<Former>,
-    /// What became of it.
+    /// Why the former choice ended.
     pub parted: Option<Parted>,
     pub waited: Duration,
 }
 
-/// Which strategies' tasks are asked for.
+/// Which strategies' tasks are selected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pool<'a> {
-    /// Those that choose for each task by itself.
+    /// Strategies that choose for each task by itself.
     EachByItself,
-    /// The one that plans all tasks together, `earliest-finish`.
+    /// The strategy that plans all tasks together, `earliest-finish`.
     Together {
-        /// Batches whose tasks are left out.
+        /// Batches whose tasks are omitted.
         without: &'a [BatchId],
     },
 }
 
-/// Located tasks that are not held, those first whose lease was lost, then the oldest, locked for the transaction; another scheduler's are
-/// skipped.
+/// Located tasks that are not held: those that lost a lease first, then the oldest. Locks them for
+/// the transaction, and skips those that another scheduler has locked.
 pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Result<Vec<Waiting>, Error> {
     let next = match pool {
         Pool::EachByItself => next_alone(conn, limit).await?,
@@ -101,7 +101,8 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
     Ok(rows.into_iter().map(Waiting::from).collect())
 }
 
-/// Those of these tasks that still wait for a choice, locked for the transaction; another scheduler's are skipped.
+/// Those of these tasks that still need a choice. Locks them for the transaction, and skips those
+/// that another scheduler has locked.
 pub async fn still_waiting(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashSet<TaskId>, Error> {
     let locked = sqlx::query_scalar!(
         "select id from tasks where id = any($1) and state::text = 'located' and not held order by id for update skip locked",
@@ -110,7 +111,7 @@ pub async fn still_waiting(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<
     Ok(locked.all(conn).await?.into_iter().collect())
 }
 
-/// By index, however many wait.
+/// Reads by index, so the number of waiting tasks does not matter.
 async fn next_alone(conn: &mut PgConnection, limit: i64) -> Result<Vec<TaskId>, Error> {
     let next = sqlx::query_scalar!(
         r#"
@@ -125,7 +126,8 @@ async fn next_alone(conn: &mut PgConnection, limit: i64) -> Result<Vec<TaskId>, 
     next.all(conn).await
 }
 
-/// From batch to batch by index: of one that is left out nothing is read, and of each other no more than the limit.
+/// Reads batch by batch through an index: nothing of an omitted batch, and at most `limit` of any
+/// other.
 async fn next_planned(conn: &mut PgConnection, without: &[BatchId], limit: i64) -> Result<Vec<TaskId>, Error> {
     let next = sqlx::query_scalar!(
         r#"
@@ -160,26 +162,26 @@ async fn next_planned(conn: &mut PgConnection, without: &[BatchId], limit: i64) 
     next.all(conn).await
 }
 
-/// A choice as it is recorded.
+/// A choice as stored.
 #[derive(Debug, Clone)]
 pub struct Assignment {
     pub task: TaskId,
     pub agent: AgentId,
     pub strategy: Strategy,
     pub seed: u64,
-    /// Among whom, best first.
+    /// The candidates, best first.
     pub candidates: Vec<Candidate>,
     pub why: Why,
-    /// How long the crawl is predicted to take.
+    /// The predicted length of the crawl.
     pub takes: Option<Duration>,
-    /// Agents that took work and were not excluded.
+    /// How many agents took work and were not excluded.
     pub available: usize,
-    /// The agents that constraints excluded, as [stored](super::batches::constraints::remember); none where nobody was.
+    /// The set of agents that constraints excluded, as
+    /// [stored](super::batches::constraints::remember); `None` when they excluded no agent.
     pub exclusions: Option<i64>,
 }
 
 impl Assignment {
-    /// The choice of an agent for a task.
     pub fn new(task: TaskId, seed: u64, choice: Choice, why: Why) -> Self {
         let Choice { agent, candidates, strategy, fallback } = choice;
         let why = Why { fallback, ..why };
@@ -197,7 +199,7 @@ struct Stored<'a> {
     candidates: Vec<i64>,
     predicted_us: Vec<Option<i64>>,
     measured_us: Vec<Option<i64>>,
-    /// How full the candidates are; `None` of those that are away.
+    /// The candidates' load levels; `None` for a candidate that is away.
     levels: Vec<Option<i64>>,
     cause: &'a str,
     fallback: Option<&'a str>,
@@ -232,7 +234,7 @@ impl<'a> Stored<'a> {
     }
 }
 
-/// Records choices, and moves their tasks to `assigned` where they are not. The tasks must be locked.
+/// Stores choices, and moves their tasks to `assigned`. The caller has locked the tasks.
 pub async fn insert(conn: &mut PgConnection, made: &[Assignment]) -> Result<(), Error> {
     if made.is_empty() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! What is known of sites and agents beyond distances: where they stand, and what crawls of them were like.
+//! Facts about sites and agents beyond distances: their positions, and their former crawls.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -16,47 +16,49 @@ use crate::store::rows::Rows;
 use crate::store::types::Interval;
 use crate::store::{Error, position};
 
-/// Newest crawls of an agent that teach how fast it is.
+/// How many of an agent's newest crawls its speed is learned from.
 const CRAWLS_LEARNED: i64 = 40;
-/// Newest crawls of an agent that teach what the map gets wrong, in a fleet so small that they are few ...
+/// The most lessons (known against crawled round trips) read of one agent, in a small fleet.
 const MOST_LESSONS_OF_AN_AGENT: i64 = 200;
-/// ... and of all agents together, where [`CRAWLS_LEARNED`] of each are not more: bounds what is read.
+/// The most lessons read of all agents together, unless [`CRAWLS_LEARNED`] of each are more. Bounds
+/// what is read.
 const LESSONS: i64 = 20_000;
-/// Newest crawls of a site that are remembered: as many as agents are worth trying.
+/// How many of a site's newest crawls are read: as many as agents are worth trying.
 const CRAWLS_OF_A_SITE: i64 = 10;
-/// After this time a crawl counts half: networks change over days, not over minutes.
+/// After this time a crawl counts half: networks change over days, not minutes.
 const HALF_LIFE: Duration = Duration::from_secs(86_400);
 
-/// What is known of one task's site.
+/// The facts about one task's site.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SiteFacts {
     pub host: String,
-    /// The address a prober saw it at.
+    /// The address that a prober observed.
     pub address: Option<IpAddr>,
     pub position: Option<Position>,
     /// Pages and bytes of its last crawl; `None` before one ended.
     pub size: Option<(u32, u64)>,
-    /// Pages that its crawl has fetched, where it is under way or was handed back.
+    /// Pages already fetched by a crawl that is active or was handed back.
     pub fetched: u32,
     pub interval: Duration,
 }
 
 impl SiteFacts {
-    /// As strategies want it; a site of unknown size counts as one of the `usual`. Of a crawl that goes on it is what is left.
+    /// The site as strategies read it: its work is the remaining work. A site of unknown size has
+    /// the `usual` size.
     pub fn site(&self, usual: Option<(u32, u64)>) -> Site<'_> {
         let whole = self.whole(usual);
         let work = if self.fetched == 0 { whole } else { whole.left(self.fetched, self.size.is_some()) };
         Site { host: &self.host, address: self.address, position: self.position, work: Some(work) }
     }
 
-    /// All of it, however much has been fetched.
+    /// The whole work, including what was fetched.
     pub fn whole(&self, usual: Option<(u32, u64)>) -> Work {
         let (pages, bytes) = self.size.or(usual).unwrap_or((Work::default().pages, Work::default().bytes));
         Work { pages, bytes, interval: self.interval }
     }
 }
 
-/// What is known of the sites of these tasks.
+/// The facts about these tasks' sites.
 pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, SiteFacts>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -96,8 +98,9 @@ pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashM
         .collect()
 }
 
-/// The newest crawls of each of these agents, the newest first: what they crawled, from how far, and how long it took. Crawls that saw no
-/// round trip or fetched nothing are left out, and so are those that were taken over: what they took is not their last agent's alone.
+/// The newest crawls of each of these agents, newest first: work, distance and length. Omits crawls
+/// without a round trip or a page, and those taken over, because their length is not the last
+/// agent's alone.
 pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashMap<AgentId, Vec<Crawl>>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -132,11 +135,11 @@ pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashM
     Ok(crawls)
 }
 
-/// What crawls said of one site.
+/// One site's network and crawls.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CrawledSite {
     pub network: Option<Network>,
-    /// Its newest crawls, the newest first.
+    /// Its newest crawls, newest first.
     pub crawls: Vec<Crawled>,
 }
 
@@ -173,7 +176,8 @@ pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMa
     Ok(crawled)
 }
 
-/// What the newest crawls of the agents that are there say of the map. Those whose round trip nobody had predicted say nothing.
+/// The errors of the map that the newest crawls of the present agents show. Crawls without a
+/// predicted round trip are omitted.
 pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
     let preferring = Strategy::ALL.iter().copied().filter(|strategy| strategy.prefers_the_nearest());
     let preferring: Vec<String> = preferring.map(|strategy| strategy.name().to_owned()).collect();
@@ -221,7 +225,7 @@ pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
     Ok(lessons)
 }
 
-/// The mean pages and bytes of crawls: what a site of unknown size is taken for. `None` where there are none.
+/// The mean pages and bytes of crawls, assumed for a site of unknown size. `None` without crawls.
 pub fn usual(crawls: &HashMap<AgentId, Vec<Crawl>>) -> Option<(u32, u64)> {
     let all = || crawls.values().flatten().map(|crawl| crawl.work);
     let count = u64::try_from(all().count()).ok().filter(|count| *count > 0)?;

@@ -1,7 +1,9 @@
-//! Loads: what each agent holds and what waits at it, what it says of that itself, and tasks that pass from one to another.
+//! Loads: what each agent holds, what waits at it and what it reports of that; and tasks that move
+//! from one agent to another.
 //!
-//! Counting is bounded: beyond `MOST_COUNTED` waiting tasks a queue is only known to be long. A task moves only while it is
-//! assigned by the very assignment that was looked at: whoever grants, withdraws or cancels it first wins, and nobody waits.
+//! Counting is bounded: a queue of `MOST_COUNTED` waiting tasks is only known to be long. A task
+//! moves only while its assignment is the one that was read. The first transaction that grants,
+//! withdraws or cancels it wins, and none waits.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -17,16 +19,18 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Millis, Unsigned, whole};
 use crate::store::{Error, position};
 
-/// Waiting tasks of one agent that are counted. Two queues this long are as good as one another.
+/// The most waiting tasks counted per agent. Two queues this long are treated as equal.
 const MOST_COUNTED: i64 = 1000;
-/// Newest crawls of an agent from which its pace is told: with sites of very different size their mean errs by some 15 %.
+/// How many of an agent's newest crawls its pace is computed from: with sites of very different
+/// sizes their mean errs by some 15 %.
 const CRAWLS_PACED: i64 = 20;
-/// As many crawls of the fleet's mean length are added to them, so that one slow site does not make a new agent slow.
+/// How many crawls of the fleet's mean length are added, so that one slow site does not make a new
+/// agent slow.
 const PRIOR_CRAWLS: u32 = 2;
 /// Longer crawls count as this long.
 const LONGEST_MS: i64 = 86_400_000;
 
-/// What an agent says of its load.
+/// An agent's report of its load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Said {
     /// Slots in which a crawl could begin.
@@ -35,7 +39,7 @@ pub struct Said {
     pub outcomes_waiting: u32,
 }
 
-/// Records what the agent of a session says, if it does.
+/// Stores the load that a session's agent reports, if it reports one.
 pub async fn record(conn: &mut PgConnection, session: SessionId, said: Option<Said>) -> Result<(), Error> {
     let Some(said) = said else { return Ok(()) };
     sqlx::query!(
@@ -57,27 +61,28 @@ pub async fn record(conn: &mut PgConnection, session: SessionId, said: Option<Sa
 pub struct Available {
     pub agent: AgentId,
     pub capacity: u32,
-    /// Tasks assigned or leased to it now, and slots that it says it cannot use.
+    /// Tasks assigned or leased to it, and slots that it reports as unusable.
     pub load: u32,
     /// Tasks assigned to it and not leased, at most `MOST_COUNTED`.
     pub waiting: u32,
-    /// How long its newest crawls took; like the fleet's where few are known, and a second where none is.
+    /// The mean length of its newest crawls; near the fleet's mean while few are known, one second
+    /// while none is.
     pub pace: Duration,
     pub since: DateTime<Utc>,
     pub home: Home,
 }
 
-/// A crawl that an agent has begun, or that waits there.
+/// A crawl that an agent has begun, or that waits at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Held {
     pub agent: AgentId,
-    /// How long it was predicted to take; `None` where nobody asked.
+    /// The predicted length of the crawl; `None` without a prediction.
     pub takes: Option<Duration>,
-    /// How long it has been under way; `None` while it waits.
+    /// The time since it began; `None` while it waits.
     pub under_way: Option<Duration>,
 }
 
-/// What the agents hold: their crawls under way, and at most `MOST_COUNTED` of what waits at each.
+/// What the agents hold: their active crawls, and at most `MOST_COUNTED` waiting tasks each.
 pub async fn held(conn: &mut PgConnection) -> Result<Vec<Held>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -107,8 +112,9 @@ pub async fn held(conn: &mut PgConnection) -> Result<Vec<Held>, Error> {
     Ok(held.collect())
 }
 
-/// The agents with an active session that neither drain nor have paused nor disconnected. Of one that disconnected nobody knows yet whether it
-/// comes back; what it holds is its own until its session expires, and what is new goes to others.
+/// The agents with an active session that are neither draining, paused nor disconnected. A
+/// disconnected agent may come back: it keeps its tasks until its session expires, and other agents
+/// get new ones.
 pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -170,7 +176,7 @@ fn mean(took_ms: i64, crawls: i64) -> Option<Duration> {
     Some(Duration::from_millis(took_ms) / crawls)
 }
 
-/// The mean length of an agent's crawls, with [`PRIOR_CRAWLS`] of the fleet's among them.
+/// The mean length of an agent's crawls, with [`PRIOR_CRAWLS`] of the fleet's mean added.
 fn pace(took_ms: i64, crawls: i64, fleet: Duration) -> Duration {
     let (took_ms, crawls) = (u64::try_from(took_ms).unwrap_or(0), u32::try_from(crawls).unwrap_or(0));
     (Duration::from_millis(took_ms) + fleet * PRIOR_CRAWLS) / (crawls + PRIOR_CRAWLS)
@@ -188,8 +194,8 @@ pub struct Waiting {
     pub former: Former,
 }
 
-/// What waits at these agents, those first whose turn comes last, at most `each`. Tasks whose site another task holds wait for that,
-/// and are left out.
+/// The tasks that wait at these agents, last turn first, at most `each` per agent. Omits tasks
+/// whose site another task holds, because they wait for that task.
 pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) -> Result<Vec<Waiting>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -241,7 +247,8 @@ pub(in crate::store) fn listed(
     candidates.iter().enumerate().map(one).collect()
 }
 
-/// Locks those of these tasks that still wait by the assignment that was looked at, and that nobody is at: they may move.
+/// Locks those of these tasks that still have the assignment that was read and that no other
+/// transaction has locked: they may move.
 pub async fn hold_on(conn: &mut PgConnection, waiting: &[&Waiting]) -> Result<BTreeSet<TaskId>, Error> {
     let (tasks, assignments): (Vec<i64>, Vec<i64>) =
         waiting.iter().map(|one| (one.task.get(), one.assignment.get())).unzip();
@@ -287,7 +294,7 @@ mod tests {
         assert_eq!(level(&mut conn).await, (1, 3));
         assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 2);
         assert_eq!(level(&mut conn).await, (1, 1));
-        // It says that of its two slots one crawls and none is free.
+        // The agent reports that one of its two slots crawls and none is free.
         let said = Said { free_slots: 0, crawls: 1, outcomes_waiting: 70 };
         record(&mut conn, session, Some(said)).await.expect("record");
         record(&mut conn, session, None).await.expect("an older agent says nothing");

@@ -1,4 +1,5 @@
-//! Taking tasks back from agents that were chosen and have not begun: the only way from `assigned` to `located`.
+//! Withdrawing tasks from agents that have not begun them: the only way from `assigned` to
+//! `located`.
 
 use std::time::Duration;
 
@@ -9,18 +10,20 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
-/// Whose tasks are taken back.
+/// Which tasks are withdrawn.
 #[derive(Debug, Clone, Copy)]
 pub enum From<'a> {
-    /// An agent's, all of them; whoever is granting one is waited for.
+    /// All tasks of one agent; waits for a transaction that is granting one.
     Agent(AgentId),
-    /// Those of agents that have no active session, drain, have paused, or disconnected longer than this ago while others are there.
+    /// Tasks of agents without an active session, draining, paused, or disconnected for longer than
+    /// this while other agents are present.
     Unavailable(Duration),
-    /// Those of batches at agents that may not have them any more.
+    /// Tasks of batches at agents that are now excluded from them.
     Excluded(&'a [(BatchId, AgentId)]),
 }
 
-/// Takes tasks back, to be chosen for anew: at most `limit`, and but for an agent's none that somebody else is at. Returns how many.
+/// Withdraws tasks, at most `limit`, so that they need a new choice. Skips tasks locked by another
+/// transaction, except for [`From::Agent`]. Returns the number.
 pub async fn unassign(conn: &mut PgConnection, from: From<'_>, limit: i64) -> Result<u64, Error> {
     let locked = match from {
         From::Agent(agent) => of_agent(conn, agent, limit).await?,

@@ -1,4 +1,4 @@
-//! A task that waits, from its row: with the choice before, and what became of it.
+//! Reads a waiting task from its row, with its former choice and why that ended.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::strategy::Former;
 
 use super::Waiting;
 
-/// A task, its newest choice, that choice's agent, and the lease that came of it.
+/// A task, its newest choice, the chosen agent and the lease that followed.
 pub(super) struct Row {
     pub(super) id: TaskId,
     pub(super) site_id: SiteId,
@@ -69,7 +69,7 @@ impl From<Row> for Waiting {
 }
 
 impl Row {
-    /// What became of the choice before.
+    /// Why the former choice ended.
     fn parting(&self) -> Parting {
         match (self.lease, self.end_cause) {
             (Some(LeaseState::Expired), Some(EndCause::Superseded)) => Parting::Restarted,
@@ -82,7 +82,7 @@ impl Row {
             (Some(_), _) if self.crashed == Some(true) => Parting::Crashed,
             (Some(_), _) if self.drains == Some(true) => Parting::Drained,
             (Some(_), _) => Parting::HandedBack,
-            // Its agent may have no active session.
+            // The agent may have no active session.
             (None, _) => match self.paused.zip(self.disconnected) {
                 _ if self.removed == Some(true) => Parting::WaitedRemoved,
                 _ if self.drains == Some(true) => Parting::WaitedDrained,
