@@ -1,6 +1,7 @@
-//! Measurements: the newest of each site and of each beacon from each prober. A failure is a measurement too.
+//! Measurements: each prober's newest of each site and of each beacon. A failure is a measurement
+//! too.
 //!
-//! Invariant: a report counts only for the agent that holds the order; answering an order ends it.
+//! Invariant: a report counts only from the agent that holds the order, and ends the order.
 
 pub(crate) mod contradictions;
 pub(crate) mod failures;
@@ -23,7 +24,7 @@ use super::sites::origin;
 use super::types::{Unsigned, whole};
 use crate::store::measurements::failures::Failure;
 
-/// One target's samples from one prober, summed up.
+/// Summary of one prober's samples of one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measured {
     /// The statistical weighted mean.
@@ -36,7 +37,7 @@ pub struct Measured {
     pub lost: u32,
 }
 
-/// What a prober found: a measurement, or why there is none.
+/// A prober's measurement, or why it failed.
 pub type MeasurementResult = Result<Measured, Failure>;
 
 /// A prober's answer to an order.
@@ -44,30 +45,30 @@ pub type MeasurementResult = Result<Measured, Failure>;
 pub struct Report {
     pub finding: Finding,
     pub origin: Option<String>,
-    /// The address it connected, or would have.
+    /// The address that it connected to, or would have.
     pub address: Option<IpAddr>,
-    /// Requests it sent and connections it tried.
+    /// Requests sent and connections tried.
     pub requests: u32,
 }
 
-/// What a prober says.
+/// The content of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Finding {
-    /// It measured, or tried to.
+    /// The prober measured, or tried to.
     Measured {
-        /// What came of it.
         result: MeasurementResult,
-        /// Whether that agrees with what it would have shared; `None` when it did not look.
+        /// Whether the result agrees with the measurement it could have shared; `None` without a
+        /// comparison.
         agreed: Option<bool>,
     },
-    /// It measured another site at the same address, lately.
+    /// The prober measured another site at the same address recently.
     Shared {
         measured: Measured,
         /// The other site's origin.
         from: String,
         age: Duration,
     },
-    /// It was not the order's turn at the address it was led to, or there was no turn yet.
+    /// The order held no turn at the address that the name resolved to, or no turn at all.
     Postponed,
 }
 
@@ -77,13 +78,13 @@ impl From<MeasurementResult> for Report {
     }
 }
 
-/// What a report was about.
+/// The target of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Recorded {
-    /// A site; when the report settled its origin at another site's, that one.
+    /// A site; if the report settled it at another site's origin, that other site.
     Site(SiteId),
     Beacon(AgentId),
-    /// No open order of this agent: late, repeated or somebody else's. Nothing changed.
+    /// No open order of this agent: late, repeated, or another agent's. Nothing changed.
     Unknown,
 }
 
@@ -95,15 +96,16 @@ pub struct MeshMeasurement {
     pub rtt: Rtt,
 }
 
-/// How far the mesh among some agents is, in directed pairs.
+/// How much of the mesh among some agents is measured, in directed pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coverage {
-    /// Measured, or tried in vain.
+    /// Pairs measured or tried.
     pub measured: u64,
     pub pairs: u64,
 }
 
-/// Records the answer to an order, ends the order, and for a site settles the origin the prober saw.
+/// Stores the answer to an order and ends the order. For a site, settles the origin that the prober
+/// observed.
 pub async fn record(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -142,7 +144,7 @@ pub async fn record(
     Ok(recorded)
 }
 
-/// The columns a result becomes.
+/// A result as columns.
 pub(super) struct Columns {
     pub(super) rtt: Option<i64>,
     pub(super) min: Option<i64>,
@@ -210,17 +212,18 @@ async fn upsert_beacon(
     .await
 }
 
-/// Every round trip known between agents, as far as those who measured are believed.
+/// All round trips between agents, without the measurements of quarantined agents.
 pub async fn mesh(conn: &mut PgConnection) -> Result<Vec<MeshMeasurement>, Error> {
     mesh_of(conn, Reporters::Believed).await
 }
 
-/// Every round trip known between agents, of those too who are not believed: what they are judged by.
+/// All round trips between agents, including those of quarantined agents: the data that agents are
+/// judged by.
 pub async fn mesh_of_all(conn: &mut PgConnection) -> Result<Vec<MeshMeasurement>, Error> {
     mesh_of(conn, Reporters::All).await
 }
 
-/// Whose reports are read.
+/// Which agents' measurements are read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reporters {
     Believed,
@@ -241,7 +244,8 @@ async fn mesh_of(conn: &mut PgConnection, reporters: Reporters) -> Result<Vec<Me
     mesh.all(conn).await
 }
 
-/// Which of these probers has never tried which of these connected targets' beacons: (prober, target), at most `limit`.
+/// Pairs (prober, target) of these probers and these connected targets that were never tried, at
+/// most `limit`.
 pub async fn mesh_gaps(
     conn: &mut PgConnection,
     probers: &[AgentId],
@@ -269,7 +273,7 @@ pub async fn mesh_gaps(
     Ok(rows.into_iter().map(|row| (row.prober, row.target)).collect())
 }
 
-/// How much of the mesh among these agents is measured, when each measures at most `peers` others.
+/// The coverage of the mesh among these agents, when each measures at most `peers` others.
 pub async fn coverage(conn: &mut PgConnection, agents: &[AgentId], peers: u32) -> Result<Coverage, Error> {
     let others = agents.len().saturating_sub(1).min(usize::try_from(peers).unwrap_or(usize::MAX));
     let measured = sqlx::query_scalar!(
@@ -290,7 +294,8 @@ pub async fn coverage(conn: &mut PgConnection, agents: &[AgentId], peers: u32) -
     Ok(Coverage { measured: measured.0, pairs: u64::try_from(pairs).unwrap_or(u64::MAX) })
 }
 
-/// The round trips known of these sites, as far as those who measured are believed; sites without any are absent.
+/// The round trips of these sites, without those of quarantined agents; sites without any are
+/// absent.
 pub async fn of_sites(
     conn: &mut PgConnection,
     sites: &[SiteId],

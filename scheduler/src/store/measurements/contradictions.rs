@@ -1,4 +1,5 @@
-//! Contradictions: crawls that saw another round trip than was known of their site, and the measurements they put in doubt.
+//! Contradictions: crawls whose round trip differs from the one known of their site, and the
+//! measurements they put in doubt.
 
 use std::collections::HashMap;
 
@@ -11,7 +12,7 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
-/// What a crawl saw of its site.
+/// The round trip that a crawl observed.
 #[derive(Debug, Clone, Copy)]
 pub struct Crawled {
     pub agent: AgentId,
@@ -20,8 +21,8 @@ pub struct Crawled {
     pub rtt: Rtt,
 }
 
-/// Compares what crawls saw with what was known when their agents were chosen, and doubts a site's measurements once that is
-/// enough; returns the sites that are doubted now.
+/// Compares crawls' round trips with those known when the agents were chosen. Doubts a site's
+/// measurements after enough contradictions, and returns the newly doubted sites.
 pub async fn note(conn: &mut PgConnection, crawls: &[Crawled]) -> Result<Vec<SiteId>, Error> {
     let (tasks, agents): (Vec<i64>, Vec<i64>) =
         crawls.iter().map(|crawled| (crawled.task.get(), crawled.agent.get())).unzip();
@@ -125,7 +126,7 @@ mod tests {
             note(&mut conn, &[Crawled { agent: other, ..crawled }]).await.expect("note").is_empty(),
             "nobody chose it"
         );
-        // One that agrees begins the count anew.
+        // A crawl that agrees resets the count.
         fixtures::execute(&mut conn, "update sites set contradictions = 1").await;
         fixtures::execute(&mut conn, "update assignments set measured_us = array[200000]").await;
         assert!(note(&mut conn, &[crawled]).await.expect("note").is_empty());

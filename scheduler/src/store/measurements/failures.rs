@@ -1,43 +1,43 @@
-//! Why nothing could be measured: a cause that programs tell apart, and a sentence for people.
+//! Why a measurement failed: a cause for programs, and a sentence for people.
 
 use crate::model::words;
 
-/// What a measurement says when its prober kept silent.
+/// The failure stored when a prober does not report in time.
 pub(in crate::store) const NO_REPORT: &str = "no report from the prober in time";
 
 /// Why a prober has no round trip.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub cause: Cause,
-    /// What the prober said of it; empty when it said nothing.
+    /// The prober's sentence; may be empty.
     pub said: String,
 }
 
 words!(
-    /// The causes that are told apart.
+    /// The causes of failures.
     #[derive(PartialOrd, Ord)]
     Cause {
-        /// One that this scheduler does not know, or a report that cannot be.
+        /// A cause that this scheduler does not know, or an invalid report.
         Unknown = "unknown",
         /// The name did not resolve.
         Dns = "dns",
-        /// The system refused the connection: nothing listens there.
+        /// The system refused the connection: no process listens on the port.
         Refused = "refused",
-        /// No connection came about in time.
+        /// The connection was not established in time.
         ConnectTimeout = "connect-timeout",
-        /// No connection, for another reason.
+        /// The connection failed for another reason.
         Connect = "connect",
-        /// No TLS session.
+        /// The TLS handshake failed.
         Tls = "tls",
-        /// Connected, and no answer in time.
+        /// Connected, but no response in time.
         Timeout = "timeout",
-        /// Something other than HTTP answered, or the connection broke.
+        /// The response was not HTTP, or the connection broke.
         Protocol = "protocol",
         /// The prober's guard refused the address.
         Guard = "guard",
         /// The prober has no contact URL, so it sends nothing.
         NoContactUrl = "no-contact-url",
-        /// The metric is not permitted there.
+        /// The site does not permit the metric.
         Metric = "metric",
         /// The prober did not understand the order.
         Order = "order",
@@ -47,7 +47,7 @@ words!(
 );
 
 impl Cause {
-    /// What happened, before "at 12 agents".
+    /// The event, worded to precede "at 12 agents".
     pub(in crate::store) const fn happened(self) -> &'static str {
         match self {
             Self::Dns => "the name of a beacon did not resolve",
@@ -65,7 +65,7 @@ impl Cause {
 }
 
 impl From<&str> for Failure {
-    /// A sentence that says it all.
+    /// Builds a failure from a sentence alone.
     fn from(said: &str) -> Self {
         Self { cause: Cause::Unknown, said: said.to_owned() }
     }
@@ -75,7 +75,7 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let class = match self.cause {
             Cause::Unknown if !self.said.is_empty() => return f.write_str(&self.said),
-            // Of a connection that failed the sentence says how.
+            // For a failed connection, the sentence holds the exact cause.
             Cause::Refused | Cause::ConnectTimeout => Cause::Connect.name(),
             Cause::NoContactUrl => "no contact url",
             other => other.name(),

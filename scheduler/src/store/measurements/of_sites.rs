@@ -1,14 +1,17 @@
-//! Measurements of sites: the newest of each prober, whose it really is, and what it cost. With them resolved_addresses: where each prober sees a
-//! site, that is, the address its name led the prober to, where orders take their turn; and disagreements: addresses whose sites an agent
-//! found to differ although it would have shared a measurement between them.
+//! Measurements of sites: each prober's newest, which site it was taken of, and its cost. Also
+//! holds two related tables. `resolved_addresses` stores the address that a prober's name lookup
+//! led to; orders take turns there. Disagreements are addresses whose sites an agent found to
+//! differ, although it would have shared a measurement between them.
 //!
-//! Invariants: what a prober says moves the turns of its own orders, and those of others only when nothing was known of the
-//! site, when it settled the site, or when another prober has said the same; a quarantined agent moves its own alone. So one
-//! agent that lies about addresses costs every other prober one order a site that is postponed, and no request.
+//! Invariants: a prober's report moves the turns of its own orders. It moves other probers' turns
+//! only if the site's address was unknown, the report settled the site, or another prober reported
+//! the same address. A quarantined agent moves only its own turns. So one agent that lies about
+//! addresses costs every other prober one postponed order per site, and no request.
 //!
-//! For `NOT_SHARED_FOR` an agent that found the sites of an address to differ shares nothing there, and nobody does once `ENOUGH` agents that
-//! are not quarantined say so. So an agent that lies or is slow costs the sites what it would cost them without sharing, and makes nobody
-//! else cost more; two that lie end the sharing at the addresses they name.
+//! For `NOT_SHARED_FOR`, an agent that found the sites of an address to differ shares nothing
+//! there. Once `ENOUGH` agents that are not quarantined report it, no agent shares there. So one
+//! lying or slow agent makes sites cost no more than without sharing, and makes no other agent's
+//! sites cost more; two lying agents end the sharing at the addresses they name.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -23,15 +26,16 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::sites::Site;
 use crate::store::types::{Interval, whole};
 
-/// After so many orders in a row that were postponed although they held a turn, that is a failure to measure. A name needs one
-/// for every address it goes through: where others see it, where this prober does, where it settles.
+/// So many orders in a row that held a turn and were postponed count as a failed measurement. A
+/// name needs one order per address on its way: where other probers see it, where this prober does,
+/// and where it settles.
 const MOST_POSTPONED: u32 = 5;
-/// What a site's measurement says then.
+/// The failure stored then.
 const POSTPONED_AGAIN: &str = "the name leads to another address each time";
-/// What a site's measurement says when a prober postponed it and did not say where it stands.
+/// The failure stored when a prober postponed an order without an address.
 const POSTPONED_NOWHERE: &str = "postponed by the prober, without an address";
 
-/// Stores what a prober reported of a site. `had_turn`: its order held the turn at an address.
+/// Stores a prober's report of a site. `had_turn`: its order held the turn at an address.
 pub(in crate::store) async fn upsert(
     conn: &mut PgConnection,
     site: SiteId,
@@ -70,7 +74,8 @@ pub(in crate::store) async fn upsert(
     }
 }
 
-/// Notes where a site was seen that was measured or failed; returns the requests of reports that measured nothing.
+/// Stores the address of a site that was measured or failed. Returns the requests of former reports
+/// without a measurement.
 async fn not_counted(conn: &mut PgConnection, site: SiteId, prober: AgentId, seen: Option<Seen>) -> Result<u64, Error> {
     match seen {
         Some(seen) => measured(conn, seen).await,
@@ -117,29 +122,30 @@ async fn upsert_result(
     .await
 }
 
-/// Where a prober sees a site, as shown.
+/// The address at which a prober sees a site, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Observation {
     pub prober: String,
     pub address: String,
-    /// How often in a row it was led elsewhere than to the address whose turn its order held.
+    /// How often in a row the name led elsewhere than to the address of its order's turn.
     pub postponed: u32,
-    /// Requests it sent that its measurement does not count yet.
+    /// Requests sent that are not part of its measurement yet.
     pub requests: u64,
 }
 
-/// What a prober's report says of where a site is.
+/// The address part of a prober's report.
 #[derive(Debug, Clone, Copy)]
 struct Seen {
     site: SiteId,
     prober: AgentId,
-    /// Where its name led to.
+    /// The address that the name resolved to.
     address: IpAddr,
     /// Whether the report says where the site settled.
     settled: bool,
 }
 
-/// Notes where a prober saw a site that it measured; returns the requests it sent before that no measurement counts yet.
+/// Stores the address of a site that a prober measured. Returns the requests that it sent before
+/// and that no measurement counts yet.
 async fn measured(conn: &mut PgConnection, seen: Seen) -> Result<u64, Error> {
     let former = forget(conn, seen.site, seen.prober).await?;
     move_site(conn, seen).await?;
@@ -147,7 +153,7 @@ async fn measured(conn: &mut PgConnection, seen: Seen) -> Result<u64, Error> {
     Ok(former)
 }
 
-/// Forgets where a prober saw a site, and returns the requests as [`measured`] does.
+/// Deletes the address at which a prober saw a site; returns the same requests as [`measured`].
 async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentId) -> Result<u64, Error> {
     let former = sqlx::query_scalar!(
         "delete from resolved_addresses where site_id = $1 and prober_id = $2 returning requests",
@@ -159,14 +165,14 @@ async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentId) -> Resul
     Ok(former.map_or(0, u64::from))
 }
 
-/// Notes where a prober saw a site that it did not measure. `had_turn`: its order held the turn at an address, so that it
-/// should have. Returns how often in a row it should have and did not.
+/// Stores the address of a site that a prober did not measure. `had_turn`: its order held the turn
+/// at an address. Returns how often in a row it held the turn and did not measure.
 async fn postponed(conn: &mut PgConnection, seen: Seen, had_turn: bool, requests: u32) -> Result<u32, Error> {
     move_site(conn, seen).await?;
     keep(conn, seen, i32::from(had_turn), requests).await
 }
 
-/// Moves the site's address to where it was seen, if that may be.
+/// Moves the site's address to the observed one, if the invariants allow it.
 async fn move_site(conn: &mut PgConnection, seen: Seen) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -188,7 +194,7 @@ async fn move_site(conn: &mut PgConnection, seen: Seen) -> Result<(), Error> {
     .await
 }
 
-/// Keeps what the site's own address does not say.
+/// Stores an observed address that differs from the site's, and postponed orders and requests.
 async fn keep(conn: &mut PgConnection, seen: Seen, postponed: i32, requests: u32) -> Result<u32, Error> {
     let postponed = sqlx::query_scalar!(
         r#"
@@ -211,7 +217,8 @@ async fn keep(conn: &mut PgConnection, seen: Seen, postponed: i32, requests: u32
     Ok(postponed.map_or(0, u32::from))
 }
 
-/// Where probers see a site of whom the site's own address does not say it, or who postponed it; by name.
+/// Probers whose observed address differs from the site's, or that postponed an order of the site;
+/// by name.
 pub async fn resolved_addresses(conn: &mut PgConnection, site: &Site) -> Result<Vec<Observation>, Error> {
     let resolved_addresses = sqlx::query_as!(
         Observation,
@@ -226,12 +233,14 @@ pub async fn resolved_addresses(conn: &mut PgConnection, site: &Site) -> Result<
     resolved_addresses.all(conn).await
 }
 
-/// So long the sites of an address that differ are measured one by one. Longer than any agent remembers what it measured.
+/// How long sites of an address that differ are measured one by one. Longer than any agent
+/// remembers its measurements.
 pub(in crate::store) const NOT_SHARED_FOR: Duration = Duration::from_secs(24 * 3600);
-/// Agents that must say so for it to hold for all: one may be wrong for a reason of its own.
+/// How many agents must report a difference for all agents to stop sharing: a single agent may err
+/// for a local reason.
 pub(in crate::store) const ENOUGH: i64 = 2;
 
-/// Notes that an agent found the sites at an address to differ.
+/// Stores that an agent found the sites at an address to differ.
 async fn note_disagreement(conn: &mut PgConnection, address: IpAddr, prober: AgentId) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -245,7 +254,7 @@ async fn note_disagreement(conn: &mut PgConnection, address: IpAddr, prober: Age
     .await
 }
 
-/// Forgets what is too old to count.
+/// Deletes disagreements too old to count.
 pub async fn prune_disagreements(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!("delete from address_disagreements where seen_at <= now() - $1::interval", Interval(NOT_SHARED_FOR),)
         .run(conn)

@@ -1,10 +1,12 @@
-//! Measurement orders: what probers were asked and have not answered.
+//! Measurement orders: requests to probers that are not answered yet.
 //!
-//! Invariants, held by unique indexes: one open order a site, so that a site is probed from one place at a time; one an
-//! address for the same reason, and one without an address only finds out where its site is (`super::of_sites`); one a pair of
-//! agents. An order lives as long as the session it was sent on, and no longer than `expires_at`. Its site may
-//! go to another prober when the session ends, for the former one has stopped by then: an agent drops its orders when
-//! its stream breaks and when no heartbeat was acknowledged for the lease's life, the grace before the session expires.
+//! Invariants, held by unique indexes: a site has at most one open order, so that only one place
+//! probes it at a time. An address has at most one, for the same reason; an order without an
+//! address only finds out where its site is (`super::of_sites`). A pair of agents has at most one.
+//! An order ends with the session it was sent on, and at `expires_at` at the latest. Its site may
+//! go to another prober as soon as the session ends, because the former prober has stopped by then:
+//! an agent drops its orders when its stream breaks, and when no heartbeat was acknowledged for the
+//! lease's life, which ends a grace period before the session expires.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -22,37 +24,38 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::sites::Site;
 use crate::store::types::Interval;
 
-/// An order as the prober's session sends it.
+/// An order as sent on the prober's session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Order {
     pub id: OrderId,
     pub target: OrderTarget,
-    /// Whether it is a confirmation's, see `crate::store::tasks::confirmations`.
+    /// Whether it belongs to a confirmation, see `crate::store::tasks::confirmations`.
     pub confirming: bool,
 }
 
-/// What an order is about.
+/// The target of an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OrderTarget {
     Site {
         id: SiteId,
         name: String,
-        /// Where it was settled; absent until a prober has done so.
+        /// The site's origin; absent until a prober has settled it.
         origin: Option<String>,
-        /// The address whose turn it is; absent until the prober has found out where the site is, and that alone is asked of it.
+        /// The address whose turn the order holds. Absent while it is unknown: then the order only
+        /// asks for the address.
         turn: Option<IpAddr>,
-        /// Whether a measurement of another site at its address may answer.
+        /// Whether a measurement of another site at the same address may answer.
         may_share: bool,
     },
     /// Another agent's beacon.
     Beacon { agent: AgentId, url: String },
 }
 
-/// A site that waits for a prober, and the probers that have yet to measure it.
+/// A site that needs a prober, and the probers that have not measured it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Due {
     pub site: SiteId,
-    /// Those that may be asked now, in order of their identifiers; at least one.
+    /// The probers that may be asked now, in order of their identifiers; at least one.
     pub turns: Vec<Turn>,
 }
 
@@ -60,35 +63,36 @@ pub struct Due {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turn {
     pub prober: AgentId,
-    /// Where it is thought to see the site, and no other order is open; `None` while nobody has seen it.
+    /// The address at which it presumably sees the site, without another open order; `None` while
+    /// it is unknown.
     pub address: Option<IpAddr>,
 }
 
 impl Turn {
-    /// Reads what a query lists side by side.
+    /// Joins two parallel columns of a query.
     pub(in crate::store) fn listed(probers: Vec<AgentId>, addresses: Vec<Option<IpAddr>>) -> Vec<Self> {
         probers.into_iter().zip(addresses).map(|(prober, address)| Self { prober, address }).collect()
     }
 }
 
-/// An open order that a site waits for, as shown.
+/// The open order that a site waits for, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Awaited {
     pub prober: String,
-    /// The address whose turn it holds; none when it only asks for the address.
+    /// The address whose turn it holds; `None` when it only asks for the address.
     pub address: Option<String>,
-    /// The site it is about, where that is another one at the same address.
+    /// The order's site, if it is another one at the same address.
     pub other: Option<String>,
 }
 
 /// How the mesh is measured.
 #[derive(Debug, Clone, Copy)]
 pub struct MeshPlan {
-    /// After this a round trip is taken again.
+    /// Age at which a round trip is measured again.
     pub max_age: Duration,
-    /// Other agents each agent measures at most, beside the landmarks.
+    /// The most other agents that each agent measures besides the landmarks.
     pub max_peers: u32,
-    /// Open beacon orders an agent may hold.
+    /// The most open beacon orders of an agent.
     pub max_orders: u32,
     pub lifetime: Duration,
 }
@@ -130,7 +134,7 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
                 OrderTarget::Site { id: site, name, origin: row.origin, turn: row.turn, may_share: row.may_share }
             }
             (_, _, Some(agent), Some(url)) => OrderTarget::Beacon { agent, url },
-            // The agent came back without a beacon; its order runs out.
+            // The agent came back without a beacon; the order expires.
             _ => return None,
         };
         Some(Order { id: row.id, target, confirming: row.confirming })
@@ -138,8 +142,8 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
     Ok(orders.collect())
 }
 
-/// Ends the orders that will not be answered. A prober that is gone is asked no more; one that let the time pass
-/// failed to measure, and that is recorded, so that its target moves on.
+/// Ends orders that will not be answered. A prober that is gone is not asked again. One that missed
+/// the time limit gets a recorded failure, so that its target goes on.
 pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
     sqlx::query!(
         r#"
@@ -181,7 +185,8 @@ pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
     Ok(u64::try_from(expired).unwrap_or(0))
 }
 
-/// Orders what is due in the mesh of connected agents, landmarks first, and returns the probers that got orders.
+/// Orders the due measurements in the mesh of connected agents, landmarks first, and returns the
+/// probers that got orders.
 pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<AgentId>, Error> {
     sqlx::query_scalar!(
         r#"
@@ -235,7 +240,7 @@ pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<
     .await
 }
 
-/// How many site orders each of these probers holds.
+/// The number of open site orders of each of these probers.
 pub async fn open_site_orders(conn: &mut PgConnection, probers: &[AgentId]) -> Result<HashMap<AgentId, u32>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -252,12 +257,13 @@ pub async fn open_site_orders(conn: &mut PgConnection, probers: &[AgentId]) -> R
     Ok(open)
 }
 
-/// The sites of measuring tasks that have no open order and have yet to be measured by one of these probers; oldest
-/// site first, at most `limit`.
+/// The sites of measuring tasks without an open order that one of these probers has not measured;
+/// oldest site first, at most `limit`.
 ///
-/// A round trip counts when it was not older than `max_age` as the site's first measuring task began to wait, and came after
-/// the site was last doubted; a failure only when it came after the task began to wait. A prober that sees the site at an
-/// address that has an open order waits for it.
+/// A round trip counts if it was at most `max_age` old when the site's first measuring task began
+/// to wait, and is newer than the site's last doubt. A failure counts only if it came after the
+/// task began to wait. A prober that sees the site at an address with an open order waits for that
+/// order.
 pub async fn due_sites(
     conn: &mut PgConnection,
     probers: &[AgentId],
@@ -299,8 +305,8 @@ pub async fn due_sites(
     Ok(rows.into_iter().map(|row| Due { site: row.site_id, turns: Turn::listed(row.probers, row.addresses) }).collect())
 }
 
-/// Orders these sites measured. A site that got an order meanwhile, or whose address did, gets none. Returns the probers that
-/// got orders.
+/// Orders measurements of these sites. A site that has an open order, or whose address has one,
+/// gets none. Returns the probers that got orders.
 pub async fn order_sites(
     conn: &mut PgConnection,
     orders: &[(SiteId, AgentId)],
@@ -328,7 +334,8 @@ pub async fn order_sites(
     .await
 }
 
-/// The open order that a site waits for: its own, or another site's at its address while it is to be measured.
+/// The open order that a site waits for: its own, or another site's at its address while it waits
+/// to be measured.
 pub async fn awaited(conn: &mut PgConnection, site: &Site) -> Result<Option<Awaited>, Error> {
     sqlx::query_as!(
         Awaited,

@@ -1,7 +1,9 @@
-//! Quarantines: agents whose measurements are not believed, and the alarm that the map as a whole is not.
+//! Quarantines: agents whose measurements are ignored; and the alarm that the map as a whole is not
+//! trusted.
 //!
-//! Invariants: one open quarantine an agent, one open alarm. What a quarantined agent measured stays stored, so that it
-//! can be judged again; those who use measurements leave it out.
+//! Invariants: an agent has at most one open quarantine, and there is at most one open alarm. A
+//! quarantined agent's measurements stay stored, so that it can be judged again; readers of
+//! measurements omit them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,13 +17,13 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
-/// One open quarantine.
+/// An open quarantine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quarantine {
     pub agent: AgentId,
     pub name: String,
     pub evidence: Kind,
-    /// Why, for people.
+    /// The reason, for people.
     pub reason: String,
 }
 
@@ -40,7 +42,7 @@ pub async fn open(conn: &mut PgConnection) -> Result<Vec<Quarantine>, Error> {
     .await
 }
 
-/// Opens a quarantine, or renews the reason of the open one. `true` when it is new.
+/// Opens a quarantine, or updates the reason of the open one. `true` when it is new.
 pub async fn hold(conn: &mut PgConnection, agent: AgentId, evidence: Kind, reason: &str) -> Result<bool, Error> {
     sqlx::query_scalar!(
         r#"
@@ -58,8 +60,9 @@ pub async fn hold(conn: &mut PgConnection, agent: AgentId, evidence: Kind, reaso
     .await
 }
 
-/// Counts a judgement that found the agent consistent, when it rests on newer measurements of the agent than the last
-/// one that counted, of sites where it was held for those; releases it after `enough` in a row. `true` when it was released.
+/// Counts a judgement that found the agent consistent. It counts only with measurements newer than
+/// the last one that counted, and of sites if sites were the evidence. After `enough` in a row,
+/// releases the agent. `true` when it was released.
 pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i32) -> Result<bool, Error> {
     let released = sqlx::query_scalar!(
         r#"
@@ -85,8 +88,8 @@ pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i
     Ok(released.unwrap_or(false))
 }
 
-/// Releases an agent by hand and forgets what it measured, so that it is judged by what it measures from now on.
-/// `false` when it was not quarantined.
+/// Releases an agent by hand and deletes its measurements, so that only new ones judge it. `false`
+/// when it was not quarantined.
 pub async fn release(conn: &mut PgConnection, agent: AgentId) -> Result<bool, Error> {
     let mut tx = conn.begin().await?;
     let released = sqlx::query!(
@@ -103,12 +106,12 @@ pub async fn release(conn: &mut PgConnection, agent: AgentId) -> Result<bool, Er
     Ok(released > 0)
 }
 
-/// The open alarm: why the map cannot be trusted.
+/// The reason of the open alarm: why the map is not trusted.
 pub async fn alarm(conn: &mut PgConnection) -> Result<Option<String>, Error> {
     sqlx::query_scalar!("select reason from trust_alarms where ended_at is null").optional(conn).await
 }
 
-/// Raises the alarm, or renews its reason. `true` when it is new.
+/// Raises the alarm, or updates its reason. `true` when it is new.
 pub async fn raise(conn: &mut PgConnection, reason: &str) -> Result<bool, Error> {
     sqlx::query_scalar!(
         r#"
@@ -122,13 +125,14 @@ pub async fn raise(conn: &mut PgConnection, reason: &str) -> Result<bool, Error>
     .await
 }
 
-/// Ends the alarm; `false` when there was none.
+/// Ends the alarm; `false` when none was open.
 pub async fn end_alarm(conn: &mut PgConnection) -> Result<bool, Error> {
     let ended = sqlx::query!("update trust_alarms set ended_at = now() where ended_at is null").affected(conn).await?;
     Ok(ended > 0)
 }
 
-/// The sites that were measured last and by most, at most `limit` of them: what agents are judged by.
+/// The sites by which agents are judged: measured by the most agents and most recently, at most
+/// `limit`.
 pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<SiteId>, Error> {
     sqlx::query_scalar!(
         r#"
@@ -145,8 +149,8 @@ pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<Sit
     .await
 }
 
-/// What was measured of these sites, of those too who are not believed. Of an agent that is quarantined for what it said
-/// of sites, what it said before is left out once it has measured `enough` of them since.
+/// The measurements of these sites, including those of quarantined agents. For an agent quarantined
+/// for its site measurements, the older ones are omitted once it has measured `enough` sites since.
 pub async fn sites_of_all(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -177,8 +181,8 @@ pub async fn sites_of_all(
     Ok(measured.into_values().collect())
 }
 
-/// What the connected agents that are quarantined for what they said of sites should measure again of these sites, at most
-/// `most` an agent: those they have not measured since, or not for `max_age`.
+/// For each connected agent quarantined for its site measurements, at most `most` of these sites to
+/// measure again: those it has not measured since, or not within `max_age`.
 pub async fn on_probation(
     conn: &mut PgConnection,
     sites: &[SiteId],

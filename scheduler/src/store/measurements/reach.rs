@@ -1,4 +1,4 @@
-//! Who reaches whose beacon and who does not: the mesh, as it is asked for by people.
+//! Which agents reach which beacons: the mesh, as shown to people.
 
 use std::time::Duration;
 
@@ -12,22 +12,22 @@ use crate::store::Error;
 use crate::store::rows::Rows;
 use crate::store::types::Interval;
 
-/// After this a beacon that could not be measured is tried again, unless one of the two connects anew before.
+/// Time until a failed beacon is tried again, unless one of the two agents reconnects before.
 pub const MESH_RETRY: Duration = Duration::from_secs(60);
 
-/// From one agent to the beacon of another.
+/// The direction from one agent to another's beacon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Way {
     pub prober: String,
     pub target: String,
-    /// Where that is; `None` where it runs none.
+    /// The beacon's URL; `None` where the target runs none.
     pub beacon_url: Option<String>,
     pub standing: Standing,
-    /// The newest round trip, and when it was taken.
+    /// The newest round trip, and its time.
     pub reached: Option<(Rtt, DateTime<Utc>)>,
-    /// The newest failure, and when.
+    /// The newest failure, and its time.
     pub failed: Option<(Failure, DateTime<Utc>)>,
-    /// When it is measured again; `None` while it is not to be.
+    /// When it is measured next; `None` when it is not planned.
     pub next_at: Option<DateTime<Utc>>,
 }
 
@@ -35,20 +35,20 @@ pub struct Way {
 pub enum Standing {
     /// The newest measurement failed.
     Failed,
-    /// Nobody has tried, and somebody will.
+    /// Not measured yet, but planned.
     Untried,
-    /// It is not tried: every agent measures the landmarks and so many others.
+    /// Not planned: every agent measures only the landmarks and a limited number of other agents.
     NotAsked,
     /// The target runs no beacon.
     NoBeacon,
-    /// One of the two is not connected.
+    /// One of the two agents is not connected.
     Away,
     /// The newest measurement succeeded.
     Reached,
 }
 
 impl Standing {
-    /// `reached`: what came of the newest measurement.
+    /// `reached`: whether the newest measurement succeeded.
     const fn of(connected: bool, has_beacon: bool, reached: Option<bool>, peers: bool) -> Self {
         match (connected, reached) {
             _ if !has_beacon => Self::NoBeacon,
@@ -61,20 +61,20 @@ impl Standing {
     }
 }
 
-/// Which ways are asked for.
+/// Which directions are selected.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked {
-    /// From and to this agent,
+    /// From and to this agent.
     pub agent: AgentId,
-    /// and this one; else all that are connected or were measured.
+    /// The other agent; `None`: all that are connected or were measured.
     pub other: Option<AgentId>,
-    /// After this a round trip is taken again.
+    /// Age at which a round trip is measured again.
     pub max_age: Duration,
-    /// Other agents each agent measures at most, beside the landmarks.
+    /// The most other agents that each agent measures besides the landmarks.
     pub max_peers: u32,
 }
 
-/// The ways that are asked for: what is wrong first, then by name.
+/// The selected directions: problems first, then by name.
 pub async fn ways(conn: &mut PgConnection, asked: &Asked) -> Result<Vec<Way>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -151,19 +151,20 @@ pub async fn ways(conn: &mut PgConnection, asked: &Asked) -> Result<Vec<Way>, Er
     Ok(ways)
 }
 
-/// Why connected agents do not reach each other, most of all.
+/// The most frequent reason why connected agents do not reach each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Trouble {
-    /// Agents that had this cause.
+    /// How many agents had this cause.
     pub agents: u64,
-    /// One of them,
+    /// One of these agents.
     pub prober: String,
-    /// whom it did not reach,
+    /// The agent that it did not reach.
     pub target: String,
     pub failure: Failure,
 }
 
-/// The cause that most agents have that did not reach another; `None` where all do that tried.
+/// The most frequent cause among agents that failed to reach another; `None` when all tried ones
+/// succeeded.
 pub async fn trouble(conn: &mut PgConnection) -> Result<Option<Trouble>, Error> {
     let row = sqlx::query!(
         r#"
