@@ -1,4 +1,4 @@
-//! Agents: who is enrolled, and how each stands now.
+//! Agents: the enrolled agents and their current state.
 
 pub(crate) mod drains;
 pub mod enrolments;
@@ -21,7 +21,7 @@ use super::types::Unsigned;
 use super::{Error, position};
 use crate::store::agents::refusals::Refusal;
 
-/// One agent and how it stands.
+/// An agent and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agent {
     pub id: AgentId,
@@ -35,62 +35,62 @@ pub struct Agent {
     pub leased: u32,
     /// Tasks assigned to it and not leased.
     pub waiting: u32,
-    /// What it said of its load in its last heartbeat; `None` before it has, and while it is away.
+    /// The load in its last heartbeat; `None` before the first, and while it is away.
     pub said: Option<Said>,
     pub connected: bool,
     pub landmark: bool,
     /// How many other agents have measured its beacon.
     pub reached_by: u32,
-    /// The last heartbeat, of any session.
+    /// The last heartbeat of any session.
     pub seen_at: Option<DateTime<Utc>>,
     /// The agent's version; empty until it first connects.
     pub version: String,
-    /// Where its beacon is reached, when it runs one.
+    /// The URL of its beacon, if it runs one.
     pub beacon_url: Option<String>,
-    /// Where it stands on the globe, where the operator said so.
+    /// Its position, if the operator gave one.
     pub position: Option<Position>,
-    /// What batches may ask for.
+    /// Tags that batches may require.
     pub tags: Vec<String>,
-    /// Why nothing it measured is used; `None` while it is believed.
+    /// Why its measurements are ignored; `None` while it is trusted.
     pub quarantined: Option<String>,
     /// Since when it takes no more work; `None` while it does.
     pub draining_since: Option<DateTime<Utc>>,
     pub removed_at: Option<DateTime<Utc>>,
-    /// Why it takes no lease at this moment: as it said, or because its stream has ended; `None` while it does.
+    /// Why it takes no lease now, as it reported or because it disconnected; `None` while it does.
     pub paused: Option<String>,
     /// Whether its stream has ended while its session may still be renewed.
     pub disconnected: bool,
-    /// When a second process with its credential was last turned away; `None` where that was not lately.
+    /// When a second process with its credential was last refused; `None` when not recently.
     pub twin_at: Option<DateTime<Utc>>,
 }
 
 /// Whether an agent takes work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServiceState {
-    /// It does.
+    /// It takes work.
     Ready,
-    /// It finishes what it has leased, and takes no more.
+    /// It finishes its leases and takes no more.
     Draining,
-    /// It takes no more, and has nothing leased.
+    /// It takes no more work and has no lease.
     Drained,
-    /// Not until what it complains of has passed.
+    /// It paused until its reported problem is over.
     Paused,
     /// It is not connected.
     Away,
     /// The operator removed it.
     Removed,
-    /// It does, and nothing it measures is used.
+    /// It takes work, but its measurements are ignored.
     Quarantined,
-    /// It was never connected.
+    /// It never connected.
     NeverConnected,
 }
 
-/// All agents, by name, those that were removed among them.
+/// All agents by name, including removed ones.
 pub async fn list(conn: &mut PgConnection) -> Result<Vec<Agent>, Error> {
     read(conn, None).await
 }
 
-/// One agent by its name, be it removed or not.
+/// The agent with this name, even a removed one.
 pub async fn show(conn: &mut PgConnection, name: &str) -> Result<Option<Agent>, Error> {
     Ok(read(conn, Some(name)).await?.pop())
 }
@@ -168,7 +168,8 @@ fn said(
 }
 
 impl Agent {
-    /// Whether it takes work. Of several that hold, what the operator did comes first, then what keeps it from working.
+    /// Whether it takes work. If several states hold, the operator's actions come first, then what
+    /// stops it from working.
     pub const fn service(&self) -> ServiceState {
         match self {
             Self { removed_at: Some(_), .. } => ServiceState::Removed,
@@ -182,7 +183,8 @@ impl Agent {
         }
     }
 
-    /// How full it is: what is assigned and leased to it, and slots it cannot use, less its slots. `None` while it is away.
+    /// The agent's load level: assigned and leased tasks plus unusable slots, minus its slots.
+    /// `None` while it is away.
     pub fn level(&self) -> Option<LoadLevel> {
         let withheld =
             self.said.map_or(0, |said| self.capacity.saturating_sub(said.crawls.saturating_add(said.free_slots)));
@@ -191,7 +193,7 @@ impl Agent {
     }
 }
 
-/// An agent's name, and where it stands.
+/// An agent's name and position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Located {
     pub agent: AgentId,
@@ -199,7 +201,7 @@ pub struct Located {
     pub position: Option<Position>,
 }
 
-/// Where every agent stands, those that were removed among them.
+/// The positions of all agents, including removed ones.
 pub async fn positions(conn: &mut PgConnection) -> Result<Vec<Located>, Error> {
     let rows = sqlx::query!("select id, name, latitude, longitude from agents").all(conn).await?;
     let located = rows.into_iter().map(|row| {
@@ -209,13 +211,13 @@ pub async fn positions(conn: &mut PgConnection) -> Result<Vec<Located>, Error> {
     located.collect()
 }
 
-/// What every agent is called.
+/// The names of all agents.
 pub async fn names(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, String>, Error> {
     let rows = sqlx::query!("select id, name from agents").all(conn).await?;
     Ok(rows.into_iter().map(|row| (row.id, row.name)).collect())
 }
 
-/// The agent of this name that was not removed.
+/// The agent with this name, unless it was removed.
 pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<AgentId>, Error> {
     sqlx::query_scalar!("select id from agents where name = $1 and removed_at is null", name).optional(conn).await
 }
@@ -226,11 +228,11 @@ pub struct Holder {
     pub agent: AgentId,
     pub name: String,
     pub removed_at: Option<DateTime<Utc>>,
-    /// When another machine was enrolled in its place; `None` for the one whose credential is in force.
+    /// When another machine was enrolled in its place; `None` while the credential is in force.
     pub replaced_at: Option<DateTime<Utc>>,
 }
 
-/// The agent a credential was issued to, be it removed or replaced since.
+/// The agent that got this credential, even if it was removed or replaced since.
 pub async fn by_credential(conn: &mut PgConnection, credential: &SecretHash) -> Result<Option<Holder>, Error> {
     sqlx::query_as!(
         Holder,

@@ -1,7 +1,8 @@
-//! Drains and removals: agents that take no more work, because an operator said so.
+//! Drains and removals: agents that take no more work, because an operator decided so.
 //!
-//! Both lock the agent's row first, as grants and new sessions do: whoever comes second sees what the first has done. What
-//! was assigned and not begun goes to others at once; nothing of this counts as a crash of a task.
+//! Both lock the agent's row first, as grants and new sessions do: the second transaction sees the
+//! changes of the first. Tasks assigned and not begun go to other agents at once. Neither counts as
+//! a crash of a task.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -15,14 +16,14 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::types::Unsigned;
 use crate::store::{Error, leases, minute};
 
-/// What a drain or a removal found and did.
+/// The result of a drain or a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drained {
-    /// Tasks assigned to it and not begun: others are chosen for them.
+    /// Tasks assigned to it and not begun: other agents are chosen for them.
     pub withdrawn: u64,
-    /// Leases it holds on (drain), or that were taken back (removal).
+    /// Leases that it keeps (drain) or that were revoked (removal).
     pub leases: u64,
-    /// Whether that had been asked before.
+    /// Whether the agent was draining or removed before.
     pub before: bool,
 }
 
@@ -33,7 +34,7 @@ pub enum DrainError {
     Unknown(String),
     #[error("{}", enrolments::not_yet(.0))]
     NotYet(String),
-    /// It is gone for good.
+    /// The agent was removed for good.
     #[error("agent {name} was removed at {}: enrol it again under its name to have it back", minute(.at))]
     Removed { name: String, at: DateTime<Utc> },
     #[error("agent {name} holds {}: drain it first (landfall agents drain {name} --wait), or --force takes back what it holds", counted(*.leases))]
@@ -46,7 +47,7 @@ fn counted(leases: u64) -> String {
     if leases == 1 { "1 lease".to_owned() } else { format!("{leases} leases") }
 }
 
-/// From now on the agent is granted and assigned nothing; it goes on with what it has leased. Run in a transaction.
+/// Stops grants and assignments to the agent; it goes on with its leases. Run in a transaction.
 pub async fn drain(conn: &mut PgConnection, name: &str) -> Result<Drained, DrainError> {
     let agent = present(conn, name).await?;
     sqlx::query!("update agents set draining_since = coalesce(draining_since, now()) where id = $1", agent.id.get())
@@ -57,16 +58,16 @@ pub async fn drain(conn: &mut PgConnection, name: &str) -> Result<Drained, Drain
     Ok(Drained { withdrawn, leases, before: agent.draining })
 }
 
-/// Takes an agent back into service. `false`: it was not draining.
+/// Returns an agent to service. `false`: it was not draining.
 pub async fn resume(conn: &mut PgConnection, name: &str) -> Result<bool, DrainError> {
     let agent = present(conn, name).await?;
     sqlx::query!("update agents set draining_since = null where id = $1", agent.id.get()).run(conn).await?;
     Ok(agent.draining)
 }
 
-/// Removes an agent: its session ends, its credential is refused from now on, its history stays. With `force` leases it
-/// holds are taken back. An elected landmark is replaced like one that stays away; one set by hand is none any more.
-/// Run in a transaction.
+/// Removes an agent: ends its session, refuses its credential and keeps its history. With `force`,
+/// releases its leases. An elected landmark is replaced like one that stays away; one set by hand
+/// is no longer a landmark. Run in a transaction.
 pub async fn remove(conn: &mut PgConnection, name: &str, force: bool, max_crashes: u32) -> Result<Drained, DrainError> {
     let agent = locked(conn, name).await?;
     if agent.removed_at.is_some() {
@@ -81,7 +82,7 @@ pub async fn remove(conn: &mut PgConnection, name: &str, force: bool, max_crashe
     leases::release_of_ended_sessions(conn, max_crashes).await?;
     let withdrawn = assignments::unassign(conn, From::Agent(agent.id), i64::MAX).await?;
     sqlx::query!("delete from landmarks where agent_id = $1 and not elected", agent.id.get()).run(conn).await?;
-    // What was leased is withdrawn with the rest.
+    // The withdrawn tasks include the leased ones.
     Ok(Drained { withdrawn: withdrawn.saturating_sub(leases), leases, before: false })
 }
 
@@ -91,7 +92,7 @@ struct Locked {
     removed_at: Option<DateTime<Utc>>,
 }
 
-/// The agent's row, locked against grants and new sessions until the transaction ends.
+/// Locks the agent's row against grants and new sessions until the transaction ends.
 async fn locked(conn: &mut PgConnection, name: &str) -> Result<Locked, DrainError> {
     let found = sqlx::query_as!(
         Locked,
@@ -140,7 +141,7 @@ mod tests {
     use crate::store::agents::sessions::OpenError;
     use crate::store::fixtures::{self, Conn};
 
-    /// An agent of two slots with two leases and one more task assigned.
+    /// An agent of two slots, with two leases and one more assigned task.
     async fn busy(conn: &mut PgConnection) -> (AgentId, SessionId, Vec<TaskId>) {
         let (agent, session) = fixtures::crawler(conn, "a").await;
         let batch = fixtures::batch(conn, "b", "random").await;

@@ -1,8 +1,9 @@
 //! Enrolments: one-time tokens, and the credentials they become.
 //!
-//! Invariants: a token is kept only as its hash and becomes a credential at most once, whoever comes first under the
-//! row's lock. A name has one open token at most. A token takes the place of an agent in use only where it was made for that; then the
-//! agent's former credential is void, its session ends and its leases go back, in one transaction.
+//! Invariants: only a token's hash is stored. A token becomes a credential at most once, for the
+//! first request under the row's lock. A name has at most one open token. A token replaces an agent
+//! in use only if it was made to; then, in one transaction, the agent's former credential becomes
+//! void, its session ends and its leases are released.
 
 use std::collections::HashMap;
 use std::io;
@@ -26,10 +27,10 @@ pub use tokens::{RevokeError, Revoked, State, Token, is_open, list, not_yet, ope
 mod names;
 mod tokens;
 
-/// Bytes of a token's hash that name it to people.
+/// Bytes of a token's hash that form its identifier for people.
 const ID_BYTES: usize = 5;
 
-/// The agent an operator wants.
+/// The agent that an operator wants to enrol.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
     pub name: Name,
@@ -37,31 +38,31 @@ pub struct Wanted {
     pub carrier: String,
     /// ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
-    /// Where it stands on the globe, where that is known.
+    /// Its position, where known.
     pub position: Option<Position>,
-    /// What batches may ask for; none: what it had, where it is enrolled again.
+    /// Tags that batches may require; empty: an agent enrolled again keeps its tags.
     pub tags: Vec<String>,
     pub valid_for: Duration,
-    /// Whether an agent of this name that is in use is to be replaced.
+    /// Whether to replace an agent of this name that is in use.
     pub replaces: bool,
 }
 
-/// What an agent is to be called.
+/// The name of a new agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Name {
-    /// As the operator says.
+    /// The operator's name.
     Given(String),
-    /// As it was formed of city and carrier; it gets a number where it is taken.
+    /// Formed from city and carrier; gets a number if it is taken.
     Formed(String),
 }
 
-/// A token just made.
+/// A new token.
 #[derive(Debug, Clone)]
 pub struct Enrolment {
-    /// What people call the token by.
+    /// The token's identifier for people.
     pub id: String,
     pub name: String,
-    /// The token, in the clear for the only time.
+    /// The token in clear text, returned only here.
     pub token: Secret,
     pub expires_at: DateTime<Utc>,
     pub replaces: bool,
@@ -78,7 +79,7 @@ pub enum Refusal {
         "a token for {name} is open, made at {}: `landfall agents revoke {name}` voids it", minute(.made_at)
     )]
     Open { name: String, made_at: DateTime<Utc> },
-    /// It is asked for twice at once.
+    /// The request contains the name twice.
     #[error("{0} is named twice")]
     Repeated(String),
 }
@@ -86,7 +87,7 @@ pub enum Refusal {
 /// Why no token is made.
 #[derive(Debug, thiserror::Error)]
 pub enum CreateError {
-    /// Names that get none, by the place of who wants them.
+    /// The refused names, by their index in the request.
     #[error("{}", first(.0))]
     Refused(Vec<(usize, Refusal)>),
     #[error("draw a token")]
@@ -99,11 +100,11 @@ fn first(refused: &[(usize, Refusal)]) -> String {
     refused.first().map(|(_, refusal)| refusal.to_string()).unwrap_or_default()
 }
 
-/// What a token became.
+/// The result of redeeming a token.
 #[derive(Debug, Clone)]
 pub struct Redeemed {
     pub agent: AgentId,
-    /// Its credential, in the clear for the only time.
+    /// The credential in clear text, returned only here.
     pub credential: String,
     pub name: String,
     pub city: String,
@@ -114,10 +115,10 @@ pub struct Redeemed {
     pub replaced: bool,
 }
 
-/// Why a token is not taken.
+/// Why a token is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum RedeemError {
-    /// Nobody made it, or so long ago that it is forgotten.
+    /// No such token exists, or it was pruned.
     #[error("the enrolment token is unknown to this scheduler: make one with `landfall agents enrol`")]
     Unknown,
     #[error("the enrolment token for {name} was used at {}: make a new one with `landfall agents enrol`", minute(.at))]
@@ -138,9 +139,9 @@ pub enum RedeemError {
     Store(#[from] Error),
 }
 
-/// Makes a token for each agent that is wanted, or none. Run in a transaction.
+/// Makes a token for every wanted agent, or none. Run in a transaction.
 pub async fn create(conn: &mut PgConnection, wanted: &[Wanted]) -> Result<Vec<Enrolment>, CreateError> {
-    // Two operators at once must not find the same name free.
+    // Prevents two operators from finding the same name free.
     sqlx::query!("select pg_advisory_xact_lock(7172)").run(conn).await?;
     let taken = Taken::of(conn, wanted).await?;
     let names = taken.names(wanted).map_err(CreateError::Refused)?;
@@ -155,7 +156,7 @@ pub async fn create(conn: &mut PgConnection, wanted: &[Wanted]) -> Result<Vec<En
     Ok(made.collect())
 }
 
-/// Keeps the tokens; returns when each ends, by its hash.
+/// Stores the tokens; returns their expiry times, by hash.
 async fn insert(
     conn: &mut PgConnection,
     wanted: &[Wanted],
@@ -165,7 +166,7 @@ async fn insert(
     let hashes: Vec<Vec<u8>> = secrets.iter().map(|secret| secret.hash().as_bytes().to_vec()).collect();
     let texts = |of: fn(&Wanted) -> &String| wanted.iter().map(of).cloned().collect::<Vec<String>>();
     let degrees = |of: fn(Position) -> f64| wanted.iter().map(|one| one.position.map(of)).collect::<Vec<Option<f64>>>();
-    // No tag holds a blank.
+    // A tag contains no blank.
     let tags: Vec<String> = wanted.iter().map(|one| one.tags.join(" ")).collect();
     let lives: Vec<Interval> = wanted.iter().map(|one| Interval(one.valid_for)).collect();
     let replaces: Vec<bool> = wanted.iter().map(|one| one.replaces).collect();
@@ -195,7 +196,7 @@ async fn insert(
     Ok(made.into_iter().map(|row| (row.token_hash, row.expires_at)).collect())
 }
 
-/// What people call a token by.
+/// The token's identifier for people.
 fn id(hash: &SecretHash) -> String {
     hex(&hash.as_bytes()[..ID_BYTES])
 }

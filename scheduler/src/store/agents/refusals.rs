@@ -1,4 +1,4 @@
-//! Refusals: what an agent said that cannot be, by kind. Each is counted, and changes nothing else.
+//! Refusals: invalid reports of agents, by kind. Each is counted and changes nothing else.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -9,7 +9,7 @@ use crate::store::Error;
 use crate::store::rows::Rows;
 
 words!(
-    /// Why something an agent said is refused.
+    /// Why an agent's report or request is refused.
     #[derive(thiserror::Error)]
     Refusal {
         /// An outcome of a task that does not exist.
@@ -21,19 +21,19 @@ words!(
         /// A token that was never granted.
         #[error("a token that was never granted")]
         ForgedToken = "forged-token",
-        /// What was given out after the backup that the database was restored from: nobody's fault.
+        /// An identifier issued after the backup that was restored; not the agent's fault.
         #[error("from after the backup that was restored: its site is crawled again")]
         Restored = "restored",
-        /// A token after which a newer one was granted.
+        /// A token older than the task's newest.
         #[error("a token older than the newest grant's")]
         OldToken = "old-token",
-        /// The newest token of a task that ended otherwise: cancelled, or given up.
+        /// The newest token of a task that ended without this outcome: cancelled or failed.
         #[error("an outcome of a task that has ended otherwise")]
         EndedTask = "ended-task",
-        /// An outcome that was accepted before, with other content.
+        /// An outcome that was accepted before with other content.
         #[error("an outcome that contradicts the one that was accepted")]
         Contradiction = "contradiction",
-        /// A heartbeat that cannot have been sent yet.
+        /// A heartbeat with a sequence number too high for the age of its session.
         #[error("a heartbeat from the future")]
         FutureHeartbeat = "future-heartbeat",
         /// Its sessions superseded each other too often.
@@ -52,7 +52,7 @@ pub struct Count {
     pub times: u64,
     pub first_at: DateTime<Utc>,
     pub last_at: DateTime<Utc>,
-    /// The last one, for people.
+    /// The last refusal, for people.
     pub detail: String,
 }
 
@@ -76,7 +76,7 @@ pub async fn count(conn: &mut PgConnection, agent: AgentId, refusal: Refusal, de
     Ok(())
 }
 
-/// What an agent was refused, the newest first.
+/// An agent's refusals, newest first.
 pub async fn of_agent(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Count>, Error> {
     let counts = sqlx::query_as!(
         Count,

@@ -1,7 +1,8 @@
 //! Sessions: one row per connection of an agent, renewed by heartbeats.
 //!
-//! Invariants: at most one active session an agent (a unique index); the newest incarnation wins; only Postgres'
-//! clock expires anything; a session is marked before its leases move, never after.
+//! Invariants: an agent has at most one active session (a unique index). The newest incarnation
+//! wins. Only Postgres' clock expires a session. A session is marked as ended before its leases
+//! move, never after.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -18,7 +19,7 @@ pub use active::{Waiting, disconnect, pause, renew, waiting};
 
 mod active;
 
-/// What an agent says of itself when it connects.
+/// What an agent reports when it connects.
 #[derive(Debug, Clone)]
 pub struct Registration {
     pub city: String,
@@ -28,21 +29,22 @@ pub struct Registration {
     pub capacity: u32,
     pub version: String,
     pub beacon_url: Option<String>,
-    /// The address it is seen at.
+    /// The address that the scheduler observed.
     pub address: Option<IpAddr>,
-    /// The leases it believes it holds.
+    /// The leases that the agent reports as held.
     pub held: Vec<(TaskId, LeaseToken)>,
-    /// It was superseded by another process of the same agent, and takes its place only when that is gone.
+    /// Another process of the same agent superseded it; it takes the place only once that process
+    /// is gone.
     pub yields: bool,
-    /// What its process drew when it started; `None` from an agent that is older than that.
+    /// A random number drawn at the process's start; `None` from an older agent.
     pub process: Option<i64>,
 }
 
-/// A session just opened.
+/// A new session.
 #[derive(Debug, Clone)]
 pub struct Opened {
     pub session: SessionId,
-    /// Its number among the agent's.
+    /// Its number among the agent's sessions.
     pub incarnation: Incarnation,
     /// The held leases that now belong to this session.
     pub kept: Vec<(TaskId, LeaseToken)>,
@@ -50,43 +52,44 @@ pub struct Opened {
 
 words!(
     EndCause {
-        /// It was not renewed in time: its agent was lost.
+        /// It was not renewed in time: the agent was lost.
         Expired = "expired",
-        /// Another process connected with its agent's credential.
+        /// Another process connected with the agent's credential.
         Superseded = "superseded",
-        /// Its process connected anew: the stream broke, or the scheduler was away.
+        /// The same process connected again: the stream broke, or the scheduler was away.
         Reconnected = "reconnected",
-        /// Another machine was enrolled in its agent's place.
+        /// Another machine was enrolled in the agent's place.
         Replaced = "replaced",
-        /// Its agent said goodbye.
+        /// The agent said goodbye.
         Left = "left",
-        /// The operator removed its agent.
+        /// The operator removed the agent.
         Removed = "removed",
-        /// The database went back to a moment in it.
+        /// The database was restored to a time within the session.
         Restored = "restored",
     }
 );
 
 words!(
-    /// How a session stands.
+    /// The state of a session.
     SessionState {
         /// Its agent renews it.
         Active = "active",
         /// It was not renewed in time.
         Expired = "expired",
-        /// It ended otherwise.
+        /// It ended for another reason.
         Closed = "closed",
     }
 );
 
-/// What the scheduler grants a session.
+/// The scheduler's terms for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
-    /// How long it lives without a renewal, the grace included.
+    /// How long it lives without a renewal, including the grace.
     pub lifetime: Duration,
-    /// Supersessions of an agent's sessions within a minute from which on further ones are refused.
+    /// Number of supersessions of an agent's sessions within a minute at which further ones are
+    /// refused.
     pub max_supersessions: u32,
-    /// Crashes of one task after which it is given up.
+    /// Number of crashes at which a task fails.
     pub max_crashes: u32,
 }
 
@@ -96,25 +99,25 @@ pub enum OpenError {
     /// The operator removed the agent.
     #[error("this agent was removed by the operator: enrol it again under its name to have it back")]
     Removed,
-    /// It yields, and another process of the same agent is connected.
+    /// The process yields, and another process of the same agent is connected.
     #[error("another process with this agent's credential is connected (incarnation {0}), and this one yields to it")]
     Taken(Incarnation),
-    /// Its sessions supersede each other all the time.
+    /// The agent's sessions keep superseding each other.
     #[error(
         "flapping: {times} sessions of this agent were superseded within a minute (less than {most} are allowed): do two processes use one credential? Whoever is connected stays"
     )]
     Flapping {
-        /// How often within the last minute.
+        /// Supersessions within the last minute.
         times: i64,
-        /// How often is too often.
+        /// The number that is too many.
         most: u32,
     },
     #[error("open a session")]
     Store(#[from] Error),
 }
 
-/// Opens a session: ends the agent's former one and re-binds the leases the agent still holds, in one
-/// transaction of the caller. Leases the agent no longer knows of go back.
+/// Opens a session, in the caller's transaction: ends the agent's former session, rebinds the
+/// leases that the agent still holds, and releases the others.
 pub async fn open(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -162,7 +165,8 @@ pub async fn open(
     Ok(Opened { session, incarnation, kept })
 }
 
-/// Why the agent's active session ends, if a new one may take its place. The agent's row is locked by now.
+/// Why the agent's active session ends, if a new one may replace it. The caller has locked the
+/// agent's row.
 async fn end_of_former(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -190,16 +194,16 @@ async fn end_of_former(
     }
 }
 
-/// An agent's newest session, as it stands.
+/// The state of an agent's newest session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     pub session: SessionId,
-    /// Its number among the agent's.
+    /// Its number among the agent's sessions.
     pub incarnation: Incarnation,
     pub state: SessionState,
     pub opened_at: DateTime<Utc>,
     pub renewed_at: DateTime<Utc>,
-    /// After which it may expire.
+    /// When it may expire.
     pub expires_at: DateTime<Utc>,
     pub end_cause: Option<EndCause>,
 }
@@ -217,7 +221,7 @@ pub async fn newest(conn: &mut PgConnection, agent: AgentId) -> Result<Option<St
     newest.optional(conn).await
 }
 
-/// Why a session ended; `None` while it has not, or nobody said.
+/// Why a session ended; `None` while it is active, or without a stored cause.
 pub async fn end_cause(conn: &mut PgConnection, session: SessionId) -> Result<Option<EndCause>, Error> {
     let cause = sqlx::query_scalar!("select end_cause from sessions where id = $1", session.get());
     Ok(cause.optional(conn).await?.flatten())
@@ -234,11 +238,12 @@ pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Er
     .await
 }
 
-/// Gives every active session its time back, for whoever takes the reaper's term: nobody reaped since `served_until`, and
-/// perhaps nobody renewed. Returns how many it extended.
+/// Extends every active session when a scheduler takes the reaper's term: no scheduler reaped since
+/// `served_until`, and perhaps none renewed. Returns how many it extended.
 ///
-/// One that was renewed since the former term began gets a whole lifetime; one that was not has had that, and gets what it had
-/// left. So an agent that is gone is lost after two lifetimes in which somebody reaped, however often the term changes hands.
+/// A session renewed since the former term began gets a whole lifetime. Another has had its
+/// lifetime under that term, and gets what remained. So a dead agent is lost after two lifetimes
+/// with a reaper, however often the term changes hands.
 pub(in crate::store) async fn extend(
     conn: &mut PgConnection,
     lifetime: Duration,
@@ -263,8 +268,9 @@ pub(in crate::store) async fn extend(
     .await
 }
 
-/// Marks the sessions whose time has passed, and returns their agents. Their leases move in a later transaction, so
-/// that a late heartbeat finds the session ended and cannot revive an agent whose tasks have moved.
+/// Marks sessions past their expiry, and returns their agents. Their leases move in a later
+/// transaction: a late heartbeat finds the session ended and cannot revive an agent whose tasks
+/// have moved.
 pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> {
     sqlx::query_scalar!(
         r#"
@@ -278,7 +284,7 @@ pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> 
     .await
 }
 
-/// Ends the agent's active session, if there is one.
+/// Ends the agent's active session, if it has one.
 pub(in crate::store) async fn close_active(
     conn: &mut PgConnection,
     agent: AgentId,

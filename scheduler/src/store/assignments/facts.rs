@@ -177,7 +177,7 @@ pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMa
 }
 
 /// The errors of the map that the newest crawls of the present agents show. Crawls without a
-/// predicted round trip are omitted.
+/// known round trip are omitted.
 pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
     let preferring = Strategy::ALL.iter().copied().filter(|strategy| strategy.prefers_the_nearest());
     let preferring: Vec<String> = preferring.map(|strategy| strategy.name().to_owned()).collect();

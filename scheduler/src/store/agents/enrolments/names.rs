@@ -1,4 +1,4 @@
-//! The names of agents to be enrolled: who has each, and which is free.
+//! Names of agents to be enrolled: which are taken, and which are free.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,7 +11,7 @@ use crate::store::rows::Rows;
 
 use super::{Name, Refusal, Wanted};
 
-/// Who has the names that are wanted, and those that are formed of the same words.
+/// The holders of the wanted names, and of names formed from the same words.
 pub(super) struct Taken {
     /// Agents, and whether each is in use.
     agents: HashMap<String, bool>,
@@ -59,7 +59,8 @@ impl Taken {
         self.agents.get(name).copied().unwrap_or_default()
     }
 
-    /// The name of each, or whose is refused. Given ones come first, so that none of them is taken by one that is formed.
+    /// The name of each wanted agent, or all refusals. Given names come first, so that no formed
+    /// name takes one of them.
     pub(super) fn names(&self, wanted: &[Wanted]) -> Result<Vec<String>, Vec<(usize, Refusal)>> {
         let (mut names, mut refused) = (HashSet::new(), Vec::new());
         for (index, one) in wanted.iter().enumerate() {

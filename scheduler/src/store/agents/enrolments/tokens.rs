@@ -1,4 +1,4 @@
-//! Tokens as their operator sees them: which are open, which were and what became of them; revoked, and forgotten in the end.
+//! Tokens for their operator: listing open and ended ones, revoking and pruning.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ use crate::store::{Error, minute};
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Unsigned};
 
-/// Tokens that are listed at most, the newest.
+/// The most tokens listed; the newest.
 const MOST_LISTED: i64 = 10_000;
 
-/// How a token stands.
+/// The state of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// It can be used.
@@ -26,10 +26,10 @@ pub enum State {
     Revoked,
 }
 
-/// A token, as it is kept.
+/// A stored token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
-    /// What people call it by.
+    /// Its identifier for people.
     pub id: String,
     pub name: String,
     pub city: String,
@@ -39,14 +39,14 @@ pub struct Token {
     pub made_at: DateTime<Utc>,
     /// Until when it can, or could, be used.
     pub expires_at: DateTime<Utc>,
-    /// When it was used or revoked, or its time was over; `None` while it is open.
+    /// When it was used, revoked or expired; `None` while it is open.
     pub ended_at: Option<DateTime<Utc>>,
     pub state: State,
     pub replaces: bool,
 }
 
-/// The newest tokens, the oldest of them first: those that are open, or all that are not forgotten. With them how many older ones
-/// there are.
+/// The newest tokens, oldest first: the open ones, or all that were not pruned. Also returns how
+/// many older ones exist.
 pub async fn list(conn: &mut PgConnection, all: bool) -> Result<(Vec<Token>, u64), Error> {
     let rows = sqlx::query!(
         r#"
@@ -85,7 +85,7 @@ pub async fn list(conn: &mut PgConnection, all: bool) -> Result<(Vec<Token>, u64
 
 type At = Option<DateTime<Utc>>;
 
-/// How a token stands, and since when it cannot be used.
+/// A token's state, and since when it cannot be used.
 fn stands(used: At, revoked: At, expired: At) -> (State, At) {
     match (used, revoked, expired) {
         (Some(at), ..) => (State::Used, Some(at)),
@@ -95,7 +95,7 @@ fn stands(used: At, revoked: At, expired: At) -> (State, At) {
     }
 }
 
-/// How many tokens are open.
+/// The number of open tokens.
 pub async fn open_tokens(conn: &mut PgConnection) -> Result<u64, Error> {
     let count = sqlx::query_scalar!(
         r#"
@@ -122,28 +122,28 @@ pub async fn is_open(conn: &mut PgConnection, name: &str) -> Result<bool, Error>
     .await
 }
 
-/// What is said of an agent that has nothing but an open token.
+/// The message for an agent that has only an open token.
 pub fn not_yet(name: &str) -> String {
     format!(
         "{name} has not enrolled yet, its token is open: `landfall agents tokens` shows it, `landfall agents revoke {name}` voids it"
     )
 }
 
-/// A token that cannot be used any more, because an operator said so.
+/// A token that an operator revoked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revoked {
     pub name: String,
     pub before: bool,
 }
 
-/// Why nothing is revoked.
+/// Why no token is revoked.
 #[derive(Debug, thiserror::Error)]
 pub enum RevokeError {
     #[error("the token for {name} was used at {}: `landfall agents remove {name}` takes the agent out", minute(.at))]
     Used { name: String, at: DateTime<Utc> },
     #[error("the token for {name} expired at {}: nobody can use it", minute(.at))]
     Expired { name: String, at: DateTime<Utc> },
-    /// There is none.
+    /// No such token exists.
     #[error(
         "no token is called {0}, nor is one for an agent of this name: `landfall agents tokens` lists those that are open"
     )]
@@ -152,7 +152,7 @@ pub enum RevokeError {
     Store(#[from] Error),
 }
 
-/// Revokes the open token for this agent, or that people call this.
+/// Revokes the open token with this agent's name, or with this identifier.
 pub async fn revoke(conn: &mut PgConnection, named: &str) -> Result<Revoked, RevokeError> {
     let revoked = sqlx::query_scalar!(
         r#"
@@ -187,7 +187,7 @@ pub async fn revoke(conn: &mut PgConnection, named: &str) -> Result<Revoked, Rev
     }
 }
 
-/// Forgets tokens that could not be used any more this long ago, whatever became of them; returns how many.
+/// Deletes tokens that became unusable at least `keep` ago, whatever the cause; returns the number.
 pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     sqlx::query!("delete from enrolments where expires_at < now() - $1::interval", Interval(keep),).affected(conn).await
 }

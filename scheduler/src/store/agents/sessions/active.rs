@@ -1,4 +1,4 @@
-//! An active session: its renewals, what its agent says of itself, and what waits to be sent on it.
+//! An active session: its renewals, its agent's reports, and what waits to be sent on it.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::store::types::Interval;
 
 use super::Error;
 
-/// Renews an active session. `false`: it is no longer active, and the agent must register anew.
+/// Renews an active session. `false`: it is no longer active, and the agent must register again.
 pub async fn renew(conn: &mut PgConnection, session: SessionId, lifetime: Duration) -> Result<bool, Error> {
     let renewed = sqlx::query!(
         r#"
@@ -25,7 +25,8 @@ pub async fn renew(conn: &mut PgConnection, session: SessionId, lifetime: Durati
     Ok(renewed == 1)
 }
 
-/// Takes note of why the agent of this session takes no lease, or that it does again (`None`). `true` when that is news.
+/// Stores why the session's agent takes no lease, or `None` when it takes leases again. `true` when
+/// this changed.
 pub async fn pause(conn: &mut PgConnection, session: SessionId, reason: Option<&str>) -> Result<bool, Error> {
     let changed = sqlx::query!(
         "update sessions set paused = $2 where id = $1 and state = 'active' and paused is distinct from $2",
@@ -37,7 +38,7 @@ pub async fn pause(conn: &mut PgConnection, session: SessionId, reason: Option<&
     Ok(changed == 1)
 }
 
-/// Takes note that the stream of this session broke without a goodbye: its agent may come back, or be dead.
+/// Stores that the session's stream broke without a goodbye: the agent may come back, or be dead.
 pub async fn disconnect(conn: &mut PgConnection, session: SessionId) -> Result<(), Error> {
     sqlx::query!("update sessions set disconnected_at = now() where id = $1 and state = 'active'", session.get())
         .run(conn)
@@ -48,13 +49,13 @@ pub async fn disconnect(conn: &mut PgConnection, session: SessionId) -> Result<(
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Waiting {
     pub orders: bool,
-    /// Leases of this session that were revoked, and whose agent was not told.
+    /// Revoked leases of this session that were not sent to the agent yet.
     pub revocations: bool,
-    /// Leases of this agent that were asked for, and of which it was not told.
+    /// Recalled leases of this agent that were not sent to it yet.
     pub recalls: bool,
-    /// Tasks assigned to the agent while it does not drain and has not paused.
+    /// Assigned tasks, while the agent is neither draining nor paused.
     pub tasks: bool,
-    /// The agent's slots that no active lease takes; below zero where it has fewer slots than it had.
+    /// The agent's slots without an active lease; negative when its slots were reduced.
     pub free: i64,
 }
 
@@ -65,8 +66,8 @@ impl Waiting {
     }
 }
 
-/// What waits to be sent on this session; `None` when it has ended. Reads only: a commit that has written nothing does
-/// not wait for the disk, and this is asked every second for every agent.
+/// What waits to be sent on this session; `None` when it has ended. Only reads: this runs every
+/// second for every agent, and a commit without writes does not wait for the disk.
 pub async fn waiting(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Option<Waiting>, Error> {
     sqlx::query_as!(
         Waiting,
