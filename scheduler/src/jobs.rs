@@ -1,8 +1,10 @@
-//! Background tasks: each an idempotent function of what is stored, run by period or by signal.
+//! Background tasks. Each is an idempotent function of the stored state, run by period or by
+//! signal.
 //!
-//! A task gets its transactions through its role alone ([`leadership::Leader`]), so that it changes nothing where another scheduler has
-//! that role. A failing pass is logged once and the next tick tries again; nothing retries inside a pass. A panicking task ends
-//! the process: the supervisor in `run` joins every task and reports which one it was.
+//! A task gets its transactions only through its role ([`leadership::Leader`]), so that it changes
+//! nothing while another scheduler leads that role. A failing pass is logged once and the next tick
+//! retries it; nothing retries inside a pass. A panicking task ends the process: the supervisor in
+//! `run` joins every task and reports which one panicked.
 
 pub mod assign;
 pub mod fit;
@@ -29,26 +31,28 @@ use crate::wake::Wakes;
 
 use leadership::NotLeader;
 
-/// The least rest between two passes, however often they are asked for. A fleet at work reports dozens of times a
-/// second, and every pass looks at everything that is due: one pass answers all of these reports.
+/// The minimum rest between two passes. Busy agents report dozens of times a second, and one pass
+/// handles everything that is due, so it answers all of these reports.
 const LEAST_REST: Duration = Duration::from_millis(100);
 
-/// How long nothing is signalled before a scheduler counts as quiet.
+/// Time without a signal after which a scheduler counts as quiet.
 const QUIET_AFTER: Duration = Duration::from_secs(15);
-/// How many times longer a pass's period is then. What only time changes waits as much longer: the end of a pause, a recrawl that is due.
+/// Factor by which a quiet scheduler lengthens the period of a pass. Changes that only time brings
+/// are delayed by the same factor: the end of a pause, a recrawl that is due.
 const QUIET_STRETCH: u32 = 5;
 
 /// How often a pass runs without a signal.
 #[derive(Debug, Clone, Copy)]
 pub enum Period {
-    /// Always with this period.
+    /// Always this period.
     Steady(Duration),
-    /// With a longer period while nothing is signalled, so that an idle scheduler costs next to nothing.
+    /// A longer period while the scheduler is quiet, so that an idle scheduler costs next to
+    /// nothing.
     Relaxed(Duration),
 }
 
 impl Period {
-    /// The period once nothing was signalled for `quiet`.
+    /// The period after `quiet` without a signal.
     fn after(self, quiet: Duration) -> Duration {
         match self {
             Self::Steady(period) => period,
@@ -58,11 +62,13 @@ impl Period {
     }
 }
 
-/// Runs `run_once` at once, then whenever `wake` is signalled or `period` has passed, until `shutdown`.
+/// Runs `run_once` at once, then whenever `wake` is signalled or `period` has passed, until
+/// `shutdown`.
 ///
-/// After a pass it rests for `LEAST_REST`, and for as long as the pass took: a task that has much to look at keeps the
-/// database busy for half of the time at most. A signal that comes meanwhile is answered after the rest. The first
-/// pass waits a random part of `period / 10`, so that schedulers started together do not work in lockstep.
+/// After a pass it rests for `LEAST_REST` plus the duration of the pass, so that a task with much
+/// work occupies the database at most half of the time. A signal during the rest is answered after
+/// it. The first pass waits a random part of `period / 10`, so that schedulers started together do
+/// not run in lockstep.
 pub async fn run_periodic<F, Fut>(
     name: &'static str,
     period: Period,
@@ -74,18 +80,19 @@ pub async fn run_periodic<F, Fut>(
     F: FnMut() -> Fut,
     Fut: Future<Output = anyhow::Result<()>>,
 {
-    // Without randomness from the system the phase is merely the same for all.
+    // Without system randomness every scheduler has the same phase, which does no harm.
     let phase = SysRng.try_next_u32().map_or(0.0, |bits| f64::from(bits) / f64::from(u32::MAX) / 10.0);
     let mut next = tokio::time::Instant::now() + period.after(wakes.quiet_for()).mul_f64(phase);
     loop {
-        // A signal during the pass or the rest is not lost: it is kept until somebody waits for it.
+        // `Notify` keeps a signal that arrives during the pass or the rest.
         tokio::select! {
             () = shutdown.cancelled() => return,
             () = wake.notified() => {}
             () = tokio::time::sleep_until(next) => {}
         }
         let began = tokio::time::Instant::now();
-        // One that would wait for a silent database is given up: each is a function of what is stored.
+        // A pass that would wait for a silent database is abandoned, which loses nothing: it is a
+        // function of the stored state.
         if let Some(Err(error)) = wakes.database.while_it_answers(run_once()).await
             && !error.is::<NotLeader>()
         {
@@ -128,7 +135,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert!(began.elapsed() >= 3 * LEAST_REST, "four passes within {:?}", began.elapsed());
-        // The fourth pass rests now; nothing else would begin a fifth for an hour.
+        // The fourth pass rests now; nothing else would start a fifth for an hour.
         wake.notify_one();
         let fifth = tokio::time::timeout(Duration::from_secs(20), passes.wait_for(|passes| *passes == 5)).await;
         fifth.expect("the signal was answered").expect("the task runs");

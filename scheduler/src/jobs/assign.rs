@@ -1,9 +1,10 @@
-//! Chooses an agent for every located task.
+//! Assigns an agent to every located task.
 //!
-//! The choice itself is `strategy`, pure; this pass only gathers what it needs to know and records what it said. A
-//! measured round trip beats a predicted one. Agents without an active session, or that drain, are no candidates, nor are those that
-//! their batch's constraints exclude. A task that nobody gets for that waits or fails, and what waits at an agent that may not have it
-//! any more is taken back.
+//! `strategy` makes the choice and is pure; this pass only reads its input and records its result.
+//! A measured round trip takes precedence over a predicted one. Agents without an active session,
+//! draining agents and agents excluded by the batch's constraints are no candidates. A task without
+//! a candidate waits or fails, and a waiting assignment is withdrawn when its agent becomes
+//! excluded.
 
 pub(super) mod admission;
 pub mod balance;
@@ -42,14 +43,15 @@ use crate::jobs::assign::admission::{Admission, Fate};
 use crate::jobs::assign::known::Known;
 use crate::jobs::assign::plan::Planner;
 
-/// Tasks chosen for in one transaction: bounds how long their rows stay locked, to well under a second.
+/// Tasks assigned in one transaction. Bounds how long their rows stay locked to well under a
+/// second.
 const TASKS_PER_PASS: i64 = 500;
 
-/// The chooser.
+/// The task that assigns agents.
 #[derive(Debug)]
 pub struct Assign {
     scheduler: Leader,
-    /// Where the next look at addresses that are waited for begins.
+    /// Where the next scan of addresses that tasks wait for begins.
     next_address: Mutex<Option<IpNet>>,
     pub(super) planner: Planner,
 }
@@ -62,17 +64,17 @@ impl Assign {
     /// One pass: as many transactions as there are bounded batches waiting.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         let anybody = self.say_whether_anybody_takes_work().await?;
-        // Before any row is locked: the first choice on a new map makes it, which takes a second.
+        // Before any row is locked: the first use of a new map prepares it, which takes a second.
         let map = self.scheduler.maps.current(&self.scheduler).await?;
         self.release_held().await?;
         self.recall_unmet().await?;
         while self.withdraw_excluded().await? {}
-        // What is withdrawn is chosen for at once, however much more there is to withdraw.
+        // Withdrawn tasks are reassigned at once, even when more remain to be withdrawn.
         while self.withdraw_some().await? | (anybody && self.choose_some(map.clone()).await?) {}
         if anybody { self.planner.run(&self.scheduler, map).await } else { Ok(()) }
     }
 
-    /// Says why nobody can be chosen for any task, where nobody can. Returns whether somebody can.
+    /// Records why no agent can take any task, when that is so. Returns whether an agent can.
     async fn say_whether_anybody_takes_work(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let nobody = waits::nobody(&mut tx).await.context("look who takes work")?;
@@ -81,7 +83,7 @@ impl Assign {
         Ok(nobody.is_none())
     }
 
-    /// Lets held tasks go on whose time or turn has come.
+    /// Releases held tasks whose time or turn has come.
     async fn release_held(&self) -> anyhow::Result<()> {
         let cap = self.scheduler.config.politeness.crawls_at_address;
         let next = || self.next_address.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,7 +101,7 @@ impl Assign {
         Ok(())
     }
 
-    /// Recalls unmet tasks that somebody may crawl by now, and tells the others why they wait.
+    /// Recalls unmet tasks that an agent may crawl by now, and records why the remaining ones wait.
     async fn recall_unmet(&self) -> anyhow::Result<()> {
         let mut tx = self.scheduler.begin().await?;
         let batches = unmet::batches(&mut tx).await.context("find batches with unmet tasks")?;
@@ -136,7 +138,8 @@ impl Assign {
         Ok(())
     }
 
-    /// Takes back one bounded batch of what waits at agents that may not have it any more; `true` when there may be more.
+    /// Withdraws one bounded batch of assignments from agents that are now excluded; returns `true`
+    /// when more may remain.
     async fn withdraw_excluded(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let batches = unmet::assigned(&mut tx).await.context("find batches with constraints")?;
@@ -154,7 +157,8 @@ impl Assign {
         Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
     }
 
-    /// Takes back one bounded batch of what waits at agents that are gone; `true` when there may be more.
+    /// Withdraws one bounded batch of assignments from agents that are gone; returns `true` when
+    /// more may remain.
     async fn withdraw_some(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let patience = self.scheduler.config.lease.grace;
@@ -169,7 +173,7 @@ impl Assign {
         Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
     }
 
-    /// Chooses for one bounded batch; `true` when more may wait.
+    /// Assigns one bounded batch of tasks; returns `true` when more may wait.
     async fn choose_some(&self, map: Option<Arc<Current>>) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let waiting = assignments::waiting(&mut tx, Pool::EachByItself, TASKS_PER_PASS).await;
@@ -235,8 +239,9 @@ impl Assign {
     }
 }
 
-/// Whether a task's site may be confirmed if it has to wait for as long anyway and its distances are unsure. Of one that probably stands in
-/// several places no measurement says which agent is nearest.
+/// Whether a task's site may be confirmed, given that the task would wait that long anyway and its
+/// distances are uncertain. For a site that probably has several locations no measurement shows
+/// which agent is nearest.
 pub(super) fn may_be_confirmed(task: &Waiting, known: &Known) -> bool {
     task.strategy.confirms_the_unsure() && !known.suspicions.contains_key(&task.site)
 }
@@ -244,15 +249,15 @@ pub(super) fn may_be_confirmed(task: &Waiting, known: &Known) -> bool {
 /// Waiting tasks, without those that wait for a confirmation.
 pub(super) struct Unconfirmed {
     pub(super) waiting: Vec<Waiting>,
-    /// Confirmations of their sites that count, or are under way.
+    /// Confirmations of these tasks' sites that are valid or under way.
     pub(super) standing: HashMap<SiteId, Standing>,
-    /// Whether one was wanted.
+    /// Whether a confirmation was requested.
     pub(super) wanted: bool,
 }
 
-/// Holds the tasks of strategies that choose by confirmed distances alone until there are some; and for a while those that could do
-/// without, while their site is being confirmed for others: they would have waited as long, and an agent that keeps silent must not keep
-/// them longer.
+/// Holds tasks whose strategy needs confirmed distances until these exist. Also holds, for a
+/// limited time, tasks whose strategy can do without them while their site is being confirmed for
+/// others: they would have waited that long, and a silent agent must not delay them further.
 pub(super) async fn hold_unconfirmed(
     conn: &mut PgConnection,
     config: &Config,
@@ -290,7 +295,7 @@ pub(super) async fn hold_broken(conn: &mut PgConnection, waiting: Vec<Waiting>) 
     Ok(without(waiting, &held.into_iter().collect()))
 }
 
-/// Holds the tasks whose address is known to be full; returns the others, which have a place there.
+/// Holds the tasks whose address is known to be full; returns the others, which get a place there.
 async fn hold_ahead(conn: &mut PgConnection, waiting: Vec<Waiting>, cap: u32) -> anyhow::Result<Vec<Waiting>> {
     let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
     let held = addresses::ahead::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
@@ -313,7 +318,8 @@ fn now_has_one_more(agents: &mut [Available], chosen: AgentId) {
     }
 }
 
-/// Why a choice fell back, which chose by `generic`: an alarm, or what kept the site from being measured, says more.
+/// Why a choice made by `generic` fell back. An alarm, or the cause that left the site unmeasured,
+/// is more specific and takes precedence.
 pub(super) fn fallback(task: &Waiting, generic: Option<Fallback>, alarm: Option<&str>) -> Option<Fallback> {
     match alarm {
         Some(said) => Some(Fallback { cause: FallbackCause::UntrustedMap, said: said.to_owned() }),
@@ -321,7 +327,7 @@ pub(super) fn fallback(task: &Waiting, generic: Option<Fallback>, alarm: Option<
     }
 }
 
-/// The choice for one task, its seed, and why. While there is an alarm distances are not trusted.
+/// The choice for one task, its seed, and the cause. Distances are not trusted during an alarm.
 fn chosen_for(
     task: &Waiting,
     facts: &SiteFacts,
@@ -350,7 +356,7 @@ fn chosen_for(
     Some((choice, seed, Why { cause, parted, fallback: None }))
 }
 
-/// The choice of an agent that might be nearer than the chosen one, where this one explores.
+/// The choice of an agent that might be nearer than the chosen one, if this task explores.
 fn exploration(
     strategy: Strategy,
     choice: &Choice,
@@ -370,7 +376,8 @@ fn exploration(
     Some(Choice { agent: tried.agent, candidates: listed, ..choice.clone() })
 }
 
-/// The strategy's own choice: it says so where the nearest candidates were full and the chosen one was not.
+/// The cause of the strategy's own choice. It records when the nearest candidates were full and the
+/// chosen one was not.
 fn passed_over(choice: &Choice) -> ChoiceCause {
     let has_room = |agent| choice.candidates.iter().any(|one| one.agent == agent && one.level().has_room());
     let full = count(choice.candidates.iter().filter(|one| !one.level().has_room()).count());
@@ -380,7 +387,8 @@ fn passed_over(choice: &Choice) -> ChoiceCause {
     }
 }
 
-/// The choice for a site that probably stands in several places, and why; `None` where the strategy does not go by distance, or no
+/// The choice and cause for a site that probably has several locations; `None` if the strategy
+/// ignores distance or no distance is known.
 /// distance is known.
 fn spread(known: &Known, task: &Waiting, candidates: &[Candidate], seed: u64) -> Option<(Choice, ChoiceCause)> {
     let suspicion = known.suspicions.get(&task.site).filter(|_| task.strategy.needs_distance())?;
@@ -393,8 +401,8 @@ fn count(agents: usize) -> u32 {
     u32::try_from(agents).unwrap_or(u32::MAX)
 }
 
-/// The seed of a task's draw: the same for the same task and number of former choices, so that a choice can be
-/// replayed, and unrelated between neighbouring tasks.
+/// The seed of a task's draw. It depends only on the task and its number of former choices, so that
+/// a choice can be replayed; seeds of neighbouring tasks are unrelated.
 pub(super) fn draw_seed(task: &Waiting) -> u64 {
     seed::spread(task.task.get().cast_unsigned() ^ task.choices.cast_unsigned().rotate_left(48))
 }

@@ -1,7 +1,8 @@
 //! Admission: which agents may crawl for which batch, as one pass sees it.
 //!
-//! Read once for all batches of a pass, and kept up as the pass gives tasks to agents, so that a quota holds within it too. Who is
-//! admitted is `constraints`, pure. A batch without constraints admits everybody.
+//! Read once for all batches of a pass, and updated as the pass assigns tasks, so that a quota
+//! holds within the pass too. `constraints` decides admission and is pure. A batch without
+//! constraints admits every agent.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -14,31 +15,32 @@ use crate::store::batches::constraints;
 use crate::store::tasks::unmet;
 use crate::strategy::explain;
 
-/// Who may crawl for whom.
+/// Which agents may crawl for which batches.
 #[derive(Debug)]
 pub(in crate::jobs) struct Admission {
     constraints: HashMap<BatchId, Constraints>,
-    /// The agents that are enrolled, be they away.
+    /// All enrolled agents, including disconnected ones.
     fleet: BTreeMap<AgentId, Traits>,
     spending: HashMap<(BatchId, AgentId), Spending>,
     /// Bytes that a site of each batch is expected to cost.
     expected: HashMap<BatchId, u64>,
     excluded: HashMap<BatchId, BTreeMap<AgentId, Exclusion>>,
-    /// Under which number the excluded of a batch are stored, as long as they are the same.
+    /// The number under which a batch's excluded agents are stored, valid while the set is
+    /// unchanged.
     stored: HashMap<BatchId, i64>,
 }
 
-/// What becomes of a batch's tasks that nobody gets.
+/// What happens to a batch's tasks that no agent may take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::jobs) enum Fate {
-    /// They wait, because of this.
+    /// They wait, for this cause.
     Wait(Nobody),
     /// They fail, with this reason for people.
     Fail(String),
 }
 
 impl Admission {
-    /// Reads what these batches ask, and how the fleet stands to that.
+    /// Reads the constraints of these batches and evaluates the agents against them.
     pub(in crate::jobs) async fn read(
         conn: &mut PgConnection,
         batches: impl IntoIterator<Item = BatchId>,
@@ -81,17 +83,17 @@ impl Admission {
     /// Whether an agent may get a task of a batch.
     pub(in crate::jobs) fn admits(&self, batch: BatchId, agent: AgentId) -> bool {
         self.excluded.get(&batch).is_none_or(|excluded| {
-            // Whoever enrolled after the fleet was read is looked at in the next pass.
+            // An agent that enrolled after the fleet was read is considered in the next pass.
             self.fleet.contains_key(&agent) && !excluded.contains_key(&agent)
         })
     }
 
-    /// Takes note that an agent got a task of a batch.
+    /// Records that an agent got a task of a batch.
     pub(in crate::jobs) fn took(&mut self, batch: BatchId, agent: AgentId) {
         self.now_has(batch, agent, |tasks| tasks.saturating_add(1));
     }
 
-    /// Takes note that a task of a batch went from an agent.
+    /// Records that a task of a batch was taken from an agent.
     pub(in crate::jobs) fn gave(&mut self, batch: BatchId, agent: AgentId) {
         self.now_has(batch, agent, |tasks| tasks.saturating_sub(1));
     }
@@ -115,7 +117,8 @@ impl Admission {
         }
     }
 
-    /// The number under which those are stored that a batch excludes; `None` when it excludes nobody.
+    /// The number under which a batch's excluded agents are stored; `None` when it excludes no
+    /// agent.
     pub(in crate::jobs) async fn exclusions(
         &mut self,
         conn: &mut PgConnection,
@@ -130,7 +133,7 @@ impl Admission {
         Ok(Some(stored))
     }
 
-    /// Tasks of a batch that these agents may get, at most `most`.
+    /// How many more tasks of a batch these agents may get, limited to `most`.
     pub(in crate::jobs) fn room(&self, batch: BatchId, agents: impl IntoIterator<Item = AgentId>, most: u64) -> u64 {
         let Some(asked) = self.constraints.get(&batch) else { return most };
         let admitted = agents.into_iter().filter(|agent| self.admits(batch, *agent));
@@ -138,9 +141,10 @@ impl Admission {
         room.fold(0, u64::saturating_add).min(most)
     }
 
-    /// What becomes of a batch's tasks when nobody that takes work is admitted.
+    /// What happens to a batch's tasks when no admitted agent takes work.
     ///
-    /// A quota fails no task: it is there again within a day. Nor does it when those who meet the constraints are away.
+    /// A used-up quota fails no task, because it is available again within a day. Neither does the
+    /// absence of agents that meet the constraints.
     pub(in crate::jobs) fn fate(&self, batch: BatchId) -> Option<Fate> {
         let asked = self.constraints.get(&batch)?;
         let nobody = Nobody::of(self.fleet.len(), self.excluded.get(&batch)?.values());
@@ -149,7 +153,7 @@ impl Admission {
         Some(if fails { Fate::Fail(explain::nobody(asked, &nobody)) } else { Fate::Wait(nobody) })
     }
 
-    /// The agents that may not begin what waits at them of a batch.
+    /// The agents that may not begin the tasks of a batch that wait at them.
     pub(in crate::jobs) fn withdrawn(&self) -> Vec<(BatchId, AgentId)> {
         let mut withdrawn = Vec::new();
         for (batch, asked) in &self.constraints {
@@ -163,7 +167,7 @@ impl Admission {
         withdrawn
     }
 
-    /// Holds tasks that nobody gets, which are locked, or fails them where their batch says so.
+    /// Holds locked tasks that no agent may take, or fails them if their batch's policy is to fail.
     pub(in crate::jobs) async fn set_aside(
         &self,
         conn: &mut PgConnection,
@@ -193,7 +197,7 @@ mod tests {
     use crate::store::fixtures;
     use crate::store::leases::outcomes::{Ending, Report};
 
-    /// A batch that asks this of its agents.
+    /// A batch with these constraints.
     async fn batch(trial: &Trial, name: &str, asked: ConstraintsRequest) -> BatchId {
         let batch = trial.batch(name, "gnp-top3").await;
         let asked = asked.checked().expect("constraints");
@@ -252,7 +256,7 @@ mod tests {
             waits.push(trial.located(fast, host).await);
         }
         trial.execute("update sites set crawled_address = '192.0.2.7'").await;
-        // Four sites there: two at once, and the others' turn comes in the next passes.
+        // Four sites have this address: two are crawled at once, the other two in the next passes.
         for _ in 0..3 {
             trial.assign().await;
         }
@@ -291,7 +295,7 @@ mod tests {
         drains::resume(&mut *trial.conn().await, "a0").await.expect("resume");
         trial.assign().await;
         assert_eq!(trial.at(task).await, Some(0));
-        // And once nobody has the tag any more, what waits fails.
+        // Once no agent has the tag, the waiting tasks fail.
         trial.tag(0, &[]).await;
         trial.assign().await;
         assert_eq!(trial.state(task).await.0, "failed");
@@ -386,7 +390,7 @@ mod tests {
             trial.located(plain, &format!("p{number}.cn")).await;
         }
         trial.assign().await;
-        // It comes when everything is assigned, is nearer than all, and has nothing to do.
+        // The new agent joins after everything is assigned, is the nearest, and is idle.
         let joined = trial.join().await;
         for (site,) in trial.rows::<(i64,)>("select id from sites").await {
             trial.measured(SiteId::new(site), &[(joined, Some(1))]).await;
@@ -400,12 +404,12 @@ mod tests {
         };
         for _ in 0..5 {
             trial.balance().await;
-            // At once: the next pass would take it back.
+            // At once: the next pass would withdraw it.
             assert_eq!(count("a2 b").await, 0);
             trial.assign().await;
         }
         assert!(count("a2 plain").await > 0, "what asks for nothing goes there");
-        // With one gone, the next candidate is one of those that may.
+        // When one agent is gone, the next candidate is an admitted agent.
         drains::drain(&mut *trial.conn().await, "a0").await.expect("drain");
         trial.assign().await;
         assert_eq!(count("a2 b").await, 0);

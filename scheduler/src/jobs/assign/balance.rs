@@ -1,9 +1,11 @@
-//! Passes tasks that wait at one agent on to another that may have them: load levels, and agents that join.
+//! Rebalances waiting tasks: moves them from one agent to another admitted agent to level loads and
+//! to use agents that join.
 //!
-//! What moves and why is `strategy::balance`, pure; this pass reads how full agents are and what waits, and records each move as a
-//! new assignment with its reason. Bounded: it looks at the ends of the longest queues only, moves at most `MOVES`, and predicts
-//! distances only for agents that came after a choice. A task moves only by the assignment that was looked at, and never to an agent
-//! that its batch excludes.
+//! `strategy::balance` decides the moves and is pure; this pass reads the agents' loads and queues
+//! and records each move as a new assignment with its cause. The pass is bounded: it reads only the
+//! ends of the longest queues, makes up to `MOVES` moves, and predicts distances only for agents
+//! that joined after a choice. A task moves only from the assignment that was read, and never to an
+//! agent that its batch excludes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,20 +24,23 @@ use super::admission::Admission;
 use super::known::Known;
 use crate::jobs::leadership::Leader;
 
-/// Moves of one pass: what two hundred agents need at once, in a transaction well under a second.
+/// Moves in one pass: enough for two hundred agents at once, in a transaction of well under a
+/// second.
 const MOVES: usize = 200;
-/// Tasks looked at of one queue: enough that an agent which shares but one in fifty of them finds one.
+/// Tasks read from one queue: enough for an agent that is admitted to only one in fifty of them to
+/// find one.
 const LOOKED_AT: i64 = 100;
-/// Queues looked at in one pass, the longest first.
+/// Queues read in one pass, the longest first.
 const QUEUES: usize = 20;
-/// Sites of one pass whose distance to a newcomer is predicted; half a millisecond each.
+/// Sites whose distance to a newly joined agent is predicted in one pass; each takes half a
+/// millisecond.
 const PREDICTED: usize = 100;
 
-/// What a pass looks at.
+/// The input of a pass.
 struct Sight {
     agents: Vec<Available>,
     waiting: Vec<Waiting>,
-    /// The agents as candidates, for each of the waiting.
+    /// The agents as candidates, for each waiting task.
     candidates: Vec<Arc<[Candidate]>>,
     queued: Vec<Queued>,
     admission: Admission,
@@ -52,7 +57,8 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What waits behind full agents while others have room, and who may have it; `None` when there is nothing to do.
+/// Reads the tasks that wait at full agents while others have room, and the agents that may take
+/// them; `None` when there is nothing to do.
 async fn look(scheduler: &Leader) -> anyhow::Result<Option<Sight>> {
     let mut tx = scheduler.begin().await?;
     let agents = loads::available(&mut tx).await.context("read available agents")?;
@@ -80,7 +86,8 @@ async fn look(scheduler: &Leader) -> anyhow::Result<Option<Sight>> {
         let mut tx = scheduler.begin().await?;
         Some(Known::read(&mut tx, &scheduler.maps, &sites, &agents, map).await?)
     };
-    // Nearly all know nothing but the agents' loads: of a thousand agents and two thousand tasks that is one list and not two thousand.
+    // Most tasks need only the agents' loads, so they share one list: one instead of two thousand
+    // for a thousand agents and two thousand tasks.
     let plain: Arc<[Candidate]> = agents.iter().map(plain).collect();
     let candidates = waiting.iter().map(|task| match known.as_ref().filter(|_| sites.contains(&task.site)) {
         Some(known) => known.candidates(task.site, &agents).into(),
@@ -107,7 +114,7 @@ async fn carry_out(scheduler: &Leader, sight: &mut Sight, moves: &[Move]) -> any
         else {
             continue;
         };
-        // Looked at again: a move before this one may have used up what there was of a quota.
+        // Checked again: an earlier move may have used up the rest of a quota.
         let admitted = candidates.iter().filter(|one| sight.admission.admits(waiting.batch, one.agent));
         let available = admitted.clone().count();
         let taker = admitted.into_iter().find(|candidate| candidate.agent == one.to);
@@ -130,7 +137,7 @@ async fn carry_out(scheduler: &Leader, sight: &mut Sight, moves: &[Move]) -> any
     Ok(())
 }
 
-/// An agent as a candidate whose distance is not asked for.
+/// An agent as a candidate without a distance.
 fn plain(agent: &Available) -> Candidate {
     Candidate { load: agent.load, pace: agent.pace, ..Candidate::new(agent.agent, agent.capacity) }
 }
@@ -139,12 +146,12 @@ fn level(agent: &Available) -> LoadLevel {
     LoadLevel::of(agent.load, agent.capacity)
 }
 
-/// Whether it takes newcomers' part: at most a task a slot waits there.
+/// Whether an agent may take a newcomer's share: no more than one task per slot waits there.
 fn may_take(agent: &Available) -> bool {
     level(agent).get() < i64::from(agent.capacity)
 }
 
-/// The agents at which something waits that has no slot, the fullest first.
+/// The agents where a task waits without a slot, the fullest first.
 fn longest_queues(agents: &[Available]) -> Vec<AgentId> {
     let mut queues: Vec<&Available> =
         agents.iter().filter(|agent| agent.waiting > 0 && level(agent).get() > 0).collect();
@@ -152,7 +159,7 @@ fn longest_queues(agents: &[Available]) -> Vec<AgentId> {
     queues.iter().map(|agent| agent.agent).take(QUEUES).collect()
 }
 
-/// Why a task moves.
+/// The cause recorded for a move.
 fn rebalanced(waiting: &Waiting, gain: Gain, names: &BTreeMap<AgentId, String>) -> ChoiceCause {
     let from = names.get(&waiting.former.agent).map_or("another agent", String::as_str);
     ChoiceCause::Rebalanced { from: from.to_owned(), gain }
@@ -168,7 +175,7 @@ mod tests {
     use crate::store::agents::drains;
     use crate::store::fixtures;
 
-    /// Three agents of two slots, and so many located tasks, 10, 20 and 30 ms away from them.
+    /// Three agents of two slots each, and `count` located tasks, 10, 20 and 30 ms away from them.
     async fn located(pool: PgPool, count: usize) -> (Trial, Vec<TaskId>) {
         let trial = Trial::new(pool, 3).await;
         let batch = trial.batch("b", "gnp-top3").await;
@@ -179,7 +186,7 @@ mod tests {
         (trial, tasks)
     }
 
-    /// The place of the agent that has a task now, and why.
+    /// The index of the agent that has a task now, and why.
     async fn at(trial: &Trial, task: TaskId) -> (usize, Why) {
         let choice = "select c.agent_id, c.detail::text from tasks t join assignments c on c.id = t.assignment_id where t.id = $1";
         let (agent, why): (i64, Option<String>) = trial.row_for(choice, task.get()).await;
@@ -214,7 +221,7 @@ mod tests {
         }
         trial.balance().await;
         assert_eq!(loads(&trial).await, [3, 3, 3], "nobody idles and no queue is longer");
-        // The second agent ends what it has, and the task that waits there is granted.
+        // The second agent finishes its tasks, and the task that waits there is granted.
         let done = "update tasks set state = 'done' where agent_id = (select id from agents where name = 'a1') and state = 'leased'";
         for _ in 0..2 {
             trial.execute(done).await;
@@ -252,7 +259,8 @@ mod tests {
             trial.measured(SiteId::new(site), &[(joined, Some(5))]).await;
         }
         trial.balance().await;
-        // Two begin at once; one more is laid ready, since it is clearly nearer and no more wait there.
+        // Two begin at once; one more is queued, because this agent is clearly nearer and no more
+        // wait there.
         let loads = loads(&trial).await;
         assert_eq!(loads, [3, 3, 3, 3]);
         assert_eq!(trial.grant(3).await.len(), 2);
@@ -274,7 +282,7 @@ mod tests {
             trial.hand_back(0, TaskId::new(task)).await;
         }
         trial.assign().await;
-        // Of the two others none has room: the nearer is the next.
+        // Neither of the other two agents has room, so the nearer one is next.
         assert_eq!(loads(&trial).await, [4, 2]);
         let next_after = |agent: &str, how| {
             let parted = Some(Parted { agent: agent.to_owned(), how });
@@ -300,7 +308,8 @@ mod tests {
         let pause = "update sessions set paused = 'the disk is full' where state = 'active' and agent_id = $1";
         let drain = "update agents set draining_since = now() where id = $1";
         let remove = "update agents set removed_at = now(), draining_since = now() where id = $1";
-        // Whether it began the crawl and handed it back, what happened to it then, and what is said of that.
+        // Whether the agent began the crawl and handed it back, what then happened to the crawl,
+        // and the cause recorded.
         for (number, (begins, hands_back, happens, how)) in [
             (true, false, lose, Parting::Lost),
             (true, true, pause, Parting::HandedBack),
@@ -339,7 +348,7 @@ mod tests {
             assert_eq!(logged, format!("next-candidate: {former} {}", how.name()), "so does the log");
             let progress = crate::store::batches::progress(&mut conn, batch).await.expect("look");
             assert_eq!(progress.waiting_for, None, "it has an agent again");
-            // Everything as before, for the next.
+            // Restores the state for the next case.
             trial.execute_for("update tasks set state = 'cancelled' where id = $1", task.get()).await;
             let back = "update agents set draining_since = null, removed_at = null where id = $1";
             trial.execute_for(back, agent.get()).await;

@@ -1,8 +1,10 @@
-//! Claims: which round trips to sites count when an agent is chosen, of those that agents measured that are no landmarks.
+//! Claims: which round trips to sites count in the choice of an agent, among those measured by
+//! agents that are no landmarks.
 //!
-//! Landmarks are judged by everything they report (`tasks::trust`); whoever was asked to confirm a site has measured little
-//! else, and would win every site by a claim of nothing. What is not believed here is left out of the choice, where the
-//! agent ranks by its prediction; it stays stored, and the agent is judged by it.
+//! Landmarks are judged by everything they report (`tasks::trust`). An agent asked to confirm a
+//! site has measured little else, and could win every site by claiming a round trip near zero. A
+//! rejected claim is left out of the choice, where the agent ranks by its prediction; it stays
+//! stored, and the agent is judged by it.
 
 use std::collections::BTreeMap;
 
@@ -13,11 +15,11 @@ use crate::model::{AgentId, Rtt};
 use crate::jobs::locate::refined::Current;
 use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
 
-/// Landmarks whose round trip together with a claim leaves light no time, below which it is believed: one position may be
-/// wrong.
+/// A claim is rejected once this many landmarks have a round trip that, together with it, is
+/// shorter than light needs. One is not enough, because one position may be wrong.
 const FEWEST_IMPOSSIBLE: usize = 2;
 
-/// Whether anybody but landmarks measured.
+/// Whether an agent that is no landmark measured.
 pub(in crate::jobs) fn are_among(map: &Current, measured: &[(AgentId, Rtt)]) -> bool {
     measured.iter().any(|(agent, _)| !map.embedding.landmarks().contains(agent))
 }

@@ -1,6 +1,8 @@
-//! What is known of the way from every agent to the sites of one pass: gathered once, for choosing and for rebalancing.
+//! What is known of the path from every agent to the sites of one pass: gathered once, for
+//! assigning and for rebalancing.
 //!
-//! A measured round trip beats a predicted one, and claims that cannot be true are not believed.
+//! A measured round trip takes precedence over a predicted one. Physically impossible claims are
+//! rejected.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -22,16 +24,16 @@ use crate::jobs::locate::refined::{Current, Maps};
 
 /// What is known of the sites of one pass.
 pub(in crate::jobs) struct Known {
-    /// Per site on the map, what it predicts for each of the agents, in their order.
+    /// Per site on the map, the prediction for each agent, in the order of the agents.
     predicted: HashMap<SiteId, Vec<Option<Predicted>>>,
     measured: HashMap<SiteId, Vec<(AgentId, Rtt)>>,
-    /// Sites that probably stand in several places.
+    /// Sites that probably have several locations.
     pub(in crate::jobs) suspicions: HashMap<SiteId, Suspicion>,
-    /// What crawls taught of the sites.
+    /// What crawls showed about the sites.
     crawled: HashMap<SiteId, CrawledSite>,
-    /// And of the agents.
+    /// What crawls showed about the agents.
     lessons: Arc<Lessons>,
-    /// And of sites that are alike those on the map.
+    /// What is known from similar sites on the map.
     near: HashMap<SiteId, Near>,
 }
 
@@ -47,7 +49,7 @@ impl Known {
         let measured = measurements::of_sites(conn, sites).await.context("read the sites' measurements")?;
         let suspicions = verdicts::suspicions(conn, sites).await.context("read suspicions")?;
         let mut crawled = facts::crawled(conn, sites).await.context("read the sites' crawls")?;
-        // Of a site in several places a crawl says where it was served from that time.
+        // For a site with several locations a crawl shows only where it was served from that time.
         crawled.retain(|site, _| !suspicions.contains_key(site));
         let lessons = maps.lessons(conn).await?;
         let Some(map) = map else {
@@ -62,7 +64,7 @@ impl Known {
         };
         let placed =
             placements::sites(conn, sites, map.embedding.epoch()).await.context("read the sites' placements")?;
-        // A site in several places may be next to everybody.
+        // A site with several locations may be near every agent.
         let claimed: Vec<SiteId> = measured
             .iter()
             .filter(|(site, measured)| !suspicions.contains_key(site) && claims::are_among(&map, measured))
@@ -71,7 +73,7 @@ impl Known {
         let any = !claimed.is_empty() || crawled.values().any(|crawled| !crawled.crawls.is_empty());
         let positions = if any { positions(conn).await? } else { BTreeMap::new() };
         let agents: Vec<AgentId> = agents.iter().map(|available| available.agent).collect();
-        // Half a millisecond a site: too long for a thread that serves others.
+        // Half a millisecond a site is too long for a thread of the async runtime.
         let taught = Arc::clone(&lessons);
         let (predicted, measured, crawled, near) = tokio::task::spawn_blocking(move || {
             let (mut measured, mut crawled) = (measured, crawled);
@@ -101,12 +103,12 @@ impl Known {
         Ok(Self { predicted, measured, suspicions, crawled, lessons, near })
     }
 
-    /// Crawls of one of the sites that are remembered.
+    /// The number of stored crawls of a site.
     pub(in crate::jobs) fn crawls(&self, site: SiteId) -> usize {
         self.crawled.get(&site).map_or(0, |crawled| crawled.crawls.len())
     }
 
-    /// The agents for which it was read as candidates for one of the sites.
+    /// The agents as candidates for a site.
     pub(in crate::jobs) fn candidates(&self, site: SiteId, agents: &[Available]) -> Vec<Candidate> {
         let measured = self.measured.get(&site).map_or(&[][..], Vec::as_slice);
         let predicted = self.predicted.get(&site);
@@ -137,7 +139,8 @@ impl Known {
     }
 }
 
-/// The crawls of a site that may be true: what a crawl saw is its agent's word, as a claim to be near is. Landmarks are judged elsewhere.
+/// The plausible crawls of a site: a crawl's duration is as much its agent's claim as a round trip
+/// is. Landmarks are judged elsewhere.
 fn believed_crawls(
     map: &Current,
     positions: &BTreeMap<AgentId, Position>,
@@ -153,13 +156,14 @@ fn believed_crawls(
     crawls.iter().filter(|crawl| by_landmark(crawl) || believed.contains(&said(crawl))).copied().collect()
 }
 
-/// Where agents are, as far as they say so.
+/// The agents' positions, as far as reported.
 async fn positions(conn: &mut sqlx::PgConnection) -> anyhow::Result<BTreeMap<AgentId, Position>> {
     let fleet = agents::positions(conn).await.context("read the agents' positions")?;
     Ok(fleet.into_iter().filter_map(|one| Some((one.agent, one.position?))).collect())
 }
 
-/// What the map says of one placed site: the refined one where there is one, else its point.
+/// The prediction for one placed site: by the refined map if there is one, else by the site's
+/// point.
 fn predict(
     map: &Current,
     placement: Placement,

@@ -1,9 +1,10 @@
 //! Plans the tasks of `earliest-finish` together: which agent takes which, and in what order.
 //!
-//! Only what would begin within [`schedule::AHEAD`] is assigned by a plan. The rest stays located and is planned anew in the next
-//! pass, with what the crawls taught that ended meanwhile: so the last sites of a batch go where they end soonest, and no queue is
-//! long where a prediction was wrong. A plan that decides nothing is kept until a task, an agent or a crawl changes, or a slot is
-//! about to be free. The plan itself is `strategy::schedule`, pure.
+//! A plan assigns only tasks that would begin within [`schedule::AHEAD`]. The rest stays located
+//! and is planned anew in the next pass, with the results of crawls that ended meanwhile. So the
+//! last sites of a batch go where they end soonest, and a wrong prediction leaves no long queue. A
+//! plan that decides nothing is kept until a task, an agent or a crawl changes, or a slot is about
+//! to become free. `strategy::schedule` makes the plan and is pure.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,17 +25,17 @@ use sight::{Decisions, Sight};
 
 mod sight;
 
-/// Tasks planned together: bounds a pass to a second, as the distances of a site take half a millisecond. Of a larger batch the oldest
-/// are planned first.
+/// Tasks planned together. Bounds a pass to a second, as the distances of a site take half a
+/// millisecond. The oldest tasks of a larger batch are planned first.
 const WINDOW: i64 = 500;
-/// Windows of one pass, at most: each takes as long as one. Of batches that fill more for agents that are busy the others' turn comes when
-/// those have less to wait for.
+/// Maximum number of windows in one pass; each takes up to a second. If busy agents' batches fill
+/// more windows, the remaining batches are planned once these agents have shorter queues.
 const WINDOWS: usize = 8;
-/// How long a plan is kept at most. What changes it and is not signalled waits for this: a site that was measured anew, an hour of a quota
-/// that has passed, a signal that was lost.
+/// Maximum age of a plan. Changes without a signal wait this long: a site measured anew, an hour of
+/// a quota that passed, a lost signal.
 const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 
-/// Makes plans, and keeps the newest while another would come out the same.
+/// Makes plans, and keeps the newest while a new one would be the same.
 #[derive(Debug, Default)]
 pub(in crate::jobs) struct Planner {
     kept: Mutex<Option<Kept>>,
@@ -43,15 +44,16 @@ pub(in crate::jobs) struct Planner {
 /// A plan that moved no task.
 #[derive(Debug)]
 struct Kept {
-    /// Signals that had come before.
+    /// Number of signals received before the plan was made.
     signals: u64,
-    /// When its first task is to be decided.
+    /// When the first task of the plan is to be decided.
     until: Instant,
     seen: Seen,
 }
 
 impl Kept {
-    /// A plan that was begun then; `None` where it moved a task, or there was none: the next may move more.
+    /// A plan begun at `began`; `None` if it moved a task, because the next may then move more, or
+    /// if it planned nothing.
     fn new(signals: u64, began: Instant, seen: &Seen) -> Option<Self> {
         let first = seen.first.map_or(KEPT_AT_MOST, |begins| begins.saturating_sub(schedule::AHEAD));
         let until = began + first.min(KEPT_AT_MOST);
@@ -67,7 +69,8 @@ impl Kept {
 impl Planner {
     /// One pass.
     pub(in crate::jobs) async fn run(&self, scheduler: &Leader, map: Option<Arc<Current>>) -> anyhow::Result<()> {
-        // Of tasks and agents, and of crawls that end. What agents measure is signalled all day, and moves no slot.
+        // Signals of tasks, agents and ended crawls. Measurements are signalled all day and free no
+        // slot.
         let (signals, now) = (scheduler.wakes.assign.came() + scheduler.wakes.crawls.came(), Instant::now());
         let stands = self.kept().as_ref().filter(|kept| kept.stands(signals, now)).map(|kept| kept.seen.clone());
         let seen = match stands {
@@ -89,7 +92,7 @@ impl Planner {
         Ok(())
     }
 
-    /// Has the next pass make a plan: tasks that may be planned have changed.
+    /// Makes the next pass plan anew, because tasks that may be planned have changed.
     pub(in crate::jobs) fn forget(&self) {
         *self.kept() = None;
     }
@@ -99,25 +102,27 @@ impl Planner {
     }
 }
 
-/// What the windows of a pass have shown.
+/// The accumulated results of a pass's windows.
 #[derive(Debug, Clone, Default)]
 struct Seen {
     /// The batches whose tasks were planned.
     batches: BTreeSet<BatchId>,
-    /// The agents that may have any of them.
+    /// The agents admitted to any of these tasks.
     wanted: BTreeSet<AgentId>,
-    /// Whether anything was decided.
+    /// Whether a task was decided.
     decided: bool,
-    /// Whether a task was decided, held or taken by somebody else.
+    /// Whether a task was decided, held, or taken by another transaction.
     moved: bool,
-    /// When the first begins of those that were left undecided, from the plan.
+    /// When the first undecided task begins, counted from the plan.
     first: Option<Duration>,
-    /// Whether somebody has nothing to do but what is under way elsewhere: nothing was decided, and it may have nothing of what waits.
+    /// Whether an agent could only take over crawls under way elsewhere: nothing was decided, and
+    /// it is admitted to none of the waiting tasks.
     idles: bool,
 }
 
-/// Plans the oldest tasks of the batches that were not seen. `true` where they are a whole window and some agent may have none of them: it
-/// shall not idle because of what it is not for.
+/// Plans the oldest tasks of the batches not yet seen. Returns `true` if they fill a whole window
+/// and some agent is admitted to none of them: such an agent must not idle because of tasks it may
+/// not take.
 async fn window(scheduler: &Leader, map: Option<Arc<Current>>, seen: &mut Seen) -> anyhow::Result<bool> {
     let mut tx = scheduler.begin().await?;
     let without: Vec<BatchId> = seen.batches.iter().copied().collect();
@@ -138,7 +143,7 @@ async fn window(scheduler: &Leader, map: Option<Arc<Current>>, seen: &mut Seen) 
     let Unconfirmed { waiting, standing, mut wanted } = hold_unconfirmed(&mut tx, &scheduler.config, waiting).await?;
     let admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
     let (sight, ways) = Sight::read(&mut tx, &scheduler.maps, (waiting, &standing), agents, map).await?;
-    // No row is locked while the plan is made: that takes up to a second.
+    // No row stays locked while the plan is made, which takes up to a second.
     tx.commit().await.context("commit what is held")?;
     let confirming = scheduler.config.confirming();
     let planned = tokio::task::spawn_blocking(move || {
@@ -162,7 +167,8 @@ async fn window(scheduler: &Leader, map: Option<Arc<Current>>, seen: &mut Seen) 
         scheduler.wakes.confirm.notify_one();
     }
     scheduler.wakes.wake_agents(chosen);
-    // What waits now waits for slots that are taken. Who may have nothing of it has nothing else to do.
+    // The remaining tasks wait for occupied slots. An agent admitted to none of them has nothing
+    // else to do.
     seen.decided |= !decided.is_empty();
     seen.moved |= seen.decided || unmet || wanted || waiting.len() < read;
     seen.first = seen.first.into_iter().chain(first).min();
@@ -172,12 +178,12 @@ async fn window(scheduler: &Leader, map: Option<Arc<Current>>, seen: &mut Seen) 
     Ok(spare && full)
 }
 
-/// How fast each agent's crawls go, by what they taught.
+/// How fast each agent's crawls are, from past crawls.
 pub(in crate::jobs) fn speeds(crawls: &HashMap<AgentId, Vec<Crawl>>) -> HashMap<AgentId, Speed> {
     crawls.iter().map(|(agent, crawls)| (*agent, Speed::default().learned(crawls))).collect()
 }
 
-/// Candidates that know how fast they are.
+/// Adds to candidates how fast they are.
 pub(in crate::jobs) fn with_speeds(mut candidates: Vec<Candidate>, speeds: &HashMap<AgentId, Speed>) -> Vec<Candidate> {
     candidates.iter_mut().for_each(|one| one.speed = speeds.get(&one.agent).copied().unwrap_or_default());
     candidates

@@ -1,8 +1,11 @@
-//! Asks for crawls under way that another agent would end sooner: the stragglers of `earliest-finish`.
+//! Recalls crawls under way that another agent would end sooner: the stragglers of
+//! `earliest-finish`.
 //!
-//! Looked at once no site waits to be planned, for slots that idle; and while some do, for slots of agents that may have none of these. Which are asked for is `strategy::straggler`, pure; its agent hands it
-//! back with a checkpoint, and then it is planned as any other. A crawl that ends meanwhile, or whose agent does not hear of it or does not
-//! know of recalls, stays where it is.
+//! Runs for idle slots once no site waits to be planned; while sites wait, only for slots of agents
+//! admitted to none of them. `strategy::straggler` chooses the crawls and is pure. The agent hands
+//! a recalled crawl back with a checkpoint, and the task is then planned as any other. A crawl
+//! stays where it is if it ends meanwhile, or if its agent does not receive the recall or does not
+//! support recalls.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,11 +27,12 @@ use super::plan::{speeds, with_speeds};
 use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::Current;
 
-/// Crawls looked at in a pass, those that go on longest: the distances of a site take half a millisecond.
+/// Crawls considered in a pass, the longest-running first: the distances of a site take half a
+/// millisecond.
 const LOOKED_AT: i64 = 32;
 
-/// One pass, for the slots of all agents but those `wanted` by what waits. Without crawls that have been under way for some time, or without
-/// a slot that idles, it reads next to nothing.
+/// One pass, for the slots of all agents except those in `wanted`, which waiting tasks can use. It
+/// reads next to nothing if no crawl has been under way for some time or no slot is idle.
 pub(in crate::jobs) async fn run(
     scheduler: &Leader,
     mut tx: Transaction<'static, Postgres>,
@@ -69,7 +73,7 @@ pub(in crate::jobs) async fn run(
     Ok(())
 }
 
-/// Slots of each agent in which a crawl could begin, less those that recalled ones are to have.
+/// Slots of each agent in which a crawl could begin, minus those reserved for recalled crawls.
 async fn idle(tx: &mut Transaction<'static, Postgres>, agents: &[Available]) -> anyhow::Result<BTreeMap<AgentId, u32>> {
     let promised = recalls::promised(tx).await.context("read what was promised to whom")?;
     let free = |agent: &Available| {
@@ -79,8 +83,8 @@ async fn idle(tx: &mut Transaction<'static, Postgres>, agents: &[Available]) -> 
     Ok(agents.iter().map(free).collect())
 }
 
-/// What is known of each of these crawls, and of whoever might have it. Left out are those of agents that take no work: nobody knows how far
-/// they are from the site.
+/// What is known of each of these crawls and of the agents that might take it. Omits crawls of
+/// agents that take no work, because their distance to the site is unknown.
 async fn lasting<'a>(
     tx: &mut Transaction<'static, Postgres>,
     scheduler: &Leader,
@@ -103,7 +107,7 @@ async fn lasting<'a>(
         let facts: &SiteFacts = facts.get(&crawl.task)?;
         let mut work = facts.whole(usual);
         let takes = crawl.takes.or_else(|| here.distance().map(|distance| work.takes(distance, here.speed)))?;
-        // What the site bears, it bears from elsewhere as well.
+        // The site's rate limit applies from any agent.
         work.interval = work.interval.max(crawl.interval.unwrap_or_default());
         let (took, at_most, most_pages) = (crawl.took, crawl.at_most, crawl.most_pages);
         let (fetched, sized) = (crawl.fetched, facts.size.is_some());
@@ -127,8 +131,8 @@ mod tests {
 
     const FIRST: LeaseToken = LeaseToken::new(1);
 
-    /// A crawl under way for a minute at the first agent, which is 400 ms away. It is predicted to take ten. The second is 10 ms away, the
-    /// third 20 ms, and both idle.
+    /// A crawl under way for a minute at the first agent, which is 400 ms away; it is predicted to
+    /// take ten. The second agent is 10 ms away, the third 20 ms, and both are idle.
     struct Scene {
         trial: Trial,
         batch: BatchId,
@@ -155,7 +159,7 @@ mod tests {
             Self { trial, batch, site, task }
         }
 
-        /// Who was asked for it, on whose behalf, by the agents' places.
+        /// The agent whose crawl was recalled and the agent it is meant for, by index.
         async fn asked(&self) -> Option<(usize, usize)> {
             let rows: Vec<(i64, i64)> = self.trial.rows("select agent_id, to_agent_id from recalls").await;
             let place = |id| self.trial.place(AgentId::new(id));
@@ -216,7 +220,7 @@ mod tests {
         assert!(scene.hands_back().await);
         assert!(!scene.hands_back().await, "it is not its own any more");
         assert_eq!(scene.trial.state(scene.task).await, ("located".into(), None));
-        // The nearest by far now, and it does not go back there.
+        // This agent is the nearest by far now, and still the crawl does not go back there.
         scene.trial.measured(scene.site, &[(scene.trial.agents[0].0, Some(1))]).await;
         scene.trial.assign().await;
         let choice = "select c.agent_id, c.detail::text, c.crawl_ms from tasks t join assignments c on c.id = t.assignment_id where t.id = $1";
@@ -227,7 +231,8 @@ mod tests {
             matches!(&why.cause, ChoiceCause::TakenBack { from, remaining_ms: 1.., takes_ms: Some(_) } if from == "a0"),
             "{why:?}"
         );
-        // Of a site of unknown size, three tenths of the 600 pages that are there: 180 of at least one round trip each.
+        // For a site of unknown size, three tenths of the 600 pages that exist: 180 of at least one
+        // round trip each.
         assert!((1800..4000).contains(&millis), "{millis}");
         let mut conn = scene.trial.conn().await;
         assert_eq!(scene.trial.grant(1).await[0].1, LeaseToken::new(2));
@@ -261,7 +266,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn it_stays_where_another_waits_for_the_slot_or_may_not_have_it(pool: PgPool) {
         let scene = Scene::new(pool).await;
-        // Slots that others are about to have are none.
+        // Slots reserved for other crawls do not count as idle.
         scene.trial.execute("update agents set capacity = 1").await;
         for place in [1, 2] {
             scene.trial.assigned(scene.batch, &format!("{place}.cn"), place).await;
@@ -274,7 +279,7 @@ mod tests {
         scene.trial.assign().await;
         assert_eq!(scene.asked().await, None);
         scene.trial.execute("update tasks set state = 'cancelled' where state in ('located', 'assigned')").await;
-        // At one it crashed, the other is excluded.
+        // At one agent it crashed, the other is excluded.
         scene
             .trial
             .execute(
@@ -329,7 +334,7 @@ mod tests {
         for rate_state in [
             RateState { turned_away: 1, ..RateState::default() },
             RateState { pause: Some(Duration::from_secs(50)), ..RateState::default() },
-            // As often as it bears, from everywhere.
+            // The site's rate limit, from any agent.
             RateState { interval: Some(Duration::from_secs(1)), ..RateState::default() },
         ] {
             scene.checkpoint(60, rate_state).await;

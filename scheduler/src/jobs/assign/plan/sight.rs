@@ -1,4 +1,5 @@
-//! What a plan is made from, and what it decides: all that takes no transaction but the reading and the writing of it.
+//! The input of a plan and its decisions: everything that needs a transaction only to read and to
+//! write.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -26,30 +27,31 @@ use super::{speeds, with_speeds};
 use crate::jobs::assign::{draw_seed, fallback, may_be_confirmed};
 use crate::jobs::locate::refined::{Current, Maps};
 
-/// Agents that are listed with a choice: the one that takes the site, and who would have ended it next.
+/// Agents listed with a choice: the one that takes the site, and those that would have ended it
+/// next.
 const LISTED: usize = 3;
 
-/// What a plan is made from.
+/// The input of a plan.
 pub(super) struct Sight {
     pub(super) waiting: Vec<Waiting>,
-    /// The agents that take work. Candidates come in their order.
+    /// The agents that take work. Candidates have the same order.
     pub(super) agents: Vec<AgentId>,
     facts: HashMap<TaskId, SiteFacts>,
     /// Pages and bytes of a site of unknown size.
     usual: Option<(u32, u64)>,
-    /// Crawls of each one's site that are remembered.
+    /// Number of stored crawls of each waiting task's site.
     crawls: Vec<usize>,
-    /// Those whose lease was asked for.
+    /// Tasks whose lease was recalled.
     recalled: HashMap<TaskId, Recalled>,
-    /// When each agent's slots are free, in the order of the agents.
+    /// When each agent's slots become free, in the order of the agents.
     frees: Vec<Vec<Duration>>,
-    /// Whether each one's site may be confirmed while it waits.
+    /// Whether each waiting task's site may be confirmed while the task waits.
     confirmable: Vec<bool>,
     /// Why distances are not trusted.
     alarm: Option<String>,
 }
 
-/// What is known of the ways from the agents to the waiting sites.
+/// What is known of the paths from the agents to the waiting sites.
 pub(super) struct Ways {
     known: Known,
     agents: Vec<Available>,
@@ -57,7 +59,7 @@ pub(super) struct Ways {
 }
 
 impl Ways {
-    /// The agents as candidates for one of the waiting.
+    /// The agents as candidates for one waiting task.
     pub(super) fn candidates(&self, task: &Waiting) -> Vec<Candidate> {
         with_speeds(self.known.candidates(task.site, &self.agents), &self.speeds)
     }
@@ -65,26 +67,27 @@ impl Ways {
 
 /// A task whose agent is decided.
 pub(super) struct Decided {
-    /// Which of the waiting.
+    /// Index of the waiting task.
     pub(super) job: usize,
     choice: Choice,
     /// How long the crawl is predicted to take.
     takes: Option<Duration>,
-    /// Whether the agent is tried because it might be nearer than the best known.
+    /// Whether the agent is tried because it might be nearer than the best known one.
     explores: bool,
 }
 
-/// What a plan comes to now.
+/// What a plan decides now.
 #[derive(Default)]
 pub(super) struct Decisions {
     pub(super) decided: Vec<Decided>,
-    /// Sites that are confirmed while they wait, as they would for longer than that takes.
+    /// Sites to confirm while their tasks wait, as they would wait longer than a confirmation
+    /// takes.
     pub(super) unsure: Vec<Wanted>,
-    /// When the first of the others begins, from now.
+    /// When the first undecided task begins, from now.
     pub(super) first: Option<Duration>,
 }
 
-/// Why a crawl goes on elsewhere that was asked for.
+/// Why a recalled crawl goes on at another agent.
 fn taken_back(recalled: &Recalled, takes: Option<Duration>) -> ChoiceCause {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     ChoiceCause::TakenBack {
@@ -128,8 +131,9 @@ impl Sight {
         Ok((sight, Ways { known, agents, speeds }))
     }
 
-    /// Records what is decided; returns the agents that got something, and whether nobody gets some task. What is decided and finds its
-    /// address full is held; what waits for a slot has no place at its address yet.
+    /// Records the decisions; returns the agents that got a task, and whether some task has no
+    /// agent. A decided task whose address is full is held; a task that waits for a slot has no
+    /// place at its address yet.
     pub(super) async fn carry_out(
         &self,
         conn: &mut PgConnection,
@@ -145,7 +149,7 @@ impl Sight {
             decided.iter().filter(|decided| !held.contains(&self.waiting[decided.job].task))
         {
             let task = &self.waiting[*job];
-            // A quota may have been used up by what was decided before.
+            // An earlier decision may have used up a quota.
             if !admission.admits(task.batch, choice.agent) {
                 continue;
             }
@@ -176,8 +180,10 @@ impl Sight {
         Ok((chosen, !unmet.is_empty()))
     }
 
-    /// What the plan decides now: what would begin soon, and what no distance is known of. Of a site it keeps how long each agent would take,
-    /// and not the candidates, which together take a hundred megabytes: those of the few that are decided are made `among` the agents twice.
+    /// What the plan decides now: tasks that would begin soon, and tasks without a known distance.
+    /// Per site it keeps each agent's duration but not the candidates, which together take a
+    /// hundred megabytes; so it makes the candidates of the few decided sites from `among` a second
+    /// time.
     pub(super) fn decided(
         &self,
         admission: &Admission,
@@ -218,15 +224,15 @@ impl Sight {
         Decisions { decided, unsure, first }
     }
 
-    /// The agents that may have any of what waits.
+    /// The agents admitted to any waiting task.
     pub(super) fn wanted(&self, admission: &Admission) -> BTreeSet<AgentId> {
         let batches: BTreeSet<BatchId> = self.waiting.iter().map(|task| task.batch).collect();
         let there = self.agents.iter().copied();
         there.filter(|agent| batches.iter().any(|batch| admission.admits(*batch, *agent))).collect()
     }
 
-    /// How long each agent would take for one of the waiting; nobody's time where no distance is known or trusted, nor an agent's that its
-    /// batch excludes.
+    /// How long each agent would take for one waiting task. There is no duration if no distance is
+    /// known or trusted, and none for an agent that the batch excludes.
     fn job(&self, index: usize, candidates: &[Candidate], tried: Option<AgentId>, admission: &Admission) -> Job {
         let batch = self.waiting[index].batch;
         let facts = self.facts.get(&self.waiting[index].task);
@@ -241,7 +247,8 @@ impl Sight {
         };
         let sized = facts.is_some_and(|facts| facts.size.is_some());
         let mut takes: Vec<Option<Duration>> = candidates.iter().map(takes).collect();
-        // Not straight back to whom it was taken from, unless nobody else is left.
+        // A recalled task does not go straight back to its former agent, unless no other agent
+        // remains.
         let back = recalled.and_then(|recalled| candidates.iter().position(|one| one.agent == recalled.from));
         if let Some(back) = back
             && takes.iter().enumerate().any(|(agent, takes)| agent != back && takes.is_some())
@@ -251,7 +258,8 @@ impl Sight {
         Job { takes, sized, waited: self.waiting[index].waited }
     }
 
-    /// Now and then a site is only for an agent that might be nearer than the best known; one that was asked for is to end soon.
+    /// Now and then a site is reserved for an agent that might be nearer than the best known one. A
+    /// recalled task is exempt, as it is to end soon.
     fn tried(&self, index: usize, candidates: &[Candidate], admission: &Admission) -> Option<AgentId> {
         let task = self.waiting.get(index)?;
         let nearest = candidates.iter().filter(|one| one.distance().is_some()).min_by_key(|one| one.distance());
@@ -260,14 +268,15 @@ impl Sight {
         admission.admits(task.batch, tried).then_some(tried)
     }
 
-    /// Any agent, as no distance is known or trusted.
+    /// A random agent, as no distance is known or trusted.
     fn draw(&self, task: &Waiting, among: &[Candidate]) -> Option<Choice> {
         let facts = self.facts.get(&task.task).cloned().unwrap_or_default();
         let strategy = if self.alarm.is_some() { Strategy::Random } else { task.strategy };
         strategy::choose(strategy, &facts.site(self.usual), among, draw_seed(task))
     }
 
-    /// The choice that a place in the plan is: its agent, and those that would end the crawl first by themselves.
+    /// The choice for an entry of the plan: its agent, and those that would end the crawl first if
+    /// it were the only one.
     fn choice(&self, planned: &Planned, job: &Job, candidates: &[Candidate]) -> Option<Choice> {
         let taker = *candidates.get(planned.agent)?;
         let ends = |agent: usize| {
@@ -284,12 +293,13 @@ impl Sight {
     }
 }
 
-/// Those of the candidates that a batch does not exclude.
+/// The candidates that a batch does not exclude.
 fn admitted(admission: &Admission, batch: BatchId, among: &[Candidate]) -> Vec<Candidate> {
     among.iter().filter(|one| admission.admits(batch, one.agent)).copied().collect()
 }
 
-/// When each of an agent's slots is free, from what it holds. What nobody predicted takes as long as its crawls do.
+/// When each of an agent's slots becomes free, from the crawls it holds. A crawl without a
+/// prediction takes as long as that agent's crawls usually do.
 fn frees(agent: &Available, held: &[Held]) -> Vec<Duration> {
     let takes = |held: &Held| held.takes.unwrap_or(agent.pace);
     let mut under_way: Vec<Duration> =
