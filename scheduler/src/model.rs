@@ -1,7 +1,7 @@
-//! The words of the core: identifiers, round trips and states.
+//! Core vocabulary: identifiers, round trips and states.
 //!
-//! Pure: no IO, no clock. Identifiers of different things do not mix, and a round trip is a [`Rtt`], never a bare
-//! number, outside `gnp`.
+//! Pure: no IO, no clock. Identifiers of different kinds are different types. A round trip outside
+//! `gnp` is an [`Rtt`], never a bare number.
 
 use std::fmt;
 use std::str::FromStr;
@@ -26,7 +26,7 @@ macro_rules! words {
         impl $name {
             pub const ALL: &'static [Self] = &[$(Self::$value,)+];
 
-            /// The word in the store, on the command line and in reports: it stays.
+            /// The stable name used in the store, on the command line and in reports.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$value => $word,)+
@@ -80,7 +80,7 @@ macro_rules! identifier {
 }
 
 identifier!(
-    /// An agent; a landmark is an agent and has no identifier of its own.
+    /// An agent. A landmark is also an agent; it has no separate identifier type.
     AgentId
 );
 identifier!(SiteId);
@@ -90,7 +90,7 @@ identifier!(
     TaskId
 );
 identifier!(
-    /// One choice of an agent for a task.
+    /// One assignment of an agent to a task.
     AssignmentId
 );
 identifier!(
@@ -98,15 +98,15 @@ identifier!(
     SessionId
 );
 identifier!(
-    /// An order to measure.
+    /// A measurement order.
     OrderId
 );
 identifier!(
-    /// The fence of a lease: rises by one per grant of a task.
+    /// The fencing token of a lease; incremented with each grant of a task.
     LeaseToken
 );
 identifier!(
-    /// The number of a session among all of its agent's; the newest wins.
+    /// The sequence number of a session among its agent's sessions; the highest is current.
     Incarnation
 );
 identifier!(
@@ -114,11 +114,11 @@ identifier!(
     SchedulerId
 );
 identifier!(
-    /// The number of a term of a role: rises by one whenever a scheduler takes it.
+    /// The term of a role: incremented whenever a scheduler becomes its leader.
     TermNumber
 );
 identifier!(
-    /// The number of an embedding. Coordinates of different epochs never meet.
+    /// The number of an embedding. Coordinates of different epochs are not comparable.
     EmbeddingEpoch
 );
 
@@ -132,10 +132,10 @@ pub struct Rtt(Duration);
 pub struct RttOutOfRange;
 
 impl Rtt {
-    /// The longest round trip that is believed: ten minutes.
+    /// The longest valid round trip: ten minutes.
     pub const MAX: Duration = Duration::from_secs(600);
 
-    /// Accepts what the network or the database says.
+    /// Validates a value from the network or the database.
     pub fn try_new(value: Duration) -> Result<Self, RttOutOfRange> {
         if value.is_zero() || value > Self::MAX {
             return Err(RttOutOfRange);
@@ -149,7 +149,8 @@ impl Rtt {
         Self::try_new(Duration::from_micros(micros))
     }
 
-    /// From milliseconds, the unit inside `gnp`; rounds up to a microsecond so that nothing becomes zero.
+    /// From milliseconds, the unit inside `gnp`. Rounds up to a microsecond so that no positive
+    /// value becomes zero.
     pub fn try_from_millis_f64(millis: f64) -> Result<Self, RttOutOfRange> {
         if !(millis.is_finite() && millis > 0.0) {
             return Err(RttOutOfRange);
@@ -210,7 +211,7 @@ words!(
     }
 );
 
-/// A strategy's name that is not known.
+/// An unknown strategy name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown strategy '{name}': known are {known}")]
 pub struct UnknownStrategy {
@@ -219,7 +220,7 @@ pub struct UnknownStrategy {
 }
 
 impl Strategy {
-    /// Whether it goes by the round trip between agents and sites.
+    /// Whether the strategy uses the round trip between agents and sites.
     pub const fn needs_distance(self) -> bool {
         match self {
             Self::Random | Self::Hash | Self::Kademlia | Self::Domain | Self::Geographic | Self::Prefix => false,
@@ -227,22 +228,26 @@ impl Strategy {
         }
     }
 
-    /// Whether a few of its choices go to an agent that might be better than the best known. The paper's strategies do as the paper says.
+    /// Whether a few of the strategy's choices go to an agent that might be nearer than the best
+    /// known agent. The strategies from the paper do not explore.
     pub const fn explores(self) -> bool {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }
 
-    /// Whether the agent that it chose is, but for loads, the one it took for the nearest: others draw, or do not go by distance.
+    /// Whether the strategy chooses the agent it considers nearest, apart from load. Other
+    /// strategies draw at random or ignore distance.
     pub const fn prefers_the_nearest(self) -> bool {
         matches!(self, Self::GnpTop1 | Self::GnpBalanced | Self::GnpConfirmed | Self::EarliestFinish)
     }
 
-    /// Whether it has a site confirmed that waits anyway and whose distances are unsure. Others have every site confirmed, or none.
+    /// Whether the strategy confirms a site that has to wait anyway and whose distances are
+    /// uncertain. Other strategies confirm every site or none.
     pub const fn confirms_the_unsure(self) -> bool {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }
 
-    /// Whether sites must be measured before it can choose: for their distance, or for the address that a prober sees.
+    /// Whether the strategy needs a measurement of the site first: for its distance, or for the
+    /// address a prober sees.
     pub const fn needs_measuring(self) -> bool {
         self.needs_distance() || matches!(self, Self::Geographic | Self::Prefix)
     }

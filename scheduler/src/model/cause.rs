@@ -1,78 +1,79 @@
-//! Causes: why a task waits, why its agent was chosen, and why a strategy could not be followed.
+//! Causes: why a task waits, why its agent was chosen, and why a strategy fell back.
 //!
-//! These words are stored, sent and compared; the sentences about them are made by [`crate::strategy::explain`] and stored nowhere.
+//! The store, the wire and comparisons use these words. [`crate::strategy::explain`] turns them
+//! into sentences, which are never stored.
 
 use serde::{Deserialize, Serialize};
 
 words!(
-    /// A part of the way to an agent that may be closed to the whole fleet at once.
+    /// A pipeline stage before an agent is chosen, which can be blocked for the whole fleet.
     Stage {
-        /// Sites are measured.
+        /// Measuring sites.
         Measuring = "measuring",
-        /// Measured sites are placed on the map.
+        /// Locating measured sites on the map.
         Locating = "locating",
-        /// Agents are chosen.
+        /// Choosing agents.
         Choosing = "choosing",
     }
 );
 
 words!(
-    /// What a task without an agent waits for.
+    /// Why a task has no agent yet.
     WaitCause {
-        /// Its turn to be measured.
+        /// The site is queued for measurement.
         Turn = "turn",
-        /// The measurements of its site.
+        /// The site's measurements are under way.
         Measurements = "measurements",
-        /// The choice of an agent, which is about to be made.
+        /// The choice of an agent is due.
         Choice = "choice",
-        /// The slot that it is planned for.
+        /// The slot planned for the task is not free yet.
         Planned = "planned",
-        /// An agent that connects.
+        /// No agent is connected.
         NoAgent = "no-agent",
-        /// An agent that takes work: those that are connected do not.
+        /// Agents are connected, but none takes work.
         NobodyTakesWork = "nobody-takes-work",
-        /// Landmarks: the fleet is too large to do without.
+        /// There are no landmarks, and the fleet is too large to work without them.
         NoLandmarks = "no-landmarks",
-        /// A landmark that connects.
+        /// No landmark is connected.
         LandmarksAway = "landmarks-away",
-        /// A prober that is believed: all are quarantined.
+        /// Every prober is quarantined.
         NobodyBelieved = "nobody-believed",
-        /// The map that is about to be fitted.
+        /// The map is not fitted yet.
         NoMap = "no-map",
-        /// The agents that may be nearest, which measure its site.
+        /// The candidate agents are measuring the site to confirm which is nearest.
         Confirming = "confirming",
-        /// A turn at its address.
+        /// Other crawls occupy the site's address.
         Address = "address",
-        /// The end of a pause that its site asked for.
+        /// The site asked for a pause, which has not ended.
         Pause = "pause",
-        /// Somebody who reopens its site.
+        /// The circuit of the site is open until an operator closes it.
         Breaker = "breaker",
-        /// An agent that meets its batch's constraints.
+        /// No agent meets the constraints of the batch.
         Unmet = "unmet",
     }
 );
 
 impl WaitCause {
-    /// Whether it is more than the usual course of things, which a batch need not be told of.
+    /// Whether the cause is out of the ordinary, so that the batch should report it.
     pub const fn needs_saying(self) -> bool {
         !matches!(self, Self::Turn | Self::Measurements | Self::Choice)
     }
 }
 
 words!(
-    /// Why nobody gets the tasks of a batch, though some agent takes work.
+    /// Why no agent gets the tasks of a batch although some agent takes work.
     UnmetCause {
         /// No agent meets the batch's constraints.
         Excluded = "excluded",
-        /// The agents that meet them take no work.
+        /// The agents that meet the constraints take no work.
         TakeNoWork = "take-no-work",
     }
 );
 
 words!(
-    /// Why no distance of a site could be had.
+    /// Why a site has no measured distance.
     UnmeasuredCause {
-        /// Every prober tried, and failed.
+        /// Every prober tried and failed.
         Failed = "failed",
         /// No prober reported anything.
         Silent = "silent",
@@ -80,7 +81,7 @@ words!(
 );
 
 words!(
-    /// Why a strategy could not be followed.
+    /// Why a strategy fell back.
     FallbackCause {
         /// No agent's distance to the site is known.
         NoDistance = "no-distance",
@@ -94,9 +95,9 @@ words!(
         NoPosition = "no-position",
         /// No agent's position is known.
         NoAgentPosition = "no-agent-position",
-        /// No map says which agents should confirm.
+        /// There is no map to select the agents that should confirm.
         NoMap = "no-map",
-        /// Nobody that measured the site is there.
+        /// No agent that measured the site is connected.
         NobodyMeasured = "nobody-measured",
         /// No prober could measure the site.
         Unmeasured = "unmeasured",
@@ -106,59 +107,59 @@ words!(
 );
 
 words!(
-    /// What became of a task at the agent that was chosen for it before.
+    /// What happened to a task at its previous agent.
     Parting {
-        /// The agent's session ended without a word while it crawled.
+        /// The agent's session ended without a goodbye during the crawl.
         Lost = "lost",
-        /// The agent's process began anew and did not have the crawl any more.
+        /// The agent's process restarted and no longer had the crawl.
         Restarted = "restarted",
-        /// The agent connected anew and did not have the crawl any more.
+        /// The agent reconnected and no longer had the crawl.
         Reconnected = "reconnected",
-        /// The agent was enrolled anew on another machine.
+        /// The agent was re-enrolled on another machine.
         Replaced = "replaced",
-        /// The agent said goodbye and handed nothing back.
+        /// The agent said goodbye without handing the task back.
         Left = "left",
-        /// The operator removed the agent while it crawled.
+        /// The operator removed the agent during the crawl.
         Removed = "removed",
-        /// The database went back to a moment in the crawl.
+        /// The database was restored to a moment during the crawl.
         Restored = "restored",
-        /// The crawl crashed, and the agent did not.
+        /// The crawl crashed, but the agent did not.
         Crashed = "crashed",
-        /// The agent handed it back.
+        /// The agent handed the task back.
         HandedBack = "handed-back",
-        /// The agent drains, and handed it back.
+        /// The agent was draining and handed the task back.
         Drained = "drained",
-        /// It had not begun it, and is not connected.
+        /// The agent disconnected before it began the crawl.
         WaitedAway = "waited-away",
-        /// It had not begun it, and was removed.
+        /// The agent was removed before it began the crawl.
         WaitedRemoved = "waited-removed",
-        /// It had not begun it, and drains.
+        /// The agent started to drain before it began the crawl.
         WaitedDrained = "waited-drained",
-        /// It had not begun it, and takes no lease for a while.
+        /// The agent was paused (takes no leases for a while) before it began the crawl.
         WaitedPaused = "waited-paused",
-        /// It had not begun it, and its stream broke.
+        /// The agent's stream broke before it began the crawl.
         WaitedDisconnected = "waited-disconnected",
-        /// It had not begun it, and the batch's constraints exclude it by now.
+        /// The constraints of the batch came to exclude the agent before it began the crawl.
         WaitedExcluded = "waited-excluded",
     }
 );
 
 words!(
-    /// What a waiting task gains by going to another agent.
+    /// What a waiting task gains by moving to another agent.
     Gain {
-        /// It begins at once, and the former agent was full.
+        /// The task begins at once; the previous agent was full.
         BeginsAtOnce = "begins-at-once",
         EndsSooner = "ends-sooner",
-        /// The agent came after the choice, and is nearer.
+        /// The new agent became available after the choice and is nearer.
         Nearer = "nearer",
     }
 );
 
-/// Why a strategy could not be followed, with what somebody said of it.
+/// Why a strategy fell back, with the detail that a prober or an alarm reported.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fallback {
     pub cause: FallbackCause,
-    /// What the prober or the alarm said: shown, never compared.
+    /// The detail, from the prober or the alarm: for display, never compared.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub said: String,
 }
@@ -169,11 +170,11 @@ impl From<FallbackCause> for Fallback {
     }
 }
 
-/// Why no distance of a site could be had, with the newest of what probers said.
+/// Why a site has no measured distance, with the newest detail from a prober.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unmeasured {
     pub cause: UnmeasuredCause,
-    /// What a prober said; empty where none did.
+    /// A prober's detail; empty if no prober gave one.
     pub said: String,
 }
 
@@ -183,12 +184,12 @@ impl From<Unmeasured> for Fallback {
     }
 }
 
-/// An agent that was chosen before, and what became of the task there.
+/// A previously chosen agent, and what happened to the task there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parted {
-    /// The agent's name then.
+    /// The agent's name at that time.
     pub agent: String,
-    /// What became of it.
+    /// What happened to the task.
     pub how: Parting,
 }
 
@@ -198,38 +199,39 @@ pub struct Parted {
 pub enum ChoiceCause {
     /// The strategy chose it.
     Strategy {
-        /// Candidates that had no room, where the chosen one had.
+        /// Candidates without room, when the chosen one had room.
         #[serde(default, skip_serializing_if = "is_zero")]
         full: u32,
-        /// Of how many; 0 where none was full.
+        /// The number of candidates; 0 if none was full.
         #[serde(default, skip_serializing_if = "is_zero")]
         of: u32,
     },
-    /// It may be nearer than the best known.
+    /// The agent may be nearer than the best known agent.
     Explores,
-    /// The site is probably in several places, so the freest of the near agents serves.
+    /// The site probably has several locations, so the strategy chose the near agent with the most
+    /// free slots.
     Spread {
-        /// How sure that is, from 0 to 1.
+        /// The confidence in several locations, from 0 to 1.
         confidence: f64,
-        /// How many agents are near.
+        /// The number of near agents.
         near: u32,
     },
-    /// It is the best of the former choice's other candidates.
+    /// The agent is the best remaining candidate of the previous choice.
     NextCandidate,
-    /// The task waited at another agent.
+    /// The task waited at another agent and was rebalanced.
     Rebalanced {
-        /// That agent's name then.
+        /// The other agent's name at that time.
         from: String,
         /// What the task gains.
         gain: Gain,
     },
-    /// The crawl was under way at another agent, which was asked for it.
+    /// Another agent was crawling the site, and the scheduler asked it to hand the task back.
     TakenBack {
-        /// That agent's name then.
+        /// The other agent's name at that time.
         from: String,
-        /// How long it would have gone on there, in milliseconds.
+        /// The predicted remaining time at the other agent, in milliseconds.
         remaining_ms: u64,
-        /// How long it takes here, in milliseconds, where that was predicted.
+        /// The predicted time at this agent, in milliseconds; `None` without a prediction.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         takes_ms: Option<u64>,
     },
@@ -247,7 +249,7 @@ impl Default for ChoiceCause {
 }
 
 impl ChoiceCause {
-    /// Its word in the store.
+    /// The name in the store.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Strategy { .. } => "strategy",
@@ -260,15 +262,15 @@ impl ChoiceCause {
     }
 }
 
-/// All that is recorded of why a task has an agent.
+/// The recorded reasons for a task's agent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Why {
     #[serde(flatten)]
     pub cause: ChoiceCause,
-    /// What became of the task at the agent before.
+    /// What happened to the task at its previous agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parted: Option<Parted>,
-    /// Why the batch's own strategy was not followed; `None` where it was.
+    /// Why the batch's own strategy was not followed; `None` if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 }

@@ -1,7 +1,8 @@
-//! What a batch asks of the agents that crawl it: country, carrier, tags, and a quota of bytes a day.
+//! A batch's constraints on its agents: country, carrier, tags, and a quota of bytes a day.
 //!
-//! Pure. Constraints come before every strategy: an agent that does not meet them is no candidate. They are whole; a request for them
-//! says some, each within its bounds and in one spelling. Names compare without regard to case.
+//! Pure. Constraints apply before any strategy: an agent that does not meet them is not a
+//! candidate. Constraints have a value for every field; a request has some, each within its bounds
+//! and normalised. Names compare case-insensitively.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -12,14 +13,15 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::model::{Difference, OutOfBounds, UnmetCause, naming};
 
-/// The most values of a list, and the most tags of an agent: each is looked at for every agent in every pass.
+/// The most values in a list, and the most tags of an agent: every pass compares them for every
+/// agent.
 pub const MAX_VALUES: usize = 16;
-/// The longest tag, in bytes: it stands in tables.
+/// The longest tag, in bytes: tables display it.
 const MAX_TAG: usize = 32;
-/// The largest quota: the wire and the store's sums have a sign.
+/// The largest quota: the wire and the store's sums are signed.
 const MOST_BYTES: u64 = i64::MAX.unsigned_abs();
 
-/// What becomes of a task that no agent may crawl.
+/// What happens to a task that no agent may crawl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum Unmet {
@@ -39,21 +41,22 @@ impl Unmet {
     }
 }
 
-/// What a batch asks of its agents. What is empty or absent asks nothing. The store keeps it as JSON, and programs read it so.
+/// A batch's constraints on its agents. An empty or absent value constrains nothing. Stored as
+/// JSON, and read in that form by programs.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Constraints {
-    /// Any of these, ISO 3166-1 alpha-2.
+    /// Any of these countries, ISO 3166-1 alpha-2.
     pub countries: Vec<String>,
     pub carriers: Vec<String>,
     pub tags: Vec<String>,
-    /// Bytes that one agent may fetch for the batch within 24 hours; 1 or more.
+    /// The most bytes that one agent may fetch for the batch within 24 hours; at least 1.
     pub bytes_per_day: Option<u64>,
-    /// What becomes of tasks that no agent may crawl.
+    /// What happens to tasks that no agent may crawl.
     pub unmet: Unmet,
 }
 
-/// What somebody asks of constraints, in flags, a file or a message; what is empty or absent is left to another.
+/// Requested constraints, from flags, a file or a message; absent values come from another source.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConstraintsRequest {
@@ -77,7 +80,7 @@ pub struct ConstraintsRequest {
     pub unmet: Option<Unmet>,
 }
 
-/// In a file, one text stands for a list of one.
+/// In a file, a single text stands for a list of one.
 fn one_or_many<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "neither a text nor a list of texts")]
@@ -99,7 +102,7 @@ impl From<Constraints> for ConstraintsRequest {
 }
 
 impl ConstraintsRequest {
-    /// Looks whether each value is within its bounds, and brings lists into one spelling and an order that says nothing.
+    /// Checks the bounds of each value, and normalises and sorts the lists.
     pub fn checked(self) -> Result<Self, OutOfBounds> {
         if let Some(bytes) = self.bytes_per_day
             && !(1..=MOST_BYTES).contains(&bytes)
@@ -125,7 +128,7 @@ impl ConstraintsRequest {
         }
     }
 
-    /// What this asks for, and what the other does where this asks for nothing.
+    /// These values, completed by those of the other request.
     #[must_use]
     pub fn before(self, other: Self) -> Self {
         let or = |one: Vec<String>, other| if one.is_empty() { other } else { one };
@@ -138,7 +141,7 @@ impl ConstraintsRequest {
         }
     }
 
-    /// What it asks for that these do not have.
+    /// The requested values that differ from these constraints.
     pub fn differences(&self, has: &Constraints) -> Vec<Difference> {
         let mut found = Vec::new();
         let lists = [
@@ -164,7 +167,7 @@ impl ConstraintsRequest {
     }
 }
 
-/// Each value in its one spelling, sorted, each once.
+/// The normalised values, sorted and without repeats.
 fn list(
     field: &'static str,
     values: &[String],
@@ -203,7 +206,7 @@ fn tag(text: &str) -> Result<String, String> {
     Ok(tag)
 }
 
-/// An agent's tags, in their one spelling, each once.
+/// An agent's tags, normalised and without repeats.
 pub fn tags(asked: &[String]) -> Result<Vec<String>, OutOfBounds> {
     list("tag", asked, tag)
 }
@@ -216,23 +219,23 @@ fn is_among(value: &str, list: &[String]) -> bool {
     list.iter().any(|one| alike(one, value))
 }
 
-/// What constraints look at in an agent.
+/// The properties of an agent that constraints check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Traits {
     /// ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
     pub carrier: String,
-    /// What the operator calls it.
+    /// The operator's tags for it.
     pub tags: Vec<String>,
 }
 
-/// What an agent has fetched for a batch in 24 hours, and what it is about to.
+/// What an agent fetched for a batch within 24 hours, and what its tasks will add.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Spending {
     pub fetched: u64,
-    /// Tasks of the batch that it has and that have not ended.
+    /// The agent's unfinished tasks of the batch.
     pub under_way: u32,
-    /// Bytes each of them is expected to cost.
+    /// The expected bytes of each unfinished task.
     pub expected: u64,
 }
 
@@ -242,21 +245,21 @@ impl Spending {
     }
 }
 
-/// Why an agent may not crawl for a batch: the first of its constraints that the agent does not meet.
+/// Why an agent may not crawl for a batch: the first constraint that the agent does not meet.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Exclusion {
-    /// It stands in another country.
+    /// The agent is in another country.
     Country,
-    /// It is connected to another carrier.
+    /// The agent is on another carrier's network.
     Carrier,
-    /// It lacks this tag.
+    /// The agent lacks this tag.
     Tag(String),
-    /// It has used up its quota, or will with what it has.
+    /// The agent used up its quota, or its unfinished tasks will.
     Quota,
 }
 
-/// An exclusion's name in the store that is not known.
+/// An unknown exclusion name from the store.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("unknown exclusion '{0}'")]
 pub struct UnknownExclusion(String);
@@ -314,7 +317,7 @@ impl Excluded {
     }
 }
 
-/// Why nobody gets the tasks of a batch, though some agent takes work.
+/// Why no agent gets the tasks of a batch although some agent takes work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nobody {
     pub cause: UnmetCause,
@@ -323,7 +326,7 @@ pub struct Nobody {
 }
 
 impl Nobody {
-    /// Nobody of a fleet of so many agents, of which these are excluded.
+    /// For a fleet of `fleet` agents with these exclusions.
     pub fn of<'a>(fleet: usize, exclusions: impl IntoIterator<Item = &'a Exclusion>) -> Self {
         let mut excluded = Excluded { fleet, by: BTreeMap::new() };
         for exclusion in exclusions {
@@ -335,7 +338,7 @@ impl Nobody {
 }
 
 impl Constraints {
-    /// Why an agent may not crawl for the batch, whatever it has fetched; `None`: it may.
+    /// Why an agent may not crawl for the batch, apart from its quota; `None` if it may.
     pub fn excludes(&self, agent: &Traits) -> Option<Exclusion> {
         if !self.countries.is_empty() && !is_among(&agent.country, &self.countries) {
             return Some(Exclusion::Country);
@@ -346,25 +349,26 @@ impl Constraints {
         self.tags.iter().find(|tag| !is_among(tag, &agent.tags)).cloned().map(Exclusion::Tag)
     }
 
-    /// Why an agent gets no further task of the batch; `None`: it may get one. What is under way counts, so that a quota is
-    /// exceeded by less than a site.
+    /// Why an agent gets no further task of the batch; `None` if it may get one. Counts unfinished
+    /// tasks, so that a quota is exceeded by less than one site.
     pub fn refuses(&self, agent: &Traits, spending: Spending) -> Option<Exclusion> {
         let used_up = || self.bytes_per_day.is_some_and(|quota| spending.all() >= quota);
         self.excludes(agent).or_else(|| used_up().then_some(Exclusion::Quota))
     }
 
-    /// Why an agent may not begin what waits at it; `None`: it may. Only what was fetched counts: what waits is under way itself.
+    /// Why an agent may not begin the tasks that wait at it; `None` if it may. Counts only fetched
+    /// bytes, because the waiting tasks are themselves the unfinished ones.
     pub fn withdraws(&self, agent: &Traits, fetched: u64) -> Option<Exclusion> {
         self.refuses(agent, Spending { fetched, ..Spending::default() })
     }
 
-    /// Further tasks that an agent which is not excluded may get, at most `most`.
+    /// How many further tasks an agent that is not excluded may get, up to `most`.
     pub fn room(&self, spending: Spending, most: u64) -> u64 {
         let Some(quota) = self.bytes_per_day else { return most };
         quota.saturating_sub(spending.all()).div_ceil(spending.expected.max(1)).min(most)
     }
 
-    /// Values that no agent has: misspelled, perhaps. A sentence each.
+    /// One warning for each value that no agent has, as it may be misspelled.
     pub fn unheard_of(&self, fleet: &[Traits]) -> Vec<String> {
         let missing = |values: &[String], has: &dyn Fn(&Traits, &str) -> bool| -> Vec<String> {
             values.iter().filter(|value| !fleet.iter().any(|agent| has(agent, value))).cloned().collect()
@@ -438,7 +442,8 @@ mod tests {
         }
         assert_eq!(constraints.withdraws(&anyone, 99), None, "what waits is not held against itself");
         assert_eq!(constraints.withdraws(&anyone, 100), Some(Exclusion::Quota));
-        // However little quota there is, one site is begun; however much is said to be fetched, nothing overflows.
+        // A small quota still allows one site, and a huge fetched or expected size does not
+        // overflow.
         let huge = Spending { fetched: 0, under_way: 0, expected: u64::MAX };
         assert_eq!(constraints.refuses(&anyone, huge), None);
         assert!(constraints.refuses(&anyone, Spending { under_way: u32::MAX, ..huge }).is_some());

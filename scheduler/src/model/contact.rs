@@ -1,19 +1,20 @@
-//! The contact URL: whom a site's owner may write to. Every request carries it in its user agent, so none leaves
-//! without one.
+//! The contact URL, by which a site's owner can write to the operator. Every request carries it in
+//! its user agent, so it is mandatory.
 
 use std::fmt;
 use std::str::FromStr;
 
 use url::Url;
 
-/// The longest contact URL, in bytes: it travels with every request.
+/// The longest contact URL, in bytes: every request carries it.
 const MAX_LENGTH: usize = 200;
 
-/// An http or https URL with a host, or a mailto address. Plain ASCII, so that it fits a header.
+/// An http or https URL with a host, or a mailto address. ASCII only, because it goes into a
+/// header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContactUrl(String);
 
-/// A text that is no contact URL.
+/// An invalid contact URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is no contact URL: give an http or https URL, or mailto:name@host, of at most {MAX_LENGTH} bytes")]
 pub struct InvalidContact(String);
@@ -41,7 +42,7 @@ impl FromStr for ContactUrl {
             "mailto" => url.path().split_once('@').is_some_and(|(name, host)| !name.is_empty() && !host.is_empty()),
             _ => false,
         };
-        // A parenthesis would end the comment of a user agent.
+        // A parenthesis would end the comment in the user agent.
         let fits = url.as_str().len() <= MAX_LENGTH
             && url.as_str().bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'(' | b')'));
         if reaches && fits { Ok(Self(url.into())) } else { Err(invalid()) }

@@ -1,19 +1,20 @@
-//! Names: what agents and batches may be called, what a text on one line may hold, and the name of an agent that nobody named.
+//! Names: valid agent names, batch names and one-line texts, and generated agent names.
 //!
-//! Pure. A text that is taken here shows on a terminal what it is: nothing in it is invisible or turns what follows around.
+//! Pure. An accepted text looks the same on a terminal: no invisible characters, and none that
+//! change the reading direction.
 
 use any_ascii::any_ascii;
 
-/// The longest name of an agent. It is ASCII, as it stands in the names of the files that the agent writes.
+/// The longest name of an agent. ASCII only, because the agent uses it in file names.
 pub const MAX_AGENT: usize = 63;
 /// The longest name of a batch, in characters.
 pub const MAX_BATCH: usize = 100;
 /// The longest text on one line, in characters.
 pub const MAX_TEXT: usize = 100;
-/// The longest name formed of a city and a carrier: leaves room for a number within `MAX_AGENT`.
+/// The longest generated name of a city and a carrier: leaves room for a number within `MAX_AGENT`.
 const LONGEST_FORMED: usize = 56;
 
-/// A text that cannot be what it is said to be.
+/// Why a text is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {
     #[error("missing")]
@@ -21,36 +22,36 @@ pub enum BadName {
     /// Too long for a table.
     #[error("longer than {MAX_TEXT} characters")]
     TooLong,
-    /// Somebody who reads it would not see what it is.
+    /// The text has a character that a terminal does not show.
     #[error("holds U+{0:04X}, which no terminal shows")]
     NotShown(u32),
-    /// It is no name of an agent.
+    /// Not a valid agent name.
     #[error("'{0}' is not 1 to {MAX_AGENT} letters, digits, '.', '_' and '-'")]
     Agent(String),
-    /// It is no name of a batch.
+    /// Not a valid batch name.
     #[error("'{0}' is not 1 to {MAX_BATCH} letters, digits, '.', '_' and '-'")]
     Batch(String),
-    /// No letter of city or carrier has a spelling in ASCII.
+    /// No letter of the city or the carrier has an ASCII spelling.
     #[error("no name can be formed of '{0}' and '{1}': give one (--name)")]
     Unreadable(String, String),
 }
 
-/// An agent's name: letters and digits of ASCII, `.`, `_` and `-`.
+/// Checks an agent's name: ASCII letters and digits, `.`, `_` and `-`.
 pub fn agent(text: &str) -> Result<&str, BadName> {
     let allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'-');
     let name = !text.is_empty() && text.len() <= MAX_AGENT && text.bytes().all(allowed);
     if name { Ok(text) } else { Err(BadName::Agent(shown(text))) }
 }
 
-/// A batch's name: letters and digits of any script, `.`, `_` and `-`. A letter followed by an accent of its own is refused: the same
-/// letter in one character would be another batch.
+/// Checks a batch's name: letters and digits of any script, `.`, `_` and `-`. Rejects combining
+/// accents: the same letter as one character would be another batch.
 pub fn batch(text: &str) -> Result<&str, BadName> {
     let allowed = |character: char| character.is_alphanumeric() || matches!(character, '.' | '_' | '-');
     let name = !text.is_empty() && text.chars().count() <= MAX_BATCH && text.chars().all(allowed);
     if name { Ok(text) } else { Err(BadName::Batch(shown(text))) }
 }
 
-/// A text on one line, in any script, without the blanks around it.
+/// Checks a one-line text in any script, and trims it.
 pub fn one_line(text: &str) -> Result<&str, BadName> {
     let text = text.trim();
     if text.is_empty() {
@@ -65,7 +66,8 @@ pub fn one_line(text: &str) -> Result<&str, BadName> {
     }
 }
 
-/// Whether a terminal shows the character and leaves those around it in their order. Joiners are: some scripts need them.
+/// Whether a terminal shows the character and keeps the order of its neighbours. True for joiners,
+/// which some scripts need.
 pub fn is_shown(character: char) -> bool {
     let turns =
         matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -88,8 +90,8 @@ pub fn formed(city: &str, carrier: &str) -> Result<String, BadName> {
     if name.is_empty() { Err(BadName::Unreadable(shown(city), shown(carrier))) } else { Ok(name.to_owned()) }
 }
 
-/// The name itself (its number is 1), or with the lowest number from `next` on that is not taken; leaves the number behind that in
-/// `next`, from which the search for another of the same base goes on.
+/// `base` itself (number 1), or `base` with the lowest free number from `next` on. Stores that
+/// number in `next`, so that the next search for the same base continues there.
 pub fn first_free(base: &str, next: &mut u64, taken: impl Fn(&str) -> bool) -> String {
     loop {
         let name = if *next == 1 { base.to_owned() } else { format!("{base}-{next}") };

@@ -1,11 +1,11 @@
-//! Work dealt out to threads, whose results come in order: the same whatever the number of threads. Pure.
+//! Parallel work with ordered results, independent of the number of threads. Pure.
 
 use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Does each of so many pieces of work, which begin in order.
+/// Runs `work` for each index below `count`; items start in order.
 pub(crate) fn in_order<T: Send>(count: usize, threads: NonZeroUsize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let worker = || {

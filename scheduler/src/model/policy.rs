@@ -1,7 +1,7 @@
-//! How far a batch's sites are crawled, and how.
+//! The crawl policy of a batch: how far sites are crawled, and how.
 //!
-//! A policy is whole; a request for one says some of it, and each value it says is within its bounds. There is one list of fields, and
-//! one table of bounds: [`PolicyRequest::checked`].
+//! A policy has a value for every field. A request has values for some fields, each within its
+//! bounds. One macro lists the fields; [`PolicyRequest::checked`] holds the bounds.
 
 use std::fmt::{self, Debug, Display};
 use std::time::Duration;
@@ -12,25 +12,26 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::contact::{ContactUrl, InvalidContact};
 
-/// The most pages and links: the store's columns have a sign.
+/// The largest number of pages and of links: the store's columns are signed.
 const MOST: u32 = i32::MAX.unsigned_abs();
 /// The longest crawl of one site.
 const LONGEST_CRAWL: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The longest pause between two requests to a site.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
-/// The shortest time from a crawl's end to the next: a site is measured and chosen for anew each time, and each round is kept.
+/// The shortest recrawl interval: each round measures the site, chooses an agent and is stored.
 const SHORTEST_RECRAWL: Duration = Duration::from_secs(3600);
-/// The longest: who waits for longer submits again.
+/// The longest recrawl interval; for a longer one, submit the batch again.
 const LONGEST_RECRAWL: Duration = Duration::from_secs(365 * 24 * 3600);
-/// The most patterns of a list, and the longest, in bytes: an agent holds each against each link.
+/// The most patterns in a list and the longest pattern, in bytes: an agent matches each link
+/// against each pattern.
 const MAX_PATTERNS: usize = 50;
 const MAX_PATTERN_BYTES: usize = 200;
-/// The longest name of a user agent and its longest version, in bytes: they travel with every request.
+/// The longest user-agent name and the longest version, in bytes: every request carries them.
 const MAX_TOKEN_BYTES: usize = 40;
 const MAX_VERSION_BYTES: usize = 20;
 
-/// Makes both structs and what goes field by field of the one list of fields: the help of each, how it is read, its type, and what it is
-/// where nobody says. Those after `or nothing` may be absent from a policy as well.
+/// Generates both structs and the per-field code from one list of fields: help, parser, type and
+/// default. Fields after `or nothing` may be absent from a policy too.
 macro_rules! policy {
     (
         $(
@@ -49,7 +50,7 @@ macro_rules! policy {
             $may:ident: $may_type:ty;
         )*
     ) => {
-        /// How far a crawl may go, and how. The store keeps it as JSON, and programs read it so.
+        /// How far a crawl may go, and how. Stored as JSON, and read in that form by programs.
         #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
         pub struct CrawlPolicy {
             $($(#[doc = $help])+ $(#[serde($($stored)*)])? pub $field: $type,)*
@@ -62,7 +63,8 @@ macro_rules! policy {
             }
         }
 
-        /// What somebody asks of a policy, in flags, a file, the configuration or a message; the rest is left to another.
+        /// Requested policy values, from flags, a file, the configuration or a message; absent
+        /// values come from another source.
         #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Args)]
         #[serde(default, deny_unknown_fields)]
         pub struct PolicyRequest {
@@ -77,7 +79,7 @@ macro_rules! policy {
         }
 
         impl PolicyRequest {
-            /// What this asks for, and what the other does where this asks for nothing.
+            /// These values, completed by those of the other request.
             #[must_use]
             pub fn before(self, other: Self) -> Self {
                 Self { $($field: self.$field.or(other.$field),)* $($may: self.$may.or(other.$may),)* }
@@ -90,7 +92,7 @@ macro_rules! policy {
                 }
             }
 
-            /// What it asks for that a policy does not have.
+            /// The requested values that differ from the policy.
             pub fn differences(&self, has: &CrawlPolicy) -> Vec<Difference> {
                 let found = [
                     $(differ(stringify!($field), Some(&has.$field), self.$field.as_ref()),)*
@@ -153,7 +155,8 @@ policy! {
     recrawl_interval: Duration;
 }
 
-/// Times as numbers of milliseconds, which queries can compute with; of a policy within its bounds none is lost.
+/// Times as whole milliseconds, so that queries can compute with them. Values within the bounds
+/// lose nothing.
 mod millis {
     use super::{Deserialize, Deserializer, Duration, Serialize, Serializer};
 
@@ -175,20 +178,20 @@ mod millis {
     }
 }
 
-/// A value out of its bounds.
+/// A value out of bounds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct OutOfBounds {
     pub field: &'static str,
-    /// What is wrong with it.
+    /// The problem.
     pub problem: String,
 }
 
-/// What is asked of a field that has another value.
+/// A requested value that differs from the current one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
     pub field: &'static str,
-    /// What it has, for people.
+    /// The current value, for display.
     pub has: String,
     pub asked: String,
 }
@@ -206,7 +209,7 @@ fn differ<T: PartialEq + Debug>(field: &'static str, has: Option<&T>, asked: Opt
 }
 
 impl CrawlPolicy {
-    /// Looks whether its fields agree with each other: large sites are not asked less often than small ones.
+    /// Checks that fields agree: large sites must not have a longer interval than small ones.
     pub fn agreed(self) -> Result<Self, OutOfBounds> {
         let (shortest, interval) = (self.shortest_interval, self.request_interval);
         if shortest > interval {
@@ -218,7 +221,8 @@ impl CrawlPolicy {
 }
 
 impl PolicyRequest {
-    /// What was asked for, and of `otherwise` what was not. No interval is longer than the one that was asked for.
+    /// The requested values, completed from `otherwise`. No interval is longer than a requested
+    /// one.
     pub fn or(&self, otherwise: &CrawlPolicy) -> CrawlPolicy {
         let mut policy = self.clone().laid_over(otherwise.clone());
         if self.shortest_interval.is_none() {
@@ -227,7 +231,8 @@ impl PolicyRequest {
         policy
     }
 
-    /// Looks whether each value is within its bounds, and brings lists of patterns into an order that says nothing.
+    /// Checks the bounds of each value, and sorts the pattern lists because their order has no
+    /// meaning.
     pub fn checked(mut self) -> Result<Self, OutOfBounds> {
         number("max_pages", self.max_pages, 1, MOST)?;
         number("max_bytes", self.max_bytes, 1, i64::MAX.unsigned_abs())?;
@@ -256,7 +261,8 @@ impl PolicyRequest {
     }
 }
 
-/// The shortest interval where none was asked for. Who asks for a slower crawl than usual gets one of large sites too.
+/// The shortest interval if none was requested. A request for a slower crawl than usual slows large
+/// sites too.
 fn shortest_of(otherwise: &CrawlPolicy, request_interval: Duration) -> Duration {
     let as_usual = otherwise.shortest_interval < otherwise.request_interval;
     if as_usual { otherwise.shortest_interval.min(request_interval) } else { request_interval }
@@ -310,7 +316,8 @@ fn check_patterns(patterns: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// A product token as robots.txt may name it (RFC 9309, 2.2.1), and perhaps a version. Agents refuse any other.
+/// A product token that robots.txt may name (RFC 9309, 2.2.1), with an optional version. Agents
+/// refuse any other.
 fn check_user_agent(name: &str) -> Result<(), String> {
     let (token, version) = name.split_once('/').map_or((name, None), |(token, version)| (token, Some(version)));
     let letter = |byte: u8| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_');

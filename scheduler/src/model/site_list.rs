@@ -1,15 +1,17 @@
-//! Site names and site lists, as people write them.
+//! Site names and site lists.
 //!
-//! Pure. A name has one canonical spelling: a bare lower-case host (punycode for international names, brackets around
-//! an IPv6 address), or `scheme://host[:port]` without the scheme's own port. A bare host is tried as https, then
-//! http; a scheme settles it. A bare `host:port` has no spelling of its own, so it means `http://host:port`, or
-//! `https://host` when the port is 443. Invariant: a canonical spelling parses to itself.
+//! Pure. A name has one canonical spelling: a bare lower-case host (punycode for international
+//! names, brackets around an IPv6 address), or `scheme://host[:port]` without the scheme's default
+//! port. A crawl of a bare host tries https, then http; a scheme fixes the choice. A bare
+//! `host:port` is read as `http://host:port`, or as `https://host` if the port is 443. Invariant: a
+//! canonical spelling parses to itself.
 //!
-//! A list holds one name a line, a rank and a name (as lists of the most visited sites have it), or a name, a latitude and a longitude
-//! with commas between them. A first line that names columns, `site`,
-//! `latitude` and `longitude` among them, says where they are. Blank lines and comments (`#` at the start, or after a space) are skipped, a byte-order
-//! mark and CRLF are taken as they come, repeats are counted and collapsed, and rubbish is reported by line. Addresses
-//! are allowed as hosts: the agent's guard decides which may be connected.
+//! A line of a list holds a name; a rank and a name (as in lists of the most visited sites); or a
+//! name, a latitude and a longitude, separated by commas. A first line that names columns,
+//! including `site`, `latitude` and `longitude`, sets their order. The parser skips blank lines and
+//! comments (`#` at the start or after a space), accepts a byte-order mark and CRLF, counts and
+//! drops repeated sites, and reports invalid lines by number. Hosts may be addresses: the agent's
+//! guard decides which addresses it connects to.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -28,55 +30,55 @@ use line::Columns;
 const MAX_HOST: usize = 253;
 /// The longest label DNS allows, in bytes.
 const MAX_LABEL: usize = 63;
-/// The longest text that is looked at; a longer one is no URL a person wrote.
+/// The longest text that is parsed; a longer one is not a URL.
 const MAX_TEXT: usize = 4096;
-/// Characters of a rejected line that are shown.
+/// Characters shown of a rejected line.
 const SHOWN: usize = 80;
-/// Lines that are complained of one by one: who has mended so many knows what is wrong with the rest.
+/// The most invalid lines reported one by one; a person who has fixed these knows the pattern.
 const COMPLAINTS: usize = 20;
-/// Bytes in which a zero says that a file is no text.
+/// Leading bytes in which a zero byte marks the file as binary.
 const BEGINNING: usize = 8192;
 /// UTF-8's byte-order mark, which Windows editors put first.
 const UTF8_MARK: &[u8] = &[0xEF, 0xBB, 0xBF];
-/// UTF-16's two.
+/// UTF-16's two byte-order marks.
 const UTF16_MARKS: [&[u8]; 2] = [&[0xFF, 0xFE], &[0xFE, 0xFF]];
 
 /// A site's name in canonical spelling.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SiteName(String);
 
-/// A text that names no site.
+/// An invalid site name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' names no site: {reason}")]
 pub struct InvalidName {
-    /// The text, clipped, control characters escaped.
+    /// The text, clipped, with control characters escaped.
     pub text: String,
-    /// Why, in words for people.
+    /// The reason, for display.
     pub reason: String,
 }
 
-/// A site list, read.
+/// A parsed site list.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct SiteList {
-    /// The sites, in the order of the list, each once.
+    /// The sites in the order of the list, without repeats.
     pub sites: Vec<SiteName>,
-    /// Where those are of which it says so.
+    /// Positions of the sites for which the list has one.
     pub positions: HashMap<SiteName, Position>,
     /// Lines that repeated a site.
     pub duplicates: usize,
-    /// The first lines that name no site.
+    /// The first lines without a valid site name.
     pub rejected: Vec<Rejected>,
     pub unsaid: usize,
 }
 
-/// One line that names no site.
+/// A line without a valid site name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejected {
     /// The line's number, from 1.
     pub line: usize,
-    /// The line, clipped, control characters escaped.
+    /// The line, clipped, with control characters escaped.
     pub text: String,
-    /// Why, in words for people.
+    /// The reason, for display.
     pub reason: String,
 }
 
@@ -86,7 +88,7 @@ impl fmt::Display for Rejected {
     }
 }
 
-/// Reads a site list.
+/// Parses a site list.
 pub fn parse(bytes: &[u8]) -> SiteList {
     let mut list = SiteList::default();
     if UTF16_MARKS.iter().any(|mark| bytes.starts_with(mark)) {
@@ -139,7 +141,7 @@ impl SiteName {
         &self.0
     }
 
-    /// The host, and the scheme and port where the name has a scheme.
+    /// The scheme, if the name has one, and the rest: the host, with the port if there is a scheme.
     fn split(&self) -> (Option<&str>, &str) {
         match self.0.split_once("://") {
             Some((scheme, authority)) => (Some(scheme), authority),
@@ -147,8 +149,8 @@ impl SiteName {
         }
     }
 
-    /// Whether the site may prove to lie at this origin: at its own host, or elsewhere in its registrable domain (public
-    /// suffix list). An address has no domain.
+    /// Whether a crawl of the site may settle at this origin: the site's own host, or another host
+    /// in its registrable domain (public suffix list). An address has no registrable domain.
     pub fn may_settle_at(&self, origin: &Self) -> bool {
         if origin.split().0.is_none() {
             return false;
@@ -170,8 +172,8 @@ impl SiteName {
         }
     }
 
-    /// Every spelling under which the same site may be known, likeliest first: this one, then for a bare host its two
-    /// origins, and for an origin on its scheme's own port the bare host.
+    /// Every spelling that may denote the same site, likeliest first: this one; then for a bare
+    /// host its two origins, and for an origin on its scheme's default port the bare host.
     pub fn spellings(&self) -> Vec<String> {
         let mut spellings = vec![self.0.clone()];
         match self.split() {
@@ -198,7 +200,7 @@ impl FromStr for SiteName {
     }
 }
 
-/// The canonical spelling, or why there is none.
+/// The canonical spelling, or why the text has none.
 fn canonical(text: &str) -> Result<String, String> {
     check_characters(text)?;
     let (scheme, rest) = split_scheme(text)?;
@@ -226,7 +228,7 @@ fn canonical(text: &str) -> Result<String, String> {
     })
 }
 
-/// The schemes that are crawled.
+/// The schemes that agents crawl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scheme {
     Http,
@@ -270,9 +272,9 @@ fn check_characters(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A scheme is recognised by `://`; without it a colon begins a port.
+/// Splits at `://`; in a text without it a colon starts a port.
 fn split_scheme(text: &str) -> Result<(Option<Scheme>, &str), String> {
-    // A `://` behind the authority belongs to a path or query.
+    // A `://` after the authority belongs to the path or query.
     let authority_end = text.find(['/', '?', '#']).unwrap_or(text.len());
     let Some((scheme, rest)) = text.split_once("://").filter(|(scheme, _)| scheme.len() < authority_end) else {
         return Ok((None, text));
@@ -290,7 +292,7 @@ fn has_port(authority: &str) -> bool {
 }
 
 fn split_port(authority: &str) -> Result<(&str, Option<u16>), String> {
-    // An IPv6 address without brackets is all host.
+    // An IPv6 address without brackets has no port.
     if authority.parse::<Ipv6Addr>().is_ok() {
         return Ok((authority, None));
     }
@@ -319,7 +321,7 @@ fn canonical_host(text: &str) -> Result<String, String> {
         return Ok(Host::<String>::Ipv6(address).to_string());
     }
     match Host::parse(text).map_err(host_problem)? {
-        // `12345` and `1.2` are addresses to a browser; in a site list they are rubbish.
+        // Browsers read `12345` and `1.2` as addresses; in a site list they are mistakes.
         Host::Ipv4(address) if text.trim_end_matches('.').parse::<Ipv4Addr>() != Ok(address) => {
             Err("neither a name nor a whole IPv4 address".to_owned())
         }
@@ -362,7 +364,7 @@ fn host_problem(error: ParseError) -> String {
     }
 }
 
-/// A text as it may be printed: clipped, control characters escaped.
+/// The text for display: clipped, with control characters escaped.
 fn shown(text: &str) -> String {
     let mut shown = String::new();
     for (index, character) in text.trim_end().chars().enumerate() {

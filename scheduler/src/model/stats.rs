@@ -1,26 +1,26 @@
-//! Figures of lists of numbers. Pure.
+//! Statistics of lists of numbers. Pure.
 
-/// The mean; `None` of nothing.
+/// The mean; `None` for an empty list.
 pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / count(values.len()))
 }
 
-/// A count as a number to compute with: exact below 2^53.
+/// A count as `f64`: exact below 2^53.
 pub fn count(of: usize) -> f64 {
     of as f64
 }
 
-/// The middle one; of two the greater. `None` of nothing.
+/// The median; the greater of two middle values. `None` for an empty list.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
 }
 
-/// A quantile by linear interpolation between neighbours of a sorted list.
+/// A quantile of a sorted list by linear interpolation between neighbours.
 pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let place = share * count(last);
-    // Found by search: the share of a length is no index.
+    // Binary search, because a fractional position cannot be cast to an index.
     let (mut low, mut high) = (0, last);
     while low < high {
         let middle = (low + high).div_ceil(2);

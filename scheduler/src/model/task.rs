@@ -1,18 +1,18 @@
-//! What is said of a task in one word: its state, and why it ended otherwise than done.
+//! A task's state, and the reason for any end other than done.
 
 words!(
     TaskState {
-        /// It waits to be measured.
+        /// Waits for measurement.
         Submitted = "submitted",
-        /// Landmarks measure its site.
+        /// Agents are measuring its site.
         Measuring = "measuring",
-        /// It waits for an agent to be chosen.
+        /// Waits for the choice of an agent.
         Located = "located",
-        /// It waits at an agent.
+        /// Waits at an agent.
         Assigned = "assigned",
-        /// An agent crawls its site.
+        /// An agent crawls the site.
         Leased = "leased",
-        /// It was crawled.
+        /// The crawl succeeded.
         Done = "done",
         Failed = "failed",
         Cancelled = "cancelled",
@@ -22,49 +22,49 @@ words!(
 words!(
     /// Why a task failed or was cancelled.
     ReasonKind {
-        /// The guard refused its address.
+        /// The agent's guard refused the site's address.
         Guard = "guard",
-        /// robots.txt forbids it, or could not be had.
+        /// robots.txt forbids the crawl, or could not be fetched.
         Robots = "robots",
-        /// Requests to it failed without end.
+        /// Requests to the site kept failing.
         Breaker = "breaker",
-        /// It is forbidden, and its agent does not say by whom.
+        /// The crawl is forbidden; the agent did not report by what.
         Blocked = "blocked",
-        /// Its name leads to no address.
+        /// The site's name does not resolve.
         NameNotFound = "name-not-found",
-        /// Its address refused the connection.
+        /// The site's address refused the connection.
         ConnectionRefused = "connection-refused",
-        /// No connection came about for another cause.
+        /// Connecting failed for another reason.
         NoConnection = "no-connection",
-        /// It did not answer in time.
+        /// The site did not answer in time.
         TimedOut = "timed-out",
         /// TLS failed.
         Tls = "tls",
-        /// Its start page leads out of the site, or in a circle.
+        /// The start page redirects out of the site, or in a loop.
         Redirect = "redirect",
-        /// It answered with a status from 400 to 499.
+        /// The site answered with a status from 400 to 499.
         Status4xx = "status-4xx",
-        /// It answered with a status from 500 on.
+        /// The site answered with a status of 500 or more.
         Status5xx = "status-5xx",
-        /// Its answer was no HTTP, or broke off.
+        /// The answer was not HTTP, or was truncated.
         BrokenAnswer = "broken-answer",
-        /// It gave no page, and its agent does not say why.
+        /// The site returned no page; the agent did not report why.
         Unreachable = "unreachable",
-        /// Its crawls crashed, or lost their agents, too often.
+        /// The site's crawls crashed or lost their agents too often.
         Poison = "poison",
-        /// No agent meets what its batch asks of them.
+        /// No agent meets the batch's constraints.
         NoAgent = "no-agent",
-        /// The operator cancelled it.
+        /// The operator cancelled the task.
         Cancelled = "cancelled",
-        /// It is the same site as another of the batch.
+        /// Another task of the batch covers the same site.
         SameSite = "same-site",
-        /// It was not told apart.
+        /// Any other reason.
         Other = "other",
     }
 );
 
 impl ReasonKind {
-    /// What it says of a site, for people.
+    /// A description of the site's failure, for display.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Guard => "the guard refused the address",

@@ -1,4 +1,4 @@
-//! One line of a site list: its comment, its columns, and where its site is.
+//! One line of a site list: comment, columns and position.
 
 use crate::gnp::Position;
 
@@ -12,7 +12,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// What a header says; `None` when it is none.
+    /// The columns that a header names; `None` if the line is not a header.
     pub(super) fn named(line: &str) -> Option<Self> {
         let names: Vec<String> = line.split(',').map(|name| name.trim().to_ascii_lowercase()).collect();
         let at = |wanted: &str| names.iter().position(|name| name == wanted);
@@ -20,15 +20,15 @@ impl Columns {
     }
 }
 
-/// The site of a line that is not empty, and where it is, if that is said.
+/// The site of a non-empty line, and its position if the line gives one.
 pub(super) fn entry(line: &str, columns: Option<Columns>) -> Result<(SiteName, Option<Position>), InvalidName> {
     let rejected = |reason: String| InvalidName { text: shown(line), reason };
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
     let columns = match columns {
         Some(columns) => columns,
-        // A comma in a path is the URL's, and the path is dropped.
+        // A comma in a path belongs to the URL, whose path is dropped.
         None if fields.len() == 1 || has_path(fields[0]) => return Ok((line.parse()?, None)),
-        // The rank of a list of the most visited sites; no site's name is a number.
+        // The first field is a rank, because a number is not a valid site name.
         None if fields.len() == 2 && is_rank(fields[0]) => return Ok((fields[1].parse()?, None)),
         None if fields.len() == 3 => Columns { site: 0, latitude: 1, longitude: 2 },
         None => {
@@ -53,13 +53,13 @@ fn is_rank(field: &str) -> bool {
     !field.is_empty() && field.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Whether a name goes on behind its authority, with more than a slash.
+/// Whether the name has a path of more than a slash.
 fn has_path(name: &str) -> bool {
     let rest = name.split_once("://").map_or(name, |(_, rest)| rest);
     rest.split_once(['/', '?', '#']).is_some_and(|(_, path)| !path.is_empty())
 }
 
-/// What a line says beside comments; empty when nothing.
+/// The line without its comment; may be empty.
 pub(super) fn read(line: &[u8]) -> Result<&str, InvalidName> {
     let text = std::str::from_utf8(line).map_err(|error| InvalidName {
         text: shown(&String::from_utf8_lossy(line)),
@@ -68,7 +68,8 @@ pub(super) fn read(line: &[u8]) -> Result<&str, InvalidName> {
     Ok(without_comment(text).trim())
 }
 
-/// Cuts a comment: from a `#` that begins the line or follows white space. In `a.cn/#top` it belongs to the URL.
+/// Removes a comment: a `#` at the start of the line or after white space. In `a.cn/#top` the `#`
+/// belongs to the URL.
 fn without_comment(line: &str) -> &str {
     let mut before = ' ';
     for (at, character) in line.char_indices() {
