@@ -1,7 +1,8 @@
 //! Fitting: turns the mesh into an embedding that takes over in one step.
 //!
-//! Fits when there is a reason to (see `due`) and the mesh has no gap that is about to close; an operator who asks for a
-//! fit does not wait for gaps. A fit begun before another took over is dropped.
+//! Fits when there is a reason to (see `due`) and the mesh has no gap that is about to close; a fit
+//! requested by an operator does not wait for gaps. A fit begun before another took over is
+//! dropped.
 
 pub(super) mod due;
 pub mod landmarks;
@@ -25,21 +26,23 @@ use super::leadership::Leader;
 use super::measure::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
 use crate::jobs::fit::due::Drift;
 
-/// How long a fit that is due waits for gaps in the mesh: longer than a beacon order lives, so that only an agent that
-/// keeps coming and going is left behind.
+/// How long a due fit waits for gaps in the mesh: longer than a beacon order lives, so that only an
+/// agent that keeps coming and going is left out.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Embeddings kept for sites that still lie in them: a site waits for an agent through a few refits at most.
+/// Number of old embeddings kept for sites still placed in them: a site waits for an agent through
+/// a few refits only.
 const KEPT: i64 = 5;
-/// Placements forgotten in one pass: well under a second of the database.
+/// Placements deleted in one pass: well under a second of the database.
 const FORGOTTEN_PER_PASS: i64 = 5_000;
 
 /// The task that fits embeddings.
 #[derive(Debug)]
 pub struct Fit {
     scheduler: Leader,
-    /// The mesh the last fit failed on. Never held across an await; it spares the processor the same failure again.
+    /// The mesh the last fit failed on. Never held across an await; avoids computing the same
+    /// failure again.
     refused: Mutex<Option<Vec<MeshMeasurement>>>,
-    /// Since when a fit has been due that waits for the mesh. Never held across an await.
+    /// Since when a due fit has been waiting for the mesh. Never held across an await.
     due_since: Mutex<Option<Instant>>,
     patience: Duration,
 }
@@ -82,12 +85,13 @@ impl Fit {
         tx.commit().await.context("end reading")?;
         let review = trust::review(&self.scheduler).await.context("judge the agents")?;
         if let Some(alarm) = review.alarm {
-            // The last good embedding stays, and nobody is judged again before there is something new.
+            // The last good embedding stays, and agents are not judged again before there are new
+            // measurements.
             *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(ground.mesh);
             return refuse(self.scheduler.begin().await?, &alarm).await;
         }
         if review.changed {
-            // Other landmarks: the next pass surveys them.
+            // The landmarks changed: the next pass surveys the new ones.
             return Ok(());
         }
         let mut tx = self.scheduler.begin().await?;
@@ -107,10 +111,10 @@ impl Fit {
         self.fit(due).await
     }
 
-    /// Fits and takes over.
+    /// Fits an embedding and lets it take over.
     async fn fit(&self, due: Due) -> anyhow::Result<()> {
         let (as_of, former) = (due.ground.as_of, due.newest.as_ref().map(|newest| newest.epoch));
-        // An old one is no measure any more: after that long the network may have changed.
+        // An old fit is no standard of comparison, because the network may have changed since.
         let young = due.newest.as_ref().is_some_and(|newest| !newest.aged);
         let last_good = due.former.as_ref().filter(|_| young).map(Embedding::fit_error);
         let fitted_on = due.ground.mesh.clone();
@@ -150,7 +154,7 @@ impl Fit {
         Ok(())
     }
 
-    /// Forgets what no site needs any more.
+    /// Deletes placements and embeddings that no site needs any more.
     async fn prune(&self) -> anyhow::Result<()> {
         let mut tx = self.scheduler.begin().await?;
         let gone = embeddings::prune(&mut tx, KEPT, FORGOTTEN_PER_PASS).await.context("forget old embeddings")?;
@@ -182,7 +186,7 @@ struct Due {
     former: Option<Embedding>,
 }
 
-/// A fit that is done.
+/// A finished fit.
 struct Solved {
     reason: String,
     embedding: Embedding,
@@ -191,10 +195,11 @@ struct Solved {
 }
 
 impl Due {
-    /// The fit itself; a failure comes with the mesh it failed on.
+    /// The fit itself; a failure returns the mesh it failed on.
     fn solve(self) -> Result<Solved, (FitError, Vec<MeshMeasurement>)> {
         let (mesh, landmarks) = (self.ground.mesh(), &self.ground.landmarks);
-        // The epoch is the seed: a fit can be replayed, and one that went wrong is not repeated to the letter.
+        // The epoch is the seed: a fit can be replayed, and a failed one is not repeated
+        // identically.
         let seed = self.epoch.get().unsigned_abs();
         let embedding = match &self.former {
             Some(former) => gnp::refit(former, self.epoch, &mesh, landmarks, self.dimensions, seed),
@@ -217,16 +222,16 @@ impl Solved {
     }
 }
 
-/// Tells an operator who asked for a fit why there is none.
+/// Records for the operator who requested a fit why there is none.
 async fn refuse(mut tx: Transaction<'static, Postgres>, why: &str) -> anyhow::Result<()> {
     embeddings::refuse_fit(&mut tx, why).await.context("refuse the request for a fit")?;
     tx.commit().await.context("commit the refusal")
 }
 
-/// Why there is no ground for a map.
+/// Why a map cannot be fitted.
 fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&Trouble>) -> String {
     match (fleet.probers(), trouble) {
-        // Nobody could be elected either.
+        // No landmark could be elected either.
         (_, Some(trouble)) if ground.mesh.is_empty() => {
             format!("no agent has reached the beacon of another: {trouble}")
         }
@@ -239,7 +244,8 @@ fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&Trouble>) -> String 
     }
 }
 
-/// What the operator asked for, as far as so many landmarks can bear it; one landmark more than dimensions is needed.
+/// The dimensions the operator asked for, limited by the number of landmarks; one landmark more
+/// than dimensions is needed.
 fn dimensions(landmarks: usize, wanted: Option<usize>) -> usize {
     match wanted {
         None => gnp::default_dimensions(landmarks),
@@ -324,7 +330,7 @@ mod tests {
         let trial = Trial::new(pool, 6).await;
         trial.mesh(&trial.agents).await;
         let first = pass(&trial).await.expect("an embedding");
-        // Somebody is always measuring, so that the mesh is never at rest.
+        // Some agent is always measuring, so that the mesh is never at rest.
         trial
             .execute(
                 "insert into measurement_orders (prober_id, agent_id, expires_at)

@@ -1,8 +1,9 @@
-//! Roles: the way of the background tasks to the database, which is open only to whoever has the term.
+//! Roles: the background tasks' access to the database, which only the leader of a role has.
 //!
-//! A task of a role holds an [`Leader`] and no pool: every transaction it can get has checked the term, under a lock that keeps
-//! others from taking it over before the transaction ends. A pass that finds its scheduler deposed ends quietly, with
-//! whatever it had not committed. One loop a scheduler renews its row and takes what is free; see decision 9.
+//! A task of a role holds a [`Leader`] and no pool. Every transaction it can get has checked the
+//! term, under a lock that keeps other schedulers from taking the role over before the transaction
+//! ends. A pass whose scheduler was deposed ends quietly and loses its uncommitted changes. One
+//! loop per scheduler renews its row and takes free roles; see decision 9.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -22,13 +23,14 @@ use crate::wake::Wakes;
 
 use super::locate::refined::Maps;
 
-/// A scheduler's row is renewed so often in the life of a term: three may be lost.
+/// Renewals of a scheduler's row in the life of a term: three may be lost.
 const RENEWALS_PER_LIFE: u32 = 4;
-/// How long a transaction of a role may stand still between two statements, in lives of a term, and at least.
+/// How long a role's transaction may idle between two statements, as a number of term lives; also
+/// the minimum.
 const STANDSTILL_LIVES: u32 = 2;
 const LEAST_STANDSTILL: Duration = Duration::from_secs(5);
 
-/// Why a pass has nothing to do here: another scheduler has its role.
+/// Why a pass does nothing here: another scheduler leads its role.
 #[derive(Debug, thiserror::Error)]
 #[error("another scheduler leads")]
 pub struct NotLeader;
@@ -42,17 +44,16 @@ pub struct Leader {
     pub wakes: Arc<Wakes>,
     /// The newest embedding and its refined map.
     pub maps: Arc<Maps>,
-    /// Positions by address, where the operator has a file of them.
+    /// Positions by address, if the operator has a file of them.
     pub geoip: Option<Arc<GeoIp>>,
-    /// The configuration, validated.
+    /// The validated configuration.
     pub config: Arc<Config>,
 }
 
 impl Leader {
-    /// Begins a transaction that commits only as long as the role is this scheduler's.
+    /// Begins a transaction that commits only while this scheduler leads the role.
     ///
-    /// # Errors
-    /// [`NotLeader`] when it is another's, else when the database fails.
+    /// # Errors [`NotLeader`] when another scheduler leads it, else an error of the database.
     pub async fn begin(&self) -> anyhow::Result<Transaction<'static, Postgres>> {
         let (scheduler, number) = self.terms.held(self.role).ok_or(NotLeader)?;
         let mut tx = store::begin(&self.terms.pool).await.context("reach the database")?;
@@ -65,18 +66,18 @@ impl Leader {
     }
 }
 
-/// The terms that one scheduler believes it has. Cheap to clone.
+/// The terms that one scheduler assumes it has. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Terms {
     pool: PgPool,
     url: Arc<str>,
     life: Duration,
-    /// A session's life and grace: whoever takes the reaper's term gives it back to all of them.
+    /// Life and grace of a session: a new leader of the reaper extends every session by it.
     lifetime: Duration,
     standing: Arc<Mutex<Standing>>,
 }
 
-/// What is known of this process in the store. Never locked across an await.
+/// This process's entry in the store. Never locked across an await.
 #[derive(Debug, Default)]
 struct Standing {
     scheduler: Option<SchedulerId>,
@@ -84,7 +85,8 @@ struct Standing {
 }
 
 impl Terms {
-    /// Of a scheduler that agents dial at `url`. It has none before the first [`Terms::renew`].
+    /// The terms of a scheduler that agents dial at `url`. It has none before the first
+    /// [`Terms::renew`].
     pub fn new(scheduler: &Scheduler, url: &str) -> Self {
         let (term, lease) = (&scheduler.config.term, &scheduler.config.lease);
         Self {
@@ -96,7 +98,7 @@ impl Terms {
         }
     }
 
-    /// What the tasks of a role are given.
+    /// The access for the tasks of a role.
     pub fn on(&self, role: Role, scheduler: &Scheduler) -> Leader {
         Leader {
             role,
@@ -121,7 +123,7 @@ impl Terms {
         }
     }
 
-    /// Renews this process's row and takes every role that is free; returns the roles just taken.
+    /// Renews this process's row and takes every free role; returns the roles just taken.
     pub async fn renew(&self, conn: &mut PgConnection) -> Result<Vec<Role>, store::Error> {
         let scheduler = self.standing.lock().unwrap_or_else(PoisonError::into_inner).scheduler;
         let scheduler = match scheduler {
@@ -143,7 +145,7 @@ impl Terms {
         Ok(taken)
     }
 
-    /// Enters this process, for the first time or anew: whatever it had is not its own any more.
+    /// Registers this process, for the first time or anew: any earlier terms are no longer its own.
     async fn join(&self, conn: &mut PgConnection, former: Option<SchedulerId>) -> Result<SchedulerId, store::Error> {
         *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = Standing::default();
         let mut tx = conn.begin().await?;
@@ -158,7 +160,7 @@ impl Terms {
         Ok(scheduler)
     }
 
-    /// Hands every role over; waits for the passes under way.
+    /// Hands every role over, after waiting for the passes under way.
     pub(super) async fn leave(&self, conn: &mut PgConnection) -> Result<(), store::Error> {
         let former = std::mem::take(&mut *self.standing.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(scheduler) = former.scheduler {
@@ -169,8 +171,8 @@ impl Terms {
         Ok(())
     }
 
-    /// Renews and takes until `shutdown`, then hands over. On a connection of its own: what keeps the roles must not queue
-    /// behind the work they are about.
+    /// Renews and takes roles until `shutdown`, then hands them over. Uses a connection of its own,
+    /// so that renewals do not queue behind the work that the roles protect.
     pub async fn keep(&self, wakes: &Wakes, shutdown: CancellationToken) {
         let mut connection = None;
         let mut failing = false;
@@ -197,7 +199,7 @@ impl Terms {
             () = keeping => {}
         }
         let handing_over = async {
-            // The former connection may be in the middle of something.
+            // The former connection may be in the middle of a statement.
             let mut conn = self.pool.connect_options().connect().await?;
             self.leave(&mut conn).await
         };

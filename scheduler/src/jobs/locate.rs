@@ -1,8 +1,9 @@
-//! Locating: gives each site that every prober has answered for its place in the embedding, and sends its tasks on.
+//! Locating: places each site that every prober has answered for in the embedding, and advances its
+//! tasks.
 //!
-//! Nobody waits for ever: a site that no prober could measure goes on with a reason, one with too few measurements or
-//! in a fleet without a map goes on without a placement, and an embedding that does not come is waited for with an
-//! end.
+//! Every wait is bounded. A site that no prober could measure advances with a reason; one with too
+//! few measurements, or in a fleet without a map, advances without a placement; and the wait for an
+//! embedding has a time limit.
 
 pub(super) mod judge;
 pub mod refined;
@@ -25,7 +26,7 @@ use super::measure::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
 use crate::jobs::locate::judge::Judge;
 
 const SITES_PER_PASS: i64 = 500;
-/// How long a site waits for an embedding that is expected: several meshes' worth of measuring.
+/// How long a site waits for an expected embedding: the time to measure several meshes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The task that locates sites.
@@ -35,7 +36,7 @@ pub struct Locate {
     judge: Judge,
 }
 
-/// A site and what its probers measured.
+/// A site and its probers' measurements.
 type Measured = (SiteId, Vec<(AgentId, Rtt)>);
 
 impl Locate {
@@ -68,7 +69,7 @@ impl Locate {
         if moved > 0 {
             self.scheduler.wakes.assign.notify_one();
             self.scheduler.wakes.confirm.notify_one();
-            // Room for others, and maybe more of the same.
+            // The finished sites make room for others, and more of the same may be waiting.
             self.scheduler.wakes.measure.notify_one();
             if full {
                 self.scheduler.wakes.locate.notify_one();
@@ -77,7 +78,7 @@ impl Locate {
         Ok(())
     }
 
-    /// Decides on each site and stores it all at once; returns how many tasks moved on.
+    /// Decides on each site and stores all decisions at once; returns how many tasks advanced.
     async fn settle(
         &self,
         heard: Vec<Heard>,
@@ -106,11 +107,12 @@ impl Locate {
         Ok(moved)
     }
 
-    /// Takes down where the sites that go on are, as far as their addresses say so and no list does.
+    /// Stores the geographic position of the advancing sites, where their addresses give one and no
+    /// list does.
     async fn look_up(&self, ended: &[(SiteId, Option<Unmeasured>)]) -> anyhow::Result<()> {
         let Some(geoip) = &self.scheduler.geoip else { return Ok(()) };
         let sites: Vec<SiteId> = ended.iter().map(|(site, _)| *site).collect();
-        // A transaction of its own: whoever locks a site's row locks it before tasks.
+        // A transaction of its own, because of the lock order: a site's row is locked before tasks.
         let mut tx = self.scheduler.begin().await?;
         let seen = positions::unlisted(&mut tx, &sites).await.context("read where sites are seen")?;
         let found: Vec<(SiteId, Position)> =
@@ -119,7 +121,7 @@ impl Locate {
         tx.commit().await.context("commit where sites are")
     }
 
-    /// Whether the sites that go on stand in one place.
+    /// Judges whether the advancing sites have a single location.
     async fn judge(
         &self,
         ended: &[(SiteId, Option<Unmeasured>)],
@@ -130,8 +132,8 @@ impl Locate {
         self.judge.judge(&mut tx, &sites, embedding).await
     }
 
-    /// Carries the sites of open tasks over into a new embedding, a bounded number a pass. Sites without an open task are
-    /// located when they get one.
+    /// Carries the sites of open tasks over into a new embedding, a bounded number a pass. Sites
+    /// without an open task are located when they get one.
     async fn relocate(&self, embedding: &Arc<Embedding>) -> anyhow::Result<()> {
         let epoch = embedding.epoch();
         let mut tx = self.scheduler.begin().await?;
@@ -151,7 +153,7 @@ impl Locate {
         placements::set_idle(&mut tx, &idle, epoch).await.context("set placements aside")?;
         placements::upsert(&mut tx, &located).await.context("store placements")?;
         verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
-        // Those that cannot be placed any more would come back for ever.
+        // Outdated placements that cannot be renewed would come back in every pass.
         placements::forget_outdated(&mut tx, &sites, epoch).await.context("forget outdated placements")?;
         tx.commit().await.context("commit placements")?;
         if full {
@@ -162,7 +164,7 @@ impl Locate {
     }
 }
 
-/// Places what can be placed, off the async threads.
+/// Places the sites that can be placed, off the async threads.
 async fn place(embedding: &Arc<Embedding>, sites: Vec<Measured>, solver: Solver) -> anyhow::Result<Vec<Located>> {
     let embedding = Arc::clone(embedding);
     let place_all = move || match embedding.locator() {
@@ -194,7 +196,7 @@ fn place_one(
     }
 }
 
-/// Why a site has no distance, where nobody could measure it.
+/// Why a site has no distance, if no prober could measure it.
 fn unmeasured(site: &Heard) -> Option<Unmeasured> {
     let cause = if site.failure.is_some() { UnmeasuredCause::Failed } else { UnmeasuredCause::Silent };
     site.measured.is_empty().then(|| Unmeasured { cause, said: site.failure.clone().unwrap_or_default() })
@@ -345,7 +347,7 @@ mod tests {
         trial.measured(site, &each(&trial.agents[..5], Some(30))).await;
         trial.locate().await;
         assert_eq!(trial.state(task).await.0, "located");
-        // One that has its agent and may lose it, and one that is done.
+        // One task has an agent and may lose it, and one is done.
         for (name, moved) in [
             ("assigned.cn", "update tasks set state = 'assigned' where id = $1"),
             ("done.cn", "update tasks set state = 'cancelled' where id = $1"),
@@ -379,7 +381,7 @@ mod tests {
         }
         let open = "select count(*) from tasks where state not in ('located', 'cancelled')";
         for _ in 0..100 {
-            // Two names lead to each origin, whichever agent looks.
+            // Two names lead to each origin, whichever agent resolves them.
             let answers = trial.agents.iter().map(|agent| {
                 trial.answer_at(*agent, |target| match target {
                     OrderTarget::Site { id, .. } => Some((took(30), Some(format!("http://o{}.a.cn", id.get() / 2)))),

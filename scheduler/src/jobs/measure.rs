@@ -1,8 +1,9 @@
 //! Measuring: the mesh of agents, and sites from one prober after another.
 //!
-//! Each pass gives up what will not be answered, orders what is due within every prober's bounds, and lets submitted
-//! tasks in. A site has one open order at a time, and so has an address: that alone keeps either to one probe an interval over
-//! all probers. A site that nobody has seen yet may be anywhere, so its first order asks for its address alone.
+//! Each pass gives up overdue orders, orders what is due within every prober's bounds, and admits
+//! submitted tasks. A site has one open order at a time, and so has an address: this alone limits
+//! each to one probe an interval over all probers. The address of a new site is unknown, so its
+//! first order asks only for the address.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -19,18 +20,19 @@ use crate::store::tasks::{self, waits};
 use super::leadership::Leader;
 use crate::jobs::measure::fleet::Fleet;
 
-/// Tasks let in or moved on in one pass, and sites given to probers.
+/// Tasks admitted or advanced in one pass, and sites given to probers.
 const BATCH: i64 = 1000;
 /// Tasks being measured at once: about twice what nine probers can hold orders for by default.
 const MEASURING_AT_ONCE: i64 = 4096;
-/// What an order may take beside its samples: the way there and back, and an agent that is busy.
+/// Extra time for an order beside its samples: the message's round trip, and a busy agent.
 const ORDER_SLACK: Duration = Duration::from_secs(10);
-/// Requests of an order that are no samples: the connection's first, and one that a redirect costs.
+/// Requests of an order that are no samples: the connection's first, and one for a redirect.
 const EXTRA_REQUESTS: u32 = 2;
 
 /// One pass.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
-    // Every step is a transaction of its own and idempotent; a pass that ends half-way has done half its work.
+    // Every step is an idempotent transaction of its own, so an interrupted pass keeps the steps it
+    // did.
     give_up(scheduler).await?;
     let mut woken = order_mesh(scheduler).await?;
     let mut tx = scheduler.begin().await?;
@@ -74,7 +76,7 @@ async fn let_in(scheduler: &Leader) -> anyhow::Result<()> {
     origin::follow_aliases(&mut tx, &begun.aliases).await.context("follow aliases")?;
     tx.commit().await.context("commit tasks let in")?;
     if begun.tasks > 0 {
-        // What is known of their sites already may be enough.
+        // The stored measurements of their sites may already suffice.
         scheduler.wakes.locate.notify_one();
     }
     again_if_full(scheduler, begun.tasks);
@@ -96,7 +98,7 @@ async fn order_sites(scheduler: &Leader, probers: &[AgentId]) -> anyhow::Result<
     Ok(ordered)
 }
 
-/// A pass that did all it may has more to do.
+/// Signals another pass when this one reached its limit.
 fn again_if_full(scheduler: &Leader, done: u64) {
     if i64::try_from(done).is_ok_and(|done| done >= BATCH) {
         scheduler.wakes.measure.notify_one();
@@ -117,8 +119,8 @@ pub(super) fn order_lifetime(samples: u32, interval: Duration, timeout: Duration
     (interval + timeout) * samples.saturating_add(EXTRA_REQUESTS) + ORDER_SLACK
 }
 
-/// Gives each site to the prober that holds the fewest orders among those that have yet to measure it, and no prober
-/// more than `most`; one site an address.
+/// Gives each site to the prober with the fewest open orders among those that have yet to measure
+/// it. No prober gets more than `most` orders, and an address gets one site.
 pub(super) fn spread(due: &[Due], mut open: HashMap<AgentId, u32>, most: u32) -> Vec<(SiteId, AgentId)> {
     let mut orders = Vec::with_capacity(due.len());
     let mut taken = HashSet::new();

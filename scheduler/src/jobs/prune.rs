@@ -1,4 +1,5 @@
-//! Pruning: what is over goes once it is as old as `[keep]` says, so that every table that grows is bounded.
+//! Pruning: deletes finished rows once they are as old as `[keep]` allows, so that every growing
+//! table is bounded.
 
 use anyhow::Context;
 
@@ -9,7 +10,7 @@ use crate::store::schema::retention::{self, Subject};
 
 use super::leadership::Leader;
 
-/// One pass: short transactions until nothing is too old.
+/// One pass: short transactions until no row is too old.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     let keep = &scheduler.config.keep;
     loop {

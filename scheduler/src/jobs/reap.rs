@@ -1,9 +1,9 @@
 //! Expires sessions that were not renewed, then takes back their leases.
 //!
-//! Two transactions, in this order: the session is marked under its row's lock first, so that a late heartbeat finds
-//! it ended; only then do its tasks move. While no scheduler was there, or the database was away, no heartbeat could be
-//! recorded; then the reaper's term had run out too, and whoever takes it gives every session its time back before
-//! anything expires (`store::terms`).
+//! Two transactions, in this order: the session is marked under its row's lock first, so that a
+//! late heartbeat finds it ended; only then do its tasks move. While no scheduler ran or the
+//! database was away, no heartbeat could be recorded. The reaper's term has then expired too, and
+//! the next leader of the reaper extends every session before any expires (`store::terms`).
 
 use anyhow::Context;
 

@@ -1,5 +1,5 @@
-//! Crawling again: makes the next round of every task whose batch has its sites crawled again and whose time has come. From
-//! there on a round takes the way of any other.
+//! Recrawling: makes the next round of every task that is due and whose batch has its sites
+//! recrawled. From then on a round is handled like any other.
 
 use anyhow::Context;
 
@@ -7,7 +7,7 @@ use crate::store::tasks::rounds;
 
 use super::leadership::Leader;
 
-/// Rounds made in one transaction: bounds how long rows stay locked, to well under a second.
+/// Rounds made in one transaction. Bounds how long rows stay locked to well under a second.
 const TASKS_PER_PASS: i64 = 500;
 
 /// One pass: as many transactions as there are bounded batches due.
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(trial.count(made).await, due);
         trial.recrawl().await;
         assert_eq!(trial.count(made).await, due);
-        // By index, whatever else there is.
+        // By index, however many other rows exist.
         trial.execute("analyze tasks").await;
         let mut conn = trial.conn().await;
         sqlx::query("set enable_seqscan = off").execute(&mut *conn).await.expect("set");

@@ -33,7 +33,7 @@ pub(super) type Agent = (AgentId, SessionId);
 pub(super) struct Trial {
     pub(super) scheduler: Scheduler,
     terms: Terms,
-    /// The connected agents, in the order in which they came.
+    /// The connected agents, in the order of joining.
     pub(super) agents: Vec<Agent>,
 }
 
@@ -72,7 +72,7 @@ passes! {
 }
 
 impl Trial {
-    /// With every role, for longer than a test takes, and so many connected agents.
+    /// A scheduler with every role, for longer than a test takes, and `agents` connected agents.
     pub(super) async fn new(pool: PgPool, agents: usize) -> Self {
         let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..Config::default() };
         let mut trial = Self::beside(pool, config);
@@ -83,19 +83,19 @@ impl Trial {
         trial
     }
 
-    /// One that has no role yet.
+    /// A scheduler that has no role yet.
     pub(super) fn beside(pool: PgPool, config: Config) -> Self {
         let scheduler = Scheduler::new(pool, config);
         let terms = Terms::new(&scheduler, "http://127.0.0.1:7171");
         Self { scheduler, terms, agents: Vec::new() }
     }
 
-    /// Renews its row and takes what is free, as the scheduler does all the time.
+    /// Renews its row and takes free roles, as a running scheduler does periodically.
     pub(super) async fn renew(&self) -> Vec<Role> {
         self.terms.renew(&mut *self.conn().await).await.expect("renew")
     }
 
-    /// Ends in good order.
+    /// Shuts down cleanly.
     pub(super) async fn leave(&self) {
         self.terms.leave(&mut *self.conn().await).await.expect("leave");
     }
@@ -126,7 +126,7 @@ impl Trial {
             .await;
     }
 
-    /// The place of an agent among the connected.
+    /// The index of an agent among the connected ones.
     pub(super) fn place(&self, agent: AgentId) -> usize {
         self.agents.iter().position(|(id, _)| *id == agent).expect("one of them")
     }
@@ -136,13 +136,13 @@ impl Trial {
         constraints::set_tags(&mut *self.conn().await, self.agents[place].0, &tags).await.expect("tag");
     }
 
-    /// Leases granted to the agent in this place.
+    /// Grants leases to the agent at this index.
     pub(super) async fn grant(&self, place: usize) -> Vec<(TaskId, LeaseToken)> {
         let (agent, session) = self.agents[place];
         fixtures::grant(&mut *self.conn().await, agent, session).await
     }
 
-    /// Hands a task's first lease back, of the agent in this place.
+    /// Hands back a task's first lease, held by the agent at this index.
     pub(super) async fn hand_back(&self, place: usize, task: TaskId) {
         assert!(fixtures::hand_back(&mut *self.conn().await, self.agents[place].0, task).await);
     }
@@ -173,7 +173,7 @@ impl Trial {
         task
     }
 
-    /// A task that the agent in this place has, without any distance.
+    /// A task assigned to the agent at this index, without any distance.
     pub(super) async fn assigned(&self, batch: BatchId, host: &str, place: usize) -> TaskId {
         let mut conn = self.conn().await;
         let site = fixtures::site(&mut conn, host).await;
@@ -184,7 +184,7 @@ impl Trial {
         fixtures::batch(&mut *self.conn().await, name, strategy).await
     }
 
-    /// The place of the agent that has a task now.
+    /// The index of the agent that has a task now.
     pub(super) async fn at(&self, task: TaskId) -> Option<usize> {
         let agent: Option<i64> = self.read_for("select agent_id from tasks where id = $1", task.get()).await;
         agent.map(|agent| self.place(AgentId::new(agent)))
@@ -195,14 +195,14 @@ impl Trial {
         embeddings::latest(&mut *self.conn().await).await.expect("read the embedding")
     }
 
-    /// The open site orders: who measures what.
+    /// The open site orders: each agent and the site it measures.
     pub(super) async fn site_orders(&self) -> Vec<(AgentId, SiteId)> {
         let open = "select prober_id, site_id from measurement_orders where site_id is not null order by site_id";
         let open: Vec<(i64, i64)> = self.rows(open).await;
         open.into_iter().map(|(prober, site)| (AgentId::new(prober), SiteId::new(site))).collect()
     }
 
-    /// Its state, and why it ended.
+    /// A task's state, and why it ended.
     pub(super) async fn state(&self, task: TaskId) -> (String, Option<String>) {
         self.row_for("select state::text, reason from tasks where id = $1", task.get()).await
     }
@@ -212,12 +212,12 @@ impl Trial {
         self.wait(task).await.map(|wait| wait.cause)
     }
 
-    /// The same, with what it is about.
+    /// The same, with the subject of the wait.
     pub(super) async fn wait(&self, task: TaskId) -> Option<Wait> {
         waits::of(&mut *self.conn().await, &[task]).await.expect("read why a task waits").remove(&task)
     }
 
-    /// Sends an agent its orders and answers those that `result` has something to say about.
+    /// Sends an agent its orders and answers those for which `result` returns a result.
     pub(super) async fn answer(
         &self,
         agent: Agent,
@@ -244,7 +244,7 @@ impl Trial {
         recorded
     }
 
-    /// Stores the mesh of these agents as if each stood on a line, 10 ms apart.
+    /// Stores the mesh of these agents as if they stood on a line, 10 ms apart.
     pub(super) async fn mesh(&self, agents: &[Agent]) {
         for (i, (prober, _)) in agents.iter().enumerate() {
             for (j, (target, _)) in agents.iter().enumerate().filter(|(j, _)| *j != i) {
@@ -282,7 +282,7 @@ impl Trial {
         }
     }
 
-    /// Stores what each of the first agents measured of a site, in milliseconds.
+    /// Stores the round trips of the first agents to a site, in milliseconds.
     pub(super) async fn measured_by_all(&self, site: SiteId, millis: &[u64]) {
         let of_each = self.agents.iter().zip(millis).map(|((agent, _), millis)| (*agent, Some(*millis)));
         self.measured(site, &of_each.collect::<Vec<_>>()).await;
@@ -294,7 +294,7 @@ impl Trial {
         self.scheduler.wakes.assign.notify_one();
     }
 
-    /// The same, of the one that has this identifier.
+    /// The same, for the row with this identifier.
     pub(super) async fn execute_for(&self, sql: &'static str, id: i64) {
         fixtures::execute_for(&mut *self.conn().await, sql, id).await;
         self.scheduler.wakes.assign.notify_one();
@@ -304,7 +304,7 @@ impl Trial {
         self.read(sql).await
     }
 
-    /// The one value that is selected.
+    /// The single value that the statement selects.
     pub(super) async fn read<T>(&self, sql: &'static str) -> T
     where
         T: for<'r> Decode<'r, Postgres> + Type<Postgres> + Send + Unpin,
@@ -312,7 +312,7 @@ impl Trial {
         fixtures::scalar(&mut *self.conn().await, sql).await
     }
 
-    /// The same, of the one that has this identifier.
+    /// The same, for the row with this identifier.
     pub(super) async fn read_for<T>(&self, sql: &'static str, id: i64) -> T
     where
         T: for<'r> Decode<'r, Postgres> + Type<Postgres> + Send + Unpin,
@@ -330,7 +330,7 @@ impl Trial {
     }
 }
 
-/// A measurement of so many milliseconds.
+/// A measurement of `millis` milliseconds.
 pub(super) fn took(millis: u64) -> MeasurementResult {
     let rtt = Rtt::try_new(Duration::from_millis(millis)).expect("a round trip");
     Ok(Measured { rtt, min: rtt, median: rtt, spread: Duration::ZERO, answered: 5, lost: 0 })

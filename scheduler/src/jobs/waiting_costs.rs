@@ -1,11 +1,11 @@
-//! What passes read while tasks merely wait: none looks through a table that grows.
+//! What passes read while tasks merely wait: no pass scans a growing table.
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, Executor, PgConnection};
 
 use super::trial::Trial;
 
-/// Tables that grow with the sites that were submitted, or with time.
+/// Tables that grow with the number of submitted sites, or with time.
 const GROWING: [&str; 15] = [
     "sites",
     "tasks",
@@ -23,12 +23,13 @@ const GROWING: [&str; 15] = [
     "confirmations",
     "exclusions",
 ];
-/// Rows that one pass may read in them: it looks at its next 1,000 tasks at most, and at forty rows for each.
+/// Rows that one pass may read from them: it looks at up to 1,000 tasks, and at forty rows for
+/// each.
 const MOST_READ: i64 = 40_000;
-/// A table that holds fewer rows than this in this test may be read as a whole.
+/// A table with fewer rows than this in this test may be read as a whole.
 const MOST_WHOLE: i64 = 1_000;
 
-/// A hundred thousand tasks, in each standing that lasts. No agent takes work, so that nothing changes.
+/// A hundred thousand tasks, in every lasting state. No agent takes work, so that nothing changes.
 const WAITING: &str = "
     set session_replication_role = replica;
     update sessions set paused = 'its disk is full';
@@ -66,7 +67,8 @@ const WAITING: &str = "
     set session_replication_role = origin;
     analyze";
 
-/// Returns once every other connection to this database has ended: what it read is counted by then.
+/// Returns once every other connection to this database has ended: the statistics then count its
+/// reads.
 async fn alone(conn: &mut PgConnection) {
     let others = "select count(*) from pg_stat_activity
                   where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'";
@@ -75,7 +77,8 @@ async fn alone(conn: &mut PgConnection) {
     }
 }
 
-/// Makes a pass on connections of its own, and returns what it read of each growing table: by a look at the whole, and by an index.
+/// Runs a pass on its own connections, and returns the rows it read of each growing table: by
+/// sequential scan, and by index.
 async fn read_by(database: &PgConnectOptions, name: &str) -> Vec<(String, i64, i64)> {
     let mut conn = PgConnection::connect_with(database).await.expect("connect");
     conn.execute("select pg_stat_reset()").await.expect("reset");
@@ -102,7 +105,7 @@ async fn no_pass_looks_through_what_waits(_: PgPoolOptions, database: PgConnectO
     let pool = PgPoolOptions::new().max_connections(4).connect_with(database.clone()).await.expect("connect");
     let trial = Trial::new(pool.clone(), 4).await;
     pool.execute(WAITING).await.expect("let tasks wait");
-    // What a scheduler finds to tidy up at first it does once.
+    // The first pass of a scheduler also cleans up once, so that does not count.
     for name in Trial::PASSES {
         trial.try_pass(name).await.expect("a first pass");
     }

@@ -1,13 +1,16 @@
-//! Confirming: before a site of a `gnp-confirmed` batch gets its agent, the few agents that may be nearest measure it; and so they do while
-//! one whose distances are unsure waits for its turn by `gnp-balanced` or `earliest-finish`.
+//! Confirming: the few agents that may be nearest measure a site of a `gnp-confirmed` batch before
+//! it is assigned. The same happens for a site with uncertain distances while it waits for its turn
+//! by `gnp-balanced` or `earliest-finish`.
 //!
-//! Works on located tasks, site by site. Each pass ends what is answered or overdue, begins what is due, and orders the
-//! next measurement of what is open: one confirmer after another, since a site has one open order at a time. Confirmers
-//! that fail or leave are not waited for, and nobody is waited for longer than a bounded time.
+//! Works on located tasks, site by site. Each pass ends confirmations that are answered or overdue,
+//! begins those that are due, and orders the next measurement of the open ones: one confirmer after
+//! another, since a site has one open order at a time. It does not wait for confirmers that fail or
+//! leave, and waits for every other confirmer only for a bounded time.
 //!
-//! What confirmers measured is a measurement like any other: it beats a prediction at once, and the next time the site is
-//! located it is located by them too, who are the nearest and so know most. What cannot be
-//! true of it is not believed (`tasks::claims`). Nobody is asked whom every batch that waits for the site excludes.
+//! A confirmer's measurement counts like any other: it takes precedence over a prediction at once,
+//! and it is used the next time the site is located, where it matters most because confirmers are
+//! the nearest. Physically impossible claims are rejected (`tasks::claims`). No confirmation is
+//! requested from an agent excluded by every batch that waits for the site.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -29,14 +32,16 @@ use crate::jobs::locate::refined::Current;
 use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
 use crate::jobs::measure::{order_lifetime, spread};
 
-/// Sites whose confirmation begins, or goes on, in one pass.
+/// Sites whose confirmation begins or continues in one pass.
 const SITES_PER_PASS: i64 = 500;
-/// Confirmations open at once: few enough that none waits long for its turn with agents that many sites are near to.
+/// Confirmations open at once: few enough that none waits long for agents that are near to many
+/// sites.
 const OPEN_AT_ONCE: i64 = 1024;
 
 /// One pass.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
-    // Every step is a transaction of its own and idempotent; a pass that ends half-way has done half its work.
+    // Every step is an idempotent transaction of its own, so an interrupted pass keeps the steps it
+    // did.
     let max_age = scheduler.config.measure.site_max_age;
     let mut tx = scheduler.begin().await?;
     confirmations::hear(&mut tx, max_age).await.context("note who answered")?;
@@ -53,7 +58,8 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Begins what is due; returns how many ended at once, because nobody could be nearer than who has measured.
+/// Begins due confirmations; returns how many ended at once, because no agent could be nearer than
+/// those that have measured.
 async fn begin(scheduler: &Leader) -> anyhow::Result<u64> {
     let max_age = scheduler.config.measure.site_max_age;
     let mut tx = scheduler.begin().await?;
@@ -93,7 +99,7 @@ async fn begin(scheduler: &Leader) -> anyhow::Result<u64> {
     Ok(ended)
 }
 
-/// Orders the next measurement of what is open; returns the confirmers that got orders.
+/// Orders the next measurement of open confirmations; returns the confirmers that got orders.
 async fn ask(scheduler: &Leader) -> anyhow::Result<Vec<AgentId>> {
     let config = &scheduler.config.measure;
     let mut tx = scheduler.begin().await?;
@@ -117,19 +123,20 @@ fn lifetime(scheduler: &Leader) -> Duration {
     order_lifetime(confirm.samples, measure.site_interval, measure.sample_timeout)
 }
 
-/// How long a confirmation may stay open: every confirmer may keep silent, and one more for waiting its turn.
+/// How long a confirmation may stay open: as long as if every confirmer kept silent, plus one such
+/// period for queueing.
 fn patience(scheduler: &Leader) -> Duration {
     lifetime(scheduler) * scheduler.config.confirm.agents.saturating_add(1)
 }
 
-/// What confirmers are chosen by.
+/// The facts by which confirmers are chosen.
 struct Ground {
     available: Vec<AgentId>,
-    /// They may crawl, but nobody believes what they measure.
+    /// These agents may crawl, but their measurements are not trusted.
     quarantined: BTreeSet<AgentId>,
     map: Option<Arc<Current>>,
     tried: HashMap<SiteId, Vec<Tried>>,
-    /// Sites that only batches with constraints wait for, and those batches.
+    /// Sites that only batches with constraints wait for, and these batches.
     constrained: HashMap<SiteId, Vec<BatchId>>,
     admission: Admission,
 }
@@ -141,13 +148,14 @@ impl Ground {
         batches.is_none_or(|batches| batches.iter().any(|batch| self.admission.admits(*batch, agent)))
     }
 
-    /// Who is to confirm each of these sites, at most `most` agents each.
+    /// The agents that are to confirm each of these sites, up to `most` per site.
     fn confirmers(&self, sites: &[SiteId], most: usize) -> Vec<(SiteId, Vec<AgentId>)> {
         sites.iter().map(|site| (*site, self.confirmers_of(*site, most))).collect()
     }
 
-    /// The available agents that have not tried the site and whose measuring is expected to bring the nearest agent out:
-    /// by the refined map where there is one, else those predicted nearest. Nobody without a map.
+    /// The available agents that have not tried the site and whose measurements are expected to
+    /// identify the nearest agent: by the refined map if there is one, else those predicted
+    /// nearest. Empty without a map.
     fn confirmers_of(&self, site: SiteId, most: usize) -> Vec<AgentId> {
         let (Some(map), Some(tried)) = (&self.map, self.tried.get(&site)) else { return Vec::new() };
         let measured: Vec<(AgentId, Rtt)> = tried
@@ -180,8 +188,8 @@ mod tests {
     use crate::store::embeddings::placements::{self, Located};
     use crate::store::fixtures;
 
-    /// Agents on a line, 10 ms apart; three from end to end are landmarks and have measured a site half a step before the
-    /// last but one.
+    /// Agents on a line, 10 ms apart; three spread from end to end are landmarks and have measured
+    /// a site that lies half a step before the last agent but one.
     struct Line {
         trial: Trial,
         site: SiteId,
@@ -200,7 +208,7 @@ mod tests {
             line.task = line.located("one").await;
             let millis = landmarks.map(|index| (line.trial.agents[index].0, line.millis(index)));
             line.trial.measured(site, &millis.map(|(agent, millis)| (agent, Some(millis)))).await;
-            // Placed as if these had been the answers.
+            // Placed as if these had been the results.
             let rtt = |millis| Rtt::try_new(Duration::from_millis(millis)).expect("a round trip");
             let map = line.trial.map().await.expect("a map");
             let placement = map.locate(&millis.map(|(agent, millis)| (agent, rtt(millis)))).expect("a place");
@@ -210,7 +218,7 @@ mod tests {
             line
         }
 
-        /// A task of a batch of its own, located.
+        /// A located task of a batch of its own.
         async fn located(&self, batch: &str) -> TaskId {
             self.located_by(batch, Strategy::GnpConfirmed).await
         }
@@ -228,13 +236,14 @@ mod tests {
 
         async fn pass(&self) {
             self.trial.measure().await;
-            // What wants to be confirmed wakes the one, and what is confirmed the other.
+            // A requested confirmation wakes the confirming task, and a finished one the assigning
+            // task.
             self.trial.assign().await;
             self.trial.confirm().await;
             self.trial.assign().await;
         }
 
-        /// The agent that is asked now, by its place on the line.
+        /// The index of the agent that has the open order.
         async fn asked(&self) -> Option<usize> {
             let orders = self.trial.site_orders().await;
             assert!(orders.len() <= 1, "one order at a time: {orders:?}");
@@ -243,7 +252,7 @@ mod tests {
             Some(self.trial.place(*prober))
         }
 
-        /// Lets everybody who is asked answer, and returns who was.
+        /// Answers every order until none is open, and returns the agents that had one.
         async fn confirm(&self) -> BTreeSet<usize> {
             let mut asked = BTreeSet::new();
             self.pass().await;
@@ -255,7 +264,7 @@ mod tests {
             asked
         }
 
-        /// The place on the line of the agent that got a task, and why it was not by `gnp-confirmed`.
+        /// The index of the agent that got a task, and why it was not chosen by `gnp-confirmed`.
         async fn chosen(&self, task: TaskId) -> (Option<usize>, Option<String>) {
             let fallback = "select fallback::text from assignments join tasks on tasks.assignment_id = assignments.id where tasks.id = $1";
             match (self.trial.state(task).await.0.as_str(), self.trial.at(task).await) {
@@ -270,7 +279,7 @@ mod tests {
         }
     }
 
-    /// The two that nobody is nearer than; three might be asked, but the map is sure that no third is as near.
+    /// The two nearest agents; three may be asked, but the map is certain that no third is as near.
     fn confirmed_by_the_nearest(asked: &BTreeSet<usize>) {
         assert_eq!(*asked, BTreeSet::from([5, 6]));
     }
@@ -291,8 +300,9 @@ mod tests {
         assert_eq!(line.trial.count("select count(*) from confirming_measurements").await, 2);
     }
 
-    /// A line whose site has unsure distances, or sure ones, and whose agents are busy for five seconds, or idle; with two tasks of strategies that
-    /// have the unsure confirmed. A confirmation takes less than a second.
+    /// A line whose site has uncertain or certain distances, and whose agents are busy for five
+    /// seconds or idle; with two tasks of strategies that have uncertain sites confirmed. A
+    /// confirmation takes less than a second.
     async fn of_ours(pool: PgPool, sure: bool, busy: bool) -> (Line, [TaskId; 2]) {
         let mut line = Line::of(pool, 8).await;
         let config = Arc::make_mut(&mut line.trial.scheduler.config);
@@ -311,7 +321,8 @@ mod tests {
             let nearest = [5, 6].map(|index| (line.trial.agents[index].0, Some(line.millis(index))));
             line.trial.measured(line.site, &nearest).await;
         } else {
-            // What the landmarks say does not fit together: the map is unsure where it lies.
+            // The landmarks' measurements are inconsistent, so the map is uncertain where the site
+            // lies.
             line.trial.measured(line.site, &[(line.trial.agents[7].0, Some(22))]).await;
         }
         let balanced = line.located_by("balanced", Strategy::GnpBalanced).await;
@@ -489,7 +500,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn tasks_of_one_site_share_a_confirmation_until_it_is_too_old(pool: PgPool) {
         let line = Line::of(pool, 8).await;
-        // Room for all of them at the best: a full one would be passed over.
+        // The best agent has room for all of them; a full agent would be passed over.
         line.trial.execute("update agents set capacity = 9").await;
         let second = line.located("two").await;
         confirmed_by_the_nearest(&line.confirm().await);
@@ -541,7 +552,7 @@ mod tests {
         let asked = line.confirm().await;
         assert!(asked.contains(&5) && !asked.contains(&6), "{asked:?}");
         assert_eq!(line.chosen(line.task).await.0, Some(5));
-        // A batch that asks for nothing may have it measured by anybody, once the confirmation is old.
+        // For a batch without constraints any agent may measure, once the confirmation is old.
         line.located("two").await;
         line.trial.execute("delete from confirmers").await;
         line.trial.execute("delete from confirmations").await;

@@ -1,4 +1,5 @@
-//! When the map has to be fitted anew, and why, in words for the operator. Pure but for its one survey of drift.
+//! When the map has to be fitted anew, and why, in words for the operator. Pure except for its one
+//! survey of drift.
 
 use sqlx::PgConnection;
 
@@ -9,20 +10,22 @@ use crate::store::embeddings::{self, Newest};
 
 use crate::jobs::measure::fleet::Ground;
 
-/// A fit is done anew when one in this many round trips is newer than it.
+/// The map is fitted anew when one in this many round trips is newer than the fit.
 const NEWER_SHARE: i64 = 4;
-/// Drift is judged when one in this many measured pairs is newer than the fit: fewer could be those of one bad minute.
+/// Drift is judged when one in this many measured pairs is newer than the fit: fewer could stem
+/// from one bad minute.
 const FRESH_SHARE: usize = 4;
-/// Fresh pairs below which their median is an accident.
+/// Minimum number of fresh pairs for a meaningful median.
 const FEWEST_FRESH: usize = 10;
 /// The map has drifted when its median error over the fresh pairs is this many times that of its own fit ...
 const DRIFT_FACTOR: f64 = 1.5;
-/// ... and this much above it: a map of a still network fits to next to nothing, and half as much again is nothing too.
+/// ... and this much above it: the fit error of a still network is near zero, and so is half as
+/// much again.
 const DRIFT_ABOVE: f64 = 0.01;
-/// Newcomers named in a reason; more are counted.
+/// Newcomers named in a reason; any further ones are counted.
 const NAMED: usize = 3;
 
-/// How the newest embedding agrees with what was measured since.
+/// How well the newest embedding predicts what was measured since.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::jobs) struct Drift {
     /// Its median error over the pairs measured since, as `gnp::Quality` has it.
@@ -32,7 +35,7 @@ pub(in crate::jobs) struct Drift {
 }
 
 impl Drift {
-    /// Measures the drift; `None` where too little was measured since the fit.
+    /// Measures the drift; `None` if too little was measured since the fit.
     pub(in crate::jobs) async fn survey(
         conn: &mut PgConnection,
         ground: &Ground,
@@ -81,7 +84,8 @@ pub(in crate::jobs) fn reason(
     if !newest.newcomers.is_empty() {
         return Some(joined(&newest.newcomers));
     }
-    // In a small fleet somebody may be away; with fewer landmarks there would be fewer dimensions for no reason.
+    // In a small fleet an agent may be briefly disconnected; fewer landmarks would then reduce the
+    // dimensions for no reason.
     if newest.landmarks.len() == ground.landmarks.len() && newest.dimensions != dimensions {
         return Some(format!("dimensions changed from {} to {dimensions}", newest.dimensions));
     }

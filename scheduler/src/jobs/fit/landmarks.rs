@@ -1,8 +1,10 @@
-//! Keeping landmarks up: an elected one that stays away is replaced by one election, the others staying.
+//! Keeping landmarks up: an election replaces one elected landmark that stays disconnected; the
+//! other landmarks stay.
 //!
-//! One a pass, and the replacement counts from the next pass on: a fleet half of which is gone for a while is not turned
-//! over at once. The map is fitted anew in the background; until then the present one serves. A landmark that returns is
-//! an ordinary agent; one that was set by hand is never replaced.
+//! One landmark is replaced per pass, and the replacement counts from the next pass on, so that a
+//! fleet of which half is gone for a while is not replaced at once. The map is fitted anew in the
+//! background; until then the present one serves. A landmark that returns is an ordinary agent. A
+//! landmark that was set by hand is never replaced.
 
 use anyhow::Context;
 
@@ -53,7 +55,8 @@ mod tests {
         trial
     }
 
-    /// An agent that left so many minutes ago. It was chosen before, and could have come back all the time.
+    /// Ends an agent's session `minutes` ago. The choice of landmarks and the terms are older, so
+    /// that it could have come back all the time.
     async fn leave(trial: &Trial, agent: AgentId, minutes: i32) {
         let left = "with at as (select now() - make_interval(mins => $2) as left)
                     update sessions set state = 'expired', expires_at = at.left, renewed_at = at.left from at where agent_id = $1";
@@ -107,7 +110,8 @@ mod tests {
         let said = format!("replaces {}, away for 11 min; ", lost.name);
         assert!(after[1].reason.starts_with(&said), "{}", after[1].reason);
 
-        // The old map serves: a site that all landmarks have heard of does not wait for the new one.
+        // The old map serves: a site that all landmarks have measured does not wait for the new
+        // one.
         let millis: Vec<(AgentId, Option<u64>)> = after.iter().map(|landmark| (landmark.agent, Some(30))).collect();
         trial.measured(measured, &millis).await;
         trial.locate().await;

@@ -1,8 +1,8 @@
-//! Trust: judges every agent by what it reported, and acts on it.
+//! Trust: judges every agent by its reports, and acts on the verdict.
 //!
-//! A review is passed before every fit that is due, and on a period for what is reported of sites. It opens quarantines
-//! and releases them, raises the alarm and ends it. Those who read the mesh, sites' measurements and the fleet leave
-//! quarantined agents out by themselves.
+//! A review runs before every due fit, and periodically for reports about sites. It opens and
+//! releases quarantines, and raises and ends the alarm. Readers of the mesh, of sites' measurements
+//! and of the fleet leave out quarantined agents themselves.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,30 +19,32 @@ use crate::store::measurements::{self, orders, quarantines};
 use crate::jobs::leadership::Leader;
 use crate::jobs::measure::order_lifetime;
 
-/// How often agents are judged although no fit is due.
+/// How often agents are judged when no fit is due.
 pub const PERIOD: Duration = Duration::from_secs(60);
-/// Sites that are judged by: as many as the judgement looks at.
+/// Sites used for the judgement: as many as it looks at.
 const SITES: i64 = 40;
-/// Judgements in a row, each on newer measurements, after which an agent is believed again.
+/// Consistent judgements in a row, each on newer measurements, after which an agent is trusted
+/// again.
 const CONSISTENT: i32 = 3;
-/// Sites that an agent measures anew which was quarantined for what it said of them: half as many more as it is judged by, since
-/// some do not answer.
+/// Sites measured anew by an agent that was quarantined for its reports about sites: half as many
+/// more as it is judged by, since some do not answer.
 const PROBATION_SITES: i64 = 12;
-/// After this it measures them once more: often enough to be released within the hour, rare enough that sites do not mind.
+/// Age after which it measures them again: often enough to be released within the hour, rare enough
+/// not to burden sites.
 const PROBATION_AGE: Duration = Duration::from_secs(600);
-/// Landmarks below which nobody is judged: two cannot outvote one.
+/// Minimum number of landmarks for a judgement: two cannot outvote one.
 const FEWEST_AGENTS: usize = 4;
-/// A fit whose error has grown by this factor over the last good one's is not trusted.
+/// A fit is not trusted if its error exceeds that of the last good fit by this factor.
 const ERROR_GROWTH: f64 = 2.0;
-/// A relative error that no fit is refused for, however good the one before was.
+/// A relative error up to which no fit is rejected, however good the one before was.
 const USUAL_ERROR: f64 = 0.5;
 
-/// What a review came to.
+/// The result of a review.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::jobs) struct Review {
     /// Whether a quarantine was opened or released.
     pub(in crate::jobs) changed: bool,
-    /// Why the map cannot be trusted, while it cannot.
+    /// Why the map cannot be trusted; `None` while it can.
     pub(in crate::jobs) alarm: Option<String>,
 }
 
@@ -52,7 +54,8 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     ask_again(scheduler).await
 }
 
-/// Lets those who are quarantined for what they said of sites measure some again. It is judged, and used for nothing else.
+/// Has agents that are quarantined for reports about sites measure some again. The results serve
+/// only to judge the agents.
 async fn ask_again(scheduler: &Leader) -> anyhow::Result<()> {
     let config = &scheduler.config.measure;
     let mut tx = scheduler.begin().await?;
@@ -67,7 +70,7 @@ async fn ask_again(scheduler: &Leader) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Judges everyone by what is stored, and stores the verdicts.
+/// Judges every agent by the stored measurements, and stores the verdicts.
 pub(in crate::jobs) async fn review(scheduler: &Leader) -> anyhow::Result<Review> {
     let mut tx = scheduler.begin().await?;
     let mut mesh = Mesh::new();
@@ -81,7 +84,7 @@ pub(in crate::jobs) async fn review(scheduler: &Leader) -> anyhow::Result<Review
     let mut chosen: Vec<AgentId> =
         landmarks::list(&mut tx).await.context("read the landmarks")?.into_iter().map(|l| l.agent).collect();
     if chosen.is_empty() {
-        // A small fleet's agents are its landmarks.
+        // In a small fleet every agent is a landmark.
         chosen = landmarks::connected(&mut tx).await.context("read the fleet")?.iter().map(|c| c.agent).collect();
     }
     let least = least(&agents::positions(&mut tx).await.context("read the agents' positions")?);
@@ -99,13 +102,13 @@ pub(in crate::jobs) async fn review(scheduler: &Leader) -> anyhow::Result<Review
     store_verdicts(scheduler, judgement.as_ref()).await
 }
 
-/// The least round trip between every two agents whose positions are known.
+/// The shortest possible round trip between every two agents whose positions are known.
 fn least(agents: &[Located]) -> BTreeMap<(AgentId, AgentId), Rtt> {
     let placed: Vec<(AgentId, Position)> = agents.iter().filter_map(|one| Some((one.agent, one.position?))).collect();
     let mut least = BTreeMap::new();
     for (i, &(a, here)) in placed.iter().enumerate() {
         for &(b, there) in &placed[..i] {
-            // None in one place: nothing is too short there.
+            // Two agents in one place have no entry: no round trip is too short there.
             if let Ok(rtt) = Rtt::try_new(least_round_trip(here, there)) {
                 least.insert((a, b), rtt);
             }
@@ -163,16 +166,15 @@ async fn store_verdicts(scheduler: &Leader, judgement: Option<&Judgement>) -> an
     Ok(Review { changed, alarm })
 }
 
-/// Whether an agent is found consistent by the evidence that convicted it.
+/// Whether an agent is consistent by the kind of evidence that convicted it.
 fn is_consistent(judgement: &Judgement, agent: AgentId, evidence: Kind) -> bool {
     let counted = matches!(evidence, Kind::Light | Kind::Collusion);
     (counted || judgement.heard(agent, evidence)) && judgement.standing(agent) == Standing::Trusted
 }
 
-/// Lets a fit take over.
+/// Accepts or rejects a fit.
 ///
-/// # Errors
-/// When it is so bad that the last good one stays.
+/// # Errors If the fit is so bad that the last good one has to stay.
 pub(in crate::jobs) fn check(fitted: &Embedding, last_good: Option<f64>) -> anyhow::Result<()> {
     let error = fitted.fit_error();
     if is_untrustworthy(error, last_good) {
@@ -212,7 +214,7 @@ mod tests {
         }
     }
 
-    /// Multiplies what these agents measured of the others.
+    /// Multiplies these agents' measurements of the other agents.
     async fn lie(trial: &Trial, liars: &[Agent], factor: i64) {
         let lie =
             "update mesh_measurements set rtt_us = rtt_us * $2, measured_at = clock_timestamp() where prober_id = $1";
@@ -227,7 +229,7 @@ mod tests {
         open.into_iter().map(|held| (held.agent, held.reason)).collect()
     }
 
-    /// Measures a site with everyone who is asked, until its task is assigned.
+    /// Has every agent with an order measure a site, until its task is assigned.
     async fn crawl(trial: &Trial) -> (String, Option<String>) {
         let (task, _) = trial.task("a.cn").await;
         for _ in 0..40 {
@@ -295,7 +297,7 @@ mod tests {
         let chosen: Vec<(String, Option<String>)> = trial.rows(chosen).await;
         assert_eq!(chosen, [("random".into(), Some(alarm))]);
 
-        // The operator knows better, and they measure honestly from now on.
+        // The operator releases them, and they measure honestly from now on.
         for (agent, _) in &trial.agents[2..6] {
             assert!(quarantines::release(&mut *trial.conn().await, *agent).await.expect("release"));
         }
@@ -305,7 +307,8 @@ mod tests {
         assert_eq!(quarantines::alarm(&mut *trial.conn().await).await.expect("read"), None);
     }
 
-    /// What the agent at this place of the line measures of a site of which others are this far from the first.
+    /// The round trip that the agent at this index of the line measures to a site at distance
+    /// `site` from the first agent.
     fn millis(agent: usize, site: u64) -> u64 {
         2 + (9 * site).abs_diff(10 * u64::try_from(agent).expect("few"))
     }
@@ -335,7 +338,7 @@ mod tests {
         };
         for round in 0..CONSISTENT {
             assert_eq!(quarantined(&trial).await.len(), 1, "released after {round} rounds");
-            // Asked, then heard.
+            // The first review orders the measurements, the second judges them.
             for _ in 0..2 {
                 let asked = trial.site_orders().await;
                 assert!(asked.iter().all(|(agent, _)| *agent == trial.agents[4].0), "{asked:?}");

@@ -1,7 +1,7 @@
-//! Judging: whether the sites that are being located stand in one place.
+//! Judging: whether the sites that are being located have a single location.
 //!
-//! The detector is `gnp::Detector`, pure; this gathers what it judges by and records what it said. It is made once an
-//! epoch, since it draws thousands of places from the map.
+//! The detector is `gnp::Detector`, pure; this module gathers its input and records its result. It
+//! is made once an epoch, since it draws thousands of points from the map.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,13 +14,13 @@ use crate::model::{AgentId, EmbeddingEpoch, SiteId};
 use crate::store::sites::verdicts::{self, Suspicion};
 use crate::store::{agents, measurements};
 
-/// What the detector in use was made from.
+/// The inputs that the detector in use was made from.
 type MadeFrom = (Option<EmbeddingEpoch>, BTreeMap<AgentId, Position>);
 
 /// Judges sites by the newest embedding.
 #[derive(Debug, Default)]
 pub(in crate::jobs) struct Judge {
-    /// Behind a lock that is held only to look or to replace.
+    /// The lock is held only to read or to replace.
     detector: Mutex<Option<(MadeFrom, Arc<Detector>)>>,
 }
 
@@ -102,8 +102,8 @@ mod tests {
 
     use crate::jobs::trial::Trial;
 
-    /// Ten agents on a line, 10 ms apart, with a map. The six landmarks have measured a site, in milliseconds; the last agent has the most
-    /// room.
+    /// Ten agents on a line, 10 ms apart, with a map. The six landmarks have measured a site, in
+    /// milliseconds; the last agent has the most room.
     async fn measured(pool: PgPool, millis: [u64; 6]) -> Trial {
         let trial = Trial::new(pool, 10).await;
         let landmarks = [0, 2, 4, 5, 7, 9].map(|place| trial.agents[place]);

@@ -1,8 +1,9 @@
-//! The refined map of the newest embedding: made once an epoch and shared by every task of the process.
+//! The refined map of the newest embedding: made once an epoch and shared by every task of the
+//! process.
 //!
-//! It is made from the mesh as it stands when the epoch is first met, by those agents the embedding places; the epoch is
-//! the seed. Nothing of it is stored: predictions are for the choice of the moment, and what was predicted for the chosen
-//! agents is kept with their assignment.
+//! It is made from the mesh at the time the epoch is first seen, restricted to the agents that the
+//! embedding places; the epoch is the seed. The map is not stored: predictions serve the current
+//! choice, and those for the chosen agents are stored with their assignment.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,12 +20,12 @@ use crate::strategy::learned::Lessons;
 
 use crate::jobs::leadership::Leader;
 
-/// An embedding and, where it could be made, its refined map.
+/// An embedding and, if it could be made, its refined map.
 #[derive(Debug)]
 pub struct Current {
     /// The newest embedding.
     pub embedding: Arc<Embedding>,
-    /// `None` when the mesh does not hold what it needs; then the embedding predicts.
+    /// `None` when the mesh lacks the data for it; then the embedding predicts.
     pub refined: Option<Refined>,
 }
 
@@ -33,17 +34,18 @@ pub struct Current {
 pub struct Maps {
     /// Held while a map is made, so that two tasks do not make the same one.
     current: Mutex<Option<Arc<Current>>>,
-    /// The newest embedding, as it was read last; held while it is read.
+    /// The newest embedding as last read; held while it is read.
     embedding: Mutex<Option<Arc<Embedding>>>,
-    /// What crawls taught, and when that was read.
+    /// The lessons from crawls, and when they were read.
     lessons: Mutex<Option<(Instant, Arc<Lessons>)>>,
 }
 
-/// What crawls taught is read again after this time: one crawl changes little, and a thousand agents' are a tenth of a second's work.
+/// Age after which the lessons from crawls are read again: one crawl changes little, and reading
+/// those of a thousand agents takes a tenth of a second.
 const LESSONS_AGE: Duration = Duration::from_secs(10);
 
 impl Maps {
-    /// What the agents' newest crawls taught, not older than [`LESSONS_AGE`].
+    /// The lessons from the agents' newest crawls, not older than [`LESSONS_AGE`].
     pub(in crate::jobs) async fn lessons(&self, conn: &mut PgConnection) -> anyhow::Result<Arc<Lessons>> {
         let mut kept = self.lessons.lock().await;
         if let Some((_, lessons)) = kept.as_ref().filter(|(read, _)| read.elapsed() < LESSONS_AGE) {
@@ -90,7 +92,8 @@ impl Maps {
         Ok(Some(made))
     }
 
-    /// The newest embedding; `None` while there is none. Its rows never change, so that they are read once an epoch.
+    /// The newest embedding; `None` while there is none. Its rows never change, so they are read
+    /// once an epoch.
     pub(in crate::jobs) async fn embedding(&self, conn: &mut PgConnection) -> anyhow::Result<Option<Arc<Embedding>>> {
         let mut kept = self.embedding.lock().await;
         let epoch = embeddings::latest_epoch(conn).await.context("read the newest epoch")?;

@@ -1,7 +1,8 @@
-//! Who measures, and what the mesh can bear: read by `measure`, `fit` and `locate` so that they agree.
+//! The agents that measure, and what the mesh supports: read by `measure`, `fit` and `locate` so
+//! that they agree.
 //!
-//! A fleet of at most [`SMALL_FLEET`] connected agents needs no landmarks: every one of them measures, and those with
-//! a beacon serve as landmarks. A larger one waits until landmarks are set.
+//! A fleet of up to [`SMALL_FLEET`] connected agents needs no landmarks: every agent measures, and
+//! agents with a beacon serve as landmarks. A larger one waits until landmarks are set.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,12 +22,12 @@ pub(in crate::jobs) const SMALL_FLEET: usize = 9;
 /// Other landmarks a landmark must share a round trip with to be fitted.
 const FEWEST_PARTNERS: usize = 2;
 
-/// The agents that are there, and the landmarks that were set.
+/// The connected agents, and the landmarks that were set.
 #[derive(Debug)]
 pub(in crate::jobs) struct Fleet {
     connected: Vec<Connected>,
     landmarks: Vec<AgentId>,
-    /// Agents whose measurements are not believed.
+    /// Agents whose measurements are not trusted.
     quarantined: Vec<AgentId>,
 }
 
@@ -53,7 +54,7 @@ impl Fleet {
         if believed.is_empty() { Err(WaitCause::NobodyBelieved) } else { Ok(believed) }
     }
 
-    /// The agents an embedding is to be fitted on, if the mesh bears it.
+    /// The agents to fit an embedding on, if the mesh supports it.
     fn candidates(&self) -> Vec<AgentId> {
         if !self.landmarks.is_empty() {
             return self.believed(self.landmarks.clone());
@@ -71,7 +72,7 @@ impl Fleet {
     }
 }
 
-/// What the mesh says of the landmarks.
+/// What the mesh shows about the landmarks.
 #[derive(Debug)]
 pub(in crate::jobs) struct Ground {
     /// The landmarks that share enough round trips to be fitted, in order of choice.
@@ -82,13 +83,13 @@ pub(in crate::jobs) struct Ground {
     pub(in crate::jobs) landmark_gaps: bool,
     /// Connected agents that have yet to try a landmark's beacon.
     pub(in crate::jobs) agent_gaps: bool,
-    /// As of when all this is known.
+    /// The time at which all this was read.
     pub(in crate::jobs) as_of: DateTime<Utc>,
     /// Landmarks that have been or may yet be measured.
     reachable: usize,
-    /// Whether somebody chose the landmarks; else they are whoever is there.
+    /// Whether the landmarks were chosen; otherwise every suitable connected agent is one.
     chosen: bool,
-    /// Whether no fit is to be expected, because the map cannot be trusted.
+    /// Whether an alarm makes a new fit unlikely, because the map cannot be trusted.
     alarmed: bool,
 }
 
@@ -115,14 +116,14 @@ impl Ground {
         Ok(Self { landmarks, mesh, landmark_gaps, agent_gaps, as_of, reachable, chosen, alarmed })
     }
 
-    /// Whether an embedding fitted on these landmarks still stands. Chosen landmarks must be the same; in a small
-    /// fleet it is enough that nobody is missing, for agents come and go.
+    /// Whether an embedding fitted on these landmarks is still valid. Chosen landmarks must be the
+    /// same; in a small fleet it is enough that none is missing, for agents come and go.
     pub(in crate::jobs) fn holds(&self, fitted: &[AgentId]) -> bool {
         self.landmarks.iter().all(|agent| fitted.contains(agent))
             && (!self.chosen || fitted.len() == self.landmarks.len())
     }
 
-    /// What was measured, as the map takes it.
+    /// The measurements in the form that the map takes.
     pub(in crate::jobs) fn mesh(&self) -> Mesh {
         let mut mesh = Mesh::new();
         for pair in &self.mesh {
@@ -131,8 +132,9 @@ impl Ground {
         mesh
     }
 
-    /// Whether a site should wait for an embedding that is to be expected soon. The present one serves until then when
-    /// it places all landmarks, be it that it was fitted on others: so when one was elected in place of a lost one.
+    /// Whether a site should wait for an embedding that is expected soon. Until then the present
+    /// one serves if it places all landmarks, even if it was fitted on others, as after the
+    /// replacement of a lost landmark.
     pub(in crate::jobs) fn awaits_fit(&self, present: Option<&Embedding>) -> bool {
         if self.alarmed {
             return false;

@@ -1,4 +1,5 @@
-//! Whose turn it is at an address: who finds addresses out, who measures where, and whose word counts for whom.
+//! Turns at an address: which agents resolve addresses, which measure where, and whose measurement
+//! counts for which agents.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -31,8 +32,8 @@ async fn report(
     measurements::record(&mut *trial.conn().await, agent.0, order, &report).await.expect("record");
 }
 
-/// Answers an agent's orders as an agent does whose names all lead to `address`: with `finding` where the order holds the
-/// turn there, else with the address. Returns the turns the orders held.
+/// Answers an agent's orders as if all names resolved to `address`: with `finding` where the order
+/// holds the turn there, else with the address. Returns the turns the orders held.
 async fn answer(trial: &Trial, agent: Agent, finding: &Finding, address: [u8; 4]) -> Vec<Option<IpAddr>> {
     let mut turns = Vec::new();
     for (order, turn) in take(trial, agent).await {
@@ -60,15 +61,15 @@ async fn take(trial: &Trial, (agent, session): Agent) -> Vec<(OrderId, Option<Ip
     sites.collect()
 }
 
-/// The one open site order's prober.
+/// The prober of the only open site order.
 async fn asked(trial: &Trial) -> Agent {
     let orders = trial.site_orders().await;
     assert_eq!(orders.len(), 1, "{orders:?}");
     trial.agents[trial.place(orders[0].0)]
 }
 
-/// Lets agents answer, each seeing every site at its own address, until nothing is ordered any more; returns the turns each
-/// answered order held.
+/// Makes agents answer, each seeing every site at its own address, until no order is open; returns
+/// the turns that each answered order held.
 async fn finish(trial: &Trial, agents: &[Agent], sees: impl Fn(AgentId) -> [u8; 4]) -> Vec<(AgentId, Option<IpAddr>)> {
     let mut held = Vec::new();
     loop {
@@ -242,8 +243,8 @@ async fn a_site_that_settles_elsewhere_is_measured_there_by_everyone(pool: PgPoo
     assert_eq!(trial.count(requests).await, 2 + 2 * i64::from(REQUESTS));
 }
 
-/// Orders one more site at one address from an agent alone, which says whether it agrees; returns whether it might have
-/// shared.
+/// Orders one more site at one address from one agent, which reports `agreed`; returns whether the
+/// order allowed sharing.
 async fn checked(trial: &Trial, name: &str, agent: Agent, agreed: bool) -> bool {
     let mut conn = trial.conn().await;
     let site = fixtures::site(&mut conn, name).await;
