@@ -1,8 +1,9 @@
-//! Wake-up signals: how `grpc` and `tasks` tell one another to look at the store now, in this scheduler and the others.
+//! Wake-up signals, by which `grpc` and `tasks` make each other read the store now, in this
+//! scheduler and in the others.
 //!
-//! A signal carries nothing. Whoever is woken reads what to do from Postgres, and reads it on a period anyway, so a
-//! lost signal costs time, never work. What concerns another scheduler waits with the [`notifier`], which tells of many
-//! at once.
+//! A signal carries no data. The woken task reads its work from Postgres, and reads it periodically
+//! anyway, so a lost signal costs time, never work. Signals for other schedulers wait with the
+//! [`notifier`], which sends many at once.
 
 pub mod notifier;
 
@@ -20,7 +21,7 @@ use crate::store::schedulers::terms::Role;
 
 use notifier::{News, Notifier};
 
-/// When the last signal came, of whatever kind.
+/// When the last signal of any kind came.
 #[derive(Debug)]
 struct Activity {
     began: Instant,
@@ -45,7 +46,7 @@ impl Activity {
     }
 }
 
-/// The signal of one background task, wherever it runs.
+/// The signal of one background task, in whichever scheduler it runs.
 #[derive(Debug)]
 pub struct Signal {
     task: Task,
@@ -56,7 +57,7 @@ pub struct Signal {
 }
 
 impl Signal {
-    /// Wakes the task: here, and in the scheduler that has its role.
+    /// Wakes the task here and in the scheduler that leads its role.
     pub fn notify_one(&self) {
         self.activity.note();
         self.ring();
@@ -68,18 +69,20 @@ impl Signal {
         self.here.notify_one();
     }
 
-    /// How often it came, here or from another scheduler: while that is the same, nothing that it tells of has changed.
+    /// How many signals came, here or from another scheduler. While this is unchanged, nothing
+    /// signalled has changed.
     pub fn came(&self) -> u64 {
         self.came.load(Ordering::Relaxed)
     }
 
-    /// What the task waits for in this process.
+    /// What the task waits on in this process.
     pub const fn here(&self) -> &Notify {
         &self.here
     }
 }
 
-/// The background tasks that can be woken: each with its signal, which is its name too, and its role.
+/// The background tasks that can be woken: each with its signal, which is also its name, and its
+/// role.
 macro_rules! tasks {
     ($($(#[$doc:meta])* $task:ident $signal:ident $role:ident,)+) => {
         /// A background task that can be woken.
@@ -91,7 +94,7 @@ macro_rules! tasks {
         impl Task {
             pub const ALL: &[Self] = &[$(Self::$task,)+];
 
-            /// Its name, in logs and in what schedulers tell each other.
+            /// Its name, in logs and in messages between schedulers.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$task => stringify!($signal),)+ }
             }
@@ -102,8 +105,8 @@ macro_rules! tasks {
             }
         }
 
-        /// One signal per background task, one per connected agent, and one that says whether there is a
-        /// store to look at.
+        /// One signal per background task, one per connected agent, and one that shows whether the
+        /// database answers.
         #[derive(Debug)]
         pub struct Wakes {
             $($(#[$doc])* pub $signal: Signal,)+
@@ -111,9 +114,9 @@ macro_rules! tasks {
             pub database: Database,
             notifier: Arc<Notifier>,
             activity: Arc<Activity>,
-            /// Guards only the map itself: it is never held across an await.
+            /// Guards only the map itself, and is never held across an await.
             agents: Mutex<HashMap<AgentId, Arc<Notify>>>,
-            /// How the other schedulers are dialled.
+            /// The URLs at which the other schedulers are dialled.
             others: watch::Sender<Vec<String>>,
         }
 
@@ -152,13 +155,13 @@ tasks! {
     Landmarks landmarks Fit,
     /// A site's measurements changed, or the embedding did.
     Locate locate Plan,
-    /// A located task may need its site confirmed, or a confirmation have gone on.
+    /// A located task may need its site confirmed, or a confirmation may have advanced.
     Confirm confirm Plan,
     /// A task may need an agent.
     Assign assign Plan,
     /// A session may have ended.
     Reap reap Reap,
-    /// A crawl has ended. No task waits for this: it says that the scheduler is not quiet.
+    /// A crawl has ended. No task waits for this signal: it shows that the scheduler is not quiet.
     Crawls crawls Plan,
 }
 
@@ -169,12 +172,13 @@ impl Wakes {
         Arc::clone(agents.entry(agent).or_default())
     }
 
-    /// How long nothing was signalled, here or by another scheduler.
+    /// Time since the last signal, from here or another scheduler.
     pub fn quiet_for(&self) -> Duration {
         self.activity.quiet_for()
     }
 
-    /// Tells the sessions of these agents that orders or grants may wait for them, whichever scheduler they are at.
+    /// Signals the sessions of these agents, at whichever scheduler, that orders or grants may wait
+    /// for them.
     pub fn wake_agents(&self, woken: impl IntoIterator<Item = AgentId>) {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         for agent in woken {
@@ -193,7 +197,7 @@ impl Wakes {
         of_role.for_each(|task| self.signal(*task).ring());
     }
 
-    /// Takes note of who else is there, and of the roles that are this scheduler's.
+    /// Stores the URLs of the other schedulers and the roles that this scheduler leads.
     pub fn set_peers(&self, urls: Vec<String>, held: impl IntoIterator<Item = Role>) {
         self.notifier.set(!urls.is_empty(), held);
         self.others.send_if_modified(|known| {
@@ -203,17 +207,17 @@ impl Wakes {
         });
     }
 
-    /// How the other schedulers of this database are dialled.
+    /// The URLs at which the other schedulers of this database are dialled.
     pub fn others(&self) -> Vec<String> {
         self.others.borrow().clone()
     }
 
-    /// The same, for whoever wants to know when they change.
+    /// The same, as a channel that reports changes.
     pub fn others_watched(&self) -> watch::Receiver<Vec<String>> {
         self.others.subscribe()
     }
 
-    /// Wakes here what another scheduler tells of.
+    /// Wakes here what another scheduler signalled.
     fn hear(&self, news: &News) {
         self.activity.note();
         news.tasks().for_each(|task| self.signal(task).ring());

@@ -1,9 +1,11 @@
-//! The notifier: tells other schedulers what was signalled here, and hears what they tell, over Postgres' LISTEN and NOTIFY.
+//! The notifier: sends local signals to other schedulers and receives theirs, over Postgres' LISTEN
+//! and NOTIFY.
 //!
-//! A hint and no more: every task and session looks by itself before long. So it runs beside the transactions, not in
-//! them, where every NOTIFY would make commits queue for one lock: what is signalled while one notice is under way
-//! goes with the next, and a scheduler that is alone says nothing. When its connection broke, everybody is
-//! woken once: whatever was told meanwhile is lost.
+//! A notice is only a hint: every task and session polls before long. So the notifier runs beside
+//! the transactions, not in them, where every NOTIFY would make commits queue for one lock. Signals
+//! that come while one notice is under way go with the next, and a scheduler that is alone sends
+//! none. After its connection broke, it wakes every task and session once, because notices sent
+//! meanwhile are lost.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,16 +24,19 @@ use crate::model::AgentId;
 use crate::store::schedulers::notices::{self, Listener};
 use crate::store::schedulers::terms::Role;
 
-/// Agents named in one notice; if there are more, all of them are meant. A payload holds 8000 bytes, an identifier up to 20.
+/// Agents named in one notice; a notice about more means all agents. A payload holds 8000 bytes, an
+/// identifier up to 20.
 const MOST_NAMED: usize = 256;
-/// The pause before a broken connection is made again: longer than it takes, short beside the polls it saves.
+/// The pause before reconnecting: longer than connecting takes, and short beside the polls it
+/// saves.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
-/// A listener that hears nothing asks whether its connection lives: one that was cut off would wait for ever.
+/// A listener without notices for this long checks its connection: otherwise it would wait for ever
+/// on one that was cut off.
 const SILENCE: Duration = Duration::from_secs(15);
-/// How long anything asked of the database may take.
+/// Maximum duration of any request to the database.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What waits to be told.
+/// What waits to be sent.
 #[derive(Debug, Default)]
 pub struct Notifier {
     /// Never held across an await.
@@ -41,9 +46,9 @@ pub struct Notifier {
 
 #[derive(Debug, Default)]
 struct Waiting {
-    /// Whether there is anybody to tell.
+    /// Whether another scheduler listens.
     heard: bool,
-    /// Roles that are this scheduler's: no other has to be told of their tasks.
+    /// Roles that this scheduler leads: signals for their tasks are not sent.
     here: Vec<Role>,
     news: News,
 }
@@ -56,7 +61,7 @@ pub struct News {
 }
 
 impl News {
-    /// Everything and everybody.
+    /// Every task and every agent.
     fn all() -> Self {
         Self { tasks: Task::ALL.iter().copied().collect(), agents: BTreeSet::new(), everybody: true }
     }
@@ -65,7 +70,7 @@ impl News {
         self.tasks.iter().copied()
     }
 
-    /// The agents; `None`: all of them.
+    /// The agents; `None` means all of them.
     pub(super) const fn agents(&self) -> Option<&BTreeSet<AgentId>> {
         if self.everybody { None } else { Some(&self.agents) }
     }
@@ -85,7 +90,7 @@ impl News {
     }
 }
 
-/// As it is sent: names of tasks, a semicolon, and identifiers of agents or a star.
+/// The format on the wire: names of tasks, a semicolon, and identifiers of agents or a star.
 impl fmt::Display for News {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tasks: Vec<&str> = self.tasks.iter().map(|task| task.name()).collect();
@@ -94,7 +99,7 @@ impl fmt::Display for News {
     }
 }
 
-/// Cannot fail: what is not understood is from another version, and then everybody looks.
+/// Cannot fail: an unknown format is from another version, and then means every task and agent.
 impl FromStr for News {
     type Err = std::convert::Infallible;
 
@@ -147,7 +152,7 @@ impl Notifier {
 }
 
 impl Wakes {
-    /// Tells the other schedulers what is signalled here, until `shutdown`.
+    /// Sends local signals to the other schedulers, until `shutdown`.
     pub async fn tell_others(&self, options: PgConnectOptions, shutdown: CancellationToken) {
         let telling = async {
             let mut connection = None;
@@ -159,7 +164,7 @@ impl Wakes {
                 }
                 match tokio::time::timeout(PATIENCE, tell(&options, connection.take(), &news)).await {
                     Ok(Ok(told)) => connection = Some(told),
-                    // They look by themselves before long.
+                    // The other schedulers poll before long.
                     Ok(Err(error)) => {
                         tracing::debug!(error = format!("{error:#}"), "other schedulers were not told");
                         tokio::time::sleep(RECONNECT_PAUSE).await;
@@ -174,7 +179,7 @@ impl Wakes {
         }
     }
 
-    /// Hears what other schedulers tell, until `shutdown`.
+    /// Receives the signals of other schedulers, until `shutdown`.
     pub async fn hear_others(&self, options: PgConnectOptions, shutdown: CancellationToken) {
         let hearing = async {
             loop {
@@ -194,7 +199,7 @@ impl Wakes {
     async fn listen(&self, options: &PgConnectOptions) -> anyhow::Result<()> {
         let connecting = tokio::time::timeout(PATIENCE, Listener::connect(options.clone())).await;
         let mut listener = connecting.context("connect in time")?.context("connect")?;
-        // Whatever was told before is lost.
+        // Notices sent before are lost.
         self.hear(&News::all());
         loop {
             match tokio::time::timeout(SILENCE, listener.next()).await {
