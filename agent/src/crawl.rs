@@ -1,11 +1,12 @@
-//! Crawls one site, politely: a lease goes in, an [`Outcome`] comes out.
+//! Crawls one site politely: takes a lease and returns an [`Outcome`].
 //!
-//! Breadth first from `/`, inside one origin. `crawl::walk` walks; `crawl::fetch` is the only one that sends,
-//! `crawl::politeness` says when, `crawl::robots` what may be asked for, `crawl::frontier` what is next,
-//! `crawl::budget` how much. Requests are sequential: a site never has two at once from this agent.
+//! Breadth first from `/`, inside one origin. `crawl::walk` walks the site; only `crawl::fetch`
+//! sends requests; `crawl::politeness` paces them; `crawl::robots` decides which paths are allowed;
+//! `crawl::frontier` picks the next path; `crawl::budget` limits the crawl. Requests are
+//! sequential: this agent never sends a site two at once.
 //!
-//! A crawl that left something out for want of budget is truncated, never complete; one that brought not a single page
-//! is neither.
+//! A crawl that left paths out for lack of budget is truncated, never complete. A crawl without a
+//! single page is neither.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -48,14 +49,15 @@ mod outcome;
 mod politeness;
 mod walk;
 
-/// How long a crawl that was stopped waits until its pages are stored; an agent that stops waits for its crawls a little longer.
+/// How long a stopped crawl waits for its pages to be stored; a stopping agent waits a little
+/// longer for its crawls.
 const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
-/// The longest rest. Where requests are farther apart than this, one that comes sooner is nothing that a server would feel, and a slot
-/// is worth more.
+/// The longest rest. Where requests are farther apart, a server would not notice an earlier one,
+/// and a slot is worth more.
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
-/// The fingerprint by which [`Seen`] knows a path.
+/// The fingerprint by which [`Seen`] identifies a path.
 pub fn fingerprint(path: &str) -> u128 {
     SitePath::fingerprint_of(path).as_u128()
 }
@@ -64,14 +66,14 @@ pub fn fingerprint(path: &str) -> u128 {
 pub struct Job {
     /// The site as submitted.
     pub name: String,
-    /// Where it answers, when that is known; otherwise it is settled first.
+    /// The site's origin if known; otherwise the crawl finds it first.
     pub origin: Option<Origin>,
     pub policy: Policy,
-    /// Pages that its last crawl found, when that is known.
+    /// Pages that the site's last crawl found, if known.
     pub last_pages: Option<u32>,
 }
 
-/// Crawls a site, or goes on with a crawl of it that was stopped.
+/// Crawls a site, or resumes a stopped crawl of it.
 pub async fn run(job: Job, keep: Keep, permits: Permits, context: Arc<Context>, stop: CancellationToken) -> Ended {
     run_within(Timeouts::default(), job, keep, permits, context, stop).await
 }
@@ -107,7 +109,8 @@ async fn run_within(
             return Ended::Stopped(standing);
         }
         Some(Ok(End::Paused(pause))) => {
-            // The site's wish costs the crawl its time, wherever it is spent; once, if it comes back too early.
+            // The site's pause counts against the crawl's time wherever it is spent; if the crawl
+            // returns too early, only once.
             if crawl.fetcher.is_some() {
                 crawl.watch.before = crawl.watch.before.saturating_add(pause);
                 crawl.note_time().await;
@@ -119,7 +122,7 @@ async fn run_within(
         Some(ended) => ended.unwrap_or(End::Cut(Budget::Duration)),
     };
     if let Some(recorder) = recorder {
-        // Who reads the outcome finds the pages.
+        // A reader of the outcome must find the pages stored.
         tokio::select! {
             biased;
             stored = recorder.synced() => if let Err(error) = stored {
@@ -133,7 +136,7 @@ async fn run_within(
     ended
 }
 
-/// A crawl under way. It owns what the outcome reports, so that a walk may be dropped at any moment.
+/// A running crawl. It owns everything the outcome reports, so a walk may be dropped at any moment.
 struct Crawl {
     job: Job,
     timeouts: Timeouts,
@@ -141,7 +144,8 @@ struct Crawl {
     watch: Stopwatch,
     deadline: Instant,
     origin: Option<Origin>,
-    /// When its origin was found, or was not: there is no fetcher yet that would know of requests.
+    /// When the search for its origin ended, with or without a result; until then no fetcher counts
+    /// requests.
     settled_at: Option<Instant>,
     fetcher: Option<Fetcher>,
     frontier: Frontier,
@@ -152,7 +156,7 @@ struct Crawl {
 
 impl Crawl {
     fn new(job: Job, timeouts: Timeouts, frontier: Frontier, permits: Permits, recorder: Option<Recorder>) -> Self {
-        // A deadline beyond what the clock can hold is as good as a year.
+        // A deadline beyond the range of the clock becomes a year.
         let year = Duration::from_secs(365 * 86_400);
         let watch = Stopwatch::after(Duration::from_millis(frontier.spent().millis).min(year));
         let deadline = watch.began + job.policy.max_duration.min(year).saturating_sub(watch.before);
@@ -227,19 +231,20 @@ impl Crawl {
         .await
     }
 
-    /// From where another may go on; `None` when there is nothing to go on from.
+    /// The state from which another agent may resume; `None` when there is none.
     async fn standing(&mut self) -> Option<Standing> {
         if self.frontier.is_new() {
             return None;
         }
-        // What cannot be stored in time does not count as visited.
+        // A page that cannot be stored in time does not count as visited.
         let checkpoint = timeout(STORE_TIMEOUT, self.frontier.checkpoint()).await.ok()?.ok()?;
         let rate_state = self.fetcher.as_ref().map(Fetcher::rate_state).unwrap_or_default();
         Some(Standing { checkpoint, rate_state, last_error: self.ledger.last_error.clone().unwrap_or_default() })
     }
 
-    /// Until when it rests before its lease ends, and the next crawl may send a request there: when a request of its own might come.
-    /// `None` where it has sent none, or nobody waits for its place.
+    /// When the crawl's rest before the end of its lease is over, which is when its own next
+    /// request would be due. The next crawl may then send one to the site. `None` if it sent no
+    /// request, or if no agent waits for its place.
     fn rested_at(&self) -> Option<Instant> {
         let last = self.fetcher.as_ref().map_or(self.settled_at, Fetcher::last_start);
         let rest = self.job.policy.request_interval.min(LONGEST_REST);
@@ -253,7 +258,7 @@ impl Crawl {
         politeness
     }
 
-    /// What a former part of the crawl had to remember of how the site answers.
+    /// What an earlier part of the crawl recorded about how the site responds.
     fn grudge(&self) -> Grudge {
         let spent = self.frontier.spent();
         let now = clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -268,7 +273,7 @@ impl Crawl {
         }
     }
 
-    /// Finds where the site answers, when that is not known yet, once its address permits.
+    /// Finds the site's origin if it is unknown, once its address permits.
     async fn settle(&mut self, context: &Context, place: &Place, politeness: &mut Politeness) -> Result<Site, End> {
         let origin = match &self.job.origin {
             Some(origin) => {
@@ -334,14 +339,14 @@ impl Crawl {
     }
 }
 
-/// Rests; who is stopped does not wait.
+/// Rests until a time, or until the crawl is stopped.
 async fn rest(until: Option<Instant>, stop: &CancellationToken) {
     if let Some(until) = until {
         stop.run_until_cancelled(sleep_until(until)).await;
     }
 }
 
-/// Waits for the permit to send requests where a host leads.
+/// Waits for the permit to send requests to a host's address.
 async fn permitted(place: &Place, host: &str) -> Result<(), End> {
     match place.of(host).await {
         Ok(_) => Ok(()),

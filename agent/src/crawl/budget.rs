@@ -1,7 +1,7 @@
-//! How far a crawl may go, and the ledger of how far it went.
+//! The limits of a crawl, and the ledger of what it has spent.
 //!
-//! Pure. The ledger counts what the outcome reports, so that a crawl that is cut half way through a page still reports
-//! what it received. Time is not in it: whoever holds the clock cuts by time.
+//! Pure. The ledger counts what the outcome reports, so a crawl that is cut in the middle of a page
+//! still reports the bytes it received. The caller holds the clock and enforces the time limit.
 
 use std::time::Duration;
 
@@ -9,21 +9,22 @@ use super::fetch::trouble::Trouble;
 use super::frontier::Spent;
 use super::politeness::paths::Paths;
 
-/// How far a crawl may go.
+/// The limits of a crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     pub max_pages: u32,
-    /// Body bytes received at most; the body in which they pass is cut.
+    /// Maximum body bytes; the body that passes the limit is cut.
     pub max_bytes: u64,
-    /// Links followed from the start page at most; 0 is the start page alone.
+    /// Maximum link depth from the start page; 0 means the start page alone.
     pub max_depth: u32,
-    /// Time at most, from the crawl's first request to its end.
+    /// Maximum time from the crawl's first request to its end.
     pub max_duration: Duration,
-    /// The least time between the starts of two requests to a small site, or one of unknown size; robots.txt may ask for more.
+    /// Minimum time between the starts of two requests to a small site, or to a site of unknown
+    /// size. robots.txt may require more.
     pub request_interval: Duration,
-    /// As much to a large one; no more than `request_interval`, or that counts.
+    /// The same for a large site; never more than `request_interval`, which then applies.
     pub shortest_interval: Duration,
-    /// Whether the sitemaps that robots.txt names are read.
+    /// Whether to read the sitemaps that robots.txt names.
     pub sitemaps: bool,
     pub paths: Paths,
 }
@@ -37,26 +38,27 @@ pub enum Budget {
     Duration,
 }
 
-/// What a crawl spent so far.
+/// What a crawl has spent.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     pub(super) answered: bool,
-    /// Pages received whole, with status 200.
+    /// Complete pages with status 200.
     pub(super) pages: u32,
-    /// Body bytes of pages, decoded.
+    /// Decoded body bytes of pages.
     pub(super) bytes: u64,
-    /// Body bytes of answers that are no pages; they count against the budget, not in the outcome.
+    /// Body bytes of responses that are not pages; they count against the budget but not in the
+    /// outcome.
     pub(super) unwanted_bytes: u64,
     pub(super) errors: u32,
-    /// The first of them, as a sentence.
+    /// The first error, as a sentence.
     pub(super) first_error: Option<(Trouble, String)>,
     pub(super) last_error: Option<String>,
-    /// Whether a page was larger than one page may be.
+    /// Whether a page exceeded the size limit of one page.
     pub(super) page_cut: bool,
 }
 
 impl Ledger {
-    /// The ledger of a crawl that goes on after it had spent so much.
+    /// The ledger of a resumed crawl.
     pub(super) fn after(spent: &Spent) -> Self {
         Self {
             pages: spent.pages,
@@ -103,7 +105,7 @@ impl Ledger {
         if self.all_bytes() >= policy.max_bytes { Some(Budget::Bytes) } else { None }
     }
 
-    /// Whether the body that is being received must be cut.
+    /// Whether the crawl must cut the current body.
     pub(super) const fn overdrawn(&self, policy: &Policy) -> bool {
         self.all_bytes() > policy.max_bytes
     }

@@ -1,11 +1,12 @@
-//! Sends a crawl's requests, one at a time: paced, vetted, timed and bounded.
+//! Sends a crawl's requests one at a time: paced, vetted, timed and bounded.
 //!
-//! Nothing else in the crawler touches the network. The client resolves only through [`GuardedResolver`], so that the
-//! connection goes to a vetted address and nothing resolves the name a second time; IP literals, which no resolver
-//! sees, are vetted before the request. No proxy, no cookies, no redirects: a redirect is an answer like another.
+//! No other part of the crawler touches the network. The client resolves only through
+//! [`GuardedResolver`], so it connects to a vetted address and nothing resolves the name a second
+//! time. The resolver never sees IP literals, so the fetcher vets them before the request. No proxy
+//! and no cookies; the client does not follow redirects but returns them as responses.
 //!
-//! Each crawl has a client of its own: its connections end with it, and what one site does to its pool is nothing to
-//! the others. The trust anchors are shared.
+//! Each crawl has its own client: its connections end with the crawl, and a site can exhaust only
+//! its own pool. All crawls share the trust anchors.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -43,25 +44,26 @@ pub(super) mod recorded;
 mod resolver;
 pub(super) mod trouble;
 
-/// Round trips kept for the median; of a longer crawl the newest.
+/// Round trips kept for the median; a longer crawl keeps the newest.
 const KEPT_ROUND_TRIPS: usize = 1024;
-/// HTTP/2 lets a server send this much before it is read. The library's own 5 MiB would be half an agent's memory.
+/// Bytes an HTTP/2 server may send before the client reads them. The library's default of 5 MiB
+/// would be half an agent's memory.
 const HTTP2_WINDOW: u32 = 256 << 10;
-/// What the libraries are let read of a header: enough to tell one that is too large from one that is broken. HTTP/1.1's is
-/// not ours to choose: 408 KiB, and as many fields as we say.
+/// The header size that the libraries accept: enough to tell an oversized header from a malformed
+/// one. HTTP/1.1's limit is fixed by the library: 408 KiB, with a configurable number of fields.
 const HTTP2_HEADER_BYTES: u32 = 256 << 10;
 /// What was waited for when there was none.
 const CONNECTION: &str = "connection";
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timeouts {
-    /// Resolving, connecting and the TLS handshake.
+    /// Time to resolve, connect and complete the TLS handshake.
     pub(super) connect: Duration,
-    /// From the start to the answer's headers, the connection included.
+    /// Time from the start to the response header, including the connection.
     pub(super) first_byte: Duration,
-    /// From the start to the end of the body.
+    /// Time from the start to the end of the body.
     pub(super) total: Duration,
-    /// From the header to the moment from which on a body must have come at [`MIN_RATE`] or faster, on the average.
+    /// Time after the header from which the body's average rate must be at least [`MIN_RATE`].
     pub(super) slow_after: Duration,
 }
 
@@ -72,7 +74,7 @@ impl Default for Timeouts {
     }
 }
 
-/// Why a request brought nothing, or not all.
+/// Why a request returned no response, or only part of one.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
     #[error(transparent)]
@@ -80,7 +82,7 @@ pub(super) enum FetchError {
     /// No connection, or no address to connect to.
     #[error("no connection: {1}")]
     Connect(Trouble, String),
-    /// No answer, or not all of it, in time.
+    /// No response, or an incomplete one, within the time-out.
     #[error("no {what} within {limit:?}")]
     Timeout { what: &'static str, limit: Duration },
     #[error("the body comes slower than {MIN_RATE} bytes a second")]
@@ -89,16 +91,16 @@ pub(super) enum FetchError {
     HeaderTooLarge,
     #[error(transparent)]
     Decode(DecodeError),
-    /// The connection broke, or what came is not HTTP.
+    /// The connection broke, or the response is not HTTP.
     #[error("{0}")]
     Broken(String),
-    /// Errors without end: the site is not asked any more.
+    /// Too many consecutive errors: the crawl sends no more requests to the site.
     #[error("{BREAKER} requests in a row failed")]
     CircuitOpen,
-    /// The site's name leads to an address now that bears no further crawl.
+    /// The site's name now resolves to an address that permits no further crawl.
     #[error("{0}")]
     NotPermitted(String),
-    /// The crawl's time would be over before the request may start.
+    /// The crawl's deadline comes before the request may start.
     #[error("the crawl's time is over")]
     OutOfTime,
 }
@@ -115,18 +117,18 @@ pub(super) struct Fetcher {
     rng: ChaCha8Rng,
     deadline: Instant,
     connection: Option<SocketAddr>,
-    /// Whether the newest connection is still without an address.
+    /// Whether the newest connection is still being resolved.
     resolving: Arc<AtomicBool>,
     patience: Patience,
     round_trips: Vec<Duration>,
     next_round_trip: usize,
     place: Arc<Place>,
-    /// What stores the answers, and the headers of every request.
+    /// The recorder of responses, and the headers of every request.
     recorder: Option<(Recorder, HeaderMap)>,
 }
 
 impl Fetcher {
-    /// A fetcher that sends nothing that could not start before `deadline`, and to the site only at its place.
+    /// A fetcher that sends no request after `deadline`, and connects to the site only at `place`.
     pub(super) fn new(
         context: &Context,
         timeouts: Timeouts,
@@ -153,17 +155,17 @@ impl Fetcher {
         })
     }
 
-    /// What sites know the crawler by.
+    /// The product token by which sites know the crawler.
     pub(super) const fn token(&self) -> &Arc<str> {
         self.context.user_agent.token()
     }
 
-    /// Stores every answer from now on.
+    /// Records every response from now on.
     pub(super) fn record(&mut self, recorder: Recorder, context: &Context) {
         self.recorder = Some((recorder, request_headers(context)));
     }
 
-    /// Asks for a URL, when its turn has come.
+    /// Requests a URL when the pacing permits it.
     pub(super) async fn get(&mut self, url: &Url) -> Result<Answer, FetchError> {
         self.vet_literal(url)?;
         if self.politeness.is_broken() {
@@ -178,7 +180,8 @@ impl Fetcher {
         if start >= self.deadline {
             return Err(FetchError::OutOfTime);
         }
-        // The runtime's timer would round a turn that has come up to the next millisecond.
+        // A request that is due must not wait: the runtime's timer rounds up to the next
+        // millisecond.
         if start > now {
             sleep_until(start).await;
         }
@@ -204,24 +207,26 @@ impl Fetcher {
         Answer::vet(response, self.timeouts, started, recording.map(|recording| (recording, self.deadline)))
     }
 
-    /// Leaves a connection on which nothing was answered: in HTTP/2 all later requests would go there too, though it may be dead.
+    /// Drops a connection on which a request got no response: HTTP/2 would send all later requests
+    /// over it, though it may be dead.
     fn renew_client(&mut self) {
         let patience = Patience::default();
-        // It was made of the same settings before; where that fails now, the old one is as good as any.
+        // The same settings built a client before; if that fails now, keep the old client.
         if let Ok(client) = client(&self.context, self.timeouts, &self.place, &self.resolving, &patience) {
             self.client = client;
             self.patience = patience;
         }
     }
 
-    /// The body of the newest answer did not come whole, for this reason. What cannot be decoded is a mistake, and no sign of trouble.
+    /// Records that the newest body is incomplete, and why. A decoding error is a fault in the
+    /// page, not a sign that the site is overloaded.
     pub(super) fn broke_off(&mut self, error: &FetchError) {
         if matches!(error, FetchError::Broken(_) | FetchError::Timeout { .. } | FetchError::TooSlow) {
             self.politeness.broke_off(Instant::now(), &mut self.rng);
         }
     }
 
-    /// What a later part of the crawl has to remember of how the site answers.
+    /// What a resumed crawl must know about how the site responds.
     pub(super) fn grudge(&self) -> Grudge {
         self.politeness.grudge(Instant::now())
     }
@@ -242,7 +247,8 @@ impl Fetcher {
         self.politeness.is_broken()
     }
 
-    /// Who forbids a site that has no rules: the breaker, if it has opened, and else that its robots.txt cannot be had.
+    /// Who blocks a site that has no rules: the breaker if it is open, otherwise the unavailable
+    /// robots.txt.
     pub(super) const fn blocker(&self) -> Blocker {
         if self.is_circuit_open() { Blocker::Breaker } else { Blocker::Robots }
     }
@@ -251,7 +257,7 @@ impl Fetcher {
         &mut self.politeness
     }
 
-    /// The median time to first byte of the requests on warm connections.
+    /// The median time to first byte of requests on warm connections.
     pub(super) fn median_round_trip(&self) -> Option<Duration> {
         crate::probe::weighted_mean::median(&self.round_trips)
     }
@@ -265,7 +271,8 @@ impl Fetcher {
         self.context.guard.vet(addr).map_err(FetchError::Refused)
     }
 
-    /// A request on the connection of the one before it was warm; the local port tells connections apart.
+    /// A request is warm when it uses the connection of the previous request; the local port
+    /// identifies a connection.
     fn note_round_trip(&mut self, response: &reqwest::Response, took: Duration) {
         self.patience.answered.store(true, Ordering::Relaxed);
         let connection = response.extensions().get::<HttpInfo>().map(HttpInfo::local_addr);
@@ -308,7 +315,7 @@ impl Fetcher {
     }
 }
 
-/// What an answer says of how welcome the crawl is.
+/// Classifies a response by how the site receives the crawl.
 fn answered(response: &reqwest::Response) -> Answered {
     match response.status().as_u16() {
         429 | 503 => {

@@ -1,11 +1,13 @@
-//! What is still to be fetched of a site: a queue in breadth-first order, and what was seen.
+//! The frontier of a site: a queue of paths in breadth-first order, and the set of seen paths.
 //!
-//! A path comes out once. The queue is a log on the disk (`log`, `queue`): what a visit found is one frame of it, counted whole or
-//! not at all, so a crawl goes on after a restart where its last whole frame ends, and memory holds only the set of what was
-//! seen (`known`, `seen`) and the part of the queue that is being read. What does not fit is dropped and noted *that* something was,
-//! because that fact alone decides whether the crawl was complete; what leads into a trap (`trap`) is left out and counted.
+//! A path comes out once. The queue is a log on the disk (`log`, `queue`). The finds of one visit
+//! form one frame, which counts as a whole or not at all, so a crawl resumes after a restart at the
+//! end of its last whole frame. Memory holds only the set of seen paths (`known`, `seen`) and the
+//! part of the queue being read. Paths that do not fit are dropped, and the frontier records only
+//! *that* paths were dropped: that fact alone decides whether the crawl was complete. Traps
+//! (`trap`) are left out and counted.
 //!
-//! Sitemap entries are queued after the start page and before its links, one link away from it.
+//! Sitemap entries are queued after the start page and before its links, at depth 1.
 
 use std::collections::VecDeque;
 use std::io;
@@ -35,10 +37,10 @@ pub(super) mod seen;
 mod tests;
 mod trap;
 
-/// How long what was found stays in memory at most: after a restart it is found once more.
+/// Maximum time that finds stay in memory only; a restart finds them again.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 
-/// A path and how many links it is away from the start page.
+/// A path and its link depth from the start page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) path: SitePath,
@@ -49,27 +51,28 @@ pub(super) struct Entry {
 pub(super) struct Frontier {
     known: Known,
     queue: Queue,
-    /// Of which moment a checkpoint can be.
+    /// The moments that a checkpoint can represent.
     moments: Moments,
-    /// The bytes of the paths that came out and are not visited yet.
+    /// The lengths in bytes of paths that came out but are not visited yet.
     out: VecDeque<u64>,
-    /// What the step under way found.
+    /// The finds of the current step.
     found: Frame,
     written: Instant,
     recorder: Option<Recorder>,
 }
 
 impl Frontier {
-    /// An empty frontier, for a crawl of `max_pages`, that is gone with the process.
+    /// An empty frontier for a crawl of `max_pages`; it ends with the process.
     pub(super) fn temporary(max_depth: u32, max_pages: u32) -> io::Result<Self> {
         let moments = Moments::new(log::first(""));
         Ok(Self::over(Log::temporary()?, "", Known::new(max_depth, max_pages), moments))
     }
 
-    /// The frontier at `path`, with what a former crawl of the same `owner` left there. It blocks.
+    /// Opens the frontier at `path` with what an earlier crawl of the same `owner` stored. It
+    /// blocks.
     pub(super) fn open(path: &Path, owner: &str, max_depth: u32, max_pages: u32) -> Result<Self, OpenError> {
         let (mut known, mut moments) = (Known::new(max_depth, max_pages), Moments::new(log::first(owner)));
-        // The lengths of paths that wait: which is visited by a frame is not written in it.
+        // The lengths of queued paths: a frame does not name the path whose visit it records.
         let mut waiting = VecDeque::new();
         let log = Log::open(path, owner, |frame, lies| {
             known.apply(frame);
@@ -86,12 +89,12 @@ impl Frontier {
         Self { known, queue, moments, out: VecDeque::new(), found, written, recorder: None }
     }
 
-    /// From now on steps are written after what they fetched was stored.
+    /// From now on, steps are written only after their pages are stored.
     pub(super) fn store_first(&mut self, recorder: Option<Recorder>) {
         self.recorder = recorder;
     }
 
-    /// Goes on where another agent stopped. For a frontier that knows nothing yet.
+    /// Resumes another agent's crawl. Only for an empty frontier.
     pub(super) fn resume(&mut self, state: &State) {
         self.known.apply(&state.0);
         self.push(&state.0);
@@ -112,7 +115,7 @@ impl Frontier {
         !self.known.is_seen(path)
     }
 
-    /// Queues a path that was found `depth` links away from the start page, unless it is known, too far, too many or a trap.
+    /// Queues a path found at `depth`, unless it is known, too deep, over the page limit or a trap.
     pub(super) fn offer(&mut self, path: &SitePath, depth: u32) {
         match self.known.offer(path, depth) {
             Offered::New => self.found.queued.push(Queued { path: path.as_str().to_owned(), depth }),
@@ -122,7 +125,8 @@ impl Frontier {
         }
     }
 
-    /// Takes a path that is to be fetched at once (a redirect's target); `false` when it is known already.
+    /// Claims a path that is to be fetched at once (a redirect's target); `false` when it is
+    /// already known.
     pub(super) fn claim(&mut self, path: &SitePath) -> bool {
         let new = self.known.claim(path);
         if new {
@@ -131,40 +135,41 @@ impl Frontier {
         new
     }
 
-    /// The next path to fetch. The one before it must be [`Frontier::visited`] before anything is found at this one.
+    /// The next path to fetch. Call [`Frontier::visited`] for the previous path before offering
+    /// finds of this one.
     pub(super) async fn next(&mut self) -> io::Result<Option<Entry>> {
         while let Some(queued) = self.queue.next().await? {
             self.out.push_back(bytes(&queued.path));
             match SitePath::stored(&queued.path) {
                 Some(path) => return Ok(Some(Entry { path, depth: queued.depth })),
-                // Only a file that somebody else wrote to holds such a thing.
+                // Only a file written by another program holds an invalid path.
                 None => self.visited(),
             }
         }
         Ok(None)
     }
 
-    /// The path that came last was visited; what was found since belongs to it.
+    /// Marks the previous path as visited; everything found since belongs to it.
     pub(super) fn visited(&mut self) {
         self.known.visit();
         self.found.visited = true;
         self.end_step();
     }
 
-    /// What was found since the last step belongs to no path: the start page, or a sitemap's entries.
+    /// Ends a step whose finds belong to no path: the start page, or a sitemap's entries.
     pub(super) fn end_step(&mut self) {
         self.found.spent = *self.known.spent();
         let found = std::mem::take(&mut self.found);
         self.push(&found);
     }
 
-    /// Writes down what the crawl has spent, in the middle of a step, which stays unfinished.
+    /// Writes what the crawl has spent, during a step, which stays unfinished.
     pub(super) async fn note_spent(&mut self) -> io::Result<()> {
         self.push(&Frame { spent: *self.known.spent(), ..Frame::default() });
         self.write().await
     }
 
-    /// What the crawl has spent in all, to be kept with the next step.
+    /// What the crawl has spent in total; the next step stores it.
     pub(super) const fn spent_mut(&mut self) -> &mut Spent {
         self.known.spent_mut()
     }
@@ -173,12 +178,12 @@ impl Frontier {
         self.known.spent()
     }
 
-    /// Whether steps should be written before the crawl goes on.
+    /// Whether steps should be written before the crawl continues.
     pub(super) fn is_due(&self) -> bool {
         self.queue.is_due() || self.written.elapsed() >= WRITE_EVERY
     }
 
-    /// Writes the steps that are not written yet. Failed or dropped half way, it may be called again.
+    /// Writes the unwritten steps. May be called again after an error or a cancellation.
     pub(super) async fn write(&mut self) -> io::Result<()> {
         if let Some(recorder) = &self.recorder {
             // A page that counts as visited is never fetched again.
@@ -189,8 +194,8 @@ impl Frontier {
         Ok(())
     }
 
-    /// The state after the last step, for another agent. What it says was visited is on the disk: no end of this machine takes a page
-    /// away that nobody will fetch again.
+    /// The state after the last step, for another agent. Every page it counts as visited is synced
+    /// to the disk: a crash of this machine must not lose a page that no agent would fetch again.
     pub(super) async fn checkpoint(&mut self) -> io::Result<Checkpoint> {
         self.write().await?;
         if let Some(recorder) = &self.recorder {
@@ -203,7 +208,7 @@ impl Frontier {
         Ok(checkpoint)
     }
 
-    /// Whether there are paths beyond the depth that were not reached another way.
+    /// Whether there are paths beyond the depth limit that were not reached another way.
     pub(super) fn has_beyond(&self) -> bool {
         self.known.has_beyond()
     }

@@ -6,62 +6,63 @@ use super::{Budget, Standing, Trouble};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Everything within reach was fetched, though some of it may have answered with an error.
+    /// Everything within the limits was fetched, though some responses may have been errors.
     Complete,
     Truncated(Budget),
     Blocked(Blocker),
-    /// The site gave not a single page.
+    /// The site returned no page.
     Unreachable,
 }
 
-/// Who forbids a site.
+/// Who blocks the crawl of a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blocker {
-    /// Its robots.txt, or that it could not be had.
+    /// Its robots.txt, or the failure to fetch it.
     Robots,
     Guard,
-    /// Requests that failed without end.
+    /// Too many consecutive failed requests.
     Breaker,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub kind: Kind,
-    /// Pages received whole, with status 200.
+    /// Complete pages with status 200.
     pub pages: u32,
-    /// Body bytes of pages received, after decoding, cut pages included. Bodies of errors and redirects, and robots.txt,
-    /// are not pages.
+    /// Decoded body bytes of pages, including cut pages. Bodies of errors and redirects, and
+    /// robots.txt, are not pages.
     pub bytes: u64,
-    /// Requests that failed: no answer, a status of 400 and above, a body that broke off or was too large, redirects
-    /// without end.
+    /// Failed requests: no response, a status of 400 and above, a body that broke off or was too
+    /// large, or endless redirects.
     pub errors: u32,
-    /// Pages fetched once more, because the agent that had fetched them could not hand everything over.
+    /// Pages fetched again, because the previous agent could not hand over its whole state.
     pub refetched: u32,
-    /// Links left out because they lead into a trap: paths that repeat themselves, calendars without end.
+    /// Links left out because they lead into a trap: self-repeating paths, endless calendars.
     pub trapped: u32,
     pub started_at: SystemTime,
     pub duration: Duration,
-    /// The median time to first byte on warm connections; absent when there was none.
+    /// The median time to first byte on warm connections; absent without such a request.
     pub rtt: Option<Duration>,
-    /// The origin that was crawled; absent when none was found.
+    /// The crawled origin; absent if none was found.
     pub origin: Option<String>,
-    /// One sentence: why it was blocked or unreachable, else the first error; empty when all went well.
+    /// One sentence: why it was blocked or unreachable, otherwise the first error; empty without an
+    /// error.
     pub message: String,
-    /// Why it was unreachable; absent when it was not.
+    /// Why it was unreachable; absent otherwise.
     pub trouble: Option<Trouble>,
 }
 
-/// How a crawl ended, or did not.
+/// How a call of the crawl ended.
 #[derive(Debug)]
 pub enum Ended {
-    /// It did.
+    /// The crawl is over.
     Outcome(Outcome),
-    /// It was stopped before, and may be gone on with from here.
+    /// It was stopped and can be resumed from this state.
     Stopped(Option<Standing>),
-    /// The site asks to be left alone for so long, and may be gone on with from here then.
+    /// The site requires a pause of this length; the crawl can then be resumed from this state.
     Paused(Option<Standing>, Duration),
-    /// Its address bears no further crawl: its lease has ended.
+    /// Its address permits no further crawl: its lease has ended.
     NotPermitted,
-    /// It cannot go on here, for this reason, which is none of the site's.
+    /// It cannot continue on this agent, for this reason, which is not the site's fault.
     Broken(String),
 }

@@ -1,14 +1,17 @@
-//! When the next request to a site may start, and when none may at all.
+//! Decides when the next request to a site may start, and when no further request may.
 //!
-//! Pure: the time and the dice are passed in. Everything a crawl sends passes through here, robots.txt included, and every answer is
-//! told. A crawl is sequential besides, so a request also waits for the answer to the one before it.
+//! Pure: the caller passes the time and the random numbers. Every request of a crawl passes through
+//! here, including robots.txt, and every response is reported here. A crawl is sequential besides,
+//! so a request also waits for the previous response.
 //!
-//! What slows a crawl down: the interval, or the site's crawl-delay if that is longer; first bytes that come late; answers 429 and
-//! 503, by the pause they ask for, or one that doubles; many errors in a short time; and that nothing is heard of the scheduler. What ends it: errors without end (the
-//! breaker). Nothing here ever makes a crawl faster than its interval.
+//! What slows a crawl down: the interval, or the site's crawl-delay if longer; late first bytes;
+//! responses 429 and 503, by the pause they require or a doubling one; many errors in a short time;
+//! and a disconnected scheduler. What ends it: too many consecutive errors (the breaker). Nothing
+//! here ever makes a crawl faster than its interval.
 //!
-//! The interval is the policy's `request_interval`; of a site that is known to be large it comes near the `shortest_interval`, where
-//! the policy has one: what a server with a hundred thousand pages does not notice may be much for one with ten.
+//! The interval is the policy's `request_interval`. For a site known to be large it approaches the
+//! policy's `shortest_interval`, if set: a load that a server with a hundred thousand pages does
+//! not notice may be too much for one with ten.
 
 pub(super) mod paths;
 pub(super) mod pattern;
@@ -22,72 +25,77 @@ use tokio::time::Instant;
 
 /// The longest crawl-delay that is honoured; a longer one would make a crawl pointless, not polite.
 pub(super) const MAX_CRAWL_DELAY: Duration = Duration::from_secs(60);
-/// The pages of a site up to which it is small, and from which on it is large. Measured on nothing: a site of 100 pages takes two minutes
-/// at a request a second, one of 100,000 more than a day.
+/// A site is small up to this number of pages, and large from `LARGE` on. Not based on
+/// measurements: at a request per second, a site of 100 pages takes two minutes, one of 100,000
+/// more than a day.
 const SMALL: u64 = 100;
 const LARGE: u64 = 100_000;
-/// The longest pause between two requests: what is longer ends a crawl as surely, and a clock must hold it.
+/// The longest pause between two requests: a longer one ends a crawl in any case, and a clock must
+/// hold it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(86_400);
-/// The pause after a first 429 or 503 that asks for none; each further one doubles it.
+/// The pause after a first 429 or 503 without its own; each further one doubles it.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
-/// How much longer a pause may be drawn: crawls that were turned away together come back one by one.
+/// Maximum random extension of a pause: crawls refused together return one by one.
 const JITTER: f64 = 0.1;
-/// After so long without a 429 or 503 the former ones are forgiven.
+/// Time without a 429 or 503 after which earlier refusals no longer count.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(30 * 60);
-/// The window in which errors are counted, the least requests in it that say anything, and the share of errors that is too much.
+/// The window in which errors are counted, the minimum number of requests in it, and the maximum
+/// share of errors.
 const WINDOW: Duration = Duration::from_secs(60);
 const LEAST_REQUESTS: u32 = 20;
 const MAX_ERROR_SHARE: f64 = 0.1;
-/// What is counted as one in the window, which is so much too long or too short.
+/// The resolution of the window, which is inexact by as much.
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOW_PAUSE: Duration = Duration::from_secs(60);
-/// Errors in a row that open the breaker.
+/// Consecutive errors that open the breaker.
 pub(super) const BREAKER: u32 = 50;
-/// A mean time to first byte that says a site has trouble; from there on requests are twice that apart.
+/// The mean time to first byte from which a site counts as slow; then requests are at least twice
+/// that apart.
 const SLOW: Duration = Duration::from_secs(1);
-/// How much farther apart requests are while nothing is heard of the scheduler: it might have slowed the crawl down, or ended its lease.
+/// The factor on the interval while the scheduler is disconnected: it might have slowed the crawl
+/// down, or ended its lease.
 const ALONE: u32 = 2;
-/// The weight of the newest time to first byte in their mean.
+/// The weight of the newest time to first byte in the mean.
 const NEWEST: f64 = 0.2;
 
-/// The least time between two requests to a site of so many pages: from `slow` for a small one, or one of unknown size, to `fast` for a
-/// large one, by the logarithm of its size.
+/// The minimum time between two requests to a site of this many pages: from `slow` for a small or
+/// unknown one to `fast` for a large one, by the logarithm of its size.
 fn interval_of(pages: Option<u64>, slow: Duration, fast: Duration) -> Duration {
     let Some(pages) = pages.filter(|_| fast < slow) else { return slow };
-    // In pages a `u32` holds, which a float holds too; more are as large.
+    // Clamped to `u32`, which a float holds; larger sites count as large too.
     let log = |pages: u64| f64::from(u32::try_from(pages).unwrap_or(u32::MAX)).ln();
     let share = (log(pages.clamp(SMALL, LARGE)) - log(SMALL)) / (log(LARGE) - log(SMALL));
     slow.saturating_sub((slow - fast).mul_f64(share.clamp(0.0, 1.0))).max(fast)
 }
 
-/// What came of a request, as far as politeness goes.
+/// The result of a request, as far as politeness is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answered {
-    /// An answer that is none of the others.
+    /// Any other response.
     Well,
-    /// 403, a status of 500 and above, no answer in time, or a broken connection.
+    /// 403, a status of 500 and above, no response in time, or a broken connection.
     Badly,
-    /// 429 or 503, with the pause it asks for.
+    /// 429 or 503, with the pause it requires.
     TurnedAway(Option<Duration>),
 }
 
-/// What outlasts a restart: how often a site has turned the crawl away, and until when it is left alone.
+/// What outlasts a restart: how often a site refused the crawl, and the end of the current pause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Grudge {
-    /// Times it has turned the crawl away since it was forgiven last.
+    /// Refusals since the last reset.
     pub(super) turned_away: u32,
     pub(super) in_a_row: u32,
     pub(super) pause: Duration,
 }
 
-/// How a crawl and its site get along, for people.
+/// The crawl's state towards its site, for people.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RateState {
-    /// The least time between the starts of two requests.
+    /// The minimum time between the starts of two requests.
     pub interval: Duration,
-    /// How long the site is left alone from now on; zero when it is not.
+    /// The remaining pause; zero without one.
     pub pause: Duration,
-    /// Times it has turned the crawl away since it was forgiven last.
+    /// Refusals since the last reset.
     pub turned_away: u32,
     pub failed_in_a_row: u32,
     pub recent_requests: u32,
@@ -100,25 +108,26 @@ pub(super) struct Politeness {
     /// The interval of a small site, and of a large one.
     slow: Duration,
     fast: Duration,
-    /// Pages of the site, as far as anybody has said.
+    /// Pages of the site, if known.
     pages: Option<u64>,
     crawl_delay: Duration,
-    /// Whether nobody who could slow it down is heard of.
+    /// Whether the scheduler, which could slow the crawl down, is disconnected.
     alone: bool,
     last_start: Option<Instant>,
     paused_until: Option<Instant>,
     turned_away: u32,
     turned_away_at: Option<Instant>,
-    /// The answers of the last minute, by seconds: never more than a minute has, however many there are in each.
+    /// The responses of the last minute, grouped by second: at most sixty entries, however many
+    /// responses.
     window: VecDeque<Second>,
     in_a_row: u32,
-    /// As it was before the newest answer.
+    /// The number of consecutive errors before the newest response.
     in_a_row_before: u32,
     /// The mean time to first byte, in seconds.
     first_byte: f64,
 }
 
-/// Answers within a second of the first of them.
+/// The responses within one second of the first of them.
 #[derive(Debug)]
 struct Second {
     began: Instant,
@@ -133,7 +142,7 @@ impl Second {
 }
 
 impl Politeness {
-    /// A request every `interval` at most.
+    /// At most one request per `interval`.
     pub(super) fn new(interval: Duration) -> Self {
         let slow = interval.min(LONGEST_PAUSE);
         Self {
@@ -153,29 +162,29 @@ impl Politeness {
         }
     }
 
-    /// Allows large sites a request every `shortest` at most.
+    /// Permits large sites at most one request per `shortest`.
     pub(super) fn down_to(mut self, shortest: Duration) -> Self {
         self.fast = shortest.min(self.slow);
         self
     }
 
-    /// Learns that the site has at least so many pages.
+    /// Records that the site has at least this many pages.
     pub(super) fn learn_size(&mut self, pages: u64) {
         self.pages = self.pages.max(Some(pages));
     }
 
-    /// The least time between two requests, trouble aside.
+    /// The minimum time between two requests, before slowdowns for errors.
     fn interval(&self) -> Duration {
         let interval = interval_of(self.pages, self.slow, self.fast).max(self.crawl_delay);
         if self.alone { interval * ALONE } else { interval }
     }
 
-    /// Learns whether the crawl is on its own.
+    /// Sets whether the scheduler is disconnected.
     pub(super) const fn be_alone(&mut self, alone: bool) {
         self.alone = alone;
     }
 
-    /// Goes on where a former part of the crawl was.
+    /// Restores the state of an earlier part of the crawl.
     pub(super) fn remember(&mut self, grudge: Grudge, now: Instant) {
         self.in_a_row = grudge.in_a_row;
         self.turned_away = grudge.turned_away;
@@ -183,7 +192,7 @@ impl Politeness {
         self.paused_until = (!grudge.pause.is_zero()).then(|| now + grudge.pause.min(LONGEST_PAUSE));
     }
 
-    /// What a later part of the crawl has to remember.
+    /// The state that a later part of the crawl needs.
     pub(super) fn grudge(&self, now: Instant) -> Grudge {
         Grudge {
             turned_away: self.turned_away,
@@ -214,7 +223,7 @@ impl Politeness {
         self.paused_until.map_or(paced, |until| paced.max(until))
     }
 
-    /// Whether the site is not to be asked any more.
+    /// Whether the breaker is open: the crawl sends no more requests to the site.
     pub(super) const fn is_broken(&self) -> bool {
         self.in_a_row >= BREAKER
     }
@@ -227,7 +236,7 @@ impl Politeness {
         self.last_start = Some(now);
     }
 
-    /// Notes what came of it, and how long its first byte took.
+    /// Records the result of a request, and its time to first byte.
     pub(super) fn answered(
         &mut self,
         now: Instant,
@@ -254,7 +263,7 @@ impl Politeness {
         self.look_at_window(now, rng);
     }
 
-    /// Notes that what was answered well has no end: its body broke off, or took too long.
+    /// Records that the body of a good response broke off, or took too long.
     pub(super) fn broke_off(&mut self, now: Instant, rng: &mut impl Rng) {
         self.in_a_row = self.in_a_row_before.saturating_add(1);
         if let Some(second) = self.window.back_mut() {
@@ -270,7 +279,7 @@ impl Politeness {
         }
     }
 
-    /// Counts an answer in the window, and lets go what is too old.
+    /// Counts a response in the window, and drops the old ones.
     fn count(&mut self, now: Instant, badly: bool) {
         let under_way = |second: &Second| now.saturating_duration_since(second.began) < SECOND;
         if !self.window.back().is_some_and(under_way) {
@@ -298,22 +307,23 @@ impl Politeness {
         requests >= LEAST_REQUESTS && f64::from(errors) > MAX_ERROR_SHARE * f64::from(requests)
     }
 
-    /// No request before `pause` is over, or somewhat later; a longer pause stays.
+    /// Permits no request until `pause` is over, plus a random extension; never shortens a longer
+    /// pause.
     fn pause(&mut self, now: Instant, pause: Duration, rng: &mut impl Rng) {
         let pause = pause.min(LONGEST_PAUSE).mul_f64(1.0 + rng.random_range(0.0..=JITTER));
         let until = now + pause;
         self.paused_until = Some(self.paused_until.map_or(until, |other| other.max(until)));
     }
 
-    /// The pause between requests to a site that has trouble to answer.
+    /// The pause between requests to a site that responds slowly or with errors.
     fn trouble(&self) -> Duration {
         let twice = Duration::try_from_secs_f64(2.0 * self.first_byte).unwrap_or(LONGEST_PAUSE);
         if twice >= 2 * SLOW { twice } else { Duration::ZERO }
     }
 }
 
-/// The pause that a `Retry-After` asks for, in seconds or until a date, of which `now` is the same clock's; `None` when it cannot be
-/// read (RFC 9110, 10.2.3).
+/// The pause that a `Retry-After` requires, in seconds or until a date on the clock of `now`;
+/// `None` when it is invalid (RFC 9110, 10.2.3).
 pub(super) fn retry_after(value: &str, now: std::time::SystemTime) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {
@@ -556,7 +566,8 @@ mod tests {
     }
 
     proptest! {
-        // Whatever a site answers, no request starts earlier than the interval after the one before.
+        // Whatever a site returns, no request starts sooner than the interval after the previous
+        // one.
         #[test]
         fn nothing_makes_it_faster_than_its_interval(
             answers in prop::collection::vec((0_u8..4, 0_u64..100_000, 0_u64..40_000), 0..200),

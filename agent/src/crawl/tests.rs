@@ -37,7 +37,7 @@ fn policy() -> Policy {
     }
 }
 
-/// A crawl of a site on loopback, as a test sets it up.
+/// A test's crawl of a site on loopback.
 struct TestCrawl {
     job: Job,
     keep: Keep,
@@ -58,7 +58,7 @@ impl TestCrawl {
         crawl
     }
 
-    /// Of a site whose origin is still to be settled.
+    /// A crawl of a site whose origin is unknown.
     fn named(name: &str) -> Self {
         Self {
             job: Job { name: name.to_owned(), origin: None, policy: policy(), last_pages: None },
@@ -79,7 +79,7 @@ impl TestCrawl {
         Self { context: Arc::new(context), ..self }
     }
 
-    /// Runs it as a task of its own, until it ends or is stopped by what comes first.
+    /// Runs it as its own task, until it ends or the token stops it.
     fn spawn(self) -> (CancellationToken, JoinHandle<Ended>) {
         (self.stop.clone(), tokio::spawn(self.run()))
     }
@@ -134,7 +134,7 @@ async fn a_small_site_is_fetched_whole() {
     assert_eq!((outcome.errors, outcome.message.as_str()), (0, ""));
     assert_eq!(outcome.origin, Some(site.origin()));
     assert!(outcome.rtt.unwrap() < outcome.duration);
-    // Breadth first, robots.txt before all.
+    // Breadth first, with robots.txt before everything else.
     assert_eq!(site.paths(), ["/robots.txt", "/", "/a", "/b?x=1&y=2", "/dir/c", "/deep/d"]);
     let contact = "landfall-agent/0.1 (+https://example.org/crawler)";
     assert!(site.seen().iter().all(|request| request.header("user-agent") == contact));
@@ -179,10 +179,11 @@ async fn a_crawl_delay_slows_the_crawl_down() {
     assert_gaps(&site, MS(80));
 }
 
-/// By how much the server may see one request later than another, on a machine that runs other tests too.
+/// How much later than another the server may see a request, on a machine that runs other tests
+/// too.
 const LATER: Duration = Duration::from_millis(25);
 
-/// The server sees a request after it started, so a gap may come out shorter by what the first one was late.
+/// The server sees a request after it started, so the first one's delay may shorten a gap.
 fn assert_gaps(site: &TestServer, interval: Duration) {
     let seen = site.seen();
     for pair in seen.windows(2) {

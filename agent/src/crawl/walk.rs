@@ -1,7 +1,8 @@
-//! Walks a site breadth first: asks, follows redirects, receives, takes the links.
+//! Walks a site breadth first: sends requests, follows redirects, receives pages and queues their
+//! links.
 //!
-//! Whatever fails is written into the ledger and the walk goes on; only a budget, or a start page that cannot be had,
-//! ends it before the frontier is empty.
+//! Any failure goes into the ledger and the walk continues. Only a budget or an unreachable start
+//! page ends it before the frontier is empty.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -25,27 +26,28 @@ use time::unix_ms;
 pub(super) use time::{HANDED_BACK_FROM, Stopwatch};
 use unread::Page;
 
-/// The most body bytes taken of one page; a larger one is an error.
+/// Maximum body bytes of one page; a larger page is an error.
 pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
-/// Requests for one page that the site turns away (429, 503), the first among them.
+/// Maximum requests, including the first, for a page that the site refuses with 429 or 503.
 const ATTEMPTS: u32 = 3;
 pub(super) const MAX_REDIRECTS: usize = 5;
-/// How long links are looked at before other tasks get their turn: robots.txt may hold thousands of rules.
+/// How long to process links before yielding to other tasks: robots.txt may hold thousands of
+/// rules.
 const TURN: Duration = Duration::from_millis(5);
 
 pub(super) enum End {
     Exhausted,
-    /// A budget forbids to go on.
+    /// A budget is exhausted.
     Cut(Budget),
-    /// Nothing may be fetched: who says so, and why.
+    /// Nothing may be fetched: who blocks it, and why.
     Blocked(Blocker, String),
     /// Nothing can be fetched: what is wrong, and why.
     Unreachable(Trouble, String),
-    /// What was found cannot be kept: why.
+    /// The frontier cannot be stored: why.
     Broken(String),
-    /// The site asks to be left alone for so long that another crawl may have the slot.
+    /// The site requires so long a pause that another crawl may have the slot.
     Paused(Duration),
-    /// The address bears no further crawl, and the lease has ended: why.
+    /// The address permits no further crawl, and the lease has ended: why.
     NotPermitted(String),
 }
 
@@ -72,9 +74,10 @@ pub(super) struct Walk<'a> {
     pub(super) ledger: &'a mut Ledger,
     pub(super) policy: Policy,
     pub(super) watch: Stopwatch,
-    /// Before when a pause has to end to be spent elsewhere; `None` where there is nobody to hand the crawl back to.
+    /// A pause that ends before this time may be spent elsewhere; `None` where the crawl cannot be
+    /// handed back.
     pub(super) hands_back_before: Option<tokio::time::Instant>,
-    /// The page that came last, until it is read; its step is not over.
+    /// The newest page until it is read; its step is not over.
     pub(super) unread: Option<Page>,
     /// Whether the newest page took long to read.
     pub(super) reads_long: bool,
@@ -103,7 +106,7 @@ impl Walk<'_> {
             self.end_step();
         }
         while let Some(entry) = self.next().await? {
-            // Whatever may end the crawl, or hold it up, finds the last step over.
+            // The last step must be over before anything can end or delay the crawl.
             if self.reads_long || self.may_end() {
                 self.catch_up().await;
             }
@@ -112,7 +115,7 @@ impl Walk<'_> {
             }
             self.look_at_pause()?;
             self.renew_rules().await?;
-            // They may have changed since it was queued, by another agent perhaps.
+            // The rules may have changed since it was queued, perhaps by another agent.
             if self.rules.allow(&entry.path) {
                 self.visit(entry).await?;
             } else {
@@ -130,7 +133,7 @@ impl Walk<'_> {
         self.ledger.exhausted(&self.policy).is_some() || self.fetcher.is_paused() || self.rules.are_stale()
     }
 
-    /// The next path to fetch: of the page that came last, where nothing else waits.
+    /// The next path to fetch. If none is queued, reads the newest page first for its links.
     async fn next(&mut self) -> Result<Option<Entry>, End> {
         if let Some(entry) = self.frontier.next().await? {
             return Ok(Some(entry));
@@ -139,12 +142,12 @@ impl Walk<'_> {
         Ok(self.frontier.next().await?)
     }
 
-    /// Asks for robots.txt once more when what it said is too old.
+    /// Requests robots.txt again when the stored rules have expired.
     async fn renew_rules(&mut self) -> Result<(), End> {
         if !self.rules.are_stale() {
             return Ok(());
         }
-        // Before more room is asked for, theirs is given back.
+        // Free the memory of the old rules before requesting memory for the new ones.
         self.rules = Rules::none();
         self.rules = match robots::rules_of(self.fetcher, &self.site, self.robots).await {
             Ok(rules) => rules,
@@ -159,7 +162,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// What was found since the last step belongs to no page.
+    /// Ends the step: links found from now on belong to no page.
     fn end_step(&mut self) {
         self.note_spent();
         self.frontier.end_step();
@@ -170,7 +173,7 @@ impl Walk<'_> {
         self.notes().note_spent(grudge);
     }
 
-    /// Nothing waits any more; was that all?
+    /// How the crawl ends when the frontier is empty.
     fn end_of_frontier(&self) -> End {
         if self.ledger.page_cut {
             End::Cut(Budget::Bytes)
@@ -187,7 +190,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Fetches a path, wherever it is redirected to inside the site.
+    /// Fetches a path and follows its redirects inside the site.
     async fn visit(&mut self, entry: Entry) -> Result<(), End> {
         let Entry { mut path, depth } = entry;
         let mut hops = vec![path.fingerprint()];
@@ -210,8 +213,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Sends the request, again where the site turned it away: nobody is told that a page is not there who was only asked to wait.
-    /// `None` when it failed.
+    /// Sends a request and repeats it while the site refuses it, so that a refusal does not count
+    /// as a missing page. `None` when it failed.
     async fn ask(&mut self, path: &SitePath, depth: u32) -> Result<Option<Answer>, End> {
         let Some(url) = self.url(path) else {
             self.catch_up().await;
@@ -224,7 +227,7 @@ impl Walk<'_> {
                 Ok(answer) if answer.turns_away() && attempt < ATTEMPTS && !self.fetcher.is_circuit_open() => {
                     turned_away = Some(answer.status());
                     self.discard(answer).await?;
-                    // It may be long: a restart must not cut it short.
+                    // The wait may be long: store the state, so that a restart does not shorten it.
                     self.note_spent();
                     self.frontier.note_spent().await?;
                     self.look_at_pause()?;
@@ -264,7 +267,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The end of a crawl whose time is over: one that brought no page was no crawl.
+    /// The end of a crawl at its deadline: without a page it counts as a failure.
     fn out_of_time(&self) -> End {
         match &self.ledger.first_error {
             Some((trouble, error)) if self.ledger.pages == 0 => End::Unreachable(*trouble, error.clone()),
@@ -272,7 +275,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Where a redirect leads: `None` when there is nothing more to fetch.
+    /// The target of a redirect; `None` when there is nothing more to fetch.
     fn follow(
         &mut self,
         from: &SitePath,
@@ -281,7 +284,8 @@ impl Walk<'_> {
         hops: &mut Vec<Fingerprint>,
     ) -> Result<Option<SitePath>, End> {
         let Some(next) = self.site.path(target) else {
-            // Another site's pages are another crawl's; but a start page that leads away leaves this one nothing.
+            // Another crawl covers another site's pages; but without its start page this crawl has
+            // nothing to fetch.
             let left = format!("{} redirects to {target}, outside the site", self.site.root());
             return if depth == 0 { Err(End::Unreachable(Trouble::Redirect, left)) } else { Ok(None) };
         };
@@ -297,7 +301,7 @@ impl Walk<'_> {
             let forbidden = format!("robots.txt forbids {target}, to which the start page redirects");
             return if depth == 0 { Err(End::Blocked(Blocker::Robots, forbidden)) } else { Ok(None) };
         }
-        // The start page is where it leads, wherever that is.
+        // The path policy does not apply to the start page's redirect target.
         if depth > 0 && !self.policy.paths.allow(&next) {
             return Ok(None);
         }
@@ -308,7 +312,7 @@ impl Walk<'_> {
         Ok(Some(next))
     }
 
-    /// Receives an answer that is no redirect, and its links.
+    /// Receives a response that is not a redirect, and queues its links.
     async fn take(&mut self, answer: Answer, path: &SitePath, depth: u32) -> Result<(), End> {
         let status = answer.status();
         if status.is_client_error() || status.is_server_error() {
@@ -361,7 +365,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads a body nobody wants, as far as that is worth it.
+    /// Reads an unwanted body, as far as the connection is worth it.
     async fn discard(&mut self, answer: Answer) -> Result<(), End> {
         let (ledger, policy) = (&mut self.ledger, &self.policy);
         let spend = |bytes| {

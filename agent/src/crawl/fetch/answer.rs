@@ -1,4 +1,5 @@
-//! An answer: its header, vetted when it comes, and its body, which is received in time, fast enough, and decoded.
+//! A response: its header, vetted on arrival, and its body, received within time and rate limits
+//! and decoded.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -15,22 +16,23 @@ use super::{FetchError, Timeouts};
 use crate::session::unreached::innermost;
 use crate::warc::{Recording, Truncated};
 
-/// The most bytes of an answer's header, names and values with four more for each field: what servers and browsers agree on is
-/// less than a quarter of it.
+/// Maximum bytes of a response header: names, values and four bytes per field. Servers and browsers
+/// agree on less than a quarter of it.
 pub(in crate::crawl) const MAX_HEADER_BYTES: usize = 64 << 10;
-/// The most fields of an answer's header; a page of a large site has thirty.
+/// Maximum fields of a response header; a page of a large site has thirty.
 pub(in crate::crawl) const MAX_HEADER_FIELDS: usize = 100;
-/// Bytes a second, on the average of a body, below which it is given up after [`Timeouts::slow_after`]. The slowest lines that
-/// sites stand on carry four times as much.
+/// Minimum average rate of a body in bytes per second after [`Timeouts::slow_after`]. The slowest
+/// lines that host sites carry four times as much.
 pub(in crate::crawl) const MIN_RATE: u64 = 1 << 10;
-/// What is read of a body nobody wants, to keep the connection: what a server says beside a 404 is mostly less.
+/// Bytes read of an unwanted body to keep the connection; most bodies of a 404 are smaller.
 const MAX_UNWANTED_BYTES: u64 = 64 << 10;
-/// And how long it may take at least; twice the time to the first byte where that is more, since a handshake there costs as much:
-/// no connection is worth more than a few.
+/// Minimum time limit for reading an unwanted body. The limit is twice the time to the first byte
+/// if that is more, because a new handshake costs about as much. No connection is worth more than a
+/// few seconds.
 const MIN_UNWANTED_TIME: Duration = Duration::from_secs(1);
 
-/// What the windows of all bodies that are being decoded take together at most, beside the first megabyte of each: in [`UNIT`]s, for the
-/// whole process, whose memory it is. A body that finds no room waits.
+/// Budget for all decoding windows together, beyond the first megabyte of each, in [`UNIT`]s. It
+/// covers the whole process, since they share its memory. A body that gets no permit waits.
 pub(in crate::crawl) static WINDOWS: Semaphore = Semaphore::const_new(64);
 /// A permit's bytes.
 const UNIT: usize = 1 << 20;
@@ -40,28 +42,28 @@ pub(in crate::crawl) struct Answer {
     timeouts: Timeouts,
     asked_at: Instant,
     body_began: Instant,
-    /// Bytes of the body that came, as they were sent.
+    /// Received bytes of the body, still encoded.
     received: u64,
     body: Body,
-    /// The room for its decoder's window, once that is large.
+    /// The permit for the decoder's window, once the window is large.
     window: Option<SemaphorePermit<'static>>,
     recording: Option<Recording>,
-    /// When the crawl's time is over; what is recorded says so.
+    /// The crawl's deadline; the record marks a body that it cut.
     crawl_deadline: Instant,
 }
 
 enum Body {
-    /// Nobody asked for it yet.
+    /// Not read yet.
     Unread,
     Plain,
     Encoded(Box<Decoder>),
-    /// It ended, or cannot be read any further.
+    /// Ended, or no longer readable.
     Over,
 }
 
 impl Answer {
-    /// The answer to what was asked at `asked_at`, whose header has just come; it is recorded, until the crawl's time is over, if it is
-    /// to be stored.
+    /// The response to the request sent at `asked_at`, whose header has just arrived. If it is to
+    /// be stored, it is recorded until the crawl's deadline.
     pub(super) fn vet(
         response: reqwest::Response,
         timeouts: Timeouts,
@@ -93,7 +95,7 @@ impl Answer {
         matches!(self.status().as_u16(), 429 | 503)
     }
 
-    /// Where the answer points instead, as it was written; `None` when it is no redirect.
+    /// The redirect target as written in the header; `None` when the response is not a redirect.
     pub(in crate::crawl) fn location(&self) -> Option<&str> {
         let redirects = matches!(self.status().as_u16(), 301 | 302 | 303 | 307 | 308);
         redirects.then(|| self.header(&LOCATION)).flatten()
@@ -111,7 +113,7 @@ impl Answer {
         charset(self.header(&CONTENT_TYPE)?)
     }
 
-    /// Says how many links away from the start page it was found.
+    /// Sets the response's link depth from the start page.
     pub(in crate::crawl) fn found_at(mut self, depth: u32) -> Self {
         if let Some(recording) = &mut self.recording {
             recording.found_at(depth);
@@ -119,7 +121,7 @@ impl Answer {
         self
     }
 
-    /// The next piece of the body, decoded; `None` at its end.
+    /// The next decoded piece of the body; `None` at its end.
     pub(in crate::crawl) async fn piece(&mut self) -> Result<Option<Bytes>, FetchError> {
         let piece = self.next_piece().await;
         match (&piece, &mut self.recording) {
@@ -130,8 +132,8 @@ impl Answer {
         piece
     }
 
-    /// Reads a body nobody wants, if it is small: the connection is worth more. How it ends does not matter. `spend` is told the length
-    /// of each piece, and may end it.
+    /// Reads a small unwanted body to keep the connection; errors do not matter. `spend` receives
+    /// the length of each piece and may stop the read.
     pub(in crate::crawl) async fn discard(mut self, mut spend: impl FnMut(u64) -> ControlFlow<()>) {
         let mut read: u64 = 0;
         let first_byte = self.body_began.saturating_duration_since(self.asked_at);
@@ -157,7 +159,7 @@ impl Answer {
             if let Body::Encoded(decoder) = &mut self.body
                 && let Some(piece) = decoder.next().map_err(FetchError::Decode)?
             {
-                // A little that was sent may keep this loop busy for long.
+                // A small compressed input can keep this loop busy for long.
                 tokio::task::consume_budget().await;
                 return Ok(Some(piece));
             }
@@ -185,7 +187,7 @@ impl Answer {
         let Some(bytes) = decoder.window() else { return Ok(()) };
         let units = u32::try_from(bytes / UNIT).unwrap_or(u32::MAX);
         if let Ok(room) = timeout_at(self.asked_at + self.timeouts.total, WINDOWS.acquire_many(units)).await {
-            // It is never closed.
+            // The semaphore is never closed.
             self.window = room.ok();
             return Ok(());
         }
@@ -195,7 +197,7 @@ impl Answer {
         Err(FetchError::Timeout { what: "end of the answer", limit: self.timeouts.total })
     }
 
-    /// What was sent next of the body, recorded; `None` at its end.
+    /// The next encoded piece of the body, recorded; `None` at its end.
     async fn sent(&mut self) -> Result<Option<Bytes>, FetchError> {
         if let Some(recording) = &mut self.recording {
             recording.wait(self.crawl_deadline);
@@ -214,7 +216,7 @@ impl Answer {
 
     async fn receive(&mut self) -> Result<Option<Bytes>, FetchError> {
         let last = self.asked_at + self.timeouts.total;
-        // The more came, the longer it takes for the average to fall below the least rate.
+        // The more bytes arrived, the longer the average stays above the minimum rate.
         let earned = Duration::from_millis(self.received.saturating_mul(1000) / MIN_RATE);
         let slow = self.body_began + earned.max(self.timeouts.slow_after);
         match timeout_at(last.min(slow), self.response.chunk()).await {

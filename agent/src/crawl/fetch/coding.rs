@@ -1,12 +1,12 @@
-//! How a body may be encoded, what `Content-Encoding` says of it, and what may be wrong with one.
+//! The supported encodings of a body, the reading of `Content-Encoding`, and decoding errors.
 //!
-//! Pure. One layer is decoded and no more; words that mean nothing there are passed over.
+//! Pure. Only one layer is decoded; words without a meaning there are ignored.
 
 use std::fmt;
 
-/// The codings that are asked for, as `Accept-Encoding` says them.
+/// The encodings the crawler requests in `Accept-Encoding`.
 pub(super) const ACCEPTED: &str = "gzip, br, zstd";
-/// How many times as large as it was sent a body may become: text becomes 20 times, a bomb 1000 times.
+/// Maximum expansion factor of a body: text expands 20 times, a decompression bomb 1000 times.
 pub(super) const MAX_EXPANSION: u64 = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,10 +21,10 @@ pub(in crate::crawl) enum DecodeError {
     Cut(Coding),
     #[error("the {0} body is followed by something else")]
     Followed(Coding),
-    /// A little of it becomes very much.
+    /// A decompression bomb: a small input expands too far.
     #[error("the {0} body becomes more than {MAX_EXPANSION} times as large")]
     Expands(Coding),
-    /// Much of it becomes next to nothing.
+    /// A large input decodes to almost nothing.
     #[error("the {0} body holds next to nothing")]
     Hollow(Coding),
 }
@@ -49,7 +49,7 @@ impl fmt::Display for Coding {
 }
 
 impl Coding {
-    /// What the values of `Content-Encoding` say; `None` when the body is sent as it is.
+    /// Reads the values of `Content-Encoding`; `None` when the body is not encoded.
     pub(super) fn read<'a>(values: impl Iterator<Item = &'a [u8]>) -> Result<Option<Self>, DecodeError> {
         let words: Vec<String> = values
             .flat_map(|value| value.split(|byte| *byte == b','))
@@ -70,12 +70,13 @@ impl Coding {
     }
 }
 
-/// Whether a word in `Content-Encoding` means that there is none: some servers say `none`, or name the charset there.
+/// Whether a word in `Content-Encoding` means no encoding: some servers send `none`, or the
+/// charset.
 fn says_nothing(word: &str) -> bool {
     matches!(word, "" | "identity" | "none") || encoding_rs::Encoding::for_label(word.as_bytes()).is_some()
 }
 
-/// What a stranger wrote, short enough for a message.
+/// Untrusted text, cut to fit into a message.
 fn short(text: &str) -> String {
     text.chars().take(60).collect()
 }

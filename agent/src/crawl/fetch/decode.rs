@@ -1,12 +1,15 @@
-//! Decodes a body while it streams in: gzip, deflate, brotli or zstd, one layer of it, in bounded memory.
+//! Decodes a body as a stream: one layer of gzip, deflate, brotli or zstd, in bounded memory.
 //!
-//! Pure. What was sent is never copied before it is decoded, and what is decoded comes in pieces of bounded size, however far
-//! little input expands. A decoder holds at most its coding's window: 32 KiB of gzip and deflate, [`MAX_ZSTD_WINDOW_LOG`] of zstd,
-//! 16 MiB of brotli, whose own limit it is (its large windows of a gigabyte are no part of HTTP and refused). It takes memory only as
-//! far as it is filled, and [`Decoder::window`] says from when on that is much: then all crawls share one budget.
+//! Pure. The decoder never copies its input, and its output comes in pieces of bounded size,
+//! however far a little input expands. A decoder holds at most its encoding's window: 32 KiB for
+//! gzip and deflate, [`MAX_ZSTD_WINDOW_LOG`] for zstd, and 16 MiB for brotli, which is that
+//! format's own limit (its large windows of a gigabyte are not part of HTTP and are refused). A
+//! window takes memory only as it fills. [`Decoder::window`] reports when it is large; then all
+//! crawls share one budget.
 //!
-//! Lenient where it is safe: a body that says gzip or zstd and is neither is taken as it is, deflate may be zlib's or raw, members
-//! of gzip may follow each other, and zeros may follow them. Anything else that does not fit is an error.
+//! Lenient where it is safe: a body labelled gzip or zstd that is neither passes unchanged, deflate
+//! may be zlib's or raw, and gzip members may follow each other, with zeros after them. Any other
+//! malformed input is an error.
 
 use std::io::{self, BufRead, ErrorKind, Read};
 
@@ -17,21 +20,23 @@ use zstd::stream::read::Decoder as ZstdDecoder;
 
 use super::coding::{Coding, DecodeError, MAX_EXPANSION};
 
-/// The most decoded bytes that are handed over at once: little for many crawls, enough to be no cost.
+/// Maximum decoded bytes per piece: small for many crawls, large enough to cost nothing.
 const MAX_PIECE: usize = 32 << 10;
-/// The largest window of zstd, as a power of two: what RFC 9659 lets HTTP use, 8 MiB.
+/// The largest zstd window, as a power of two: RFC 9659 permits 8 MiB in HTTP.
 const MAX_ZSTD_WINDOW_LOG: u32 = 23;
-/// The largest window of brotli (RFC 7932, 9.1).
+/// The largest brotli window (RFC 7932, 9.1).
 const MAX_BROTLI_WINDOW: usize = 16 << 20;
-/// Decoded bytes for which nobody asks how far they expanded, and whose window is nobody's concern: a small page may well be very regular.
+/// Decoded bytes below which neither the expansion nor the window is limited: a small page may be
+/// very regular.
 const FREE_BYTES: u64 = 1 << 20;
-/// How many bytes may be sent for a decoded one, beside [`FREE_BYTES`]: a server that flushes after each sends ten.
+/// Maximum encoded bytes per decoded byte, beyond [`FREE_BYTES`]: a server that flushes after each
+/// byte sends ten.
 const MAX_OVERHEAD: u64 = 16;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 impl Coding {
-    /// Reads the beginning of a body; `None` when more of it is needed to know.
+    /// Reads the beginning of a body; `None` when it needs more bytes to decide.
     fn begin(self, feed: Feed) -> Result<State, DecodeError> {
         let needed = match self {
             Self::Gzip | Self::Deflate => 2,
@@ -62,7 +67,7 @@ impl Coding {
 }
 
 fn is_zstd(beginning: &[u8]) -> bool {
-    // A frame, or one that is to be skipped.
+    // A zstd frame or a skippable frame.
     beginning.starts_with(&ZSTD) || matches!(beginning, [first, 0x2a, 0x4d, 0x18, ..] if first & 0xf0 == 0x50)
 }
 
@@ -80,16 +85,17 @@ pub(super) struct Decoder {
 }
 
 enum State {
-    /// Too little came to know what it is.
+    /// Too few bytes to detect the format.
     Unknown(Feed),
-    /// It is not encoded, whatever it says.
+    /// Not encoded, whatever its label.
     Plain(Feed),
     Gzip(Box<GzDecoder<Feed>>),
     Zlib(Box<ZlibDecoder<Feed>>),
     Deflate(Box<DeflateDecoder<Feed>>),
     Brotli(Box<Brotli>),
     Zstd(Box<ZstdDecoder<'static, Feed>>),
-    /// It is at its end; something may follow. Zeros did or did not.
+    /// At the end of a stream; zeros or another member may follow. `Padded` tells whether zeros
+    /// came.
     Behind(Feed, Padded),
     Failed,
 }
@@ -100,7 +106,7 @@ impl Decoder {
         Self { coding, state, room: vec![0; MAX_PIECE].into(), sent: 0, decoded: 0 }
     }
 
-    /// Takes what was sent next. What was fed before must be decoded first.
+    /// Feeds the next input. The caller must first have decoded the previous input.
     pub(super) fn feed(&mut self, sent: Bytes) {
         self.sent = self.sent.saturating_add(u64::try_from(sent.len()).unwrap_or(u64::MAX));
         if let Some(feed) = self.state.feed() {
@@ -114,7 +120,7 @@ impl Decoder {
         }
     }
 
-    /// What its window may grow to, in bytes; `None` while it is small.
+    /// The maximum size of its window in bytes; `None` while it is small.
     pub(super) const fn window(&self) -> Option<usize> {
         match self.state {
             State::Brotli(_) if self.decoded > FREE_BYTES => Some(MAX_BROTLI_WINDOW),
@@ -123,8 +129,8 @@ impl Decoder {
         }
     }
 
-    /// The next decoded piece; `None` when more has to be fed, or everything was.
-    /// After an error nothing can be decoded.
+    /// The next decoded piece; `None` when the decoder needs input or is at the end. After an error
+    /// nothing more can be decoded.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, DecodeError> {
         match self.try_next() {
             Ok(piece) => Ok(piece),
@@ -190,7 +196,7 @@ impl Decoder {
         Ok(step)
     }
 
-    /// Holds what came out against what went in, of which so much is left.
+    /// Compares output with input, of which `left` bytes are not decoded yet.
     fn vet_sizes(&self, left: usize) -> Result<(), DecodeError> {
         let taken = self.sent.saturating_sub(u64::try_from(left).unwrap_or(u64::MAX));
         if self.decoded > FREE_BYTES && self.decoded > taken.saturating_mul(MAX_EXPANSION) {
@@ -202,7 +208,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// Decides what follows the end of a stream: nothing, zeros, or of gzip another member.
+    /// Decides what follows the end of a stream: nothing, zeros, or another gzip member.
     fn go_on_behind(&self, mut feed: Feed, Padded(padded): Padded) -> Result<State, DecodeError> {
         let zeros = feed.bytes.iter().take_while(|byte| **byte == 0).count();
         feed.bytes.advance(zeros);
@@ -255,7 +261,8 @@ impl State {
     }
 }
 
-/// What was sent and is not decoded yet. Decoders read from it; where it is empty and not at its end they would have to wait.
+/// Input that is not decoded yet. A decoder that reads from an empty feed before its end would
+/// block.
 #[derive(Default)]
 struct Feed {
     bytes: Bytes,
@@ -267,7 +274,7 @@ impl Feed {
         if self.bytes.is_empty() {
             self.bytes = sent;
         } else {
-            // Only the first few bytes of a body are ever left.
+            // Only the first few bytes of a body are ever left over.
             self.bytes = [&*self.bytes, &*sent].concat().into();
         }
     }
@@ -294,7 +301,7 @@ impl Read for Feed {
     }
 }
 
-/// The library's reader of brotli accepts large windows; this one does not.
+/// The brotli library's own reader accepts large windows; this one refuses them.
 struct Brotli {
     feed: Feed,
     state: BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>,
@@ -353,7 +360,8 @@ mod tests {
 
     const ALL: [Coding; 4] = [Coding::Gzip, Coding::Deflate, Coding::Brotli, Coding::Zstd];
 
-    /// Decodes a body that arrives in pieces of so many bytes, but at most `most` bytes of what comes out.
+    /// Decodes a body that arrives in pieces of `piece` bytes, and stops after `most` decoded
+    /// bytes.
     fn decode_most(coding: Coding, body: &[u8], piece: usize, most: usize) -> Result<Vec<u8>, DecodeError> {
         let mut decoder = Decoder::new(coding);
         let mut text = Vec::new();
@@ -463,7 +471,7 @@ mod tests {
             let bomb = encode(coding, &zeros);
             assert!(bomb.len() < 500_000, "{coding} {}", bomb.len());
             for piece in [100, 100_000] {
-                // Gzip grows a thousandfold at most: what is read before counts for it.
+                // Gzip expands at most a thousandfold: input read earlier counts towards the limit.
                 let most = most + 100 * piece;
                 assert_eq!(decode_most(coding, &bomb, piece, most), Err(DecodeError::Expands(coding)), "{coding}");
             }

@@ -1,8 +1,9 @@
-//! Waits a moment before a crawl makes another connection, since the one it had is about to be free.
+//! Delays a crawl's new connection for a moment, because the previous one is about to be free.
 //!
-//! The library's pool has a connection back once a task of the library has seen the end of the last body. A request that follows at
-//! once may come before that: then a second connection is begun while the first one is waited for, whichever comes first is taken,
-//! and the second is finished in any case, a handshake for nothing, and takes the first one's place in the pool.
+//! The library's pool gets a connection back once a library task has seen the end of the last body.
+//! A request sent before that starts a second connection while it waits for the first, and takes
+//! the one that is ready first. The pool completes the second connection in any case: a wasted
+//! handshake, and it replaces the first one in the pool.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,12 +14,13 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tower::{BoxError, Layer, Service};
 
-/// How long. The pool has a connection back within a tenth of a millisecond, or some when the machine is busy. Where a site closes its
-/// connections, or a crawl goes on at the site's other origin (from http to https), a request is late by this: a small part of the
-/// handshake that it then needs, but at sites a few milliseconds away.
+/// The delay. The pool gets a connection back within a tenth of a millisecond, or a few tenths on a
+/// busy machine. Where a site closes its connections, or a crawl moves to the site's other origin
+/// (from http to https), this delays a request: by a small part of the handshake it then needs,
+/// except at sites a few milliseconds away.
 const PATIENCE: Duration = Duration::from_millis(5);
 
-/// Makes a crawl's connector wait once the crawl has had an answer.
+/// Makes a crawl's connector wait once the crawl has received a response.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Patience {
     pub(super) answered: Arc<AtomicBool>,
@@ -58,7 +60,8 @@ where
         let waits = self.answered.load(Ordering::Relaxed);
         async move {
             if waits {
-                // The pool finishes a connection that nobody waits for any more in a task of its own. A crawl stays in one task.
+                // The pool completes an abandoned connection in a task of its own. A crawl stays in
+                // one task.
                 let asker = tokio::task::try_id();
                 tokio::time::sleep(PATIENCE).await;
                 if tokio::task::try_id() != asker {

@@ -1,8 +1,10 @@
-//! Where a crawl sends its requests: one address of its site's, which its permit names.
+//! The address to which a crawl sends its requests: the one of the site's addresses that its permit
+//! names.
 //!
-//! The sites at one address share a budget that the scheduler keeps over all agents, so a crawl asks before it connects, and then stays
-//! there: it asks again only where the name has come to lead elsewhere, or where nothing answers and there is another address. What it
-//! has is never given back while it crawls. A crawl by hand has nobody to ask.
+//! The sites at one address share a budget that the scheduler keeps across all agents. So a crawl
+//! asks for a permit before it connects, and then keeps that address. It asks again only if the
+//! name no longer resolves to it, or if it does not respond and there is another address. It never
+//! gives a permit back while it crawls. A crawl started by hand has no scheduler to ask.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -18,20 +20,22 @@ use crate::net::dns::{DnsError, Resolver};
 use crate::net::guard::{Guard, ResolveError};
 use crate::session::clock::BootTime;
 
-/// Asks whether requests may be sent to an address; the answer may take as long as the scheduler is away.
+/// Asks for a permit to send requests to an address; the reply may take as long as the scheduler is
+/// away.
 pub type Ask = Arc<dyn Fn(IpAddr) -> BoxFuture<'static, Result<(), NotPermitted>> + Send + Sync>;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotPermitted(pub String);
 
-/// From when on an agent's crawls are on their own: nothing is heard of the scheduler, so crawls go slower, and stop at the deadline.
-/// Clones are the same one; of a crawl without a scheduler it is never so.
+/// When an agent's crawls count as disconnected: the scheduler is silent, so crawls slow down, and
+/// stop at the deadline. Clones share the state. A crawl without a scheduler never becomes
+/// disconnected.
 #[derive(Debug, Clone, Default)]
 pub struct Alone(Arc<Mutex<Option<BootTime>>>);
 
 impl Alone {
-    /// It is so from this moment on, unless another is named before.
+    /// Sets the moment from which crawls are disconnected; replaces an earlier setting.
     pub fn begins_at(&self, moment: BootTime) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(moment);
     }
@@ -42,7 +46,7 @@ impl Alone {
     }
 }
 
-/// Who is asked, and whether they are still heard of.
+/// How to ask for permits, and whether the scheduler is disconnected.
 #[derive(Clone, Default)]
 pub struct Permits {
     ask: Option<Ask>,
@@ -50,12 +54,12 @@ pub struct Permits {
 }
 
 impl Permits {
-    /// A scheduler, by this.
+    /// Permits that the scheduler grants through `ask`.
     pub const fn asked(ask: Ask, alone: Alone) -> Self {
         Self { ask: Some(ask), alone }
     }
 
-    /// Whether there is somebody to whom the crawl can go back.
+    /// Whether a scheduler grants the permits, so that the crawl can be handed back.
     pub(in crate::crawl) const fn are_asked(&self) -> bool {
         self.ask.is_some()
     }
@@ -84,7 +88,7 @@ pub(in crate::crawl) enum PlaceError {
     NotPermitted(NotPermitted),
 }
 
-/// A question whose answer several connections may wait for.
+/// A pending permit request that several connections may await.
 type Asking = Shared<BoxFuture<'static, Result<(), NotPermitted>>>;
 
 /// The one address of a crawl.
@@ -99,17 +103,17 @@ pub(in crate::crawl) struct Place {
 
 #[derive(Default)]
 struct At {
-    /// The site's, as it was asked for last.
+    /// The site's host as last requested.
     host: String,
     held: Option<IpAddr>,
-    /// The address that is asked for: one at a time over all connections.
+    /// The address of the pending permit request; one at a time over all connections.
     asking: Option<(IpAddr, Asking)>,
-    /// Where nothing answered the last time.
+    /// The address that did not respond last time.
     silent: Option<IpAddr>,
 }
 
 impl Place {
-    /// Nowhere yet; a name may take `limit` to resolve.
+    /// No address yet; resolving a name may take `limit`.
     pub(in crate::crawl) fn new(context: &Context, permits: Permits, limit: Duration) -> Self {
         Self { guard: context.guard.clone(), resolver: context.resolver.clone(), permits, limit, at: Mutex::default() }
     }
@@ -118,13 +122,13 @@ impl Place {
         self.permits.alone.is_so()
     }
 
-    /// The address to connect for a host: vetted, and permitted.
+    /// The address to connect to for a host: vetted and permitted.
     pub(in crate::crawl) async fn of(&self, host: &str) -> Result<IpAddr, PlaceError> {
         let found = timeout(self.limit, self.guard.resolve(&self.resolver, host)).await;
         let late = |_| PlaceError::Timeout { host: host.to_owned(), limit: self.limit };
         let found = found.map_err(late)?.map_err(PlaceError::Resolve)?;
         loop {
-            // The guard gives at least one, or says why not.
+            // The guard returns at least one address, or an error.
             let Some(next) = self.next(host, &found) else {
                 return Err(PlaceError::Resolve(ResolveError::Dns(DnsError::NotFound(host.to_owned()))));
             };
@@ -146,7 +150,8 @@ impl Place {
         found.iter().filter(answers).find(|address| Some(**address) == held).or(first).copied()
     }
 
-    /// The question to wait for before an address may be connected; `None` where it is permitted. Another's may be under way.
+    /// The permit request to await before connecting to an address; `None` if it is permitted. The
+    /// pending request may be for another address.
     fn asking(&self, next: IpAddr) -> Option<(IpAddr, Asking)> {
         let mut at = self.at();
         if at.held == Some(next) {
@@ -155,7 +160,7 @@ impl Place {
         Some(at.asking.get_or_insert_with(|| (next, self.permits.of(next))).clone())
     }
 
-    /// The question for an address was answered; only the first who hears of it takes note.
+    /// Records the reply to a permit request; only the first caller has an effect.
     fn answered(&self, address: IpAddr, granted: bool) {
         let mut at = self.at();
         if at.asking.take_if(|(asked, _)| *asked == address).is_some() && granted {
@@ -167,12 +172,13 @@ impl Place {
         self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is the host that the place is for. Others, to which a robots.txt may redirect, are no part of the site.
+    /// Whether this is the site's host. Another host, to which robots.txt may redirect, is not part
+    /// of the site.
     pub(in crate::crawl) fn is_for(&self, host: &str) -> bool {
         self.at().host == host
     }
 
-    /// Nothing answers there: another address is next, if there is one.
+    /// Marks the address as unresponsive: the next address, if any, comes next.
     pub(in crate::crawl) fn is_silent(&self) {
         let mut at = self.at();
         at.silent = at.held;
@@ -185,7 +191,7 @@ mod tests {
 
     use super::*;
 
-    /// A place at loopback, whose scheduler answers when told to; and how often it was asked.
+    /// A place at loopback whose scheduler replies on command, and the permit requests it received.
     fn place(answer: watch::Receiver<Option<bool>>, asked: Arc<Mutex<Vec<IpAddr>>>) -> Place {
         let ask: Ask = Arc::new(move |address| {
             asked.lock().unwrap().push(address);
@@ -209,7 +215,7 @@ mod tests {
         assert!(futures::poll!(&mut one).is_pending() && futures::poll!(&mut two).is_pending());
         assert!(place.is_for("127.0.0.1") && !place.is_for("127.0.0.2"));
         place.is_silent();
-        // The first gives up, as one that is stopped does; the question stands.
+        // Drop the first waiter, as a stopped crawl does; the request stays pending.
         drop(one);
         answer.send(Some(true)).unwrap();
         let address: IpAddr = "127.0.0.1".parse().unwrap();

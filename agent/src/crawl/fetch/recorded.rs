@@ -1,7 +1,9 @@
-//! What is stored of a request and an answer's head: as HTTP/1.1 writes them, whichever version was spoken.
+//! What is stored of a request and of the head of its response: in HTTP/1.1 form, whatever the
+//! version used.
 //!
-//! The library has taken the answer apart, so names of headers are in lower case, those of one name stand together, and the transfer
-//! encoding is gone, with its header. Values and the body are as they were sent.
+//! The library has already parsed the response: header names are in lower case, fields of one name
+//! stand together, and the transfer encoding and its header are gone. Values and the body are
+//! unchanged.
 
 use hyper::ext::ReasonPhrase;
 use reqwest::header::{CONTENT_TYPE, HOST, HeaderMap, HeaderName, TRANSFER_ENCODING};
@@ -11,10 +13,10 @@ use url::Position;
 use crate::session::clock;
 use crate::warc::Answered;
 
-/// Room for a head: most need half of it.
+/// Initial capacity for a head: most need half of it.
 const ROOM: usize = 512;
 
-/// A request with these headers, and the head of its answer, which has just come.
+/// Records a request with these headers and the head of its response, which has just arrived.
 pub(in crate::crawl) fn recorded(sent: &HeaderMap, url: &Url, response: &Response) -> Answered {
     let content_type = response.headers().get(CONTENT_TYPE);
     Answered {
@@ -32,7 +34,7 @@ fn request(sent: &HeaderMap, url: &Url) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(ROOM);
     let target = url[Position::BeforePath..Position::AfterQuery].as_bytes();
     [b"GET ".as_slice(), target, b" HTTP/1.1\r\n"].iter().for_each(|part| bytes.extend_from_slice(part));
-    // A port that goes without saying is in no URL.
+    // A URL omits the default port.
     header(&mut bytes, &HOST, url[Position::BeforeHost..Position::AfterPort].as_bytes());
     sent.iter().for_each(|(name, value)| header(&mut bytes, name, value.as_bytes()));
     bytes.extend(b"\r\n");

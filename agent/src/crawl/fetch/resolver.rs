@@ -1,4 +1,4 @@
-//! Resolves names for the HTTP client, which connects to nothing else.
+//! Resolves names for the HTTP client, which connects only to the addresses returned here.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,12 +10,13 @@ use crate::crawl::fetch::place::{Place, PlaceError};
 use crate::net::dns::Resolver;
 use crate::net::guard::Guard;
 
-/// Resolves names to vetted addresses, for the client: the site's to the one address that its crawl may use.
+/// Resolves names to vetted addresses for the client, and the site's name to the one address the
+/// crawl may use.
 pub(super) struct GuardedResolver {
     pub(super) guard: Guard,
     pub(super) resolver: Resolver,
     pub(super) place: Arc<Place>,
-    /// Whether the newest connection is still without an address.
+    /// Whether the newest connection is still being resolved.
     pub(super) resolving: Arc<AtomicBool>,
 }
 

@@ -1,4 +1,5 @@
-//! What kept a site from giving a single page, as a word: failures are counted by it, whatever their sentences say.
+//! Why a site returned no page, as a fixed cause: failures are counted by cause, whatever their
+//! messages.
 
 use std::io;
 
@@ -11,15 +12,15 @@ pub enum Trouble {
     NameNotFound,
     /// Its address refused the connection.
     Refused,
-    /// No connection came about for another cause.
+    /// The connection failed for another reason.
     NoConnection,
     TimedOut,
     Tls,
-    /// Its start page leads out of the site, or in a circle.
+    /// Its start page redirects out of the site, or in a loop.
     Redirect,
     ClientError,
     ServerError,
-    /// Its answer was no HTTP, or broke off.
+    /// Its response was not HTTP, or broke off.
     BrokenAnswer,
     Other,
 }
@@ -35,12 +36,12 @@ impl Trouble {
         }
     }
 
-    /// Why there is no connection, as TLS or the system says it in one of these causes.
+    /// Finds the reason for a failed connection among the error's causes, from TLS or the system.
     pub(in crate::crawl) fn of_connection<'a>(
         causes: impl Iterator<Item = &'a (dyn std::error::Error + 'static)>,
     ) -> Self {
         for cause in causes {
-            // What TLS or the system says may lie in errors of the system's type, one inside another.
+            // Errors of TLS or the system may be nested in io errors.
             let mut said = cause;
             while let Some(inside) = said.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
                 said = inside;

@@ -1,11 +1,12 @@
-//! A crawl's state, small enough to travel: with it another agent goes on where this one stopped.
+//! A crawl's state, small enough to send: with it another agent resumes where this one stopped.
 //!
-//! Pure but for the reader it is given. A checkpoint is one frame, deflated: the paths that wait, and the fingerprints of those that
-//! do not have to be fetched again. It takes at most [`MAX_BYTES`]. Where more was visited than fits, the oldest fingerprints are
-//! left out, and those pages may be fetched again. Where the queue itself does not fit, the checkpoint is of an *earlier* moment
-//! of the same crawl, whose queue did: what was visited since is visited again, and everything that was found by it is found again.
-//! So never is a page skipped; in the worst case the crawl begins anew. What it costs depends on what it holds, not on how long the
-//! crawl has taken: `moments` knows where in the log to begin.
+//! Pure but for the reader passed in. A checkpoint is one deflated frame: the queued paths, and the
+//! fingerprints of paths that need not be fetched again. It takes at most [`MAX_BYTES`]. If the
+//! fingerprints do not fit, the oldest are left out, and those pages may be fetched again. If the
+//! queue itself does not fit, the checkpoint represents an *earlier* moment of the same crawl,
+//! whose queue did fit: pages visited since are visited again, and their links are found again. So
+//! no page is ever skipped; in the worst case the crawl starts again. The cost depends on the
+//! checkpoint's content, not on the crawl's duration: `moments` knows where in the log to start.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
@@ -21,21 +22,24 @@ use super::moments::{Mark, Moment, Moments, SIZES};
 use crate::crawl::html::site_path::SitePath;
 
 pub(crate) const MAX_BYTES: usize = 1 << 20;
-/// What of them the queue may take; the rest is for fingerprints, which nothing compresses.
+/// The share of the queue; the rest is for fingerprints, which do not compress.
 const MAX_QUEUE_BYTES: usize = MAX_BYTES / 4 * 3;
-/// Bytes of paths that are tried first: they are deflated to a tenth of that as a rule.
+/// Bytes of paths in the first attempt: they usually deflate to a tenth of that.
 pub(super) const RAW_QUEUE_BYTES: u64 = 8 << 20;
-/// Paths that wait at most. Each takes some 50 bytes of memory when it is read, however little of a checkpoint it is: two bytes, were
-/// it empty, and a thousandth of that deflated. Nearly every queue that fits has fewer: so many leave a byte and a half for each.
+/// Maximum queued paths. Each takes some 50 bytes of memory when read, however small it is in a
+/// checkpoint: an empty one takes two bytes, deflated to a thousandth of that. Nearly every queue
+/// that fits has fewer: at this number, a byte and a half is left for each.
 pub(super) const MAX_QUEUED: u64 = 1 << 19;
-/// Fingerprints at most: they would fill a checkpoint.
+/// Maximum fingerprints: they would fill a checkpoint.
 pub(super) const MOST_KNOWN: u64 = 1 << 16;
 const _: () = assert!(MAX_BYTES / FINGERPRINT == 1 << 16);
-/// What the encodings around the fingerprints may take.
+/// Allowance for the encodings around the fingerprints.
 const SLACK: usize = 4 << 10;
-/// The most that a checkpoint inflates to: the paths, up to nine bytes around each in a frame, and the fingerprints.
+/// Maximum inflated size of a checkpoint: the paths, up to nine bytes around each in a frame, and
+/// the fingerprints.
 const MOST_INFLATED: usize = 16 << 20;
-/// Bytes of paths beyond the depth that are read: what is written is a tenth of those that are remembered, and a page's.
+/// Maximum bytes of paths beyond the depth that are read: a checkpoint holds a tenth of the stored
+/// ones, and those of one page.
 const MOST_BEYOND: usize = 2 * MAX_BEYOND * FINGERPRINT;
 /// The first byte: the format.
 const VERSION: u8 = 1;
@@ -50,9 +54,10 @@ pub struct Checkpoint {
 #[error("not a checkpoint: {0}")]
 pub(in crate::crawl) struct BadCheckpoint(String);
 
-/// The newest state whose queue fits, of the crawl that `reader` reads; and which size of queue that was.
+/// Encodes the newest state of the crawl in `reader` whose queue fits, and returns that queue's
+/// size class.
 pub(super) fn encode(reader: &Reader, moments: &Moments) -> io::Result<(Checkpoint, usize)> {
-    // Of a queue that shrinks more may fit than did the last time.
+    // Of a shrinking queue, more may fit than last time.
     let mut size = moments.size.saturating_sub(1);
     loop {
         let (moment, from) = moments.newest(size);
@@ -61,7 +66,7 @@ pub(super) fn encode(reader: &Reader, moments: &Moments) -> io::Result<(Checkpoi
         let again = u32::try_from(moments.visited() - moment.visited).unwrap_or(u32::MAX);
         frame.spent.refetched = frame.spent.refetched.saturating_add(again);
         let queue_bytes = deflate(&frame)?.len();
-        // A queue of nothing always fits.
+        // An empty queue always fits.
         if queue_bytes > MAX_QUEUE_BYTES && size + 1 < SIZES {
             size += 1;
             continue;
@@ -92,7 +97,7 @@ impl State {
         if body.len() > MOST_INFLATED {
             return Err(bad("it is too long"));
         }
-        // Before anything of it is made: whoever wrote it is another agent, and perhaps means harm.
+        // Check before allocating: the checkpoint comes from another agent, which may be malicious.
         if queued_in(&body).ok_or_else(|| bad("its fields are none"))? > MAX_QUEUED {
             return Err(bad("too many paths wait in it"));
         }
@@ -111,7 +116,7 @@ impl State {
     }
 }
 
-/// How many paths are queued in an encoded frame; `None` where it is none.
+/// The number of queued paths in an encoded frame; `None` when the frame is invalid.
 fn queued_in(mut frame: &[u8]) -> Option<u64> {
     let mut queued = 0;
     while !frame.is_empty() {
@@ -132,7 +137,8 @@ fn queued_in(mut frame: &[u8]) -> Option<u64> {
     Some(queued)
 }
 
-/// How hard it is tried, 1 to 9. The first makes fingerprints, which are noise, a twentieth longer; the second leaves them as they are.
+/// Compression level, 1 to 9. Level 1 makes fingerprints, which are random, a twentieth longer;
+/// level 2 leaves their size unchanged.
 const LEVEL: u32 = 2;
 
 fn deflate(frame: &Frame) -> io::Result<Vec<u8>> {
@@ -141,8 +147,8 @@ fn deflate(frame: &Frame) -> io::Result<Vec<u8>> {
     encoder.finish()
 }
 
-/// What was known at a moment, as far as the log says it from a mark on: a frame with the queue, and the fingerprints of what was
-/// visited, oldest first; of those only as many as can fit.
+/// The state at a moment, read from the log from a mark on: a frame with the queue, and the
+/// fingerprints of visited paths, oldest first, limited to as many as can fit.
 fn state_at(reader: &Reader, from: Mark, moment: Moment) -> io::Result<(Frame, VecDeque<u128>)> {
     let Mark { mut place, mut number } = from;
     let (mut state, mut known) = (Frame { spent: moment.spent, ..Frame::default() }, VecDeque::new());
@@ -198,7 +204,7 @@ mod tests {
         let most = State::read(&of(&many(MOST))).unwrap();
         assert_eq!(most.0.queued.len(), MOST);
         assert_eq!(refused(&many(MOST + 1)), "not a checkpoint: too many paths wait in it");
-        // Two bytes each, and two more megabytes of them than are looked at.
+        // Two bytes each, and two megabytes more of them than are read.
         assert_eq!(refused(&[2 << 3 | 2, 0].repeat(9 << 20)), "not a checkpoint: it is too long");
         assert_eq!(refused(&[2 << 3 | 2, 0].repeat(7 << 20)), "not a checkpoint: too many paths wait in it");
     }

@@ -1,5 +1,5 @@
-//! Keeps a crawl: on this agent's disk, from where it goes on after a restart, and once in a while as a checkpoint that travels to
-//! the scheduler, from where another agent may go on.
+//! Stores a crawl's state: on this agent's disk, to resume after a restart, and periodically as a
+//! checkpoint for the scheduler, so that another agent can resume.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,61 +16,62 @@ use crate::disk::folder::blocking;
 use crate::warc::Recorder;
 pub use checkpoint::Checkpoint;
 
-/// How often a crawl's checkpoint is offered: what is lost with an agent is at most so much work.
+/// Interval between checkpoints of a crawl: the loss of an agent loses at most this much work.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
-/// How long after a failure to write the next attempt is made.
+/// Delay before the next attempt after a failed write.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What the scheduler is told of a crawl that is not over.
+/// What the agent reports to the scheduler about an unfinished crawl.
 #[derive(Debug, Clone)]
 pub struct Standing {
     pub checkpoint: Checkpoint,
     pub rate_state: RateState,
-    /// The newest error; empty when there was none.
+    /// The newest error; empty without one.
     pub last_error: String,
 }
 
-/// Takes what is told. It must not block.
+/// Receives a crawl's standing. It must not block.
 pub type Offer = Box<dyn Fn(Standing) + Send + Sync>;
 
-/// Where a crawl is kept, and what is left of a former one.
+/// Where to store a crawl, and what an earlier part left.
 #[derive(Default)]
 pub struct Keep {
-    /// The crawl's file. Without one it is kept nowhere.
+    /// The crawl's file; without it the state is not stored.
     pub file: Option<PathBuf>,
-    /// Where another agent stopped; empty when none did.
+    /// Another agent's checkpoint; empty if no agent has started the crawl.
     pub checkpoint: Vec<u8>,
     pub offer: Option<Offer>,
-    /// What stores its pages. Without it none are.
+    /// Stores its pages; without it none are stored.
     pub recorder: Option<Recorder>,
     pub watched: Option<watch::Sender<Progress>>,
-    /// Cancelled when somebody else is to go on with it: it ends as one that is stopped, and rests before its site is another's.
+    /// Cancelled when another agent is to resume the crawl: it stops, and rests before its lease
+    /// ends.
     pub recalled: CancellationToken,
 }
 
-/// How far a crawl is, for whoever watches.
+/// The progress of a crawl, for display.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
     pub pages: u32,
     pub bytes: u64,
     pub queued: u64,
     pub errors: u32,
-    /// Until when the site is left alone, if it is.
+    /// End of the current pause, if any.
     pub paused_until: Option<SystemTime>,
 }
 
 pub(in crate::crawl) struct Keeper {
     offer: Option<Offer>,
-    /// When a checkpoint was offered last, or the crawl began.
+    /// When the last checkpoint was offered, or when the crawl started.
     offered: Instant,
     failing: bool,
-    /// Whether the site is left alone, as was told last.
+    /// Whether the last reported standing was a pause.
     paused: bool,
     watched: Option<watch::Sender<Progress>>,
 }
 
 impl Keep {
-    /// The frontier of a crawl of `owner`: where the file or the checkpoint says, whichever is further.
+    /// Opens the frontier of `owner`'s crawl from the file or the checkpoint, whichever is further.
     pub(in crate::crawl) async fn open(
         self,
         owner: &str,
@@ -87,7 +88,7 @@ impl Keep {
 }
 
 impl Keeper {
-    /// After every step: writes it when that is due. While the disk refuses, the crawl waits.
+    /// Called after every step: writes the frontier when due. The crawl waits while writes fail.
     pub(in crate::crawl) async fn step(&mut self, frontier: &mut Frontier) {
         while frontier.is_due() {
             match frontier.write().await {
@@ -112,7 +113,8 @@ impl Keeper {
         }
     }
 
-    /// Whether the crawl's standing should be told: once a minute, and when a pause begins, in which nothing else would be.
+    /// Whether to report the crawl's standing: once a minute, and at the start of a pause, during
+    /// which there would be no other report.
     pub(in crate::crawl) fn is_due(&mut self, paused: bool) -> bool {
         let begins = paused && !std::mem::replace(&mut self.paused, paused);
         self.paused = paused;
@@ -138,7 +140,7 @@ fn open_blocking(
         None => Ok(None),
         Some(file) => match Frontier::open(file, owner, max_depth, max_pages) {
             Ok(frontier) => Ok(Some(frontier)),
-            // Its crawl is being stopped and will not be asked again; this one is only not kept.
+            // The other crawl is being stopped and ends soon; only this crawl is not stored.
             Err(taken @ OpenError::Taken(_)) => {
                 tracing::warn!(error = %taken, "a crawl is kept nowhere");
                 Ok(None)
@@ -153,7 +155,7 @@ fn open_blocking(
             State::read(bytes).inspect_err(|error| tracing::warn!(%error, "what another agent did is not known")).ok()
         }
     };
-    // One that fetched nothing may still know that the site asked to be left alone.
+    // A frontier without any fetched page may still hold a pause that the site requires.
     let is_further =
         |state: &State| here.as_ref().is_none_or(|here| here.is_new() || state.pages() > here.spent().pages);
     let Some(state) = state.filter(is_further) else {
@@ -161,7 +163,7 @@ fn open_blocking(
     };
     let mut frontier = match (file, here) {
         (Some(file), Some(here)) => {
-            // Its lock goes with it.
+            // Release the file's lock before overwriting it.
             drop(here);
             std::fs::remove_file(file)?;
             open()?

@@ -1,6 +1,6 @@
-//! What is known of a site's paths, and what the crawl has spent: what a frontier is without its queue.
+//! The known paths of a site and what the crawl has spent: a frontier without its queue.
 //!
-//! Pure. The frames of a crawl, applied in order, make it again.
+//! Pure. Applying a crawl's frames in order rebuilds it.
 
 use std::collections::HashSet;
 
@@ -9,16 +9,17 @@ use super::seen::Seen;
 use super::trap::Traps;
 use crate::crawl::html::site_path::{Fingerprint, SitePath};
 
-/// The most paths that wait at once, whatever the page budget: some hundred bytes of disk and 22 of memory each.
+/// Maximum queued paths, whatever the page budget: each takes some hundred bytes of disk and 22 of
+/// memory.
 const MAX_WAITING: u64 = 4_000_000;
-/// The most paths beyond the depth that are remembered one by one.
+/// Maximum paths beyond the depth that are stored individually.
 pub(super) const MAX_BEYOND: usize = 10_000;
-/// Links into traps that are remembered, so that each counts once. A site may have no end of them; those beyond count each time they
-/// are met, and take no memory.
+/// Maximum links into traps that are stored, so that each counts once. A site may have endless
+/// ones; those over the maximum count each time they are found, and take no memory.
 const MAX_TRAPS: u32 = 100_000;
 pub(super) const FINGERPRINT: usize = 16;
 
-/// What was seen, and how much of it was visited.
+/// The seen paths, and how many of them were visited.
 #[derive(Debug)]
 pub(super) struct Known {
     max_depth: u32,
@@ -31,21 +32,21 @@ pub(super) struct Known {
     spent: Spent,
 }
 
-/// What became of a path that was offered.
+/// The decision on an offered path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Offered {
     New,
-    /// It is to be remembered as lying beyond the depth.
+    /// Store it as a path beyond the depth.
     Beyond,
-    /// It leads into a trap: it is to be known, so that it counts once.
+    /// It leads into a trap: store it, so that it counts once.
     Trap,
     LeftOut,
 }
 
 impl Known {
-    /// Nothing yet, for a crawl of `max_pages`.
+    /// Empty, for a crawl of `max_pages`.
     pub(super) fn new(max_depth: u32, max_pages: u32) -> Self {
-        // Pages that fail do not count as pages, so more may have to be asked for than the budget says.
+        // Failed requests do not count as pages, so a crawl may need more paths than its budget.
         let wanted = u64::from(max_pages).saturating_mul(4).saturating_add(1000);
         Self {
             max_depth,
@@ -62,7 +63,7 @@ impl Known {
     pub(super) fn apply(&mut self, frame: &Frame) {
         for queued in &frame.queued {
             self.mark_seen(SitePath::fingerprint_of(&queued.path));
-            // Only what it counts matters: it was let through when it was found.
+            // Only its count matters: the path was allowed when it was found.
             self.traps.allow(&queued.path);
             self.queued += 1;
         }
@@ -80,7 +81,7 @@ impl Known {
         self.seen.contains(path.fingerprint().as_u128())
     }
 
-    /// Decides on a path that was found `depth` links away from the start page.
+    /// Decides on a path found at `depth`.
     pub(super) fn offer(&mut self, path: &SitePath, depth: u32) -> Offered {
         let fingerprint = path.fingerprint();
         if self.seen.contains(fingerprint.as_u128()) {
@@ -106,12 +107,12 @@ impl Known {
         Offered::New
     }
 
-    /// Notes a path that is not queued; `false` when it was seen.
+    /// Stores a path without queueing it; `false` when it was seen before.
     pub(super) fn claim(&mut self, path: &SitePath) -> bool {
         self.mark_seen(path.fingerprint())
     }
 
-    /// The path at the head of the queue was visited.
+    /// Records the visit of the path at the head of the queue.
     pub(super) const fn visit(&mut self) {
         self.visited += 1;
     }
@@ -132,7 +133,7 @@ impl Known {
         &mut self.spent
     }
 
-    /// Whether there are paths beyond the depth that were not reached another way.
+    /// Whether there are paths beyond the depth limit that were not reached another way.
     pub(super) fn has_beyond(&self) -> bool {
         self.spent.beyond || !self.beyond.is_empty()
     }
@@ -147,7 +148,7 @@ impl Known {
         self.seen.insert(fingerprint.as_u128())
     }
 
-    /// `false` when there is nothing more to remember.
+    /// Returns `false` when there is nothing more to store.
     fn remember_beyond(&mut self, fingerprint: Fingerprint) -> bool {
         if self.beyond.len() < MAX_BEYOND {
             return self.beyond.insert(fingerprint);
@@ -162,7 +163,7 @@ pub(super) fn fingerprints(bytes: &[u8]) -> impl Iterator<Item = Fingerprint> {
     whole.iter().map(|bytes| Fingerprint::from_u128(u128::from_le_bytes(*bytes)))
 }
 
-/// Adds a path's fingerprint to those a frame holds.
+/// Adds a path's fingerprint to a frame's list.
 pub(super) fn note(path: &SitePath, fingerprints: &mut Vec<u8>) {
     fingerprints.extend(path.fingerprint().as_u128().to_le_bytes());
 }

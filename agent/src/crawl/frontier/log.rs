@@ -1,10 +1,12 @@
-//! What happened to a frontier, as a file: the queue that does not fit into memory, and what a restart reads.
+//! The history of a frontier as a file: the queue that does not fit into memory, and the state for
+//! a restart.
 //!
-//! The file begins with a line that says whose it is, and then only grows, by frames: what one visit found and spent. A frame
-//! counts whole or not at all, by its length and checksum; whatever a crash left after the last whole one is cut off. Frames that
-//! are not written yet are in memory and are read from there, so reading and writing never wait for each other.
+//! The file starts with a line that names its owner, and then only grows, by frames: what one visit
+//! found and spent. A frame's length and checksum make it count as a whole or not at all; anything
+//! after the last whole frame, left by a crash, is cut off. Unwritten frames are read from memory,
+//! so reading and writing never wait for each other.
 //!
-//! All of it blocks: whoever calls [`Log::write`] or [`Log::read`] is on a thread that may.
+//! Everything here blocks: call [`Log::write`] and [`Log::read`] on a thread that may block.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -15,14 +17,14 @@ use std::sync::Arc;
 use flate2::Crc;
 use prost::Message as _;
 
-/// Begins every file; the number is that of the format.
+/// The file's first bytes; the number is the format's.
 const MAGIC: &[u8] = b"landfall crawl 1\n";
-/// Before every frame: its length and its checksum, both little-endian.
+/// Bytes before every frame: its length and its checksum, both little-endian.
 const HEADER: usize = 8;
-/// No frame is longer: what a crawl finds at once is bounded far below.
+/// Maximum frame length: the finds of one step are bounded far below it.
 const MAX_FRAME: usize = 64 << 20;
 
-/// What is read of a file at once, in bytes: some hundred steps, for each of which a thread would have to be woken otherwise.
+/// Bytes read at once: some hundred steps. Otherwise each step would have to wake a thread.
 const READ_AHEAD: usize = 64 << 10;
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
@@ -33,7 +35,7 @@ pub(super) struct Queued {
     pub(super) depth: u32,
 }
 
-/// What a crawl has spent and seen in all, up to some visit.
+/// What a crawl has spent and seen in total, up to some visit.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub(in crate::crawl) struct Spent {
     #[prost(uint32, tag = "1")]
@@ -47,29 +49,29 @@ pub(in crate::crawl) struct Spent {
     pub(in crate::crawl) errors: u32,
     #[prost(uint64, tag = "5")]
     pub(in crate::crawl) millis: u64,
-    /// Pages fetched though an agent had fetched them before.
+    /// Pages fetched again though an agent had fetched them before.
     #[prost(uint32, tag = "6")]
     pub(in crate::crawl) refetched: u32,
     /// Links left out because they lead into a trap.
     #[prost(uint32, tag = "7")]
     pub(in crate::crawl) trapped: u32,
-    /// Whether a page was larger than one may be.
+    /// Whether a page exceeded the size limit.
     #[prost(bool, tag = "8")]
     pub(in crate::crawl) page_cut: bool,
-    /// Whether paths were lost for want of room.
+    /// Whether paths were dropped for lack of room.
     #[prost(bool, tag = "9")]
     pub(in crate::crawl) dropped: bool,
-    /// Whether more paths beyond the depth were found than are remembered one by one.
+    /// Whether more paths beyond the depth were found than are stored individually.
     #[prost(bool, tag = "10")]
     pub(in crate::crawl) beyond: bool,
     #[prost(bool, tag = "11")]
     pub(in crate::crawl) sitemaps_read: bool,
-    /// Times the site turned the crawl away since it was forgiven last.
+    /// Number of refusals by the site since the last reset.
     #[prost(uint32, tag = "12")]
     pub(in crate::crawl) turned_away: u32,
     #[prost(uint32, tag = "13")]
     pub(in crate::crawl) failed_in_a_row: u32,
-    /// Until when the site is left alone, by the wall clock; 0 when it is not.
+    /// End of the current pause, by the wall clock; 0 without a pause.
     #[prost(uint64, tag = "14")]
     pub(in crate::crawl) paused_until_unix_ms: u64,
     /// Pages of the site that its sitemaps list.
@@ -79,18 +81,20 @@ pub(in crate::crawl) struct Spent {
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct Frame {
-    /// Whether the path at the head of the queue was visited by it. Otherwise it only adds to the queue, as a sitemap does.
+    /// Whether the frame records the visit of the path at the head of the queue. Otherwise it only
+    /// adds to the queue, as a sitemap does.
     #[prost(bool, tag = "1")]
     pub(super) visited: bool,
     #[prost(message, repeated, tag = "2")]
     pub(super) queued: Vec<Queued>,
-    /// Paths to be known without being queued, by fingerprint, 16 bytes each: where redirects led, and what another agent visited.
+    /// Fingerprints, 16 bytes each, of paths that are known without being queued: redirect targets,
+    /// and pages another agent visited.
     #[prost(bytes = "vec", tag = "3")]
     pub(super) known: Vec<u8>,
     /// Paths beyond the depth, likewise.
     #[prost(bytes = "vec", tag = "4")]
     pub(super) beyond: Vec<u8>,
-    /// What was spent in all when it ended.
+    /// The total spent at the end of the frame.
     #[prost(message, required, tag = "5")]
     pub(super) spent: Spent,
 }
@@ -102,11 +106,11 @@ impl Frame {
 #[derive(Debug)]
 pub(super) struct Log {
     file: Arc<File>,
-    /// Where the file ends, in bytes.
+    /// The end of the file, in bytes.
     written: u64,
-    /// Up to where no end of the machine loses it.
+    /// The end of the part that is synced, which survives a crash of the machine.
     synced: u64,
-    /// What comes after that which is written.
+    /// The bytes that follow the written ones.
     unwritten: Vec<u8>,
 }
 
@@ -123,13 +127,13 @@ pub(super) type Place = u64;
 pub(super) type Span = std::ops::Range<Place>;
 
 impl Log {
-    /// A log without a name, gone with the process.
+    /// A log without a name; it ends with the process.
     pub(super) fn temporary() -> io::Result<Self> {
         Self::begin(tempfile::tempfile()?, "")
     }
 
-    /// The log at `path`, which is made if need be. What it holds is given to `replay`, each frame with where it lies, if it was
-    /// `owner`'s; whatever else is there is overwritten.
+    /// Opens the log at `path` and creates it if missing. If it belongs to `owner`, `replay`
+    /// receives each frame and its place; otherwise the file is overwritten.
     pub(super) fn open(path: &Path, owner: &str, mut replay: impl FnMut(&Frame, Span)) -> Result<Self, OpenError> {
         let refused = |source| OpenError::Io(path.to_owned(), source);
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
@@ -163,7 +167,7 @@ impl Log {
         Ok(Self { file: Arc::new(file), written: first(owner), synced: 0, unwritten: Vec::new() })
     }
 
-    /// Adds a frame, in memory; returns where it lies.
+    /// Adds a frame in memory; returns its place.
     pub(super) fn push(&mut self, frame: &Frame) -> Span {
         let body = frame.encode_to_vec();
         let at = self.end();
@@ -182,24 +186,25 @@ impl Log {
         self.unwritten.len()
     }
 
-    /// What is to be written, and where. [`Log::wrote`] says that it was; before, it may be asked for again.
+    /// The bytes to write, and where. Call [`Log::wrote`] afterwards; until then the call may be
+    /// repeated.
     pub(super) fn to_write(&self) -> (Arc<File>, Place, Vec<u8>) {
         (Arc::clone(&self.file), self.written, self.unwritten.clone())
     }
 
-    /// Notes that so many bytes are in the file.
+    /// Records that `bytes` more bytes are in the file.
     pub(super) fn wrote(&mut self, bytes: usize) {
         self.unwritten.drain(..bytes);
         self.written += u64::try_from(bytes).expect("a length");
     }
 
-    /// What puts on the disk that which is written, and up to where; `None` where nothing is to be done. [`Log::was_synced`] says that
-    /// it was.
+    /// The file to sync, and up to which place; `None` when everything is synced. Call
+    /// [`Log::was_synced`] afterwards.
     pub(super) fn to_sync(&self) -> Option<(Arc<File>, Place)> {
         (self.synced < self.written).then(|| (Arc::clone(&self.file), self.written))
     }
 
-    /// Notes that what lies before a place is on the disk.
+    /// Records that everything before a place is on the disk.
     pub(super) fn was_synced(&mut self, to: Place) {
         self.synced = self.synced.max(to);
     }
@@ -208,7 +213,8 @@ impl Log {
         Reader { file: Arc::clone(&self.file), end: self.written }
     }
 
-    /// The frame at `at` where it is in memory still, and the place after it; `None` when it is in the file, or not there yet.
+    /// The frame at `at` if it is still in memory, and the place after it; `None` when it is in the
+    /// file, or does not exist yet.
     pub(super) fn in_memory(&self, at: Place) -> Option<(Frame, Place)> {
         let from = usize::try_from(at.checked_sub(self.written)?).ok()?;
         let (frame, length) = whole(self.unwritten.get(from..)?)?;
@@ -227,7 +233,8 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    /// The frame at `at`, and the place after it; `None` at the end, and where no whole frame is.
+    /// The frame at `at`, and the place after it; `None` at the end, and where there is no whole
+    /// frame.
     pub(super) fn read(&self, at: Place) -> io::Result<Option<(Frame, Place)>> {
         let mut header = [0; HEADER];
         if at + 8 > self.end {
@@ -247,8 +254,8 @@ impl Reader {
         Ok(Frame::decode(body.as_slice()).ok().map(|frame| (frame, end)))
     }
 
-    /// What the frames from `at` on queue, as many as are read at once and one at least, and the place after them; `None` where
-    /// [`Reader::read`] says so.
+    /// The queued paths of the frames from `at` on, one read-ahead or at least one frame, and the
+    /// place after them; `None` where [`Reader::read`] returns `None`.
     pub(super) fn read_ahead(&self, at: Place) -> io::Result<Option<(Vec<Queued>, Place)>> {
         let there = usize::try_from(self.end.saturating_sub(at)).unwrap_or(usize::MAX);
         let mut block = vec![0; there.min(READ_AHEAD)];
@@ -262,7 +269,7 @@ impl Reader {
         if next > at {
             return Ok(Some((queued, next)));
         }
-        // The first is longer than that, or none.
+        // The first frame is longer than the read-ahead, or missing.
         Ok(self.read(at)?.map(|(frame, next)| (frame.queued, next)))
     }
 }
@@ -272,7 +279,7 @@ pub(super) fn first(owner: &str) -> Place {
 }
 
 fn head(owner: &str) -> Vec<u8> {
-    // A line, whatever the owner is called.
+    // The header must stay one line, whatever the owner's name.
     let owner = owner.replace(['\n', '\r'], " ");
     [MAGIC, owner.as_bytes(), b"\n"].concat()
 }
@@ -283,7 +290,7 @@ fn header_of(header: [u8; HEADER]) -> (usize, u32) {
     (usize::try_from(length).unwrap_or(usize::MAX), u32::from_le_bytes([e, f, g, h]))
 }
 
-/// The frame that `bytes` begin with, and its length with its header; `None` when it is not whole.
+/// The frame at the start of `bytes`, and its length with its header; `None` when it is not whole.
 fn whole(bytes: &[u8]) -> Option<(Frame, u64)> {
     let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
     let (length, checked) = header_of(*header);
@@ -405,7 +412,7 @@ pub(super) mod tests {
                 prop_assert_eq!(found, &frame(number));
             }
             prop_assert!(cut > 0 || frames.len() == 9);
-            // And goes on from there.
+            // The log continues from there.
             let mut log = Log::open(&path, "a.cn", |_, _| ()).unwrap();
             log.push(&frame(77));
             write(&mut log);

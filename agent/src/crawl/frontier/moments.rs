@@ -1,19 +1,20 @@
-//! Of which moment of a crawl a checkpoint can be, and where in the log it begins: kept up with every step, so that no checkpoint reads
-//! more of the log than it can hold.
+//! The moments of a crawl that a checkpoint can represent, and where in the log each starts:
+//! updated with every step, so that no checkpoint reads more of the log than it can hold.
 //!
-//! Pure. The newest moment whose queue fits is a checkpoint's. How far paths can be deflated shows when that is tried, so for each of
-//! several sizes the newest moment is known.
+//! Pure. A checkpoint represents the newest moment whose queue fits. How well paths deflate shows
+//! only in the attempt, so the newest moment is known for each of several sizes.
 
 use super::checkpoint::{MAX_QUEUED, MOST_KNOWN, RAW_QUEUE_BYTES};
 use super::known::{FINGERPRINT, MAX_BEYOND};
 use super::log::{Frame, Place, Span, Spent};
 
-/// Queues of so many sizes are told apart: each of half the bytes of the one before, the last of none.
+/// The number of size classes of queues: each has half the bytes of the previous one, the last has
+/// none.
 pub(super) const SIZES: usize = 25;
 const _: () = assert!(most(SIZES - 2) == 1 && most(SIZES - 1) == 0);
-/// The place of every so many paths is known.
+/// One path in this many has its place in the log recorded.
 const MARK_EVERY: u64 = 4096;
-/// Bytes of paths beyond the depth that a checkpoint may have.
+/// Maximum bytes of paths beyond the depth in a checkpoint.
 const MOST_BEYOND: usize = MAX_BEYOND / 10 * FINGERPRINT;
 
 /// A moment of a crawl: between two frames.
@@ -25,7 +26,7 @@ pub(super) struct Moment {
     pub(super) spent: Spent,
 }
 
-/// The number of a path in the order in which paths were queued, and where the frame lies whose first it is.
+/// The number of a path in queueing order, and the place of the frame in which it comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Mark {
     pub(super) place: Place,
@@ -36,19 +37,19 @@ pub(super) struct Mark {
 pub(super) struct Moments {
     newest: [Moment; SIZES],
     marks: Vec<Mark>,
-    /// Paths that were queued, and visited, and the bytes of those that wait.
+    /// Queued paths, visited paths, and the bytes of the paths that still wait.
     queued: u64,
     visited: u64,
     bytes: u64,
     /// The first paths beyond the depth, by fingerprint, and whether there were more.
     pub(super) beyond: Vec<u8>,
     pub(super) more_beyond: bool,
-    /// The size that fitted last.
+    /// The size class that fitted last.
     pub(super) size: usize,
 }
 
 impl Moments {
-    /// Before the first frame, which will lie at `start`.
+    /// The state before the first frame, which will lie at `start`.
     pub(super) fn new(start: Place) -> Self {
         Self {
             newest: [Moment { end: start, ..Moment::default() }; SIZES],
@@ -62,7 +63,7 @@ impl Moments {
         }
     }
 
-    /// Takes note of a frame; `visited`: the length of the path that was visited by it.
+    /// Records a frame; `visited` is the length of the path whose visit it records.
     pub(super) fn note(&mut self, frame: &Frame, lies: &Span, visited: u64) {
         if self.marks.last().is_none_or(|last| self.queued >= last.number + MARK_EVERY) {
             self.marks.push(Mark { place: lies.start, number: self.queued });
@@ -99,8 +100,8 @@ impl Moments {
         self.visited
     }
 
-    /// The newest moment of a size, and from where the log has to be read: for the paths that waited then, and the last that were
-    /// visited before, of which no more than [`MOST_KNOWN`] can travel.
+    /// The newest moment of a size class, and where to start reading the log: for the paths that
+    /// waited then, and for the last visited ones, of which at most [`MOST_KNOWN`] fit.
     pub(super) fn newest(&self, size: usize) -> (Moment, Mark) {
         let moment = self.newest.get(size).copied().unwrap_or_default();
         let oldest = moment.visited.saturating_sub(MOST_KNOWN);
@@ -110,7 +111,7 @@ impl Moments {
     }
 }
 
-/// The most bytes of paths of a size.
+/// Maximum bytes of paths in a size class.
 const fn most(size: usize) -> u64 {
     RAW_QUEUE_BYTES >> size
 }

@@ -7,22 +7,22 @@ use std::os::unix::fs::FileExt as _;
 use super::log::{Frame, Log, Place, Queued, Reader, Span};
 use crate::disk::folder::blocking;
 
-/// Bytes of frames that wait in memory at most before they are written.
+/// Maximum bytes of frames in memory before they are written.
 const MAX_UNWRITTEN: usize = 256 << 10;
 
-/// A queue. Its paths come out in the order in which frames brought them.
+/// A queue. Its paths come out in the order of the frames that added them.
 #[derive(Debug)]
 pub(super) struct Queue {
     log: Log,
-    /// What of it was read, and from where on it was not.
+    /// The paths already read, and the place from which the log is unread.
     front: VecDeque<Queued>,
     unread: Place,
-    /// Paths at its beginning that were visited before it was opened: they are read over.
+    /// Paths at the front to skip: they were visited before the queue was opened.
     skip: u64,
 }
 
 impl Queue {
-    /// Goes on with a log, of whose paths `visited` were visited.
+    /// Resumes a log whose first `visited` paths were visited.
     pub(super) const fn new(log: Log, start: Place, visited: u64) -> Self {
         Self { log, front: VecDeque::new(), unread: start, skip: visited }
     }
@@ -46,17 +46,17 @@ impl Queue {
         }
     }
 
-    /// Adds what a step found; returns where it lies.
+    /// Adds the finds of a step; returns its place.
     pub(super) fn push(&mut self, frame: &Frame) -> Span {
         self.log.push(frame)
     }
 
-    /// Whether so much waits to be written that it should be.
+    /// Whether enough bytes wait that they should be written.
     pub(super) const fn is_due(&self) -> bool {
         self.log.unwritten() >= MAX_UNWRITTEN
     }
 
-    /// Writes what is not written yet. Dropped half way or failed, it may be called again.
+    /// Writes the unwritten frames. May be called again after an error or a cancellation.
     pub(super) async fn write(&mut self) -> io::Result<()> {
         if self.log.unwritten() == 0 {
             return Ok(());
@@ -68,7 +68,7 @@ impl Queue {
         Ok(())
     }
 
-    /// Returns when what is written is on the disk: no end of the machine loses it.
+    /// Syncs the written frames to the disk, so that they survive a crash of the machine.
     pub(super) async fn sync(&mut self) -> io::Result<()> {
         let Some((file, to)) = self.log.to_sync() else { return Ok(()) };
         blocking(move || file.sync_data()).await?;

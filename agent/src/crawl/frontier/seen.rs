@@ -1,14 +1,16 @@
 //! The set of fingerprints of a site's known paths: exact, small, and deletable.
 //!
-//! Pure. Open addressing with linear probing, in parts that grow by a quarter, one at a time: a slot holds a fingerprint and
-//! nothing else, and 72 to 90 in a hundred slots are taken, so that a path costs 17.9 to 22.4 bytes once there are some
-//! thousands of them. A table that doubles would cost up to 39, and while it grows half as much again. A part lies in pieces of one size,
-//! so that what one leaves behind as it grows is room for the next: in one piece each, memory beyond the set grew by a tenth of it. Fingerprints are
-//! halves of a cryptographic digest, so their bits serve as the hash; two paths of ten million share one with probability 1.5 * 10^-25.
+//! Pure. Open addressing with linear probing, in parts that grow by a quarter, one at a time. A
+//! slot holds only a fingerprint, and 72 to 90 percent of the slots are taken, so a path costs 17.9
+//! to 22.4 bytes once there are a few thousand. A table that doubles would cost up to 39 bytes, and
+//! half as much again while it grows. A part consists of pieces of one size, so that another part
+//! can reuse the pieces it frees as it grows; with one piece per part, memory beyond the set grew
+//! by a tenth of it. Fingerprints are halves of a cryptographic digest, so their bits serve as the
+//! hash; two of ten million paths share one with probability 1.5 * 10^-25.
 
-/// Parts of a set; each grows by itself, so that never more than a 64th of it exists twice.
+/// Parts of a set; each grows by itself, so that at most a 64th of the set exists twice.
 const PARTS: usize = 64;
-/// The least slots of a part that holds anything.
+/// Minimum slots of a part that is not empty.
 const LEAST_SLOTS: usize = 4;
 
 /// Slots of a piece: 4 KiB.
@@ -19,15 +21,15 @@ pub struct Seen {
     parts: Vec<Part>,
 }
 
-/// One part. The fingerprint 0 stands for a free slot; a path of that fingerprint nobody has seen yet, and it would only be
-/// taken for the one next to it.
+/// One part. Fingerprint 0 marks a free slot. No known path has that fingerprint; such a path would
+/// only be mistaken for the one with the next fingerprint.
 #[derive(Debug, Default)]
 struct Part {
     slots: Slots,
     taken: usize,
 }
 
-/// Slots in pieces, of which all but the last hold [`PIECE`] of them.
+/// Slots in pieces; all but the last piece hold [`PIECE`] slots.
 #[derive(Debug, Default)]
 struct Slots {
     pieces: Vec<Box<[u128]>>,
@@ -35,7 +37,7 @@ struct Slots {
 }
 
 impl Slots {
-    /// So many free ones.
+    /// `len` free slots.
     fn free(len: usize) -> Self {
         let piece = |from: usize| vec![0; PIECE.min(len - from)].into_boxed_slice();
         Self { pieces: (0..len).step_by(PIECE).map(piece).collect(), len }
@@ -61,7 +63,7 @@ impl Default for Seen {
 }
 
 impl Seen {
-    /// Adds a fingerprint; `false` when it was there.
+    /// Adds a fingerprint; `false` when it was present.
     pub fn insert(&mut self, fingerprint: u128) -> bool {
         let key = key(fingerprint);
         self.parts[part(key)].insert(key)
@@ -72,7 +74,7 @@ impl Seen {
         self.parts[part(key)].find(key).is_ok()
     }
 
-    /// Takes a fingerprint out; `false` when it was not there.
+    /// Removes a fingerprint; `false` when it was absent.
     pub fn remove(&mut self, fingerprint: u128) -> bool {
         let key = key(fingerprint);
         self.parts[part(key)].remove(key)
@@ -86,7 +88,7 @@ impl Seen {
         self.parts.iter().all(|part| part.taken == 0)
     }
 
-    /// The bytes it takes in memory.
+    /// Its size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         let slots: usize = self.parts.iter().map(|part| part.slots.bytes()).sum();
         size_of::<Self>() + self.parts.capacity() * size_of::<Part>() + slots
@@ -97,7 +99,7 @@ fn key(fingerprint: u128) -> u128 {
     fingerprint.max(1)
 }
 
-/// The part of a fingerprint: by its lowest bits, which nothing else is taken from.
+/// The part of a fingerprint: by its lowest bits, which nothing else uses.
 fn part(key: u128) -> usize {
     low_bits(key) % PARTS
 }
@@ -107,14 +109,15 @@ fn low_bits(key: u128) -> usize {
 }
 
 impl Part {
-    /// Where a fingerprint would best be among `slots` slots: its highest 64 bits, as a fraction of 2^64, times the slots.
+    /// The preferred position of a fingerprint among `slots` slots: its highest 64 bits, as a
+    /// fraction of 2^64, times the slots.
     fn home(key: u128, slots: usize) -> usize {
         let fraction = key >> 64;
         let slots = u128::try_from(slots).expect("a number of slots");
         usize::try_from((fraction * slots) >> 64).expect("less than the slots")
     }
 
-    /// The slot of a fingerprint, or the free one where it belongs.
+    /// The slot of a fingerprint (`Ok`), or the free slot where it belongs (`Err`).
     fn find(&self, key: u128) -> Result<usize, usize> {
         if self.slots.len == 0 {
             return Err(0);
@@ -135,7 +138,7 @@ impl Part {
 
     fn insert(&mut self, key: u128) -> bool {
         let Err(mut free) = self.find(key) else { return false };
-        // Never quite full: a search ends at a free slot.
+        // Never completely full: a search ends at a free slot.
         if (self.taken + 1) * 10 > self.slots.len * 9 {
             self.grow();
             free = self.find(key).unwrap_or_else(|free| free);
@@ -156,7 +159,7 @@ impl Part {
 
     fn remove(&mut self, key: u128) -> bool {
         let Ok(mut hole) = self.find(key) else { return false };
-        // What was pushed on by the one that goes moves back, so that no search ends too early.
+        // Move displaced fingerprints back into the hole, so that no search ends too early.
         let mut at = self.after(hole);
         while self.slots.get(at) != 0 {
             let home = Self::home(self.slots.get(at), self.slots.len);
@@ -171,7 +174,8 @@ impl Part {
         true
     }
 
-    /// Whether `home` lies after `hole` and not after `at`, round the end: then what is at `at` is not looked for at `hole`.
+    /// Whether `home` lies after `hole` and up to `at`, wrapping around: then a search for the
+    /// entry at `at` does not pass `hole`.
     const fn lies_between(&self, home: usize, hole: usize, at: usize) -> bool {
         if hole < at { hole < home && home <= at } else { hole < home || home <= at }
     }
@@ -186,7 +190,8 @@ mod tests {
 
     use super::*;
 
-    /// Few enough to meet often, and some that crowd into the last slots and go round the end.
+    /// Fingerprints from a small range, so that they collide often; some crowd the last slots and
+    /// wrap around.
     fn crowded(number: u16) -> u128 {
         let high = if number.is_multiple_of(2) { u128::from(u64::MAX) << 64 } else { u128::from(number) << 112 };
         high | (u128::from(number) << 6)

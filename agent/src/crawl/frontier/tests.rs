@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::crawl::html::site_path::tests::path_of as path;
 
-/// Runs on a runtime of its own, for properties.
+/// Runs on a runtime of its own, for property tests.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
@@ -90,7 +90,7 @@ fn traps_without_end_take_no_memory_without_end() {
 /// A site of up to 60 pages: which links to which.
 type Links = Vec<(u32, u32)>;
 
-/// Visits pages until `stop` of them were visited here; returns them, in order.
+/// Visits pages until `stop` of them were visited; returns them in order.
 async fn walk(frontier: &mut Frontier, links: &Links, stop: usize) -> Vec<String> {
     if frontier.is_new() {
         frontier.offer(&path("/0"), 0);
@@ -116,7 +116,7 @@ fn links() -> impl Strategy<Value = Links> {
 }
 
 proptest! {
-    // Walked as the crawler does, in one go, and by Bellman and Ford.
+    // Compares one uninterrupted walk, as the crawler does it, with Bellman-Ford.
     #[test]
     fn a_walk_is_breadth_first_and_visits_each_reachable_page_once(links in links(), max_depth in 0_u32..6) {
         let mut frontier = Frontier::temporary(max_depth, 1000).unwrap();
@@ -138,8 +138,8 @@ proptest! {
         prop_assert_eq!(frontier.has_beyond(), further);
     }
 
-    // However often it is interrupted, and whether it was written just before or not, nothing is skipped; what was visited twice
-    // is only what was not written.
+    // However often the walk is interrupted, with or without a write just before, it skips no page;
+    // it repeats only unwritten visits.
     #[test]
     fn a_crawl_goes_on_after_a_restart_where_it_was_written_last(
         links in links(),
@@ -229,7 +229,7 @@ async fn a_queue_too_large_for_a_checkpoint_goes_back_to_where_it_was_not_and_sk
         again.keys().all(|page| first.contains_key(page)),
         "what is fetched first is what was fetched after the checkpoint's moment"
     );
-    // Now both wait for the same.
+    // Both frontiers now wait for the same paths.
     assert_eq!(second.waiting(), frontier.waiting());
     for _ in 0..500 {
         assert_eq!(second.next().await.unwrap(), frontier.next().await.unwrap());
@@ -251,7 +251,7 @@ async fn of_very_many_visited_paths_the_newest_are_kept_and_what_was_before_them
     }
     frontier.write().await.unwrap();
     drop(frontier);
-    // After a restart as before it.
+    // The state is the same after a restart.
     let mut frontier = open();
     let early = std::fs::OpenOptions::new().write(true).open(&file).unwrap();
     std::os::unix::fs::FileExt::write_all_at(&early, &[0xff; 100_000], 100).unwrap();
@@ -277,7 +277,7 @@ async fn what_a_checkpoint_says_was_visited_is_on_the_disk() {
 }
 
 proptest! {
-    // A page is asked for before the one before it is read, so that two paths are out at once.
+    // The crawler requests a page before it reads the previous one, so two paths are out at once.
     #[test]
     fn the_bytes_of_what_waits_are_known_here_and_after_a_restart(links in links(), stop in 1_usize..60, ahead in any::<bool>()) {
         let folder = tempfile::tempdir().unwrap();

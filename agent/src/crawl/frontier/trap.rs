@@ -1,21 +1,24 @@
-//! Tells endless spaces of URLs from sites: paths that repeat themselves, calendars without end.
+//! Detects crawler traps: paths that repeat themselves, and endless calendars.
 //!
-//! Pure. A rule looks at a path alone, or counts what it has let through; it never forbids the pages a person would find by hand
-//! on an ordinary site. What is left out is counted, so that whoever reads the outcome knows of it.
+//! Pure. A rule looks at a path alone, or counts the paths it allowed. It never forbids pages that
+//! a person would find by hand on an ordinary site. Paths left out are counted, so the outcome
+//! shows them.
 
 use std::collections::HashMap;
 
-/// The most segments of a path: an ordinary one has a handful, a relative link that feeds on itself adds one at every step.
+/// Maximum segments of a path: an ordinary path has a handful; a relative link that feeds on itself
+/// adds one at every step.
 const MAX_SEGMENTS: usize = 32;
-/// How often in a row a group of segments may come. `/a/a/` occurs, three times the same hardly does.
+/// Maximum consecutive repeats of a group of segments. `/a/a/` occurs; three repeats hardly ever
+/// do.
 const MAX_REPEATS: usize = 2;
-/// The longest group of segments that is looked for: `/x/y/z/w/x/y/z/w/x/y/z/w`.
+/// Maximum length of a repeated group of segments: `/x/y/z/w/x/y/z/w/x/y/z/w`.
 const LONGEST_GROUP: usize = 4;
-/// How often a segment may occur in a path, in a row or not.
+/// Maximum occurrences of a segment in a path, consecutive or not.
 const MAX_OCCURRENCES: usize = 4;
-/// Pages of one calendar: the days of more than two and a half years, the months of 83.
+/// Maximum pages of one calendar: the days of more than two and a half years, the months of 83.
 const MAX_DATES: u32 = 1000;
-/// Calendars told apart; those beyond share one count.
+/// Maximum calendars counted separately; all others share one count.
 const MAX_CALENDARS: usize = 256;
 
 #[derive(Debug, Default)]
@@ -24,7 +27,8 @@ pub(in crate::crawl) struct Traps {
 }
 
 impl Traps {
-    /// Whether a path, with its query, is worth asking for. What is let through of a calendar is counted, so ask once a path.
+    /// Whether to request a path with its query. Counts the allowed pages of a calendar, so call it
+    /// once per path.
     pub(in crate::crawl) fn allow(&mut self, path: &str) -> bool {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         !repeats(path) && self.allow_date(path, query)
@@ -40,7 +44,7 @@ impl Traps {
     }
 }
 
-/// Whether a path repeats itself, or is deeper than any page lies.
+/// Whether a path repeats itself, or has too many segments.
 fn repeats(path: &str) -> bool {
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).take(MAX_SEGMENTS + 1).collect();
     if segments.len() > MAX_SEGMENTS {
@@ -53,7 +57,7 @@ fn repeats(path: &str) -> bool {
     (1..=LONGEST_GROUP).any(|group| in_a_row(&segments, group) > MAX_REPEATS)
 }
 
-/// How often the same group of so many segments comes in a row at most.
+/// The longest run of one group of `group` segments.
 fn in_a_row(segments: &[&str], group: usize) -> usize {
     let mut longest = 0;
     let mut run = 0;
@@ -64,8 +68,9 @@ fn in_a_row(segments: &[&str], group: usize) -> usize {
     1 + longest / group
 }
 
-/// The calendar that a page belongs to: its address without the date. `None` for a page that is not a bare date: an article under
-/// `/2021/05/17/title` is not, and an archive has no end of those only if it has no end of articles.
+/// The calendar of a page: its address without the date. `None` for a page that is not a bare date.
+/// An article under `/2021/05/17/title` is not one: an archive of those is endless only if its
+/// articles are.
 fn calendar(path: &str, query: &str) -> Option<String> {
     let in_query = query.split('&').any(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -80,7 +85,7 @@ fn calendar(path: &str, query: &str) -> Option<String> {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         calendar.push('&');
         calendar.push_str(name);
-        // What is not a number tells calendars apart: `room=blue`.
+        // A value that is not a number identifies the calendar: `room=blue`.
         if !is_number_or_date(value) {
             calendar.push('=');
             calendar.push_str(value);
@@ -89,7 +94,8 @@ fn calendar(path: &str, query: &str) -> Option<String> {
     Some(calendar)
 }
 
-/// What comes before a date that a path ends with: `/events/` of `/events/2031/07/`, `2031-07-04` or `20310704`.
+/// The part before a date at the end of a path: `/events/` of `/events/2031/07/`, `2031-07-04` or
+/// `20310704`.
 fn date_tail(path: &str) -> Option<&str> {
     let trimmed = path.trim_end_matches('/');
     let cut = |segments: usize| {

@@ -1,8 +1,8 @@
 //! Finds the links of an HTML page while it streams in.
 //!
-//! Pure. Kept are `a`, `area` (`href`), `iframe` and `frame` (`src`) that lead inside the site; `base` is honoured,
-//! `rel=nofollow` and a robots `nofollow` are too. A page that asks for more memory than a page may is given up, and
-//! what was found before is kept, marked as not all.
+//! Pure. Keeps the links of `a`, `area` (`href`), `iframe` and `frame` (`src`) inside the site;
+//! honours `base`, `rel=nofollow` and a robots `nofollow`. A page that needs more memory than the
+//! limit is abandoned; the links found before are kept and marked as incomplete.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -16,27 +16,28 @@ use super::site_path::{Fingerprints, Site, SitePath};
 use crate::crawl::politeness::robots::directives;
 
 const MAX_LINKS: usize = 10_000;
-/// Different links for which there is room from the start: most pages have no more, and the room is some hundred bytes.
+/// Initial capacity for different links: most pages have no more, and it takes a few hundred bytes.
 const FEW_LINKS: usize = 28;
-/// What the parser may hold of one page: a tag that is cut by the end of a piece, and 128 bytes for every open element,
-/// which on a page that never closes its paragraphs is every one of them.
+/// Maximum parser memory of one page: a tag cut by the end of a piece, and 128 bytes per open
+/// element. On a page that never closes its paragraphs, every paragraph stays open.
 const MAX_PARSER_BYTES: usize = 2 << 20;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::crawl) struct Links {
-    /// Inside the site, each once, in the order of the page.
+    /// Paths inside the site, each once, in the order of the page.
     pub(in crate::crawl) paths: Vec<SitePath>,
     pub(in crate::crawl) cut: bool,
 }
 
-/// Takes a page in pieces and gives its links.
+/// Takes a page in pieces and returns its links.
 pub(in crate::crawl) struct LinkExtractor {
     parser: Option<HtmlRewriter<'static, Discard>>,
     page: Arc<Mutex<Page>>,
 }
 
 impl LinkExtractor {
-    /// For the page at `url`, read by a crawler that is known by `token`; `charset` as its `Content-Type` says.
+    /// For the page at `url`, read by a crawler with the product token `token`; `charset` is that
+    /// of its `Content-Type`.
     pub(in crate::crawl) fn new(site: Site, url: Url, charset: Option<&str>, token: Arc<str>) -> Self {
         let encoding = charset
             .and_then(|label| Encoding::for_label_no_replacement(label.as_bytes()))
@@ -52,7 +53,8 @@ impl LinkExtractor {
             nofollow: false,
         };
         page.encoding = encoding.map(Into::into);
-        // The parser's handlers share the page with the extractor; both run on one task, so nobody waits for the lock.
+        // The parser's handlers share the page with the extractor; both run in one task, so the
+        // lock is never contended.
         let page = Arc::new(Mutex::new(page));
         let parser = HtmlRewriter::new(settings(&page, encoding), Discard);
         Self { parser: Some(parser), page }
@@ -80,7 +82,7 @@ fn lock(page: &Mutex<Page>) -> MutexGuard<'_, Page> {
     page.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The elements that are looked at. Read once: reading them took longer than most pages.
+/// The relevant elements. Parsed once: parsing the selectors took longer than most pages.
 static WANTED: LazyLock<[Selector; 4]> = LazyLock::new(|| {
     ["base", "meta", "a, area", "iframe, frame"].map(|selector| selector.parse().expect("a list of names"))
 });
@@ -111,17 +113,17 @@ fn settings(page: &Arc<Mutex<Page>>, encoding: Option<AsciiCompatibleEncoding>) 
     settings
 }
 
-/// Where the page's rewritten text goes: nowhere, only its links are wanted.
+/// Discards the parser's rewritten text: only the links are needed.
 struct Discard;
 
 impl OutputSink for Discard {
     fn handle_chunk(&mut self, _chunk: &[u8]) {}
 }
 
-/// What is known of a page half way through it.
+/// The state of a partly read page.
 struct Page {
     site: Site,
-    /// What `meta` elements know the crawler by.
+    /// The product token by which `meta` elements know the crawler.
     token: Arc<str>,
     base: Url,
     based: bool,
@@ -134,7 +136,7 @@ struct Page {
 
 impl Page {
     fn set_base(&mut self, element: &Element<'_, '_>) {
-        // Only the first counts.
+        // Only the first `base` counts.
         if self.based {
             return;
         }
@@ -175,7 +177,7 @@ impl Page {
     }
 
     fn path(&self, href: &str) -> Option<SitePath> {
-        // A base of the page's may lie anywhere.
+        // The page's own `base` may point anywhere.
         let plain = if self.based { None } else { SitePath::plain(href) };
         plain.or_else(|| self.site.path(&self.resolve(href)?))
     }
@@ -195,7 +197,7 @@ fn encoder(encoding: Option<&'static Encoding>) -> impl Fn(&str) -> Cow<'_, [u8]
     }
 }
 
-/// Replaces the character references that occur in links; the parser leaves attributes as they were written.
+/// Replaces the character references that occur in links; the parser leaves attributes unchanged.
 pub(in crate::crawl) fn decode_references(text: &str) -> String {
     let mut decoded = String::with_capacity(text.len());
     let mut rest = text;
@@ -210,7 +212,7 @@ pub(in crate::crawl) fn decode_references(text: &str) -> String {
     decoded
 }
 
-/// The character a text's leading reference stands for, and the bytes it takes.
+/// The character of a reference at the start of a text, and the reference's length in bytes.
 fn reference_at(text: &str) -> Option<(char, usize)> {
     // The longest is `&#x10ffff;`.
     let end = text.bytes().take(10).position(|byte| byte == b';')?;
@@ -283,7 +285,7 @@ pub(in crate::crawl) mod tests {
 
     #[test]
     fn an_old_encoding_is_read_as_the_server_says_or_the_page() {
-        // 中 is D6 D0 in GBK: paths are percent-encoded as UTF-8, queries as the page is.
+        // 中 is D6 D0 in GBK: paths are percent-encoded as UTF-8, queries in the page's encoding.
         let html = [b"<a href='/\xd6\xd0?\xd6\xd0'>".as_slice()].concat();
         let expected = ["/%E4%B8%AD?%D6%D0"];
         let links = extract(&html, Some("gbk"), 5);
@@ -321,7 +323,7 @@ pub(in crate::crawl) mod tests {
                 prop_assert!(path.as_str().starts_with('/'));
                 prop_assert!(site("http://example.cn").url(path).is_some());
             }
-            // How the page is cut into pieces changes nothing.
+            // How the page is split into pieces changes nothing.
             prop_assert_eq!(extract(html.as_bytes(), None, piece), whole);
         }
 

@@ -1,24 +1,25 @@
-//! The normal form of a path and query: what fetches the same is spelled the same.
+//! The normal form of a path and query: equivalent URLs get the same spelling.
 //!
-//! Pure. Escapes of characters that need none are undone and others are written in capitals (RFC 3986, 6.2.2); session identifiers and
-//! the marks of advertisers, which make a new URL of every visit, are taken out. The order of a query's parameters stays: sites may
-//! tell one order from another.
+//! Pure. Unneeded escapes are decoded and the others are written in capitals (RFC 3986, 6.2.2).
+//! Session identifiers and advertisers' marks, which make a new URL of every visit, are removed.
+//! The order of a query's parameters stays: a site may distinguish one order from another.
 
 use std::borrow::Cow;
 
-/// Parameters that name a visit, whatever their value.
+/// Parameters that identify a visit, whatever their value.
 const VISITS: [&str; 8] = ["jsessionid", "phpsessid", "asp.net_sessionid", "cfid", "cftoken", "oscsid", "zenid", "_gl"];
-/// How the names of others of these begin: Microsoft's servers add letters to theirs.
+/// Prefixes of such names: Microsoft's servers append letters to theirs.
 const VISITS_BEGIN: [&str; 2] = ["aspsessionid", "utm_"];
 /// Marks that advertisers add to the links to a site.
 const MARKS: [&str; 5] = ["gclid", "fbclid", "msclkid", "dclid", "yclid"];
-/// Parameters that name a visit where their value looks like one: `sid=12` may be a story.
+/// Parameters that identify a visit if their value looks like an identifier: `sid=12` may be a
+/// story.
 const PERHAPS: [&str; 5] = ["sid", "s", "session", "sessionid", "session_id"];
-/// The least characters of such a value.
+/// Minimum length of such a value in characters.
 const LEAST_TOKEN: usize = 16;
 
 pub(in crate::crawl) fn normal_form(path_and_query: &str) -> Cow<'_, str> {
-    // Most paths have none of what is looked for.
+    // Most paths contain none of these characters.
     if !path_and_query.bytes().any(|byte| matches!(byte, b'%' | b';' | b'?')) {
         return Cow::Borrowed(path_and_query);
     }
@@ -37,10 +38,10 @@ pub(in crate::crawl) fn normal_form(path_and_query: &str) -> Cow<'_, str> {
     Cow::Owned(normal)
 }
 
-/// A text with only the escapes that must be, in capitals.
+/// A text with only the necessary escapes, in capitals.
 pub(in crate::crawl) fn normal_escapes(text: &str) -> String {
     let mut normal = String::with_capacity(text.len());
-    // After a `%` that begins no escape, a digit that is written out could make it one.
+    // After a `%` that starts no escape, a decoded digit could complete one.
     let mut stray = None;
     let mut rest = text;
     while let Some(at) = rest.find('%') {
@@ -79,7 +80,7 @@ fn without_session(path: &str) -> String {
     segments.collect::<Vec<_>>().join("/")
 }
 
-/// Whether a parameter says who visits, not what.
+/// Whether a parameter identifies the visit, not the content.
 fn names_a_visit(pair: &str) -> bool {
     let Some((name, value)) = pair.split_once('=') else { return false };
     let is = |known: &&str| name.eq_ignore_ascii_case(known);

@@ -1,9 +1,9 @@
 //! The normal form of a URL inside one site: its path and query.
 //!
-//! Pure. Two URLs that fetch the same thing have one [`SitePath`]: the fragment, the default port, credentials, dot segments, an empty
-//! query, needless escapes and session identifiers are gone. A `SitePath` is only made from a URL of the site's
-//! origin, and a URL is only made back by putting that origin before it, so nothing that went through here can leave
-//! the site.
+//! Pure. Equivalent URLs have one [`SitePath`]: it has no fragment, default port, credentials, dot
+//! segments, empty query, unneeded escapes or session identifiers. A `SitePath` is only made from a
+//! URL of the site's origin, and a URL is only made from it by prepending that origin, so a path
+//! can never leave the site.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -14,23 +14,23 @@ use url::{Position, Url};
 use super::normal_form::normal_form;
 use crate::net::origin::Origin;
 
-/// The longest path and query followed, in bytes; longer ones are traps, not pages.
+/// Maximum length of a path and query in bytes; longer ones are traps, not pages.
 pub(in crate::crawl) const MAX_PATH_BYTES: usize = 2048;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::crawl) struct SitePath {
     text: Box<str>,
-    /// Taken once: everything that looks a path up needs it.
+    /// Computed once: every lookup of a path needs it.
     fingerprint: Fingerprint,
 }
 
-/// Stands for a [`SitePath`] in sets, so that a large site's known pages stay small in memory.
+/// Replaces a [`SitePath`] in sets, so that a large site's known pages take little memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::crawl) struct Fingerprint(u128);
 
 pub(in crate::crawl) type Fingerprints = HashSet<Fingerprint, BuildHasherDefault<Own>>;
 
-/// The hash of a fingerprint: half of its own bits, which a cryptographic digest has spread already.
+/// The hash of a fingerprint: half of its own bits, which a cryptographic digest has already mixed.
 #[derive(Debug, Default)]
 pub(in crate::crawl) struct Own(u64);
 
@@ -40,7 +40,7 @@ impl Hasher for Own {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        // Nothing but fingerprints is hashed by it; this would do for others.
+        // Only fingerprints are hashed by it; this would also work for other keys.
         self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
     }
 
@@ -62,14 +62,15 @@ impl SitePath {
         &self.text
     }
 
-    /// The path of a link on a page of the site, where it is one that the URL's parser and the normal form leave as it is: absolute, of
-    /// nothing but letters, digits, `-`, `_`, `/` and dots inside segments. Most links are, and the parser costs ten times as much.
-    /// `None` says nothing of the others.
+    /// The path of a link, if the URL parser and the normal form leave it unchanged: absolute, with
+    /// only letters, digits, `-`, `_`, `/` and dots inside segments. Most links are so, and the
+    /// parser costs ten times as much. `None` means only that the parser must decide.
     pub(in crate::crawl) fn plain(href: &str) -> Option<Self> {
         is_plain(href).then(|| Self::new(href))
     }
 
-    /// A path that was written down by [`SitePath::as_str`]; `None` for anything else. That it is in normal form is not looked at.
+    /// Reads a path written by [`SitePath::as_str`]; `None` for anything else. It does not check
+    /// the normal form.
     pub(in crate::crawl) fn stored(text: &str) -> Option<Self> {
         (text.starts_with('/') && text.len() <= MAX_PATH_BYTES).then(|| Self::new(text))
     }
@@ -105,7 +106,7 @@ impl Site {
     /// The site at an origin; `None` when the origin does not make a URL.
     pub(in crate::crawl) fn new(origin: &Origin) -> Option<Self> {
         let root = Url::parse(&format!("{origin}/")).ok()?;
-        // Read back, because an origin's parts are public and may have been put together in another spelling.
+        // Parse it again, because an origin's parts are public and may have another spelling.
         let origin = Origin::of(&root).ok()?;
         Some(Self { origin, root })
     }
@@ -120,7 +121,7 @@ impl Site {
 
     /// The normal form of a URL; `None` when it lies outside the site or is too long.
     pub(in crate::crawl) fn path(&self, url: &Url) -> Option<SitePath> {
-        // What is written like the start page needs no taking apart.
+        // A URL that starts exactly like the start page's needs no parsing.
         let alike = url[..Position::BeforePath] == self.root[..Position::BeforePath];
         if !alike && Origin::of(url).ok()? != self.origin {
             return None;
@@ -129,20 +130,20 @@ impl Site {
         (path.len() <= MAX_PATH_BYTES).then(|| SitePath::new(&path))
     }
 
-    /// The URL of a path; `None` only when the path cannot be read back as it was written.
+    /// The URL of a path; `None` only when parsing it would change the path.
     pub(in crate::crawl) fn url(&self, path: &SitePath) -> Option<Url> {
         if is_plain(&path.text) {
             let mut url = self.root.clone();
             url.set_path(&path.text);
             return Some(url);
         }
-        // Not `join`: the path `//host/` is a path here, and another host there.
+        // Not `join`: it would read the path `//host/` as another host.
         let url = Url::parse(&format!("{}{}", self.origin, path.text)).ok()?;
         (self.path(&url)? == *path).then_some(url)
     }
 }
 
-/// Whether a path is in normal form already, however short a look that takes.
+/// Whether a path is certainly in normal form, by a quick look.
 fn is_plain(path: &str) -> bool {
     let mut before = b'/';
     for byte in path.bytes().skip(1) {

@@ -1,7 +1,8 @@
-//! Reads a sitemap while it streams in: the pages it lists, and the sitemaps an index lists (sitemaps.org, protocol 0.9).
+//! Reads a sitemap while it streams in: the pages it lists, and the sitemaps an index lists
+//! (sitemaps.org, protocol 0.9).
 //!
-//! Pure. XML, or one URL a line; either may be compressed by gzip. What is no sitemap lists nothing. It may be as long as it likes:
-//! only what is listed is held, and of that no more than the protocol lets one sitemap list.
+//! Pure. XML, or one URL per line; either may be gzipped. An invalid sitemap lists nothing. Its
+//! length does not matter: only the entries are held, up to the protocol's limit for one sitemap.
 
 use std::io::Write as _;
 
@@ -9,25 +10,25 @@ use flate2::write::MultiGzDecoder;
 
 use super::links::decode_references;
 
-/// The most entries of one sitemap, as the protocol has it.
+/// Maximum entries of one sitemap; the protocol's limit.
 const MAX_ENTRIES: usize = 50_000;
-/// The longest URL that is listed, in bytes; the protocol's own limit.
+/// Maximum length of a listed URL in bytes; the protocol's limit.
 const MAX_URL_BYTES: usize = 2048;
-/// And as it is written, with the blanks around it and its references.
+/// Maximum length of a URL as written, with surrounding blanks and references.
 const MAX_WRITTEN_BYTES: usize = 4 * MAX_URL_BYTES;
-/// Bytes of URLs that are taken from one sitemap: at a hundred bytes each, as many as it may list.
+/// Maximum bytes of URLs from one sitemap: at a hundred bytes each, as many as it may list.
 const MAX_LISTED_BYTES: usize = 5 << 20;
-/// What the parser may hold of a sitemap: a tag or a line.
+/// Maximum parser memory of a sitemap: a tag or a line.
 const MAX_PARSER_BYTES: usize = 256 << 10;
-/// Decoded bytes that are read of one sitemap: the protocol's own limit.
+/// Maximum decoded bytes read of one sitemap; the protocol's limit.
 const MAX_BYTES: u64 = 50 << 20;
-/// Begins a section of character data, after its `<`.
+/// Starts a character data section, after its `<`.
 const CDATA: &[u8] = b"![CDATA[";
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// The byte order mark, with which some text begins.
+/// The byte order mark at the start of some texts.
 const MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 
-/// What a sitemap lists, as it was written.
+/// The entries of a sitemap, as written.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::crawl) struct Sitemap {
     pub(in crate::crawl) pages: Vec<String>,
@@ -36,7 +37,7 @@ pub(in crate::crawl) struct Sitemap {
 }
 
 pub(in crate::crawl) struct SitemapReader {
-    /// The first bytes, until they say how the rest is to be read.
+    /// The first bytes, until they reveal the format.
     beginning: Vec<u8>,
     form: Option<Form>,
 }
@@ -51,7 +52,7 @@ impl SitemapReader {
         Self { beginning: Vec::new(), form: None }
     }
 
-    /// Takes the next piece. `false` when no more is wanted.
+    /// Takes the next piece; returns `false` when the sitemap needs no more.
     pub(in crate::crawl) fn write(&mut self, piece: &[u8]) -> bool {
         match &mut self.form {
             Some(Form::Plain(parser)) => parser.write_all(piece).is_ok(),
@@ -107,12 +108,12 @@ struct Parser {
 }
 
 enum Syntax {
-    /// What came yet may be the beginning of a byte order mark.
+    /// The bytes so far may be the start of a byte order mark.
     Unread(Vec<u8>),
-    /// Nothing but white space came yet.
+    /// Only white space so far.
     Unknown,
     Xml(Markup),
-    /// A URL a line; the last may not be whole.
+    /// One URL per line; the last line may be incomplete.
     Lines(Vec<u8>),
     Ended,
 }
@@ -123,7 +124,7 @@ impl Default for Syntax {
     }
 }
 
-/// The kind of an entry: to which list it goes.
+/// The kind of an entry: the list to which it belongs.
 type Kind = fn(&mut Sitemap) -> &mut Vec<String>;
 
 fn pages(sitemap: &mut Sitemap) -> &mut Vec<String> {
@@ -156,14 +157,15 @@ impl Listed {
     }
 }
 
-/// Reads XML byte by byte, as far as a sitemap uses it: what stands in a `loc` directly inside of a `url` or `sitemap`.
+/// Reads XML byte by byte, as far as a sitemap uses it: the text of a `loc` directly inside a `url`
+/// or `sitemap`.
 #[derive(Default)]
 struct Markup {
     /// The tag, comment or section that is being read, without its first `<`.
     tag: Option<Vec<u8>>,
     /// The quote that ends the attribute's value.
     quote: Option<u8>,
-    /// The kind of the entry, and how many elements are open in it.
+    /// The kind of the entry, and the number of open elements in it.
     entry: Option<(Kind, usize)>,
     url: Option<Vec<u8>>,
 }
@@ -232,7 +234,7 @@ impl Markup {
         None
     }
 
-    /// Whether more of one tag came than may be held.
+    /// Whether a tag exceeds the limit.
     fn is_too_long(&self) -> bool {
         self.tag.as_ref().is_some_and(|tag| tag.len() > MAX_PARSER_BYTES)
     }
@@ -250,7 +252,7 @@ impl Parser {
         match &mut self.syntax {
             Syntax::Unread(beginning) => {
                 beginning.extend_from_slice(piece);
-                // The mark may come in pieces.
+                // The byte order mark may arrive in several pieces.
                 if beginning.len() < MARK.len() && MARK.starts_with(beginning) {
                     return true;
                 }

@@ -1,16 +1,16 @@
-//! Which links a policy lets a crawl follow: patterns of paths, as in robots.txt.
+//! The links that a policy lets a crawl follow: patterns of paths, as in robots.txt.
 //!
-//! Pure. `pattern` says what they mean.
+//! Pure. `pattern` defines their meaning.
 
 use super::pattern::{matches, path_spelling, pattern_spelling};
 use crate::crawl::html::site_path::SitePath;
 
-/// The most patterns of a list: each is held against each link.
+/// Maximum patterns of a list: every link is matched against each.
 const MAX_PATTERNS: usize = 50;
 const MAX_PATTERN_BYTES: usize = 200;
 
-/// The links that are followed: those that a pattern of `include` matches, or all where there is none, but for those that one of
-/// `exclude` does.
+/// The links to follow: those that a pattern of `include` matches (all links if it is empty),
+/// except those that a pattern of `exclude` matches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Paths {
     include: Vec<Pattern>,
@@ -23,13 +23,13 @@ struct Pattern(String);
 impl Paths {
     pub const ALL: Self = Self { include: Vec::new(), exclude: Vec::new() };
 
-    /// Follows only links that one of these matches; all when there is none.
+    /// Follows only links that one of these patterns matches; all links if there is none.
     pub fn include<T: AsRef<str>>(&mut self, patterns: &[T]) -> Result<(), String> {
         self.include = all(patterns)?;
         Ok(())
     }
 
-    /// Follows no links that one of these matches.
+    /// Follows no links that one of these patterns matches.
     pub fn exclude<T: AsRef<str>>(&mut self, patterns: &[T]) -> Result<(), String> {
         self.exclude = all(patterns)?;
         Ok(())

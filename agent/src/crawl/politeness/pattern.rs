@@ -1,20 +1,22 @@
-//! Patterns of paths, as robots.txt has them (RFC 9309, 2.2.3): what a path begins with, `*` for anything, `$` at the end for the end.
+//! Patterns of paths as in robots.txt (RFC 9309, 2.2.3): a prefix of the path, with `*` for any
+//! text and a final `$` for the end.
 //!
-//! Pure. Pattern and path are brought to one spelling first, in which each other character stands for itself alone: a `$` or `*` of a
-//! path is an escape there, and so is a `$` inside a pattern, as `%24` and `%2A` of a pattern are. A pattern is matched piece by
-//! piece, each at the first place it fits: that is enough where only `*` is wild, and takes time by the length of the path alone.
+//! Pure. Pattern and path are first brought to one spelling, in which every other character stands
+//! for itself: a `$` or `*` of a path becomes an escape, and so do a `$` inside a pattern and a
+//! pattern's `%24` and `%2A`. A pattern is matched piece by piece, each at the first place it fits:
+//! that suffices where only `*` is a wildcard, and the time depends only on the path's length.
 
 use std::borrow::Cow;
 
 use crate::crawl::html::normal_form::normal_escapes;
 
-/// The spelling of a pattern, from bytes as somebody wrote them.
+/// The spelling of a pattern, from its bytes as written.
 pub(in crate::crawl) fn pattern_spelling(written: &[u8]) -> String {
     let (text, end) = written.strip_suffix(b"$").map_or((written, ""), |text| (text, "$"));
     normal_escapes(&escaped(text, |byte| byte == b'*' || stands_for_itself(byte))) + end
 }
 
-/// The spelling of a path and query that have their escapes in normal form.
+/// The spelling of a path and query whose escapes are in normal form.
 pub(in crate::crawl) fn path_spelling(path: &str) -> Cow<'_, str> {
     if path.bytes().all(stands_for_itself) {
         return Cow::Borrowed(path);
@@ -37,7 +39,7 @@ pub(in crate::crawl) fn matches(pattern: &str, path: &str) -> bool {
     if to_end { rest.ends_with(last) } else { rest.contains(last) }
 }
 
-/// Whether a byte is written as it is. URLs differ in which of the others they escape.
+/// Whether a byte is written unescaped. URLs differ in which other bytes they escape.
 const fn stands_for_itself(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'/' | b'%' | b'?' | b'&' | b'=' | b'-' | b'.' | b'_' | b'~' | b'+' | b';' | b':')
@@ -107,7 +109,7 @@ mod tests {
         ] {
             assert!(holds(pattern, path), "{pattern} {path}");
         }
-        // As sites write them that are older than UTF-8.
+        // Encoded as on sites that predate UTF-8.
         assert!(matches(&pattern_spelling(b"/\xd6\xd0"), "/%D6%D0/x"));
     }
 
@@ -120,7 +122,7 @@ mod tests {
         assert!(begin.elapsed() < std::time::Duration::from_secs(1), "{:?}", begin.elapsed());
     }
 
-    /// Every way to match, tried one after another.
+    /// A reference implementation that tries every way to match.
     fn matches_slowly(pattern: &[u8], text: &[u8]) -> bool {
         match pattern.split_first() {
             None => true,

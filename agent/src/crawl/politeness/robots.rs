@@ -1,8 +1,9 @@
 //! robots.txt (RFC 9309): fetched before anything else, and honoured.
 //!
-//! A file that is not there allows everything; one that cannot be had (5xx, 429, no answer) forbids everything, because
-//! nobody can say what it would have forbidden. Redirects are followed, to other hosts too, each hop vetted and paced
-//! like any request. What it said is used for a day, over all crawls of the agent; a crawl that takes longer asks again.
+//! A missing file allows everything. An unavailable one (5xx, 429, no response) forbids everything,
+//! because its rules are unknown. Redirects are followed, also to other hosts; every hop is vetted
+//! and paced like any request. The rules are used for a day by all crawls of the agent; a longer
+//! crawl fetches them again.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -24,7 +25,7 @@ mod file;
 #[cfg(test)]
 mod published;
 
-/// What is read of a robots.txt, in bytes; the rest is as if it were not there (RFC 9309, 2.5).
+/// Bytes read of a robots.txt; the rest is ignored (RFC 9309, 2.5).
 const MAX_BYTES: usize = 500 * 1024;
 const MAX_REDIRECTS: usize = 5;
 
@@ -32,19 +33,19 @@ const MAX_REDIRECTS: usize = 5;
 pub(in crate::crawl) enum Denied {
     /// Nothing may be fetched: why.
     Forbidden(String),
-    /// Not even a connection: why.
+    /// No connection: why.
     NoAnswer(Trouble, String),
     /// The crawl's time is over.
     OutOfTime,
 }
 
-/// The rules for a crawl, by the name it is known by.
+/// The rules for a crawl, by its product token.
 pub(in crate::crawl) struct Rules {
     file: Arc<RobotsFile>,
     groups: Vec<Lines>,
-    /// From when on they have to be asked for again.
+    /// When the rules expire and must be fetched again.
     stale_at: Instant,
-    /// What the file takes of the memory for large ones.
+    /// The permit for a large file's memory.
     _room: Option<OwnedSemaphorePermit>,
 }
 
@@ -54,7 +55,8 @@ impl Rules {
         Self::of(Arc::default(), "", Instant::now(), None)
     }
 
-    /// The rules of a file, which was asked for at `at`, for a crawler that is known by the product token `token`.
+    /// The rules of a file that was requested at `at`, for a crawler with the product token
+    /// `token`.
     fn of(file: Arc<RobotsFile>, token: &str, at: Instant, room: Option<OwnedSemaphorePermit>) -> Self {
         let groups = file.groups_for(token);
         Self { file, groups, stale_at: at + FRESH, _room: room }
@@ -79,12 +81,12 @@ impl Rules {
 
     pub(in crate::crawl) fn crawl_delay(&self) -> Option<Duration> {
         let seconds = self.file.delay(&self.groups)?;
-        // Infinity and what no clock can hold is as long as anything can be.
+        // Infinity, and any value beyond a clock's range, becomes the maximum.
         Some(Duration::try_from_secs_f32(seconds).unwrap_or(Duration::MAX))
     }
 }
 
-/// The rules of a site, as its robots.txt says them now, or said within the last day.
+/// The rules of a site, from its robots.txt fetched now or within the last day.
 pub(in crate::crawl) async fn rules_of(
     fetcher: &mut Fetcher,
     site: &Site,
@@ -104,7 +106,7 @@ pub(in crate::crawl) async fn rules_of(
     Ok(Rules::of(file, fetcher.token(), at, room))
 }
 
-/// Fetches a site's robots.txt; `None` when there is none.
+/// Fetches a site's robots.txt; `None` when it is missing.
 async fn fetch(fetcher: &mut Fetcher, site: &Site) -> Result<Option<Vec<u8>>, Denied> {
     let Ok(mut url) = site.root().join("/robots.txt") else { return Ok(None) };
     for hop in 0..=MAX_REDIRECTS {
@@ -128,7 +130,7 @@ async fn fetch(fetcher: &mut Fetcher, site: &Site) -> Result<Option<Vec<u8>>, De
             break;
         }
     }
-    // Redirects without end, or into nowhere: not there (RFC 9309, 2.3.1.2).
+    // Endless or invalid redirects: the file counts as missing (RFC 9309, 2.3.1.2).
     Ok(None)
 }
 
@@ -149,7 +151,7 @@ async fn receive(mut answer: Answer) -> Result<Vec<u8>, FetchError> {
     while let Some(piece) = answer.piece().await? {
         text.extend_from_slice(&piece);
         if text.len() > MAX_BYTES {
-            // Half a line could forbid or allow something else than the whole line.
+            // A cut line could forbid or allow something else than the whole line.
             let end = text[..MAX_BYTES].iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
             text.truncate(end);
             break;

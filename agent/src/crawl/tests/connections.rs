@@ -1,9 +1,10 @@
-//! How many connections a crawl makes.
+//! The number of connections a crawl makes.
 
 use super::hostile::HTML;
 use super::*;
 
-/// Pages of the site: one request in thirty made a second connection before crawls waited for the first.
+/// Pages of the site: one request in thirty made a second connection before crawls waited for the
+/// first.
 const PAGES: u32 = 200;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -19,7 +20,7 @@ async fn a_crawl_without_pauses_keeps_to_one_connection() {
     .await;
     let outcome = crawl_with(&site, Policy { max_depth: PAGES, ..policy() }).await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, PAGES), "{}", outcome.message);
-    // A machine that takes a processor away for the few milliseconds for which a crawl waits costs one more.
+    // A processor lost for the few milliseconds that a crawl waits costs one more connection.
     assert!(site.connections() <= 3, "{}", site.connections());
 }
 

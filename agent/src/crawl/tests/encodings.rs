@@ -1,4 +1,4 @@
-//! Encoded bodies, from the request that asks for them to the links in them.
+//! Encoded bodies, from the `Accept-Encoding` of the request to the links in the body.
 
 use super::*;
 use crate::testing::{ENCODERS, brotli};

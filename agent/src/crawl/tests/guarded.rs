@@ -1,4 +1,5 @@
-//! Nothing that is not public is connected, however it is spelled and whoever names it; nor a proxy, a cookie or a file used.
+//! A crawl connects to no address that is not public, whatever its spelling or source, and uses no
+//! proxy, cookie or file.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -7,11 +8,11 @@ use super::*;
 /// `127.0.0.1` as a URL may spell it.
 const LOOPBACK: &str = "127.0.0.1 127.1 127.0.1 2130706433 0x7f000001 0x7F.0.0.0x1 0177.0.0.1 017700000001 127.0.0.1. 127.0.0.01 \
     \u{ff11}27.0.0.1 %31%32%37.0.0.1";
-/// Where an IPv6 address stands for it, or leads to this machine.
+/// IPv6 addresses that stand for it, or lead to this machine.
 const DISGUISED: &str = "[::ffff:127.0.0.1] [::ffff:7f00:1] [0:0:0:0:0:ffff:127.0.0.1] [::127.0.0.1] [::ffff:0:127.0.0.1] \
     [64:ff9b::127.0.0.1] [2002:7f00:1::] [2001:0:7f00:1::80ff:fffe] [::] 0.0.0.0";
 
-/// Servers at one port of the loopback addresses of both families, where this machine has them.
+/// Servers at one port of the loopback addresses of both families, if this machine has them.
 async fn secrets() -> (TestServer, Option<TestServer>) {
     let secret = TestServer::start(|_| html("secret")).await;
     let sixth = TestServer::start_at((Ipv6Addr::LOCALHOST, secret.port()), |_| html("secret")).await;
@@ -22,7 +23,7 @@ fn connections((secret, sixth): &(TestServer, Option<TestServer>)) -> usize {
     secret.connections() + sixth.as_ref().map_or(0, TestServer::connections)
 }
 
-/// A crawl of a site as it was submitted, its origin still to be settled.
+/// A crawl of a site as submitted, with its origin unknown.
 async fn crawl_name(name: &str, allow_net: &str) -> Outcome {
     TestCrawl::named(name).context(context(&[allow_net])).outcome().await
 }
@@ -35,7 +36,7 @@ async fn no_spelling_of_a_private_address_is_connected() {
         let name = format!("http://{host}:{port}");
         let outcome = crawl_name(&name, "127.0.0.2/32").await;
         assert!(matches!(outcome.kind, Kind::Blocked(_) | Kind::Unreachable), "{name}: {outcome:?}");
-        // Where it is known already where a site answers, that is vetted too.
+        // A known origin is vetted too.
         if name.parse::<Origin>().is_ok() {
             let outcome = TestCrawl::at(&name).context(context(&["127.0.0.2/32"])).outcome().await;
             assert_eq!(outcome.kind, Kind::Blocked(Blocker::Guard), "{host}: {outcome:?}");
@@ -55,7 +56,7 @@ async fn the_same_spellings_are_connected_where_the_operator_allows_it() {
         assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 1), "{name}: {}", outcome.message);
         assert!(connections(&secrets) > before, "{name}");
     }
-    // What stands for it in IPv6 is another address, which nobody allowed.
+    // Its IPv6 forms are other addresses, which are not allowed.
     for host in DISGUISED.split(' ') {
         let before = connections(&secrets);
         crawl_name(&format!("http://{host}:{}", secrets.0.port()), "127.0.0.1/32").await;
@@ -79,10 +80,12 @@ async fn no_redirect_leads_to_a_private_address() {
         })
         .await
         .unwrap();
-        // Whose robots.txt may be elsewhere, but cannot be had there, may not be crawled.
+        // The robots.txt may be on another host, but cannot be fetched there, so the site may not
+        // be crawled.
         let outcome = TestCrawl::of(&site).context(context(&["127.0.0.2/32"])).outcome().await;
         let refused = outcome.kind == Kind::Blocked(Blocker::Robots);
-        // Some spellings are no URL: as if there were no robots.txt. Pages then lead away from the site.
+        // Some spellings are invalid URLs, which count as a missing robots.txt. The page then leads
+        // away from the site.
         assert!(refused || outcome.pages == 1, "{host}: {outcome:?}");
     }
     assert_eq!(connections(&secrets), 0);
@@ -135,14 +138,14 @@ async fn of_the_addresses_of_a_name_only_those_are_connected_that_pass() {
 #[tokio::test]
 async fn a_name_that_moves_to_a_private_address_is_vetted_again() {
     let secret = TestServer::start(|_| html("secret")).await;
-    // Every connection is closed, so that each request resolves the name anew.
+    // Every connection is closed, so that each request resolves the name again.
     let answer = |path: &str| {
         let mut acts = if path == "/robots.txt" { status(404) } else { html("<a href=/next>") };
         acts.push(Act::Close);
         acts
     };
     let open = TestServer::start_at(([127, 0, 0, 2], secret.port()), answer).await.unwrap();
-    // Public for three questions, then private: the answers live for no time at all.
+    // Public for three queries, then private; the TTL is zero.
     let names = TestNames::answering(|_, before| {
         let host = if before < 3 { 2 } else { 1 };
         Named::At(vec![[127, 0, 0, host].into()], 0)

@@ -1,23 +1,23 @@
-//! Sites that mean harm, or are so broken that it comes to the same: each costs a bounded time and little memory, the outcome
-//! names the reason, and other crawls do not notice.
+//! Malicious or badly broken sites: each costs a bounded time and little memory, the outcome names
+//! the reason, and other crawls are not affected.
 
 use super::*;
 
-/// Short, so that a test does not take as long as a site may.
+/// Short time-outs, so that a test is fast.
 pub(super) const QUICK: Timeouts = Timeouts {
     connect: Duration::from_millis(300),
     first_byte: Duration::from_millis(400),
     total: Duration::from_millis(1500),
     slow_after: Duration::from_millis(300),
 };
-/// More than what waits in the buffers of two sockets.
+/// More than the buffers of two sockets hold.
 const BUFFERS: usize = 16 << 20;
 
 async fn quick(site: &TestServer, policy: Policy) -> Outcome {
     quick_of(TestCrawl::of(site).policy(policy)).await
 }
 
-/// Crawls with little patience, and holds the crawl to it.
+/// Runs a crawl with short time-outs, and checks that it keeps them.
 pub(super) async fn quick_of(crawl: TestCrawl) -> Outcome {
     let started = Instant::now();
     let outcome = TestCrawl { timeouts: QUICK, ..crawl }.outcome().await;
@@ -25,7 +25,7 @@ pub(super) async fn quick_of(crawl: TestCrawl) -> Outcome {
     outcome
 }
 
-/// A site whose page `/bad` does this; `/` links to it, and to `/after`.
+/// A site whose page `/bad` performs these acts; `/` links to it, and to `/after`.
 async fn with_bad_page(acts: Vec<Act>) -> TestServer {
     TestServer::start(move |path| match path {
         "/" => html("<a href=/bad><a href=/after>"),
@@ -36,7 +36,8 @@ async fn with_bad_page(acts: Vec<Act>) -> TestServer {
     .await
 }
 
-/// Crawls a site whose page `/bad` does this, which must be the crawl's only error; returns what is said of it, and the site.
+/// Crawls a site whose page `/bad` performs these acts, which must be the crawl's only error;
+/// returns its message, and the site.
 async fn error_of(acts: Vec<Act>) -> (String, TestServer) {
     let site = with_bad_page(acts).await;
     let outcome = quick(&site, policy()).await;
@@ -90,7 +91,7 @@ async fn a_server_that_dribbles_is_given_up() {
     assert_eq!(error, "the body comes slower than 1024 bytes a second");
     let (error, _) = error_of(vec![say(format!("{HTML}content-length: 9\r\n\r\n")), Act::Wait]).await;
     assert_eq!(error, "the body comes slower than 1024 bytes a second");
-    // Fast enough, but without end.
+    // Fast enough, but endless.
     let (error, _) = error_of(vec![say(format!("{HTML}\r\n")), Act::Drip(MS(20), vec![b'v'; 200])]).await;
     assert_eq!(error, "no end of the answer within 1.5s");
 }
@@ -98,7 +99,7 @@ async fn a_server_that_dribbles_is_given_up() {
 #[tokio::test]
 async fn a_slow_body_that_is_fast_enough_is_received() {
     let beginning = format!("{HTML}content-length: 1600\r\n\r\n{}", "v".repeat(800));
-    // The rest comes when the first bytes alone are still enough for an average of 1 KiB a second.
+    // The rest comes while the first bytes alone still make an average of 1 KiB a second.
     let rest = Act::Say(vec![b'v'; 800]);
     let site = with_bad_page(vec![say(&beginning), Act::Pause(MS(500)), rest]).await;
     let outcome = quick(&site, policy()).await;
@@ -135,7 +136,7 @@ async fn a_wrong_length_breaks_one_page_at_most() {
     assert!(!error.is_empty(), "{error}");
     let (error, _) = error_of(vec![say(format!("{HTML}content-length: -3\r\n\r\nabcd"))]).await;
     assert!(!error.is_empty(), "{error}");
-    // What follows a body that was longer than it said is no answer to the next request.
+    // The bytes after the declared length of a body are no response to the next request.
     let longer = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 5\r\n\r\n<html";
     let smuggled =
         format!("{longer}>HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 17\r\n\r\n<a href=/smuggled>");
@@ -278,7 +279,7 @@ async fn what_does_not_connect_in_time_is_given_up_and_told_apart() {
     let outcome = quick_of(silent).await;
     assert_eq!(outcome.kind, Kind::Unreachable);
     assert!(outcome.message.ends_with("no address within 300ms"), "{}", outcome.message);
-    // It accepts, and does not answer the handshake.
+    // It accepts the connection, but does not respond to the handshake.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let outcome = quick_of(TestCrawl::at(&format!("https://{}", silent.local_addr().unwrap()))).await;
     assert!(outcome.message.ends_with("no connection within 300ms"), "{}", outcome.message);

@@ -1,4 +1,4 @@
-//! Sites behind TLS: HTTP/2 as it should be and as it should not, and certificates nobody should trust.
+//! Sites behind TLS: valid and invalid HTTP/2, and untrusted certificates.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -37,17 +37,17 @@ fn header(stream: u32, block: &[u8]) -> Vec<u8> {
     frame(HEADERS, END_HEADERS, stream, block)
 }
 
-/// A whole page of HTML.
+/// A complete HTML page.
 fn page_of(stream: u32, body: &str) -> Vec<u8> {
     // `content-type: text/html`, a literal with the name at 31.
     let block = [&[OK, 0x0f, 0x10, 9][..], b"text/html"].concat();
     [header(stream, &block), frame(DATA, END_STREAM, stream, body.as_bytes())].concat()
 }
 
-/// What is said to a request, in frames for its stream; `bool` says whether it is said again and again.
+/// The frames sent in response to a request on its stream; `bool` tells whether to repeat them.
 type Saying = fn(u32) -> (Vec<u8>, bool);
 
-/// A site that answers its third request, for `/bad`, by `bad`, and all others well.
+/// A site that responds to its third request, for `/bad`, with `bad`, and normally to all others.
 struct FrameSite {
     addr: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -67,7 +67,7 @@ impl FrameSite {
                 connections.fetch_add(1, Ordering::SeqCst);
                 let (acceptor, requests, ended) = (acceptor.clone(), Arc::clone(&requests), Arc::clone(&ended));
                 tokio::spawn(async move {
-                    // How a connection ends is the client's affair.
+                    // How a connection ends is up to the client.
                     drop(serve_frames(acceptor.accept(stream).await.unwrap(), &requests, bad).await);
                     ended.fetch_add(1, Ordering::SeqCst);
                 });
@@ -109,7 +109,8 @@ async fn serve_frames(mut stream: TlsStream<TcpStream>, requests: &AtomicUsize, 
     }
 }
 
-/// Crawls a site that answers one request so; gives the outcome, what is said of that request, and how many connections it took.
+/// Crawls a site that responds to one request with `bad`; returns the outcome, the error of that
+/// request, and the number of connections.
 async fn frames(bad: Saying) -> (Outcome, String, usize) {
     let certificate = TestCertificate::new();
     let site = FrameSite::start(&certificate, bad).await;
@@ -118,7 +119,7 @@ async fn frames(bad: Saying) -> (Outcome, String, usize) {
     let error = outcome.message.strip_prefix(&format!("{origin}/bad: ")).unwrap_or(&outcome.message).to_owned();
     let (connections, over) = (site.connections.load(Ordering::SeqCst), Instant::now());
     while site.ended.load(Ordering::SeqCst) < connections {
-        // One whose server is deaf to the end is ended by the system, after the 30 s that the library sets for it.
+        // If the server ignores the close, the system ends the connection after the library's 30 s.
         assert!(over.elapsed() < Duration::from_secs(45), "a connection outlives its crawl: {error}");
         tokio::task::yield_now().await;
     }
@@ -157,7 +158,7 @@ async fn http2_is_spoken_where_it_is_offered_on_one_connection() {
 async fn a_stream_that_is_reset_costs_one_page_and_not_the_connection() {
     for bad in [
         (|id| (frame(RESET, 0, id, &2_u32.to_be_bytes()), false)) as Saying,
-        // Refused: it could be sent again, but who sends it has to pace it.
+        // Refused: the request could be sent again, but only with pacing.
         |id| (frame(RESET, 0, id, &7_u32.to_be_bytes()), false),
         |id| ([header(id, &[OK]), frame(RESET, 0, id, &2_u32.to_be_bytes())].concat(), false),
     ] {
@@ -178,7 +179,7 @@ async fn a_server_that_goes_away_is_connected_anew() {
 #[tokio::test]
 async fn a_header_that_is_too_large_is_refused_in_http2_too() {
     let fields: Saying = |id| (header(id, &[&[OK][..], &[0, 1, b'x', 1, b'v'].repeat(101)].concat()), false);
-    // A field of 4000 bytes, put into the table and then named again and again by a byte.
+    // A field of 4000 bytes is put into the table, and one byte then refers to it again and again.
     let few: Saying =
         |id| (header(id, &[&[OK, 0x40, 1, b'x', 0x7f, 0xa1, 0x1e], &[b'v'; 4000][..], &[0xbe; 20]].concat()), false);
     for bad in [fields, few] {
@@ -237,7 +238,7 @@ async fn a_certificate_that_is_self_signed_or_has_expired_is_not_trusted() {
         assert_eq!((outcome.kind, outcome.pages), (Kind::Unreachable, 0));
         assert_eq!(outcome.trouble, Some(Trouble::Tls), "{}", outcome.message);
         assert!(outcome.message.contains("certificate") && outcome.message.contains(expected), "{}", outcome.message);
-        // Not even where it was to be found out whether the site speaks TLS.
+        // Nor while the crawl finds out whether the site uses TLS.
         let outcome = TestCrawl::named(&server.addr.to_string()).context(context).outcome().await;
         assert_eq!((outcome.kind, outcome.pages), (Kind::Unreachable, 0), "{}", outcome.message);
         assert!(server.seen().is_empty());

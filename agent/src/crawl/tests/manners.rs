@@ -1,10 +1,10 @@
-//! Sites that ask to be left alone.
+//! Sites that require a pause.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 
-/// Answers the first requests for `/busy` with a status, and a pause if there is one.
+/// Responds to the first requests for `/busy` with a status, and with a pause if given.
 fn busy(code: u16, pause: Option<&str>, times: u32) -> impl Fn(&str) -> Reply + Send + Sync + 'static {
     let asked = AtomicU32::new(0);
     let headers = pause.map_or_else(String::new, |pause| format!("retry-after: {pause}\r\n"));
@@ -52,7 +52,7 @@ async fn a_restart_does_not_cut_a_pause_short() {
     let keep = || Keep { file: Some(folder.path().join("1-1.crawl")), ..Keep::default() };
     let (stop, crawl) = TestCrawl { keep: keep(), ..TestCrawl::of(&site) }.spawn();
     site.wait_for("/busy").await;
-    // Once the answer is there the pause is written down before anything else, and the crawl then waits.
+    // After the response the crawl first writes down the pause, and then waits.
     while std::fs::metadata(folder.path().join("1-1.crawl")).unwrap().len() < 80 {
         tokio::task::yield_now().await;
     }
@@ -63,7 +63,7 @@ async fn a_restart_does_not_cut_a_pause_short() {
     let outcome = again.outcome().await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0));
     let asked: Vec<Instant> = site.seen().iter().filter(|seen| seen.path() == "/busy").map(|seen| seen.at).collect();
-    // The pause is kept to the millisecond, by the wall clock.
+    // The pause is exact to the millisecond, by the wall clock.
     assert!(asked[1] - asked[0] >= MS(1950), "{:?}", asked[1] - asked[0]);
 }
 
@@ -75,7 +75,7 @@ async fn many_errors_in_a_minute_are_a_pause_of_a_minute() {
         _ => status(500),
     })
     .await;
-    // The pause is longer than the crawl may take.
+    // The pause is longer than the crawl's time limit.
     let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Truncated(Budget::Duration), 1, 18));
     assert_eq!(site.paths().len(), 20);
@@ -112,7 +112,7 @@ async fn while_nothing_is_heard_of_the_scheduler_requests_are_twice_as_far_apart
     assert!(apart >= MS(370), "{apart:?}");
 }
 
-/// How long a crawl with somebody to ask takes to end, where its site has one page.
+/// How long a crawl of a one-page site takes when it needs a permit.
 async fn ends_after(request_interval: Duration) -> Duration {
     let site = TestServer::start(|_| html("a page")).await;
     let permits = Permits::asked(Arc::new(|_| Box::pin(async { Ok(()) })), Alone::default());

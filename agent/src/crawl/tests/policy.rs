@@ -1,4 +1,4 @@
-//! What a policy says of a site's links and of its size.
+//! The parts of a policy on a site's links and on its size.
 
 use super::*;
 
@@ -65,7 +65,8 @@ async fn what_the_sitemaps_listed_is_known_after_a_restart() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    // It is slow as long as nothing is known: three requests a minute apart would take longer than the test.
+    // It is slow while the size is unknown: three requests a minute apart would take longer than
+    // the test.
     let policy = Policy { request_interval: MS(400), shortest_interval: MS(1), max_pages: 1_000_000, ..policy() };
     for least in [10, 20] {
         let keep = Keep { file: Some(folder.path().join("crawl")), ..Keep::default() };

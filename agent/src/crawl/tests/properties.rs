@@ -1,5 +1,5 @@
-//! Whatever a stranger sends, no parser panics, what it gives is bounded, and how the bytes were cut into pieces changes nothing.
-//! Those that are not here have their properties beside them.
+//! For any input: no parser panics, its output is bounded, and how the bytes are split into pieces
+//! changes nothing. Other parsers have their properties in their own files.
 
 use std::io::Read as _;
 use std::time::UNIX_EPOCH;
@@ -95,7 +95,7 @@ proptest! {
         }
         let whole = sitemap(&text, text.len());
         let again = sitemap(&text, piece);
-        // Of a damaged file it may be said a little sooner that it is; never is one taken for whole that is not.
+        // Damage may be reported a little sooner; a damaged file never counts as complete.
         prop_assert_eq!(again.cut, whole.cut);
         if !whole.cut {
             prop_assert_eq!(again, whole);
@@ -109,7 +109,7 @@ proptest! {
         rules.allow(&path);
         rules.crawl_delay();
         prop_assert!(rules.sitemaps().map(str::len).sum::<usize>() <= 3 * text.len());
-        // What it says does not change while it is used.
+        // The rules do not change while they are used.
         prop_assert_eq!(Rules::parse(&text, "StudyBot").allow(&path), rules.allow(&path));
     }
 
@@ -145,7 +145,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut checkpoint = checkpoint_of(&paths).await;
-            // Inside what is deflated: a damaged stream says so itself.
+            // Damage inside the deflated body: a damaged stream would report itself.
             let mut body = Vec::new();
             flate2::read::DeflateDecoder::new(&checkpoint[1..]).read_to_end(&mut body).unwrap();
             for (at, byte) in &damage {

@@ -1,4 +1,4 @@
-//! Crawls that stop half way and go on: here after a restart, or at another agent.
+//! Crawls that stop in the middle and resume: here after a restart, or on another agent.
 
 use std::collections::HashMap;
 
@@ -18,14 +18,14 @@ fn tree(path: &str) -> Reply {
     }
 }
 
-/// How often each page was asked for.
+/// How often each page was requested.
 fn asked(site: &TestServer) -> HashMap<String, usize> {
     let mut asked = HashMap::new();
     site.paths().into_iter().filter(|path| path != "/robots.txt").for_each(|path| *asked.entry(path).or_default() += 1);
     asked
 }
 
-/// Crawls until so many pages were asked for in all, then stops the crawl.
+/// Crawls until `pages` pages were requested in total, then stops the crawl.
 async fn crawl_until(site: &TestServer, keep: Keep, pages: usize) -> Option<Checkpoint> {
     let (stop, crawl) =
         TestCrawl { keep, ..TestCrawl::of(site).policy(Policy { request_interval: MS(1), ..policy() }) }.spawn();
@@ -45,7 +45,7 @@ fn assert_whole(outcome: &Outcome, site: &TestServer, handovers: usize) {
     assert_eq!((outcome.kind, outcome.pages, outcome.refetched, outcome.errors), (Kind::Complete, 202, 0, 0));
     let asked = asked(site);
     assert_eq!(asked.len(), 202);
-    // Only what was under way when a crawl was stopped is asked for again.
+    // Only requests under way when a crawl was stopped are repeated.
     let again: usize = asked.values().map(|times| times - 1).sum();
     assert!(again <= handovers, "{again} pages were asked for again");
 }
@@ -74,7 +74,8 @@ async fn a_page_is_visited_though_the_next_is_never_answered() {
     let (watched, mut progress) = tokio::sync::watch::channel(Progress::default());
     let keep = Keep { watched: Some(watched), ..Keep::default() };
     let (stop, crawl) = TestCrawl { keep, ..TestCrawl::of(&site) }.spawn();
-    // It is read while the next is waited for: its link is queued, and it counts as waiting until its step is over.
+    // The page is read while the next one is awaited: its link is queued, and it counts as waiting
+    // until its step is over.
     progress.wait_for(|progress| progress.pages == 2 && progress.queued == 3).await.unwrap();
     site.wait_for("/b").await;
     stop.cancel();

@@ -1,4 +1,4 @@
-//! robots.txt over several crawls and long ones, and what pages say of themselves.
+//! robots.txt over several crawls and in long ones, and the directives of pages.
 
 use super::*;
 
@@ -66,7 +66,7 @@ async fn links_of_pages_that_say_nofollow_are_not_taken() {
     assert_eq!(site.paths()[1..], ["/", "/header", "/others", "/ours", "/behind-otherbot:%20nofollow"]);
 }
 
-/// A page with a link behind it, and what its header says of robots.
+/// A page with a link, and its `X-Robots-Tag` header.
 fn tagged(tag: &str) -> Reply {
     answer(200, &format!("content-type: text/html\r\nx-robots-tag: {tag}\r\n"), format!("<a href=\"/behind-{tag}\">"))
 }

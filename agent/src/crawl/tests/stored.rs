@@ -30,7 +30,7 @@ fn answers(folder: &Path) -> Vec<(Line, Record)> {
     lines(folder).into_iter().zip(answers).collect()
 }
 
-/// A crawl whose pages are stored in a folder; its outcome.
+/// A crawl whose pages are stored in a folder; returns its outcome.
 async fn store(site: &TestServer, folder: &Path, policy: Policy, timeouts: Timeouts) -> Outcome {
     let store = Store::open(&config(folder), "test").unwrap();
     let keep = Keep { recorder: Some(store.recorder("the site", None)), ..Keep::default() };
@@ -85,7 +85,7 @@ async fn every_answer_is_stored_with_its_request() {
     );
     assert!(home.ends_with("<a href=/private>"));
     assert!(moved.starts_with("HTTP/1.1 302 Found\r\nlocation: /here\r\n"), "{moved}");
-    // It was sent in chunks, and the library has put them together.
+    // It was sent in chunks, which the library has joined.
     assert!(stuck.ends_with("\r\n\r\n<p>the beginning") && !stuck.contains("transfer-encoding"), "{stuck}");
     let all = records(&files(folder.path(), ".warc.gz")[0]).unwrap();
     let requests: Vec<String> =
@@ -109,7 +109,7 @@ async fn a_compressed_body_is_stored_as_its_head_says() {
     let stored = answers(folder.path());
     let (line, record) = stored.last().unwrap();
     assert_eq!(line.bytes, text.len() as u64);
-    // Whoever takes the encoding away takes its header away too; where nobody does, both are there.
+    // Decoding a body removes its header too; a body stored encoded keeps its header.
     let head = record.block[..record.block.len() - record.payload().len()].to_ascii_lowercase();
     let encoded = head.windows(22).any(|field| field == b"content-encoding: gzip");
     assert_eq!(record.payload(), if encoded { sent.as_slice() } else { text.as_bytes() });
@@ -172,7 +172,7 @@ async fn no_page_counts_as_visited_before_it_is_stored() {
     let stored = Store::open(&config(&pages), "test").unwrap();
     let outcome = TestCrawl { keep: keep(&stored), ..TestCrawl::of(&site_again) }.outcome().await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 40));
-    // The outcome is known, so they are on the disk, though the file is open still.
+    // The outcome exists, so its pages are on the disk although the file is still open.
     let urls: std::collections::BTreeSet<String> = lines(&pages).into_iter().map(|line| line.url).collect();
     assert_eq!(urls.len(), 41);
     stored.close().await;

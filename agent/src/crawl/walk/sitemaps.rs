@@ -1,4 +1,5 @@
-//! Sitemaps: read after the start page was queued and before it is visited, so that what the site itself lists comes first.
+//! Sitemaps, read after the start page was queued and before it is fetched, so that the pages a
+//! site lists come first.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -11,11 +12,13 @@ use crate::crawl::fetch::trouble::Trouble;
 use crate::crawl::html::site_path::SitePath;
 use crate::crawl::html::sitemap::{Sitemap, SitemapReader};
 
-/// The most sitemaps read of one site: with as many entries as they may hold, two and a half million pages.
+/// Maximum sitemaps read per site: with the maximum number of entries each, two and a half million
+/// pages.
 const MAX_SITEMAPS: usize = 50;
 
 impl Walk<'_> {
-    /// Queues what the sitemaps list that robots.txt names, those of this origin; each is a step.
+    /// Queues the entries of the sitemaps that robots.txt names on this origin; each sitemap is a
+    /// step.
     pub(super) async fn read_sitemaps(&mut self) -> Result<(), End> {
         let named = self.rules.sitemaps();
         let mut waiting: VecDeque<Url> = named.filter_map(|text| self.site.root().join(text).ok()).collect();
@@ -49,10 +52,10 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Fetches a sitemap, wherever it is redirected to inside the site; `None` when it cannot be had.
+    /// Fetches a sitemap and follows its redirects inside the site; `None` when it is unavailable.
     async fn read_sitemap(&mut self, mut path: SitePath) -> Result<Option<Sitemap>, End> {
         for _ in 0..=MAX_REDIRECTS {
-            // The depth of a start page would make the site unreachable for want of a sitemap.
+            // Depth 0, the start page's, would report the site unreachable for a missing sitemap.
             let Some(answer) = self.ask(&path, 1).await? else { return Ok(None) };
             let status = answer.status();
             if status.as_u16() == 200 {

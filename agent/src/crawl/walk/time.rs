@@ -1,4 +1,4 @@
-//! What a crawl's time is spent on: how long it has taken, and pauses that are worth spending elsewhere.
+//! A crawl's time: how long it has taken, and which pauses are worth spending elsewhere.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,15 +6,15 @@ use tokio::time::Instant;
 
 use super::{End, Walk};
 
-/// Pauses from this length on are spent elsewhere: handing a crawl over costs a few seconds of somebody's time.
+/// Minimum pause for which a crawl is handed back: a handover costs a few seconds.
 pub(in crate::crawl) const HANDED_BACK_FROM: Duration = Duration::from_secs(30);
 
-/// Whether a pause is long enough that others should have the slot, and not so long that the crawl's time is over before.
+/// Whether a pause is long enough to free the slot, and ends before the crawl's deadline.
 fn is_worth_handing_back(pause: Duration, deadline: Instant) -> bool {
     pause >= HANDED_BACK_FROM && Instant::now() + pause < deadline
 }
 
-/// How long a crawl has taken, its former parts included.
+/// How long a crawl has taken, including its earlier parts.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::crawl) struct Stopwatch {
     pub(in crate::crawl) began: Instant,
@@ -22,7 +22,7 @@ pub(in crate::crawl) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Begins now, after parts that took so long.
+    /// Starts now, after earlier parts that took `before`.
     pub(in crate::crawl) fn after(before: Duration) -> Self {
         Self { began: Instant::now(), before }
     }
@@ -33,7 +33,7 @@ impl Stopwatch {
 }
 
 impl Walk<'_> {
-    /// Gives the slot away while the site is left alone.
+    /// Hands the crawl back if the site requires a long pause.
     pub(super) fn look_at_pause(&self) -> Result<(), End> {
         let pause = self.fetcher.grudge().pause;
         match self.hands_back_before {

@@ -1,5 +1,6 @@
-//! Pages that were received and are read once the next request is on its way: what a crawl waits for an answer it has work for, and neither
-//! falls asleep nor keeps the site's answer waiting. The next request still follows the last answer, at its pace.
+//! Received pages, read while the next request is under way: reading uses the time the crawl waits
+//! for a response and does not delay the processing of that response. The next request still
+//! follows the last response at its pace.
 
 use std::time::{Duration, Instant};
 
@@ -13,20 +14,22 @@ use crate::crawl::html::site_path::SitePath;
 use crate::crawl::politeness::Grudge;
 use crate::crawl::politeness::robots::Rules;
 
-/// Bytes of a page that wait at most; a larger one is read while it comes. Few pages are, and fifty crawls hold 3 MiB, with
-/// the room that a growing buffer leaves 6.
+/// Maximum bytes of a page that waits to be read; a larger page is read as it arrives. Few pages
+/// are larger. Fifty crawls hold 3 MiB, or 6 MiB with the spare room of growing buffers.
 const MOST_UNREAD: usize = 64 << 10;
-/// Where the newest page took longer to read, the next is read before the next request: its answer would be noticed so much later, and
-/// the distance to the site come out longer. An ordinary page takes a tenth. Unoptimised, as tests are, every page would take as long.
+/// If the newest page took longer to read, the next page is read before the next request is sent.
+/// Otherwise the crawl would notice the response late, and measure too long a distance to the site.
+/// An ordinary page takes a tenth. Unoptimised, as in tests, every page would take as long.
 const LONG: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_millis(1) };
 
-/// A page that is being received, or was and is not read yet.
+/// A page that is being received, or is received but not read yet.
 pub(in crate::crawl) struct Page {
     links: LinkExtractor,
-    /// What came and is not read. A copy: pieces may be a byte each, and each may keep a buffer of the library's.
+    /// Received bytes that are not read yet. A copy: a piece may be one byte and still hold a whole
+    /// buffer of the library's.
     held: Vec<u8>,
     received: usize,
-    /// How many links away from the start page its links are.
+    /// The depth of its links, counted from the start page.
     depth: u32,
 }
 
@@ -50,7 +53,7 @@ impl Page {
     }
 }
 
-/// What a step is noted in, without the fetcher, which may be under way meanwhile.
+/// The state that a step updates, without the fetcher, which may be in use meanwhile.
 pub(super) struct Notes<'a> {
     pub(super) rules: &'a Rules,
     pub(super) policy: &'a Policy,
@@ -61,7 +64,7 @@ pub(super) struct Notes<'a> {
 }
 
 impl Notes<'_> {
-    /// Writes down what was spent, and how the site answered.
+    /// Records what was spent, and how the site responded.
     pub(super) fn note_spent(&mut self, grudge: Grudge) {
         let spent = self.frontier.spent_mut();
         self.ledger.write_to(spent);
@@ -72,7 +75,8 @@ impl Notes<'_> {
         self.keeper.show(self.frontier.spent(), self.frontier.waiting());
     }
 
-    /// Queues what robots.txt and the policy allow of these paths. What they do not is nothing that was left out.
+    /// Queues the paths that robots.txt and the policy allow. A forbidden path does not count as
+    /// left out.
     pub(super) async fn offer_all(&mut self, paths: Vec<SitePath>, depth: u32) {
         let mut turn = Instant::now();
         for path in paths {
@@ -108,7 +112,7 @@ impl Walk<'_> {
         Notes { rules, policy, frontier, keeper, ledger, watch: *watch }
     }
 
-    /// Ends the step of the path that came last, its page read. The same again does nothing.
+    /// Reads the newest page and ends its step; idempotent.
     pub(super) async fn catch_up(&mut self) {
         let Some(page) = self.unread.take() else { return };
         let began = Instant::now();
@@ -118,20 +122,20 @@ impl Walk<'_> {
         self.end_visit().await;
     }
 
-    /// Ends the step of a path of which nothing is left to read.
+    /// Ends the step of a path that has no page left to read.
     pub(super) async fn end_visit(&mut self) {
         let grudge = self.fetcher.grudge();
         self.notes().end_visit(grudge).await;
     }
 
-    /// Asks for a URL, and reads the page before it meanwhile.
+    /// Requests a URL and reads the previous page meanwhile.
     pub(super) async fn get(&mut self, url: &reqwest::Url) -> Result<Answer, FetchError> {
         let Some(page) = self.unread.take() else { return self.fetcher.get(url).await };
         let grudge = self.fetcher.grudge();
         let Self { rules, policy, frontier, keeper, ledger, watch, fetcher, .. } = self;
         let mut notes = Notes { rules, policy, frontier, keeper, ledger, watch: *watch };
         let reading = async {
-            // What sends the request is a task of its own.
+            // The connection's own task must run first to send the request.
             tokio::task::yield_now().await;
             let began = Instant::now();
             notes.read(page).await;
@@ -139,7 +143,8 @@ impl Walk<'_> {
             notes.end_visit(grudge).await;
             took
         };
-        // Together: a request that waits for its turn with the writer may have got it, and must not keep it while this one's page is stored.
+        // Run both together: a request waiting for the writer may already hold its place, and must
+        // not keep it while this page is stored.
         let (answered, took) = futures::join!(fetcher.get(url), reading);
         self.reads_long = took > LONG;
         answered

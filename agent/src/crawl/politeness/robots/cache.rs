@@ -1,7 +1,9 @@
-//! What robots.txt of each site said, for a day: a site that is crawled again, or gone on with, is not asked again.
+//! A cache of every site's robots.txt for a day: another or a resumed crawl of the site does not
+//! fetch it again.
 //!
-//! One budget of memory holds for all of them: small ones are kept, up to [`MAX_BYTES`]; a large one lives as long as its crawl,
-//! which waits for its part of [`LARGE_BYTES`] first. Both stand still however many sites send as much as is read.
+//! Memory is bounded over all files. Small ones are cached, up to [`MAX_BYTES`]. A large one lives
+//! as long as its crawl, which first waits for its part of [`LARGE_BYTES`]. Both limits hold
+//! however many sites send files of the maximum size.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,18 +17,20 @@ use crate::net::origin::Origin;
 
 /// How long a robots.txt may be used (RFC 9309, 2.4).
 pub(in crate::crawl) const FRESH: Duration = Duration::from_secs(24 * 3600);
-/// Bytes kept of all of them together.
+/// Maximum bytes of all cached files.
 const MAX_BYTES: usize = 8 << 20;
-/// What an entry takes beside its rules, roughly: without it a million empty ones would cost nothing.
+/// Approximate bytes of an entry beside its rules: without it a million empty entries would cost
+/// nothing.
 const ENTRY_BYTES: usize = 256;
-/// What is more is large: not one in a thousand is, and two thousand crawls have 128 MiB of what is less.
+/// Files above this size are large: fewer than one in a thousand. Two thousand crawls with files
+/// below it take 128 MiB.
 const SMALL_BYTES: usize = 64 << 10;
-/// Bytes that all large ones in use may take together.
+/// Maximum bytes of all large files in use.
 const LARGE_BYTES: usize = 32 << 20;
-/// Large ones take so many bytes at a time.
+/// Bytes per permit for large files.
 const UNIT: usize = 1 << 10;
 
-/// The robots.txt of sites lately asked, as far as they say something. Shared by all crawls of an agent.
+/// The parsed robots.txt of recently crawled sites. Shared by all crawls of an agent.
 #[derive(Debug)]
 pub struct RobotsCache {
     /// Never held across an await.
@@ -51,14 +55,15 @@ fn bytes(entry: &Option<Arc<RobotsFile>>) -> usize {
 }
 
 impl RobotsCache {
-    /// What the site's robots.txt said, if that is fresh: when it was asked, and the file; `None` where there is none.
+    /// The site's cached robots.txt if fresh: when it was requested, and the file; `None` for the
+    /// file when the site has none.
     pub(super) fn get(&self, origin: &Origin, now: Instant) -> Option<(Instant, Option<Arc<RobotsFile>>)> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, file) = kept.entries.get(origin)?;
         (now.saturating_duration_since(at) < FRESH).then(|| (at, file.clone()))
     }
 
-    /// Keeps what it said, unless that is large. What was asked longest ago makes room.
+    /// Caches a file unless it is large. The one requested longest ago is evicted first.
     pub(in crate::crawl) fn put(&self, origin: Origin, at: Instant, file: Option<Arc<RobotsFile>>) {
         if file.as_ref().is_some_and(|file| is_large(file)) {
             return;
@@ -75,13 +80,13 @@ impl RobotsCache {
         }
     }
 
-    /// The room for a file that a crawl is to use, once it is there; `None` where it needs none.
+    /// Waits for a file's memory permit; `None` when it needs none.
     pub(super) async fn room_for(&self, file: &RobotsFile) -> Option<OwnedSemaphorePermit> {
         if !is_large(file) {
             return None;
         }
         let units = u32::try_from((file.bytes() / UNIT).min(LARGE_BYTES / UNIT)).unwrap_or(u32::MAX);
-        // It is never closed.
+        // The semaphore is never closed.
         Arc::clone(&self.large).acquire_many_owned(units).await.ok()
     }
 }
@@ -98,7 +103,7 @@ mod tests {
         format!("http://s{number}.cn").parse().unwrap()
     }
 
-    /// A file of some bytes.
+    /// A file of `bytes` bytes.
     fn file(bytes: usize) -> Option<Arc<RobotsFile>> {
         let rule = format!("Disallow: /{}\n", "x".repeat(91));
         Some(Arc::new(RobotsFile::parse(rule.repeat(bytes / 100).as_bytes())))

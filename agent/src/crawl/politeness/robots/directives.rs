@@ -1,14 +1,16 @@
-//! What a page says of itself: the header `X-Robots-Tag` and the element `meta name=robots`.
+//! A page's own directives: the header `X-Robots-Tag` and the element `meta name=robots`.
 //!
-//! Pure. Directives are separated by commas. In the header a list may begin with the product token of the crawler it is for; a list for
-//! another crawler does not count; what is said to the software counts by whatever name it comes. Of what may be said only `nofollow` concerns a crawler that takes links: `none` includes it.
+//! Pure. Commas separate directives. In the header a list may start with the product token of the
+//! crawler it is for; a list for another crawler does not count. Directives for the software's own
+//! name count whatever the crawl's name. Only `nofollow` concerns a crawler that extracts links;
+//! `none` includes it.
 
 use crate::net::user_agent::UserAgent;
 
 /// Directives that have a value after a colon, and so look like a token.
 const WITH_VALUE: [&str; 4] = ["unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"];
 
-/// Whether a list of directives forbids to follow a page's links.
+/// Whether a list of directives forbids following a page's links.
 pub(in crate::crawl) fn forbids_following(list: &str) -> bool {
     list.split(',').any(|directive| {
         let directive = directive.trim();
@@ -16,7 +18,7 @@ pub(in crate::crawl) fn forbids_following(list: &str) -> bool {
     })
 }
 
-/// Whether one of the values of `X-Robots-Tag` forbids a crawler to follow a page's links that is known by `ours`.
+/// Whether a value of `X-Robots-Tag` forbids the crawler known as `ours` to follow a page's links.
 pub(in crate::crawl) fn header_forbids_following<'a>(values: impl IntoIterator<Item = &'a str>, ours: &str) -> bool {
     values.into_iter().any(|value| match value.split_once(':') {
         Some((token, list)) if !token.contains(',') && !is_any(token, &WITH_VALUE) => {
@@ -26,7 +28,7 @@ pub(in crate::crawl) fn header_forbids_following<'a>(values: impl IntoIterator<I
     })
 }
 
-/// Whether a `meta` element of this name speaks to a crawler that is known by `ours`.
+/// Whether a `meta` element of this name addresses the crawler known as `ours`.
 pub(in crate::crawl) fn is_for_us(name: &str, ours: &str) -> bool {
     is_any(name, &["robots", ours, UserAgent::PRODUCT])
 }

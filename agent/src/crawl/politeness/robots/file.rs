@@ -1,7 +1,8 @@
-//! What a robots.txt says, read once for every name that crawls may have.
+//! A parsed robots.txt, read once for every product token that crawls may have.
 //!
-//! Pure. It is kept as one text, of the values of the lines that say something, with eight bytes for each: whatever it holds,
-//! it takes at most three times what was sent, since a byte of a pattern may become an escape. The usual ways to misspell a key are understood.
+//! Pure. It is stored as one text of the values of the meaningful lines, with eight bytes for each
+//! line. It takes at most three times the size of the file, since a byte of a pattern may become an
+//! escape. Common misspellings of a key are accepted.
 
 use std::ops::Range;
 
@@ -9,7 +10,7 @@ use crate::crawl::html::site_path::SitePath;
 use crate::crawl::politeness::pattern::{matches, path_spelling, pattern_spelling};
 use crate::net::user_agent::UserAgent;
 
-/// How lines begin, and what they then say.
+/// The keys of lines, and their meanings.
 const KEYS: [(&str, Key); 16] = [
     ("user-agent", Key::Agent),
     ("user agent", Key::Agent),
@@ -28,7 +29,7 @@ const KEYS: [(&str, Key); 16] = [
     ("crawl delay", Key::Delay),
     ("crawldelay", Key::Delay),
 ];
-/// Whom a group of rules is for that is for nobody by name.
+/// The name of the group of rules for all other crawlers.
 const ANYBODY: &str = "*";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,11 +44,11 @@ enum Key {
 #[derive(Debug, Clone, Copy)]
 struct Line {
     key: Key,
-    /// Where its value ends in the text; it begins where that of the line before ends.
+    /// Where its value ends in the text; it begins where the previous line's value ends.
     end: u32,
 }
 
-/// Lines of a file, by their numbers.
+/// A range of line numbers of a file.
 pub(super) type Lines = Range<usize>;
 
 #[derive(Debug, Default)]
@@ -57,7 +58,7 @@ pub(in crate::crawl) struct RobotsFile {
 }
 
 impl RobotsFile {
-    /// Reads it. What is not understood is left out.
+    /// Parses the file and ignores unknown lines.
     pub(in crate::crawl) fn parse(text: &[u8]) -> Self {
         let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
         let mut file = Self::default();
@@ -77,8 +78,8 @@ impl RobotsFile {
         self.text.len() + self.lines.len() * size_of::<Line>()
     }
 
-    /// The rules for a crawler that is known by a product token: those of the groups that name it. Where none does, those for
-    /// the software by its own name, and else those for anybody.
+    /// The rules for a crawler with this product token: the groups that name it; otherwise the
+    /// groups for the software's own name; otherwise the groups for all crawlers.
     pub(super) fn groups_for(&self, token: &str) -> Vec<Lines> {
         if !self.lines.iter().any(|line| line.key == Key::Agent) {
             let all = 0..self.lines.len();
@@ -96,7 +97,7 @@ impl RobotsFile {
                     is_ours = value.eq_ignore_ascii_case(name) || is_head && is_ours;
                     is_head = true;
                     if is_ours {
-                        // One that ends where it begins says nothing, and is a group all the same.
+                        // An empty group has no rules but still counts as a group.
                         groups.push(number..number);
                     }
                 }
@@ -112,7 +113,8 @@ impl RobotsFile {
         groups
     }
 
-    /// Whether these groups allow a path: the longest pattern decides, and of two as long the one that allows.
+    /// Whether these groups allow a path: the longest matching pattern decides; on a tie, the one
+    /// that allows.
     pub(super) fn allow(&self, groups: &[Lines], path: &SitePath) -> bool {
         if path.as_str() == "/robots.txt" {
             return true;
@@ -133,7 +135,7 @@ impl RobotsFile {
         allows
     }
 
-    /// The pause in seconds that these groups ask for, and else what stands before all groups.
+    /// The delay in seconds that these groups require, otherwise the one before all groups.
     pub(super) fn delay(&self, groups: &[Lines]) -> Option<f32> {
         let all = 0..self.lines.len();
         let before = self.values(all).take_while(|(_, key, _)| *key != Key::Agent);
@@ -158,7 +160,7 @@ impl RobotsFile {
     }
 }
 
-/// The key of a line, and what stands after it: a colon, or nothing but blanks, comes between.
+/// The key of a line and the text after it; the separator is a colon or only blanks.
 fn field(line: &[u8]) -> Option<(Key, &[u8])> {
     let line = line.trim_ascii();
     let (key, rest) = KEYS.into_iter().find_map(|(name, key)| {
@@ -171,19 +173,20 @@ fn field(line: &[u8]) -> Option<(Key, &[u8])> {
     Some((key, value.trim_ascii()))
 }
 
-/// A value as it is compared, or used; `None` where it says nothing.
+/// A value in the form used for comparison; `None` for an empty value.
 fn value_of(key: Key, value: &[u8]) -> Option<String> {
     let text = || str::from_utf8(value).ok();
     match key {
         Key::Agent => Some(name_in(value)),
-        // An empty one is never the longest, and yet ends the head of its group.
+        // An empty pattern is never the longest, but it still ends the head of its group.
         Key::Allow | Key::Disallow => Some(pattern_spelling(value)),
         Key::Delay => text().filter(|text| text.parse::<f32>().is_ok_and(|seconds| seconds >= 0.0)).map(str::to_owned),
         Key::Sitemap => text().map(str::to_owned),
     }
 }
 
-/// Whom a group is for: a version or anything else that follows the product token does not count (RFC 9309, 2.2.1).
+/// The crawler a group names: a version or other text after the product token does not count (RFC
+/// 9309, 2.2.1).
 fn name_in(value: &[u8]) -> String {
     if value.strip_prefix(b"*").is_some_and(|rest| rest.first().is_none_or(u8::is_ascii_whitespace)) {
         return ANYBODY.to_owned();

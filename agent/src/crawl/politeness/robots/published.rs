@@ -1,14 +1,16 @@
-//! The cases that Google publishes for its own parser of robots.txt, asked of ours as far as they concern a crawler: which path of a
-//! site may be fetched by whom. Their names are those of Google's tests; rules and paths are the ones these are about.
+//! The cases that Google publishes for its own robots.txt parser, as far as they concern a crawler:
+//! which path of a site which crawler may fetch. The names are those of Google's tests, with their
+//! rules and paths.
 //!
-//! Two are left out, for they are Google's own and not RFC 9309's: that `index.html` in a rule stands for its folder, and that
-//! an escape in a rule is compared as it is written (the RFC compares what it stands for, section 2.2.2).
+//! Two cases are omitted because they are Google's own and not RFC 9309's: that `index.html` in a
+//! rule stands for its folder, and that an escape in a rule is compared as written (the RFC
+//! compares the decoded form, section 2.2.2).
 
 use super::Rules;
 use crate::crawl::html::site_path::tests::path_of;
 use crate::net::user_agent::UserAgent;
 
-/// Whether FooBot, which is us, may fetch a path.
+/// Whether FooBot, which is this crawler, may fetch a path.
 fn allowed(robots: &str, path: &str) -> bool {
     let robots = robots.replace("FooBot", UserAgent::PRODUCT);
     let url = format!("http://example.cn{path}");
