@@ -1,4 +1,4 @@
-//! What an agent keeps on disk: in folders of its own, written whole, bounded.
+//! What an agent stores on disk: in its own folders, written atomically, bounded.
 
 pub(crate) mod folder;
 pub(crate) mod kept_crawls;

@@ -1,4 +1,4 @@
-//! Where an agent may connect, and how names become addresses.
+//! Which addresses an agent may connect to, and how names resolve to addresses.
 
 pub(crate) mod aged;
 pub mod context;

@@ -1,8 +1,10 @@
-//! The agent's side of a session: connect, register, serve, drain; and again whenever it breaks.
+//! The agent's side of a session: connect, register, serve, drain; and reconnect whenever it
+//! breaks.
 //!
-//! One task owns everything: the stream, and the [`Work`] that outlives it. Crawls go on while the scheduler is away,
-//! until the deadline passes that the last acknowledged heartbeat bought, counted from when it was *sent*; then the agent stops
-//! them by itself, since their leases may be another's by now. Outcomes are kept and offered until acknowledged.
+//! One task owns everything: the stream, and the [`Work`] that outlives it. Crawls continue while
+//! the scheduler is away, until the deadline of the last acknowledged heartbeat, counted from when
+//! it was *sent*. Then the agent stops them itself, since another agent may hold their leases by
+//! now. Outcomes are stored and offered until acknowledged.
 
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
@@ -43,22 +45,22 @@ pub(crate) mod unreached;
 pub mod wire;
 pub mod work;
 
-/// Heartbeats that may wait for their acknowledgement; older ones no longer matter.
+/// Maximum unacknowledged heartbeats stored; older ones no longer matter.
 const UNACKNOWLEDGED_HEARTBEATS: usize = 64;
-/// How far a heartbeat strays from its interval, each way.
+/// Maximum random share by which a heartbeat deviates from its interval, in either direction.
 const JITTER: f64 = 0.2;
-/// How long stopped crawls may take to end, and outcomes to be acknowledged, when the agent stops.
+/// Time limit when the agent stops, for crawls to end and outcomes to be acknowledged.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// The wait between two attempts to connect.
+/// Minimum delay between two attempts to connect.
 const RECONNECT_FLOOR: Duration = Duration::from_millis(250);
-/// Also how long a scheduler that restarted waits for the last of its fleet: within ten seconds it is to grant again. A
-/// thousand agents at this rate are 270 attempts a second.
+/// Maximum delay; also how long a restarted scheduler waits for the last of its fleet, since it
+/// must grant again within ten seconds. A thousand agents at this rate make 270 attempts a second.
 const RECONNECT_CEILING: Duration = Duration::from_secs(5);
-/// The wait where the operator has to mend something first; a test's operator is quick.
+/// The delay when the operator must fix something first; short in tests.
 const UNHURRIED: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(15) };
 
-/// How the scheduler is reached, and what the agent says of itself.
+/// How to reach the scheduler, and what the agent reports about itself.
 #[derive(Debug, Clone)]
 pub struct Terms {
     pub schedulers: Schedulers,
@@ -66,7 +68,7 @@ pub struct Terms {
     pub ca: Option<String>,
     pub credential: MetadataValue<Ascii>,
     pub bind: Option<IpAddr>,
-    /// What the agent says of itself; `held` is filled in.
+    /// The agent's registration; `held` is filled in later.
     pub register: Register,
 }
 
@@ -84,8 +86,8 @@ pub fn bearer(credential: &str, file: &std::path::Path) -> Result<MetadataValue<
     Ok(value)
 }
 
-/// Keeps a session until the agent is stopped.
-/// It fails when another machine was enrolled in this agent's place: to go on trying would be in vain.
+/// Runs sessions until the agent is stopped. It fails when another machine was enrolled in this
+/// agent's place, since no later attempt can succeed.
 pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &mut impl Rng) -> Result<(), Replaced> {
     let mut backoff = Backoff::new(RECONNECT_FLOOR, RECONNECT_CEILING);
     let mut failures: u32 = 0;
@@ -96,7 +98,8 @@ pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &
         let ended = one_session(terms, &mut schedulers, &mut work, stop, rng, yields, &mut welcomed).await;
         work.deadline.lost();
         work.abandon_orders();
-        // Whatever it was, another may do better; and where there is none, this one is tried again.
+        // Whatever the error, another scheduler may work; if there is none, this one is tried
+        // again.
         schedulers.move_on();
         if welcomed {
             backoff.reset();
@@ -111,7 +114,7 @@ pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &
             Ended::Refused(_) => tracing::error!(error = %ended, "session not opened; trying again"),
             Ended::Superseded(_) => {
                 yields = true;
-                // They are that process's to begin anew, and this one does not claim them.
+                // The other process starts these crawls again, and this one does not claim them.
                 work.give_up();
                 tracing::error!(error = %ended, "another process runs as this agent");
             }
@@ -119,17 +122,19 @@ pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &
             _ => tracing::debug!(error = %ended, failures, "session not opened; trying again"),
         }
         failures = failures.saturating_add(1);
-        // Both are the operator's to mend, so there is no hurry.
+        // The operator must fix either, so there is no hurry.
         let unhurried = matches!(ended, Ended::Refused(_) | Ended::Superseded(_));
         let wait = if unhurried { UNHURRIED } else { backoff.wait(rng) };
-        // Outcomes are in the outbox; what else ends here is told by the leases that the next session does not claim.
+        // Outcomes are in the outbox. The next session omits the leases of other ended crawls from
+        // its claims.
         if meanwhile(&mut work, stop, &mut Vec::new(), tokio::time::sleep(wait)).await.is_none() {
             return Ok(());
         }
     }
 }
 
-/// Waits for something while the work goes on; `None` when the agent is to stop. Crawls that end without an outcome are left in `ended`.
+/// Awaits something while the work continues; `None` when the agent must stop. Crawls that end
+/// without an outcome go to `ended`.
 async fn meanwhile<T>(
     work: &mut Work,
     stop: &CancellationToken,
@@ -175,7 +180,8 @@ async fn one_session(
 
 struct Serving {
     outbound: mpsc::Sender<SessionRequest>,
-    /// What waits for the transport: reading must go on while writing waits, or two full pipes wait for each other.
+    /// Messages waiting for the transport. Reading must continue while writing waits, or two full
+    /// pipes deadlock.
     pending: Outgoing,
     interval: Duration,
     life: Duration,
@@ -202,7 +208,8 @@ impl Serving {
         Self { outbound, pending, interval, life, next_beat, sequence: 0, sent: VecDeque::new() }
     }
 
-    /// Tells of crawls that ended after the session had claimed their leases: where the scheduler kept them, it would wait for ever.
+    /// Reports crawls that ended after the session had claimed their leases: a scheduler that kept
+    /// them would wait for ever.
     fn tell_claimed(&mut self, ended: Vec<Finished>, welcome: &Welcome) {
         let kept: HashSet<LeaseKey> =
             welcome.kept.iter().map(|held| LeaseKey { task_id: held.task_id, token: held.token }).collect();
@@ -211,7 +218,7 @@ impl Serving {
         }
     }
 
-    /// Serves until the agent is to stop; then the stream is still open.
+    /// Serves until the agent must stop; then the stream is still open.
     async fn serve(
         &mut self,
         mut inbound: Streaming<SessionResponse>,
@@ -228,7 +235,7 @@ impl Serving {
                 () = stop.cancelled() => return Ok(inbound),
                 received = inbound.message() => self.receive(received, work)?,
                 () = tokio::time::sleep_until(self.next_beat) => self.beat(work, rng),
-                // Whatever waits already: the deadline is in it.
+                // Before the channels below: it includes the deadline.
                 finished = work.next() => match finished {
                     Finished::DeadlinePassed => return Err(Ended::Silent),
                     Finished::Looked => self.heartbeat(work),
@@ -254,7 +261,7 @@ impl Serving {
             }
             Some(Down::Crawl(order)) => {
                 if work.look_at_disk() {
-                    // What is handed back next must not be granted again.
+                    // The lease handed back next must not be granted again.
                     self.heartbeat(work);
                 }
                 self.pending.extend(work.crawl(order));
@@ -269,7 +276,8 @@ impl Serving {
             Some(Down::Recall(order)) => {
                 work.recall(LeaseKey { task_id: order.task_id, token: order.token }, &order.reason);
             }
-            // A second welcome says nothing new, and what is not known is from a newer scheduler.
+            // A second welcome carries nothing new, and an unknown message is from a newer
+            // scheduler.
             Some(Down::Welcome(_)) | None => tracing::debug!("message ignored"),
         }
         Ok(())
@@ -288,7 +296,7 @@ impl Serving {
         }
     }
 
-    /// The checkpoint comes before the lease goes: afterwards nobody may speak for its task.
+    /// Sends the checkpoint before the lease ends: afterwards the agent may not report on its task.
     fn hand_back(&mut self, checkpoint: Option<CrawlCheckpoint>, release: Up) {
         if let Some(checkpoint) = checkpoint {
             self.pending.push_last_checkpoint(checkpoint);
@@ -308,11 +316,11 @@ impl Serving {
         if self.sent.len() > UNACKNOWLEDGED_HEARTBEATS {
             self.sent.pop_front();
         }
-        // Before everything that waits: what it renews must not queue.
+        // Ahead of all queued messages: the renewal of the leases must not queue.
         self.pending.push_first(Up::Heartbeat(work.heartbeat(self.sequence)));
     }
 
-    /// The deadline counts from when the heartbeat was sent: the scheduler's begins later.
+    /// The deadline counts from when the heartbeat was sent: the scheduler's starts later.
     fn acknowledged(&mut self, sequence: u64, work: &mut Work) {
         while let Some((number, sent)) = self.sent.front().copied().filter(|(number, _)| *number <= sequence) {
             self.sent.pop_front();
@@ -326,7 +334,7 @@ impl Serving {
     async fn drain(mut self, mut inbound: Streaming<SessionResponse>, work: &mut Work) -> Ended {
         tracing::info!(crawls = work.active_crawls(), "handing back what is not finished");
         work.stop_all();
-        // First, so that nothing handed back is granted to it again.
+        // First, so that the agent is not granted what it hands back.
         self.pending.push_first(Up::Leave(Leave {}));
         let outbound = self.outbound.clone();
         let drained = async {
@@ -359,7 +367,8 @@ impl Serving {
             tracing::warn!("not everything was handed back in time");
         }
         drop((outbound, self.outbound));
-        // The scheduler ends the stream once it has read everything; dropping it earlier would discard what is under way.
+        // The scheduler ends the stream once it has read everything; dropping it earlier would
+        // discard messages under way.
         let closed = async { while matches!(inbound.message().await, Ok(Some(_))) {} };
         if tokio::time::timeout(DRAIN_TIMEOUT, closed).await.is_err() {
             tracing::debug!("the scheduler did not end the session");

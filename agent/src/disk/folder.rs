@@ -1,6 +1,7 @@
-//! An agent's folder: where it lies unless told otherwise, whom it belongs to, and how what is in it outlives a crash.
+//! An agent's folder: its default path, its owner, and crash-safe renames in it.
 //!
-//! A package makes the machine's folder for the user the service runs as. Root, who enrols, leaves to that user what it writes there.
+//! A package creates the machine's folder for the service's user. Files that root writes while
+//! enrolling go to that user.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -9,12 +10,12 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{Uid, User};
 
-/// The file whose lock says that a process has a folder.
+/// The lock file: a process that holds its lock owns the folder.
 const LOCK: &str = "lock";
 
 const OF_MACHINE: &str = "/var/lib/landfall-agent";
 
-/// The folder an agent's files lie in unless told otherwise: the machine's for root and for the user it belongs to.
+/// The default folder of an agent's files: the machine's for root and for that folder's owner.
 pub fn default_dir() -> PathBuf {
     default_of(Path::new(OF_MACHINE), nix::unistd::geteuid())
 }
@@ -28,7 +29,7 @@ fn default_of(machine: &Path, user: Uid) -> PathBuf {
     home.join(".local/share/landfall-agent")
 }
 
-/// The owner of a folder that is another user's, where this process is root: the one who is to run what lies in it.
+/// The owner of another user's folder, when this process is root: the user who runs the agent.
 pub fn other_owner(dir: &Path) -> Option<User> {
     if !nix::unistd::geteuid().is_root() {
         return None;
@@ -37,7 +38,7 @@ pub fn other_owner(dir: &Path) -> Option<User> {
     if owner.is_root() { None } else { User::from_uid(owner).ok().flatten() }
 }
 
-/// Leaves a file that root made in a folder to the folder's owner. Does nothing for anybody else.
+/// Gives a file that root made in a folder to the folder's owner. A no-op for other users.
 pub fn leave_to_owner(file: &std::fs::File, dir: &Path) -> std::io::Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
@@ -46,13 +47,13 @@ pub fn leave_to_owner(file: &std::fs::File, dir: &Path) -> std::io::Result<()> {
     fchown(file, Some(folder.uid()), Some(folder.gid()))
 }
 
-/// What a folder is for that one process alone may use, in the words of the sentences about it.
+/// The purpose of a folder that only one process may use, as worded in messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Purpose {
     pub(crate) what: &'static str,
-    /// What an agent does with it.
+    /// What an agent does with the folder.
     pub(crate) does: &'static str,
-    /// What to do where another agent has it.
+    /// What to do if another agent holds the folder.
     pub(crate) otherwise: &'static str,
 }
 
@@ -65,7 +66,7 @@ pub enum OpenError {
 }
 
 impl Purpose {
-    /// Takes a folder, which is made if need be, for as long as the file is kept.
+    /// Locks a folder for as long as the file is kept, and creates it if missing.
     pub(crate) fn take(self, folder: &Path) -> Result<File, OpenError> {
         let unusable = |source| self.unusable(folder, source);
         std::fs::create_dir_all(folder).map_err(unusable)?;
@@ -85,15 +86,15 @@ impl Purpose {
     }
 }
 
-/// Does what waits for the disk where nobody else has to wait for it.
+/// Runs blocking disk work on a thread where no async task waits.
 pub(crate) async fn blocking<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(f).await.map_err(io::Error::other)?
 }
 
-/// Renames a file that is on the disk, to a name in the same folder: no crash takes the new name away.
+/// Renames a file within its folder and syncs the folder, so that a crash keeps the new name.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::rename(from, to)?;
-    // The parent of a path of one part is an empty one.
+    // A path of one component has an empty parent.
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
 }

@@ -1,7 +1,9 @@
-//! The folder of crawls that are under way: a file a lease, from which the crawl's own task goes on after a restart.
+//! The folder of running crawls: one file per lease, from which the crawl's task resumes after a
+//! restart.
 //!
-//! A new lease of a task takes over the file of the one before. A file goes when its outcome is in the outbox; one that nobody
-//! came back for goes when it is old. One process has the folder, so that what lies in it is read once.
+//! A task's new lease takes over the file of the previous lease. The file is deleted when its
+//! outcome is in the outbox, or when it is too old. One process holds the folder, so its entries
+//! are read once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -14,11 +16,11 @@ use crate::disk::folder::{OpenError, Purpose, blocking};
 use crate::disk::outbox::LeaseKey;
 use crate::session::clock;
 
-/// Two agents would go on with each other's crawls.
+/// Two agents would resume each other's crawls.
 const FOLDER: Purpose = Purpose { what: "crawls", does: "keeps its crawls in", otherwise: "set crawls.folder" };
 
 const KEPT: &str = "crawl";
-/// How long a crawl's file is kept that nobody comes back for: a task that returns after a week is as well begun anew.
+/// How long to keep an unused file: after a week a task may as well start again.
 const MOST_AGE: Duration = Duration::from_secs(7 * 86_400);
 
 const LOOK_EVERY: Duration = Duration::from_secs(3600);
@@ -27,20 +29,20 @@ const LOOK_EVERY: Duration = Duration::from_secs(3600);
 #[derive(Debug, Clone)]
 pub struct KeptCrawls {
     folder: Arc<Path>,
-    /// Never held while the disk is waited for.
+    /// Never held across disk I/O.
     known: Arc<Mutex<Known>>,
     _lock: Arc<File>,
 }
 
 #[derive(Debug)]
 struct Known {
-    /// The tokens of each task's files, and of those that its crawls may have made.
+    /// Per task: the tokens of its files, and of files its crawls may have made.
     tokens: HashMap<i64, BTreeSet<i64>>,
     looked: Instant,
 }
 
 impl KeptCrawls {
-    /// Opens the folder, which is made if need be, and removes what is old.
+    /// Opens the folder, creates it if missing, and removes old files.
     pub fn open(folder: &Path) -> Result<Self, OpenError> {
         let unusable = |source| FOLDER.unusable(folder, source);
         let lock = FOLDER.take(folder)?;
@@ -50,7 +52,7 @@ impl KeptCrawls {
         Ok(Self { folder: folder.into(), known: Arc::new(Mutex::new(known)), _lock: Arc::new(lock) })
     }
 
-    /// Whether it is time to look for old files; once an hour.
+    /// Whether to look for old files now; true once an hour.
     fn looks(&self) -> bool {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let due = known.looked.elapsed() >= LOOK_EVERY;
@@ -60,7 +62,7 @@ impl KeptCrawls {
         due
     }
 
-    /// The file for a lease: that of a former lease of its task, where there is one.
+    /// The file for a lease; reuses the file of a previous lease of its task if there is one.
     pub(crate) async fn file_of(&self, key: LeaseKey) -> io::Result<PathBuf> {
         let folder = Arc::clone(&self.folder);
         if self.looks() {
@@ -71,7 +73,7 @@ impl KeptCrawls {
         self.note(key);
         blocking(move || {
             let wanted = folder.join(name(key));
-            // The newest knows most; the others are of no use any more.
+            // The newest file has the most progress; the older ones are useless.
             while let Some(token) = former.pop_last() {
                 let found = std::fs::rename(folder.join(name(LeaseKey { token, ..key })), &wanted);
                 if is_there(found)? {
@@ -84,19 +86,19 @@ impl KeptCrawls {
         .await
     }
 
-    /// Removes what is kept of a lease, and of former ones of its task.
+    /// Deletes the files of a lease and of earlier leases of its task.
     pub(crate) async fn forget(&self, key: LeaseKey) {
         let (folder, mut tokens) = (Arc::clone(&self.folder), self.take_before(key));
         tokens.insert(key.token);
         self.drop_known(key);
         let removed = blocking(move || remove(&folder, key.task_id, &tokens)).await;
         if let Err(error) = removed {
-            // It goes when it is old.
+            // It is removed when it is old.
             tracing::warn!(task.id = key.task_id, token = key.token, %error, "a finished crawl stays on the disk");
         }
     }
 
-    /// Takes the tokens of a task that are older than this one.
+    /// Takes a task's tokens that are older than this one.
     fn take_before(&self, key: LeaseKey) -> BTreeSet<i64> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(tokens) = known.tokens.get_mut(&key.task_id) else { return BTreeSet::new() };
@@ -119,12 +121,12 @@ impl KeptCrawls {
     }
 }
 
-/// Removes what is old; returns whose it was.
+/// Removes old files and returns their leases.
 fn remove_old(folder: &Path) -> io::Result<Vec<LeaseKey>> {
     let mut removed = Vec::new();
     for file in files(folder)? {
         let age = match file.metadata().and_then(|metadata| metadata.modified()) {
-            // A file from the future is not old.
+            // A file with a time in the future is not old.
             Ok(changed) => clock::wall().duration_since(changed).unwrap_or_default(),
             // Its crawl has just ended.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -144,7 +146,7 @@ fn remove(folder: &Path, task_id: i64, tokens: &BTreeSet<i64>) -> io::Result<()>
     })
 }
 
-/// Whether a file was there to do something with: one may have been too old, or never made.
+/// Whether the file existed: it may have been removed as too old, or never made.
 fn is_there(done: io::Result<()>) -> io::Result<bool> {
     match done {
         Ok(()) => Ok(true),
@@ -212,7 +214,8 @@ mod tests {
     async fn a_crawl_is_looked_for_by_its_name_and_in_no_list_of_all() {
         let folder = tempfile::tempdir().unwrap();
         let kept = KeptCrawls::open(folder.path()).unwrap();
-        // Behind its back: who reads the folder at each crawl's start finds it.
+        // Written without the index: a caller that reads the folder at each crawl's start would
+        // find it.
         std::fs::write(folder.path().join(name(key(7, 1))), "not known").unwrap();
         let file = kept.file_of(key(7, 2)).await.unwrap();
         assert!(!file.exists());

@@ -1,9 +1,11 @@
 //! Outcomes that the scheduler has not acknowledged yet.
 //!
-//! An outcome is on the disk before anybody is told of it, and leaves the disk only when it was answered, across sessions,
-//! restarts and a `kill -9`; until then it is offered in every session. Who fills it takes no lease while too much waits
-//! here, so that a scheduler that grants and never answers fills neither the memory nor the disk, and none while the disk is
-//! full ([`Outbox::paused`]). Its owner never waits for the disk: heartbeats go on while the disk hangs.
+//! An outcome is on the disk before the agent reports it, and leaves the disk only when it is
+//! acknowledged, across sessions, restarts and a `kill -9`. Until then every session offers it. The
+//! agent takes no lease while too many outcomes wait, so a scheduler that grants and never
+//! acknowledges fills neither the memory nor the disk. It takes none while the disk is full either
+//! ([`Outbox::paused`]). The owner of the outbox never waits for the disk: heartbeats continue
+//! while the disk hangs.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -22,10 +24,10 @@ mod folder;
 
 use folder::Folder;
 
-/// How long after a failure to write the next attempt is made.
+/// Delay before the next attempt after a failed write.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The key of a lease: its task and the token of the grant.
+/// The key of a lease: its task and the fencing token of the grant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseKey {
     pub task_id: i64,
@@ -53,16 +55,16 @@ pub struct Outbox {
     removals: JoinSet<()>,
 }
 
-/// Writes outcomes to the disk, from wherever they come about.
+/// Writes outcomes to the disk; usable from any task.
 #[derive(Debug, Clone)]
 pub struct Disk {
     folder: Arc<Folder>,
-    /// Why the last attempt to write failed, until one succeeds; never held across an await.
+    /// Why the last write failed, until one succeeds; never held across an await.
     failure: Arc<Mutex<Option<String>>>,
 }
 
 impl Outbox {
-    /// Opens the outbox in its folder, which is made if need be, with what a former process left there.
+    /// Opens the outbox with the outcomes of an earlier process; creates its folder if missing.
     pub fn open(config: &OutboxConfig) -> Result<Self, OpenError> {
         let (folder, left) = Folder::open(&config.folder)?;
         if !left.is_empty() {
@@ -74,17 +76,17 @@ impl Outbox {
         Ok(Self { disk, outcomes, room, look, removals: JoinSet::new() })
     }
 
-    /// Whoever ends a crawl writes its outcome by this.
+    /// The writer with which a crawl's task stores its outcome.
     pub fn disk(&self) -> Disk {
         self.disk.clone()
     }
 
-    /// Offers an outcome that [`Disk::keep`] has kept, until it is acknowledged.
+    /// Offers an outcome that [`Disk::keep`] has stored, until it is acknowledged.
     pub fn put(&mut self, outcome: OutcomeReport) {
         self.outcomes.insert(LeaseKey::from(&outcome), outcome);
     }
 
-    /// Forgets an outcome that was answered.
+    /// Removes an acknowledged outcome.
     pub fn acknowledge(&mut self, key: LeaseKey) {
         while self.removals.try_join_next().is_some() {}
         if self.outcomes.remove(&key).is_none() {
@@ -93,13 +95,13 @@ impl Outbox {
         let folder = Arc::clone(&self.disk.folder);
         self.removals.spawn_blocking(move || {
             if let Err(error) = folder.remove(key) {
-                // The next run sends it again, and the scheduler answers that it has it.
+                // The next run sends it again, and the scheduler acknowledges it as known.
                 tracing::warn!(task.id = key.task_id, token = key.token, %error, "an acknowledged outcome stays on the disk");
             }
         });
     }
 
-    /// Returns when the files of all outcomes that were answered are removed.
+    /// Returns when the files of all acknowledged outcomes are removed.
     pub async fn removed(&mut self) {
         while self.removals.join_next().await.is_some() {}
     }
@@ -108,12 +110,13 @@ impl Outbox {
         self.look.begin();
     }
 
-    /// Returns when that is known; never when nobody looks. Cancelling it loses nothing.
+    /// Returns when the look at the disk is done; never if none is under way. Cancel-safe.
     pub async fn looked(&mut self) {
         self.look.ended().await;
     }
 
-    /// Why no lease should be taken, in one sentence; `None` while outcomes can be written and there is room on the disk, by the last look.
+    /// Why the agent should take no lease, in one sentence; `None` while outcomes can be written
+    /// and the last look found room on the disk.
     pub fn paused(&mut self) -> Option<String> {
         let failure = self.disk.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let folder = self.disk.folder.path().display();
@@ -147,7 +150,7 @@ impl Outbox {
 }
 
 impl Disk {
-    /// Writes an outcome, again and again until it is on the disk; `None` when the agent closes before.
+    /// Writes an outcome and retries until it is on the disk; `None` when the agent closes first.
     pub async fn keep(&self, outcome: OutcomeReport, closing: &CancellationToken) -> Option<OutcomeReport> {
         loop {
             match self.write(&outcome).await {
@@ -178,7 +181,7 @@ impl Disk {
 }
 
 impl OutboxConfig {
-    /// An outbox in this folder that never takes the disk for full.
+    /// An outbox in this folder that never treats the disk as full.
     #[cfg(test)]
     pub(crate) fn in_folder(folder: &std::path::Path) -> Self {
         Self { folder: folder.to_owned(), min_free_bytes: 0 }

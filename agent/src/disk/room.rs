@@ -1,4 +1,4 @@
-//! Whether there is room on a disk, without flapping, and without waiting for a disk that hangs.
+//! Whether a disk has room, with hysteresis, and without blocking on a disk that hangs.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 
-/// Free space at which crawling goes on is so many times that at which it pauses: an outcome or two that are acknowledged
-/// must not start it again for a moment.
+/// Crawling resumes at this multiple of the free space at which it pauses: one or two acknowledged
+/// outcomes must not restart it for a moment.
 const RESUME_AT: u64 = 2;
 
-/// How long a disk may take to say how much is free: then it is not relied upon.
+/// Time limit for reading the free space; after that the agent does not rely on the disk.
 const HANGS: Duration = Duration::from_secs(10);
 
-/// The free bytes of a folder's disk, looked at on a thread that may wait.
+/// The free bytes of a folder's disk, read on a thread that may block.
 #[derive(Debug)]
 pub(crate) struct Look {
     folder: PathBuf,
@@ -26,7 +26,7 @@ impl Look {
         Self { folder: folder.to_owned(), free: free_bytes(folder), under_way: None }
     }
 
-    /// Begins to look, unless that is under way.
+    /// Starts a look at the disk unless one is under way.
     pub(crate) fn begin(&mut self) {
         let folder = &self.folder;
         self.under_way.get_or_insert_with(|| {
@@ -35,14 +35,14 @@ impl Look {
         });
     }
 
-    /// Returns when a look that is under way has ended; never when none is. Cancelling it loses nothing.
+    /// Returns when the current look has ended; never if none is under way. Cancel-safe.
     pub(crate) async fn ended(&mut self) {
         let Some((_, look)) = &mut self.under_way else { return std::future::pending().await };
         self.free = look.await.map_err(io::Error::other).flatten();
         self.under_way = None;
     }
 
-    /// What was seen last, or why that does not count.
+    /// The last reading, or why it is not valid.
     pub(crate) fn free(&self) -> Result<u64, String> {
         match &self.under_way {
             Some((began, _)) if began.elapsed() >= HANGS => Err(format!("it has not answered for {HANGS:?}")),
@@ -64,7 +64,8 @@ impl Room {
         Self { least, full: false }
     }
 
-    /// Looks at the free bytes; how full the disk is, in words, from when it is full until it is clearly not.
+    /// Updates the free bytes; returns in words how full the disk is, from when it is full until it
+    /// clearly is not.
     pub(crate) fn full(&mut self, free: u64) -> Option<String> {
         let resume = self.least.saturating_mul(RESUME_AT);
         self.full = free < if self.full { resume } else { self.least };
@@ -73,7 +74,7 @@ impl Room {
     }
 }
 
-/// Bytes that an ordinary user may still write to the file system of a folder.
+/// Bytes that an unprivileged user may still write to a folder's file system.
 pub(crate) fn free_bytes(folder: &Path) -> io::Result<u64> {
     let system = nix::sys::statvfs::statvfs(folder)?;
     Ok(system.blocks_available().saturating_mul(system.fragment_size()))

@@ -1,13 +1,13 @@
-//! A map that knows its oldest entry, so that what is bounded need not look at every entry to make room. Pure.
+//! A map that finds its oldest entry without a scan, so that a bounded map can evict cheaply. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-/// Entries by key and by the time they are of. Each key has one.
+/// Entries by key and by time, one per key.
 #[derive(Debug)]
 pub(crate) struct Aged<K, T, V> {
     entries: HashMap<K, (T, u64, V)>,
-    /// By time; the number tells entries of one time apart.
+    /// By time; the number distinguishes entries of the same time.
     order: BTreeMap<(T, u64), K>,
     next: u64,
 }
@@ -23,7 +23,7 @@ impl<K: Clone + Eq + Hash, T: Copy + Ord, V> Aged<K, T, V> {
         self.entries.get(key).map(|(at, _, value)| (*at, value))
     }
 
-    /// Puts an entry in place of the one the key had, which is returned.
+    /// Inserts an entry; returns the entry it replaces.
     pub(crate) fn insert(&mut self, key: K, at: T, value: V) -> Option<V> {
         let number = self.next;
         self.next += 1;
@@ -72,7 +72,7 @@ mod tests {
                 aged.pop_oldest();
             }
         }
-        // Looking at all of them each time takes a hundred times as long.
+        // A scan of all entries each time takes a hundred times as long.
         assert!(begin.elapsed() < std::time::Duration::from_secs(5), "{:?}", begin.elapsed());
     }
 }

@@ -1,5 +1,5 @@
-//! What every request of the agent needs, prober's and crawler's alike. Made once and shared, so that the trust anchors
-//! and the resolver's cache exist once in the process.
+//! What every request of the agent needs, for the prober and the crawler. Created once and shared,
+//! so that the process has one set of trust anchors and one resolver cache.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -20,20 +20,20 @@ pub struct Context {
     pub user_agent: UserAgent,
     /// The source address of every connection; the system's choice when absent.
     pub bind: Option<IpAddr>,
-    /// Whom TLS trusts; offers no ALPN.
+    /// The TLS trust anchors; offers no ALPN.
     pub tls: Arc<rustls::ClientConfig>,
     pub robots: Arc<RobotsCache>,
 }
 
 impl Context {
-    /// The same for requests that carry a name of somebody's own.
+    /// The same context with another user agent.
     #[must_use]
     pub fn named(&self, product: &Product) -> Self {
         Self { user_agent: self.user_agent.clone().named(product), ..self.clone() }
     }
 }
 
-/// What a [`Context`] is made of, the user agent aside: that may come with the welcome.
+/// What a [`Context`] consists of, except the user agent, which may come with the welcome.
 #[derive(Debug, Clone)]
 pub struct Means {
     pub guard: Guard,
@@ -41,7 +41,7 @@ pub struct Means {
     pub bind: Option<IpAddr>,
     pub tls: Arc<rustls::ClientConfig>,
     pub robots: Arc<RobotsCache>,
-    /// The configured user agent, which goes before the scheduler's.
+    /// The configured user agent, which takes precedence over the scheduler's.
     pub user_agent: Option<UserAgent>,
 }
 
@@ -57,7 +57,8 @@ impl Means {
         }
     }
 
-    /// The context of a crawl that may have a contact and a name of its own; `usual`: that of all others.
+    /// The context of a crawl that may have its own contact and product name; `usual` is that of
+    /// all other crawls.
     pub(crate) fn context_of(
         &self,
         usual: Arc<Context>,
@@ -80,14 +81,14 @@ pub enum TlsError {
         #[source]
         source: rustls::pki_types::pem::Error,
     },
-    /// A certificate in it is no trust anchor, or there is none.
+    /// It holds an invalid certificate, or none.
     #[error("{0} holds no usable CA certificate")]
     NoAnchor(PathBuf),
     #[error("configure TLS")]
     Config(#[source] rustls::Error),
 }
 
-/// The TLS configuration of every request: the public web's roots, and `extra_ca` (PEM) beside them.
+/// The TLS configuration of every request: the public web's roots, plus `extra_ca` (PEM).
 pub fn tls_config(extra_ca: Option<&Path>) -> Result<Arc<rustls::ClientConfig>, TlsError> {
     let mut roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     if let Some(path) = extra_ca {

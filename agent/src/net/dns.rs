@@ -1,10 +1,11 @@
-//! Resolves names to addresses. Nothing here decides whether an address may be connected: that is [`crate::net::guard`].
+//! Resolves names to addresses. [`crate::net::guard`] decides whether an address may be connected.
 //!
-//! Each agent resolves for itself, with the system's servers or one it is given, because sites answer differently in
-//! different places. IP literals come back as they are, in whatever spelling a URL may hold them.
+//! Each agent resolves names itself, with the system's or the configured servers, because DNS
+//! returns different addresses in different places. IP literals are returned unchanged, in any
+//! spelling a URL permits.
 //!
-//! Answers are kept for as long as they say they live, those that there is no such name among them, but never longer than our own
-//! limits; who asks while an answer lives does not ask a server. Whoever uses an address has to vet it, kept or not.
+//! Answers are cached for their TTL, negative answers too, within the limits below; while an answer
+//! is fresh, no query is sent. A caller must vet every address before using it, cached or not.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -15,18 +16,18 @@ use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::{ResolverBuilder, TokioResolver};
 
-/// How long a lookup may take, retries included.
+/// Time limit of a lookup, including retries.
 pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Answers kept while they live, two for each name: enough for the sites an agent holds at once, and small.
+/// Maximum cached answers, two per name: enough for the sites of one agent at a time, and small.
 const CACHED_ANSWERS: u64 = 1024;
-/// The longest an address is kept, whatever it says of itself: sites move, and a crawl takes hours.
+/// Maximum cache time of an address, whatever its TTL: sites move, and a crawl takes hours.
 const LONGEST_KEPT: Duration = Duration::from_secs(3600);
-/// The longest it is kept that there is no address: what was mended should be seen within minutes.
+/// Maximum cache time of a negative answer: a repaired name should work within minutes.
 const LONGEST_MISSED: Duration = Duration::from_secs(300);
-/// The shortest it is kept that there is no address: some servers do not say how long, and without this, that a site has none of
-/// IPv6 would be asked for every connection.
+/// Minimum cache time of a negative answer. Some servers set no TTL; without a minimum, every
+/// connection to a site without IPv6 would query for its IPv6 address.
 const SHORTEST_MISSED: Duration = Duration::from_secs(10);
-/// Addresses of one host that are looked at; a name may have hundreds, and each is a connection to try.
+/// Maximum addresses used of one host; a name may have hundreds, and each is a connection to try.
 const MAX_ADDRESSES: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
@@ -37,7 +38,7 @@ pub enum DnsError {
     NotFound(String),
     #[error("resolving {0} took longer than {LOOKUP_TIMEOUT:?}")]
     Timeout(String),
-    /// The name servers did not answer usefully.
+    /// The name servers returned no usable answer.
     #[error("resolve {host}: {problem}")]
     Failed { host: String, problem: Box<NetError> },
 }
@@ -59,7 +60,7 @@ impl std::fmt::Debug for Resolver {
 }
 
 impl Resolver {
-    /// A resolver that asks `server`, or the system's servers, and keeps answers while they live.
+    /// A resolver that queries `server`, or the system's servers, and caches answers for their TTL.
     pub fn new(server: Option<SocketAddr>) -> Result<Self, NoNameServers> {
         Self::keeping(
             server,
@@ -67,7 +68,7 @@ impl Resolver {
         )
     }
 
-    /// A resolver that asks for every lookup, as [`crate::config::Config::dns_cache`] may want it.
+    /// A resolver that queries for every lookup, for [`crate::config::Config::dns_cache`].
     pub fn without_cache(server: Option<SocketAddr>) -> Result<Self, NoNameServers> {
         Self::keeping(server, Kept { answers: 0, found: Duration::ZERO, missed: (Duration::ZERO, Duration::ZERO) })
     }
@@ -94,7 +95,7 @@ impl Resolver {
             url::Host::Ipv6(addr) => return Ok(vec![addr.into()]),
             url::Host::Domain(name) => name,
         };
-        // The final dot keeps the search list of resolv.conf out of it.
+        // The final dot disables the search list of resolv.conf.
         let absolute = format!("{}.", name.trim_end_matches('.'));
         let lookup = tokio::time::timeout(LOOKUP_TIMEOUT, self.inner.lookup_ip(absolute));
         let answer = match lookup.await {
@@ -117,7 +118,7 @@ impl Resolver {
 struct Kept {
     answers: u64,
     found: Duration,
-    /// At least and at most.
+    /// Minimum and maximum.
     missed: (Duration, Duration),
 }
 
@@ -132,7 +133,7 @@ fn ask_only(server: SocketAddr) -> ResolverBuilder<TokioRuntimeProvider> {
     builder
 }
 
-/// Reads a host as a URL's would be: `0x7f.1` is an address, not a name.
+/// Parses a host as a URL parser does: `0x7f.1` is an address, not a name.
 fn url_host(host: &str) -> Result<url::Host, DnsError> {
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     if let Ok(addr) = bare.parse::<std::net::Ipv6Addr>() {
@@ -164,7 +165,7 @@ mod tests {
         }
     }
 
-    /// Resolves a name until its server has been asked so often, and says how long that took.
+    /// Resolves a name until its server has received `times` queries; returns how long that took.
     async fn until_asked(resolver: &Resolver, names: &TestNames, name: &str, times: usize) -> Duration {
         let started = Instant::now();
         while names.asked(name) < times {

@@ -1,12 +1,15 @@
 //! Which addresses may be connected: one guard for the prober and the crawler.
 //!
-//! A site's name, an IP literal or a redirect may point anywhere, the agent's own network and its cloud's metadata
-//! service included. Therefore every address is vetted after the name was resolved and before it is connected, and the
-//! connection goes only to an address that was vetted: nothing resolves the name a second time.
+//! A site's name, an IP literal or a redirect may point anywhere, including the agent's own network
+//! and its cloud's metadata service. So every address is vetted after the name was resolved and
+//! before a connection, and the connection goes only to a vetted address: nothing resolves the name
+//! a second time.
 //!
-//! Only public unicast addresses pass. Two exceptions, both the operator's of this agent: networks that are allowed (`--allow-net`), and
-//! those in which beacons of other agents are measured. The other agent says where its beacon is, and it may mean harm: so its word alone
-//! opens nothing, and link-local, multicast and unspecified addresses and clouds' metadata services are never a beacon's.
+//! Only public unicast addresses pass, with two exceptions that this agent's operator configures:
+//! allowed networks (`--allow-net`), and networks in which beacons of other agents are measured.
+//! The other agent reports its beacon's address and may be malicious. So its report alone permits
+//! nothing, and link-local, multicast and unspecified addresses and clouds' metadata services never
+//! pass as a beacon.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -15,7 +18,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::net::dns::{DnsError, Resolver};
 
-/// What is said of every network the operator allows, before anything may connect it.
+/// The warning about every network the operator allows, printed before any connection to it.
 pub const OPEN: &str = "THE GUARD IS OPEN: this network may be probed and crawled though it is not public";
 
 pub fn parse_network(text: &str) -> Result<IpNet, String> {
@@ -42,7 +45,7 @@ pub struct Refused {
 }
 
 impl Refused {
-    /// The same of another agent's beacon, and how the operator lets it pass.
+    /// The same for another agent's beacon, and how the operator can allow it.
     pub fn with_way_in(&self) -> String {
         let Self { addr, why } = *self;
         if NEVER_A_BEACON.contains(&why) {
@@ -55,7 +58,7 @@ impl Refused {
     }
 }
 
-/// The network by which an address is refused; where none is listed, the address alone.
+/// The network for which an address is refused; the address alone if no network is listed.
 fn network(addr: IpAddr) -> IpNet {
     let listed = match addr {
         IpAddr::V4(addr) => V4.iter().find(|(net, _)| net.contains(&addr)).map(|(net, _)| IpNet::V4(*net)),
@@ -68,7 +71,7 @@ fn network(addr: IpAddr) -> IpNet {
 pub enum ResolveError {
     #[error(transparent)]
     Dns(DnsError),
-    /// It did, but to nothing that passes; one of the refused addresses.
+    /// The name resolved, but no address passes; this is one of the refused addresses.
     #[error(transparent)]
     Refused(Refused),
 }
@@ -82,18 +85,18 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// A guard that lets public addresses pass, and `allow_net` beside them.
+    /// A guard that lets public addresses and those in `allow_net` pass.
     pub fn new(allow_net: Vec<IpNet>) -> Self {
         Self { allowed: allow_net.into(), beacons: Arc::default(), for_beacon: false }
     }
 
-    /// The same guard, which lets other agents' beacons in these networks pass, too.
+    /// The same guard, which also lets other agents' beacons in these networks pass.
     #[must_use]
     pub fn with_beacons(self, networks: Vec<IpNet>) -> Self {
         Self { beacons: networks.into(), ..self }
     }
 
-    /// The same guard before another agent's beacon.
+    /// The same guard for connections to another agent's beacon.
     #[must_use]
     pub fn for_beacon(&self) -> Self {
         Self { for_beacon: true, ..self.clone() }
@@ -114,12 +117,12 @@ impl Guard {
         }
     }
 
-    /// Whether a beacon is looked for, where beacons may be.
+    /// Whether the target is a beacon and the address lies in a beacon network.
     fn is_beacon(&self, addr: IpAddr) -> bool {
         self.for_beacon && self.beacons.iter().any(|net| net.contains(&addr))
     }
 
-    /// Resolves a host and keeps the addresses that pass.
+    /// Resolves a host and returns the addresses that pass.
     pub async fn resolve(&self, resolver: &Resolver, host: &str) -> Result<Vec<IpAddr>, ResolveError> {
         let addresses = resolver.resolve(host).await.map_err(ResolveError::Dns)?;
         let mut vetted = Vec::with_capacity(addresses.len());
@@ -150,11 +153,12 @@ const RESERVED: &str = "reserved";
 const UNSPECIFIED: &str = "unspecified";
 const TUNNEL: &str = "a tunnel that may hide a private IPv4 address";
 
-/// What the address of a beacon is not, whatever its network.
+/// Kinds of addresses that are never a beacon's, whatever its network.
 const NEVER_A_BEACON: [&str; 4] = [LINK_LOCAL, METADATA, MULTICAST, UNSPECIFIED];
 
-/// The IPv4 networks that are refused: the IANA special-purpose registry, and before it what clouds keep for themselves in
-/// networks of another kind (Alibaba's metadata service, Azure's host). The first that contains an address names it.
+/// The refused IPv4 networks: the IANA special-purpose registry, preceded by addresses that clouds
+/// reserve inside other networks (Alibaba's metadata service, Azure's host). The first match names
+/// the address.
 const V4: [(Ipv4Net, &str); 17] = [
     (Ipv4Net::new_assert(Ipv4Addr::new(100, 100, 100, 200), 32), METADATA),
     (Ipv4Net::new_assert(Ipv4Addr::new(168, 63, 129, 16), 32), METADATA),
@@ -175,10 +179,10 @@ const V4: [(Ipv4Net, &str); 17] = [
     (v4(240, 0, 0, 4), RESERVED),
 ];
 
-/// Everything outside of it is refused: it is the only global unicast IPv6 there is.
+/// The only global unicast IPv6 network; everything outside it is refused.
 const GLOBAL_UNICAST: Ipv6Net = v6(0x2000, 0, 3);
 
-/// The IPv6 networks that are refused; the first that contains an address names it.
+/// The refused IPv6 networks; the first match names the address.
 const V6: [(Ipv6Net, &str); 15] = [
     // Amazon's and Google's metadata services.
     (Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), 128), METADATA),

@@ -1,8 +1,8 @@
 //! A site's origin (scheme, host, port), the names people submit, and which redirects move a site.
 //!
-//! Pure. A bare host is tried as https, then http. A first redirect inside the registrable domain (public suffix list)
-//! moves the site to another origin; one that leaves the domain does not. Who follows, and vets, is
-//! [`crate::probe::settle`].
+//! Pure. A bare host is tried as https, then http. A first redirect inside the registrable domain
+//! (public suffix list) moves the site to another origin; one that leaves the domain does not.
+//! [`crate::probe::settle`] follows and vets redirects.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,11 +31,11 @@ impl Scheme {
     }
 }
 
-/// One origin. Displayed as `scheme://host`, with the port unless it is the scheme's own.
+/// One origin. Displayed as `scheme://host`, with the port unless it is the scheme's default.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Origin {
     pub scheme: Scheme,
-    /// A lower-case ASCII name without final dot, or an address; IPv6 in brackets.
+    /// A lower-case ASCII name without a final dot, or an address; IPv6 in brackets.
     pub host: String,
     pub port: u16,
 }
@@ -57,12 +57,12 @@ impl Origin {
         Ok(Self { scheme, host: host.ok_or_else(bad)?.to_owned(), port: port.ok_or_else(bad)? })
     }
 
-    /// What to try for a submitted name, in order: one origin, or https and http for a bare host.
+    /// The origins to try for a submitted name, in order: one, or https and http for a bare host.
     pub fn candidates(name: &str) -> Result<Vec<Self>, BadOrigin> {
         if name.contains("://") {
             return Ok(vec![name.parse()?]);
         }
-        // An https URL's default port would swallow `host:443`; what was written decides.
+        // An https URL omits its default port, so `host:443` needs the port as written.
         let written_port = name.rsplit_once(':').filter(|(host, _)| !host.ends_with(':')).map(|(_, port)| port);
         let https: Self = format!("https://{name}").parse()?;
         let mut http: Self = format!("http://{name}").parse()?;
@@ -74,15 +74,16 @@ impl Origin {
         Ok(vec![https, http])
     }
 
-    /// Where a redirect moves the site: another origin inside the same registrable domain. `None` when the site stays
-    /// where it is, or the redirect leaves the domain.
+    /// The other origin inside the same registrable domain to which a redirect moves the site.
+    /// `None` when the site does not move, or the redirect leaves the domain.
     pub fn moved_to(&self, location: &str) -> Option<Self> {
         let base = Url::parse(&format!("{self}/")).ok()?;
         let target = Self::of(&base.join(location).ok()?).ok()?;
         (target != *self && self.same_site(&target)).then_some(target)
     }
 
-    /// Whether both lie in one registrable domain. Addresses have none, so only the same address is the same site.
+    /// Whether both lie in one registrable domain. Addresses have none, so only an equal address is
+    /// the same site.
     pub fn same_site(&self, other: &Self) -> bool {
         if self.host == other.host {
             return true;
@@ -97,7 +98,7 @@ impl Origin {
         }
     }
 
-    /// The value of the `Host` header: with the port unless it is the scheme's own.
+    /// The value of the `Host` header: with the port unless it is the scheme's default.
     pub fn authority(&self) -> String {
         if self.port == self.scheme.default_port() { self.host.clone() } else { format!("{}:{}", self.host, self.port) }
     }

@@ -1,15 +1,15 @@
 //! The user agent every request carries.
 //!
-//! A site's owner must be able to reach whoever sends the requests, so there is no user agent without a contact URL,
-//! and no request can be formed without a [`UserAgent`]. Whoever's crawl it is may give it a name of theirs; the software's
-//! own stays in it.
+//! A site's owner must be able to contact the operator of the requests. So there is no user agent
+//! without a contact URL, and no request without a [`UserAgent`]. A crawl's owner may add a product
+//! name; the software's name stays in it.
 
 use std::str::FromStr;
 use std::sync::Arc;
 
 use hyper::header::HeaderValue;
 
-/// The longest product token and the longest version, in bytes: they travel with every request.
+/// Maximum length of a product token and of a version, in bytes: every request carries them.
 const MAX_TOKEN_BYTES: usize = 40;
 const MAX_VERSION_BYTES: usize = 20;
 
@@ -25,11 +25,12 @@ pub struct BadContactUrl(String);
 )]
 pub struct BadProduct(String);
 
-/// What a crawler calls itself: a product token, by which robots.txt knows it (RFC 9309, 2.2.1), and perhaps a version.
+/// A crawler's name: a product token, by which robots.txt knows it (RFC 9309, 2.2.1), and an
+/// optional version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Product {
     token: String,
-    /// With its slash; empty where there is none.
+    /// With its slash; empty without a version.
     version: String,
 }
 
@@ -60,7 +61,7 @@ pub struct UserAgent {
 }
 
 impl UserAgent {
-    /// What robots.txt knows the agent by when nobody gave it another name.
+    /// The agent's product token in robots.txt, unless a crawl has its own.
     pub const PRODUCT: &'static str = "landfall-agent";
 
     pub fn new(contact_url: &str) -> Result<Self, BadContactUrl> {
@@ -79,18 +80,19 @@ impl UserAgent {
         Ok(Self { contact: url.into(), token: Self::PRODUCT.into(), value })
     }
 
-    /// The same with a name before the software's own: `NAME/VERSION (+CONTACT) landfall-agent/0.1`.
+    /// The same with a name before the software's own: `NAME/VERSION (+CONTACT)
+    /// landfall-agent/0.1`.
     #[must_use]
     pub fn named(self, product: &Product) -> Self {
         let text = format!("{}{} (+{}) {}", product.token, product.version, self.contact, software());
-        // A product is plain ASCII, and the rest has been a header's value before.
+        // A product is plain ASCII, and the rest is an existing header value.
         match HeaderValue::from_str(&text) {
             Ok(value) => Self { token: product.token.as_str().into(), value, ..self },
             Err(_) => self,
         }
     }
 
-    /// What robots.txt, `X-Robots-Tag` and `meta` elements know it by.
+    /// The product token for robots.txt, `X-Robots-Tag` and `meta` elements.
     pub const fn token(&self) -> &Arc<str> {
         &self.token
     }
@@ -104,7 +106,7 @@ impl UserAgent {
     }
 }
 
-/// The product that sends the requests, whatever it is called.
+/// The name and version of this software.
 fn software() -> String {
     let version = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
     format!("{}/{version}", UserAgent::PRODUCT)

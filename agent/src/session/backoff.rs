@@ -1,7 +1,7 @@
-//! How long to wait before trying again. Pure.
+//! The delay before another attempt. Pure.
 //!
-//! The wait doubles from a floor to a ceiling, and each is drawn between half of itself and the whole, so that a fleet cut off
-//! at one moment does not come back at one moment.
+//! The delay doubles from a floor to a ceiling. Each is drawn at random between half of it and the
+//! whole, so that a fleet that was disconnected at one moment does not reconnect at one moment.
 
 use std::time::Duration;
 
@@ -19,14 +19,14 @@ impl Backoff {
         Self { floor, ceiling, next: floor }
     }
 
-    /// The next wait; the one after is twice as long.
+    /// The next delay; the one after it is twice as long.
     pub fn wait(&mut self, rng: &mut impl Rng) -> Duration {
         let whole = self.next;
         self.next = whole.saturating_mul(2).min(self.ceiling);
         whole.mul_f64(rng.random_range(0.5..=1.0))
     }
 
-    /// Begins at the floor again, after a success.
+    /// Starts at the floor again, after a success.
     pub const fn reset(&mut self) {
         self.next = self.floor;
     }

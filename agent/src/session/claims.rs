@@ -1,4 +1,5 @@
-//! Claims of addresses: from a crawl to the scheduler, and the answer back, over as many sessions as it takes.
+//! Claims of addresses: from a crawl to the scheduler, and the reply back, across as many sessions
+//! as needed.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -11,10 +12,10 @@ use tokio::sync::{mpsc, oneshot};
 use crate::crawl::{Alone, Ask, NotPermitted, Permits};
 use crate::disk::outbox::LeaseKey;
 
-/// Claims that wait to be taken up; a crawl waits for the answer to one before it has another.
+/// Maximum queued claims; a crawl waits for one reply before its next claim.
 const WAITING: usize = 64;
 
-/// A crawl's question whether it may send requests to an address.
+/// A crawl's request for a permit to send requests to an address.
 #[derive(Debug)]
 pub(super) struct Claim {
     key: LeaseKey,
@@ -26,7 +27,7 @@ pub(super) struct Claim {
 pub(super) struct Claims {
     sender: mpsc::Sender<Claim>,
     receiver: mpsc::Receiver<Claim>,
-    /// Those that wait for their answers, one a crawl.
+    /// Claims without a reply yet, one per crawl.
     asked: HashMap<LeaseKey, Claim>,
 }
 
@@ -42,7 +43,7 @@ impl Claims {
         self.sender.clone()
     }
 
-    /// The next one. Cancelling it loses nothing.
+    /// The next claim. Cancel-safe.
     pub(super) async fn next(&mut self) -> (LeaseKey, IpAddr) {
         let claim = self.receiver.recv().await.expect("a sender is kept beside it");
         let (key, address) = (claim.key, claim.address);
@@ -56,11 +57,11 @@ impl Claims {
 
     pub(super) fn answered(&mut self, answer: AddressAnswer) {
         let key = LeaseKey { task_id: answer.task_id, token: answer.token };
-        // Of two that came over two sessions the first one counts.
+        // Of two replies from two sessions the first one counts.
         let Entry::Occupied(asked) = self.asked.entry(key) else { return };
         if answer.address.parse() == Ok(asked.get().address) {
             let permit = if answer.granted { Ok(()) } else { Err(NotPermitted(answer.reason)) };
-            // A crawl that was stopped meanwhile waits no more.
+            // A crawl that was stopped meanwhile no longer waits.
             let _stopped = asked.remove().answer.send(permit);
         }
     }
@@ -70,7 +71,7 @@ impl Claims {
     }
 }
 
-/// The scheduler's permits for one lease; `alone`: whether nothing is heard of it.
+/// The scheduler's permits for one lease; `alone` tells whether the scheduler is disconnected.
 pub(super) fn permits(key: LeaseKey, claims: mpsc::Sender<Claim>, alone: Alone) -> Permits {
     let ask: Ask = Arc::new(move |address| {
         let claims = claims.clone();

@@ -1,11 +1,11 @@
-//! The agent's clocks. Round trips use `Instant`; the lease's deadline uses the boot clock, which goes on while the
-//! machine sleeps; the wall clock only dates a crawl for people. They are never mixed.
+//! The agent's clocks. Round trips use `Instant`. The lease's deadline uses the boot clock, which
+//! continues during suspend. The wall clock only dates a crawl for people. Never mix them.
 
 use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// How often a deadline is looked at: the runtime's timers stand still while the machine sleeps, the deadline does not.
+/// Polling interval of a deadline: the runtime's timers stop during suspend, the deadline does not.
 const DEADLINE_POLL: Duration = Duration::from_millis(500);
 
 /// A moment on the boot clock (CLOCK_BOOTTIME).
@@ -23,7 +23,7 @@ impl BootTime {
         Self(self.0.saturating_add(duration))
     }
 
-    /// How long from `now` until this moment; zero when it has passed.
+    /// Time remaining from `now` until this moment; zero when it has passed.
     pub fn remaining(self, now: Self) -> Duration {
         self.0.saturating_sub(now.0)
     }
@@ -34,7 +34,7 @@ pub fn wall() -> SystemTime {
     SystemTime::now()
 }
 
-/// Returns when the deadline has passed; never without one.
+/// Returns when the deadline has passed; never without a deadline.
 pub async fn passed(deadline: Option<BootTime>) {
     let Some(deadline) = deadline else { return std::future::pending().await };
     loop {

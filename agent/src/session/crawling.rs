@@ -1,4 +1,5 @@
-//! One lease's crawl: from the file it goes on from to an outcome on the disk, or a state that another agent goes on from.
+//! One lease's crawl: from the file it resumes to an outcome on the disk, or a state from which
+//! another agent can resume.
 
 use std::sync::Arc;
 
@@ -19,23 +20,23 @@ use crate::warc::Store;
 pub(super) struct Crawling {
     pub(super) key: LeaseKey,
     pub(super) job: Job,
-    /// How far another agent has come; empty when none has begun.
+    /// Another agent's checkpoint; empty if no agent has started the crawl.
     pub(super) checkpoint: Vec<u8>,
     pub(super) context: Arc<Context>,
     pub(super) disk: Disk,
-    /// Where it is kept until then.
+    /// Where the crawl's state is stored until then.
     pub(super) kept: KeptCrawls,
     pub(super) store: Option<Store>,
     pub(super) checkpoints: mpsc::Sender<CrawlCheckpoint>,
     pub(super) claims: mpsc::Sender<Claim>,
     pub(super) alone: Alone,
-    /// Cancelled when the scheduler asks for its lease.
+    /// Cancelled when the scheduler recalls its lease.
     pub(super) recalled: CancellationToken,
 }
 
 impl Crawling {
-    /// Crawls until the site ends or `stop` is cancelled; `None` where the lease has ended. An outcome that cannot be written is not
-    /// waited for once `closing` is cancelled.
+    /// Crawls until the site ends or `stop` is cancelled; returns `None` where the lease has ended.
+    /// Once `closing` is cancelled, it does not wait for an outcome that cannot be written.
     pub(super) async fn run(self, stop: CancellationToken, closing: CancellationToken) -> Option<Finished> {
         let Self { key, job, checkpoint, context, disk, kept, store, checkpoints, claims, alone, recalled } = self;
         let file = match kept.file_of(key).await {
@@ -43,7 +44,8 @@ impl Crawling {
             Err(error) => return Some(broken(key, &format!("the folder of crawls: {error}"))),
         };
         let offer = Box::new(move |standing| {
-            // Where it is full, the next one takes its place; where it is closed, nobody wants it any more.
+            // If the channel is full, the next checkpoint replaces this one; if it is closed, none
+            // is needed.
             let _taken = checkpoints.try_send(wire::checkpoint(key, standing));
         });
         let recorder = store.map(|store| store.recorder(&job.name, Some(key.task_id)));
@@ -65,7 +67,7 @@ impl Crawling {
     }
 }
 
-/// Not for a reason of the task's: another agent may have no trouble with it.
+/// Not the task's fault: another agent may succeed.
 fn broken(key: LeaseKey, reason: &str) -> Finished {
     tracing::error!(task.id = key.task_id, token = key.token, reason, "a crawl cannot go on here");
     Finished::Unfinished(key, None)

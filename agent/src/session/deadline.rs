@@ -1,10 +1,12 @@
-//! When every lease of an agent has ended, unless the scheduler is heard of; and when crawls go slower for want of that.
+//! The deadline at which all of an agent's leases end without a new acknowledgement, and the
+//! earlier moment at which its crawls count as disconnected and slow down.
 
 use crate::crawl::Alone;
 use crate::session::clock::{BootTime, passed};
 
-/// Where so much of the time to the deadline has passed without a word, crawls are on their own. A heartbeat follows
-/// the last within six tenths of it: a lease lives for two intervals at least, and an interval strays by a fifth.
+/// Share of the time to the deadline after which crawls count as disconnected. The next heartbeat
+/// comes within six tenths of that time: a lease lives for at least two intervals, and an interval
+/// varies by a fifth.
 const SILENT_SHARE: f64 = 0.75;
 
 /// The deadline; none before the first welcome, and once it has passed.
@@ -35,7 +37,7 @@ impl Deadline {
         self.alone.begins_at(now.after(left.mul_f64(SILENT_SHARE)));
     }
 
-    /// The session ended: until the next one nobody is heard.
+    /// The session ended: the scheduler is disconnected until the next one.
     pub(super) fn lost(&self) {
         self.alone.begins_at(BootTime::now());
     }

@@ -1,8 +1,9 @@
-//! Enrolment: a one-time token is exchanged for a lasting credential, and the agent's folder is written.
+//! Enrolment: exchanges a one-time token for a permanent credential, and writes the agent's folder.
 //!
-//! The scheduler makes its own authority, which nobody knows yet. Its fingerprint came with the token, on the operator's
-//! paths: a first handshake only looks at the certificates the scheduler presents, trusts none and sends nothing; the one
-//! whose SHA-256 is the fingerprint is the authority, and the real connection trusts it alone.
+//! The scheduler creates its own certificate authority, which the agent does not know yet. The
+//! operator passes its fingerprint with the token. A first handshake only reads the certificates
+//! that the scheduler presents; it trusts none and sends nothing. The certificate whose SHA-256 is
+//! the fingerprint is the authority, and the real connection trusts it alone.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -27,25 +28,25 @@ use crate::session::unreached;
 
 mod settings;
 
-/// The name the scheduler's certificate is issued to, whatever address it is reached by.
+/// The name in the scheduler's certificate, whatever its address.
 pub const DOMAIN: &str = "landfall-scheduler";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long the scheduler may take to answer: it commits to its database first.
+/// Time limit for the scheduler's response: it first commits to its database.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const CREDENTIAL_FILE: &str = "credential";
 const CA_FILE: &str = "ca.pem";
 
-/// What an operator hands to a new agent.
+/// What an operator passes to a new agent.
 #[derive(Debug, Clone)]
 pub struct Enrolment {
-    /// The schedulers' URLs: the first that answers is asked, and the agent is told all of them.
+    /// The schedulers' URLs: the agent enrols at the first that responds, and stores all of them.
     pub schedulers: Vec<String>,
     pub token: String,
     /// SHA-256 of the authority's certificate (DER), in hexadecimal.
     pub ca_fingerprint: Option<String>,
     pub dir: PathBuf,
     pub contact_url: Option<String>,
-    /// Whether the folder's enrolment may be replaced; what else its `agent.toml` says is kept.
+    /// Whether to replace an existing enrolment; other settings in its `agent.toml` stay.
     pub force: bool,
 }
 
@@ -70,7 +71,7 @@ pub enum EnrolError {
     Enrolled(PathBuf),
     #[error("write {path}")]
     Write { path: PathBuf, source: std::io::Error },
-    /// What was asked for is no configuration.
+    /// The requested settings are not a valid configuration.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
 }
@@ -81,12 +82,12 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
         return Err(EnrolError::Enrolled(enrolment.dir.clone()));
     }
     let schedulers = Schedulers::try_new(&enrolment.schedulers)?;
-    // A token works once: what can fail is tried before it is spent.
+    // A token works once: try everything that can fail before spending it.
     std::fs::create_dir_all(&enrolment.dir)
         .map_err(|source| EnrolError::Write { path: enrolment.dir.clone(), source })?;
     let existing = settings::Existing::read(&file)?;
     let with_ca = schedulers.configured().iter().any(|scheduler| scheduler.tls);
-    // Everything but what the scheduler says is known, so that mistakes show before the token is spent.
+    // Check the configuration before spending the token: only the scheduler's response is missing.
     let unknown = EnrolResponse { name: "-".into(), city: "-".into(), carrier: "-".into(), ..EnrolResponse::default() };
     existing.with(enrolment, with_ca, &unknown)?;
     let (scheduler, ca, channel) = reach(&schedulers, enrolment.ca_fingerprint.as_deref()).await?;
@@ -98,7 +99,7 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
     })?;
     let response = match response {
         Ok(response) => response.into_inner(),
-        // Made on this side, out of a connection that broke.
+        // An error with a source arose on this side, from a broken connection.
         Err(status) if std::error::Error::source(&status).is_some() => {
             let reason = unreached::why_broken(scheduler, &status).await;
             return Err(EnrolError::Connect { scheduler: scheduler.url.to_string(), reason });
@@ -114,7 +115,7 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
     Ok((file, config))
 }
 
-/// Connects the first scheduler that answers; returns which, and its authority (PEM).
+/// Connects to the first scheduler that responds; returns it and its authority (PEM).
 async fn reach<'a>(
     schedulers: &'a Schedulers,
     fingerprint: Option<&str>,
@@ -131,7 +132,7 @@ async fn reach<'a>(
         };
         match connected.await {
             Ok((ca, channel)) => return Ok((scheduler, ca, channel)),
-            // Another may answer; whatever else is wrong has to be mended.
+            // Another scheduler may respond; any other error needs the operator.
             Err(error @ EnrolError::Connect { .. }) => failed = error,
             Err(error) => return Err(error),
         }
@@ -174,7 +175,7 @@ fn normalise(fingerprint: &str) -> Option<String> {
     (text.len() == 64 && text.bytes().all(|byte| byte.is_ascii_hexdigit())).then_some(text)
 }
 
-/// Shakes hands only to see which certificates are presented; nothing is sent on the connection.
+/// Performs a handshake only to read the presented certificates; sends nothing on the connection.
 async fn presented_chain(scheduler: &SchedulerUrl) -> Result<Vec<CertificateDer<'static>>, EnrolError> {
     let failed = |reason: String| EnrolError::Connect { scheduler: scheduler.url.to_string(), reason };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -202,11 +203,12 @@ async fn presented_chain(scheduler: &SchedulerUrl) -> Result<Vec<CertificateDer<
     Ok(seen.unwrap_or_default())
 }
 
-/// Takes note of what is presented and vouches for nothing.
+/// Stores the presented certificates and verifies none.
 #[derive(Debug)]
 struct Onlooker {
     provider: Arc<CryptoProvider>,
-    /// The chain of the one handshake; rustls asks through a shared reference.
+    /// The chain of the one handshake; behind a lock, since rustls calls through a shared
+    /// reference.
     seen: Mutex<Vec<CertificateDer<'static>>>,
 }
 
@@ -250,11 +252,11 @@ impl ServerCertVerifier for Onlooker {
     }
 }
 
-/// Writes a file whole or not at all; it is on the disk when this returns, name and all: the token is spent.
+/// Writes a file atomically and syncs its content and name, because the token is already spent.
 fn write_atomically(path: &Path, content: &[u8], mode: u32) -> Result<(), EnrolError> {
     let failed = |source| EnrolError::Write { path: path.to_owned(), source };
     let temporary = path.with_extension("new");
-    // A leftover keeps its old permissions when it is opened again, so it goes first.
+    // An existing temporary file would keep its old permissions, so delete it first.
     match std::fs::remove_file(&temporary) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}

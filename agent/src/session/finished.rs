@@ -1,4 +1,4 @@
-//! What ends, or comes up, while an agent works.
+//! Events of the agent's work: ends of crawls, and requests that come up.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,30 +7,30 @@ use landfall_proto::v1::{CrawlCheckpoint, MeasurementReport, OutcomeReport};
 
 use crate::disk::outbox::LeaseKey;
 
-/// Something ended.
+/// One event.
 #[derive(Debug)]
 pub(super) enum Finished {
-    /// A crawl, with an outcome; it is in the outbox too.
+    /// A crawl ended with an outcome, which is also in the outbox.
     Outcome(OutcomeReport),
-    /// A crawl that was stopped, and how far it had come.
+    /// A crawl was stopped; with its last checkpoint.
     Unfinished(LeaseKey, Option<CrawlCheckpoint>),
-    /// A crawl whose site is to be left alone for so long, and how far it had come.
+    /// A crawl's site requires a pause of this length; with the crawl's last checkpoint.
     Paused(LeaseKey, Option<CrawlCheckpoint>, Duration),
-    /// How far a crawl has come that goes on.
+    /// The checkpoint of a running crawl.
     Checkpoint(CrawlCheckpoint),
-    /// A crawl asks whether it may send requests to an address.
+    /// A crawl requests a permit for an address.
     Asked(LeaseKey, IpAddr),
-    /// A crawl that panicked, and with what.
+    /// A crawl panicked, with this message.
     Crashed(LeaseKey, String),
     Measured(MeasurementReport),
-    /// A look at the disk, which says otherwise than the one before whether leases may be taken.
+    /// A look at the disk changed whether leases may be taken.
     Looked,
-    /// The time that was renewed last.
+    /// The current deadline has passed.
     DeadlinePassed,
 }
 
 impl Finished {
-    /// The lease that nothing is left of but this: no outcome in the outbox, and no crawl that goes on.
+    /// The lease that ends with this event: it has no outcome in the outbox and no running crawl.
     pub(super) const fn ends(&self) -> Option<LeaseKey> {
         match self {
             Self::Unfinished(key, _) | Self::Paused(key, ..) | Self::Crashed(key, _) => Some(*key),

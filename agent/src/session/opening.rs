@@ -1,4 +1,4 @@
-//! Opening a session: connect, register, wait for the welcome; and why a session ends.
+//! Opens a session: connect, register, wait for the welcome; and the reasons why a session ends.
 
 use std::time::Duration;
 
@@ -14,10 +14,11 @@ use super::Terms;
 use crate::config::SchedulerUrl;
 use crate::session::{enrol, unreached};
 
-/// Messages on their way to the transport, checkpoints of up to a megabyte among them; more wait with the session.
+/// Messages queued in the transport, including checkpoints of up to a megabyte; more wait in the
+/// session.
 const OUTBOUND_MESSAGES: usize = 16;
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
-/// A dead peer is noticed by HTTP/2 pings as well as by missing acknowledgements.
+/// Interval of HTTP/2 pings, which detect a dead peer in addition to missing acknowledgements.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Debug, thiserror::Error)]
@@ -28,7 +29,7 @@ pub(super) enum Ended {
     Connect { scheduler: String, reason: String },
     #[error("the scheduler refused this agent: {0}")]
     Refused(String),
-    /// Another machine was enrolled in this agent's place: its credential is void for good.
+    /// Another machine was enrolled in this agent's place: its credential is permanently invalid.
     #[error(transparent)]
     Replaced(Replaced),
     /// Another process with this agent's credential took its place.

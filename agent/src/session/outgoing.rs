@@ -1,19 +1,20 @@
-//! What waits for the transport, in order, and bounded in bytes.
+//! The queue of messages to the transport, in order and bounded in bytes.
 //!
-//! A scheduler that stalls reads nothing for as long as a lease lives, while every crawl has a checkpoint of up to a megabyte each minute.
-//! So of one lease only the newest checkpoint waits, and beyond a budget none: the crawl goes on, and another follows.
+//! A stalled scheduler reads nothing for as long as a lease lives, while every crawl produces a
+//! checkpoint of up to a megabyte each minute. So only the newest checkpoint of a lease waits, and
+//! beyond a budget none does: the crawl continues, and another checkpoint follows.
 
 use std::collections::VecDeque;
 
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::{CrawlCheckpoint, SessionRequest};
 
-/// Messages that may wait: what an agent of the largest capacity can owe, and some more. A scheduler that orders and orders
-/// and never reads gets no further.
+/// Maximum queued messages: what an agent of the largest capacity can owe, and some more. It bounds
+/// a scheduler that sends orders and never reads.
 const MOST_MESSAGES: usize = 32_768;
-/// Bytes of checkpoints that may wait of crawls that go on.
+/// Maximum bytes of queued checkpoints of running crawls.
 const MOST_BYTES: usize = 8 << 20;
-/// And with those of crawls that ended: what they lose, another agent does again.
+/// The same including checkpoints of ended crawls: another agent repeats the work of a lost one.
 const MOST_BYTES_AT_ENDS: usize = 64 << 20;
 
 #[derive(Debug, Default)]
@@ -23,7 +24,7 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Adds a message; checkpoints have ways of their own.
+    /// Adds a message; checkpoints have their own methods.
     pub(super) fn push(&mut self, message: Up) {
         self.messages.push_back(message);
     }
@@ -32,12 +33,13 @@ impl Outgoing {
         self.messages.push_front(message);
     }
 
-    /// Adds the checkpoint of a crawl that goes on, in place of one of its lease that was not sent.
+    /// Adds the checkpoint of a running crawl and replaces its lease's unsent one.
     pub(super) fn push_checkpoint(&mut self, checkpoint: CrawlCheckpoint) {
         self.replace(checkpoint, MOST_BYTES);
     }
 
-    /// Adds the last checkpoint of a crawl, likewise; what ends its lease must come after.
+    /// Adds the last checkpoint of a crawl, likewise. Push the message that ends its lease after
+    /// it.
     pub(super) fn push_last_checkpoint(&mut self, checkpoint: CrawlCheckpoint) {
         self.replace(checkpoint, MOST_BYTES_AT_ENDS);
     }
@@ -95,7 +97,7 @@ mod tests {
         CrawlCheckpoint { task_id, token: 1, state: vec![7; bytes], pages, ..CrawlCheckpoint::default() }
     }
 
-    /// Tasks and pages of the checkpoints that wait, in order.
+    /// Tasks and pages of the queued checkpoints, in order.
     fn waiting(outgoing: &mut Outgoing) -> Vec<(i64, u32)> {
         let sent = std::iter::from_fn(|| outgoing.pop()).filter_map(|request| request.message);
         let checkpoints = sent.filter_map(|message| match message {

@@ -1,16 +1,17 @@
-//! The schedulers of one fleet: whichever answers serves any agent.
+//! The schedulers of one fleet: any of them can serve any agent.
 //!
-//! An agent begins with the first address it was given, and goes on to the next whenever a session could not be opened or
-//! broke. What a scheduler says of the others is remembered for as long as the process lives, after what was configured.
+//! An agent starts with its first configured address, and moves to the next whenever a session
+//! could not be opened or broke. The addresses that a scheduler reports are stored for the life of
+//! the process, after the configured ones.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::config::{BadSchedulerUrl, SchedulerUrl};
 
-/// Addresses that are remembered: more schedulers than one database bears.
+/// Maximum stored addresses: more schedulers than one database can serve.
 const MOST: usize = 32;
 
-/// The addresses, and which is tried now.
+/// The addresses, and the current one.
 #[derive(Debug, Clone)]
 pub struct Schedulers {
     /// Never empty.
@@ -36,13 +37,13 @@ impl Schedulers {
         &self.known[..self.configured]
     }
 
-    /// The next time another one is tried, if there is one.
+    /// Moves to the next scheduler, if there is one.
     pub const fn move_on(&mut self) {
         self.now = (self.now + 1) % self.known.len();
     }
 
-    /// Takes note of what the current scheduler says of the others. One that is no URL, or is to be spoken to otherwise than this
-    /// one (in plaintext, say), is none of them.
+    /// Stores the other schedulers that the current one reports. Ignores invalid URLs, and those
+    /// with another transport than the current one (plaintext, say).
     pub fn learn(&mut self, others: &[String]) {
         let current = self.current().clone();
         self.known.truncate(self.configured);
@@ -56,7 +57,7 @@ impl Schedulers {
     }
 }
 
-/// One address, or a list of them, as a configuration has it.
+/// One address, or a list of addresses, as in a configuration.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum OneOrMore {
@@ -64,7 +65,7 @@ enum OneOrMore {
     More(Vec<String>),
 }
 
-/// Writes a single address as such.
+/// Writes a single address as a string.
 pub(crate) fn serialize<S: Serializer>(addresses: &[String], serializer: S) -> Result<S::Ok, S::Error> {
     match addresses {
         [one] => one.serialize(serializer),

@@ -29,7 +29,7 @@ const LEASE: HeldLease = HeldLease { task_id: 5, token: 2 };
 struct TestAgent {
     stop: CancellationToken,
     running: JoinHandle<()>,
-    /// Its outbox lies here, where it is its own.
+    /// The folder of its outbox, if the agent has its own.
     _folder: Option<tempfile::TempDir>,
 }
 
@@ -109,13 +109,13 @@ async fn silent_server() -> TestServer {
     TestServer::start(|_| vec![Act::Wait]).await
 }
 
-/// What an agent has that knows no contact URL.
+/// The means of an agent without a contact URL.
 pub(super) fn means(allow_net: &[&str]) -> Means {
     let Context { guard, resolver, bind, tls, robots, .. } = context(allow_net);
     Means { guard, resolver, bind, tls, robots, user_agent: None }
 }
 
-/// An agent that was just welcomed by its scheduler.
+/// An agent that its scheduler has just welcomed.
 async fn connected() -> (TestScheduler, TestAgent, TestSession) {
     let mut scheduler = TestScheduler::start(None).await;
     let agent = TestAgent::start(&scheduler);
@@ -245,7 +245,7 @@ async fn an_agent_whose_disk_is_full_says_so_before_it_hands_leases_back() {
     assert!(server.seen().is_empty());
 }
 
-/// An agent that stores pages in a folder, and says it is full below so many bytes.
+/// An agent that stores pages in a folder, and reports it as full below `min_free_bytes`.
 fn storing(scheduler: &TestScheduler, folder: &std::path::Path, min_free_bytes: u64) -> TestAgent {
     let pages = StoreConfig { folder: folder.join("pages"), max_file_bytes: 1 << 30, min_free_bytes };
     let store = Store::open(&pages, "harbin-cernet").unwrap();
@@ -348,7 +348,7 @@ async fn the_deadline_stops_crawls_and_their_leases_are_no_longer_claimed() {
     session.welcome(Duration::from_millis(50), Duration::from_millis(400), Vec::new(), CONTACT).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     begins(&mut session, &server).await;
-    // No heartbeat is acknowledged, so the agent gives this session up by itself.
+    // No heartbeat is acknowledged, so the agent ends this session itself.
     let (_next, register) = scheduler.session().await;
     assert_eq!(register.held, []);
     drop(session);
@@ -362,7 +362,7 @@ async fn the_deadline_passes_though_nothing_that_is_sent_is_read() {
     let (session, _) = scheduler.session().await;
     session.welcome(Duration::from_millis(50), Duration::from_secs(2), Vec::new(), CONTACT).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
-    // Each is answered at once, at length, until the transport takes no more.
+    // The agent responds to each at once, at length, until the transport takes no more.
     let url = "x".repeat(450);
     for order_id in 0..6000 {
         let target = Some(measure_order::Target::Beacon(BeaconTarget { agent_id: 1, url: url.clone() }));
@@ -394,7 +394,7 @@ async fn a_cancelled_lease_stops_its_crawl_and_no_other() {
     let server = silent_server().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     let (task_id, token) = (LEASE.task_id, LEASE.token);
-    // One that it does not hold is none of its crawls.
+    // A cancel for a lease that the agent does not hold stops none of its crawls.
     session.send(Down::Cancel(CancelOrder { task_id, token: token + 1 })).await;
     session.send(Down::Cancel(CancelOrder { task_id, token })).await;
     match session.next_but_heartbeats().await {

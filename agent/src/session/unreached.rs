@@ -1,4 +1,4 @@
-//! Why a scheduler cannot be spoken to, in words for people.
+//! Why a scheduler cannot be reached, in words for people.
 
 use std::error::Error;
 use std::iter::successors;
@@ -8,12 +8,12 @@ use tonic::Status;
 
 use crate::config::SchedulerUrl;
 
-/// Why no connection was made.
+/// Why the connection failed.
 pub(crate) fn why(error: &(dyn Error + 'static)) -> String {
     peer::stranger(error).map_or_else(|| innermost(error), in_its_place)
 }
 
-/// Why the first call over a new connection broke.
+/// Why the first call over a new connection failed.
 pub(crate) async fn why_broken(scheduler: &SchedulerUrl, status: &Status) -> String {
     let stranger = match scheduler.url.as_str().parse() {
         Ok(uri) => peer::greeted(&uri).await,
@@ -30,7 +30,7 @@ pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item
     successors(Some(error), |&cause| cause.source())
 }
 
-/// The innermost cause: the layers above it say "transport error".
+/// The innermost cause: the layers above it only report "transport error".
 pub(crate) fn innermost(error: &(dyn Error + 'static)) -> String {
     causes(error).last().map(ToString::to_string).unwrap_or_default()
 }

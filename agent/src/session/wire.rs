@@ -1,4 +1,4 @@
-//! Between the wire's messages and the agent's own words. Pure.
+//! Converts between the wire's messages and the agent's own types. Pure.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -21,23 +21,25 @@ use crate::probe::weighted_mean::weighted_mean;
 use crate::probe::{Metric, NoConnection, Order, ProbeError, Probed, Target, Turn};
 
 const MAX_SAMPLES: u32 = 1000;
-/// How long one sample may take when the order does not say.
+/// Time limit of one sample if the order sets none.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The longest pause and time-out of an order: a longer one would hold its place for nothing.
+/// Maximum interval and time-out of an order: a longer one would waste its slot.
 const LONGEST: Duration = Duration::from_secs(86_400);
-/// The longest sentence sent up, in bytes. Sites have a say in it: the target of a redirect may be 64 KiB.
+/// Maximum length of a sentence in a report, in bytes. Sites influence it: a redirect target may be
+/// 64 KiB.
 const MAX_SENTENCE: usize = 500;
 
-/// Heartbeats nearer to each other than this are a mistake of the scheduler's.
+/// Minimum interval between heartbeats; a smaller one is an error of the scheduler's.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(20);
-/// No lease lives longer, whatever the scheduler says: this long at most an agent crawls without hearing of it.
+/// Maximum life of a lease, whatever the scheduler sets: an agent crawls at most this long while
+/// disconnected.
 const LONGEST_LIFE: Duration = Duration::from_secs(86_400);
 
 #[derive(Debug)]
 pub(super) struct Failure(pub(super) String);
 
-/// The mean time between heartbeats, and how long one keeps the leases alive. Whatever the welcome says, several
-/// heartbeats fit into a life, and both into a clock.
+/// The mean heartbeat interval, and how long a heartbeat keeps the leases alive. Whatever the
+/// welcome sets, several heartbeats fit into a life, and both fit into a clock.
 pub(super) fn rhythm(welcome: &Welcome) -> (Duration, Duration) {
     let said = |wire, otherwise| duration(wire).filter(|said| !said.is_zero()).unwrap_or(otherwise);
     let life = said(welcome.lease_life, Duration::from_secs(30)).clamp(2 * SHORTEST_INTERVAL, LONGEST_LIFE);
@@ -64,7 +66,7 @@ pub(super) fn measurement(order: MeasureOrder) -> Result<(Target, Order), Failur
         None => return Err(Failure("the order has no target".to_owned())),
     };
     let target = target.map_err(|error| Failure(error.to_string()))?;
-    // A pause of zero is said, not guessed.
+    // A zero interval must be explicit, not a default.
     let interval = duration(order.interval).filter(|interval| *interval <= LONGEST);
     let interval = interval.ok_or_else(|| Failure(format!("the order's interval is not 0 s to {LONGEST:?}")))?;
     let timeout = duration(order.timeout).filter(|timeout| !timeout.is_zero()).unwrap_or(DEFAULT_TIMEOUT).min(LONGEST);
@@ -150,7 +152,7 @@ pub(super) fn failed(order_id: i64, reason: Reason, message: &str) -> Measuremen
     MeasurementReport { order_id, result: Some(Reported::Failure(failure)), ..MeasurementReport::default() }
 }
 
-/// What may be kept and printed of a sentence that a site had a say in.
+/// A sentence influenced by a site, made safe to store and print.
 fn sentence(text: &str) -> String {
     let mut kept = String::new();
     for character in text.chars().filter(|character| !character.is_control()) {
@@ -186,7 +188,7 @@ pub(super) fn crashed(key: LeaseKey, crash: &str) -> Up {
     Up::Release(LeaseRelease { task_id: key.task_id, token: key.token, crash: sentence(crash), not_before: None })
 }
 
-/// Hands a lease back whose site is to be left alone for so long.
+/// Hands back a lease whose site requires a pause of this length.
 pub(super) fn paused(key: LeaseKey, pause: Duration) -> Up {
     let not_before = to_wire(pause);
     Up::Release(LeaseRelease { task_id: key.task_id, token: key.token, crash: String::new(), not_before })
@@ -196,18 +198,18 @@ pub(super) fn claim(key: LeaseKey, address: IpAddr) -> Up {
     Up::Address(AddressClaim { task_id: key.task_id, token: key.token, address: address.to_string() })
 }
 
-/// A granted lease, understood.
+/// A validated lease.
 pub(super) struct Granted {
     pub(super) job: crawl::Job,
-    /// Whether its pages are stored where this agent stores any.
+    /// Whether to store its pages, if this agent stores any.
     pub(super) store: bool,
-    /// Its own name in the user agent; `None`: the software's.
+    /// Its own product name in the user agent; `None` means the software's.
     pub(super) product: Option<Product>,
-    /// The user agent with its own contact; `None`: that of all requests.
+    /// The user agent with its own contact; `None` means the default one.
     pub(super) user_agent: Option<UserAgent>,
 }
 
-/// Reads a granted lease; `None` when it names no site or no whole policy, or a policy that cannot be followed.
+/// Validates a granted lease; `None` when its site or policy is missing or invalid.
 pub(super) fn granted(order: CrawlOrder) -> Option<Granted> {
     let (site, policy) = (order.site?, order.policy?);
     let origin = settled_origin(&site);

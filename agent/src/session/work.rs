@@ -1,7 +1,8 @@
-//! What an agent does for the scheduler: crawls and measurements, and the outcomes it still owes. It outlives sessions.
+//! The agent's work for the scheduler: crawls, measurements, and unacknowledged outcomes. It
+//! outlives sessions.
 //!
-//! Invariants: at most `capacity` crawls run; a lease is crawled once, and of one task only the newest; outcomes are bounded;
-//! when the deadline passes every crawl is stopped.
+//! Invariants: at most `capacity` crawls run; a lease is crawled once, and only the newest lease of
+//! a task; outcomes are bounded; every crawl is stopped when the deadline passes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -29,20 +30,22 @@ mod measuring;
 
 use measuring::Measured;
 
-/// Site orders carried out at once: they mostly wait for their pauses.
+/// Maximum site orders under way: they mostly wait for their pauses.
 const SITE_ORDERS: usize = 512;
-/// Beacon orders carried out at once: more would blur each other.
+/// Maximum beacon orders under way: more would disturb each other's measurements.
 const BEACON_ORDERS: usize = 4;
-/// Outcomes that may wait for their answer beside one for every slot: answers lag behind the grants that follow them.
+/// Maximum unacknowledged outcomes beyond one per slot: acknowledgements come later than the next
+/// grants.
 const SPARE_OUTCOMES: usize = 64;
-/// Checkpoints that wait to be sent, each of up to a megabyte. One that finds no place is made anew a minute later.
+/// Maximum checkpoints waiting to be sent, each of up to a megabyte. One that finds no place is
+/// made again a minute later.
 const CHECKPOINTS: usize = 4;
 
 #[derive(Debug)]
 struct Running {
     task: task::Id,
     stop: CancellationToken,
-    /// By which the scheduler asks for its lease.
+    /// Cancelled when the scheduler recalls its lease.
     recall: CancellationToken,
 }
 
@@ -54,23 +57,23 @@ pub struct Work {
     running: HashMap<LeaseKey, Running>,
     crawls: JoinSet<Option<Finished>>,
     measures: JoinSet<Measured>,
-    /// Which order a measurement's task is for: a task that panics returns nothing that would say so.
+    /// Which order a measurement's task serves: a task that panics cannot report it.
     orders: HashMap<task::Id, i64>,
     site_places: Arc<Semaphore>,
     beacon_places: Arc<Semaphore>,
-    /// Kinds of addresses of refused beacons that were warned of.
+    /// Kinds of addresses of refused beacons for which a warning was logged.
     warned: HashSet<&'static str>,
-    /// What was measured where; the next session's orders are answered from it too.
+    /// Measurements by address; later sessions' orders use them too.
     addresses: Arc<Addresses>,
     pub(super) outbox: Outbox,
-    /// Crawls on the disk, from where they go on.
+    /// Crawls on the disk, which can be resumed.
     kept: KeptCrawls,
     store: Option<Store>,
     checkpoints: (mpsc::Sender<CrawlCheckpoint>, mpsc::Receiver<CrawlCheckpoint>),
     pub(super) claims: Claims,
-    /// Why no lease is taken, as it was seen last.
+    /// Why the agent takes no lease, by the last look.
     paused: Option<String>,
-    /// The agent stops: nothing is waited for any more.
+    /// Cancelled when the agent stops: nothing is waited for any more.
     closing: CancellationToken,
     pub(super) deadline: Deadline,
 }
@@ -101,13 +104,13 @@ impl Work {
         }
     }
 
-    /// Stores what crawls fetch, if anywhere.
+    /// Sets where crawls store their pages.
     #[must_use]
     pub fn storing(self, store: Option<Store>) -> Self {
         Self { store, ..self }
     }
 
-    /// Waits for the next end of something. Cancelling it loses nothing.
+    /// Waits for the next event. Cancel-safe.
     pub(super) async fn next(&mut self) -> Finished {
         loop {
             tokio::select! {
@@ -150,7 +153,7 @@ impl Work {
                 finished
             }
             Err(error) => {
-                // It was not aborted: crawls are stopped by their tokens alone.
+                // It was not aborted: crawls are stopped only by their tokens.
                 let crash = error.try_into_panic().map_or_else(|error| error.to_string(), panic_message);
                 tracing::error!(task.id = key.task_id, token = key.token, crash, "a crawl panicked");
                 Some(Finished::Crashed(key, crash))
@@ -158,13 +161,13 @@ impl Work {
         }
     }
 
-    /// The leases this agent still claims: crawls that go on, and outcomes not acknowledged.
+    /// The leases this agent still claims: running crawls, and unacknowledged outcomes.
     pub(super) fn held(&self) -> Vec<HeldLease> {
         let going_on = self.running.iter().filter(|(_, crawl)| !crawl.stop.is_cancelled()).map(|(key, _)| *key);
         going_on.chain(self.outbox.keys()).map(HeldLease::from).collect()
     }
 
-    /// Takes the terms of a new session: crawls of leases that were not kept are stopped.
+    /// Applies the welcome of a new session: stops the crawls of leases that were not kept.
     pub(super) fn welcome(&mut self, welcome: &Welcome, deadline: BootTime) {
         self.deadline.begin(deadline);
         let kept: HashSet<LeaseKey> =
@@ -185,13 +188,13 @@ impl Work {
         }
     }
 
-    /// Sites being crawled, those whose crawl is being stopped among them.
+    /// Number of sites being crawled, including crawls that are being stopped.
     pub(super) fn active_crawls(&self) -> u32 {
         u32::try_from(self.running.len()).unwrap_or(u32::MAX)
     }
 
-    /// Looks whether outcomes and pages can be kept, without waiting for the disk; `true` when that is known to have changed.
-    /// [`Work::next`] brings the answer.
+    /// Starts a check whether outcomes and pages can be stored, without waiting for the disk;
+    /// `true` when the result is known to have changed. [`Work::next`] returns the result.
     pub(super) fn look_at_disk(&mut self) -> bool {
         self.outbox.look();
         self.note_room()
@@ -220,14 +223,16 @@ impl Work {
         }
     }
 
-    /// In how many slots a crawl may begin. One that is being stopped holds no slot: it ends without another request.
+    /// Slots in which a crawl may start. A crawl that is being stopped holds none: it sends no more
+    /// requests.
     fn free_slots(&self) -> usize {
         let going_on = self.running.values().filter(|crawl| !crawl.stop.is_cancelled()).count();
         let kept = self.capacity.saturating_add(SPARE_OUTCOMES).saturating_sub(self.outbox.len());
         if self.paused.is_some() { 0 } else { self.capacity.saturating_sub(going_on).min(kept) }
     }
 
-    /// Stops former leases of a task; a newer one proves that they are lost. `false` when `key` is itself the older.
+    /// Stops earlier leases of a task; a newer lease proves that they are lost. `false` when `key`
+    /// itself is the older one.
     fn supersede(&self, key: LeaseKey) -> bool {
         let same_task = || self.running.iter().filter(|(other, _)| other.task_id == key.task_id);
         if same_task().any(|(other, _)| other.token > key.token) {
@@ -237,7 +242,7 @@ impl Work {
         true
     }
 
-    /// Stops the crawl of a lease that was taken back.
+    /// Stops the crawl of a cancelled lease.
     pub(super) fn cancel(&self, key: LeaseKey) {
         if let Some(crawl) = self.running.get(&key) {
             tracing::info!(task.id = key.task_id, token = key.token, "a crawl is stopped: its task was cancelled");
@@ -245,7 +250,8 @@ impl Work {
         }
     }
 
-    /// Ends the crawl of a lease that is asked for; until it is handed back it is this agent's, and holds its slot.
+    /// Ends the crawl of a recalled lease; until it is handed back the agent holds the lease and
+    /// its slot.
     pub(super) fn recall(&self, key: LeaseKey, reason: &str) {
         if let Some(crawl) = self.running.get(&key) {
             tracing::info!(task.id = key.task_id, token = key.token, reason, "a crawl is handed back unfinished");
@@ -258,20 +264,22 @@ impl Work {
         self.running.values().for_each(|crawl| crawl.stop.cancel());
     }
 
-    /// Stops everything, because the agent stops: outcomes that cannot be written are not waited for any more.
+    /// Stops everything because the agent stops, and no longer waits for outcomes that cannot be
+    /// written.
     pub(super) fn stop_all(&mut self) {
         self.closing.cancel();
         self.give_up();
     }
 
-    /// Stops everything that is under way, because it is another's now.
+    /// Stops everything that is under way, because it now belongs to another process.
     pub(super) fn give_up(&mut self) {
         self.deadline.clear();
         self.stop_crawls();
         self.abandon_orders();
     }
 
-    /// Begins the crawl of a granted lease; answers at once what cannot be begun, or was crawled before.
+    /// Starts the crawl of a granted lease; returns a reply at once if it cannot start, or was
+    /// crawled before.
     pub(super) fn crawl(&mut self, mut order: CrawlOrder) -> Option<Up> {
         let key = LeaseKey { task_id: order.task_id, token: order.token };
         if let Some(outcome) = self.outbox.get(key) {
@@ -361,7 +369,7 @@ mod tests {
         }
         let claimed = work.held();
         assert_eq!(claimed.len(), 2);
-        // As when the deadline passes while the scheduler is slow to answer.
+        // As when the deadline passes while the scheduler responds slowly.
         work.stop_crawls();
         let mut ended = Vec::new();
         let slow = async {

@@ -1,4 +1,4 @@
-//! The folder of an outbox: a file an outcome, written whole or not at all.
+//! The folder of an outbox: one file per outcome, written atomically.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -14,12 +14,12 @@ use crate::disk::folder::{self, OpenError, Purpose};
 const FOLDER: Purpose = Purpose { what: "outcomes", does: "runs with", otherwise: "set outbox.folder" };
 
 const KEPT: &str = "outcome";
-/// What one ends in that is being written; what a crash left of it was never promised to anybody.
+/// Suffix of a file being written; if a crash leaves one, no outcome in it was ever reported.
 const UNFINISHED: &str = "new";
-/// What one ends in that says nothing that could be understood.
+/// Suffix of a file that could not be parsed.
 const UNREADABLE: &str = "unreadable";
 
-/// The folder. Whoever has it is the only process that has.
+/// The folder, held by this process alone.
 #[derive(Debug)]
 pub(super) struct Folder {
     path: PathBuf,
@@ -27,7 +27,8 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Opens a folder, and reads the outcomes in it. A file that holds none is renamed and warned of, never deleted.
+    /// Opens a folder and reads its outcomes. It renames an unreadable file and logs a warning, but
+    /// never deletes it.
     pub(super) fn open(path: &Path) -> Result<(Self, Vec<OutcomeReport>), OpenError> {
         let lock = FOLDER.take(path)?;
         let left = read_all(path).map_err(|source| FOLDER.unusable(path, source))?;
@@ -38,7 +39,7 @@ impl Folder {
         &self.path
     }
 
-    /// Writes an outcome: it is on the disk when this returns, name and all.
+    /// Writes an outcome; when this returns, its content and its name are on the disk.
     pub(super) fn write(&self, outcome: &OutcomeReport) -> io::Result<()> {
         let key = LeaseKey::from(outcome);
         let unfinished = self.path.join(name(key, UNFINISHED));
@@ -48,7 +49,7 @@ impl Folder {
         folder::rename(&unfinished, &self.path.join(name(key, KEPT)))
     }
 
-    /// Removes the outcome of a lease. After a crash it may be there again: then it is offered once more.
+    /// Removes the outcome of a lease. A crash may bring it back; then it is offered once more.
     pub(super) fn remove(&self, key: LeaseKey) -> io::Result<()> {
         fs::remove_file(self.path.join(name(key, KEPT)))
     }

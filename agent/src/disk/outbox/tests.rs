@@ -42,7 +42,7 @@ async fn what_cannot_be_written_is_not_told_and_is_tried_again_until_it_can() {
     let outcomes = folder.path().join("outbox");
     let mut outbox = open(&outcomes);
     assert_eq!(outbox.paused(), None);
-    // Taken away under the agent's feet, as an unmounted disk is.
+    // Moved away while the agent runs, like an unmounted disk.
     let away = folder.path().join("away");
     fs::rename(&outcomes, &away).unwrap();
     let (disk, closing) = (outbox.disk(), CancellationToken::new());

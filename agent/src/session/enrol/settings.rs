@@ -1,4 +1,5 @@
-//! `agent.toml` as an enrolment leaves it: what came with the credential is set, everything else stays as the operator wrote it.
+//! `agent.toml` after an enrolment: the settings that came with the credential are updated,
+//! everything else stays as the operator wrote it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,10 +14,10 @@ use super::{CA_FILE, CREDENTIAL_FILE, EnrolError, Enrolment};
 /// Readable by all: the file holds no secret.
 const MODE: u32 = 0o644;
 
-/// What lies in the folder before.
+/// The folder's state before the enrolment.
 pub(super) struct Existing {
     file: PathBuf,
-    /// Its text and its mode, where there is one.
+    /// The file's text and mode, if it exists.
     found: Option<(String, u32)>,
 }
 
@@ -35,7 +36,7 @@ impl Existing {
         self.found.as_ref().map_or(MODE, |(_, mode)| *mode)
     }
 
-    /// The file's text after the enrolment, and what it says.
+    /// The file's text after the enrolment, and its configuration.
     pub(super) fn with(
         &self,
         enrolment: &Enrolment,
@@ -60,7 +61,8 @@ impl Existing {
         with_ca: bool,
         response: &EnrolResponse,
     ) -> Result<(String, Config), ConfigError> {
-        // Says the line as the operator sees it. A file that only lacks what is set below is good.
+        // Report errors by the operator's lines. A file that only lacks the settings below is
+        // valid.
         let before = Config::parse(&self.file, text);
         let mut document: DocumentMut = match text.parse() {
             Ok(document) => document,
@@ -93,7 +95,7 @@ impl Existing {
     }
 }
 
-/// Gives a key this value, or takes it away. Comments around it stay, and its spelling where it says the same.
+/// Sets or removes a key. Surrounding comments stay, and so does the spelling of an equal value.
 fn set(document: &mut DocumentMut, key: &str, value: Option<Value>) {
     let Some(mut value) = value else {
         document.remove(key);
@@ -108,7 +110,7 @@ fn set(document: &mut DocumentMut, key: &str, value: Option<Value>) {
     document[key] = Item::Value(value);
 }
 
-/// What a value of a string, or a list of them, says, however it is spelled.
+/// The text of a string value or of a list of strings, however it is spelled.
 fn plain(value: &Value) -> Option<Vec<&str>> {
     match value {
         Value::Array(array) => array.iter().map(Value::as_str).collect(),

@@ -154,7 +154,7 @@ folder = '/srv/pages'
 async fn a_file_that_cannot_be_kept_is_refused_before_the_token_is_spent() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join(FILE);
-    // Nobody listens there: had it tried, it would say so.
+    // No server listens there: a connection attempt would fail with another error.
     let wanted = Enrolment { force: true, ..enrolment("http://127.0.0.1:1".to_owned(), None, dir.path()) };
     let least = "scheduler = 'http://127.0.0.1:1'\nname = 'a'\ncity = 'b'\ncarrier = 'c'\n";
     for (more, said) in [
@@ -169,7 +169,7 @@ async fn a_file_that_cannot_be_kept_is_refused_before_the_token_is_spent() {
         assert!(matches!(error, EnrolError::Config(_)) && error.to_string().contains(said), "{error}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
     }
-    // What the enrolment sets itself may be missing.
+    // Settings that the enrolment writes itself may be missing.
     std::fs::write(&file, "capacity = 4\n").unwrap();
     let error = enrol(&wanted).await.unwrap_err();
     assert!(matches!(error, EnrolError::Connect { .. }), "{error}");

@@ -1,4 +1,4 @@
-//! What a site sees of a crawl when nothing is heard of the scheduler any more.
+//! How a disconnected agent's crawl treats its site.
 
 use super::*;
 
@@ -20,13 +20,14 @@ async fn when_the_session_breaks_the_site_is_asked_half_as_often() {
     session.send(Down::Crawl(order)).await;
     begins(&mut session, &server).await;
     drop(session);
-    // It asks for another session, and is not welcomed.
+    // It opens another session, and gets no welcome.
     let (_next, register) = scheduler.session().await;
     assert_eq!(register.held.len(), 1, "the crawl goes on");
     let four = server.until(|seen| seen.len() >= 4);
     tokio::time::timeout(Duration::from_secs(20), four).await.expect("robots.txt and three pages");
     let asked = server.seen();
-    // What was on its way when the session broke came as it was to; what came later did not. A request may arrive a little late.
+    // Requests under way when the session broke kept the normal pace; later ones did not. A request
+    // may arrive a little late.
     let apart = asked[3].at.duration_since(asked[2].at);
     assert!(apart >= Duration::from_millis(800), "{apart:?}");
 }

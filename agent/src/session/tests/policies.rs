@@ -1,4 +1,4 @@
-//! What an order says of its crawl, and what its site and its agent's disk see of that.
+//! An order's policy, and its effect on the site and on the agent's disk.
 
 use super::*;
 
@@ -50,7 +50,7 @@ async fn a_batchs_name_is_what_its_sites_see_whosever_the_contact() {
         assert_eq!(outcome.pages, 1);
         let named = format!("user-agent: StudyBot/1.2 (+{seen}) landfall-agent/");
         let heads: Vec<String> = server.seen().iter().map(|seen| seen.head.clone()).collect();
-        // How the name of a header is written says nothing.
+        // The spelling of a header's name does not matter.
         assert!(heads.iter().all(|head| head.replace("User-Agent:", "user-agent:").contains(&named)), "{heads:?}");
         let answer = outcome_ack::Answer::Accepted.into();
         session.send(Down::Outcome(OutcomeAck { task_id, token: LEASE.token, answer, ..Default::default() })).await;
@@ -78,7 +78,7 @@ async fn a_site_that_was_large_when_it_was_crawled_last_is_asked_at_the_rate_of_
     let (_scheduler, _agent, mut session) = connected().await;
     let server = page_server().await;
     let order = ordered(&server, |policy| {
-        // At this rate the second request would come when the test has long been given up.
+        // At this rate the second request would come long after the test's time limit.
         policy.request_interval = seconds(50);
         policy.shortest_interval = seconds(0);
     });

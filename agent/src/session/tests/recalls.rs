@@ -1,8 +1,8 @@
-//! Leases that the scheduler asks for: their crawls end where they are, and another agent goes on.
+//! Leases that the scheduler recalls: their crawls stop, and another agent resumes them.
 
 use super::*;
 
-/// A site of two pages, of which the second never comes.
+/// A site of two pages, of which the second never arrives.
 async fn half_a_site() -> TestServer {
     TestServer::start(|path| match path {
         "/robots.txt" => status(404),
@@ -12,7 +12,7 @@ async fn half_a_site() -> TestServer {
     .await
 }
 
-/// Waits until a crawl asks for the second page.
+/// Waits until a crawl requests the second page.
 async fn half_way(session: &mut TestSession, server: &TestServer) {
     session.permit().await;
     server.wait_for("/next").await;
@@ -29,7 +29,7 @@ async fn a_lease_that_is_asked_for_comes_back_after_its_checkpoint_and_another_a
     let server = half_a_site().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     half_way(&mut session, &server).await;
-    // Of what it does not hold it gives nothing back.
+    // The agent ignores a recall of a lease it does not hold.
     session.send(recall(LEASE.token - 1)).await;
     session.send(recall(LEASE.token)).await;
     session.send(recall(LEASE.token)).await;
@@ -39,7 +39,7 @@ async fn a_lease_that_is_asked_for_comes_back_after_its_checkpoint_and_another_a
     assert_eq!((release.task_id, release.token), (LEASE.task_id, LEASE.token));
     assert_eq!((release.crash.as_str(), release.not_before), ("", None));
 
-    // Elsewhere the first page is not asked for again.
+    // The other agent does not request the first page again.
     let whole = page_server().await;
     let _other = TestAgent::start(&scheduler);
     let (mut other, _) = welcomed(&mut scheduler, Vec::new()).await;

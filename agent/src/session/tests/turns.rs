@@ -1,4 +1,5 @@
-//! Addresses are asked for before anything is sent there, and sites that ask to be left alone are handed back.
+//! Crawls claim an address before they send anything there, and sites that require a pause are
+//! handed back.
 
 use super::*;
 
@@ -26,7 +27,7 @@ async fn nothing_is_sent_to_an_address_before_it_is_permitted_whatever_breaks_me
     let again = claimed(&mut session).await;
     assert_eq!(again, first, "it is asked for once more");
     assert_eq!(server.seen().len(), 0);
-    // An answer about another address is none.
+    // A reply about another address does not count.
     session.answer(AddressClaim { address: "127.0.0.9".to_owned(), ..again.clone() }, false).await;
     session.answer(again, true).await;
     let Some(Up::Outcome(outcome)) = session.next_but_heartbeats().await else { panic!("no outcome") };
@@ -72,7 +73,8 @@ async fn a_site_that_asks_to_be_left_alone_is_handed_back_with_its_wish() {
     let Some(Up::Release(release)) = session.next_but_heartbeats().await else { panic!("no release") };
     let wish = release.not_before.map(|wish| wish.seconds);
     assert!(wish.is_some_and(|wish| (39..=44).contains(&wish)), "{wish:?}");
-    // Another agent that goes on from there before its time hands it back as well, and asks nothing of the site.
+    // Another agent that resumes before the pause ends also hands it back, and sends the site
+    // nothing.
     let asked = server.seen().len();
     let order = CrawlOrder { token: 3, checkpoint: checkpoint.state, ..crawl_order(&server) };
     session.send(Down::Crawl(order)).await;

@@ -1,4 +1,4 @@
-//! Orders to measure: each carried out once, so many at a time, and answered.
+//! Orders to measure: each carried out once, a limited number at a time, and answered.
 
 use std::sync::Arc;
 
@@ -13,11 +13,12 @@ use crate::probe::ProbeError;
 
 const MAX_ORDERS: usize = 2048;
 
-/// What came of an order: the report, and where another agent's beacon is, if the guard refused it.
+/// The result of an order: the report, and the address of another agent's beacon if the guard
+/// refused it.
 pub(super) type Measured = (MeasurementReport, Option<Refused>);
 
 impl Work {
-    /// Carries an order to measure out; what cannot be is answered at once.
+    /// Carries out an order to measure; returns a report at once if it cannot.
     pub(in crate::session) fn measure(&mut self, order: MeasureOrder) -> Option<MeasurementReport> {
         let order_id = order.order_id;
         let Some(context) = self.context.clone() else {
@@ -48,7 +49,7 @@ impl Work {
         None
     }
 
-    /// What a measurement that ended has to report.
+    /// The report of a measurement that ended.
     pub(super) fn measurement_ended(
         &mut self,
         joined: Result<(tokio::task::Id, Measured), tokio::task::JoinError>,
@@ -70,7 +71,7 @@ impl Work {
         }
     }
 
-    /// Drops the measurements of a session that ended: the next one orders them anew.
+    /// Drops the measurements of a session that ended: the next one orders them again.
     pub(in crate::session) fn abandon_orders(&mut self) {
         self.measures.abort_all();
         self.measures = JoinSet::new();
