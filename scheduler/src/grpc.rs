@@ -1,7 +1,7 @@
 //! The server: services, limits, TLS and shutdown.
 //!
-//! Handlers are thin: a request becomes domain values, one call into the store decides, the answer becomes a message.
-//! Proto types never leave this module.
+//! Handlers are thin: a request becomes domain values, one call into the store decides, and the
+//! result becomes a message. Proto types never leave this module.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,10 +28,10 @@ pub(crate) mod operator;
 pub(crate) mod plan;
 mod status;
 
-/// The largest message taken from an agent; the largest there is, a crawl's checkpoint, holds at most 1 MiB; a registration with ten
-/// thousand held leases takes under 256 KiB, any other message under 4 KiB.
+/// The largest message accepted from an agent. A crawl's checkpoint holds up to 1 MiB, a
+/// registration with ten thousand held leases takes under 256 KiB, any other message under 4 KiB.
 const MAX_AGENT_MESSAGE: usize = 2 << 20;
-/// Dead connections are noticed after interval + time-out without an answer.
+/// A dead connection is detected after interval + time-out without an answer.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long streams may take to end once asked to.
@@ -42,7 +42,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 pub struct Identity {
     /// As agents dial it: http on loopback, else https.
     pub scheduler_url: String,
-    /// SHA-256 of the CA certificate, hexadecimal; none in plaintext.
+    /// SHA-256 of the CA certificate, hexadecimal; `None` in plaintext.
     pub ca_fingerprint: Option<String>,
 }
 
@@ -64,8 +64,9 @@ pub async fn serve(
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<AgentServiceServer<agent_session::AgentDesk>>().await;
 
-    // Here, for the builder's own setting does not reach a listener of ours. Without it an order that follows an acknowledgement waits
-    // until the agent's kernel has confirmed that, 40 ms.
+    // Set on the listener, because the builder's setting does not reach a listener passed to it.
+    // Without it an order that follows an acknowledgement waits 40 ms, until the agent's kernel has
+    // confirmed that.
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let of_gate = scheduler.clone();
     let served = Server::builder()

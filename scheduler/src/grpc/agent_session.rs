@@ -1,4 +1,5 @@
-//! The agents' service: enrolment, and the opening of sessions, each of which goes on as one task (`stream`).
+//! The agents' service: enrolment, and the opening of sessions, each of which continues as a task
+//! (`stream`).
 
 use std::net::IpAddr;
 use std::pin::Pin;
@@ -30,13 +31,14 @@ use crate::store::agents::{self, Holder, enrolments, sessions};
 use crate::store::measurements::reach::{self, Asked};
 use crate::store::{self, embeddings};
 
-/// Messages to an agent that may wait in memory; an agent that reads slower than this is given up.
+/// Messages to an agent that may wait in memory; the session of an agent that reads more slowly
+/// ends.
 const OUTBOUND_MESSAGES: usize = 256;
 
-/// How long an agent that handed a lease back is granted nothing: it has no room, or could not begin. At once it would
-/// get the same lease again.
+/// How long an agent that handed a lease back gets no lease: it has no room, or could not begin.
+/// Without the pause it would get the same lease again at once.
 const REFUSAL_PAUSE: Duration = Duration::from_secs(5);
-/// How long an agent may take to introduce itself.
+/// How long an agent may take to register.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone)]
@@ -67,7 +69,7 @@ impl v1::agent_service_server::AgentService for AgentDesk {
         let (agent, name) = (redeemed.agent, &redeemed.name);
         if redeemed.replaced {
             tracing::info!(agent.name = name, "an agent enrolled in the place of another machine");
-            // The other machine learns it now.
+            // Notifies the replaced machine now.
             self.scheduler.wakes.wake_agents([agent]);
             self.scheduler.wakes.assign.notify_one();
         } else {
@@ -137,7 +139,8 @@ impl AgentDesk {
                 return Err(self.refused(agent, error).await?);
             }
         };
-        // Another machine may have been enrolled in its place meanwhile; from here on the agent's row is locked.
+        // Another machine may have been enrolled in its place meanwhile; from here on the agent's
+        // row is locked.
         credential.agent(&mut tx).await?;
         store::commit(tx).await?;
         tracing::info!(
@@ -148,7 +151,7 @@ impl AgentDesk {
             "an agent connected"
         );
         let wakes = &self.scheduler.wakes;
-        // A stream that this session supersedes learns it now.
+        // Notifies a stream that this session supersedes.
         wakes.wake_agents([agent]);
         wakes.measure.notify_one();
         wakes.fit.notify_one();
@@ -156,7 +159,8 @@ impl AgentDesk {
         Ok(opened)
     }
 
-    /// What an agent is told whose session is not opened; that two processes use one credential is counted, for the operator to see.
+    /// The status for an agent whose session is refused. Counts refusals caused by two processes
+    /// that share a credential, for the operator.
     async fn refused(&self, agent: AgentId, error: sessions::OpenError) -> Result<Status, Status> {
         let refusal = match &error {
             sessions::OpenError::Flapping { .. } => Some(Refusal::Flapping),
@@ -176,7 +180,7 @@ impl AgentDesk {
     }
 }
 
-/// Reads the first message, which must be the agent's introduction.
+/// Reads the first message, which must be the registration.
 async fn first_message(inbound: &mut Streaming<v1::SessionRequest>) -> Result<v1::Register, Status> {
     let first = tokio::time::timeout(REGISTER_TIMEOUT, inbound.message())
         .await
@@ -187,8 +191,8 @@ async fn first_message(inbound: &mut Streaming<v1::SessionRequest>) -> Result<v1
     }
 }
 
-/// Heartbeats that an agent can have sent since it was welcomed. It strays from its interval by a fifth; the double of that
-/// and a few more are nobody's clock.
+/// Maximum number of heartbeats that an agent can have sent since it was welcomed. It varies its
+/// interval by a fifth; twice the regular number and a few more exceed any clock error.
 fn most_heartbeats(elapsed: Duration, interval: Duration) -> u64 {
     let intervals = elapsed.as_nanos() / interval.as_nanos().max(1);
     u64::try_from(intervals).unwrap_or(u64::MAX).saturating_mul(2).saturating_add(4)
@@ -201,7 +205,7 @@ mod tests {
     #[test]
     fn an_agent_that_keeps_its_interval_is_never_from_the_future() {
         let interval = Duration::from_secs(10);
-        // The fastest: a fifth early every time.
+        // The fastest agent: every heartbeat a fifth early.
         for sequence in 1..10_000 {
             let elapsed = interval.mul_f64(0.8) * sequence;
             assert!(u64::from(sequence) <= most_heartbeats(elapsed, interval), "{sequence}");

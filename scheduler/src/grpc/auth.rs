@@ -1,7 +1,7 @@
-//! Who is calling: the operator by their token, an agent by its credential.
+//! Authentication: the operator by token, an agent by credential.
 //!
-//! Both come as `authorization: Bearer SECRET`; only hashes are stored and compared. [`admit`] checks
-//! them before any handler runs, and leaves the caller in the request's extensions.
+//! Both come as `authorization: Bearer SECRET`; only hashes are stored and compared. [`admit`]
+//! checks them before any handler runs, and stores the caller in the request's extensions.
 
 use chrono::{DateTime, Utc};
 use landfall_proto::v1::agent_service_server;
@@ -14,7 +14,7 @@ use crate::app::secret::SecretHash;
 use crate::store::agents::{self, Holder};
 use crate::store::{self, settings};
 
-/// Why a caller is not let in.
+/// Why a caller is rejected.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AuthError {
     #[error("the metadata `authorization: Bearer SECRET` is missing")]
@@ -42,10 +42,11 @@ enum Callers {
 }
 
 impl Callers {
-    /// The operator alone makes every call that is not named here, so that a new service is closed.
+    /// Only the operator may make a call that is not listed here, so that a new service is closed
+    /// by default.
     fn of(path: &str) -> Self {
         match path.strip_prefix('/').and_then(|path| path.split_once('/')) {
-            // An agent that enrols has a token in its request, and gets its credential by it.
+            // An enrolling agent has a token in its request, and gets its credential for that.
             Some((health_server::SERVICE_NAME, _) | (agent_service_server::SERVICE_NAME, "Enrol")) => Self::Anybody,
             Some((agent_service_server::SERVICE_NAME, _)) => Self::Agents,
             _ => Self::Operator,
@@ -53,7 +54,7 @@ impl Callers {
     }
 }
 
-/// Lets a call in whose caller may make it, who is left in its `extensions`.
+/// Admits a call if its caller may make it, and stores the caller in `extensions`.
 pub(super) async fn admit(
     pool: &PgPool,
     path: &str,
@@ -64,7 +65,7 @@ pub(super) async fn admit(
     if callers == Callers::Anybody {
         return Ok(());
     }
-    // Before the database is asked, so that a stranger costs nothing.
+    // Before any query, so that a stranger costs no database work.
     let presented = presented(headers)?;
     let mut conn = store::acquire(pool).await?;
     if callers == Callers::Operator {
@@ -98,21 +99,20 @@ pub(super) struct Agent {
     pub(super) credential: Credential,
 }
 
-/// Who made a call, as [`admit`] found.
+/// The caller, as stored by [`admit`].
 pub(super) fn caller<C: Clone + Send + Sync + 'static, M>(request: &tonic::Request<M>) -> Result<C, Status> {
     request.extensions().get().cloned().ok_or_else(|| AuthError::Missing.into())
 }
 
-/// What an agent presents to show who it is.
+/// The credential that an agent presents.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Credential(SecretHash);
 
 impl Credential {
-    /// The agent it belongs to now.
+    /// The agent that the credential belongs to now.
     ///
-    /// # Errors
-    /// `Unauthenticated` for an unknown credential or a removed agent, `PermissionDenied` for an agent
-    /// whose place another machine has taken.
+    /// # Errors `Unauthenticated` for an unknown credential or a removed agent, `PermissionDenied`
+    ///   for an agent that another machine has replaced.
     pub(super) async fn agent(&self, conn: &mut PgConnection) -> Result<Holder, Status> {
         let holder = agents::by_credential(conn, &self.0).await?;
         let holder = holder.ok_or(AuthError::WrongCredential)?;

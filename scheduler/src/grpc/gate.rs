@@ -1,5 +1,5 @@
-//! What every request passes: it is refused while the database is silent, even half-way, and unless its
-//! caller may make it.
+//! The gate for every request: refuses it while the database is silent, even half-way through, and
+//! unless its caller may make it.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,7 +11,7 @@ use tower::Service;
 use super::{auth, status};
 use crate::Scheduler;
 
-/// A server that lets in what may pass.
+/// A server behind the gate.
 #[derive(Debug, Clone)]
 pub(super) struct Gate<S> {
     within: S,
@@ -40,7 +40,7 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The one that is ready serves this request; its clone has to become so.
+        // The clone that is ready serves this request; the new clone has to become ready first.
         let unready = self.within.clone();
         let mut within = std::mem::replace(&mut self.within, unready);
         let Scheduler { pool, wakes, .. } = self.scheduler.clone();

@@ -1,4 +1,5 @@
-//! Connections over TLS, as the server takes them: shaken hands with on tasks of their own, so that none keeps others waiting.
+//! TLS connections for the server: each handshake runs on a task of its own, so that none delays
+//! the others.
 
 use std::io;
 use std::sync::Arc;
@@ -10,12 +11,13 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Handshakes at once; whoever comes then waits in the system's queue.
+/// Concurrent handshakes; further connections wait in the system's queue.
 const HANDSHAKES: usize = 1024;
-/// How long one may take.
+/// How long one handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The connections of `accepted` that speak TLS; others are dropped. What the listener says is passed on.
+/// The connections of `accepted` that complete a TLS handshake; others are dropped. Errors of the
+/// listener are passed on.
 pub fn over_tls(
     accepted: impl Stream<Item = io::Result<TcpStream>>,
     config: Arc<ServerConfig>,
@@ -25,11 +27,11 @@ pub fn over_tls(
         let acceptor = acceptor.clone();
         tokio::spawn(async move { io::Result::Ok(handshake(&acceptor, accepted?).await) })
     });
-    // A task that was dropped or panicked concerns nobody else.
+    // A task that was dropped or panicked affects no other connection.
     shaken.buffer_unordered(HANDSHAKES).filter_map(async |shaken| shaken.ok().and_then(io::Result::transpose))
 }
 
-/// `None` where it did not come about.
+/// `None` if the handshake failed.
 async fn handshake(acceptor: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => Some(stream),

@@ -1,8 +1,9 @@
-//! How an operator comes to landmarks: by naming them, or by an election over the measured mesh; and how an elected one
-//! that stays away is replaced.
+//! How landmarks are chosen: by an operator who names them, or by an election over the measured
+//! mesh; and how an elected landmark that stays disconnected is replaced.
 //!
-//! Invariant: the set and the dimensions asked of the embedding change together, in the caller's transaction, and never
-//! contradict each other. Nothing waits here: an election before the mesh is measured is refused.
+//! Invariant: the set and the embedding's requested dimensions change together, in the caller's
+//! transaction, and never contradict each other. No call waits: an election before the mesh is
+//! measured is refused.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -17,9 +18,9 @@ use crate::store::measurements;
 use crate::store::measurements::reach::{self, Trouble};
 use crate::store::settings;
 
-/// One mesh gives one set of landmarks, whoever asks and however often.
+/// A fixed seed, so that one mesh always gives the same landmarks.
 const ELECTION_SEED: u64 = 1;
-/// Fewer landmarks than this place nothing: two distances leave a mirror image.
+/// Minimum number of landmarks: with two distances a mirror image remains.
 const FEWEST_ELECTED: u32 = 3;
 
 /// Why landmarks were not changed.
@@ -34,17 +35,17 @@ pub enum ChoiceError {
     TooManyDimensions { dimensions: u32, landmarks: usize },
     #[error("count: an election needs at least {FEWEST_ELECTED} landmarks, {0} were asked for")]
     TooFewAsked(u32),
-    /// More asked than could be measured from.
+    /// More landmarks were requested than agents can serve.
     #[error("{asked} landmarks were asked for, {there} agents are connected and run a beacon")]
     TooFewBeacons {
         asked: u32,
         /// Agents that are connected and run a beacon.
         there: usize,
     },
-    /// The election would judge by distances nobody has measured.
+    /// The election would depend on distances that were not measured.
     #[error("the mesh is not measured yet: {measured} of {pairs} pairs")]
     MeshIncomplete {
-        /// Directed pairs measured, or tried in vain.
+        /// Directed pairs measured, or tried without success.
         measured: u64,
         /// Directed pairs to be measured.
         pairs: u64,
@@ -52,7 +53,7 @@ pub enum ChoiceError {
     #[error("{error}{}", trouble.as_ref().map(|trouble| format!(": {trouble}")).unwrap_or_default())]
     Elect {
         error: ElectError,
-        /// Why agents do not reach each other, where that is it.
+        /// Why agents do not reach each other, if that is the cause.
         trouble: Option<Box<Trouble>>,
     },
     #[error("the election was interrupted")]
@@ -61,7 +62,7 @@ pub enum ChoiceError {
     Store(#[from] crate::store::Error),
 }
 
-/// Names the landmarks; no names: none any more.
+/// Sets the landmarks by name; without names it removes them all.
 pub async fn set(conn: &mut PgConnection, names: &[String], dimensions: Option<u32>) -> Result<(), ChoiceError> {
     let agents = agents::list(conn).await?;
     let mut chosen: Vec<(AgentId, String)> = Vec::with_capacity(names.len());
@@ -78,8 +79,8 @@ pub async fn set(conn: &mut PgConnection, names: &[String], dimensions: Option<u
     replace(conn, &chosen, dimensions, ChosenBy::Hand).await
 }
 
-/// Elects `count` landmarks among the connected agents that run a beacon. `peers` is the number of others each agent
-/// measures at most.
+/// Elects `count` landmarks among the connected agents that run a beacon. `peers` is the maximum
+/// number of others that each agent measures.
 pub async fn elect(
     conn: &mut PgConnection,
     count: u32,
@@ -106,7 +107,7 @@ pub async fn elect(
         return Err(ChoiceError::MeshIncomplete { measured: coverage.measured, pairs: coverage.pairs });
     }
     let mesh = mesh(conn).await?;
-    // A second's work for thirty agents: too long for a thread that serves others.
+    // A second of work for thirty agents: too long for a thread of the async runtime.
     let elected =
         tokio::task::spawn_blocking(move || gnp::elect_held_out(&mesh, &nominees, wanted, ELECTION_SEED)).await?;
     let elected = match elected {
@@ -120,17 +121,17 @@ pub async fn elect(
     replace(conn, &chosen, dimensions, ChosenBy::Election).await
 }
 
-/// What the landmarks in force are worth.
+/// The quality of the present landmarks.
 #[derive(Debug, Clone)]
 pub struct Explained {
     /// From the mesh of the connected agents.
     pub explanation: Explanation,
     pub names: BTreeMap<AgentId, String>,
-    /// Connected agents that could not be landmarks, since nobody reached them.
+    /// Connected agents that cannot be landmarks, since no agent reached them.
     pub unreached: Vec<Unreached>,
 }
 
-/// Explains the landmarks in force.
+/// Explains the present landmarks.
 pub async fn explain(conn: &mut PgConnection) -> Result<Explained, ChoiceError> {
     let landmarks: Vec<AgentId> = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
     let agents = agents::list(conn).await?;
@@ -145,16 +146,17 @@ pub async fn explain(conn: &mut PgConnection) -> Result<Explained, ChoiceError> 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replacement {
     pub lost: String,
-    /// For how long.
+    /// How long it has been disconnected.
     pub away_for: Duration,
-    /// Who takes its place; `None` when nobody can.
+    /// The agent that replaces it; `None` when no agent can.
     pub elected: Option<String>,
 }
 
-/// Elects one agent in place of the elected landmark that has been away longest, if that is at least `after`; the other
-/// landmarks stay. `None` when none is lost. Of two schedulers at once one replaces; to the other none is lost any more.
+/// Elects one agent in place of the elected landmark that has been disconnected longest, if for at
+/// least `after`; the other landmarks stay. `None` when none is lost. If two schedulers run this at
+/// once, only one replaces, and the other then finds none lost.
 pub async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Replacement>, ChoiceError> {
-    // Almost always there is none; then nobody is kept waiting.
+    // Almost always none is lost; checking first avoids the lock.
     if landmarks::longest_lost(conn, after).await?.is_none() {
         return Ok(None);
     }
@@ -209,7 +211,7 @@ async fn replace(
     dimensions: Option<u32>,
     by: ChosenBy,
 ) -> Result<(), ChoiceError> {
-    // First, because it locks the one row of settings: two operators at once take turns.
+    // First, because it locks the one row of settings, which serialises concurrent operators.
     settings::set_dimensions(conn, dimensions).await?;
     Ok(landmarks::replace(conn, chosen, by).await?)
 }

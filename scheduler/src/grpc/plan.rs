@@ -1,6 +1,8 @@
-//! `landfall plan`: reads what is known, names what is asked for, and has [`capacity`] work it out.
+//! `landfall plan`: reads the state, resolves the requested names, and has [`capacity`] compute the
+//! plan.
 //!
-//! All is read as of one moment, and nothing is written. What is worked out takes whole cores for as long as it takes, on threads of its own.
+//! Everything is read as of one moment, and nothing is written. The computation occupies whole
+//! cores, on threads of its own.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
@@ -21,61 +23,61 @@ use crate::store::sites;
 use crate::store::sites::positions::{self, Source};
 use crate::strategy::Speed;
 
-/// One map gives one set of suggestions, whoever asks and however often.
+/// A fixed seed, so that one map always gives the same suggestions.
 const SEED: u64 = 1;
 /// Why an agent takes no part.
 const NO_PLACE: &str = "has no place in this embedding: it was not measured enough when that was fitted";
 const DRAINING: &str = "takes no more work: it drains";
 
-/// What is asked.
+/// A request for a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wanted {
-    /// Agents that are added.
+    /// Agents to add.
     pub add: Vec<Addition>,
-    /// Agents that are removed, by name.
+    /// Agents to remove, by name.
     pub remove: Vec<String>,
-    /// How sites are given to agents.
+    /// The strategy that assigns sites to agents.
     pub strategy: Strategy,
-    /// How many places are suggested.
+    /// Number of suggested places.
     pub suggest: usize,
 }
 
-/// An agent that is added.
+/// An agent to add.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addition {
-    /// Its name; `None`: made of city and carrier.
+    /// Its name; `None`: formed from city and carrier.
     pub name: Option<String>,
     pub city: String,
     pub carrier: String,
-    /// The agent or the site beside which it stands.
+    /// The agent or site beside which it would be.
     pub near: String,
     /// Its slots; `None`: as many as the median agent has.
     pub slots: Option<u32>,
 }
 
-/// What is answered.
+/// A finished plan.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The embedding, and how many sites lie in others.
+    /// The embedding, and how many sites are placed in others.
     pub located: Located,
     pub strategy: Strategy,
-    /// The sites that count.
+    /// Number of sites in the computation.
     pub sites: usize,
-    /// Sites that stand in several places, and do not.
+    /// Sites with several locations, which are not in the computation.
     pub suspects: u64,
-    /// Sites whose size is known.
+    /// Number of sites of known size.
     pub known: usize,
-    /// Pages and bytes of the others.
+    /// Pages and bytes assumed for the other sites.
     pub usual: (u32, u64),
-    /// The agents that take part.
+    /// The agents in the computation.
     pub agents: Vec<Agent>,
-    /// What they come to.
+    /// Their comparison before and after.
     pub compared: Comparison,
-    /// Agents that take no part, and why.
+    /// Agents not in the computation, and why.
     pub left_out: Vec<(String, &'static str)>,
-    /// What is suggested, where that was asked.
+    /// The suggestions, if any were requested.
     pub suggested: Option<Suggested>,
-    /// What the suggested sites are called and where they are, in the order of the picks.
+    /// Names and positions of the suggested sites, in the order of the picks.
     pub picked: Vec<Picked>,
 }
 
@@ -83,7 +85,7 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Picked {
     pub name: String,
-    /// Where it is, and who says so.
+    /// Its position, and the source of that.
     pub position: Option<(Position, Source)>,
 }
 
@@ -92,12 +94,12 @@ pub struct Picked {
 pub enum PlanError {
     #[error("remove: no agent is called {0}")]
     UnknownAgent(String),
-    /// Neither an agent nor a site.
+    /// Neither an agent nor a site has this name.
     #[error("add: near={0}: no agent and no site is known by this name")]
     UnknownNear(String),
     #[error("add: near={near}: {why}")]
     Unplaced { near: String, why: String },
-    /// An agent that takes no part anyway.
+    /// The agent to remove is not in the computation.
     #[error("remove: {0} {1}; without it nothing is different")]
     NoPart(String, &'static str),
     #[error("{0} is named twice")]
@@ -108,7 +110,7 @@ pub enum PlanError {
     TooManySites(u64),
     #[error(transparent)]
     Capacity(#[from] CapacityError),
-    /// Another strategy than those of which it is known what they do on average.
+    /// The average behaviour of this strategy is unknown.
     #[error("strategy: {0}")]
     Strategy(CapacityError),
     #[error("the scheduler is stopping: ask again")]
@@ -117,7 +119,7 @@ pub enum PlanError {
     Store(#[from] store::Error),
 }
 
-/// What was read.
+/// The state that was read.
 struct Ground {
     located: Located,
     sites: Sites,
@@ -126,10 +128,11 @@ struct Ground {
     left_out: Vec<(String, &'static str)>,
 }
 
-/// Works a plan out. Its turn ends with the work, and not before: whoever asked may have gone away meanwhile.
+/// Computes a plan. The turn ends only with the computation, because the caller may have gone away
+/// meanwhile.
 ///
-/// # Errors
-/// When something that is named is not there or has no place, nothing is located, or the database fails.
+/// # Errors When a requested name is unknown or has no place, no site is located, or the database
+///   fails.
 pub async fn plan(pool: &PgPool, wanted: &Wanted, turn: OwnedMutexGuard<()>) -> Result<Plan, PlanError> {
     let split = Split::try_from(wanted.strategy).map_err(PlanError::Strategy)?;
     if wanted.suggest > 0 && split == Split::All {
@@ -186,7 +189,7 @@ impl Ground {
             }
         }
         remove(&mut agents, &left_out, &wanted.remove)?;
-        // A new agent is taken to be as fast as all the others' crawls together say.
+        // A new agent is assumed to be as fast as the crawls of all agents together show.
         let all: Vec<_> = crawls.into_values().flatten().collect();
         let mut added = Vec::new();
         for addition in &wanted.add {
@@ -203,7 +206,7 @@ impl Ground {
     }
 }
 
-/// Why an agent takes no part; `None` where it does.
+/// Why an agent is not in the computation; `None` if it is.
 fn no_part(agent: &Enrolled) -> Option<&'static str> {
     match &agent.coordinate {
         _ if agent.draining => Some(DRAINING),
@@ -212,7 +215,7 @@ fn no_part(agent: &Enrolled) -> Option<&'static str> {
     }
 }
 
-/// Marks those that are to leave.
+/// Marks the agents to remove.
 fn remove(agents: &mut [Agent], left_out: &[(String, &'static str)], names: &[String]) -> Result<(), PlanError> {
     let mut seen = HashSet::new();
     for name in names {
@@ -228,7 +231,7 @@ fn remove(agents: &mut [Agent], left_out: &[(String, &'static str)], names: &[St
     Ok(())
 }
 
-/// The name that an agent is added by: the one that is given, or one of city and carrier that is free.
+/// The name of an agent to add: the requested one, or a free one formed from city and carrier.
 fn free_name(addition: &Addition, enrolled: &[Enrolled], added: &[Agent]) -> Result<String, PlanError> {
     let taken = |name: &str| enrolled.iter().any(|agent| agent.name == name);
     let repeated = |name: &str| added.iter().any(|agent| agent.name == name);
@@ -243,7 +246,7 @@ fn free_name(addition: &Addition, enrolled: &[Enrolled], added: &[Agent]) -> Res
     }
 }
 
-/// Where an agent would be that stands beside this agent or site.
+/// Where an agent beside this agent or site would be.
 async fn near(
     conn: &mut PgConnection,
     located: Located,
@@ -271,7 +274,7 @@ async fn near(
     })
 }
 
-/// What the picked sites are called, and where they are.
+/// The names and positions of the picked sites.
 async fn picked(conn: &mut PgConnection, picks: &[SiteId]) -> Result<Vec<Picked>, PlanError> {
     let names = store::reports::capacity::names(conn, picks).await?;
     let mut positions: HashMap<_, _> = positions::of_sites(conn, picks).await?;

@@ -1,7 +1,7 @@
-//! Errors to statuses, and nowhere else.
+//! Maps errors to statuses; no other module does.
 //!
-//! A status carries one sentence for people. Causes inside the scheduler are logged here, once, and not sent. Every match
-//! is exhaustive, so that a new error has to say which code it is.
+//! A status carries one sentence for people. Causes inside the scheduler are logged here, once, and
+//! not sent. Every match is exhaustive, so that a new error needs an explicit code.
 
 use std::io;
 
@@ -21,7 +21,7 @@ use crate::store::batches::submissions::SubmitError;
 use super::auth::AuthError;
 use super::operator::convert::InvalidField;
 
-/// Something that was named and is not there.
+/// The request names something that does not exist.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(super) enum Unknown {
     #[error("no batch is called '{0}'")]
@@ -40,7 +40,7 @@ pub(super) enum Unknown {
     Choice { site: String, number: i64 },
 }
 
-/// `Unavailable` when the database is away, has no room or asks to try again, `Internal` otherwise.
+/// `Unavailable` when the database is away, has no room or asks for a retry, `Internal` otherwise.
 impl From<store::Error> for Status {
     fn from(error: store::Error) -> Self {
         let passing = match &error {
@@ -66,13 +66,13 @@ impl From<store::Error> for Status {
     }
 }
 
-/// `Unavailable`: what was asked of the database may be asked again.
+/// `Unavailable`: the request may be repeated.
 pub(super) fn away() -> Status {
     Status::unavailable("the database is away: try again")
 }
 
-/// Whether the same statement may succeed later: the connection failed, or Postgres is stopping, starting or resolving a
-/// conflict (classes 08, 40, 53 and 57).
+/// Whether the same statement may succeed later: the connection failed, or Postgres is stopping,
+/// starting or resolving a conflict (classes 08, 40, 53 and 57).
 fn passes(cause: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(error) = cause {
         return error.code().is_some_and(|code| ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class)));
@@ -141,7 +141,7 @@ codes! {
     SubmitError {
         E::Policy(_) | E::KeyOfOtherBatch { .. } => Code::InvalidArgument,
         E::NoContactUrl | E::BeingRemoved(_) | E::OtherStrategy { .. } | E::Differs { .. } => Code::FailedPrecondition,
-        // Trying again at once helps nobody, as it would when the database is away.
+        // An immediate retry does not help, unlike when the database is away.
         E::Store(error @ store::Error::DiskFull(_)) => {
             return Self::resource_exhausted(format!("{}; nothing was submitted", Self::from(error).message()));
         }
@@ -158,7 +158,7 @@ codes! {
     CapacityError {
         E::Unforeseen(_) | E::NobodyLeft(_) | E::NothingToSuggest => Code::InvalidArgument,
         E::NoAgents(_) | E::NoSites => Code::FailedPrecondition,
-        // What the store holds of an agent: no fault of the request.
+        // Stored data of an agent is inconsistent: no fault of the request.
         cause @ E::Coordinate(_) => return store::Error::inconsistent("agent_placements", "coordinate", &cause).into(),
     }
     ChoiceError {
@@ -194,13 +194,14 @@ fn no_randomness(cause: &io::Error) -> Status {
     failed()
 }
 
-/// `Internal`: what went wrong is logged, and not sent.
+/// `Internal`: the cause is logged, and not sent.
 fn failed() -> Status {
     Status::internal("the scheduler failed: its log says why")
 }
 
-/// How an agent is told that its session has ended: `Aborted` where another process took its place, `Unauthenticated` where
-/// it was removed, `PermissionDenied` where another machine was enrolled in its place, else `Unavailable`, for it may come again at once.
+/// The status for an agent whose session has ended: `Aborted` if another process superseded it,
+/// `Unauthenticated` if the agent was removed, `PermissionDenied` if another machine was enrolled
+/// in its place, else `Unavailable`, because the agent may reconnect at once.
 pub(super) fn from_end(cause: Option<EndCause>) -> Status {
     match cause {
         Some(EndCause::Superseded) => Status::aborted(
@@ -220,7 +221,8 @@ pub(super) fn from_end(cause: Option<EndCause>) -> Status {
     }
 }
 
-/// `FailedPrecondition`: who has only the former operator's token must not lock out who has the new one.
+/// `FailedPrecondition`: the holder of only the former operator's token must not lock out the
+/// holder of the new one.
 pub(super) fn former_token() -> Status {
     Status::failed_precondition("this operator's token was replaced and is good for a while: replace the new one")
 }

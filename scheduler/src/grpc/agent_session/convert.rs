@@ -1,7 +1,7 @@
 //! Agent messages to domain values and back.
 //!
-//! Everything from an agent is checked here: numbers are brought into range, and what cannot be understood is an
-//! `InvalidArgument` that names the field.
+//! Everything from an agent is validated here: numbers are brought into range, and an invalid field
+//! is an `InvalidArgument` that names it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -31,19 +31,19 @@ pub(in crate::grpc) use crawls::{Released, address_answer, checkpoint, claim, re
 
 /// Slots one agent may claim; the bound of the schema.
 const MAX_CAPACITY: u32 = 10_000;
-/// No prober's measurement is shared for longer.
+/// Maximum age of a prober's shared measurement.
 const OLDEST_SHARED: Duration = Duration::from_secs(24 * 3600);
-/// Characters of free text kept from an agent.
+/// Characters stored of an agent's free text.
 const MAX_TEXT: usize = 500;
 
-/// A measurement report, understood.
+/// A parsed measurement report.
 #[derive(Debug)]
 pub(in crate::grpc) struct MeasurementAnswer {
     pub(in crate::grpc) order: OrderId,
     pub(in crate::grpc) report: Report,
 }
 
-/// An agent's introduction. Without a URL of its own the beacon is where the session comes from.
+/// An agent's registration. Without a URL of its own the beacon is at the session's source address.
 pub(in crate::grpc) fn registration(register: v1::Register, peer: Option<IpAddr>) -> Result<Registration, Status> {
     if !(1..=MAX_CAPACITY).contains(&register.capacity) {
         return Err(Status::invalid_argument(format!(
@@ -84,13 +84,13 @@ pub(in crate::grpc) fn lease_key(task: i64, token: i64) -> (TaskId, LeaseToken) 
     (TaskId::new(task), LeaseToken::new(token))
 }
 
-/// What a heartbeat says of its agent's load; `None` from an agent that says nothing of it.
+/// The load that a heartbeat reports; `None` from an agent that reports none.
 pub(in crate::grpc) fn said(heartbeat: &v1::Heartbeat) -> Option<Said> {
     let v1::Heartbeat { active_crawls: crawls, free_slots, outcomes_waiting, .. } = *heartbeat;
     Some(Said { free_slots: free_slots?.min(MAX_CAPACITY), crawls: crawls.min(MAX_CAPACITY), outcomes_waiting })
 }
 
-/// What a session is granted by this configuration.
+/// The terms of a session under this configuration.
 pub(in crate::grpc) fn terms(lease: &LeaseConfig) -> Terms {
     let LeaseConfig { life, grace, max_supersessions, max_crashes, .. } = *lease;
     Terms { lifetime: life + grace, max_supersessions, max_crashes }
@@ -170,8 +170,8 @@ pub(in crate::grpc) fn recall_order(recall: &Recall) -> v1::SessionResponse {
     }))
 }
 
-/// The order of a grant; `checkpoint` is how far its crawl has come, empty when it has not begun, and `last_pages` how far its site's
-/// last crawl came.
+/// The order of a grant; `checkpoint` is its crawl's progress, empty when it has not begun, and
+/// `last_pages` the number of pages in the site's last crawl.
 pub(in crate::grpc) fn crawl_order(grant: Grant, checkpoint: Vec<u8>, last_pages: Option<u32>) -> v1::SessionResponse {
     respond(v1::session_response::Message::Crawl(v1::CrawlOrder {
         task_id: grant.task.get(),
@@ -181,7 +181,7 @@ pub(in crate::grpc) fn crawl_order(grant: Grant, checkpoint: Vec<u8>, last_pages
             name: grant.name,
             origin: grant.origin.unwrap_or_default(),
         }),
-        // When to come again is nothing that an agent has to know.
+        // The agent does not need the time of the next round.
         policy: Some(PolicyRequest { recrawl_interval: None, ..grant.policy.into() }.into()),
         checkpoint,
         last_pages,
@@ -195,7 +195,7 @@ pub(in crate::grpc) fn measurement(report: v1::MeasurementReport) -> Result<Meas
         Some(Reported::Postponed(v1::Postponed {})) => Finding::Postponed,
         Some(Reported::Failure(said)) => Finding::Measured { result: Err(failure(said)), agreed: None },
         Some(Reported::Measurement(measurement)) => match (measured(&measurement), report.shared_from) {
-            // A round trip nobody can believe is a failed measurement, not a reason to end the session.
+            // An implausible round trip is a failed measurement, not a reason to end the session.
             (Err(field), _) => {
                 let failure = Failure::from(format!("the prober's report: {field}").as_str());
                 Finding::Measured { result: Err(failure), agreed: None }
@@ -220,7 +220,7 @@ pub(in crate::grpc) fn measurement(report: v1::MeasurementReport) -> Result<Meas
     })
 }
 
-/// What was measured, or which field cannot be believed.
+/// The measurement, or the name of the invalid field.
 fn measured(measurement: &v1::Measurement) -> Result<Measured, String> {
     let trip = |field: &str, value: Option<prost_types::Duration>| {
         let Some(given) = value else { return Err(format!("{field}: missing")) };
@@ -281,7 +281,7 @@ fn ending(report: &v1::OutcomeReport) -> Result<Ending, Status> {
     }
 }
 
-/// Why a site is unreachable, where its agent can tell.
+/// Why a site is unreachable, if its agent can tell.
 const fn trouble(trouble: v1::Trouble) -> Option<ReasonKind> {
     match trouble {
         v1::Trouble::Unspecified => None,
@@ -300,7 +300,7 @@ const fn trouble(trouble: v1::Trouble) -> Option<ReasonKind> {
 pub(in crate::grpc) fn outcome_ack(task: TaskId, token: LeaseToken, said: Answer) -> v1::SessionResponse {
     let answer = match said {
         Answer::Accepted { .. } => v1::outcome_ack::Answer::Accepted,
-        // The first one stays, and the agent need not offer this one again.
+        // The first outcome stays, and the agent need not repeat this one.
         Answer::Duplicate | Answer::Refused(Refusal::Contradiction) => v1::outcome_ack::Answer::Duplicate,
         Answer::Refused(_) => v1::outcome_ack::Answer::Stale,
     };
@@ -332,7 +332,7 @@ fn rtt(value: Option<prost_types::Duration>) -> Option<Rtt> {
     plain(value).and_then(|duration| Rtt::try_new(duration).ok())
 }
 
-/// Text from an agent: printable, and not longer than is stored.
+/// An agent's text: printable, and cut to the stored length.
 pub(in crate::grpc) fn clip(mut text: String) -> String {
     text.retain(naming::is_shown);
     if let Some((end, _)) = text.char_indices().nth(MAX_TEXT) {

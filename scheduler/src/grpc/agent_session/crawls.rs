@@ -1,4 +1,5 @@
-//! What an agent says of crawls under way: how far they have come, where they want to send requests, and which it hands back.
+//! An agent's messages about crawls under way: their progress, the addresses they claim, and the
+//! leases handed back.
 
 use landfall_proto::v1;
 use tokio::time::Instant;
@@ -25,7 +26,7 @@ impl Session {
             Some(pause) => leases::pause(&mut tx, self.agent, task, token, pause).await?,
             None => leases::release(&mut tx, self.agent, task, token, crash.as_deref(), most).await?,
         };
-        // One of its own that was taken from it meanwhile is nothing to speak of.
+        // A lease of the agent's own that was revoked meanwhile needs no message.
         let holder = leases::holder(&mut tx, task, token).await?;
         if !released && holder != Some(self.agent) {
             let refusal = match holder {
@@ -43,7 +44,8 @@ impl Session {
             if let Some(crash) = crash {
                 tracing::warn!(agent.name = self.name, task.id = %task, token = %token, crash, "a crawl crashed");
             }
-            // One that was not its own any more says nothing of its room; nor does one that was asked for, or whose site is the reason.
+            // Pause only if the lease was still the agent's own, was not recalled, and was not
+            // handed back because of its site: otherwise it shows nothing about the agent's room.
             if pause.is_none() && !asked_for {
                 self.grants_from = Instant::now() + REFUSAL_PAUSE;
             }
@@ -53,7 +55,7 @@ impl Session {
         Ok(())
     }
 
-    /// Keeps how far a crawl has come. Of a lease that is not the agent's any more that is of no use.
+    /// Stores a crawl's checkpoint, unless the agent no longer holds the lease.
     pub(super) async fn keep(&self, checkpoint: v1::CrawlCheckpoint) -> Result<(), Status> {
         let checkpoint = convert::checkpoint(checkpoint)?;
         let mut conn = self.connection().await?;
@@ -64,8 +66,8 @@ impl Session {
         Ok(())
     }
 
-    /// Answers whether a crawl may send requests to an address. A lease that is not the agent's any more gets no answer: it is told of
-    /// that otherwise.
+    /// Answers whether a crawl may send requests to an address. A lease that the agent no longer
+    /// holds gets no answer, because its revocation is sent separately.
     pub(super) async fn claim(&mut self, asked: v1::AddressClaim) -> Result<(), Status> {
         let claim = convert::claim(&asked, self.agent, self.session)?;
         let cap = self.scheduler.config.politeness.crawls_at_address;

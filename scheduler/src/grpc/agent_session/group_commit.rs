@@ -1,7 +1,8 @@
-//! One transaction for what several agents ask for at the same time.
+//! Group commit: one transaction for the requests of several agents.
 //!
-//! A statement and a commit cost nearly the same for one agent as for twenty. Who asks while a transaction is under way waits for its
-//! end, and the next one takes everybody who came meanwhile: nobody waits for company, and the more there are the less each costs.
+//! A statement and a commit cost nearly the same for one agent as for twenty. Requests that arrive
+//! while a transaction is under way wait for its end, and the next one takes them all. So no
+//! request waits just to be grouped, and a larger group costs less per request.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,38 +15,40 @@ use tonic::Status;
 use crate::grpc::status;
 use crate::store;
 
-/// What one transaction takes on, in rows: enough that the commit costs each little, few enough that it takes some tens of
-/// milliseconds. Who asks for more goes alone.
+/// Rows in one transaction: enough that the commit costs each little, few enough that it takes some
+/// tens of milliseconds. A larger request gets a transaction alone.
 const MOST_ROWS: usize = 1024;
-/// Rows that wait, from which on a second transaction is begun beside the first. Fewer wait for its end: two small transactions cost
-/// more than one of both, and make each other slower.
+/// Number of waiting rows from which a second transaction begins beside the first. Fewer wait for
+/// its end: two small transactions cost more than one of both, and slow each other down.
 const CROWD_ROWS: usize = 256;
-/// How long a shared transaction waits for a lock: longer than others of its kind take, which is some tens of milliseconds, and
-/// nothing against a heartbeat. Somebody may hold a task for a minute, as who cancels a large batch does; the agents of other tasks
-/// must not wait for that.
+/// How long a shared transaction waits for a lock: longer than transactions of its kind take, which
+/// is some tens of milliseconds, and short beside a heartbeat. Cancelling a large batch may hold a
+/// task for a minute; agents of other tasks must not wait for that.
 const LOCK_PATIENCE: Duration = Duration::from_millis(250);
 
-/// What can be done for many in one transaction.
+/// A request that can share a transaction.
 pub(super) trait Request: Sized + Send + Sync {
     type Answer: Send + std::fmt::Debug;
 
-    /// How many rows it is about.
+    /// Number of rows the request affects.
     fn rows(&self) -> usize;
 
-    /// Does what is asked for; answers come in the order of the requests. When it fails, it is run for each of them by itself.
+    /// Runs the requests; answers have the order of the requests. When it fails, each request is
+    /// run alone.
     fn run(
         conn: &mut PgConnection,
         requests: &[&Self],
     ) -> impl Future<Output = Result<Vec<Self::Answer>, store::Error>> + Send;
 }
 
-/// Where requests of one kind meet. It holds one at most of each session, which waits for its answer.
+/// The queue of requests of one kind. Each session has no more than one in it and waits for its
+/// answer.
 #[derive(Debug)]
 pub(super) struct GroupCommit<R: Request> {
     waiting: Mutex<VecDeque<Waiting<R>>>,
-    /// Of whoever runs the transaction.
+    /// Held by the session that runs the transaction.
     turn: Semaphore,
-    /// Of whoever runs another beside it.
+    /// Held by the session that runs a second one beside it.
     second: Semaphore,
 }
 
@@ -55,12 +58,13 @@ struct Waiting<R: Request> {
     verdict: oneshot::Sender<Verdict<R>>,
 }
 
-/// What became of a request.
+/// The result of a request.
 #[derive(Debug)]
 enum Verdict<R: Request> {
-    /// It was done, or will not be.
+    /// It was done, or failed for good.
     Answered(Result<R::Answer, Status>),
-    /// Nothing was: whoever asks is to do it in a transaction of its own, however long that takes.
+    /// Nothing was done: the session has to run it in a transaction of its own, however long that
+    /// takes.
     Alone(R),
 }
 
@@ -71,7 +75,7 @@ impl<R: Request> Default for GroupCommit<R> {
 }
 
 impl<R: Request> GroupCommit<R> {
-    /// Returns what came of the request, once that is committed.
+    /// Returns the request's result, once it is committed.
     pub(super) async fn ask(&self, pool: &PgPool, request: R) -> Result<R::Answer, Status> {
         let (verdict, mut judged) = oneshot::channel();
         let crowded = {
@@ -87,7 +91,7 @@ impl<R: Request> GroupCommit<R> {
                 turn = async { tokio::select! { turn = self.turn.acquire() => turn, turn = second => turn } } => {
                     let batch = self.take();
                     if batch.is_empty() {
-                        // Another transaction has it.
+                        // Another session's transaction has taken the request.
                         drop(turn);
                         return conclude(pool, judged.await).await;
                     }
@@ -97,7 +101,8 @@ impl<R: Request> GroupCommit<R> {
         }
     }
 
-    /// The requests of the next transaction, those first that came first; none of those that nobody waits for any more.
+    /// Takes the requests of the next transaction, oldest first; drops those whose session no
+    /// longer waits.
     fn take(&self) -> Vec<Waiting<R>> {
         let mut queue = self.queue();
         let (mut batch, mut rows) = (Vec::new(), 0);
@@ -121,11 +126,12 @@ impl<R: Request> GroupCommit<R> {
     }
 }
 
-/// Runs the requests in one transaction. When Postgres refuses that, each is given back, so that nobody fails or waits for another.
+/// Runs the requests in one transaction. If Postgres refuses it, each request is returned to its
+/// session, so that none fails or waits because of another.
 async fn serve<R: Request>(pool: &PgPool, batch: Vec<Waiting<R>>) {
     let requests: Vec<&R> = batch.iter().map(|waiting| &waiting.request).collect();
     let begun = store::begin_impatient(pool, LOCK_PATIENCE).await;
-    // Whoever has gone meanwhile learns of it when it is back.
+    // A session that has gone away meanwhile finds the result in the store when it returns.
     match attempt(begun, &requests).await {
         Ok(answers) => {
             for (waiting, answer) in batch.into_iter().zip(answers) {
@@ -147,8 +153,8 @@ async fn serve<R: Request>(pool: &PgPool, batch: Vec<Waiting<R>>) {
     }
 }
 
-/// Ends as the verdict says. Without one, whoever ran the transaction went away in the middle of it, as all sessions do when the
-/// scheduler stops or the database is away.
+/// Ends as the verdict requires. Without a verdict, the session that ran the transaction was
+/// dropped in the middle of it, as all are when the scheduler stops or the database is away.
 async fn conclude<R: Request>(
     pool: &PgPool,
     verdict: Result<Verdict<R>, oneshot::error::RecvError>,
@@ -165,9 +171,10 @@ async fn conclude<R: Request>(
 
 /// A transaction that failed.
 enum Failed {
-    /// For something in it: nothing was done.
+    /// Refused because of a request: nothing was done.
     Refused(store::Error),
-    /// Because the database went away, and perhaps while it committed: what is not idempotent must not be tried again.
+    /// The database went away, perhaps during the commit: anything not idempotent must not be
+    /// retried.
     Broken(store::Error),
 }
 
@@ -183,14 +190,14 @@ async fn attempt<R: Request>(
         }
         Err(error) if !refused(&error) => Err(Failed::Broken(error)),
         Err(error) => {
-            // Before anybody tries again, so as not to wait for these very locks.
+            // Before any retry, so that it does not wait for these locks.
             tx.rollback().await.map_err(|error| Failed::Broken(error.into()))?;
             Err(Failed::Refused(error))
         }
     }
 }
 
-/// Whether Postgres is there, and refused something; or something stored contradicts the domain.
+/// Whether Postgres is available and refused something, or stored data contradicts the domain.
 const fn refused(error: &store::Error) -> bool {
     !matches!(error, store::Error::Database(cause) if !matches!(cause, sqlx::Error::Database(_)))
 }
@@ -203,7 +210,7 @@ mod tests {
 
     use super::*;
 
-    /// Divides by a number; answers with the transaction that did.
+    /// Divides by a number; returns the transaction that did.
     #[derive(Debug)]
     struct Divide(i32);
 
@@ -224,7 +231,7 @@ mod tests {
         }
     }
 
-    /// Has all of these asked while a transaction is under way.
+    /// Makes all of these requests while a transaction is under way.
     async fn asked(pool: &PgPool, together: &Arc<GroupCommit<Divide>>, by: &[i32]) -> Vec<Result<i64, Status>> {
         let under_way = together.turn.acquire().await.expect("a turn");
         let mut asking = Vec::new();

@@ -1,5 +1,6 @@
-//! Outcomes, recorded together: those that wait on an agent's stream go into one transaction, with those of the agents that come at
-//! the same time. It fills the slots they free as well. They are answered after its commit, one by one.
+//! Outcomes, recorded together: the waiting outcomes of an agent's stream share one transaction
+//! with those that other agents send at the same time. The transaction also grants leases into the
+//! slots that they free. Each outcome is acknowledged after the commit.
 
 use futures::FutureExt as _;
 use landfall_proto::v1;
@@ -18,11 +19,12 @@ use crate::store::leases::{self, Free, Grant};
 use crate::store::measurements::contradictions::{self, Crawled};
 use crate::store::sites::origin;
 
-/// Outcomes recorded at once: enough that the commit costs each little, few enough that it takes some tens of milliseconds.
+/// Outcomes recorded at once: enough that the commit costs each little, few enough that it takes
+/// some tens of milliseconds.
 const MOST_AT_ONCE: usize = 512;
 
-/// Takes the outcomes that have come already, the first of which is `request`; returns what came after them, if it is something
-/// else, or the way the stream broke.
+/// Takes the outcomes that have already arrived, the first of which is `request`. Returns the
+/// message after them if it is of another kind, or the error that broke the stream.
 pub(super) fn gather(
     request: v1::SessionRequest,
     inbound: &mut Streaming<v1::SessionRequest>,
@@ -37,7 +39,7 @@ pub(super) fn gather(
         if reports.len() == MOST_AT_ONCE {
             return None;
         }
-        // Nothing has come, or the stream has ended: whoever looks next is told again.
+        // No message has arrived, or the stream has ended, which the next read reports again.
         next = inbound.next().now_or_never()?;
     }
 }
@@ -49,7 +51,7 @@ impl Session {
         for report in reports {
             match convert::outcome(report) {
                 Ok(report) => converted.push(report),
-                // Those before it count.
+                // The outcomes before it are still recorded.
                 Err(status) => {
                     wrong = Some(status);
                     break;
@@ -57,14 +59,14 @@ impl Session {
             }
         }
         let keys: Vec<_> = converted.iter().map(|(report, _)| (report.task, report.token)).collect();
-        // Nothing more for one whose session ends.
+        // A session that is about to end gets no more leases.
         let free = if wrong.is_none() { self.fillable() } else { None };
         let recording = Recording { agent: self.agent, reports: converted, free };
         let Recorded { answers, grants, slots } = self.recordings.ask(&self.scheduler.pool, recording).await?;
         self.freed(&answers);
         self.scheduler.wakes.crawls.notify_one();
         if answers.iter().any(|answer| matches!(answer, Answer::Accepted { waited_for: true, .. })) {
-            // At once: nothing is crawled at that address meanwhile.
+            // Wake at once, because the address is idle meanwhile.
             self.scheduler.wakes.assign.notify_one();
         }
         for ((task, token), answer) in keys.into_iter().zip(answers) {
@@ -78,23 +80,23 @@ impl Session {
 #[derive(Debug)]
 pub(super) struct Recording {
     agent: AgentId,
-    /// Each with the origin that its site was found at.
+    /// Each report with the origin where its site was found.
     reports: Vec<(Report, Option<String>)>,
-    /// Its slots that are free already, where those are to be filled and what it frees now.
+    /// The agent's free slots, if these and the newly freed ones are to be filled.
     free: Option<Free>,
 }
 
-/// What became of them.
+/// The result of a recording.
 #[derive(Debug)]
 pub(super) struct Recorded {
     /// In the order of the reports.
     answers: Vec<Answer>,
-    /// Leases granted into free slots, and how many of these there were.
+    /// Leases granted into free slots, and the number of these slots.
     grants: Vec<Grant>,
     slots: i64,
 }
 
-/// Outcomes whose lease was active until now: slots of the agent have become free.
+/// Number of outcomes whose lease was active until now: so many slots have become free.
 pub(super) fn freed(answers: &[Answer]) -> i64 {
     let freed = answers.iter().filter(|answer| matches!(answer, Answer::Accepted { freed: true, .. })).count();
     i64::try_from(freed).unwrap_or(i64::MAX)
@@ -108,7 +110,7 @@ impl Request for Recording {
     }
 
     async fn run(conn: &mut PgConnection, requests: &[&Self]) -> Result<Vec<Recorded>, store::Error> {
-        // Before any task: so does whoever else locks both.
+        // Locked before any task, as in every other transaction that locks both.
         let asking: Vec<Free> = requests.iter().filter_map(|asked| asked.free).collect();
         let locked = leases::lock(conn, &asking).await?;
         let reported: Vec<(AgentId, &Report, Option<&str>)> = requests
@@ -141,7 +143,7 @@ impl Request for Recording {
     }
 }
 
-/// Grants leases into the slots of those agents that freed some.
+/// Grants leases into the slots of the agents that freed some.
 async fn fill(
     conn: &mut PgConnection,
     recorded: impl Iterator<Item = (Option<Free>, &mut Recorded)>,
@@ -165,7 +167,8 @@ async fn settle(conn: &mut PgConnection, mut settled: Vec<(SiteId, &str)>) -> Re
     if settled.is_empty() {
         return Ok(());
     }
-    // In one order everywhere: two transactions lock the same origins, and must not wait for each other.
+    // The same order everywhere, so that two transactions that lock the same origins cannot
+    // deadlock.
     settled.sort_unstable_by_key(|&(_, origin)| origin);
     let sites: Vec<_> = settled.iter().map(|(site, _)| *site).collect();
     let unsettled = origin::unsettled(conn, &sites).await?;
@@ -179,7 +182,7 @@ async fn note(conn: &mut PgConnection, mut crawls: Vec<Crawled>) -> Result<(), s
     if crawls.is_empty() {
         return Ok(());
     }
-    // As above, of sites.
+    // The same for sites.
     crawls.sort_unstable_by_key(|crawled| crawled.site);
     for site in contradictions::note(conn, &crawls).await? {
         tracing::debug!(site.id = %site, "a site is to be measured again: crawls contradict");

@@ -1,9 +1,10 @@
 //! One agent's session: a task that owns its stream.
 //!
-//! It answers what the agent says, and whenever it is woken (or a second has passed) sends what the store holds for the
-//! agent: leases revoked or asked for, orders to measure, and leases, each committed before it is sent. It ends when the stream breaks, the
-//! session is superseded or expired, or the scheduler shuts down; nothing is lost by that, since the store knows what was
-//! promised and the agent repeats what was not acknowledged.
+//! It answers the agent's messages. Whenever it is woken, or a second has passed, it sends what the
+//! store holds for the agent: revoked or recalled leases, measurement orders, and new leases, each
+//! committed before it is sent. It ends when the stream breaks, the session is superseded or
+//! expired, or the scheduler shuts down. This loses nothing, since the store knows what was granted
+//! and the agent repeats what was not acknowledged.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,20 +30,21 @@ use crate::store::leases::outcomes::Answer;
 use crate::store::leases::{self, Free, Grant, checkpoints, recalls};
 use crate::store::measurements::{self, orders};
 
-/// How long one message may wait for room.
+/// How long one message may wait for room in the queue.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often the store is looked at without being woken.
+/// How often the store is read without a wake-up.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Grants whose crawls' states are in memory at once, each of up to a megabyte.
+/// Grants whose checkpoints are in memory at once, each of up to a megabyte.
 const CHECKPOINTS_AT_ONCE: usize = 8;
 
-/// Leases granted into freed slots in one transaction with those of other agents; what is free beyond that is found by the next look.
+/// Leases granted into freed slots in one transaction with those of other agents; the next poll
+/// fills any further slots.
 pub(super) const FILLED_AT_ONCE: i64 = 512;
 
 pub(super) type Outbound = mpsc::Sender<Result<v1::SessionResponse, Status>>;
 
-/// Where the sessions of one scheduler record outcomes.
+/// The group commit of outcomes, shared by the sessions of one scheduler.
 pub(super) type Recordings = GroupCommit<outcomes::Recording>;
 
 /// One connected agent.
@@ -50,24 +52,24 @@ pub(super) struct Session {
     pub(super) scheduler: Scheduler,
     pub(super) recordings: Arc<Recordings>,
     pub(super) agent: AgentId,
-    /// What it is called, for logs.
+    /// The agent's name, for logs.
     pub(super) name: String,
     pub(super) session: SessionId,
     outbound: Outbound,
     pub(super) wake: Arc<Notify>,
-    /// The agent stops: it gets no new leases, and the end of its stream ends the session.
+    /// The agent is stopping: it gets no new leases, and the end of its stream ends the session.
     leaving: bool,
-    /// When its agent was welcomed.
+    /// When the agent was welcomed.
     opened: Instant,
-    /// Before this it gets no new leases.
+    /// The agent gets no new leases before this time.
     pub(super) grants_from: Instant,
-    /// Its slots known to be free: as counted last, less what was granted and with what was freed since.
+    /// The agent's free slots: the last count, minus later grants, plus slots freed since.
     pub(super) free: i64,
-    /// Whether a task waits for it, as far as is known: whoever assigns it one wakes the session.
+    /// Whether a task may wait for the agent; assigning one wakes the session.
     waits: bool,
-    /// What the agent was told at its welcome.
+    /// The contact URL sent with the welcome.
     contact_url: Option<String>,
-    /// Why it takes no lease, as it said last; empty while it does.
+    /// Why the agent takes no lease, as last reported; empty while it does.
     paused: String,
 }
 
@@ -100,7 +102,8 @@ impl Session {
 
     pub(super) async fn run(mut self, mut inbound: Streaming<v1::SessionRequest>, shutdown: CancellationToken) {
         let wakes = Arc::clone(&self.scheduler.wakes);
-        // Whether the agent is gone: what ends every session here at once says nothing of it.
+        // Whether the agent is gone: a cause that ends every session here at once does not show
+        // that.
         let (ended, gone) = tokio::select! {
             () = shutdown.cancelled() => (Err(Status::unavailable("the scheduler is shutting down")), false),
             () = wakes.database.silent() => (Err(status::away()), false),
@@ -110,7 +113,7 @@ impl Session {
             Ok(()) => tracing::info!(agent.name = self.name, "an agent disconnected"),
             Err(status) => {
                 tracing::info!(agent.name = self.name, reason = status.message(), "a session ended");
-                // The agent may be gone already; then nobody is left to be told.
+                // The agent may be gone already, so a failure to send is ignored.
                 let _told = self.outbound.try_send(Err(status.clone()));
             }
         }
@@ -154,7 +157,7 @@ impl Session {
             Some(Message::Register(_)) => Err(Status::invalid_argument("`register` comes once, as the first message")),
             Some(Message::Heartbeat(heartbeat)) => self.renew(heartbeat).await,
             Some(Message::Measurement(report)) => self.record_measurement(report).await,
-            // None comes here: `gather` has taken them.
+            // Unreachable: `gather` has taken all outcomes.
             Some(Message::Outcome(report)) => self.record_outcomes(vec![report]).await,
             Some(Message::Release(release)) => self.release(release).await,
             Some(Message::Checkpoint(checkpoint)) => self.keep(checkpoint).await,
@@ -186,19 +189,21 @@ impl Session {
         if !renewed {
             return Err(self.ended().await?);
         }
-        // It is told at the welcome alone. An agent that came before the operator set one would never send a request;
-        // coming back costs it nothing, since it keeps its leases.
+        // The contact URL is sent only with the welcome. An agent that came before the operator set
+        // one would never send a request; reconnecting costs it nothing, since it keeps its leases.
         if contact_url != self.contact_url {
             return Err(Status::unavailable("the contact URL has changed: register again to learn it"));
         }
         self.send(convert::heartbeat_ack(heartbeat.sequence)).await
     }
 
-    /// Takes note that the agent takes no lease, or does again: what it has not begun goes to others, or new work to it.
+    /// Records that the agent takes no lease, or takes leases again: then its unbegun tasks go to
+    /// other agents, or it gets new work.
     async fn pause(&mut self, conn: &mut sqlx::PgConnection, said: String) -> Result<(), Status> {
         let reason = Some(convert::clip(said.clone())).filter(|reason| !reason.is_empty());
         let changed = sessions::pause(conn, self.session, reason.as_deref()).await?;
-        // How full a disk is changes with every heartbeat; that it is full does not.
+        // The report of a full disk changes with every heartbeat; that the agent is paused does
+        // not.
         if changed && self.paused.is_empty() != said.is_empty() {
             match &reason {
                 Some(reason) => tracing::warn!(agent.name = self.name, reason, "an agent paused"),
@@ -233,13 +238,14 @@ impl Session {
         Ok(())
     }
 
-    /// Sends what the store holds for this agent; most often nothing, and then nothing is locked or written.
+    /// Sends what the store holds for this agent. Most often that is nothing, and then no row is
+    /// locked or written.
     pub(super) async fn push(&mut self) -> Result<(), Status> {
         let mut conn = self.connection().await?;
         let waiting = sessions::waiting(&mut conn, self.agent, self.session).await?;
         drop(conn);
-        // Without this a stream that outlives its session would go on until its next heartbeat, crawling what is
-        // another's by now.
+        // Without this check a stream that outlives its session would continue until its next
+        // heartbeat, crawling tasks that another agent holds by now.
         let Some(waiting) = waiting else { return Err(self.ended().await?) };
         (self.free, self.waits) = (waiting.free, waiting.tasks);
         let waiting = sessions::Waiting { tasks: waiting.tasks && self.may_grant(), ..waiting };
@@ -247,17 +253,17 @@ impl Session {
         if any { self.hand_out(waiting).await } else { Ok(()) }
     }
 
-    /// The slots to be filled when outcomes free more, where something waits for them as far as is known.
+    /// The slots to fill when outcomes free more, if a task may wait for them.
     pub(super) fn fillable(&self) -> Option<Free> {
         (self.waits && self.may_grant()).then_some(Free { agent: self.agent, session: self.session, slots: self.free })
     }
 
-    /// Takes note of the slots that outcomes freed.
+    /// Adds the slots that outcomes freed.
     pub(super) fn freed(&mut self, answers: &[Answer]) {
         self.free = self.free.saturating_add(outcomes::freed(answers));
     }
 
-    /// Sends what was granted into this many free slots.
+    /// Sends the grants made into this many free slots.
     pub(super) async fn filled(&mut self, grants: Vec<Grant>, slots: i64) -> Result<(), Status> {
         if slots > 0 {
             let granted = i64::try_from(grants.len()).unwrap_or(i64::MAX);
@@ -289,7 +295,7 @@ impl Session {
             grants = leases::grant(&mut tx, self.agent, self.session).await?;
         }
         store::commit(tx).await?;
-        // First: each makes room for what follows.
+        // First, because each makes room for what follows.
         for (task, token) in revoked {
             self.send(convert::cancel_order(task, token)).await?;
         }
@@ -319,7 +325,8 @@ impl Session {
         Ok(())
     }
 
-    /// How far the crawls of granted tasks have come. Nobody else holds these leases, so nobody writes there meanwhile.
+    /// The checkpoints of granted tasks. Only this agent holds these leases, so no other writes
+    /// them meanwhile.
     async fn checkpoints(&self, grants: &[Grant]) -> Result<HashMap<TaskId, Vec<u8>>, Status> {
         let again: Vec<TaskId> = grants.iter().filter(|grant| grant.token.get() > 1).map(|grant| grant.task).collect();
         if again.is_empty() {
@@ -328,7 +335,7 @@ impl Session {
         Ok(checkpoints::of(&mut *self.connection().await?, &again).await?)
     }
 
-    /// How large the sites of granted tasks were last, where their rate depends on it.
+    /// The last known size of the sites of granted tasks, if their rate depends on it.
     async fn last_pages(&self, grants: &[Grant]) -> Result<HashMap<TaskId, u32>, Status> {
         let depends = |grant: &&Grant| grant.policy.shortest_interval < grant.policy.request_interval;
         let asked: Vec<TaskId> = grants.iter().filter(depends).map(|grant| grant.task).collect();
@@ -338,18 +345,20 @@ impl Session {
         Ok(store::leases::outcomes::last_pages(&mut *self.connection().await?, &asked).await?)
     }
 
-    /// What the agent of a session that has ended is told.
+    /// The status for the agent of an ended session.
     async fn ended(&self) -> Result<Status, Status> {
         let mut conn = self.connection().await?;
         let cause = sessions::end_cause(&mut conn, self.session).await?;
         Ok(status::from_end(cause))
     }
 
-    /// Ends the session of an agent that said goodbye; of one that did not, takes note.
+    /// Ends the session of an agent that announced its stop; otherwise records that it
+    /// disconnected.
     async fn close(&self) -> Result<(), store::Error> {
         if !self.leaving {
             sessions::disconnect(&mut *self.scheduler.pool.acquire().await?, self.session).await?;
-            // What waits there goes to others before long: no pass is to come seldom now.
+            // Its waiting tasks go to other agents before long, so passes must not run at the slow,
+            // quiet rate.
             self.scheduler.wakes.assign.notify_one();
             return Ok(());
         }
