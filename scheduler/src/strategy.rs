@@ -1,8 +1,9 @@
-//! Choosing an agent for a task: one pure function a strategy.
+//! Strategies: choosing an agent for a task, one pure function per strategy.
 //!
-//! A choice is a function of the candidates as a set and the seed: the order in which they are given changes nothing, and
-//! the same seed chooses the same agent. Who may be a candidate (online, country, quota) is decided before. A full candidate
-//! is passed over for one with room, within what the strategy would choose from anyway: nearness is never given up for it.
+//! A choice depends only on the set of candidates and the seed: the order of the candidates does
+//! not matter, and the same seed chooses the same agent. The caller has already filtered the
+//! candidates (connected, country, quota). A full candidate loses to one with room only among the
+//! agents that the strategy would choose from anyway: load never overrides nearness.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -28,37 +29,38 @@ pub use rules::anycast::choose_among_near;
 pub use rules::next::{Former, Listed, choose_next};
 pub use schedule::work::{Counted, Crawl, Speed, Work};
 
-/// What is known of the site that an agent is chosen for.
+/// What is known of the site.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Site<'a> {
     pub host: &'a str,
-    /// The address a prober saw it at.
+    /// The address at which a prober saw it.
     pub address: Option<IpAddr>,
-    /// Where it stands, as its list or a database of addresses says.
+    /// Its position, from the site list or a database of addresses.
     pub position: Option<Position>,
-    /// How much there is to crawl; `None` where nothing is known of it.
+    /// The size of the crawl; `None` if nothing is known of it.
     pub work: Option<Work>,
 }
 
-/// Where an agent stands, as its operator and its connection say.
+/// An agent's location, from its operator and its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Home {
     /// The country, two capital letters (ISO 3166-1 alpha-2).
     pub country: Option<[u8; 2]>,
     /// The direction of its position.
     pub direction: Option<Direction>,
-    /// The address it is seen at.
+    /// The address of its connection.
     pub address: Option<IpAddr>,
 }
 
-/// How unsure a distance is: the standard deviation of its logarithm, so that 0.1 is about ten per cent.
+/// The uncertainty of a distance: the standard deviation of its logarithm, so that 0.1 is about ten
+/// per cent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Spread {
     per_mille: u16,
 }
 
 impl Spread {
-    /// From the standard deviation; what is none counts as the greatest.
+    /// From a standard deviation; an invalid value becomes the greatest.
     pub fn new(ratio: f64) -> Self {
         let micros = Duration::try_from_secs_f64(ratio).map_or(u128::MAX, |ratio| ratio.as_millis());
         Self { per_mille: u16::try_from(micros).unwrap_or(u16::MAX) }
@@ -74,32 +76,34 @@ impl Spread {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
     pub agent: AgentId,
-    /// Its predicted round trip to the site; `None` when either has no place on the map.
+    /// Its predicted round trip to the site; `None` if either has no coordinate on the map.
     pub predicted: Option<Rtt>,
-    /// Its expected round trip, by which it ranks: not less than predicted where it might be far. `None` where only a point
-    /// is known; then the prediction ranks.
+    /// Its expected round trip, which ranks it: greater than the prediction if the agent might be
+    /// far. `None` if only a point estimate is known; then the prediction ranks.
     pub expected: Option<Rtt>,
-    /// Its measured round trip to the site; `None` when it did not measure.
+    /// Its measured round trip to the site; `None` if it did not measure.
     pub measured: Option<Rtt>,
-    /// How unsure the prediction is; `None` where it does not say, or was measured.
+    /// The uncertainty of the prediction; `None` if the map gives none, or the distance was
+    /// measured.
     pub spread: Option<Spread>,
-    /// How unsure what is expected is once crawls have taught: with what the map's own spread leaves out, and less where alike sites were
-    /// crawled. `None` where nothing was taught.
+    /// The uncertainty of the expected round trip after learning from crawls: includes what the
+    /// map's own spread omits, and shrinks with crawls of similar sites. `None` if nothing was
+    /// learned.
     pub doubt: Option<Spread>,
     pub load: u32,
-    /// Tasks it may hold at once.
+    /// The number of its slots.
     pub capacity: u32,
-    /// How long its crawls take.
+    /// The duration of its crawls.
     pub pace: Duration,
-    /// When a slot is free for one more task, from now, as far as that is known better than by its load and pace.
+    /// When a slot is free for one more task, from now; `None` if only load and pace are known.
     pub wait: Option<Duration>,
-    /// How fast its crawls go, as far as they have taught.
+    /// The speed of its crawls, learned from its crawls so far.
     pub speed: Speed,
     pub home: Home,
 }
 
 impl Candidate {
-    /// An agent of which nothing is known but its slots.
+    /// An agent of which only the slots are known.
     pub fn new(agent: AgentId, capacity: u32) -> Self {
         Self {
             agent,
@@ -117,7 +121,8 @@ impl Candidate {
         }
     }
 
-    /// The same with what is known of its distance to one site: what the map predicts, and what agents measured.
+    /// The same candidate with its distance to one site: predicted by the map and measured by
+    /// agents.
     #[must_use]
     pub fn to_site(self, predicted: Option<Predicted>, measured: &[(AgentId, Rtt)]) -> Self {
         Self {
@@ -129,7 +134,8 @@ impl Candidate {
         }
     }
 
-    /// What it ranks by: measured before expected before predicted (the paper 2.1, step e).
+    /// The distance that ranks it: measured before expected before predicted (the paper 2.1, step
+    /// e).
     pub fn distance(&self) -> Option<Rtt> {
         self.measured.or(self.expected).or(self.predicted)
     }
@@ -155,20 +161,20 @@ impl Candidate {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// Who gets the task.
+    /// The chosen agent.
     pub agent: AgentId,
-    /// Among whom it was drawn, best first; the chosen one alone where every agent was as good.
+    /// The agents of the draw, best first; only the chosen one if all agents were equally good.
     pub candidates: Vec<Candidate>,
-    /// The strategy that chose: the one asked for, unless `fallback` says why not.
+    /// The strategy that chose: the requested one, unless `fallback` is set.
     pub strategy: Strategy,
-    /// Why the strategy asked for could not be followed; `None` when it was.
+    /// Why the requested strategy was not followed; `None` if it was.
     pub fallback: Option<Fallback>,
 }
 
-/// Chooses an agent. `None` only when there are no candidates.
+/// Chooses an agent. `None` only without candidates.
 ///
-/// A strategy that goes by what is not known here (a distance, a position, an address) draws at random and says so. Fewer
-/// candidates than it ranks are no obstacle.
+/// A strategy whose input is unknown (a distance, a position, an address) draws at random and sets
+/// `fallback`. Having fewer candidates than the strategy ranks is no error.
 pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], seed: u64) -> Option<Choice> {
     let ordered = ordered(candidates);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -191,33 +197,34 @@ pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], see
     }
 }
 
-/// `random`: any agent with room, evenly. The yardstick, and what is left when no distance is known.
+/// `random`: any agent with room, uniformly. The baseline, and the fallback when no distance is
+/// known.
 fn random(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
     let drawn = load::draw(ordered, rng)?;
     Some(Choice { agent: drawn.agent, candidates: vec![*drawn], strategy: Strategy::Random, fallback: None })
 }
 
-/// `gnp-top1` and `gnp-top3`: one of the k nearest, at random (the paper 2.2.3: the draw among several is what spreads the load). Of the
-/// k only those with room are drawn from, while there are any.
+/// `gnp-top1` and `gnp-top3`: one of the k nearest, at random (the paper 2.2.3: drawing among
+/// several spreads the load). Draws only from those with room, if any.
 fn nearest(ordered: &[Candidate], k: usize, rng: &mut ChaCha8Rng) -> Ranked {
     let ranked = load::rank::least(ordered, k, Candidate::distance);
     let drawn = load::draw(&ranked, rng).ok_or(FallbackCause::NoDistance)?.agent;
     Ok((drawn, ranked))
 }
 
-/// What a strategy chose, with those it would take in its place, best first; or what it goes by and does not know.
+/// The chosen agent and the ranked candidates, best first; or the missing input.
 type Ranked = Result<(AgentId, Vec<Candidate>), FallbackCause>;
 
-/// Never said: without anybody nothing is chosen.
+/// A placeholder that is never reported: without candidates there is no choice.
 const NOBODY: FallbackCause = FallbackCause::NoDistance;
 
-/// The first of `ranked`, which is what a strategy chose.
+/// The first of `ranked`, as the choice.
 fn first(ranked: Vec<Candidate>, otherwise: FallbackCause) -> Ranked {
     ranked.first().map(|first| first.agent).map(|agent| (agent, ranked)).ok_or(otherwise)
 }
 
-/// Each agent once, and in one order, whatever order they came in. Those that come so already, as they do where speed matters, are not
-/// copied.
+/// The candidates without repeats, in a canonical order. Borrows candidates that are already in
+/// that order, as they are on hot paths.
 fn ordered(candidates: &[Candidate]) -> Cow<'_, [Candidate]> {
     if candidates.is_sorted_by(|one, next| one.agent < next.agent) {
         return Cow::Borrowed(candidates);

@@ -1,6 +1,6 @@
-//! Why a task has its agent, or has none: a sentence for people, from what was recorded.
+//! Why a task has its agent or has none: a sentence for display, from the recorded choice.
 //!
-//! Pure. Nothing is computed anew: a choice is explained by what it was made from, as it was then.
+//! Pure. Recomputes nothing: the explanation uses the inputs recorded with the choice.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub fn parted(Parted { agent, how }: &Parted) -> String {
     format!("{agent}, chosen before, {how}")
 }
 
-/// Why the batch's strategy could not be followed.
+/// Why the batch's strategy was not followed.
 pub fn fallback(Fallback { cause, said }: &Fallback) -> String {
     let why = match cause {
         FallbackCause::NoDistance => "no agent's distance to the site is known",
@@ -50,7 +50,7 @@ pub fn fallback(Fallback { cause, said }: &Fallback) -> String {
     why.to_owned()
 }
 
-/// How the strategy was followed, where that needs saying; else `None`.
+/// How the strategy deviated from its usual course; `None` if it did not.
 pub fn note(why: &Why) -> Option<String> {
     let parted = why.parted.as_ref().map(parted);
     let how = match &why.cause {
@@ -80,7 +80,7 @@ pub fn note(why: &Why) -> Option<String> {
     Some([Some(how), parted].into_iter().flatten().collect::<Vec<String>>().join("; "))
 }
 
-/// Why a lease is asked for, as its agent is told.
+/// Why the scheduler asks an agent to hand back a lease; sent to the agent.
 pub fn ends_sooner(to: &str, there: Duration, here: Duration) -> String {
     format!("{to} would end it in about {}; here it goes on for about {}", about(there), about(here))
 }
@@ -99,12 +99,12 @@ pub struct Considered {
     pub predicted: Option<Rtt>,
     /// The measured round trip.
     pub measured: Option<Rtt>,
-    /// How full it was; `None` when it was away, or that was not recorded.
+    /// How full the agent was; `None` if it was disconnected, or no level was recorded.
     pub level: Option<i64>,
 }
 
 impl Considered {
-    /// Its distance, and how it is known.
+    /// Its distance, and whether that was measured or predicted.
     fn distance(&self) -> Option<String> {
         let said = |rtt: Option<Rtt>, how: &str| rtt.map(|rtt| format!("{rtt} {how}"));
         said(self.measured, "measured").or_else(|| said(self.predicted, "predicted"))
@@ -123,18 +123,18 @@ pub struct Recorded {
     pub seed: u64,
     /// The candidates, best first.
     pub candidates: Vec<Considered>,
-    /// Agents that might have had it: they took work, and nothing excluded them. `None` when that was not recorded.
+    /// Available agents: those that took work and were not excluded. `None` if not recorded.
     pub available: Option<u32>,
-    /// Agents that constraints excluded.
+    /// Agents excluded by constraints.
     pub excluded: usize,
-    /// Why it was made, and why otherwise than by the batch's strategy.
+    /// Why the choice was made, and why it deviated from the batch's strategy.
     pub why: Why,
 }
 
 /// "chosen because ...".
 pub fn because(choice: &Recorded) -> String {
     let note = note(&choice.why);
-    // These say more of the choice than the strategy does, which chose before.
+    // These causes explain more than the strategy, which had chosen earlier.
     let moved = match (&choice.why.cause, &note) {
         (ChoiceCause::NextCandidate, Some(note)) => Some(format!("it is {note}")),
         (ChoiceCause::Rebalanced { .. } | ChoiceCause::TakenBack { .. }, Some(note)) => {
@@ -182,7 +182,7 @@ fn drawn(choice: &Recorded) -> String {
     }
 }
 
-/// What a strategy did that goes by something.
+/// What a strategy other than `random` did.
 fn by_strategy(choice: &Recorded, rank: &str) -> String {
     let Recorded { strategy, seed, .. } = choice;
     match (strategy, choice.candidates.len()) {
@@ -204,7 +204,7 @@ fn by_strategy(choice: &Recorded, rank: &str) -> String {
     }
 }
 
-/// "2nd of 3, 12.0 ms predicted"; `None` when it is not among the candidates.
+/// "2nd of 3, 12.0 ms predicted"; `None` if the agent is not among the candidates.
 fn ranked(choice: &Recorded) -> Option<String> {
     let place = choice.candidates.iter().position(|one| one.agent == choice.agent)? + 1;
     let count = choice.candidates.len();
@@ -229,7 +229,7 @@ fn ordinal(number: usize) -> String {
     format!("{number}{suffix}")
 }
 
-/// What a task without an agent waits for.
+/// Why a task has no agent yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wait {
     pub cause: WaitCause,
@@ -238,16 +238,16 @@ pub struct Wait {
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum About {
-    /// The cause says all.
+    /// The cause needs no detail.
     #[default]
     Cause,
     Address(String),
-    /// What a batch asks of agents, and why none gets its tasks.
+    /// The batch's constraints, and why no agent gets its tasks.
     Constraints(Constraints, Nobody),
 }
 
 impl About {
-    /// In words.
+    /// The wait as text.
     pub fn text(&self) -> String {
         match self {
             Self::Cause => String::new(),
@@ -263,7 +263,7 @@ impl From<WaitCause> for Wait {
     }
 }
 
-/// What a task waits for, to be read after "no agent yet: " or "12 sites: ".
+/// The wait as text that follows "no agent yet: " or "12 sites: ".
 pub fn waits(Wait { cause, about }: &Wait) -> String {
     let why = match cause {
         WaitCause::Turn => "its turn to be measured has not come",
@@ -295,7 +295,7 @@ pub fn waits(Wait { cause, about }: &Wait) -> String {
     why.to_owned()
 }
 
-/// Why one agent is excluded, in the words that follow its name.
+/// Why one agent is excluded, as text that follows its name.
 pub fn exclusion(asked: &Constraints, exclusion: &Exclusion) -> String {
     excluded(asked, exclusion, true)
 }
@@ -313,7 +313,7 @@ fn excluded(asked: &Constraints, exclusion: &Exclusion, one: bool) -> String {
     }
 }
 
-/// Why nobody gets a batch's tasks, though some agent takes work.
+/// Why no agent gets a batch's tasks although some agent takes work.
 pub fn nobody(asked: &Constraints, Nobody { cause, excluded: out }: &Nobody) -> String {
     let Excluded { fleet, by } = out;
     match cause {
@@ -358,7 +358,8 @@ pub fn sites_wait(wait: &Wait, sites: u64) -> String {
     format!("{sites} site{}: {}", if sites == 1 { "" } else { "s" }, waits(wait))
 }
 
-/// Why a task ended as it did, waits or fell back, in that order, as one line of a list says it; empty where nothing needs saying.
+/// One line for a list: why the task ended, waits or fell back, in that order; empty in the normal
+/// case.
 pub fn reason(ended: Option<String>, waits_for: Option<&Wait>, why: Option<&Why>, message: Option<String>) -> String {
     let waits = || waits_for.filter(|wait| wait.cause.needs_saying()).map(waits);
     let fallback = || why.filter(|_| waits_for.is_none()).and_then(|why| why.fallback.as_ref()).map(fallback);

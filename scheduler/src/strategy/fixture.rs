@@ -1,17 +1,17 @@
-//! Agents for the tests of this module.
+//! Agents for tests of this module.
 
 use crate::model::{AgentId, Rtt};
 
 use super::Candidate;
 
-/// An agent of one slot, with its predicted and its measured milliseconds.
+/// An agent with one slot, and its predicted and measured milliseconds.
 pub(super) fn candidate(agent: i64, predicted: Option<f64>, measured: Option<f64>) -> Candidate {
     let rtt = |millis: f64| Rtt::try_from_millis_f64(millis).unwrap();
     let (predicted, measured) = (predicted.map(rtt), measured.map(rtt));
     Candidate { predicted, measured, ..Candidate::new(AgentId::new(agent), 1) }
 }
 
-/// One that measured.
+/// An agent that measured the site.
 pub(super) fn measured(agent: i64, millis: f64) -> Candidate {
     candidate(agent, None, Some(millis))
 }

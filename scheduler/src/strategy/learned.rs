@@ -1,14 +1,16 @@
-//! What crawls teach of the way between agents and sites.
+//! Learning from crawls: corrections to the round trips between agents and sites.
 //!
-//! A crawl's round trip is evidence, not truth: one is noisy, and an old one is stale. So what is believed of a pair is the mean of the
-//! logarithms of the map's prediction (or the probes' measurement) and of its crawls, each weighed by how sure it is: a prediction by its
-//! own spread, a crawl by [`CRAWL_SPREAD`] and less the older it is (conjugate normal means: Gelman et al., "Bayesian data analysis", 2013,
-//! 2.5). One crawl never counts for everything, as the prediction never counts for nothing.
+//! A crawl's round trip is evidence, not truth: a single one is noisy, an old one is stale. So the
+//! estimate for a pair is the mean of the logarithms of the prior (the map's prediction or the
+//! probes' measurement) and of the crawls, weighted by certainty: a prediction by its own spread, a
+//! crawl by [`CRAWL_SPREAD`], less with age (conjugate normal means: Gelman et al., "Bayesian data
+//! analysis", 2013, 2.5). A single crawl never replaces the prior, and the prior always counts.
 //!
-//! What the map gets wrong of an agent's crawled sites it probably gets wrong of its other sites too, most of all of those that are alike:
-//! the mean log ratio of an agent's crawls corrects its other predictions, drawn towards nothing by `PRIOR_LESSONS` lessons that say "no
-//! error", and what that leaves over of crawls of alike sites corrects those more (`strategy::alike`). What pages take longer than probes is
-//! common to all, and taken out first.
+//! The map's error for an agent's crawled sites probably holds for its other sites too, most of all
+//! for similar ones. The mean log ratio of an agent's crawls corrects its other predictions, shrunk
+//! towards zero by `PRIOR_LESSONS` lessons without error. The residuals of crawls of similar sites
+//! then correct those predictions further (`strategy::alike`). The extra time of pages over probes
+//! is common to all pairs, and is removed first.
 
 pub(super) mod alike;
 pub mod confidence;
@@ -26,27 +28,30 @@ use crate::strategy::learned::alike::{Alike, Told};
 
 pub use crate::strategy::learned::alike::Near;
 
-/// How sure one crawl is of a pair's round trip, as a standard deviation of its logarithm: medians over a crawl's pages repeat within some
-/// ten per cent, and servers differ from day to day.
+/// The spread of one crawl's round trip, as a standard deviation of its logarithm: medians over a
+/// crawl's pages repeat within about ten per cent, and servers vary from day to day.
 pub const CRAWL_SPREAD: f64 = 0.1;
-/// How sure a prediction is whose spread is not known: the 90th percentile of errors in measured networks (docs/accuracy.md).
+/// The spread of a prediction without a known spread: the 90th percentile of errors in measured
+/// networks (docs/accuracy.md).
 pub const UNKNOWN_SPREAD: f64 = 0.3;
-/// What a map's own spread leaves out, beside it: it knows where a site may lie, not what no map says. Of predictions of agents in reach of the
-/// nearest, which a choice is made among, half are off by more than 13 % where the map's own spread says 9 %, and a quarter by more than
-/// 40 %: a crawl must not be outweighed by such a prediction. Half as much or half again changes what is learned by less than seeds do.
+/// The spread that a map's own spread omits, added to it: the map knows where a site may be, but
+/// not the errors that no map shows. For predictions of agents near the nearest, among which a
+/// choice is made, half are off by more than 13 % where the own spread of the map is 9 %, and a
+/// quarter by more than 40 %; such a prediction must not outweigh a crawl. Varying this by half
+/// changes the result less than the seed does.
 const UNTOLD_SPREAD: f64 = 0.2;
-/// How sure probes are: they are many, and warm.
+/// The spread of probes: many samples on warm connections.
 pub const PROBE_SPREAD: f64 = 0.05;
-/// Spreads below are not believed: no map is that sure.
+/// The least spread that is accepted: no map is more certain.
 const LEAST_SPREAD: f64 = 0.03;
-/// Lessons without an error that stand against those an agent has taught.
+/// Lessons without error that an agent's own lessons are weighed against.
 const PRIOR_LESSONS: f64 = 5.0;
-/// No lesson is believed beyond this log ratio: a factor of four is a broken crawl, or another site.
+/// The limit of a lesson's log ratio: a factor of four means a broken crawl or another site.
 const MOST: f64 = 1.4;
-/// After this time a crawl counts half: routes change over weeks.
+/// The age at which a crawl counts half: routes change over weeks.
 pub const HALF_LIFE: Duration = Duration::from_secs(7 * 86_400);
 
-/// A network: what an address has in common with its neighbours, 24 bits of IPv4 and 48 of IPv6.
+/// A network prefix: 24 bits of an IPv4 address, 48 of an IPv6 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Network(u64);
 
@@ -59,40 +64,41 @@ impl From<IpAddr> for Network {
     }
 }
 
-/// What one crawl says of the map.
+/// One crawl compared with the map.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lesson {
     pub agent: AgentId,
     pub site: SiteId,
-    /// The site's network, where its address is known.
+    /// The site's network; `None` if its address is unknown.
     pub network: Option<Network>,
-    /// The round trip that was known before.
+    /// The round trip known before the crawl.
     pub known: Rtt,
-    /// Whether probes had measured that; else it was predicted.
+    /// Whether probes had measured `known`; otherwise the map predicted it.
     pub probed: bool,
-    /// Whether the agent got the site by its prediction: then the prediction errs towards near, as a rule, and says nothing of the agent.
+    /// Whether the agent got the site because of its prediction: then selection biases the
+    /// prediction towards near, which is no evidence about the agent.
     pub preferred: bool,
-    /// The one the crawl saw.
+    /// The round trip of the crawl.
     pub crawled: Rtt,
-    /// How much it counts: 1 now, and less the older it is ([`weight`]).
+    /// The weight: 1 for a crawl now, less with age ([`weight`]).
     pub weight: f64,
 }
 
-/// How much a crawl of this age counts.
+/// The weight of a crawl of this age.
 pub fn weight(age: Duration) -> f64 {
     0.5_f64.powf(age.as_secs_f64() / HALF_LIFE.as_secs_f64())
 }
 
-/// What all lessons come to.
+/// The corrections learned from all lessons.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Lessons {
-    /// What pages take longer than probes, as a log ratio.
+    /// The extra time of pages over probes, as a log ratio.
     bias: f64,
     by_agent: HashMap<AgentId, f64>,
     alike: Alike,
 }
 
-/// The weighted sum of log ratios, and the weights.
+/// The weighted sum of log ratios, and the sum of weights.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sum(f64, f64);
 
@@ -108,8 +114,9 @@ impl Sum {
 }
 
 impl Lessons {
-    /// Sums up; `measured` is what probers measured of the lessons' sites, by which sites are alike. What pages take longer is told by pairs
-    /// that probes had measured alone.
+    /// Learns from lessons. `measured` holds the probers' measurements of the lessons' sites, which
+    /// determine their similarity. Only pairs that probes had measured determine the extra time of
+    /// pages.
     pub fn of(lessons: &[Lesson], measured: &HashMap<SiteId, Vec<(AgentId, Rtt)>>) -> Self {
         let told = |lesson: &Lesson| ln(lesson.crawled) - ln(lesson.known);
         let bias = shrunk_median(lessons.iter().filter(|lesson| lesson.probed).map(told).collect());
@@ -120,7 +127,7 @@ impl Lessons {
         }
         let by_agent: HashMap<AgentId, f64> = agents.into_iter().map(|(agent, sum)| (agent, sum.shrunk())).collect();
         let told = |lesson: &Lesson| {
-            // What the agent's own correction leaves.
+            // The residual after the agent's own correction.
             let residual = ratio(lesson) - by_agent.get(&lesson.agent).copied().unwrap_or(0.0);
             let Lesson { agent, site, network, weight, .. } = *lesson;
             Told { agent, site, network, residual, weight }
@@ -129,36 +136,37 @@ impl Lessons {
         Self { bias, by_agent, alike }
     }
 
-    /// A prediction, corrected by what the agent's crawls taught.
+    /// A prediction with the agent's correction.
     pub fn corrected(&self, agent: AgentId, predicted: Rtt) -> Rtt {
         let of_agent = self.by_agent.get(&agent).copied().unwrap_or(0.0);
         round_trip(ln(predicted) + of_agent, predicted)
     }
 
-    /// The crawls of sites that are alike a site in this network of which probers measured this. It looks at
-    /// every crawled site that is known: not for a thread that serves others.
+    /// The crawls of sites similar to a site in this network with these measurements. Scans every
+    /// crawled site: do not call it on a thread that serves requests.
     pub fn near(&self, network: Option<Network>, measured: &[(AgentId, Rtt)]) -> Near {
         self.alike.near(measured, network)
     }
 
-    /// What probes would have seen where a crawl saw this: without what pages take longer.
+    /// The round trip that probes would have seen for this crawl: without the extra time of pages.
     pub fn probed(&self, crawled: Rtt) -> Rtt {
         round_trip(ln(crawled) - self.bias, crawled)
     }
 }
 
-/// A crawl of one site: who, what round trip it saw, and how much it counts ([`weight`]).
+/// A crawl of one site: agent, round trip and weight ([`weight`]).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Crawled {
     pub agent: AgentId,
     /// The median round trip over its pages.
     pub rtt: Rtt,
-    /// How much it counts.
+    /// The weight.
     pub weight: f64,
 }
 
-/// What crawls of a site measured of it, one round trip an agent that is not among those that `measured` it: the map places the site by
-/// these as well, so that an agent which proved farther than predicted moves its neighbours away too.
+/// The round trips that crawls measured of a site, one per agent that is not in `measured`. The map
+/// also locates the site by these, so that an agent which proved farther than predicted makes its
+/// neighbours' predictions farther too.
 pub fn measured_by_crawls(lessons: &Lessons, measured: &[(AgentId, Rtt)], crawls: &[Crawled]) -> Vec<(AgentId, Rtt)> {
     let mut by_crawls: Vec<(AgentId, Rtt)> = Vec::new();
     for crawl in crawls {
@@ -170,8 +178,9 @@ pub fn measured_by_crawls(lessons: &Lessons, measured: &[(AgentId, Rtt)], crawls
     by_crawls
 }
 
-/// Puts what crawls taught into the candidates for one site: a pair that was crawled has a measured distance, other predictions are
-/// corrected. `crawls` are those of this site, `near` those of sites that are alike ([`Lessons::near`] of the same lessons).
+/// Applies what crawls taught to the candidates for one site: a crawled pair gets a measured
+/// distance, other predictions are corrected. `crawls` are those of this site, `near` those of
+/// similar sites ([`Lessons::near`] of the same lessons).
 pub fn teach(candidates: &mut [Candidate], lessons: &Lessons, near: &Near, crawls: &[Crawled]) {
     for one in candidates {
         let own: Vec<(Rtt, f64)> = crawls
@@ -186,7 +195,7 @@ pub fn teach(candidates: &mut [Candidate], lessons: &Lessons, near: &Near, crawl
                 one.measured.map(|rtt| (rtt, PROBE_SPREAD)).or(corrected(one.predicted).map(|rtt| (rtt, spread)));
             one.measured = Some(prior.map_or(*last, |(prior, spread)| believed(prior, spread, &own)));
         }
-        // The prediction stays the map's: with it goes what the next lesson is compared with.
+        // `predicted` stays the map's own, because the next lesson is compared with it.
         one.expected = corrected(one.expected.or(one.predicted));
         one.doubt = one.spread.map(|_| Spread::new(spread));
         if one.measured.is_none() {
@@ -195,8 +204,8 @@ pub fn teach(candidates: &mut [Candidate], lessons: &Lessons, near: &Near, crawl
     }
 }
 
-/// Moves what is expected by what crawls of alike sites say. What it exceeds the prediction by, since the agent might be far, shrinks as the
-/// variance does.
+/// Shifts the expected round trip by the residuals of similar sites. The margin above the
+/// prediction, for an agent that might be far, shrinks with the variance.
 fn take_over(one: &mut Candidate, lessons: &Lessons, near: &Near, predicted: Option<Rtt>, spread: f64) {
     let (Some(predicted), Some(expected)) = (predicted, one.expected) else { return };
     let Some((residual, left)) = lessons.alike.expects(near, one.agent, spread) else { return };
@@ -205,15 +214,16 @@ fn take_over(one: &mut Candidate, lessons: &Lessons, near: &Near, predicted: Opt
     one.doubt = one.doubt.map(|_| Spread::new(left));
 }
 
-/// The median, drawn towards nothing; a median, since a few crawls of slow servers say nothing of the others.
+/// The median, shrunk towards zero; not the mean, because a few slow servers should not affect the
+/// rest.
 fn shrunk_median(mut ratios: Vec<f64>) -> f64 {
     ratios.sort_unstable_by(f64::total_cmp);
     let count = stats::count(ratios.len());
     ratios.get(ratios.len() / 2).copied().unwrap_or(0.0) * count / (count + PRIOR_LESSONS)
 }
 
-/// What is believed of a pair: `prior` is what the map or the probes say, this sure; `crawls` what its crawls saw
-/// ([`Lessons::probed`]), and how much each counts.
+/// The estimate for a pair: `prior` with its `spread` from the map or the probes, and `crawls` with
+/// round trips ([`Lessons::probed`]) and weights.
 pub fn believed(prior: Rtt, spread: f64, crawls: &[(Rtt, f64)]) -> Rtt {
     let precision = 1.0 / spread.max(LEAST_SPREAD).powi(2);
     let (mut sum, mut total) = (precision * ln(prior), precision);
@@ -249,7 +259,7 @@ mod tests {
         Lesson { agent, site, network, known, probed: false, preferred: false, crawled, weight: 1.0 }
     }
 
-    /// Of lessons whose sites nobody measured.
+    /// Lessons from sites without measurements.
     fn learned(lessons: &[Lesson]) -> Lessons {
         Lessons::of(lessons, &HashMap::new())
     }
@@ -258,7 +268,7 @@ mod tests {
     fn a_crawl_outweighs_an_unsure_prediction_and_not_a_sure_one_and_age_takes_from_it() {
         let after = |spread, crawls: &[(Rtt, f64)]| believed(rtt(10.0), spread, crawls).as_millis_f64();
         assert!((after(0.3, &[]) - 10.0).abs() < 1e-3);
-        // Nine tenths of the way between logarithms.
+        // Nine tenths of the way on the logarithmic scale.
         assert!((after(0.3, &[(rtt(20.0), 1.0)]) - 18.66).abs() < 0.05);
         assert!((after(0.1, &[(rtt(20.0), 1.0)]) - 14.14).abs() < 0.05, "half the way");
         assert!(after(0.1, &[(rtt(20.0), 0.1)]) < 11.0, "an old one");
@@ -266,7 +276,7 @@ mod tests {
         assert!((weight(HALF_LIFE) - 0.5).abs() < 1e-9);
     }
 
-    /// What is expected of an agent's way to a site in this network, of which 10 ms are predicted.
+    /// The expected round trip of an agent to a site in this network, for a prediction of 10 ms.
     fn expected(lessons: &Lessons, agent: i64, net: u8) -> (f64, f64) {
         let agent = AgentId::new(agent);
         let mut one =

@@ -1,9 +1,10 @@
-//! Load levels: how full an agent is, and who of the candidates gets a task when some are full.
+//! Load levels: how full an agent is, and which candidate gets a task when some are full.
 //!
-//! The level of paper 003 (1.4.1) with a block of one task: what waits at an agent, less its free slots. Below zero it has
-//! room, above zero tasks wait there, and the level is how many. Queues of different agents are compared by when their last task would
-//! end: the level over the slots is how often each slot has to be filled before, and an agent's *pace*, how long its crawls
-//! take, how long that is.
+//! The level of paper 003 (1.4.1) with a block of one task: waiting tasks less free slots. Below
+//! zero the agent has room; above zero it is the number of waiting tasks. To compare queues of
+//! different agents, use the time at which their last task would end: level over slots is the
+//! number of rounds before it, and an agent's *pace*, the duration of its crawls, is the length of
+//! a round.
 
 pub mod balance;
 pub(super) mod rank;
@@ -16,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::Candidate;
 
-/// How full an agent is: tasks assigned or leased to it less its slots.
+/// How full an agent is: its assigned and leased tasks less its slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LoadLevel(i64);
 
@@ -26,12 +27,12 @@ impl LoadLevel {
         Self(i64::from(load) - i64::from(capacity))
     }
 
-    /// Whether a task that is assigned now begins at once.
+    /// Whether a newly assigned task begins at once.
     pub const fn has_room(self) -> bool {
         self.0 < 0
     }
 
-    /// The number: free slots below zero, waiting tasks above.
+    /// The level: free slots below zero, waiting tasks above.
     pub const fn get(self) -> i64 {
         self.0
     }
@@ -48,7 +49,8 @@ impl fmt::Display for LoadLevel {
     }
 }
 
-/// When the last of the tasks that wait would end at an agent of this level: as many rounds of its slots as wait, and its own crawl.
+/// When the last waiting task would end at an agent of this level: the rounds that wait, and its
+/// own crawl.
 pub(super) fn last_ends(level: LoadLevel, capacity: u32, pace: Duration) -> Duration {
     let slots = u64::from(capacity.max(1));
     let turns = level.get().max(0).unsigned_abs().saturating_add(slots);
@@ -56,8 +58,8 @@ pub(super) fn last_ends(level: LoadLevel, capacity: u32, pace: Duration) -> Dura
     Duration::from_micros(pace.saturating_mul(turns) / slots)
 }
 
-/// Draws one of those with room, evenly. Where nobody has any, one of those where it would end first: the task stands there
-/// until its turn comes or another candidate idles, whichever is first.
+/// Draws uniformly among the candidates with room. If all are full, draws among those where the
+/// task would end first: it waits there until its turn comes or another candidate has a free slot.
 pub(super) fn draw<'a>(ranked: &'a [Candidate], rng: &mut ChaCha8Rng) -> Option<&'a Candidate> {
     let open: Vec<&Candidate> = ranked.iter().filter(|candidate| candidate.level().has_room()).collect();
     if !open.is_empty() {
@@ -68,7 +70,7 @@ pub(super) fn draw<'a>(ranked: &'a [Candidate], rng: &mut ChaCha8Rng) -> Option<
     soon.choose(rng).copied()
 }
 
-/// The first of `ranked` with room; where nobody has any, the first.
+/// The first of `ranked` with room; if all are full, the first.
 pub(super) fn first_with_room(ranked: &[Candidate]) -> Option<&Candidate> {
     ranked.iter().find(|candidate| candidate.level().has_room()).or_else(|| ranked.first())
 }

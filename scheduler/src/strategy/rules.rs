@@ -1,4 +1,4 @@
-//! One file a strategy: each chooses one agent for one task.
+//! The strategies, one file each: each chooses one agent for one task.
 
 pub(super) mod anycast;
 pub(super) mod balanced;

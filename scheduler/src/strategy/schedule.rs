@@ -1,14 +1,19 @@
-//! Many sites at once: which agent takes which, and in what order, so that all of them end soon and the fleet is well used until then.
+//! Planning many sites at once: which agent takes which site in which order, so that all end soon
+//! and the fleet stays well used until then.
 //!
-//! Scheduling on unrelated machines. The site whose crawl is longest at best is placed first (Graham, "Bounds on multiprocessing timing
-//! anomalies", 1969), each with the agent where it raises the sum of the fourth powers of the slots' ends least. Where it would merely end
-//! first (Ibarra and Kim, "Heuristic algorithms for scheduling independent tasks on nonidentical processors", 1977), a far agent that idles
-//! takes what a near one would do in half of the time a little later; by a norm in between of the loads' sum and their maximum, slots are
-//! spent on far sites only as far as it brings the end forward (Awerbuch et al., "Load balancing in the L_p norm", 1995).
+//! This is scheduling on unrelated machines. The site with the longest best-case crawl is placed
+//! first (Graham, "Bounds on multiprocessing timing anomalies", 1969), each with the agent where it
+//! raises the sum of the fourth powers of the slots' ends least. Placing by earliest end alone
+//! (Ibarra and Kim, "Heuristic algorithms for scheduling independent tasks on nonidentical
+//! processors", 1977) would give a far idle agent a site that a near agent would do in half the
+//! time a little later. A norm between the sum of the loads and their maximum spends slots on far
+//! sites only as far as that brings the end forward (Awerbuch et al., "Load balancing in the L_p
+//! norm", 1995).
 //!
-//! What was placed early is then moved and exchanged as long as that lowers the sum (`exchange`).
+//! Local search then moves and swaps sites as long as that lowers the sum (`exchange`).
 //!
-//! Only what would begin soon is decided by a plan: the rest is planned anew when crawls have ended, with what they taught.
+//! A plan decides only what begins soon: the remaining sites are planned again after crawls have
+//! ended, with what those taught.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,17 +25,18 @@ mod exchange;
 pub mod straggler;
 pub(super) mod work;
 
-/// What begins this soon is decided; later ones wait for a newer plan. Longer than it takes to tell an agent, so that no slot idles for
-/// want of a decision, and short beside a crawl.
+/// Sites that begin within this time are decided; later ones wait for a newer plan. Longer than an
+/// order to an agent takes, so that no slot idles for lack of a decision, and short beside a crawl.
 pub const AHEAD: Duration = Duration::from_secs(1);
-/// A crawl that takes longer than predicted goes on for this share of the time it has taken: sizes are skewed, and the longer one has
-/// taken, the larger it is.
+/// An overdue crawl is predicted to continue for this share of its time so far: sizes are skewed,
+/// and a longer time so far means a larger site.
 pub(super) const OVERDUE_SHARE: f64 = 0.3;
 
-/// When each slot of an agent is free, from now: crawls under way have one each, and what waits there takes its turns.
+/// When each slot of an agent is free, from now: crawls under way take one each, and waiting tasks
+/// follow in turn.
 pub fn frees(slots: usize, under_way: &[Duration], waiting: &[Duration]) -> Vec<Duration> {
     let mut free: BinaryHeap<Reverse<Duration>> = under_way.iter().copied().map(Reverse).collect();
-    // More crawls than slots: what is under way beyond them frees none.
+    // With more crawls than slots, the excess crawls free no slot.
     while free.len() > slots {
         free.pop();
     }
@@ -45,7 +51,7 @@ pub fn frees(slots: usize, under_way: &[Duration], waiting: &[Duration]) -> Vec<
     free.into_iter().map(|Reverse(free)| free).collect()
 }
 
-/// How long a crawl goes on that was predicted to take `takes`.
+/// The remaining time of a crawl predicted to take `takes`.
 pub fn remaining(takes: Duration, under_way: Duration) -> Duration {
     takes.saturating_sub(under_way).max(under_way.mul_f64(OVERDUE_SHARE))
 }
@@ -53,18 +59,20 @@ pub fn remaining(takes: Duration, under_way: Duration) -> Duration {
 /// A site to be crawled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// How long each agent would take, in the order of the agents; `None` for one that may not have it.
+    /// The time at each agent, in the order of the agents; `None` if the agent may not have the
+    /// site.
     pub takes: Vec<Option<Duration>>,
-    /// Whether its size is known, so that what it takes tells it from other sites.
+    /// Whether its size is known, so that `takes` distinguishes it from other sites.
     pub sized: bool,
-    /// How long it has waited.
+    /// The time it has waited.
     pub waited: Duration,
 }
 
 impl Job {
-    /// What comes first of an agent's jobs, in nanoseconds; the least does. Those of known size come first, the longest of them first, so that
-    /// short ones even out what longer ones left. Of the others nobody knows which are long: they come nearest first, so that most of a batch is
-    /// there early. What has waited a second longer counts a second more: however many come after it, its turn comes.
+    /// The sort key of an agent's jobs, in nanoseconds, least first. Jobs of known size come first,
+    /// the longest of them first, so that short ones even out the gaps. Jobs of unknown size
+    /// follow, nearest first, so that most of a batch ends early. Each second of waiting lowers the
+    /// key by a second, so that no job starves.
     fn turn(&self, takes: Duration) -> i128 {
         let nanos = |time: Duration| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX / 4);
         let takes = if self.sized { -nanos(takes) } else { nanos(takes) };
@@ -75,9 +83,9 @@ impl Job {
 /// One site's place in a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Planned {
-    /// Which site, by index.
+    /// The site's index.
     pub job: usize,
-    /// Which agent, by index.
+    /// The agent's index.
     pub agent: usize,
     /// When a slot is free for it, from now.
     pub begins: Duration,
@@ -85,8 +93,8 @@ pub struct Planned {
     pub ends: Duration,
 }
 
-/// Plans all jobs. `frees` says of each agent when each of its slots is free, from now; an agent without slots takes nothing. A job that
-/// nobody may have is left out. By agent, and of one agent in the order in which they begin.
+/// Plans all jobs. `frees` holds for each agent when each of its slots is free, from now; an agent
+/// without slots gets nothing. Omits jobs that no agent may have. Sorted by agent, then by begin.
 pub fn plan(jobs: &[Job], frees: &[Vec<Duration>]) -> Vec<Planned> {
     let mut slots: Vec<Slots> = frees.iter().map(|frees| Slots::new(frees)).collect();
     let best = |(index, job): (usize, &Job)| Some((Reverse(job.takes.iter().flatten().min().copied()?), index));
@@ -116,14 +124,15 @@ pub fn plan(jobs: &[Job], frees: &[Vec<Duration>]) -> Vec<Planned> {
     planned
 }
 
-/// A job that an agent gets, and how long it takes there.
+/// A job placed at an agent, and its time there.
 #[derive(Debug, Clone, Copy)]
 struct Placed {
     job: usize,
     takes: Duration,
 }
 
-/// The agent where one more job costs least, and how long it takes there; of equals where it takes least time, then the first of them.
+/// The agent where one more job costs least, and the job's time there; of ties the one with the
+/// least time, then the first.
 fn best_place(takes: &[Option<Duration>], slots: &[Slots]) -> Option<(usize, Duration)> {
     let mut least: Option<(f64, Duration, usize)> = None;
     let mut longest = Duration::MAX;
@@ -139,13 +148,14 @@ fn best_place(takes: &[Option<Duration>], slots: &[Slots]) -> Option<(usize, Dur
     least.map(|(_, takes, agent)| (agent, takes))
 }
 
-/// The longest that a job may take and cost no more than this: behind whatever else, it adds at least its own fourth power. A little more, as
-/// numbers are not exact. So of many agents nearly all are passed over by one comparison.
+/// The longest time that a job may take at this cost: it adds at least its own fourth power behind
+/// any load. Slightly more, because floats are not exact. So one comparison rejects nearly all of
+/// many agents.
 fn affordable(cost: f64) -> Duration {
     Duration::try_from_secs_f64(cost.max(0.0).sqrt().sqrt() * 1.000_001).unwrap_or(Duration::MAX)
 }
 
-/// An agent's jobs in the order in which they begin.
+/// An agent's jobs in the order of their begin.
 fn in_turn(agent: usize, jobs: &[Job], mut placed: Vec<Placed>, frees: &[Duration]) -> Vec<Planned> {
     placed.sort_by_key(|one| jobs[one.job].turn(one.takes));
     let mut free: BinaryHeap<Reverse<Duration>> = frees.iter().copied().map(Reverse).collect();
@@ -161,7 +171,7 @@ fn in_turn(agent: usize, jobs: &[Job], mut placed: Vec<Placed>, frees: &[Duratio
 /// When an agent's slots are free.
 struct Slots {
     ends: Vec<Duration>,
-    /// Which of them is free first; when that is, in seconds, and the fourth power of it.
+    /// The slot that is free first; its time in seconds, and the fourth power of that.
     first: usize,
     first_s: f64,
     first_s4: f64,
@@ -180,12 +190,13 @@ impl Slots {
         self.first_s4 = fourth_power(self.first_s);
     }
 
-    /// What a job that takes so long adds to the sum of the fourth powers of the ends; `None` without slots.
+    /// What a job of this time adds to the sum of the fourth powers of the ends; `None` without
+    /// slots.
     fn cost(&self, takes: Duration) -> Option<f64> {
         (!self.ends.is_empty()).then(|| fourth_power(self.first_s + takes.as_secs_f64()) - self.first_s4)
     }
 
-    /// Gives a job to the slot that is free first, and tells which that is.
+    /// Gives a job to the slot that is free first, and returns that slot.
     fn take(&mut self, takes: Duration) -> Option<usize> {
         let slot = self.first;
         let end = self.ends.get_mut(slot)?;
@@ -222,7 +233,7 @@ mod tests {
     fn the_longest_goes_first_where_sizes_are_known_and_the_nearest_where_they_are_not() {
         let jobs = [job(&[10, 20]), job(&[40, 100]), job(&[30, 35])];
         let free = [vec![ms(0)], vec![ms(0)]];
-        // 40^4 is more than 35^4; then 35 and 20 end later than 40 and 10, but not by the fourth power.
+        // 40^4 exceeds 35^4: then 35 and 20 end later than 40 and 10, but not by the fourth power.
         assert_eq!(begins(&jobs, &free), [(1, 0, ms(0)), (0, 0, ms(40)), (2, 1, ms(0))]);
         let unsized_jobs = jobs.clone().map(|job| Job { sized: false, ..job });
         assert_eq!(begins(&unsized_jobs, &free), [(0, 0, ms(0)), (1, 0, ms(10)), (2, 1, ms(0))]);
@@ -243,11 +254,11 @@ mod tests {
     #[test]
     fn one_that_idles_far_away_takes_nothing_that_a_near_one_ends_soon_enough() {
         let near_and_far = || job(&[10, 28]);
-        // To end first the third would go to the far one, 28 for 30.
+        // By earliest end alone the third would go to the far agent, at 28 instead of 30.
         let jobs = [near_and_far(), near_and_far(), near_and_far()];
         let agents: Vec<usize> = plan(&jobs, &[vec![ms(0)], vec![ms(0)]]).iter().map(|one| one.agent).collect();
         assert_eq!(agents, [0, 0, 1]);
-        // 30^4 is more than 20^4 + 28^4, and less than 20^4 + 29^4.
+        // 30^4 is more than 20^4 + 28^4 and less than 20^4 + 29^4.
         let jobs = [job(&[10, 29]), job(&[10, 29]), job(&[10, 29])];
         let agents: Vec<usize> = plan(&jobs, &[vec![ms(0)], vec![ms(0)]]).iter().map(|one| one.agent).collect();
         assert_eq!(agents, [0, 0, 0]);
@@ -266,7 +277,7 @@ mod tests {
         assert_eq!(frees(2, &[], &[]), [ms(0), ms(0)]);
         let mut free = frees(3, &[ms(50), ms(20)], &[ms(30), ms(5)]);
         free.sort();
-        // The free slot takes the first that waits, the one that is free after 20 ms the second.
+        // The free slot takes the first waiting task, the slot that is free after 20 ms the second.
         assert_eq!(free, [ms(25), ms(30), ms(50)]);
         assert_eq!(frees(1, &[ms(50), ms(20)], &[]), [ms(50)]);
         assert!(frees(0, &[], &[ms(5)]).is_empty());

@@ -1,4 +1,4 @@
-//! What holds of all strategies, and of each by itself.
+//! Properties of all strategies, and of each strategy.
 
 use std::collections::BTreeSet;
 
@@ -77,7 +77,7 @@ fn random_reaches_every_agent_about_evenly() {
     assert!(counts.iter().all(|count| (400..600).contains(count)), "{counts:?}");
 }
 
-/// A fleet that has everything any strategy goes by.
+/// A fleet with every input that any strategy uses.
 fn full(agents: &[(f64, f64, u8)]) -> Vec<Candidate> {
     (1..)
         .zip(agents)
@@ -192,7 +192,8 @@ fn balanced_goes_by_load_where_distances_are_unsure() {
         });
         f64::from(u32::try_from(drawn.count()).unwrap()) / 4000.0
     };
-    // A quarter is free of the nearer one: 1/4 against 1/4. Unsure as they differ, its distance counts a third: 1/4 against 0.63.
+    // A quarter of the nearer one is free: 1/4 against 1/4. With uncertain distances, distance
+    // counts a third: 1/4 against 0.63.
     let (measured, sure, unsure, unknown) = (near(true, 0.9), near(false, 0.0), near(false, 0.25), near(false, 9.0));
     assert!((measured - 0.5).abs() < 0.03 && (sure - 0.5).abs() < 0.03, "{measured} {sure}");
     assert!((unsure - 0.284).abs() < 0.03, "{unsure}");
@@ -231,7 +232,8 @@ proptest! {
             for strategy in [Strategy::Hash, Strategy::Kademlia, Strategy::Domain] {
                 let before = choose(strategy, &site(host), &agents, 1).unwrap();
                 let after = choose(strategy, &site(host), &fewer, 1).unwrap();
-                // One that leaves gives only its own sites away, to whoever was next; one that comes takes only what it gets.
+                // An agent that leaves gives away only its own sites, to the next in rank; a new
+                // agent takes only the sites it wins.
                 if before.agent == gone {
                     prop_assert_eq!(before.candidates.get(1).map(|next| next.agent), Some(after.agent));
                 } else {
@@ -270,7 +272,8 @@ proptest! {
                 let worst = choice.candidates.iter().filter_map(Candidate::distance).max().unwrap();
                 prop_assert!(known.filter(|distance| *distance < worst).count() < choice.candidates.len(), "none nearer");
             }
-            // Where a candidate has room, nobody without is taken, but where the name, the time or nearness decides alone.
+            // No full agent is chosen while a candidate has room, except by strategies that use
+            // only the name, the time or nearness.
             let timed = [Strategy::Hash, Strategy::Domain, Strategy::GnpConfirmed, Strategy::EarliestFinish];
             let room = |one: &Candidate| one.level().has_room();
             if !timed.contains(&strategy) && choice.fallback.is_none() && choice.candidates.iter().any(room) {

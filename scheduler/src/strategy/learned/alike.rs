@@ -1,14 +1,17 @@
-//! What crawls of one site say of sites that are alike.
+//! What crawls of one site teach about similar sites.
 //!
-//! Two sites that every prober saw at much the same distance stand at much the same place: what the map gets wrong of an agent's way to the one
-//! it probably gets wrong of its way to the other. The log residuals of an agent's crawls are a Gaussian process over sites (Rasmussen and
-//! Williams, "Gaussian processes for machine learning", 2006, section 2.2): with `s²` the variance of a prediction, two sites' residuals
-//! covary by `s² c exp(-m² / 2w²)`, `m` being the root mean square difference of the log round trips of the probers that measured both
-//! ([`WIDTH`] is `w`, [`LIKENESS`] is `c`); sites of one network count as being at one place. Each agent is a process of its own: one agent's
-//! word moves nobody else's predictions.
+//! Two sites that every prober measured at about the same distance are in about the same place: the
+//! map's error for an agent's path to one probably holds for the other. The log residuals of an
+//! agent's crawls are a Gaussian process over sites (Rasmussen and Williams, "Gaussian processes
+//! for machine learning", 2006, section 2.2): with `s²` the variance of a prediction, the
+//! covariance of two sites' residuals is `s² c exp(-m² / 2w²)`, where `m` is the root mean square
+//! difference of the log round trips of the probers that measured both ([`WIDTH`] is `w`,
+//! [`LIKENESS`] is `c`). Sites of one network count as one place. Each agent has its own process:
+//! one agent's crawls do not affect another's predictions.
 //!
-//! That a crawl's agent was chosen because its prediction was short does not mislead here, as it does a plain mean: the process knows what was
-//! predicted, and takes over what was wrong with it only to places where the same was predicted wrongly.
+//! An agent was chosen because its prediction was short; this selection biases a plain mean but not
+//! the process, which knows the predictions and transfers an error only to sites with the same
+//! wrong prediction.
 
 use std::collections::HashMap;
 
@@ -20,24 +23,27 @@ use crate::model::{AgentId, Rtt, SiteId};
 
 use super::{CRAWL_SPREAD, Network};
 
-/// Difference of sites, as a root mean square of log round trips: at so much likeness has fallen to 0.6, at three times that to a hundredth.
-/// Five per cent is what a prober's own measurements of one host differ by.
+/// The scale of similarity, as a root mean square of log round trips: at this difference similarity
+/// falls to 0.6, at three times that to 0.01. A prober's own measurements of one host differ by
+/// five per cent.
 const WIDTH: f64 = 0.05;
-/// Beyond this many widths sites are not alike.
+/// Sites that differ by more than this many widths are not similar.
 const FARTHEST: f64 = 3.0;
-/// Correlation of the residuals of two sites at one place: their last miles differ.
+/// The correlation of the residuals of two sites in one place: their last miles differ.
 const LIKENESS: f64 = 0.9;
-/// Milliseconds added to round trips before logarithms are taken: what differs near zero is the last mile.
+/// Milliseconds added to round trips before taking logarithms: differences near zero are the last
+/// mile.
 const SOFTENING_MS: f64 = 5.0;
-/// Crawls of alike sites that are heeded for one pair, the most alike first: bounds the work for a pair.
+/// The most crawls of similar sites used for a pair, the most similar first: bounds the work for a
+/// pair.
 const MOST_CRAWLS: usize = 8;
-/// Newest crawls of an agent that are kept: bounds the work for a site.
+/// The newest crawls kept per agent: bounds the work for a site.
 const MOST_OF_AN_AGENT: usize = 200;
 
-/// What probers measured of a site, as what tells it from others.
+/// A site's measurements by probers, which distinguish it from other sites.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(in crate::strategy) struct Signature {
-    /// Logs of softened milliseconds, by prober.
+    /// The logarithm of softened milliseconds, by prober.
     logs: Vec<(AgentId, f64)>,
 }
 
@@ -50,7 +56,8 @@ impl Signature {
         Self { logs }
     }
 
-    /// 1 where nothing tells the two apart, 0 where they are not alike or too few probers measured both.
+    /// The similarity of two sites: 1 if they are indistinguishable, 0 if they are too different or
+    /// too few probers measured both.
     fn alike(&self, other: &Self) -> f64 {
         let nearly = (FARTHEST * WIDTH).powi(2);
         let (mut mine, mut theirs) = (self.logs.iter().peekable(), other.logs.iter().peekable());
@@ -63,7 +70,7 @@ impl Signature {
                 theirs.next();
             } else {
                 squares += (log - their_log).powi(2);
-                // No later prober brings them together again.
+                // The sum only grows, so no later prober can make them similar.
                 if squares > most {
                     return 0.0;
                 }
@@ -77,18 +84,18 @@ impl Signature {
     }
 }
 
-/// A crawl's log residual, of a pair that was predicted.
+/// The log residual of a crawl whose pair had a prediction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::strategy) struct Told {
     pub(in crate::strategy) agent: AgentId,
     pub(in crate::strategy) site: SiteId,
     pub(in crate::strategy) network: Option<Network>,
     pub(in crate::strategy) residual: f64,
-    /// How much it counts: 1 now, and less the older it is.
+    /// The weight: 1 for a crawl now, less with age.
     pub(in crate::strategy) weight: f64,
 }
 
-/// A site that was crawled by agents whose way to it was predicted.
+/// A crawled site with residuals by agent.
 #[derive(Debug, Clone, PartialEq)]
 struct Crawled {
     signature: Signature,
@@ -96,13 +103,13 @@ struct Crawled {
     told: Vec<Told>,
 }
 
-/// Every site that teaches something of others.
+/// All crawled sites with residuals.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(in crate::strategy) struct Alike {
     sites: Vec<Crawled>,
 }
 
-/// The crawls of sites that are alike one site.
+/// The crawls of sites similar to one site.
 #[derive(Debug, Clone, Default)]
 pub struct Near {
     by_agent: HashMap<AgentId, Vec<Neighbour>>,
@@ -111,13 +118,13 @@ pub struct Near {
 #[derive(Debug, Clone, Copy)]
 struct Neighbour {
     likeness: f64,
-    /// Which of [`Alike::sites`].
+    /// Index in [`Alike::sites`].
     site: usize,
     told: Told,
 }
 
 impl Alike {
-    /// Keeps the newest crawl of each pair, and so many of an agent.
+    /// Keeps the newest crawl of each pair, and the newest [`MOST_OF_AN_AGENT`] per agent.
     pub(in crate::strategy) fn of(mut told: Vec<Told>, measured: &HashMap<SiteId, Vec<(AgentId, Rtt)>>) -> Self {
         told.retain(|told| told.weight > 0.0 && told.residual.is_finite());
         told.sort_by(|one, other| {
@@ -145,7 +152,7 @@ impl Alike {
         Self { sites }
     }
 
-    /// What there is for a site that these measured, in this network.
+    /// The crawls of sites similar to a site with these measurements in this network.
     pub(in crate::strategy) fn near(&self, measured: &[(AgentId, Rtt)], network: Option<Network>) -> Near {
         let mut near = Near::default();
         if self.sites.is_empty() {
@@ -170,8 +177,8 @@ impl Alike {
         near
     }
 
-    /// The log residual to expect of a prediction that is this unsure, and how unsure it is then; `None` where no crawl of an alike site says
-    /// anything of this agent. `near` is of these same sites.
+    /// The expected log residual of a prediction with this spread, and the remaining spread; `None`
+    /// if no crawl of a similar site concerns this agent. `near` must come from the same sites.
     pub(in crate::strategy) fn expects(&self, near: &Near, agent: AgentId, spread: f64) -> Option<(f64, f64)> {
         let near = near.by_agent.get(&agent)?;
         let places = near.iter().map(|one| self.sites.get(one.site)).collect::<Option<Vec<&Crawled>>>()?;
@@ -186,8 +193,9 @@ impl Alike {
         let here = DVector::from_iterator(near.len(), near.iter().map(|one| variance * one.likeness));
         let residuals = DVector::from_iterator(near.len(), near.iter().map(|one| one.told.residual));
         let gains = factor.solve(&here);
-        // Likeness by network and by measurements do not always agree as a covariance must; then the sums could leave what any crawl said, and
-        // what only the site's own crawls can tell.
+        // Similarity by network and by measurements may not form a valid covariance. Bounds keep
+        // the sums within the crawls' own residuals, and keep the variance that only the site's own
+        // crawls can remove.
         let (least, most) = near
             .iter()
             .fold((0.0_f64, 0.0_f64), |(least, most), one| (least.min(one.told.residual), most.max(one.told.residual)));
@@ -196,7 +204,7 @@ impl Alike {
     }
 }
 
-/// Correlation of the residuals of two sites.
+/// The correlation of the residuals of two sites.
 fn likeness(one: &Crawled, other: &Crawled) -> f64 {
     let neighbours = one.network.is_some() && one.network == other.network;
     LIKENESS * if neighbours { 1.0 } else { one.signature.alike(&other.signature) }

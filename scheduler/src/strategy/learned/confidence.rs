@@ -1,32 +1,36 @@
 //! How far distances can be trusted. Pure.
 //!
-//! Where they are less sure than the nearest agents lie apart, they hardly tell them apart: then the load counts for more
-//! (`gnp-balanced`), and if the site has to wait anyway, a few agents measure it meanwhile.
+//! If the uncertainty exceeds the gaps between the nearest agents, distances barely rank them. Then
+//! load counts for more (`gnp-balanced`), and if the site has to wait anyway, a few agents measure
+//! it meanwhile.
 
 use std::time::Duration;
 
 use crate::strategy::Candidate;
 
-/// How far the nearest agents' distances lie apart, as a standard deviation of their logarithms: where the fifth is twice as far as the first
-/// it is a quarter. For confirmation 0.2 to 0.4 were tried (docs/method.md): what a probe removes of the excess hardly differs.
+/// The gap between the nearest agents' distances, as a standard deviation of their logarithms: a
+/// quarter if the fifth is twice as far as the first. For confirmation, values from 0.2 to 0.4 were
+/// tried (docs/method.md): the excess that a probe removes hardly differs.
 pub const DIFFER: f64 = 0.25;
 
-/// How unsure an agent's distance is, as the variance of its logarithm; nothing where it was measured, or nothing says so.
+/// The uncertainty of an agent's distance, as the variance of its logarithm; zero if the distance
+/// was measured or no spread is known.
 pub(in crate::strategy) fn variance(candidate: &Candidate) -> f64 {
     let spread = candidate.spread.filter(|_| candidate.measured.is_none());
     spread.map_or(0.0, |spread| spread.ratio().powi(2))
 }
 
-/// Whether it cannot be told from what is known which of the candidates is nearest: the one that ranks first is only predicted, and that less
-/// surely than the nearest lie apart.
+/// Whether the nearest candidate is uncertain: the first in rank is only predicted, with a spread
+/// above the gap between the nearest.
 pub fn unsure(candidates: &[Candidate]) -> bool {
     let known = candidates.iter().filter_map(|one| Some((one.distance()?, one.agent, one)));
     let nearest = known.min_by_key(|(distance, agent, _)| (*distance, *agent));
     nearest.is_some_and(|(_, _, nearest)| variance(nearest) > DIFFER.powi(2))
 }
 
-/// How long a confirmation takes by so many agents, each of so many samples and one to warm the connection up: as a rule less, as most
-/// sites are asked by fewer. A site that would wait as long anyway loses nothing by it.
+/// The time of a confirmation by `agents` agents, each with `samples` samples and one to warm the
+/// connection up. An upper bound as a rule, because most sites are measured by fewer agents. A site
+/// that waits at least this long anyway loses nothing.
 pub const fn takes(agents: u32, samples: u32, interval: Duration) -> Duration {
     interval.saturating_mul(agents.saturating_mul(samples.saturating_add(1)))
 }

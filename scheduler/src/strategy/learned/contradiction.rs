@@ -1,26 +1,29 @@
-//! Whether a crawl contradicts what was known of the way to its site. Pure.
+//! Whether a crawl contradicts the known round trip to its site. Pure.
 //!
-//! A crawl's round trip is the median over its pages, so it holds the time the server takes for pages, and the load the crawl
-//! itself puts on the way. It need not be what probes saw; but when it is a multiple of that, twice in a row, the site has
-//! moved, or was measured in a bad hour, and is measured again before its next task.
+//! A crawl's round trip is the median over its pages, so it includes the server's time per page and
+//! the crawl's own load on the path. It may differ from what probes measured. But if it is a
+//! multiple of that twice in a row, the site has moved or was measured at a bad time, and is
+//! measured again before its next task.
 
 use std::time::Duration;
 
 use crate::model::Rtt;
 
-/// Predictions are off by 30 % at the 90th percentile, and pages take longer than a HEAD: less than twice says nothing.
+/// Predictions are off by 30 % at the 90th percentile, and pages take longer than a HEAD: a factor
+/// below two is no evidence.
 const CONTRADICTED_BY: f64 = 2.0;
-/// No load and no slow page makes a whole crawl's median this many times too long, nor probes this many times too long.
+/// Neither load nor slow pages lengthen a whole crawl's median by this factor, and nothing
+/// lengthens the probes' by it.
 const REFUTED_BY: f64 = 4.0;
-/// What a server may take for a page, whatever the distance.
+/// The server's time for a page, whatever the distance.
 const SLACK: Duration = Duration::from_millis(20);
-/// Contradictions in a row after which a site is doubted: one noisy crawl is none.
+/// Consecutive contradictions that make a site doubtful: a single noisy crawl is not enough.
 pub const ENOUGH: i32 = 2;
-/// So long a site that was doubted is not doubted again: crawls that keep contradicting fresh measurements see something that
-/// probes do not, and measuring again would not change it.
+/// The time after which a site may become doubtful again. Crawls that keep contradicting fresh
+/// measurements see something that probes do not, and measuring again would not change it.
 pub const PAUSE: Duration = Duration::from_secs(6 * 3600);
 
-/// How far a crawl contradicts what was known, in contradictions: 0 agrees, and [`ENOUGH`] is enough by itself.
+/// The number of contradictions that a crawl counts as: 0 if it agrees; [`ENOUGH`] suffices alone.
 pub fn weigh(known: Rtt, crawled: Rtt) -> i32 {
     let (known_ms, crawled_ms) = (known.as_millis_f64(), crawled.as_millis_f64());
     let factor = (crawled_ms / known_ms).max(known_ms / crawled_ms);

@@ -1,20 +1,24 @@
-//! Exploration: a site is crawled by another agent than the best known where trying that is worth more than it costs.
+//! Exploration: an agent other than the best known crawls the site if trying it is worth more than
+//! it costs.
 //!
-//! Whoever is tried once is known from then on. What trying an agent may gain is the expected improvement of its lognormal prediction on the
-//! best known round trip (Jones, Schonlau and Welch, "Efficient global optimization of expensive black-box functions", 1998, equation 15), in
-//! each of the next [`HORIZON`] crawls; what it costs is how much farther it is expected to be, once. Of those for whom the gain is greater
-//! the best is tried, now and then ([`one_in`]). Drawn by the choice's own seed.
+//! One trial makes an agent's distance known. The gain of a trial is the expected improvement of
+//! the agent's lognormal prediction over the best known round trip (Jones, Schonlau and Welch,
+//! "Efficient global optimization of expensive black-box functions", 1998, equation 15), in each of
+//! the next [`HORIZON`] crawls. The cost is the expected extra round trip, once. Of the agents with
+//! a positive balance the best is tried in some choices ([`one_in`]), drawn by the choice's own
+//! seed.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::strategy::Candidate;
 
-/// Crawls for which an agent that proves nearer is of use.
+/// Crawls that benefit from a nearer agent, once found.
 const HORIZON: f64 = 5.0;
-/// One choice in so many may explore once a site was crawled so often; `None`: none. The first crawl may be the only one, and the second
-/// reaps what the first taught. After that much is still open and what is found is of use for long; later what was found stands, and a
-/// little is tried so that a better way does not stay unknown.
+/// One choice in this many may explore after `crawls` crawls of the site; `None`: no choice. The
+/// first crawl may be the only one, and the second uses what the first taught. After that much is
+/// unknown and findings pay off for long. Later most is known, and rare trials keep a better agent
+/// from staying unknown.
 const fn one_in(crawls: usize) -> Option<u32> {
     match crawls {
         0 | 1 => None,
@@ -23,12 +27,14 @@ const fn one_in(crawls: usize) -> Option<u32> {
     }
 }
 
-/// Spreads below count as this.
+/// Smaller spreads count as this.
 const LEAST_SPREAD: f64 = 0.01;
-/// Exploring draws from a stream of its own: a strategy's own draw must not tell who explores.
+/// The random stream of exploration: separate, so that it does not correlate with the strategy's
+/// own draw.
 const STREAM: u64 = 1;
 
-/// Who is tried in place of `chosen`, the best of `candidates` for a site that was crawled so often; `None` where this choice does not explore, or nobody is worth it.
+/// The agent to try in place of `chosen`, the best of `candidates`, for a site with this many
+/// crawls; `None` if this choice does not explore or no agent is worth it.
 pub fn explored<'a>(
     chosen: &Candidate,
     candidates: &'a [Candidate],
@@ -40,7 +46,7 @@ pub fn explored<'a>(
     if rng.random_range(0..one_in(crawls)?) > 0 {
         return None;
     }
-    // What is only predicted of the chosen one is learned by crawling there.
+    // If the chosen agent's distance is only predicted, crawling there already teaches it.
     let best = chosen.measured?.as_millis_f64();
     candidates
         .iter()
@@ -51,7 +57,7 @@ pub fn explored<'a>(
         .map(|(_, one)| one)
 }
 
-/// What trying an agent gains over [`HORIZON`] crawls, less what it costs, milliseconds.
+/// The gain of trying an agent over [`HORIZON`] crawls, less its cost, in milliseconds.
 fn worth(one: &Candidate, best: f64) -> Option<f64> {
     let mean = one.distance()?.as_millis_f64();
     let spread = one.doubt.or(one.spread)?.ratio().max(LEAST_SPREAD);
@@ -60,7 +66,7 @@ fn worth(one: &Candidate, best: f64) -> Option<f64> {
     Some(HORIZON * improvement - (mean - best).max(0.0))
 }
 
-/// The normal distribution, to a hundredth: the logistic one of the same shape.
+/// The normal distribution function to within 0.01, by the logistic function of the same shape.
 fn normal(z: f64) -> f64 {
     1.0 / (1.0 + (-1.702 * z).exp())
 }

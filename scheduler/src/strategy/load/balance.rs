@@ -1,19 +1,24 @@
-//! Balance: which tasks that wait at one agent go to another that may have them as well.
+//! Rebalancing: moving tasks that wait at one agent to another eligible agent.
 //!
-//! A choice is made when a task is located; loads change after it. So that nothing waits in one queue while a candidate idles, a
-//! task that is assigned and not begun moves
+//! The agent is chosen when a task is located; loads change later. So that no task waits while a
+//! candidate has a free slot, a task that is assigned and not begun moves
 //!
-//! 1. to a candidate with a free slot, from an agent without one, if it ends sooner there: it begins at once, which helps unless
-//!    the candidate is so slow that waiting is quicker;
-//! 2. to a candidate where it ends sooner by a whole crawl, and, where more than a task a slot would wait then, within three quarters of
-//!    the time. So a fast agent finds its next task there when it ends one; and long queues become even in time, not in number, before
-//!    anybody idles: a slow agent left with what only it may have ends late, and nobody can help it any more;
-//! 3. to an agent that came after the choice and is clearly nearer, when it ends no later there.
+//! 1. to a candidate with a free slot, from an agent without one, if it ends sooner there. It
+//!    begins at once, which helps unless the candidate is so slow that waiting is quicker.
+//! 2. to a candidate where it ends sooner by a whole crawl; and, if more than one task per slot
+//!    would then wait there, within three quarters of the time. So a fast agent has its next task
+//!    when it ends one. Long queues become even in time, not in number, before any agent idles:
+//!    otherwise a slow agent with tasks that only it may have ends late, and no other agent can
+//!    help.
+//! 3. to an agent that became available after the choice and is clearly nearer, if it ends no later
+//!    there.
 //!
-//! When a task ends where is told by how many rounds wait there and by the agent's pace. Nothing goes to and fro: a move by 1 leaves the
-//! former agent without a free slot, so that the way back is closed until it has one; after one by 2 the way back is a whole
-//! crawl longer, so that the loads must change by two, or the paces by a third; one by 3 makes the newcomer a candidate, and whoever is one is no newcomer.
-//! Moves are taken from the end of the queue that ends last, whose beginning is about to be leased, and go where they end first.
+//! The end of a task is predicted from the waiting rounds and the agent's pace. Tasks do not
+//! oscillate. Rule 1 leaves the former agent without a free slot, so the way back is closed until
+//! it has one. After rule 2 the way back is a whole crawl longer, so loads must change by two, or
+//! paces by a third. Rule 3 makes the newcomer a candidate, and a candidate is no longer a
+//! newcomer. Moves come from the end of the queue that ends last, because its beginning is about to
+//! be leased, and go where they end first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -26,21 +31,24 @@ use crate::strategy::rules::anycast;
 use crate::strategy::rules::next::Former;
 use crate::strategy::{Candidate, LoadLevel};
 
-/// Waiting tasks a slot up to which a whole crawl sooner is enough: the one that follows the one under way.
+/// Waiting tasks per slot up to which ending a whole crawl sooner suffices: the next task of each
+/// slot.
 const AHEAD: i64 = 1;
-/// Beyond that a task must end within this share of the time: an agent's pace is known to some 15 %, and two of them are compared.
+/// Beyond that a task must end within this share of the time: an agent's pace is known to about 15
+/// %, and two paces are compared.
 const MUCH_SOONER: f64 = 0.75;
-/// Of its agent's distance, what a newcomer's may be to be clearly nearer: nine in ten predictions err by less than a third
-/// (docs/accuracy.md), so that it is nearer more often than the map is right.
+/// A newcomer is clearly nearer below this share of the current agent's distance: nine in ten
+/// predictions err by less than a third (docs/accuracy.md), so that the newcomer is more often
+/// nearer than the map is right.
 const NEARER_SHARE: f64 = 0.67;
-/// And by how much it must be nearer at least: less is not felt in a crawl.
+/// The least improvement for a newcomer: a smaller one does not affect a crawl.
 const NEARER_BY: Duration = Duration::from_millis(2);
 
-/// Who may have a task that waits elsewhere.
+/// An agent that may take a task that waits elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Taker {
     pub agent: AgentId,
-    /// It came after the choice, and is clearly nearer than the agent that was chosen.
+    /// It became available after the choice, and is clearly nearer than the chosen agent.
     pub nearer: bool,
 }
 
@@ -48,7 +56,7 @@ pub struct Taker {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Queued {
     pub at: AgentId,
-    /// Who else may have it, best first.
+    /// The other eligible agents, best first.
     pub takers: Vec<Taker>,
 }
 
@@ -59,11 +67,13 @@ pub struct Move {
     pub gain: Gain,
 }
 
-/// Who may have a task that waits where `former` put it: the other candidates, and `newcomers` that would be among them. `available`
-/// are all that take work, with their distances to the site.
+/// The agents that may take a task that waits at its chosen agent: the other candidates, and
+/// `newcomers` that would be candidates. `available` are all agents that take work, with their
+/// distances to the site.
 ///
-/// Where the strategy is `random` everybody is a candidate; of `gnp-confirmed`'s only those as near as the best; where the name alone
-/// decides, nobody else. Newcomers are nearer ones, of no concern where distance is not what was gone by, or not it alone.
+/// For `random` every agent is a candidate; for `gnp-confirmed` only those as near as the best; for
+/// strategies by name alone, no other agent. Newcomers qualify by nearness, so only `gnp-top1`,
+/// `gnp-top3` and `gnp-balanced` accept them.
 pub fn takers(former: &Former, available: &[Candidate], newcomers: &[AgentId]) -> Vec<Taker> {
     let others = |listed: &[Candidate]| -> Vec<Taker> {
         let others = listed.iter().map(|one| one.agent).filter(|agent| *agent != former.agent);
@@ -96,7 +106,8 @@ fn clearly_nearer(distance: Rtt, than: Rtt) -> bool {
     distance <= than.mul_f64(NEARER_SHARE) && distance + NEARER_BY <= than
 }
 
-/// The candidates of a task that moves to `to`: as recorded, and a newcomer in its place among them; then the last is none any more.
+/// The candidates of a task that moves to `to`: as recorded, with a newcomer inserted in rank
+/// order; then the last candidate drops out.
 pub fn relisted(former: &Former, to: &Candidate, available: &[Candidate]) -> Vec<Candidate> {
     let mut listed = former.candidates(available);
     if former.strategy == Strategy::Random {
@@ -111,8 +122,8 @@ pub fn relisted(former: &Former, to: &Candidate, available: &[Candidate]) -> Vec
     listed
 }
 
-/// Which of the queued tasks move where, at most `most`. `available` are all that take work; what waits at others is not theirs to
-/// give.
+/// Which queued tasks move where, up to `most`. `available` are all agents that take work; tasks
+/// that wait at other agents do not move.
 pub fn plan(available: &[Candidate], queued: &[Queued], most: usize) -> Vec<Move> {
     let mut standing: BTreeMap<AgentId, Standing> = available
         .iter()
@@ -128,7 +139,8 @@ pub fn plan(available: &[Candidate], queued: &[Queued], most: usize) -> Vec<Move
         let Some((_, Reverse(at))) = longest else { break };
         let (Some(tasks), Some(from)) = (queues.get_mut(&at), standing.get(&at).copied()) else { break };
         let Some((place, to, gain)) = best(from, tasks, queued, &standing) else {
-            // Whoever could have had one only gets fuller in this pass.
+            // No move from this queue can become possible later: the takers only get fuller in this
+            // pass.
             queues.remove(&at);
             continue;
         };
@@ -142,7 +154,7 @@ pub fn plan(available: &[Candidate], queued: &[Queued], most: usize) -> Vec<Move
     moves
 }
 
-/// How an agent stands in the middle of a plan.
+/// An agent's state during planning.
 #[derive(Debug, Clone, Copy)]
 struct Standing {
     level: LoadLevel,
@@ -151,12 +163,12 @@ struct Standing {
 }
 
 impl Standing {
-    /// When its last task ends with so many more.
+    /// When its last task ends with `more` tasks.
     fn ends(&self, more: i64) -> Duration {
         last_ends(self.level.plus(more), self.capacity, self.pace)
     }
 
-    /// What a task that waits here gains there; `None` when it may not go.
+    /// The gain of a task that moves from here to there; `None` if it may not move.
     fn gives(&self, there: Self, nearer: bool) -> Option<Gain> {
         if self.level.get() <= 0 {
             return None;
@@ -174,7 +186,7 @@ impl Standing {
     }
 }
 
-/// The move that leads from one queue to the emptiest taker: its place in the queue, where to, and what it gains.
+/// The best move from one queue to the emptiest taker: index in the queue, target and gain.
 fn best(
     from: Standing,
     tasks: &[usize],

@@ -2,11 +2,11 @@
 
 use crate::strategy::Candidate;
 
-/// Candidates that are listed beside the chosen one where a strategy has an order of its own: the paper's three.
+/// Candidates listed with the choice by strategies with their own order: three, as in the paper.
 pub(in crate::strategy) const LISTED: usize = 3;
 
-/// The `k` of `ordered` whose key is least, least first; equals in the order they came in. Those without a key are left out. For a `k` that is
-/// small: nearly all are left out after one comparison.
+/// The `k` of `ordered` with the least keys, least first; ties keep their order. Skips candidates
+/// without a key. Meant for small `k`: one comparison rejects most candidates.
 pub(in crate::strategy) fn least<K: Ord + Copy>(
     ordered: &[Candidate],
     k: usize,
@@ -33,7 +33,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_least_are_the_first_of_all_sorted(keys in prop::collection::vec(0_u32..6, 0..20), k in 0_usize..8) {
-            // The key is the load; some have none.
+            // The key is the load, which some candidates do not have.
             let of = |(agent, load): (i64, &u32)| Candidate { load: *load, ..Candidate::new(AgentId::new(agent), 1) };
             let candidates: Vec<Candidate> = (1..).zip(&keys).map(of).collect();
             let mut sorted: Vec<Candidate> = candidates.iter().filter(|one| one.load < 5).copied().collect();

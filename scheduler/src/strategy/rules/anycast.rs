@@ -1,9 +1,9 @@
-//! Sites that stand in several places: among the near agents, the freest.
+//! Sites with several locations (anycast): the near agent with the most room.
 //!
-//! Such a site is near to many agents at once, and its coordinate is a compromise between its places. So the order of
-//! the near ones says little, and their load decides. *Near* are the three nearest, and whoever is within
-//! [`NEAR_FACTOR`] times the nearest distance, or within [`NEAR_MORE`] of it; at most [`MOST_NEAR`]. The freest has the
-//! lowest load level; equals are drawn.
+//! Such a site is near to many agents, and its coordinate is a compromise between its locations. So
+//! the order of the near agents means little, and load decides. *Near* are the three nearest, and
+//! every agent within [`NEAR_FACTOR`] times the nearest distance or within [`NEAR_MORE`] of it, up
+//! to [`MOST_NEAR`]. The agent with the lowest load level is chosen; ties are drawn.
 
 use std::time::Duration;
 
@@ -16,17 +16,17 @@ use crate::model::Strategy;
 use crate::strategy::load::rank::least;
 use crate::strategy::{Candidate, Choice, ordered};
 
-/// How much farther than the nearest an agent may be and be near.
+/// A near agent is within this factor of the nearest distance.
 const NEAR_FACTOR: u32 = 2;
-/// Or how much later its answer may come: so little is lost in one page.
+/// Or its round trip exceeds the nearest by less than this: a small loss per page.
 const NEAR_MORE: Duration = Duration::from_millis(10);
-/// That many are near, however far.
+/// The least number of near agents, whatever their distance.
 const LEAST_NEAR: usize = 3;
-/// No more are: a site next to everybody needs no list of everybody.
+/// The most near agents: a longer list adds nothing.
 const MOST_NEAR: usize = 10;
 
-/// Chooses an agent for a site of this strategy that stands in several places. `None` when no agent's distance is known; then the
-/// strategy itself says what to do.
+/// Chooses an agent for a site with several locations, under this strategy. `None` if no agent's
+/// distance is known; then the strategy itself decides.
 pub fn choose_among_near(strategy: Strategy, candidates: &[Candidate], seed: u64) -> Option<Choice> {
     let mut ranked = least(&ordered(candidates), MOST_NEAR, Candidate::distance);
     ranked.truncate(near(&ranked)?.clamp(LEAST_NEAR, MOST_NEAR));
@@ -36,7 +36,8 @@ pub fn choose_among_near(strategy: Strategy, candidates: &[Candidate], seed: u64
     Some(Choice { agent: drawn, candidates: ranked, strategy, fallback: None })
 }
 
-/// How many of `ranked`, the nearest first, are near: the same as where the nearest is, as far as a page can tell.
+/// How many of `ranked`, nearest first, are near: indistinguishable from the nearest in the time of
+/// a page.
 pub(in crate::strategy) fn near(ranked: &[Candidate]) -> Option<usize> {
     let nearest = ranked.first()?.distance()?.as_duration();
     let limit = (nearest * NEAR_FACTOR).max(nearest + NEAR_MORE);

@@ -1,10 +1,12 @@
-//! `gnp-balanced`: one of the nearest, drawn with weights: how much of it is free, times how near it is.
+//! `gnp-balanced`: one of the nearest, drawn with weights: free share times nearness.
 //!
-//! The weight of an agent is its free share (free slots over slots) times the nearest distance over its own. So equally near agents get
-//! work in proportion to their room, and of equally free ones a site goes three times as often to one a third as far, where that is
-//! measured. The less sure the distances are, the less they count, and the more the load does: the logarithm of their ratio is drawn towards
-//! nothing as far as its variance says beside [`DIFFER`]'s (a conjugate normal mean: Gelman et al., "Bayesian data analysis", 2013, 2.5). While any
-//! of the [`NEAREST`] has room those without have weight 0; where none has, the task goes where it ends first.
+//! An agent's weight is its free share (free slots over slots) times the nearest distance over its
+//! own. So equally near agents get work in proportion to their room, and of equally free agents,
+//! one at a third of the distance gets a site three times as often, if distances are measured. The
+//! less certain the distances, the less they count and the more load does: the logarithm of the
+//! ratio is shrunk towards zero by its variance relative to that of [`DIFFER`] (a conjugate normal
+//! mean: Gelman et al., "Bayesian data analysis", 2013, 2.5). While any of the [`NEAREST`] has
+//! room, full agents have weight 0; if all are full, the task goes where it ends first.
 
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
@@ -15,8 +17,9 @@ use crate::strategy::load::draw;
 use crate::strategy::load::rank::least;
 use crate::strategy::{Candidate, Ranked};
 
-/// Agents that are drawn from. In maps of thirty agents and nine landmarks the fifth nearest is about twice as far as the nearest: more
-/// would send many sites far away for room that the next crawl's end brings anyway.
+/// The number of agents in the draw. In maps of thirty agents and nine landmarks the fifth nearest
+/// is about twice as far as the nearest: more agents would send many sites far away for room that
+/// appears anyway when the next crawl ends.
 const NEAREST: usize = 5;
 
 /// Draws one of the nearest of `ordered`.
@@ -29,7 +32,7 @@ pub(in crate::strategy) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -
         one.distance().map_or(0.0, |own| (nearest.as_millis_f64() / own.as_millis_f64()).powf(believed))
     };
     let weighted = ranked.choose_weighted(rng, |one| free_share(one) * closeness(one)).ok();
-    // No weight but 0: nobody has room.
+    // All weights are 0: every agent is full.
     let agent = match weighted {
         Some(drawn) => drawn.agent,
         None => draw(&ranked, rng).ok_or(NoDistance)?.agent,

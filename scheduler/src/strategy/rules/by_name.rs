@@ -1,5 +1,6 @@
-//! The strategies that go by the site's name alone: `hash`, `kademlia` and `domain`. Load and network count for nothing, but that
-//! `kademlia` passes over full agents. An agent's identifier is its number, so that it is the same on every scheduler.
+//! The strategies that use only the site's name: `hash`, `kademlia` and `domain`. They ignore load
+//! and network, except that `kademlia` skips full agents. An agent's identifier is its number,
+//! which is the same on every scheduler.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -13,15 +14,16 @@ use crate::strategy::load::first_with_room;
 use crate::strategy::load::rank::{LISTED, least};
 use crate::strategy::{Candidate, NOBODY, Ranked, Site, first};
 
-/// `hash`: the agent for which the site's name and the agent's number hash highest (rendezvous hashing: Thaler and Ravishankar, "Using
-/// name-based mappings to increase hit rates", 1998). When an agent leaves, only its own sites move; one that comes takes its even
-/// share.
+/// `hash`: the agent with the highest hash of site name and agent number (rendezvous hashing:
+/// Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998). When an agent
+/// leaves, only its own sites move; a new agent takes its even share.
 pub(in crate::strategy) fn hash(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {
     first(rendezvous(site.host, ordered, |_| true), NOBODY)
 }
 
-/// `domain`: the sites of one suffix go to one agent (the paper 1, "by the suffix of the domain name": `.edu.cn`, `.org`), by rendezvous
-/// of the suffix. Where the suffix is a country's and agents stand in that country, to one of those. Loads are as uneven as suffixes are.
+/// `domain`: all sites of a suffix go to one agent (the paper 1, "by the suffix of the domain
+/// name": `.edu.cn`, `.org`), by rendezvous hashing of the suffix. For a country's suffix, to an
+/// agent in that country if there is one. Loads are as uneven as suffixes.
 pub(in crate::strategy) fn domain(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {
     let suffix = suffix(site.host).ok_or(NoSuffix)?;
     let country = country(suffix);
@@ -30,16 +32,16 @@ pub(in crate::strategy) fn domain(site: &Site<'_>, ordered: &[Candidate]) -> Ran
     first(if compatriots.is_empty() { rendezvous(suffix, ordered, |_| true) } else { compatriots }, NOBODY)
 }
 
-/// `kademlia`: the agent whose identifier is nearest to the site's key, where distance is the XOR of two numbers of 160 bits (papers 000,
-/// 1.2, and 003, 1.1). As there, a full agent's work goes to those next to it: of the three nearest the first with room, or the nearest
-/// where none has any.
+/// `kademlia`: the agent whose identifier is nearest to the site's key, by XOR of 160-bit numbers
+/// (papers 000, 1.2, and 003, 1.1). As in the papers, a full agent's work goes to its neighbours:
+/// of the three nearest the first with room, or the nearest if all are full.
 pub(in crate::strategy) fn kademlia(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {
     let digest = digest(site.host);
     let key = (word(&digest, 0), word(&digest, 8), high(word(&digest, 16)));
     let apart = |candidate: &Candidate| {
         let one = spread(candidate.agent.get().cast_unsigned());
         let two = spread(one);
-        // 160 bits, the high ones first.
+        // 160 bits, most significant first.
         (key.0 ^ one, key.1 ^ two, key.2 ^ high(spread(two)))
     };
     let ranked = least(ordered, LISTED, |candidate| Some(apart(candidate)));
@@ -47,7 +49,7 @@ pub(in crate::strategy) fn kademlia(site: &Site<'_>, ordered: &[Candidate]) -> R
     Ok((agent, ranked))
 }
 
-/// Those among whom `may` for which this name hashes highest.
+/// The candidates that pass `may` with the highest hashes for this name.
 fn rendezvous(name: &str, ordered: &[Candidate], may: impl Fn(&Candidate) -> bool) -> Vec<Candidate> {
     let key = word(&digest(name), 0);
     let height = |candidate: &Candidate| spread(key ^ spread(candidate.agent.get().cast_unsigned()));
@@ -67,17 +69,17 @@ fn high(word: u64) -> u32 {
     u32::try_from(word >> 32).unwrap_or(u32::MAX)
 }
 
-/// The part of the name under which domains are registered (public suffix list).
+/// The suffix under which the name's domain is registered (public suffix list).
 fn suffix(host: &str) -> Option<&str> {
     let is_address = host.starts_with('[') || host.parse::<IpAddr>().is_ok();
     if is_address { None } else { psl::suffix_str(host) }
 }
 
-/// The country of a suffix's last label: two letters are always one's.
+/// The country of a suffix's last label: every two-letter label is a country's.
 fn country(suffix: &str) -> Option<[u8; 2]> {
     let last = suffix.rsplit('.').next()?.to_ascii_uppercase();
     let country: [u8; 2] =
         last.as_bytes().try_into().ok().filter(|two: &[u8; 2]| two.iter().all(u8::is_ascii_uppercase))?;
-    // The one country whose domain is not its code.
+    // The only country whose domain differs from its code.
     Some(if country == *b"UK" { *b"GB" } else { country })
 }

@@ -1,5 +1,5 @@
-//! The strategies that go by where sites and agents stand: `geographic` and `prefix`. Of several that are as near one is drawn, those with
-//! room before others.
+//! The strategies that use positions and addresses: `geographic` and `prefix`. Ties are drawn,
+//! candidates with room first.
 
 use std::net::IpAddr;
 
@@ -11,10 +11,11 @@ use crate::model::FallbackCause::{NoAddress, NoAgentPosition, NoPosition, Nothin
 use crate::strategy::load::draw;
 use crate::strategy::{Candidate, Ranked, Site};
 
-/// Positions are those of cities: within one, nobody is nearer.
+/// Positions are those of cities: within one, differences mean nothing.
 const SAME_PLACE_KM: f64 = 25.0;
 
-/// `geographic`: the agent nearest on the globe (the paper 1, "by geographic position"), or one as near within [`SAME_PLACE_KM`].
+/// `geographic`: the agent nearest on the globe (the paper 1, "by geographic position"), or one as
+/// near to within [`SAME_PLACE_KM`].
 pub(in crate::strategy) fn geographic(site: &Site<'_>, ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Ranked {
     let site = Direction::from(site.position.ok_or(NoPosition)?);
     let cosine = |candidate: &Candidate| candidate.home.direction.map(|direction| direction.cosine(site));
@@ -26,8 +27,8 @@ pub(in crate::strategy) fn geographic(site: &Site<'_>, ordered: &[Candidate], rn
     Ok((drawn, ranked))
 }
 
-/// `prefix`: the agent whose address has the longest prefix in common with the site's (the paper 1, "by IP address"). An address of
-/// another family has nothing in common.
+/// `prefix`: the agent whose address has the longest common prefix with the site's (the paper 1,
+/// "by IP address"). Addresses of different families have no common prefix.
 pub(in crate::strategy) fn prefix(site: &Site<'_>, ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Ranked {
     let site = site.address.ok_or(NoAddress)?.to_canonical();
     let shared =
@@ -38,7 +39,7 @@ pub(in crate::strategy) fn prefix(site: &Site<'_>, ordered: &[Candidate], rng: &
     Ok((drawn, ranked))
 }
 
-/// Bits at the beginning that two addresses have in common.
+/// The length in bits of the common prefix of two addresses.
 fn shared(one: IpAddr, other: IpAddr) -> u32 {
     match (one, other) {
         (IpAddr::V4(one), IpAddr::V4(other)) => (one.to_bits() ^ other.to_bits()).leading_zeros(),

@@ -1,7 +1,9 @@
-//! `gnp-confirmed`: the best measured distance wins. Who was asked to measure, landmarks and confirmers, is decided before.
+//! `gnp-confirmed`: the agent with the best measured distance. The caller selected the probers:
+//! landmarks and confirmers.
 //!
-//! Nothing is drawn: a draw spreads load, and this strategy is for batches where distance matters most. Where the best is full the
-//! next with room takes its place, if it is near as well; else the task waits for the best.
+//! There is no draw: a draw spreads load, and this strategy is for batches where distance matters
+//! most. If the best agent is full, the next one with room gets the task if it is as near;
+//! otherwise the task waits for the best.
 
 use rand_chacha::ChaCha8Rng;
 
@@ -13,8 +15,9 @@ use crate::strategy::{Candidate, Choice, nearest, random};
 
 /// Chooses the nearest of `ordered` that measured.
 ///
-/// Where some agents have no distance at all and none has a predicted one, nobody could be asked to confirm: that is
-/// `gnp-top1` over measured distances, and is said. Where nobody there has measured, it is `gnp-top3`, and is said.
+/// If some agents have no distance at all and none has a predicted one, no agent could be selected
+/// to confirm: then this is `gnp-top1` over measured distances, with a fallback recorded. If no
+/// candidate measured, it is `gnp-top3`, with a fallback recorded.
 pub(in crate::strategy) fn choose(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
     let mut measured: Vec<Candidate> =
         ordered.iter().filter(|candidate| candidate.measured.is_some()).copied().collect();
@@ -43,7 +46,7 @@ mod tests {
     use crate::strategy::fixture::candidate;
     use crate::strategy::{Site, choose};
 
-    /// Agents 1, 2 and so on with their predicted and measured milliseconds.
+    /// Agents 1, 2 and so on with predicted and measured milliseconds.
     fn agents(distances: &[(Option<f64>, Option<f64>)]) -> Vec<Candidate> {
         (1..).zip(distances).map(|(agent, (predicted, measured))| candidate(agent, *predicted, *measured)).collect()
     }

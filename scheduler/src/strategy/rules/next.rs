@@ -1,7 +1,8 @@
-//! The next candidate: who gets a task whose agent is gone before it began, or handed it back.
+//! The next candidate: which agent gets a task that its agent lost before it began, or handed back.
 //!
-//! The choice was made, with its candidates; one of them is gone. Choosing anew would draw again, and could send the site to an
-//! agent that was never among its nearest: so the best of the others takes its place.
+//! The recorded choice lists its candidates. A new choice would draw again, and could send the site
+//! to an agent that was never among its nearest; so the best of the remaining candidates gets the
+//! task.
 
 use std::time::Duration;
 
@@ -10,18 +11,18 @@ use crate::model::{AgentId, Fallback, Rtt, Strategy};
 use crate::strategy::load::first_with_room;
 use crate::strategy::{Candidate, Choice};
 
-/// A choice as it was recorded.
+/// A recorded choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Former {
     pub agent: AgentId,
     pub strategy: Strategy,
-    /// Why that was not the batch's own; `None` where it was.
+    /// Why `strategy` was not the batch's own; `None` if it was.
     pub fallback: Option<Fallback>,
-    /// Among whom, best first, with the round trips predicted and measured then.
+    /// The candidates, best first, with the predicted and measured round trips of that time.
     pub listed: Vec<Listed>,
 }
 
-/// A candidate as it was recorded.
+/// A recorded candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Listed {
     pub agent: AgentId,
@@ -32,7 +33,7 @@ pub struct Listed {
 }
 
 impl Former {
-    /// The list as candidates, with the loads of those in `now`; the others count as full.
+    /// The list as candidates, with loads from `now`; candidates absent from `now` count as full.
     pub(in crate::strategy) fn candidates(&self, now: &[Candidate]) -> Vec<Candidate> {
         let known = |listed: &Listed| {
             let now = now.iter().find(|candidate| candidate.agent == listed.agent);
@@ -51,8 +52,9 @@ impl Former {
     }
 }
 
-/// The best of the other candidates of a former choice that is available, one with room before one without. `None` when none is
-/// available: then it is chosen anew. So it is where the strategy has one agent for a site and that one is there.
+/// The best available other candidate of a previous choice, candidates with room first. `None` if
+/// none is available: then the caller chooses anew. Also `None` if the strategy has a single agent
+/// for a site and that agent is available.
 pub fn choose_next(former: &Former, available: &[Candidate]) -> Option<Choice> {
     let only_one = matches!(former.strategy, Strategy::Hash | Strategy::Domain);
     if only_one && available.iter().any(|one| one.agent == former.agent) {

@@ -1,27 +1,28 @@
-//! Bettering a plan: a site moves to another slot, or two sites change places, as long as that lowers the sum of the fourth powers of
-//! the slots' ends.
+//! Improves a plan: moves a site to another slot or swaps two sites, as long as that lowers the sum
+//! of the fourth powers of the slots' ends.
 //!
-//! The first plan places one site after the other and never takes one back. Where the last slots end, that leaves sites at agents that
-//! others would suit better; jumps and swaps mend it (Schuurman and Vredeveld, "Performance guarantees of local search for multiprocessor
-//! scheduling", 2007).
+//! The first plan places one site after another and never revises a placement. Where the last slots
+//! end, some sites would suit other agents better; jumps and swaps fix that (Schuurman and
+//! Vredeveld, "Performance guarantees of local search for multiprocessor scheduling", 2007).
 
 use std::time::Duration;
 
 use super::{affordable, fourth_power};
 
-/// Places looked at, at most. For thirty agents and two hundred sites that is some rounds of all, until nothing gets better; a plan of five
-/// hundred sites for a thousand agents has as many places in all, and hardly takes longer for it.
+/// The limit of places looked at. For thirty agents and two hundred sites this is a few rounds over
+/// all, until nothing improves. A plan of five hundred sites for a thousand agents has this many
+/// places in all, so that it hardly takes longer.
 const MOST_LOOKS: usize = 150_000;
-/// What is less than this share of the cost of the slots it concerns is no gain: sums of numbers are not exact.
+/// The least gain as a share of the cost of the affected slots: sums of floats are not exact.
 const LEAST_GAIN: f64 = 1e-9;
 
-/// Which slot each site has.
+/// The assignment of sites to slots.
 pub(super) struct Places<'a> {
-    /// For each site how long each agent would take; `None` for one that may not have it.
+    /// The time of each site at each agent; `None` if the agent may not have the site.
     pub(super) takes: &'a [&'a [Option<Duration>]],
-    /// For each site the agent and which of its slots; `None` for one that nobody may have.
+    /// The agent and slot of each site; `None` if no agent may have the site.
     pub(super) of: Vec<Option<(usize, usize)>>,
-    /// For each agent when each of its slots ends, in seconds from now.
+    /// The end of each slot of each agent, in seconds from now.
     pub(super) ends: Vec<Vec<f64>>,
     looks: usize,
 }
@@ -35,7 +36,7 @@ impl<'a> Places<'a> {
         Self { takes, of, ends, looks: 0 }
     }
 
-    /// Moves and exchanges sites, those that come first in `order` first.
+    /// Moves and swaps sites, in the order of `order`.
     pub(super) fn better(&mut self, order: &[usize]) {
         let mut changed = true;
         while changed {
@@ -50,12 +51,12 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// How long an agent would take, in seconds.
+    /// The time of a site at an agent, in seconds.
     fn takes(&self, site: usize, agent: usize) -> Option<f64> {
         self.takes[site][agent].map(|takes| takes.as_secs_f64())
     }
 
-    /// Moves a site to the slot where it costs least, if that is less than where it is.
+    /// Moves a site to the slot where it costs least, if that is an improvement.
     fn jump(&mut self, site: usize) -> bool {
         let Some((agent, slot)) = self.of[site] else { return false };
         let Some(takes) = self.takes(site, agent) else { return false };
@@ -66,7 +67,7 @@ impl<'a> Places<'a> {
         let mut longest = affordable(best.0);
         for (other, (takes, ends)) in self.takes[site].iter().zip(&self.ends).enumerate() {
             let Some(takes) = takes.filter(|takes| *takes <= longest) else { continue };
-            // An agent's slots are the same to a site: the one that ends first is the place.
+            // To a site an agent's slots are equal: only the one that ends first matters.
             let Some((first, begins)) = first_of(ends).filter(|(first, _)| (other, *first) != (agent, slot)) else {
                 continue;
             };
@@ -84,7 +85,7 @@ impl<'a> Places<'a> {
         true
     }
 
-    /// Exchanges a site with the first of the others where both together cost less.
+    /// Swaps a site with the first of `others` for which the total cost falls.
     fn swap(&mut self, site: usize, others: &[usize]) -> bool {
         let Some((agent, slot)) = self.of[site] else { return false };
         let Some(takes) = self.takes(site, agent) else { return false };
@@ -138,7 +139,8 @@ mod tests {
         let mut places = Places::new(&takes, vec![Some((0, 0)), Some((1, 0))], vec![vec![0.1], vec![0.1]]);
         places.better(&[0, 1]);
         assert_eq!(places.of, [Some((1, 0)), Some((0, 0))]);
-        // What nobody may have stays nobody's, and what only one may have stays there.
+        // A site that no agent may have stays unplaced, and a site that only one agent may have
+        // stays there.
         let takes = [[ms(100), None], [ms(40), ms(100)], [None, None]];
         let takes: Vec<&[Option<Duration>]> = takes.iter().map(|takes| &takes[..]).collect();
         let mut places = Places::new(&takes, vec![Some((0, 0)), Some((1, 0)), None], vec![vec![0.1], vec![0.1]]);
@@ -153,7 +155,7 @@ mod tests {
         let mut places = Places::new(&takes, vec![Some((0, 0)), Some((0, 0))], vec![vec![0.1], vec![0.0]]);
         places.better(&[0, 1]);
         assert_eq!(places.of, [Some((1, 0)), Some((0, 0))]);
-        // To another slot of its own agent as well.
+        // Moves to another slot of the same agent too.
         let mut places = Places::new(&takes, vec![Some((0, 0)), Some((0, 0))], vec![vec![0.1, 0.0], vec![]]);
         places.better(&[0, 1]);
         assert_eq!(places.of, [Some((0, 1)), Some((0, 0))]);
@@ -179,7 +181,7 @@ mod tests {
                 }
                 ends
             };
-            // Each at the first who may have it, in its first slot.
+            // Each site at the first agent that may have it, in its first slot.
             let of: Vec<Option<(usize, usize)>> =
                 takes.iter().map(|takes| takes.iter().position(Option::is_some).map(|agent| (agent, 0))).collect();
             let mut places = Places::new(&takes, of.clone(), ends_of(&of));

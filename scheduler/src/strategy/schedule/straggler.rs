@@ -1,11 +1,13 @@
-//! Crawls under way that another agent would end sooner: which are asked for, and on whose behalf.
+//! Stragglers: crawls under way that another agent would end sooner, and that are asked back.
 //!
-//! Only for slots that idle: who calls this has seen that no site waits for them. A crawl goes on elsewhere from where it was, so what is
-//! compared is the rest of it. How long that takes where it is, its own pace tells if its agent has said how far it is, and else the
-//! prediction; what another agent would take is predicted. A crawl that is slower than predicted may be so for its agent or for its site,
-//! and nobody knows which: half of that, by the logarithm, is believed to follow it.
+//! Only for idle slots: the caller has checked that no site waits for them. A crawl resumes
+//! elsewhere where it stopped, so only the remaining work is compared. The remaining time at the
+//! current agent comes from its reported pace, or from the prediction if it reported none; the time
+//! at another agent is predicted. A crawl may be slower than predicted because of its agent or its
+//! site, and the cause is unknown: half of the factor, on the logarithmic scale, is assumed to
+//! follow the site.
 //!
-//! Handing over costs time, and estimates err, so a crawl stays unless it is clearly better off.
+//! Handing over costs time and estimates err, so a crawl stays unless the gain is clear.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,52 +17,56 @@ use crate::model::AgentId;
 use super::work::{Counted, HELD_BACK, OPENING_TRIPS};
 use crate::strategy::{Candidate, Work, schedule};
 
-/// No lease is asked for within this time of its grant: its first seconds are the connection, robots.txt and sitemaps, which say nothing of
-/// its pace, and what ends soon anyway gains little.
+/// No lease is asked back within this time of its grant: the first seconds are the connection,
+/// robots.txt and sitemaps, which do not show its pace, and a crawl that ends soon gains little.
 pub const LEAST_UNDER_WAY: Duration = Duration::from_secs(10);
-/// Asked for at once, at most: each rests on estimates, and what came of these is known when the next are looked at.
+/// The most crawls asked back at once: each rests on estimates, and the outcome of these is known
+/// before the next.
 const MOST_AT_ONCE: usize = 4;
-/// What it takes to hand a crawl over, beside the interval that its site is left alone for and the round trips before its first page: the
-/// request that is broken off, two passes of the scheduler and two orders' way.
+/// The cost of a handover beside the site's interval and the round trips before the first page: the
+/// aborted request, two passes of the scheduler and the delivery of two orders.
 const HANDOVER: Duration = Duration::from_secs(2);
-/// A crawl is asked for when it would end within this share of the time that it would go on for. Sizes, paces and distances err by some ten
-/// per cent each (`accuracy.md`, `method.md`): a third less is more than all of them at once make of nothing, as a rule.
+/// A crawl is asked back if it would end within this share of its remaining time. Sizes, paces and
+/// distances err by about ten per cent each (`accuracy.md`, `method.md`): their sum rarely feigns a
+/// gain of a third.
 const SHARE: f64 = 0.7;
 
 /// A crawl under way.
 #[derive(Debug, Clone)]
 pub struct UnderWay {
-    /// How long its lease lasts by now.
+    /// The current duration of its lease.
     pub took: Duration,
-    /// How long it was predicted to take.
+    /// Its predicted duration.
     pub takes: Duration,
-    /// For how long it may go on, at most.
+    /// Its time limit.
     pub at_most: Duration,
-    /// Pages that it may fetch, at most.
+    /// Its page limit.
     pub most_pages: u32,
-    /// All of its site; what is usual where its size is not known.
+    /// All of its site's work; typical work if the site's size is unknown.
     pub work: Work,
     pub sized: bool,
-    /// Pages it had fetched, and how long it had taken for them, when its agent told last; `None` where that is not known.
+    /// Pages fetched and the time they took, in the agent's last report; `None` if unknown.
     pub fetched: Option<(u32, Duration)>,
     pub here: Candidate,
-    /// Who might have it: never an agent that its batch excludes, or that the site crashed.
+    /// The agents that might have it: none that its batch excludes, and none where the site
+    /// crashed.
     pub elsewhere: Vec<Candidate>,
 }
 
-/// A crawl that goes to another agent.
+/// A crawl that moves to another agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move {
-    /// Which crawl, by index.
+    /// The crawl's index.
     pub crawl: usize,
     pub to: AgentId,
-    /// How long it would go on where it is.
+    /// The remaining time at its current agent.
     pub here: Duration,
-    /// When it ends there, from now.
+    /// Its end at the new agent, from now.
     pub there: Duration,
 }
 
-/// The crawls that are asked for, those first that would go on longest. `free` says how many slots idle at each agent.
+/// The crawls to ask back, those with the longest remaining time first. `free` holds the number of
+/// idle slots by agent.
 pub fn moves(crawls: &[UnderWay], free: &BTreeMap<AgentId, u32>) -> Vec<Move> {
     let mut free = free.clone();
     let mut lasting: Vec<(usize, &UnderWay, Rest)> = crawls
@@ -91,31 +97,31 @@ pub fn moves(crawls: &[UnderWay], free: &BTreeMap<AgentId, u32>) -> Vec<Move> {
     moves
 }
 
-/// What is left of a crawl.
+/// The remaining work of a crawl.
 #[derive(Debug, Clone, Copy)]
 struct Rest {
-    /// How long it takes where it is, seconds.
+    /// The remaining time at the current agent, in seconds.
     here_s: f64,
-    /// Pages, as far as its pace tells.
+    /// The remaining pages, from the remaining time and its pace.
     pages: f64,
-    /// How many times as long as predicted a page is believed to take elsewhere.
+    /// The factor by which a page is assumed to take longer than predicted at another agent.
     slower: f64,
-    /// Its site's work, as far as it is the same for all agents.
+    /// The agent-independent part of its site's work.
     counted: Counted,
 }
 
 impl UnderWay {
-    /// What is left of it; `None` where nothing tells.
+    /// The remaining work; `None` if there is no basis for an estimate.
     fn rest(&self) -> Option<Rest> {
         let (counted, distance) = (self.work.counted(), self.here.distance()?);
         let (interval_s, predicted_s) = (counted.interval_s(distance), counted.page_s(distance, self.here.speed));
         let (page_s, remaining, slower) = match self.fetched {
             Some((pages, took)) if pages > 0 => {
                 let page_s = took.as_secs_f64() / f64::from(pages);
-                // Its pages may be cut before they end.
+                // The page limit may end the crawl before the site does.
                 let left = self.work.left(pages, self.sized).pages.min(self.most_pages.saturating_sub(pages));
                 let left = Duration::try_from_secs_f64(f64::from(left) * page_s).ok()?;
-                // What politeness held back says nothing of the agent.
+                // A pace limited by politeness does not show the agent's speed.
                 let held_back = page_s < HELD_BACK * interval_s;
                 let slower = if held_back { 1.0 } else { (page_s / predicted_s).sqrt() };
                 (page_s, schedule::remaining(left, self.took.saturating_sub(took)), slower)
@@ -123,19 +129,20 @@ impl UnderWay {
             _ => (predicted_s.max(interval_s), schedule::remaining(self.takes, self.took), 1.0),
         };
         let rest = Rest { here_s: remaining.as_secs_f64(), pages: remaining.as_secs_f64() / page_s, slower, counted };
-        // Its time may end before its pages do.
+        // The time limit may end the crawl before its pages do.
         let here_s = rest.here_s.min(self.at_most.saturating_sub(self.took).as_secs_f64());
         (rest.pages.is_finite() && rest.slower.is_finite()).then_some(Rest { here_s, ..rest })
     }
 
-    /// Where the rest of it would end first of the agents with an idle slot, and in how many seconds; of equals the first of them.
+    /// The agent with an idle slot where the remaining work would end first, and in how many
+    /// seconds; of ties the first agent.
     fn first_end(&self, rest: &Rest, free: &BTreeMap<AgentId, u32>) -> Option<(f64, AgentId)> {
         let interval_s = self.work.interval.as_secs_f64();
         let mut first: Option<(f64, AgentId)> = None;
         for one in self.elsewhere.iter().filter(|one| one.agent != self.here.agent) {
             let Some(there_s) = rest.there_s(interval_s, one) else { continue };
             let sooner = first.is_none_or(|(least, agent)| (there_s, one.agent) < (least, agent));
-            // Looked up last: of many agents few would end it sooner than those before them.
+            // The lookup comes last because few agents pass the comparison.
             if sooner && free.get(&one.agent).is_some_and(|slots| *slots > 0) {
                 first = Some((there_s, one.agent));
             }
@@ -145,7 +152,7 @@ impl UnderWay {
 }
 
 impl Rest {
-    /// Seconds that an agent would take for it, handing over included; `None` where its distance is not known.
+    /// Seconds that an agent would take, including the handover; `None` if its distance is unknown.
     fn there_s(&self, interval_s: f64, agent: &Candidate) -> Option<f64> {
         let distance = agent.distance()?;
         let opening_s = OPENING_TRIPS * distance.as_duration().as_secs_f64();
@@ -170,7 +177,7 @@ mod tests {
         measured(number, f64::from(millis))
     }
 
-    /// Of 1,000 pages of one round each, at an agent 200 ms away: 200 s.
+    /// A crawl of 1,000 pages of one round trip each, at an agent 200 ms away: 200 s.
     fn far() -> UnderWay {
         let work = Work { pages: 1000, bytes: 1_000_000, interval: Duration::ZERO };
         let (here, elsewhere, most_pages) = (agent(1, 200), vec![agent(2, 20), agent(3, 100)], u32::MAX);
@@ -199,7 +206,8 @@ mod tests {
     fn what_another_ends_clearly_sooner_is_asked_for_and_nothing_else() {
         let moved = moves(&[far()], &idle(&[(2, 1), (3, 1)]));
         assert_eq!(to(&moved), [(0, 2)]);
-        // 180 s are left, 900 pages; a tenth of the distance, and the handover.
+        // 180 s remain for 900 pages; the other agent has a tenth of the distance, plus the
+        // handover.
         assert_eq!(moved[0].here, secs(180));
         assert!((moved[0].there.as_secs_f64() - (2.0 + 0.06 + 18.0)).abs() < 0.01, "{:?}", moved[0].there);
         assert_eq!(to(&moves(&[far()], &idle(&[(3, 1)]))), [(0, 3)], "half as far is worth it");
@@ -224,7 +232,7 @@ mod tests {
         let work = Work { interval: secs(1), ..far().work };
         let polite = UnderWay { work, takes: secs(1000), fetched: Some((20, secs(20))), ..far() };
         assert!(moves(&[polite], &idle(&[(2, 1)])).is_empty());
-        // Nine times as slow as predicted, and the other as near: three times as slow there.
+        // Nine times as slow as predicted, and the other agent as near: three times as slow there.
         let slow = |times: u64| UnderWay {
             took: secs(100),
             fetched: Some((u32::try_from(500 / times).expect("small"), secs(100))),
@@ -236,7 +244,7 @@ mod tests {
         let share = moved[0].there.as_secs_f64() / moved[0].here.as_secs_f64();
         assert!((0.33..0.34).contains(&share), "{share}");
         assert!(moves(&[slow(2)], &idle(&[(2, 1)])).is_empty(), "it may well be the site");
-        // So far that its agent asks half as often as answers come: it is no slower than it should be.
+        // So far that its agent asks at half the rate of answers: it is as slow as it should be.
         let late = UnderWay {
             here: agent(1, 1200),
             took: secs(96),

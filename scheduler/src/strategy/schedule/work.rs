@@ -1,9 +1,11 @@
-//! How long a crawl takes: round trips for its pages and bytes over a rate, as far as both are known.
+//! The duration of a crawl: round trips for its pages, and bytes over a rate, as far as both are
+//! known.
 //!
-//! A page takes as many round trips as TCP's slow start needs for its bytes (ten segments at first, twice as many in each round: RFC 6928),
-//! and its bytes over the agent's rate; and no less than the interval between two requests, whichever is longer. Where answers take a
-//! second and more the agent takes that for trouble and asks half as often as they come. What an agent's crawls
-//! took tells its [`Speed`]: a factor on the round trips (losses, slow servers) and the rate.
+//! A page takes the round trips that TCP's slow start needs for its bytes (ten segments at first,
+//! doubling each round: RFC 6928), plus its bytes over the agent's rate; but at least the interval
+//! between two requests. If answers take a second or more, the agent assumes trouble and asks at
+//! half their rate. An agent's crawls teach its [`Speed`]: a factor on the round trips (losses,
+//! slow servers) and the rate.
 
 use std::time::Duration;
 
@@ -14,20 +16,21 @@ use crate::strategy::schedule;
 const FIRST_WINDOW: f64 = 14_600.0;
 /// Round trips before the first page: the connection, its first request, robots.txt.
 pub(in crate::strategy) const OPENING_TRIPS: f64 = 3.0;
-/// As in the agent's politeness: the time to first byte from which on a site is asked less often, and how many of these times requests are
-/// apart then.
+/// As in the agent's politeness: the time to first byte from which a site is asked less often, and
+/// the multiple of it between requests from then on.
 const LATE_S: f64 = 1.0;
 const LATE_TIMES: f64 = 2.0;
-/// A crawl whose pages took less than this many intervals each was held back by politeness: it says nothing of the agent.
+/// A crawl whose pages took less than this many intervals each was limited by politeness: it does
+/// not show the agent's speed.
 pub(in crate::strategy) const HELD_BACK: f64 = 1.25;
-/// Crawls that count as many as what was believed before: with few, one lucky or unlucky crawl shall not decide.
+/// The weight of the prior, in crawls: a single lucky or unlucky crawl must not decide.
 const PRIOR_CRAWLS: f64 = 4.0;
-/// Longest time that is told, seconds: beyond, one is as good as another.
+/// The longest predicted time, in seconds; beyond it differences do not matter.
 const LONGEST_S: f64 = 365.0 * 86_400.0;
-/// Factors are believed within these limits: an agent ten times as slow as its round trips is broken, not far.
+/// The valid range of factors: an agent ten times as slow as its round trips is broken, not far.
 const FACTORS: std::ops::RangeInclusive<f64> = 0.2..=10.0;
 
-/// How much there is to crawl, and how fast it may be asked for.
+/// The size of a crawl, and the rate at which pages may be requested.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
     pub pages: u32,
@@ -37,51 +40,51 @@ pub struct Work {
 }
 
 impl Default for Work {
-    /// A small site, at the pace that is allowed where nobody says otherwise: what stands for a site before any was crawled.
+    /// A small site at the default interval: the assumption before any site was crawled.
     fn default() -> Self {
         Self { pages: 20, bytes: 400_000, interval: Duration::from_secs(1) }
     }
 }
 
-/// How fast an agent's crawls go.
+/// The speed of an agent's crawls.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Speed {
-    /// Times the round trips that its pages should take.
+    /// A factor on the round trips of its pages.
     factor: f64,
-    /// Seconds for a byte.
+    /// Seconds per byte.
     byte_s: f64,
 }
 
-/// Finite, so equal to itself.
+/// Values are finite, so equality is reflexive.
 impl Eq for Speed {}
 
 impl Default for Speed {
-    /// As fast as its round trips allow.
+    /// As fast as round trips allow.
     fn default() -> Self {
         Self { factor: 1.0, byte_s: 0.0 }
     }
 }
 
-/// What one crawl took.
+/// The measured duration of a crawl.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Crawl {
     pub work: Work,
-    /// The median round trip it saw.
+    /// The median round trip of the crawl.
     pub rtt: Rtt,
-    /// How long it took.
+    /// The duration.
     pub took: Duration,
-    /// How much it counts: 1 now, and less the older it is.
+    /// The weight: 1 for a crawl now, less with age.
     pub weight: f64,
 }
 
 impl Work {
-    /// How long an agent takes for it at this distance. For many agents [`Work::counted`] first.
+    /// The time of an agent at this distance. For many agents, call [`Work::counted`] first.
     pub fn takes(&self, distance: Rtt, speed: Speed) -> Duration {
         self.counted().takes(distance, speed)
     }
 
-    /// What is left of it once so many pages have been fetched. Where its size is not known (not `sized`), or there are more than there should
-    /// be, at least as many again as a crawl that is overdue goes on for.
+    /// The remaining work after `fetched` pages. If the size is unknown (not `sized`) or exceeded,
+    /// at least as many more pages as an overdue crawl is assumed to take.
     pub fn left(&self, fetched: u32, sized: bool) -> Self {
         let pages = self.pages.max(1);
         let grown = Duration::from_secs(u64::from(fetched)).mul_f64(schedule::OVERDUE_SHARE).as_secs();
@@ -92,20 +95,20 @@ impl Work {
         Self { pages: left, bytes: u64::try_from(bytes).unwrap_or(u64::MAX), ..*self }
     }
 
-    /// What is the same of it for all agents.
+    /// The agent-independent part of the work.
     pub fn counted(&self) -> Counted {
         let interval_s = self.interval.as_secs_f64();
         let (page_bytes, rounds) = (self.page_bytes(), self.rounds());
         Counted { pages: f64::from(self.pages.max(1)), page_bytes, rounds, interval_s }
     }
 
-    /// Rounds of slow start for one page.
+    /// Slow-start rounds for one page.
     fn rounds(&self) -> f64 {
         (self.page_bytes() / FIRST_WINDOW + 1.0).log2().max(1.0)
     }
 
     fn page_bytes(&self) -> f64 {
-        // Sizes beyond 2^52 lose their last digits, which nobody asks for.
+        // Sizes beyond 2^52 lose their last digits, which do not matter.
         let bytes = Duration::from_micros(self.bytes).as_secs_f64() * 1e6;
         bytes / f64::from(self.pages.max(1))
     }
@@ -116,7 +119,7 @@ impl Work {
     }
 }
 
-/// Work, with what is the same for all agents worked out.
+/// Work with its agent-independent part computed.
 #[derive(Debug, Clone, Copy)]
 pub struct Counted {
     pages: f64,
@@ -126,17 +129,17 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// How long an agent takes at this distance.
+    /// The time of an agent at this distance.
     pub fn takes(&self, distance: Rtt, speed: Speed) -> Duration {
         seconds(self.takes_s(distance, speed))
     }
 
-    /// Seconds that an agent takes at this distance.
+    /// Seconds for an agent at this distance.
     pub(in crate::strategy) fn takes_s(&self, distance: Rtt, speed: Speed) -> f64 {
         self.takes_at_s(distance.as_duration().as_secs_f64(), speed)
     }
 
-    /// Seconds that a page takes an agent by itself, however long it waits for the next.
+    /// Seconds for one page at an agent, without the wait for the next.
     pub(in crate::strategy) fn page_s(&self, distance: Rtt, speed: Speed) -> f64 {
         self.page_at_s(distance.as_duration().as_secs_f64(), speed)
     }
@@ -145,7 +148,7 @@ impl Counted {
         speed.factor * self.rounds * trip + speed.byte_s * self.page_bytes
     }
 
-    /// Seconds from one request to the next, at least, for an agent at this distance.
+    /// The least seconds between requests, for an agent at this distance.
     pub(in crate::strategy) fn interval_s(&self, distance: Rtt) -> f64 {
         self.interval_at_s(distance.as_duration().as_secs_f64())
     }
@@ -154,7 +157,7 @@ impl Counted {
         if trip >= LATE_S { self.interval_s.max(LATE_TIMES * trip) } else { self.interval_s }
     }
 
-    /// Seconds that an agent takes whose round trip is so many seconds.
+    /// Seconds for an agent with a round trip of `trip` seconds.
     pub(crate) fn takes_at_s(&self, trip: f64, speed: Speed) -> f64 {
         let page = self.page_at_s(trip, speed);
         (OPENING_TRIPS * trip + self.pages * page.max(self.interval_at_s(trip))).clamp(0.0, LONGEST_S)
@@ -162,24 +165,25 @@ impl Counted {
 }
 
 impl Speed {
-    /// From a factor and a rate in bytes a second; both are held within what is believed.
+    /// From a factor and a rate in bytes a second, both clamped to their valid range.
     pub fn new(factor: f64, bytes_per_s: Option<f64>) -> Self {
         let rate = bytes_per_s.filter(|rate| rate.is_finite() && *rate > 0.0);
         Self { factor: believed(factor), byte_s: rate.map_or(0.0, f64::recip) }
     }
 
-    /// Times the round trips that its pages should take.
+    /// The factor on the round trips of its pages.
     pub const fn factor(self) -> f64 {
         self.factor
     }
 
-    /// Bytes a second; `None` where they take no time of their own.
+    /// Bytes a second; `None` if bytes take no extra time.
     pub fn bytes_per_s(self) -> Option<f64> {
         (self.byte_s > 0.0).then(|| self.byte_s.recip())
     }
 
-    /// What these crawls teach, beginning from what was believed: the factor and the time for a byte that explain the relative times best
-    /// (least squares), with `PRIOR_CRAWLS` crawls that went as believed among them.
+    /// The speed learned from these crawls with `self` as the prior: the factor and the time per
+    /// byte that fit the relative times best (least squares), with `PRIOR_CRAWLS` crawls that match
+    /// the prior.
     pub fn learned(self, crawls: &[Crawl]) -> Self {
         let mut sums = Sums::default();
         for crawl in crawls.iter().filter(|crawl| crawl.work.pages > 0 && crawl.weight > 0.0) {
@@ -188,7 +192,7 @@ impl Speed {
                 continue;
             }
             let (trips, bytes) = (crawl.work.trips_s(crawl.rtt), crawl.work.page_bytes());
-            // Relative to what was believed of it, so that a long crawl counts as much as a short one.
+            // Relative to the prior, so that long and short crawls count the same.
             let believed = self.factor * trips + self.byte_s * bytes;
             sums.add(crawl.weight, trips / believed, bytes / believed, page / believed);
         }
@@ -200,7 +204,7 @@ fn believed(factor: f64) -> f64 {
     if factor.is_finite() { factor.clamp(*FACTORS.start(), *FACTORS.end()) } else { 1.0 }
 }
 
-/// The sums of a regression of `y` on `x` and `z` without a constant.
+/// The sums of a regression of `y` on `x` and `z` without an intercept.
 #[derive(Debug, Default)]
 struct Sums {
     weight: f64,
@@ -224,13 +228,15 @@ impl Sums {
         self.zy += weight * z * y;
     }
 
-    /// The factor and the time for a byte, drawn towards `prior` as if by [`PRIOR_CRAWLS`] more crawls.
+    /// The factor and the time per byte, shrunk towards `prior` as if by [`PRIOR_CRAWLS`] more
+    /// crawls.
     fn solve(&self, prior: Speed) -> Speed {
         if self.weight <= 0.0 {
             return prior;
         }
         let per_crawl = PRIOR_CRAWLS / self.weight;
-        // Each unknown is held by its own column's mean square, so that units do not matter.
+        // Each unknown is regularised by the mean square of its own column, so that units do not
+        // matter.
         let (hold_x, hold_z) = (per_crawl * self.xx, per_crawl * self.zz);
         let (xx, zz) = (self.xx + hold_x, self.zz + hold_z);
         let (xy, zy) = (self.xy + hold_x * prior.factor, self.zy + hold_z * prior.byte_s);
@@ -247,8 +253,8 @@ impl Sums {
     }
 }
 
-/// To the nanosecond. A plan of five hundred sites for a thousand agents does this half a million times: with `Duration`'s own conversion it
-/// took half as long again.
+/// To the nanosecond. A plan of five hundred sites for a thousand agents does this half a million
+/// times, and took half as long again with `Duration`'s own conversion.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -277,7 +283,7 @@ mod tests {
         let opening = OPENING_TRIPS * 0.1;
         let takes = |work: Work| work.takes(rtt(100.0), Speed::default()).as_secs_f64() - opening;
         assert!((takes(work(10, 1000, 0)) - 1.0).abs() < 1e-6);
-        // 43,800 bytes are the first window and one twice as large.
+        // 43,800 bytes are the first window and one of twice its size.
         assert!((takes(work(10, 43_800, 0)) - 2.0).abs() < 1e-6);
         assert!((takes(work(10, 43_800, 500)) - 5.0).abs() < 1e-6, "the interval is longer");
         let slow = Speed::new(1.0, Some(43_800.0));
@@ -296,7 +302,7 @@ mod tests {
         let sizes = [2_000_u64, 8_000, 20_000, 50_000];
         let crawls: Vec<Crawl> =
             (0..200).map(|i| crawl(10, sizes[i % 4], 10.0 + 17.0 * f64::from(u8::try_from(i % 7).unwrap()))).collect();
-        // Beginning from the truth it stays there.
+        // Starting from the truth, the estimate stays there.
         let kept = truth.learned(&crawls);
         assert!((kept.factor - 2.0).abs() < 1e-6 && (kept.bytes_per_s().unwrap() - 1e5).abs() < 1.0, "{kept:?}");
         let learned = Speed::default().learned(&crawls);
@@ -306,7 +312,7 @@ mod tests {
         }
         let lucky = Crawl { took: crawls[0].took / 10, ..crawls[0] };
         let after = truth.learned(&[lucky]);
-        // A tenth of the time, and it is believed to be three tenths faster.
+        // A tenth of the time makes the estimate three tenths faster.
         assert!(after.factor > 1.3, "{after:?}");
     }
 
@@ -314,7 +320,7 @@ mod tests {
     fn a_crawl_that_politeness_held_back_teaches_nothing() {
         let held = Crawl { work: work(10, 1000, 1000), rtt: rtt(10.0), took: Duration::from_secs(10), weight: 1.0 };
         assert_eq!(Speed::default().learned(&[held; 50]), Speed::default());
-        // Two seconds away, a request every four.
+        // At a distance of two seconds, one request every four.
         let far = Crawl { rtt: rtt(2000.0), took: Duration::from_secs(40), ..held };
         assert_eq!(Speed::default().learned(&[far; 50]), Speed::default());
     }
