@@ -1,7 +1,7 @@
-//! Reports: what became of a batch's tasks, and what each agent did.
+//! Reports: the results of a batch's tasks, and the work of each agent.
 //!
-//! Rows are read in pages by key, by the index that keeps a batch's sites apart, so that a batch of any size is reported in constant
-//! memory and each row costs the same.
+//! Rows are read in pages by key, through the index that keeps a batch's sites unique. So a report
+//! of any batch needs constant memory, and every row costs the same.
 
 use std::time::Duration;
 
@@ -24,15 +24,15 @@ pub(crate) mod explain;
 mod fleet;
 pub(crate) mod throughput;
 
-/// Which tasks of a batch are asked for: their newest rounds, and of those all that meet each of these.
+/// Selects tasks of a batch: their newest rounds that meet all of these conditions.
 #[derive(Debug, Clone)]
 pub struct Wanted {
     pub batch: BatchId,
-    /// In one of these states; of none: in any.
+    /// The task is in one of these states; empty: in any.
     pub states: Vec<TaskState>,
-    /// Failed or cancelled for one of these reasons; of none: whatever became of them.
+    /// The task failed or was cancelled for one of these reasons; empty: any task.
     pub reasons: Vec<ReasonKind>,
-    /// With this agent in their newest choice; `None`: any.
+    /// The agent of its newest choice; `None`: any.
     pub agent: Option<AgentId>,
 }
 
@@ -48,11 +48,11 @@ impl Wanted {
     }
 }
 
-/// One task and what became of it.
+/// A task and its result.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AssignmentRow {
     pub task: TaskId,
-    /// Where it stands among the batch's.
+    /// The row's place in the report.
     pub key: Key,
     pub round: u32,
     /// The site's name as submitted.
@@ -61,22 +61,23 @@ pub struct AssignmentRow {
     pub state: TaskState,
     pub state_since: DateTime<Utc>,
     pub reason: Option<String>,
-    /// What its crawl said of its end.
+    /// The agent's message about the end of the crawl.
     pub message: Option<String>,
-    /// What it waits for, where it has no agent.
+    /// What it waits for, if it has no agent.
     pub waits: Option<Wait>,
-    /// The same of one that failed or was cancelled, in a word.
+    /// Why it failed or was cancelled, as one word.
     pub reason_kind: Option<ReasonKind>,
-    /// The confidence that the site stands in several places, where that is suspected.
+    /// The confidence of a suspicion that the site stands in several places; `None` without one.
     pub anycast: Option<f64>,
     pub choice: Option<Choice>,
     pub assignments: u32,
     pub outcome: Option<Outcome>,
-    /// Probes of the site in the newest measurement of each prober, answered or lost; none of a shared one.
+    /// Probes of the site in each prober's newest measurement, answered or lost; a shared one
+    /// counts none.
     pub probes: u64,
-    /// Requests sent to it to measure it, over all measurements.
+    /// Requests sent to measure the site, over all measurements.
     pub requests: u64,
-    /// Those of them that were spent on confirming.
+    /// The part of these requests that confirmations sent.
     pub confirming_probes: u64,
 }
 
@@ -87,7 +88,7 @@ pub struct Choice {
     pub city: String,
     pub carrier: String,
     pub strategy: Strategy,
-    /// Why this agent, and why otherwise than by the batch's strategy.
+    /// Why this agent, and why not by the batch's strategy if it was not.
     pub why: Why,
     /// The agent's rank among the candidates, from 1.
     pub rank: Option<u32>,
@@ -106,19 +107,21 @@ pub struct Outcome {
     /// When it began, by the agent's clock.
     pub started_at: DateTime<Utc>,
     pub duration: Duration,
-    /// The median round trip it saw.
+    /// The median round trip of the crawl.
     pub rtt: Option<Rtt>,
 }
 
-/// The key of a row: pages continue behind it. Sites are in the order in which they became known, those of one list by name.
+/// The key of a row; the next page continues after it. Sites come in the order in which they were
+/// stored, those of one list by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Key {
     site: i64,
     round: u32,
 }
 
-/// Until the transaction ends rows in an order are read by the index that has it, as far as they are asked for: who pages through many
-/// would else have all of them sorted for every page, wherever the planner thinks that there are few.
+/// Makes the planner read ordered rows through an index until the transaction ends, so that a page
+/// reads no more rows than it returns. Otherwise the planner sorts all rows for every page wherever
+/// it expects few.
 async fn expect_order(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!("select set_config('enable_sort', 'off', true) as sort, set_config('jit', 'off', true) as jit")
         .one(conn)
@@ -126,7 +129,7 @@ async fn expect_order(conn: &mut PgConnection) -> Result<(), Error> {
     Ok(())
 }
 
-/// The next rows behind `after`, at most `limit`.
+/// The next rows after `after`, at most `limit`.
 pub async fn assignments(
     conn: &mut PgConnection,
     wanted: &Wanted,
@@ -201,7 +204,7 @@ pub async fn assignments(
     Ok(rows)
 }
 
-/// How many rows there are behind `after`.
+/// The number of rows after `after`.
 pub async fn count_behind(conn: &mut PgConnection, wanted: &Wanted, after: Key) -> Result<u64, Error> {
     let (states, reasons) = (wanted.states(), wanted.reasons());
     let count = sqlx::query_scalar!(
@@ -226,7 +229,7 @@ pub async fn count_behind(conn: &mut PgConnection, wanted: &Wanted, after: Key) 
     Ok(count.0)
 }
 
-/// A row as stored; what hangs on an assignment or an outcome is absent together with it.
+/// A row as stored; the columns of an assignment or an outcome are null together.
 struct Stored {
     id: TaskId,
     site_id: SiteId,

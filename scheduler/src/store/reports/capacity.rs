@@ -1,6 +1,7 @@
-//! What a plan is made from: agents with a place, and every located site with its size.
+//! The input of a capacity plan: agents with a place, and every located site with its size.
 //!
-//! Nothing is locked and nothing written. The sites come row by row, so that no more than the caller keeps of them is in memory.
+//! Reads without locks and writes nothing. Sites come row by row, so that memory holds only what
+//! the caller keeps.
 
 use std::time::Duration;
 
@@ -14,14 +15,15 @@ use crate::store::Error;
 use crate::store::rows::Rows;
 use crate::store::types::Unsigned;
 
-/// Sites that a plan reads at most: with eight dimensions, of which a million take 110 MB, about a gigabyte.
+/// The most sites that a plan reads: about a gigabyte with eight dimensions, of which a million
+/// take 110 MB.
 pub const MOST_SITES: u64 = 10_000_000;
 
-/// An embedding in which sites lie.
+/// An embedding with located sites.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Located {
     pub epoch: EmbeddingEpoch,
-    /// Its dimensions, the height not counted.
+    /// Its dimensions, without the height.
     pub dimensions: usize,
     pub sites: u64,
     pub elsewhere: u64,
@@ -36,11 +38,11 @@ pub struct Enrolled {
     pub carrier: String,
     pub slots: u32,
     pub draining: bool,
-    /// Where it lies in the embedding; milliseconds.
+    /// Its coordinates in the embedding, in milliseconds.
     pub coordinate: Option<Vec<f64>>,
 }
 
-/// The newest embedding in which sites lie; `None` where no site is located.
+/// The newest embedding with located sites; `None` when no site is located.
 pub async fn located(conn: &mut PgConnection) -> Result<Option<Located>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -84,8 +86,8 @@ pub async fn agents(conn: &mut PgConnection, epoch: EmbeddingEpoch) -> Result<Ve
     agents.all(conn).await
 }
 
-/// Reads the sites that lie in an embedding, and says how many were left out because they are suspected to stand in several places. A name
-/// that proved to be another site is not a site of its own.
+/// Reads the sites of an embedding. Returns how many were omitted because they may stand in several
+/// places. An alias is not a site of its own.
 pub async fn sites(conn: &mut PgConnection, sites: &mut Sites) -> Result<u64, Error> {
     let mut rows = sqlx::query!(
         r#"
@@ -123,7 +125,7 @@ pub async fn sites(conn: &mut PgConnection, sites: &mut Sites) -> Result<u64, Er
     Ok(suspects)
 }
 
-/// What these sites are called; those that are gone are absent.
+/// The names of these sites; deleted sites are absent.
 pub async fn names(
     conn: &mut PgConnection,
     sites: &[SiteId],

@@ -1,8 +1,8 @@
-//! Events: the log of every transition of tasks, leases and sessions. Triggers write it (`migrations/0007_log.sql`); here it is read
-//! and pruned.
+//! Events: the log of every transition of tasks, leases and sessions. Triggers write it
+//! (`migrations/0007_log.sql`); this module reads and prunes it.
 //!
-//! A reader sees an event only when every transaction that began before its own has ended: whoever continues behind the last
-//! one has missed nothing.
+//! A reader sees an event only after every transaction that began before the event's own has ended.
+//! So a reader that continues after the last event misses none.
 
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Unsigned};
 
-/// Events a page has at most.
+/// The most events of a page.
 pub const PAGE: i64 = 500;
-/// Events one statement deletes at most: some tens of milliseconds.
+/// The most events deleted by one statement: some tens of milliseconds.
 const PRUNED_AT_ONCE: i64 = 10_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -27,14 +27,14 @@ pub struct Event {
     pub at: DateTime<Utc>,
     /// task, lease, session, agent, term or database.
     pub noun: String,
-    /// The state that was entered, or what happened otherwise.
+    /// The state that was entered, or the event.
     pub what: String,
-    /// The task's batch and site, and its round.
+    /// The task's batch, site and round.
     pub task: Option<TaskOf>,
     pub token: Option<LeaseToken>,
     pub agent: Option<String>,
     pub session: Option<SessionId>,
-    /// The session's number among its agent's.
+    /// The session's number among its agent's sessions.
     pub incarnation: Option<Incarnation>,
     /// Why, for people.
     pub cause: Option<String>,
@@ -62,15 +62,15 @@ impl Cursor {
     }
 }
 
-/// Which events are asked for.
+/// Selects events.
 #[derive(Debug, Clone, Default)]
 pub struct Filter {
-    /// Of tasks of this batch, and their leases.
+    /// Events of tasks of this batch, and of their leases.
     pub batch: Option<BatchId>,
-    /// Of tasks of these sites, and their leases.
+    /// Events of tasks of these sites, and of their leases.
     pub sites: Option<Vec<SiteId>>,
     pub agent: Option<AgentId>,
-    /// Of these kinds: a noun, or a noun and what happened with a '-' between them.
+    /// Events of these kinds: a noun, or `noun-what`.
     pub kinds: Option<Vec<String>>,
 }
 
@@ -104,7 +104,7 @@ pub const KINDS: [&str; 27] = [
     "term-taken",
 ];
 
-/// Where the history since a moment is read: it comes by time.
+/// A reader's place in the history since a time; events come in order of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Past {
     horizon: i64,
@@ -113,22 +113,22 @@ pub struct Past {
 }
 
 impl Past {
-    /// All since `at`, of what has been committed by now.
+    /// All events since `at` that are committed by now.
     pub async fn since(conn: &mut PgConnection, at: DateTime<Utc>) -> Result<Self, Error> {
         Ok(Self { horizon: horizon(conn).await?, at, id: 0 })
     }
 
-    /// Where whoever follows continues after it.
+    /// Where a reader that follows the log continues.
     pub const fn end(self) -> Cursor {
         Cursor { xact: self.horizon - 1, id: i64::MAX }
     }
 }
 
-/// Some events, oldest first.
+/// Events, oldest first.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     pub events: Vec<Event>,
-    /// Where to continue, be there no event at all.
+    /// Where to continue, even after an empty page.
     pub next: Cursor,
 }
 
@@ -170,7 +170,8 @@ impl From<Row> for Event {
     }
 }
 
-/// Reads events below a horizon that a filter asks for: those that also meet a condition, in an order, which ends in a limit.
+/// Reads the filter's events below a horizon. The last literal adds a condition and an order, and
+/// ends in a limit.
 macro_rules! read {
     ($conn:expr, $horizon:expr, $filter:expr, $limit:expr, $condition_and_order:literal $(, $argument:expr)*) => {
         sqlx::query_as!(
@@ -207,7 +208,7 @@ pub async fn newest(conn: &mut PgConnection, filter: &Filter, limit: i64) -> Res
     Ok(Page { events: in_order(rows), next: Cursor { xact: horizon - 1, id: i64::MAX } })
 }
 
-/// The next [`PAGE`] events of the past, and where to continue; none behind the last.
+/// The next [`PAGE`] events of the history, and where to continue; `None` after the last.
 pub async fn past(conn: &mut PgConnection, filter: &Filter, from: Past) -> Result<(Vec<Event>, Option<Past>), Error> {
     let rows = read!(
         conn,
@@ -224,7 +225,7 @@ pub async fn past(conn: &mut PgConnection, filter: &Filter, from: Past) -> Resul
     Ok((rows.into_iter().map(Event::from).collect(), next))
 }
 
-/// The next [`PAGE`] events behind `after`.
+/// The next [`PAGE`] events after `after`.
 pub async fn after(conn: &mut PgConnection, filter: &Filter, after: Cursor) -> Result<Page, Error> {
     let horizon = horizon(conn).await?;
     let rows = read!(
@@ -239,12 +240,12 @@ pub async fn after(conn: &mut PgConnection, filter: &Filter, after: Cursor) -> R
     .await?;
     let full = i64::try_from(rows.len()).is_ok_and(|count| count == PAGE);
     let last = rows.last().map(|row| Cursor { xact: row.xact, id: row.id });
-    // Behind a page that is not full there is nothing below the horizon, whatever the filter left out.
+    // After a page that is not full, no further event lies below the horizon, whatever the filter.
     let next = last.filter(|_| full).unwrap_or(Cursor { xact: horizon - 1, id: i64::MAX });
     Ok(Page { events: in_order(rows), next: next.max(after) })
 }
 
-/// The oldest transaction under way: what is below has ended.
+/// The oldest active transaction: every transaction below it has ended.
 async fn horizon(conn: &mut PgConnection) -> Result<i64, Error> {
     sqlx::query_scalar!(
         r#"
@@ -256,15 +257,16 @@ async fn horizon(conn: &mut PgConnection) -> Result<i64, Error> {
     .await
 }
 
-/// By number: of one task, lease or session that is the order in which things happened.
+/// Sorts by number: for one task, lease or session this is the order of its events.
 fn in_order(rows: Vec<Row>) -> Vec<Event> {
     let mut events: Vec<Event> = rows.into_iter().map(Event::from).collect();
     events.sort_by_key(|event| event.cursor.id);
     events
 }
 
-/// Deletes events older than `keep`, the oldest first, at most some thousands; returns how many. Events of transactions that
-/// are yet to come were copied from another server: nobody could read them in order, so they go too.
+/// Deletes events older than `keep`, oldest first, at most [`PRUNED_AT_ONCE`]; returns the number.
+/// Also deletes events with transaction numbers of the future: they were copied from another
+/// server, and no reader could read them in order.
 pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     sqlx::query!(
         r#"
@@ -293,7 +295,7 @@ mod tests {
     use crate::store::fixtures::{self, Conn};
     use crate::store::leases;
 
-    /// What is said of a task or an agent, in order.
+    /// The events of a task or an agent as text, in order.
     fn said(page: &Page) -> Vec<String> {
         let sentence = |event: &Event| {
             let token = event.token.map(|token| format!(" #{token}")).unwrap_or_default();
@@ -303,7 +305,7 @@ mod tests {
         page.events.iter().map(sentence).collect()
     }
 
-    /// Waits until whatever was under way on this server has ended: other tests', too.
+    /// Waits until all transactions on this server have ended, including those of other tests.
     async fn settle(conn: &mut PgConnection) {
         let own: i64 = fixtures::scalar(conn, "select pg_current_xact_id()::text::bigint").await;
         while horizon(conn).await.expect("ask") <= own {

@@ -1,4 +1,4 @@
-//! Explanations: what was recorded of every choice of an agent for a site's tasks.
+//! Explanations: the record of every choice of an agent for a site's tasks.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::store::sites::Site;
 use crate::store::tasks::waits;
 use crate::store::types::Unsigned;
 
-/// Tasks and choices of one site that are explained at once, the newest.
+/// The most tasks and choices of one site explained at once; the newest.
 const MOST: i64 = 100;
 
 /// A task of the site.
@@ -27,11 +27,11 @@ pub struct Task {
     pub round: u32,
     pub state: TaskState,
     pub reason: Option<String>,
-    /// What it waits for, where it has no agent.
+    /// What it waits for, if it has no agent.
     pub waits: Option<Wait>,
 }
 
-/// A choice for one of them.
+/// A choice of an agent for one of the tasks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
     pub id: AssignmentId,
@@ -40,11 +40,11 @@ pub struct Choice {
     /// Whether the task has this agent now, or had it when it ended.
     pub newest: bool,
     pub recorded: Recorded,
-    /// The agents that constraints excluded, by what excluded them.
+    /// The agents that constraints excluded, by constraint.
     pub excluded: BTreeMap<Exclusion, Vec<String>>,
 }
 
-/// The site's tasks, of one batch or of all, newest first; of one choice where that is asked about.
+/// The site's tasks of one batch or of all, newest first; with `at`, the task of that choice.
 pub async fn tasks(
     conn: &mut PgConnection,
     site: &Site,
@@ -82,7 +82,7 @@ pub async fn tasks(
     Ok(tasks.collect())
 }
 
-/// The choices for these tasks, newest first, or the one asked about.
+/// The choices for these tasks, newest first; with `at`, only that one.
 pub async fn choices(conn: &mut PgConnection, tasks: &[Task], at: Option<AssignmentId>) -> Result<Vec<Choice>, Error> {
     let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
     let rows = sqlx::query_as!(

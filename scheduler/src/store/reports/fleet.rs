@@ -1,4 +1,4 @@
-//! What each agent did.
+//! The work of each agent.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use crate::store::agents::{self, Agent};
 use crate::store::rows::Rows;
 use crate::store::types::Unsigned;
 
-/// What one agent did.
+/// The work of one agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentRow {
-    /// As it stands now, whatever the batch.
+    /// Its present state, independent of the batch.
     pub agent: Agent,
     /// Tasks whose newest assignment is this agent.
     pub assigned: u64,
@@ -26,7 +26,7 @@ pub struct AgentRow {
     pub mean_rtt: Option<Rtt>,
 }
 
-/// Every agent and what it did, in one batch or in all, by name.
+/// Every agent and its work, in one batch or in all, by name.
 pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<Vec<AgentRow>, Error> {
     let fleet = agents::list(conn).await?;
     let mut fleet: HashMap<AgentId, Agent> = fleet.into_iter().map(|agent| (agent.id, agent)).collect();

@@ -1,6 +1,7 @@
-//! Throughput: what a batch's crawls came to over time, by agent, by strategy and of late.
+//! Throughput: the results of a batch's crawls over time, by agent, by strategy and recently.
 //!
-//! When a crawl was under way is the view `crawls`' to say. Whatever the number of crawls and of slices, each crawl costs a bounded number of rows.
+//! The view `crawls` defines when a crawl was active. Each crawl costs a bounded number of rows,
+//! whatever the number of crawls and slices.
 
 use std::time::Duration;
 
@@ -18,17 +19,18 @@ pub use standing::{Standing, standing};
 
 mod standing;
 
-/// Fewer crawls than these say little: the window of late goes back to so many of them, if there are.
+/// Fewer crawls than these are too few to judge by: the recent window reaches back to include so
+/// many.
 const FEWEST_RECENT: i64 = 10;
-/// Crawls from which lengths are told, at most, and those under way that stand for all: any thousand tell them to some percent, in a few
-/// milliseconds.
+/// The most crawls sampled for their lengths, and the most active ones: any thousand give the
+/// lengths to some percent, in a few milliseconds.
 const MOST_TOLD: i64 = 1000;
 
 /// Which tasks are reported on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scope {
     pub batch: BatchId,
-    /// Of this round; `None`: each site's newest.
+    /// This round; `None`: each site's newest.
     pub round: Option<u32>,
 }
 
@@ -43,7 +45,8 @@ impl Scope {
     }
 }
 
-/// How long the newest rounds of a batch will still take; `None` when nothing is left of them. Reads the whole batch thrice.
+/// The remaining time of a batch's newest rounds; `None` when none remain. Reads the whole batch
+/// three times.
 pub async fn left(conn: &mut PgConnection, batch: BatchId) -> Result<Option<Estimate>, Error> {
     let scope = Scope::newest(batch);
     let remaining = standing(conn, scope).await?.remaining;
@@ -61,27 +64,27 @@ pub async fn newest_round(conn: &mut PgConnection, batch: BatchId) -> Result<Opt
     Ok(newest.map(u32::from))
 }
 
-/// What some of the crawls that have ended came to.
+/// Totals of some of the ended crawls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Part {
     pub total: Total,
-    /// How long each agent had at least one of them under way, added up over agents.
+    /// How long each agent had at least one of them active, summed over agents.
     pub busy: Duration,
-    /// Their length, added up.
+    /// The sum of their lengths.
     pub crawling: Duration,
     /// The mean of their median round trips.
     pub mean_rtt: Option<Rtt>,
 }
 
-/// All crawls that have ended, and the same by agent and by strategy.
+/// Totals of all ended crawls, and by agent and strategy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Crawls {
     pub all: Part,
-    /// When the first began and the last ended; `None` where there is none.
+    /// When the first began and the last ended; `None` without any.
     pub time: Option<(DateTime<Utc>, DateTime<Utc>)>,
-    /// By the agent that crawled, by name.
+    /// By the agent that crawled, in order of names.
     pub agents: Vec<(Agent, Part)>,
-    /// By the strategy of the newest assignment, by name.
+    /// By the strategy of the newest assignment, in order of names.
     pub strategies: Vec<(Strategy, Part)>,
 }
 
@@ -93,7 +96,7 @@ pub struct Agent {
     pub carrier: String,
 }
 
-/// Sums up the crawls that have ended.
+/// Sums up the ended crawls.
 pub async fn crawls(conn: &mut PgConnection, scope: Scope) -> Result<Crawls, Error> {
     let rows = sqlx::query!(
         r#"
@@ -137,7 +140,7 @@ pub async fn crawls(conn: &mut PgConnection, scope: Scope) -> Result<Crawls, Err
             crawling: row.crawling.unwrap_or_default().0,
             mean_rtt: row.mean_rtt_us,
         };
-        // A bit is set for each column that a row is not grouped by.
+        // Postgres' `grouping()` sets a bit for each column by which a row is not grouped.
         match (row.by, row.agent, row.city, row.carrier) {
             (0b01, Some(name), Some(city), Some(carrier)) => crawls.agents.push((Agent { name, city, carrier }, part)),
             (0b10, ..) => crawls.strategies.extend(row.strategy.map(|strategy| (strategy, part))),
@@ -147,7 +150,7 @@ pub async fn crawls(conn: &mut PgConnection, scope: Scope) -> Result<Crawls, Err
     Ok(crawls)
 }
 
-/// What crawls brought in each of so many slices of a time.
+/// What crawls fetched in each of `slices` equal slices of a time.
 pub async fn slices(
     conn: &mut PgConnection,
     scope: Scope,
@@ -208,9 +211,10 @@ pub async fn slices(
     Ok(filled)
 }
 
-/// What crawls came to of late: of those that began in the last half of the time since the first one did, or since the first of the ten that
-/// ended last, if that is longer ago; of more than a thousand any thousand. And how many began of late: in the last quarter, or since the tenth
-/// newest began.
+/// Recent crawls: those that began in the last half of the time since the first crawl began, or
+/// since the earliest of the ten that ended last, if that is longer ago. Of more than a thousand it
+/// samples any thousand. Also counts the recent begins: in the last quarter of that time, or since
+/// the tenth newest began.
 pub async fn recent(conn: &mut PgConnection, scope: Scope) -> Result<Recent, Error> {
     let row = sqlx::query!(
         r#"
@@ -270,20 +274,21 @@ pub async fn recent(conn: &mut PgConnection, scope: Scope) -> Result<Recent, Err
     })
 }
 
-/// How a batch grew, read in one go.
+/// How a batch grew, read in one snapshot.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Grown {
     pub standing: Standing,
     pub crawls: Crawls,
     pub recent: Recent,
-    /// From the begin of the first crawl until now, or until the last has ended where none is to come; `None` while none has begun.
+    /// From the begin of the first crawl until now, or until the end of the last if none is to
+    /// come; `None` before the first.
     pub time: Option<(DateTime<Utc>, DateTime<Utc>)>,
-    /// The slices of that time; none while nothing has ended.
+    /// The slices of that time; empty before the first crawl ends.
     pub slices: Vec<Slice>,
 }
 
 impl Grown {
-    /// Reads it; in a transaction that sees one moment.
+    /// Run in a transaction that sees one snapshot.
     pub async fn read(conn: &mut PgConnection, scope: Scope, slices: u16) -> Result<Self, Error> {
         let standing = standing(conn, scope).await?;
         let crawls = crawls(conn, scope).await?;
@@ -315,15 +320,15 @@ mod tests {
     use crate::store::tasks::holds::{self, Cause};
     use crate::throughput::{Stalled, Standstill, estimate, growth};
 
-    /// A batch an agent crawls; `begin` is an hour ago.
+    /// A batch that agents crawl; `begin` is an hour ago.
     struct Scene {
         conn: PoolConnection<Postgres>,
         batch: BatchId,
         sites: u32,
     }
 
-    /// A crawl that has ended: seconds from `begin` to its grant and to the acceptance of its outcome, what the agent's clock says of
-    /// its begin, and what the agent says of its length.
+    /// An ended crawl: seconds from `begin` to its grant and to the acceptance of its outcome, its
+    /// begin by the agent's clock, and the length that the agent reported.
     struct Crawl {
         granted: f64,
         accepted: f64,
@@ -332,7 +337,7 @@ mod tests {
         bytes: i64,
     }
 
-    /// One whose agent's clock is right.
+    /// A crawl whose agent's clock is right.
     fn crawl(granted: f64, accepted: f64, bytes: i64) -> Crawl {
         #[expect(clippy::cast_possible_truncation, reason = "a test's own small numbers")]
         let took_ms = ((accepted - granted) * 1e3) as i64;
@@ -355,7 +360,7 @@ mod tests {
             sqlx::query(sql).execute(&mut *self.conn).await.expect(sql);
         }
 
-        /// A site that is being crawled since so many seconds after `begin`.
+        /// An active crawl of a new site, begun `granted` seconds after `begin`.
         async fn lease(&mut self, (agent, session): (AgentId, SessionId), granted: f64) -> i64 {
             self.sites += 1;
             let site = fixtures::site(&mut self.conn, &format!("s{}.cn", self.sites)).await;
@@ -521,7 +526,7 @@ mod tests {
         assert_eq!((said.left, said.sites, said.held), (None, 2, 3));
         assert!(said.note.starts_with("no estimate yet: nothing has ended; 3 sites wait"), "{}", said.note);
 
-        // Forty that came at once: the newest ten of them are a window all the same.
+        // Forty that came at once: the newest ten of them are a window too.
         for _ in 0..40 {
             scene.crawled(a, crawl(2900.0, 3000.0, 1)).await;
         }
@@ -531,7 +536,8 @@ mod tests {
         assert_eq!(recent.crawls.iter().filter(|one| **one == over).count(), 40, "nor half of it: {recent:?}");
         let [going_on] = recent.under_way[..] else { panic!("one is under way: {recent:?}") };
         assert!(recent.crawls.contains(&Lasted { time: going_on, ended: false }) && recent.crawls.len() == 41);
-        // Forty of a hundred seconds and the one that goes on, since 2,900 seconds after the begin.
+        // Forty crawls of a hundred seconds, and the active one that began 2,900 seconds after
+        // `begin`.
         let since = (going_on + secs(100.0)).as_secs_f64();
         assert!((recent.at_once - (4000.0 + going_on.as_secs_f64()) / since).abs() < 1e-6, "{recent:?}");
         let left = left(&mut scene.conn, batch).await.expect("what is left").and_then(|one| one.left);

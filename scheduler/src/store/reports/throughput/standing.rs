@@ -1,4 +1,4 @@
-//! Where the tasks of a batch stand: what has ended, goes on, waits, and stands still with its agent.
+//! The state of a batch's tasks: ended, active, waiting, or stalled with their agent.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -10,21 +10,21 @@ use crate::throughput::{Remaining, Stalled, Standstill};
 
 use super::Scope;
 
-/// Where the tasks stand.
+/// The state of the tasks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Standing {
     pub now: DateTime<Utc>,
     pub tasks: u64,
-    /// Of these, those that ended without an outcome.
+    /// The part that ended without an outcome.
     pub uncrawled: u64,
     pub remaining: Remaining,
-    /// The first grant of a lease that is active; `None` where none is.
+    /// The first grant of an active lease; `None` without one.
     pub crawling_since: Option<DateTime<Utc>>,
-    /// Pages of crawls under way, as far as they have said.
+    /// Pages of active crawls, as far as reported.
     pub crawling_pages: u64,
 }
 
-/// Counts tasks by where they stand.
+/// Counts tasks by their state.
 pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing, Error> {
     let row = sqlx::query!(
         r#"
@@ -81,7 +81,8 @@ pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing,
     })
 }
 
-/// The crawls under way at agents that have paused, disconnected or are gone, by agent, most first. Of the batch only what is leased is read.
+/// The active crawls at agents that are paused, disconnected or gone, by agent, most first. Reads
+/// only the batch's leased tasks.
 async fn stalled(conn: &mut PgConnection, scope: Scope) -> Result<Vec<Stalled>, Error> {
     let rows = sqlx::query!(
         r#"
