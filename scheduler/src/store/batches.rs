@@ -29,10 +29,10 @@ pub struct Batch {
 /// A batch's tasks counted by state.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Not looked at yet.
+    /// Not examined yet.
     pub submitted: u64,
     pub measuring: u64,
-    /// Distances known, or known to be unknowable.
+    /// Distances are known, or known to be unavailable.
     pub located: u64,
     pub assigned: u64,
     pub leased: u64,
@@ -43,9 +43,9 @@ pub struct Progress {
     pub cancelled: u64,
     pub pages: u64,
     pub bytes: u64,
-    /// What most tasks without an agent wait for, and how many these are.
+    /// The most frequent wait of tasks without an agent, and their number.
     pub waiting_for: Option<(Wait, u64)>,
-    /// When the next round of a task that has ended is due.
+    /// When the next round of an ended task is due.
     pub next_recrawl: Option<DateTime<Utc>>,
 }
 
@@ -55,7 +55,7 @@ impl Progress {
         self.submitted + self.measuring + self.located + self.assigned + self.leased
     }
 
-    /// Tasks that wait for something other than their crawl.
+    /// Open tasks without an active crawl.
     fn waiting(&self) -> u64 {
         self.open() - self.leased
     }
@@ -74,14 +74,15 @@ pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Batch
     .await
 }
 
-/// A batch by its name, made when it is new, locked against other submissions until the transaction ends.
+/// Returns the batch of this name, creating it if new, and locks it against other submissions until
+/// the transaction ends.
 pub async fn lock_or_create(
     conn: &mut PgConnection,
     name: &str,
     strategy: Strategy,
     policy: &CrawlPolicy,
 ) -> Result<Batch, Error> {
-    // `for update` would also hold up whoever inserts a task; nobody else changes a batch.
+    // `for update` would also block inserts of tasks; only submissions change a batch.
     sqlx::query!(
         "insert into batches (name, strategy, policy) values ($1, $2, $3) on conflict (name) do nothing",
         name,
@@ -103,7 +104,7 @@ pub async fn lock_or_create(
     .await
 }
 
-/// A batch among others.
+/// A batch in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     pub name: String,
@@ -117,7 +118,7 @@ pub struct Listed {
     pub cancelled: u64,
 }
 
-/// The newest batches, the newest first, at most `limit`; and how many there are.
+/// The newest batches, newest first, at most `limit`; and the number of all.
 pub async fn list(conn: &mut PgConnection, limit: Option<i64>) -> Result<(Vec<Listed>, u64), Error> {
     let rows = sqlx::query!(
         r#"
@@ -155,11 +156,11 @@ pub struct Ended {
     pub kind: ReasonKind,
     pub tasks: u64,
     pub site: String,
-    /// The state and the reason of that one, for people.
+    /// The state and the reason of one such task, for people.
     pub reason: String,
 }
 
-/// Why tasks of the batch failed or were cancelled, by kind, the commonest first.
+/// Why tasks of the batch failed or were cancelled, by kind, the most frequent first.
 pub async fn endings(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<Ended>, Error> {
     let endings = sqlx::query_as!(
         Ended,
@@ -181,7 +182,7 @@ pub async fn endings(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<Ende
     endings.all(conn).await
 }
 
-/// How many tasks the batch has, each in its newest round.
+/// The number of the batch's tasks, counting newest rounds only.
 pub async fn task_count(conn: &mut PgConnection, batch: BatchId) -> Result<u64, Error> {
     let count = sqlx::query_scalar!(
         r#"select count(*) as "count!: Unsigned<u64>" from tasks where batch_id = $1 and retried_at is null"#,
@@ -192,7 +193,7 @@ pub async fn task_count(conn: &mut PgConnection, batch: BatchId) -> Result<u64, 
     Ok(count.0)
 }
 
-/// How far the batch is: its tasks in their newest rounds.
+/// The batch's progress: its tasks in their newest rounds.
 pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progress, Error> {
     let row = sqlx::query!(
         r#"

@@ -1,8 +1,8 @@
-//! What an operator changes of a batch that was submitted: tasks cancelled, and tasks made to go again.
+//! An operator's changes to a submitted batch: cancelling tasks, and retrying them.
 //!
-//! Invariants: a change is made whole or not at all, and made twice it is made once; a cancelled task's lease ends in the
-//! same transaction, so that whatever its agent reports later is stale; a task that has ended stays as it is, and what
-//! goes again is a new round.
+//! Invariants: a change happens as a whole or not at all, and repeating it changes nothing. A
+//! cancelled task's lease ends in the same transaction, so later reports of its agent are stale. An
+//! ended task stays as it is; a retry is a new round.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,37 +17,36 @@ use crate::store::tasks::{holds, rounds};
 use crate::store::types::Unsigned;
 use crate::store::{Error, sites};
 
-/// Why a task was cancelled.
 pub const CANCELLED: &str = "cancelled by the operator";
-/// Sites a refusal names at most.
+/// The most sites that a refusal names.
 const NAMED_AT_MOST: usize = 5;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Extent {
-    /// The whole batch; of a retry: every task that failed.
+    /// The whole batch; for a retry, every failed task.
     All,
     Sites(Vec<SiteName>),
 }
 
-/// What a cancellation did.
+/// The result of a cancellation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Cancelled {
     pub tasks: u64,
     pub leases: u64,
     /// Tasks that had ended before, and stay as they are.
     pub ended: u64,
-    /// Of these, sites that would have been crawled again.
+    /// The part of these with a recrawl due later, which no longer happens.
     pub recrawls: u64,
-    /// The agents that have to be told.
+    /// The agents to notify.
     pub agents: Vec<AgentId>,
 }
 
-/// What a retry did.
+/// The result of a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Retried {
     /// Tasks of a new round.
     pub tasks: u64,
-    /// Sites whose newest round has not ended: nothing was done.
+    /// Sites whose newest round has not ended; they stay unchanged.
     pub open: u64,
 }
 
@@ -70,8 +69,8 @@ fn listed(sites: &[String]) -> String {
     }
 }
 
-/// Cancels tasks that have not ended, and recrawls of those that have. Their active leases are revoked; the agents learn it from their sessions. Run in a
-/// transaction: the tasks' rows are locked for its length.
+/// Cancels open tasks, and recrawls of ended ones. Revokes their active leases; sessions tell the
+/// agents. Run in a transaction: it keeps the tasks' rows locked.
 pub async fn cancel(
     conn: &mut PgConnection,
     batch: BatchId,
@@ -82,7 +81,7 @@ pub async fn cancel(
         Extent::All => None,
         Extent::Sites(names) => Some(of_batch(conn, batch, name, names).await?.into_iter().flatten().collect()),
     };
-    // First, so that a round that is just being made has been made when open ones are looked for.
+    // Before the open tasks are read: a round that is being made is then finished and found.
     let mut recrawls = rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
     let open = sqlx::query_scalar!(
         r#"
@@ -110,7 +109,7 @@ pub async fn cancel(
     .all(conn)
     .await?;
     let cancelled: Vec<(TaskId, LeaseToken)> = cancelled.into_iter().map(|row| (row.id, row.token)).collect();
-    // And once more: of what was open a moment ago an outcome may have come first.
+    // Again: an outcome may have ended an open task just before it was locked.
     recrawls += rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
     let revoked = leases::end(conn, &cancelled, None, Ending::Revoked).await?;
     let total = sqlx::query_scalar!(
@@ -133,8 +132,8 @@ pub async fn cancel(
     })
 }
 
-/// Makes a new round of tasks that failed, and of those named that were cancelled; they are measured and chosen for anew.
-/// Run in a transaction: the tasks' rows are locked for its length.
+/// Makes a new round of tasks that failed; for named sites also of cancelled ones. They are
+/// measured and get a choice again. Run in a transaction: it keeps the tasks' rows locked.
 pub async fn retry(
     conn: &mut PgConnection,
     batch: BatchId,
@@ -148,7 +147,7 @@ pub async fn retry(
     Ok(Retried { tasks: rounds::next(conn, &again).await?, open })
 }
 
-/// The batch's failed tasks, locked, but those of a site that another of its names has open or done.
+/// Locks the batch's failed tasks, without those of a site that is open or done under another name.
 async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<TaskId>, Error> {
     sqlx::query_scalar!(
         r#"
@@ -170,7 +169,7 @@ async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<TaskId>, 
     .await
 }
 
-/// The named sites' tasks that may go again, locked; and how many are under way.
+/// Locks the tasks of the named sites that may be retried; also returns how many are open.
 async fn named(
     conn: &mut PgConnection,
     batch: BatchId,
@@ -198,7 +197,7 @@ async fn named(
     }
     let (mut again, mut open, mut done) = (Vec::new(), 0, Vec::new());
     for (name, ids) in names.iter().zip(&sites) {
-        // A site and the one it proved to be are one: what either is doing counts for both.
+        // A site and its alias are one: a task of either counts for both.
         let its = || ids.iter().filter_map(|id| of_site.get(id)).flatten();
         if its().any(|task| task.done) {
             done.push(name.to_string());
@@ -211,7 +210,7 @@ async fn named(
     if done.is_empty() { Ok((again, open)) } else { Err(ChangeError::Done { batch: name.to_owned(), sites: done }) }
 }
 
-/// For each name, the site and the one it proved to be.
+/// For each name, its site and, for an alias, the site it points at.
 async fn of_batch(
     conn: &mut PgConnection,
     batch: BatchId,

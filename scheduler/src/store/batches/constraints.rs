@@ -1,7 +1,8 @@
-//! Constraints of batches: what each asks of its agents, what agents have fetched for it, and who was excluded.
+//! Constraints of batches: what each requires of its agents, what agents have fetched for it, and
+//! which agents were excluded.
 //!
-//! Invariant: constraints are stored with a batch's first submission, and never change. What becomes of tasks that nobody may crawl is
-//! `unmet`'s.
+//! Invariant: constraints are stored with a batch's first submission and never change. The module
+//! `unmet` handles tasks that no agent may crawl.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -15,7 +16,8 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Unsigned, whole};
 
-/// The constraints of a batch that is locked by the caller: those asked for where it has no task yet, else those it has.
+/// The constraints of a batch that the caller has locked: the requested ones if it has no task yet,
+/// else the stored ones.
 pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &ConstraintsRequest) -> Result<Constraints, Error> {
     let whole = asked.whole();
     if whole != Constraints::default() {
@@ -44,7 +46,7 @@ pub async fn of_batches(conn: &mut PgConnection, batches: &[BatchId]) -> Result<
     Ok(rows.into_iter().map(|row| (row.batch_id, row.constraints)).collect())
 }
 
-/// What constraints look at in the agents that are enrolled, be they away.
+/// The enrolled agents' properties that constraints read, including agents that are away.
 pub async fn traits(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, Traits>, Error> {
     let rows = sqlx::query!("select id, country, carrier, tags from agents where removed_at is null").all(conn).await?;
     let traits =
@@ -52,12 +54,13 @@ pub async fn traits(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, Traits>
     Ok(traits.collect())
 }
 
-/// Sets what the operator calls an agent.
+/// Sets the tags that the operator gives an agent.
 pub async fn set_tags(conn: &mut PgConnection, agent: AgentId, tags: &[String]) -> Result<(), Error> {
     sqlx::query!("update agents set tags = $2 where id = $1", agent.get(), tags).run(conn).await
 }
 
-/// An agent's tags, its row locked until the transaction ends; `None` when there is none of this name, or it was removed.
+/// Returns an agent's tags and locks its row until the transaction ends; `None` for an unknown or
+/// removed agent.
 pub async fn lock_tags(conn: &mut PgConnection, name: &str) -> Result<Option<(AgentId, Vec<String>)>, Error> {
     let row =
         sqlx::query!("select id, tags from agents where name = $1 and removed_at is null for no key update", name,)
@@ -66,8 +69,9 @@ pub async fn lock_tags(conn: &mut PgConnection, name: &str) -> Result<Option<(Ag
     Ok(row.map(|row| (row.id, row.tags)))
 }
 
-/// What agents have fetched for these batches in the last 24 hours and are about to, and what a site of each is expected to cost: the mean
-/// of those fetched in that time, or all that its policy allows while there is none. Agents that have nothing of a batch are absent.
+/// What agents fetched for these batches in the last 24 hours and are about to fetch, and the
+/// expected cost of a site of each batch: the mean of the sites fetched in that time, or all that
+/// the policy allows if there were none. Agents without a crawl of a batch are absent.
 pub async fn spending(
     conn: &mut PgConnection,
     batches: &[BatchId],
@@ -123,8 +127,9 @@ pub async fn spending(
     Ok((spending, expected))
 }
 
-/// Adds what crawls of batches with a quota fetched, summed by the hour: a quota is looked up, not added up. An hour counts until all of it is
-/// a day ago, so that an agent never fetches more than its quota within 24 hours. Run in the transaction that records outcomes.
+/// Adds what crawls of batches with a quota fetched, summed by the hour, so that checking a quota
+/// reads few rows. An hour counts until all of it is a day ago: an agent never fetches more than
+/// its quota within 24 hours. Run in the transaction that records outcomes.
 pub(in crate::store) async fn add_spending(
     conn: &mut PgConnection,
     fetched: &[(TaskId, AgentId, u64)],
@@ -154,13 +159,13 @@ pub(in crate::store) async fn add_spending(
     .await
 }
 
-/// Deletes the hours that count no more.
+/// Deletes hours that no longer count.
 pub async fn prune_spending(conn: &mut PgConnection) -> Result<u64, Error> {
     sqlx::query!("delete from quota_spending where hour <= now() - interval '25 hours'").affected(conn).await
 }
 
-/// Those of the sites for whose confirmation only batches with constraints wait, with all such batches; sites that another batch waits for
-/// that may have them confirmed are absent.
+/// Those of the sites whose confirmation only batches with constraints wait for, with all these
+/// batches. A site is absent if a batch that any agent may confirm for waits for it too.
 pub async fn to_be_confirmed(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -181,7 +186,8 @@ pub async fn to_be_confirmed(
     Ok(rows.into_iter().map(|row| (row.site_id, batches(row.batches))).collect())
 }
 
-/// Stores who is excluded from a batch, and returns under which number; what is as it was last keeps its number.
+/// Stores a batch's excluded agents and returns the row's number; an unchanged set keeps the newest
+/// row.
 pub async fn remember(
     conn: &mut PgConnection,
     batch: BatchId,

@@ -1,9 +1,9 @@
-//! Removing a batch: its tasks, and all that hangs on them. Its sites stay, with what was measured of them: other batches share
-//! them, and one that is submitted again need not be measured again.
+//! Removing a batch with its tasks and their rows. Its sites and their measurements stay: other
+//! batches share them, and a site that is submitted again need not be measured again.
 //!
-//! Invariants: a batch that is being removed takes no further task; a step is one short transaction that locks nothing but ended
-//! tasks of the batch, and whoever breaks off between two has lost nothing: the next removal goes on there; a crawl's agent is told
-//! to stop before its task goes.
+//! Invariants: a batch under removal takes no new task. A step is one short transaction that locks
+//! only ended tasks of the batch. A removal interrupted between two steps loses nothing: the next
+//! one continues there. A crawl's agent is told to stop before its task is deleted.
 
 use sqlx::PgConnection;
 
@@ -14,7 +14,7 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Unsigned, whole};
 
-/// Tasks a step removes at most, with some ten rows each: some tens of milliseconds.
+/// The most tasks removed by a step, each with some ten rows: some tens of milliseconds.
 pub const STEP: i64 = 1_000;
 
 /// Why a batch is not removed.
@@ -30,14 +30,15 @@ const fn had(open: u64) -> &'static str {
     if open == 1 { "site that has" } else { "sites that have" }
 }
 
-/// How far a removal has come.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// So many tasks went, and this is where the next step begins.
+    /// The number of removed tasks, and where the next step begins.
     Removed(u64, Place),
-    /// What is left belongs to somebody else at this moment: an agent that has to be told to stop, a transaction under way.
+    /// The remaining tasks must wait: for an agent that has to be told to stop, or for another
+    /// transaction.
     Waits,
-    /// Nothing is left.
+    /// The batch is gone.
     Done,
 }
 
@@ -48,9 +49,10 @@ pub struct Place {
     round: u32,
 }
 
-/// Begins to remove a batch, or goes on; returns how many tasks it has. From here on nothing is added to it. Run in a transaction.
+/// Begins or continues a removal; returns the batch's number of tasks. From now on no task is
+/// added. Run in a transaction.
 pub async fn begin(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<u64, RemoveError> {
-    // Whoever submits to it right now goes first: its tasks count.
+    // Waits for a concurrent submission, so that its tasks count.
     sqlx::query!("update batches set removing_since = coalesce(removing_since, now()) where id = $1", batch.get())
         .run(conn)
         .await?;
@@ -70,7 +72,7 @@ pub async fn begin(conn: &mut PgConnection, batch: BatchId, name: &str) -> Resul
     Ok(counted.all.0)
 }
 
-/// Removes the next tasks, and the batch with the last of them. Run in a transaction.
+/// Removes the next tasks, and the batch after the last of them. Run in a transaction.
 pub async fn step(conn: &mut PgConnection, batch: BatchId, name: &str, from: Place) -> Result<Step, ChangeError> {
     let going = sqlx::query!(
         r#"
@@ -104,7 +106,8 @@ pub async fn step(conn: &mut PgConnection, batch: BatchId, name: &str, from: Pla
     Ok(Step::Removed(u64::try_from(tasks.len()).unwrap_or(u64::MAX), place))
 }
 
-/// Removes ended tasks, which the caller has locked, with all that hangs on them. Returns the exclusions that their choices named.
+/// Removes ended tasks, which the caller has locked, with their rows. Returns the exclusions that
+/// their choices named.
 pub(in crate::store) async fn remove_tasks(
     conn: &mut PgConnection,
     tasks: &[TaskId],
@@ -112,7 +115,7 @@ pub(in crate::store) async fn remove_tasks(
     sqlx::query!("delete from events where task_id = any($1)", tasks as _).run(conn).await?;
     sqlx::query!("delete from outcomes where task_id = any($1)", tasks as _).run(conn).await?;
     sqlx::query!("delete from leases where task_id = any($1)", tasks as _).run(conn).await?;
-    // Tasks and their choices name each other.
+    // Tasks and their choices reference each other.
     let exclusions = sqlx::query_scalar!(
         r#"
         with choices as (delete from assignments where task_id = any($1) returning exclusions_id),
@@ -130,7 +133,7 @@ async fn finish(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<S
         .one(conn)
         .await?;
     if left {
-        // A round that was being made when the removal began.
+        // The open tasks are of a round that was being made when the removal began.
         changes::cancel(conn, batch, name, &Extent::All).await?;
         return Ok(Step::Waits);
     }
@@ -151,7 +154,7 @@ mod tests {
     use crate::store::tasks::rounds;
     use crate::store::{batches, leases};
 
-    /// Steps until nothing is left, or something is waited for.
+    /// Runs steps until the batch is gone or has to wait.
     async fn steps(pool: &PgPool, batch: BatchId) -> (u64, Step) {
         let (mut removed, mut place) = (0, Place::default());
         loop {
@@ -191,7 +194,7 @@ mod tests {
         assert_eq!(steps(&pool, autumn).await, (0, Step::Waits), "the agent has not been told to stop");
         let told = leases::take_revoked(&mut conn, session).await.expect("take");
         assert_eq!(told.iter().map(|(_, token)| *token).collect::<Vec<_>>(), [fixtures::TOKEN; 2]);
-        // Cut in the middle: a round that somebody made at the last moment is cancelled, and goes too.
+        // A round made at the last moment is cancelled and removed too.
         sqlx::query("insert into tasks (batch_id, site_id, round) values ($1, $2, 2)")
             .bind(autumn.get())
             .bind(own.get())
@@ -234,7 +237,7 @@ mod tests {
         let mut tx = pool.begin().await.expect("begin");
         let first = step(&mut tx, autumn, "autumn", Place::default()).await.expect("a step");
         assert!(matches!(first, Step::Removed(1000, _)), "{first:?}");
-        // While that is not committed: the site that both have is granted, and a task of its own is made.
+        // Before that commits, the shared site is granted, and another batch gets a new task.
         fixtures::execute(&mut conn, "set lock_timeout = '2s'").await;
         assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 1);
         let new = fixtures::site(&mut conn, "new.cn").await;

@@ -1,10 +1,11 @@
 //! Submissions: a list of sites becomes tasks of a batch.
 //!
-//! Invariants: all of a submission becomes durable in the caller's one transaction, or none; the same sites submitted
-//! again to the same batch add nothing; a submission repeated under its idempotency key gets its first answer; a name
-//! that proved to be another site's becomes that site's task; a site costs the same whatever came before. Sites are inserted in
-//! the order of their names, so that two submissions at once wait for each other instead of dead-locking; tasks in the order of
-//! the list.
+//! Invariants: a submission becomes durable as a whole in the caller's one transaction, or not at
+//! all. Submitting the same sites to the same batch again adds nothing. A submission repeated under
+//! its idempotency key gets its first answer. The name of an alias becomes a task of the site it
+//! points at. A site costs the same however large the tables are. Sites are inserted in order of
+//! their names, so that concurrent submissions wait instead of dead-locking; tasks are inserted in
+//! the order of the list.
 
 use std::collections::{HashMap, HashSet};
 
@@ -21,51 +22,52 @@ use crate::store::sites::positions;
 use crate::store::types::whole;
 use crate::store::{Error, batches, settings, tasks};
 
-/// Rows one statement inserts: large enough that the round trip vanishes, small enough that one statement's arrays
-/// stay in a few megabytes.
+/// Rows inserted by one statement: enough that the round trip does not matter, few enough that the
+/// arrays take a few megabytes.
 const CHUNK: usize = 10_000;
 
-/// Added rows that are never worth statistics of their own.
+/// So few added rows never need new statistics.
 const FEW_ADDED: u64 = 1_000;
 
-/// What a client asks for.
+/// A client's request.
 #[derive(Debug, Clone)]
 pub struct Submission {
-    /// The batch, made when it is new.
+    /// The batch's name; a new name creates a batch.
     pub batch: String,
-    /// The strategy; none: the default for a new batch, an old one's own.
+    /// The strategy; `None`: the default for a new batch, the batch's own for an old one.
     pub strategy: Option<Strategy>,
-    /// What is asked of the policy; the rest is `default_policy` for a new batch, an old one's own.
+    /// The requested policy fields; others come from `default_policy` for a new batch, and from an
+    /// old batch itself.
     pub policy: PolicyRequest,
-    /// What is asked of the agents; the rest is nothing for a new batch, an old one's own.
+    /// The requested constraints; others are unset for a new batch, and an old batch keeps its own.
     pub constraints: ConstraintsRequest,
     pub default_policy: CrawlPolicy,
-    /// The client's name for this submission; none: it cannot be repeated safely.
+    /// The client's name for this submission; without one, it cannot be repeated safely.
     pub idempotency_key: Option<String>,
     pub sites: Vec<SiteName>,
-    /// Where those of them are of which the list says so.
+    /// Positions of those sites for which the list gives one.
     pub positions: Vec<(SiteName, Position)>,
-    /// Repeats that were collapsed.
+    /// Repeated names that were dropped.
     pub duplicates: u64,
 }
 
-/// What a submission did.
+/// The result of a submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Submitted {
     /// Sites that became tasks.
     pub added: u64,
-    /// Sites the batch had before.
+    /// Sites that the batch had before.
     pub already_present: u64,
-    /// Repeats inside the submission, names of one site included.
+    /// Repeats inside the submission, including different names of one site.
     pub duplicates: u64,
-    /// Tasks of the batch now.
+    /// Tasks of the batch after the submission.
     pub batch_total: u64,
 }
 
 /// Why a submission is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
-    /// No request may leave without a contact URL, so nothing could be crawled.
+    /// Every request must carry a contact URL, so nothing could be crawled.
     #[error("no contact URL is set: run `landfall contact set URL`")]
     NoContactUrl,
     #[error(
@@ -76,19 +78,19 @@ pub enum SubmitError {
     #[error("batch {batch} has {}: choose another batch or leave that out", listed(.differences))]
     Differs {
         batch: String,
-        /// What it has, and what was asked for.
+        /// The batch's values and the requested ones.
         differences: Vec<Difference>,
     },
     #[error("batch {0} is being removed: `landfall batches remove {0}` finishes that, then the name is free")]
     BeingRemoved(String),
-    /// A field of the policy does not agree with another.
+    /// Two fields of the policy contradict each other.
     #[error("policy.{0}")]
     Policy(OutOfBounds),
     /// The key belongs to a submission to another batch.
     #[error("idempotency_key: '{key}' was used for a submission to batch {batch}")]
     KeyOfOtherBatch {
         key: String,
-        /// The batch it was used for.
+        /// The batch that the key was used for.
         batch: String,
     },
     #[error("store a submission")]
@@ -128,7 +130,7 @@ pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<
     Ok(submitted)
 }
 
-/// The answer a former submission under this key got. Holds the key until the transaction ends.
+/// The answer to an earlier submission with this key. Locks the key until the transaction ends.
 async fn first_answer(conn: &mut PgConnection, key: &str, batch: &str) -> Result<Option<Submitted>, SubmitError> {
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7173))", key).run(conn).await?;
     let row = sqlx::query!(
@@ -170,7 +172,7 @@ async fn remember(conn: &mut PgConnection, key: &str, batch: BatchId, submitted:
     .await
 }
 
-/// The batch, when it is new or agrees with what is asked.
+/// The batch, if it is new or agrees with the request.
 async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Result<BatchId, SubmitError> {
     let strategy = submission.strategy.unwrap_or_default();
     let policy = submission.policy.or(&submission.default_policy);
@@ -187,7 +189,8 @@ async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Resul
     if !differences.is_empty() {
         return Err(SubmitError::Differs { batch: batch.name, differences });
     }
-    // Looked at here, where it is known whose the other is; the caller's transaction takes the batch back.
+    // Checked here, where the other field's value is known; on failure the caller's transaction
+    // also undoes a new batch.
     batch.policy.agreed().map_err(SubmitError::Policy)?;
     Ok(batch.id)
 }
@@ -216,7 +219,7 @@ async fn site_ids(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<i64
     Ok(names.iter().filter_map(|name| ids.get(name.as_str()).copied()).filter(|id| seen.insert(*id)).collect())
 }
 
-/// Makes tasks of the sites that have none in this batch, and counts them.
+/// Makes tasks of the sites without one in this batch, and counts them.
 async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Result<u64, Error> {
     let (mut added, distanced) = (0, tasks::distanced());
     for chunk in sites.chunks(CHUNK) {
@@ -243,9 +246,10 @@ async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Re
     Ok(added)
 }
 
-/// Until the transaction ends plans are made anew, and by index: tables are about to grow under them. A plan is made from the statistics of
-/// the last `analyze` and may be kept by its connection, that of a foreign key's check too: one made for a table of a single page reads all
-/// of it for every row, even after a hundred thousand have come.
+/// Makes new plans, with indexes, until the transaction ends, because its tables are about to grow.
+/// A plan comes from the statistics of the last `analyze`, and a connection may keep it, even for a
+/// foreign key's check. A plan made for a table of one page reads the whole table for every row,
+/// even after a hundred thousand rows were added.
 async fn expect_growth(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!("discard plans").run(conn).await?;
     sqlx::query!("select set_config('enable_seqscan', 'off', true) as scan, set_config('jit', 'off', true) as jit")
@@ -254,8 +258,9 @@ async fn expect_growth(conn: &mut PgConnection) -> Result<(), Error> {
     Ok(())
 }
 
-/// Counts sites and tasks anew for the planner after so many tasks were added, where that is a tenth of them: once the transaction is
-/// committed every connection plans for what there is. Somebody else who counts at this moment is enough.
+/// Updates the planner's statistics of sites and tasks if `added` is more than a tenth of the
+/// tasks. Then every connection plans for the present size once the transaction commits. Skips a
+/// table that another transaction is analysing.
 pub async fn has_grown(conn: &mut PgConnection, added: u64) -> Result<(), Error> {
     if added < FEW_ADDED {
         return Ok(());
@@ -324,7 +329,7 @@ mod tests {
         assert_eq!((more.added, more.already_present, more.batch_total), (10, 10, 25_010));
     }
 
-    /// Rows that a plan looked at, as `explain (analyze)` tells them.
+    /// The rows that a plan read, from `explain (analyze)`.
     fn looked_at(plan: &serde_json::Value) -> f64 {
         let told = |name: &str| plan[name].as_f64().unwrap_or(0.0);
         let rows = told("Actual Rows") + told("Rows Removed by Filter") + told("Rows Removed by Join Filter");
@@ -343,10 +348,11 @@ mod tests {
         with_contact(&pool).await;
         let (mut conn, mut other) = (pool.acquire().await.expect("one"), pool.acquire().await.expect("another"));
         small_batches(&mut other, 0..10).await;
-        // Two: for so few executions a statement is planned each time, with what the statistics say.
+        // Only two: after so few executions Postgres plans a statement each time, from the
+        // statistics.
         small_batches(&mut conn, 10..11).await;
         fixtures::execute(&mut conn, "analyze").await;
-        // And now the foreign keys' plans are made, for a table of one page.
+        // Makes the foreign keys' plans, for a table of one page.
         small_batches(&mut conn, 11..12).await;
 
         let mut tx = conn.begin().await.expect("a transaction");
@@ -358,7 +364,7 @@ mod tests {
         .await;
         assert!(whole < 100_000, "{whole} rows were read by reading whole tables");
 
-        // The very statement that made the tasks, for ten thousand more.
+        // Runs the statement that made the tasks for ten thousand more.
         let later = site_ids(&mut tx, &names(30_000..40_000)).await.expect("sites");
         let statement: String = fixtures::scalar(
             &mut tx,
@@ -437,7 +443,7 @@ mod tests {
             "{refused}"
         );
         other.policy = PolicyRequest { max_pages: Some(200), ..PolicyRequest::default() };
-        // What the scheduler would give a new batch by now is not asked of an old one.
+        // A change of the scheduler's defaults does not affect an old batch.
         other.default_policy.max_depth = 1;
         assert_eq!(run(&pool, &other).await.expect("submitted").batch_total, 2);
     }
@@ -461,7 +467,7 @@ mod tests {
         let mut conn = pool.acquire().await.expect("a connection");
         let batch = batches::by_name(&mut conn, "autumn").await.expect("read").expect("a batch");
         assert_eq!(batch.policy, asking.policy.or(&CrawlPolicy::default()));
-        // What this build cannot read is told by its place.
+        // An error names the part of the policy that this build cannot read.
         let sql = "update batches set policy = policy - 'max_depth' where name = 'autumn'";
         sqlx::query(sql).execute(&mut *conn).await.expect("written");
         let error = batches::by_name(&mut conn, "autumn").await.expect_err("half a policy").to_string();
