@@ -1,11 +1,12 @@
-//! What if the fleet were another one: how far sites would be from whoever crawls them, and how long each agent would be busy.
+//! Capacity planning: mean distance and load of each agent if the fleet changed.
 //!
-//! Nothing is drawn: a strategy splits a site among agents in known parts (`gnp-top3` a third of it to each of the three nearest), so what it
-//! comes to on average is a sum over sites. Distances are those between points of one embedding; what probes and crawls corrected of single
-//! pairs is left out, because nobody knows it of an agent that is not there yet. Every site is taken to be crawled once.
+//! There is no random draw: a strategy splits a site among agents in known shares (`gnp-top3`: a
+//! third to each of the three nearest), so averages are sums over sites. Distances are those
+//! between points of one embedding. Corrections of single pairs by probes and crawls are left out,
+//! because they are unknown for a planned agent. Every site counts as crawled once.
 //!
-//! Pure. Many sites are dealt out to as many threads as the caller says, in parts of a fixed size whose sums are added in order: the figures
-//! are the same whatever the number of threads.
+//! Pure. Sites are processed in fixed-size parts on the caller's number of threads, and the sums
+//! are added in order: figures do not depend on the number of threads.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -23,26 +24,26 @@ mod suggest;
 pub use sites::Sites;
 pub use suggest::{Suggested, suggest};
 
-/// Sites that a thread takes at a time: enough to be worth fetching, few enough that all threads end together.
+/// Sites per part: large enough for low overhead, small enough that all threads end together.
 const PART: usize = 8_192;
 /// Agents that `gnp-top3` draws from.
 const TOP: usize = 3;
-/// Longest time that is told, seconds: beyond, one is as good as another.
+/// The longest predicted time, in seconds; beyond it differences do not matter.
 const LONGEST_S: f64 = 1000.0 * 365.0 * 86_400.0;
 
-/// How a strategy splits a site among the agents, on average.
+/// How a strategy splits a site among the agents on average.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Split {
-    /// Evenly over all.
+    /// Evenly over all agents.
     All,
-    /// Evenly over the nearest so many, 1 to 3; over all where there are fewer.
+    /// Evenly over this many nearest agents, 1 to 3; over all if there are fewer.
     Nearest(usize),
 }
 
-/// Why a plan has no figures.
+/// Why a plan cannot be computed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CapacityError {
-    /// The strategy goes by more than distances, so that what it would do is not known beforehand.
+    /// The strategy uses more than distances, so its choices cannot be predicted.
     #[error("a plan knows what random, gnp-top1 and gnp-top3 do on average, and not what {0} does")]
     Unforeseen(&'static str),
     #[error("no agent has a place in embedding {0}: once agents were measured, `landfall embedding show` lists them")]
@@ -53,12 +54,12 @@ pub enum CapacityError {
         "no site is located yet: submit some, and ask again when they are (`landfall batches show` says how far each batch is)"
     )]
     NoSites,
-    /// More agents are of no use to a strategy that does not look at distances.
+    /// A strategy that ignores distances gains nothing from suggested locations.
     #[error(
         "random takes any agent, wherever it is: what is suggested goes by distance, so ask with gnp-top1 or gnp-top3"
     )]
     NothingToSuggest,
-    /// Coordinates that are of another length, not finite, or of a negative height.
+    /// Invalid coordinates: of another length, not finite, or with a negative height.
     #[error("a coordinate is not one of {0} dimensions and a height")]
     Coordinate(usize),
 }
@@ -83,67 +84,67 @@ impl TryFrom<Strategy> for Split {
     }
 }
 
-/// What happens to an agent between before and after.
+/// An agent's change between before and after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Change {
-    /// It is there all the time.
+    /// The agent is in the fleet before and after.
     Stays,
-    /// It is added.
+    /// The agent is added.
     Comes,
-    /// It is removed.
+    /// The agent is removed.
     Leaves,
 }
 
-/// An agent with a place.
+/// An agent with a coordinate.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Agent {
     pub name: String,
     pub city: String,
     pub carrier: String,
-    /// Milliseconds: one component a dimension, then the height.
+    /// Milliseconds: one component per dimension, then the height.
     pub coordinate: Vec<f64>,
-    /// Sites it crawls at once, at least 1.
+    /// Sites it crawls concurrently, at least 1.
     pub slots: u32,
-    /// How fast its crawls go.
+    /// The speed of its crawls.
     pub speed: Speed,
-    /// What happens to it.
+    /// Its change.
     pub change: Change,
 }
 
-/// What one agent would have to do.
+/// The predicted load of one agent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
     /// Sites it is expected to crawl, on average.
     pub sites: f64,
-    /// Its part of all sites, 0 to 1.
+    /// Its share of all sites, 0 to 1.
     pub share: f64,
-    /// The time of all those crawls.
+    /// The total duration of those crawls.
     pub work: Duration,
-    /// The same with all its slots at work: when it would be done.
+    /// The same with all its slots in use: when it would end.
     pub busy: Duration,
 }
 
-/// What a fleet would come to.
+/// The predictions for a fleet.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outlook {
-    /// The mean predicted round trip between a site and whoever crawls it, milliseconds.
+    /// The mean predicted round trip between a site and its agent, in milliseconds.
     pub mean_ms: f64,
-    /// How long the agent that is busy longest is busy: every site would be crawled by then, at the earliest.
+    /// The busy time of the busiest agent: the earliest end of all crawls.
     pub makespan: Duration,
-    /// What each agent has to do, in the order in which they were given; `None` for one that is not there.
+    /// The load of each agent, in the order given; `None` for an agent outside the fleet.
     pub loads: Vec<Option<Load>>,
 }
 
-/// A fleet as it is, and as it would be.
+/// The predictions for the fleet before and after its changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// Without those that come.
+    /// Without added agents.
     pub before: Outlook,
-    /// Without those that leave.
+    /// Without removed agents.
     pub after: Outlook,
 }
 
-/// What the fleet comes to before and after its changes.
+/// Predicts the fleet before and after its changes.
 pub fn compare(
     sites: &Sites,
     agents: &[Agent],
@@ -156,7 +157,8 @@ pub fn compare(
     let fleet_without = |change: Change| Fleet::of(sites, agents, change);
     let before = fleet_without(Change::Comes)?.ok_or(CapacityError::NoAgents(sites.epoch))?;
     let after = fleet_without(Change::Leaves)?.ok_or(CapacityError::NobodyLeft(sites.epoch))?;
-    // What all sites together take an agent does not depend on who else is there: it is worked out once for both.
+    // An agent's total for all sites does not depend on the other agents: computed once for both
+    // fleets.
     let of_all = match split {
         Split::All => of_all_sites(sites, agents, threads),
         Split::Nearest(_) => Vec::new(),
@@ -171,24 +173,24 @@ pub fn compare(
     Ok(Comparison { before, after })
 }
 
-/// The agents that are there at one time.
+/// The agents of the fleet, before or after.
 struct Fleet<'a> {
-    /// All agents, those that are not there among them.
+    /// The number of all agents, including those outside the fleet.
     all: usize,
-    /// Those that are there, and their places among all.
+    /// The fleet's agents, with their index among all.
     there: Vec<(usize, &'a Agent)>,
-    /// The same as an embedding, each under its place among those that are there.
+    /// The fleet's agents as an embedding, each under its index in the fleet.
     map: Embedding,
 }
 
-/// What a part of the sites comes to. By agent that is there: sites, and seconds.
+/// The sums of a part of the sites, by agent of the fleet: sites, and seconds.
 struct Sums {
     millis: f64,
     loads: Vec<(f64, f64)>,
 }
 
 impl<'a> Fleet<'a> {
-    /// Without those to whom this happens; `None` where that is nobody.
+    /// The fleet without agents of this change; `None` if it is empty.
     fn of(sites: &Sites, agents: &'a [Agent], without: Change) -> Result<Option<Self>, CapacityError> {
         let there: Vec<(usize, &Agent)> =
             agents.iter().enumerate().filter(|(_, agent)| agent.change != without).collect();
@@ -202,7 +204,7 @@ impl<'a> Fleet<'a> {
         let placements: BTreeMap<AgentId, Placement> = (0..).zip(&there).map(placed).collect();
         let map = Embedding::from_parts(sites.epoch, sites.dimensions, Vec::new(), placements, 0.0)
             .map_err(|_| CapacityError::Coordinate(sites.dimensions))?;
-        // More dimensions than any map is fitted in.
+        // The map has more dimensions than fitting supports.
         map.locator().map_err(|_| CapacityError::Coordinate(sites.dimensions))?;
         Ok(Some(Self { all: agents.len(), there, map }))
     }
@@ -224,7 +226,7 @@ impl<'a> Fleet<'a> {
         Sums { millis: 0.0, loads: vec![(0.0, 0.0); self.there.len()] }
     }
 
-    /// An even part of every site to each agent, from what [`of_all_sites`] says.
+    /// An even share of every site for each agent, from [`of_all_sites`].
     fn evenly(&self, sites: &Sites, of_all: &[(f64, f64)]) -> Sums {
         let mut sums = self.nothing();
         let share = 1.0 / self.there.len() as f64;
@@ -236,7 +238,7 @@ impl<'a> Fleet<'a> {
         sums
     }
 
-    /// An even part of every site to each of the nearest so many.
+    /// An even share of every site for each of its `most` nearest agents.
     fn over_nearest(&self, sites: &Sites, most: usize, threads: NonZeroUsize) -> Sums {
         let usual = sites.usual();
         let mut all = self.nothing();
@@ -267,7 +269,8 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// For each agent the sum of all sites' distances, milliseconds, and how long all their crawls would take it, seconds.
+/// For each agent, the sum of the distances of all sites in milliseconds, and the duration of all
+/// their crawls in seconds.
 fn of_all_sites(sites: &Sites, agents: &[Agent], threads: NonZeroUsize) -> Vec<(f64, f64)> {
     let usual = sites.usual();
     let of_part = |part: Range<usize>| {
@@ -296,19 +299,20 @@ fn of_all_sites(sites: &Sites, agents: &[Agent], threads: NonZeroUsize) -> Vec<(
 struct Near(crate::gnp::Nearest);
 
 impl Near {
-    /// Their numbers and milliseconds, nearest first.
+    /// Their indices and milliseconds, nearest first.
     fn iter(&self) -> impl Iterator<Item = (usize, f64)> + '_ {
         self.0.iter().filter_map(|(agent, rtt)| Some((usize::try_from(agent.get()).ok()?, rtt.as_millis_f64())))
     }
 }
 
-/// The nearest agents of each site of a part. [`Fleet::of`] has seen to it that the map can tell.
+/// The nearest agents of each site in a part. [`Fleet::of`] has checked that the map can compute
+/// them.
 fn nearest(map: &Embedding, sites: &Sites, part: &Range<usize>) -> Vec<Near> {
     let found = map.locator().ok().and_then(|locator| locator.nearest(sites.coordinates_of(part)).ok());
     found.unwrap_or_default().into_iter().map(Near).collect()
 }
 
-/// Does something with every part of so many things, on several threads; in the order of the parts.
+/// Runs `of` on every part of `count` items on several threads; results in order of the parts.
 fn in_parts<T: Send>(count: usize, threads: NonZeroUsize, of: impl Fn(Range<usize>) -> T + Sync) -> Vec<T> {
     in_order(count.div_ceil(PART), threads, |part| of(part * PART..count.min((part + 1) * PART)))
 }
@@ -317,8 +321,9 @@ fn duration(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds.min(LONGEST_S)).unwrap_or(Duration::ZERO)
 }
 
-/// The coordinate of an agent that would stand where a site is: the site's position, with the height that the median agent has. A site's
-/// own height is the way from its network to its server, which an agent beside it has not to go.
+/// The coordinate of an agent placed at a site: the site's position with the median agent's height.
+/// The site's own height is the path from its network to its server, which an agent beside it does
+/// not share.
 pub fn beside(site: &[f64], agents: &[Agent]) -> Vec<f64> {
     let mut heights: Vec<f64> = agents
         .iter()
@@ -331,7 +336,7 @@ pub fn beside(site: &[f64], agents: &[Agent]) -> Vec<f64> {
     position.iter().copied().chain([height]).collect()
 }
 
-/// The slots that an agent gets of which nobody says so: as many as the median agent has.
+/// The default number of slots: the median agent's.
 pub fn usual_slots(agents: &[Agent]) -> u32 {
     let mut slots: Vec<u32> = agents.iter().map(|agent| agent.slots).collect();
     slots.sort_unstable();

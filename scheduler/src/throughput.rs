@@ -1,7 +1,8 @@
 //! Throughput: how a batch grew, and how long it will still take.
 //!
-//! The store sums up what has ended, slice by slice ([`Slice`]); here it becomes figures. A crawl's pages and bytes count as spread evenly over
-//! its length. How long the rest will take is estimated from how long crawls last ([`estimate`]).
+//! The store sums ended crawls by time slice ([`Slice`]); this module turns the sums into figures.
+//! A crawl's pages and bytes count as spread evenly over its duration. The remaining time is
+//! estimated from the duration of crawls ([`estimate`]).
 
 use std::time::Duration;
 
@@ -11,30 +12,31 @@ mod remaining;
 pub use lengths::Lasted;
 pub use remaining::{Estimate, Recent, Remaining, Stalled, Standstill, estimate};
 
-/// The longest time that is said to be left: whatever is beyond it is beyond any plan.
+/// The longest remaining time reported; no plan goes beyond it.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 const BYTES_PER_MEGABYTE: f64 = 1e6;
 const SECONDS_PER_MINUTE: f64 = 60.0;
 
-/// Pages and bytes, in parts.
+/// Pages and bytes, as fractions.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Amount {
     pub pages: f64,
     pub bytes: f64,
 }
 
-/// What a slice of time holds, as the store sums it up at a bounded cost for each crawl, however many slices it spans.
+/// The sums of a time slice. The store computes them at a bounded cost per crawl, however many
+/// slices the crawl spans.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Slice {
     /// Crawls that ended in it.
     pub ended: u64,
-    /// Of crawls that began or ended in it.
+    /// The pages and bytes of crawls that began or ended in the slice.
     pub part: Amount,
-    /// By how much more crawls brought that span the slice, than such crawls brought in the slice before.
+    /// The change against the previous slice in the pages and bytes of crawls that span a slice.
     pub step: Amount,
 }
 
-/// What has ended altogether.
+/// The totals of ended crawls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Total {
     pub sites: u64,
@@ -42,20 +44,20 @@ pub struct Total {
     pub bytes: u64,
 }
 
-/// How far it was at the end of a slice, and how fast in it.
+/// The progress at the end of a slice, and the rates in the slice.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Growth {
-    /// The slice's end, from the begin of the first.
+    /// The slice's end, from the beginning of the first slice.
     pub until: Duration,
-    /// What had ended by then; pages and bytes to the nearest whole.
+    /// The totals by then; pages and bytes rounded.
     pub total: Total,
     /// Megabytes a minute in the slice.
     pub megabytes_per_minute: f64,
-    /// Crawls ended a minute in it.
+    /// Crawls ended per minute in the slice.
     pub sites_per_minute: f64,
 }
 
-/// Adds slices up over a time. Whatever the rounding of the parts: figures never fall, and the last is the total.
+/// Sums the slices over time. Despite rounding, figures never fall, and the last equals `total`.
 pub fn growth(slices: &[Slice], span: Duration, total: Total) -> Vec<Growth> {
     let width = span.as_secs_f64() / crate::model::stats::count(slices.len().max(1));
     let (mut sites, mut so_far, mut spanning) = (0, Amount::default(), Amount::default());
@@ -87,27 +89,27 @@ pub fn growth(slices: &[Slice], span: Duration, total: Total) -> Vec<Growth> {
     grown
 }
 
-/// So many megabytes a minute; `None` where no time has passed.
+/// Megabytes per minute; `None` for a time of zero.
 pub fn megabytes_per_minute(bytes: u64, time: Duration) -> Option<f64> {
     per_minute(count(bytes) / BYTES_PER_MEGABYTE, time)
 }
 
-/// So many a minute; `None` where no time has passed.
+/// Amount per minute; `None` for a time of zero.
 pub fn per_minute(amount: f64, time: Duration) -> Option<f64> {
     (!time.is_zero()).then(|| amount / time.as_secs_f64() * SECONDS_PER_MINUTE)
 }
 
-/// A length of time, at most [`LONGEST`].
+/// A duration, capped at [`LONGEST`].
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST).min(LONGEST)
 }
 
-/// Exact to 2^53, which no count here comes near but a hostile one.
+/// Exact up to 2^53, which no genuine count reaches.
 fn count(number: u64) -> f64 {
     number as f64
 }
 
-/// The nearest whole number; of what is none, the nearest end.
+/// The nearest integer; out-of-range values clamp.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -183,7 +185,7 @@ mod tests {
             let grown = growth(&sliced(&crawls, width, slices), secs(160), total);
             prop_assert_eq!(grown.last().unwrap().total, total);
             prop_assert!(grown.windows(2).all(|pair| pair[0].total.bytes <= pair[1].total.bytes && pair[0].total.sites <= pair[1].total.sites));
-            // Each slice's end is what the crawls had brought by then.
+            // At each slice's end, the total equals what the crawls had fetched by then.
             for (index, slice) in grown.iter().enumerate() {
                 let time = width * crate::model::stats::count(index + 1);
                 let by_then = |&(begun, ended, bytes): &(f64, f64, f64)| match ended - begun {

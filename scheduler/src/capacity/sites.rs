@@ -1,4 +1,4 @@
-//! The sites that a plan is about, in flat arrays: of a million with eight dimensions, 110 MB.
+//! The sites of a plan, in flat arrays: 110 MB for a million sites in eight dimensions.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use crate::gnp::is_coordinate;
 use crate::model::{EmbeddingEpoch, SiteId};
 use crate::strategy::Work;
 
-/// The sites of one embedding: where each lies, and how much there is to crawl.
+/// The sites of one embedding, with coordinates and sizes.
 #[derive(Debug, Clone)]
 pub struct Sites {
     pub(super) epoch: EmbeddingEpoch,
     pub(super) dimensions: usize,
     ids: Vec<SiteId>,
-    /// One coordinate after another.
+    /// The coordinates, one after another.
     coordinates: Vec<f64>,
-    /// Pages and bytes of each one's last crawl.
+    /// Pages and bytes of each site's last crawl.
     sizes: Vec<Option<(u32, u64)>>,
     intervals_ms: Vec<u32>,
     known: usize,
@@ -25,13 +25,14 @@ pub struct Sites {
 }
 
 impl Sites {
-    /// None yet, of an embedding of this many dimensions.
+    /// No sites, for an embedding of this many dimensions.
     pub fn new(epoch: EmbeddingEpoch, dimensions: usize) -> Self {
         let (ids, coordinates, sizes, intervals_ms) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Self { epoch, dimensions, ids, coordinates, sizes, intervals_ms, known: 0, pages: 0, bytes: 0 }
     }
 
-    /// Adds one. `size` is the pages and bytes of its last crawl, `interval` the time between two requests where a batch said so.
+    /// Adds a site. `size` is the pages and bytes of its last crawl, `interval` the request
+    /// interval if a batch set one.
     pub fn push(
         &mut self,
         site: SiteId,
@@ -65,17 +66,18 @@ impl Sites {
         self.ids.is_empty()
     }
 
-    /// The embedding they lie in.
+    /// The embedding of the coordinates.
     pub const fn epoch(&self) -> EmbeddingEpoch {
         self.epoch
     }
 
-    /// How many were crawled before, so that their size is known.
+    /// The number of sites with a known size, from an earlier crawl.
     pub const fn known(&self) -> usize {
         self.known
     }
 
-    /// Pages and bytes that a site of unknown size is taken to have: the mean of those that are known, else [`Work::default`]'s.
+    /// The assumed pages and bytes of a site of unknown size: the mean of the known sizes, or
+    /// [`Work::default`] if there are none.
     pub fn usual(&self) -> (u32, u64) {
         let Some(known) = u64::try_from(self.known).ok().filter(|known| *known > 0) else {
             return (Work::default().pages, Work::default().bytes);
@@ -83,12 +85,12 @@ impl Sites {
         (u32::try_from(self.pages / known).unwrap_or(u32::MAX), self.bytes / known)
     }
 
-    /// Which site is meant by its place in this list.
+    /// The site at this index.
     pub fn id(&self, index: usize) -> Option<SiteId> {
         self.ids.get(index).copied()
     }
 
-    /// Whether this is a coordinate of this embedding.
+    /// Whether the coordinate is valid in this embedding.
     pub fn has(&self, coordinate: &[f64]) -> bool {
         is_coordinate(coordinate, self.dimensions)
     }

@@ -1,9 +1,11 @@
-//! Where the next agents would help most: greedy facility location over places at which sites are.
+//! Suggested locations for new agents: greedy facility location over the positions of sites.
 //!
-//! Each pick is the candidate that lowers the mean predicted round trip most, given those before it; for one agent a site greedy choice
-//! comes within 1 - 1/e of the best (Nemhauser, Wolsey and Fisher, "An analysis of approximations for maximizing submodular set functions",
-//! 1978). Candidates are drawn as k-means++ draws its centres (Arthur and Vassilvitskii, 2007), with the agents as the first ones: far from
-//! all agents and all other candidates, but where sites are. Both are done on a sample; what a pick is worth is told of all sites.
+//! Each pick is the candidate that lowers the mean predicted round trip most, given earlier picks.
+//! With one agent per site the greedy result is within 1 - 1/e of the best (Nemhauser, Wolsey and
+//! Fisher, "An analysis of approximations for maximizing submodular set functions", 1978).
+//! Candidates are drawn like the centres of k-means++ (Arthur and Vassilvitskii, 2007), with the
+//! agents as the first centres: at sites far from all agents and other candidates. Both steps use a
+//! sample; a pick's gain is computed over all sites.
 
 use std::num::NonZeroUsize;
 
@@ -14,39 +16,43 @@ use super::{Agent, CapacityError, Change, Fleet, Sites, Split, TOP, beside, in_p
 use crate::gnp::predicted_ms;
 use crate::model::parallel::in_order;
 
-/// Sites among which places are looked for, where there are more: a place that one site in a thousand is near has twenty in the sample.
+/// The sample size for the search: a location near one site in a thousand has twenty sites in the
+/// sample.
 pub const SAMPLE: usize = 20_000;
-/// Places that are tried for each pick: a dozen for each of the most that are asked for. Each costs a look at the whole sample.
+/// The candidates per pick: a dozen for each of the most picks. Each costs a scan of the sample.
 pub const CANDIDATES: usize = 256;
 
-/// Where an agent would help.
+/// A suggested location for an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Suggestion {
-    /// The site beside which it would stand, by its place in the list of sites.
+    /// The index of the site at the location.
     pub site: usize,
-    /// By how much it lowers the mean predicted round trip over all sites, milliseconds, given the picks before.
+    /// The reduction of the mean predicted round trip over all sites, in milliseconds, given
+    /// earlier picks.
     pub gain_ms: f64,
-    /// The mean after it, milliseconds.
+    /// The mean after it, in milliseconds.
     pub mean_ms: f64,
-    /// The part of all sites it would take, 0 to 1, given the picks before and none after.
+    /// The share of all sites it would take, 0 to 1, given earlier picks and no later ones.
     pub share: f64,
 }
 
-/// What is suggested, and what it rests on.
+/// The suggestions and their basis.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Suggested {
-    /// The picks, best first; fewer than asked for where none would help any more.
+    /// The picks, best first; fewer than requested if no further pick helps.
     pub picks: Vec<Suggestion>,
     /// Sites in the sample.
     pub sample: usize,
-    /// Places that were tried.
+    /// Candidates tried.
     pub candidates: usize,
 }
 
-/// Distances to the nearest agents of a site, nearest first, milliseconds; infinite where there are fewer.
+/// A site's distances to its nearest agents, nearest first, in milliseconds; infinite if there are
+/// fewer agents.
 type Nearby = [f32; TOP];
 
-/// Suggests where so many agents would help most, after the changes to the fleet. The same seed suggests the same.
+/// Suggests the best locations for new agents, after the changes to the fleet. Deterministic for a
+/// seed.
 pub fn suggest(
     sites: &Sites,
     agents: &[Agent],
@@ -83,7 +89,7 @@ pub fn suggest(
     Ok(Suggested { picks, sample: sample.len(), candidates: candidates.len() })
 }
 
-/// One of each of as many equal stretches of the list, so that every part of it has its share.
+/// One site from each of [`SAMPLE`] equal stretches of the list, so that every part is represented.
 fn sampled(count: usize, rng: &mut ChaCha8Rng) -> Vec<usize> {
     if count <= SAMPLE {
         return (0..count).collect();
@@ -92,7 +98,7 @@ fn sampled(count: usize, rng: &mut ChaCha8Rng) -> Vec<usize> {
     (0..SAMPLE).map(|stretch| rng.random_range(bound(stretch)..bound(stretch + 1))).collect()
 }
 
-/// The sites beside which agents are tried.
+/// The sites at which agents are tried.
 fn candidates(sites: &Sites, fleet: &Fleet<'_>, sample: &[usize], rng: &mut ChaCha8Rng) -> Vec<usize> {
     let nearest_agent = |site: &usize| {
         let apart = fleet.there.iter().map(|(_, agent)| square(sites.coordinate(*site), &agent.coordinate));
@@ -102,7 +108,7 @@ fn candidates(sites: &Sites, fleet: &Fleet<'_>, sample: &[usize], rng: &mut ChaC
     let mut chosen = Vec::new();
     while chosen.len() < CANDIDATES.min(sample.len()) {
         let all: f64 = apart.iter().sum();
-        // Every site lies where an agent or a candidate is.
+        // Every site coincides with an agent or a candidate.
         if !(all > 0.0 && all.is_finite()) {
             break;
         }
@@ -111,7 +117,7 @@ fn candidates(sites: &Sites, fleet: &Fleet<'_>, sample: &[usize], rng: &mut ChaC
             left -= weight;
             *weight > 0.0 && left <= 0.0
         });
-        // Rounding may leave a little over.
+        // Rounding may leave a remainder.
         let Some(drawn) = drawn.or_else(|| apart.iter().rposition(|weight| *weight > 0.0)) else { break };
         let place = sites.coordinate(sample[drawn]);
         for (weight, site) in apart.iter_mut().zip(sample) {
@@ -122,20 +128,21 @@ fn candidates(sites: &Sites, fleet: &Fleet<'_>, sample: &[usize], rng: &mut ChaC
     chosen
 }
 
-/// The square of the straight line between two positions: heights go along wherever an agent is put.
+/// The squared straight-line distance of two positions, without heights: they apply wherever an
+/// agent is placed.
 fn square(a: &[f64], b: &[f64]) -> f64 {
     let dimensions = a.len().saturating_sub(1);
     a.iter().zip(b).take(dimensions).map(|(a, b)| (a - b) * (a - b)).sum()
 }
 
-/// The place that is worth most, where one is worth anything; of equals the first.
+/// The location with the greatest positive value; of ties the first.
 fn best_of(places: &[Vec<f64>], threads: NonZeroUsize, worth: impl Fn(&Vec<f64>) -> f64 + Sync) -> Option<usize> {
     let worths = in_order(places.len(), threads, |place| worth(&places[place]));
     let best = worths.iter().copied().fold(0.0, f64::max);
     (best > 0.0).then(|| worths.iter().position(|worth| *worth >= best)).flatten()
 }
 
-/// The sum over the sample of what an agent at this place would save, milliseconds.
+/// The total saving over the sample of an agent at this location, in milliseconds.
 fn gain(sites: &Sites, nearby: &[Nearby], sample: &[usize], place: &[f64], most: usize) -> f64 {
     let saved = sample.iter().map(|site| {
         let near = &nearby[*site];
@@ -145,7 +152,7 @@ fn gain(sites: &Sites, nearby: &[Nearby], sample: &[usize], place: &[f64], most:
     saved.sum()
 }
 
-/// Puts an agent at this place; the part of all sites it takes.
+/// Adds an agent at this location; returns its share of all sites.
 fn takes(sites: &Sites, nearby: &mut [Nearby], place: &[f64], most: usize) -> f64 {
     let mut taken = 0.0;
     for (index, near) in nearby.iter_mut().enumerate() {
@@ -166,7 +173,7 @@ fn nearby(millis: impl Iterator<Item = f64>) -> Nearby {
     nearby
 }
 
-/// The nearest with one more among them.
+/// The nearest distances after adding one.
 fn joined(near: &Nearby, millis: f32) -> Nearby {
     let mut with = *near;
     if millis < with[TOP - 1] {
@@ -180,23 +187,23 @@ fn joined(near: &Nearby, millis: f32) -> Nearby {
     with
 }
 
-/// How many of the nearest so many there are.
+/// The number of finite distances among the first `most`.
 fn there(near: &Nearby, most: usize) -> usize {
     near.iter().take(most).filter(|millis| millis.is_finite()).count().max(1)
 }
 
-/// The mean over those that share a site, milliseconds; 0 where nobody does.
+/// The mean over the agents that share a site, in milliseconds; 0 if there are none.
 fn mean_of(near: &Nearby, most: usize) -> f64 {
     let sum: f64 = near.iter().take(most).filter(|millis| millis.is_finite()).copied().map(f64::from).sum();
     sum / there(near, most) as f64
 }
 
-/// The mean over all sites, milliseconds.
+/// The mean over all sites, in milliseconds.
 fn mean(nearby: &[Nearby], most: usize) -> f64 {
     nearby.iter().map(|near| mean_of(near, most)).sum::<f64>() / nearby.len().max(1) as f64
 }
 
-/// In single precision: of a million sites that is 12 MB.
+/// Single precision: 12 MB for a million sites.
 #[expect(clippy::cast_possible_truncation, reason = "only digits beyond the seventh are lost")]
 fn single(millis: f64) -> f32 {
     millis as f32

@@ -1,46 +1,49 @@
-//! How long the crawls of a batch are, from those that have ended and those that are still under way.
+//! The distribution of a batch's crawl durations, from ended crawls and crawls under way.
 //!
-//! Those that end first are the short ones: their mean says nothing of the others. So the lengths are taken to be Weibull's, whose two
-//! parameters follow by maximum likelihood from both, a crawl under way saying that it is longer than it has lasted (Cohen, "Maximum likelihood
-//! estimation in the Weibull distribution based on complete and on censored samples", Technometrics 7, 1965).
+//! The crawls that end first are the short ones, so their mean is biased. Durations are therefore
+//! modelled as Weibull, with both parameters by maximum likelihood; a crawl under way is a censored
+//! sample (Cohen, "Maximum likelihood estimation in the Weibull distribution based on complete and
+//! on censored samples", Technometrics 7, 1965).
 
 use std::time::Duration;
 
-/// The shape before any crawl says otherwise: between lengths that have no usual (1) and such as hardly differ (2 and more).
+/// The prior shape: between durations without a typical value (1) and nearly equal durations (2 and
+/// more).
 const PRIOR_SHAPE: f64 = 1.3;
-/// How much that counts, as the inverse variance of the shape's logarithm: as much as some ten crawls, so that the first few to end do not
-/// promise that all others will at once.
+/// The weight of the prior, as the inverse variance of the shape's logarithm: that of about ten
+/// crawls, so that the first few ends do not predict that all other crawls end at once.
 const PRIOR_WEIGHT: f64 = 10.0;
-/// Shapes are believed within these limits: beyond, lengths are all the same, or anything at all.
+/// The range of shapes: beyond it, durations are all equal or arbitrary.
 const SHAPES: (f64, f64) = (0.2, 10.0);
-/// Halvings of that range, as a ratio: to a millionth.
+/// Bisection steps over that range, as a ratio: to a millionth.
 const HALVINGS: u32 = 24;
-/// No crawl is shorter, in seconds: the logarithm of nothing is none.
+/// The shortest duration, in seconds: keeps logarithms finite.
 const SHORTEST_S: f64 = 1e-3;
-/// Equal parts of all crawls whose middles stand for them in the mean.
+/// The number of equal quantile ranges whose midpoints approximate the mean.
 const PARTS: u32 = 64;
 
-/// A crawl that began.
+/// A crawl that has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lasted {
-    /// How long it lasted, or has.
+    /// Its duration, so far if it has not ended.
     pub time: Duration,
     /// Whether it has ended.
     pub ended: bool,
 }
 
-/// The lengths of crawls: of all, `exp(-(t / scale)^shape)` are longer than `t`.
+/// The distribution of crawl durations: a share of `exp(-(t / scale)^shape)` is longer than `t`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Lengths {
     shape: f64,
     /// In seconds.
     scale: f64,
-    /// No crawl may last longer, in seconds.
+    /// The longest possible crawl, in seconds.
     at_most: f64,
 }
 
 impl Lengths {
-    /// From the crawls that began in some time, and the longest that a crawl may last. `None` where none has ended.
+    /// Estimates from a sample of crawls and the time limit of a crawl. `None` if no crawl has
+    /// ended.
     pub(super) fn of(crawls: &[Lasted], at_most: Duration) -> Option<Self> {
         let seconds = |one: &Lasted| one.time.as_secs_f64().max(SHORTEST_S);
         let longest = crawls.iter().map(seconds).fold(SHORTEST_S, f64::max);
@@ -58,7 +61,7 @@ impl Lengths {
             };
             logs.iter().fold((0.0, 0.0), power)
         };
-        // The derivative of the logarithm of the likelihood, the scale being the best for the shape.
+        // The derivative of the log likelihood, with the best scale for the shape.
         let rises = |shape: f64| {
             let (all, weighted) = powers(shape);
             let prior = PRIOR_WEIGHT * (shape / PRIOR_SHAPE).ln() / shape;
@@ -87,7 +90,7 @@ impl Lengths {
         (0..PARTS).map(|part| one(part).min(self.at_most)).sum::<f64>() / parts
     }
 
-    /// The logarithm of the probability that a crawl that has lasted `age` ends within `time` from now; all in seconds.
+    /// The log probability that a crawl of age `age` ends within `time` from now; all in seconds.
     pub(super) fn ends_within(&self, time: f64, age: f64) -> f64 {
         if time <= 0.0 {
             return f64::NEG_INFINITY;
@@ -97,7 +100,7 @@ impl Lengths {
         }
         let hazard = |time: f64| (time / self.scale).powf(self.shape);
         let lasts = (hazard(age) - hazard(age + time)).exp_m1();
-        // Numbers so large that their difference is none count as no chance at all.
+        // If both numbers are too large to differ, the probability is zero.
         (-lasts).max(0.0).ln()
     }
 }
@@ -110,7 +113,7 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// A thousand lengths of this shape and scale, seen when `now` seconds have passed since all began.
+    /// A thousand durations of this shape and scale, observed `now` seconds after all began.
     fn seen(shape: f64, scale: f64, now: f64) -> Vec<Lasted> {
         let length = |part: u32| scale * (-((f64::from(part) + 0.5) / 1000.0).ln()).powf(shape.recip());
         let one = |length: f64| Lasted { time: Duration::from_secs_f64(length.min(now)), ended: length <= now };
@@ -137,7 +140,7 @@ mod tests {
         // 1 - 1/e of ten seconds.
         assert!((cut.mean_s() - 6.32).abs() < 0.1, "{}", cut.mean_s());
         assert_eq!((cut.ends_within(4.0, 6.0), cut.ends_within(1.0, 60.0)), (0.0, 0.0));
-        // Without memory, however long it has lasted.
+        // Memoryless: independent of the age.
         let half = 10.0 * 2.0_f64.ln();
         assert!((lengths.ends_within(half, 0.0).exp() - 0.5).abs() < 1e-9);
         assert!((lengths.ends_within(half, 50.0).exp() - 0.5).abs() < 1e-9);

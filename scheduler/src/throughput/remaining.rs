@@ -1,95 +1,96 @@
-//! How long a batch will still take: until the last of the crawls that are under way, or to come, has ended. Pure.
+//! The remaining time of a batch: until the last crawl, under way or waiting, has ended. Pure.
 
 use std::time::Duration;
 
 use super::lengths::{Lasted, Lengths};
 use super::{count, seconds};
 
-/// Waiting sites are taken together in so many groups at most, each of which begins at once.
+/// The most groups of waiting sites; all sites of a group begin at once.
 const GROUPS: u64 = 32;
-/// Halvings of the time between which and its double the end lies: to a thousandth.
+/// Bisection steps between a time and its double: to a thousandth.
 const HALVINGS: u32 = 10;
-/// No fewer crawls at once are reckoned with, so that nothing is divided by nothing.
+/// The least assumed number of concurrent crawls: prevents a division by zero.
 const FEWEST_AT_ONCE: f64 = 1e-6;
 
-/// Crawls under way at an agent that stands still.
+/// Crawls under way at a stalled agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stalled {
     pub agent: String,
-    /// Why it stands still.
+    /// Why the agent is stalled.
     pub why: Standstill,
     pub sites: u64,
 }
 
-/// Why an agent stands still. Nobody knows how long that takes.
+/// Why an agent is stalled. Its duration cannot be predicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Standstill {
-    /// It has paused, and says why.
+    /// The agent paused itself, with this reason.
     Paused(String),
-    /// Its stream broke: it is back soon, or its crawls go to others.
+    /// The agent's stream broke: it reconnects soon, or its crawls go to other agents.
     Disconnected,
-    /// It is not connected any more.
+    /// The agent is disconnected.
     Away,
 }
 
-/// What is left of a batch.
+/// The remaining sites of a batch.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Remaining {
-    /// Sites that will be crawled and are not yet.
+    /// Sites that will be crawled and have not begun.
     pub waiting: u64,
-    /// Of these, sites that have no agent yet.
+    /// The `waiting` sites without an agent.
     pub unassigned: u64,
-    /// Sites that wait with a reason and go on only when somebody does something about it.
+    /// Sites on hold: they wait until a person acts.
     pub held: u64,
-    /// Crawls under way, but for those that stand still.
+    /// Crawls under way, without stalled ones.
     pub crawling: u64,
-    /// Crawls that stand still, those of most agents first.
+    /// Stalled crawls, by agent, the most crawls first.
     pub stalled: Vec<Stalled>,
-    /// The longest that one of the sites asked to be left alone for, from now.
+    /// The longest remaining pause that a site asked for.
     pub paused_for: Duration,
-    /// How long a crawl may last.
+    /// The time limit of a crawl.
     pub at_most: Duration,
-    /// Whether an agent is there.
+    /// Whether any agent is connected.
     pub connected: bool,
-    /// Whether one of them takes new sites.
+    /// Whether any connected agent takes new sites.
     pub taking: bool,
 }
 
-/// What crawls came to of late.
+/// Statistics of recent crawls.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Recent {
-    /// Crawls that began of late, or some of them where they are many.
+    /// Recent crawls, or a sample of them.
     pub crawls: Vec<Lasted>,
-    /// How long crawls have been under way, or some of them.
+    /// The times so far of crawls under way, or a sample of them.
     pub under_way: Vec<Duration>,
-    /// How many were under way at once, on the average of that time.
+    /// The average number of concurrent crawls in the recent window.
     pub at_once: f64,
     /// Crawls that began in `begun_window`.
     pub begun: u64,
-    /// Until now, for `begun`.
+    /// The window of `begun`, up to now.
     pub begun_window: Duration,
 }
 
-/// How long it will still take.
+/// The estimated remaining time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Estimate {
-    /// Until the last site has ended; `None` where nothing bears an estimate.
+    /// Until the last site has ended; `None` if there is no basis for an estimate.
     pub left: Option<Duration>,
-    /// Sites that it is about.
+    /// Sites included in the estimate.
     pub sites: u64,
-    /// Sites that wait with a reason: it is not about them.
+    /// Sites on hold, excluded from the estimate.
     pub held: u64,
-    /// Sites at agents that stand still: nor about these.
+    /// Sites at stalled agents, excluded from the estimate.
     pub stalled: u64,
-    /// Why there is none, and what is not in it; empty when nothing needs saying.
+    /// Why there is no estimate, or what it excludes; empty in the normal case.
     pub note: String,
 }
 
-/// Estimates what is left. `None` when no site is.
+/// Estimates the remaining time. `None` if no site remains.
 ///
-/// It is the time within which all crawls, those under way and those to come, have ended with a probability of one half. What waits begins
-/// evenly over the time that its crawls take with as many at once as now, or of late if those were more; or at the pace at which sites began of
-/// late, if that is slower, since what measures them may be slow.
+/// The result is the time within which all crawls, under way and waiting, end with a probability of
+/// one half. Waiting sites begin evenly over the time that their crawls take at the present or the
+/// recent concurrency, whichever is higher; or at the recent rate of begun crawls if that is
+/// slower, because measuring may be the bottleneck.
 pub fn estimate(remaining: &Remaining, recent: &Recent) -> Option<Estimate> {
     let &Remaining { waiting, held, crawling, ref stalled, .. } = remaining;
     let sites = waiting.saturating_add(crawling);
@@ -108,7 +109,7 @@ pub fn estimate(remaining: &Remaining, recent: &Recent) -> Option<Estimate> {
     Some(Estimate { left: left.ok(), sites, held, stalled: still, note })
 }
 
-/// Agents that are named where several stand still.
+/// The most stalled agents to name.
 const NAMED: usize = 3;
 
 /// "3 sites are at a, which has disconnected, and are not in the estimate".
@@ -158,24 +159,24 @@ fn left(remaining: &Remaining, recent: &Recent) -> Result<Duration, &'static str
     };
     let begins = (count(waiting) * usual / at_once).max(measured);
     let left = Left { lengths, begins, waiting, crawling, under_way: &recent.under_way };
-    // A site that is left alone is crawled after that.
+    // A paused site is crawled after its pause.
     let paused = if paused_for.is_zero() { 0.0 } else { paused_for.as_secs_f64() + usual };
     Ok(seconds(left.median_s().max(paused)))
 }
 
-/// The crawls that have yet to end.
+/// The crawls that have not ended.
 struct Left<'a> {
     lengths: Lengths,
-    /// When the last of those that wait begins, in seconds from now.
+    /// When the last waiting crawl begins, in seconds from now.
     begins: f64,
     waiting: u64,
     crawling: u64,
-    /// How long some of those under way have been, which stand for all.
+    /// The times so far of a sample of crawls under way, which represents all.
     under_way: &'a [Duration],
 }
 
 impl Left<'_> {
-    /// The time within which all have ended with a probability of one half, in seconds.
+    /// The time in seconds within which all end with a probability of one half.
     fn median_s(&self) -> f64 {
         let longest = super::LONGEST.as_secs_f64();
         let mut late = 1e-3;
@@ -222,7 +223,7 @@ mod tests {
         lasted.iter().map(|time| Lasted { time: secs(*time), ended: true }).collect()
     }
 
-    /// An agent is there, and a crawl may last an hour.
+    /// A connected agent, and a time limit of an hour.
     fn some_left() -> Remaining {
         Remaining { at_most: secs(3600.0), connected: true, taking: true, ..Remaining::default() }
     }
@@ -233,14 +234,14 @@ mod tests {
 
     #[test]
     fn what_waits_takes_its_turn_and_the_last_one_ends() {
-        // Lengths that hardly differ, four at once.
+        // Nearly equal durations, four at once.
         let recent = Recent { crawls: ended(&[10.0; 400]), at_once: 4.0, ..Recent::default() };
         let estimated = estimate(&Remaining { waiting: 40, held: 2, ..some_left() }, &recent).unwrap();
         assert_eq!((estimated.sites, estimated.held), (40, 2));
         assert_eq!(estimated.note, "2 sites wait with a reason and are not in the estimate");
         let left = estimated.left.unwrap().as_secs_f64();
         assert!((100.0..115.0).contains(&left), "{left}");
-        // With eight at once it takes half as long.
+        // With eight at once it takes half the time.
         let under_way = vec![Duration::ZERO; 8];
         let left = left_s(&Remaining { waiting: 40, crawling: 8, ..some_left() }, &Recent { under_way, ..recent });
         assert!((50.0..65.0).contains(&left), "{left}");
@@ -248,7 +249,8 @@ mod tests {
 
     #[test]
     fn of_many_crawls_under_way_the_longest_is_waited_for() {
-        // Of a hundred that began together the ten shortest have ended: the others will not end as soon.
+        // The ten shortest of a hundred crawls that began together have ended: the others take
+        // longer.
         let short: Vec<f64> = (1..=10).map(f64::from).collect();
         let mut crawls = ended(&short);
         crawls.extend([Lasted { time: secs(10.0), ended: false }; 90]);
@@ -258,7 +260,7 @@ mod tests {
         let one = Recent { under_way: vec![secs(10.0)], ..recent.clone() };
         let one = left_s(&Remaining { crawling: 1, ..some_left() }, &one);
         assert!(one < all / 2.0, "{one} {all}");
-        // None may last longer than a minute.
+        // The time limit is a minute.
         let cut = left_s(&Remaining { crawling: 90, at_most: secs(60.0), ..some_left() }, &recent);
         assert!((49.0..50.1).contains(&cut), "{cut}");
     }
@@ -382,7 +384,7 @@ mod tests {
                     let nothing = waiting == 0 && crawling == 0;
                     prop_assert!(nothing || !ended || (waiting > 0 && !(connected && taking)));
                 }
-                // A length of time is neither negative nor infinite; and it is one that clocks can bear.
+                // A remaining time is non-negative, finite and within the range of clocks.
                 Some(Estimate { left: Some(left), .. }) => {
                     prop_assert!(left <= LONGEST && ended && waiting.saturating_add(crawling) > 0);
                 }
