@@ -1,4 +1,4 @@
-//! Sites: what is known of one, for whoever asks. Where a site settles is `sites_origin`'s.
+//! Sites: reads what is stored of a site. `sites::origin` settles a site's origin.
 
 pub mod addresses;
 pub(crate) mod alarms;
@@ -24,7 +24,7 @@ use super::rows::Rows;
 use super::tasks::waits;
 use super::types::{Micros, Unsigned};
 
-/// Tasks that are shown of a site: one that is crawled again every hour has thousands, and nobody reads them.
+/// The most tasks shown of a site: one that is crawled every hour has thousands.
 const NEWEST_TASKS: i64 = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,15 +32,16 @@ pub struct Site {
     pub id: SiteId,
     pub name: String,
     pub origin: Option<String>,
-    /// The site this one proved to be, and its name.
+    /// For an alias, the site it points at and its name.
     pub alias_of: Option<(SiteId, String)>,
 }
 
-/// What one prober found of a site.
+/// One prober's measurement of a site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SiteMeasurement {
     pub prober: String,
-    /// The statistical weighted mean, the smallest sample, the median: none when nothing answered.
+    /// The statistical weighted mean, like the smallest sample and the median below; `None` when no
+    /// probe was answered.
     pub rtt: Option<Rtt>,
     pub min: Option<Rtt>,
     pub median: Option<Rtt>,
@@ -48,35 +49,35 @@ pub struct SiteMeasurement {
     pub answered: u32,
     pub lost: u32,
     pub address: Option<String>,
-    /// Why nothing was measured.
+    /// Why the measurement failed.
     pub failure: Option<String>,
-    /// The site whose measurement this is; `None` when this site was measured.
+    /// The site that was measured instead; `None` when this site was measured.
     pub shared_from: Option<String>,
-    /// Requests the prober has sent to the site, over all its measurements.
+    /// Requests that the prober sent to the site, over all measurements.
     pub requests: u64,
     pub measured_at: DateTime<Utc>,
-    /// Whether it was asked for to confirm the site's distance.
+    /// Whether a confirmation asked for it.
     pub confirming: bool,
 }
 
-/// One task of a site and its newest choice of an agent.
+/// A task of a site and its newest choice of an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SiteTask {
     pub batch: String,
     pub round: u32,
     pub state: TaskState,
     pub reason: Option<String>,
-    /// What its crawl said of its end.
+    /// The agent's message about the end of the crawl.
     pub message: Option<String>,
-    /// What it waits for, where it has no agent.
+    /// What it waits for, if it has no agent.
     pub waits: Option<Wait>,
     pub agent: Option<String>,
     pub strategy: Option<Strategy>,
-    /// Why this agent, and why otherwise than by the batch's strategy.
+    /// Why this agent, and why not by the batch's strategy if it was not.
     pub why: Why,
     pub candidates: Vec<Candidate>,
     pub outcome: Option<Outcome>,
-    /// How far the crawl under way has come, as far as another agent would know.
+    /// The progress of the active crawl, as far as another agent could continue it.
     pub progress: Option<Progress>,
     pub recrawl_at: Option<DateTime<Utc>>,
 }
@@ -87,27 +88,27 @@ pub struct Outcome {
     pub kind: OutcomeKind,
     pub pages: u32,
     pub bytes: u64,
-    /// Pages fetched once more by an agent that took the crawl over.
+    /// Pages fetched again by an agent that took the crawl over.
     pub refetched: u32,
-    /// Links left out because they lead into traps.
+    /// Links skipped because they lead into crawler traps.
     pub trapped: u32,
 }
 
-/// How far a crawl has come.
+/// The progress of a crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
     pub pages: u32,
-    /// Bytes of the state that another agent would go on from.
+    /// Size of the state from which another agent would continue, in bytes.
     pub state_bytes: u64,
-    /// When it was told.
+    /// When the agent reported it.
     pub saved_at: DateTime<Utc>,
     /// Until when the site is left alone.
     pub paused_until: Option<DateTime<Utc>>,
-    /// How the crawl and its site got along when it was told.
+    /// The crawl's rate state in that report.
     pub rate_state: RateState,
 }
 
-/// One agent that was considered.
+/// A candidate of a choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
     pub agent: String,
@@ -115,12 +116,12 @@ pub struct Candidate {
     pub measured: Option<Rtt>,
 }
 
-/// The site somebody means: by its name, by its origin, or by another spelling of either.
+/// Finds a site by its name, its origin, or another spelling of either.
 pub async fn find(conn: &mut PgConnection, name: &SiteName) -> Result<Option<Site>, Error> {
     Ok(find_all(conn, std::slice::from_ref(name)).await?.pop().flatten())
 }
 
-/// The same of many names, in their order.
+/// Finds the sites of many names, in their order.
 pub async fn find_all(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<Option<Site>>, Error> {
     let spellings = names
         .iter()
@@ -156,13 +157,14 @@ pub async fn find_all(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec
 }
 
 impl Site {
-    /// Its own identifier, and that of the site it proved to be: what is known of one holds for the other.
+    /// Its own identifier and, for an alias, that of the site it points at: data of one holds for
+    /// the other.
     pub fn ids(&self) -> Vec<SiteId> {
         std::iter::once(self.id).chain(self.alias_of.as_ref().map(|(keeper, _)| *keeper)).collect()
     }
 }
 
-/// The newest measurement from each prober, by the prober's name.
+/// Each prober's newest measurement, by the prober's name.
 pub async fn measurements(conn: &mut PgConnection, site: &Site) -> Result<Vec<SiteMeasurement>, Error> {
     let measurements = sqlx::query_as!(
         SiteMeasurement,
@@ -180,7 +182,7 @@ pub async fn measurements(conn: &mut PgConnection, site: &Site) -> Result<Vec<Si
     measurements.all(conn).await
 }
 
-/// The site's place in the newest embedding it was located in.
+/// The site's place in the newest embedding in which it is located.
 pub async fn placement(conn: &mut PgConnection, site: &Site) -> Result<Option<Placement>, Error> {
     let placement = sqlx::query_as!(
         Placement,

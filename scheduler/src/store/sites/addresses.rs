@@ -1,12 +1,14 @@
-//! Addresses: what each bears, who crawls there, and whose turn comes next.
+//! Addresses: how many crawls each bears, which crawls have it, and whose turn is next.
 //!
-//! An agent claims the address of a lease before it sends anything there. The sites at one address share a budget of crawls, which the
-//! scheduler keeps over all agents: the active leases that have claimed it. It grows with the sites that are known to be there, to a cap
-//! ([`bears`]). Each crawl keeps to its own rate besides, so that an address never gets more than so many times that. A lease that finds
-//! its address full ends, and its task is held (`crate::store::tasks::holds`); in the order in which they came, tasks are admitted as others end. Where a
-//! site's address is known from its last crawl that is seen [`ahead`].
+//! An agent claims the address of a lease before it sends anything there. The sites at one address
+//! share a budget of crawls over all agents: the number of active leases that may claim it. The
+//! budget grows with the number of known sites at the address, up to a cap ([`bears`]). Each crawl
+//! also keeps its own rate, so the address gets at most that many times the rate. A lease that
+//! finds its address full ends, and its task is held (`crate::store::tasks::holds`). Tasks are
+//! admitted in the order in which they came, as crawls end. Where the last crawl found a site's
+//! address, this is checked [`ahead`].
 //!
-//! Invariant: crawls under way at an address, and tasks admitted to it, are never more than it bears.
+//! Invariant: active crawls at an address plus tasks admitted to it never exceed what it bears.
 
 use std::net::IpAddr;
 
@@ -23,59 +25,60 @@ use crate::store::types::Unsigned;
 
 pub mod ahead;
 
-/// What became of a claim.
+/// The result of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Claimed {
     /// The lease has the address until it ends.
     Granted,
-    /// So many others are crawled there: the lease has ended, and its task is held.
+    /// The address is full: the lease has ended, and its task is held.
     Full {
         /// Leases that have the address.
         crawls: u32,
     },
-    /// The lease is not active, or not this session's.
+    /// The lease is not active, or belongs to another session.
     NotHeld,
 }
 
-/// What a lease is for.
+/// A lease's claim of an address.
 #[derive(Debug, Clone, Copy)]
 pub struct Claim {
     pub agent: AgentId,
     pub session: SessionId,
     pub task: TaskId,
     pub token: LeaseToken,
-    /// What the site's name led to.
+    /// The address that the site's name resolved to.
     pub address: IpAddr,
 }
 
-/// How many crawls at once an address bears with so many sites: the square root of them, at least one and at most `cap`. Who hosts more
-/// sites has more to serve them with, but not as much more.
+/// How many concurrent crawls an address with `sites` sites bears: the square root of `sites`, at
+/// least one and at most `cap`. A host of more sites has more capacity, but not in proportion.
 pub fn bears(sites: u32, cap: u32) -> u32 {
     let root = sites.isqrt();
     let up = if root * root < sites { root + 1 } else { root };
     up.clamp(1, cap.max(1))
 }
 
-/// Sites of one address that are counted: more bear no more.
+/// The most sites counted at one address: more do not raise the budget.
 fn most_counted(cap: u32) -> i64 {
     i64::from(cap) * i64::from(cap)
 }
 
-/// Addresses that one look at those waited for takes in: a pass costs as much with a hundred thousand of them.
+/// The most addresses examined by one pass, so that its cost is bounded with a hundred thousand
+/// waiting.
 const LOOKED_AT: i32 = 500;
 
-/// What shares a budget: an IPv4 address, or the network of 64 bits that one customer has of IPv6.
+/// What shares a budget: an IPv4 address, or the /64 network that one IPv6 customer has.
 fn shared(address: IpAddr) -> IpNet {
     let address = address.to_canonical();
     let bits = if address.is_ipv4() { 32 } else { 64 };
     IpNet::new(address, bits).map_or_else(|_| address.into(), |network| network.trunc())
 }
 
-/// Asks for an address on behalf of a lease. Run in a transaction.
+/// Claims an address for a lease. Run in a transaction.
 pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<Claimed, Error> {
     let Claim { agent, session, task, token, address } = *claim;
     let address = shared(address);
-    // The task before its lease, as whoever ends one.
+    // Locks the task before its lease, like every ending of a lease.
     let site = sqlx::query_scalar!(
         r#"
         select t.site_id
@@ -91,7 +94,7 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
     .optional(conn)
     .await?;
     let Some(site) = site else { return Ok(Claimed::NotHeld) };
-    // One claim at a time of one address: two would both find the last place.
+    // Serialises claims of one address: two would both take its last place.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended('address ' || $1, 0))", address.to_string())
         .run(conn)
         .await?;
@@ -129,8 +132,9 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
     Ok(Claimed::Granted)
 }
 
-/// Notes where a crawl has found a site, if the lease is the session's: how many sites an address has is nobody else's to say. Not in the
-/// transaction of its [claim]: a site's row is locked by others before tasks.
+/// Stores where a crawl found a site, if the session holds the lease: no other agent may change an
+/// address's number of sites. Not in the transaction of its [claim]: other transactions lock a
+/// site's row before tasks.
 pub async fn note_address(conn: &mut PgConnection, claim: &Claim) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -149,8 +153,9 @@ pub async fn note_address(conn: &mut PgConnection, claim: &Claim) -> Result<(), 
     .await
 }
 
-/// Admits the tasks whose turn at their address has come, at most `limit`, at no more than [`LOOKED_AT`] addresses from `from` on. Returns
-/// how many, and where the next look begins; `None` when it is at the first again.
+/// Admits tasks whose turn at their address has come: at most `limit`, at up to [`LOOKED_AT`]
+/// addresses after `from`. Returns the number, and where the next pass continues; `None` means at
+/// the first address.
 pub async fn admit(
     conn: &mut PgConnection,
     cap: u32,
@@ -210,7 +215,7 @@ mod tests {
         assert_eq!(shared("::ffff:192.0.2.7"), shared("192.0.2.7"));
     }
 
-    /// Claims of one address, of leases of an agent each.
+    /// Claims of one address, each for a lease of another agent.
     async fn crowd(conn: &mut PgConnection, sites: usize) -> Vec<Claim> {
         let mut claims = Vec::new();
         for number in 0..sites {
@@ -219,7 +224,7 @@ mod tests {
         claims
     }
 
-    /// Notes and claims, as the session does it.
+    /// Stores the address and claims it, as the session does.
     async fn claimed(pool: &PgPool, one: &Claim) -> Claimed {
         note_address(&mut pool.acquire().await.expect("connect"), one).await.expect("note");
         let mut tx = fixtures::begin(pool).await;
@@ -236,7 +241,7 @@ mod tests {
         for claim in &claims {
             answers.push(claimed(&pool, claim).await);
         }
-        // One site: one; two: two; three and four: two; five: three.
+        // One site bears one crawl; two to four bear two; five bear three.
         let full = Claimed::Full { crawls: 2 };
         assert_eq!(answers, [Claimed::Granted, Claimed::Granted, full, full, Claimed::Granted]);
         assert_eq!(claimed(&pool, &claims[0]).await, Claimed::Granted, "it has it");

@@ -1,7 +1,8 @@
-//! Alarms: sites whose circuit is open, because requests to them failed without end. Nobody crawls one until a person reopens it;
-//! tasks of it that come to be chosen for are held.
+//! Alarms: sites whose circuit is open because requests kept failing. No agent crawls such a site
+//! until an operator reopens it; its tasks are held when they need a choice.
 //!
-//! Invariants: an outcome opens a circuit, and reopening its site closes it; no task is held for a circuit that is closed.
+//! Invariants: an outcome opens a circuit, and reopening the site closes it. No task is held for a
+//! closed circuit.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -18,14 +19,14 @@ use crate::store::types::Unsigned;
 pub struct Alarm {
     pub site: String,
     pub since: DateTime<Utc>,
-    /// The name of the agent that did.
+    /// The name of the agent whose outcome opened it.
     pub agent: String,
     pub message: String,
-    /// Tasks that wait for it to be reopened.
+    /// Tasks that wait until it is reopened.
     pub waiting: u64,
 }
 
-/// The open alarms, the newest first, at most `limit`; and how many there are.
+/// The open alarms, newest first, at most `limit`; and the number of all.
 pub async fn open(conn: &mut PgConnection, limit: i64) -> Result<(Vec<Alarm>, u64), Error> {
     let rows = sqlx::query!(
         r#"
@@ -55,7 +56,7 @@ pub async fn of_site(conn: &mut PgConnection, site: SiteId) -> Result<Option<Dat
     since.optional(conn).await
 }
 
-/// Opens the circuits of the sites whose crawls the breaker ended; one that is open stays as it is.
+/// Opens the circuits of sites whose crawls the breaker ended; an open one stays unchanged.
 pub(in crate::store) async fn raise(conn: &mut PgConnection, ended: &[(SiteId, AgentId, &str)]) -> Result<(), Error> {
     let sites: Vec<i64> = ended.iter().map(|(site, ..)| site.get()).collect();
     let agents: Vec<i64> = ended.iter().map(|(_, agent, _)| agent.get()).collect();
@@ -75,7 +76,8 @@ pub(in crate::store) async fn raise(conn: &mut PgConnection, ended: &[(SiteId, A
     .await
 }
 
-/// Holds those of these located tasks whose sites' circuits are open; returns them. They are locked by the caller.
+/// Holds those of these located tasks whose sites' circuits are open; returns them. The caller has
+/// locked the tasks.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskId>, Error> {
     let open = sqlx::query_scalar!(
         r#"
@@ -92,11 +94,12 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskI
     holds::hold(conn, &broken).await
 }
 
-/// Lets sites be crawled again, all whose circuit is open where none is named; returns how many were, and how many tasks waited for that.
-/// Run in a transaction.
+/// Closes the circuits of these sites, or all without a name. Returns how many were open, and how
+/// many tasks were released. Run in a transaction.
 pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>) -> Result<(u64, u64), Error> {
     let named: Option<Vec<i64>> = sites.map(|sites| sites.iter().map(|site| site.get()).collect());
-    // Once before, for whoever records an outcome locks tasks before circuits; and once behind, for what was held until it was closed.
+    // Releases before closing, because recording an outcome locks tasks before circuits; and again
+    // after, for tasks held until the circuit closed.
     let open = sqlx::query_scalar!(
         "select site_id from open_circuits where $1::bigint[] is null or site_id = any($1)",
         named.as_deref(),

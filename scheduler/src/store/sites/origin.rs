@@ -1,9 +1,9 @@
-//! Where sites settle: the origin behind a name, and the one site that stands for it.
+//! Settling sites: the origin behind a name, and the one site that represents it (the keeper).
 //!
-//! Invariants: an origin once set stays; the site that was settled first at an origin stays itself, so that nothing
-//! already measured or leased there moves; every other site found at that origin becomes its alias, and an alias
-//! never points at an alias; a site stays within its registrable domain, whatever an agent says. Whoever settles holds a lock on
-//! the origin until the transaction ends.
+//! Invariants: an origin never changes once set. The first site settled at an origin keeps itself,
+//! so that its measurements and leases stay. Every later site found at that origin becomes its
+//! alias; an alias never points at an alias. A site stays within its registrable domain, whatever
+//! an agent reports. Settling holds a lock on the origin until the transaction ends.
 
 use std::collections::HashSet;
 
@@ -16,20 +16,21 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::tasks::{self, holds};
 
-/// Tries at moving tasks: a submission may add the very task that is being moved, once per try.
+/// Tries at moving tasks: a submission may add the task that is being moved, once per try.
 const MOVE_TRIES: u32 = 3;
 
-/// Settles a site at the origin that answered for it, and returns the site that stands for the origin.
+/// Settles a site at the origin that answered for it, and returns the site that represents the
+/// origin.
 ///
-/// Of two tasks of one batch and round at one origin only one is kept: the one that was begun, else the one of the
-/// site that stands for the origin. The other is cancelled and says why.
+/// Of two tasks of one batch and round at one origin only one is kept: the one that has begun, else
+/// the representing site's. The other is cancelled and stores why.
 pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {
     let Ok(origin) = origin.parse::<SiteName>() else {
         tracing::warn!(site.id = %site, origin, "an agent reported an origin that is none");
         return Ok(site);
     };
     let mut tx = conn.begin().await?;
-    // A statement of its own: the next one must see what the former holder of the lock committed.
+    // A separate statement: the next one must see what the former holder of the lock committed.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin.as_str()).run(&mut tx).await?;
     let known = sqlx::query!("select name, origin, alias_of from sites where id = $1 for no key update", site.get())
         .optional(&mut tx)
@@ -37,7 +38,8 @@ pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
     let stands = match known {
         None => site,
         Some(row) if row.origin.is_some() || row.alias_of.is_some() => row.alias_of.unwrap_or(site),
-        // An agent's word is not enough to make one site another: everything of the one would be cancelled.
+        // One agent's report must not make one site another: all tasks of the first would be
+        // cancelled.
         Some(row) if !row.name.parse::<SiteName>().is_ok_and(|name| name.may_settle_at(&origin)) => {
             tracing::warn!(site.id = %site, site.name = row.name, %origin, "an agent reported a foreign origin");
             site
@@ -48,7 +50,7 @@ pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
     Ok(stands)
 }
 
-/// Which of these sites are still to be settled.
+/// Those of these sites that are not settled yet.
 pub async fn unsettled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashSet<SiteId>, Error> {
     let sites: Vec<i64> = sites.iter().map(|site| site.get()).collect();
     let ids =
@@ -90,7 +92,7 @@ async fn settle_new(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
     Ok(keeper)
 }
 
-/// What was measured of one name holds for the other, for it was one origin all the time.
+/// Copies the measurements of one name to the other: both were one origin all the time.
 async fn share_measurements(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -110,7 +112,7 @@ async fn share_measurements(conn: &mut PgConnection, site: SiteId, keeper: SiteI
 }
 
 async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Result<(), Error> {
-    // Whatever of the keeper's has not begun gives way to a crawl of the same origin that has.
+    // The keeper's tasks that have not begun yield to a begun crawl of the same origin.
     let given_way = sqlx::query_scalar!(
         r#"
         select id from tasks
@@ -148,7 +150,7 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
     let (given_way, moved): (Vec<_>, Vec<_>) = moved.into_iter().partition(|row| row.kept);
     cancel(conn, &given_way.into_iter().map(|row| row.id).collect::<Vec<_>>(), keeper).await?;
     let moved: Vec<TaskId> = moved.into_iter().map(|row| row.id).collect();
-    // What it waited for, it waited for as another site.
+    // The task's hold was for another site.
     holds::end(conn, &moved).await?;
     sqlx::query!(
         r#"
@@ -166,7 +168,7 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
     .await
 }
 
-/// Cancels tasks, which are locked, that another name's of the same origin cover.
+/// Cancels tasks that another name of the same origin covers. The caller has locked them.
 async fn cancel(conn: &mut PgConnection, tasks: &[TaskId], of: SiteId) -> Result<(), Error> {
     holds::end(conn, tasks).await?;
     sqlx::query!(
@@ -183,7 +185,7 @@ async fn cancel(conn: &mut PgConnection, tasks: &[TaskId], of: SiteId) -> Result
     .await
 }
 
-/// Moves what was submitted under a name while that proved to be another site's to the site that stands for it.
+/// Moves tasks submitted under an alias's name to the site that the alias points at.
 pub async fn follow_aliases(conn: &mut PgConnection, aliases: &[(SiteId, SiteId)]) -> Result<(), Error> {
     // One by one, because two aliases of one site may meet in one batch; there are few.
     for (alias, keeper) in aliases {

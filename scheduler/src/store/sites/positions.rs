@@ -1,4 +1,5 @@
-//! Positions of sites: what lists say, and what a file says of the addresses that probers saw. A list counts more.
+//! Positions of sites, from submitted lists and from a file of positions by address. A list takes
+//! precedence.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,7 +13,7 @@ use crate::model::site_list::SiteName;
 use crate::store::rows::{Rows, Statement};
 use crate::store::{Error, position};
 
-/// Who says where a site is.
+/// The source of a site's position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// A submitted list.
@@ -22,7 +23,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The name in the store and for people.
+    /// The source's name, in the store and for people.
     pub const fn name(self) -> &'static str {
         match self {
             Self::List => "list",
@@ -31,10 +32,11 @@ impl Source {
     }
 }
 
-/// Rows one statement takes.
+/// The most rows of one statement.
 const CHUNK: usize = 10_000;
 
-/// Takes down where lists say sites are: the newest list counts. What is said of a name that proved to be another site is that site's.
+/// Stores positions from lists; the newest list wins. The position of an alias is stored for the
+/// site it points at.
 pub async fn listed(conn: &mut PgConnection, listed: &[(SiteName, Position)]) -> Result<(), Error> {
     for chunk in listed.chunks(CHUNK) {
         let names: Vec<String> = chunk.iter().map(|(name, _)| name.as_str().to_owned()).collect();
@@ -68,7 +70,8 @@ pub async fn listed(conn: &mut PgConnection, listed: &[(SiteName, Position)]) ->
     Ok(())
 }
 
-/// Those of these sites of which no list says where they are, and the address at which the nearest prober sees each.
+/// Those of these sites without a position from a list, each with the address at which the nearest
+/// prober sees it.
 pub async fn unlisted(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Vec<(SiteId, IpAddr)>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -84,7 +87,7 @@ pub async fn unlisted(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Vec<(
     Ok(rows.into_iter().map(|row| (row.site_id, row.address)).collect())
 }
 
-/// Takes down where a file says that sites are, unless a list has said so.
+/// Stores positions from a file, unless a list gave one.
 pub async fn looked_up(conn: &mut PgConnection, found: &[(SiteId, Position)]) -> Result<(), Error> {
     let sites: Vec<i64> = found.iter().map(|(site, _)| site.get()).collect();
     let latitudes: Vec<f64> = found.iter().map(|(_, position)| position.latitude()).collect();
@@ -112,7 +115,7 @@ pub async fn looked_up(conn: &mut PgConnection, found: &[(SiteId, Position)]) ->
     .await
 }
 
-/// Where sites are, and who says so; those of which nobody does are absent.
+/// Positions of sites and their sources; sites without one are absent.
 pub async fn of_sites(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, (Position, Source)>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -168,7 +171,7 @@ mod tests {
         assert_eq!(unlisted(&mut conn, &[site]).await.expect("read"), []);
         looked_up(&mut conn, &[(site, place(4.0))]).await.expect("store");
         assert_eq!(known(&mut conn).await, HashMap::from([(site, (place(3.0), Source::List))]));
-        // A name that proved to be another site speaks of that one.
+        // An alias's position is that of the site it points at.
         sqlx::query("update sites set alias_of = $1 where id = $2")
             .bind(site.get())
             .bind(other.get())

@@ -1,4 +1,4 @@
-//! Verdicts on sites: whether each stands in one place, and what landmarks saw that says so.
+//! Verdicts on sites: whether each stands in one place, and the evidence of the landmarks.
 
 use std::collections::HashMap;
 
@@ -11,16 +11,17 @@ use super::Site;
 use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 
-/// A site that is suspected to stand in several places.
+/// A site that may stand in several places.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Suspicion {
     /// 0 to 1; 1 is certain.
     pub confidence: f64,
-    /// What says so, for people; not empty.
+    /// The evidence, for people; not empty.
     pub evidence: String,
 }
 
-/// What every prober that is believed saw of these sites: round trips and addresses. Sites nobody measured are absent.
+/// The round trips and addresses of these sites at every trusted prober. Sites without measurements
+/// are absent.
 pub async fn resolved_addresses(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -47,7 +48,7 @@ pub async fn resolved_addresses(
     Ok(resolved_addresses)
 }
 
-/// Records verdicts in place of former ones; `None` is a site in one place.
+/// Stores verdicts in place of former ones; `None` is a site in one place.
 pub async fn upsert(conn: &mut PgConnection, judged: &[(SiteId, Option<Suspicion>)]) -> Result<(), Error> {
     let sites: Vec<i64> = judged.iter().map(|(site, _)| site.get()).collect();
     let confidence =
@@ -74,7 +75,7 @@ pub async fn upsert(conn: &mut PgConnection, judged: &[(SiteId, Option<Suspicion
     .await
 }
 
-/// Those of these sites that are suspected to stand in several places.
+/// Those of these sites that may stand in several places.
 pub async fn suspicions(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, Suspicion>, Error> {
     let rows = sqlx::query!(
         "select site_id, confidence, evidence from site_verdicts where site_id = any($1) and suspect",
@@ -86,8 +87,8 @@ pub async fn suspicions(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Has
     Ok(rows.into_iter().map(|row| (row.site_id, suspicion(row.confidence, row.evidence))).collect())
 }
 
-/// The newest verdict on a site, or on the one it proved to be: `None` when it was not judged, `Some(None)` when it
-/// stands in one place.
+/// The newest verdict on a site, or on the site it points at: `None` when it was not judged,
+/// `Some(None)` when it stands in one place.
 pub async fn of_site(conn: &mut PgConnection, site: &Site) -> Result<Option<Option<Suspicion>>, Error> {
     let row = sqlx::query!(
         r#"

@@ -1,9 +1,11 @@
-//! Holds ahead: a task whose site's address is known to be full is not given out only to be handed back.
+//! Holds ahead: a task is held before its lease if its site's address is known to be full.
+//! Otherwise an agent would only hand it back.
 //!
-//! Looked at when an agent is chosen, not when a lease is granted: there it would cost the hottest statement, and what is left out would
-//! be looked at again with every grant. Where a crawl has found a site before, its task goes on while the address has a place for it,
-//! and takes that place along: it is *admitted*, as one that waited is. So nobody goes before those who wait, and what was let through
-//! does not meet there. An agent asks for the address all the same; a site may have moved.
+//! Checked when an agent is chosen, not when a lease is granted: a grant is the hottest statement,
+//! and would check omitted tasks again each time. If a former crawl found the site's address, the
+//! task goes on only while the address has a free place. It then holds that place: it is
+//! *admitted*, like one that waited. So no task overtakes waiting ones, and released tasks do not
+//! meet a full address. The agent claims the address all the same, because a site may have moved.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,18 +20,19 @@ use crate::store::types::Unsigned;
 
 use super::{bears, most_counted};
 
-/// How an address stands.
+/// The free places of an address.
 #[derive(Debug)]
 pub(super) struct Room {
-    /// Crawls that it bears beyond those under way and those on their way.
+    /// The number of further crawls that the address bears, beside active crawls and admitted
+    /// tasks.
     pub(super) places: i64,
-    /// Whether nothing is crawled there, and nothing else could be as far as is known.
+    /// Whether no crawl is there, and none of another known site could be.
     alone: bool,
-    /// Whether tasks are held for their turn there.
+    /// Whether tasks are held for a turn there.
     waited_for: bool,
 }
 
-/// How addresses stand.
+/// The free places of these addresses.
 pub(super) async fn room(
     conn: &mut PgConnection,
     addresses: &[IpNet],
@@ -51,7 +54,7 @@ pub(super) async fn room(
         from unnest($1::inet[]) as a (address)
         "#,
         addresses as _,
-        // One more than itself says that a site is not alone.
+        // At least two: a count above one shows that a site is not alone.
         most_counted(cap).max(2),
     )
     .all(conn)
@@ -65,7 +68,8 @@ pub(super) async fn room(
     Ok(rooms.collect())
 }
 
-/// Of located tasks, which the caller has locked, holds those whose address is known and has no place for them; returns them.
+/// Holds those of these located tasks whose known address has no free place, and returns them. The
+/// caller has locked the tasks.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result<HashSet<TaskId>, Error> {
     let known = sqlx::query!(
         r#"
@@ -108,7 +112,7 @@ mod tests {
 
     const CAP: u32 = 8;
 
-    /// Located tasks of sites that were found there before.
+    /// Located tasks of sites whose address is known from a former crawl.
     async fn known(conn: &mut PgConnection, batch: BatchId, sites: &[(&str, &str)]) -> Vec<TaskId> {
         let mut tasks = Vec::new();
         for (name, address) in sites {
@@ -136,7 +140,8 @@ mod tests {
         let at = "192.0.2.7";
         let sites = [("a.cn", at), ("b.cn", at), ("c.cn", at), ("d.cn", at), ("e.cn", ""), ("f.cn", "192.0.2.8")];
         let tasks = known(&mut conn, batch, &sites).await;
-        // Four sites: two. Of one nobody knows where it is, and one has its address for itself.
+        // Four sites bear two crawls. One site's address is unknown, and one is alone at its
+        // address.
         assert_eq!(held(&mut conn, &tasks).await, tasks[2..4]);
         let admitted: i64 = fixtures::scalar(&mut conn, "select count(*) from task_holds where admitted").await;
         assert_eq!((fixtures::chosen(&mut conn).await, admitted), (vec![tasks[0], tasks[1], tasks[4], tasks[5]], 2));
@@ -144,7 +149,7 @@ mod tests {
         assert_eq!(held(&mut conn, &go_on).await, [], "they have their places");
         assert_eq!(addresses::admit(&mut conn, CAP, None, 10).await.expect("admit").0, 0);
 
-        // One comes later: it does not go before those who wait, though there is a place now.
+        // A later task does not overtake waiting ones, although a place is free now.
         let first = changes::Extent::Sites(vec!["a.cn".parse().expect("a name")]);
         changes::cancel(&mut conn, batch, "b", &first).await.expect("cancel one");
         let later = known(&mut conn, batch, &[("g.cn", at)]).await;
@@ -163,7 +168,7 @@ mod tests {
         let leased = fixtures::assigned(&mut conn, batch, other, agent).await;
         let [grant] = &leases::grant(&mut conn, agent, session).await.expect("grant")[..] else { panic!("one") };
         assert_eq!(grant.task, leased);
-        // The third site is found there, by whom nobody knew that.
+        // A crawl finds a third site there, whose address was unknown.
         let address = "192.0.2.7".parse().expect("an address");
         let claim = addresses::Claim { agent, session, task: leased, token: grant.token, address };
         assert_eq!(addresses::claim(&mut conn, &claim, 1).await.expect("claim"), addresses::Claimed::Granted);
