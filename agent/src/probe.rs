@@ -1,9 +1,10 @@
-//! Measures the round trip to a host: `probe::http` and `probe::icmp` send, `probe::schedule` decides what comes next,
-//! `probe::stopping` whether it is enough, `probe::weighted_mean` sums up, `probe::settle` finds out at which origin a site
-//! answers.
+//! Measures the round trip to a host. `probe::http` and `probe::icmp` send, `probe::schedule`
+//! decides the next step, `probe::stopping` when to stop, `probe::weighted_mean` summarises, and
+//! `probe::settle` finds a site's origin.
 //!
-//! Before *every* request there is a pause, so that a host never gets more than one request in that time, however many
-//! probers take turns. Nothing is sent to an address the guard has not vetted, nor without a user agent.
+//! There is a pause before *every* request, so a host never gets more than one request in that
+//! time, however many probers take turns. Nothing is sent to an address that the guard has not
+//! vetted, or without a user agent.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -25,7 +26,7 @@ pub mod weighted_mean;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Metric {
-    /// From sending a request on a warm connection to the first byte of the answer.
+    /// From sending a request on a warm connection to the first byte of the response.
     Ttfb,
     Connect,
     Icmp,
@@ -35,25 +36,26 @@ pub enum Metric {
 pub struct Order {
     pub metric: Metric,
     pub samples: u32,
-    /// After how many answered ones [`stopping`] may end it early; `None` takes them all.
+    /// Minimum answered samples before [`stopping`] may end it early; `None` takes all samples.
     pub least_samples: Option<u32>,
-    /// How old a measurement of another site at its address may be to answer instead; `None`: there is none.
+    /// Maximum age of another site's measurement at its address for sharing; `None` shares nothing.
     pub share_max_age: Option<Duration>,
     pub interval: Duration,
-    /// How long a connection, and a request on it, may take.
+    /// Time limit of a connection, and of a request on it.
     pub timeout: Duration,
-    /// At which address it may be carried out.
+    /// The address at which it may be carried out.
     pub turn: Turn,
 }
 
-/// At which address an order may be carried out: whoever gives the orders lets one at a time to an address.
+/// The address at which an order may be carried out: the scheduler sends an address one order at a
+/// time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Turn {
-    /// At whichever the name leads to.
+    /// Any address of the name.
     Anywhere,
-    /// At this one alone, as long as the name leads there.
+    /// Only this address, while the name resolves to it.
     At(IpAddr),
-    /// At none yet: the address is to be found out, without a request.
+    /// No address yet: resolve the name without sending a request.
     Nowhere,
 }
 
@@ -67,7 +69,7 @@ impl Turn {
         }
     }
 
-    /// The address that goes first where a name leads to several.
+    /// The address to try first if a name has several.
     const fn address(self) -> Option<IpAddr> {
         match self {
             Self::At(address) => Some(address),
@@ -84,19 +86,19 @@ impl Order {
 
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// Where it may answer; the first that does is it.
+    /// The possible origins; the first that responds counts.
     candidates: Vec<Origin>,
     path: String,
     /// Whether a redirect inside the registrable domain moves it.
     may_move: bool,
     /// Whether it is an enrolled beacon.
     enrolled: bool,
-    /// Which of its addresses goes first, if it is one of them.
+    /// The address to try first, if it is one of the host's.
     first: Option<IpAddr>,
 }
 
 impl Target {
-    /// A site as submitted, still to be settled.
+    /// A submitted site whose origin is unknown.
     pub fn site(name: &str) -> Result<Self, BadOrigin> {
         Ok(Self { may_move: true, ..Self::at(Origin::candidates(name)?, "/".to_owned()) })
     }
@@ -106,8 +108,9 @@ impl Target {
         Self::at(vec![origin], "/".to_owned())
     }
 
-    /// Another agent's beacon. Only its origin counts: its address may be private where this agent's operator allows it, so that a
-    /// path would let one agent make the others ask a machine beside them for anything.
+    /// Another agent's beacon. Only its origin counts: this agent's operator may allow private
+    /// addresses for it, so a path would let one agent send arbitrary requests to a machine near
+    /// another agent.
     pub fn beacon(url: &str) -> Result<Self, BadOrigin> {
         Ok(Self { enrolled: true, ..Self::settled(url.parse()?) })
     }
@@ -116,7 +119,7 @@ impl Target {
         Self { candidates, path, may_move: false, enrolled: false, first: None }
     }
 
-    /// The same, this address before its others.
+    /// The same target, with this address tried first.
     #[must_use]
     pub fn with_first(self, first: Option<IpAddr>) -> Self {
         Self { first, ..self }
@@ -139,7 +142,7 @@ impl Target {
     }
 }
 
-/// The phases of a connection, timed apart; a phase that was not observed is absent, never zero.
+/// The phases of a connection, timed separately; an unobserved phase is absent, never zero.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Phases {
     pub dns: Option<Duration>,
@@ -147,19 +150,19 @@ pub struct Phases {
     pub tls: Option<Duration>,
 }
 
-/// What a prober saw of a host. Without answered samples there is a [`ProbeError`] instead.
+/// The result of measuring a host. Without an answered sample there is a [`ProbeError`] instead.
 #[derive(Debug, Clone)]
 pub struct Probed {
-    /// Where it answered; absent when only its address was asked (ICMP).
+    /// Its origin; absent for ICMP, which contacts only the address.
     pub origin: Option<Origin>,
     pub address: IpAddr,
     pub phases: Phases,
-    /// The samples that were answered, in order; never empty.
+    /// The answered samples, in order; never empty.
     pub samples: Vec<Duration>,
     pub lost: u32,
 }
 
-/// What happens while a host is measured, for whoever watches.
+/// Progress of a measurement, for display.
 #[derive(Debug, Clone)]
 pub enum Observation {
     Connected {
@@ -167,7 +170,7 @@ pub enum Observation {
         address: IpAddr,
         phases: Phases,
     },
-    /// A connection's first request was answered, and thrown away.
+    /// A connection's first request was answered, and discarded.
     WarmUp(Duration),
     Sample(Duration),
     Lost(String),
@@ -178,7 +181,7 @@ pub type Observer<'a> = &'a mut (dyn FnMut(Observation) + Send);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NoConnection {
     Refused,
-    /// Nothing came back in time.
+    /// No response in time.
     TimedOut,
     Failed,
 }
@@ -205,7 +208,7 @@ pub enum ProbeError {
     Tls { origin: String, reason: String },
     #[error("{0} did not answer in time")]
     Timeout(String),
-    /// Something other than HTTP answered, or the connection broke.
+    /// The response was not HTTP, or the connection broke.
     #[error("{origin}: {reason}")]
     Protocol { origin: String, reason: String },
     #[error("{0}")]
@@ -223,8 +226,7 @@ impl From<ResolveError> for ProbeError {
     }
 }
 
-/// Measures one host.
-/// It fails when not one sample was answered.
+/// Measures one host. It fails when no sample was answered.
 pub async fn measure(
     context: &Context,
     target: &Target,
@@ -234,7 +236,7 @@ pub async fn measure(
     measure_paced(context, target, order, &mut Pace::new(order.interval), observe).await
 }
 
-/// Measures one host at a pace that others look at too.
+/// Measures one host with a pace shared with the caller.
 pub(crate) async fn measure_paced(
     context: &Context,
     target: &Target,
@@ -254,7 +256,7 @@ pub(crate) async fn measure_paced(
     sample_found(found, order, pace, observe).await
 }
 
-/// Measures where a target answered.
+/// Measures a target at its found origin.
 pub(crate) async fn sample_found(
     found: settle::Found<'_>,
     order: &Order,
@@ -295,7 +297,7 @@ impl Pace {
         Self { interval, paused: false, sent: 0 }
     }
 
-    /// Returns when a request may be sent; at once when it waited before and nothing was sent since.
+    /// Returns when a request may be sent; at once if it already waited and nothing was sent since.
     pub(crate) async fn pause(&mut self) {
         if !self.paused {
             tokio::time::sleep(self.interval).await;
@@ -303,7 +305,7 @@ impl Pace {
         }
     }
 
-    /// A request was sent, or a connection tried.
+    /// Records that a request was sent, or a connection tried.
     pub(crate) const fn spend(&mut self) {
         self.paused = false;
         self.sent += 1;

@@ -1,11 +1,15 @@
-//! Stores what crawls fetch as WARC/1.1 (ISO 28500): every answer and its request, a member of gzip each, and a line of JSON beside.
+//! Stores fetched pages as WARC/1.1 (ISO 28500): every response and its request, each a gzip
+//! member, and a JSON line for each response.
 //!
-//! One [`Store`] serves all crawls of an agent. Each crawl has a [`Recorder`], which takes answers while they are received (`exchange`,
-//! `body`) and hands them over; one task (`writer`) has them written (`volume`, `member`, `fields`, `digest`) to one file after another
-//! (`names`, `folder`). Nothing that waits for the disk runs on the runtime's threads, and everything that waits is bounded.
+//! One [`Store`] serves all crawls of an agent. Each crawl has a [`Recorder`], which takes
+//! responses while they arrive (`exchange`, `body`) and hands them over. One task (`writer`) has
+//! them written (`volume`, `member`, `fields`, `digest`) to one file after another (`names`,
+//! `folder`). Nothing that blocks on the disk runs on the runtime's threads, and every queue is
+//! bounded.
 //!
-//! **Nothing that counts as visited is missing**: a crawl's log is written only after [`Recorder::stored`] has returned. What a crash
-//! takes away was fetched and not counted; it is fetched, and stored, once more.
+//! **Every page that counts as visited is stored**: a crawl's log is written only after
+//! [`Recorder::stored`] has returned. A page lost in a crash was fetched but not counted; it is
+//! fetched and stored again.
 
 use std::io;
 use std::path::Path;
@@ -38,11 +42,12 @@ mod tests;
 mod volume;
 mod writer;
 
-/// Answers that wait to be written, of at most 256 KiB in memory each; who has another waits.
+/// Maximum responses waiting to be written, of at most 256 KiB in memory each; a crawl with another
+/// one waits.
 const QUEUE: usize = 32;
-/// How long is waited for the last of them when the agent stops.
+/// Time limit for the last of them when the agent stops.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// What is said once the writer has ended.
+/// The error once the writer has ended.
 const GONE: &str = "pages are not stored any more";
 
 #[derive(Debug, Clone)]
@@ -55,7 +60,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the folder, which is made if need be, and closes what a former process left open there. `name` goes into files' names.
+    /// Opens the folder, creates it if missing, and closes files that an earlier process left open.
+    /// `name` is part of the files' names.
     pub fn open(config: &StoreConfig, name: &str) -> Result<Self, OpenError> {
         let StoreConfig { folder, max_file_bytes, min_free_bytes } = config;
         let lock = folder::take(folder)?;
@@ -71,7 +77,7 @@ impl Store {
         Ok(Self { folder: folder.as_path().into(), messages: sender, paused, closing, writing })
     }
 
-    /// Takes what one crawl fetches: of this site, for this task.
+    /// The recorder of one crawl, of this site and for this task.
     pub fn recorder(&self, site: &str, task_id: Option<i64>) -> Recorder {
         let of = Arc::new(Crawled { site: site.to_owned(), task_id });
         Recorder { store: self.clone(), of, ended: Arc::default() }
@@ -85,7 +91,8 @@ impl Store {
         self.paused.borrow().as_ref().map(|reason| reason.replace(['\n', '\r'], " "))
     }
 
-    /// Writes what was handed over, and closes the file. Crawls must have ended: what they hand over later is refused.
+    /// Writes the exchanges handed over, and closes the file. Crawls must have ended: later
+    /// exchanges are refused.
     pub async fn close(&self) {
         self.closing.cancel();
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -100,34 +107,36 @@ impl Store {
 pub struct Recorder {
     store: Store,
     of: Arc<Crawled>,
-    /// What has ended and is not handed over yet.
+    /// Exchanges that have ended but are not handed over yet.
     ended: Arc<Ended>,
 }
 
 impl Recorder {
-    /// Takes an answer, whose body is still to come.
+    /// Starts recording a response, whose body is still to come.
     pub fn begin(&self, answered: Answered) -> Recording {
         let body = Body::new(Arc::clone(&self.store.folder));
         Recording::new(Arc::clone(&self.of), answered, body, Arc::clone(&self.ended))
     }
 
-    /// Returns when a request may be sent: what ended is handed over, and pages can be stored.
+    /// Returns when a request may be sent: ended exchanges are handed over, and pages can be
+    /// stored.
     pub async fn ready(&self) {
         if self.hand_over().await.is_err() {
-            // Whoever waits for what is stored is told.
+            // `stored` and `synced` report the error.
             return;
         }
         let mut paused = self.store.paused.clone();
-        // Nobody is left who could pause anything.
+        // Without a writer nothing can pause the crawl.
         let _writer_gone = paused.wait_for(Option::is_none).await;
     }
 
-    /// Returns when everything that ended before is in the system's hands: no end of this process loses it.
+    /// Returns when all ended exchanges are passed to the system: they survive the end of this
+    /// process.
     pub async fn stored(&self) -> io::Result<()> {
         self.ask(Message::Stored).await
     }
 
-    /// Returns when everything that ended before is on the disk: no end of the machine loses it.
+    /// Returns when all ended exchanges are on the disk: they survive a crash of the machine.
     pub async fn synced(&self) -> io::Result<()> {
         self.ask(Message::Synced).await
     }
@@ -139,7 +148,7 @@ impl Recorder {
         told.await.map_err(closed)
     }
 
-    /// Hands over what ended. Dropped half way, it has lost nothing.
+    /// Hands over the ended exchanges. Loses nothing if cancelled.
     async fn hand_over(&self) -> io::Result<()> {
         let is_empty = || self.ended.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         while !is_empty() {

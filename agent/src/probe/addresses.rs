@@ -1,10 +1,11 @@
-//! Measures sites by the addresses they stand at: one order at a time goes to an address, and what was measured there answers
-//! for the other sites at it, as [`super::sharing`] decides.
+//! Measures sites by address: one order at a time may use an address, and its measurement can be
+//! shared with the address's other sites, as [`super::sharing`] decides.
 //!
-//! Whose turn it is over all agents is the scheduler's to say, and an order tells at which address it may be carried out
-//! ([`super::Turn`]). One that is led elsewhere reports the address and sends nothing there: the scheduler orders the site again
-//! when it is its turn. So a list of names that all lead to one machine does not bring that machine one request a second for
-//! each of them. An order that finds its address taken here waits a little, then does the same.
+//! The scheduler takes turns over all agents, and an order names the address at which it may be
+//! carried out ([`super::Turn`]). If the name resolves elsewhere, the prober reports that address
+//! and sends nothing to it; the scheduler orders the site again on its turn. So many names that
+//! resolve to one machine do not cause one request a second each there. An order whose address is
+//! in use on this agent waits a little, then does the same.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -18,19 +19,19 @@ use super::{Order, Pace, ProbeError, Probed, Target, http, measure_paced, sample
 use crate::net::context::Context;
 use crate::net::origin::Origin;
 
-/// How long an order waits for its address: the next order to a machine of few sites has its turn by then, and the others are
-/// told to the scheduler before they go stale.
+/// How long an order waits for its address. By then the next order to a machine of few sites has
+/// its turn, and the other orders are reported to the scheduler before they expire.
 const WAIT: Duration = Duration::from_secs(5);
-/// Turns remembered before those that nobody waits for are swept out.
+/// Number of turns above which unused ones are removed.
 const SWEPT_BEYOND: usize = 4096;
 
 /// The addresses one agent measures. Outlives sessions.
 #[derive(Debug)]
 pub struct Addresses {
     wait: Duration,
-    /// What was measured; never held across an await.
+    /// Recent measurements; never held across an await.
     sharing: Mutex<Sharing>,
-    /// Whose turn it is at each address; never held across an await.
+    /// The turn of each address; never held across an await.
     turns: Mutex<HashMap<IpAddr, Weak<tokio::sync::Mutex<()>>>>,
 }
 
@@ -43,7 +44,7 @@ pub struct Visit {
 
 #[derive(Debug)]
 pub enum Finding {
-    /// It was measured; where a shared measurement would have answered, whether the two agree.
+    /// It was measured; if a shared measurement would have sufficed, whether the two agree.
     Measured(Probed, Option<bool>),
     Shared {
         /// With this site's origin, and the other's samples.
@@ -54,7 +55,7 @@ pub enum Finding {
     /// It is not this order's turn at the address.
     Postponed {
         address: IpAddr,
-        /// Where the site was settled, if that was found out.
+        /// The site's origin, if it was found.
         origin: Option<Origin>,
     },
 }
@@ -99,7 +100,7 @@ impl Addresses {
             if let Advice::Share(probed, age) = advice {
                 return Ok(shared(probed, age, origin, address, None));
             }
-            // The resolver remembers what it just said.
+            // The resolver has the name cached from the lookup just before.
             let probed = measure_paced(context, target, order, pace, &mut |_| {}).await?;
             return Ok(self.measured(place, probed, advice));
         }
@@ -110,7 +111,8 @@ impl Addresses {
         } else if !order.turn.is_at(settled_at) {
             return Ok(Finding::Postponed { address: settled_at, origin: Some(origin) });
         } else {
-            // One at a time: two orders that hold an address and want the other's would wait for each other.
+            // Release it first: two orders that each hold an address and want the other's would
+            // deadlock.
             drop(turn);
             match self.turn(settled_at).await {
                 Some(turn) => turn,
@@ -133,7 +135,7 @@ impl Addresses {
     fn measured(&self, mut place: Place, probed: Probed, advice: Advice) -> Finding {
         let now = Instant::now();
         let mut sharing = self.sharing();
-        // The first address may have been silent and another connected.
+        // The first address may have been silent, and another one connected.
         place.address = probed.address;
         let agreed = match advice {
             Advice::Check(shared) => Some(sharing.compare(&place, &shared, &probed, now)),
@@ -166,7 +168,7 @@ const fn place_of(origin: &Origin, address: IpAddr, order: &Order) -> Place {
     Place { address, port: origin.port, scheme: origin.scheme, metric: order.metric }
 }
 
-/// Another site's samples for this one; its own cold phases, where it was asked at all.
+/// Another site's samples for this one, with its own cold phases if it was contacted.
 fn shared(
     other: Probed,
     age: Duration,
@@ -197,7 +199,7 @@ mod tests {
         ("both.example.com", HERE),
         ("both.example.com", THERE),
     ];
-    /// Numbers of orders that share, and that check.
+    /// Order numbers that share, and that check.
     const SHARES: i64 = 1;
     const MINUTE: Duration = Duration::from_secs(60);
 
@@ -323,7 +325,7 @@ mod tests {
         assert!(led_here && elsewhere.requests == 0 && here.seen().is_empty(), "{elsewhere:?}");
         assert!(matches!(visit("a.example.com", HERE).await.result, Ok(Finding::Measured(..))));
 
-        // Of a name with several addresses the one whose turn it is goes first.
+        // Of several addresses, the one named by the turn comes first.
         let there = TestServer::start_at((THERE, 0), |_| ok_after(0)).await.unwrap();
         for (turn, server) in [(HERE, &here), (THERE, &there)] {
             let target = Target::settled(origin("both.example.com", server));

@@ -1,8 +1,9 @@
-//! Httping's connections: opening one phase by phase, and one request on it. `probe::sampling` strings them together.
+//! The HTTP prober's connections: opens one phase by phase, and sends one request on it.
+//! `probe::sampling` combines them.
 //!
-//! The pieces are put together by hand (a TCP socket with a source address, TLS, an HTTP/1.1 client connection), because
-//! a client library hides exactly what is measured here. A sample is the time from handing a request to a warm
-//! connection to the arrival of the answer's headers.
+//! The layers are assembled by hand (a TCP socket with a source address, TLS, an HTTP/1.1 client
+//! connection), because a client library hides exactly what is measured here. A sample is the time
+//! from handing a request to a warm connection to the arrival of the response headers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -25,15 +26,16 @@ use crate::net::guard::Guard;
 use crate::net::origin::{Origin, Scheme};
 
 const ADDRESSES_TRIED: usize = 3;
-/// Headers of one answer; more is an attack or an error.
+/// Maximum headers of one response; more is an attack or an error.
 const MAX_HEADERS: usize = 128;
 const MAX_HEADER_BYTES: usize = 64 << 10;
-/// Of an aborted GET's body so much is read to keep the connection; beyond it a new connection is cheaper.
+/// Bytes read of a sample's GET body to keep the connection; beyond that a new connection is
+/// cheaper.
 const DRAINED_OF_SAMPLE: usize = 64 << 10;
-/// Of a first request's body so much is read: without it the connection would never be warm.
+/// Bytes read of the first request's body: without it the connection would never be warm.
 const DRAINED_OF_WARM_UP: usize = 1 << 20;
 
-/// Where requests go: an origin with its vetted addresses.
+/// The destination of requests: an origin with its vetted addresses.
 #[derive(Debug)]
 pub(crate) struct Endpoint<'a> {
     context: &'a Context,
@@ -42,7 +44,7 @@ pub(crate) struct Endpoint<'a> {
     pub(crate) addresses: Vec<IpAddr>,
     timeout: Duration,
     pub(crate) dns: Option<Duration>,
-    /// What warms a connection up, and what is sampled.
+    /// The method that warms a connection up, and the one that is sampled.
     warm_up: Method,
     method: Method,
 }
@@ -72,7 +74,7 @@ pub(crate) enum Unanswered {
     Broken(String),
 }
 
-/// A TCP connection, its address, and how long it took.
+/// A TCP connection, its address, and how long connecting took.
 pub(crate) struct Connected {
     stream: TcpStream,
     address: IpAddr,
@@ -98,14 +100,14 @@ impl<'a> Endpoint<'a> {
             let reason = format!("{} has no address of the family of the source address", origin.host);
             return Err(ProbeError::BadOrder(reason));
         }
-        // The others keep their order, and go on being tried where the first is silent.
+        // The other addresses keep their order, and are tried if the first is silent.
         addresses.sort_by_key(|address| target.first != Some(*address));
         let dns = (!literal).then_some(took);
         let (warm_up, method) = (Method::HEAD, Method::HEAD);
         Ok(Self { context, origin, path: target.path.clone(), addresses, timeout, dns, warm_up, method })
     }
 
-    /// The one address every connection goes to once one succeeded.
+    /// The address of all later connections once one succeeded.
     pub(crate) fn address(&self) -> IpAddr {
         self.addresses[0]
     }
@@ -114,8 +116,9 @@ impl<'a> Endpoint<'a> {
         self.context.bind
     }
 
-    /// Opens a TCP connection, and stays with its address. The time-out is for all addresses together, each getting an equal
-    /// share of what is left: a host that drops packets costs no more for having many.
+    /// Opens a TCP connection, and keeps its address. The time-out covers all addresses together,
+    /// each with an equal share of the remaining time: a host that drops packets costs no more for
+    /// having many.
     pub(crate) async fn tcp(&mut self) -> Result<Connected, ProbeError> {
         let mut failure = None;
         let mut left = self.timeout;
@@ -174,7 +177,7 @@ impl<'a> Endpoint<'a> {
         let mut builder = http1::Builder::new();
         builder.max_headers(MAX_HEADERS).max_buf_size(MAX_HEADER_BYTES);
         let (sender, driver) = builder.handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(&error))?;
-        // How a connection ends is seen by its requests.
+        // The requests on a connection report how it ends.
         let driver = tokio::spawn(async move { drop(driver.await) });
         Ok(Connection { sender, driver })
     }
@@ -194,7 +197,7 @@ impl<'a> Endpoint<'a> {
             .map_err(|error| ProbeError::BadOrder(error.to_string()))
     }
 
-    /// Whether samples are GETs because HEAD was refused.
+    /// Whether samples use GET because the server refuses HEAD.
     pub(crate) fn refuses_head(&self) -> bool {
         self.method == Method::GET
     }
@@ -220,7 +223,8 @@ impl<'a> Endpoint<'a> {
         Ok(connection.send(request, self.timeout, drained).await)
     }
 
-    /// Opens a connection and sends the request that is thrown away. A server that disconnects on HEAD is asked by GET.
+    /// Opens a connection and sends the warm-up request, which is not a sample. Uses GET if the
+    /// server disconnects on HEAD.
     pub(crate) async fn warm_up(
         &mut self,
         pace: &mut Pace,
@@ -293,7 +297,7 @@ fn redirect(response: &Response<Incoming>) -> Option<String> {
     location.to_str().ok().map(str::to_owned)
 }
 
-/// Reads a body to its end; false when it is longer than `most`.
+/// Reads a body to its end; `false` when it is longer than `most`.
 async fn drain(response: Response<Incoming>, most: usize) -> bool {
     let mut body = response.into_body();
     let mut left = most;
@@ -311,7 +315,7 @@ async fn drain(response: Response<Incoming>, most: usize) -> bool {
 
 async fn connect(address: IpAddr, port: u16, bind: Option<IpAddr>) -> std::io::Result<TcpStream> {
     let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    // A request must not wait for the acknowledgement of the one before.
+    // A request must not wait for the acknowledgement of the previous one.
     socket.set_nodelay(true)?;
     if let Some(bind) = bind {
         socket.bind(SocketAddr::new(bind, 0))?;
@@ -319,7 +323,7 @@ async fn connect(address: IpAddr, port: u16, bind: Option<IpAddr>) -> std::io::R
     socket.connect(SocketAddr::new(address, port)).await
 }
 
-/// Why no sample was answered, when the last was lost for this.
+/// Why no sample was answered, from the reason of the last lost one.
 pub(crate) fn why_lost(origin: &Origin, unanswered: &Unanswered) -> ProbeError {
     match unanswered {
         Unanswered::Broken(reason) => ProbeError::Protocol { origin: origin.to_string(), reason: reason.clone() },

@@ -53,7 +53,8 @@ pub(crate) async fn sample(
     }
 }
 
-/// Every raw socket of a host sees all replies, whichever container it is in: the process's number may be another's, too.
+/// Every raw socket of a host receives all replies, in any container, so the process id is not
+/// unique.
 fn identifier() -> PingIdentifier {
     PingIdentifier(rand::random())
 }

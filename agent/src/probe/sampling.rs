@@ -5,7 +5,7 @@ use super::schedule::{Event, Schedule, Step};
 use super::settle::Found;
 use super::{Observation, Observer, Order, Pace, Phases, ProbeError, Probed};
 
-/// Takes the samples on a connection that was found warm.
+/// Takes the samples on a warm connection.
 pub(crate) async fn sample(
     found: Found<'_>,
     order: &Order,
@@ -67,7 +67,7 @@ pub(crate) async fn sample(
     Ok(Probed { origin: Some(endpoint.origin), address, phases, samples, lost: schedule.lost() })
 }
 
-/// One sample on the warm connection, which is taken away unless it can be used on.
+/// One sample on the warm connection, which is removed unless it can be used again.
 async fn one_sample(
     endpoint: &Endpoint<'_>,
     connection: &mut Option<Connection>,

@@ -1,34 +1,36 @@
-//! Decides what a prober does next: warm a connection up, take a sample, or stop. Pure.
+//! Decides a prober's next step: warm a connection up, take a sample, or stop. Pure.
 //!
-//! A sample counts only on a warm connection. A connection that the server closes between two samples is opened again
-//! without counting anything as lost, but not for ever. A server that closes after every answer never has a warm one: when
-//! that shows before any sample was answered, the first request of each connection is taken instead, its handshakes still
-//! timed apart.
+//! A sample counts only on a warm connection. A connection that the server closes between two
+//! samples is opened again without counting a loss, but only a limited number of times. A server
+//! that closes after every response never has a warm connection. If that shows before any sample
+//! was answered, the first request of each connection is the sample instead, with its handshakes
+//! still timed separately.
 
-/// Connections that may be closed under one sample before it counts as lost.
+/// Connections that may close under one sample before it counts as lost.
 const CLOSURES_A_SAMPLE: u32 = 2;
-/// After so many lost samples without one answered there is no hope.
+/// Lost samples without an answered one after which the measurement gives up.
 const HOPELESS: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// Open a connection and throw its first request away.
+    /// Open a connection and discard its first request.
     WarmUp,
     Sample,
-    /// Open a connection and take its first request for a sample, since no connection is kept.
+    /// Open a connection and use its first request as a sample, since the server keeps no
+    /// connection.
     ColdSample,
     Done,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// The first request was answered, and the connection can be used on.
+    /// The first request was answered, and the connection can be reused.
     Warmed,
     /// No connection, or its first request was not answered.
     WarmUpFailed,
     /// The connection was closed before a sample was sent on it or answered.
     Closed,
-    /// A sample was answered, and the connection can be used on.
+    /// A sample was answered, and the connection can be reused.
     Answered,
     /// A sample was answered, and the connection is gone.
     AnsweredAndClosed,
@@ -42,12 +44,12 @@ pub struct Schedule {
     lost: u32,
     warm: bool,
     closures: u32,
-    /// Whether first requests are taken for samples.
+    /// Whether first requests count as samples.
     cold: bool,
 }
 
 impl Schedule {
-    /// A measurement of `samples` samples that begins with a connection already warm.
+    /// A measurement of `samples` samples that starts with a warm connection.
     pub const fn warm(samples: u32) -> Self {
         Self { wanted: samples, answered: 0, lost: 0, warm: true, closures: 0, cold: false }
     }
@@ -102,8 +104,9 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    /// Plays a prober whose connections can be warmed: what comes of its samples, one after another and the last again and again, and
-    /// of cold ones. Returns the steps taken, and how many samples were lost.
+    /// Simulates a prober whose connections can be warmed: `warm` holds the events of its samples
+    /// in order, the last one repeated, and `cold` that of cold samples. Returns the steps taken,
+    /// and the number of lost samples.
     fn play(samples: u32, warm: &[Event], cold: Event) -> (Vec<Step>, u32) {
         let (mut schedule, mut steps, mut warm) = (Schedule::warm(samples), Vec::new(), warm.to_vec());
         while schedule.next() != Step::Done {

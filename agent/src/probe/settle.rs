@@ -1,6 +1,6 @@
-//! Finds the origin at which a site answers: https before http for a bare host, and a first redirect inside the
-//! registrable domain followed to where it ends. Each hop is resolved and vetted anew; a redirect that leaves the domain
-//! is not followed.
+//! Finds a site's origin: https before http for a bare host, and a first redirect inside the
+//! registrable domain followed to its end. Each hop is resolved and vetted again; a redirect that
+//! leaves the domain is not followed.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::net::context::Context;
 use crate::net::guard::Guard;
 use crate::net::origin::Origin;
 
-/// Hops from the submitted name to the final origin; more is a loop.
+/// Maximum hops from the submitted name to the final origin; more is a loop.
 const MAX_HOPS: usize = 5;
 
 /// A connection whose first request was answered.
@@ -22,7 +22,8 @@ pub(crate) struct Found<'a> {
     pub(crate) reusable: bool,
 }
 
-/// Settles a submitted name: `interval` is the pause before every request, `timeout` the most one may take.
+/// Finds the origin of a submitted name. `interval` is the pause before every request, `timeout`
+/// the limit of each.
 pub async fn settle(
     context: &Context,
     name: &str,
@@ -33,7 +34,7 @@ pub async fn settle(
     Ok(find(context, &target, timeout, &mut Pace::new(interval), &mut |_| {}).await?.endpoint.origin)
 }
 
-/// Finds where a target answers, and keeps the connection.
+/// Finds a target's origin, and keeps the connection.
 pub(crate) async fn find<'a>(
     context: &'a Context,
     target: &Target,
@@ -52,7 +53,7 @@ pub(crate) async fn find<'a>(
         match answer_of(context, target, next, timeout, pace, observe).await {
             Ok(moved) => (found, location) = moved,
             Err(refused @ ProbeError::Guard(_)) => return Err(refused),
-            // The new origin does not answer, but this one did.
+            // The new origin does not respond, but this one did.
             Err(_) => return Ok(found),
         }
     }
@@ -91,7 +92,7 @@ async fn answer_of<'a>(
     let (mut connection, phases, mut answer) = endpoint.warm_up(pace, observe).await?;
     observe(Observation::WarmUp(answer.rtt));
     if target.may_move && endpoint.refuses_head() && answer.reusable {
-        // Who refuses HEAD says nothing of where the site went.
+        // A server that refuses HEAD may still redirect a GET.
         answer = endpoint.get(&mut connection, pace).await?;
     }
     Ok((Found { endpoint, connection, phases, reusable: answer.reusable }, answer.location))

@@ -1,12 +1,13 @@
-//! Decides when one measurement answers for another site. Pure.
+//! Decides when one site's measurement also holds for another site. Pure.
 //!
-//! Sites on one address are one machine, or stand behind one: the way there is the same, and that is what a round trip is
-//! about. So a prober that measured an address lately, by the same port, scheme and metric, answers from that. Every prober
-//! resolves the name itself and shares only what it measured itself: where a name leads to other addresses elsewhere, that
-//! is seen there.
+//! Sites on one address are on one machine, or behind one: the path is the same, and the round trip
+//! measures the path. So a prober reuses a recent measurement of the same address, port, scheme and
+//! metric. Every prober resolves the name itself and shares only its own measurements, so it
+//! notices a name that resolves to other addresses elsewhere.
 //!
-//! What may differ is the time the server takes for another name. A share of what could be shared (`CHECKED_SHARE`) is
-//! measured all the same, and compared; where the two disagree nothing at that address is shared for `OFF_FOR`.
+//! The server's time for another name may differ. So a share of the shareable sites
+//! (`CHECKED_SHARE`) is measured all the same, and compared. If the two disagree, nothing at that
+//! address is shared for `OFF_FOR`.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -16,20 +17,22 @@ use super::{Metric, Probed};
 use crate::net::aged::Aged;
 use crate::net::origin::Scheme;
 
-/// One in fifty: ten sites at an address and nine probers of each give 81 chances, so that the odds are four to one that a
-/// server which treats its names differently is noticed, for 2 % of the requests that sharing saves.
+/// One in fifty: ten sites at an address with nine probers each give 81 chances, so the odds are
+/// four to one of detecting a server that treats its names differently, for 2 % of the requests
+/// that sharing saves.
 const CHECKED_SHARE: f64 = 0.02;
-/// Two measurements that differ by more than this share of the larger are not of one round trip. Either is exact to 2 %
-/// (`stopping`), so that honest ones differ by as much once in some thousand times.
+/// Maximum difference of two measurements of one round trip, as a share of the larger. Each is
+/// exact to 2 % (`stopping`), so correct ones differ by as much once in some thousand times.
 const TOLERANCE: f64 = 0.1;
-/// Servers answer different pages within this of each other, however near they are.
+/// A difference below this is always accepted: servers respond to different pages within it, even
+/// nearby.
 const TOLERATED: Duration = Duration::from_millis(2);
-/// After this an address whose sites disagreed may be shared again.
+/// How long an address is not shared after its sites disagreed.
 const OFF_FOR: Duration = Duration::from_secs(3600);
-/// Measurements remembered, some 500 bytes each; the oldest go first.
+/// Maximum stored measurements, some 500 bytes each; the oldest are evicted first.
 const REMEMBERED: usize = 16_384;
 
-/// What a measurement holds for.
+/// The scope of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Place {
     pub address: IpAddr,
@@ -38,17 +41,17 @@ pub struct Place {
     pub metric: Metric,
 }
 
-/// What is to be done about one site.
+/// What to do about one site.
 #[derive(Debug, Clone)]
 pub enum Advice {
     Measure,
-    /// Measure it, although this would answer for it, and compare.
+    /// Measure it although this measurement could be shared, and compare.
     Check(Probed),
-    /// This answers for it; it was measured so long ago.
+    /// Share this measurement; the duration is its age.
     Share(Probed, Duration),
 }
 
-/// What one prober measured lately.
+/// The recent measurements of one prober.
 #[derive(Debug, Default)]
 pub struct Sharing {
     known: Aged<Place, Instant, Probed>,
@@ -57,8 +60,8 @@ pub struct Sharing {
 }
 
 impl Sharing {
-    /// What to do about a site at `place`. `draw`, even in 0 to 1, decides whether to check. Without `max_age`, nothing is
-    /// shared.
+    /// Advises on a site at `place`. `draw`, uniform in 0 to 1, decides whether to check. Without
+    /// `max_age`, nothing is shared.
     pub fn advise(&self, place: &Place, max_age: Option<Duration>, draw: f64, now: Instant) -> Advice {
         let (Some(max_age), Some((at, probed))) = (max_age, self.known.get(place)) else { return Advice::Measure };
         let age = now.saturating_duration_since(at);
@@ -82,7 +85,8 @@ impl Sharing {
         }
     }
 
-    /// Compares what a check saw with what would have been shared; ends the sharing of the address where they disagree.
+    /// Compares a check with the measurement that would have been shared; stops the sharing of the
+    /// address if they disagree.
     pub fn compare(&mut self, place: &Place, shared: &Probed, seen: &Probed, now: Instant) -> bool {
         let agreed = agree(&shared.samples, &seen.samples);
         if !agreed {
@@ -97,8 +101,8 @@ fn agree(a: &[Duration], b: &[Duration]) -> bool {
     a.rtt.abs_diff(b.rtt) <= TOLERATED.max(a.rtt.max(b.rtt).mul_f64(TOLERANCE))
 }
 
-/// An even draw in 0 to 1 from an order's number: the same order is always checked, or never (the finaliser of splitmix64,
-/// Steele et al. 2014).
+/// A uniform draw in 0 to 1 from an order's number: the same order is always checked, or never (the
+/// finaliser of splitmix64, Steele et al. 2014).
 pub fn draw(order: i64) -> f64 {
     let mut bits = order.cast_unsigned().wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

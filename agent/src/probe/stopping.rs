@@ -1,29 +1,35 @@
-//! Decides when enough samples were taken. Pure.
+//! Decides when there are enough samples. Pure.
 //!
-//! The rule is sequential: after each answered sample, stop when the standard error of what would be reported is within
-//! [`RELATIVE_ERROR`] of it, or within [`ABSOLUTE_ERROR`]. The standard error is that of a median of normally distributed
-//! samples, √(π/2) · s / √n, with the scaled MAD for s and n the samples within three of it: the weighted mean falls back to
-//! the median when there are few, and is more exact than it when there are many. Spikes widen the MAD, so that a host whose
-//! samples disagree is asked on, and one whose first samples agree is left in peace: two spikes seldom agree with each other.
+//! The rule is sequential: after each answered sample, stop when the standard error of the result
+//! is within [`RELATIVE_ERROR`] of it, or within [`ABSOLUTE_ERROR`]. It is the standard error of a
+//! median of normally distributed samples, √(π/2) · s / √n, where s is the scaled MAD and n the
+//! number of samples within three of it. The weighted mean falls back to the median for few
+//! samples, and is more exact for many. Spikes widen the MAD, so a host whose samples disagree gets
+//! more requests, and one whose first samples agree gets no more: two spikes seldom agree with each
+//! other.
 //!
-//! Sequential stopping by a precision reached: Chow and Robbins, "On the asymptotic theory of fixed-width sequential
-//! confidence intervals for the mean" (1965). What it saves and costs is shown by `weighted_mean::trial`.
+//! Sequential stopping at a given precision: Chow and Robbins, "On the asymptotic theory of
+//! fixed-width sequential confidence intervals for the mean" (1965). `weighted_mean::trial` shows
+//! what it saves and costs.
 
 use std::time::Duration;
 
 use super::weighted_mean::weighted_mean;
 
-/// A round trip this exact is exact enough: the map itself is off by 5 % in the median, and errors of several probers
-/// average out. Half of it asks for 80 % more samples in the trial and brings the same share within 5 %.
+/// A round trip this exact suffices: the map itself has a median error of 5 %, and errors of
+/// several probers average out. Half of it needs 80 % more samples in the trial and brings the same
+/// share within 5 %.
 pub const RELATIVE_ERROR: f64 = 0.02;
-/// Nobody chooses between agents that are this near to each other; also what a timer of user space can tell.
+/// A smaller difference does not matter for the choice of an agent; it is also the resolution of a
+/// user-space timer.
 pub const ABSOLUTE_ERROR: Duration = Duration::from_micros(250);
-/// Fewer samples have no spread that says anything: of two, neither can be outvoted.
+/// Fewer samples have no meaningful spread: of two, neither can be outvoted.
 pub const FEWEST: u32 = 3;
 /// The standard error of a median in those of a mean, √(π/2), for normally distributed samples.
 const MEDIAN_TO_MEAN: f64 = 1.2533;
 
-/// Whether the samples determine their weighted mean well enough to stop, `least` of them (but [`FEWEST`]) having been taken.
+/// Whether at least `least` samples (and [`FEWEST`]) determine their weighted mean well enough to
+/// stop.
 pub fn is_stable(samples: &[Duration], least: u32) -> bool {
     let taken = u32::try_from(samples.len()).unwrap_or(u32::MAX);
     if taken < least.max(FEWEST) {

@@ -240,7 +240,7 @@ async fn an_agent_chooses_no_path_that_others_ask_its_neighbours_for() {
 
 #[tokio::test]
 async fn addresses_that_swallow_packets_share_one_time_out() {
-    // A listener that accepts nothing drops what comes once its queue is full.
+    // A listener that never accepts drops connections once its queue is full.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let full = socket.listen(0).unwrap();

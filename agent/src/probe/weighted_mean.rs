@@ -1,26 +1,27 @@
 //! The statistical weighted mean of a host's samples (the paper, 2.2.1). Pure.
 //!
-//! The rule as published: choose one bin width from the distribution of the samples, take each sample's integer quotient
-//! by it, keep the three most frequent quotients and average every sample in them. Taken literally it is fooled when the
-//! samples are tight: the good ones fill one or two bins, so that the second or third most frequent quotient is a spike's.
-//! Therefore what lies beyond the median ± 3 scaled MAD is dropped first. Too few samples for bins give the median.
+//! The rule as published: choose one bin width from the distribution of the samples, take each
+//! sample's integer quotient by it, keep the three most frequent quotients and average every sample
+//! in them. Taken literally it fails for tight samples: the good ones fill one or two bins, so the
+//! second or third most frequent quotient is a spike's. Therefore samples beyond the median ± 3
+//! scaled MAD are dropped first. Too few samples for bins give the median.
 //!
-//! The bin width is Freedman and Diaconis' (twice the interquartile range over the cube root of the count), which
-//! a fifth of spikes barely moves. Everything is integer nanoseconds, and ties go to the quotient nearest the median's,
-//! then to the smaller, so that one set of samples has one answer in whatever order they came.
+//! The bin width is Freedman and Diaconis' (twice the interquartile range over the cube root of the
+//! count), which a fifth of spikes barely moves. Everything is integer nanoseconds. Ties go to the
+//! quotient nearest the median's, then to the smaller, so the order of the samples does not matter.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub mod trial;
 
-/// Fewer samples than this are not put into bins: with seven, three bins hold two or three each and say nothing.
+/// Minimum samples for bins: with seven, three bins hold two or three each, which means nothing.
 pub const FEWEST_FOR_BINS: usize = 8;
-/// How many scaled MADs from the median a sample may lie.
+/// Maximum distance of a sample from the median, in scaled MADs.
 const KEPT_MADS: u128 = 3;
 /// Scales the MAD of normally distributed samples to their standard deviation, in ten-thousandths.
 const MAD_SCALE: u128 = 14_826;
-/// How many of the most frequent quotients are averaged.
+/// Number of most frequent quotients that are averaged.
 const KEPT_QUOTIENTS: usize = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub struct Summary {
     pub min: Duration,
     pub median: Duration,
     pub spread: Duration,
-    /// How many samples lie within three of those of the median.
+    /// Number of samples within three scaled MADs of the median.
     pub kept: u32,
 }
 
@@ -50,7 +51,7 @@ pub fn weighted_mean(samples: &[Duration]) -> Option<Summary> {
     })
 }
 
-/// The rule as published, without dropping anything first; for comparison.
+/// The rule as published, without dropping any sample first; for comparison.
 pub fn literal(samples: &[Duration]) -> Option<Duration> {
     most_frequent_mean(&sorted_nanos(samples)).map(nanos)
 }

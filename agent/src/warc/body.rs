@@ -1,4 +1,4 @@
-//! The body of an answer until it is stored: in memory while it is small, then in a file without a name.
+//! The body of a response until it is stored: in memory while it is small, then in an unnamed file.
 
 use std::fs::File;
 use std::io;
@@ -8,26 +8,27 @@ use std::sync::Arc;
 
 use crate::disk::folder::blocking;
 
-/// Bytes of one body that are held in memory; every time there are more they go to the file. Fifty crawls hold 12.5 MiB.
+/// Maximum bytes of one body in memory; whenever there are more, they go to the file. Fifty crawls
+/// hold 12.5 MiB.
 const IN_MEMORY: usize = 256 << 10;
-/// Bytes that are read back at once.
+/// Bytes per read from the file.
 const READ: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(super) struct Body {
     folder: Arc<Path>,
-    /// What came first; made when it is needed.
+    /// The first part of the body; created when needed.
     file: Option<Arc<File>>,
     in_file: u64,
-    /// What comes after that and is on its way to the file.
+    /// The bytes after it that are being written to the file.
     moving: Option<Arc<Vec<u8>>>,
     memory: Vec<u8>,
-    /// At how many bytes in memory they go to the file.
+    /// Number of bytes in memory at which they go to the file.
     most: usize,
 }
 
 impl Body {
-    /// An empty one, whose file would be in this folder.
+    /// An empty body, whose file would be in this folder.
     pub(super) const fn new(folder: Arc<Path>) -> Self {
         Self { folder, file: None, in_file: 0, moving: None, memory: Vec::new(), most: IN_MEMORY }
     }
@@ -37,8 +38,8 @@ impl Body {
         self.in_file + u64::try_from(moving + self.memory.len()).expect("a length")
     }
 
-    /// Adds a piece. Dropped half way, it has added all of it. While the disk refuses, the body stays in memory: it is bounded
-    /// by what one page may be.
+    /// Adds a piece; if cancelled, it has still added all of it. While writes fail, the body stays
+    /// in memory, where the page size limit bounds it.
     pub(super) async fn push(&mut self, piece: &[u8]) {
         self.memory.extend_from_slice(piece);
         if self.memory.len() < self.most || self.moving.is_some() {
@@ -76,7 +77,7 @@ impl Body {
         self.file.is_none()
     }
 
-    /// Gives all of it to `take`, in order. It blocks.
+    /// Passes the whole body to `take`, in order. It blocks.
     pub(super) fn read(&self, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         if let Some(file) = &self.file {
             let mut buffer = vec![0; READ];

@@ -1,4 +1,5 @@
-//! Digests of what is stored. SHA-256, because whoever runs a site could make two pages with one SHA-1.
+//! Digests of stored content. SHA-256, because a site's operator could make two pages with one
+//! SHA-1.
 
 use data_encoding::BASE32;
 use sha2::{Digest as _, Sha256};
@@ -11,7 +12,7 @@ impl Digest {
         self.0.update(bytes);
     }
 
-    /// As WARC's fields name it: the algorithm, and base 32 (RFC 4648).
+    /// The form of WARC's fields: the algorithm, and base 32 (RFC 4648).
     pub(super) fn label(self) -> String {
         format!("sha256:{}", BASE32.encode(&self.0.finalize()))
     }

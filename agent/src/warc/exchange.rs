@@ -1,4 +1,4 @@
-//! One request and its answer, from the answer's head until both are stored.
+//! One request and its response, from the response's head until both are stored.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -10,12 +10,12 @@ use tokio::time::Instant;
 use super::body::Body;
 use super::digest::Digest;
 
-/// Why a body is not whole, as WARC says it.
+/// Why a body is incomplete, in WARC's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Truncated {
-    /// It is longer than what is taken of one.
+    /// It exceeds the size limit.
     Length,
-    /// It took too long.
+    /// It exceeded the time limit.
     Time,
     /// The connection broke.
     Disconnect,
@@ -34,24 +34,24 @@ impl Truncated {
     }
 }
 
-/// Of which crawl something is.
+/// The crawl to which an exchange belongs.
 #[derive(Debug)]
 pub(super) struct Crawled {
     pub(super) site: String,
     pub(super) task_id: Option<i64>,
 }
 
-/// A request that was answered, and the head of the answer.
+/// An answered request, and the head of the response.
 #[derive(Debug)]
 pub struct Answered {
     pub url: String,
-    /// When the answer's head was there.
+    /// When the response's head arrived.
     pub at: SystemTime,
-    /// Who answered, where that is known.
+    /// The server's address, if known.
     pub address: Option<IpAddr>,
-    /// The request, as HTTP/1.1 writes it.
+    /// The request in HTTP/1.1 form.
     pub request: Vec<u8>,
-    /// The answer's head, as HTTP/1.1 writes it, with the empty line that ends it.
+    /// The response's head in HTTP/1.1 form, including the final empty line.
     pub head: Vec<u8>,
     pub status: u16,
     pub content_type: Option<String>,
@@ -69,21 +69,22 @@ pub(super) struct Exchange {
     pub(super) truncated: Option<Truncated>,
 }
 
-/// Exchanges that have ended and are not handed over yet; never held across an await.
+/// Exchanges that have ended but are not handed over yet; never held across an await.
 pub(super) type Ended = Mutex<VecDeque<Box<Exchange>>>;
 
-/// How a recording stands.
+/// The state of a recording.
 #[derive(Debug, Clone, Copy)]
 enum Stand {
-    /// The next piece is waited for; the crawl's time is over at that moment.
+    /// Waiting for the next piece; the crawl's deadline is at that moment.
     Waiting(Instant),
-    /// Nobody asks for more.
+    /// The crawl requests no more.
     Idle,
-    /// Nothing more will come, because of this; `None` at the body's end.
+    /// No more will come, for this reason; `None` at the body's end.
     Over(Option<Truncated>),
 }
 
-/// Takes an answer's body. It ends when it is dropped, wherever that is: no way out of a crawl forgets it.
+/// Receives a response's body. It ends when it is dropped, so that no way out of a crawl can lose
+/// it.
 #[derive(Debug)]
 pub struct Recording {
     exchange: Option<Box<Exchange>>,
@@ -100,19 +101,19 @@ impl Recording {
         Self { exchange: Some(Box::new(exchange)), ended, stand: Stand::Idle }
     }
 
-    /// Says how many links away from the start page it was found.
+    /// Sets the link depth from the start page.
     pub fn found_at(&mut self, depth: u32) {
         if let Some(exchange) = &mut self.exchange {
             exchange.depth = Some(depth);
         }
     }
 
-    /// The next piece is waited for, by a crawl whose time is over at that moment.
+    /// The crawl waits for the next piece; its deadline is `until`.
     pub const fn wait(&mut self, until: Instant) {
         self.stand = Stand::Waiting(until);
     }
 
-    /// Takes a piece of the body, as it was sent. Dropped half way, it has taken all of it.
+    /// Takes an encoded piece of the body. If cancelled, it has still taken all of it.
     pub async fn push(&mut self, piece: &[u8]) {
         if let Some(exchange) = &mut self.exchange {
             exchange.block.update(piece);
@@ -133,7 +134,7 @@ impl Recording {
         self.exchange.as_ref().map_or(0, |exchange| exchange.body.held())
     }
 
-    /// Nothing more will come: `None` where that is the body's end.
+    /// No more will come; `None` means the body's regular end.
     pub const fn end(&mut self, truncated: Option<Truncated>) {
         self.stand = Stand::Over(truncated);
     }

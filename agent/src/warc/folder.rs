@@ -1,4 +1,4 @@
-//! The folder of WARC files: who may write to it, and what a crash left in it.
+//! The folder of WARC files: its lock, and its repair after a crash.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
@@ -11,13 +11,14 @@ use super::names;
 use super::volume::Line;
 use crate::disk::folder::{OpenError, Purpose};
 
-/// How far back the last line is looked for, in bytes; lines have some hundred.
+/// Maximum distance of the last line's start from the end, in bytes; lines have a few hundred.
 const TAIL: u64 = 1 << 20;
 
 /// Two agents would write to each other's files.
 pub(super) const FOLDER: Purpose = Purpose { what: "WARC files", does: "stores to", otherwise: "store elsewhere" };
 
-/// Takes the folder for this process, as long as it holds the file, and closes what a former one left open.
+/// Locks the folder for this process while it holds the file, and closes the files that an earlier
+/// process left open.
 pub(super) fn take(folder: &Path) -> Result<File, OpenError> {
     let unusable = |source| FOLDER.unusable(folder, source);
     let lock = FOLDER.take(folder)?;
@@ -30,8 +31,8 @@ pub(super) fn take(folder: &Path) -> Result<File, OpenError> {
     Ok(lock)
 }
 
-/// Closes a file that was being written: whatever is behind its last whole record goes, and so does every line that is not whole, or
-/// of a record that is not there.
+/// Closes a file that was being written. Removes everything after its last whole record, every
+/// incomplete line, and every line of a missing record.
 fn mend(folder: &Path, stem: &str) -> io::Result<()> {
     let [open, closed, lines] =
         [names::open(stem), names::closed(stem), names::lines(stem)].map(|name| folder.join(name));
@@ -50,10 +51,10 @@ fn mend(folder: &Path, stem: &str) -> io::Result<()> {
     fs::rename(&open, &closed)
 }
 
-/// Where the last whole record ends. Lines after the last that tells of a whole one are cut off.
+/// The end of the last whole record. Cuts off the lines after the last one with a whole record.
 fn end_of_records(warc: &File, lines: &File) -> io::Result<u64> {
     while let Some((start, line)) = last_line(lines)? {
-        // Everything before the last line's record was there before it, so the file need not be read from its beginning.
+        // The records before the last line's were complete before it, so reading can start there.
         if let Some(Line { offset, length, .. }) = line {
             let end = whole_until(warc, offset)?;
             if end >= offset.saturating_add(length) {
@@ -65,8 +66,8 @@ fn end_of_records(warc: &File, lines: &File) -> io::Result<u64> {
     whole_until(warc, 0)
 }
 
-/// The last whole line, where it begins, and what it says, if it can be read. What comes after it is cut off; a line longer than any
-/// that is written is taken to begin in its middle.
+/// The last whole line, its start, and its content if valid. Cuts off anything after it. A line
+/// longer than any that is written counts as starting in its middle.
 fn last_line(lines: &File) -> io::Result<Option<(u64, Option<Line>)>> {
     let length = lines.metadata()?.len();
     let from = length.saturating_sub(TAIL);
@@ -82,7 +83,7 @@ fn last_line(lines: &File) -> io::Result<Option<(u64, Option<Line>)>> {
     Ok(Some((place(start), serde_json::from_slice(&tail[start..end]).ok())))
 }
 
-/// Where the last of the whole members ends that follow each other from `from` on.
+/// The end of the last of the consecutive whole members from `from` on.
 fn whole_until(warc: &File, from: u64) -> io::Result<u64> {
     let mut reader = BufReader::new(warc);
     reader.seek(SeekFrom::Start(from))?;
@@ -93,7 +94,7 @@ fn whole_until(warc: &File, from: u64) -> io::Result<u64> {
     Ok(end)
 }
 
-/// Reads a member; whether it was whole, by its checksum.
+/// Reads a member; returns whether it was whole, by its checksum.
 fn is_whole(reader: &mut BufReader<&File>) -> bool {
     if !reader.fill_buf().is_ok_and(|bytes| !bytes.is_empty()) {
         return false;

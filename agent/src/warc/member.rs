@@ -1,19 +1,21 @@
-//! Members of gzip (RFC 1952): each record of a WARC file is one, so that it can be read from its offset.
+//! Gzip members (RFC 1952): each record of a WARC file is one, so that it can be read from its
+//! offset.
 //!
-//! The state of the compressor is made once and used again: it is larger than most records.
+//! The compressor's state is allocated once and reused: it is larger than most records.
 
 use std::io;
 
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
-/// How hard it is tried, 1 to 9. The first takes two fifths of the time of the second, and its members are a quarter larger
-/// (docs/costs.md).
+/// Compression level, 1 to 9. Level 1 takes two fifths of the time of level 2, and its members are
+/// a quarter larger (docs/costs.md).
 const LEVEL: u32 = 1;
 /// The magic number, deflate, no name, no time, the fastest compressor, an unknown system.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 255];
-/// Room for what the compressor makes at once, in bytes. Most records need a tenth of it.
+/// Size of the compressor's output buffer, in bytes. Most records need a tenth of it.
 const ROOM: usize = 32 << 10;
-/// Pieces are put together up to so many bytes before they are compressed: most records are given to the compressor at once.
+/// Pieces are joined up to this many bytes before compression: most records are compressed in one
+/// call.
 const TOGETHER: usize = 32 << 10;
 
 /// Makes members, one after another.
@@ -21,11 +23,12 @@ const TOGETHER: usize = 32 << 10;
 pub(super) struct Gzip {
     compress: Compress,
     crc: Crc,
-    /// What was added and is not compressed yet.
+    /// Added bytes that are not compressed yet.
     waiting: Vec<u8>,
-    /// Where the compressor writes. Were that the end of `out`, all that is free there would be zeroed for every piece.
+    /// The compressor's output buffer. With the end of `out` instead, every piece would zero all
+    /// its free space.
     room: Box<[u8]>,
-    /// What is made and not taken yet.
+    /// Finished bytes that were not taken yet.
     out: Vec<u8>,
 }
 
@@ -66,7 +69,8 @@ impl Gzip {
         Ok(())
     }
 
-    /// Makes a member of these parts as they are: for what is small, the compressor takes longer to begin than it is worth.
+    /// Makes an uncompressed member of these parts: for small ones, starting the compressor takes
+    /// longer than it is worth.
     pub(super) fn plain(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
         let Ok(length) = u16::try_from(length) else {
@@ -89,7 +93,7 @@ impl Gzip {
         Ok(())
     }
 
-    /// What is made of this member and those before it, until it is [cleared](Gzip::clear).
+    /// The bytes of this member and of those before it, until [cleared](Gzip::clear).
     pub(super) fn made(&self) -> &[u8] {
         &self.out
     }
@@ -103,7 +107,7 @@ impl Gzip {
         compressed
     }
 
-    /// Compresses all of `bytes`, and whatever is left in the compressor where they are the last.
+    /// Compresses all of `bytes`; with the final flush, also what is left in the compressor.
     fn compress_all(&mut self, mut bytes: &[u8], flush: FlushCompress) -> io::Result<()> {
         let is_last = matches!(flush, FlushCompress::Finish);
         let mut status = Status::Ok;

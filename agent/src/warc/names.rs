@@ -1,4 +1,4 @@
-//! What files are called.
+//! The names of WARC files.
 
 use std::time::SystemTime;
 
@@ -8,7 +8,7 @@ pub(super) const OPEN: &str = ".warc.gz.open";
 const CLOSED: &str = ".warc.gz";
 const LINES: &str = ".jsonl";
 
-/// What the names of one file begin with: whose it is, when it was begun, and its number.
+/// The common prefix of a file's names: its owner, its start time, and its number.
 pub(super) fn stem(name: &str, at: SystemTime, number: u32) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_');
     let name: String = name.chars().take(100).map(|c| if is_plain(c) { c } else { '-' }).collect();

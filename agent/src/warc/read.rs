@@ -1,4 +1,4 @@
-//! Reads WARC files that are gzipped by record, and checks them: lengths, ends, digests.
+//! Reads WARC files gzipped by record, and checks lengths, ends and digests.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _};
@@ -21,14 +21,14 @@ impl Record {
         self.fields.iter().find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
 
-    /// What follows the head of HTTP in the block.
+    /// The part of the block after the HTTP head.
     pub fn payload(&self) -> &[u8] {
         let end = self.block.windows(4).position(|four| four == b"\r\n\r\n").map_or(self.block.len(), |at| at + 4);
         &self.block[end..]
     }
 }
 
-/// Reads a file whole, into memory.
+/// Reads a whole file into memory.
 pub fn records(path: &Path) -> io::Result<Vec<Record>> {
     let mut reader = BufReader::new(File::open(path)?);
     let mut records = Vec::new();

@@ -43,7 +43,7 @@ async fn record(recorder: &Recorder, answered: Answered, body: &[u8]) {
     recording.end(None);
 }
 
-/// The files of a folder that end so, in order.
+/// The files of a folder with this ending, in order.
 fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.to_str().unwrap().ends_with(ending));
@@ -115,7 +115,7 @@ async fn an_answer_and_its_request_are_records_and_a_line() {
         depth: Some(3),
     };
     assert_eq!(lines(folder.path()), std::slice::from_ref(&line));
-    // What does not apply is null, and there.
+    // A field that does not apply is present and null.
     let keys = |line: &Line| match serde_json::to_value(line).unwrap() {
         serde_json::Value::Object(fields) => fields.into_iter().map(|(key, _)| key).collect::<Vec<_>>(),
         _ => Vec::new(),
@@ -198,7 +198,7 @@ async fn a_full_file_is_closed_and_another_begun() {
     }
 }
 
-/// A folder as a process left it that was killed: a file that is open, of so many exchanges.
+/// The folder of a killed process: one open file with `exchanges` exchanges.
 async fn killed(exchanges: u32) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder);
@@ -248,7 +248,7 @@ async fn what_a_crash_left_is_cut_to_whole_records_and_lines() {
             assert!(kept.iter().all(|line| offsets.contains(&line.offset)), "{warc_end} {text_end}");
             let there = text[..text_end].lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
             let expected = there.filter(|line| offsets.contains(&line.offset)).count();
-            // A line that lacks only its end says all, and still goes.
+            // A line that lacks only its end is complete in content, and is still removed.
             assert!(kept.len() == expected || kept.len() + 1 == expected && text_end == text.len() - 1);
         }
     }
@@ -340,7 +340,7 @@ async fn a_full_disk_pauses_crawls_from_the_first() {
     let recorder = store.recorder("a.cn", None);
     let ready = tokio::time::timeout(Duration::from_millis(50), recorder.ready()).await;
     assert!(ready.is_err(), "no request may be sent");
-    // What is under way is stored all the same.
+    // An exchange under way is stored all the same.
     record(&recorder, answered("http://a.cn/"), b"x").await;
     recorder.synced().await.unwrap();
     assert_eq!(lines(folder.path()).len(), 1);
@@ -406,7 +406,7 @@ proptest! {
         let all = all_records(folder.path());
         prop_assert_eq!(all.len(), 1 + 2 * made.len());
         for (record, (url, head, body)) in all[1..].iter().step_by(2).zip(&made) {
-            // One line, whatever is in it.
+            // It must be one line, whatever it contains.
             let said = record.field("WARC-Target-URI").unwrap();
             prop_assert!(!said.contains(char::is_control) || said.chars().all(|c| !c.is_ascii_control()));
             prop_assert_eq!(said.len() >= url.len(), true);

@@ -1,7 +1,8 @@
-//! One WARC file that is being written, and the lines beside it, one for each answer.
+//! One WARC file that is being written, and its file of lines, one for each response.
 //!
-//! The file is called `.open` until it is closed. What was [appended](Volume::append) is in the system's hands when [`Volume::commit`]
-//! returns; where either fails, everything since the last commit leaves nothing.
+//! The file is called `.open` until it is closed. What was [appended](Volume::append) has been
+//! passed to the system when [`Volume::commit`] returns; if either fails, nothing since the last
+//! commit stays in the file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -18,37 +19,37 @@ use super::member::Gzip;
 use super::{digest, names};
 use crate::net::user_agent::UserAgent;
 
-/// Bytes of members that are made before they are written.
+/// Bytes of members collected before a write.
 const AT_ONCE: usize = 1 << 20;
-/// What is kept of a media type, in characters: a header may have kilobytes.
+/// Maximum stored length of a media type, in characters: a header may have kilobytes.
 const MAX_TYPE: usize = 200;
 
-/// What the file of lines says of an answer. Every line has every field, so that programs read one kind of line.
+/// A response's line. Every line has every field, so that programs read one kind of line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Line {
     pub url: String,
     pub status: u16,
-    /// When the answer's head was there.
+    /// When the response's head arrived.
     pub fetched_at: String,
     pub ip: Option<String>,
     pub content_type: Option<String>,
     /// Bytes of the body, decoded.
     pub bytes: u64,
-    /// Bytes of the body, as it was sent and is stored.
+    /// Bytes of the body as sent and stored.
     pub stored_bytes: u64,
-    /// The digest of the body as it is stored.
+    /// The digest of the body as stored.
     pub digest: String,
-    /// Why the body is not whole; null when it is.
+    /// Why the body is incomplete; null when it is complete.
     pub truncated: Option<String>,
     pub warc: String,
-    /// Where the answer's record begins in it.
+    /// Where the response's record starts in the file.
     pub offset: u64,
     /// The length of that record in the file; its request follows.
     pub length: u64,
     pub site: String,
-    /// The task; null where no scheduler gave one.
+    /// The task; null without a scheduler.
     pub task: Option<i64>,
-    /// Links from the start page; null for what is no page.
+    /// Links from the start page; null for a response that is not a page.
     pub depth: Option<u32>,
 }
 
@@ -57,24 +58,24 @@ pub(super) struct Volume {
     folder: PathBuf,
     stem: String,
     warc: File,
-    /// Where the last record ends that was committed.
+    /// The end of the last committed record.
     end: u64,
-    /// Where the next bytes go: behind that, and behind what large bodies had written before they were committed.
+    /// The next write position: after `end`, and after the uncommitted parts of large bodies.
     at: u64,
     lines: File,
     lines_end: u64,
-    /// Lines of what is not committed yet.
+    /// Lines of uncommitted records.
     new_lines: Vec<u8>,
-    /// The record that says where all others come from.
+    /// The identifier of the warcinfo record, to which all others refer.
     info_id: String,
     unsynced: bool,
-    /// Whether it has its name already.
+    /// Whether it has its final name.
     named: bool,
 }
 
 impl Volume {
-    /// Begins a file, with the record that says what it is.
-    /// `AlreadyExists` where the name is taken; else the disk refused, and there is no file.
+    /// Starts a file with its warcinfo record. `AlreadyExists` when the name is taken; on any other
+    /// error the disk refused, and there is no file.
     pub(super) fn begin(
         folder: &Path,
         stem: &str,
@@ -86,7 +87,7 @@ impl Volume {
         if folder.join(names::closed(stem)).exists() {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        // First: where it is there, the name is another file's.
+        // First: if it exists, the name is another file's.
         let lines = new(names::lines(stem))?;
         let begun = new(names::open(stem)).and_then(|warc| {
             let mut volume = Self {
@@ -108,7 +109,7 @@ impl Volume {
             Ok(volume)
         });
         if begun.is_err() {
-            // What cannot be removed now is mended at the next start.
+            // Files that cannot be removed now are repaired at the next start.
             for name in [names::open(stem), names::lines(stem)] {
                 let _gone = fs::remove_file(folder.join(name));
             }
@@ -116,7 +117,7 @@ impl Volume {
         begun
     }
 
-    /// Its bytes, with what is appended and not committed yet.
+    /// Its bytes, including uncommitted ones.
     pub(super) fn len(&self, gzip: &Gzip) -> u64 {
         self.at + length(gzip.made())
     }
@@ -149,14 +150,14 @@ impl Volume {
         Ok(())
     }
 
-    /// Adds an exchange: the answer, the request, and the line. Until it is committed most of it is in memory, since writing
-    /// costs about as much for many as for one.
+    /// Adds an exchange: the response, the request, and the line. Most of it stays in memory until
+    /// the commit, since one write of many costs about as much as a write of one.
     pub(super) fn append(&mut self, exchange: &Exchange, gzip: &mut Gzip, rng: &mut ChaCha8Rng) -> io::Result<()> {
         self.unsynced = true;
         self.add(exchange, gzip, rng).inspect_err(|_| self.roll_back(gzip))
     }
 
-    /// Writes what was appended. The lines come last: whoever finds one finds its record.
+    /// Writes the appended exchanges. The lines come last, so that every line has its record.
     pub(super) fn commit(&mut self, gzip: &mut Gzip) -> io::Result<()> {
         let written = self.write(gzip).and_then(|()| self.lines.write_all_at(&self.new_lines, self.lines_end));
         written.inspect_err(|_| self.roll_back(gzip))?;
@@ -170,7 +171,7 @@ impl Volume {
         gzip.clear();
         self.new_lines.clear();
         self.at = self.end;
-        // Where this fails too, what is left is written over by the next attempt, or cut off at the next start.
+        // If this fails too, the next attempt overwrites the rest, or the next start cuts it off.
         let _cut = self.warc.set_len(self.end).and_then(|()| self.lines.set_len(self.lines_end));
     }
 
@@ -254,7 +255,7 @@ impl Volume {
         Ok(())
     }
 
-    /// Gives the file its name. What fails may be tried again.
+    /// Gives the file its final name. May be called again after an error.
     pub(super) fn close(&mut self) -> io::Result<()> {
         if !self.named {
             self.warc.set_len(self.end)?;

@@ -1,6 +1,8 @@
-//! Writes what crawls hand over: one after another, on threads that may wait for the disk.
+//! Writes the exchanges that crawls hand over: one after another, on threads that may block on the
+//! disk.
 //!
-//! While the disk refuses, or has too little room, crawls are told to pause and what was handed over is kept and tried again.
+//! While writes fail, or the disk has too little room, crawls pause, and the exchanges are kept and
+//! tried again.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -22,40 +24,41 @@ use crate::disk::folder::blocking;
 use crate::disk::room::{Room, free_bytes};
 use crate::session::clock;
 
-/// What is taken over at once at most.
+/// Maximum messages taken at once.
 const BATCH: usize = 32;
-/// How long more is waited for where nobody waits: a thread is woken for many pages rather than for each.
+/// How long to wait for more messages if no crawl awaits a reply: a thread is woken for many pages
+/// rather than for each.
 const LINGER: Duration = Duration::from_millis(50);
-/// How often the disk is waited for, and looked at: as often as crawls write down where they are.
+/// Interval of syncs and of looks at the disk: as often as crawls write their state.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
-/// How long after a failure to write the next attempt is made.
+/// Delay before the next attempt after a failed write.
 const RETRY: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(1) };
-/// Attempts to write what is left once the agent stops. What cannot be written is fetched again.
+/// Attempts to write the rest once the agent stops. Unwritten pages are fetched again.
 const LAST_ATTEMPTS: u32 = 3;
 
 #[derive(Debug)]
 pub(super) enum Message {
     Exchange(Box<Exchange>),
-    /// To be answered when everything before it is in the system's hands.
+    /// Reply when everything before it is passed to the system.
     Stored(oneshot::Sender<()>),
-    /// To be answered when everything before it is on the disk.
+    /// Reply when everything before it is on the disk.
     Synced(oneshot::Sender<()>),
 }
 
 impl Message {
-    /// Whether dropping it does nothing to the disk.
+    /// Whether dropping it causes no disk I/O.
     fn is_in_memory(&self) -> bool {
         matches!(self, Self::Exchange(exchange) if exchange.body.is_in_memory())
     }
 }
 
-/// The files, and what writes them. It blocks.
+/// The files and their writer. It blocks.
 #[derive(Debug)]
 pub(super) struct Shelf {
     pub(super) folder: PathBuf,
-    /// Goes into files' names.
+    /// Part of the files' names.
     pub(super) name: String,
-    /// A file of so many bytes is the last one's: the next record begins another.
+    /// Size at which a file is full: the next record starts another.
     pub(super) max_file_bytes: u64,
     /// The number of the next file.
     number: u32,
@@ -71,7 +74,8 @@ impl Shelf {
         Self { folder, name, max_file_bytes, number: 0, volume, gzip, rng, _lock: lock }
     }
 
-    /// Does what is asked, in order; what is done leaves `batch`. Exchanges that hold nothing but memory go to `done`.
+    /// Handles the messages in order and removes the finished ones from `batch`. Exchanges that
+    /// hold only memory go to `done`.
     fn work(&mut self, batch: &mut VecDeque<Message>, done: &mut Vec<Message>) -> io::Result<()> {
         while !batch.is_empty() {
             let stored = self.store(batch)?;
@@ -82,14 +86,15 @@ impl Shelf {
             if let Some(Message::Stored(tell) | Message::Synced(tell)) =
                 batch.pop_front_if(|message| !matches!(message, Message::Exchange(_)))
             {
-                // Who does not wait any more has no use for the answer.
+                // A crawl that no longer waits needs no reply.
                 let _unheard = tell.send(());
             }
         }
         Ok(())
     }
 
-    /// Stores the exchanges that come first, as many as this file takes, and at least one if there is one; returns how many.
+    /// Stores the leading exchanges, as many as this file takes, and at least one if there is one;
+    /// returns how many.
     fn store(&mut self, batch: &VecDeque<Message>) -> io::Result<usize> {
         let mut stored = 0;
         for message in batch {
@@ -114,7 +119,7 @@ impl Shelf {
         Ok(stored)
     }
 
-    /// Begins a file whose name nothing has: a process that was started in this second may have used it.
+    /// Starts a file under an unused name: a process started in the same second may have used one.
     fn begin(&mut self) -> io::Result<Volume> {
         loop {
             let at = clock::wall();
@@ -140,7 +145,7 @@ impl Shelf {
     }
 }
 
-/// Takes what crawls hand over, and has it written.
+/// Receives exchanges from crawls, and has them written.
 pub(super) struct Writer {
     pub(super) messages: mpsc::Receiver<Message>,
     pub(super) shelf: Shelf,
@@ -150,7 +155,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Writes until it is closed, or nobody is left who could hand over anything.
+    /// Writes until it is closed, or all senders are gone.
     pub(super) async fn run(self) {
         let Self { mut messages, mut shelf, mut room, paused, closing } = self;
         let mut batch = VecDeque::new();
@@ -182,7 +187,8 @@ impl Writer {
                 Ok(worked) => worked,
                 Err(error) => return tracing::error!(%error, "nothing is stored any more"),
             };
-            // Where its memory was taken: given back by two threads at once, they wait for each other.
+            // Free it on the thread that allocated it: two threads that free at once wait for each
+            // other.
             drop(stored);
             failures = if done.is_ok() { 0 } else { failures + 1 };
             let folder = shelf.folder.display();
@@ -211,7 +217,7 @@ impl Writer {
     }
 }
 
-/// Takes what else there is, and waits for a moment if nobody else waits.
+/// Takes the other waiting messages, and waits for a moment if no crawl awaits a reply.
 async fn gather(messages: &mut mpsc::Receiver<Message>, batch: &mut VecDeque<Message>) {
     let mut lingered = pin!(sleep(LINGER));
     while !batch.is_empty() && batch.len() < BATCH {
@@ -232,7 +238,7 @@ async fn gather(messages: &mut mpsc::Receiver<Message>, batch: &mut VecDeque<Mes
     }
 }
 
-/// Tells crawls whether to pause, and the log when that changes.
+/// Sets whether crawls pause, and logs a change.
 fn tell(paused: &watch::Sender<Option<String>>, reason: Option<String>) {
     let changed = reason.is_some() != paused.borrow().is_some();
     match &reason {

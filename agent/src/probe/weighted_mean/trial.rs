@@ -1,8 +1,9 @@
-//! How well estimators recover a distance that is known: the trial the weighted mean has to pass.
+//! A trial of how well estimators recover a known distance, which the weighted mean must pass.
 //!
-//! Pure and seeded. One trial draws a distance of 10 to 400 ms evenly, 20 samples around it with normal jitter of 2 %,
-//! and hits each sample with probability one fifth by +200 to +3,000 ms. Drawing the number of hits, too, makes the trial
-//! harder than a fixed fifth: now and then half of the samples are spikes.
+//! Pure and seeded. One trial draws a uniform distance of 10 to 400 ms and 20 samples around it
+//! with normal jitter of 2 %, and adds +200 to +3,000 ms to each sample with probability one fifth.
+//! Drawing the number of spikes makes the trial harder than a fixed fifth: now and then half of the
+//! samples are spikes.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use super::{literal, mean, median, weighted_mean};
 use crate::probe::stopping::{self, is_stable};
 
 pub const SAMPLES: usize = 20;
-/// An estimate is good when it is off by no more than this share of the distance.
+/// Maximum error of a good estimate, as a share of the distance.
 pub const TOLERANCE: f64 = 0.02;
 
 const JITTER: f64 = 0.02;
@@ -54,7 +55,7 @@ pub fn trials(seed: u64, n: u32) -> TrialTable {
     TrialTable { trials: n, ours, literal, median, minimum, mean }
 }
 
-/// What stopping early saves and costs.
+/// What early stopping saves and costs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stopped {
     pub most: usize,
@@ -67,12 +68,13 @@ pub struct Stopped {
     pub far_off: f64,
 }
 
-/// An estimate off by more than this share of the distance misleads the choice of an agent.
+/// An estimate with a larger error, as a share of the distance, misleads the choice of an agent.
 pub const FAR_OFF: f64 = 0.2;
-/// The most samples the stopping rule is tried with: one too few for bins, ten, and the trial's own.
+/// The maximum samples in the trials of the stopping rule: one too few for bins, ten, and the
+/// trial's own.
 const MOST: [usize; 3] = [5, 10, SAMPLES];
 
-/// Runs `n` trials of the stopping rule and of none, on the same model.
+/// Runs `n` trials with the stopping rule and `n` without it, on the same model.
 pub fn stopping_trials(seed: u64, n: u32) -> Vec<Stopped> {
     let run = |most, early| stopping_trial(seed, n, most, early);
     MOST.into_iter().flat_map(|most| [run(most, false), run(most, true)]).collect()
@@ -95,7 +97,8 @@ fn stopping_trial(seed: u64, n: u32, most: usize, early: bool) -> Stopped {
     Stopped { most, early, samples, good: share(good), far_off: share(far_off) }
 }
 
-/// The samples a prober takes of a host `distance` seconds away: `most`, or fewer where they are stable and it may stop.
+/// A prober's samples of a host `distance` seconds away: `most`, or fewer if it may stop early and
+/// they are stable.
 pub fn take(rng: &mut impl Rng, distance: f64, most: usize, early: bool) -> Vec<Duration> {
     let mut samples = Vec::with_capacity(most);
     while samples.len() < most && !(early && is_stable(&samples, stopping::FEWEST)) {
