@@ -1,7 +1,7 @@
-//! Operators' messages to domain values and back; what all of them share.
+//! Operators' messages to domain values and back: the parts that all services share.
 //!
-//! Everything from a client is checked on the way in: what cannot be understood is an [`InvalidField`] that names the
-//! field. Nothing is checked on the way out.
+//! Everything from a client is validated on the way in: an invalid field is an [`InvalidField`]
+//! that names it. Nothing is validated on the way out.
 
 use std::error::Error;
 use std::time::Duration;
@@ -23,7 +23,7 @@ pub(in crate::grpc) mod sites;
 pub(in crate::grpc) mod throughput;
 mod words;
 
-/// A field of a request that cannot be understood.
+/// An invalid field of a request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field}: {problem}")]
 pub struct InvalidField {
@@ -36,7 +36,7 @@ impl InvalidField {
         Self { field: field.into(), problem: problem.into() }
     }
 
-    /// For a field of a message that is the field `of`.
+    /// For a field of the message in the field `of`.
     fn within(of: &str) -> impl FnOnce(OutOfBounds) -> Self {
         move |error| Self::new(format!("{of}.{}", error.field), error.problem)
     }
@@ -56,7 +56,7 @@ fn line(field: &str, text: &str) -> Result<String, InvalidField> {
     naming::one_line(text).map(str::to_owned).map_err(InvalidField::of(field))
 }
 
-/// A duration within bounds; none when absent.
+/// A duration within bounds; `None` when absent.
 fn bounded(
     field: &str,
     value: Option<prost_types::Duration>,
@@ -75,17 +75,17 @@ pub(in crate::grpc) fn duration(value: Duration) -> prost_types::Duration {
     prost_types::Duration::try_from(value).unwrap_or(prost_types::Duration { seconds: i64::MAX, nanos: 0 })
 }
 
-/// A duration from the wire; none when absent or negative.
+/// A duration from the wire; `None` when absent or negative.
 pub(in crate::grpc) fn plain(value: Option<prost_types::Duration>) -> Option<Duration> {
     value.and_then(|value| Duration::try_from(value).ok())
 }
 
-/// How many, as messages count.
+/// A count in the type that most messages use.
 fn count(of: usize) -> u32 {
     u32::try_from(of).unwrap_or(u32::MAX)
 }
 
-/// The same where a million are nothing.
+/// The same for counts that may exceed 32 bits.
 pub(in crate::grpc) fn whole(of: usize) -> u64 {
     u64::try_from(of).unwrap_or(u64::MAX)
 }
@@ -99,7 +99,7 @@ pub(in crate::grpc) fn timestamp(value: DateTime<Utc>) -> prost_types::Timestamp
     prost_types::Timestamp { seconds: value.timestamp(), nanos }
 }
 
-/// A moment from the wire; none out of range.
+/// A moment from the wire; `None` if out of range.
 pub(in crate::grpc) fn moment(value: prost_types::Timestamp) -> Option<DateTime<Utc>> {
     DateTime::from_timestamp(value.seconds, u32::try_from(value.nanos).ok()?)
 }

@@ -14,9 +14,9 @@ use crate::store::{self, agents, measurements};
 
 use super::convert::embeddings::{self as convert, Names};
 
-/// The largest message taken; every request is a few bytes.
+/// The largest message accepted; every request is a few bytes.
 const MAX_MESSAGE: usize = 64 << 10;
-/// How often a waiting operator looks whether the fit is there: another scheduler may be the one that fits.
+/// How often a waiting call checks for the fit, which another scheduler may make.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Clone)]
@@ -92,7 +92,7 @@ impl EmbeddingService for EmbeddingDesk {
 }
 
 impl EmbeddingDesk {
-    /// Asks for a fit; returns the epoch there was before.
+    /// Requests a fit; returns the epoch before it.
     async fn ask(&self) -> Result<Option<Epoch>, Status> {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let former = last(&mut conn).await?;
@@ -100,7 +100,7 @@ impl EmbeddingDesk {
         Ok(former)
     }
 
-    /// The epoch that answers the request; `None` while there is none.
+    /// The epoch that fulfils the request; `None` while there is none.
     async fn fitted_after(&self, former: Option<&Epoch>) -> Result<Option<Epoch>, Status> {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         match embeddings::fit_request(&mut conn).await? {
@@ -118,11 +118,11 @@ async fn last(conn: &mut PgConnection) -> Result<Option<Epoch>, Status> {
     Ok(embeddings::history(conn, 1).await?.pop())
 }
 
-/// The newest embedding, and its line in the history.
+/// The newest embedding, and its entry in the history.
 async fn newest(conn: &mut PgConnection) -> Result<Option<(Epoch, Embedding)>, Status> {
     let Some(embedding) = embeddings::latest(conn).await? else { return Ok(None) };
     let history = embeddings::history(conn, 1).await?;
-    // One that took over between the two queries is not this one's line.
+    // If another embedding took over between the two queries, the entry may be that one's.
     let epoch = history.into_iter().find(|epoch| epoch.epoch == embedding.epoch());
     match epoch {
         Some(epoch) => Ok(Some((epoch, embedding))),

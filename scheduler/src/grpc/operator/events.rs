@@ -17,9 +17,9 @@ use super::convert::events as convert;
 use super::named;
 use crate::grpc::status;
 
-/// The largest message taken.
+/// The largest message accepted.
 const MAX_MESSAGE: usize = 64 << 10;
-/// How often whoever follows is told what happened.
+/// How often a follower gets new events.
 const FOLLOW_PERIOD: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone)]
@@ -76,13 +76,13 @@ async fn filter(conn: &mut sqlx::PgConnection, wanted: &convert::Wanted) -> Resu
     Ok(filter)
 }
 
-/// One operator reading the log; no connection is held between two pages.
+/// One operator's read of the log; holds no connection between two pages.
 struct Reader {
     scheduler: Scheduler,
     shutdown: CancellationToken,
     filter: Filter,
     follow: bool,
-    /// What is left of the history.
+    /// The remaining history.
     past: Option<Past>,
     next: Cursor,
     events: VecDeque<Event>,
@@ -108,7 +108,7 @@ impl Reader {
         })
     }
 
-    /// Reads on in the history.
+    /// Reads the next page of the history.
     async fn history(&mut self, past: Past) -> Result<(), Status> {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let (events, next) = events::past(&mut conn, &self.filter, past).await?;
@@ -116,7 +116,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Waits a little, and reads what has been committed meanwhile.
+    /// Waits briefly, then reads what was committed meanwhile.
     async fn turn(&mut self) -> Result<(), Status> {
         tokio::select! {
             () = self.shutdown.cancelled() => return Err(status::stopping()),

@@ -20,12 +20,12 @@ use super::convert::{fleet as convert, reports, timestamp};
 use super::named;
 use crate::grpc::{Identity, auth, status};
 
-/// The largest message taken.
+/// The largest message accepted.
 const MAX_MESSAGE: usize = 4 << 20;
 
-/// Agents that get their tokens at once: all are answered in one message.
+/// Maximum number of agents enrolled at once: all results are in one message.
 const MOST_ENROLMENTS: usize = 5_000;
-/// Events of an agent that are shown with it.
+/// Events shown with an agent.
 const EVENTS_SHOWN: i64 = 20;
 
 #[derive(Debug, Clone)]
@@ -34,7 +34,7 @@ pub(in crate::grpc) struct FleetDesk {
     identity: Identity,
 }
 
-/// The service, with its limits; `identity` is what enrolling agents are told.
+/// The service, with its limits; enrolling agents get `identity`.
 pub(in crate::grpc) fn server(scheduler: Scheduler, identity: Identity) -> FleetServiceServer<FleetDesk> {
     FleetServiceServer::new(FleetDesk { scheduler, identity }).max_decoding_message_size(MAX_MESSAGE)
 }
@@ -76,7 +76,7 @@ impl FleetService for FleetDesk {
             Err(error) => return Err(error.into()),
         };
         if dry_run || !problems.is_empty() {
-            // The transaction takes everything back.
+            // Dropping the transaction rolls everything back.
             return Ok(Response::new(v1::CreateEnrolmentsResponse { enrolments: Vec::new(), problems }));
         }
         let enrolments = self.handed_out(&mut tx, made).await?;
@@ -305,7 +305,7 @@ impl FleetService for FleetDesk {
 }
 
 impl FleetDesk {
-    /// Tokens just made, with what an agent needs beside.
+    /// Tokens just made, with the other data that an agent needs.
     async fn handed_out(
         &self,
         conn: &mut PgConnection,

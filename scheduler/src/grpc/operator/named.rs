@@ -1,4 +1,4 @@
-//! What requests name, looked up. An unknown name is `NotFound`, and the message says it.
+//! Looks up the names in requests. An unknown name is `NotFound`, and the message contains it.
 
 use sqlx::PgConnection;
 use tonic::Status;
@@ -21,13 +21,13 @@ pub(in crate::grpc) async fn site(conn: &mut PgConnection, name: &SiteName) -> R
     site.ok_or_else(|| Unknown::Site(name.to_string()).into())
 }
 
-/// An agent that may have been removed since: what it did is still reported.
+/// An agent that may have been removed since: its results are still reported.
 pub(in crate::grpc) async fn former_agent(conn: &mut PgConnection, name: &str) -> Result<AgentId, Status> {
     let agent = agents::show(conn, name).await?;
     agent.map(|agent| agent.id).ok_or_else(|| Unknown::Agent(name.to_owned()).into())
 }
 
-/// An agent that was not removed.
+/// An agent that has not been removed.
 pub(in crate::grpc) async fn agent(conn: &mut PgConnection, name: &str) -> Result<AgentId, Status> {
     match agents::by_name(conn, name).await? {
         Some(agent) => Ok(agent),
@@ -35,7 +35,7 @@ pub(in crate::grpc) async fn agent(conn: &mut PgConnection, name: &str) -> Resul
     }
 }
 
-/// Why there is no agent of this name: perhaps it has not enrolled yet.
+/// Why no agent has this name: perhaps it has not enrolled yet.
 pub(in crate::grpc) async fn no_agent(conn: &mut PgConnection, name: &str) -> Status {
     match enrolments::is_open(conn, name).await {
         Ok(true) => Unknown::NotYet(name.to_owned()).into(),

@@ -1,4 +1,4 @@
-//! One removal of a batch, a step at a time, for as long as somebody reads how far it is.
+//! One removal of a batch, step by step, for as long as the caller reads the progress.
 
 use std::time::Duration;
 
@@ -13,11 +13,12 @@ use crate::{Scheduler, store};
 
 use crate::grpc::status;
 
-/// The rest after a step, so that others have the database for half of the time, and while something is waited for.
+/// The pause after a step, so that others have the database for half of the time; and the pause
+/// while the removal has to wait.
 const REST: Duration = Duration::from_millis(20);
 const WAIT: Duration = Duration::from_millis(500);
 
-/// A batch on its way out.
+/// A batch that is being removed.
 pub(in crate::grpc) struct Removal {
     scheduler: Scheduler,
     shutdown: CancellationToken,
@@ -36,7 +37,7 @@ impl Removal {
         Self { scheduler, shutdown, batch, tasks, removed, place, rest, begun: false, done: false }
     }
 
-    /// A message at once, then one a step.
+    /// A message at once, then one per step.
     pub(in crate::grpc) fn messages(self) -> impl Stream<Item = Result<v1::RemoveBatchProgress, Status>> + Send {
         stream::unfold(Some(self), |removal| async move {
             let mut removal = removal.filter(|removal| !removal.done)?;

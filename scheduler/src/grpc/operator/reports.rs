@@ -20,17 +20,18 @@ use super::convert::{reports as asked, throughput as convert, whole};
 use super::named;
 use crate::grpc::status::Unknown;
 
-/// The largest message taken.
+/// The largest message accepted.
 const MAX_MESSAGE: usize = 4 << 20;
 
-/// Rows of the first page, that something is there at once, and of every other.
+/// Rows of the first page, which is small so that output appears at once, and of every further
+/// page.
 const FIRST_PAGE: u64 = 100;
 const PAGE: u64 = 1_000;
 
 #[derive(Debug, Clone)]
 pub(in crate::grpc) struct ReportDesk {
     scheduler: Scheduler,
-    /// One plan at a time: each may hold a gigabyte and every core for seconds. Guards nothing else.
+    /// One plan at a time: each may use a gigabyte and every core for seconds. Guards nothing else.
     planning: Arc<Mutex<()>>,
 }
 
@@ -84,7 +85,7 @@ impl ReportService for ReportDesk {
         request: Request<v1::ThroughputRequest>,
     ) -> Result<Response<v1::ThroughputResponse>, Status> {
         let asked = convert::asked(request.into_inner())?;
-        // One moment for all of them: the slices are of the crawls that are summed up.
+        // One snapshot for both queries, so that the slices cover the same crawls as the sums.
         let mut tx = store::begin_snapshot(&self.scheduler.pool).await?;
         let batch = named::batch(&mut tx, &asked.batch).await?.id;
         let scope = Scope { batch, round: asked.round };
@@ -108,8 +109,9 @@ impl ReportService for ReportDesk {
     }
 }
 
-/// The rows that are asked for, at most `limit`; the last says how many more there are, where that cuts them. They are read page by
-/// page as fast as the reader takes them, the next page while one is sent. No connection is held meanwhile.
+/// The requested rows, limited to `limit`; if that cuts them, the last message has the number of
+/// omitted rows. Pages are read as fast as the reader takes them, the next page while one is sent.
+/// No connection is held between pages.
 fn messages(
     scheduler: Scheduler,
     wanted: reports::Wanted,
@@ -118,7 +120,7 @@ fn messages(
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
         if let Err(error) = read(&scheduler, &wanted, limit, &sender).await {
-            // Nobody is left to tell when the reader has gone.
+            // The reader may have gone, so a failure to send is ignored.
             drop(sender.send(Err(error.into())).await);
         }
     });

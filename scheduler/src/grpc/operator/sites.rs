@@ -31,15 +31,16 @@ use super::named;
 use super::removal::Removal;
 use crate::grpc::status::{self, Unknown};
 
-/// The largest message taken: ten thousand of the longest names fit.
+/// The largest message accepted: ten thousand of the longest names fit.
 const MAX_MESSAGE: usize = 4 << 20;
-/// How long a submission's next message may take.
+/// Time limit for a submission's next message.
 const NEXT_CHUNK: Duration = Duration::from_secs(60);
-/// Alarms that are listed.
+/// Maximum number of alarms listed.
 const ALARMS_AT_MOST: u64 = 1000;
 /// The time between two messages of a watch.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
-/// A watch estimates what is left again after so many times as long as that took: of a batch of a million, a second in ten.
+/// After an estimate of the remaining time a watch pauses for this many times its duration: for a
+/// batch of a million, one second in ten is spent on estimates.
 const ESTIMATE_PAUSE: u32 = 10;
 
 #[derive(Debug, Clone)]
@@ -67,7 +68,7 @@ impl SiteService for SiteDesk {
         let submitted = submissions::submit(&mut tx, &submission).await?;
         let warnings = unheard_of(&mut tx, &submission.batch).await?;
         if dry_run {
-            // The transaction takes everything back.
+            // Dropping the transaction rolls everything back.
             return Ok(Response::new(v1::SubmitResponse { warnings, ..submitted.into() }));
         }
         submissions::has_grown(&mut tx, submitted.added).await?;
@@ -100,7 +101,7 @@ impl SiteService for SiteDesk {
         tracing::info!(batch = batch.name, cancelled.tasks, cancelled.leases, "tasks were cancelled");
         self.scheduler.wakes.wake_agents(cancelled.agents.iter().copied());
         if cancelled.leases > 0 {
-            // Tasks may be held for their turn at an address that has become free.
+            // Tasks may be held for a place at an address that has become free.
             self.scheduler.wakes.assign.notify_one();
         }
         Ok(Response::new(cancelled.into()))
@@ -255,13 +256,13 @@ async fn constraints_of(conn: &mut PgConnection, batch: BatchId) -> Result<Const
     Ok(constraints::of_batches(conn, &[batch]).await?.remove(&batch).unwrap_or_default())
 }
 
-/// Where a site is, or the one it proved to be.
+/// The position of a site, or of the site it is an alias of.
 async fn position_of(conn: &mut PgConnection, site: &Site) -> Result<Option<(Position, Source)>, store::Error> {
     let site = site.alias_of.as_ref().map_or(site.id, |(keeper, _)| *keeper);
     Ok(positions::of_sites(conn, &[site]).await?.remove(&site))
 }
 
-/// What a batch asks of its agents and none of them has: a sentence each.
+/// One warning for each of a batch's constraints that no agent meets.
 async fn unheard_of(conn: &mut PgConnection, batch: &str) -> Result<Vec<String>, store::Error> {
     let Some(batch) = batches::by_name(conn, batch).await? else { return Ok(Vec::new()) };
     let asked = constraints_of(conn, batch.id).await?;
@@ -272,7 +273,7 @@ async fn unheard_of(conn: &mut PgConnection, batch: &str) -> Result<Vec<String>,
     Ok(asked.unheard_of(&fleet))
 }
 
-/// The sites of these names; of one that proved to be another, that one.
+/// The sites of these names; for an alias, the site it stands for.
 async fn known_sites(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<SiteId>, Status> {
     let mut found = Vec::with_capacity(names.len());
     for name in names {
@@ -302,7 +303,7 @@ impl SiteDesk {
     }
 }
 
-/// How long a batch will still take; `None` when nothing is open.
+/// The estimated remaining time of a batch; `None` when no task is open.
 async fn left(conn: &mut PgConnection, batch: BatchId, progress: &Progress) -> Result<Option<Estimate>, Status> {
     if progress.open() == 0 {
         return Ok(None);
@@ -317,7 +318,7 @@ struct Watch {
     ticks: Interval,
     shutdown: CancellationToken,
     ended: bool,
-    /// How long it will still take, and when that is looked at again.
+    /// The estimated remaining time, and when it is computed again.
     estimate: Option<Estimate>,
     estimate_at: Instant,
 }
@@ -337,7 +338,7 @@ impl Watch {
         }
     }
 
-    /// One message at once, then one a period; the last is the one that shows the batch ended.
+    /// One message at once, then one a period; the last one shows that the batch ended.
     fn messages(self) -> impl Stream<Item = Result<v1::BatchProgress, Status>> + Send {
         stream::unfold(self, |mut watch| async move {
             if watch.ended {

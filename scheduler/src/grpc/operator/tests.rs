@@ -35,7 +35,7 @@ mod callers;
 mod lists;
 mod plan;
 
-/// Presents a token with every call.
+/// Sends a token with every call.
 #[derive(Clone)]
 struct Presents(String);
 
@@ -48,7 +48,7 @@ impl Interceptor for Presents {
 
 type Client = InterceptedService<Channel, Presents>;
 
-/// A server, and an operator in front of it. Stops when dropped.
+/// A server and an operator's client. Stops when dropped.
 struct Desk {
     pool: PgPool,
     scheduler: Scheduler,
@@ -65,7 +65,7 @@ impl Desk {
         settings::set_operator_token_hash(&mut conn, &token.hash()).await.expect("a token");
         settings::set_contact_url(&mut conn, "https://example.org/bot").await.expect("a contact URL");
         drop(conn);
-        // Nobody renews a term here.
+        // No task renews a term here.
         let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..Config::default() };
         let scheduler = Scheduler::new(pool.clone(), config);
         let identity = Identity { scheduler_url: "http://127.0.0.1:7171".into(), ca_fingerprint: Some("ab".into()) };
@@ -320,7 +320,7 @@ async fn every_choice_is_explained_by_what_it_was_made_from(pool: PgPool) {
     };
     assert_eq!(first.excluded, [excluded]);
 
-    // The agent leaves: a second choice, and the first stays as it was.
+    // Draining the agent causes a second choice; the first stays as it was.
     desk.fleet().drain_agent(v1::DrainAgentRequest { name: first.agent.clone() }).await.expect("drained");
     assign.run_once().await.expect("a pass");
     let explained = ask("http://a.cn", "autumn", None).await.expect("explained");
@@ -331,7 +331,7 @@ async fn every_choice_is_explained_by_what_it_was_made_from(pool: PgPool) {
     let one = ask("a.cn", "", Some(first.assignment_id)).await.expect("explained");
     assert_eq!(one.tasks[0].choices, std::slice::from_ref(former));
 
-    // The last that may crawl it leaves: the site waits, and says for whom.
+    // The last admitted agent drains: the site waits, with that as the cause.
     desk.fleet().drain_agent(v1::DrainAgentRequest { name: second.agent.clone() }).await.expect("drained");
     assign.run_once().await.expect("a pass");
     let waits = ask("a.cn", "", None).await.expect("explained").tasks.remove(0).waits;
@@ -758,7 +758,7 @@ async fn an_agent_is_drained_resumed_and_removed_by_name(pool: PgPool) {
     let refused = fleet.resume_agent(v1::ResumeAgentRequest { name: name() }).await.expect_err("removed");
     assert!(refused.message().starts_with("agent agent0 was removed at "), "{}", refused.message());
 
-    // Its credential is the fixtures': the name itself.
+    // Its credential in the fixtures is its name.
     let refused = desk.agent("agent0").check(v1::CheckRequest::default()).await.expect_err("removed");
     assert_eq!(refused.code(), Code::Unauthenticated);
     assert!(refused.message().starts_with("agent agent0 was removed by the operator"), "{}", refused.message());
@@ -825,7 +825,8 @@ async fn who_follows_the_log_hears_what_happens_and_only_what_was_asked_for(pool
     let mut stream = desk.events().events(request).await.expect("a stream").into_inner();
     let cancel = v1::CancelTasksRequest { batch: "autumn".into(), all: true, ..Default::default() };
     desk.sites().cancel_tasks(cancel).await.expect("cancelled");
-    // The submission may have been heard as well, had other transactions been under way when the stream began.
+    // The stream may also report the submission, if other transactions were under way when it
+    // began.
     let event = loop {
         let event = stream.message().await.expect("a stream").expect("an event");
         assert_eq!((event.site.as_str(), event.batch.as_str(), event.noun.as_str()), ("b.cn", "autumn", "task"));

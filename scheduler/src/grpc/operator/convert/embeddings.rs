@@ -12,12 +12,12 @@ use crate::store::embeddings::Epoch;
 
 use super::{InvalidField, bounded, count, duration, rtt, timestamp};
 
-/// Pairs shown of those explained worst.
+/// Number of worst-explained pairs shown.
 const WORST: usize = 10;
-/// How long an operator waits for a fit, unless told otherwise: fitting some hundred agents takes seconds.
+/// Default time an operator waits for a fit: fitting some hundred agents takes seconds.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
-/// Epochs listed, unless told otherwise, and at most.
+/// Default number of epochs listed, and the maximum.
 const DEFAULT_EPOCHS: u32 = 20;
 const MOST_EPOCHS: u32 = 1000;
 
@@ -51,7 +51,7 @@ impl From<Epoch> for v1::Epoch {
     }
 }
 
-/// Agents as operators know them; one that is gone goes by its number.
+/// Agents by name; a removed agent is shown by its number.
 pub(in crate::grpc) struct Names(BTreeMap<AgentId, Agent>);
 
 impl Names {
@@ -67,7 +67,7 @@ impl Names {
         v1::AgentError { agent: self.name(of.agent), median_error: of.median_error, distances: count(of.distances) }
     }
 
-    /// What is shown of the newest embedding.
+    /// The description of the newest embedding.
     pub(in crate::grpc) fn shown(
         &self,
         epoch: Epoch,

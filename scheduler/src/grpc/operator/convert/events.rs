@@ -9,10 +9,10 @@ use crate::store::reports::events::{Event, KINDS};
 
 use super::{InvalidField, moment, timestamp};
 
-/// Events of the past that may be asked for at once; each waits in memory, some 200 bytes.
+/// Maximum number of past events per request; each occupies some 200 bytes of memory.
 const MOST_NEWEST: u32 = 10_000;
 
-/// Which events somebody wants.
+/// A filter of events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::grpc) struct Wanted {
     pub(in crate::grpc) batch: Option<String>,

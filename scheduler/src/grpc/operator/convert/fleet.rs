@@ -24,14 +24,14 @@ use crate::strategy::LoadLevel;
 
 use super::{InvalidField, agent_name, bounded, count, duration, line, rtt, timestamp};
 
-/// How long an enrolment token can be used, unless told otherwise.
+/// Default validity of an enrolment token.
 const DEFAULT_VALIDITY: Duration = Duration::from_secs(24 * 3600);
-/// The bounds of what may be told.
+/// The bounds of a requested validity.
 const SHORTEST_VALIDITY: Duration = Duration::from_secs(600);
 const LONGEST_VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
-/// The longest that a replaced operator's token is good for.
+/// The longest time that a replaced operator's token stays valid.
 const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Dimensions the embedding has unless told otherwise, landmarks permitting.
+/// Default dimensions of the embedding, if there are enough landmarks.
 const DEFAULT_DIMENSIONS: u32 = 8;
 
 impl TryFrom<v1::CreateEnrolmentRequest> for Wanted {
@@ -59,12 +59,12 @@ impl TryFrom<v1::CreateEnrolmentRequest> for Wanted {
     }
 }
 
-/// An agent's tags, in their one spelling.
+/// An agent's tags, in canonical spelling.
 pub(in crate::grpc) fn tags(field: &str, asked: &[String]) -> Result<Vec<String>, InvalidField> {
     constraints::tags(asked).map_err(|error| InvalidField::new(field, error.problem))
 }
 
-/// Tags with those added and without those removed; a tag of both is refused.
+/// Tags with `add` added and `remove` removed; a tag in both is rejected.
 pub(in crate::grpc) fn retagged(
     mut tags: Vec<String>,
     add: Vec<String>,
@@ -98,7 +98,7 @@ fn position(latitude: Option<f64>, longitude: Option<f64>) -> Result<Option<Posi
     })
 }
 
-/// What is asked of an election.
+/// A request for an election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::grpc) struct Election {
     pub(in crate::grpc) count: u32,
@@ -111,7 +111,7 @@ impl From<v1::ElectLandmarksRequest> for Election {
     }
 }
 
-/// An agent that is named where another is asked for.
+/// The request names the agent itself where it needs another.
 pub(in crate::grpc) fn itself(field: &str, name: &str) -> InvalidField {
     InvalidField::new(field, format!("{name} is named twice: name two agents"))
 }
@@ -121,7 +121,7 @@ pub(in crate::grpc) fn dimensions(asked: u32) -> Option<u32> {
     (asked > 0).then_some(asked)
 }
 
-/// The hash of a new operator's token, and how long the former one is good for.
+/// The hash of a new operator's token, and how long the former one stays valid.
 pub(in crate::grpc) fn new_token(
     request: &v1::ReplaceOperatorTokenRequest,
 ) -> Result<(SecretHash, Duration), InvalidField> {
@@ -136,7 +136,8 @@ pub(in crate::grpc) fn contact_url(request: &v1::SetContactUrlRequest) -> Result
     request.contact_url.parse().map_err(InvalidField::of("contact_url"))
 }
 
-/// What is asked of several agents, as far as it is understood, each with its place; and what is wrong with the others.
+/// Parses several enrolment requests: the valid ones with their index, and the problems of the
+/// invalid ones.
 pub(in crate::grpc) fn several(
     asked: Vec<v1::CreateEnrolmentRequest>,
 ) -> (Vec<usize>, Vec<Wanted>, Vec<v1::EnrolmentProblem>) {
@@ -153,7 +154,7 @@ pub(in crate::grpc) fn several(
     (places, wanted, problems)
 }
 
-/// What is wrong with one of several.
+/// The problem of one of several requests.
 pub(in crate::grpc) fn problem(index: usize, problem: &impl Display) -> v1::EnrolmentProblem {
     v1::EnrolmentProblem { index: count(index), problem: problem.to_string() }
 }
@@ -175,7 +176,7 @@ impl From<Token> for v1::Enrolment {
     }
 }
 
-/// A token, and how the agent reaches and recognises the scheduler.
+/// A token, with the data by which the agent reaches and recognises the scheduler.
 pub(in crate::grpc) fn enrolment(
     enrolment: Enrolment,
     identity: &Identity,
@@ -232,7 +233,7 @@ impl From<Agent> for v1::Agent {
     }
 }
 
-/// All that is known of an agent.
+/// The full description of an agent.
 pub(in crate::grpc) fn shown(
     agent: Agent,
     session: Option<Standing>,
@@ -298,7 +299,7 @@ impl From<Drained> for v1::RemoveAgentResponse {
     }
 }
 
-/// The landmarks, how they stand in the fleet, and the embedding they carry.
+/// The landmarks, their state in the fleet, and their embedding.
 pub(in crate::grpc) fn landmarks(
     landmarks: Vec<Landmark>,
     fleet: &[Agent],

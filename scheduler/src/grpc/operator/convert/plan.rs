@@ -10,13 +10,13 @@ use crate::model::Strategy;
 
 use super::{InvalidField, agent_name, duration, line, sites, whole};
 
-/// Agents that may be added: more than any fleet grows by at once.
+/// Maximum number of added agents: more than any fleet grows by at once.
 const MOST_ADDED: usize = 100;
-/// Agents that may be removed: more than any fleet has.
+/// Maximum number of removed agents: more than any fleet has.
 const MOST_REMOVED: usize = 100_000;
-/// Places that are suggested at most.
+/// Maximum number of suggested places.
 const MOST_SUGGESTED: u32 = 20;
-/// Slots of an agent, as the store has them.
+/// Slots of an agent, with the store's bounds.
 const SLOTS: std::ops::RangeInclusive<u32> = 1..=10_000;
 
 impl TryFrom<v1::PlanRequest> for Wanted {

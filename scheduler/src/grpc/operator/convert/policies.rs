@@ -12,7 +12,7 @@ use super::{InvalidField, duration};
 impl TryFrom<v1::CrawlPolicy> for PolicyRequest {
     type Error = InvalidField;
 
-    /// Each value is within its bounds.
+    /// Fails if a value is out of bounds.
     fn try_from(asked: v1::CrawlPolicy) -> Result<Self, InvalidField> {
         let request = Self {
             max_pages: asked.max_pages,
@@ -38,7 +38,7 @@ fn time(field: &str, value: Option<prost_types::Duration>) -> Result<Option<Dura
     value.map_err(|_| InvalidField::new(field, "a length of time is not negative"))
 }
 
-/// What is asked of a policy, or a whole one.
+/// A policy request, or a whole policy.
 impl From<PolicyRequest> for v1::CrawlPolicy {
     fn from(policy: PolicyRequest) -> Self {
         Self {
@@ -62,7 +62,7 @@ impl From<PolicyRequest> for v1::CrawlPolicy {
 impl TryFrom<v1::Constraints> for ConstraintsRequest {
     type Error = InvalidField;
 
-    /// Each value is within its bounds.
+    /// Fails if a value is out of bounds.
     fn try_from(asked: v1::Constraints) -> Result<Self, InvalidField> {
         let unmet = match v1::Unmet::try_from(asked.unmet) {
             Ok(unmet) => Unmet::try_from(unmet).ok(),
@@ -74,7 +74,7 @@ impl TryFrom<v1::Constraints> for ConstraintsRequest {
     }
 }
 
-/// What is asked of the agents, or whole constraints.
+/// A constraints request, or whole constraints.
 impl From<ConstraintsRequest> for v1::Constraints {
     fn from(asked: ConstraintsRequest) -> Self {
         let unmet = asked.unmet.map_or(v1::Unmet::Unspecified, Into::into);

@@ -1,4 +1,4 @@
-//! Who reaches whose beacon, on the wire.
+//! Which agent reaches which beacon, on the wire.
 
 use landfall_proto::v1;
 use landfall_proto::v1::measurement_failure::Reason;
@@ -29,7 +29,7 @@ impl From<Way> for v1::Way {
     }
 }
 
-/// How an agent stands, with how it and others reach each other.
+/// An agent's standing, with how it and other agents reach each other.
 pub(in crate::grpc) fn with_ways(standing: v1::CheckResponse, ways: &[Way]) -> v1::CheckResponse {
     let counted = |here: &dyn Fn(&Way) -> bool, there: fn(&Way) -> &str| {
         let tried = ways.iter().filter(|way| here(way));

@@ -1,4 +1,4 @@
-//! Messages of the reports' service, and what narrows and cuts lists.
+//! Messages of the reports' service, and the filters and limits of lists.
 
 use landfall_proto::v1;
 
@@ -21,7 +21,7 @@ pub(in crate::grpc) fn reasons(asked: &[i32]) -> Result<Vec<ReasonKind>, Invalid
     asked.iter().map(|value| known(value).ok_or_else(|| unknown(value))).collect()
 }
 
-/// Whether an agent is one of those that are to be listed.
+/// Whether an agent matches the filter.
 pub(in crate::grpc) fn is_asked_for(agent: &Agent, asked: &v1::ListAgentsRequest) -> bool {
     let among = |asked: &[String], has: &str| {
         asked.is_empty() || asked.iter().any(|one| one.to_lowercase() == has.to_lowercase())
@@ -35,7 +35,7 @@ pub(in crate::grpc) fn is_asked_for(agent: &Agent, asked: &v1::ListAgentsRequest
         && (asked.services.is_empty() || asked.services.contains(&service))
 }
 
-/// The first rows, all where the limit is 0; and how many more there are.
+/// The first `limit` rows, or all if `limit` is 0, and the number of omitted rows.
 pub(in crate::grpc) fn first<T>(mut rows: Vec<T>, limit: u64) -> (Vec<T>, u64) {
     let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
     let more = whole(rows.len().saturating_sub(limit));

@@ -26,19 +26,19 @@ use super::{InvalidField, duration, rtt, timestamp};
 const MAX_KEY: usize = 200;
 /// Names a chunk may hold.
 const MAX_CHUNK: usize = 10_000;
-/// Names a submission may hold: they wait in memory, some 100 bytes each, until the stream ends.
+/// Names a submission may hold: they stay in memory, some 100 bytes each, until the stream ends.
 const MAX_SITES: usize = 1_000_000;
-/// A submission while its stream lasts.
+/// A submission whose stream is still open.
 #[derive(Debug)]
 pub(in crate::grpc) struct Intake {
     submission: Submission,
     seen: HashSet<SiteName>,
-    /// Names taken so far, repeats included.
+    /// Names taken so far, including repetitions.
     taken: usize,
 }
 
 impl Intake {
-    /// Begins with the header; `usual` is the policy of batches that say nothing.
+    /// Begins with the header; `usual` is the policy of batches that set none.
     pub(in crate::grpc) fn new(header: v1::SubmitHeader, usual: &CrawlPolicy) -> Result<Self, InvalidField> {
         if header.idempotency_key.len() > MAX_KEY {
             return Err(InvalidField::new("idempotency_key", format!("longer than {MAX_KEY} bytes")));
@@ -60,7 +60,7 @@ impl Intake {
         })
     }
 
-    /// Takes a further message.
+    /// Adds a further message.
     pub(in crate::grpc) fn take(&mut self, request: v1::SubmitRequest) -> Result<(), InvalidField> {
         let chunk = match request.part {
             Some(v1::submit_request::Part::Chunk(chunk)) => chunk,
@@ -88,7 +88,7 @@ impl Intake {
         Ok(())
     }
 
-    /// The whole submission.
+    /// The complete submission.
     pub(in crate::grpc) fn finish(self) -> Result<Submission, InvalidField> {
         if self.submission.sites.is_empty() {
             return Err(InvalidField::new("sites", "the submission holds none"));
@@ -97,7 +97,7 @@ impl Intake {
     }
 }
 
-/// Where a site of a chunk is.
+/// The position of a site in a chunk.
 fn position(sites: &[String], listed: v1::ListedPosition) -> Result<(SiteName, Position), InvalidField> {
     let field = || format!("positions[{}]", listed.index);
     let named = usize::try_from(listed.index).ok().and_then(|index| sites.get(index));
@@ -115,7 +115,7 @@ pub(in crate::grpc) fn header(first: Option<v1::SubmitRequest>) -> Result<v1::Su
     }
 }
 
-/// A site somebody asks for.
+/// A site named in a request.
 pub(in crate::grpc) fn site_name(site: &str) -> Result<SiteName, InvalidField> {
     site.parse().map_err(InvalidField::of("site"))
 }
@@ -127,7 +127,7 @@ impl From<Alarm> for v1::Alarm {
     }
 }
 
-/// Which tasks of a batch are meant: all, or those of the sites named.
+/// The tasks of a batch that a request affects: all, or those of the named sites.
 pub(in crate::grpc) fn extent(sites: &[String], all: bool, flag: &str) -> Result<Extent, InvalidField> {
     match (sites.len(), all) {
         (0, true) => return Ok(Extent::All),
@@ -140,7 +140,7 @@ pub(in crate::grpc) fn extent(sites: &[String], all: bool, flag: &str) -> Result
     }
     let parsed =
         sites.iter().enumerate().map(|(index, text)| text.parse().map_err(InvalidField::of(format!("sites[{index}]"))));
-    // Each once, so that what is counted is sites.
+    // Each name once, so that the count is one of sites.
     let mut seen = HashSet::new();
     let names: Vec<SiteName> = parsed.collect::<Result<_, _>>()?;
     Ok(Extent::Sites(names.into_iter().filter(|name: &SiteName| seen.insert(name.clone())).collect()))
@@ -192,7 +192,7 @@ impl From<Listed> for v1::Batch {
     }
 }
 
-/// All that is known of a batch.
+/// The full description of a batch.
 pub(in crate::grpc) fn shown_batch(
     batch: Batch,
     asked: Constraints,
@@ -216,7 +216,7 @@ impl From<Ended> for v1::Ending {
     }
 }
 
-/// How far a batch is, and how long it will still take.
+/// A batch's progress, and the estimated remaining time.
 pub(in crate::grpc) fn progress(progress: &Progress, estimate: Option<Estimate>) -> v1::BatchProgress {
     v1::BatchProgress {
         submitted: progress.submitted,
@@ -242,13 +242,13 @@ pub(in crate::grpc) fn progress(progress: &Progress, estimate: Option<Estimate>)
     }
 }
 
-/// Where a site is, and who says so.
+/// A site's position, and its source.
 pub(in crate::grpc) fn globe_position((position, source): (Position, Source)) -> v1::GlobePosition {
     let (latitude, longitude) = (position.latitude(), position.longitude());
     v1::GlobePosition { latitude, longitude, source: source.name().to_owned() }
 }
 
-/// All that is known of a site.
+/// The full description of a site.
 pub(in crate::grpc) fn shown(
     site: Site,
     measurements: Vec<SiteMeasurement>,

@@ -1,4 +1,4 @@
-//! Messages of throughput: what is asked for, and what is answered.
+//! Messages of throughput: requests and responses.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use crate::throughput::{self, Estimate, Growth, growth, megabytes_per_minute, pe
 
 use super::{InvalidField, duration, rtt, timestamp};
 
-/// Slices where none are asked for: as many as a terminal shows at a glance.
+/// Default number of slices: as many as a terminal shows at a glance.
 const SLICES: u16 = 20;
-/// The most: finer than any plot of it.
+/// Maximum number of slices: finer than any plot.
 const MOST_SLICES: u16 = 500;
 
 #[derive(Debug, Clone, PartialEq, Eq)]

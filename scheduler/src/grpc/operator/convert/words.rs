@@ -12,7 +12,8 @@ use crate::store::leases::outcomes::{Blocker, Budget};
 use crate::store::measurements::failures::Cause;
 use crate::store::measurements::reach::Standing;
 
-/// Says that an enum of the core has the values of one of the wire, both all of them.
+/// Maps an enum of the core to one of the wire with the same values; both must be covered
+/// completely.
 macro_rules! same {
     ($($core:ident = $wire:ident { $($value:ident)+ })+) => {$(
         impl From<$core> for v1::$wire {
@@ -22,7 +23,7 @@ macro_rules! same {
         }
 
         impl TryFrom<v1::$wire> for $core {
-            /// It is unspecified.
+            /// The value is unspecified.
             type Error = v1::$wire;
 
             fn try_from(word: v1::$wire) -> Result<Self, v1::$wire> {
@@ -64,7 +65,7 @@ same! {
     Metric = DistanceMetric { Ttfb Connect Icmp }
 }
 
-/// Says that an enum of the core has all values of one of the wire, and a value for what the wire leaves unspecified.
+/// The same for an enum of the core that also has a value for the wire's unspecified one.
 macro_rules! same_or {
     ($core:ident = $wire:ident { $unspecified:ident or $($value:ident)+ }) => {
         impl From<$core> for $wire {

@@ -1,8 +1,9 @@
-//! Lists and reports that are narrowed and cut, and failures told by kind.
+//! Filters and limits of lists and reports, and failures by kind.
 
 use super::*;
 
-/// A batch of six: one done by an agent, three failed for two reasons and one before there were kinds, one cancelled.
+/// A batch of six: one done by an agent, three failed for two reasons, one failed without a kind,
+/// one cancelled.
 async fn ended(desk: &Desk) {
     desk.submit("autumn", &["a.cn", "b.cn", "c.cn", "d.cn", "e.cn", "f.cn"]).await.expect("submitted");
     let (agent, session) = desk.agents(2).await[0];

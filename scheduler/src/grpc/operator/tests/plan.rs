@@ -2,8 +2,8 @@
 
 use super::*;
 
-/// Three agents, of which the last has no place; four sites, of which one was crawled, one stands in several places, one lies in another
-/// embedding, and one is beside the second agent.
+/// Three agents, of which the last has no place. Four sites: one was crawled, one has several
+/// locations, one is placed in another embedding, and one is beside the second agent.
 async fn ground(pool: PgPool) -> Desk {
     let desk = Desk::open(pool).await;
     desk.agents(3).await;
@@ -22,7 +22,7 @@ async fn ground(pool: PgPool) -> Desk {
     ] {
         desk.run(sql).await;
     }
-    // Past the foreign key to a lease, on which nothing depends here.
+    // Disables the foreign key to a lease, on which nothing depends here.
     let mut conn = desk.pool.acquire().await.expect("a connection");
     for sql in [
         "set session_replication_role = replica",
@@ -66,7 +66,8 @@ async fn a_plan_says_what_the_fleet_comes_to_before_and_after(pool: PgPool) {
     assert_eq!((plan.sites_of_known_size, plan.usual_pages, plan.usual_bytes), (1, 10, 10_000));
     assert_eq!(plan.left_out.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["agent2"]);
     let (before, after) = (plan.before.clone().expect("before"), plan.after.clone().expect("after"));
-    // 10 + 2 + 1 for either site; afterwards the second's agent is where it is, one more high.
+    // 10 + 2 + 1 for either site. Afterwards the second site has an agent at its own place, one
+    // high.
     assert!((millis(before.mean) - 13.0).abs() < 1e-3 && (millis(after.mean) - 8.0).abs() < 1e-3, "{plan:?}");
     let agents: Vec<(&str, &str, u32)> =
         plan.agents.iter().map(|one| (one.name.as_str(), one.change.as_str(), one.slots)).collect();
@@ -82,7 +83,7 @@ async fn a_plan_says_what_the_fleet_comes_to_before_and_after(pool: PgPool) {
     let work = millis(load(2).1.and_then(|after| after.work));
     assert!((work - 10_009.0).abs() < 0.1, "{work}");
     assert_eq!((before.longest.as_str(), after.longest.as_str()), ("agent1", "agent0"));
-    // Beside the other site; with that every site has its agent.
+    // Beside the other site; then every site has its agent.
     let near: Vec<&str> = plan.suggestions.iter().map(|one| one.near.as_str()).collect();
     assert_eq!((near, plan.sampled_sites), (vec!["a.cn"], 2), "{plan:?}");
     assert!((millis(plan.suggestions[0].gain) - 5.0).abs() < 1e-3 && plan.suggestions[0].share == 0.5, "{plan:?}");
