@@ -1,6 +1,6 @@
-//! The scheduler's configuration: one typed tree, read from TOML, checked once.
+//! The scheduler's configuration: one typed tree, read from TOML, validated once.
 //!
-//! Unknown keys are refused. Durations are written as `10s` or `250ms`.
+//! Unknown keys are rejected. Durations are written as `10s` or `250ms`.
 
 use std::fmt::Display;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,38 +17,38 @@ use crate::model::{CrawlPolicy, PolicyRequest};
 use crate::store::schema::retention::Subject;
 use crate::strategy::learned::confidence;
 
-/// Where the scheduler listens unless told otherwise.
+/// The default listening address.
 pub const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7171);
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Nothing that waits on a person or a site is asked to wait less.
+/// Minimum of any wait for a person or a site.
 const TENTH: Duration = Duration::from_millis(100);
 
-/// Why a configuration is refused.
+/// Why a configuration is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error("read the configuration {path}")]
     Read { path: PathBuf, source: std::io::Error },
-    /// The file is not TOML, or has a key that is not known or a value of the wrong kind.
+    /// The file is not TOML, has an unknown key, or a value of the wrong kind.
     #[error("{path}:{line}: {message}")]
     Parse {
         path: PathBuf,
-        /// The line, from 1.
+        /// The line, counted from 1.
         line: usize,
         message: String,
     },
-    /// A value is out of its range, or contradicts another.
+    /// A value is out of range, or contradicts another.
     #[error("{key} must be {rule}, is {value}")]
     Value {
         key: &'static str,
-        /// What it must be.
+        /// The rule that the value must satisfy.
         rule: String,
         value: String,
     },
-    /// Something is wrong in a file that could be read.
+    /// A file could be read but is invalid.
     #[error("{path}")]
     In { path: PathBuf, source: Box<ConfigError> },
 }
@@ -57,13 +57,15 @@ pub enum ConfigError {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The gRPC address. Off loopback the scheduler speaks TLS.
+    /// The gRPC address. Off loopback the scheduler uses TLS.
     pub listen: SocketAddr,
-    /// The Postgres server; without one `landfall up` starts a private one. The file is then for its owner alone.
+    /// The Postgres server; without one `landfall up` starts a private one. If it is set, only the
+    /// file's owner may read the file.
     pub database_url: Option<String>,
-    /// Carried in every user agent; kept in the database once set.
+    /// Sent in every user agent; stored in the database once set.
     pub contact_url: Option<String>,
-    /// A file of positions by address, in the format MaxMind DB: says where sites are of which no list does. Read at start.
+    /// A file of positions by address, in the format MaxMind DB, for sites whose position no list
+    /// gives. Read at start.
     pub geoip: Option<PathBuf>,
     pub lease: LeaseConfig,
     /// How roles pass from one scheduler to another.
@@ -74,12 +76,12 @@ pub struct Config {
     pub landmarks: LandmarksConfig,
     /// How `gnp-confirmed` confirms.
     pub confirm: ConfirmConfig,
-    /// How far a batch is crawled where it does not say.
+    /// The crawl policy of batches that set none.
     #[serde(deserialize_with = "crawl")]
     pub crawl: CrawlPolicy,
-    /// What all agents together may ask of one address.
+    /// The limits of all agents together at one address.
     pub politeness: PolitenessConfig,
-    /// How long what is over is kept.
+    /// How long finished rows are kept.
     pub keep: KeepConfig,
 }
 
@@ -116,7 +118,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks every range, and what must agree with what.
+    /// Checks every range, and the rules between settings.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if let Some(url) = &self.contact_url
             && url.parse::<ContactUrl>().is_err()
@@ -139,7 +141,7 @@ impl Config {
         self.keep.check_agreement(&self.lease, &self.measure)
     }
 
-    /// How long a confirmation takes as a rule at most.
+    /// The usual maximum duration of a confirmation.
     pub const fn confirming(&self) -> Duration {
         confidence::takes(self.confirm.agents, self.confirm.samples, self.measure.site_interval)
     }
@@ -149,7 +151,7 @@ fn value(key: &'static str, rule: impl Into<String>, value: impl Display) -> Con
     ConfigError::Value { key, rule: rule.into(), value: value.to_string() }
 }
 
-/// A setting that has bounds: how it is read from a file, and said to a person.
+/// A bounded setting: how it is read from a file and shown to a person.
 trait Setting: PartialOrd + Copy {
     fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
     fn said(self) -> String;
@@ -182,7 +184,8 @@ fn within<S: Setting>(key: &'static str, found: S, range: &RangeInclusive<S>) ->
     Err(value(key, format!("{} to {}", range.start().said(), range.end().said()), found.said()))
 }
 
-/// A section of the file: each setting with its default and its bounds; in brackets one that has none.
+/// A section of the file: each setting with its default and bounds; in brackets a setting without
+/// bounds.
 macro_rules! section {
     ($(#[$about:meta])* $section:ident $key:literal
      $([$(#[$free_doc:meta])* $free:ident: $free_type:ty = $free_default:expr])? {
@@ -211,11 +214,11 @@ macro_rules! section {
     };
 }
 
-/// What is taken for distance.
+/// The measure of distance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Metric {
-    /// Sending a request on a warm connection to the first byte of the answer: the paper's.
+    /// From sending a request on a warm connection to the first byte of the response: the paper's.
     Ttfb,
     /// The TCP handshake.
     Connect,
@@ -224,21 +227,25 @@ pub enum Metric {
 }
 
 section! {
-    /// How leases live.
+    /// The lifetime of leases.
     LeaseConfig "lease" {
-        /// Mean time between two heartbeats, 100 ms to 1 min. Shorter finds dead agents sooner and costs one row update each.
+        /// Mean time between two heartbeats, 100 ms to 1 min. A shorter interval finds dead agents
+        /// sooner and costs one row update each.
         heartbeat_interval: Duration = 10 * SECOND, TENTH..=MINUTE;
         /// How long an agent may crawl after sending a heartbeat; at least twice the interval, so that one may be lost.
         life: Duration = 30 * SECOND, 2 * TENTH..=DAY;
-        /// How much longer the scheduler waits before it gives the leases to another, 100 ms to 1 min: it covers the
-        /// network's delay and the drift of two clocks over one life. What waits at an agent that disconnected, not begun, waits as long
-        /// for it to come back: most do within a second.
+        /// How much longer the scheduler waits before it gives the leases to another agent, 100 ms
+        /// to 1 min. This covers the network's delay and the drift of two clocks over one life.
+        /// Unbegun tasks of a disconnected agent wait equally long for its return: most agents
+        /// return within a second.
         grace: Duration = 5 * SECOND, TENTH..=MINUTE;
-        /// Sessions of one agent superseded within a minute from which on further ones are refused, 2 to 600. A bad line breaks a
-        /// session or two a minute; two processes with one credential break each other's all the time.
+        /// Supersessions of one agent's sessions within a minute after which more are refused, 2 to
+        /// 600. A bad line causes one or two a minute; two processes with one credential supersede
+        /// each other all the time.
         max_supersessions: u32 = 10, 2..=600;
-        /// Crashes of one task after which it is given up as poison, 1 to 100. A page that kills its crawler takes every one of its
-        /// leases; a line that is down, or a machine that is restarted, takes one of each task the agent held, seldom two.
+        /// Crashes of one task after which it is given up as poison, 1 to 100. A page that kills
+        /// its crawler crashes every lease of its task. A broken line or a restarted machine
+        /// crashes one lease of each task that the agent held, seldom two.
         max_crashes: u32 = 5, 1..=100;
     }
 }
@@ -246,9 +253,10 @@ section! {
 section! {
     /// How roles pass from one scheduler to another.
     TermConfig "term" {
-        /// How long a scheduler that is not heard of keeps its roles, 300 ms to 1 min. It is renewed four times as often. Shorter,
-        /// and another takes over sooner after a crash; longer, and a database or machine that stands still for a moment costs no
-        /// change. All schedulers of one database should say the same.
+        /// How long an unresponsive scheduler keeps its roles, 300 ms to 1 min. It renews them four
+        /// times as often. With a shorter life another scheduler takes over sooner after a crash;
+        /// with a longer one a brief stall of the database or machine causes no change. All
+        /// schedulers of one database should use the same value.
         life: Duration = 5 * SECOND, 3 * TENTH..=MINUTE;
     }
 }
@@ -256,19 +264,22 @@ section! {
 section! {
     /// How hosts are measured.
     MeasureConfig "measure" [
-        /// What is taken for distance.
+        /// The measure of distance.
         metric: Metric = Metric::Ttfb
     ] {
-        /// Samples of a site per landmark at most, 1 to 100. A landmark stops earlier once they agree; 20 are for sites whose
-        /// samples do not.
+        /// Maximum number of samples of a site per landmark, 1 to 100. A landmark stops earlier
+        /// once they agree; 20 are for sites whose samples do not.
         site_samples: u32 = 20, 1..=100;
-        /// Samples of a site before a landmark may stop, 1 to 100; as many as `site_samples` takes them all.
+        /// Samples of a site before a landmark may stop, 1 to 100; if equal to `site_samples`, it
+        /// takes them all.
         site_least_samples: u32 = 3, 1..=100;
-        /// Samples of a beacon per agent, 1 to 100. Beacons are ours, so they may be asked more.
+        /// Samples of a beacon per agent, 1 to 100. Beacons are our own, so they may be probed more
+        /// often.
         mesh_samples: u32 = 10, 1..=100;
-        /// Least time between two probes of one site over all landmarks, 100 ms or more; a second is polite.
+        /// Minimum time between two probes of one site over all landmarks, 100 ms or more; a second
+        /// is polite.
         site_interval: Duration = SECOND, TENTH..=DAY;
-        /// Least time between two probes of one beacon by one agent.
+        /// Minimum time between two probes of one beacon by one agent.
         mesh_interval: Duration = Duration::from_millis(20), Duration::ZERO..=MINUTE;
         /// How long a sample may take before it counts as lost, 100 ms to 1 min.
         sample_timeout: Duration = 5 * SECOND, TENTH..=MINUTE;
@@ -276,13 +287,14 @@ section! {
         max_site_orders: u32 = 256, 1..=10_000;
         /// Beacon orders one agent holds at once, 1 to 32: more would queue in the agent and blur each other.
         max_mesh_orders: u32 = 4, 1..=32;
-        /// Other agents each agent measures, at most, beside the landmarks.
+        /// Maximum number of other agents that each agent measures, beside the landmarks.
         max_mesh_peers: u32 = 32, 0..=1000;
-        /// After this a measurement of a beacon is taken again.
+        /// Age at which a measurement of a beacon is repeated.
         mesh_max_age: Duration = 60 * MINUTE, SECOND..=YEAR;
-        /// So long a prober's measurement answers for other sites at the same address, at most a day; zero shares nothing.
+        /// Age up to which a prober's measurement counts for other sites at the same address, up to
+        /// a day; zero disables sharing.
         share_max_age: Duration = 15 * MINUTE, Duration::ZERO..=DAY;
-        /// After this a measurement of a site is not used for a new task.
+        /// Age from which a measurement of a site is not used for a new task.
         site_max_age: Duration = DAY, SECOND..=YEAR;
     }
 }
@@ -290,8 +302,9 @@ section! {
 section! {
     /// How landmarks are kept up.
     LandmarksConfig "landmarks" {
-        /// How long an elected landmark may be away before another is elected in its place, 10 s to 365 days: a restart or
-        /// a line that is down for a minute should not change the map. One set by hand is never replaced.
+        /// How long an elected landmark may be disconnected before another is elected in its place,
+        /// 10 s to 365 days: a restart or a line that is down for a minute should not change the
+        /// map. A landmark set by hand is never replaced.
         replace_after: Duration = 10 * MINUTE, 10 * SECOND..=YEAR;
     }
 }
@@ -299,49 +312,57 @@ section! {
 section! {
     /// How `gnp-confirmed` confirms.
     ConfirmConfig "confirm" {
-        /// Agents asked to measure a site at most, 1 to 16. The third still shortens the way to a site by several per cent,
-        /// the fifth by one or two; they are asked in turn, and sixteen keep a site waiting for more than a minute.
+        /// Maximum number of agents that measure a site, 1 to 16. The third still shortens the
+        /// distance to a site by several per cent, the fifth by one or two. They measure in turn,
+        /// so sixteen keep a site waiting for more than a minute.
         agents: u32 = 3, 1..=16;
-        /// Samples each takes, 1 to 100. Three are the fewest whose median survives a bad one; they need only tell a few
-        /// agents apart.
+        /// Samples per agent, 1 to 100. Three is the fewest whose median tolerates a bad one; they
+        /// need only distinguish a few agents.
         samples: u32 = 3, 1..=100;
     }
 }
 
 section! {
-    /// What all agents together may ask of one address.
+    /// The limits of all agents together at one address.
     PolitenessConfig "politeness" {
-        /// Sites at one address that are crawled at once at most, over all agents, 1 to 1000. Fewer where few sites are known to be there:
-        /// the square root of their number. Each is crawled at its own rate, so that eight of a request a second are what one busy person
-        /// asks of a server.
+        /// Maximum number of sites at one address that are crawled at once, over all agents, 1 to
+        /// 1000. The limit is lower where few sites are known: the square root of their number.
+        /// Each site is crawled at its own rate, so that eight at a request a second load a server
+        /// as much as one busy person.
         crawls_at_address: u32 = 8, 1..=1000;
     }
 }
 
 section! {
-    /// How long rows are kept after they are over.
+    /// How long finished rows are kept.
     KeepConfig "keep" {
-        /// Events of the log since they were written. A site leaves about eight of some 150 bytes in a round, so a million sites a day
-        /// fill 1.2 GB a day; a week is long enough to ask what happened on Monday.
+        /// Events of the log, counted from their creation. A site creates about eight of some 150
+        /// bytes in a round, so a million sites a day fill 1.2 GB a day. A week is long enough to
+        /// ask what happened on Monday.
         events: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Rounds since a newer one of the same site and batch was made, with their assignments, leases and outcomes: reports and
-        /// `sites show` lose them. A round takes about 2 KB.
+        /// Rounds, counted from the creation of a newer one of the same site and batch, with their
+        /// assignments, leases and outcomes: reports and `sites show` lose them. A round takes
+        /// about 2 KB.
         rounds: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Assignments and leases since a newer choice of the same task was made: `sites show` lists the later ones only.
+        /// Assignments and leases, counted from a newer choice for the same task: `sites show`
+        /// lists only the later ones.
         moves: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Measurements of sites since they were taken; at least `measure.site_max_age`. A site that still waits is chosen for by its
-        /// place on the map alone.
+        /// Measurements of sites, counted from when they were taken; at least
+        /// `measure.site_max_age`. A site that still waits is then assigned by its place on the map
+        /// alone.
         measurements: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Sessions since they ended: why a crawl was lost is not known of older ones.
+        /// Sessions, counted from their end: for older ones the cause of a lost crawl is unknown.
         sessions: Duration = 30 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Answers to submissions: one that is repeated later under its key counts as a new one.
+        /// Results of submissions: a later repetition under the same key counts as a new
+        /// submission.
         submissions: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Quarantines and alarms of the map since they ended.
+        /// Quarantines and alarms of the map, counted from their end.
         quarantines: Duration = YEAR, 60 * MINUTE..=10 * YEAR;
-        /// The history of embeddings since they were fitted: `embedding history` begins later.
+        /// The history of embeddings, counted from their fit: `embedding history` begins later.
         embeddings: Duration = YEAR, 60 * MINUTE..=10 * YEAR;
-        /// Enrolment tokens since their time was over, whether they were used, revoked or neither: so long `agents tokens --all` lists
-        /// them, and an agent that comes with one is told what became of it.
+        /// Enrolment tokens, counted from their expiry, whether used, revoked or neither. For this
+        /// time `agents tokens --all` lists them, and an agent that presents one learns what
+        /// happened to it.
         enrolments: Duration = 30 * DAY, 60 * MINUTE..=10 * YEAR;
     }
 }
@@ -361,7 +382,8 @@ impl KeepConfig {
         }
     }
 
-    /// Rows outlive the session that they belong to, and measurements the time in which they are used.
+    /// Rows must outlive the session they belong to, and measurements the time in which they are
+    /// used.
     fn check_agreement(&self, lease: &LeaseConfig, measure: &MeasureConfig) -> Result<(), ConfigError> {
         let all = [
             ("keep.events", self.events),
@@ -387,7 +409,7 @@ impl KeepConfig {
     }
 }
 
-/// Reads `[crawl]` as any request for a policy is read, within the same bounds.
+/// Parses `[crawl]` like any policy request, within the same bounds.
 fn crawl<'de, D: Deserializer<'de>>(from: D) -> Result<CrawlPolicy, D::Error> {
     let asked = PolicyRequest::deserialize(from)?.checked();
     let policy = asked.and_then(|asked| asked.or(&CrawlPolicy::default()).agreed());

@@ -24,13 +24,13 @@ pub mod wake;
 
 pub use app::run::run;
 
-/// The version, and the commit where the build was told it: `0.1.0+f2acb2d8`. `ops/package.sh` tells; a build that looked at git by
-/// itself would be made anew for every commit.
+/// The version, with the commit if the build was given it: `0.1.0+f2acb2d8`. `ops/package.sh`
+/// passes it; a build that read git itself would be repeated for every commit.
 pub const VERSION: &str = match option_env!("LANDFALL_VERSION") {
     Some(told) => told,
     None => env!("CARGO_PKG_VERSION"),
 };
-/// The same and the commit's date, for people.
+/// The version with the commit and its date, for people.
 pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
     Some(told) => told,
     None => concat!(env!("CARGO_PKG_VERSION"), " (built by hand: the commit was not recorded)"),
@@ -44,14 +44,14 @@ pub struct Scheduler {
     pub wakes: Arc<wake::Wakes>,
     /// The newest embedding and its refined map.
     pub maps: Arc<jobs::locate::refined::Maps>,
-    /// Positions by address, where the operator has a file of them.
+    /// Positions by address, if the operator has a file of them.
     pub geoip: Option<Arc<app::geoip::GeoIp>>,
-    /// The configuration, validated.
+    /// The validated configuration.
     pub config: Arc<config::Config>,
 }
 
 impl Scheduler {
-    /// One that has just begun, and knows no positions by address.
+    /// A scheduler that has just started, without positions by address.
     pub fn new(pool: PgPool, config: config::Config) -> Self {
         Self { pool, wakes: Arc::default(), maps: Arc::default(), geoip: None, config: Arc::new(config) }
     }

@@ -1,4 +1,5 @@
-//! Log lines to standard error. `LANDFALL_LOG` chooses them, or `RUST_LOG` (default: `info` and above); standard output is for what was asked.
+//! Log lines to standard error, filtered by `LANDFALL_LOG` or `RUST_LOG` (default: `info` and
+//! above). Standard output is for the command's result.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -13,10 +14,11 @@ use tracing_subscriber::prelude::*;
 
 use crate::app::secret::hex;
 
-/// Postgres' notices are about its own commands ("relation exists, skipping"): nothing to tell a person.
+/// Postgres' notices concern its own commands ("relation exists, skipping") and are of no use to
+/// the operator.
 const DEFAULT: &str = "info,sqlx::postgres::notice=warn";
 
-/// Starts logging. A filter that cannot be read is reported and replaced by the default.
+/// Starts logging. An invalid filter is reported and replaced by the default.
 pub fn start() {
     let asked = |variable| std::env::var(variable).ok().filter(|text| !text.is_empty()).map(|text| (variable, text));
     let (targets, refused) = match asked("LANDFALL_LOG").or_else(|| asked("RUST_LOG")) {
@@ -37,7 +39,8 @@ pub fn start() {
     }
 }
 
-/// Writes fields as usual, but a statement's name in place of its text: a slow statement is one line.
+/// Formats fields as usual, but replaces a statement's text by its name, so that a slow statement
+/// is one line.
 struct NamedStatements;
 
 impl<'writer> FormatFields<'writer> for NamedStatements {
@@ -55,7 +58,7 @@ impl Visit for Named<'_> {
         if field.name() != "db.statement" {
             return self.0.record_str(field, text);
         }
-        // sqlx sets the text off by empty lines, and leaves it out where the summary is all of it.
+        // sqlx surrounds the text with empty lines, and omits it where the summary contains it all.
         let text = text.strip_prefix("\n\n").and_then(|text| text.strip_suffix('\n')).unwrap_or(text);
         if !text.is_empty() {
             self.0.record_debug(field, &format_args!("{}", name(text)));
@@ -67,7 +70,7 @@ impl Visit for Named<'_> {
     }
 }
 
-/// How the file in `.sqlx` begins that describes a statement: by the SHA-256 of its text.
+/// The beginning of the name of the statement's file in `.sqlx`: the SHA-256 of its text.
 fn name(statement: &str) -> String {
     format!("query-{}", hex(&Sha256::digest(statement.as_bytes())[..6]))
 }
