@@ -1,4 +1,4 @@
-//! One scheduler process: how it starts, what it needs around it, and how it ends.
+//! One scheduler process: its start, its environment, and its shutdown.
 
 pub(crate) mod backup;
 pub(crate) mod data_dir;

@@ -1,8 +1,8 @@
-//! The data directory of one scheduler: who may use it, and where things lie in it.
+//! The data directory of one scheduler: its exclusive use, and the place of its files.
 //!
-//! A directory belongs to one running scheduler at a time: a lock on `LOCK_FILE` is held for as long as the
-//! [`DataDir`] lives, and the kernel gives it up however the process ends. The same file marks a directory as ours, so
-//! that nothing is ever put beside a stranger's files.
+//! A directory belongs to one running scheduler at a time. A lock on `LOCK_FILE` is held for as
+//! long as the [`DataDir`] lives, and the kernel releases it however the process ends. The same
+//! file marks a directory as Landfall's, so that nothing is ever written beside other files.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
@@ -11,9 +11,10 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{Uid, User};
 
-/// The lock, and the mark of a directory that is ours. Holds the process id of its user.
+/// The lock, and the mark of a Landfall directory. Holds the process id of its user.
 const LOCK_FILE: &str = "landfall.lock";
-/// What an operator may put into a directory before its first scheduler starts: the secrets of another of the same database.
+/// Files that an operator may put into a directory before its scheduler first starts: the secrets
+/// of another scheduler of the same database.
 const SECRETS: [&str; 2] = ["operator-token", "tls"];
 
 /// Why a data directory cannot be used.
@@ -28,30 +29,30 @@ pub enum DataDirError {
         /// The process id, or what is known of it.
         holder: String,
     },
-    /// It is the service's, and root would spoil it.
+    /// It is the service's, and files written by root would make it unusable for the service.
     #[error(
         "the data directory {path} belongs to {owner}, and this is root: `systemctl start landfall` starts the service, \
          `runuser -u {owner} -- landfall up` runs it here; or choose another with --data-dir"
     )]
     Others { path: PathBuf, owner: String },
-    /// It holds files, and none of ours.
+    /// It holds files, and none of Landfall's.
     #[error("the data directory {0} is not empty and was not made by landfall: choose another with --data-dir")]
     Foreign(PathBuf),
     #[error("{what} {path}")]
     Io { what: &'static str, path: PathBuf, source: io::Error },
 }
 
-/// A data directory that this process alone uses.
+/// A data directory that only this process uses.
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    /// Never read: open, it holds the lock.
+    /// Never read: it holds the lock while open.
     _lock: File,
 }
 
 impl DataDir {
-    /// Where it lies unless told otherwise: `/var/lib/landfall` for root and for the user it belongs to (a package makes it for the
-    /// service's), else under the user's data home.
+    /// The default directory: `/var/lib/landfall` for root and for its owner (a package creates it
+    /// for the service's user), else under the user's data home.
     pub fn default_path() -> Result<PathBuf, DataDirError> {
         let (machine, user) = (Path::new("/var/lib/landfall"), nix::unistd::geteuid());
         if user.is_root() || fs::metadata(machine).is_ok_and(|dir| dir.uid() == user.as_raw()) {
@@ -65,7 +66,8 @@ impl DataDir {
             .ok_or(DataDirError::NoDefault)
     }
 
-    /// The default, for a scheduler that is to run on it. What root wrote there, the service of whom it is could not read.
+    /// The default, for running a scheduler on it. The owning service could not read files that
+    /// root wrote there.
     pub fn default_to_run() -> Result<PathBuf, DataDirError> {
         let path = Self::default_path()?;
         let owner = fs::metadata(&path).map_or(nix::unistd::geteuid(), |dir| Uid::from_raw(dir.uid()));
@@ -76,10 +78,11 @@ impl DataDir {
         Err(DataDirError::Others { path, owner })
     }
 
-    /// Makes it where it is missing, and takes it for this process.
+    /// Creates the directory if it is missing, and claims it for this process.
     pub fn claim(path: &Path) -> Result<Self, DataDirError> {
         let path = std::path::absolute(path).map_err(failed("find", path))?;
-        // Root's private Postgres runs as another user, who must be able to pass; secrets have modes of their own.
+        // Root's private Postgres runs as another user, which must be able to pass; secrets have
+        // modes of their own.
         let mode = if nix::unistd::geteuid().is_root() { 0o711 } else { 0o700 };
         if !path.exists() {
             if let Some(parent) = path.parent() {
@@ -121,7 +124,7 @@ fn take_lock(path: &Path, lock_path: &Path) -> Result<File, DataDirError> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
-            // Only the message suffers when it cannot be read.
+            // If the id cannot be read, only the message is less precise.
             let holder = match lock.read_to_string(&mut holder) {
                 Ok(_) if !holder.trim().is_empty() => holder.trim().to_owned(),
                 _ => "(unknown)".to_owned(),
@@ -134,10 +137,11 @@ fn take_lock(path: &Path, lock_path: &Path) -> Result<File, DataDirError> {
     Ok(lock)
 }
 
-/// Replaces a file in one step, so that a reader or a crash sees the old content or the new, never half.
+/// Replaces a file in one step, so that a reader or a crash sees either the old content or the new
+/// one.
 pub fn write_atomically(path: &Path, mode: u32, content: &[u8]) -> Result<(), DataDirError> {
     let temporary = path.with_extension("new");
-    // A left-over would keep its old mode.
+    // An existing file would keep its old mode.
     if let Err(source) = fs::remove_file(&temporary)
         && source.kind() != io::ErrorKind::NotFound
     {
@@ -156,7 +160,7 @@ pub fn write_atomically(path: &Path, mode: u32, content: &[u8]) -> Result<(), Da
     File::open(parent).and_then(|dir| dir.sync_all()).map_err(failed("sync", parent))
 }
 
-/// What root writes into a folder of another is that one's: the service whose folder it is could not read it else.
+/// Gives a file that root writes to the folder's owner: the service could not read it otherwise.
 fn give_to_owner(file: &File, path: &Path) -> io::Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());

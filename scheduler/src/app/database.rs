@@ -1,10 +1,11 @@
-//! Whether the database answers.
+//! Detects whether the database answers.
 //!
-//! A database that refuses is an error at once. One that says nothing (its machine is gone, the way to it is cut, its process
-//! stands still) would keep everybody waiting who asks it anything, since the limits of its statements are its own to keep. So one
-//! connection asks it every second, and whoever waits is told when it has been silent for `PATIENCE`: requests are refused as
-//! they are while it is away, sessions end, and passes of background tasks are given up, until it answers again. What
-//! was under way is unknown then, as after any lost answer: submissions and outcomes carry keys, and may be repeated.
+//! A database that refuses returns an error at once. A silent one (its machine is gone, the network
+//! path is cut, its process is stopped) would block every query, since the server itself enforces
+//! the statement time-outs. So one connection queries it every second. After `PATIENCE` without an
+//! answer, until it answers again, requests are refused as when it is away, sessions end, and
+//! passes of background tasks are abandoned. The result of work under way is then unknown, as after
+//! any lost answer: submissions and outcomes carry keys, and may be repeated.
 
 use std::time::Duration;
 
@@ -13,13 +14,14 @@ use sqlx::{ConnectOptions as _, Connection as _, PgConnection};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// How often it is asked.
+/// Interval of the queries.
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long it may take to answer or to accept a connection. A healthy one takes a millisecond, one on a machine that swaps a
-/// second or two; an agent stops by itself a lease's life (30 s) after its last renewal.
+/// Maximum time for an answer or a connection. A healthy database takes a millisecond, one on a
+/// swapping machine a second or two; an agent stops by itself a lease's life (30 s) after its last
+/// renewal.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is known of the database; it answers until the watch says otherwise.
+/// The state of the database; it counts as answering until the watch detects otherwise.
 #[derive(Debug)]
 pub struct Database {
     silent: watch::Sender<bool>,
@@ -32,13 +34,14 @@ impl Default for Database {
 }
 
 impl Database {
-    /// Returns as soon as it is silent.
+    /// Returns as soon as the database is silent.
     pub async fn silent(&self) {
-        // It cannot fail: the sender is this one's own.
+        // Cannot fail, because `self` owns the sender.
         drop(self.silent.subscribe().wait_for(|silent| *silent).await);
     }
 
-    /// Does something that asks the database, unless it is or falls silent: then that is dropped, and its transaction with it.
+    /// Runs work that queries the database, unless it is or becomes silent: then the work is
+    /// dropped, and its transaction with it.
     pub async fn while_it_answers<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -47,7 +50,7 @@ impl Database {
         }
     }
 
-    /// Asks it every second until `shutdown`.
+    /// Queries the database every second until `shutdown`.
     pub async fn watch(&self, options: PgConnectOptions, shutdown: CancellationToken) {
         let mut connection = None;
         let watching = async {
@@ -83,7 +86,7 @@ impl Database {
     }
 }
 
-/// Asks over the former connection, or a new one; returns it.
+/// Queries over the former connection, or a new one; returns the connection.
 async fn ask(options: &PgConnectOptions, former: Option<PgConnection>) -> Result<PgConnection, sqlx::Error> {
     let mut connection = match former {
         Some(connection) => connection,

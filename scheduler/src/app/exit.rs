@@ -1,6 +1,7 @@
-//! How the binary ends: one sentence on standard error and a code; never a backtrace for what a person can mend.
+//! How the binary ends: one sentence on standard error and a code; never a backtrace for an error
+//! that a person can fix.
 //!
-//! What the codes mean is [`CODES`], which `landfall --help` prints.
+//! [`CODES`] gives the meaning of the codes, which `landfall --help` prints.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -11,17 +12,17 @@ use anyhow::Context as _;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
-    /// All that was asked.
+    /// Everything requested was done.
     Done = 0,
-    /// It could not be done; the same command may succeed later.
+    /// It failed; the same command may succeed later.
     NotDone = 1,
-    /// It makes no sense as asked (also clap's code).
+    /// The request is invalid (also clap's code).
     Usage = 2,
-    /// It was done, and sites failed.
+    /// It was done, but sites failed.
     SitesFailed = 3,
-    /// The time that was given passed before.
+    /// The time limit passed first.
     TimedOut = 4,
-    /// Ctrl-C or SIGTERM came before: 128 + SIGINT, as shells have it.
+    /// Ctrl-C or SIGTERM came first: 128 + SIGINT, as in shells.
     Interrupted = 130,
 }
 
@@ -41,7 +42,7 @@ pub fn table() -> String {
     format!("Exit codes:{}", CODES.iter().map(line).collect::<String>())
 }
 
-/// A sentence, and the code that goes with it.
+/// A sentence, and its exit code.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct Ended {
@@ -49,23 +50,23 @@ pub struct Ended {
     message: String,
 }
 
-/// An end with this code, as `anyhow` carries it.
+/// An exit with this code, as an `anyhow` error.
 pub fn ended(code: Code, message: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(Ended { code, message: message.into() })
 }
 
-/// What was asked makes no sense as asked.
+/// The exit for an invalid request.
 pub fn usage(message: impl Into<String>) -> anyhow::Error {
     ended(Code::Usage, message)
 }
 
-/// Does what was asked, unless Ctrl-C comes first: then says what stays behind.
+/// Runs the work unless Ctrl-C comes first; then reports what stays behind.
 pub async fn unless_interrupted<T>(
     work: impl Future<Output = anyhow::Result<T>>,
     left: impl FnOnce() -> String,
 ) -> anyhow::Result<T> {
     tokio::select! {
-        // It is listened for before anything is begun.
+        // The signal is awaited before the work begins.
         biased;
         interrupted = tokio::signal::ctrl_c() => {
             interrupted.context("listen for Ctrl-C")?;
@@ -84,12 +85,12 @@ pub fn report(result: anyhow::Result<()>) -> ExitCode {
     let ended = error.chain().find_map(|cause| cause.downcast_ref::<Ended>());
     let code = ended.map_or(Code::NotDone, |ended| ended.code);
     let head = if code == Code::Interrupted { "" } else { "error: " };
-    // Nobody is left to tell when standard error is closed.
+    // If standard error is closed, there is no reader.
     drop(writeln!(std::io::stderr(), "{head}{}", sentence(&error)));
     ExitCode::from(code as u8)
 }
 
-/// The chain of causes as one line; a cause that its parent already quotes is not said twice.
+/// The chain of causes as one line, without a cause that its parent already quotes.
 pub fn sentence(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
@@ -101,7 +102,7 @@ pub fn sentence(error: &anyhow::Error) -> String {
     parts.join(": ")
 }
 
-/// `landfall report … | head` closes the pipe: the reader has what it wants.
+/// `landfall report … | head` closes the pipe: the reader has enough.
 fn reader_is_gone(error: &anyhow::Error) -> bool {
     error
         .chain()

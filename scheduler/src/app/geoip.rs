@@ -1,7 +1,7 @@
 //! Positions by address, from a file in the format MaxMind DB.
 //!
-//! The file is read once, whole, at start; a file that cannot help is refused then. What is wrong with one record of it costs one
-//! site its position, and nothing else.
+//! The file is read once, completely, at start, and rejected then if it has no positions. A bad
+//! record costs one site its position, and nothing else.
 
 use std::fs;
 use std::net::IpAddr;
@@ -12,12 +12,12 @@ use maxminddb::{Reader, WithinOptions, path};
 
 use crate::gnp::Position;
 
-/// The largest file that is read, in bytes: the largest that are sold have half of it.
+/// Maximum size of the file in bytes: twice the largest on sale.
 const MOST_BYTES: u64 = 1 << 30;
-/// Records among which one must have a position: a file of countries or carriers has none in any.
+/// Records among which one must have a position: a file of countries or carriers has none.
 const LOOKED_AT: usize = 10_000;
 
-/// A file that was read.
+/// A loaded file.
 #[derive(Debug)]
 pub struct GeoIp {
     reader: Reader<Vec<u8>>,
@@ -46,7 +46,7 @@ impl GeoIp {
         })
     }
 
-    /// Where an address is; `None` when the file does not say, or not sensibly.
+    /// An address's position; `None` when the file has none or an invalid one.
     pub fn position(&self, address: IpAddr) -> Option<Position> {
         let found = self.reader.lookup(address.to_canonical()).ok()?;
         let degrees = |path: &[maxminddb::PathElement<'_>]| found.decode_path::<f64>(path).ok().flatten();
@@ -60,7 +60,8 @@ impl GeoIp {
 pub(crate) mod tests {
     use super::*;
 
-    /// A text, a fraction, a number of 16, 32 or 64 bits, a map or an empty list, as the format has them.
+    /// A text, a fraction, a number of 16, 32 or 64 bits, a map or an empty list, as the format
+    /// defines them.
     pub(crate) enum Field {
         Text(&'static str),
         Double(f64),
@@ -91,7 +92,7 @@ pub(crate) mod tests {
                     into.push(control(6, 4));
                     into.extend(number.to_be_bytes());
                 }
-                // Extended kinds: their number less seven stands in a second byte.
+                // Extended types: their number minus seven is in a second byte.
                 Self::Wide(number) => {
                     into.extend([control(0, 8), 2]);
                     into.extend(number.to_be_bytes());
@@ -108,9 +109,10 @@ pub(crate) mod tests {
         }
     }
 
-    /// A file that says the same of every IPv4 address below 128.0.0.0, and nothing of the others.
+    /// A file with one record for every IPv4 address below 128.0.0.0, and none for the others.
     pub(crate) fn file(record: &Field) -> Vec<u8> {
-        // One node. Its left record points to the first datum, behind sixteen bytes; its right one, the number of nodes, to nothing.
+        // One node. Its left record points to the first datum, after sixteen bytes; its right one,
+        // the number of nodes, means no data.
         let mut bytes = vec![0, 0, 17, 0, 0, 1];
         bytes.extend([0; 16]);
         record.write(&mut bytes);

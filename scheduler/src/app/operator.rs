@@ -1,7 +1,8 @@
-//! The operator's token, and the file that lets the operator's commands find the scheduler.
+//! The operator's token, and the file by which the operator's commands find the scheduler.
 //!
-//! The token lies in `DIR/operator-token` (mode 0600); the database keeps its hash alone. `DIR/client.toml` repeats it
-//! beside the address, and is written anew at each start. `landfall operator rotate` replaces it while schedulers run.
+//! The token is in `DIR/operator-token` (mode 0600); the database stores only its hash.
+//! `DIR/client.toml` repeats it beside the address, and is rewritten at each start. `landfall
+//! operator rotate` replaces the token while schedulers run.
 
 use std::convert::Infallible;
 use std::io;
@@ -20,23 +21,24 @@ use crate::wake::Wakes;
 /// The file of [`ClientFile`], in the data directory.
 pub const CLIENT_FILE: &str = "client.toml";
 const TOKEN_FILE: &str = "operator-token";
-/// How often the data directory is looked at for another operator's token.
+/// How often the data directory is checked for a new operator's token.
 const TOKEN_LOOK: Duration = Duration::from_secs(10);
 
 /// What an operator's command must know of a scheduler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClientFile {
-    /// Where it answers, or where it and the others of its database do: http on loopback, else https. One URL, or a list.
+    /// The URL of this scheduler, or the list of URLs of all schedulers of its database: http on
+    /// loopback, else https.
     #[serde(with = "one_or_more")]
     pub scheduler: Vec<String>,
-    /// The certificate of its authority, PEM; none in plaintext. Written as it lies from the file's folder, so that a copy of the
-    /// folder works elsewhere.
+    /// The certificate of its authority, PEM; `None` in plaintext. Written relative to the file's
+    /// folder, so that a copy of the folder works elsewhere.
     pub ca: Option<PathBuf>,
     pub token: String,
 }
 
-/// How one URL, or a list of them, is written.
+/// The format of one URL or a list of them.
 mod one_or_more {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -64,7 +66,7 @@ mod one_or_more {
 }
 
 impl ClientFile {
-    /// The same with other schedulers to ask when this one does not answer.
+    /// The same, with other schedulers to try when this one does not answer.
     #[must_use]
     pub fn with(&self, others: &[String]) -> Self {
         Self { scheduler: self.scheduler.iter().chain(others).cloned().collect(), ..self.clone() }
@@ -80,7 +82,7 @@ impl ClientFile {
         Ok(path)
     }
 
-    /// Reads it from a data directory; none where there is none.
+    /// Reads it from a data directory; `None` if it is missing.
     pub fn read(data_dir: &Path) -> anyhow::Result<Option<Self>> {
         let path = data_dir.join(CLIENT_FILE);
         match std::fs::read_to_string(&path) {
@@ -93,12 +95,13 @@ impl ClientFile {
     }
 }
 
-/// Whose secrets count when the database knows others than the data directory.
+/// Which secrets take precedence when those of the database and of the data directory differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Precedence {
-    /// The data directory's: the operator says so.
+    /// The data directory's, because the operator requested it.
     Operator,
-    /// The data directory's, in which the database lies, unless its token was replaced while the scheduler ran.
+    /// The data directory's, which contains the database, unless the token was replaced while the
+    /// scheduler ran.
     DataDir,
     /// The database's, which another scheduler may use as well.
     Database,
@@ -124,11 +127,12 @@ pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) ->
     }
     let token = match known {
         Some(token) => token,
-        // One that the database will not have is not made.
+        // A new token would be refused by the database, so none is made.
         None if tokens.in_force.is_some() && precedence == Precedence::Database => return Err(foreign_token(data_dir)),
         None => {
             let made = Secret::generate().context("make the operator's token")?.reveal().to_owned();
-            // Before the database knows it: a token that nobody has would lock the operator out.
+            // Before the database stores the hash: a token that exists only there would lock the
+            // operator out.
             write_atomically(&path, 0o600, format!("{made}\n").as_bytes())?;
             made
         }
@@ -145,7 +149,7 @@ pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) ->
     Ok(token)
 }
 
-/// The token that a folder holds.
+/// The token stored in a folder.
 pub fn held(data_dir: &Path) -> anyhow::Result<Option<String>> {
     let path = data_dir.join(TOKEN_FILE);
     match std::fs::read_to_string(&path) {
@@ -155,7 +159,8 @@ pub fn held(data_dir: &Path) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// Lets the operator's commands know of the other schedulers, as they come and go, and of a token that was copied here.
+/// Keeps the client's file up to date with the other schedulers as they come and go, and with a
+/// token that was copied here.
 pub async fn keep_client_file(wakes: &Wakes, client: &ClientFile, data_dir: &DataDir) -> Infallible {
     let mut others = wakes.others_watched();
     let mut look = tokio::time::interval(TOKEN_LOOK);
@@ -168,7 +173,7 @@ pub async fn keep_client_file(wakes: &Wakes, client: &ClientFile, data_dir: &Dat
             _ = look.tick() => {}
         }
         let mut known = client.with(&others.borrow_and_update());
-        // What cannot be read now was read before.
+        // If the file cannot be read now, the token read before is kept.
         known.token = held(data_dir.path()).ok().flatten().unwrap_or_else(|| written.token.clone());
         if known == written {
             continue;
@@ -183,21 +188,22 @@ pub async fn keep_client_file(wakes: &Wakes, client: &ClientFile, data_dir: &Dat
     }
 }
 
-/// A new token on its way into the files that hold the present one. First it lies beside them, so that it is never known to the
-/// database alone.
+/// A new token that is to replace the present one in its files. It is first written beside them, so
+/// that it never exists only in the database.
 #[derive(Debug)]
 pub struct Successor {
     token: Secret,
-    /// What holds a token and nothing else.
+    /// The file that holds only the token.
     file: PathBuf,
-    /// Where it lies until it is in force.
+    /// Where the new token is until it is in force.
     beside: PathBuf,
-    /// A folder whose client file is to hold it as well.
+    /// A folder whose client file is to hold the token as well.
     folder: Option<PathBuf>,
 }
 
 impl Successor {
-    /// Draws a token and lays it beside the file that holds the present one: `token_file`, or that of a folder.
+    /// Draws a token and writes it beside the file with the present one: `token_file`, or that of a
+    /// folder.
     pub fn draw(folder: &Path, token_file: Option<&Path>) -> anyhow::Result<Self> {
         let token = Secret::generate().context("make the operator's token")?;
         let file = token_file.map_or_else(|| folder.join(TOKEN_FILE), Path::to_owned);
@@ -208,27 +214,28 @@ impl Successor {
         Ok(Self { token, file, beside, folder: token_file.is_none().then(|| folder.to_owned()) })
     }
 
-    /// What the database is told.
+    /// The hash that the database stores.
     pub fn hash(&self) -> SecretHash {
         self.token.hash()
     }
 
-    /// Where it lies until it is in force.
+    /// Where the new token is until it is in force.
     pub fn beside(&self) -> &Path {
         &self.beside
     }
 
-    /// It is not wanted: nothing is left of it.
+    /// Deletes the new token, which is not needed.
     pub fn forget(self) -> anyhow::Result<()> {
         std::fs::remove_file(&self.beside).with_context(|| format!("remove {}", self.beside.display()))
     }
 
-    /// It is in force: puts it in the place of the former one; returns the files that hold it. When the system refuses, it
-    /// still lies beside.
+    /// Replaces the former token by the new one, which is in force; returns the files that hold it.
+    /// If the system refuses, the new token is still beside them.
     pub fn adopt(self) -> anyhow::Result<Vec<PathBuf>> {
         let client = self.folder.as_deref().map(ClientFile::read).transpose()?.flatten();
         let mut files = Vec::new();
-        // A copy of a client file elsewhere has no token file beside it. Where there is one it comes first: the scheduler looks at it.
+        // A copied client file has no token file beside it. If there is a token file, it is
+        // replaced first, because the scheduler reads it.
         let alone = client.is_some() && !self.file.exists();
         if !alone {
             std::fs::rename(&self.beside, &self.file).with_context(|| format!("replace {}", self.file.display()))?;
@@ -253,7 +260,7 @@ fn foreign_token(data_dir: &DataDir) -> anyhow::Error {
     )
 }
 
-/// Sees to it that all schedulers of a database show agents one authority.
+/// Ensures that all schedulers of a database present one authority to agents.
 pub async fn authority(
     pool: &PgPool,
     data_dir: &DataDir,

@@ -1,9 +1,11 @@
-//! The private Postgres of `landfall up`: found, initialised, started, watched and stopped with its scheduler.
+//! The private Postgres of `landfall up`: found, initialised, started, watched and stopped with its
+//! scheduler.
 //!
-//! Under the data directory it owns `postgres/` (the cluster), `run/` (the socket, mode 0700; there is no TCP) and
-//! `postgres.log` (of the newest start). It never outlives the scheduler: the kernel sends it SIGINT (a fast shutdown)
-//! when the scheduler ends, however that ends; see `postgres/server.rs`. `fsync` stays on, so that a row that was
-//! acknowledged survives. Who may use the data directory is `data_dir`'s matter, not this module's.
+//! Under the data directory it owns `postgres/` (the cluster), `run/` (the socket, mode 0700; there
+//! is no TCP) and `postgres.log` (of the newest start). It never outlives the scheduler: the kernel
+//! sends it SIGINT (a fast shutdown) when the scheduler ends for any reason; see
+//! `postgres/server.rs`. `fsync` stays on, so that an acknowledged row survives. `data_dir`
+//! controls the use of the data directory, not this module.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -28,25 +30,26 @@ use server::Server;
 const USER: &str = "postgres";
 /// The scheduler's database.
 const DATABASE: &str = "landfall";
-/// Where the cluster lies in a data directory.
+/// The cluster's folder in a data directory.
 const CLUSTER: &str = "postgres";
-/// With less room a server may end: it writes ahead in files of 16 MB.
+/// With less free space a server may stop: it writes its log ahead in files of 16 MB.
 const LEAST_ROOM: u64 = 32 << 20;
-/// A start that recovers from a crash replays at most `max_wal_size`; this is generous for it.
+/// A start after a crash replays up to `max_wal_size`; this is ample for it.
 const START_PATIENCE: Duration = Duration::from_secs(120);
-/// How often a starting server is tried.
+/// Interval of connection attempts to a starting server.
 const START_POLL: Duration = Duration::from_millis(50);
-/// How long a fast shutdown may take before it is made an immediate one, which recovers at the next start.
+/// How long a fast shutdown may take before it becomes an immediate one, which recovers at the next
+/// start.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why there is no private Postgres: what callers tell apart, and all else.
+/// Why there is no private Postgres: the causes that callers distinguish, and all others.
 #[derive(Debug, thiserror::Error)]
 pub enum PostgresError {
     #[error(
         "no Postgres server is installed (looked in {LOOKED_IN}): install Debian's package postgresql, or give --database-url"
     )]
     NotInstalled,
-    /// The place of the cluster holds something else.
+    /// The cluster's folder holds other files.
     #[error("{0} is not empty and holds no Postgres cluster: choose another with --data-dir")]
     Foreign(PathBuf),
     #[error(
@@ -60,14 +63,14 @@ pub enum PostgresError {
     )]
     Unreachable {
         path: PathBuf,
-        /// The parent that it cannot pass.
+        /// The parent that the account cannot pass.
         blocked: PathBuf,
     },
     #[error(transparent)]
     Other(#[from] anyhow::Error),
 }
 
-/// Where programs of Postgres are looked for.
+/// Where Postgres' programs are searched for.
 const LOOKED_IN: &str = "/usr/lib/postgresql, PATH and pg_config";
 
 /// A running private Postgres. Dropping it asks the server to stop; [`PrivatePostgres::stop`] also waits.
@@ -79,30 +82,29 @@ pub struct PrivatePostgres {
 }
 
 impl PrivatePostgres {
-    /// Starts a server that may lose everything when the machine fails: for tests. Each makes a database and drops it, which takes a
-    /// third of the time so.
+    /// Starts a server that may lose everything when the machine fails: for tests. Each test makes
+    /// and drops a database, which takes a third of the time this way.
     ///
-    /// # Errors
-    /// As [`PrivatePostgres::start`].
+    /// # Errors As [`PrivatePostgres::start`].
     pub async fn start_volatile(data_dir: &Path) -> Result<Self, PostgresError> {
         Self::start_with(data_dir, &["fsync=off", "synchronous_commit=off", "full_page_writes=off"]).await
     }
 
-    /// Starts the server of this data directory, initialising it where there is none, and waits until it answers.
+    /// Starts the server of this data directory, initialises the cluster if it is missing, and
+    /// waits until the server answers.
     ///
-    /// A former server that is still shutting down is waited for. The caller sees to it that one process at a time
-    /// uses the directory.
+    /// Waits for a former server that is still shutting down. The caller ensures that only one
+    /// process at a time uses the directory.
     ///
-    /// # Errors
-    /// [`PostgresError`] says what a person can do about each.
+    /// # Errors [`PostgresError`] says what a person can do about each.
     pub async fn start(data_dir: &Path) -> Result<Self, PostgresError> {
         Self::start_with(data_dir, &[]).await
     }
 
-    /// Settings here prevail over the usual ones.
+    /// `settings` override the usual ones.
     async fn start_with(data_dir: &Path, settings: &[&str]) -> Result<Self, PostgresError> {
         let data_dir = std::path::absolute(data_dir).with_context(|| format!("find {}", data_dir.display()))?;
-        // Runs programs and waits for a former server: nothing for the runtime's own threads.
+        // Runs programs and waits for a former server, which would block the runtime's threads.
         let prepared = tokio::task::spawn_blocking(move || Prepared::make(&data_dir)).await;
         let prepared = prepared.context("prepare the private Postgres")??;
         let server = prepared.spawn(settings)?;
@@ -117,17 +119,18 @@ impl PrivatePostgres {
         options_for(self.socket.path(), DATABASE)
     }
 
-    /// How to connect to the database that another process runs on this data directory; none where none does.
+    /// How to connect to the database that another process runs on this data directory; `None` if
+    /// none does.
     pub fn running(data_dir: &Path) -> anyhow::Result<Option<PgConnectOptions>> {
         Ok(cluster::running_socket(&Self::cluster(data_dir))?.map(|socket| options_for(&socket, DATABASE)))
     }
 
-    /// Where the cluster of a data directory lies.
+    /// The cluster's folder in a data directory.
     pub fn cluster(data_dir: &Path) -> PathBuf {
         data_dir.join(CLUSTER)
     }
 
-    /// Resolves when the server has ended, with what is known of why. Does not resolve while it runs.
+    /// Resolves with the known cause when the server has ended.
     pub async fn ended(&self) -> anyhow::Error {
         let status = self.server.ended().await;
         self.down(&format!("ended ({status})"))
@@ -135,8 +138,7 @@ impl PrivatePostgres {
 
     /// Stops the server and waits for its end.
     ///
-    /// # Errors
-    /// When it had to be stopped the hard way; the next start then recovers.
+    /// # Errors When it had to be stopped by an immediate shutdown; the next start then recovers.
     pub async fn stop(self) -> anyhow::Result<()> {
         self.server.interrupt();
         if tokio::time::timeout(STOP_PATIENCE, self.server.ended()).await.is_ok() {
@@ -150,7 +152,7 @@ impl PrivatePostgres {
     async fn wait_until_ready(&self) -> anyhow::Result<()> {
         let answering = async {
             let options = options_for(self.socket.path(), USER);
-            // Refused while there is no socket, then while it recovers.
+            // Connections fail while there is no socket, then while the server recovers.
             while let Err(error) = options.connect().await.map(drop) {
                 tracing::trace!(%error, "the private Postgres does not answer yet");
                 tokio::time::sleep(START_POLL).await;
@@ -176,7 +178,7 @@ impl PrivatePostgres {
         connection.close().await
     }
 
-    /// What is said of a server that ended or never answered: mostly its disk is full.
+    /// The error for a server that ended or never answered; the usual cause is a full disk.
     fn down(&self, what: &str) -> anyhow::Error {
         let path = self.log.with_file_name(CLUSTER);
         if let Some(room) = room(&path).filter(|room| *room < LEAST_ROOM) {
@@ -193,7 +195,7 @@ impl PrivatePostgres {
     }
 }
 
-/// Bytes that still fit on a disk; `None` where it cannot be asked.
+/// Free bytes on a disk; `None` if unknown.
 fn room(path: &Path) -> Option<u64> {
     let disk = nix::sys::statvfs::statvfs(path).ok()?;
     Some(disk.blocks_available().saturating_mul(disk.fragment_size()))
@@ -208,7 +210,7 @@ fn options_for(socket: &Path, database: &str) -> PgConnectOptions {
         .ssl_mode(PgSslMode::Disable)
 }
 
-/// Everything that is settled before the server is spawned.
+/// Everything prepared before the server is spawned.
 #[derive(Debug)]
 struct Prepared {
     account: Account,

@@ -1,7 +1,7 @@
 //! One scheduler: its services and its background tasks, supervised.
 //!
-//! A task that panics or returns before the shutdown ends the process with an error that names it: better a restart
-//! than a scheduler that quietly no longer reaps.
+//! A task that panics or returns before the shutdown ends the process with an error that names it:
+//! a restart is better than a scheduler that silently stopped reaping.
 
 use std::convert::identity;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use crate::store::schedulers::terms::Role;
 use crate::wake::Task;
 use crate::{Scheduler, store};
 
-/// The reaper's period is this part of the grace, so that an expiry is seen soon after it is due.
+/// The grace divided by the reaper's period, so that an expiry is detected soon after it is due.
 const REAPS_PER_GRACE: u32 = 5;
 
-/// Runs a scheduler until `shutdown`, or until something it cannot do without fails.
+/// Runs a scheduler until `shutdown`, or until an essential part fails.
 pub async fn run(
     scheduler: Scheduler,
     listener: TcpListener,
@@ -76,15 +76,15 @@ async fn prepare(scheduler: &Scheduler) -> anyhow::Result<()> {
     tx.commit().await.context("commit")
 }
 
-/// What `JoinSet` yields: which part ended, and how.
+/// The result type of `JoinSet`: which part ended, and how.
 type Parts = JoinSet<(&'static str, anyhow::Result<()>)>;
 
-/// What makes a background task look, which says its name and its role.
+/// What triggers a background task; it also has the task's name and role.
 #[derive(Debug, Clone, Copy)]
 enum Job {
-    /// It is woken by its signal.
+    /// Its signal and its period.
     Woken(Task),
-    /// Its period alone makes it look.
+    /// Only its period.
     Timed(&'static str, Role),
 }
 
@@ -104,7 +104,8 @@ impl Job {
     }
 }
 
-/// Spawns jobs: each with what makes it look, how often it looks without a signal, what it keeps between passes, and its pass.
+/// Spawns jobs: each with its trigger, its period without a signal, the state it keeps between
+/// passes, and its pass.
 macro_rules! jobs {
     (($parts:ident, $scheduler:ident, $terms:ident, $stop:ident); $($job:expr, $period:expr, $new:path, $pass:path;)+) => {$(
         let kept = $new($terms.on($job.role(), $scheduler));
@@ -132,19 +133,19 @@ fn spawn_jobs(parts: &mut Parts, scheduler: &Scheduler, terms: &Terms, stop: &Ca
         Job::Woken(Task::Confirm), relaxed(2_000), identity, confirm::run_once;
         Job::Woken(Task::Assign), relaxed(2_000), Assign::new, Assign::run_once;
         Job::Woken(Task::Reap), reap, identity, reap::run_once;
-        // A task a slot is laid ready ahead, so that only crawls shorter than this leave an agent idle
-        // between two.
+        // One task per slot is queued ahead, so that an agent idles between two crawls only if they
+        // are shorter than this.
         Job::Timed("balance", Role::Plan), relaxed(500), identity, balance::run_once;
-        // An empty look by index, of an interval of an hour or more.
+        // Usually finds nothing, by index; the interval of a batch is an hour or more.
         Job::Timed("recrawl", Role::Plan), relaxed(2_000), identity, recrawl::run_once;
-        // Seconds of what is kept for days matter to nobody.
+        // For rows kept for days, seconds do not matter.
         Job::Timed("prune", Role::Reap), relaxed(60_000), identity, prune::run_once;
         // Passes that need a verdict at once ask for a review themselves.
         Job::Timed("trust", Role::Fit), Period::Relaxed(trust::PERIOD), identity, trust::run_once;
     }
 }
 
-/// What keeps this scheduler among the others: its roles, and the word between them; and what watches the
+/// Maintains this scheduler's roles and its signals to the other schedulers, and watches the
 /// database.
 fn spawn_keepers(parts: &mut Parts, scheduler: &Scheduler, terms: &Terms, stop: &CancellationToken) {
     let of_each = || (scheduler.pool.connect_options().as_ref().clone(), Arc::clone(&scheduler.wakes), stop.clone());

@@ -1,7 +1,8 @@
 //! Secrets: the operator's token, enrolment tokens, agents' credentials.
 //!
-//! A secret is 256 bits from the operating system, written in hexadecimal, shown once and kept only as its SHA-256. It
-//! is random and long, so a plain hash is enough: there is nothing to guess, and no salt is needed.
+//! A secret is 256 bits from the operating system, written in hexadecimal, shown once and stored
+//! only as its SHA-256. It is random and long, so a plain hash is enough: it cannot be guessed, and
+//! needs no salt.
 
 use std::fmt;
 use std::fs::File;
@@ -16,12 +17,12 @@ const BYTES: usize = 32;
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
-/// The SHA-256 of a secret: what is kept.
+/// The SHA-256 of a secret: the part that is stored.
 #[derive(Debug, Clone, Copy)]
 pub struct SecretHash([u8; BYTES]);
 
 impl Secret {
-    /// Draws a new one.
+    /// Draws a new secret.
     pub fn generate() -> io::Result<Self> {
         let mut bytes = [0; BYTES];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
@@ -33,7 +34,7 @@ impl Secret {
         &self.0
     }
 
-    /// What is kept of it.
+    /// The hash to store.
     pub fn hash(&self) -> SecretHash {
         SecretHash::of(&self.0)
     }
@@ -46,24 +47,24 @@ impl fmt::Debug for Secret {
 }
 
 impl SecretHash {
-    /// The hash of a text that somebody presents as a secret.
+    /// The hash of a text presented as a secret.
     pub fn of(presented: &str) -> Self {
         Self(Sha256::digest(presented.as_bytes()).into())
     }
 
-    /// As stored.
+    /// The stored form.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// From the store; none when it has another length.
+    /// From the store; `None` when it has another length.
     pub fn from_stored(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
 }
 
 impl PartialEq for SecretHash {
-    /// Takes the same time wherever two hashes differ, so that answers tell nothing about a near miss.
+    /// Takes constant time, so that the duration of a comparison reveals nothing about a near miss.
     fn eq(&self, other: &Self) -> bool {
         self.0.iter().zip(other.0).fold(0_u8, |difference, (a, b)| std::hint::black_box(difference | (a ^ b))) == 0
     }

@@ -1,9 +1,10 @@
 //! The scheduler's own certificate authority, for listeners off loopback.
 //!
-//! The authority is made once, in `DIR/tls`; agents pin the SHA-256 of its certificate, so it stays for ten years. The
-//! server's certificate is issued anew at each start and long before it ends, for [`DOMAIN`] and whatever names the scheduler is
-//! reached by; connections that are there keep the one they began with. The chain that is sent holds the authority too, so that an
-//! agent that knows only the fingerprint can check it.
+//! The authority is made once, in `DIR/tls`; agents pin the SHA-256 of its certificate, so it stays
+//! for ten years. The server's certificate is issued anew at each start and long before it expires,
+//! for [`DOMAIN`] and the other names of the scheduler; open connections keep the one they began
+//! with. The chain sent includes the authority, so that an agent that knows only the fingerprint
+//! can verify it.
 
 use std::fs;
 use std::net::IpAddr;
@@ -30,7 +31,7 @@ use crate::app::secret::hex;
 
 mod validity;
 
-/// The name every server certificate carries, whatever address it is reached at; clients verify this one.
+/// The name in every server certificate, whatever address is dialled; clients verify this one.
 pub const DOMAIN: &str = "landfall-scheduler";
 /// The authority's certificate and key, in its folder.
 const CA: &str = "ca.pem";
@@ -39,30 +40,31 @@ const CA_KEY: &str = "ca.key";
 const CA_YEARS: u32 = 10;
 /// How long a server certificate is valid.
 const SERVER_YEARS: u32 = 1;
-/// A server certificate that is valid for less than this is issued anew: a third of its life, in which to mend what hinders it.
+/// Remaining validity below which a server certificate is issued anew: a third of its life, which
+/// leaves time to fix an obstacle.
 const RENEWED_BEFORE: TimeDelta = TimeDelta::days(120);
-/// How often it is looked at.
+/// How often the certificate is checked.
 pub const RENEWAL_PERIOD: Duration = Duration::from_secs(3600);
-/// From when on the end of the authority is worth a warning.
+/// Remaining validity of the authority from which on a warning is given.
 const AUTHORITY_WARNED_BEFORE: TimeDelta = TimeDelta::days(365);
 
-/// What a server needs to speak TLS, and a client to know it by.
+/// What a server needs for TLS, and what a client needs to verify it.
 #[derive(Debug)]
 pub struct ServerTls {
     /// For the listener.
     pub config: Arc<ServerConfig>,
-    /// The certificate that it serves.
+    /// The certificate in use.
     pub leaf: Arc<Leaf>,
     /// SHA-256 of the authority's certificate, in lower-case hexadecimal.
     pub ca_fingerprint: String,
     /// The authority's certificate, PEM.
     pub ca_path: PathBuf,
-    /// When the authority ends, where that is soon.
+    /// When the authority expires, if that is soon.
     ca_ends: Option<DateTime<Utc>>,
 }
 
 impl ServerTls {
-    /// What the operator is told in the last year of the authority.
+    /// The warning to the operator in the authority's last year.
     pub fn warning(&self) -> Option<String> {
         let (day, tls) = (self.ca_ends?.format("%Y-%m-%d"), self.leaf.dir.display());
         Some(format!(
@@ -72,7 +74,7 @@ impl ServerTls {
     }
 }
 
-/// The server's certificate: whichever was issued last.
+/// The server's certificate that was issued last.
 #[derive(Debug)]
 pub struct Leaf {
     /// The folder of the authority.
@@ -99,7 +101,8 @@ impl Leaf {
         self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Issues the certificate anew whenever it is due, until `shutdown`; what hinders it is logged, and tried again at the next look.
+    /// Issues the certificate anew whenever it is due, until `shutdown`. An error is logged, and
+    /// the next check retries.
     pub async fn keep(self: Arc<Self>, now: fn() -> DateTime<Utc>, every: Duration, shutdown: CancellationToken) {
         let mut looks = tokio::time::interval(every);
         loop {
@@ -125,13 +128,13 @@ impl Leaf {
         }
     }
 
-    /// Issues the certificate anew if it ends soon, for whoever connects from now on.
+    /// Issues the certificate anew if it expires soon, for future connections.
     fn renew_if_due(&self, now: DateTime<Utc>) -> anyhow::Result<bool> {
         if self.served().until - now > RENEWED_BEFORE {
             return Ok(false);
         }
         let issued = Issued::new(&self.dir, &self.names, now)?;
-        // Served even where the disk is full: the files are for the operator's eyes.
+        // Used even if the disk is full: the files are only for the operator to inspect.
         *self.served.write().unwrap_or_else(PoisonError::into_inner) = issued.served()?;
         issued.write(&self.dir)?;
         Ok(true)
@@ -140,7 +143,7 @@ impl Leaf {
 
 /// Chooses the provider of cryptography, once for the process.
 pub fn install_crypto() {
-    // A second installation is refused, and the first stands: it was the same.
+    // A second installation is refused, and the first stays: it was the same.
     drop(rustls::crypto::ring::default_provider().install_default());
 }
 
@@ -180,7 +183,7 @@ struct Issued {
 }
 
 impl Issued {
-    /// By the authority in `dir`.
+    /// Issues it by the authority in `dir`.
     fn new(dir: &Path, names: &[String], now: DateTime<Utc>) -> anyhow::Result<Self> {
         let ca_path = dir.join(CA);
         let ca = CertificateDer::from_pem_slice(read(&ca_path)?.as_bytes());
@@ -244,7 +247,7 @@ fn params(sans: Vec<String>, common_name: &str, now: DateTime<Utc>, years: u32) 
     }
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, common_name);
-    // From yesterday: a client's clock may be behind.
+    // Valid from yesterday: a client's clock may be slow.
     let from = now.checked_sub_days(Days::new(1)).unwrap_or(now);
     let until = now.checked_add_months(Months::new(12 * years)).unwrap_or(now);
     let (year, month, day) = calendar(from);

@@ -1,8 +1,8 @@
 //! `landfall up` and `landfall serve`: everything around [`crate::run()`].
 //!
-//! The order matters: what is cheap and most often wrong is tried first (configuration, the data directory, the port),
-//! then Postgres, then the operator's token; the client's file is written when the scheduler can answer it. On the way
-//! out the scheduler drains first, then Postgres stops.
+//! The order matters. Cheap steps that often fail come first (configuration, the data directory,
+//! the port), then Postgres, then the operator's token. The client's file is written once the
+//! scheduler can answer. At shutdown the scheduler drains first, then Postgres stops.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -32,26 +32,26 @@ use crate::model::contact::ContactUrl;
 use crate::store::schema::restores::{self, Restored};
 use crate::store::{self, schedulers};
 
-/// What the operator asked for.
+/// The command's options.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// Where everything of this scheduler lies; none: [`DataDir::default_path`].
+    /// The folder of all this scheduler's files; `None`: [`DataDir::default_path`].
     pub data_dir: Option<PathBuf>,
-    /// The gRPC address; none: the configuration's.
+    /// The gRPC address; `None`: the configuration's.
     pub listen: Option<SocketAddr>,
-    /// The configuration; none: the defaults.
+    /// The configuration; `None`: the defaults.
     pub config: Option<PathBuf>,
-    /// A Postgres server of the operator's own; none: the configuration's, else a private one.
+    /// The operator's own Postgres server; `None`: the configuration's, else a private one.
     pub database_url: Option<String>,
     /// No private Postgres is started.
     pub own_database: bool,
-    /// Carried in every user agent; none: the configuration's.
+    /// Sent in every user agent; `None`: the configuration's.
     pub contact_url: Option<ContactUrl>,
-    /// Positions by address; none: the configuration's.
+    /// Positions by address; `None`: the configuration's.
     pub geoip: Option<PathBuf>,
-    /// How agents dial it; none: formed from the address that is listened on.
+    /// The address at which agents dial it; `None`: derived from the listening address.
     pub advertise: Option<Advertised>,
-    /// The data directory's secrets count, though the database knows others.
+    /// The data directory's secrets replace those known to the database.
     pub replace_secrets: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct Advertised {
     port: u16,
 }
 
-/// An advertised address that is none.
+/// An invalid advertised address.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{0}' is not HOST:PORT")]
 pub struct NotAdvertisable(String);
@@ -91,7 +91,7 @@ impl Advertised {
 
 /// Runs a scheduler until it is told to stop.
 pub async fn up(options: Options) -> anyhow::Result<()> {
-    // Before Postgres is spawned: a signal that comes while it starts must not leave it behind.
+    // Before Postgres is spawned: a signal during its start must not leave it running.
     let shutdown = on_signal()?;
     let config = configuration(&options)?;
     let geoip = config.geoip.as_deref().map(GeoIp::open).transpose()?.map(Arc::new);
@@ -174,7 +174,7 @@ async fn serve(
     served
 }
 
-/// The configuration with what the command line says over it.
+/// The configuration, overridden by the command line.
 fn configuration(options: &Options) -> anyhow::Result<Config> {
     let mut config = match &options.config {
         Some(path) => Config::load(path)?,
@@ -211,7 +211,7 @@ fn configuration(options: &Options) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// A database's URL may hold a password.
+/// Warns about a readable file, because a database's URL may hold a password.
 fn warn_if_shared(config: &Path) {
     let mode = std::fs::metadata(config).map_or(0, |found| found.permissions().mode());
     if mode & 0o007 != 0 {
@@ -228,14 +228,15 @@ async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// The URL may hold a password: it is never repeated.
+/// Parses the URL. It may hold a password, so errors do not repeat it.
 pub(crate) fn database_options(url: &str) -> anyhow::Result<PgConnectOptions> {
     let postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
     let options = if postgres { url.parse().ok() } else { None };
     options.ok_or_else(|| usage("the database URL is not a Postgres URL (postgres://USER:PASSWORD@HOST:PORT/DATABASE)"))
 }
 
-/// Tries a server of the operator's own once: the pool would try again and again, and then say only that it gave up.
+/// Connects once to the operator's own server: the pool would retry, and finally report only that
+/// it gave up.
 pub(crate) async fn reach(connect: &PgConnectOptions) -> anyhow::Result<()> {
     let at = match connect.get_socket() {
         Some(directory) => directory.display().to_string(),
@@ -243,7 +244,7 @@ pub(crate) async fn reach(connect: &PgConnectOptions) -> anyhow::Result<()> {
     };
     match connect.connect().await {
         Ok(_) => Ok(()),
-        // The library adds the line of Postgres' own source.
+        // The library's own message appends the line of Postgres' source.
         Err(sqlx::Error::Database(said)) => bail!("reach the database at {at}: {}", said.message()),
         Err(error) => Err(anyhow::Error::new(error).context(format!("reach the database at {at}"))),
     }
@@ -273,7 +274,7 @@ pub(crate) fn on_signal() -> anyhow::Result<CancellationToken> {
     Ok(shutdown)
 }
 
-/// What the server's certificate says beside the name that is always in it.
+/// The names in the server's certificate beside the fixed one.
 fn names(address: SocketAddr, advertise: Option<&Advertised>) -> Vec<String> {
     let mut names: Vec<String> = advertise.map(|advertised| advertised.host.clone()).into_iter().collect();
     if address.ip().is_unspecified() {
@@ -286,7 +287,7 @@ fn names(address: SocketAddr, advertise: Option<&Advertised>) -> Vec<String> {
     names
 }
 
-/// This machine's name, where it is one that a certificate and a URL can hold.
+/// This machine's name, if it is valid in a certificate and a URL.
 fn host_name() -> Option<String> {
     let name = nix::unistd::gethostname().ok()?.into_string().ok()?;
     match url::Host::parse(&name) {
@@ -320,7 +321,7 @@ fn client_file(address: SocketAddr, tls: Option<&ServerTls>, token: String) -> C
     ClientFile { scheduler, ca: tls.map(|tls| tls.ca_path.clone()), token }
 }
 
-/// What a person reads at the start.
+/// The text that a person reads at the start.
 fn greeting(
     private: bool,
     has_contact: bool,
@@ -347,7 +348,7 @@ fn greeting(
     if let Some(restored) = restored {
         writeln!(text, "  database        {}", restored.sentence())?;
     }
-    // Commands look in the default place by themselves.
+    // Commands use the default place without an option.
     let elsewhere = match data_dir.path() {
         dir if DataDir::default_path().ok().as_deref() == Some(dir) => String::new(),
         dir => format!(" --data-dir {}", quoted(&dir.to_string_lossy())),
@@ -361,7 +362,7 @@ fn greeting(
     Ok(text)
 }
 
-/// A word as a shell takes it.
+/// A word quoted for a shell.
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:=@%+,[]".contains(c);
     if !word.is_empty() && word.chars().all(plain) {
