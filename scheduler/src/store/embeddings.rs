@@ -1,8 +1,9 @@
 //! Embeddings: fits of the landmarks, each with the placements of the agents in it.
 //!
-//! Invariants: epochs only rise; an embedding and its agents' placements appear in one transaction, and only when no
-//! other took over since its fit began. The newest few are kept, and any in which a site still lies that has an open
-//! task; of all others only their line in the history remains.
+//! Invariants: epochs only rise. An embedding and its agents' placements appear in one transaction,
+//! and only if no other embedding took over since the fit began. The store keeps the newest few,
+//! and any that still holds a site with an open task; of older ones only a line in the history
+//! remains.
 
 pub(crate) mod landmarks;
 pub(crate) mod placements;
@@ -22,25 +23,25 @@ use super::types::{Interval, Micros, whole};
 
 /// Epochs the history keeps: a month and a half of hourly fits.
 const HISTORY: i64 = 1000;
-/// The error of an embedding that was fitted before errors were kept: as if it explained nothing, so that no drift is
-/// seen where none can be.
+/// The error of an embedding fitted before errors were stored: as if it explained nothing, so that
+/// no false drift is seen.
 const UNKNOWN_ERROR: f64 = f64::INFINITY;
 
-/// How the newest embedding stands to what was measured since.
+/// How the newest embedding compares with later measurements.
 #[derive(Debug, Clone)]
 pub struct Newest {
     pub epoch: EmbeddingEpoch,
     pub landmarks: Vec<AgentId>,
     pub dimensions: usize,
-    /// The median error over the mesh it was fitted on, as `gnp::Quality` has it.
+    /// The median error over the mesh it was fitted on, as in `gnp::Quality`.
     pub mesh_error: f64,
     pub created_at: DateTime<Utc>,
-    /// The connected agents that it lacks and that were measured in the mesh since, by name.
+    /// Names of connected agents that it lacks and that were measured in the mesh since.
     pub newcomers: Vec<String>,
     pub mesh_rows: i64,
-    /// Those that were taken since.
+    /// Mesh measurements taken since.
     pub newer_rows: i64,
-    /// Whether it is older than the age asked about.
+    /// Whether it is older than the given age.
     pub aged: bool,
     pub mesh_busy: bool,
 }
@@ -79,7 +80,7 @@ pub async fn latest(conn: &mut PgConnection) -> Result<Option<Embedding>, Error>
         .map_err(|error| Error::inconsistent("embeddings", "epoch", &format!("{epoch}, in which {error}")))
 }
 
-/// How the newest embedding stands; `None` before the first.
+/// The newest embedding's state; `None` before the first.
 pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option<Newest>, Error> {
     let row = sqlx::query!(
         r#"
@@ -123,7 +124,7 @@ pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option
     }))
 }
 
-/// The pairs of agents of which a direction was measured since then, the smaller identifier first.
+/// Pairs of agents with a measurement in either direction since then, the smaller identifier first.
 pub async fn pairs_measured_since(
     conn: &mut PgConnection,
     since: DateTime<Utc>,
@@ -148,33 +149,33 @@ pub async fn next_epoch(conn: &mut PgConnection) -> Result<EmbeddingEpoch, Error
     epoch.one(conn).await
 }
 
-/// The database's clock: as of when what is read next is known.
+/// The database's clock: later reads are at least this new.
 pub async fn clock(conn: &mut PgConnection) -> Result<DateTime<Utc>, Error> {
     sqlx::query_scalar!(r#"select clock_timestamp() as "now!""#).one(conn).await
 }
 
-/// A fit that is to take over.
+/// A fit that is to become the newest embedding.
 #[derive(Debug, Clone, Copy)]
 pub struct Fitted<'a> {
     pub embedding: &'a Embedding,
-    /// As of when the mesh was read.
+    /// When the mesh was read.
     pub as_of: DateTime<Utc>,
-    /// Why it was fitted, for people.
+    /// The reason of the fit, for people.
     pub reason: &'a str,
-    /// The median error over its mesh; `None` when nothing was measured.
+    /// The median error over its mesh; `None` without measurements.
     pub mesh_error: Option<f64>,
-    /// How far the median agent lies from where the former embedding had it.
+    /// How far the median agent moved from its place in the former embedding.
     pub median_move: Option<Duration>,
 }
 
-/// Makes a fit the newest embedding, in the caller's transaction. `false`, and nothing changed, when another took over
-/// from `former` meanwhile.
+/// Makes a fit the newest embedding, in the caller's transaction. `false`, without a change, if
+/// another replaced `former` meanwhile.
 pub async fn take_over(
     conn: &mut PgConnection,
     fitted: &Fitted<'_>,
     former: Option<EmbeddingEpoch>,
 ) -> Result<bool, Error> {
-    // Only so that the next statement sees what another fit has committed; the epoch is the fence.
+    // Only lets the next statement see what another fit committed; the epoch is the fence.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended('landfall embeddings', 7171))").run(conn).await?;
     let newest = sqlx::query_scalar!("select epoch from embeddings order by epoch desc limit 1").optional(conn).await?;
     if newest != former {
@@ -200,7 +201,7 @@ pub async fn take_over(
     Ok(true)
 }
 
-/// Adds the epoch's line to the history, and drops the oldest beyond [`HISTORY`].
+/// Adds the epoch's line to the history, and deletes the oldest beyond [`HISTORY`].
 async fn remember(conn: &mut PgConnection, fitted: &Fitted<'_>) -> Result<(), Error> {
     let embedding = fitted.embedding;
     sqlx::query!(
@@ -229,23 +230,23 @@ async fn remember(conn: &mut PgConnection, fitted: &Fitted<'_>) -> Result<(), Er
     .await
 }
 
-/// One line of the history.
+/// A line of the history.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Epoch {
     pub epoch: EmbeddingEpoch,
-    /// As of when the mesh was read.
+    /// When the mesh was read.
     pub fitted_at: DateTime<Utc>,
-    /// Why it was fitted, for people.
+    /// The reason of the fit, for people.
     pub reason: String,
     pub agents: u32,
     pub landmarks: u32,
-    /// Dimensions, the height not counted.
+    /// Its dimensions, without the height.
     pub dimensions: u32,
     /// Root mean square of the landmarks' relative errors.
     pub fit_error: f64,
     /// The median error over its mesh.
     pub mesh_error: Option<f64>,
-    /// How far the median agent lies from where the former epoch had it.
+    /// How far the median agent moved from its place in the former epoch.
     pub median_move: Option<Micros>,
 }
 
@@ -262,9 +263,9 @@ pub async fn history(conn: &mut PgConnection, limit: u32) -> Result<Vec<Epoch>, 
     epochs.all(conn).await
 }
 
-/// Forgets embeddings beyond the newest `keep` in which no site lies any more, after forgetting in them the placements of
-/// sites without an open task: those are located anew when they get one. At most `limit` placements and ten embeddings
-/// a call; returns how many rows of both went.
+/// Deletes embeddings beyond the newest `keep` that hold no site any more. First deletes their
+/// placements of sites without an open task: those are located again when they get one. At most
+/// `limit` placements and ten embeddings a call; returns the number of deleted rows.
 pub async fn prune(conn: &mut PgConnection, keep: i64, limit: i64) -> Result<u64, Error> {
     let surplus =
         sqlx::query_scalar!("select epoch from embeddings order by epoch desc offset $1", keep).all(conn).await?;
@@ -330,18 +331,19 @@ async fn insert_agents(conn: &mut PgConnection, embedding: &Embedding) -> Result
     .await
 }
 
-/// How an operator's newest request for a fit stands: at most one is open, and whichever scheduler fits next answers it.
+/// The state of the operator's newest request for a fit: at most one is open, and the next fit of
+/// any scheduler answers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FitRequest {
-    /// Nobody asked, or a fit has answered.
+    /// No request, or a fit has answered it.
     None,
-    /// Nobody has answered yet.
+    /// Not answered yet.
     Open,
-    /// It cannot be done, and why.
+    /// It cannot be done, for this reason.
     Refused(String),
 }
 
-/// Asks for a fit; a refusal from before is forgotten.
+/// Requests a fit, and deletes an earlier refusal.
 pub async fn ask_for_fit(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -353,7 +355,7 @@ pub async fn ask_for_fit(conn: &mut PgConnection) -> Result<(), Error> {
     .await
 }
 
-/// How the newest request stands.
+/// The state of the newest request.
 pub async fn fit_request(conn: &mut PgConnection) -> Result<FitRequest, Error> {
     let refused = sqlx::query_scalar!("select refused from fit_requests").optional(conn).await?;
     Ok(match refused {
@@ -363,12 +365,12 @@ pub async fn fit_request(conn: &mut PgConnection) -> Result<FitRequest, Error> {
     })
 }
 
-/// Says why an open request cannot be followed.
+/// Stores why an open request cannot be met.
 pub async fn refuse_fit(conn: &mut PgConnection, why: &str) -> Result<(), Error> {
     sqlx::query!("update fit_requests set refused = $1 where refused is null", why).run(conn).await
 }
 
-/// Ends the requests from before `as_of`: a fit of what was known then has taken over.
+/// Ends requests made before `as_of`: a fit of the data known then has taken over.
 pub async fn answer_fit(conn: &mut PgConnection, as_of: DateTime<Utc>) -> Result<(), Error> {
     sqlx::query!("delete from fit_requests where requested_at <= $1", as_of).run(conn).await
 }

@@ -1,6 +1,7 @@
-//! Reading rows, so that a stored value that is out of range is an error that names its table and column.
+//! Reads rows so that an invalid stored value becomes an error with its table and column.
 //!
-//! sqlx names only the number of the column in the statement; the description that comes with the rows names the rest.
+//! sqlx names only the column's number in the statement; the description that comes with the rows
+//! adds the names.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -19,7 +20,7 @@ use super::Error;
 /// A statement that reads rows.
 pub(super) trait Rows<O>: Sized {
     async fn all(self, conn: &mut PgConnection) -> Result<Vec<O>, Error>;
-    /// The row of a statement that always has one.
+    /// The only row of a statement that always returns one.
     async fn one(self, conn: &mut PgConnection) -> Result<O, Error>;
     /// The row, if there is one.
     async fn optional(self, conn: &mut PgConnection) -> Result<Option<O>, Error>;
@@ -27,7 +28,7 @@ pub(super) trait Rows<O>: Sized {
 
 /// A statement that changes rows.
 pub(super) trait Statement: Sized {
-    /// Returns how many rows it has changed.
+    /// Returns the number of changed rows.
     async fn affected(self, conn: &mut PgConnection) -> Result<u64, Error>;
 
     async fn run(self, conn: &mut PgConnection) -> Result<(), Error> {
@@ -81,7 +82,7 @@ where
     rows!();
 }
 
-/// The columns of a statement, once it has brought a row.
+/// The columns of a statement, once it has returned a row.
 #[derive(Debug, Default)]
 struct Columns(Mutex<Vec<PgColumn>>);
 
@@ -94,7 +95,7 @@ impl Columns {
     }
 }
 
-/// A connection whose rows are looked at before they are read.
+/// A connection that records the columns of its rows before they are decoded.
 #[derive(Debug)]
 struct Watched<'c> {
     conn: &'c mut PgConnection,
@@ -150,7 +151,7 @@ impl<'c> Executor<'c> for Watched<'c> {
     }
 }
 
-/// What was read, or an error that names the column of a value that is out of range.
+/// The result, or an error that names the column of an invalid value.
 async fn named<T>(conn: &mut PgConnection, read: Result<T, sqlx::Error>, columns: Columns) -> Result<T, Error> {
     let (index, source) = match read {
         Ok(read) => return Ok(read),
@@ -159,7 +160,7 @@ async fn named<T>(conn: &mut PgConnection, read: Result<T, sqlx::Error>, columns
     };
     let columns = columns.0.into_inner().unwrap_or_else(PoisonError::into_inner);
     let column = index.parse().ok().and_then(|index: usize| columns.get(index));
-    // `as "name!: Type"` tells the macros a type.
+    // `as "name!: Type"` gives sqlx's macros a type.
     let alias = column.map_or("", |column| column.name()).split(['!', '?', ':']).next().unwrap_or_default().to_owned();
     let of_table = column.and_then(|column| column.relation_id().zip(column.relation_attribute_no()));
     let stored = match of_table {

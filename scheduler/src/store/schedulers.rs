@@ -1,7 +1,7 @@
-//! Schedulers: one row per running process, by whose expiry others know that it is gone.
+//! Schedulers: one row per running process; its expiry shows the others that the process is gone.
 //!
-//! Like an agent's session it is renewed as one row, however many roles hang on it, and only Postgres' clock expires it. One
-//! that expired is not renewed: its process joins again, and has lost its terms.
+//! Like an agent's session, one row is renewed for all of its roles, and only Postgres' clock
+//! expires it. An expired row is not renewed: its process joins again, and has lost its terms.
 
 pub(crate) mod notices;
 pub(crate) mod terms;
@@ -16,7 +16,7 @@ use super::Error;
 use super::rows::{Rows, Statement};
 use super::types::Interval;
 
-/// Enters this process.
+/// Inserts this process.
 pub async fn join(conn: &mut PgConnection, url: &str, life: Duration) -> Result<SchedulerId, Error> {
     sqlx::query_scalar!(
         "insert into schedulers (url, expires_at) values ($1, now() + $2::interval) returning id",
@@ -27,7 +27,7 @@ pub async fn join(conn: &mut PgConnection, url: &str, life: Duration) -> Result<
     .await
 }
 
-/// Renews it. `false`: it has expired, or is not there any more.
+/// Renews this process. `false`: its row has expired or is gone.
 pub async fn renew(conn: &mut PgConnection, scheduler: SchedulerId, life: Duration) -> Result<bool, Error> {
     let renewed = sqlx::query!(
         r#"
@@ -42,13 +42,13 @@ pub async fn renew(conn: &mut PgConnection, scheduler: SchedulerId, life: Durati
     Ok(renewed == 1)
 }
 
-/// Ends it: its roles are free at once. Run in a transaction.
+/// Ends this process; its roles are free at once. Run in a transaction.
 pub async fn leave(conn: &mut PgConnection, scheduler: SchedulerId) -> Result<(), Error> {
     terms::free(conn, scheduler).await?;
     sqlx::query!("delete from schedulers where id = $1", scheduler.get()).run(conn).await
 }
 
-/// How the other running schedulers are dialled, those that started first before the others.
+/// The URLs of the other running schedulers, in the order of their starts.
 pub async fn others(conn: &mut PgConnection, url: &str) -> Result<Vec<String>, Error> {
     sqlx::query_scalar!(
         r#"
@@ -61,7 +61,7 @@ pub async fn others(conn: &mut PgConnection, url: &str) -> Result<Vec<String>, E
     .await
 }
 
-/// Forgets the processes that ended without a word, once nothing is theirs any more.
+/// Deletes expired processes, once no row refers to them.
 pub async fn forget(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!(
         r#"

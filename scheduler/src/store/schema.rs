@@ -1,6 +1,7 @@
-//! The schema, brought up to date when a scheduler starts; and what may stand in the way, each with what an operator does about it.
+//! Migrates the schema when a scheduler starts, and tells operators what to do when that fails.
 //!
-//! What it is, is told by Postgres' codes and by what the database holds, never by the wording of a message.
+//! Causes are recognised by Postgres' codes and the database's contents, never by the wording of a
+//! message.
 
 pub(crate) mod restores;
 pub(crate) mod retention;
@@ -13,7 +14,7 @@ use sqlx::postgres::PgDatabaseError;
 use super::rows::Rows;
 use super::{Error, MIGRATOR};
 
-/// What stands in the way of the schema.
+/// Why the schema cannot be migrated.
 #[derive(Debug, thiserror::Error)]
 pub enum Obstacle {
     #[error(
@@ -23,7 +24,7 @@ pub enum Obstacle {
     NoCreate {
         /// The role, as SQL quotes it.
         role: String,
-        /// The schema, so too.
+        /// The schema, as SQL quotes it.
         schema: String,
         database: String,
     },
@@ -42,10 +43,10 @@ pub enum Obstacle {
     )]
     Foreign {
         database: String,
-        /// How that was noticed.
+        /// How this was detected.
         said: String,
     },
-    /// The database's migrations are not this program's, and it is not newer.
+    /// The database's migrations differ from this program's, and are not newer.
     #[error(
         "the database {database} was made by another build of landfall (its migration {version} is not this one's): export what you \
          need with that build (`landfall report assignments --batch NAME -o csv`), then start this one on an empty database or \
@@ -56,25 +57,25 @@ pub enum Obstacle {
         /// The first migration that differs.
         version: i64,
     },
-    /// A migration was begun and not ended.
+    /// A migration began and did not end.
     #[error(
         "an upgrade of this database broke off in migration {0}, and what it left is unknown: restore the backup from before the \
          upgrade into an empty database"
     )]
     HalfDone(i64),
-    /// A migration cannot be applied to what is there.
+    /// A migration does not fit the database's tables.
     #[error(
         "migration {version} does not fit what this database holds ({said}): somebody has changed its tables; undo that, or restore \
          a backup into an empty database"
     )]
     Unfit {
-        /// The migration.
+        /// The migration that failed.
         version: i64,
         said: String,
     },
     #[error("the database {0} can only be read: name the primary server, a standby takes no scheduler")]
     ReadOnly(String),
-    /// Something that no operator causes.
+    /// An error that the operator did not cause.
     #[error("migrate the schema")]
     Other(#[source] MigrateError),
 }
@@ -82,12 +83,12 @@ pub enum Obstacle {
 /// Builds before the first release numbered their migrations by time, from this number on; releases count from 1.
 pub const NUMBERED_BY_TIME: i64 = 10_000_000_000_000;
 
-/// The newest migration that this program knows.
+/// The newest migration in this program.
 pub fn newest() -> i64 {
     MIGRATOR.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
-/// Brings the schema up to date; safe when two do so at once, as the migrator holds a lock.
+/// Migrates the schema. Safe when two schedulers do so at once: the migrator holds a lock.
 pub async fn migrate(conn: &mut PgConnection) -> Result<(), Error> {
     let Err(error) = MIGRATOR.run(&mut *conn).await else { return Ok(()) };
     if let MigrateError::Dirty(version) = error {
@@ -110,7 +111,7 @@ pub async fn migrate(conn: &mut PgConnection) -> Result<(), Error> {
     }
 }
 
-/// Who asks, and where.
+/// The database role, and where it works.
 struct Place {
     role: String,
     database: String,
@@ -131,7 +132,8 @@ async fn place(conn: &mut PgConnection) -> Result<Place, Error> {
     .await
 }
 
-/// What Postgres' refusal means; `None` where it says nothing of the schema, as when a disk is full.
+/// The obstacle behind Postgres' refusal; `None` if it is not about the schema, such as a full
+/// disk.
 async fn obstacle(
     conn: &mut PgConnection,
     refusal: &PgDatabaseError,
@@ -140,7 +142,7 @@ async fn obstacle(
     let said = refusal.message().to_owned();
     let first = MIGRATOR.iter().map(|migration| migration.version).min();
     let Place { role, database, schema, creates } = match refusal.code() {
-        // What failed may be the connection.
+        // Only these error classes leave the connection usable for a query.
         code if ["25", "3F", "42"].iter().any(|class| code.starts_with(class)) => place(conn).await?,
         _ => return Ok(None),
     };
@@ -148,17 +150,17 @@ async fn obstacle(
         ("25006", _) => Some(Obstacle::ReadOnly(database)),
         ("42501" | "3F000", _) if !creates => Some(Obstacle::NoCreate { role, schema, database }),
         ("42501", _) => Some(Obstacle::NotOwner { role, database, said }),
-        // Something is there before anything of ours, or there is a table of migrations that is not sqlx's.
+        // Tables exist before Landfall's first migration, or the table of migrations is not sqlx's.
         (_, version) if version.is_none() || version == first => Some(Obstacle::Foreign { database, said }),
         (_, Some(version)) => Some(Obstacle::Unfit { version, said }),
         (_, None) => None,
     })
 }
 
-/// What it means that the database has a migration that this program does not have, or has otherwise.
+/// The error for a migration in the database that this program lacks or has in another version.
 pub async fn unknown_migration(conn: &mut PgConnection, version: i64) -> Result<Error, Error> {
     let database = place(conn).await?.database;
-    // Not checked when it is compiled: the table may be missing, or another program's.
+    // Not checked at compile time: the table may be missing, or another program's.
     let ours: bool = sqlx::query_scalar(
         "select exists (
              select from pg_attribute where attrelid = to_regclass('settings') and attname = 'operator_token_hash'

@@ -1,4 +1,4 @@
-//! Settings: what the operator set for the whole fleet. Exactly one row.
+//! Settings: the operator's settings for the whole fleet, in exactly one row.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use super::Error;
 use super::rows::{Rows, Statement};
 use super::types::{Interval, whole};
 
-/// The contact URL that every request carries; none until the operator sets one.
+/// The contact URL that every request carries; `None` until the operator sets one.
 pub async fn contact_url(conn: &mut PgConnection) -> Result<Option<String>, Error> {
     sqlx::query_scalar!("select contact_url from settings").one(conn).await
 }
@@ -20,43 +20,43 @@ pub async fn set_contact_url(conn: &mut PgConnection, contact_url: &str) -> Resu
     sqlx::query!("update settings set contact_url = $1", contact_url).run(conn).await
 }
 
-/// Keeps all others from changing settings or landmarks until the transaction ends; whoever changes either takes turns.
+/// Locks settings and landmarks against other changes until the transaction ends.
 pub async fn lock(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query_scalar!("select singleton from settings for update").one(conn).await?;
     Ok(())
 }
 
-/// The dimensions the operator asked of the embedding; none: min(8, landmarks − 1).
+/// The embedding's dimensions that the operator set; `None`: min(8, landmarks − 1).
 pub async fn dimensions(conn: &mut PgConnection) -> Result<Option<u32>, Error> {
     let stored = sqlx::query_scalar!("select dimensions from settings").one(conn).await?;
     Ok(stored.map(u32::from))
 }
 
-/// Sets the dimensions asked of the embedding.
+/// Sets the embedding's dimensions.
 pub async fn set_dimensions(conn: &mut PgConnection, dimensions: Option<u32>) -> Result<(), Error> {
     sqlx::query!("update settings set dimensions = $1", dimensions.map(whole::<i32, _>)).run(conn).await
 }
 
-/// The operator's token that is in force, and the one before.
+/// The operator's valid token, and the former one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OperatorTokens {
-    /// None until the first start made one.
+    /// `None` until the first start makes one.
     pub in_force: Option<SecretHash>,
-    /// None where it was never replaced while schedulers ran.
+    /// `None` if it was never replaced while schedulers ran.
     pub former: Option<FormerToken>,
 }
 
-/// An operator's token that was replaced.
+/// A replaced operator's token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormerToken {
     pub hash: SecretHash,
     pub replaced_at: DateTime<Utc>,
-    /// Whether it is accepted still.
+    /// Whether it is still accepted.
     pub good: bool,
 }
 
 impl OperatorTokens {
-    /// Whether this was the token before the one in force; when it was replaced.
+    /// The former token, if it has this hash.
     pub fn former(&self, hash: &SecretHash) -> Option<&FormerToken> {
         self.former.as_ref().filter(|former| former.hash == *hash)
     }
@@ -83,8 +83,8 @@ pub async fn operator_tokens(conn: &mut PgConnection) -> Result<OperatorTokens, 
     })
 }
 
-/// Puts a token in the place of the one in force, which must be `known`; that one is accepted for so long still. Returns until when;
-/// `None`, and nothing is changed, where another is in force.
+/// Replaces the operator's token, which must be `known`; the former one stays valid for `grace`.
+/// Returns until when. `None`, without a change, if another token is in force.
 pub async fn replace_operator_token(
     conn: &mut PgConnection,
     known: &SecretHash,
@@ -107,13 +107,13 @@ pub async fn replace_operator_token(
     .await
 }
 
-/// Sets the operator's token, whatever it was.
+/// Sets the operator's token unconditionally.
 pub async fn set_operator_token_hash(conn: &mut PgConnection, hash: &SecretHash) -> Result<(), Error> {
     sqlx::query!("update settings set operator_token_hash = $1", hash.as_bytes()).run(conn).await
 }
 
-/// Makes this the operator's token unless there is one; returns the hash in force afterwards. Schedulers that start at
-/// once on one database agree on the first.
+/// Sets the operator's token unless there is one; returns the hash then in force. Schedulers that
+/// start together on one database agree on the first.
 pub async fn claim_operator_token_hash(conn: &mut PgConnection, hash: &SecretHash) -> Result<SecretHash, Error> {
     sqlx::query!("update settings set operator_token_hash = $1 where operator_token_hash is null", hash.as_bytes())
         .run(conn)
@@ -121,14 +121,15 @@ pub async fn claim_operator_token_hash(conn: &mut PgConnection, hash: &SecretHas
     Ok(operator_tokens(conn).await?.in_force.unwrap_or(*hash))
 }
 
-/// Makes this the fingerprint of the authority that agents trust unless there is one; returns the one in force afterwards.
+/// Sets the fingerprint of the authority that agents trust unless there is one; returns the one
+/// then in force.
 pub async fn claim_ca_fingerprint(conn: &mut PgConnection, fingerprint: &str) -> Result<String, Error> {
     sqlx::query!("update settings set ca_fingerprint = $1 where ca_fingerprint is null", fingerprint).run(conn).await?;
     let stored = sqlx::query_scalar!("select ca_fingerprint from settings").one(conn).await?;
     Ok(stored.unwrap_or_else(|| fingerprint.to_owned()))
 }
 
-/// Replaces the authority that agents trust: they must be enrolled anew.
+/// Replaces the authority that agents trust: they must enrol again.
 pub async fn set_ca_fingerprint(conn: &mut PgConnection, fingerprint: &str) -> Result<(), Error> {
     sqlx::query!("update settings set ca_fingerprint = $1", fingerprint).run(conn).await
 }

@@ -1,7 +1,8 @@
-//! What the columns of the schema are in Rust; `sqlx.toml` says which column is which.
+//! The Rust types of the schema's columns; `sqlx.toml` maps columns to them.
 //!
-//! Columns hold round trips and their spreads in microseconds, and all other lengths of time in milliseconds. A statement takes and
-//! computes lengths of time as `interval`. A value that is out of range is an error where it is read.
+//! Columns hold round trips and their spreads in microseconds, other lengths of time in
+//! milliseconds. Statements take and compute lengths of time as `interval`. Reading an invalid
+//! value is an error.
 
 use std::time::Duration;
 
@@ -27,7 +28,7 @@ use super::leases::outcomes::{Budget, OutcomeKind};
 use super::measurements::failures::Cause as FailureCause;
 use super::schedulers::terms::Role;
 
-/// Stores a type as a `bigint`, by one function each way.
+/// Stores a type as a `bigint`, through one function in each direction.
 macro_rules! as_bigint {
     ($($type:ty: $read:expr, $write:expr;)+) => {$(
         impl Type<Postgres> for $type {
@@ -81,7 +82,7 @@ as_bigint! {
     Millis: |stored| u64::try_from(stored).map(|millis| Millis(Duration::from_millis(millis))), |Millis(length)| whole(length.as_millis());
 }
 
-/// Stores words as an enum of Postgres.
+/// Stores words as a Postgres enum.
 macro_rules! as_enum {
     ($($type:ty: $name:literal;)+) => {
     $(
@@ -105,7 +106,7 @@ macro_rules! as_enum {
         }
     )+
 
-        /// Whether a word of an enum of the schema is known here.
+        /// Whether this program knows a word of the schema's enum.
         #[cfg(test)]
         fn is_known(name: &str, word: &str) -> bool {
             match name {
@@ -135,7 +136,7 @@ as_enum! {
     WaitCause: "wait_cause";
 }
 
-/// Reads documents from `jsonb`, where they are written as [`Json`].
+/// Reads documents from `jsonb`; they are written as [`Json`].
 macro_rules! from_json {
     ($($type:ty),+) => {$(
         impl Type<Postgres> for $type {
@@ -167,15 +168,15 @@ impl<'r> Decode<'r, Postgres> for Strategy {
     }
 }
 
-/// A stored word that is not known.
+/// An unknown stored word.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct UnknownWord(String);
 
-/// Microseconds of a day, as Postgres counts the difference of two moments.
+/// Microseconds of a day: Postgres counts days of a time difference separately.
 const MICROS_A_DAY: i64 = 86_400_000_000;
 
-/// A stored number that its column does not allow.
+/// A stored number outside its column's range.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct OutOfRange(i64);
@@ -200,7 +201,7 @@ impl From<Millis> for Duration {
     }
 }
 
-/// A number that is stored with a sign, in an `integer` or a `bigint`, and has none.
+/// An unsigned number, stored in a signed `integer` or `bigint`.
 #[derive(Debug, Clone, Copy)]
 pub struct Unsigned<U>(pub U);
 
@@ -243,8 +244,8 @@ impl From<Unsigned<Self>> for u64 {
     }
 }
 
-/// A length of time that a statement takes or computes. One beyond what Postgres holds is taken as the longest; a negative one, as after
-/// a clock was set back, is read as zero.
+/// A length of time that a statement takes or computes. One above Postgres' range becomes the
+/// longest. A negative one, as after a clock was set back, is read as zero.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Interval(pub Duration);
 
@@ -284,14 +285,14 @@ impl<'q> Encode<'q, Postgres> for Interval {
     }
 }
 
-/// A number as a column or a parameter holds it; beyond its range the greatest.
+/// A number for a column or a parameter; above the range it becomes the maximum.
 pub(crate) fn whole<S: TryFrom<U> + Bounded, U>(number: U) -> S {
     S::try_from(number).unwrap_or(S::MAX)
 }
 
-/// A number of Postgres.
+/// A number type of Postgres.
 pub(crate) trait Bounded {
-    /// The greatest.
+    /// The maximum.
     const MAX: Self;
 }
 

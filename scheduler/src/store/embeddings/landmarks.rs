@@ -1,5 +1,5 @@
-//! Landmarks: the agents that others, and sites, are measured from; and who is connected to take their place in a
-//! small fleet.
+//! Landmarks: the agents that measure sites and that other agents measure; and the connected agents
+//! that may replace one in a small fleet.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
-/// One chosen landmark.
+/// A landmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Landmark {
     pub agent: AgentId,
@@ -22,16 +22,16 @@ pub struct Landmark {
     /// Why it was chosen, or why it is quarantined; for people.
     pub reason: String,
     pub by: ChosenBy,
-    /// For how long it has not been heard of; `None` while it is connected.
+    /// How long it has been away; `None` while it is connected.
     pub away_for: Option<Duration>,
 }
 
-/// Who chose a landmark.
+/// How a landmark was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChosenBy {
-    /// The operator: nobody else replaces it.
+    /// By the operator: only the operator replaces it.
     Hand,
-    /// An election: another may be elected in its place.
+    /// By an election: another agent may be elected in its place.
     Election,
 }
 
@@ -40,7 +40,7 @@ pub enum ChosenBy {
 pub struct Lost {
     pub agent: AgentId,
     pub name: String,
-    /// For how long its last session has been over.
+    /// The time since its last session ended.
     pub away_for: Duration,
 }
 
@@ -48,20 +48,20 @@ pub struct Lost {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unreached {
     pub name: String,
-    /// Where its beacon should be, when it runs one.
+    /// The URL of its beacon, if it runs one.
     pub beacon_url: Option<String>,
-    /// What the last one saw who tried; `None` when nobody has.
+    /// The failure of the last agent that tried; `None` when none has.
     pub failure: Option<String>,
 }
 
-/// One agent with an active session.
+/// An agent with an active session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Connected {
     pub agent: AgentId,
     pub has_beacon: bool,
 }
 
-/// Replaces the whole set, in the order given.
+/// Replaces all landmarks, in the given order.
 pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: ChosenBy) -> Result<(), Error> {
     let agents: Vec<i64> = chosen.iter().map(|(agent, _)| agent.get()).collect();
     let reasons: Vec<String> = chosen.iter().map(|(_, reason)| reason.clone()).collect();
@@ -80,8 +80,8 @@ pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: 
     .await
 }
 
-/// The elected landmark whose last session ended longest ago, and at least `after`, unless it was removed; `None` when
-/// there is none.
+/// The elected landmark whose last session ended longest ago, and at least `after` ago, unless it
+/// was removed; `None` without one.
 pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Lost>, Error> {
     sqlx::query_as!(
         Lost,
@@ -110,7 +110,8 @@ pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Op
     .await
 }
 
-/// Puts an elected agent in the place of a landmark. `false`, and nothing changed, when that is none any more.
+/// Replaces a landmark by an elected agent. `false`, without a change, if it is no landmark any
+/// more.
 pub async fn replace_one(conn: &mut PgConnection, lost: AgentId, by: AgentId, reason: &str) -> Result<bool, Error> {
     let replaced = sqlx::query!(
         "update landmarks set agent_id = $2, reason = $3, elected = true, chosen_at = now() where agent_id = $1",
@@ -123,7 +124,8 @@ pub async fn replace_one(conn: &mut PgConnection, lost: AgentId, by: AgentId, re
     Ok(replaced > 0)
 }
 
-/// Connected agents that no other has measured, by name: without a beacon, or tried in vain.
+/// Connected agents that no other has measured, by name: without a beacon, or with failed tries
+/// only.
 pub async fn unreached(conn: &mut PgConnection) -> Result<Vec<Unreached>, Error> {
     sqlx::query_as!(
         Unreached,

@@ -1,4 +1,4 @@
-//! Placements of sites: where each lies in the newest embedding it was located in.
+//! Placements of sites: each site's place in the newest embedding in which it was located.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::whole;
 
-/// A site's placement, and how many measurements it rests on.
+/// A site's placement, and the number of measurements behind it.
 #[derive(Debug, Clone)]
 pub struct Located {
     pub site: SiteId,
@@ -40,7 +40,7 @@ pub async fn sites(
         .collect())
 }
 
-/// Records where sites lie, in place of what was known before.
+/// Stores sites' placements in place of former ones.
 pub async fn upsert(conn: &mut PgConnection, located: &[Located]) -> Result<(), Error> {
     let Some(width) = located.iter().map(|located| located.placement.coordinate.len()).max() else { return Ok(()) };
     let mut sites = Vec::with_capacity(located.len());
@@ -77,15 +77,15 @@ pub async fn upsert(conn: &mut PgConnection, located: &[Located]) -> Result<(), 
     .await
 }
 
-/// A site that lies in an older embedding.
+/// A site placed in an older embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outdated {
     pub site: SiteId,
     pub open: bool,
 }
 
-/// Sites that lie in an older embedding and were not [set aside](set_idle), at most `limit`; those placed last come first:
-/// of what was placed long ago, most is about to end.
+/// Sites placed in an older embedding and not [set aside](set_idle), at most `limit`; the last
+/// placed first, because the tasks of sites placed long ago are mostly about to end.
 pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64) -> Result<Vec<Outdated>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -105,10 +105,11 @@ pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64
     Ok(rows.into_iter().map(|row| Outdated { site: row.site_id, open: row.open }).collect())
 }
 
-/// Sets placements in embeddings before `epoch` aside, as no task needs them: they stay in their embedding until their sites are located anew.
+/// Sets aside placements in embeddings before `epoch` that no task needs: they stay until their
+/// sites are located again.
 pub async fn set_idle(conn: &mut PgConnection, sites: &[SiteId], epoch: EmbeddingEpoch) -> Result<(), Error> {
     sqlx::query!(
-        // One that was placed anew meanwhile is needed again.
+        // A site placed again meanwhile is needed.
         "update site_placements set idle = true where site_id = any($1) and epoch < $2",
         sites as _,
         epoch.get(),
@@ -117,7 +118,7 @@ pub async fn set_idle(conn: &mut PgConnection, sites: &[SiteId], epoch: Embeddin
     .await
 }
 
-/// Forgets the placements of sites that lie in an older embedding than this one.
+/// Deletes these sites' placements in embeddings older than this one.
 pub async fn forget_outdated(conn: &mut PgConnection, sites: &[SiteId], epoch: EmbeddingEpoch) -> Result<(), Error> {
     sqlx::query!("delete from site_placements where site_id = any($1) and epoch < $2", sites as _, epoch.get())
         .run(conn)

@@ -1,4 +1,5 @@
-//! Notices: Postgres' NOTIFY and LISTEN, by which schedulers wake each other. A hint that may be lost.
+//! Notices: Postgres' NOTIFY and LISTEN, by which schedulers wake each other. A notice is a hint
+//! and may be lost.
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{Executor as _, PgConnection};
@@ -8,7 +9,7 @@ use crate::store::rows::Rows;
 
 const CHANNEL: &str = "landfall";
 
-/// Tells every listener. Nothing waits for the disk: there is nothing in it to be kept.
+/// Notifies all listeners. The commit does not wait for the disk, because it stores nothing.
 pub async fn notify(conn: &mut PgConnection, payload: &str) -> Result<(), Error> {
     sqlx::query!(
         r#"select set_config('synchronous_commit', 'off', false) as off, pg_notify($1, $2) as "told: ()""#,
@@ -20,12 +21,11 @@ pub async fn notify(conn: &mut PgConnection, payload: &str) -> Result<(), Error>
     Ok(())
 }
 
-/// A connection that hears notices.
+/// A connection that receives notices.
 #[derive(Debug)]
 pub struct Listener(PgListener);
 
 impl Listener {
-    /// Connects and listens.
     pub async fn connect(options: PgConnectOptions) -> Result<Self, Error> {
         let pool = PgPoolOptions::new().max_connections(1).idle_timeout(None).max_lifetime(None);
         let mut listener = PgListener::connect_with(&pool.connect_with(options).await?).await?;
@@ -34,12 +34,12 @@ impl Listener {
         Ok(Self(listener))
     }
 
-    /// The next notice; `None` when the connection is gone. Nothing is lost when it is not awaited to its end.
+    /// The next notice; `None` when the connection is lost. Cancelling the call loses no notice.
     pub async fn next(&mut self) -> Result<Option<String>, Error> {
         Ok(self.0.try_recv().await?.map(|notice| notice.payload().to_owned()))
     }
 
-    /// Asks whether the connection lives.
+    /// Checks that the connection works.
     pub async fn ping(&mut self) -> Result<(), Error> {
         self.0.execute("").await?;
         Ok(())

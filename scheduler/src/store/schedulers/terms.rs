@@ -1,8 +1,9 @@
-//! Terms: which scheduler has a role that only one may have, and the fence that keeps a deposed one from changing anything.
+//! Terms: which scheduler holds a role, and the fence that stops a former holder from changing
+//! anything.
 //!
-//! Invariants: a term's number rises by one whenever somebody takes it and never otherwise; nobody takes it while its
-//! holder's row has not expired by Postgres' clock; a transaction that passed [`check`] commits before the term can be
-//! taken over, or not at all.
+//! Invariants: taking a term raises its number by one, and nothing else does. No scheduler takes a
+//! term before the holder's row has expired by Postgres' clock. A transaction that passed [`check`]
+//! commits before the term is taken over, or not at all.
 
 use std::time::Duration;
 
@@ -18,12 +19,13 @@ use crate::store::rows::{Rows, Statement};
 words!(
     /// What only one scheduler at a time may do.
     ///
-    /// Three, and not one per task: what has run out is taken back even while a fit keeps a slow machine busy, a map is made
-    /// by one, and the passes that bring a task to its agent wake each other all the time, so that they are best in one process.
+    /// Three roles, not one per task. Reaping goes on while a fit keeps a slow machine busy; one
+    /// scheduler makes the map; the passes that bring a task to its agent wake each other all the
+    /// time, and so belong in one process.
     Role {
-        /// Takes back what has run out: sessions, leases, old events.
+        /// Ends what has expired: sessions, leases, old events.
         Reap = "reap",
-        /// Makes the map: landmarks, fits, whom to believe.
+        /// Makes the map: landmarks, fits, quarantines.
         Fit = "fit",
         /// Brings tasks to agents: measuring, locating, confirming, assigning.
         Plan = "plan",
@@ -34,17 +36,19 @@ words!(
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Taken {
     pub number: TermNumber,
-    /// Sessions that were given more time, since nobody may have renewed or reaped them meanwhile.
+    /// Sessions that were extended, because renewals or reaping may have stopped meanwhile.
     pub extended: u64,
 }
 
-/// Takes the role if nobody else has it, or its holder has expired; `None` when somebody else has it. Run in a transaction.
-/// Waits for what the former holder has under way.
+/// Takes the role if it is free or its holder has expired; `None` when another scheduler holds it.
+/// Run in a transaction. Waits for the former holder's open transactions.
 ///
-/// Only who believes not to have it asks. Where the role is the asker's own all the same, the answer to its commit was lost, and
-/// it takes another term: else nobody would do that role while its process lives.
+/// A scheduler calls this only when it does not know of a term of its own. If it holds the role all
+/// the same, the answer to its commit was lost, and it takes another term: otherwise the role would
+/// stay idle as long as the process lives.
 ///
-/// Whoever takes the reaper's term gives every session its time back in the same transaction (`lifetime` is a session's).
+/// Taking the reaper's term extends every session in the same transaction (`lifetime` is a
+/// session's).
 pub async fn take(
     conn: &mut PgConnection,
     role: Role,
@@ -56,7 +60,7 @@ pub async fn take(
     }
     let locked = sqlx::query!("select holder from terms where role = $1 for update", role);
     locked.one(conn).await?;
-    // A statement of its own: whoever held the row until now may have taken the term.
+    // A separate statement: the transaction that held the row's lock may have taken the term.
     if !is_free(conn, role, scheduler).await? {
         return Ok(None);
     }
@@ -88,7 +92,7 @@ pub async fn take(
     Ok(Some(Taken { number, extended }))
 }
 
-/// The term before.
+/// The former term.
 struct Former {
     taken_at: Option<DateTime<Utc>>,
     served_until: Option<DateTime<Utc>>,
@@ -109,9 +113,9 @@ async fn is_free(conn: &mut PgConnection, role: Role, scheduler: SchedulerId) ->
     .await
 }
 
-/// Whether this term is still this scheduler's, in a transaction of the role's: then nobody takes it over before that
-/// transaction has ended. One that stands still for longer than `patience` between two statements is ended by Postgres, so
-/// that a scheduler that was stopped in the middle keeps nobody waiting.
+/// Whether this scheduler still holds this term. Call it in a transaction of the role: no scheduler
+/// takes the term over before that transaction ends. Postgres ends a transaction idle for longer
+/// than `patience` between two statements, so that a stopped scheduler blocks no other.
 pub async fn check(
     conn: &mut PgConnection,
     role: Role,

@@ -1,8 +1,9 @@
-//! Restores: what becomes of a database that went back in time, and what it remembers of that.
+//! Restores: what a restore changes in a database that went back in time, and its record.
 //!
-//! Agents and people have seen numbers that the database does not know any more. So after a restore every number begins behind a
-//! floor that none of them can have reached, and nothing that was under way in the backup goes on: its sessions and leases ended
-//! long ago, whatever their rows say. A table that only a restore makes marks a database whose restore has not ended.
+//! Agents and people have seen numbers that the database does not contain any more. So after a
+//! restore every number starts above a floor that none of them can have reached. Nothing active in
+//! the backup continues: its sessions and leases ended long ago, whatever their rows contain. A
+//! table that only a restore creates marks a database whose restore has not ended.
 
 use chrono::{DateTime, Utc};
 use sqlx::{AssertSqlSafe, PgConnection};
@@ -13,11 +14,12 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::types::whole;
 use crate::store::{Error, leases, minute};
 
-/// Floors are multiples of this: more than is given out between a backup and its restore (a million a second for eleven days),
-/// readable, and so little that a double holds the floors of nine thousand restores.
+/// Floors are multiples of this. It exceeds all numbers issued between a backup and its restore (a
+/// million a second for eleven days) and is readable. A double holds the floors of nine thousand
+/// restores.
 const LEAP: i64 = 1_000_000_000_000;
 
-/// What a restore did, for people.
+/// The result of a restore, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Restored {
     pub at: DateTime<Utc>,
@@ -41,22 +43,23 @@ impl Restored {
     }
 }
 
-/// Every number up to this was given out, or may have been, before the newest restore; 0 where there was none.
+/// The highest number that may have been issued before the newest restore; 0 without a restore.
 pub async fn floor(conn: &mut PgConnection) -> Result<i64, Error> {
     sqlx::query_scalar!(r#"select coalesce(max(floor), 0) as "floor!" from restores"#).one(conn).await
 }
 
-/// What somebody deserves who names a number that nobody knows: one that may have been given out before a restore is not their fault.
+/// The refusal for an unknown number: [`Refusal::Restored`] if it may have been issued before a
+/// restore, because then the agent is not at fault.
 pub fn blame(number: i64, floor: i64, otherwise: Refusal) -> Refusal {
     if (1..=floor).contains(&number) { Refusal::Restored } else { otherwise }
 }
 
-/// Marks an empty database as one that is being restored; [`rewind`] takes the mark away.
+/// Marks an empty database as being restored; [`rewind`] removes the mark.
 pub async fn begin(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query("create table restore_under_way ()").run(conn).await
 }
 
-/// Takes the mark away from a database into which nothing was restored.
+/// Removes the mark from a database into which no row was restored.
 pub async fn give_up(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query("drop table if exists restore_under_way").run(conn).await
 }
@@ -66,16 +69,16 @@ pub async fn under_way(conn: &mut PgConnection) -> Result<bool, Error> {
     sqlx::query_scalar("select to_regclass('restore_under_way') is not null").one(conn).await
 }
 
-/// Makes a database whose rows were brought back fit to go on: lifts every number above what anybody can have seen, ends
-/// sessions and leases, voids open enrolment tokens, forgets orders and schedulers, and notes the restore. Run in a transaction, on
-/// the newest schema.
+/// Prepares restored rows for use: lifts every number above all those ever seen, ends sessions and
+/// leases, voids open enrolment tokens, deletes orders and schedulers, and records the restore. Run
+/// in a transaction, on the newest schema.
 pub async fn rewind(
     conn: &mut PgConnection,
     backed_up_at: DateTime<Utc>,
     backup_version: &str,
 ) -> Result<Restored, Error> {
     let (floor, transactions) = lift(conn).await?;
-    // The orders' agents are told anew; what comes back for an old one is of no order.
+    // Agents get new orders; a report for an old one finds no order.
     sqlx::query!("delete from measurement_orders").run(conn).await?;
     sqlx::query!("update terms set holder = null, served_until = coalesce(served_until, now())").run(conn).await?;
     sqlx::query!("delete from schedulers").run(conn).await?;
@@ -113,7 +116,8 @@ pub async fn rewind(
     Ok(restored)
 }
 
-/// Lifts sequences, incarnations and the log's transactions; returns the new floor, and what is added to transactions.
+/// Lifts sequences, incarnations and the log's transactions. Returns the new floor, and the number
+/// added to transactions.
 async fn lift(conn: &mut PgConnection) -> Result<(i64, i64), Error> {
     let known = sqlx::query!(
         r#"
@@ -141,7 +145,7 @@ async fn lift(conn: &mut PgConnection) -> Result<(i64, i64), Error> {
     .all(conn)
     .await?;
     sqlx::query!("update agents set incarnation = $1", floor).run(conn).await?;
-    // Settled once a restore, and not looked up for every line of the log.
+    // Set once per restore, so that writing a log line needs no lookup.
     let default = format!(
         "alter table events alter column xact set default ((pg_current_xact_id()::text::bigint + {transactions})::text::xid8)"
     );
@@ -149,7 +153,7 @@ async fn lift(conn: &mut PgConnection) -> Result<(i64, i64), Error> {
     Ok((floor, transactions))
 }
 
-/// The newest restore that no scheduler has told of; from now on one has.
+/// Returns the newest restore that no scheduler has reported yet, and marks it as reported.
 pub async fn take_untold(conn: &mut PgConnection) -> Result<Option<Restored>, Error> {
     let untold = sqlx::query_as!(
         Restored,
@@ -209,7 +213,7 @@ mod tests {
         let void = enrolments::redeem(&mut conn, enrolment.token.reveal(), 5).await.unwrap_err().to_string();
         assert!(void.contains("expired"), "{void}");
 
-        // What was granted after the backup is nobody's fault; what never was, is.
+        // A number issued after the backup is not the agent's fault; one never issued is.
         let answers = [
             (report(task, 2), Answer::Refused(Refusal::Restored)),
             (report(TaskId::new(999), 1), Answer::Refused(Refusal::Restored)),
@@ -220,7 +224,7 @@ mod tests {
         for (report, expected) in answers {
             assert_eq!(fixtures::record(&mut conn, agent, &report).await, expected, "{report:?}");
         }
-        // The lease of the backup itself may complete until there is a newer one, as any that expired.
+        // Like any expired lease, the backup's own may complete until a newer one is granted.
         let mut tx = conn.begin().await.expect("begin");
         let late = fixtures::record(&mut tx, other, &report(second, 1)).await;
         assert!(matches!(late, Answer::Accepted { freed: false, .. }), "{late:?}");
@@ -242,19 +246,19 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn the_log_goes_on_behind_what_another_server_wrote(mut conn: Conn) {
         fixtures::leased(&mut conn, "a").await;
-        // As they come from a server that has counted far.
+        // Transaction numbers from a server that has counted far.
         fixtures::execute(&mut conn, "update events set xact = '5000000000'").await;
         let known: i64 = fixtures::scalar(&mut conn, "select count(*) from events").await;
         rewound(&mut conn).await;
         let mut last = String::new();
-        // Whatever else runs on this server has to end first.
+        // All other transactions on this server have to end first.
         while last != "restored" {
             tokio::task::yield_now().await;
             let page = events::newest(&mut conn, &Filter::default(), 100).await.expect("read");
             last = page.events.last().map(|event| event.what.clone()).unwrap_or_default();
             assert!(i64::try_from(page.events.len()).expect("few") >= known, "nothing that was there is hidden");
             let next = events::after(&mut conn, &Filter::default(), page.next).await.expect("read on");
-            // What ended since may be read by now, and nothing twice.
+            // Transactions that ended since may be read now, and no event twice.
             assert!(next.events.iter().all(|event| event.cursor > page.next), "a reader continues behind the last one");
         }
         let pruned = events::prune(&mut conn, Duration::from_secs(3600)).await.expect("prune");

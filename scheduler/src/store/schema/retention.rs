@@ -1,7 +1,8 @@
-//! Retention: what is over is deleted once it is as old as the operator allows.
+//! Retention: deletes ended rows that are older than the operator allows.
 //!
-//! Invariants: a piece is one short transaction that locks nothing but rows that are over; it finds them by an index, and does not
-//! read those in use again and again; the newest round of a site in a batch stays, however old it is.
+//! Invariants: a piece is one short transaction that locks only ended rows. It finds them by an
+//! index and does not read rows in use again and again. The newest round of a site in a batch
+//! stays, however old.
 
 use std::time::Duration;
 
@@ -15,15 +16,16 @@ use crate::store::batches::removal;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
-/// Rows that one piece deletes at most, each with some ten that hang on it: some tens of milliseconds.
+/// The most rows deleted by one piece, each with some ten dependent rows: some tens of
+/// milliseconds.
 pub const PIECE: i64 = 1_000;
 
-/// What is deleted by its age.
+/// What is deleted by age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Subject {
-    /// Rounds that a newer round of the same site and batch followed, with all that hangs on them.
+    /// Rounds followed by a newer round of the same site and batch, with their rows.
     Rounds,
-    /// Assignments and leases that a newer choice of the same task followed.
+    /// Assignments and leases followed by a newer choice for the same task.
     Moves,
     /// Measurements of sites.
     Measurements,
@@ -31,7 +33,7 @@ pub enum Subject {
     Sessions,
     /// Answers to submissions.
     Submissions,
-    /// Quarantines and alarms that ended.
+    /// Ended quarantines and alarms.
     Quarantines,
     /// The history of embeddings.
     Embeddings,
@@ -52,7 +54,8 @@ impl Subject {
     ];
 }
 
-/// Deletes the next piece of what was over `keep` ago; returns whether there may be more. Run in a transaction.
+/// Deletes the next piece of rows that ended at least `keep` ago; returns whether more may remain.
+/// Run in a transaction.
 pub async fn prune(conn: &mut PgConnection, subject: Subject, keep: Duration) -> Result<bool, Error> {
     let pruned = match subject {
         Subject::Rounds => rounds(conn, keep).await?,
@@ -85,8 +88,8 @@ async fn rounds(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     Ok(u64::try_from(tasks.len()).unwrap_or(u64::MAX))
 }
 
-/// Walks the assignments in the order in which they were made, from where the last piece ended: whatever came before one of them
-/// for the same task has been over since. So each row is read once, and those in use are not read again.
+/// Walks the assignments in order of creation, from where the last piece ended: when one was made,
+/// the task's earlier ones were over. So each row is read once, and rows in use are not read again.
 async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     let next = sqlx::query!(
         r#"
@@ -102,7 +105,8 @@ async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     )
     .all(conn)
     .await?;
-    // To the first that is not old enough: numbers and times of transactions at once need not rise together.
+    // Stops at the first row that is too new: numbers and times of concurrent transactions may
+    // differ in order.
     let next: Vec<_> = next.into_iter().take_while(|row| row.old).collect();
     let Some(last) = next.last() else { return Ok(0) };
     let (ids, tasks): (Vec<AssignmentId>, Vec<TaskId>) = next.iter().map(|row| (row.id, row.task_id)).unzip();
@@ -135,7 +139,8 @@ async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     Ok(u64::try_from(next.len()).unwrap_or(u64::MAX))
 }
 
-/// Deletes those of these exclusions that no assignment names any more, but the newest of a batch: the next choice may share it.
+/// Deletes those of these exclusions that no assignment references, except a batch's newest, which
+/// the next choice may share.
 async fn unused_exclusions(conn: &mut PgConnection, named: Vec<Option<i64>>) -> Result<(), Error> {
     let mut named: Vec<i64> = named.into_iter().flatten().collect();
     named.sort_unstable();
@@ -170,7 +175,7 @@ async fn measurements(conn: &mut PgConnection, keep: Duration) -> Result<u64, Er
     .await
 }
 
-/// The newest session of an agent stays: when the agent was last seen is read from it.
+/// Keeps an agent's newest session: it stores when the agent was last seen.
 async fn sessions(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     sqlx::query!(
         r#"
@@ -274,7 +279,7 @@ mod tests {
         sqlx::query(sql).execute(pool).await.expect("execute");
     }
 
-    /// Pieces until nothing is left.
+    /// Deletes pieces until none remains.
     async fn pruned(pool: &PgPool, subject: Subject) {
         loop {
             let mut tx = fixtures::begin(pool).await;
@@ -326,7 +331,7 @@ mod tests {
         assert_eq!(count(&pool, "select count(*) from exclusions").await, 1, "the next choice may share the newest");
     }
 
-    /// Chooses an agent for a task, as its only candidate.
+    /// Assigns a task to an agent, its only candidate.
     async fn choose(pool: &PgPool, task: TaskId, agent: AgentId) {
         let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
         let mut conn = pool.acquire().await.expect("connect");

@@ -1,5 +1,5 @@
-//! Snapshots: one moment of the whole database, which other programs may read as well, and what has to be known of it for a backup
-//! and before a restore.
+//! Snapshots: one consistent view of the whole database that other programs can read too, and the
+//! facts that a backup and a restore check first.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -7,26 +7,27 @@ use sqlx::PgConnection;
 use crate::store::Error;
 use crate::store::rows::Statement;
 
-/// A moment of a database, for as long as its transaction lasts.
+/// A snapshot; valid for the length of its transaction.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    /// How `pg_dump` is told of it.
+    /// The snapshot's name, for `pg_dump`.
     pub name: String,
     pub at: DateTime<Utc>,
     pub schema: i64,
-    /// SHA-256 of the operator's token, hexadecimal; none before the first start.
+    /// SHA-256 of the operator's token, hexadecimal; `None` before the first start.
     pub operator_token: Option<String>,
-    /// SHA-256 of the authority that agents trust, hexadecimal; none where all are on one machine.
+    /// SHA-256 of the authority that agents trust, hexadecimal; `None` if all parts run on one
+    /// machine.
     pub authority: Option<String>,
     pub sites: i64,
     /// Agents that were not removed.
     pub agents: i64,
 }
 
-/// Begins a transaction that sees one moment until the connection is closed, and lets others see it. Plain statements: a schema of
-/// a former release is described as well.
+/// Begins a transaction that keeps one snapshot until the connection closes, and exports it. Uses
+/// unchecked statements, so that it works on a former release's schema too.
 pub async fn begin(conn: &mut PgConnection) -> Result<Snapshot, Error> {
-    // It stands still in its transaction while others read.
+    // The transaction is idle while other programs read.
     sqlx::query("set idle_in_transaction_session_timeout = 0").run(conn).await?;
     sqlx::query("begin transaction isolation level repeatable read, read only").run(conn).await?;
     type Row = (String, DateTime<Utc>, i64, Option<String>, Option<String>, i64, i64);
@@ -42,19 +43,19 @@ pub async fn begin(conn: &mut PgConnection) -> Result<Snapshot, Error> {
     Ok(Snapshot { name, at, schema, operator_token, authority, sites, agents })
 }
 
-/// What of a database decides whether a backup can be taken from it, or restored into it.
+/// Facts that decide whether a database can be backed up, or restored into.
 #[derive(Debug, Clone, sqlx::FromRow)]
 pub struct Place {
     pub postgres: i32,
-    /// Where tables are made.
+    /// The schema in which tables are created.
     pub schema: Option<String>,
-    /// Whether it holds Landfall's tables.
+    /// Whether it contains Landfall's tables.
     pub ours: bool,
-    /// Whether it holds nothing but what extensions brought.
+    /// Whether it contains only what extensions created.
     pub empty: bool,
 }
 
-/// Looks at a database, whatever it holds.
+/// Reads these facts of any database.
 pub async fn look(conn: &mut PgConnection) -> Result<Place, Error> {
     let place = sqlx::query_as(
         "select current_setting('server_version_num')::integer / 10000 as postgres, current_schema()::text as schema,
@@ -70,7 +71,7 @@ pub async fn look(conn: &mut PgConnection) -> Result<Place, Error> {
     Ok(place)
 }
 
-/// Tells the planner what the tables hold.
+/// Updates the planner's statistics.
 pub async fn analyze(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query("analyze").run(conn).await
 }

@@ -18,7 +18,7 @@ async fn begin(pool: &PgPool) -> Transaction<'static, Postgres> {
     fixtures::begin(pool).await
 }
 
-/// Tries to take a role, and returns its number.
+/// Tries to take a role; returns the term's number.
 async fn taken(conn: &mut PgConnection, role: Role, scheduler: SchedulerId) -> Option<i64> {
     take(conn, role, scheduler, fixtures::LIFETIME).await.expect("take").map(|taken| taken.number.get())
 }
@@ -35,7 +35,7 @@ async fn silence(pool: &PgPool, scheduler: SchedulerId) {
         .expect("let the time pass");
 }
 
-/// A scheduler that reaps, and another that waits for it.
+/// A scheduler that reaps, and another that waits for the role.
 async fn two(pool: &PgPool) -> (SchedulerId, SchedulerId) {
     let (first, second) = (join(pool).await, join(pool).await);
     let mut conn = pool.acquire().await.expect("connect");
@@ -43,7 +43,7 @@ async fn two(pool: &PgPool) -> (SchedulerId, SchedulerId) {
     (first, second)
 }
 
-/// A session whose time has passed, with one lease.
+/// An expired session with one lease.
 async fn overdue(pool: &PgPool) -> (AgentId, SessionId) {
     let mut conn = pool.acquire().await.expect("connect");
     let Leased { agent, session, .. } = fixtures::leased(&mut conn, "a").await;
@@ -51,7 +51,7 @@ async fn overdue(pool: &PgPool) -> (AgentId, SessionId) {
     (agent, session)
 }
 
-/// Seconds a session has left.
+/// The remaining lifetime of a session, in seconds.
 async fn left(pool: &PgPool, session: SessionId) -> f64 {
     sqlx::query_scalar("select extract(epoch from expires_at - now())::float8 from sessions where id = $1")
         .bind(session.get())
@@ -83,7 +83,7 @@ async fn a_duty_is_one_schedulers_until_it_expires_or_leaves(pool: PgPool) {
 async fn a_term_whose_commit_was_not_answered_is_taken_again_by_the_same_scheduler(pool: PgPool) {
     let (first, second) = two(&pool).await;
     let mut conn = pool.acquire().await.expect("connect");
-    // It never learnt that it has term 1, and asks again.
+    // The scheduler does not know that it holds term 1, and takes the role again.
     let mut old = begin(&pool).await;
     assert!(is_held(&mut old, Role::Reap, first, 1).await);
     let again = async |conn: &mut PgConnection| taken(conn, Role::Reap, first).await;
@@ -119,7 +119,7 @@ async fn a_reaper_whose_term_is_being_taken_changes_nothing(pool: PgPool) {
     silence(&pool, first).await;
     let mut taking = begin(&pool).await;
     assert_eq!(taken(&mut taking, Role::Reap, second).await, Some(2));
-    // It stood still since it was reaper, and its row lives again for some reason: the number alone must do.
+    // The former reaper's row is valid again, so only the term's number can refuse it.
     sqlx::query("update schedulers set expires_at = now() + interval '1 hour'").execute(&pool).await.expect("revive");
     let check = async |conn: &mut PgConnection| is_held(conn, Role::Reap, first, 1).await;
     assert!(!fixtures::behind(&pool, taking, check).await);
@@ -158,7 +158,7 @@ async fn a_dead_agent_is_lost_however_often_the_reaper_changes(pool: PgPool) {
         assert!(left(&pool, session).await <= fixtures::LIFETIME.as_secs_f64() + 1.0);
         served += 1;
     }
-    // A lifetime is an hour here: one that was whole, and what was left of the first.
+    // A lifetime is an hour: one whole lifetime, plus the remainder of the first.
     assert!((59..=121).contains(&served), "lost after {served} minutes in which somebody reaped, {reaper}");
 }
 
