@@ -1,7 +1,7 @@
-//! The beacon: a tiny HTTP server that makes a landmark measurable by other agents.
+//! The beacon: a tiny HTTP server that lets other agents measure a landmark.
 //!
-//! It answers HEAD and GET with 204 and nothing else. It is open to the network, so connections, headers and idle time
-//! are bounded, and nothing a client sends is kept.
+//! It responds to HEAD and GET with 204 and nothing else. It is open to the network, so
+//! connections, headers and idle time are bounded, and it stores nothing a client sends.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -18,20 +18,21 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-/// Connections served at once. A fleet's agents each measure at most some dozens.
+/// Maximum connections at once. Each of a fleet's agents measures at most a few dozen beacons.
 const MAX_CONNECTIONS: usize = 256;
-/// Where there are so many, one that was idle for this long makes room for another: a prober pauses no longer in a series.
+/// When all places are taken, a connection idle for this long makes room for another: a prober's
+/// pauses in a series are not longer.
 const CROWDED_IDLE: Duration = Duration::from_secs(5);
 const MAX_HEADERS: usize = 32;
 const MAX_HEADER_BYTES: usize = 16 << 10;
-/// How long a connection may wait for a request: longer than the pause between two probes.
+/// Time limit for the next request on a connection: longer than the pause between two probes.
 const IDLE: Duration = Duration::from_secs(30);
-/// How long one connection may live at all, so that no client holds a place for ever.
+/// Maximum life of a connection, so that no client keeps a place for ever.
 const MAX_LIFE: Duration = Duration::from_secs(600);
-/// The wait after a failed accept: descriptors have run out, and may come back.
+/// Delay after a failed accept: file descriptors have run out, and may become free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// A bound beacon that does not answer yet.
+/// A bound beacon that does not respond yet.
 #[derive(Debug)]
 pub struct Beacon {
     listener: TcpListener,
@@ -39,14 +40,15 @@ pub struct Beacon {
 }
 
 impl Beacon {
-    /// Binds the beacon; port 0 takes any.
+    /// Binds the beacon; port 0 takes any free port.
     pub async fn bind(listen: SocketAddr) -> std::io::Result<Self> {
         let listener = TcpListener::bind(listen).await?;
         let port = listener.local_addr()?.port();
         Ok(Self { listener, port })
     }
 
-    /// Answers until it is stopped. However it ends, it cancels `stop`: an agent whose beacon is dead stops and says so.
+    /// Serves until it is stopped. It cancels `stop` however it ends: an agent with a dead beacon
+    /// stops and reports it.
     pub async fn serve(self, stop: CancellationToken) {
         supervised(self.serve_all(stop.clone()), stop).await;
     }
@@ -86,14 +88,14 @@ impl Beacon {
     }
 }
 
-/// Runs what should never end; cancels `stop` when it ends, even by a panic.
+/// Runs a future that should never end; cancels `stop` when it does, even by a panic.
 async fn supervised(serving: impl Future<Output = ()>, stop: CancellationToken) {
     let _ended = stop.drop_guard();
     serving.await;
 }
 
-/// The connections that are served. When all places are taken, the peer with the most connections loses one, so that
-/// no one peer takes the beacon from the others. Cheap to clone.
+/// The current connections. When all places are taken, the peer with the most connections loses
+/// one, so that no peer blocks the beacon for others. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 struct Guests {
     /// Never held across an await.
@@ -109,22 +111,22 @@ struct Present {
 #[derive(Debug)]
 struct Seat {
     peer: IpAddr,
-    /// When it asked last, or came.
+    /// When its last request came, or when it connected.
     asked: Instant,
     leave: CancellationToken,
 }
 
-/// A connection that is served; its seat goes with it.
+/// A current connection; dropping it frees its place.
 #[derive(Debug)]
 struct Guest {
     number: u64,
     guests: Guests,
-    /// Cancelled when it has to make room.
+    /// Cancelled when it must make room.
     leave: CancellationToken,
 }
 
 impl Guests {
-    /// Lets a connection in, if there is room or another makes room for it.
+    /// Admits a connection if there is room, or if another makes room for it.
     fn admit(&self, peer: IpAddr, now: Instant) -> Option<Guest> {
         let peer = network(peer);
         let mut present = self.present();
@@ -146,8 +148,8 @@ impl Guests {
 }
 
 impl Present {
-    /// Of the connections of the peer that has most, the one that was idle longest. A peer that has as many as anybody only gets
-    /// the place of one that is idle.
+    /// The connection idle for longest, of the peer with the most connections. A peer that itself
+    /// has the most only gets the place of an idle connection.
     fn who_makes_room_for(&self, peer: IpAddr, now: Instant) -> Option<u64> {
         let mut seats: HashMap<IpAddr, usize> = HashMap::new();
         for seat in self.guests.values() {
@@ -174,7 +176,7 @@ impl Drop for Guest {
     }
 }
 
-/// What counts as one peer: an address, of IPv6 the network that one customer has.
+/// The network that counts as one peer: an IPv4 address, or the IPv6 network of one customer.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(peer) => IpAddr::V6(Ipv6Addr::from_bits(peer.to_bits() >> 64 << 64)),
@@ -183,7 +185,7 @@ fn network(peer: IpAddr) -> IpAddr {
 }
 
 async fn answer(stream: TcpStream, guest: &Guest) {
-    // The answer must leave at once: it is what others measure.
+    // The response must leave at once: other agents measure it.
     if stream.set_nodelay(true).is_err() {
         return;
     }

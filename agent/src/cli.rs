@@ -28,13 +28,13 @@ mod probe;
 mod progress;
 mod request;
 
-/// Threads of the runtime: an agent waits more than it works, and thirty may share one machine.
+/// Threads of the runtime: an agent mostly waits, and thirty may share one machine.
 const WORKERS: usize = 2;
-/// Bytes that are read of a token's file: a token has 64.
+/// Maximum bytes read of a token's file: a token has 64.
 const MOST_TOKEN: u64 = 4096;
-/// Where a package puts the service's unit.
+/// Where a package installs the service's unit.
 const UNIT: &str = "/lib/systemd/system/landfall-agent.service";
-/// What there is while systemd is the first process (`sd_booted(3)`).
+/// Exists while systemd is the first process (`sd_booted(3)`).
 const SYSTEMD_RUNS: &str = "/run/systemd/system";
 
 /// The Landfall agent: measures and crawls web sites for a Landfall scheduler.
@@ -147,11 +147,12 @@ impl TokenArgs {
     }
 }
 
-/// Does what was typed, on a runtime that fits it, and reports how it ended.
+/// Runs the command on a suitable runtime, and reports its result.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut builder = match cli.command {
-        // Only one thing is under way at a time: a thread that would be woken for half of it costs more than it brings.
+        // Only one task is active at a time: waking a second thread for half of the work costs more
+        // than it gains.
         Command::Crawl(_) => Builder::new_current_thread(),
         Command::Run(_) | Command::Enrol(_) | Command::Doctor(_) | Command::Probe(_) => Builder::new_multi_thread(),
     };
@@ -176,7 +177,7 @@ impl Cli {
     }
 }
 
-/// Writes log lines to standard error, those that the filter lets through.
+/// Writes the log lines that pass the filter to standard error.
 fn start_log(filter: &str) -> anyhow::Result<()> {
     let targets = filter.parse::<Targets>();
     let targets = targets.map_err(|error| exit::usage(format!("read the log filter '{filter}': {error}")))?;
@@ -207,7 +208,8 @@ async fn doctor(args: RunArgs) -> anyhow::Result<()> {
     }
 }
 
-/// What root's agent wrote to the service's folder the service could not read. Who gives the folder knows what he does.
+/// Refuses to run as root in the service's folder, since the service could not read root's files.
+/// An explicit folder is accepted.
 fn refuse_to_run_for_another(args: &RunArgs) -> anyhow::Result<()> {
     let dir = folder::default_dir();
     match folder::other_owner(&dir) {
@@ -241,7 +243,7 @@ fn config_file(dir: Option<PathBuf>) -> PathBuf {
     dir.unwrap_or_else(folder::default_dir).join(config::FILE)
 }
 
-/// The command that runs the agent of a folder, as the user it belongs to.
+/// The command that runs a folder's agent as the folder's owner.
 fn start_command(dir: &Path) -> String {
     let default = dir == folder::default_dir();
     let flag = if default { String::new() } else { format!(" --dir {}", dir.display()) };
@@ -254,7 +256,7 @@ fn start_command(dir: &Path) -> String {
     }
 }
 
-/// The first signal lets the agent hand back what it holds, the second ends it at once.
+/// On the first signal the agent hands back its leases and stops; on the second it ends at once.
 fn stop_on_signals(stop: &CancellationToken) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;

@@ -1,6 +1,6 @@
 //! The agent's configuration: one typed tree, read from `agent.toml`, checked once. `landfall-agent enrol` writes it.
 //!
-//! Unknown keys are refused. Relative paths are meant from the folder the file lies in, or from another that is said.
+//! Unknown keys are refused. Relative paths start at the file's folder, or at another given folder.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use crate::net::user_agent::UserAgent;
 use crate::session::schedulers::Schedulers;
 
 pub const FILE: &str = "agent.toml";
-/// Where the beacon listens unless told otherwise.
+/// The beacon's default address.
 pub const DEFAULT_BEACON: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 7180);
 const DEFAULT_CAPACITY: u32 = 16;
 const MAX_CAPACITY: u32 = 10_000;
@@ -23,7 +23,8 @@ const DNS_PORT: u16 = 53;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The scheduler: `https://host:port`, or `http://` on loopback; or a list of them, of which any serves.
+    /// The scheduler: `https://host:port`, or `http://` on loopback; or a list of schedulers, any
+    /// of which can serve the agent.
     #[serde(with = "crate::session::schedulers")]
     pub scheduler: Vec<String>,
     /// The authority that signed the scheduler's certificate (PEM); needed for https.
@@ -31,7 +32,7 @@ pub struct Config {
     pub ca: Option<PathBuf>,
     #[serde(default = "default_credential")]
     pub credential: PathBuf,
-    /// The agent's name, unique in the fleet; the one it was enrolled under.
+    /// The agent's name, unique in the fleet; set by the enrolment.
     pub name: String,
     pub city: String,
     /// The carrier (ISP) the agent is connected to.
@@ -39,26 +40,26 @@ pub struct Config {
     /// The country, ISO 3166-1 alpha-2.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub country: String,
-    /// Sites crawled at once, 1 to 10000. Each costs some memory and bandwidth.
+    /// Maximum concurrent crawls, 1 to 10000. Each costs some memory and bandwidth.
     #[serde(default = "default_capacity")]
     pub capacity: u32,
-    /// Goes into every user agent; the scheduler's when absent.
+    /// The contact URL of every user agent; the scheduler's when absent.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contact_url: Option<String>,
     /// The source address of every connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bind: Option<IpAddr>,
-    /// The name server to ask, `address` or `address:port`; the system's when absent.
+    /// The name server, `address` or `address:port`; the system's when absent.
     #[serde(default, deserialize_with = "name_server", skip_serializing_if = "Option::is_none")]
     pub dns: Option<SocketAddr>,
-    /// Whether answers of the name server are kept while they live, at most an hour. Without, every connection asks anew: for
-    /// measuring what the cache saves.
+    /// Whether to cache the name server's answers for their TTL, at most an hour. Without it, every
+    /// connection queries again: for measuring what the cache saves.
     #[serde(default = "yes")]
     pub dns_cache: bool,
     /// Networks that may be probed and crawled though they are not public.
     #[serde(default, deserialize_with = "networks", skip_serializing_if = "Vec::is_empty")]
     pub allow_net: Vec<IpNet>,
-    /// Certificates (PEM) that sites may be signed by beside the public web's.
+    /// Additional certificate authorities (PEM) for sites, beside the public web's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub extra_ca: Option<PathBuf>,
     #[serde(default)]
@@ -67,7 +68,7 @@ pub struct Config {
     pub outbox: OutboxConfig,
     #[serde(default)]
     pub crawls: CrawlsConfig,
-    /// Pages that are stored; without it none are.
+    /// The store of pages; without it none are stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreConfig>,
 }
@@ -75,14 +76,15 @@ pub struct Config {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BeaconConfig {
-    /// Whether to run it. Without it the agent can be no landmark.
+    /// Whether to run it. Without it the agent cannot be a landmark.
     pub enabled: bool,
-    /// Where it listens; port 0 takes any.
+    /// Its listen address; port 0 takes any free port.
     pub listen: SocketAddr,
-    /// The URL others reach it by, where that is not the address the session comes from.
+    /// The URL at which other agents reach it, if that is not the address the session comes from.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertise: Option<String>,
-    /// Networks in which beacons of other agents are measured though they are not public; nothing else is connected there.
+    /// Networks, though not public, in which beacons of other agents are measured; nothing else is
+    /// connected there.
     #[serde(deserialize_with = "networks", skip_serializing_if = "Vec::is_empty")]
     pub allow_net: Vec<IpNet>,
 }
@@ -97,10 +99,11 @@ impl Default for BeaconConfig {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OutboxConfig {
-    /// Where it is; made if need be. No two agents may share it.
+    /// Its path; created if missing. No two agents may share it.
     pub folder: PathBuf,
-    /// Free bytes on its disk below which no crawl begins; twice as many, and they begin again. 0: it is never too full.
-    /// An outcome takes some hundred bytes; the default leaves the system room to go on.
+    /// Free bytes on its disk below which no crawl starts; crawls start again at twice as many. 0
+    /// disables the check. An outcome takes some hundred bytes; the default leaves the system room
+    /// to work.
     pub min_free_bytes: u64,
 }
 
@@ -110,11 +113,12 @@ impl Default for OutboxConfig {
     }
 }
 
-/// Crawls that are under way: their queues, and from where they go on after a restart.
+/// The folder of running crawls: their queues, and the state to resume after a restart.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CrawlsConfig {
-    /// Where they are; made if need be. No two agents may share it. A crawl takes some hundred bytes for every path it has seen.
+    /// Its path; created if missing. No two agents may share it. A crawl takes some hundred bytes
+    /// for every seen path.
     pub folder: PathBuf,
 }
 
@@ -127,19 +131,20 @@ impl Default for CrawlsConfig {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreConfig {
-    /// Where they are; made if need be. No two agents may share it.
+    /// Its path; created if missing. No two agents may share it.
     pub folder: PathBuf,
-    /// The bytes after which a file is closed and another begun, 1 MiB to 10 GiB: smaller ones are many, larger ones slow to move.
+    /// Size in bytes at which a file is closed and another started, 1 MiB to 10 GiB: smaller files
+    /// are many, larger ones slow to move.
     #[serde(default = "default_max_file")]
     pub max_file_bytes: u64,
-    /// Free bytes on its disk below which crawls pause; twice as many, and they go on. 0: it is never too full. The default has room
-    /// for what fifty crawls have under way.
+    /// Free bytes on its disk below which crawls pause; they continue at twice as many. 0 disables
+    /// the check. The default has room for the pages in progress of fifty crawls.
     #[serde(default = "default_min_free")]
     pub min_free_bytes: u64,
 }
 
 impl StoreConfig {
-    /// What a file may hold.
+    /// Permitted sizes of a file.
     pub const FILE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=10 << 30;
 
     /// A store in this folder, with the defaults.
@@ -156,7 +161,7 @@ pub enum ConfigError {
     Missing(PathBuf),
     #[error("read {path}")]
     Read { path: PathBuf, source: std::io::Error },
-    /// It is no TOML, or has a key or value that is not known.
+    /// Invalid TOML, or an unknown key or value.
     #[error("{path}: {reason}")]
     Parse {
         path: PathBuf,
@@ -168,19 +173,19 @@ pub enum ConfigError {
 }
 
 impl Config {
-    /// Reads and checks a file; relative paths are meant from its folder.
+    /// Reads and checks a file; relative paths start at its folder.
     pub fn load(path: &Path) -> Result<Self, ConfigError> {
         Self::load_from(path, path.parent().unwrap_or(Path::new(".")))
     }
 
-    /// Reads and checks a file; relative paths are meant from `folder`.
+    /// Reads and checks a file; relative paths start at `folder`.
     pub fn load_from(path: &Path, folder: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => ConfigError::Missing(path.to_owned()),
             _ => ConfigError::Read { path: path.to_owned(), source },
         })?;
         let mut config = Self::parse(path, &text)?;
-        // So that an error names the file wherever the process was started.
+        // An absolute path lets an error name the file wherever the process was started.
         let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
         let (always, perhaps) = (
             [&mut config.credential, &mut config.outbox.folder, &mut config.crawls.folder],
@@ -203,7 +208,7 @@ impl Config {
         if self.dns_cache { Resolver::new(self.dns) } else { Resolver::without_cache(self.dns) }
     }
 
-    /// Checks what one field alone cannot say.
+    /// Checks the rules that concern several fields.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let invalid = |key, reason: String| Err(ConfigError::Invalid { key, reason });
         for (key, value) in [("name", &self.name), ("city", &self.city), ("carrier", &self.carrier)] {
@@ -250,13 +255,13 @@ pub struct SchedulerUrl {
 pub enum BadSchedulerUrl {
     #[error("'{0}' is not an https URL, nor an http URL on loopback")]
     NotUrl(String),
-    /// A credential would travel in the clear.
+    /// A credential would be sent unencrypted.
     #[error("plaintext is refused off loopback: {0} is not a loopback address, use https")]
     Plaintext(String),
 }
 
 impl SchedulerUrl {
-    /// Reads a scheduler's URL; plaintext only on loopback.
+    /// Parses a scheduler's URL; plaintext only on loopback.
     pub fn parse(text: &str) -> Result<Self, BadSchedulerUrl> {
         let not_url = || BadSchedulerUrl::NotUrl(text.to_owned());
         let url = url::Url::parse(text).map_err(|_| not_url())?;
@@ -274,7 +279,7 @@ impl SchedulerUrl {
     }
 }
 
-/// Reads `address` or `address:port`.
+/// Parses `address` or `address:port`.
 pub fn parse_name_server(text: &str) -> Result<SocketAddr, String> {
     let with_port = text.parse::<SocketAddr>();
     with_port
@@ -292,7 +297,7 @@ fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D:
     texts.iter().map(|text| parse_network(text)).collect::<Result<_, _>>().map_err(serde::de::Error::custom)
 }
 
-/// TOML errors draw the line they are about; one sentence names it instead.
+/// A TOML error as one sentence that names its line, instead of a drawing of it.
 pub(crate) fn one_line(text: &str, error: &toml::de::Error) -> String {
     let message = error.message().lines().next().unwrap_or_default();
     match error.span() {
@@ -366,7 +371,7 @@ mod tests {
     fn the_example_names_every_key_with_its_default() {
         let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../ops/agent.example.toml");
         let text = std::fs::read_to_string(example).unwrap();
-        // What is commented out is an example too: it must parse.
+        // A commented-out key is an example too, so it must parse.
         let uncommented: String =
             text.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line).to_owned() + "\n").collect();
         let [as_written, full]: [Config; 2] = [&text, &uncommented].map(|text| toml::from_str(text).unwrap());
@@ -376,7 +381,7 @@ mod tests {
         let defaults: Config = least.try_into().unwrap();
         assert_eq!(format!("{as_written:?}"), format!("{defaults:?}"));
         assert_eq!(format!("{:?}", full.store), format!("{:?}", Some(StoreConfig::in_folder(PathBuf::from("pages")))));
-        // Only what is absent by default may be commented out, and every key must be there.
+        // Only keys that are absent by default may be commented out, and every key must be present.
         for (text, config) in [(&text, &as_written), (&uncommented, &full)] {
             assert_eq!(keys(&text.parse().unwrap(), ""), keys(&toml::Table::try_from(config).unwrap(), ""));
         }

@@ -1,7 +1,8 @@
 //! The Landfall agent: prober and crawler.
 //!
-//! `guard`, `dns`, `origin` and `user_agent` decide what may be sent where; `probe` measures; `crawl` crawls;
-//! `session` talks to the scheduler and starts the rest; `beacon` lets other agents measure this one.
+//! `guard`, `dns`, `origin` and `user_agent` decide what may be sent where; `probe` measures;
+//! `crawl` crawls; `session` talks to the scheduler and starts the rest; `beacon` lets other agents
+//! measure this one.
 
 use std::io::Write as _;
 
@@ -28,8 +29,8 @@ pub(crate) mod session;
 pub(crate) mod testing;
 pub mod warc;
 
-/// The version, and the commit where the build was told it: `0.1.0+f2acb2d8`. `ops/package.sh` tells; a build that looked at git by
-/// itself would be made anew for every commit.
+/// The version, and the commit if the build was given it: `0.1.0+f2acb2d8`. `ops/package.sh` passes
+/// it; a build that read it from git itself would be repeated for every commit.
 pub const VERSION: &str = match option_env!("LANDFALL_VERSION") {
     Some(told) => told,
     None => env!("CARGO_PKG_VERSION"),
@@ -40,14 +41,14 @@ pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
     None => concat!(env!("CARGO_PKG_VERSION"), " (built by hand: the commit was not recorded)"),
 };
 
-/// Runs an agent until it is stopped; then it hands back what it holds.
-/// It fails only where it cannot begin; what goes wrong later is tried again.
+/// Runs an agent until it is stopped; then it hands back its leases. It fails only if it cannot
+/// start; later errors are retried.
 pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     let means = means(&config)?;
     let beacon = bind_beacon(&config).await?;
     let terms = terms(&config, beacon.as_ref().map(|beacon| beacon.port))?;
     let greeting = greeting(&config, beacon.as_ref().map(|beacon| beacon.port));
-    // Nobody has to read it.
+    // A closed standard output is not an error.
     drop(std::io::stdout().write_all(greeting.as_bytes()));
     tracing::info!(agent.name = config.name, scheduler = %terms.schedulers.current().url, "agent started, connecting");
     let serving = beacon.map(|beacon| tokio::spawn(beacon.serve(stop.clone())));
@@ -56,7 +57,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     let work = Work::new(means, config.capacity, outbox, KeptCrawls::open(&config.crawls.folder)?);
     let work = work.storing(store.clone());
     let ended = session::run(&terms, work, &stop, &mut rand::make_rng::<rand_chacha::ChaCha8Rng>()).await;
-    // Where it ended by itself nobody has stopped the beacon.
+    // If the session ended by itself, the beacon still runs.
     stop.cancel();
     if let Some(store) = store {
         store.close().await;
@@ -68,7 +69,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     ended.map_err(|replaced| cli::exit::ended(cli::exit::Code::Replaced, replaced.to_string()))
 }
 
-/// Who starts here, and what it will do, a line each.
+/// The agent's identity and settings, one line each.
 fn greeting(config: &Config, beacon_port: Option<u16>) -> String {
     let Config { name, city, carrier, country, capacity, .. } = config;
     let country = if country.is_empty() { String::new() } else { format!(", {country}") };

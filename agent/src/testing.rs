@@ -1,4 +1,4 @@
-//! What tests run against on loopback: web servers, name servers and certificates, each as a test wants it.
+//! Web servers, name servers and certificates on loopback for tests.
 
 #[cfg(test)]
 pub(crate) mod scheduler;
@@ -29,7 +29,8 @@ use crate::net::dns::Resolver;
 use crate::net::guard::Guard;
 use crate::net::user_agent::UserAgent;
 
-/// A context that may connect these networks. It resolves no name: nobody listens on the discard port.
+/// A context that may connect to these networks. It resolves no name: no server listens on the
+/// discard port.
 pub(crate) fn context(allow_net: &[&str]) -> Context {
     Context {
         guard: Guard::new(allow_net.iter().map(|net| net.parse().unwrap()).collect()),
@@ -45,9 +46,9 @@ pub(crate) fn context(allow_net: &[&str]) -> Context {
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) at: Instant,
-    /// The connection, from 0.
+    /// The number of the connection, from 0.
     pub(crate) connection: usize,
-    /// The request on it, from 0.
+    /// The number of the request on it, from 0.
     pub(crate) request: usize,
     /// The request line and headers.
     pub(crate) head: String,
@@ -69,30 +70,30 @@ impl Seen {
     }
 }
 
-/// One thing a server does with a request.
+/// One action of a server on a request.
 #[derive(Clone)]
 pub(crate) enum Act {
     Say(Vec<u8>),
-    /// Says this again and again, until nobody listens.
+    /// Sends this again and again until the client is gone.
     Endless(Vec<u8>),
-    /// Says this again and again, with pauses.
+    /// Sends this again and again, with pauses.
     Drip(Duration, Vec<u8>),
     Pause(Duration),
-    /// Waits until nobody is there any more.
+    /// Waits until the client is gone.
     Wait,
     /// Ends the connection by a reset.
     Reset,
     Close,
 }
 
-/// All that a server does with a request.
+/// All actions of a server on a request.
 pub(crate) type Reply = Vec<Act>;
 
 pub(crate) fn say(text: impl AsRef<[u8]>) -> Act {
     Act::Say(text.as_ref().to_vec())
 }
 
-/// A whole answer; each line of `headers` ends in `\r\n`. To HEAD only its head is said.
+/// A complete response; each line of `headers` ends in `\r\n`. HEAD gets only the head.
 pub(crate) fn answer(status: u16, headers: &str, body: impl AsRef<[u8]>) -> Reply {
     let (status, body) = (StatusCode::from_u16(status).unwrap(), body.as_ref());
     let head = format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n", body.len());
@@ -143,7 +144,7 @@ struct Log {
 }
 
 impl TestServer {
-    /// One that answers by the path, query included.
+    /// A server that responds by the path, query included.
     pub(crate) async fn start(answer: impl Fn(&str) -> Reply + Send + Sync + 'static) -> Self {
         Self::start_at((Ipv4Addr::LOCALHOST, 0), answer).await.unwrap()
     }
@@ -155,7 +156,7 @@ impl TestServer {
         Self::serve(addr.into(), None, move |seen| answer(seen.path())).await
     }
 
-    /// One that answers by all it sees of a request.
+    /// A server that responds by everything it sees of a request.
     pub(crate) async fn plain(answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Self {
         Self::serve((Ipv4Addr::LOCALHOST, 0).into(), None, answer).await.unwrap()
     }
@@ -187,7 +188,7 @@ impl TestServer {
                         None => Either::Left(stream),
                         Some(tls) => Either::Right(tls.accept(stream).await?),
                     };
-                    // How a connection ends is the client's affair.
+                    // How a connection ends is up to the client.
                     log.serve(stream, connection, &*answer).await
                 });
             }
@@ -219,14 +220,14 @@ impl TestServer {
         self.log.said.load(Ordering::SeqCst)
     }
 
-    /// Returns when what was seen is as wanted.
+    /// Returns when the requests seen satisfy `done`.
     pub(crate) async fn until(&self, done: impl Fn(&[Seen]) -> bool) {
         while !done(&self.log.seen.lock().unwrap()) {
             tokio::task::yield_now().await;
         }
     }
 
-    /// Returns when `path` was asked for.
+    /// Returns when `path` was requested.
     pub(crate) async fn wait_for(&self, path: &str) {
         self.until(|seen| seen.iter().any(|seen| seen.path() == path)).await;
     }
@@ -268,7 +269,7 @@ impl Log {
                     },
                     Act::Pause(pause) => tokio::time::sleep(pause).await,
                     Act::Wait => {
-                        // Whatever comes next, it is the end.
+                        // Whatever comes next ends the connection.
                         stream.read_u8().await?;
                     }
                     Act::Reset => {
@@ -285,7 +286,7 @@ impl Log {
     }
 }
 
-/// A name server that answers as each test wants, and counts what it is asked.
+/// A name server that answers as each test requires, and counts the queries.
 pub(crate) struct TestNames {
     pub(crate) addr: SocketAddr,
     asked: Arc<Mutex<HashMap<String, usize>>>,
@@ -293,15 +294,15 @@ pub(crate) struct TestNames {
 }
 
 pub(crate) enum Named {
-    /// It has these addresses, for so many seconds.
+    /// The name has these addresses, with this TTL in seconds.
     At(Vec<IpAddr>, u32),
-    /// It does not exist, for so many seconds.
+    /// The name does not exist, with this TTL in seconds.
     Gone(u32),
     Silent,
 }
 
 impl TestNames {
-    /// One that knows a few names, and their IPv4 addresses only.
+    /// A server that knows a few names, with IPv4 addresses only.
     pub(crate) async fn start(names: &'static [(&'static str, Ipv4Addr)]) -> Self {
         Self::answering(|name, _| {
             let known = names.iter().filter(|(known, _)| *known == name).map(|(_, addr)| IpAddr::V4(*addr));
@@ -311,7 +312,8 @@ impl TestNames {
         .await
     }
 
-    /// One that answers as `answer` says, which is told the name and how often its IPv4 addresses were asked for before.
+    /// A server that answers with `answer`, which receives the name and the number of earlier IPv4
+    /// queries for it.
     pub(crate) async fn answering(answer: impl Fn(&str, usize) -> Named + Send + 'static) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let names = Self { addr: socket.local_addr().unwrap(), asked: Arc::default(), questions: Arc::default() };
@@ -337,17 +339,17 @@ impl TestNames {
         names
     }
 
-    /// A context that may connect these networks, and asks this server.
+    /// A context that may connect to these networks, and queries this server.
     pub(crate) fn context(&self, allow_net: &[&str]) -> Context {
         Context { resolver: Resolver::new(Some(self.addr)).unwrap(), ..context(allow_net) }
     }
 
-    /// Questions of any kind, for any name.
+    /// Number of queries of any kind, for any name.
     pub(crate) fn questions(&self) -> usize {
         self.questions.load(Ordering::SeqCst)
     }
 
-    /// How often the IPv4 addresses of a name were asked for.
+    /// Number of IPv4 queries for a name.
     pub(crate) fn asked(&self, name: &str) -> usize {
         self.asked.lock().unwrap().get(name).copied().unwrap_or_default()
     }
@@ -390,7 +392,7 @@ impl TestCertificate {
         Self::made(|_| {})
     }
 
-    /// One that was valid in the past.
+    /// A certificate that was valid in the past.
     pub(crate) fn expired() -> Self {
         Self::made(|params| {
             params.not_before = rcgen::date_time_ymd(2019, 1, 1);
@@ -398,14 +400,14 @@ impl TestCertificate {
         })
     }
 
-    /// What a server needs that offers these protocols.
+    /// The TLS acceptor of a server that offers these protocols.
     pub(crate) fn acceptor(&self, protocols: &[&str]) -> TlsAcceptor {
         let mut config = self.config.clone();
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         Arc::new(config).into()
     }
 
-    /// A context that may connect loopback, and trusts it.
+    /// A context that may connect to loopback, and trusts it.
     pub(crate) fn trusting(&self) -> Context {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), &self.pem).unwrap();
@@ -429,7 +431,7 @@ impl TestCertificate {
     }
 }
 
-/// A coding as `Content-Encoding` names it, and what encodes by it.
+/// An encoding's name in `Content-Encoding`, and its encoder.
 pub(crate) type Encoder = (&'static str, fn(&[u8]) -> Vec<u8>);
 
 pub(crate) const ENCODERS: [Encoder; 4] = [("gzip", gzip), ("deflate", deflate), ("br", brotli), ("zstd", zstd)];
@@ -440,7 +442,7 @@ pub(crate) fn gzip(text: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Raw, without the frame of zlib.
+/// Raw deflate, without zlib's frame.
 pub(crate) fn deflate(text: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::default());
     encoder.write_all(text).unwrap();

@@ -1,5 +1,5 @@
-//! The real `landfall-agent`, as a person calls it: crawls that are killed and go on, what it says of mistakes and of an open guard, and
-//! that nothing in its environment leads its requests elsewhere.
+//! The real `landfall-agent` binary, run as by a person: killed crawls that resume, its messages
+//! about mistakes and an open guard, and that nothing in its environment redirects its requests.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
 
@@ -17,10 +17,11 @@ use landfall_agent::warc::read::records;
 
 const PAGES: usize = 400;
 const KILLS: usize = 3;
-/// A crawl's file begins with less than this, in bytes; what was visited comes after it.
+/// A crawl's file starts with fewer than this many bytes; visits come after it.
 const HEAD: u64 = 300;
 
-/// A site of so many pages, each of which links to three others, and how many requests it was sent; it ends with the test.
+/// A site of `pages` pages, each with links to three others, and the number of requests it
+/// received; it ends with the test.
 fn site(pages: usize) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (addr, asked) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -33,7 +34,7 @@ fn site(pages: usize) -> (SocketAddr, Arc<AtomicUsize>) {
                 while let Some(line) = lines.next() {
                     counted.fetch_add(1, Ordering::SeqCst);
                     lines.by_ref().take_while(|line| !line.is_empty()).for_each(drop);
-                    // Who does not listen any more has gone.
+                    // The client may already be gone.
                     drop((&stream).write_all(answer(line.split(' ').nth(1).unwrap_or_default(), pages).as_bytes()));
                 }
             });
@@ -96,7 +97,7 @@ fn an_open_guard_is_said_and_a_closed_one_connects_nothing() {
 #[test]
 fn an_agent_says_at_its_start_that_its_guard_is_open() {
     let folder = tempfile::tempdir().unwrap();
-    // Nobody listens on the discard port: the agent goes on trying.
+    // No server listens on the discard port: the agent keeps retrying.
     let config = "scheduler = 'http://127.0.0.1:9'\nname = 'a'\ncity = 'Harbin'\ncarrier = 'x'\nallow_net = ['10.0.0.0/8']\n\
         dns = '127.0.0.1'\n[beacon]\nenabled = false\n";
     std::fs::write(folder.path().join("agent.toml"), config).unwrap();
@@ -125,7 +126,7 @@ fn refused(arguments: &[&str], input: &str) -> String {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // Who refuses a flag reads nothing.
+    // An agent that refuses a flag reads nothing.
     drop(agent.stdin.take().unwrap().write_all(input.as_bytes()));
     let output = agent.wait_with_output().unwrap();
     assert!(!output.status.success());
@@ -161,7 +162,7 @@ fn a_token_comes_from_one_place_and_is_one_word() {
         ("-", " \n", "--token-file: standard input is empty: it must hold the token alone"),
         ("-", "a b\n", "--token-file: standard input holds more than one word, and must hold the token alone"),
         ("missing", "", "--token-file: read missing: No such file"),
-        // Nobody listens there: it was taken.
+        // No server listens there: the error shows that the token was accepted.
         ("-", "abc\n", "connect the scheduler at http://127.0.0.1:1"),
     ] {
         let refusal = enrol(&["--token-file", file], input);
@@ -184,7 +185,7 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     files.filter(|file| file.to_str().unwrap().ends_with(ending)).collect()
 }
 
-/// The length of the file in which the crawl under way is kept.
+/// The length of the current crawl's file.
 fn log_length(folder: &Path) -> u64 {
     let files = if folder.exists() { files(folder, ".crawl") } else { Vec::new() };
     files.first().and_then(|file| std::fs::metadata(file).ok()).map_or(0, |metadata| metadata.len())
@@ -200,7 +201,8 @@ fn a_crawl_that_is_killed_again_and_again_has_stored_every_page_in_the_end() {
     for _ in 0..KILLS {
         let before = log_length(&pages);
         let mut child = storing(site, folder.path()).arg("--policy").arg(&policy).spawn().unwrap();
-        // The very moment at which pages count as visited: what is not stored now is missing in the end.
+        // Kill it exactly when pages come to count as visited: a page not stored by then would be
+        // missing in the end.
         while log_length(&pages) <= before.max(HEAD) {
             std::thread::sleep(Duration::from_millis(1));
         }

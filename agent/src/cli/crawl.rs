@@ -1,4 +1,5 @@
-//! `landfall-agent crawl`: crawls one site as for a scheduler, shows how far it is, and prints the outcome.
+//! `landfall-agent crawl`: crawls one site as for a scheduler, shows the progress, and prints the
+//! outcome.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::crawl::{self, Ended, Job, Keep, Kind, Outcome, Paths, Permits, Policy
 use crate::net::user_agent::Product;
 use crate::warc::Store;
 
-/// How far a crawl goes that nobody said more of; no interval is shorter than `request_interval`.
+/// The default limits of a crawl; no interval is shorter than `request_interval`.
 const DEFAULT: Policy = Policy {
     max_pages: 100,
     max_bytes: 50 << 20,
@@ -77,7 +78,7 @@ pub(super) struct CrawlArgs {
 }
 
 impl CrawlArgs {
-    /// What is said here, else in the file, else what is usual.
+    /// The command line's settings, otherwise the file's, otherwise the defaults.
     fn asked(&self) -> anyhow::Result<Asked> {
         let mut asked = Asked { policy: DEFAULT, user_agent: None };
         if let Some(file) = &self.policy {
@@ -111,7 +112,7 @@ impl CrawlArgs {
     }
 }
 
-/// Crawls, and prints.
+/// Crawls, and prints the outcome.
 pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
     let Asked { policy, user_agent } = args.asked()?;
     let context = args.request.context()?;
@@ -132,7 +133,8 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
         ..Keep::default()
     };
     let job = Job { name: args.site, origin: None, policy, last_pages: None };
-    // A task of its own: whenever one wakes what the runtime was started with, the system is asked for news once more.
+    // A task of its own: every wake-up of the runtime's first task costs one more poll of the
+    // system.
     let crawl = tokio::spawn(crawl::run(job, keep, Permits::default(), context, stop));
     let crawled = tokio::select! {
         ended = crawl => ended.context("the crawl broke off")?,
@@ -146,7 +148,7 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
         Ended::Stopped(_) if file.is_some() => {
             return Err(ended(Code::Interrupted, "the crawl was stopped; the same command goes on with it"));
         }
-        // Only where there is a scheduler does one pause elsewhere, or has to wait for its turn.
+        // Only with a scheduler does a crawl pause elsewhere or wait for its turn.
         Ended::Stopped(_) | Ended::Paused(..) | Ended::NotPermitted => {
             return Err(ended(Code::Interrupted, "the crawl was stopped"));
         }
@@ -158,7 +160,7 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
     print(&outcome, args.warc.as_deref())
 }
 
-/// The file in which a crawl is kept until it ends.
+/// The file that holds a crawl's state until it ends.
 fn kept(folder: &Path, site: &str) -> PathBuf {
     let name: String = site.chars().take(100).map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     folder.join(format!("{name}.crawl"))

@@ -1,4 +1,5 @@
-//! `landfall-agent doctor`: looks at what an agent needs, and says of each thing whether it is there and what to do.
+//! `landfall-agent doctor`: checks everything an agent needs, and reports for each whether it works
+//! and how to fix it.
 //!
 //! It changes nothing, and may run beside the agent.
 
@@ -21,11 +22,12 @@ use crate::net::dns::DnsError;
 use crate::session::schedulers::Schedulers;
 use crate::session::{bearer, clock as clocks, enrol, unreached};
 
-/// How long the scheduler, or the beacon, may take to answer.
+/// Time limit for a response of the scheduler or the beacon.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// By how much this machine's clock may differ from the scheduler's: certificates and what is stored have times in them.
+/// Maximum difference of this machine's clock from the scheduler's: certificates and stored pages
+/// contain times.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(60);
-/// A name that every name server knows, or knows not to exist; tests ask none.
+/// A name that every name server can answer, positively or negatively; tests query none.
 const SOME_NAME: &str = if cfg!(test) { "127.0.0.1" } else { "example.com" };
 const ANSWER: &[u8] = b"HTTP/1.1 204 ";
 
@@ -33,7 +35,7 @@ const ANSWER: &[u8] = b"HTTP/1.1 204 ";
 pub struct Finding {
     about: &'static str,
     said: String,
-    /// What to do; `None` where all is well.
+    /// What to do; `None` without a problem.
     remedy: Option<String>,
 }
 
@@ -61,7 +63,7 @@ impl fmt::Display for Finding {
     }
 }
 
-/// Looks at everything an agent with this configuration needs.
+/// Checks everything an agent with this configuration needs.
 pub async fn examine(config: &Config) -> Vec<Finding> {
     let (mut findings, standing) = schedulers(config).await;
     if let Some((standing, offset)) = &standing {
@@ -83,7 +85,7 @@ pub async fn examine(config: &Config) -> Vec<Finding> {
     findings
 }
 
-/// How the agent stands with its scheduler, and how far this machine's clock is off.
+/// The agent's standing with its scheduler, and the error of this machine's clock.
 type Standing = (CheckResponse, Duration);
 
 async fn schedulers(config: &Config) -> (Vec<Finding>, Option<Standing>) {
@@ -143,7 +145,7 @@ async fn ask(config: &Config, channel: Channel) -> Result<Standing, Finding> {
         Ok(answer) => {
             let standing = answer.into_inner();
             let theirs = standing.now.and_then(|now| SystemTime::try_from(now).ok()).unwrap_or(asked);
-            // The scheduler looked at its clock about halfway.
+            // The scheduler read its clock about halfway.
             let ours = asked + took / 2;
             let offset = ours.duration_since(theirs).unwrap_or_else(|behind| behind.duration());
             Ok((standing, offset))
@@ -221,7 +223,7 @@ async fn beacon(config: &Config, connected: bool) -> Finding {
     }
 }
 
-/// The address as this machine dials it.
+/// The address at which this machine can connect to itself.
 fn local(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -242,7 +244,7 @@ async fn answers(address: SocketAddr) -> bool {
     tokio::time::timeout(PATIENCE, asking).await.is_ok_and(|answered| answered.unwrap_or(false))
 }
 
-/// What other agents see of the beacon, and this one of theirs.
+/// What other agents report about this beacon, and this agent about theirs.
 fn others(standing: &CheckResponse) -> [Finding; 2] {
     let way = |about, said: String, none: bool, failure: Option<&BeaconFailure>| match failure {
         Some(BeaconFailure { agent, message }) if none => Finding::wrong(
@@ -298,7 +300,7 @@ fn guard(config: &Config) -> Finding {
 }
 
 fn disk(about: &'static str, folder: &Path, least: u64) -> Finding {
-    // It is made at the first start.
+    // It is created at the first start.
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(folder);
     let mib = |bytes: u64| bytes >> 20;
     match room::free_bytes(there) {

@@ -1,23 +1,24 @@
-//! How the agent's binary ends: one sentence on standard error, and a code of the table that `landfall --help` prints.
+//! How the agent's binary ends: one sentence on standard error, and an exit code from the table
+//! that `landfall --help` prints.
 
 use std::process::ExitCode;
 
-/// How a command ended; the numbers are those of `landfall`.
+/// The exit codes of a command, the same as `landfall`'s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
     NotDone = 1,
-    /// It makes no sense as asked (also clap's code).
+    /// The invocation is invalid (also clap's code).
     Usage = 2,
-    /// The site that was asked for does not answer, or refuses.
+    /// The given site does not respond, or refuses.
     SiteFailed = 3,
-    /// Another machine was enrolled in this agent's place: it is not to be started again.
+    /// Another machine was enrolled in this agent's place: the agent must not be restarted.
     Replaced = 5,
-    /// Ctrl-C or SIGTERM came before: 128 + SIGINT, as shells have it.
+    /// Ctrl-C or SIGTERM interrupted it: 128 + SIGINT, as in shells.
     Interrupted = 130,
 }
 
-/// What help says of them.
+/// The codes as shown in help.
 pub const TABLE: &str = "\
 Exit codes:
     0  all was done; an agent that was told to stop has handed back what it held
@@ -34,7 +35,7 @@ pub struct Ended {
     message: String,
 }
 
-/// An end with this code, as `anyhow` carries it.
+/// An error with this code, for `anyhow`.
 pub fn ended(code: Code, message: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(Ended { code, message: message.into() })
 }

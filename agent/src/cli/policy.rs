@@ -1,4 +1,4 @@
-//! A crawl's policy as a file: TOML with the fields of [`Policy`] and the user agent, any of which may be left out.
+//! A crawl's policy as a file: TOML with the fields of [`Policy`] and the user agent, all optional.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -18,16 +18,16 @@ const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// What is asked of a crawl.
+/// The settings of a crawl.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Asked {
-    /// How far it goes.
+    /// Its limits.
     pub(super) policy: Policy,
-    /// What it calls itself; none: the software's name.
+    /// Its product name; `None` means the software's.
     pub(super) user_agent: Option<Product>,
 }
 
-/// Puts what the file says in place of what `asked` says. The ranges are those of the scheduler.
+/// Overrides `asked` with the file's settings. The ranges are those of the scheduler.
 pub(super) fn read(path: &Path, asked: &mut Asked) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     let fields: BTreeMap<Spanned<String>, Spanned<Value>> =

@@ -1,4 +1,4 @@
-//! `landfall-agent probe`: every sample as it comes, its phases, then the weighted mean.
+//! `landfall-agent probe`: every sample as it arrives, its phases, then the weighted mean.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -54,7 +54,7 @@ enum Format {
     Json,
 }
 
-/// Measures, and prints.
+/// Measures, and prints the result.
 pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
     let context = args.request.context()?;
     let target = if args.url.contains("://") { Target::url(&args.url) } else { Target::site(&args.url) };
@@ -85,7 +85,7 @@ pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
         }
     };
     let probed = tokio::select! {
-        // Whoever read this has gone (`| head`), so no more requests are sent for it.
+        // The reader has closed the pipe (`| head`), so send no more requests.
         () = unread.cancelled() => return Ok(()),
         probed = probe::measure(&context, &target, &order, &mut observe) => probed.map_err(failure)?,
     };
@@ -100,7 +100,7 @@ pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Whether it is the site's fault or the question's.
+/// Whether the error is the site's or the invocation's.
 fn failure(error: ProbeError) -> anyhow::Error {
     match error {
         ProbeError::BadOrder(_) | ProbeError::NotPermitted(_) => anyhow::Error::new(error),

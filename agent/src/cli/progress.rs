@@ -1,4 +1,5 @@
-//! What `crawl` shows while it crawls: a line that changes on a terminal, a line now and then elsewhere. All of it on standard error.
+//! The progress display of `crawl`: a changing line on a terminal, otherwise a line at intervals.
+//! All of it goes to standard error.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, SystemTime};
@@ -12,12 +13,12 @@ use crate::crawl::Progress;
 use crate::session::clock;
 use crate::warc::Store;
 
-/// How often the line on a terminal changes.
+/// Interval between updates of the line on a terminal.
 const REDRAW: Duration = Duration::from_millis(250);
-/// How often there is a line elsewhere.
+/// Interval between lines without a terminal.
 const LINE: Duration = Duration::from_secs(10);
 
-/// Shows how far a crawl is, until it is dropped.
+/// Shows a crawl's progress until it is dropped.
 pub(super) async fn show(progress: watch::Receiver<Progress>, store: Option<Store>) {
     let terminal = std::io::stderr().is_terminal();
     let bar = terminal.then(ProgressBar::new_spinner);
@@ -45,7 +46,7 @@ pub(super) async fn show(progress: watch::Receiver<Progress>, store: Option<Stor
     }
 }
 
-/// A bar that leaves no trace.
+/// A progress bar that is cleared when dropped.
 struct Cleared(ProgressBar);
 
 impl Drop for Cleared {

@@ -1,4 +1,5 @@
-//! What `probe` and `crawl` must be told before they may send a request; agent.toml says what the command line does not.
+//! What `probe` and `crawl` need before they may send a request; agent.toml supplies what the
+//! command line omits.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -36,7 +37,7 @@ pub(super) struct RequestArgs {
 }
 
 impl RequestArgs {
-    /// What the requests need.
+    /// The context of the requests.
     pub(super) fn context(&self) -> anyhow::Result<Context> {
         let file = config_file(self.dir.clone());
         let config = if file.exists() { Some(Config::load(&file)?) } else { None };
@@ -68,7 +69,7 @@ impl RequestArgs {
     }
 }
 
-/// Reads `250ms`, `1s` or `2m`.
+/// Parses `250ms`, `1s` or `2m`.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {

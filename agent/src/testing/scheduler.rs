@@ -1,4 +1,4 @@
-//! A scheduler for tests: a real tonic server whose sessions the test plays by hand.
+//! A scheduler for tests: a real tonic server whose sessions the test controls.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -33,7 +33,7 @@ pub(crate) struct TestScheduler {
 pub(crate) struct TestSession {
     inbound: Streaming<SessionRequest>,
     outbound: mpsc::Sender<Result<SessionResponse, Status>>,
-    /// What it says of other schedulers at its welcome.
+    /// The other schedulers it reports in its welcome.
     pub(crate) others: Vec<String>,
 }
 
@@ -51,7 +51,7 @@ impl TestScheduler {
         Self { addr, sessions }
     }
 
-    /// The next session, and how the agent registered.
+    /// The next session, and the agent's registration.
     pub(crate) async fn session(&mut self) -> (TestSession, Register) {
         let next = tokio::time::timeout(PATIENCE, self.sessions.recv()).await;
         let mut session = next.expect("no agent connected").expect("the server ended");
@@ -63,7 +63,8 @@ impl TestScheduler {
 }
 
 impl TestSession {
-    /// The next message; `None` when the agent closed the stream. Claims of addresses are granted on the way.
+    /// The next message; `None` when the agent closed the stream. Grants claims of addresses that
+    /// come before it.
     pub(crate) async fn next(&mut self) -> Option<session_request::Message> {
         loop {
             match self.next_or_claim().await {
@@ -95,7 +96,7 @@ impl TestSession {
         message.ok().flatten().and_then(|request| request.message)
     }
 
-    /// The next message that is no heartbeat.
+    /// The next message that is not a heartbeat.
     pub(crate) async fn next_but_heartbeats(&mut self) -> Option<session_request::Message> {
         loop {
             match self.next().await {
@@ -109,7 +110,7 @@ impl TestSession {
         self.outbound.send(Ok(SessionResponse { message: Some(message) })).await.unwrap();
     }
 
-    /// Ends the session with this.
+    /// Ends the session with this status.
     pub(crate) async fn fail(self, status: Status) {
         self.outbound.send(Err(status)).await.unwrap();
     }
