@@ -1,8 +1,8 @@
--- The fleet: its settings, its agents, and the connections of those. Round trips end in `_us`
+-- The fleet: its settings, its agents and their connections. Round trips end in `_us`
 -- (microseconds), other lengths of time in `_ms`; a foreign key to a table of a later file is made
 -- in that file.
 
--- What holds for the whole fleet; exactly one row.
+-- Settings of the whole fleet; exactly one row.
 create table settings (
     -- Always true: the key of the only row.
     singleton boolean primary key default true constraint settings_one_row check (singleton),
@@ -36,7 +36,7 @@ create table agents (
     carrier text not null,
     -- ISO 3166-1 alpha-2; empty when unknown.
     country text not null default '',
-    -- Where it stands, in degrees; null unless the operator said so.
+    -- Its position, in degrees; null unless the operator gave one.
     latitude double precision constraint agents_latitude_range check (latitude between -90 and 90),
     longitude double precision constraint agents_longitude_range check (longitude between -180 and 180), -- as latitude
     -- Words that batches may ask for: lower case, sorted.
@@ -139,7 +139,7 @@ create table sessions (
     -- Why its agent takes no lease for a while, one sentence of the last heartbeat; null: it takes
     -- leases.
     paused text,
-    -- Free slots, as of the last heartbeat; null until one said so.
+    -- Free slots in the last heartbeat; null until one reports them.
     free_slots integer,
     -- Crawls under way, as of the last heartbeat, with those that were being stopped.
     crawls integer,
@@ -154,7 +154,7 @@ create table sessions (
 create unique index sessions_one_active on sessions (agent_id) where state = 'active';
 -- Sessions that ended are deleted some time later.
 create index sessions_ended on sessions (ended_at) where ended_at is not null;
--- How often an agent superseded itself lately is looked up when it connects.
+-- A connecting agent's recent supersessions are counted through this index.
 create index sessions_superseded on sessions (agent_id, ended_at) where end_cause = 'superseded';
 
 -- Why a message was refused.
@@ -164,9 +164,9 @@ create type refusal_kind as enum (
     'forged-token',     -- of a token that was never granted
     'restored',         -- of a number given out after the backup that was restored
     'old-token',        -- of a token after which a newer one was granted
-    'ended-task',       -- of a task that has ended otherwise
+    'ended-task',       -- of a task that ended without this outcome
     'contradiction',    -- an outcome that was accepted before, with other content
-    'future-heartbeat', -- a heartbeat that cannot have been sent yet
+    'future-heartbeat', -- a heartbeat with a sequence number too high for its session
     'flapping',         -- a connection of an agent whose sessions superseded each other too often
     'twin'              -- a connection of a second process while the first one is connected
 );

@@ -9,7 +9,7 @@ create table schedulers (
     url text not null,
     -- When it started.
     started_at timestamptz not null default now(),
-    -- When it renewed this row last.
+    -- When it last renewed this row.
     renewed_at timestamptz not null default now(),
     -- The moment after which another scheduler may take its roles.
     expires_at timestamptz not null
@@ -25,7 +25,7 @@ create type role as enum (
 -- the term over waits for that transaction to end, and a scheduler that lost the term finds another
 -- number.
 create table terms (
-    -- What its holder alone does.
+    -- What only its holder does.
     role role primary key,
     -- The scheduler that has it; null: no scheduler.
     holder bigint references schedulers (id),

@@ -13,7 +13,7 @@ create table sites (
     name text not null constraint sites_name_unique unique,
     -- scheme://host:port; null until a measurement or a crawl has settled it.
     origin text,
-    -- The site of the same origin that stands for this one; null where this one stands for itself.
+    -- For an alias, the site that represents the same origin; null for a site that is no alias.
     alias_of bigint references sites (id),
     -- The address at which an agent measured it last, or that two agree on; null until one has.
     address inet,
@@ -23,7 +23,7 @@ create table sites (
     -- Where it stands, in degrees; null when unknown.
     latitude double precision,
     longitude double precision, -- as latitude
-    -- Who says where it stands; list outweighs geoip.
+    -- The source of its position; list outweighs geoip.
     position_source position_source,
     -- Crawls in a row whose round trip contradicted what was known.
     contradictions integer not null default 0,

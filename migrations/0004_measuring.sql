@@ -149,7 +149,7 @@ create type quarantine_evidence as enum (
     'collusion', -- agents that confirm each other against all others
     'asymmetry', -- the two directions of its pairs differ
     'residual',  -- its round trips do not fit the map
-    'sites'      -- its round trips to sites do not fit those of others
+    'sites'      -- its round trips to sites contradict those of other agents
 );
 
 -- Agents whose measurements are not used, and that measure no sites while their quarantine is open.

@@ -17,7 +17,7 @@ create table landmarks (
 
 -- Fits of the landmarks. Coordinates of different epochs are never compared.
 create table embeddings (
-    -- Its number, higher than those before.
+    -- Its number, higher than any earlier one.
     epoch bigint primary key generated always as identity,
     -- Dimensions of its coordinates, without the height.
     dimensions integer not null,

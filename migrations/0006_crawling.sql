@@ -96,7 +96,7 @@ create index submissions_of_batch on submissions (batch_id);
 create type task_state as enum (
     'submitted', -- known, nothing done
     'measuring', -- landmarks measure its site
-    'located',   -- distances known, or known to be unknowable (then `reason` says why)
+    'located',   -- distances known, or unavailable for the cause in `reason`
     'assigned',  -- an agent is chosen
     'leased',    -- that agent's session may crawl it
     'done',      -- an outcome of kind complete or truncated was accepted
@@ -149,7 +149,7 @@ create table tasks (
     reason_kind reason_kind,
     -- Why its site has no distance; null where it has, or was not measured yet.
     unmeasured unmeasured_cause,
-    -- What a prober said of that: shown, never compared.
+    -- The prober's message about that: shown, never compared.
     unmeasured_detail text,
     -- How its agent is chosen: its batch's, repeated for the indexes.
     choice choice_kind not null default 'alone',
@@ -189,7 +189,7 @@ create index tasks_assigned_of_batch on tasks (batch_id, agent_id) where state =
 -- Crawls under way of a batch: once nothing of it waits, the long ones are looked for. At most as
 -- many as agents have slots.
 create index tasks_leased_of_batch on tasks (batch_id) where state = 'leased';
--- Tasks whose next round is due are found without a look at those that wait for theirs.
+-- Finds tasks with a due next round without reading tasks whose round is not due yet.
 create index tasks_to_recrawl on tasks (recrawl_at) where recrawl_at is not null;
 -- Rounds that a newer one followed are deleted some time later.
 create index tasks_followed on tasks (retried_at) where retried_at is not null;
@@ -213,7 +213,7 @@ create type hold_cause as enum (
     'address',   -- its turn at its address has not come
     'pause',     -- its site asked to be left alone
     'breaker',   -- the circuit of its site is open
-    'unmet',     -- no agent may crawl it: `batch_constraints` says why
+    'unmet',     -- no agent may crawl it: `batch_constraints` holds the cause
     'confirming' -- the agents that may be nearest measure its site
 );
 
@@ -225,9 +225,9 @@ create type wait_stage as enum (
 
 create type wait_cause as enum (
     'no-agent',          -- no agent is connected
-    'nobody-takes-work', -- those that are connected take none
+    'nobody-takes-work', -- no connected agent takes work
     'no-landmarks',      -- none are chosen, and the fleet is too large to do without
-    'landmarks-away',    -- none of those that are chosen is connected
+    'landmarks-away',    -- no chosen landmark is connected
     'nobody-believed',   -- all that could measure are quarantined
     'no-map'             -- the map is about to be fitted
 );
@@ -317,8 +317,8 @@ create type fallback_cause as enum (
     'no-suffix',         -- the site's name is an address
     'no-position',       -- the site's position is not known
     'no-agent-position', -- no agent's position is known
-    'no-map',            -- no map says which agents should confirm
-    'nobody-measured',   -- nobody that measured the site is there
+    'no-map',            -- there is no map to pick the confirming agents from
+    'nobody-measured',   -- no agent that measured the site is connected
     'unmeasured',        -- no prober could measure the site
     'untrusted-map'      -- there is an alarm
 );
@@ -356,7 +356,7 @@ create table assignments (
     cause assignment_cause not null default 'strategy',
     -- Why the batch's own strategy could not be followed; null where it was.
     fallback fallback_cause,
-    -- All that is to be said of both: `model::Why`; null where the strategy was followed as ever.
+    -- The details of both: `model::Why`; null where the strategy was followed.
     detail jsonb,
     -- When it was chosen.
     created_at timestamptz not null default now(),
@@ -413,7 +413,7 @@ create table leases (
     granted_at timestamptz not null default now(),
     -- When it ended; null while it is active.
     ended_at timestamptz,
-    -- When its agent was told that it is revoked; null until then, and of every other lease.
+    -- When the revocation was sent to its agent; null until then, and for leases not revoked.
     revocation_sent_at timestamptz,
     -- What the crawl crashed with, in the agent's words; null of every other lease.
     crash text,
@@ -424,7 +424,7 @@ create unique index leases_one_per_site on leases (site_id) where state = 'activ
 create index leases_active_by_agent on leases (agent_id) where state = 'active';
 create index leases_active_by_session on leases (session_id) where state = 'active';
 create index leases_at_address on leases (address) where state = 'active' and address is not null;
--- What a session has yet to be told is looked up every second.
+-- A session looks up every second what it has not sent to its agent yet.
 create index leases_revocations on leases (session_id) where state = 'revoked' and revocation_sent_at is null;
 
 -- How far crawls under way have come: another agent goes on with one instead of beginning again.
@@ -501,7 +501,7 @@ create table outcomes (
     accepted_at timestamptz not null default now(),
     constraint outcomes_of_a_lease foreign key (task_id, token) references leases (task_id, token)
 );
--- How long an agent's newest crawls took says how soon its slots are free.
+-- The lengths of an agent's newest crawls predict how soon its slots are free.
 create index outcomes_newest_by_agent on outcomes (agent_id, accepted_at);
 
 -- Crawls under way whose lease was asked back, because another agent would end them sooner. At most
@@ -522,17 +522,17 @@ create table recalls (
     there_ms bigint not null, -- at the other agent
     -- When it was decided.
     asked_at timestamptz not null default now(),
-    -- When the agent was told, on the session that has the lease; null until then.
+    -- When it was sent to the agent, on the session that has the lease; null until then.
     sent_at timestamptz,
     constraint recalls_of_a_lease foreign key (task_id, token) references leases (task_id, token) on delete cascade
 );
--- What a session has yet to be told is looked up every second.
+-- A session looks up every second what it has not sent to its agent yet.
 create index recalls_untold on recalls (agent_id) where sent_at is null;
 -- Slots that newly recalled crawls will take.
 create index recalls_newest on recalls (asked_at);
 
 -- Confirmations: before an agent is chosen for a site, the agents that may be nearest measure it.
--- All tasks of a site share the newest one; those that wait for it are held.
+-- All tasks of a site share the newest one; tasks that wait for it are held.
 create table confirmations (
     -- The site.
     site_id bigint primary key references sites (id),

@@ -29,7 +29,7 @@ create table events (
     session_id bigint,
     -- The number of that session among its agent's.
     incarnation bigint,
-    -- Why, for people; null where the state says all.
+    -- Why, for people; null where the state alone explains the event.
     cause text,
     -- The role and the number of the term under which it was written, as 'reap 3'; null where none
     -- is needed. An event of an older term after a newer one was taken is what terms prevent.
@@ -38,7 +38,7 @@ create table events (
 );
 create index events_by_task on events (task_id, id) where task_id is not null;
 create index events_by_agent on events (agent_id, id) where agent_id is not null;
--- Events since a moment are read without those before it.
+-- Reads events since a time without reading earlier ones.
 create index events_by_time on events (at, id);
 
 -- Tasks and leases move many at a time, so their events are written once a statement. A function's
