@@ -1,7 +1,7 @@
-//! One emulated world, running: sites, names and the ways between them, on addresses of its own.
+//! One running emulated world: sites, names and the paths between them, on addresses of its own.
 //!
-//! Agents are not part of it: they are real processes, started by [`crate::cluster`] in the places that the world has
-//! for them.
+//! Agents are not part of it: they are real processes that [`crate::cluster`] starts in the places
+//! the world has for them.
 
 pub mod beacons;
 pub mod layout;
@@ -35,15 +35,15 @@ use crate::world::tun::{Network, Place};
 use crate::world::wan::{LANES, Lane, Wan};
 use crate::world::web::SiteWeb;
 
-/// The port of the name server; whoever holds it on a lane holds the lane.
+/// The port of the name server; the process that holds it on a lane holds the lane.
 pub const NAMES_PORT: u16 = 5300;
 /// Ports the sites may share, in order of preference.
 const SITE_PORTS: [u16; 4] = [8080, 18080, 28080, 38080];
-/// Lateness that never voids a run.
+/// Lateness up to this never voids a run.
 const MAX_LATENESS: Duration = Duration::from_millis(3);
-/// Below this idle share the machine was too busy for its timing to be trusted.
+/// Minimum idle share of the machine for its timing to be trusted.
 pub const LEAST_IDLE: f64 = 0.20;
-/// How long server tasks may take to end.
+/// Time limit for server tasks to end.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
 /// What carries the world's bytes.
@@ -61,9 +61,9 @@ pub enum Grade {
 #[derive(Debug)]
 pub struct World {
     pub wan: Wan,
-    /// What each site holds.
+    /// The content of each site.
     pub webs: Arc<Vec<SiteWeb>>,
-    /// What reached the sites.
+    /// The requests that reached the sites.
     pub log: AccessLog,
     site_port: u16,
     beacon_port: u16,
@@ -75,7 +75,7 @@ pub struct World {
 }
 
 impl World {
-    /// Starts everything of a scenario but its agents, without rights.
+    /// Starts a scenario without its agents, and without privileges.
     ///
     /// # Errors
     /// When no lane is free, or an address on it is taken.
@@ -83,10 +83,10 @@ impl World {
         Self::start_on(Grade::Rootless, scenario).await
     }
 
-    /// Starts everything of a scenario but its agents.
+    /// Starts a scenario without its agents.
     ///
     /// # Errors
-    /// When the grade cannot be had here, no lane is free, or an address is taken.
+    /// When the grade is not available here, no lane is free, or an address is taken.
     pub async fn start_on(grade: Grade, scenario: Scenario) -> anyhow::Result<Self> {
         raise_file_limit()?;
         let rules = scenario.web.clone();
@@ -126,12 +126,12 @@ impl World {
         Ok(Self { wan, webs, log, site_port, beacon_port, network, began, tasks, shutdown })
     }
 
-    /// What is emulated.
+    /// The emulated scenario.
     pub fn scenario(&self) -> &Scenario {
         self.wan.scenario()
     }
 
-    /// Where names are resolved.
+    /// The name server's address.
     pub fn names(&self) -> SocketAddr {
         SocketAddr::new(IpAddr::V4(self.wan.lane().names()), NAMES_PORT)
     }
@@ -141,7 +141,7 @@ impl World {
         self.network.as_ref()
     }
 
-    /// Where an agent's processes are started.
+    /// Where to start an agent's processes.
     ///
     /// # Panics
     /// When there is no such agent.
@@ -149,14 +149,15 @@ impl World {
         self.network.as_ref().map_or(&Place::HOST, |network| network.agent(agent))
     }
 
-    /// What the sites' own logs must show of the time that agents leave between two probes: all of it when rootless.
-    /// Nothing over real packets: one that is lost is sent again, and arrives just before the next.
+    /// The part of the agents' pause between two probes that the sites' own logs must show: all of
+    /// it when rootless. None of it over real packets: a lost one is sent again, and arrives just
+    /// before the next.
     pub fn probe_gap(&self, left: Duration) -> Duration {
         if self.network.is_some() { Duration::ZERO } else { left }
     }
 
-    /// Lets agents reach the scheduler that listens on this port of the host's loopback, where they find it anyway when
-    /// rootless. It may come and go.
+    /// Lets agents reach the scheduler on this port of the host's loopback, as they do anyway when
+    /// rootless. The scheduler may come and go.
     pub fn forward(&self, port: u16) -> anyhow::Result<()> {
         match &self.network {
             Some(network) => network.forward(port, &self.tasks, &self.shutdown),
@@ -174,13 +175,13 @@ impl World {
         format!("http://{}:{}", self.scenario().sites[site].host, self.site_port)
     }
 
-    /// The site list, one a line.
+    /// The site list, one per line.
     pub fn site_list(&self) -> String {
         (0..self.scenario().sites.len()).map(|site| self.site_name(site) + "\n").collect()
     }
 
-    /// How late the world itself was, where that voids a run: p99 beyond the larger of 3 ms and 5 % of the median round
-    /// trip, or packets it had no room for. `None` when its timing can be trusted.
+    /// Why the world's own lateness voids a run: p99 beyond the larger of 3 ms and 5 % of the
+    /// median round trip, or packets it had no room for. `None` when its timing can be trusted.
     pub fn too_late(&self) -> Option<String> {
         let late = self.lateness().quantile(0.99);
         let allowed = MAX_LATENESS.max(self.scenario().median_rtt().mul_f64(0.05));
@@ -203,7 +204,7 @@ impl World {
         self.too_late().or_else(|| idle().and_then(too_busy))
     }
 
-    /// Ends all servers, and then the network: whatever still runs in it is killed.
+    /// Ends all servers, and then the network, which kills every process still in it.
     pub async fn stop(&self) {
         self.shutdown.cancel();
         self.tasks.close();
@@ -276,7 +277,7 @@ mod tests {
     use std::time::Instant;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    /// Asks on a connection; returns the head's delay and the whole answer.
+    /// Sends a request on a connection; returns the head's delay and the whole response.
     async fn ask(stream: &mut tokio::net::TcpStream, request: &str, until: &str) -> (Duration, String) {
         let start = Instant::now();
         stream.write_all(request.as_bytes()).await.unwrap();

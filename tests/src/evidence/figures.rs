@@ -1,5 +1,5 @@
-//! What a run reached, against what it must reach: from the facts in the database and the scenario, which alone knows
-//! the truth. Pure.
+//! A run's results against its targets: from the facts in the database and the scenario, which
+//! alone knows the true round trips. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,9 +10,9 @@ use crate::evidence::truth::{Accuracy, RIGHT_PAIRS};
 use crate::evidence::witness::{Facts, Measured};
 use crate::world::scenario::Scenario;
 
-/// What the predicted distance's median relative error must stay under.
+/// Upper limit of the median relative error of predicted distances.
 const MAX_RELATIVE_ERROR: f64 = 0.15;
-/// The mean round trip to the crawler, as a share of random's: at most this on a measured matrix.
+/// Maximum mean round trip to the crawler as a share of a random choice's, on a measured matrix.
 pub const MAX_RATIO_MATRIX: f64 = 0.40;
 /// The same on the paper's layout.
 pub const MAX_RATIO_LAYOUT: f64 = 0.60;
@@ -20,9 +20,9 @@ pub const MAX_RATIO_LAYOUT: f64 = 0.60;
 /// A predicted distance and the true one, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Prediction {
-    /// What the embedding says.
+    /// The embedding's prediction.
     pub predicted_ms: f64,
-    /// What the scenario says.
+    /// The scenario's round trip.
     pub true_ms: f64,
 }
 
@@ -32,7 +32,7 @@ impl Prediction {
     }
 }
 
-/// Everything that is worked out about a run.
+/// All results of a run.
 #[derive(Debug, Clone)]
 pub struct Figures {
     /// Mean true round trip from a site to the agent that crawled it; `None` when nothing was crawled.
@@ -41,18 +41,18 @@ pub struct Figures {
     pub random_ms: f64,
     /// Mean true round trip from a site to its nearest agent.
     pub nearest_ms: f64,
-    /// Every pair of a located site and a placed agent that is no landmark.
+    /// Every pair of a located site and a placed agent that is not a landmark.
     pub predictions: Vec<Prediction>,
     pub mesh: Accuracy,
     pub sites: Accuracy,
     /// Bytes of all outcomes.
     pub bytes: i64,
-    /// From the first crawl's begin to the last one's end.
+    /// From the start of the first crawl to the end of the last one.
     pub crawling: Duration,
 }
 
 impl Figures {
-    /// Works them out. `sites` are the names as submitted, by index.
+    /// Computes the results. `sites` are the names as submitted, by index.
     pub fn of(facts: &Facts, scenario: &Scenario, sites: &[String]) -> Self {
         let agents: BTreeMap<&str, usize> =
             scenario.agents.iter().enumerate().map(|(index, agent)| (agent.name.as_str(), index)).collect();
@@ -75,10 +75,11 @@ impl Figures {
         }
     }
 
-    /// What is to be said against the measurements; nothing where the run's timing is `void`.
+    /// What is wrong with the measurements; nothing if the run's timing is `void`.
     ///
     /// # Errors
-    /// When of mesh or sites fewer than `fewest` were measured, however late the machine was.
+    /// When fewer than `fewest` of the mesh or of the sites were measured, however late the machine
+    /// was.
     pub fn untrue(&self, fewest: usize, void: Option<&str>) -> anyhow::Result<Vec<String>> {
         let mut offences = Vec::new();
         for (what, accuracy) in [("mesh", self.mesh), ("sites", self.sites)] {
@@ -155,11 +156,11 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     (count > 0).then(|| sum / float(count))
 }
 
-/// One thing a run must reach.
+/// One target of a run.
 #[derive(Debug, Clone)]
 pub struct Target {
     pub name: String,
-    /// What it must be.
+    /// The required value.
     pub wanted: String,
     pub measured: String,
     /// Whether it was reached.

@@ -1,4 +1,4 @@
-//! What the machine did during a run, read from /proc: how idle it was, and how much memory processes took.
+//! The machine's load during a run, read from /proc: its idle share, and the memory of processes.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,7 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// Reads it now; `None` where /proc does not say.
+    /// Reads it now; `None` if /proc does not have it.
     pub fn now() -> Option<Self> {
         Self::parse(&fs::read_to_string("/proc/stat").ok()?)
     }
@@ -39,7 +39,7 @@ fn share(part: u64, whole: u64) -> f64 {
     if whole == 0 { 1.0 } else { float(part) / float(whole) }
 }
 
-/// The most memory a process ever held, in bytes; `None` when it has ended.
+/// The peak memory of a process, in bytes; `None` when it has ended.
 pub fn peak_memory(pid: Pid) -> Option<u64> {
     field_kib(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmHWM:")
 }
@@ -49,8 +49,8 @@ pub fn resident_memory(pid: Pid) -> Option<u64> {
     field_kib(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS:")
 }
 
-/// The memory of a Postgres by its cluster directory, in bytes: its processes' proportional shares, so that shared
-/// buffers count once. `None` where the system does not say.
+/// The memory of a Postgres by its cluster directory, in bytes: its processes' proportional shares,
+/// so that shared buffers count once. `None` where the system does not report it.
 pub fn postgres_memory(cluster: &Path) -> Option<u64> {
     let pid_file = fs::read_to_string(cluster.join("postmaster.pid")).ok()?;
     let postmaster = Pid::from_raw(pid_file.lines().next()?.trim().parse().ok()?);
@@ -69,7 +69,7 @@ pub fn children(parent: Pid) -> Vec<Pid> {
 /// The processor time of a process, in seconds: its own, and that of its children that have ended.
 pub fn processor_s(pid: Pid) -> anyhow::Result<(f64, f64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("read a process's times")?;
-    // Behind the name, which may hold anything: the 14th to 17th fields of the whole line.
+    // The fields follow the name, which may hold any character: the 14th to 17th of the whole line.
     let (_, fields) = stat.rsplit_once(')').context("a name in parentheses")?;
     let times = fields.split_whitespace().skip(11).take(4).map(str::parse);
     let times: Vec<f64> = times.collect::<Result<_, _>>().context("read a process's times")?;
@@ -81,7 +81,7 @@ pub fn processor_s(pid: Pid) -> anyhow::Result<(f64, f64)> {
 
 /// The processor time of a process, of those it started and of those that have ended, in seconds. It never falls.
 pub fn family_processor_s(parent: Pid) -> anyhow::Result<f64> {
-    // A child may have ended since it was listed: then its parent's time has it.
+    // A child may have ended since it was listed: then its parent's time includes it.
     let children: f64 = children(parent).into_iter().filter_map(|pid| Some(processor_s(pid).ok()?.0)).sum();
     let (own, ended) = processor_s(parent)?;
     Ok(children + own + ended)

@@ -1,7 +1,8 @@
-//! Whether requests came as seldom as was promised, by the servers' own logs. Pure.
+//! Checks by the servers' own logs that requests kept the promised pace. Pure.
 //!
-//! A host is promised one crawl with a request an interval, and an address so many crawls at once. So in every window, from any request
-//! to any later one, there are no more than the crawls times (the window over the interval, and one).
+//! A host is promised one crawl with one request per interval, and an address a number of crawls at
+//! once. So in every window from one request to a later one, there are at most crawls × (window /
+//! interval + 1) requests.
 
 use std::time::{Duration, Instant};
 
@@ -9,31 +10,32 @@ use std::time::{Duration, Instant};
 pub struct Promise {
     /// From the start of one request of a crawl to the start of the next.
     pub interval: Duration,
-    /// How much longer one request may be under way than another. They are promised as they start, and seen as they arrive.
+    /// Maximum difference in transit time of two requests. The pace is promised for their starts,
+    /// and seen at their arrivals.
     pub slack: Duration,
 }
 
-/// The window that comes nearest to what is promised, or is farthest beyond it.
+/// The window that uses up most of the promise, or exceeds it most.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Fullest {
-    /// Requests in it, the first and the last among them.
+    /// Requests in it, including the first and the last.
     pub requests: u32,
-    /// How long it is.
+    /// Its length.
     pub window: Duration,
-    /// How many were promised at most.
+    /// Maximum requests by the promise.
     pub allowed: f64,
 }
 
 impl Fullest {
-    /// What share of the promise is used up; more than one breaks it.
+    /// The share of the promise that is used up; more than one breaks it.
     pub fn share(&self) -> f64 {
         f64::from(self.requests) / self.allowed
     }
 }
 
 impl Promise {
-    /// The fullest of all windows from one request to a later one of a log in order of arrival, where so many crawls at once were
-    /// promised; `None` where there are fewer than two.
+    /// The fullest of all windows from one request to a later one of a log in order of arrival,
+    /// with `crawls` promised at once; `None` with fewer than two requests.
     pub fn fullest(&self, arrivals: &[Instant], crawls: u32) -> Option<Fullest> {
         let windows = arrivals.iter().enumerate().flat_map(|(index, first)| {
             let since = arrivals[index..].iter().map(|last| last.duration_since(*first));
@@ -46,7 +48,7 @@ impl Promise {
     }
 }
 
-/// How many of these spans there were at once, at most; one that begins as another ends is not beside it.
+/// Maximum number of these spans at one time; one that starts as another ends does not overlap it.
 pub fn most_at_once(spans: &[(Instant, Instant)]) -> usize {
     let beside = |at: Instant| spans.iter().filter(|(begin, end)| *begin <= at && at < *end).count();
     spans.iter().map(|(begin, _)| beside(*begin)).max().unwrap_or(0)

@@ -1,6 +1,6 @@
-//! What the database says of a finished batch, asked with SQL of the lab's own.
+//! The state of a finished batch in the database, read with the lab's own SQL.
 //!
-//! None of the scheduler's queries is used: a mistake in one of them must not hide itself.
+//! It uses none of the scheduler's queries: an error in one of them must not hide itself.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,7 +13,7 @@ use landfall_scheduler::model::{AgentId, EmbeddingEpoch};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{FromRow, PgPool};
 
-/// All that is known of one batch and of the map.
+/// Everything known about one batch and the map.
 #[derive(Debug, Clone)]
 pub struct Facts {
     /// The batch's tasks, by site name.
@@ -28,14 +28,14 @@ pub struct Facts {
     pub mesh_measurements: Vec<Measured>,
     /// The newest embedding; `None` when there is none.
     pub embedding: Option<EmbeddingFact>,
-    /// Who is doubted now.
+    /// The agents that are distrusted now.
     pub doubts: Doubts,
 }
 
-/// Whom the scheduler does not believe.
+/// The agents and maps that the scheduler distrusts.
 #[derive(Debug, Clone, Default)]
 pub struct Doubts {
-    /// Agents of whom nothing that they measured is used, by name.
+    /// Quarantined agents by name: none of their measurements is used.
     pub quarantined: Vec<String>,
     /// Why no map is trusted; `None` when one is.
     pub alarm: Option<String>,
@@ -45,7 +45,7 @@ pub struct Doubts {
 pub struct TaskFact {
     pub site: String,
     pub state: String,
-    /// Why it is in that state; empty when nothing is said.
+    /// Why it is in that state; empty without a reason.
     pub reason: String,
     /// The newest token.
     pub token: i64,
@@ -60,14 +60,14 @@ pub struct TaskFact {
     pub agent: Option<String>,
     /// The newest assignment's strategy.
     pub strategy: Option<String>,
-    /// Why it was not the batch's.
+    /// Why it differs from the batch's strategy.
     pub fallback: Option<String>,
     /// The predicted round trip to the newest assignment's agent, in microseconds.
     pub predicted_us: Option<i64>,
     pub kind: Option<String>,
     /// The budget that cut it.
     pub budget: Option<String>,
-    /// The agent whose outcome it is.
+    /// The agent that reported its outcome.
     pub crawler: Option<String>,
     /// The agent that the newest lease was granted to.
     pub lessee: Option<String>,
@@ -88,17 +88,17 @@ pub struct TaskFact {
 /// One measured round trip.
 #[derive(Debug, Clone, FromRow)]
 pub struct Measured {
-    /// Who measured, by name.
+    /// The prober, by name.
     pub prober: String,
-    /// What: a site's or an agent's name.
+    /// The target: a site's or an agent's name.
     pub target: String,
-    /// The round trip in microseconds; `None` when nothing answered.
+    /// The round trip in microseconds; `None` without an answer.
     pub rtt_us: Option<i64>,
     pub answered: i32,
     pub lost: i32,
 }
 
-/// The newest embedding, and what lies in it.
+/// The newest embedding and its placements.
 #[derive(Debug, Clone)]
 pub struct EmbeddingFact {
     pub embedding: Embedding,
@@ -126,7 +126,7 @@ impl Place {
 #[derive(Debug, Clone, FromRow)]
 pub struct Crawled {
     pub kind: String,
-    /// The agent whose outcome it is.
+    /// The agent that reported its outcome.
     pub crawler: String,
     pub bytes: i64,
     /// The candidates of its first assignment, by name.
@@ -137,7 +137,7 @@ pub struct Crawled {
     pub ended_s: f64,
 }
 
-/// What each site of a batch came to.
+/// The crawl of each site of a batch.
 pub async fn crawled(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<Crawled>> {
     let query = "
         with held as (
@@ -170,7 +170,7 @@ pub async fn span(pool: &PgPool, batch: &str) -> anyhow::Result<f64> {
 #[derive(Debug, Clone, FromRow)]
 pub struct Crawl {
     pub site: String,
-    /// The agent whose outcome it is.
+    /// The agent that reported its outcome.
     pub crawler: String,
     pub kind: String,
     /// The first error.

@@ -1,6 +1,6 @@
-//! Sites that do not behave: each a server of its own on an address of its own, with a log of what it was asked.
+//! Misbehaving sites: each a server of its own on its own address, with a log of its requests.
 //!
-//! Written on bare sockets, because no server that is worth its name does what these do.
+//! Written on bare sockets, because no serious server behaves like these.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,18 +13,19 @@ use tokio_util::sync::CancellationToken;
 
 use crate::world::sites::listen;
 
-/// How often a tar pit sends how much: 2560 bytes a second. An agent leaves at less than 1024, ten seconds on; at more it stays for thirty.
+/// The interval of a tar pit's pieces, for 2560 bytes a second. An agent leaves below 1024 after
+/// ten seconds; above that it stays for thirty.
 const DRIP: Duration = Duration::from_millis(100);
 const DROP: [u8; 256] = [b'x'; 256];
 
-/// What is odd about a site. Each has no robots.txt, and answers HEAD as any other.
+/// How a site misbehaves. Each has no robots.txt, and responds normally to HEAD.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Oddity {
-    /// Its pages come as slowly as an agent bears, and never end.
+    /// Its pages come as slowly as an agent tolerates, and never end.
     TarPit,
-    /// Each page is answered with 429 and a Retry-After of so many seconds.
+    /// Every page gets a 429 with this Retry-After in seconds.
     TurnsAway(u32),
-    /// So many pages are answered, and then every connection is reset.
+    /// After this many pages every connection is reset.
     Breaks(usize),
 }
 
@@ -32,7 +33,7 @@ pub enum Oddity {
 #[derive(Debug, Clone)]
 pub struct Asked {
     pub what: String,
-    /// When it had arrived.
+    /// When it arrived.
     pub at: Instant,
 }
 
@@ -75,12 +76,12 @@ impl OddSite {
         format!("http://{}", self.address)
     }
 
-    /// From now on it answers as any other.
+    /// From now on it behaves normally.
     pub fn mend(&self) {
         self.site.mended.store(true, Ordering::Relaxed);
     }
 
-    /// What it was asked so far.
+    /// The requests so far.
     pub fn asked(&self) -> Vec<Asked> {
         self.site.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -93,7 +94,7 @@ impl Drop for OddSite {
 }
 
 impl Inner {
-    /// Answers one request after the other; whoever asks goes when it likes.
+    /// Responds to one request after another; the client may leave at any time.
     async fn serve(&self, stream: TcpStream) {
         let mut stream = BufReader::new(stream);
         while let Some(what) = request(&mut stream).await {
@@ -130,7 +131,7 @@ impl Inner {
     }
 }
 
-/// The method and the path of the next request, its header read; `None` when there is none.
+/// The method and the path of the next request, after reading its header; `None` at the end.
 async fn request(stream: &mut BufReader<TcpStream>) -> Option<String> {
     let mut first = String::new();
     stream.read_line(&mut first).await.ok()?;
@@ -148,7 +149,7 @@ async fn send(stream: &mut BufReader<TcpStream>, status: &str, body: &str) -> st
     stream.flush().await
 }
 
-/// A page that ends when nobody reads it any more.
+/// A page that ends when its reader is gone.
 async fn drip(stream: &mut BufReader<TcpStream>) -> std::io::Result<()> {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 1000000\r\n\r\n";
     stream.write_all(head.as_bytes()).await?;

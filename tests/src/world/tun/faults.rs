@@ -1,12 +1,13 @@
-//! What is wrong with agents' links, on purpose: cuts and slowness, put on and lifted while packets flow.
+//! Deliberate faults of agents' links: cuts and slowness, set and lifted while packets flow.
 //!
-//! A cut loses packets silently, as a broken line does: nobody is told, and what the kernel does about it is real. The
-//! router asks before it takes a packet in and before it hands one over, so lifting restores exactly what was.
+//! A cut loses packets silently, as a broken line does: no end is notified, and the kernel's
+//! reaction is real. The router checks for faults when it takes a packet in and when it hands one
+//! over, so lifting a fault fully restores the link.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// In which direction an agent is cut off.
+/// The direction in which an agent is disconnected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// Nothing passes.
@@ -24,7 +25,7 @@ pub struct Faults {
     links: Arc<[Mutex<Fault>]>,
 }
 
-/// What is wrong with one link.
+/// The fault of one link.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Fault {
     cut: Option<Cut>,
@@ -49,7 +50,8 @@ impl Fault {
         matches!(self.cut, Some(Cut::Both | Cut::From))
     }
 
-    /// What a packet takes longer, and by how much it may vary beyond; nothing once the slowness is over.
+    /// A packet's extra delay, and the maximum random addition to it; zero once the slowness is
+    /// over.
     pub(super) fn slowness(self, now: Instant) -> (Duration, Duration) {
         self.slow.filter(|slow| now < slow.until).map_or_else(Default::default, |slow| (slow.extra, slow.jitter))
     }
@@ -61,7 +63,7 @@ impl Faults {
         Self { links: (0..agents).map(|_| Mutex::default()).collect() }
     }
 
-    /// Cuts an agent off, in place of whatever cut there was.
+    /// Disconnects an agent, replacing an earlier cut.
     ///
     /// # Panics
     /// When there is no such agent.
@@ -82,8 +84,8 @@ impl Faults {
         (0..self.links.len()).for_each(|agent| self.heal(agent));
     }
 
-    /// Makes every round trip of an agent longer for a while: by `extra`, half of it each way, and by up to `jitter`
-    /// beyond on the way to the agent. Takes the place of an earlier slowness.
+    /// Makes every round trip of an agent longer for a while: by `extra`, half of it each way, and
+    /// by up to `jitter` more on the way to the agent. Replaces an earlier slowness.
     ///
     /// # Panics
     /// When there is no such agent.
@@ -92,7 +94,7 @@ impl Faults {
         self.change(agent, |fault| fault.slow = Some(Slow { extra, jitter, until }));
     }
 
-    /// How an agent is cut off now; `None` when it is not.
+    /// An agent's current cut; `None` without one.
     ///
     /// # Panics
     /// When there is no such agent.

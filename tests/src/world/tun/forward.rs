@@ -1,8 +1,9 @@
-//! The way from agents to schedulers, which listen on the host's loopback and without TLS.
+//! The path from agents to schedulers, which listen on the host's loopback without TLS.
 //!
-//! In every agent's namespace the lab listens on the scheduler's own port of 127.0.0.1, so an agent finds it where it was
-//! told. The bytes go on through the router to a listener beside the sites, and from there to the host. Every delay and every cut
-//! hits them; what the agent talks to on loopback is as far away as the scheduler.
+//! In every agent's namespace the lab listens on the scheduler's port of 127.0.0.1, so an agent
+//! finds it at the configured address. The bytes pass through the router to a listener beside the
+//! sites, and from there to the host. Every delay and cut applies to them; the loopback listener is
+//! as far from the agent as the scheduler.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -17,7 +18,7 @@ use crate::world::sites::listen;
 
 /// How long a connection through the network may take to open: an agent has given up long before.
 const CONNECT: Duration = Duration::from_secs(30);
-/// The wait after a failed accept: descriptors have run out, and may come back.
+/// Delay after a failed accept: file descriptors have run out, and may become free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// Where the next stage of the way is.

@@ -1,7 +1,8 @@
-//! Which way a packet goes: from its header to a device and the scenario's link. Pure.
+//! The path of a packet: from its header to a device and the scenario's link. Pure.
 //!
-//! A measured matrix is not symmetric: the round trip from a to b's beacon is the one that a measured. So between two
-//! agents it counts who asked whom, which a packet tells by its port, or by its kind when it is an ICMP echo.
+//! A measured matrix is not symmetric: the round trip from a to b's beacon is the one that a
+//! measured. So between two agents the path depends on which agent opened the exchange. A packet's
+//! port shows that, or its kind for an ICMP echo.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use crate::world::wan::Lane;
 pub(super) const CORE: usize = 0;
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
-/// The type of an ICMP echo's answer.
+/// The type of an ICMP echo reply.
 const ECHO_REPLY: u8 = 0;
 
 /// All paths of a scenario, looked up by packet.
@@ -34,14 +35,14 @@ struct Half {
     loss: f64,
 }
 
-/// The way of one packet.
+/// The path of one packet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Way {
     /// The device it comes out of.
     pub(super) device: usize,
     /// The path and its direction, below [`Paths::keys`]: packets of one never overtake each other.
     pub(super) key: usize,
-    /// How long it is under way.
+    /// Its time in transit.
     pub(super) delay: Duration,
     /// The share that is lost.
     pub(super) loss: f64,
@@ -52,8 +53,9 @@ pub(super) struct Way {
 }
 
 impl Paths {
-    /// Halves every link of a scenario. The schedulers are where the first agent is, for a scenario does not place them;
-    /// names cost nothing, for resolving is no part of the distance.
+    /// Halves every link of a scenario. The schedulers are placed at the first agent, since a
+    /// scenario does not place them. Names have no delay, since resolving is not part of the
+    /// distance.
     pub(super) fn new(scenario: &Scenario, lane: Lane, beacon_port: u16) -> Self {
         let (agents, machines) = (scenario.agents.len(), scenario.machines());
         let half = |link: Link| Half { delay: link.rtt() / 2, loss: link.loss };
@@ -74,8 +76,8 @@ impl Paths {
         self.agents * self.peers() * 2
     }
 
-    /// The way of a packet that came in at a device. `None` for what nobody sends: no IPv4, an address that is not the
-    /// device's own, or one that is nobody's.
+    /// The path of a packet that came in at a device. `None` for a packet that should not exist:
+    /// not IPv4, from an address that is not the device's, or to an unknown address.
     pub(super) fn way(&self, device: usize, packet: &[u8]) -> Option<Way> {
         let header = Header::read(packet)?;
         let (source, target) = (self.peer(header.source)?, self.peer(header.target)?);
@@ -102,7 +104,7 @@ impl Paths {
         self.agents + self.machines + 2
     }
 
-    /// Whose address it is, by column of `reach`.
+    /// The owner of an address, by column of `reach`.
     fn peer(&self, address: Ipv4Addr) -> Option<usize> {
         let names = self.agents + self.machines;
         let agent = self.lane.agent_at(address.into(), self.agents);
@@ -117,7 +119,7 @@ impl Paths {
     }
 }
 
-/// What of a packet's header matters here.
+/// The relevant fields of a packet's header.
 #[derive(Debug)]
 struct Header<'a> {
     source: Ipv4Addr,
@@ -138,7 +140,7 @@ impl<'a> Header<'a> {
         Some(Self { source: address(12)?, target: address(16)?, protocol: packet[9], rest: packet.get(length..)? })
     }
 
-    /// Whether it answers: whoever receives it had asked.
+    /// Whether it is a reply: its receiver opened the exchange.
     fn is_answer(&self, beacon_port: u16) -> bool {
         match self.protocol {
             ICMP => self.rest.first() == Some(&ECHO_REPLY),

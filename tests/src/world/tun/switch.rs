@@ -1,8 +1,10 @@
-//! Packets on their way: delayed, lost, and queued on the agents' access links. Knows no device and no clock.
+//! Packets in transit: delayed, lost, and queued on the agents' access links. Uses no device and no
+//! clock.
 //!
-//! A packet passes its sender's access link, is under way for half the round trip, and passes its receiver's access link.
-//! A link that is free lets it pass at once (the round trip already holds its own time on the wire); one that is taken
-//! makes it wait, and loses it when its queue is full. Packets of one path never overtake each other.
+//! A packet passes its sender's access link, is in transit for half the round trip, and passes its
+//! receiver's access link. A free link lets it pass at once (the round trip already includes its
+//! own time on the wire). A busy link makes it wait, and loses it when the queue is full. Packets
+//! of one path never overtake each other.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -17,13 +19,13 @@ use super::faults::Faults;
 use super::paths::{Paths, Way};
 use crate::world::scenario::Scenario;
 
-/// How long a packet may wait for an agent's access link, each way. Longer queues hide distance behind full links; in
-/// shorter ones a single connection does not fill the link.
+/// Maximum wait of a packet for an agent's access link, each way. Longer queues hide distance
+/// behind full links; with shorter ones a single connection does not fill the link.
 pub(super) const ACCESS_QUEUE: Duration = Duration::from_millis(50);
 /// Packets under way at most, 150 MB of them: far beyond what the router carries in a round trip.
 const MAX_HELD: usize = 100_000;
 
-/// What became of the packets.
+/// Counters of packets.
 #[derive(Debug, Default)]
 pub struct Traffic {
     pub carried: AtomicU64,
@@ -33,7 +35,7 @@ pub struct Traffic {
     pub queue_full: AtomicU64,
     /// Lost by a cut.
     pub cut: AtomicU64,
-    /// Not the scenario's: not IPv4, or from or to an address that is nobody's.
+    /// Invalid in the scenario: not IPv4, or from or to an unknown address.
     pub strange: AtomicU64,
     /// Lost because the lab could not hold or hand over more. A run with any of these proves nothing.
     pub overrun: AtomicU64,
@@ -48,7 +50,7 @@ pub(super) struct Switch {
     bytes_per_s: f64,
     jitter: Duration,
     access_queue: Duration,
-    /// Until when each agent's access link is taken, from it and towards it.
+    /// When each agent's access link is free again, from it and towards it.
     up: Vec<Instant>,
     down: Vec<Instant>,
     /// When the last packet of each path arrives, by [`Way::key`].
@@ -93,7 +95,7 @@ impl Ord for Held {
 pub(super) struct Arrival {
     /// The device it comes out of.
     pub(super) device: usize,
-    /// When it should have.
+    /// When it was due.
     pub(super) due: Instant,
     pub(super) packet: Vec<u8>,
 }
@@ -169,7 +171,8 @@ impl Switch {
         self.held.push(Reverse(Held { due, sequence: self.sequence, way, admitted, packet }));
     }
 
-    /// What faults and jitter add. Jitter comes once a round trip, on the way to whoever asked: an agent.
+    /// The delay from faults and jitter. Jitter applies once per round trip, on the way to the
+    /// agent that opened the exchange.
     fn slowness(&mut self, way: &Way, now: Instant) -> Duration {
         let mut slowness = Duration::ZERO;
         let mut jitter = if way.receiver.is_some() { self.jitter } else { Duration::ZERO };
@@ -182,7 +185,7 @@ impl Switch {
     }
 }
 
-/// Lets a packet pass an access link as soon as that is free; returns when. `None` when its queue is full.
+/// Queues a packet on an access link; returns when it passes. `None` when the queue is full.
 fn pass(free: &mut Instant, now: Instant, bytes: usize, bytes_per_s: f64, queue: Duration) -> Option<Instant> {
     let begins = now.max(*free);
     if begins - now > queue {
