@@ -1,4 +1,4 @@
-//! Whether a finished batch is right: the database against itself, and against the sites' own access log.
+//! Checks a finished batch: the database against itself, and against the sites' own access log.
 //!
 //! Pure. Each check yields sentences about what is wrong; none means it holds.
 
@@ -11,7 +11,7 @@ use crate::evidence::witness::{Facts, TaskFact};
 use crate::world::sites::Access;
 use crate::world::web::{DISALLOWED, SiteWeb};
 
-/// Offences of one kind that are told in full.
+/// Offences of one kind that are listed in full.
 const TOLD: usize = 5;
 /// An observed gap may fall this much short of the rule: the log sees arrivals, the rule is about sending.
 const GAP_TOLERANCE: f64 = 0.95;
@@ -19,11 +19,11 @@ const GAP_TOLERANCE: f64 = 0.95;
 /// Whether sites may have been assigned more than once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
-    /// Nothing broke: one assignment, one lease, one crawler a site.
+    /// No faults: one assignment, one lease, one crawler per site.
     Calm,
     /// Agents were lost: several assignments and leases are right, several outcomes are not.
     Losses,
-    /// The same, and the database went back in time: tokens leapt.
+    /// The same, and the database was restored to an earlier state: fencing tokens leapt.
     Restore,
 }
 
@@ -35,13 +35,13 @@ pub struct Evidence<'a> {
     pub sites: &'a [String],
     /// The agents' names, by index.
     pub agents: &'a [String],
-    /// What each site holds.
+    /// The content of each site.
     pub webs: &'a [SiteWeb],
-    /// What reached the sites.
+    /// The requests that reached the sites.
     pub log: &'a [Access],
-    /// How deep crawls could go.
+    /// The crawls' maximum depth.
     pub max_depth: u32,
-    /// The least time between two probes of a site.
+    /// The minimum time between two probes of a site.
     pub probe_interval: Duration,
 }
 
@@ -112,7 +112,8 @@ pub fn database(evidence: &Evidence<'_>, expect: Expect) -> Vec<Check> {
             task.site, task.leases, task.token, task.outcome_token
         )
     });
-    // A lease that was taken back may still complete until the task is granted anew, whoever it is assigned to by then.
+    // A cancelled lease may still complete until the task is granted again, whichever agent it is
+    // then assigned to.
     let elsewhere = |task: &TaskFact| expect == Expect::Calm && task.crawler != task.agent;
     let crawlers = offending(&|task| task.crawler != task.lessee || elsewhere(task), &|task| {
         let TaskFact { site, agent, lessee, crawler, .. } = task;
@@ -203,8 +204,8 @@ fn fetched_pages<'a>(accesses: &[&'a Access], agent: Option<usize>) -> Vec<&'a s
     pages.map(|access| access.path.as_str()).collect()
 }
 
-/// The least time between two probes of a site; `None` when there were fewer than two. Probes are what came before the
-/// crawl's first request.
+/// The minimum time between two probes of a site; `None` with fewer than two. Probes are the
+/// requests before the crawl's first request.
 pub fn least_probe_gap(accesses: &[&Access]) -> Option<Duration> {
     let probes: Vec<Instant> = accesses.iter().take_while(|access| !access.get).map(|access| access.at).collect();
     probes.windows(2).map(|pair| pair[1].saturating_duration_since(pair[0])).min()

@@ -1,4 +1,5 @@
-//! How true measurements are: what was measured against the scenario's round trips, and when that tells something.
+//! The accuracy of measurements: measured against the scenario's round trips, and when the
+//! comparison is valid.
 
 use crate::evidence::figures::float;
 
@@ -8,9 +9,10 @@ const RIGHT_SHARE: f64 = 0.05;
 const RIGHT_MS: f64 = 2.0;
 /// The share of measurements that must be right.
 pub const RIGHT_PAIRS: f64 = 0.95;
-/// Runs of which one has to measure truly. A machine that gives its processors to others for a moment makes samples of 30 ms
-/// late by the 2 ms that are allowed, and the emulated network's own lateness does not show it; what is wrong with Landfall is
-/// wrong every time. More would only make a failure later.
+/// Runs of which one must measure accurately. A machine that briefly gives its processors to other
+/// processes makes samples of 30 ms late by the permitted 2 ms, and the emulated network's own
+/// lateness does not show it. An error in Landfall shows in every run. More runs would only delay a
+/// failure.
 const RUNS: usize = 3;
 
 /// How many of the measurements were right.
@@ -19,12 +21,13 @@ pub struct Accuracy {
     pub pairs: usize,
     /// Those within the larger of 5 % and 2 ms of the truth.
     pub right: usize,
-    /// Measurements that did not answer.
+    /// Measurements without an answer.
     pub unanswered: usize,
 }
 
 impl Accuracy {
-    /// Counts one measurement, in milliseconds; `None` did not answer, or is of nothing that the scenario knows.
+    /// Counts one measurement, in milliseconds; `None` was not answered, or has no true value in
+    /// the scenario.
     pub fn note(&mut self, measured_and_true_ms: Option<(f64, f64)>) {
         match measured_and_true_ms {
             Some((measured_ms, true_ms)) => {
@@ -35,7 +38,8 @@ impl Accuracy {
         }
     }
 
-    /// The share that was right; unanswered ones count as wrong. `None` of nothing.
+    /// The share that was right; unanswered measurements count as wrong. `None` without
+    /// measurements.
     pub fn share(&self) -> Option<f64> {
         let all = self.pairs + self.unanswered;
         (all > 0).then(|| float(self.right) / float(all))

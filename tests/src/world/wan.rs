@@ -1,9 +1,11 @@
-//! The emulated WAN as its servers see it: whose addresses are whose, and in the rootless grade one delay code for sites
-//! and beacons alike. In the tun grade [`crate::world::tun`] delays real packets, and nothing is delayed here.
+//! The emulated WAN as its servers see it: the owner of each address, and in the rootless grade one
+//! delay code for sites and beacons alike. In the tun grade [`crate::world::tun`] delays real
+//! packets, and nothing is delayed here.
 //!
-//! Rootless: the source address says which agent asks. The first request of a connection is answered two round trips after it
-//! arrived (loopback's handshake took no time, so its round trip is charged here), later ones after one. Bodies follow
-//! [`crate::world::reno`], and share the agent's access link. Loopback hides loss from the first byte: only bodies suffer it.
+//! Rootless: the source address identifies the agent. The first request of a connection is answered
+//! two round trips after it arrived (loopback's handshake took no time, so its round trip is
+//! charged here), later ones after one. Bodies follow [`crate::world::reno`], and share the agent's
+//! access link. Loopback hides loss from the first byte: loss affects only bodies.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,14 +19,14 @@ use crate::world::reno;
 use crate::world::scenario::{Link, Scenario};
 use crate::world::timer::Timer;
 
-/// Hosts an octet pair of a 127.x block holds here: 250 in the last octet, from 1.
+/// Hosts per octet pair of a 127.x block: 250 in the last octet, from 1.
 const HOSTS_PER_OCTET: usize = 250;
 /// Lanes: blocks of addresses, so that several labs may run at once.
 pub const LANES: u8 = 24;
 
 /// The first octet of rootless addresses, which are all loopback.
 const LOOPBACK: u8 = 127;
-/// The first octet of the tun grade's addresses: private ones, which nobody routes by mistake.
+/// The first octet of the tun grade's addresses: private ones, which are never routed by mistake.
 const PRIVATE: u8 = 10;
 const AGENTS: u8 = 1;
 const SITES: u8 = 2;
@@ -32,8 +34,9 @@ const BEACON_PROXIES: u8 = 3;
 const NAMES: u8 = 4;
 const SCHEDULERS: u8 = 5;
 
-/// Which addresses one lab uses. Lane 0: agents 127.1, sites 127.2, beacon proxies 127.3, names 127.4. In the tun grade 10.1
-/// and so on, where beacons need no proxies, and schedulers are reached by way of 10.5.
+/// The addresses of one lab. Lane 0: agents 127.1, sites 127.2, beacon proxies 127.3, names 127.4.
+/// In the tun grade 10.1 and so on, where beacons need no proxies, and schedulers are reached
+/// through 10.5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lane {
     first: u8,
@@ -60,34 +63,34 @@ impl Lane {
         Ipv4Addr::new(self.first, self.number * 10 + block, third, fourth)
     }
 
-    /// Which of a block's first addresses this one is.
+    /// The index of an address among a block's first addresses.
     fn index(self, block: u8, address: Ipv4Addr, count: usize) -> Option<usize> {
         let [_, _, third, fourth] = address.octets();
         let index = usize::from(third) * HOSTS_PER_OCTET + usize::from(fourth).checked_sub(1)?;
         (index < count && self.address(block, index) == address).then_some(index)
     }
 
-    /// Where an agent sends from.
+    /// The source address of an agent.
     pub fn agent(self, index: usize) -> Ipv4Addr {
         self.address(AGENTS, index)
     }
 
-    /// Where the sites of a machine listen; by machine.
+    /// The listen address of a machine's sites, by machine.
     pub fn site(self, index: usize) -> Ipv4Addr {
         self.address(SITES, index)
     }
 
-    /// Where an agent's beacon is reached by others.
+    /// The address at which other agents reach an agent's beacon.
     pub fn beacon(self, index: usize) -> Ipv4Addr {
         self.address(if self.is_tun() { AGENTS } else { BEACON_PROXIES }, index)
     }
 
-    /// Where names are resolved.
+    /// The name server's address.
     pub fn names(self) -> Ipv4Addr {
         self.address(NAMES, 0)
     }
 
-    /// Where the tun grade passes agents on to the schedulers.
+    /// The address through which the tun grade's agents reach the schedulers.
     pub fn schedulers(self) -> Ipv4Addr {
         self.address(SCHEDULERS, 0)
     }
@@ -102,19 +105,19 @@ impl Lane {
         format!("{}.0.0.0/8", self.first)
     }
 
-    /// Which agent sends from an address.
+    /// The agent with this source address.
     pub fn agent_at(self, address: IpAddr, agents: usize) -> Option<usize> {
         let IpAddr::V4(address) = address else { return None };
         self.index(AGENTS, address, agents)
     }
 
-    /// Which machine's sites listen at an address.
+    /// The machine whose sites listen at an address.
     pub fn machine_at(self, address: Ipv4Addr, machines: usize) -> Option<usize> {
         self.index(SITES, address, machines)
     }
 }
 
-/// Where a request goes.
+/// The destination of a request.
 #[derive(Debug, Clone, Copy)]
 pub enum Destination {
     /// A site, by index.
@@ -134,7 +137,7 @@ struct Inner {
     scenario: Scenario,
     lane: Lane,
     timer: Timer,
-    /// Until when each agent's access link is taken.
+    /// When each agent's access link is free again.
     links: Vec<Mutex<Instant>>,
     connections: AtomicU64,
 }
@@ -147,7 +150,7 @@ impl Wan {
         Self { inner: Arc::new(Inner { scenario, lane, timer, links, connections: AtomicU64::new(0) }) }
     }
 
-    /// What is emulated.
+    /// The emulated scenario.
     pub fn scenario(&self) -> &Scenario {
         &self.inner.scenario
     }
@@ -162,8 +165,8 @@ impl Wan {
         &self.inner.timer
     }
 
-    /// A new connection from an address. From an address that is no agent's there is no delay, nor where packets were
-    /// delayed already.
+    /// A new connection from an address. It has no delay if the address belongs to no agent, or if
+    /// packets were delayed already.
     pub fn connect(&self, source: IpAddr, destination: Destination) -> Connection {
         let scenario = &self.inner.scenario;
         let agent = self.inner.lane.agent_at(source, scenario.agents.len());
@@ -210,7 +213,7 @@ impl Connection {
         self.wan.inner.timer.sleep_until(arrived + link.rtt() * trips + jitter + thinking).await;
     }
 
-    /// When how many bytes of a body may leave; the first at `first_byte`.
+    /// How many bytes of a body may leave when; the first at `first_byte`.
     pub fn schedule(&self, body: usize, first_byte: Instant) -> Vec<(Instant, usize)> {
         let (Some(link), Some(agent)) = (self.link, self.agent) else { return vec![(first_byte, body)] };
         let bytes_per_s = self.wan.inner.scenario.bytes_per_s(agent);
