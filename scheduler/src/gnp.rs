@@ -1,15 +1,19 @@
 //! Global network positioning: hosts as points whose distance is the round trip between them.
 //!
-//! A few landmarks measure each other and a site; every other distance is computed (the paper 1.1 and 2.1, after Ng and
-//! Zhang, "Predicting Internet network distance with coordinates-based approaches", INFOCOM 2002). [`fit`] places the
-//! agents, [`Embedding::locate`] places one host against them, [`Embedding::predict`] is the distance. `docs/gnp.md` has
-//! the mathematics and what was measured.
+//! A few landmarks measure each other and a site; all other distances are computed (the paper 1.1
+//! and 2.1, after Ng and Zhang, "Predicting Internet network distance with coordinates-based
+//! approaches", INFOCOM 2002). [`fit`] locates the agents, [`Embedding::locate`] locates one host
+//! against them, and [`Embedding::predict`] returns the distance. `docs/gnp.md` has the mathematics
+//! and the measurements.
 //!
-//! A coordinate has one component a dimension and a last one, the *height*: the delay of the host's own access, which
-//! every path to it pays (Dabek et al., "Vivaldi", SIGCOMM 2004, section 5.4). The distance is
-//! `|x - y| + height(x) + height(y)`. Raw `f64` milliseconds exist only in here.
+//! A coordinate has one component per dimension and a last one, the *height*: the delay of the
+//! host's own access link, which every path to it pays (Dabek et al., "Vivaldi", SIGCOMM 2004,
+//! section 5.4). The distance is `|x - y| + height(x) + height(y)`. Raw `f64` milliseconds exist
+//! only in this module.
 //!
-//! Invariants: every coordinate of an embedding has `dimensions + 1` finite components, the last not negative; every
+//! Invariants: every coordinate of an embedding has `dimensions + 1` finite components, the last
+//! non-negative; every result is a function of its arguments and the seed; argmin and nalgebra
+//! types stay inside this module.
 //! result is a function of its arguments and the seed; argmin and nalgebra types never leave this module.
 
 use std::collections::BTreeMap;
@@ -47,25 +51,26 @@ pub use place::{Place, Predicted};
 pub use quality::{AgentQuality, Quality, Residual};
 pub use refined::{Ingredients, Posterior, Prediction, Refined};
 
-/// Landmarks, and measurements of a site, below which there is no map: two distances leave even a line open.
+/// The least number of landmarks for a map, and of measurements for a site: two distances do not
+/// even determine a point on a line.
 pub const FEWEST_LANDMARKS: usize = 3;
-/// Dimensions beyond which more landmarks buy no more of them (the paper, table 1).
+/// The dimensions that more landmarks do not increase (the paper, table 1).
 const MOST_DIMENSIONS: usize = 8;
-/// Of a log error, as a part of the scale.
+/// The softening of a log error, as a share of the scale.
 const SOFTENING: f64 = 0.005;
 
-/// Where a host lies in one embedding.
+/// A host's coordinate in one embedding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Placement {
-    /// The embedding it belongs to.
+    /// The embedding.
     pub epoch: EmbeddingEpoch,
-    /// Milliseconds: one component a dimension, then the height.
+    /// Milliseconds: one component per dimension, then the height.
     pub coordinate: Vec<f64>,
-    /// Root mean square of the relative errors against what it was fitted on; 0.1 is ten per cent.
+    /// Root mean square of the relative errors on the fitted measurements; 0.1 is ten per cent.
     pub fit_error: f64,
 }
 
-/// One fit of the landmarks and of every agent that could be placed by them.
+/// A fit of the landmarks and of every agent that could be located by them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Embedding {
     epoch: EmbeddingEpoch,
@@ -73,29 +78,30 @@ pub struct Embedding {
     landmarks: Vec<AgentId>,
     agents: BTreeMap<AgentId, Placement>,
     fit_error: f64,
-    /// The median distance between its agents, milliseconds: the unit of every step and start.
+    /// The median distance between its agents, in milliseconds: the unit of all steps and starting
+    /// points.
     scale: f64,
 }
 
-/// Two placements, or a placement and an embedding, of different epochs: their coordinates never meet.
+/// Placements or embeddings of different epochs, whose coordinates are not comparable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a placement of embedding {found} was compared in embedding {expected}")]
 pub struct EpochMismatch {
-    /// The embedding that was asked.
+    /// The embedding of the call.
     pub expected: EmbeddingEpoch,
     pub found: EmbeddingEpoch,
 }
 
-/// Stored parts that are not an embedding.
+/// Stored parts that do not form a valid embedding.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PartsError {
-    /// An agent's coordinate is of another length, not finite, or has a negative height.
+    /// An agent's coordinate has another length, is not finite, or has a negative height.
     #[error("agent {agent} has no valid coordinate in {dimensions} dimensions")]
     Coordinate { agent: AgentId, dimensions: usize },
     #[error("agent {agent} is not placed in this embedding")]
     Epoch {
         agent: AgentId,
-        /// What is wrong with its epoch.
+        /// The epoch mismatch.
         #[source]
         source: EpochMismatch,
     },
@@ -105,13 +111,13 @@ pub enum PartsError {
     NoDimension,
 }
 
-/// The dimensions used when none are asked for: `min(8, landmarks - 1)`.
+/// The default number of dimensions: `min(8, landmarks - 1)`.
 pub fn default_dimensions(landmarks: usize) -> usize {
     landmarks.saturating_sub(1).min(MOST_DIMENSIONS)
 }
 
 impl Embedding {
-    /// Puts stored parts together.
+    /// Builds an embedding from stored parts.
     pub fn from_parts(
         epoch: EmbeddingEpoch,
         dimensions: usize,
@@ -138,12 +144,12 @@ impl Embedding {
         Ok(Self { epoch, dimensions, landmarks, agents, fit_error, scale })
     }
 
-    /// Its number.
+    /// The number of the embedding.
     pub const fn epoch(&self) -> EmbeddingEpoch {
         self.epoch
     }
 
-    /// Dimensions, the height not counted: a coordinate has one component more.
+    /// Dimensions without the height: a coordinate has one component more.
     pub const fn dimensions(&self) -> usize {
         self.dimensions
     }
@@ -153,7 +159,7 @@ impl Embedding {
         &self.landmarks
     }
 
-    /// Every placed agent, landmarks among them.
+    /// Every located agent, including landmarks.
     pub const fn agents(&self) -> &BTreeMap<AgentId, Placement> {
         &self.agents
     }
@@ -163,12 +169,12 @@ impl Embedding {
         self.fit_error
     }
 
-    /// Where an agent lies; `None` when it could not be placed.
+    /// An agent's placement; `None` if it could not be located.
     pub fn placement(&self, agent: AgentId) -> Option<&Placement> {
         self.agents.get(&agent)
     }
 
-    /// Predicts the round trip between two hosts placed in this embedding.
+    /// The predicted round trip between two hosts of this embedding.
     pub fn predict(&self, a: &Placement, b: &Placement) -> Result<Rtt, EpochMismatch> {
         for placement in [a, b] {
             if placement.epoch != self.epoch {
@@ -179,13 +185,14 @@ impl Embedding {
     }
 }
 
-/// The predicted round trip between two coordinates of one embedding, milliseconds: what [`Embedding::predict`] says, for those who
-/// ask it of very many and know that they are of one embedding. Both must have as many components.
+/// The predicted round trip between two coordinates of one embedding, in milliseconds:
+/// [`Embedding::predict`] without checks, for hot paths. Both must have the same number of
+/// components.
 pub(crate) fn predicted_ms(a: &[f64], b: &[f64]) -> f64 {
     held(objective::distance(a, b))
 }
 
-/// The median distance between placed agents, milliseconds; 1 where there are no two.
+/// The median distance between located agents, in milliseconds; 1 with fewer than two agents.
 fn scale(agents: &BTreeMap<AgentId, Placement>) -> f64 {
     let places: Vec<&[f64]> = agents.values().map(|placement| placement.coordinate.as_slice()).collect();
     let pairs = places.iter().enumerate().flat_map(|(i, a)| places[..i].iter().map(|b| objective::distance(a, b)));
@@ -194,29 +201,29 @@ fn scale(agents: &BTreeMap<AgentId, Placement>) -> f64 {
     distances.get(distances.len() / 2).copied().unwrap_or(1.0)
 }
 
-/// Milliseconds added to both sides of a log error, so that a round trip near zero cannot outweigh all others: a part
-/// of the scale, so that the map of a network twice as large is twice as large.
+/// Milliseconds added to both sides of a log error, so that a round trip near zero cannot outweigh
+/// all others. A share of the scale, so that the map scales with the network.
 fn softening(scale: f64) -> f64 {
     SOFTENING * scale
 }
 
-/// Leaves the milliseconds of this module: held between a microsecond and [`Rtt::MAX`], whatever the coordinates say.
+/// Converts from milliseconds, clamped to a microsecond and [`Rtt::MAX`].
 fn round_trip(millis: f64) -> Rtt {
     Rtt::try_from_millis_f64(held(millis)).expect("clamped into the range of a round trip")
 }
 
-/// Milliseconds that a round trip may have.
+/// Clamps to the milliseconds of a valid round trip.
 fn held(millis: f64) -> f64 {
     let longest = Rtt::MAX.as_secs_f64() * 1e3;
     if millis.is_nan() { longest } else { millis.clamp(1e-3, longest) }
 }
 
-/// Enters the milliseconds of this module.
+/// Converts to milliseconds.
 fn millis(rtt: Rtt) -> f64 {
     rtt.as_millis_f64()
 }
 
-/// Whether it has a component for each dimension and a height that is not negative.
+/// Whether the coordinate has one component per dimension and a non-negative height.
 pub(crate) fn is_coordinate(coordinate: &[f64], dimensions: usize) -> bool {
     coordinate.len() == dimensions + 1
         && coordinate.iter().all(|component| component.is_finite())
@@ -253,7 +260,8 @@ mod tests {
 
     #[test]
     fn a_site_is_not_left_in_a_poor_minimum_of_an_exact_map() {
-        // A seed that a run of the property below met: the likeliest start alone ends at an error of 17 %.
+        // A seed found by the property test below: the likeliest starting point alone ends at an
+        // error of 17 %.
         let hosts = hosts(11, 2, 5_802_158_318_449_237_654);
         let (site, agents) = hosts.split_last().unwrap();
         let map = fitted(agents, 6, 2, 5_802_158_318_449_237_654, 1.0);

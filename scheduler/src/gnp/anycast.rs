@@ -1,20 +1,23 @@
-//! Tells sites that stand in several places (anycast, CDN, GeoDNS) from those that stand in one.
+//! Distinguishes sites in several locations (anycast, CDN, GeoDNS) from sites in one.
 //!
 //! Three independent kinds of evidence, strongest first:
 //!
-//! 1. *Light.* The paths from two landmarks to the host, end to end, are a path between the landmarks. Where both
-//!    positions are known and the round trips add up to less than light in fibre needs for their great circle, the host
-//!    stands in two places: certain.
-//! 2. *The map* ([`places`], [`pairs`]): one place somewhere near the agents against several of which each landmark
-//!    sees the nearest, as a log odds; and how far pairs of landmarks, each landmark counted once, see the host nearer than
-//!    they see each other. Routing breaks the triangle inequality so often that neither means anything by its size
-//!    alone, and how often differs from network to network. So the agents, which surely stand in one place, are
-//!    judged first by their own mesh, each without itself: what lies two standard deviations above their mean is suspect.
-//! 3. *Addresses.* Landmarks that were sent to different prefixes (/24, /48) were told different names' answers; several
-//!    addresses in one prefix are round-robin DNS as often as not, and only strengthen what else is there.
+//! 1. *Light.* The paths from two landmarks to the host together form a path between the landmarks.
+//!    If both positions are known and the round trips add up to less than light in fibre needs for
+//!    their great circle, the host is in two locations: certain.
+//! 2. *The map* ([`places`], [`pairs`]): the log odds of several locations, of which each landmark
+//!    sees the nearest, against one location near the agents; and how far pairs of landmarks, each
+//!    landmark counted once, see the host nearer than they see each other. Routing breaks the
+//!    triangle inequality so often that neither value means anything by its size alone, and the
+//!    frequency differs between networks. So the agents, which surely are in one location, are
+//!    judged first by their own mesh, each without itself: a host two standard deviations above
+//!    their mean is suspect.
+//! 3. *Addresses.* If landmarks got different prefixes (/24, /48), DNS gave them different answers.
+//!    Several addresses in one prefix are round-robin DNS as often as not, and only strengthen
+//!    other evidence.
 //!
-//! Judged together they give a confidence: the probability that a host stands in several places where half of all
-//! hosts do.
+//! Together they give a confidence: the probability of several locations if half of all hosts have
+//! several.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -30,92 +33,94 @@ mod places;
 
 use places::Places;
 
-/// Measurements below which the map says nothing: three distances leave too much open.
+/// The least measurements for a verdict by the map: three distances leave too much open.
 const FEWEST_MEASURED: usize = 4;
-/// Agents below which the map says nothing: so few cannot say what is ordinary.
+/// The least agents for a verdict by the map: fewer do not show what is normal.
 const FEWEST_AGENTS: usize = 8;
-/// The log odds of places are held to this: beyond it the model's tails, not the host, decide.
+/// The limit of the log odds of locations: beyond it the tails of the model decide, not the host.
 const ODDS_HELD: f64 = 8.0;
-/// What a pair that sees the host nearer by a factor e counts, in log odds.
+/// The weight of a pair that sees the host nearer by a factor e, in log odds.
 const PAIR_WEIGHT: f64 = 5.0;
-/// Landmarks beyond which each counts less among the pairs: with more of them there are more pairs to break the triangle
-/// inequality by chance.
+/// The number of landmarks above which each counts less among the pairs: more pairs break the
+/// triangle inequality by chance.
 const PAIRED_LANDMARKS: f64 = 9.0;
-/// How many standard deviations above the agents' mean score ordinary hosts end. The upper tail is longer than a normal
-/// one: this leaves some three to five per cent of the ordinary beyond it, not two.
+/// The limit for ordinary hosts, in standard deviations above the agents' mean score. The upper
+/// tail is longer than a normal one: three to five per cent of ordinary hosts exceed the limit, not
+/// two.
 const DEVIATIONS: f64 = 2.0;
-/// Where ordinary hosts end at least: where several places are as likely as one.
+/// The least limit for ordinary hosts: where several locations are as likely as one.
 const LEAST_LIMIT: f64 = 0.0;
-/// Log odds of a host at the limit, and what each unit of the score beyond it adds: among such hosts of measured
-/// matrices, half of them planted.
+/// The log odds of a host at the limit, and the increase per unit of score beyond it: from such
+/// hosts of measured matrices, half of them planted.
 const AT_LIMIT: f64 = -1.15;
 const PER_UNIT: f64 = 0.5;
 
-/// What one landmark saw of a host.
+/// A landmark's observation of a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Observation {
     pub landmark: AgentId,
     /// The round trip it measured.
     pub rtt: Rtt,
-    /// The address it was sent to; `None` when that is not known.
+    /// The address that it resolved; `None` if unknown.
     pub address: Option<IpAddr>,
 }
 
-/// Whether a host stands in one place.
+/// Whether a host is in one location.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    /// Nothing says that it does not.
+    /// There is no evidence of several locations.
     Unicast,
-    /// It probably stands in several.
+    /// The host probably has several locations.
     Suspect {
         /// 0 to 1; 1 is certain.
         confidence: f64,
-        /// What says so, strongest first; not empty.
+        /// The evidence, strongest first; not empty.
         evidence: Vec<Evidence>,
     },
 }
 
-/// One thing that speaks for several places.
+/// A piece of evidence for several locations.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Evidence {
     /// Two landmarks' round trips add up to less than light in fibre needs between them.
     Light {
         pair: (AgentId, AgentId),
-        /// Their round trips together.
+        /// The sum of their round trips.
         sum: Rtt,
         /// The great circle between them, kilometres.
         way_km: f64,
         /// What light needs, there and back, milliseconds.
         least_ms: f64,
     },
-    /// The map: no one place explains the round trips as well as several do.
+    /// The map: several locations explain the round trips better than any single one.
     Map {
-        /// By how much the host's score exceeds what agents, which stand in one place, reach.
+        /// By how much the host's score exceeds the limit from the agents, which are in one
+        /// location.
         beyond: f64,
-        /// The pair of landmarks that sees the host nearest for their distance, with both round trips together and their
-        /// distance; `None` when no pair's sum is below its distance.
+        /// The pair of landmarks with the smallest sum for its distance, the sum of both round
+        /// trips and the distance; `None` if no pair's sum is below its distance.
         pair: Option<((AgentId, AgentId), Rtt, Rtt)>,
-        /// Pairs, each landmark in one, whose sum is below 0.8 of their distance.
+        /// Disjoint pairs of landmarks whose sum is below 0.8 of their distance.
         short_pairs: usize,
     },
-    /// Landmarks were sent to addresses in different prefixes.
+    /// Landmarks resolved addresses in different prefixes.
     Prefixes {
         prefixes: usize,
-        /// By how many landmarks.
+        /// The number of landmarks.
         landmarks: usize,
         /// One address of each of the first two.
         examples: (IpAddr, IpAddr),
     },
-    /// Landmarks were sent to different addresses in one prefix.
+    /// Landmarks resolved different addresses in one prefix.
     Addresses {
         addresses: usize,
-        /// By how many landmarks.
+        /// The number of landmarks.
         landmarks: usize,
     },
 }
 
 impl Evidence {
-    /// In words; `name` says what an agent is called.
+    /// The evidence as text; `name` returns an agent's name.
     pub fn words(&self, name: impl Fn(AgentId) -> String) -> String {
         match *self {
             Self::Light { pair: (a, b), sum, way_km, least_ms } => format!(
@@ -146,7 +151,7 @@ impl Evidence {
     }
 }
 
-/// Judges hosts by what landmarks measured of them. Made once an epoch.
+/// Judges hosts by the landmarks' measurements. Built once per epoch.
 #[derive(Debug, Clone, Default)]
 pub struct Detector {
     positions: BTreeMap<AgentId, Position>,
@@ -167,7 +172,7 @@ impl Detector {
         Self { positions, map: None }
     }
 
-    /// With one epoch's map and the mesh it was fitted to. The same arguments give the same detector.
+    /// With an epoch's map and the mesh it was fitted to. Deterministic.
     pub fn new(embedding: &Embedding, mesh: &Mesh, positions: BTreeMap<AgentId, Position>) -> Self {
         if embedding.agents().len() < FEWEST_AGENTS {
             return Self::without_map(positions);
@@ -187,7 +192,7 @@ impl Detector {
         Self { positions, map: Some(judge) }
     }
 
-    /// Judges one host. What a landmark measured twice counts once; the order changes nothing.
+    /// Judges one host. Repeated measurements of a landmark count once; the order does not matter.
     pub fn judge(&self, observations: &[Observation]) -> Verdict {
         let once: BTreeMap<AgentId, Observation> = observations.iter().map(|one| (one.landmark, *one)).collect();
         let mut doubt = 1.0;
@@ -211,7 +216,7 @@ impl Detector {
         if suspect { Verdict::Suspect { confidence: 1.0 - doubt, evidence } } else { Verdict::Unicast }
     }
 
-    /// The two landmarks whose sum falls shortest of what light needs.
+    /// The two landmarks whose sum is farthest below the time that light needs.
     fn light(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<Evidence> {
         let placed: Vec<(&Observation, Position)> =
             seen.values().filter_map(|one| Some((one, *self.positions.get(&one.landmark)?))).collect();
@@ -233,7 +238,7 @@ impl Detector {
 
     fn map_evidence(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<(f64, Evidence)> {
         let judge = self.map.as_ref()?;
-        // Whoever else measured it may stand anywhere; what is ordinary is known of the landmarks.
+        // Only landmarks count: the baseline comes from them, and other agents may be anywhere.
         let landmarks = seen.values().filter(|one| judge.places.knows(one.landmark));
         let measured: Vec<(AgentId, Rtt)> = landmarks.map(|one| (one.landmark, one.rtt)).collect();
         let beyond = judge.score(&measured, None)? - judge.limit;
@@ -246,7 +251,8 @@ impl Detector {
 }
 
 impl MapJudge {
-    /// How much speaks for several places; `without` leaves out what is known of that agent, for judging it.
+    /// The score for several locations; `without` excludes an agent's own data when judging that
+    /// agent.
     fn score(&self, measured: &[(AgentId, Rtt)], without: Option<AgentId>) -> Option<f64> {
         if measured.len() < FEWEST_MEASURED {
             return None;
@@ -259,7 +265,8 @@ impl MapJudge {
     }
 }
 
-/// Where ordinary hosts end: so many standard deviations above the mean of the agents' own scores.
+/// The limit for ordinary hosts: [`DEVIATIONS`] standard deviations above the mean of the agents'
+/// own scores.
 fn limit(scores: &[f64]) -> f64 {
     let size = count(scores.len().max(1));
     let mean = scores.iter().sum::<f64>() / size;
@@ -267,7 +274,8 @@ fn limit(scores: &[f64]) -> f64 {
     (mean + DEVIATIONS * variance.sqrt()).max(LEAST_LIMIT)
 }
 
-/// The probability of several places at a score so far beyond the limit, where half of all hosts have them.
+/// The probability of several locations at this distance beyond the limit, if half of all hosts
+/// have them.
 fn confidence(beyond: f64) -> f64 {
     1.0 / (1.0 + (-(AT_LIMIT + PER_UNIT * beyond)).exp())
 }
@@ -295,7 +303,7 @@ mod tests {
         (Embedding::from_parts(EPOCH, 2, landmarks, agents, 0.0).unwrap(), mesh)
     }
 
-    /// What the landmarks see of a host at these places.
+    /// The landmarks' observations of a host at these locations.
     fn seen(map: &Embedding, places: &[[f64; 3]]) -> Vec<Observation> {
         let nearest = |landmark: &AgentId| {
             let at = &map.placement(*landmark).unwrap().coordinate;

@@ -1,10 +1,11 @@
-//! Chooses landmarks: k-medoids over the agents' measured mesh, with different cities and carriers.
+//! Elects landmarks: k-medoids over the agents' measured mesh, with different cities and carriers.
 //!
-//! The landmarks are the agents to which all agents are nearest in sum (k-medoids; Kaufman and Rousseeuw, "Finding
-//! groups in data", 1990, chapter 2: build, then swap), because a site is judged by the landmark nearest to it.
-//! Choosing the agents farthest from each other instead takes the outliers: a trap (docs/accuracy.md). Two landmarks of one
-//! city and carrier, or of one carrier or one city while another has none, cost as much as agents moved away from their
-//! landmark (the paper 2.2.1: different cities, different carriers).
+//! The landmarks minimise the sum of all agents' distances to the nearest landmark (k-medoids;
+//! Kaufman and Rousseeuw, "Finding groups in data", 1990, chapter 2: build, then swap), because a
+//! site is judged by its nearest landmark. Choosing the agents farthest from each other instead
+//! would pick outliers (docs/accuracy.md). A cost in units of that distance penalises two landmarks
+//! of one city and carrier, or of one carrier or one city while another has none (the paper 2.2.1:
+//! different cities, different carriers).
 
 pub(super) mod explain;
 pub(super) mod held_out;
@@ -21,24 +22,25 @@ use crate::model::stats::count;
 
 use super::{Mesh, millis};
 
-/// Fleets of this size and more have landmarks that two others have reached.
+/// From this fleet size on, two other agents must have reached a landmark.
 const LARGE_FLEET: usize = 10;
-/// Others that must have reached a landmark of a large fleet.
+/// Other agents that must have reached a landmark of a large fleet.
 const REACHED_BY: usize = 2;
-/// Swap passes at most; each ends when no swap helps.
+/// The most swap passes; a pass without a successful swap ends the search.
 const MOST_PASSES: usize = 20;
-/// What a second landmark of one city and carrier costs, as a part of the mean distance to a landmark, per agent.
+/// The cost of a second landmark of one city and carrier, as a share of the mean distance to a
+/// landmark, per agent.
 const SAME_PAIR: f64 = 0.1;
-/// What a city or carrier without a landmark costs, in the same unit, when another has two.
+/// The cost of a city or carrier without a landmark while another has two, in the same unit.
 const MISSING: f64 = 0.05;
 
 /// An agent that may become a landmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nominee {
     pub agent: AgentId,
-    /// Where it is; empty when unknown.
+    /// Its city; empty when unknown.
     pub city: String,
-    /// Whose network it is on; empty when unknown.
+    /// Its carrier; empty when unknown.
     pub carrier: String,
 }
 
@@ -46,7 +48,7 @@ pub struct Nominee {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Elected {
     pub agent: AgentId,
-    /// Why, in words for the operator.
+    /// The reason, for display to the operator.
     pub reason: String,
 }
 
@@ -68,8 +70,8 @@ pub enum ElectError {
     },
 }
 
-/// Elects `count` landmarks among the nominees by the mesh, in the order in which they matter. The same arguments, in
-/// any order of the nominees, give the same landmarks.
+/// Elects `count` landmarks among the nominees by the mesh, the most important first.
+/// Deterministic, and independent of the order of the nominees.
 pub fn elect(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Result<Vec<Elected>, ElectError> {
     let ballot = Ballot::new(mesh, nominees, seed);
     let there = ballot.nominees.len();
@@ -93,25 +95,25 @@ pub(super) trait Cost {
     /// The cost of these agents.
     fn of(&mut self, chosen: &[usize]) -> f64;
 
-    /// The cost of these agents, of which at most the one in this place was not chosen last.
+    /// The cost of these agents, which differ from the last choice at most in this place.
     fn swapped(&mut self, chosen: &[usize], _place: usize) -> f64 {
         self.of(chosen)
     }
 
-    /// These agents are chosen.
+    /// Records that these agents are chosen.
     fn took(&mut self, _chosen: &[usize]) {}
 }
 
 pub(super) struct Ballot<'a> {
-    /// By identifier, each once.
+    /// Sorted by identifier, without repeats.
     nominees: Vec<&'a Nominee>,
     /// The kind of each one's city, of its carrier, and of both together.
     kinds: [Kinds; 3],
     /// Indices of those that may be elected, shuffled: equal choices fall to the seed.
     eligible: Vec<usize>,
-    /// Milliseconds, the same in both directions; a pair nobody measured has the distance of the farthest one.
+    /// Milliseconds, symmetric; an unmeasured pair has the greatest measured distance.
     distance: Vec<Vec<f64>>,
-    /// Mean distance, milliseconds: the unit of the costs of sameness.
+    /// Mean distance, in milliseconds: the unit of the penalties.
     mean: f64,
 }
 
@@ -141,12 +143,12 @@ impl<'a> Ballot<'a> {
         Self { kinds, eligible, distance, mean: known.iter().sum::<f64>() / size, nominees }
     }
 
-    /// Who may be elected, by place on the ballot.
+    /// The eligible agents, by place on the ballot.
     pub(super) fn eligible(&self) -> impl Iterator<Item = usize> {
         self.eligible.iter().copied()
     }
 
-    /// How many places it has.
+    /// The number of places.
     pub(super) fn size(&self) -> usize {
         self.nominees.len()
     }
@@ -160,12 +162,12 @@ impl<'a> Ballot<'a> {
         (0..self.nominees.len()).filter(|&place| agents.contains(&self.agent(place))).collect()
     }
 
-    /// One of the chosen, with the reason.
+    /// One of the chosen agents, with the reason.
     pub(super) fn elected(&self, place: usize, chosen: &[usize]) -> Elected {
         Elected { agent: self.agent(place), reason: self.reason(place, chosen) }
     }
 
-    /// Takes, one after another, the agent that lowers the cost most.
+    /// Greedy: adds the agent that lowers the cost most, one after another.
     fn build(&self, count: usize, cover: &mut Cover<'_>) -> Vec<usize> {
         let mut chosen: Vec<usize> = Vec::with_capacity(count);
         while chosen.len() < count {
@@ -178,7 +180,7 @@ impl<'a> Ballot<'a> {
         chosen
     }
 
-    /// Swaps a chosen agent for another while that lowers their cost, in so many passes at most.
+    /// Swaps a chosen agent for another while that lowers the cost, in up to `most_passes` passes.
     pub(super) fn swap(&self, chosen: &mut [usize], most_passes: usize, cost_of: &mut impl Cost) {
         let mut cost = cost_of.of(chosen);
         cost_of.took(chosen);
@@ -205,7 +207,7 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// Mean distance to the nearest chosen, and what sameness costs, milliseconds.
+    /// Mean distance to the nearest chosen agent plus the penalties, in milliseconds.
     pub(super) fn cost(&self, chosen: &[usize]) -> f64 {
         let nearest = |row: &Vec<f64>| chosen.iter().map(|&i| row[i]).fold(f64::INFINITY, f64::min);
         self.whole(self.distance.iter().map(nearest), chosen)
@@ -241,7 +243,7 @@ impl<'a> Ballot<'a> {
         }
     }
 
-    /// What sets it apart among all nominees.
+    /// What distinguishes it among all nominees.
     fn distinction(&self, elected: usize) -> Option<String> {
         let it = self.nominees[elected];
         let alone = |same: &dyn Fn(&Nominee) -> bool| self.nominees.iter().filter(|other| same(other)).count() == 1;
@@ -255,7 +257,7 @@ impl<'a> Ballot<'a> {
     }
 }
 
-/// Of which kind each nominee is.
+/// The kind of each nominee.
 struct Kinds {
     of: Vec<usize>,
     /// Kinds among the eligible.
@@ -274,7 +276,7 @@ impl Kinds {
         Self { of, all }
     }
 
-    /// How many kinds these are of: they are few, so that comparing each with each is quickest.
+    /// The number of kinds among these; comparing all pairs is quickest because they are few.
     fn among(&self, chosen: &[usize]) -> usize {
         let is_first =
             |(place, one): &(usize, &usize)| chosen[..*place].iter().all(|other| self.of[*other] != self.of[**one]);
@@ -282,9 +284,11 @@ impl Kinds {
     }
 }
 
-/// The chosen nearest to each agent and the second nearest, so that a swap is judged by one look at each agent, as in FastPAM (Schubert and
-/// Rousseeuw, "Faster k-medoids clustering", 2019). The same minima are summed in the same order as by [`Ballot::cost`]: not a digit differs. FastPAM's
-/// sums of changes, shared by all places, would round otherwise, and the first swap that helps is taken here, not the best.
+/// The nearest and second nearest chosen agent of each agent, so that a swap costs one look per
+/// agent, as in FastPAM (Schubert and Rousseeuw, "Faster k-medoids clustering", 2019). Sums the
+/// same minima in the same order as [`Ballot::cost`], so that results are bit-identical. FastPAM's
+/// shared sums of changes would round differently, and here the first improving swap is taken, not
+/// the best.
 struct Cover<'a> {
     ballot: &'a Ballot<'a>,
     nearest: Vec<Nearest>,
@@ -305,12 +309,12 @@ impl<'a> Cover<'a> {
         Self { ballot, nearest: vec![none; ballot.size()] }
     }
 
-    /// The cost of those chosen last and one more, the last of these.
+    /// The cost of the last choice and one more agent, the last of these.
     fn with(&self, chosen: &[usize]) -> f64 {
         self.with_another(chosen, chosen.len() - 1)
     }
 
-    /// The cost of these, of which only the one in this place was not chosen last.
+    /// The cost of these agents, which differ from the last choice only in this place.
     fn with_another(&self, chosen: &[usize], place: usize) -> f64 {
         let others = |near: &Nearest| if near.place == place { near.second } else { near.distance };
         let to_it = &self.ballot.distance[chosen[place]];
@@ -405,7 +409,7 @@ mod tests {
         assert_eq!(elect(&Mesh::new(), &fleet, 0, 1), Err(ElectError::NoneAsked));
     }
 
-    /// A fleet at random, of which some pairs were not measured and many are as far apart as others.
+    /// A random fleet with unmeasured pairs and many equal distances.
     fn at_random(agents: u32, seed: u64) -> (Mesh, Vec<Nominee>) {
         let mut draws = ChaCha8Rng::seed_from_u64(seed);
         let mut draw = |below: u32| draws.next_u32() % below;
@@ -423,7 +427,7 @@ mod tests {
         (mesh, (0..agents).map(nominee).collect())
     }
 
-    /// The cost as it is defined, each time from the beginning.
+    /// The cost by its definition, computed from scratch each time.
     struct Plain<'a>(&'a Ballot<'a>);
 
     impl Plain<'_> {

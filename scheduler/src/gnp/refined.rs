@@ -1,16 +1,18 @@
-//! The refined tier: from what landmarks measured of a site to how far every agent probably is, and how sure that is.
+//! The refined tier: from a site's measurements to the distance of every agent, with its
+//! uncertainty.
 //!
-//! The plain tier gives a site one point. Here a site is a cloud of points it may lie at, each weighed by how well it
-//! explains the measurements; what the map gets wrong between agents is carried over to hosts near them; the result is a
-//! median to read, an expectation to rank by, and a spread. Every step is an ingredient that can be left out
-//! ([`Ingredients`]), so that what each is worth can be measured: `docs/accuracy.md`.
+//! The plain tier gives a site one point. Here a site is a cloud of possible points, each weighted
+//! by how well it explains the measurements. The map's errors between agents are carried over to
+//! hosts near them. The result is a median for display, an expectation for ranking, and a spread.
+//! Every step is an ingredient that can be switched off ([`Ingredients`]), so that its value can be
+//! measured: `docs/accuracy.md`.
 //!
-//! - [`layout`]: where agents lie, in 3, 4 and 5 dimensions;
+//! - [`layout`]: the coordinates of agents, in 3, 4 and 5 dimensions;
 //! - [`kriging`]: the residuals of the mesh, as a Gaussian process over pairs;
-//! - [`held_out`]: agents held out as if they were sites, by whom its constants are chosen;
-//! - [`penalty`]: of a prediction against a measurement, chosen in the same way;
-//! - [`cloud`]: the points a site may lie at;
-//! - [`posterior`]: their weights, and what follows.
+//! - [`held_out`]: agents held out as if they were sites, to choose the constants;
+//! - [`penalty`]: the penalty of a prediction against a measurement, chosen in the same way;
+//! - [`cloud`]: the possible points of a site;
+//! - [`posterior`]: their weights, and the results.
 
 use std::collections::BTreeMap;
 
@@ -33,37 +35,41 @@ use kriging::Kriging;
 use layout::{LaidOut, Layout};
 pub use posterior::{Posterior, Prediction};
 
-/// Numbers of dimensions whose answers are averaged: few enough for nine measurements, enough for the Internet.
+/// The numbers of dimensions to average over: few enough for nine measurements, enough for the
+/// Internet.
 const DIMENSIONS: [usize; 3] = [3, 4, 5];
-/// The one number of dimensions when they are not averaged.
+/// The single number of dimensions without averaging.
 const SINGLE_DIMENSION: [usize; 1] = [4];
-/// Of a log distance, as a part of the scale: round trips near zero differ by what is noise on the far ones.
+/// The softening of a log distance, as a share of the scale: differences near zero are noise for
+/// far hosts.
 const SOFTENING: f64 = 0.02;
-/// Points of a cloud. Four times as many change the median error by less than 2 %.
+/// Points per cloud. Four times as many change the median error by less than 2 %.
 const PARTICLES: usize = 3_000;
-/// Agents in reach of which a site's own measurements are heeded, nearest first: bounds the work for a site.
+/// The most measurements of a site that are used, nearest first: bounds the work per site.
 const MOST_MEASUREMENTS: usize = 64;
 
-/// What the refined tier is made of; everything is in by default.
+/// The switches of the refined tier; all are on by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ingredients {
-    /// Every host has a height; without: none.
+    /// Every host has a height; off: no heights.
     pub height: bool,
-    /// Odd pairs of the mesh count linearly; without: every error counts by its square.
+    /// Outlying pairs of the mesh count linearly; off: every error counts by its square.
     pub robust: bool,
     /// The residuals of the mesh correct predictions.
     pub kriging: bool,
-    /// The constants of the kriging are chosen by held-out agents; without: the first of the list.
+    /// Held-out agents choose the kriging constants; off: the first in the list.
     pub constants: bool,
-    /// What a site's measurements leave over corrects the agents near the landmarks; needs `kriging`.
+    /// The residuals of a site's measurements correct the agents near the landmarks; needs
+    /// `kriging`.
     pub residuals: bool,
-    /// A site is a cloud; without: its heaviest point.
+    /// A site is a cloud; off: its heaviest point.
     pub cloud: bool,
-    /// Averages over dimensions; without: one.
+    /// Averages over dimensions; off: a single number of dimensions.
     pub dimensions: bool,
-    /// Agents are ranked by expected distance; without: by the median.
+    /// Ranks agents by expected distance; off: by the median.
     pub expectation: bool,
-    /// Predictions rank behind measurements by what held-out agents show they err; needs `kriging`.
+    /// Adds a penalty to predictions against measurements, from the errors of held-out agents;
+    /// needs `kriging`.
     pub penalty: bool,
 }
 
@@ -88,7 +94,7 @@ impl Ingredients {
     pub const NAMES: [&'static str; 9] =
         ["height", "robust", "kriging", "constants", "residuals", "cloud", "dimensions", "expectation", "penalty"];
 
-    /// The same without one; `None` when there is none of this name.
+    /// The same without one ingredient; `None` for an unknown name.
     #[must_use]
     pub fn without(mut self, name: &str) -> Option<Self> {
         let switch = match name {
@@ -117,11 +123,11 @@ pub struct Refined {
     ingredients: Ingredients,
     /// Milliseconds.
     softening: f64,
-    /// Milliseconds by which a prediction ranks behind a measurement.
+    /// The penalty of a prediction against a measurement, in milliseconds.
     penalty: f64,
 }
 
-/// One number of dimensions.
+/// The model for one number of dimensions.
 #[derive(Debug)]
 struct Layer {
     kriging: Option<Kriging>,
@@ -129,7 +135,7 @@ struct Layer {
 }
 
 impl Refined {
-    /// Makes the map of everyone whom measurements join to the landmarks. The same arguments give the same map.
+    /// Builds the map of every agent that measurements connect to the landmarks. Deterministic.
     pub fn new(mesh: &Mesh, landmarks: &[AgentId], ingredients: &Ingredients, seed: u64) -> Result<Self, FitError> {
         super::fit::check(landmarks, 1)?;
         let measured = Measured::joined(mesh, landmarks)?;
@@ -155,13 +161,13 @@ impl Refined {
         Ok(Self { agents, index, layers, ingredients: *ingredients, softening, penalty })
     }
 
-    /// Whom it can predict for: the landmarks, then the others.
+    /// The agents it can predict for: the landmarks, then the other agents.
     pub fn agents(&self) -> &[AgentId] {
         &self.agents
     }
 
-    /// What these measurements of one site say about its distance to every agent. Any placed agent's measurement counts,
-    /// not only a landmark's.
+    /// The distances of one site to every agent, from these measurements. Uses the measurements of
+    /// any located agent, not only of landmarks.
     pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Posterior<'_>, LocateError> {
         let mut known: Vec<(usize, f64)> = measured
             .iter()
@@ -170,7 +176,8 @@ impl Refined {
         if known.is_empty() {
             return Err(LocateError::NothingMeasured { measured: measured.len() });
         }
-        // One order and one measurement an agent, so that the result does not depend on the order given.
+        // A canonical order and one measurement per agent, so that the result does not depend on
+        // the input order.
         known.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
         known.dedup_by_key(|(agent, _)| *agent);
         known.sort_by(|a, b| a.1.total_cmp(&b.1));

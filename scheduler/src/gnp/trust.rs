@@ -1,18 +1,22 @@
-//! Trust: whose measurements are believed.
+//! Trust: which agents' measurements are used.
 //!
-//! A landmark that lies or is broken bends every place it helped to find. Five kinds of evidence tell it from an odd
-//! path, each over everything an agent reported, so that odd paths do not convict it:
+//! A lying or broken landmark distorts every location that it contributed to. Five kinds of
+//! evidence distinguish it from an odd path, each over all of an agent's reports, so that odd paths
+//! alone do not convict it:
 //!
-//! - *asymmetry*: what it measured of others against what they measured of it;
-//! - *residual*: what it measured of others against the map that the others make, with it placed by their measurements alone;
-//! - *sites*: what it measured of sites against where the other landmarks place them;
-//! - *light*: round trips that are shorter than light in fibre needs, where positions are known;
-//! - *collusion*: partners that it claims to be next to, and they it, where the others see them apart.
+//! - *asymmetry*: its measurements of other agents against their measurements of it;
+//! - *residual*: its measurements of other agents against the map fitted without it, with the agent
+//!   located by their measurements alone;
+//! - *sites*: its measurements of sites against the locations from the other landmarks;
+//! - *light*: round trips shorter than light in fibre needs, where positions are known;
+//! - *collusion*: partners that it and they report as near each other, while other agents see them
+//!   apart.
 //!
-//! The first three are log ratios with a bias and a spread. An agent is convicted when one of the two is above a fixed limit
-//! and far out among the others' and for its own error, since networks differ in how symmetric they are. Of a pair that
-//! disagrees the majority of pairs decides: the worst is put aside, and the others are judged again without it. Afterwards
-//! those put aside are judged once more against the rest. Pure.
+//! The first three are log ratios with a bias and a spread. An agent is convicted if either exceeds
+//! a fixed limit and is an outlier both among the other agents and for its own error, because
+//! networks differ in how symmetric they are. For a pair that disagrees the majority of pairs
+//! decides: the worst agent is set aside, and the other agents are judged again without it. At the
+//! end the agents set aside are judged once more against the remaining ones. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -30,90 +34,93 @@ mod size;
 #[cfg(test)]
 mod tests;
 
-/// One doubted landmark in so many raises the alarm: with a third of them lying, the rest is no clear majority of what
-/// places a site.
+/// The alarm is raised if one landmark in this many is doubtful: if a third of them lie, the rest
+/// is no clear majority for locating a site.
 pub const ALARM_ONE_IN: usize = 3;
-/// Two-way pairs, rows or sites below which an agent is not judged by them.
+/// The least two-way pairs, rows or sites by which an agent is judged.
 const FEWEST: usize = 3;
-/// Sites below which an agent is not judged by what it measured of them: a few may be anycast.
+/// The least sites by which an agent is judged: a few may be anycast.
 pub const FEWEST_SITES: usize = 8;
-/// The bias from which on an agent that is no landmark is convicted by sites: a factor of four and a half too little. It is
-/// asked where it is likely to be nearest, so that the honest are off by up to a factor of three.
+/// The bias below which sites convict an agent that is no landmark: too near by a factor of four
+/// and a half. Such an agent measures where it is likely to be nearest, so honest agents are off by
+/// up to a factor of three.
 const TOO_NEAR: f64 = -1.5;
-/// Impossible round trips below which light convicts nobody: one position may be wrong.
+/// The least impossible round trips for a conviction by light: one position may be wrong.
 const FEWEST_IMPOSSIBLE: usize = 2;
-/// The part of an agent's rows that must be impossible before light convicts it.
+/// The share of an agent's rows that must be impossible for a conviction by light.
 const IMPOSSIBLE_SHARE: f64 = 0.2;
-/// Sites an agent is judged by at most: the median of so many is sharp enough, and each is located once a landmark.
+/// The most sites used to judge an agent: their median is precise enough, and each is located once
+/// per landmark.
 const MOST_SITES: usize = 40;
-/// Fits of the map at most in one judgement: each puts one agent more aside.
+/// The most fits of the map in one judgement: each sets one more agent aside.
 const MOST_FITS: usize = 6;
 
-/// The epoch of maps that are fitted to judge and thrown away.
+/// The epoch of maps fitted only for a judgement.
 const JUDGED: EmbeddingEpoch = EmbeddingEpoch::new(0);
-/// The seed of those fits: one mesh has one judgement.
+/// The seed of those fits: a mesh has one judgement.
 const SEED: u64 = 0;
 
 words!(
-    /// What an agent is convicted by.
+    /// The kind of evidence that convicts an agent.
     #[derive(PartialOrd, Ord)]
     Kind {
         /// Round trips shorter than light needs.
         Light = "light",
-        /// Partners it claims to be next to, where the others see them apart.
+        /// Partners reported as near each other, while other agents see them apart.
         Collusion = "collusion",
-        /// What others measured of it.
+        /// Other agents' measurements of it.
         Asymmetry = "asymmetry",
-        /// The map of the others.
+        /// The map fitted to the other agents.
         Residual = "residual",
-        /// Where the other landmarks place sites.
+        /// The locations of sites from the other landmarks.
         Sites = "sites",
     }
 );
 
-/// How far an agent's measurements are believed.
+/// The standing of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Standing {
-    /// Believed.
+    /// Its measurements are used.
     Trusted,
-    /// Believed still, but odd: counts towards the alarm.
+    /// Its measurements are used, but it is doubtful and counts towards the alarm.
     Suspect,
-    /// Not believed: nothing it measured is used.
+    /// None of its measurements is used.
     Quarantined,
 }
 
-/// What is held against an agent.
+/// The verdict on an agent.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Charge {
     pub kind: Kind,
-    /// How far it is believed.
+    /// Its standing.
     pub standing: Standing,
-    /// Why, in words and figures.
+    /// The reason, with figures, for display.
     pub reason: String,
 }
 
-/// Everything an agent can be judged by.
+/// The evidence for a judgement.
 #[derive(Debug, Clone, Copy)]
 pub struct Evidence<'a> {
     pub mesh: &'a Mesh,
     /// The landmarks, in order of choice.
     pub landmarks: &'a [AgentId],
-    /// Per site, what was measured of it; a few dozen sites are enough.
+    /// Measurements by site; a few dozen sites suffice.
     pub sites: &'a [Vec<(AgentId, Rtt)>],
-    /// The least round trip that light in fibre allows between two agents, where both positions are known.
+    /// The least round trip that light in fibre allows between two agents, if both positions are
+    /// known.
     pub least: &'a BTreeMap<(AgentId, AgentId), Rtt>,
 }
 
-/// Who is believed.
+/// The agents' standings.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judgement {
     charges: BTreeMap<AgentId, Charge>,
-    /// By which evidence each agent could be judged at all.
+    /// The kinds of evidence available for each agent.
     heard: BTreeMap<AgentId, BTreeSet<Kind>>,
     landmarks: Vec<AgentId>,
 }
 
-/// So many landmarks are doubted that the map cannot be trusted.
+/// So many landmarks are doubtful that the map cannot be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alarm {
     /// Landmarks that are suspect or quarantined.
@@ -128,33 +135,33 @@ impl fmt::Display for Alarm {
 }
 
 impl Judgement {
-    /// What is held against an agent; `None` when it is trusted.
+    /// The verdict on an agent; `None` if it is trusted.
     pub fn charge(&self, agent: AgentId) -> Option<&Charge> {
         self.charges.get(&agent)
     }
 
-    /// Everyone who is doubted, and why.
+    /// All doubtful agents, with the reasons.
     pub const fn charges(&self) -> &BTreeMap<AgentId, Charge> {
         &self.charges
     }
 
-    /// How far an agent is believed.
+    /// The standing of an agent.
     pub fn standing(&self, agent: AgentId) -> Standing {
         self.charge(agent).map_or(Standing::Trusted, |charge| charge.standing)
     }
 
-    /// Whether there was enough of this evidence to judge the agent by it.
+    /// Whether there was enough evidence of this kind to judge the agent.
     pub fn heard(&self, agent: AgentId, kind: Kind) -> bool {
         self.heard.get(&agent).is_some_and(|kinds| kinds.contains(&kind))
     }
 
-    /// Those who are not believed.
+    /// The quarantined agents.
     pub fn quarantined(&self) -> BTreeSet<AgentId> {
         let held = self.charges.iter().filter(|(_, charge)| charge.standing == Standing::Quarantined);
         held.map(|(&agent, _)| agent).collect()
     }
 
-    /// The alarm, when one landmark in [`ALARM_ONE_IN`] is doubted.
+    /// The alarm, if one landmark in [`ALARM_ONE_IN`] is doubtful.
     pub fn alarm(&self) -> Option<Alarm> {
         let landmarks = self.landmarks.len();
         let doubted = self.landmarks.iter().filter(|landmark| self.charges.contains_key(landmark)).count();
@@ -162,7 +169,7 @@ impl Judgement {
     }
 }
 
-/// Judges every agent by everything there is.
+/// Judges every agent by all the evidence.
 pub fn judge(evidence: &Evidence<'_>) -> Judgement {
     let mut court = Court::new(evidence);
     court.try_light();
@@ -180,9 +187,9 @@ pub fn judge(evidence: &Evidence<'_>) -> Judgement {
 struct Court<'a> {
     evidence: &'a Evidence<'a>,
     agents: Vec<AgentId>,
-    /// Those nothing is believed of any more.
+    /// Agents set aside: none of their measurements is used.
     aside: BTreeSet<AgentId>,
-    /// Charges that no later evidence can take back.
+    /// Charges that later evidence cannot withdraw.
     proven: BTreeMap<AgentId, Charge>,
 }
 
@@ -192,7 +199,7 @@ impl<'a> Court<'a> {
         Self { evidence, agents, aside: BTreeSet::new(), proven: BTreeMap::new() }
     }
 
-    /// Puts aside who reports the impossible while the other end does not.
+    /// Sets aside agents that report impossible round trips while the other end does not.
     fn try_light(&mut self) {
         for &agent in &self.agents {
             if let Some(reason) = evidence::impossible(self.evidence, agent) {
@@ -202,7 +209,8 @@ impl<'a> Court<'a> {
         }
     }
 
-    /// Puts aside who bears others out that the rest denies. All at once: they are each other's only witnesses.
+    /// Sets aside agents that confirm each other against the other agents. All at once, because
+    /// they are each other's only witnesses.
     fn try_collusion(&mut self) {
         let believed: Vec<AgentId> = self.agents.iter().copied().filter(|agent| !self.aside.contains(agent)).collect();
         for (agent, reason) in collusion::colluders(self.evidence.mesh, &believed) {
@@ -217,7 +225,7 @@ impl<'a> Court<'a> {
         }
     }
 
-    /// Fits the map of those who are believed until nobody stands out from it; `None` when there is no map.
+    /// Fits the map of the remaining agents until none is an outlier; `None` if there is no map.
     fn try_residuals(&mut self) -> Option<Embedding> {
         for _ in 1..MOST_FITS {
             let map = self.map()?;
@@ -235,7 +243,8 @@ impl<'a> Court<'a> {
         }
     }
 
-    /// Puts aside who is no landmark and claims to be far too near to most sites it was asked to confirm.
+    /// Sets aside agents that are no landmarks and report being far too near to most sites they
+    /// confirmed.
     fn try_claims(&mut self, map: &Embedding) {
         let confirmers = self.agents.iter().filter(|agent| !self.evidence.landmarks.contains(agent));
         let convicted = confirmers.filter_map(|&agent| {
@@ -249,7 +258,7 @@ impl<'a> Court<'a> {
         }
     }
 
-    /// The agent farthest out of those who are to be put aside by this evidence.
+    /// The worst of the agents to set aside by this evidence.
     fn worst(&self, kind: Kind, size: impl Fn(&Self, AgentId) -> Option<Size>) -> Option<AgentId> {
         let sizes = self.sizes(size);
         let believed = Believed::of(sizes.values());
@@ -257,7 +266,7 @@ impl<'a> Court<'a> {
         convicted.max_by(|a, b| a.1.far().total_cmp(&b.1.far())).map(|(&agent, _)| agent)
     }
 
-    /// The sizes of those who are believed so far.
+    /// The sizes of the agents not set aside.
     fn sizes(&self, size: impl Fn(&Self, AgentId) -> Option<Size>) -> BTreeMap<AgentId, Size> {
         let believed = self.agents.iter().filter(|agent| !self.aside.contains(agent));
         believed.filter_map(|&agent| Some((agent, size(self, agent)?))).collect()
@@ -286,7 +295,8 @@ impl<'a> Court<'a> {
         Size::of(&rows.collect::<Vec<f64>>(), FEWEST)
     }
 
-    /// What a landmark measured of sites, beyond what the others would misplace without any word of its own.
+    /// A landmark's measurements of sites, corrected by the error of the other landmarks without
+    /// its measurements.
     fn landmark_sites(&self, map: &Embedding, agent: AgentId) -> Option<Size> {
         if !self.evidence.landmarks.contains(&agent) {
             return None;
@@ -295,10 +305,12 @@ impl<'a> Court<'a> {
         Some(self.control(map, agent).map_or(size, |control| size.beyond(&control)))
     }
 
-    /// The control: agents placed as sites are, by the other landmarks alone, against what each of them measured of this one.
+    /// The control: agents located like sites, by the other landmarks alone, against each agent's
+    /// measurement of this one.
     ///
-    /// Landmarks that stand together, as three in one town, place everything too far from a fourth. All sites then share one
-    /// error, which no number of them takes out of the median, and which is not the fourth's.
+    /// Landmarks that are close together, as three in one town, locate everything too far from a
+    /// fourth. All sites then share one error, which more sites do not average out, and which is
+    /// not the fourth landmark's.
     fn control(&self, map: &Embedding, agent: AgentId) -> Option<Size> {
         let own = map.placement(agent)?;
         let mesh = self.evidence.mesh;
@@ -338,12 +350,12 @@ impl<'a> Court<'a> {
         Size::of(&sites.filter_map(site).collect::<Vec<f64>>(), FEWEST_SITES)
     }
 
-    /// Everyone but this agent who is believed so far.
+    /// All agents except this one and those set aside.
     fn others(&self, agent: AgentId) -> impl Iterator<Item = AgentId> {
         self.agents.iter().copied().filter(move |&other| other != agent && !self.aside.contains(&other))
     }
 
-    /// The map of those who are believed.
+    /// The map of the agents not set aside.
     fn map(&self) -> Option<Embedding> {
         let landmarks: Vec<AgentId> =
             self.evidence.landmarks.iter().copied().filter(|landmark| !self.aside.contains(landmark)).collect();
@@ -352,7 +364,7 @@ impl<'a> Court<'a> {
         fit(JUDGED, &mesh, &landmarks, default_dimensions(landmarks.len()), SEED).ok()
     }
 
-    /// Judges everyone, those put aside too, against those who are believed in the end.
+    /// Judges all agents, including those set aside, against the agents trusted in the end.
     fn conclude(&self, map: Option<&Embedding>) -> Judgement {
         let mut judgement = Judgement {
             charges: self.proven.clone(),

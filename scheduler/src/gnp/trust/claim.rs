@@ -1,26 +1,29 @@
-//! Claims: what an agent that is no landmark measured of a site, by which it may win the site.
+//! Claims: a site's round trip reported by an agent that is no landmark, by which it may win the
+//! site.
 //!
-//! Whoever claims a millisecond would be chosen for every site it is asked about. So a claim is held against what the
-//! landmarks measured: against light, and against what the refined map makes of it. Only what is too near is doubted: who
-//! claims to be far wins nothing.
+//! An agent that reports a millisecond would be chosen for every site it measures. So its claim is
+//! checked against light and against the refined map's prediction from the landmarks' measurements.
+//! Only claims that are too near are rejected, because a far one wins nothing.
 
 use crate::gnp::{Position, Prediction, least_round_trip};
 use crate::model::Rtt;
 
 use super::evidence::log_ratio;
 
-/// Standard deviations of the log distance below which a claim is not believed.
+/// Standard deviations of the log distance below which a claim is rejected.
 const FAR: f64 = 6.0;
-/// The least standard deviation assumed of a prediction: the cloud is sometimes surer than the network. With it, about
-/// one honest claim in a hundred is not believed on measured matrices, and its agent ranks by its predicted distance.
+/// The least standard deviation assumed for a prediction, because the cloud is sometimes
+/// overconfident. With it, about one honest claim in a hundred is rejected on measured matrices,
+/// and its agent ranks by its predicted distance.
 const LEAST_SPREAD: f64 = 0.3;
 
-/// Whether an agent can be as near to a site as it claims, by what is predicted for it from others' measurements.
+/// Whether the claim is compatible with the prediction from other agents' measurements.
 pub fn is_near_enough(claim: Rtt, predicted: &Prediction) -> bool {
     log_ratio(predicted.median, claim) <= FAR * predicted.spread.hypot(LEAST_SPREAD)
 }
 
-/// Whether a claim and a landmark's round trip to the same site leave light the time for the way between the two.
+/// Whether the claim and a landmark's round trip to the site leave light enough time between the
+/// two agents.
 pub fn leaves_light_time(claim: Rtt, at: Position, landmark: Rtt, landmark_at: Position) -> bool {
     claim.as_duration() + landmark.as_duration() >= least_round_trip(at, landmark_at)
 }

@@ -1,8 +1,9 @@
-//! Liars who bear each other out: agents that claim, both ways, to be next to each other, where the others see them apart.
+//! Collusion: agents that both report being near each other, while other agents see them apart.
 //!
-//! If two hosts are d apart, no third sees their round trips differ by more than d (but for odd paths). What the two say
-//! of each other is their word alone; what the others measured of them is not. One such pair may be an odd path; who
-//! has several partners of this sort lies, since every honest agent would deny it.
+//! If two hosts are d apart, no third sees their round trips differ by more than d (except on odd
+//! paths). The two agents' measurements of each other are only their own claim; other agents'
+//! measurements of them are independent. One such pair may be an odd path; an agent with several
+//! such partners lies, because honest agents would contradict it.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +13,23 @@ use crate::model::stats::median;
 
 use super::evidence::{SOFTENING, log_ratio};
 
-/// Partners from which on it is no odd path.
+/// The least partners for a conviction: fewer may be odd paths.
 const FEWEST_PARTNERS: usize = 2;
-/// Witnesses below which nobody is convicted by them.
+/// The least witnesses for a conviction.
 const FEWEST_WITNESSES: usize = 4;
-/// Witnesses of a pair at most: the median of so many is sharp enough, and a large fleet has a million pairs.
+/// The most witnesses per pair: their median is precise enough, and a large fleet has a million
+/// pairs.
 const MOST_WITNESSES: usize = 32;
-/// By which factor the others must see them farther apart than they claim.
+/// The factor by which witnesses must see the pair farther apart than claimed.
 const DENIED_BY: f64 = 4.0;
-/// The log of the factor within which two say the same of each other.
+/// The log of the factor within which two agents agree about each other.
 const AGREED: f64 = 0.35;
 
-/// A pair's claim, and how far apart half of the witnesses see the two at least, milliseconds.
+/// A pair's claim, and the least distance that half of the witnesses see between the two, in
+/// milliseconds.
 type Denied = (f64, f64);
 
-/// Who of these agents has partners in a lie, and why, for people.
+/// The agents with colluding partners, and the reason for display.
 pub(super) fn colluders(mesh: &Mesh, agents: &[AgentId]) -> BTreeMap<AgentId, String> {
     let mut partners: BTreeMap<AgentId, Vec<Denied>> = BTreeMap::new();
     let of_it: Vec<BTreeMap<AgentId, f64>> = agents.iter().map(|&agent| witnesses(mesh, agents, agent)).collect();
@@ -43,18 +46,19 @@ pub(super) fn colluders(mesh: &Mesh, agents: &[AgentId]) -> BTreeMap<AgentId, St
     partners.into_iter().map(|(agent, partners)| (agent, reason(&partners))).collect()
 }
 
-/// What each of these agents measured of a target, milliseconds.
+/// Each agent's measurement of a target, in milliseconds.
 fn witnesses(mesh: &Mesh, agents: &[AgentId], target: AgentId) -> BTreeMap<AgentId, f64> {
     agents.iter().filter_map(|&witness| Some((witness, millis(mesh.measured(witness, target)?)))).collect()
 }
 
-/// What two claim of each other, milliseconds; `None` where they do not agree.
+/// The distance that two agents claim to each other, in milliseconds; `None` if they disagree.
 fn claimed(mesh: &Mesh, a: AgentId, b: AgentId) -> Option<f64> {
     let (there, back) = (mesh.measured(a, b)?, mesh.measured(b, a)?);
     (log_ratio(there, back).abs() <= AGREED).then_some((millis(there) * millis(back)).sqrt())
 }
 
-/// Whether those who measured both of a pair deny its claim. The two themselves are no witnesses: neither measured itself.
+/// Whether the agents that measured both of a pair contradict its claim. The pair itself is
+/// excluded: neither measured itself.
 fn denied(claimed: f64, of_a: &BTreeMap<AgentId, f64>, of_b: &BTreeMap<AgentId, f64>) -> Option<Denied> {
     let apart = of_a.iter().filter_map(|(witness, to_a)| Some((to_a - of_b.get(witness)?).abs()));
     let seen: Vec<f64> = apart.take(MOST_WITNESSES).collect();

@@ -1,8 +1,9 @@
-//! How far out an agent is: the bias and the spread of its log ratios, and the limits of what is believed.
+//! The size of an agent's error: bias and spread of its log ratios, and the limits for them.
 //!
-//! Whoever multiplies what it measures has a *bias*: its ratios lie together, away from one. Whoever reports anything,
-//! or what is true of another place, has a *spread*. They are judged apart, since a bias is known to a fraction of the
-//! spread: thirty odd paths tell little of a network's noise and much of whether one agent is off from all others.
+//! An agent that scales its measurements has a *bias*: its ratios lie together, away from one. An
+//! agent that reports arbitrary values, or values of another location, has a *spread*. The two are
+//! judged separately, because a bias is known to a fraction of the spread: thirty odd paths show
+//! little of a network's noise and much of one agent's deviation from all others.
 
 use super::{Kind, Standing};
 use crate::model::stats::{count, median};
@@ -11,19 +12,20 @@ use crate::model::stats::{count, median};
 const MAD_SCALE: f64 = 1.4826;
 /// The standard error of a median, in standard deviations over the root of the number of values.
 const MEDIAN_ERROR: f64 = 1.2533;
-/// The least standard deviation assumed among honest agents, a log ratio: a network without any noise is no reason to
-/// convict for a tenth.
+/// The least standard deviation assumed among honest agents, as a log ratio: in a network without
+/// noise, a deviation of a tenth must not convict.
 const LEAST_DEVIATION: f64 = 0.03;
-/// Standard deviations from which on an agent is put aside for its bias: one honest agent in fifteen thousand would be, were
-/// the errors normal, and the limits below ask for more than that.
+/// Standard deviations of bias at which an agent is set aside. With normal errors one honest agent
+/// in fifteen thousand would be, and the limits below require more than that.
 const FAR_BIAS: f64 = 4.0;
-/// From which on it counts towards the alarm: a third of the landmarks are never so far out by chance.
+/// Standard deviations at which a bias counts towards the alarm: a third of the landmarks never
+/// reach it by chance.
 const ODD_BIAS: f64 = 3.0;
-/// The same of spreads, whose tails are heavy: how noisy paths are differs among honest agents.
+/// The same for spreads, which have heavy tails: honest agents differ in how noisy their paths are.
 const FAR_SPREAD: f64 = 5.0;
 const FARTHER_SPREAD: f64 = 10.0;
 
-/// From where on an agent is doubted.
+/// The limits from which on an agent is doubtful.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Limits {
     /// The log of a factor, and the least z.
@@ -33,12 +35,13 @@ struct Limits {
 }
 
 impl Kind {
-    /// Its limits, the gravest first.
+    /// The limits of this kind of evidence, the gravest first.
     const fn limits(self) -> [Limits; 3] {
         let ([bias, odd_bias], [far, near, odd]) = match self {
-            // Neither has a size: they are counted.
+            // Neither kind has a size: offences are counted.
             Self::Light | Self::Collusion => ([f64::INFINITY; 2], [f64::INFINITY; 3]),
-            // What a bias of a tenth and a half more does to a map is within what twelve honest landmarks differ by.
+            // A bias slightly above a tenth distorts a map no more than twelve honest landmarks
+            // differ anyway.
             Self::Asymmetry => ([0.14, 0.1], [0.55, 0.5, 0.35]),
             Self::Residual => ([0.3, 0.3], [0.55, 0.5, 0.35]),
             Self::Sites => ([0.35, 0.35], [0.55, 0.5, 0.35]),
@@ -51,38 +54,39 @@ impl Kind {
     }
 }
 
-/// What an agent reported, against what it should have.
+/// The agent's reports against the expected values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Size {
-    /// The median log ratio: above zero it reports too much.
+    /// The median log ratio: positive if it reports too much.
     pub(super) bias: f64,
     /// The median distance of the log ratios from the bias.
     pub(super) spread: f64,
-    /// Two thirds of them are within this of the bias: a standard deviation, were they normal.
+    /// Two thirds of the ratios are within this of the bias: one standard deviation if normal.
     deviation: f64,
-    /// How many there are.
+    /// The number of ratios.
     pub(super) rows: usize,
 }
 
 impl Size {
-    /// `None` when there are fewer than `fewest`.
+    /// `None` for fewer than `fewest` ratios.
     pub(super) fn of(ratios: &[f64], fewest: usize) -> Option<Self> {
         let rows = ratios.len();
         let bias = median(ratios.to_vec())?;
         let away = sorted(ratios.iter().map(|ratio| (ratio - bias).abs()).collect());
-        // Not the scaled median distance: with half of the rows alike, as of clocks with coarse steps, that is nothing.
+        // Not the scaled median distance: it is zero if half of the rows are equal, as with coarse
+        // clocks.
         let (spread, deviation) = (*away.get(rows / 2)?, *away.get(rows * 2 / 3)?);
         (rows >= fewest).then_some(Self { bias, spread, deviation, rows })
     }
 
-    /// The same without the part of its bias that a control shows too.
+    /// The same without the part of the bias that a control shows too.
     pub(super) fn beyond(self, control: &Self) -> Self {
         let shared =
             if self.bias > 0.0 { control.bias.clamp(0.0, self.bias) } else { control.bias.clamp(self.bias, 0.0) };
         Self { bias: self.bias - shared, ..self }
     }
 
-    /// Which of several is put aside first.
+    /// The order in which agents are set aside.
     pub(super) fn far(&self) -> f64 {
         self.bias.abs() + self.spread
     }
@@ -107,7 +111,7 @@ impl Believed {
         Self { bias, bias_deviation, spread, spread_deviation, deviation }
     }
 
-    /// How many standard deviations its bias is off: of the believed agents' biases, and of its own error.
+    /// The bias in standard deviations: of the trusted agents' biases, and of its own error.
     fn z_of_bias(&self, size: &Size) -> f64 {
         let rows = count(size.rows.max(1));
         let error = MEDIAN_ERROR * size.deviation.max(self.deviation) / rows.sqrt();
@@ -128,13 +132,13 @@ impl Believed {
         reached.map_or(Standing::Trusted, |limits| limits.standing)
     }
 
-    /// Whether it is the bias that is off, and not the spread.
+    /// Whether the bias is the outlier, and not the spread.
     pub(super) fn is_biased(&self, size: &Size) -> bool {
         (size.bias - self.bias).abs() >= size.spread
     }
 }
 
-/// The median and the scaled MAD; zero of nothing.
+/// The median and the scaled MAD; zero for no values.
 fn center(values: &[f64]) -> (f64, f64) {
     let center = median(values.to_vec()).unwrap_or(0.0);
     let away = median(values.iter().map(|value| (value - center).abs()).collect()).unwrap_or(0.0);
