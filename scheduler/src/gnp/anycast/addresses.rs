@@ -1,4 +1,4 @@
-//! What the addresses say that landmarks were sent to.
+//! Evidence from the addresses that landmarks resolved.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -7,7 +7,7 @@ use crate::model::stats::count;
 
 use super::{Evidence, Observation};
 
-/// The shortest prefixes that are routed apart on the whole Internet.
+/// The longest prefixes that are routed everywhere on the Internet.
 const PREFIX_V4: u32 = 24;
 const PREFIX_V6: u32 = 48;
 /// Confidence that addresses in two prefixes mean several places; more prefixes, as a part of the landmarks, add the
@@ -17,8 +17,8 @@ const EVERY_LANDMARK_ITS_OWN: f64 = 0.9;
 /// The same of several addresses in one prefix: round-robin DNS as often as not.
 const ONE_PREFIX: f64 = 0.1;
 
-/// What differs among the addresses of one family, and how much it says; `None` when nothing does. An address of the
-/// other family is not another place: most hosts have both.
+/// The differences among the addresses of one family, and their confidence; `None` without any. An
+/// address of the other family is not another location: most hosts have both.
 pub(super) fn evidence<'a>(seen: impl Iterator<Item = &'a Observation>) -> Option<(f64, Evidence)> {
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) =
         seen.filter_map(|one| one.address).map(|address| address.to_canonical()).partition(IpAddr::is_ipv4);
@@ -40,7 +40,7 @@ fn of_family(seen: &[IpAddr]) -> Option<(f64, Evidence)> {
         .then_some((ONE_PREFIX, Evidence::Addresses { addresses: addresses.len(), landmarks: seen.len() }))
 }
 
-/// An address without what is local to one network.
+/// The part of an address that is routed globally.
 fn prefix(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(address) => u128::from(address.to_bits() >> (u32::BITS - PREFIX_V4)),
@@ -48,7 +48,7 @@ fn prefix(address: IpAddr) -> u128 {
     }
 }
 
-/// A part of a whole; nothing of nothing.
+/// A share; zero of an empty whole.
 fn part(some: usize, whole: usize) -> f64 {
     if whole == 0 { 0.0 } else { count(some) / count(whole) }
 }

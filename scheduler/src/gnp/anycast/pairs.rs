@@ -1,26 +1,27 @@
 //! The sum rule: two landmarks that see a host nearer than they see each other.
 //!
-//! The plain rule (some pair's sum below its distance) flags most hosts of a real network: one landmark with a bad row
-//! breaks it with every other. So each landmark counts in one pair only: the pairs are matched greedily, the shortest
-//! first, and what each falls short is added up as a logarithm.
+//! The plain rule (some pair's sum is below its distance) flags most hosts of a real network: a
+//! landmark with a bad row violates it with every other landmark. So each landmark counts in one
+//! pair only: pairs are matched greedily, the shortest first, and their shortfalls are summed as
+//! logarithms.
 
 use crate::model::{AgentId, Rtt};
 
 use super::super::{Mesh, millis, round_trip};
 
-/// A sum below this part of the distance is worth mentioning by itself.
+/// A sum below this share of the distance is reported by itself.
 const FAR_BELOW: f64 = 0.8;
-/// Milliseconds added to both sides, so that two landmarks in one building prove nothing.
+/// Milliseconds added to both sides, so that two landmarks in one building are no evidence.
 const SOFTENING_MS: f64 = 2.0;
 
-/// What the pairs say.
+/// The result for all pairs.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Short {
     /// The sum over the pairs of ln(distance / sum), nothing negative.
     pub(super) total: f64,
     /// Pairs whose sum is below [`FAR_BELOW`] of their distance.
     pub(super) far_below: usize,
-    /// The shortest pair: who, the sum, and their distance.
+    /// The shortest pair: the landmarks, their sum and their distance.
     pub(super) shortest: Option<((AgentId, AgentId), Rtt, Rtt)>,
 }
 

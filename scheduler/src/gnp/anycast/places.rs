@@ -1,13 +1,15 @@
 //! The map's odds: several places against one.
 //!
-//! A *place* is where a host might stand: near some agent, displaced in the map's coordinates by a length drawn evenly in
-//! its logarithm, with the agent's access delay scaled and a little added. What a landmark would measure there is the
-//! map's distance, corrected by what the map gets wrong of that agent and landmark, less so the farther the place is from
-//! the agent. A *mix* is three to five places of which each landmark sees the nearest.
+//! A *place* is a possible location of a host: near some agent, displaced in the map's coordinates
+//! by a length drawn log-uniformly, with the agent's access delay scaled and a little added. A
+//! landmark's expected measurement there is the map's distance, corrected by the map's error for
+//! that agent and landmark, less so the farther the place is from the agent. A *mix* is three to
+//! five places, of which each landmark sees the nearest.
 //!
-//! The likelihood of measurements given one place is the mean over the places of Student's density of the log residuals;
-//! given several, the mean over the mixes. Their ratio is the Bayes factor of several places against one (Kass and Raftery,
-//! "Bayes factors", 1995), and its logarithm the log odds where both are as frequent.
+//! The likelihood of measurements given one place is the mean over the places of Student's density
+//! of the log residuals; given several, the mean over the mixes. Their ratio is the Bayes factor of
+//! several places against one (Kass and Raftery, "Bayes factors", 1995); its logarithm is the log
+//! odds if both are equally frequent.
 
 use std::collections::BTreeMap;
 
@@ -22,30 +24,31 @@ use super::super::{Embedding, Mesh, millis, objective};
 /// Places drawn, and mixes of them.
 const PLACES: usize = 2000;
 const MIXES: usize = 4000;
-/// Places of a mix, the bounds included. More hardly differ from five for a few landmarks.
+/// Places per mix, inclusive. For a few landmarks more hardly differ from five.
 const PLACES_OF_MIX: std::ops::RangeInclusive<usize> = 3..=5;
-/// How far a place is from its agent, as parts of the map's scale (the median distance).
+/// The displacement of a place from its agent, as shares of the map's scale (the median distance).
 const DISPLACEMENT: (f64, f64) = (0.025, 0.6);
-/// An agent's height counts up to this factor in a place near it, and an exponential of this mean is added, as a part of
-/// the scale.
+/// The largest factor on an agent's height at a place near it, and the mean of the exponential
+/// added to it, as a share of the scale.
 const HEIGHT_FACTOR: f64 = 1.5;
 const HEIGHT_ADDED: f64 = 0.008;
-/// The part of the map's error that is carried over to a place at its agent, and the length, as a part of the scale,
-/// over which that wears off.
+/// The share of the map's error that applies at the agent itself, and the decay length of the
+/// error, as a share of the scale.
 const CARRIED: f64 = 0.9;
 const WEARS_OFF: f64 = 0.5;
-/// Added to both sides of a log residual, as a part of the scale.
+/// Added to both sides of a log residual, as a share of the scale.
 const SOFTENING: f64 = 0.008;
-/// Scale of Student's density of a log residual: of one place, and of several, which are drawn more sparsely.
+/// The scale of Student's density of a log residual: for one place, and for several, which are
+/// sampled more sparsely.
 const SPREAD_ONE: f64 = 0.1;
 const SPREAD_SEVERAL: f64 = 0.15;
-/// Its degrees of freedom: heavy tails, since a few landmarks always see something odd.
+/// Its degrees of freedom: heavy tails, because a few landmarks always have an odd path.
 const FREEDOM: f64 = 3.0;
 
-/// Drawn places, and mixes of them, with what each landmark would measure there.
+/// The drawn places and mixes, with each landmark's expected measurement.
 #[derive(Debug, Clone)]
 pub(super) struct Places {
-    /// The column of a landmark.
+    /// The column of each landmark.
     columns: BTreeMap<AgentId, usize>,
     one: Vec<Expected>,
     several: Vec<Expected>,
@@ -53,12 +56,12 @@ pub(super) struct Places {
     softening: f64,
 }
 
-/// What the landmarks would measure.
+/// The landmarks' expected measurements.
 #[derive(Debug, Clone)]
 struct Expected {
-    /// The agents it was drawn around.
+    /// The agents of its places.
     around: Vec<AgentId>,
-    /// Log of the softened milliseconds, a column a landmark.
+    /// The logarithm of softened milliseconds, a column per landmark.
     row: Vec<f64>,
 }
 
@@ -80,12 +83,13 @@ impl Places {
         Self { columns, one, several, softening }
     }
 
-    /// Whether it can judge by what this agent measured: whether it is a landmark of the map.
+    /// Whether this agent is a landmark of the map, so that its measurement counts.
     pub(super) fn knows(&self, agent: AgentId) -> bool {
         self.columns.contains_key(&agent)
     }
 
-    /// The log odds of several places against one; `without` leaves out the places drawn around that agent.
+    /// The log odds of several places against one; `without` excludes the places drawn around that
+    /// agent.
     pub(super) fn log_odds(&self, measured: &[(AgentId, f64)], without: Option<AgentId>) -> f64 {
         let seen: Vec<(usize, f64)> = measured
             .iter()
@@ -100,9 +104,9 @@ impl Places {
 }
 
 impl Expected {
-    /// Student's log density, without what both hypotheses share.
+    /// Student's log density, without the terms that both hypotheses share.
     fn log_likelihood(&self, seen: &[(usize, f64)], spread: f64) -> f64 {
-        // One logarithm for all: the product of the few factors neither over- nor underflows.
+        // A single logarithm of the product: the few factors neither overflow nor underflow.
         let factor = |&(column, log): &(usize, f64)| 1.0 + ((log - self.row[column]) / spread).powi(2) / FREEDOM;
         let size = count(seen.len());
         -f64::midpoint(FREEDOM, 1.0) * seen.iter().map(factor).product::<f64>().ln() - size * spread.ln()
@@ -131,7 +135,7 @@ fn drawn(embedding: &Embedding, mesh: &Mesh, agent: AgentId, softening: f64, rng
     embedding.landmarks().iter().map(expected).collect()
 }
 
-/// A few places at once, the nearest to each landmark.
+/// A few places at once; each landmark sees the nearest.
 fn mixed(places: &[Expected], rng: &mut ChaCha8Rng) -> Expected {
     let members: Vec<&Expected> =
         (0..rng.random_range(PLACES_OF_MIX)).map(|_| &places[rng.random_range(0..places.len())]).collect();

@@ -1,25 +1,27 @@
-//! Places one host by Levenberg and Marquardt's method: the bulk path.
+//! Locates one host by the Levenberg-Marquardt method: the bulk path.
 //!
-//! Levenberg, "A method for the solution of certain non-linear problems in least squares", 1944; Marquardt, "An algorithm
-//! for least-squares estimation of nonlinear parameters", 1963. Each step solves the model of [`Host::model`] with its
-//! diagonal raised by a damping that falls while steps succeed and rises when one fails. Heights are bounded by
-//! zero: one that a step would take below stays there, and one that lies there and wants to go below is left out.
+//! Levenberg, "A method for the solution of certain non-linear problems in least squares", 1944;
+//! Marquardt, "An algorithm for least-squares estimation of nonlinear parameters", 1963. Each step
+//! solves the model of [`Host::model`] with its diagonal raised by a damping, which falls after a
+//! successful step and rises after a failed one. Heights are bounded by zero: a height that a step
+//! would make negative becomes zero, and a zero height with a negative gradient is left out of the
+//! step.
 
 use super::host::{Host, Model, Point};
 
-/// Steps at most, successful or not.
+/// The most steps, successful or not.
 const MOST_STEPS: usize = 40;
-/// A step that lowers the cost by less than this part of it is the last.
+/// A step that lowers the cost by less than this share is the last.
 const CONVERGED: f64 = 1e-3;
 /// The first damping, as a part of the diagonal.
 const DAMPING: f64 = 1e-3;
-/// What a successful step multiplies the damping by, and what a failed one does.
+/// The factors on the damping after a successful and after a failed step.
 const LOOSEN: f64 = 0.2;
 const TIGHTEN: f64 = 4.0;
-/// A damping beyond which no step can be expected to succeed.
+/// The damping beyond which no step can succeed.
 const MOST_DAMPING: f64 = 1e6;
 
-/// The bottom that is reached from `start`, and its cost; never above the start's.
+/// The local minimum reached from `start`, and its cost, which never exceeds that of `start`.
 pub(in crate::gnp) fn descend<const N: usize>(host: &Host<'_, N>, start: &Point<N>) -> (Point<N>, f64) {
     let mut point = *start;
     let mut view = host.view();
@@ -57,7 +59,7 @@ pub(in crate::gnp) fn descend<const N: usize>(host: &Host<'_, N>, start: &Point<
 
 /// Solves `(C + damping diag(C)) step = gradient` by the root-free Cholesky decomposition `L D L'`.
 ///
-/// A component without curvature, as those beyond the embedding's dimensions are, does not move.
+/// A component without curvature does not move, such as those beyond the embedding's dimensions.
 fn solve<const N: usize>(model: &Model<N>, damping: f64, pinned: bool) -> [f64; N] {
     let mut lower = model.curvature;
     let mut step = model.gradient;

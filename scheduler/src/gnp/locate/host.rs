@@ -1,32 +1,34 @@
-//! One host against hosts that stand still: the cost that both solvers lower, its linear model, and where they start.
+//! One host against fixed hosts: the cost that both solvers minimise, its linear model, and the
+//! starting points.
 //!
-//! The cost of a place is the robust log error against what was measured (`objective`), plus a prior that says that hosts
-//! lie where agents do:
+//! The cost of a place is the robust log error of the measurements (`objective`), plus a prior that
+//! hosts are near agents:
 //!
 //! ```text
 //! sum over measured i of huber(ln((g_i + s) / (d_i + s)))  +  P ln(1 + (rho / r)^2)
 //! ```
 //!
-//! with `g_i = |x - a_i| + h + h_i`, `rho` the distance to the nearest agent's position and `r` the prior's reach. It is
-//! evaluated some hundred times a host, so everything is on the stack, lies component by component in lanes that
-//! compile to vector instructions, and `N`, the components of a point, is known when compiled. A point has its
-//! dimensions first, then zeros that no solver moves where the embedding has fewer, then its height.
+//! with `g_i = |x - a_i| + h + h_i`, `rho` the distance to the nearest agent's position and `r` the
+//! prior's reach. It is evaluated some hundred times per host, so everything is on the stack,
+//! components lie in lanes that compile to vector instructions, and `N`, the number of components,
+//! is a compile-time constant. A point has its dimensions first, then zeros that no solver moves if
+//! the embedding has fewer dimensions, then its height.
 
 #![expect(clippy::needless_range_loop, reason = "every loop runs over the same lanes of several arrays")]
 
 use crate::gnp::objective::{HUBER, WORST};
 
-/// Hosts side by side in a block.
+/// Hosts per block.
 pub(in crate::gnp) const LANES: usize = 4;
 /// Weight of the prior in units of a squared log error.
 const PRIOR: f64 = 0.005;
-/// Distance to the nearest agent beyond which the prior begins to pull, as a part of the scale.
+/// The distance to the nearest agent beyond which the prior takes effect, as a share of the scale.
 const PRIOR_REACH: f64 = 0.1;
 
-/// Where a host may be.
+/// A possible location of a host.
 pub(in crate::gnp) type Point<const N: usize> = [f64; N];
 
-/// Four hosts: component by component. Lanes that stand for nobody are infinitely far.
+/// Four hosts, component by component. Unused lanes are infinitely far.
 pub(in crate::gnp) type Block<const N: usize> = [[f64; LANES]; N];
 
 /// Hosts in blocks, heights among their components.
@@ -43,7 +45,7 @@ fn blocks<const N: usize>(points: &[Point<N>]) -> Vec<Block<N>> {
     points.chunks(LANES).map(block).collect()
 }
 
-/// A coordinate of as many dimensions as a point.
+/// A coordinate padded to the dimensions of a point.
 fn widen<const N: usize>(coordinate: &[f64], dimensions: usize) -> Point<N> {
     let mut point = [0.0; N];
     point[..dimensions].copy_from_slice(&coordinate[..dimensions]);
@@ -51,7 +53,7 @@ fn widen<const N: usize>(coordinate: &[f64], dimensions: usize) -> Point<N> {
     point
 }
 
-/// Squares of the straight lines from a point to the hosts of a block.
+/// The squared straight-line distances from a point to the hosts of a block.
 #[inline]
 pub(in crate::gnp) fn squares<const N: usize>(point: &Point<N>, block: &Block<N>) -> [f64; LANES] {
     let mut squares = [0.0; LANES];
@@ -64,24 +66,25 @@ pub(in crate::gnp) fn squares<const N: usize>(point: &Point<N>, block: &Block<N>
     squares
 }
 
-/// The agents of an embedding, and what follows from its scale.
+/// The agents of an embedding, and constants derived from its scale.
 #[derive(Debug)]
 pub(in crate::gnp) struct Ground<const N: usize> {
     agents: Vec<Point<N>>,
     pub(in crate::gnp) blocks: Vec<Block<N>>,
-    /// Dimensions in use: those beyond are zero everywhere.
+    /// Dimensions in use: components beyond them are zero.
     pub(in crate::gnp) dimensions: usize,
     /// Milliseconds.
     pub(in crate::gnp) scale: f64,
     softening: f64,
-    /// One over the square of the prior's reach.
+    /// The inverse square of the prior's reach.
     per_reach: f64,
-    /// A cost for each measurement from which another start is worth its time, in squared log errors.
+    /// The cost per measurement above which another start is worth its time, in squared log errors.
     pub(in crate::gnp) restart: f64,
 }
 
 impl<const N: usize> Ground<N> {
-    /// The agents' coordinates, each a component a dimension and the height. `scale` is in milliseconds, `restart` in squared log errors.
+    /// The agents' coordinates: one component per dimension, then the height. `scale` is in
+    /// milliseconds, `restart` in squared log errors.
     pub(in crate::gnp) fn new<'a>(
         agents: impl Iterator<Item = &'a [f64]>,
         dimensions: usize,
@@ -106,7 +109,7 @@ impl<const N: usize> Ground<N> {
         widen(coordinate, self.dimensions)
     }
 
-    /// A host that these agents, by their number, measured; milliseconds.
+    /// A host with these agents' measurements, by agent index; milliseconds.
     pub(in crate::gnp) fn host(&self, measured: &[(usize, f64)]) -> Host<'_, N> {
         let anchor = |four: &[(usize, f64)]| {
             let mut anchors =
@@ -123,7 +126,7 @@ impl<const N: usize> Ground<N> {
         Host { ground: self, anchors: measured.chunks(LANES).map(anchor).collect(), measured: measured.to_vec() }
     }
 
-    /// The agent whose position is nearest, by number, and the square of the distance to it.
+    /// The index of the agent with the nearest position, and the squared distance to it.
     #[inline]
     fn nearest(&self, point: &Point<N>) -> (usize, f64) {
         let mut nearest = [f64::INFINITY; LANES];
@@ -131,7 +134,7 @@ impl<const N: usize> Ground<N> {
         for (index, block) in self.blocks.iter().enumerate() {
             let squares = squares(point, block);
             for lane in 0..LANES {
-                // Plain selections, which compile to a comparison and a mask.
+                // Branch-free selections, which compile to a comparison and a mask.
                 let nearer = squares[lane] < nearest[lane];
                 nearest[lane] = if nearer { squares[lane] } else { nearest[lane] };
                 which[lane] = if nearer { index } else { which[lane] };
@@ -147,7 +150,7 @@ impl<const N: usize> Ground<N> {
     }
 }
 
-/// Up to four of a host's anchors: where they are and what they measured.
+/// Up to four of a host's anchors: coordinates and measurements.
 #[derive(Debug)]
 struct Anchors<const N: usize> {
     at: Block<N>,
@@ -155,28 +158,28 @@ struct Anchors<const N: usize> {
     measured: [f64; LANES],
     /// `ln(measured + softening)`.
     log: [f64; LANES],
-    /// Lanes that stand for somebody; the first.
+    /// The number of lanes in use, which come first.
     count: usize,
 }
 
-/// How far a place is from up to four anchors.
+/// The distances of a place from up to four anchors.
 #[derive(Debug, Clone, Copy, Default)]
 struct Errors {
-    /// The straight line, milliseconds.
+    /// The straight-line distance, milliseconds.
     line: [f64; LANES],
-    /// The computed distance and the softening, milliseconds.
+    /// The computed distance plus the softening, milliseconds.
     computed: [f64; LANES],
-    /// The log error; 0 in lanes that stand for nobody.
+    /// The log error; 0 in unused lanes.
     error: [f64; LANES],
 }
 
-/// What a host sees from a place.
+/// The distances of a place.
 #[derive(Debug)]
 pub(in crate::gnp) struct View {
     errors: Vec<Errors>,
-    /// The agent nearest to the place, by number.
+    /// The index of the nearest agent.
     nearest: usize,
-    /// The square of the distance to it.
+    /// The squared distance to that agent.
     square: f64,
 }
 
@@ -195,30 +198,31 @@ impl<const N: usize> Anchors<N> {
         errors
     }
 
-    /// Huber's loss of each, summed.
+    /// The sum of Huber's losses.
     #[inline]
     fn loss(&self, errors: &Errors) -> f64 {
         let mut losses = [0.0; LANES];
         for lane in 0..LANES {
             let size = errors.error[lane].abs();
             let near = if size < HUBER { size } else { HUBER };
-            // Without a branch: the square of the near part, and a line for the rest.
+            // Branch-free: the square of the near part, and a line for the rest.
             losses[lane] = near * near + 2.0 * HUBER * (size - near);
         }
         losses.iter().sum()
     }
 }
 
-/// One host: the ground it is placed on and what was measured.
+/// One host: the agents around it and its measurements.
 #[derive(Debug)]
 pub(in crate::gnp) struct Host<'a, const N: usize> {
     pub(in crate::gnp) ground: &'a Ground<N>,
     anchors: Vec<Anchors<N>>,
-    /// Agents that measured it, by number, and the milliseconds.
+    /// The agents that measured it, by index, and the milliseconds.
     measured: Vec<(usize, f64)>,
 }
 
-/// The quadratic that touches the cost at a place from above: its half gradient, and half of its second derivative.
+/// The quadratic that touches the cost from above at a place: its half gradient, and half of its
+/// second derivative.
 #[derive(Debug)]
 pub(in crate::gnp) struct Model<const N: usize> {
     pub(in crate::gnp) gradient: [f64; N],
@@ -239,7 +243,7 @@ impl<const N: usize> Host<'_, N> {
         self.with_prior(sum, self.ground.nearest(point).1)
     }
 
-    /// The cost of a place, and what it is made of, which [`Host::model`] wants again.
+    /// The cost of a place, and its parts, which [`Host::model`] needs again.
     #[inline]
     pub(in crate::gnp) fn examine(&self, point: &Point<N>, view: &mut View) -> f64 {
         let mut sum = 0.0;
@@ -257,12 +261,12 @@ impl<const N: usize> Host<'_, N> {
         if cost < WORST { cost } else { WORST }
     }
 
-    /// Room for [`Host::examine`].
+    /// A buffer for [`Host::examine`].
     pub(in crate::gnp) fn view(&self) -> View {
         View { errors: vec![Errors::default(); self.anchors.len()], nearest: 0, square: 0.0 }
     }
 
-    /// Puts the model at a place, seen from there, into `model`.
+    /// Computes the model at a place, from its `view`, into `model`.
     ///
     /// Huber's loss lies below the square that touches it with weight `w = min(1, HUBER / |e|)` (iteratively
     /// reweighted least squares), the prior below the square with weight `P / (r^2 + rho^2)` around the agent that is
@@ -281,7 +285,7 @@ impl<const N: usize> Host<'_, N> {
                 let (line, computed, error) = (errors.line[lane], errors.computed[lane], errors.error[lane]);
                 let weight = HUBER / error.abs().max(HUBER);
                 let mut slope = [0.0; N];
-                // On top of an anchor no direction is away from it.
+                // At an anchor itself, no direction leads away from it.
                 if line > 0.0 {
                     let per_line = 1.0 / (line * computed);
                     for axis in 0..N - 1 {
@@ -304,13 +308,13 @@ impl<const N: usize> Host<'_, N> {
         }
     }
 
-    /// How many measurements.
+    /// The number of measurements.
     pub(in crate::gnp) fn anchors(&self) -> f64 {
         self.measured.iter().map(|_| 1.0).sum()
     }
 
-    /// The `K` agents whose position, with the height left over, explains the measurements best; best first. There are
-    /// fewer where the embedding has fewer agents, and then the best stands again in their place.
+    /// The `K` agents whose position, with the remaining height, explains the measurements best;
+    /// best first. If the embedding has fewer agents, the best fills the remaining entries.
     pub(in crate::gnp) fn starts<const K: usize>(&self) -> [Point<N>; K] {
         let mut best = [(f64::INFINITY, 0); K];
         let mut lines = vec![[0.0; LANES]; self.measured.len()];
@@ -329,8 +333,9 @@ impl<const N: usize> Host<'_, N> {
         best.map(|found| self.beside(if found.0.is_finite() { found.1 } else { best[0].1 }))
     }
 
-    /// How badly the positions of four agents explain the measurements, each with the height that is left over in the mean.
-    /// The log error is replaced by the first term of its series in `(g - d) / (g + d)`: this only ranks. `lines` is room.
+    /// The misfit of four agents' positions to the measurements, each with the mean remaining
+    /// height. Approximates the log error by the first term of its series in `(g - d) / (g + d)`,
+    /// which suffices for ranking. `lines` is a buffer.
     fn misfits(&self, agents: &Block<N>, lines: &mut [[f64; LANES]]) -> [f64; LANES] {
         let mut heights = [0.0; LANES];
         for (&(anchor, measured), lines) in self.measured.iter().zip(lines.iter_mut()) {
@@ -357,7 +362,7 @@ impl<const N: usize> Host<'_, N> {
         misfits
     }
 
-    /// An agent's position with the median of the heights that are left over.
+    /// An agent's position with the median of the remaining heights.
     fn beside(&self, agent: usize) -> Point<N> {
         let mut point = self.ground.agents[agent];
         let mut left: Vec<f64> = Vec::with_capacity(self.measured.len());
