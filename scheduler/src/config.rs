@@ -59,13 +59,11 @@ pub enum ConfigError {
 pub struct Config {
     /// The gRPC address. Off loopback the scheduler uses TLS.
     pub listen: SocketAddr,
-    /// The Postgres server; without one `landfall up` starts a private one. If it is set, only the
-    /// file's owner may read the file.
+    /// The Postgres server; without one `landfall up` starts a private one.
     pub database_url: Option<String>,
     /// Sent in every user agent; stored in the database once set.
     pub contact_url: Option<String>,
-    /// A file of positions by address, in the format MaxMind DB, for sites whose position no list
-    /// gives. Read at start.
+    /// A MaxMind DB of positions, for sites whose position no list gives. Read at start.
     pub geoip: Option<PathBuf>,
     pub lease: LeaseConfig,
     /// How roles pass from one scheduler to another.
@@ -184,8 +182,7 @@ fn within<S: Setting>(key: &'static str, found: S, range: &RangeInclusive<S>) ->
     Err(value(key, format!("{} to {}", range.start().said(), range.end().said()), found.said()))
 }
 
-/// A section of the file: each setting with its default and bounds; in brackets a setting without
-/// bounds.
+/// A section of the file: each setting with its default and bounds; without bounds in brackets.
 macro_rules! section {
     ($(#[$about:meta])* $section:ident $key:literal
      $([$(#[$free_doc:meta])* $free:ident: $free_type:ty = $free_default:expr])? {
@@ -229,15 +226,13 @@ pub enum Metric {
 section! {
     /// The lifetime of leases.
     LeaseConfig "lease" {
-        /// Mean time between two heartbeats, 100 ms to 1 min. A shorter interval finds dead agents
-        /// sooner and costs one row update each.
+        /// Mean time between heartbeats, 100 ms to 1 min; each costs one row update.
         heartbeat_interval: Duration = 10 * SECOND, TENTH..=MINUTE;
         /// How long an agent may crawl after sending a heartbeat; at least twice the interval, so that one may be lost.
         life: Duration = 30 * SECOND, 2 * TENTH..=DAY;
         /// How much longer the scheduler waits before it gives the leases to another agent, 100 ms
         /// to 1 min. This covers the network's delay and the drift of two clocks over one life.
-        /// Unbegun tasks of a disconnected agent wait equally long for its return: most agents
-        /// return within a second.
+        /// Unbegun tasks of a disconnected agent wait equally long for its return.
         grace: Duration = 5 * SECOND, TENTH..=MINUTE;
         /// Supersessions of one agent's sessions within a minute after which more are refused, 2 to
         /// 600. A bad line causes one or two a minute; two processes with one credential supersede
@@ -267,17 +262,13 @@ section! {
         /// The measure of distance.
         metric: Metric = Metric::Ttfb
     ] {
-        /// Maximum number of samples of a site per landmark, 1 to 100. A landmark stops earlier
-        /// once they agree; 20 are for sites whose samples do not.
+        /// Maximum samples of a site per landmark, 1 to 100; it stops once they agree.
         site_samples: u32 = 20, 1..=100;
-        /// Samples of a site before a landmark may stop, 1 to 100; if equal to `site_samples`, it
-        /// takes them all.
+        /// Samples of a site before a landmark may stop, 1 to 100.
         site_least_samples: u32 = 3, 1..=100;
-        /// Samples of a beacon per agent, 1 to 100. Beacons are our own, so they may be probed more
-        /// often.
+        /// Samples of a beacon per agent, 1 to 100; beacons are our own.
         mesh_samples: u32 = 10, 1..=100;
-        /// Minimum time between two probes of one site over all landmarks, 100 ms or more; a second
-        /// is polite.
+        /// Minimum time between two probes of a site over all landmarks, 100 ms or more.
         site_interval: Duration = SECOND, TENTH..=DAY;
         /// Minimum time between two probes of one beacon by one agent.
         mesh_interval: Duration = Duration::from_millis(20), Duration::ZERO..=MINUTE;
@@ -291,8 +282,7 @@ section! {
         max_mesh_peers: u32 = 32, 0..=1000;
         /// Age at which a measurement of a beacon is repeated.
         mesh_max_age: Duration = 60 * MINUTE, SECOND..=YEAR;
-        /// Age up to which a prober's measurement counts for other sites at the same address, up to
-        /// a day; zero disables sharing.
+        /// Age up to which sites at one address share a measurement, up to a day; zero: never.
         share_max_age: Duration = 15 * MINUTE, Duration::ZERO..=DAY;
         /// Age from which a measurement of a site is not used for a new task.
         site_max_age: Duration = DAY, SECOND..=YEAR;
@@ -303,8 +293,7 @@ section! {
     /// How landmarks are kept up.
     LandmarksConfig "landmarks" {
         /// How long an elected landmark may be disconnected before another is elected in its place,
-        /// 10 s to 365 days: a restart or a line that is down for a minute should not change the
-        /// map. A landmark set by hand is never replaced.
+        /// 10 s to 365 days. A landmark set by hand is never replaced.
         replace_after: Duration = 10 * MINUTE, 10 * SECOND..=YEAR;
     }
 }
@@ -312,12 +301,10 @@ section! {
 section! {
     /// How `gnp-confirmed` confirms.
     ConfirmConfig "confirm" {
-        /// Maximum number of agents that measure a site, 1 to 16. The third still shortens the
-        /// distance to a site by several per cent, the fifth by one or two. They measure in turn,
-        /// so sixteen keep a site waiting for more than a minute.
+        /// Maximum number of agents that measure a site, in turn, 1 to 16: the third still shortens
+        /// the distance by several per cent, the fifth by one or two.
         agents: u32 = 3, 1..=16;
-        /// Samples per agent, 1 to 100. Three is the fewest whose median tolerates a bad one; they
-        /// need only distinguish a few agents.
+        /// Samples per agent, 1 to 100: three are the fewest whose median tolerates a bad one.
         samples: u32 = 3, 1..=100;
     }
 }
@@ -327,8 +314,7 @@ section! {
     PolitenessConfig "politeness" {
         /// Maximum number of sites at one address that are crawled at once, over all agents, 1 to
         /// 1000. The limit is lower where few sites are known: the square root of their number.
-        /// Each site is crawled at its own rate, so that eight at a request a second load a server
-        /// as much as one busy person.
+        /// Eight at a request a second load a server as much as one busy person.
         crawls_at_address: u32 = 8, 1..=1000;
     }
 }
@@ -344,8 +330,7 @@ section! {
         /// assignments, leases and outcomes: reports and `sites show` lose them. A round takes
         /// about 2 KB.
         rounds: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Assignments and leases, counted from a newer choice for the same task: `sites show`
-        /// lists only the later ones.
+        /// Assignments and leases, counted from a newer choice for the same task.
         moves: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
         /// Measurements of sites, counted from when they were taken; at least
         /// `measure.site_max_age`. A site that still waits is then assigned by its place on the map
@@ -353,16 +338,14 @@ section! {
         measurements: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
         /// Sessions, counted from their end: for older ones the cause of a lost crawl is unknown.
         sessions: Duration = 30 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Results of submissions: a later repetition under the same key counts as a new
-        /// submission.
+        /// Results of submissions: a later repetition of the same key counts as new.
         submissions: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
         /// Quarantines and alarms of the map, counted from their end.
         quarantines: Duration = YEAR, 60 * MINUTE..=10 * YEAR;
         /// The history of embeddings, counted from their fit: `embedding history` begins later.
         embeddings: Duration = YEAR, 60 * MINUTE..=10 * YEAR;
-        /// Enrolment tokens, counted from their expiry, whether used, revoked or neither. For this
-        /// time `agents tokens --all` lists them, and an agent that presents one learns what
-        /// happened to it.
+        /// Enrolment tokens, counted from their expiry, whether used, revoked or neither: so long
+        /// `agents tokens --all` lists them, and an agent that presents one learns its fate.
         enrolments: Duration = 30 * DAY, 60 * MINUTE..=10 * YEAR;
     }
 }
@@ -382,8 +365,7 @@ impl KeepConfig {
         }
     }
 
-    /// Rows must outlive the session they belong to, and measurements the time in which they are
-    /// used.
+    /// Rows must outlive their session, and measurements the time in which they are used.
     fn check_agreement(&self, lease: &LeaseConfig, measure: &MeasureConfig) -> Result<(), ConfigError> {
         let all = [
             ("keep.events", self.events),

@@ -3,8 +3,7 @@
 //! `strategy` makes the choice and is pure; this pass only reads its input and records its result.
 //! A measured round trip takes precedence over a predicted one. Agents without an active session,
 //! draining agents and agents excluded by the batch's constraints are no candidates. A task without
-//! a candidate waits or fails, and a waiting assignment is withdrawn when its agent becomes
-//! excluded.
+//! a candidate waits or fails; an unbegun assignment is withdrawn when its agent becomes excluded.
 
 pub(super) mod admission;
 pub mod balance;
@@ -43,8 +42,7 @@ use crate::jobs::assign::admission::{Admission, Fate};
 use crate::jobs::assign::known::Known;
 use crate::jobs::assign::plan::Planner;
 
-/// Tasks assigned in one transaction. Bounds how long their rows stay locked to well under a
-/// second.
+/// Tasks assigned in one transaction: their rows stay locked for well under a second.
 const TASKS_PER_PASS: i64 = 500;
 
 /// The task that assigns agents.
@@ -138,8 +136,7 @@ impl Assign {
         Ok(())
     }
 
-    /// Withdraws one bounded batch of assignments from agents that are now excluded; returns `true`
-    /// when more may remain.
+    /// Withdraws some assignments from agents that are now excluded; `true` when more may remain.
     async fn withdraw_excluded(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let batches = unmet::assigned(&mut tx).await.context("find batches with constraints")?;
@@ -157,8 +154,7 @@ impl Assign {
         Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
     }
 
-    /// Withdraws one bounded batch of assignments from agents that are gone; returns `true` when
-    /// more may remain.
+    /// Withdraws some assignments from agents that are gone; returns `true` when more may remain.
     async fn withdraw_some(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let patience = self.scheduler.config.lease.grace;
@@ -318,8 +314,7 @@ fn now_has_one_more(agents: &mut [Available], chosen: AgentId) {
     }
 }
 
-/// Why a choice made by `generic` fell back. An alarm, or the cause that left the site unmeasured,
-/// is more specific and takes precedence.
+/// Why a choice by `generic` fell back; an alarm, or why the site is unmeasured, says more.
 pub(super) fn fallback(task: &Waiting, generic: Option<Fallback>, alarm: Option<&str>) -> Option<Fallback> {
     match alarm {
         Some(said) => Some(Fallback { cause: FallbackCause::UntrustedMap, said: said.to_owned() }),
@@ -376,8 +371,7 @@ fn exploration(
     Some(Choice { agent: tried.agent, candidates: listed, ..choice.clone() })
 }
 
-/// The cause of the strategy's own choice. It records when the nearest candidates were full and the
-/// chosen one was not.
+/// The cause of the strategy's own choice, which records when the nearest candidates were full.
 fn passed_over(choice: &Choice) -> ChoiceCause {
     let has_room = |agent| choice.candidates.iter().any(|one| one.agent == agent && one.level().has_room());
     let full = count(choice.candidates.iter().filter(|one| !one.level().has_room()).count());
@@ -389,7 +383,6 @@ fn passed_over(choice: &Choice) -> ChoiceCause {
 
 /// The choice and cause for a site that probably has several locations; `None` if the strategy
 /// ignores distance or no distance is known.
-/// distance is known.
 fn spread(known: &Known, task: &Waiting, candidates: &[Candidate], seed: u64) -> Option<(Choice, ChoiceCause)> {
     let suspicion = known.suspicions.get(&task.site).filter(|_| task.strategy.needs_distance())?;
     let choice = strategy::choose_among_near(task.strategy, candidates, seed)?;
@@ -401,8 +394,7 @@ fn count(agents: usize) -> u32 {
     u32::try_from(agents).unwrap_or(u32::MAX)
 }
 
-/// The seed of a task's draw. It depends only on the task and its number of former choices, so that
-/// a choice can be replayed; seeds of neighbouring tasks are unrelated.
+/// The seed of a task's draw: of the task and its number of former choices, so that it replays.
 pub(super) fn draw_seed(task: &Waiting) -> u64 {
     seed::spread(task.task.get().cast_unsigned() ^ task.choices.cast_unsigned().rotate_left(48))
 }
