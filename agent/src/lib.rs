@@ -1,8 +1,8 @@
 //! The Landfall agent: prober and crawler.
 //!
-//! `guard`, `dns`, `origin` and `user_agent` decide what may be sent where; `probe` measures;
-//! `crawl` crawls; `session` talks to the scheduler and starts the rest; `beacon` lets other agents
-//! measure this one.
+//! `net` decides what may be sent where; `probe` measures; `crawl` crawls and `warc` stores;
+//! `session` talks to the scheduler and starts the rest; `disk` keeps what must survive; `beacon`
+//! lets other agents measure this one.
 
 use std::io::Write as _;
 
@@ -21,12 +21,12 @@ mod beacon;
 pub mod cli;
 pub mod config;
 pub mod crawl;
-pub(crate) mod disk;
+mod disk;
 pub mod net;
 pub mod probe;
-pub(crate) mod session;
+mod session;
 #[cfg(test)]
-pub(crate) mod testing;
+mod testing;
 pub mod warc;
 
 /// The version, and the commit if the build was given it: `0.1.0+f2acb2d8`. `ops/package.sh` passes

@@ -14,7 +14,6 @@
 //! Invariants: every coordinate of an embedding has `dimensions + 1` finite components, the last
 //! non-negative; every result is a function of its arguments and the seed; argmin and nalgebra
 //! types stay inside this module.
-//! result is a function of its arguments and the seed; argmin and nalgebra types never leave this module.
 
 use std::collections::BTreeMap;
 

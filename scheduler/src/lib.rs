@@ -1,7 +1,8 @@
 //! The Landfall scheduler, and the operator's commands.
 //!
-//! `model`, `naming`, `gnp`, `constraints`, `explain`, `strategy`, `seed`, `site_list`, `throughput` and `capacity` are the pure core: they know no tokio, sqlx, tonic, clock or environment.
-//! `store` is the only place that knows SQL; `grpc` and `tasks` meet in it and through [`wake::Wakes`].
+//! `model`, `gnp`, `strategy`, `simulate`, `throughput` and `capacity` are the pure core, without
+//! tokio, sqlx, tonic, clock or environment. `store` alone contains SQL; `grpc` and `jobs` meet
+//! there and through [`wake::Wakes`].
 
 use std::sync::Arc;
 
@@ -13,14 +14,14 @@ pub mod cli;
 pub mod config;
 pub mod gnp;
 pub mod grpc;
-pub mod jobs;
+mod jobs;
 pub mod model;
 pub mod simulate;
 pub mod store;
 pub mod strategy;
 mod telemetry;
 mod throughput;
-pub mod wake;
+mod wake;
 
 pub use app::run::run;
 
@@ -36,11 +37,11 @@ pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
     None => concat!(env!("CARGO_PKG_VERSION"), " (built by hand: the commit was not recorded)"),
 };
 
-/// What every service and every background task of one scheduler shares. Cheap to clone.
+/// What every service and every job of one scheduler shares. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Scheduler {
     pub pool: PgPool,
-    /// The signals between services and tasks.
+    /// The signals between services and jobs.
     pub wakes: Arc<wake::Wakes>,
     /// The newest embedding and its refined map.
     pub maps: Arc<jobs::locate::refined::Maps>,

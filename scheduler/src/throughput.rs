@@ -6,6 +6,8 @@
 
 use std::time::Duration;
 
+use crate::model::stats;
+
 mod lengths;
 mod remaining;
 
@@ -59,7 +61,7 @@ pub struct Growth {
 
 /// Sums the slices over time. Despite rounding, figures never fall, and the last equals `total`.
 pub fn growth(slices: &[Slice], span: Duration, total: Total) -> Vec<Growth> {
-    let width = span.as_secs_f64() / crate::model::stats::count(slices.len().max(1));
+    let width = span.as_secs_f64() / stats::count(slices.len().max(1));
     let (mut sites, mut so_far, mut spanning) = (0, Amount::default(), Amount::default());
     let mut before = Total::default();
     let last = slices.len().saturating_sub(1);
@@ -78,7 +80,7 @@ pub fn growth(slices: &[Slice], span: Duration, total: Total) -> Vec<Growth> {
             },
         };
         grown.push(Growth {
-            until: seconds(width * crate::model::stats::count(index + 1)),
+            until: seconds(width * stats::count(index + 1)),
             total: now,
             megabytes_per_minute: megabytes_per_minute(now.bytes.saturating_sub(before.bytes), seconds(width))
                 .unwrap_or(0.0),
@@ -133,9 +135,7 @@ mod tests {
     fn sliced(crawls: &[(f64, f64, f64)], width: f64, slices: usize) -> Vec<Slice> {
         let mut made = vec![Slice::default(); slices];
         for &(begun, ended, bytes) in crawls {
-            let at = |time: f64| {
-                (0..slices - 1).take_while(|index| time >= crate::model::stats::count(index + 1) * width).count()
-            };
+            let at = |time: f64| (0..slices - 1).take_while(|index| time >= stats::count(index + 1) * width).count();
             let (first, last) = (at(begun), at(ended));
             made[last].ended += 1;
             if first == last {
@@ -143,8 +143,8 @@ mod tests {
                 continue;
             }
             let rate = bytes / (ended - begun);
-            made[first].part.bytes += rate * (crate::model::stats::count(first + 1) * width - begun);
-            made[last].part.bytes += rate * (ended - crate::model::stats::count(last) * width);
+            made[first].part.bytes += rate * (stats::count(first + 1) * width - begun);
+            made[last].part.bytes += rate * (ended - stats::count(last) * width);
             made[first + 1].step.bytes += rate * width;
             made[last].step.bytes -= rate * width;
         }
@@ -181,13 +181,13 @@ mod tests {
             let crawls: Vec<(f64, f64, f64)> = crawls.iter().map(|&(begun, took, bytes)| (begun, begun + took, bytes.round())).collect();
             let bytes = whole(crawls.iter().map(|crawl| crawl.2).sum());
             let total = Total { sites: u64::try_from(crawls.len()).unwrap(), pages: 0, bytes };
-            let width = span / crate::model::stats::count(slices);
+            let width = span / stats::count(slices);
             let grown = growth(&sliced(&crawls, width, slices), secs(160), total);
             prop_assert_eq!(grown.last().unwrap().total, total);
             prop_assert!(grown.windows(2).all(|pair| pair[0].total.bytes <= pair[1].total.bytes && pair[0].total.sites <= pair[1].total.sites));
             // At each slice's end, the total equals what the crawls had fetched by then.
             for (index, slice) in grown.iter().enumerate() {
-                let time = width * crate::model::stats::count(index + 1);
+                let time = width * stats::count(index + 1);
                 let by_then = |&(begun, ended, bytes): &(f64, f64, f64)| match ended - begun {
                     took if took > 0.0 => bytes * ((time - begun) / took).clamp(0.0, 1.0),
                     _ => if ended <= time { bytes } else { 0.0 },

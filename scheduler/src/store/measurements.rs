@@ -205,7 +205,7 @@ async fn upsert_beacon(
         columns.answered,
         columns.lost,
         columns.failure,
-        failure.map(|failure| failure.cause) as Option<crate::store::measurements::failures::Cause>,
+        failure.map(|failure| failure.cause) as Option<failures::Cause>,
         failure.map(|failure| failure.said.as_str()),
     )
     .run(conn)
