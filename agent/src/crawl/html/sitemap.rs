@@ -201,7 +201,10 @@ impl Markup {
 
     fn end(&mut self, tag: &[u8]) -> Option<(Kind, Vec<u8>)> {
         if let Some(section) = tag.strip_prefix(CDATA).and_then(|rest| rest.strip_suffix(b"]]>")) {
-            self.url.iter_mut().for_each(|url| url.extend_from_slice(section));
+            // A URL beyond the limit is dropped at its end: it must not grow until then.
+            if let Some(url) = self.url.as_mut().filter(|url| url.len() <= MAX_WRITTEN_BYTES) {
+                url.extend_from_slice(section);
+            }
             return None;
         }
         let (name, closes) = tag.strip_prefix(b"/").map_or((tag, false), |name| (name, true));
@@ -275,11 +278,14 @@ impl Parser {
                 !markup.is_too_long()
             }
             Syntax::Lines(rest) => {
-                rest.extend_from_slice(piece);
-                while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
-                    let line: Vec<u8> = rest.drain(..=end).collect();
-                    self.listed.add(pages, &line);
+                let mut lines = piece.split(|byte| matches!(byte, b'\n' | b'\r'));
+                let unended = lines.next_back().unwrap_or_default();
+                for line in lines {
+                    rest.extend_from_slice(line);
+                    self.listed.add(pages, rest);
+                    rest.clear();
                 }
+                rest.extend_from_slice(unended);
                 rest.len() <= MAX_PARSER_BYTES
             }
             Syntax::Ended => false,
@@ -377,6 +383,16 @@ pub(in crate::crawl) mod tests {
         let half = gzip(URLSET.as_bytes());
         assert!(read(&half[..half.len() / 2], 4096).cut);
         assert!(read(&[b'x'; MAX_PARSER_BYTES + 2], 4096).cut);
+    }
+
+    #[test]
+    fn a_location_of_many_sections_holds_little_memory() {
+        let mut markup = Markup::default();
+        let section = format!("<![CDATA[{}]]>", "x".repeat(1000));
+        for byte in format!("<url><loc>{}", section.repeat(100)).bytes() {
+            assert!(markup.take(byte).is_none());
+        }
+        assert!(markup.url.unwrap().len() <= MAX_WRITTEN_BYTES + 1000);
     }
 
     proptest! {
