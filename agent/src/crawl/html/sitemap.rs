@@ -143,8 +143,11 @@ struct Listed {
 
 impl Listed {
     fn add(&mut self, kind: Kind, written: &[u8]) {
+        if written.len() > MAX_WRITTEN_BYTES {
+            return;
+        }
         let url = decode_references(String::from_utf8_lossy(written).trim());
-        if url.is_empty() || url.len() > MAX_URL_BYTES || written.len() > MAX_WRITTEN_BYTES {
+        if url.is_empty() || url.len() > MAX_URL_BYTES {
             return;
         }
         let full = self.sitemap.pages.len() + self.sitemap.sitemaps.len() >= MAX_ENTRIES;
