@@ -20,14 +20,15 @@ const KILLS: usize = 3;
 /// A crawl's file starts with fewer than this many bytes; visits come after it.
 const HEAD: u64 = 300;
 
-/// A site of `pages` pages, each with links to three others, and the number of requests it
-/// received; it ends with the test.
-fn site(pages: usize) -> (SocketAddr, Arc<AtomicUsize>) {
+/// A site of `pages` pages, each with links to three others, and the numbers of requests and of
+/// connections it received; it ends with the test.
+fn site(pages: usize) -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (addr, asked) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
-    let counted = Arc::clone(&asked);
+    let (addr, asked, connected) = (listener.local_addr().unwrap(), Arc::default(), Arc::default());
+    let (counted, accepted): (Arc<AtomicUsize>, Arc<AtomicUsize>) = (Arc::clone(&asked), Arc::clone(&connected));
     std::thread::spawn(move || {
         for stream in listener.incoming() {
+            accepted.fetch_add(1, Ordering::SeqCst);
             let (stream, counted) = (stream.unwrap(), Arc::clone(&counted));
             std::thread::spawn(move || {
                 let mut lines = BufReader::new(&stream).lines().map_while(Result::ok);
@@ -40,7 +41,7 @@ fn site(pages: usize) -> (SocketAddr, Arc<AtomicUsize>) {
             });
         }
     });
-    (addr, asked)
+    (addr, asked, connected)
 }
 
 fn answer(path: &str, pages: usize) -> String {
@@ -68,7 +69,7 @@ fn crawl(site: &str, arguments: &[&str], environment: &[(&str, String)]) -> Outp
 
 #[test]
 fn no_proxy_of_the_environment_is_used() {
-    let ((site, asked), (proxy, proxied)) = (self::site(1), self::site(1));
+    let ((site, asked, _), (proxy, _, proxied)) = (self::site(1), self::site(1));
     let proxy = format!("http://{proxy}");
     let names = ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
     let environment = names.map(|name| (name, proxy.clone()));
@@ -81,14 +82,14 @@ fn no_proxy_of_the_environment_is_used() {
 
 #[test]
 fn an_open_guard_is_said_and_a_closed_one_connects_nothing() {
-    let (site, asked) = site(1);
+    let (site, _, connected) = site(1);
     let site = format!("http://{site}");
     let open = "THE GUARD IS OPEN";
     let output = crawl(&site, &[], &[]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && said.contains("the guard refuses 127.0.0.1"), "{output:?}");
     assert!(!said.contains(open), "{output:?}");
-    assert_eq!(asked.load(Ordering::SeqCst), 0);
+    assert_eq!(connected.load(Ordering::SeqCst), 0);
     let output = crawl(&site, &["--allow-net", "127.0.0.0/8"], &[]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && said.contains(&format!("127.0.0.0/8: {open}")), "{output:?}");
@@ -193,7 +194,7 @@ fn log_length(folder: &Path) -> u64 {
 
 #[test]
 fn a_crawl_that_is_killed_again_and_again_has_stored_every_page_in_the_end() {
-    let (site, asked) = site(PAGES);
+    let (site, asked, _) = site(PAGES);
     let folder = tempfile::tempdir().unwrap();
     let policy = folder.path().join("policy.toml");
     std::fs::write(&policy, "max_pages = 1000\nmax_depth = 20\nrequest_interval = '10ms'\n").unwrap();
@@ -233,7 +234,7 @@ fn a_crawl_that_is_killed_again_and_again_has_stored_every_page_in_the_end() {
 
 #[test]
 fn flags_go_before_the_policy_and_mistakes_in_it_are_named() {
-    let (site, _) = site(PAGES);
+    let (site, ..) = site(PAGES);
     let folder = tempfile::tempdir().unwrap();
     let policy = folder.path().join("policy.toml");
     std::fs::write(&policy, "max_pages = 7\nrequest_interval = '0s'\n").unwrap();

@@ -146,6 +146,17 @@ mod tests {
     }
 
     #[test]
+    fn a_server_that_closes_while_it_is_warmed_is_sampled_cold_too() {
+        let (mut schedule, mut steps) = (Schedule::warm(100), 0);
+        while schedule.next() != Step::Done {
+            schedule.record(if schedule.next() == Step::ColdSample { Event::Lost } else { Event::Closed });
+            steps += 1;
+            assert!(steps < 1000, "it never ends");
+        }
+        assert_eq!((steps, schedule.lost()), (5, HOPELESS));
+    }
+
+    #[test]
     fn a_host_that_answered_once_is_asked_to_the_end() {
         let (steps, lost) = play(10, &[Event::Answered, Event::Lost], Event::Lost);
         assert_eq!((lost, steps.iter().filter(|step| **step == Step::Sample).count()), (9, 10));

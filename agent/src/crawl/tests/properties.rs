@@ -10,6 +10,7 @@ use super::super::frontier::checkpoint::State;
 use super::super::politeness::retry_after;
 use super::*;
 use crate::crawl::html::links::tests::extract as links;
+use crate::crawl::html::normal_form::{normal_escapes, normal_form};
 use crate::crawl::html::site_path::tests::{path_of, site};
 use crate::crawl::html::sitemap::tests::read as sitemap;
 use crate::crawl::politeness::robots::Rules;
@@ -134,6 +135,14 @@ proptest! {
         if let Ok(seconds) = text.parse::<u64>() {
             prop_assert_eq!(retry_after(&text, now), Some(Duration::from_secs(seconds.min(86_400))));
         }
+    }
+
+    #[test]
+    fn any_text_has_a_normal_form_that_is_no_longer(text in "(\\PC|%|[0-9a-f]|[;/?&=]){0,40}") {
+        let normal = normal_form(&text);
+        prop_assert!(normal.len() <= text.len());
+        prop_assert!(normal_escapes(&text).len() <= text.len());
+        prop_assert_eq!(&normal_form(&normal), &normal);
     }
 
     #[test]
