@@ -34,7 +34,12 @@ impl Finished {
     pub(super) const fn ends(&self) -> Option<LeaseKey> {
         match self {
             Self::Unfinished(key, _) | Self::Paused(key, ..) | Self::Crashed(key, _) => Some(*key),
-            _ => None,
+            Self::Outcome(_)
+            | Self::Checkpoint(_)
+            | Self::Asked(..)
+            | Self::Measured(_)
+            | Self::Looked
+            | Self::DeadlinePassed => None,
         }
     }
 }
