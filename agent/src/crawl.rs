@@ -1,8 +1,8 @@
 //! Crawls one site politely: takes a lease and returns an [`Outcome`].
 //!
 //! Breadth first from `/`, inside one origin. `crawl::walk` walks the site; only `crawl::fetch`
-//! sends requests; `crawl::politeness` paces them; `crawl::robots` decides which paths are allowed;
-//! `crawl::frontier` picks the next path; `crawl::budget` limits the crawl. Requests are
+//! sends requests; `crawl::politeness` paces them, and its `robots` decides which paths are
+//! allowed; `crawl::frontier` picks the next path; `crawl::budget` limits the crawl. Requests are
 //! sequential: this agent never sends a site two at once.
 //!
 //! A crawl that left paths out for lack of budget is truncated, never complete. A crawl without a

@@ -41,8 +41,8 @@ pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
     None => concat!(env!("CARGO_PKG_VERSION"), " (built by hand: the commit was not recorded)"),
 };
 
-/// Runs an agent until it is stopped; then it hands back its leases. It fails only if it cannot
-/// start; later errors are retried.
+/// Runs an agent until it is stopped; then it hands back its leases. It fails if it cannot start,
+/// if its beacon ends, or if another machine was enrolled in its place; other errors are retried.
 pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     let means = means(&config)?;
     let beacon = bind_beacon(&config).await?;

@@ -1,4 +1,5 @@
-//! Which addresses an agent may connect to, and how names resolve to addresses.
+//! What every request needs: addresses that may be connected, name resolution, the site's origin,
+//! TLS and the user agent.
 
 pub(crate) mod aged;
 pub mod context;

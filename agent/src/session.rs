@@ -52,7 +52,7 @@ const JITTER: f64 = 0.2;
 /// Time limit when the agent stops, for crawls to end and outcomes to be acknowledged.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// Minimum delay between two attempts to connect.
+/// The first delay between two attempts to connect; the drawn one may be half as long.
 const RECONNECT_FLOOR: Duration = Duration::from_millis(250);
 /// Maximum delay; also how long a restarted scheduler waits for the last of its fleet, since it
 /// must grant again within ten seconds. A thousand agents at this rate make 270 attempts a second.

@@ -1,4 +1,4 @@
-//! What pages and sitemaps say: links, and the normal form of a URL.
+//! Reads the links of pages and sitemaps, and brings their URLs into a normal form.
 
 pub(super) mod links;
 pub(super) mod normal_form;

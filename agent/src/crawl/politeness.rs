@@ -117,8 +117,8 @@ pub(super) struct Politeness {
     paused_until: Option<Instant>,
     turned_away: u32,
     turned_away_at: Option<Instant>,
-    /// The responses of the last minute, grouped by second: at most sixty entries, however many
-    /// responses.
+    /// The responses of the last minute, one entry for each second with a response, however many
+    /// there are in it.
     window: VecDeque<Second>,
     in_a_row: u32,
     /// The number of consecutive errors before the newest response.

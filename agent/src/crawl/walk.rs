@@ -162,7 +162,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Ends the step: links found from now on belong to no page.
+    /// Ends a step whose finds belong to no page.
     fn end_step(&mut self) {
         self.note_spent();
         self.frontier.end_step();

@@ -91,7 +91,8 @@ pub(crate) async fn blocking<T: Send + 'static>(f: impl FnOnce() -> io::Result<T
     tokio::task::spawn_blocking(f).await.map_err(io::Error::other)?
 }
 
-/// Renames a file within its folder and syncs the folder, so that a crash keeps the new name.
+/// Renames a file, whose content must already be synced, within its folder and syncs the folder, so
+/// that a crash keeps the new name.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::rename(from, to)?;
     // A path of one component has an empty parent.

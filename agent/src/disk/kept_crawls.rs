@@ -214,8 +214,8 @@ mod tests {
     async fn a_crawl_is_looked_for_by_its_name_and_in_no_list_of_all() {
         let folder = tempfile::tempdir().unwrap();
         let kept = KeptCrawls::open(folder.path()).unwrap();
-        // Written without the index: a caller that reads the folder at each crawl's start would
-        // find it.
+        // The index does not know this file: only code that reads the folder at each crawl's start
+        // would find it.
         std::fs::write(folder.path().join(name(key(7, 1))), "not known").unwrap();
         let file = kept.file_of(key(7, 2)).await.unwrap();
         assert!(!file.exists());

@@ -24,8 +24,8 @@ const CHECKED_SHARE: f64 = 0.02;
 /// Maximum difference of two measurements of one round trip, as a share of the larger. Each is
 /// exact to 2 % (`stopping`), so correct ones differ by as much once in some thousand times.
 const TOLERANCE: f64 = 0.1;
-/// A difference below this is always accepted: servers respond to different pages within it, even
-/// nearby.
+/// A difference below this is always accepted: response times of different pages differ by as much,
+/// even from a nearby server.
 const TOLERATED: Duration = Duration::from_millis(2);
 /// How long an address is not shared after its sites disagreed.
 const OFF_FOR: Duration = Duration::from_secs(3600);

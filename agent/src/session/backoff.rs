@@ -15,6 +15,7 @@ pub struct Backoff {
 }
 
 impl Backoff {
+    /// `floor` must be above zero, and at most `ceiling`.
     pub const fn new(floor: Duration, ceiling: Duration) -> Self {
         Self { floor, ceiling, next: floor }
     }

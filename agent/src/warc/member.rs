@@ -107,7 +107,7 @@ impl Gzip {
         compressed
     }
 
-    /// Compresses all of `bytes`; with the final flush, also what is left in the compressor.
+    /// Compresses all of `bytes`; the final flush also empties the compressor and ends its stream.
     fn compress_all(&mut self, mut bytes: &[u8], flush: FlushCompress) -> io::Result<()> {
         let is_last = matches!(flush, FlushCompress::Finish);
         let mut status = Status::Ok;

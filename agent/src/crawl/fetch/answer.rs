@@ -28,7 +28,7 @@ pub(in crate::crawl) const MIN_RATE: u64 = 1 << 10;
 const MAX_UNWANTED_BYTES: u64 = 64 << 10;
 /// Minimum time limit for reading an unwanted body. The limit is twice the time to the first byte
 /// if that is more, because a new handshake costs about as much. No connection is worth more than a
-/// few seconds.
+/// few handshakes.
 const MIN_UNWANTED_TIME: Duration = Duration::from_secs(1);
 
 /// Budget for all decoding windows together, beyond the first megabyte of each, in [`UNIT`]s. It

@@ -38,7 +38,7 @@ pub type Offer = Box<dyn Fn(Standing) + Send + Sync>;
 pub struct Keep {
     /// The crawl's file; without it the state is not stored.
     pub file: Option<PathBuf>,
-    /// Another agent's checkpoint; empty if no agent has started the crawl.
+    /// The checkpoint at which another agent stopped; empty if there is none.
     pub checkpoint: Vec<u8>,
     pub offer: Option<Offer>,
     /// Stores its pages; without it none are stored.

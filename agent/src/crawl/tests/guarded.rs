@@ -8,7 +8,7 @@ use super::*;
 /// `127.0.0.1` as a URL may spell it.
 const LOOPBACK: &str = "127.0.0.1 127.1 127.0.1 2130706433 0x7f000001 0x7F.0.0.0x1 0177.0.0.1 017700000001 127.0.0.1. 127.0.0.01 \
     \u{ff11}27.0.0.1 %31%32%37.0.0.1";
-/// IPv6 addresses that stand for it, or lead to this machine.
+/// IPv6 addresses that stand for it, and other addresses that lead to this machine.
 const DISGUISED: &str = "[::ffff:127.0.0.1] [::ffff:7f00:1] [0:0:0:0:0:ffff:127.0.0.1] [::127.0.0.1] [::ffff:0:127.0.0.1] \
     [64:ff9b::127.0.0.1] [2002:7f00:1::] [2001:0:7f00:1::80ff:fffe] [::] 0.0.0.0";
 

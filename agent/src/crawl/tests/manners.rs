@@ -112,7 +112,7 @@ async fn while_nothing_is_heard_of_the_scheduler_requests_are_twice_as_far_apart
     assert!(apart >= MS(370), "{apart:?}");
 }
 
-/// How long a crawl of a one-page site takes when it needs a permit.
+/// How long after its last request a crawl of a one-page site ends, if it needs a permit.
 async fn ends_after(request_interval: Duration) -> Duration {
     let site = TestServer::start(|_| html("a page")).await;
     let permits = Permits::asked(Arc::new(|_| Box::pin(async { Ok(()) })), Alone::default());
