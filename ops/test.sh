@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Builds and runs every test, and closes with the test runner's own `test result:` lines and one that adds them up. `make test` calls it.
+# Builds and runs every test. It closes with the test runner's own `test result:` lines, one line
+# that adds them up, and the times. `make test` calls it.
 #
-# The end-to-end tests wait most of their time: those that judge no times (`busy::`) run beside all others; those that do
-# (`quiet::`) have the machine for themselves afterwards. A test that printed `skipped:` or `void:` showed nothing, and counts as skipped.
+# End-to-end tests mostly wait. Those that judge no times (`busy::`) run beside all other tests;
+# those that do (`quiet::`) run afterwards, alone on the machine. A test that printed `skipped:` or
+# `void:` proved nothing, and counts as skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export SQLX_OFFLINE=true
@@ -12,12 +14,12 @@ at_once=4
 
 if [ "${1-}" = --lane ]; then
     shift
-    # What a passing test printed is wanted for its `skipped:` alone.
+    # The output of passing tests is needed for their `skipped:` lines.
     exec cargo test --workspace --tests --no-fail-fast -- --show-output "$@"
 fi
 
-# Prints what a lane says, but of tests that passed only why they showed nothing, and nothing of executables
-# whose tests are in another lane.
+# Prints the output of the lanes. Of passing tests it prints only why they proved nothing; it omits
+# executables without a test in the lane.
 brief() {
     awk '
         / 0 passed; 0 failed; 0 ignored; / { hidden = 0; next }
@@ -25,7 +27,8 @@ brief() {
         /^failures:$/ || /^test result: / { hidden = 0 }
         hidden && /^---- .* stdout ----$/ { test = $2 }
         hidden && /^(skipped|void): / { if (test != told) print $1, test ":", substr($0, index($0, " ") + 1); told = test }
-        /^ +Running / { running = $0 "\n"; next }
+        # An executable that was killed leaves its list of passed tests open.
+        /^ +Running / { hidden = 0; running = $0 "\n"; next }
         /^$/ || /^running 0 tests$/ { if (!hidden) next }
         !hidden { printf "%s", running; running = ""; print; fflush() }
     '
@@ -34,7 +37,7 @@ brief() {
 sum() { # LOG
     echo
     echo "== the test runner's results"
-    awk '
+    brief <"$1" | awk '
         /^(skipped|void): / { unshown++ }
         /^test result: / {
             print
@@ -48,7 +51,7 @@ sum() { # LOG
             printf "%d passed, %d failed, %d skipped\n", passed - unshown, failed, skipped + unshown
             exit (failed > 0 || passed == 0)
         }
-    ' "$1"
+    '
 }
 
 scratch=$(mktemp -d)
@@ -56,16 +59,19 @@ trap 'rm -rf "$scratch"' EXIT
 status=0
 if cargo build --workspace --bins --tests; then
     built=$SECONDS
+    # When the time limit ends the tests, the results until then are still added up.
+    trap : TERM
     # shellcheck disable=SC2016 # expanded by the inner shell
     "$lab" with-postgres -- bash -euo pipefail -c '
-        ops/test.sh --lane busy:: --test-threads="$1" >"$0" 2>&1 &
+        # A job in the background would ignore Ctrl-C.
+        (trap - INT QUIT; exec ops/test.sh --lane busy:: --test-threads="$1") >"$0" 2>&1 &
         status=0
         ops/test.sh --lane --skip busy:: --skip quiet:: 2>&1 || status=$?
         wait $! || status=$?
         cat "$0"
         ops/test.sh --lane quiet:: --test-threads=1 2>&1 || status=$?
         exit $status
-    ' "$scratch/busy" "$at_once" | brief | tee "$scratch/all" || status=$?
+    ' "$scratch/busy" "$at_once" | tee "$scratch/all" | brief || status=$?
 else
     status=$? built=$SECONDS
     : >"$scratch/all"
