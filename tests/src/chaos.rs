@@ -27,7 +27,6 @@ use crate::world::{Grade, World};
 pub mod client;
 pub mod disks;
 pub mod inject;
-#[cfg(feature = "experiments")]
 pub mod judge;
 pub mod prepare;
 pub mod proxy;

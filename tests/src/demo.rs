@@ -16,10 +16,9 @@ use crate::cluster::{Cluster, Options};
 use crate::evidence::check::{self, Check, Evidence, Expect};
 use crate::evidence::figures::{self, Figures, MAX_RATIO_LAYOUT, MAX_RATIO_MATRIX, Target};
 use crate::evidence::machine::{self, CpuTime};
-use crate::world::layout::{Layout, PAPER};
-
 use crate::evidence::witness::Facts;
 use crate::world::scenario::Scenario;
+use crate::world::layout::{Layout, PAPER};
 use crate::world::{Grade, World, too_busy};
 use landfall_scheduler::simulate::Matrix;
 
@@ -153,7 +152,6 @@ pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
     };
     let stopped = cluster.stop().await;
     let verdict = ran?;
-    stopped?;
     print!("{}", verdict.text);
     println!("Report: file://{}", output.join("report.html").display());
     println!(
@@ -162,6 +160,7 @@ pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
         output.join("logs").display()
     );
     ensure!(verdict.broken == 0, "{} checks do not hold: see above", verdict.broken);
+    stopped?;
     ensure!(!args.strict || verdict.strict, "--strict: a target was missed, or the times cannot be trusted: see above");
     Ok(())
 }

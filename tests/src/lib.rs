@@ -10,4 +10,5 @@ pub mod cluster;
 pub mod demo;
 pub mod evidence;
 pub mod experiments;
+#[cfg(feature = "experiments")]
 pub mod world;

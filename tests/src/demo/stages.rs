@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use sqlx::PgPool;
 
+use crate::evidence::figures::float;
+
 /// How often a bar is drawn.
 const DRAWN_EVERY: Duration = Duration::from_millis(250);
 const WIDTH: usize = 24;
@@ -61,7 +63,7 @@ impl Stages {
 }
 
 fn draw(what: &str, count: usize, all: usize) {
-    let share = crate::evidence::figures::float(count) / crate::evidence::figures::float(all.max(1));
+    let share = float(count) / float(all.max(1));
     print!("\r\x1b[K{} {count} of {all}", line(what, share.min(1.0)));
     // What cannot be drawn is not missed.
     drop(std::io::stdout().flush());
@@ -69,9 +71,7 @@ fn draw(what: &str, count: usize, all: usize) {
 
 /// What is done, and a bar.
 fn line(what: &str, share: f64) -> String {
-    let full = (1..=WIDTH)
-        .filter(|part| crate::evidence::figures::float(*part) <= share * crate::evidence::figures::float(WIDTH))
-        .count();
+    let full = (1..=WIDTH).filter(|part| float(*part) <= share * float(WIDTH)).count();
     format!("  {what:<44} [{}{}]", "#".repeat(full), ".".repeat(WIDTH - full))
 }
 
