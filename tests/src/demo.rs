@@ -1,7 +1,8 @@
 //! `lab demo`: the whole system at work on one machine, measured and checked.
 //!
-//! Exit code 0 only when the database and the sites' own logs agree that every site was crawled exactly once. With `--strict` a
-//! missed target fails it too, and so does a machine that is too busy for its times to be trusted.
+//! Its exit code is 0 only when the database and the sites' own logs agree that every site was
+//! crawled exactly once. With `--strict` it also fails on a missed target, and on a machine too
+//! busy for its times to be trusted.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,8 +18,8 @@ use crate::evidence::check::{self, Check, Evidence, Expect};
 use crate::evidence::figures::{self, Figures, MAX_RATIO_LAYOUT, MAX_RATIO_MATRIX, Target};
 use crate::evidence::machine::{self, CpuTime};
 use crate::evidence::witness::Facts;
-use crate::world::scenario::Scenario;
 use crate::world::layout::{Layout, PAPER};
+use crate::world::scenario::Scenario;
 use crate::world::{Grade, World, too_busy};
 use landfall_scheduler::simulate::Matrix;
 
@@ -159,13 +160,13 @@ pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
         output.join("assignments.csv").display(),
         output.join("logs").display()
     );
-    ensure!(verdict.broken == 0, "{} checks do not hold: see above", verdict.broken);
     stopped?;
+    ensure!(verdict.broken == 0, "{} checks do not hold: see above", verdict.broken);
     ensure!(!args.strict || verdict.strict, "--strict: a target was missed, or the times cannot be trusted: see above");
     Ok(())
 }
 
-/// Everything between the start and the end.
+/// The run between the start and the end of the cluster.
 async fn run(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages, output: &Path) -> anyhow::Result<Verdict> {
     let idle_from = CpuTime::now();
     crawl(args, cluster, stages).await?;
@@ -206,7 +207,7 @@ async fn run(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages, output
     }))
 }
 
-/// Elects, submits and follows.
+/// Elects landmarks, submits the sites, and waits until the batch has ended.
 async fn crawl(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages) -> anyhow::Result<()> {
     let pool = cluster.pool.clone();
     let (agents, sites) = (cluster.world.scenario().agents.len(), cluster.world.scenario().sites.len());
@@ -250,7 +251,7 @@ async fn crawl(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages) -> a
     stages.follow(&format!("{sites} sites measured, located and crawled"), (pool, ENDED, sites), crawling).await
 }
 
-/// What the checks are made from, but for the facts.
+/// The input of the checks, apart from the facts.
 struct Gathered {
     sites: Vec<String>,
     agents: Vec<String>,
@@ -275,7 +276,8 @@ impl Gathered {
     }
 }
 
-/// Writes every assignment to a file; prints the first of them and the operator's report of the agents where that is asked for.
+/// Writes every assignment to a file; with `--verbose` also prints the first ones and the
+/// operator's report of the agents.
 async fn write_reports(args: &DemoArgs, cluster: &Cluster, output: &Path) -> anyhow::Result<()> {
     let csv = cluster.operate(&["report", "assignments", "--batch", BATCH, "--format", "csv"]).await?;
     let file = output.join("assignments.csv");
@@ -292,7 +294,7 @@ async fn write_reports(args: &DemoArgs, cluster: &Cluster, output: &Path) -> any
     Ok(())
 }
 
-/// The most memory that was held, in megabytes; `None` where the system does not say.
+/// Peak memory in megabytes; `None` where the system does not report it.
 struct Memory {
     scheduler: Option<f64>,
     postgres: Option<f64>,

@@ -1,4 +1,4 @@
-//! What a run shows: read from the database and the sites, and held against what must be true.
+//! The evidence of a run, read from the database and the sites, and compared with what must hold.
 
 pub mod check;
 pub mod figures;

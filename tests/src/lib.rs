@@ -1,7 +1,8 @@
 //! The Landfall lab: the emulated WAN, the cluster harness, the demo.
 //!
-//! [`scenario`] says what is emulated; [`wan`] delays, or [`tun`] does; [`sites`], [`beacons`] and [`names`] are what agents meet;
-//! [`cluster`] runs the real binaries among them. The scheduler never sees a scenario.
+//! [`world::scenario`] defines what is emulated. [`world::wan`] or [`world::tun`] adds the delays.
+//! [`world::sites`], [`world::beacons`] and [`world::names`] are the servers that agents reach.
+//! [`cluster`] runs the real binaries in this world. The scheduler never sees a scenario.
 
 #[cfg(feature = "experiments")]
 pub mod chaos;
@@ -9,6 +10,6 @@ pub mod cli;
 pub mod cluster;
 pub mod demo;
 pub mod evidence;
-pub mod experiments;
 #[cfg(feature = "experiments")]
+pub mod experiments;
 pub mod world;

@@ -1,4 +1,4 @@
-//! What `lab demo` prints while it runs: one line a stage, with a bar that moves at a terminal.
+//! The progress of `lab demo`: one line per stage, with a bar that moves at a terminal.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -38,7 +38,7 @@ impl Stages {
         self.stage = Instant::now();
     }
 
-    /// Does the work of a stage, and draws how far a count in the database has come of all there will be.
+    /// Does the work of a stage, and draws a bar of a count in the database as a share of `all`.
     pub(super) async fn follow<T>(
         &mut self,
         what: &str,
@@ -51,7 +51,7 @@ impl Stages {
             tokio::select! {
                 ended = &mut work => break ended,
                 _ = tick.tick(), if self.moving => {
-                    // Where it cannot be asked, the bar stands still.
+                    // While the database does not answer, the bar shows 0.
                     let asked = sqlx::query_scalar::<_, i64>(query).fetch_one(&pool).await;
                     draw(what, asked.ok().and_then(|count| usize::try_from(count).ok()).unwrap_or(0), all);
                 }
@@ -65,11 +65,11 @@ impl Stages {
 fn draw(what: &str, count: usize, all: usize) {
     let share = float(count) / float(all.max(1));
     print!("\r\x1b[K{} {count} of {all}", line(what, share.min(1.0)));
-    // What cannot be drawn is not missed.
+    // A bar that cannot be drawn is no error.
     drop(std::io::stdout().flush());
 }
 
-/// What is done, and a bar.
+/// A stage's name and its bar.
 fn line(what: &str, share: f64) -> String {
     let full = (1..=WIDTH).filter(|part| float(*part) <= share * float(WIDTH)).count();
     format!("  {what:<44} [{}{}]", "#".repeat(full), ".".repeat(WIDTH - full))

@@ -1,10 +1,11 @@
-//! What `lab demo` says of a run at its end: four lines, and one for each thing that is not as it should be.
+//! The result that `lab demo` prints: four lines, and one for each broken check, missed target or
+//! doubt about times.
 
 use super::{Memory, shown_mb};
 use crate::evidence::check::Check;
 use crate::evidence::figures::{Figures, Target};
 
-/// What a run came to.
+/// The results of a run.
 pub(super) struct Outcome<'a> {
     pub(super) sites: usize,
     pub(super) checks: &'a [Check],
@@ -15,7 +16,7 @@ pub(super) struct Outcome<'a> {
     pub(super) busy: Option<&'a str>,
 }
 
-/// What is said of a run at its end.
+/// The printed result, and what decides the exit code.
 pub(super) struct Verdict {
     pub(super) text: String,
     /// Checks that do not hold.

@@ -112,8 +112,8 @@ pub fn database(evidence: &Evidence<'_>, expect: Expect) -> Vec<Check> {
             task.site, task.leases, task.token, task.outcome_token
         )
     });
-    // A cancelled lease may still complete until the task is granted again, whichever agent it is
-    // then assigned to.
+    // A lease that was taken back may still complete until the task is granted again, whichever
+    // agent the task is assigned to by then.
     let elsewhere = |task: &TaskFact| expect == Expect::Calm && task.crawler != task.agent;
     let crawlers = offending(&|task| task.crawler != task.lessee || elsewhere(task), &|task| {
         let TaskFact { site, agent, lessee, crawler, .. } = task;

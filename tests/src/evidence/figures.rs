@@ -43,7 +43,9 @@ pub struct Figures {
     pub nearest_ms: f64,
     /// Every pair of a located site and a placed agent that is not a landmark.
     pub predictions: Vec<Prediction>,
+    /// Agents' measurements of agents.
     pub mesh: Accuracy,
+    /// Landmarks' measurements of sites.
     pub sites: Accuracy,
     /// Bytes of all outcomes.
     pub bytes: i64,

@@ -18,6 +18,7 @@ const RUNS: usize = 3;
 /// How many of the measurements were right.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Accuracy {
+    /// Measurements with an answer.
     pub pairs: usize,
     /// Those within the larger of 5 % and 2 ms of the truth.
     pub right: usize,
@@ -55,7 +56,8 @@ impl Accuracy {
         self.is_true() || void.is_some()
     }
 
-    /// What is wrong with them; `None` where they pass. A run that proves nothing prints why, which counts it as skipped.
+    /// What is wrong with them; `None` if they pass. A run that proves nothing prints why, and thus
+    /// counts as skipped.
     pub fn offence(&self, what: &str, void: Option<&str>) -> Option<String> {
         println!("{what}: {self:?}");
         if let (false, Some(reason)) = (self.is_true(), void) {
@@ -65,10 +67,11 @@ impl Accuracy {
     }
 }
 
-/// Runs until a run measures truly; each says what is to be said against its measurements.
+/// Repeats a run until one measures accurately; each run returns what is wrong with its
+/// measurements.
 ///
 /// # Errors
-/// When not one of three was true; what was said against each.
+/// When none of [`RUNS`] runs was accurate: what was wrong with each.
 pub async fn in_one_run(mut run: impl AsyncFnMut() -> Vec<String>) -> Result<(), String> {
     let mut offences = Vec::new();
     for _ in 0..RUNS {

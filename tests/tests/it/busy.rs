@@ -1,4 +1,4 @@
-//! Tests that judge what happened, whatever time it took.
+//! Tests that judge what happened, however long it took.
 
 mod bad_input;
 mod chaos;

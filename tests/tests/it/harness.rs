@@ -1,4 +1,4 @@
-//! What the tests share: who may run beside whom, a cluster, and how it is asked.
+//! Shared by the tests: which may run beside others, clusters, and queries of their state.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use landfall_lab::world::scenario::Scenario;
 use landfall_lab::world::{Grade, World};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// How long anything may take that is waited for.
+/// Time limit of every wait.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 pub const ENDED: &str = "select count(*) from tasks where state in ('done', 'failed')";
 pub const MAX_DEPTH: u32 = 8;
@@ -32,22 +32,22 @@ pub async fn beside() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
 }
 
-/// The same of a test that waits for nothing itself.
+/// [`beside`] for a test without a runtime.
 pub fn blocking_beside() -> RwLockReadGuard<'static, ()> {
     MACHINE.blocking_read()
 }
 
-/// Agents of so many slots in the small layout.
+/// A cluster in the small layout; `capacity` is the slots of each agent.
 pub async fn small(agents: usize, sites: usize, capacity: u32) -> Cluster {
     cluster(small_scenario(SMALL, agents, sites), capacity, "").await
 }
 
-/// The small layout, or a change of it.
+/// A scenario of the small layout, or of a variant of it.
 pub fn small_scenario(layout: &str, agents: usize, sites: usize) -> Scenario {
     Layout::parse(layout, "small.toml").unwrap().scenario(Some(agents), Some(sites)).unwrap()
 }
 
-/// A cluster whose scheduler is told more.
+/// A cluster; `more` is appended to its scheduler's configuration.
 pub async fn cluster(scenario: Scenario, capacity: u32, more: &str) -> Cluster {
     cluster_on(Grade::Rootless, scenario, capacity, more).await
 }
@@ -62,19 +62,19 @@ pub async fn count(cluster: &Cluster, query: &'static str) -> i64 {
     sqlx::query_scalar(query).fetch_one(&cluster.pool).await.unwrap()
 }
 
-/// Submits all sites of the world as the batch `autumn`; returns what was said.
+/// Submits all sites of the world as the batch `autumn`; returns the command's output.
 pub async fn submit(cluster: &Cluster, more: &[&str]) -> String {
     submit_file(cluster, &cluster.write_site_list().unwrap(), more).await
 }
 
-/// The same with a list of one's own.
+/// Submits a site list as the batch `autumn`; returns the command's output.
 pub async fn submit_file(cluster: &Cluster, list: &Path, more: &[&str]) -> String {
     let depth = MAX_DEPTH.to_string();
     let words = ["sites", "submit", list.to_str().unwrap(), "--batch", "autumn", "--max-depth", &depth];
     cluster.operate(&[&words[..], more].concat()).await.unwrap()
 }
 
-/// Submits these sites for agents drawn at random.
+/// Submits these sites with the strategy `random`.
 pub async fn submit_list(cluster: &Cluster, sites: &str, batch: &str, more: &[&str]) {
     let list = cluster.folder().join(format!("{batch}.txt"));
     std::fs::write(&list, sites).unwrap();
@@ -82,14 +82,14 @@ pub async fn submit_list(cluster: &Cluster, sites: &str, batch: &str, more: &[&s
     cluster.operate(&[&words[..], more].concat()).await.unwrap();
 }
 
-/// The name of an agent that crawls.
+/// Waits until an agent crawls; returns its name.
 pub async fn await_crawler(cluster: &Cluster) -> String {
     let query = "select a.name from leases l join agents a on a.id = l.agent_id where l.state = 'active' limit 1";
     let crawls = async || Ok(sqlx::query_scalar(query).fetch_optional(&cluster.pool).await?);
     until("an agent to crawl", PATIENCE, crawls).await.unwrap()
 }
 
-/// What the database and the sites' logs say is wrong.
+/// The checks that fail by the database or the sites' logs.
 pub fn offences(cluster: &Cluster, facts: &Facts, expect: Expect) -> Vec<String> {
     let (sites, agents, log) = (cluster.site_names(), cluster.agent_names(), cluster.world.log.entries());
     let evidence = Evidence {
@@ -105,7 +105,8 @@ pub fn offences(cluster: &Cluster, facts: &Facts, expect: Expect) -> Vec<String>
     broken.map(|check| check.lines()).collect()
 }
 
-/// What is to be said against the measurements of mesh and sites, where the machine was quiet enough to tell.
+/// What is wrong with the measurements of mesh and sites; nothing if the machine was too busy to
+/// judge them.
 pub fn untrue(cluster: &Cluster, facts: &Facts, fewest: usize) -> Vec<String> {
     let figures = Figures::of(facts, cluster.world.scenario(), &cluster.site_names());
     figures.untrue(fewest, cluster.world.void().as_deref()).unwrap()

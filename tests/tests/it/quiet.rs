@@ -1,4 +1,4 @@
-//! Tests that judge times, or that no other lab may run beside.
+//! Tests that judge times, or that must not run beside another lab.
 
 mod measured;
 mod pace;

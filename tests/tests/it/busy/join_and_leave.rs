@@ -8,7 +8,7 @@ use landfall_lab::cluster::process::until;
 
 use crate::harness::{ENDED, PATIENCE, beside, count, small, submit};
 
-/// Sites that take seconds, of agents of one slot each: so that sites have to wait.
+/// Submits sites that take seconds each: with one slot per agent, sites have to wait.
 async fn submit_slow(cluster: &Cluster, strategy: &str) {
     submit(cluster, &["--strategy", strategy, "--request-interval", "300ms", "--max-pages", "8"]).await;
 }

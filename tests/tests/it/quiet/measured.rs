@@ -17,9 +17,9 @@ use crate::harness::{
 };
 
 const CAPACITY: u32 = 8;
-/// A share of fewer measurements would say nothing: six agents have so many of three machines.
+/// Fewer measurements would prove nothing: six agents make this many of three machines.
 const FEWEST_PAIRS: usize = 18;
-/// Six agents have so many of twelve machines by four landmarks.
+/// Six agents with four landmarks make this many of twelve machines.
 const FEWEST_TUN_PAIRS: usize = 21;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -28,7 +28,7 @@ async fn six_agents_crawl_24_sites_each_exactly_once() {
     truth::in_one_run(six_agents_crawl_24_sites).await.unwrap();
 }
 
-/// Checks everything but how true the measurements are, and says what is to be said against those.
+/// Asserts everything but the accuracy of measurements; returns what is wrong with those.
 async fn six_agents_crawl_24_sites() -> Vec<String> {
     let mut cluster = small(6, 24, CAPACITY).await;
     cluster.await_mesh(PATIENCE).await.unwrap();
@@ -59,7 +59,7 @@ async fn six_agents_crawl_24_sites() -> Vec<String> {
     offences
 }
 
-/// What another fleet would come to is said of the sites that lie in the map.
+/// `landfall plan` predicts another fleet for the sites on the map.
 async fn plans_are_made(cluster: &Cluster, facts: &Facts) {
     let leaver = &cluster.agent_names()[0];
     let add = format!("city=Chengdu,carrier=Telecom,near={}", facts.tasks[0].site);
@@ -137,7 +137,7 @@ async fn sites_on_one_machine_share_measurements() {
     truth::in_one_run(sites_share_measurements).await.unwrap();
 }
 
-/// Checks everything but how true the measurements are, and says what is to be said against those.
+/// Asserts everything but the accuracy of measurements; returns what is wrong with those.
 async fn sites_share_measurements() -> Vec<String> {
     const AGENTS: usize = 6;
     const SITES: usize = 24;
@@ -245,7 +245,7 @@ async fn six_agents_measure_and_crawl_twelve_sites_over_real_packets() {
     }
 }
 
-/// Checks everything but how true the measurements are, and says what is to be said against those.
+/// Asserts everything but the accuracy of measurements; returns what is wrong with those.
 async fn measure_and_crawl() -> Vec<String> {
     let mut cluster = cluster_on(Grade::Tun, small_scenario(SMALL, 6, 12), CAPACITY, "").await;
     cluster.await_mesh(PATIENCE).await.unwrap();

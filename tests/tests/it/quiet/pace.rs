@@ -1,4 +1,4 @@
-//! Politeness over real schedulers and agents, by what the sites saw.
+//! Politeness of real schedulers and agents, by the sites' logs.
 
 use std::time::{Duration, Instant};
 
@@ -12,12 +12,13 @@ use landfall_scheduler::store::sites::addresses::bears;
 use crate::harness::{ENDED, PATIENCE, alone, cluster, count, submit_list};
 
 const INTERVAL: Duration = Duration::from_millis(500);
-/// Requests are counted as they arrive. On a machine that others use too, one may be so much longer under way than the next.
+/// Requests are counted on arrival. On a shared machine, one may be this much longer in transit
+/// than the next.
 const SLACK: Duration = Duration::from_millis(200);
-/// Leases that ended without a request, because their address bore no further crawl.
+/// Leases that ended without a request because their address was full.
 const IN_VAIN: &str = "select count(*) from leases where state = 'released' and address is null";
 
-/// The paper's agents, and at each address so many sites of a few small pages.
+/// The paper's agents, and at each address this many sites of a few small pages.
 fn crowded(agents: usize, addresses: &[usize]) -> Scenario {
     let layout = Layout::parse(PAPER, "paper.toml").unwrap();
     let mut scenario = layout.scenario(Some(agents), Some(addresses.iter().sum())).unwrap();
@@ -46,7 +47,8 @@ struct Address {
     at_once: usize,
 }
 
-/// By address, what the sites saw, where each bears so many crawls as `at_once` says of its number of sites.
+/// What the sites of each address saw; `at_once` gives the crawls that an address bears by its
+/// number of sites.
 fn addresses(cluster: &Cluster, log: &[Access], promise: Promise, at_once: impl Fn(u32) -> u32) -> Vec<Address> {
     let scenario = cluster.world.scenario();
     let mut found = Vec::new();
@@ -74,7 +76,7 @@ fn span(log: &[Access], site: usize) -> (Instant, Instant) {
     (*arrivals.first().unwrap(), *arrivals.last().unwrap())
 }
 
-/// No site is asked by two agents, or more often than was said.
+/// No site is crawled by two agents at once, or faster than promised.
 fn sites_are_asked_as_was_promised(cluster: &Cluster, promise: Promise) {
     let log = cluster.world.log.entries();
     let mut most: f64 = 0.0;
