@@ -142,7 +142,7 @@ async fn obstacle(
     let said = refusal.message().to_owned();
     let first = MIGRATOR.iter().map(|migration| migration.version).min();
     let Place { role, database, schema, creates } = match refusal.code() {
-        // Only these error classes leave the connection usable for a query.
+        // After an error of another class, the connection itself may be broken.
         code if ["25", "3F", "42"].iter().any(|class| code.starts_with(class)) => place(conn).await?,
         _ => return Ok(None),
     };

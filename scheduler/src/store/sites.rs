@@ -40,8 +40,7 @@ pub struct Site {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SiteMeasurement {
     pub prober: String,
-    /// The statistical weighted mean, like the smallest sample and the median below; `None` when no
-    /// probe was answered.
+    /// The statistical weighted mean. Like `min` and `median`, `None` when no probe was answered.
     pub rtt: Option<Rtt>,
     pub min: Option<Rtt>,
     pub median: Option<Rtt>,

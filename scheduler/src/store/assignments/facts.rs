@@ -176,8 +176,8 @@ pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMa
     Ok(crawled)
 }
 
-/// The errors of the map that the newest crawls of the present agents show. Crawls without a
-/// known round trip are omitted.
+/// The errors of the map that the newest crawls of the connected agents show. Omits crawls whose
+/// agent had neither a measured nor a predicted round trip to the site.
 pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
     let preferring = Strategy::ALL.iter().copied().filter(|strategy| strategy.prefers_the_nearest());
     let preferring: Vec<String> = preferring.map(|strategy| strategy.name().to_owned()).collect();

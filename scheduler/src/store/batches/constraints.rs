@@ -1,8 +1,8 @@
 //! Constraints of batches: what each requires of its agents, what agents have fetched for it, and
 //! which agents were excluded.
 //!
-//! Invariant: constraints are stored with a batch's first submission and never change. The module
-//! `unmet` handles tasks that no agent may crawl.
+//! Invariant: constraints are stored with a batch's first submission and never change.
+//! `crate::store::tasks::unmet` handles tasks that no agent may crawl.
 
 use std::collections::{BTreeMap, HashMap};
 

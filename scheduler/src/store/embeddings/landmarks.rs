@@ -1,5 +1,5 @@
-//! Landmarks: the agents that measure sites and that other agents measure; and the connected agents
-//! that may replace one in a small fleet.
+//! Landmarks: the agents that measure sites and that other agents measure; and the connected
+//! agents, which take the landmarks' place in a small fleet.
 
 use std::time::Duration;
 

@@ -189,7 +189,7 @@ async fn a_confirmation_that_is_wanted_as_it_is_looked_at_is_not_forgotten(pool:
     assert_eq!(confirmations::due(&mut conn, 10, 10).await.expect("look").looked_at, 0, "somebody is at it");
     wanting.commit().await.expect("commit");
     assert_eq!(confirmations::due(&mut conn, 10, 10).await.expect("look").sites, [site]);
-    // Once no task waits for the confirmation, the task is released.
+    // Once no task waits for the confirmation, it is forgotten.
     assert_eq!(holds::release(&mut conn, Which::Confirming(&[site]), 10).await.expect("release").len(), 1);
     assert_eq!(confirmations::due(&mut conn, 10, 10).await.expect("look").sites, []);
     let left = sqlx::query_scalar::<_, i64>("select count(*) from confirmations").fetch_one(&mut *conn).await;

@@ -143,7 +143,8 @@ pub(in crate::store) struct Completed {
 }
 
 /// Ends leases and their tasks with outcomes; the caller has locked the tasks. One statement,
-/// because it is the most frequent one. A revoked lease becomes completed.
+/// because it is the most frequent one. A lease that was released or has expired becomes completed
+/// too.
 pub(in crate::store) async fn complete(conn: &mut PgConnection, completed: &[Completed]) -> Result<(), Error> {
     let tasks: Vec<i64> = completed.iter().map(|one| one.task.get()).collect();
     let tokens: Vec<i64> = completed.iter().map(|one| one.token.get()).collect();

@@ -37,7 +37,7 @@ words!(
         Guard = "guard",
         /// The prober has no contact URL, so it sends nothing.
         NoContactUrl = "no-contact-url",
-        /// The site does not permit the metric.
+        /// The prober may not use the metric, such as ICMP without the right to send it.
         Metric = "metric",
         /// The prober did not understand the order.
         Order = "order",

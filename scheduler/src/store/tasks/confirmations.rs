@@ -3,7 +3,7 @@
 //!
 //! A confirmation belongs to the site. All tasks of the site share it until it is too old. It is
 //! wanted, begins and ends; until its end the waiting tasks are held. Confirmers get measurement
-//! orders, one site at a time like every prober.
+//! orders, one confirmer of a site at a time, because a site has at most one open order.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -265,8 +265,9 @@ pub async fn ask(
 }
 
 /// Stores which confirmers have answered. A round trip counts if it was at most `max_age` old when
-/// the confirmation began: an older one may be of another site at the same address. A failure
-/// counts only if it came after the order.
+/// the confirmation began, and not only if it came after the order: the confirmer may have shared
+/// its earlier measurement of another site at the same address. A failure counts only if it came
+/// after the order.
 pub async fn hear(conn: &mut PgConnection, max_age: Duration) -> Result<(), Error> {
     sqlx::query!(
         r#"

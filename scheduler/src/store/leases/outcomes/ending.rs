@@ -22,7 +22,8 @@ pub enum Blocker {
     Robots,
     /// The agent's guard.
     Guard,
-    /// Requests kept failing: an operator has to reopen the site (`super::alarms`).
+    /// Requests kept failing: an operator has to reopen the site
+    /// (`crate::store::sites::alarms`).
     Breaker,
 }
 
