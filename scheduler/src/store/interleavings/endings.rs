@@ -48,7 +48,8 @@ async fn lease(conn: &mut PgConnection, name: &str, ends: [End; 2]) -> Leased {
     lease
 }
 
-/// Ends a lease; the agent and the batch are called `name`.
+/// Ends a lease, and returns whether that changed anything; the agent and the batch are called
+/// `name`.
 async fn end(conn: &mut PgConnection, lease: Leased, name: &str, by: End) -> bool {
     let Leased { agent, batch, task, .. } = lease;
     match by {
@@ -121,13 +122,17 @@ async fn of_any_two_endings_of_a_lease_the_second_waits_and_finds_it_ended(pool:
             ending.commit().await.expect("commit");
             assert!(!end(&mut conn, lease, &name, second).await);
         } else {
-            fixtures::behind(&pool, ending, async |conn| {
+            let again = fixtures::behind(&pool, ending, async |conn| {
                 // In a transaction, like the session and the background tasks.
                 let mut tx = sqlx::Connection::begin(conn).await.expect("begin");
-                end(&mut tx, lease, &name, second).await;
+                let again = end(&mut tx, lease, &name, second).await;
                 tx.commit().await.expect("commit");
+                again
             })
             .await;
+            if first == End::Outcome && matches!(second, End::Expiry | End::Cancel) {
+                assert!(!again, "{first:?}, then {second:?}: it counts nothing");
+            }
         }
         let (task, state, hold) = states(&mut conn, lease.task).await;
         let found = (task.as_str(), state.as_str(), hold.as_deref());
