@@ -19,7 +19,7 @@ use super::assignments::loads::Said;
 use super::rows::Rows;
 use super::types::Unsigned;
 use super::{Error, position};
-use crate::store::agents::refusals::Refusal;
+use refusals::Refusal;
 
 /// An agent and its state.
 #[derive(Debug, Clone, PartialEq, Eq)]

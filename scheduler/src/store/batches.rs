@@ -240,7 +240,6 @@ pub async fn progress(conn: &mut PgConnection, batch: BatchId) -> Result<Progres
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::store::fixtures::{self, Conn};
 

@@ -314,7 +314,6 @@ pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::store::agents::sessions::{self, Registration};
     use crate::store::fixtures::{self, Conn};

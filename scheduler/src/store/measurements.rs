@@ -22,7 +22,7 @@ use super::Error;
 use super::rows::{Rows, Statement};
 use super::sites::origin;
 use super::types::{Unsigned, whole};
-use crate::store::measurements::failures::Failure;
+use failures::Failure;
 
 /// Summary of one prober's samples of one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -320,7 +320,6 @@ pub async fn of_sites(
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::store::fixtures::{self, Conn};
 

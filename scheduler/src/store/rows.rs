@@ -184,7 +184,6 @@ async fn table_and_column(
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::model::{AgentId, Rtt};
     use crate::store::fixtures::{self, Conn};

@@ -44,9 +44,9 @@ impl Judge {
             fleet.iter().filter_map(|one| Some((one.agent, one.position?))).collect();
         let names: HashMap<AgentId, String> = fleet.into_iter().map(|one| (one.agent, one.name)).collect();
         let detector = self.detector(conn, embedding, positions).await?;
-        let resolved_addresses = verdicts::resolved_addresses(conn, sites).await.context("read what landmarks saw")?;
+        let observations = verdicts::observations(conn, sites).await.context("read what landmarks saw")?;
         tokio::task::spawn_blocking(move || {
-            resolved_addresses.into_iter().map(|(site, seen)| (site, suspicion(&detector, &seen, &names))).collect()
+            observations.into_iter().map(|(site, seen)| (site, suspicion(&detector, &seen, &names))).collect()
         })
         .await
         .context("judge sites")

@@ -12,9 +12,9 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, Incarnation, LeaseToken, SessionId, TaskId, words};
 
-use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, whole};
+use crate::store::{Error, leases};
 pub use active::{Waiting, disconnect, pause, renew, waiting};
 
 mod active;
@@ -159,9 +159,9 @@ pub async fn open(
     )
     .one(conn)
     .await?;
-    let kept = crate::store::leases::rebind(conn, agent, session, &registration.held).await?;
-    crate::store::leases::recalls::tell_again(conn, agent, session).await?;
-    crate::store::leases::release_of_ended_sessions(conn, terms.max_crashes).await?;
+    let kept = leases::rebind(conn, agent, session, &registration.held).await?;
+    leases::recalls::tell_again(conn, agent, session).await?;
+    leases::release_of_ended_sessions(conn, terms.max_crashes).await?;
     Ok(Opened { session, incarnation, kept })
 }
 
@@ -301,7 +301,6 @@ pub(in crate::store) async fn close_active(
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::store::fixtures::{self, Conn};
 

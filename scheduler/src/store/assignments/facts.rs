@@ -236,7 +236,6 @@ pub fn usual(crawls: &HashMap<AgentId, Vec<Crawl>>) -> Option<(u32, u64)> {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::gnp::trust::Kind;
     use crate::model::LeaseToken;

@@ -271,7 +271,6 @@ pub async fn hold_on(conn: &mut PgConnection, waiting: &[&Waiting]) -> Result<BT
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::model::{ChoiceCause, Gain, Strategy, Why};
     use crate::store::agents::{self, ServiceState, sessions};

@@ -238,7 +238,6 @@ async fn of_batch(
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::model::SessionId;
     use crate::store::agents::refusals::Refusal;

@@ -150,7 +150,6 @@ mod tests {
 
     use super::*;
     use crate::store::fixtures;
-
     use crate::store::tasks::rounds;
     use crate::store::{batches, leases};
 

@@ -334,7 +334,6 @@ pub async fn last_pages(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Has
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::model::SessionId;
     use crate::store::agents::sessions;

@@ -84,7 +84,6 @@ async fn add(conn: &mut PgConnection, site: SiteId, weight: i32) -> Result<bool,
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::store::fixtures::{self, Conn};
 

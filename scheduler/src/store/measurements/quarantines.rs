@@ -217,7 +217,6 @@ pub async fn on_probation(
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::store::fixtures::{self, Conn};
 

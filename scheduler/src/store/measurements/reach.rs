@@ -212,7 +212,6 @@ impl std::fmt::Display for Trouble {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::store::agents::sessions::{self, Registration};
     use crate::store::fixtures::{self, Conn};

@@ -114,7 +114,6 @@ pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>) -> Result
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::store::fixtures::{self, Conn, Leased};
     use crate::store::leases::outcomes::{Blocker, Ending};

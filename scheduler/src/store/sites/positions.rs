@@ -138,7 +138,6 @@ pub async fn of_sites(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashM
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::store::fixtures::{self, Conn};
 

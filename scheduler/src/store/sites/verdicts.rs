@@ -22,7 +22,7 @@ pub struct Suspicion {
 
 /// The round trips and addresses of these sites at every trusted prober. Sites without measurements
 /// are absent.
-pub async fn resolved_addresses(
+pub async fn observations(
     conn: &mut PgConnection,
     sites: &[SiteId],
 ) -> Result<HashMap<SiteId, Vec<Observation>>, Error> {
@@ -37,15 +37,15 @@ pub async fn resolved_addresses(
     )
     .all(conn)
     .await?;
-    let mut resolved_addresses: HashMap<SiteId, Vec<Observation>> = HashMap::new();
+    let mut observations: HashMap<SiteId, Vec<Observation>> = HashMap::new();
     for row in rows {
-        resolved_addresses.entry(row.site_id).or_default().push(Observation {
+        observations.entry(row.site_id).or_default().push(Observation {
             landmark: row.prober_id,
             rtt: row.rtt_us,
             address: row.address,
         });
     }
-    Ok(resolved_addresses)
+    Ok(observations)
 }
 
 /// Stores verdicts in place of former ones; `None` is a site in one place.

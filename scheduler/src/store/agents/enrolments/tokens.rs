@@ -194,7 +194,6 @@ pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::store::agents::enrolments::{Name, Wanted, create, redeem};
     use crate::store::fixtures::{self, Conn};

@@ -61,7 +61,7 @@ async fn left(pool: &PgPool, session: SessionId) -> f64 {
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-async fn a_duty_is_one_schedulers_until_it_expires_or_leaves(pool: PgPool) {
+async fn a_role_is_one_schedulers_until_it_expires_or_leaves(pool: PgPool) {
     let (first, second) = two(&pool).await;
     let mut conn = pool.acquire().await.expect("connect");
     assert_eq!(taken(&mut conn, Role::Reap, second).await, None);
@@ -93,7 +93,7 @@ async fn a_term_whose_commit_was_not_answered_is_taken_again_by_the_same_schedul
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-async fn two_that_take_a_free_duty_at_once_do_not_both_get_it(pool: PgPool) {
+async fn two_that_take_a_free_role_at_once_do_not_both_get_it(pool: PgPool) {
     let (first, second) = (join(&pool).await, join(&pool).await);
     let mut taking = begin(&pool).await;
     assert_eq!(taken(&mut taking, Role::Plan, first).await, Some(1));

@@ -102,7 +102,6 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::model::BatchId;
     use crate::store::batches::changes;
