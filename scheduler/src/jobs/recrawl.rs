@@ -36,7 +36,7 @@ mod tests {
     use crate::jobs::trial::Trial;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn only_who_has_the_duty_makes_rounds_and_all_that_are_due(pool: PgPool) {
+    async fn only_the_leader_makes_rounds_and_all_that_are_due(pool: PgPool) {
         let trial = Trial::new(pool.clone(), 0).await;
         let other = Trial::beside(pool, Config::default());
         let batch = trial.batch("hourly", "random").await;

@@ -121,7 +121,7 @@ async fn a_notice_that_is_lost_costs_time_and_nothing_else(pool: PgPool) {
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
-async fn a_scheduler_that_stops_hands_its_duties_over(pool: PgPool) {
+async fn a_scheduler_that_stops_hands_its_roles_over(pool: PgPool) {
     let Pair { pool, first, second, .. } = Pair::start(pool).await;
     first.stop().await;
     await_count(&pool, "select count(*) from terms join schedulers on id = holder where number = 2", 3).await;
