@@ -42,12 +42,7 @@ pub enum ConfigError {
     },
     /// A value is out of range, or contradicts another.
     #[error("{key} must be {rule}, is {value}")]
-    Value {
-        key: &'static str,
-        /// The rule that the value must satisfy.
-        rule: String,
-        value: String,
-    },
+    Value { key: &'static str, rule: String, value: String },
     /// A file could be read but is invalid.
     #[error("{path}")]
     In { path: PathBuf, source: Box<ConfigError> },
@@ -59,27 +54,22 @@ pub enum ConfigError {
 pub struct Config {
     /// The gRPC address. Off loopback the scheduler uses TLS.
     pub listen: SocketAddr,
-    /// The Postgres server; without one `landfall up` starts a private one.
+    /// The Postgres server; without one `landfall up` starts a private one. The URL may
+    /// hold a password: then the file is for its owner alone.
     pub database_url: Option<String>,
     /// Sent in every user agent; stored in the database once set.
     pub contact_url: Option<String>,
     /// A MaxMind DB of positions, for sites whose position no list gives. Read at start.
     pub geoip: Option<PathBuf>,
     pub lease: LeaseConfig,
-    /// How roles pass from one scheduler to another.
     pub term: TermConfig,
-    /// How hosts are measured.
     pub measure: MeasureConfig,
-    /// How landmarks are kept up.
     pub landmarks: LandmarksConfig,
-    /// How `gnp-confirmed` confirms.
     pub confirm: ConfirmConfig,
     /// The crawl policy of batches that set none.
     #[serde(deserialize_with = "crawl")]
     pub crawl: CrawlPolicy,
-    /// The limits of all agents together at one address.
     pub politeness: PolitenessConfig,
-    /// How long finished rows are kept.
     pub keep: KeepConfig,
 }
 
@@ -226,13 +216,16 @@ pub enum Metric {
 section! {
     /// The lifetime of leases.
     LeaseConfig "lease" {
-        /// Mean time between heartbeats, 100 ms to 1 min; each costs one row update.
+        /// Mean time between heartbeats, 100 ms to 1 min. A shorter one detects dead agents sooner;
+        /// each heartbeat costs one row update.
         heartbeat_interval: Duration = 10 * SECOND, TENTH..=MINUTE;
-        /// How long an agent may crawl after sending a heartbeat; at least twice the interval, so that one may be lost.
+        /// How long an agent may crawl after sending a heartbeat; at least twice the interval, so
+        /// that one may be lost.
         life: Duration = 30 * SECOND, 2 * TENTH..=DAY;
         /// How much longer the scheduler waits before it gives the leases to another agent, 100 ms
         /// to 1 min. This covers the network's delay and the drift of two clocks over one life.
-        /// Unbegun tasks of a disconnected agent wait equally long for its return.
+        /// Unbegun tasks of a disconnected agent wait equally long for its return: most agents
+        /// return within a second.
         grace: Duration = 5 * SECOND, TENTH..=MINUTE;
         /// Supersessions of one agent's sessions within a minute after which more are refused, 2 to
         /// 600. A bad line causes one or two a minute; two processes with one credential supersede
@@ -259,16 +252,17 @@ section! {
 section! {
     /// How hosts are measured.
     MeasureConfig "measure" [
-        /// The measure of distance.
         metric: Metric = Metric::Ttfb
     ] {
-        /// Maximum samples of a site per landmark, 1 to 100; it stops once they agree.
+        /// Maximum samples of a site per landmark, 1 to 100; it stops once they agree. The default
+        /// is for sites whose samples do not.
         site_samples: u32 = 20, 1..=100;
-        /// Samples of a site before a landmark may stop, 1 to 100.
+        /// Samples of a site before a landmark may stop, 1 to 100; from `site_samples` on, never.
         site_least_samples: u32 = 3, 1..=100;
         /// Samples of a beacon per agent, 1 to 100; beacons are our own.
         mesh_samples: u32 = 10, 1..=100;
-        /// Minimum time between two probes of a site over all landmarks, 100 ms or more.
+        /// Minimum time between two probes of a site over all landmarks, 100 ms or more; a second
+        /// is polite.
         site_interval: Duration = SECOND, TENTH..=DAY;
         /// Minimum time between two probes of one beacon by one agent.
         mesh_interval: Duration = Duration::from_millis(20), Duration::ZERO..=MINUTE;
@@ -276,7 +270,8 @@ section! {
         sample_timeout: Duration = 5 * SECOND, TENTH..=MINUTE;
         /// Site orders one agent holds at once, 1 to 10000: they mostly wait for the interval.
         max_site_orders: u32 = 256, 1..=10_000;
-        /// Beacon orders one agent holds at once, 1 to 32: more would queue in the agent and blur each other.
+        /// Beacon orders one agent holds at once, 1 to 32: more would queue in the agent and blur
+        /// each other.
         max_mesh_orders: u32 = 4, 1..=32;
         /// Maximum number of other agents that each agent measures, beside the landmarks.
         max_mesh_peers: u32 = 32, 0..=1000;
@@ -293,7 +288,8 @@ section! {
     /// How landmarks are kept up.
     LandmarksConfig "landmarks" {
         /// How long an elected landmark may be disconnected before another is elected in its place,
-        /// 10 s to 365 days. A landmark set by hand is never replaced.
+        /// 10 s to 365 days: a restart or a brief loss of its line should not change the map. A
+        /// landmark set by hand is never replaced.
         replace_after: Duration = 10 * MINUTE, 10 * SECOND..=YEAR;
     }
 }
@@ -301,8 +297,9 @@ section! {
 section! {
     /// How `gnp-confirmed` confirms.
     ConfirmConfig "confirm" {
-        /// Maximum number of agents that measure a site, in turn, 1 to 16: the third still shortens
-        /// the distance by several per cent, the fifth by one or two.
+        /// Maximum number of agents that measure a site, in turn, 1 to 16. The third still shortens
+        /// the distance by several per cent, the fifth by one or two; sixteen delay a site by more
+        /// than a minute.
         agents: u32 = 3, 1..=16;
         /// Samples per agent, 1 to 100: three are the fewest whose median tolerates a bad one.
         samples: u32 = 3, 1..=100;
@@ -330,7 +327,8 @@ section! {
         /// assignments, leases and outcomes: reports and `sites show` lose them. A round takes
         /// about 2 KB.
         rounds: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Assignments and leases, counted from a newer choice for the same task.
+        /// Assignments and leases, counted from a newer choice for the same task: `sites show` then
+        /// lists only the later ones.
         moves: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
         /// Measurements of sites, counted from when they were taken; at least
         /// `measure.site_max_age`. A site that still waits is then assigned by its place on the map

@@ -1,4 +1,4 @@
-//! Wake-up signals, by which `grpc` and `tasks` make each other read the store now, in this
+//! Wake-up signals, by which `grpc` and `jobs` make each other read the store now, in this
 //! scheduler and in the others.
 //!
 //! A signal carries no data. The woken task reads its work from Postgres, and reads it periodically

@@ -1,7 +1,7 @@
 //! Positions by address, from a file in the format MaxMind DB.
 //!
-//! The file is read once, completely, at start, and rejected then if it has no positions. A bad
-//! record costs one site its position, and nothing else.
+//! The file is read once, completely, at start, and rejected then if it is too large, of another
+//! format, or without positions. A bad record costs one site its position, and nothing else.
 
 use std::fs;
 use std::net::IpAddr;

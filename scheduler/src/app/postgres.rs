@@ -85,7 +85,8 @@ impl PrivatePostgres {
     /// Starts a server that may lose everything when the machine fails: for tests. Each test makes
     /// and drops a database, which takes a third of the time this way.
     ///
-    /// # Errors As [`PrivatePostgres::start`].
+    /// # Errors
+    /// As [`PrivatePostgres::start`].
     pub async fn start_volatile(data_dir: &Path) -> Result<Self, PostgresError> {
         Self::start_with(data_dir, &["fsync=off", "synchronous_commit=off", "full_page_writes=off"]).await
     }
@@ -96,7 +97,8 @@ impl PrivatePostgres {
     /// Waits for a former server that is still shutting down. The caller ensures that only one
     /// process at a time uses the directory.
     ///
-    /// # Errors [`PostgresError`] says what a person can do about each.
+    /// # Errors
+    /// [`PostgresError`] says what a person can do about each.
     pub async fn start(data_dir: &Path) -> Result<Self, PostgresError> {
         Self::start_with(data_dir, &[]).await
     }
@@ -130,7 +132,7 @@ impl PrivatePostgres {
         data_dir.join(CLUSTER)
     }
 
-    /// Resolves with the known cause when the server has ended.
+    /// Resolves with the known cause when the server has ended, and not while it runs.
     pub async fn ended(&self) -> anyhow::Error {
         let status = self.server.ended().await;
         self.down(&format!("ended ({status})"))
@@ -138,7 +140,8 @@ impl PrivatePostgres {
 
     /// Stops the server and waits for its end.
     ///
-    /// # Errors When it had to be stopped by an immediate shutdown; the next start then recovers.
+    /// # Errors
+    /// When it had to be stopped by an immediate shutdown; the next start then recovers.
     pub async fn stop(self) -> anyhow::Result<()> {
         self.server.interrupt();
         if tokio::time::timeout(STOP_PATIENCE, self.server.ended()).await.is_ok() {

@@ -82,7 +82,7 @@ type Parts = JoinSet<(&'static str, anyhow::Result<()>)>;
 /// What triggers a background task; it also has the task's name and role.
 #[derive(Debug, Clone, Copy)]
 enum Job {
-    /// Its signal and its period.
+    /// Its signal, and its period.
     Woken(Task),
     /// Only its period.
     Timed(&'static str, Role),

@@ -235,9 +235,8 @@ impl Assign {
     }
 }
 
-/// Whether a task's site may be confirmed, given that the task would wait that long anyway and its
-/// distances are uncertain. For a site that probably has several locations no measurement shows
-/// which agent is nearest.
+/// Whether a task's site may be confirmed while the task waits, if its distances are uncertain. Not
+/// a site that probably has several locations: no measurement shows which agent is nearest.
 pub(super) fn may_be_confirmed(task: &Waiting, known: &Known) -> bool {
     task.strategy.confirms_the_unsure() && !known.suspicions.contains_key(&task.site)
 }
@@ -251,9 +250,9 @@ pub(super) struct Unconfirmed {
     pub(super) wanted: bool,
 }
 
-/// Holds tasks whose strategy needs confirmed distances until these exist. Also holds, for a
-/// limited time, tasks whose strategy can do without them while their site is being confirmed for
-/// others: they would have waited that long, and a silent agent must not delay them further.
+/// Holds tasks whose strategy needs confirmed distances until these exist. Tasks whose strategy can
+/// do without are held only for the usual time of a confirmation, while one of their site is open:
+/// they would have waited that long anyway, and a silent agent must not delay them further.
 pub(super) async fn hold_unconfirmed(
     conn: &mut PgConnection,
     config: &Config,
@@ -314,7 +313,7 @@ fn now_has_one_more(agents: &mut [Available], chosen: AgentId) {
     }
 }
 
-/// Why a choice by `generic` fell back; an alarm, or why the site is unmeasured, says more.
+/// Why a choice fell back: an alarm, or why the site is unmeasured, tells more than `generic`.
 pub(super) fn fallback(task: &Waiting, generic: Option<Fallback>, alarm: Option<&str>) -> Option<Fallback> {
     match alarm {
         Some(said) => Some(Fallback { cause: FallbackCause::UntrustedMap, said: said.to_owned() }),
@@ -371,7 +370,7 @@ fn exploration(
     Some(Choice { agent: tried.agent, candidates: listed, ..choice.clone() })
 }
 
-/// The cause of the strategy's own choice, which records when the nearest candidates were full.
+/// The cause of the strategy's own choice: it counts full candidates if the chosen one has room.
 fn passed_over(choice: &Choice) -> ChoiceCause {
     let has_room = |agent| choice.candidates.iter().any(|one| one.agent == agent && one.level().has_room());
     let full = count(choice.candidates.iter().filter(|one| !one.level().has_room()).count());
@@ -394,7 +393,8 @@ fn count(agents: usize) -> u32 {
     u32::try_from(agents).unwrap_or(u32::MAX)
 }
 
-/// The seed of a task's draw: of the task and its number of former choices, so that it replays.
+/// The seed of a task's draw: the same for the same task and number of former choices, so that a
+/// choice can be replayed, and unrelated between neighbouring tasks.
 pub(super) fn draw_seed(task: &Waiting) -> u64 {
     seed::spread(task.task.get().cast_unsigned() ^ task.choices.cast_unsigned().rotate_left(48))
 }

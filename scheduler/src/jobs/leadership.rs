@@ -25,8 +25,8 @@ use super::locate::refined::Maps;
 
 /// Renewals of a scheduler's row in the life of a term: three may be lost.
 const RENEWALS_PER_LIFE: u32 = 4;
-/// How long a role's transaction may idle between two statements, as a number of term lives; also
-/// the minimum.
+/// How long a role's transaction may idle between two statements, in lives of a term, and the
+/// minimum of that time.
 const STANDSTILL_LIVES: u32 = 2;
 const LEAST_STANDSTILL: Duration = Duration::from_secs(5);
 
@@ -53,7 +53,8 @@ pub struct Leader {
 impl Leader {
     /// Begins a transaction that commits only while this scheduler leads the role.
     ///
-    /// # Errors [`NotLeader`] when another scheduler leads it, else an error of the database.
+    /// # Errors
+    /// [`NotLeader`] when another scheduler leads it, else an error of the database.
     pub async fn begin(&self) -> anyhow::Result<Transaction<'static, Postgres>> {
         let (scheduler, number) = self.terms.held(self.role).ok_or(NotLeader)?;
         let mut tx = store::begin(&self.terms.pool).await.context("reach the database")?;
@@ -72,7 +73,7 @@ pub struct Terms {
     pool: PgPool,
     url: Arc<str>,
     life: Duration,
-    /// Life and grace of a session: a new leader of the reaper extends every session by it.
+    /// Life and grace of a session: a new leader of the reaper extends every session, by up to this.
     lifetime: Duration,
     standing: Arc<Mutex<Standing>>,
 }

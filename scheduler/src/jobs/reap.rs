@@ -3,7 +3,8 @@
 //! Two transactions, in this order: the session is marked under its row's lock first, so that a
 //! late heartbeat finds it ended; only then do its tasks move. While no scheduler ran or the
 //! database was away, no heartbeat could be recorded. The reaper's term has then expired too, and
-//! the next leader of the reaper extends every session before any expires (`store::terms`).
+//! the next leader of the reaper extends every session before any expires
+//! (`store::schedulers::terms`).
 
 use anyhow::Context;
 

@@ -1,7 +1,7 @@
 //! Claims: which round trips to sites count in the choice of an agent, among those measured by
 //! agents that are no landmarks.
 //!
-//! Landmarks are judged by everything they report (`tasks::trust`). An agent asked to confirm a
+//! Landmarks are judged by everything they report (`jobs::fit::trust`). An agent asked to confirm a
 //! site has measured little else, and could win every site by claiming a round trip near zero. A
 //! rejected claim is left out of the choice, where the agent ranks by its prediction; it stays
 //! stored, and the agent is judged by it.

@@ -9,7 +9,7 @@
 //!
 //! A confirmer's measurement counts like any other: it takes precedence over a prediction at once,
 //! and it is used the next time the site is located, where it matters most because confirmers are
-//! the nearest. Physically impossible claims are rejected (`tasks::claims`). No confirmation is
+//! the nearest. Physically impossible claims are rejected (`super::claims`). No confirmation is
 //! requested from an agent excluded by every batch that waits for the site.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};

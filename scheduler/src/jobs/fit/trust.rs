@@ -174,7 +174,8 @@ fn is_consistent(judgement: &Judgement, agent: AgentId, evidence: Kind) -> bool 
 
 /// Accepts or rejects a fit.
 ///
-/// # Errors If the fit is so bad that the last good one has to stay.
+/// # Errors
+/// If the fit is so bad that the last good one has to stay.
 pub(in crate::jobs) fn check(fitted: &Embedding, last_good: Option<f64>) -> anyhow::Result<()> {
     let error = fitted.fit_error();
     if is_untrustworthy(error, last_good) {

@@ -89,7 +89,7 @@ pub(in crate::jobs) struct Ground {
     reachable: usize,
     /// Whether the landmarks were chosen; otherwise every suitable connected agent is one.
     chosen: bool,
-    /// Whether an alarm makes a new fit unlikely, because the map cannot be trusted.
+    /// Whether an alarm stands: the map cannot be trusted, so no fit is to be expected.
     alarmed: bool,
 }
 
