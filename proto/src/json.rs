@@ -1,6 +1,7 @@
 //! How messages are printed for programs, as JSON and CSV: names and words that stay.
 //!
-//! `tests/contract/generated.rs` says which messages are printed, and which function here prints a field that is not printed as it stands.
+//! `tests/contract/generated.rs` lists the printed messages, and the fields that a function of this
+//! module prints.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use prost_types::{Duration, Timestamp};
@@ -80,7 +81,7 @@ pub fn some<T: Default + PartialEq + Serialize, S: Serializer>(value: &T, serial
     Some(value).filter(|value| **value != T::default()).serialize(serializer)
 }
 
-/// What is printed whole where it is absent too.
+/// A message, printed with its defaults if absent.
 pub(crate) fn or_default<T: Clone + Default + Serialize, S: Serializer>(
     value: &Option<T>,
     serializer: S,
@@ -98,7 +99,7 @@ pub(crate) fn rounded<S: Serializer>(numbers: &[f64], serializer: S) -> Printed<
     serializer.collect_seq(numbers.iter().map(|number| (number * 1e3).round() / 1e3))
 }
 
-/// The best first: each with its rank, from 1.
+/// A list, best first, each element with its rank, from 1.
 pub(crate) fn ranked<T: Serialize, S: Serializer>(list: &[T], serializer: S) -> Printed<S> {
     #[derive(Serialize)]
     struct Ranked<'a, T> {
@@ -109,7 +110,8 @@ pub(crate) fn ranked<T: Serialize, S: Serializer>(list: &[T], serializer: S) -> 
     serializer.collect_seq((1..).zip(list).map(|(rank, one)| Ranked { rank, one }))
 }
 
-/// Why an agent was chosen, as the scheduler records it; null where the scheduler is older and does not say.
+/// Why an agent was chosen, in the form that the scheduler records; null from a scheduler that is
+/// older and does not send it, or newer and sends a cause that is unknown here.
 impl Serialize for Why {
     fn serialize<S: Serializer>(&self, serializer: S) -> Printed<S> {
         #[derive(Serialize)]
@@ -165,8 +167,8 @@ impl Serialize for Why {
     }
 }
 
-/// A choice whose candidates have their ranks, from 1, and say which of them was chosen. Its seed is a text: it has more digits than a
-/// number of JSON may be trusted with.
+/// A choice. Its candidates have a rank, from 1, and a mark for the chosen one. Its seed is a text,
+/// because it has more digits than a number of JSON keeps exactly.
 impl Serialize for ExplainedChoice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Printed<S> {
         #[derive(Serialize)]
@@ -196,7 +198,7 @@ impl Serialize for ExplainedChoice {
     }
 }
 
-/// Why a way failed: the cause in a word or null, and what was said.
+/// Why a way failed: the cause as a word or null, and the message.
 pub(crate) fn failure<S: Serializer>(failure: &Option<MeasurementFailure>, serializer: S) -> Printed<S> {
     #[derive(Serialize)]
     struct Failed<'a> {

@@ -1,5 +1,8 @@
-//! The wire contract of Landfall: the messages and services of `landfall.v1`, generated from `proto/landfall/v1/*.proto`
-//! by a test (`tests/contract/generated.rs`), so that no build needs the generator; how they are printed; and who it is that does not speak it.
+//! The wire contract of Landfall: the messages and services of `landfall.v1`, how they are printed
+//! (`json`), and how to recognise a server that does not speak the contract (`peer`).
+//!
+//! A test (`tests/contract/generated.rs`) generates the code from `proto/landfall/v1/*.proto`, so
+//! that no build needs the generator.
 
 pub mod json;
 pub mod peer;

@@ -1,4 +1,4 @@
-//! The command line: what may be typed, and who does it.
+//! The command line: the commands, and the modules that run them.
 //!
 //! `up` and `serve` run a scheduler; every other command is a client that talks gRPC to one. Commands print what was
 //! asked for on standard output and everything else on standard error.
@@ -224,7 +224,7 @@ struct RunArgs {
     database_url: Option<String>,
 }
 
-/// Does what was typed. Ends the process at once where that is nonsense, or a question about the commands.
+/// Runs the command line. Ends the process at once if that is invalid or asks for help.
 pub fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
     telemetry::start();
@@ -257,16 +257,16 @@ impl Cli {
                 Command::Version(format) => version::run(format, &connection).await,
             }
         });
-        // A read of standard input that nobody waits for any more must not hold the process.
+        // An abandoned read of standard input must not hold the process.
         runtime.shutdown_background();
         outcome
     }
 }
 
-/// The commands; those that ask no scheduler show no way to one.
+/// The commands; those that use no scheduler hide the connection flags.
 fn command() -> clap::Command {
     let mut command = Cli::command();
-    // From here on the flags of all commands are those of each.
+    // This copies the global flags to every command.
     command.build();
     let shown = |command: clap::Command, of_its_own: &str| {
         command.mut_args(|arg| match arg.get_help_heading() {
@@ -296,7 +296,7 @@ fn options(connection: &ConnectionArgs, run: RunArgs, own_database: bool) -> any
     })
 }
 
-/// Takes one of some words as a flag's value.
+/// Parses a flag's value as one of several words.
 fn one_of<T: Copy + Send + Sync + 'static>(
     all: impl IntoIterator<Item = T>,
     word: fn(T) -> &'static str,
@@ -329,7 +329,8 @@ mod tests {
         pages(&mut command(), "landfall", &mut told);
         assert!(told.len() > 30);
         for (name, page) in &told {
-            // The long form of a flag takes three lines and more; one value with a help of its own makes all flags long.
+            // The long form of a flag takes three lines and more, and one value with its own help
+            // makes all flags long.
             assert!(!page.contains("Possible values:"), "{name}: {page}");
             let alone = ["landfall up", "landfall serve", "landfall simulate"].contains(&name.as_str());
             if !name.contains(" help") {

@@ -1,5 +1,6 @@
-//! Generates `proto/generated` from the contract, without a system `protoc`, and compares it with what is committed: so no build
-//! needs the generator. Messages that commands print get `serde::Serialize`, and enums their words.
+//! Generates `proto/generated` from the contract, without a system `protoc`, and compares it with
+//! the committed files, so that no build needs the generator. Messages that commands print get
+//! `serde::Serialize`, and enums their words.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -79,7 +80,7 @@ const OTHERWISE: [(&str, &str); 5] = [
     ("Way.failure", "flatten, serialize_with = \"crate::json::failure\""),
 ];
 
-/// Writes what is generated from the contract into a folder.
+/// Writes the code generated from the contract into a folder.
 fn generate(descriptors: FileDescriptorSet, folder: &Path) {
     std::fs::write(folder.join("words.rs"), words_of(&descriptors).unwrap()).unwrap();
     let mut build = tonic_prost_build::configure().out_dir(folder).emit_rerun_if_changed(false);

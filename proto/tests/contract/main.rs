@@ -17,9 +17,9 @@ use prost_types::{
 
 mod generated;
 
-/// Set to add new lines to the snapshot, and to generate the code anew.
+/// Variable that adds new lines to the snapshot and rewrites the generated code.
 const UPDATE: &str = "UPDATE_CONTRACT";
-/// Run with it.
+/// The command to run with that variable.
 const COMMAND: &str = "cargo test --workspace --test contract";
 
 /// The package that is guarded; imported files of other packages are not ours to keep.

@@ -1,4 +1,5 @@
-//! `landfall agents`: lists, one-time tokens and tags. Enrolling is `enrol`'s, showing one is `agent`'s, taking out of service `drain`'s.
+//! `landfall agents`: lists, one-time tokens and tags. `enrol` enrols, `show` shows one agent,
+//! `reach` shows which beacons agents reach, and `drain` takes agents out of service.
 
 pub(super) mod drain;
 pub(super) mod enrol;
@@ -221,7 +222,7 @@ async fn revoke(named: String, connection: &ConnectionArgs) -> anyhow::Result<()
     })
 }
 
-/// The agents for people, and how many are still to come.
+/// The agents for people, and the number of open enrolments.
 fn text(rows: &[Agent], open: u64, view: &View) -> String {
     let table = if rows.is_empty() { String::new() } else { output::table(rows, view) };
     let is = if open == 1 { "is" } else { "are" };
@@ -235,13 +236,13 @@ fn text(rows: &[Agent], open: u64, view: &View) -> String {
     }
 }
 
-/// An agent as it is printed: how many slots one has is known from its first session on.
+/// An agent as it is printed: without slots until its first session, which reports them.
 pub(super) fn known(agent: Agent) -> Agent {
     let capacity = if agent.seen_at.is_some() { agent.capacity } else { 0 };
     Agent { capacity, ..agent }
 }
 
-/// How an agent stands, a line each.
+/// The state of an agent, in lines.
 pub(super) fn lines(agent: &Agent) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "{} (agent {})", agent.name, agent.agent_id)?;
@@ -278,7 +279,7 @@ fn room(agent: &Agent, level: i64) -> String {
     }
 }
 
-/// What it said itself, which may differ from what is known here by what is under way.
+/// The agent's own counts, which differ from the scheduler's while messages are under way.
 fn said(agent: &Agent) -> String {
     let (Some(crawls), Some(free), Some(outcomes)) = (agent.crawls, agent.free_slots, agent.outcomes_waiting) else {
         return String::new();
@@ -289,12 +290,12 @@ fn said(agent: &Agent) -> String {
     if parts.is_empty() { String::new() } else { format!(" (it said: {})", parts.join(", ")) }
 }
 
-/// Takes the words for whether an agent takes work.
+/// Parses the words for an agent's service state.
 fn service_parser() -> impl TypedValueParser<Value = ServiceState> {
     one_of((1..).map_while(|number| ServiceState::try_from(number).ok()), Word::word)
 }
 
-/// Whether an agent takes work, for people; a pause with its reason.
+/// An agent's service state for people; a pause with its reason.
 pub(super) fn service_words(state: ServiceState, paused: &str) -> String {
     match state {
         ServiceState::Paused => format!("paused: {paused}"),
@@ -303,7 +304,7 @@ pub(super) fn service_words(state: ServiceState, paused: &str) -> String {
     }
 }
 
-/// How an agent's service stands, in a table and beside its name.
+/// An agent's service state, in a table and beside its name.
 fn service(agent: &Agent) -> String {
     let words = service_words(agent.service(), &agent.paused);
     match agent.twin_at {

@@ -22,7 +22,7 @@ use crate::app::exit;
 use crate::model::constraints::{Constraints, ConstraintsRequest, Unmet};
 use crate::model::{CrawlPolicy, PolicyRequest, ReasonKind};
 
-/// Kinds of reasons that are told, unless all are asked for.
+/// Kinds of reasons that are shown without --wide.
 const KINDS: usize = 6;
 
 #[derive(Debug, Subcommand)]
@@ -152,7 +152,7 @@ pub(super) fn text(shown: &Shown, view: &View) -> anyhow::Result<String> {
     Ok(view.fold(&text))
 }
 
-/// Why sites failed or were cancelled: at most so many kinds, each with the reason of one.
+/// Why sites failed or were cancelled: up to `kinds` kinds, each with the reason of one site.
 fn write_endings(text: &mut String, endings: &[Ending], kinds: usize) -> std::fmt::Result {
     for (index, ending) in endings.iter().take(kinds).enumerate() {
         let head = if index == 0 { "because" } else { "" };
@@ -163,7 +163,7 @@ fn write_endings(text: &mut String, endings: &[Ending], kinds: usize) -> std::fm
                 let one = if ending.tasks == 1 { "" } else { "for one: " };
                 writeln!(text, "               {one}{}: {}", ending.site, ending.reason)?;
             }
-            // A scheduler that is older than this program.
+            // From a scheduler that is older than this program.
             Err(_) => writeln!(text, "  {head:<9}  {count} {}", ending.reason)?,
         }
     }
@@ -174,7 +174,7 @@ fn write_endings(text: &mut String, endings: &[Ending], kinds: usize) -> std::fm
     }
 }
 
-/// What a policy says otherwise than most.
+/// The values of a policy that differ from the defaults.
 fn write_rest(text: &mut String, policy: &CrawlPolicy) -> std::fmt::Result {
     if policy.shortest_interval != policy.request_interval {
         writeln!(text, "             of a large one every {}", format_duration(policy.shortest_interval))?;
@@ -273,7 +273,7 @@ mod tests {
                     1 crashed too often (poison)\n               a.cn: failed: so\n";
         let mut shown = Shown::try_from(shown).unwrap();
         assert_eq!(text(&shown, &View::plain()).unwrap(), said);
-        // Of an older scheduler: what it says.
+        // An older scheduler sends no kind, only the reason.
         shown.endings = vec![ending(v1::ReasonKind::Unspecified, 12_345)];
         assert!(text(&shown, &View::plain()).unwrap().ends_with("\n  because    12,345 failed: so\n"));
         shown.endings = vec![ending(v1::ReasonKind::Tls, 1); KINDS + 2];

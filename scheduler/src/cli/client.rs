@@ -1,4 +1,4 @@
-//! The way to a scheduler: which one, with what token, and how its refusals read.
+//! Connects to a scheduler: selects it and the token, and turns refusals into sentences.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,9 +26,10 @@ use crate::app::exit::usage;
 use crate::app::operator::{CLIENT_FILE, ClientFile};
 use crate::app::tls::DOMAIN;
 
-/// The largest answer taken, bytes: an embedding of a hundred thousand agents, or five thousand enrolments.
+/// The largest answer accepted, in bytes: an embedding of a hundred thousand agents, or five
+/// thousand enrolments.
 const MOST_BYTES: usize = 32 << 20;
-/// How long one of several schedulers may take to say that it serves.
+/// How long one of several schedulers may take to report that it serves.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(5);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 /// A connection over which nothing comes is asked whether it lives.
@@ -54,12 +55,12 @@ pub(super) struct Client {
     url: String,
     authorized: Authorized,
     token: Bearer,
-    /// All that may be asked.
+    /// The schedulers to choose from.
     known: Arc<[(String, Endpoint)]>,
 }
 
 impl Client {
-    /// Finds the scheduler and connects: of several the first that answers and has its database.
+    /// Connects to the scheduler; with several, to the first that answers and has its database.
     pub(super) async fn connect(args: &ConnectionArgs) -> anyhow::Result<Self> {
         let settings = settings(args)?;
         let mut token: MetadataValue<Ascii> = format!("Bearer {}", settings.token)
@@ -87,7 +88,8 @@ impl Client {
         Err(anyhow::anyhow!("{}", refusals.join("; ")))
     }
 
-    /// Goes to whichever scheduler answers now, for a request that may be repeated; stays where none does, or there is one alone.
+    /// Moves to a scheduler that answers now, for a request that may be repeated. Keeps the
+    /// connection if none answers or only one is known.
     pub(super) async fn move_on(&mut self) {
         if self.known.len() > 1
             && let Ok(moved) = Self::reach_any(Arc::clone(&self.known), self.token.clone()).await
@@ -123,7 +125,7 @@ impl Client {
         ReportServiceClient::new(self.authorized.clone())
     }
 
-    /// What was answered, or why not.
+    /// The answer, or the refusal as an error.
     pub(super) fn answer<T>(&self, asked: Result<Response<T>, Status>) -> anyhow::Result<T> {
         asked.map(Response::into_inner).map_err(|status| self.refusal(&status))
     }
@@ -133,7 +135,8 @@ impl Client {
         let said = status.message().trim();
         match status.code() {
             Code::Unavailable if is_transport(status) => nobody_answers(&self.url, &innermost(status)),
-            // Which code tonic gives to a connection that broke depends on who saw the end first.
+            // The code that tonic gives to a broken connection depends on which side saw the end
+            // first.
             _ if is_transport(status) => {
                 let aside = aside(&innermost(status));
                 anyhow::anyhow!(
@@ -152,7 +155,7 @@ impl Client {
                     self.url
                 )
             }
-            // What was asked makes no sense as asked.
+            // The request is invalid.
             Code::InvalidArgument if !said.is_empty() => usage(said),
             code if said.is_empty() => anyhow::anyhow!("the scheduler at {} refuses: {}", self.url, code.description()),
             _ => anyhow::anyhow!("{said}"),
@@ -192,12 +195,13 @@ fn aside(said: &str) -> String {
     if said.is_empty() { String::new() } else { format!(" ({said})") }
 }
 
-/// Whether the status was made on this side, out of a broken connection.
+/// Whether the status was made on this side, from a broken connection.
 pub(super) fn is_transport(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
 
-/// Whether a stream may be opened again that ended like this: the scheduler, or the way to it, is gone for a while.
+/// Whether a stream that ended with this status may be opened again: the scheduler, or the
+/// connection to it, is away for a while.
 pub(super) fn broke(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal)
 }
@@ -226,15 +230,15 @@ fn innermost(error: &dyn std::error::Error) -> String {
     cause.to_string().replace('\n', " ")
 }
 
-/// The folder in which a command looks for the way to a scheduler.
+/// The data directory that a command reads its scheduler from.
 pub(super) fn data_dir(args: &ConnectionArgs) -> anyhow::Result<PathBuf> {
     args.data_dir.clone().map_or_else(|| Ok(DataDir::default_path()?), Ok)
 }
 
-/// What the flags say, and the client.toml for the rest.
+/// The connection by the flags, completed from client.toml.
 fn settings(args: &ConnectionArgs) -> anyhow::Result<ClientFile> {
     let data_dir = data_dir(args)?;
-    // A file that cannot be read matters only where it is needed.
+    // An unreadable file is an error only if it is needed.
     let needed = args.scheduler.is_empty() || args.token_file.is_none();
     let stored = if needed { ClientFile::read(&data_dir) } else { Ok(None) };
     let missing = || {

@@ -44,6 +44,6 @@ impl ContactCommand {
     }
 }
 
-/// Said where there is none.
+/// Printed when no contact URL is set.
 pub(super) const NO_CONTACT: &str =
     "no contact URL is set, and agents send no request to a site without one: landfall contact set URL";

@@ -20,7 +20,7 @@ use super::client::Client;
 use super::output::{self, Column, Format, FormatArgs, Row, View};
 use crate::app::exit::{print, usage};
 
-/// Fewer place nothing.
+/// Minimum number of landmarks that can locate a site.
 const FEWEST: usize = 3;
 
 #[derive(Debug, Subcommand)]
@@ -112,7 +112,7 @@ impl LandmarksCommand {
     }
 }
 
-/// What fewer landmarks come to than place a site.
+/// The consequence of fewer landmarks than can locate a site.
 fn too_few(landmarks: usize) -> String {
     let s = if landmarks == 1 { "" } else { "s" };
     format!(
@@ -131,7 +131,7 @@ async fn trust(name: String, connection: &ConnectionArgs) -> anyhow::Result<()> 
     })
 }
 
-/// What the wire wants: 0 for the default. More dimensions than landmarks can span are a contradiction.
+/// The dimensions on the wire: 0 for the default. More than the landmarks can span are refused.
 fn dimensions(asked: Option<u32>, landmarks: usize) -> anyhow::Result<u32> {
     let Some(asked) = asked else { return Ok(0) };
     let most = landmarks.saturating_sub(1);
@@ -142,12 +142,12 @@ fn dimensions(asked: Option<u32>, landmarks: usize) -> anyhow::Result<u32> {
     Ok(asked)
 }
 
-/// Landmarks that were only just chosen: the map in the answer is that of the former ones.
+/// Removes the map from the answer, because it is still that of the former landmarks.
 fn without_map(answer: Response<ListLandmarksResponse>) -> Response<ListLandmarksResponse> {
     answer.map(|answer| ListLandmarksResponse { epoch: 0, ..answer })
 }
 
-/// What is said below the table.
+/// The text below the table.
 fn map_text(answer: &ListLandmarksResponse) -> String {
     let ListLandmarksResponse { landmarks, dimensions, epoch, fit_error, .. } = answer;
     let s = if *dimensions == 1 { "" } else { "s" };
@@ -168,7 +168,7 @@ fn map_text(answer: &ListLandmarksResponse) -> String {
     }
 }
 
-/// What to do about landmarks that were set by hand and are away: nobody else replaces them.
+/// Advice about landmarks that were set by hand and are away: only the operator replaces those.
 fn warnings(rows: &[Landmark]) -> String {
     let lost = rows.iter().filter(|row| !row.elected).filter_map(|row| Some((&row.name, milliseconds(row.away_for)?)));
     lost.map(|(name, away)| {
@@ -196,7 +196,7 @@ impl Row for Landmark {
     const COLUMNS: &'static [Column<Self>] = &[
         ("name", |row, _| row.name.clone()),
         ("city", |row, _| row.city.clone()),
-        // Why it paused stands in `landfall agents list`.
+        // `landfall agents list` shows the reason of a pause.
         ("service", |row, _| service_words(row.service(), "see landfall agents list")),
         ("chosen by", |row, _| (if row.elected { "election" } else { "hand" }).to_owned()),
         ("~reason", |row, _| row.reason.clone()),

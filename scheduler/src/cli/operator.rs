@@ -15,7 +15,7 @@ use super::client::{self, Client};
 use crate::app::exit::print;
 use crate::app::operator::Successor;
 
-/// The longest that the former token may be good for.
+/// The longest time that the former token may stay valid.
 const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[derive(Debug, Subcommand)]
@@ -75,7 +75,7 @@ impl RotateArgs {
     }
 }
 
-/// What was done, and what is left to do.
+/// What was done, and what the operator has to do next.
 fn done(files: &[String], good_until: Option<DateTime<Utc>>, others: &[String]) -> String {
     let former = match good_until {
         Some(until) => format!("is accepted until {}", rfc3339(until)),
@@ -91,7 +91,7 @@ fn done(files: &[String], good_until: Option<DateTime<Utc>>, others: &[String]) 
     said
 }
 
-/// Whether the scheduler refused; where it was not heard, it may have done it.
+/// Whether the scheduler refused. If its answer was lost, it may have replaced the token.
 fn nothing_was_done(status: &Status) -> bool {
     !client::is_transport(status)
         && matches!(

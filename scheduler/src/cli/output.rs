@@ -1,7 +1,8 @@
 //! How answers are printed: tables for people, JSON and CSV with stable names for programs.
 //!
-//! Most rows are messages of the contract, and serialised as it says (`proto/src/json.rs`): their field names are the names in JSON and
-//! the header in CSV. Times end in `_ms` (milliseconds, a number) or `_at` (RFC 3339).
+//! Most rows are messages of the contract, serialised by its rules (`proto/src/json.rs`): their
+//! field names are the names in JSON and the header in CSV. Durations end in `_ms` (milliseconds, a
+//! number) and moments in `_at` (RFC 3339).
 
 use std::marker::PhantomData;
 
@@ -53,7 +54,8 @@ pub(super) struct ShowFormatArgs<R: Row = Lines> {
 }
 
 impl<R: Printed> FormatArgs<R> {
-    /// Prints rows: in place of an empty table the sentence `none`, if there is one, and below one how many `more` a limit has cut.
+    /// Prints rows. An empty table is replaced by the sentence `none`, unless that is empty; below
+    /// a table stands the number `more` of rows that a limit has cut.
     pub(super) fn print(&self, rows: &[R], none: &str, more: u64) -> anyhow::Result<()> {
         let view = self.wide.view();
         match self.format {
@@ -65,7 +67,7 @@ impl<R: Printed> FormatArgs<R> {
 }
 
 impl<R: Row> ShowFormatArgs<R> {
-    /// Prints one thing; `text` says it to people.
+    /// Prints one object; `text` makes the text for people.
     pub(super) fn print<T: Serialize>(
         &self,
         shown: &T,
@@ -88,7 +90,7 @@ pub(super) trait Row: Sized + 'static {
 /// is aligned to the right, or `~` for a text that is cut before others are.
 pub(super) type Column<R> = (&'static str, fn(&R, &View) -> String);
 
-/// A row that programs get as well.
+/// A row that is printed for programs, too.
 pub(super) trait Printed: Row + Serialize + Default {}
 
 impl<R: Row + Serialize + Default> Printed for R {}
@@ -102,7 +104,7 @@ pub(super) fn print_rows<R: Printed>(rows: &[R], format: Format, view: &View) ->
 pub(super) struct Printer<'a, R> {
     format: Format,
     view: &'a View,
-    /// Its columns are as wide as the first page needs them.
+    /// The first page determines its widths.
     table: Option<Table>,
     begun: bool,
     rows: PhantomData<R>,
@@ -113,7 +115,7 @@ impl<'a, R: Printed> Printer<'a, R> {
         Self { format, view, table: None, begun: false, rows: PhantomData }
     }
 
-    /// The text of the next rows, which are some; the first time with what comes before them.
+    /// The text of the next rows, at least one; on the first call with the header.
     pub(super) fn page(&mut self, rows: &[R]) -> anyhow::Result<String> {
         let mut text = String::new();
         match self.format {
@@ -137,12 +139,12 @@ impl<'a, R: Printed> Printer<'a, R> {
         Ok(text)
     }
 
-    /// Whether no row has come.
+    /// Whether nothing was printed yet.
     pub(super) const fn is_empty(&self) -> bool {
         !self.begun
     }
 
-    /// What comes after the last row; all there is to print where there was none.
+    /// The text after the last row; without any row, the whole output.
     pub(super) fn end(&mut self) -> anyhow::Result<String> {
         match (self.format, self.begun) {
             (Format::Json, true) => Ok("\n]\n".to_owned()),
@@ -171,7 +173,7 @@ pub(super) fn csv_text<R: Printed>(rows: &[R], header: bool) -> anyhow::Result<S
         writer.serialize(row)?;
     }
     if rows.is_empty() {
-        // The header is taken from a row; without one, from a default row that is cut off again.
+        // The writer takes the header from a row: here from a default row, which is cut off again.
         writer.serialize(R::default())?;
     }
     let mut text = String::from_utf8(writer.into_inner().map_err(csv::IntoInnerError::into_error)?)?;
@@ -181,7 +183,7 @@ pub(super) fn csv_text<R: Printed>(rows: &[R], header: bool) -> anyhow::Result<S
     Ok(text)
 }
 
-/// What a table says below its rows that a limit has cut; nothing where it has cut none.
+/// The line below a table whose rows a limit has cut; empty if it has cut none.
 pub(super) fn more(more: u64) -> String {
     match more {
         0 => String::new(),
@@ -189,22 +191,23 @@ pub(super) fn more(more: u64) -> String {
     }
 }
 
-/// Milliseconds in a table, to a tenth; a dash where there are none.
+/// Milliseconds in a table, to a tenth; a dash for `None`.
 pub(super) fn millis_cell(duration: Option<Duration>) -> String {
     float_cell(milliseconds(duration), 1)
 }
 
-/// A figure with so many digits after the point; a dash where there is none.
+/// A figure with `digits` digits after the point; a dash for `None`.
 pub(super) fn float_cell(figure: Option<f64>, digits: usize) -> String {
     figure.map_or_else(dash, |figure| format!("{figure:.digits$}"))
 }
 
-/// A length of time in a table, in the unit in which it has two or three digits before the point; a dash where there is none.
+/// A duration in a table, in the unit in which it has two or three digits before the point; a dash
+/// for `None`.
 pub(super) fn span_cell(duration: Option<Duration>) -> String {
     milliseconds(duration).map_or_else(dash, |millis| span(millis / 1e3))
 }
 
-/// So many seconds for people.
+/// A number of seconds for people.
 pub(super) fn span(seconds: f64) -> String {
     match seconds {
         ..120.0 => format!("{seconds:.1} s"),
@@ -224,17 +227,17 @@ pub(super) fn text_cell(text: &str) -> String {
     if text.is_empty() { dash() } else { text.to_owned() }
 }
 
-/// A truth in a table.
+/// A boolean in a table: `yes` or a dash.
 pub(super) fn yes_cell(yes: bool) -> String {
     if yes { "yes".to_owned() } else { dash() }
 }
 
-/// So many of something that takes a plural s.
+/// A count with its noun, which takes a plural s.
 pub(super) fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{} {what}s", number(count)) }
 }
 
-/// A number for people: from five digits on they are in groups of three.
+/// A number for people: five digits and more are in groups of three.
 pub(super) fn number(number: u64) -> String {
     let digits = number.to_string();
     if digits.len() < 5 {
@@ -245,7 +248,7 @@ pub(super) fn number(number: u64) -> String {
     std::iter::once(&digits[..first]).chain(groups).collect::<Vec<_>>().join(",")
 }
 
-/// A number in a table; a dash for nothing.
+/// A number in a table; a dash for 0.
 pub(super) fn count_cell(count: impl Into<u64>) -> String {
     match count.into() {
         0 => dash(),
@@ -253,7 +256,7 @@ pub(super) fn count_cell(count: impl Into<u64>) -> String {
     }
 }
 
-/// What was fetched, after a comma; nothing where nothing was.
+/// Fetched pages and bytes, after a comma; empty if nothing was fetched.
 pub(super) fn fetched(pages: u64, bytes: u64) -> String {
     match (pages, bytes) {
         (0, 0) => String::new(),
@@ -261,7 +264,7 @@ pub(super) fn fetched(pages: u64, bytes: u64) -> String {
     }
 }
 
-/// Bytes in a table; a dash for none.
+/// Bytes in a table; a dash for 0.
 pub(super) fn size_cell(bytes: u64) -> String {
     if bytes == 0 { dash() } else { bytes_cell(bytes) }
 }

@@ -1,7 +1,8 @@
-//! What programs read stays as it is, and what people read fits its line.
+//! Tests that the output for programs does not change, and that the output for people fits its
+//! lines.
 //!
-//! `printed.txt` has the JSON and CSV of each answer, once with every field set and once with none; `UPDATE_PRINTED=1` writes it anew,
-//! where a name is added.
+//! `printed.txt` contains the JSON and CSV of each answer, once with every field set and once with
+//! none; `UPDATE_PRINTED=1` rewrites it, for the case that a name is added.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -20,10 +21,11 @@ use super::output::{self, Row, View};
 use super::reports::{self, events, plan, throughput};
 use super::sites::{explain, site, tasks};
 
-/// Answers with every field set, made by the contract.
+/// Makes messages with every field set, from the contract.
 struct Contract {
     messages: Vec<DescriptorProto>,
-    /// How often a repeated field is there, and its text; without one each field has a value of its own.
+    /// The number of elements of a repeated field, and the text of every field; `None`: one
+    /// element, and a different value in each field.
     long: Option<(usize, &'static str)>,
 }
 
@@ -76,7 +78,7 @@ impl Contract {
             (Type::Message, named) => write(WireType::LengthDelimited, &self.bytes(named.rsplit('.').next().unwrap())),
             (Type::Bool, _) => write(WireType::Varint, &[1]),
             (Type::Enum, _) => write(WireType::Varint, &[2]),
-            // Seven digits, as a field of few bits and one of many may have them.
+            // 123456, which a field of 32 bits holds as well as one of 64.
             _ if self.long.is_some() => write(WireType::Varint, &[0xc0, 0xc4, 0x07]),
             _ => write(WireType::Varint, &[u8::try_from(number).unwrap()]),
         }
@@ -103,7 +105,7 @@ impl Printed {
         self.shown(name, show);
     }
 
-    /// Every word of an enum, in the field of an answer.
+    /// Writes every word of an enum, as the field of an answer shows it.
     fn words<T: Serialize>(&mut self, field: &str, show: impl Fn(i32) -> T) {
         let words = (0..20).map(|value| serde_json::to_value(show(value)).unwrap()[field].to_string());
         writeln!(self.text, "{field}: {}", words.collect::<Vec<_>>().join(", ")).unwrap();
@@ -131,7 +133,7 @@ fn what_programs_read_stays_as_it_is() {
     printed.shown("embedding export", embedding::Export::of);
     printed.rows("batches list", |batch: v1::Batch| batch);
     printed.shown("batches show", |mut shown: v1::ShowBatchResponse| {
-        // What fills them is out of their bounds.
+        // The generated values are out of their bounds.
         (shown.policy, shown.constraints) = (None, None);
         batches::Shown::try_from(shown).unwrap()
     });
@@ -182,7 +184,7 @@ fn fits(printed: &str) {
 }
 
 impl Contract {
-    /// A table of a message with long values and of one with none.
+    /// Checks a table of one message with long values and one with none.
     fn table<M: Message + Default, R: Row>(&self, row: impl Fn(M) -> R) {
         fits(&output::table(&[row(self.filled()), row(M::default())], &View::plain()));
     }

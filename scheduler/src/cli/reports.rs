@@ -1,4 +1,4 @@
-//! `landfall report`: what was done, by task and by agent. Over time: `throughput`.
+//! `landfall report`: results by task and by agent. `throughput` shows them over time.
 
 pub(super) mod events;
 pub(super) mod plan;
@@ -72,7 +72,8 @@ impl ReportCommand {
 #[serde(transparent)]
 pub(super) struct AssignmentRow(#[serde(with = "AssignmentFields")] pub(super) v1::AssignmentRow);
 
-/// What is printed of it. Why the task waits, has its agent, and was not given one by the batch's strategy is a word each, or empty.
+/// The printed fields. Three causes are a word each, or empty: why the task waits, why it has its
+/// agent, and why the batch's strategy did not choose that.
 #[derive(Serialize)]
 #[serde(remote = "v1::AssignmentRow")]
 struct AssignmentFields {
@@ -128,7 +129,7 @@ fn fallback(row: &v1::AssignmentRow) -> &'static str {
 impl Row for AssignmentRow {
     const COLUMNS: &'static [Column<Self>] = &[
         ("site", |row, _| row.0.site.clone()),
-        // What a crawl came to says more than that it is done.
+        // The outcome of a crawl says more than `done`.
         ("state", |row, _| (if row.0.state == "done" { &row.0.outcome } else { &row.0.state }).clone()),
         ("agent", |row, _| text_cell(&row.0.agent)),
         (">rtt ms", |row, _| millis_cell(row.0.crawled)),

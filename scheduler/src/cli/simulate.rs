@@ -1,6 +1,7 @@
 //! `landfall simulate`: judges the map and the strategies on a measured matrix, before anything moves.
 //!
-//! Needs no scheduler and no database. The figures are `simulate`'s; here they are asked for and printed.
+//! Needs no scheduler and no database. The module `simulate` computes the figures; this one parses
+//! the flags and prints.
 
 use std::fs::{self, File, Permissions};
 use std::io::{IsTerminal, Write as _};
@@ -25,7 +26,7 @@ use crate::simulate::{
     Standing, Tier, dump, judge, judged, nodes, page,
 };
 
-/// What anybody may do with a file, before the mask of whoever writes it.
+/// The mode of a new file, before the umask of the process.
 const FILE_MODE: u32 = 0o666;
 
 #[derive(Debug, Args)]
@@ -107,7 +108,7 @@ impl SimulateArgs {
             SettingsError::Nonsense(complaint) => usage(complaint),
         })?;
         for (flag, file) in [("--dump", &self.dump), ("--html", &self.html)] {
-            // Said before the work and not after it.
+            // Reported before the work, not after it.
             file.as_deref().map(|file| beside(flag, file)).transpose()?;
         }
         let bar = bar(settings.sites_in_all(matrix.nodes()));
@@ -157,7 +158,7 @@ impl SimulateArgs {
     }
 }
 
-/// What a file says is the asker's to mend.
+/// An error in a file is the caller's to fix.
 fn untaken(error: FileError) -> anyhow::Error {
     match error {
         FileError::Read { .. } => anyhow::Error::new(error),
@@ -165,7 +166,7 @@ fn untaken(error: FileError) -> anyhow::Error {
     }
 }
 
-/// Settings and elections that cannot be are the asker's to mend.
+/// Impossible settings and elections are the caller's to fix.
 fn refusal(error: SimulateError) -> anyhow::Error {
     match error {
         SimulateError::Settings(_) | SimulateError::Elect { .. } => usage(sentence(&anyhow::Error::new(error))),
@@ -182,7 +183,8 @@ fn bar(sites: u64) -> ProgressBar {
     ProgressBar::new(sites).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// An empty file beside `file`, which will be renamed to it: a run that fails leaves no half a file.
+/// An empty file beside `file` that is renamed to it at the end, so that a failed run leaves no
+/// partial file.
 fn beside(flag: &str, file: &Path) -> anyhow::Result<NamedTempFile> {
     if fs::metadata(file).is_ok_and(|there| !there.is_file()) {
         return Err(usage(format!("{flag} {}: it exists and is no regular file", file.display())));
@@ -228,7 +230,7 @@ fn text(Answer { matrix, report }: &Answer<'_>, view: &View) -> String {
     )
 }
 
-/// Strategies that nobody could judge, and those that had nothing to go by for some sites.
+/// Strategies that could not be judged, and those that lacked data for some sites.
 fn left_out(report: &Report) -> String {
     let mut text = String::new();
     for left in &report.left_out {
@@ -242,7 +244,7 @@ fn left_out(report: &Report) -> String {
     text
 }
 
-/// What each crawl of the same sites was worth; empty where they are crawled once.
+/// The gain of each crawl of the same sites; empty if they are crawled once.
 fn learning(report: &Report) -> String {
     let learned = || report.strategies.iter().filter(|standing| standing.excess_ms.len() > 1);
     if learned().next().is_none() {

@@ -1,4 +1,4 @@
-//! `landfall sites`: what may be typed; sites whose circuit is open, and letting them be crawled again.
+//! `landfall sites`: its commands; and listing and reopening the sites whose circuit is open.
 
 pub(super) mod explain;
 pub(super) mod site;

@@ -1,4 +1,4 @@
-//! `landfall version`: what this program is, and what the scheduler is that it would ask.
+//! `landfall version`: the versions of this program and of the scheduler that it would use.
 
 use landfall_proto::v1::ShowSchedulerRequest;
 use serde::Serialize;
@@ -13,14 +13,14 @@ use crate::app::exit::sentence;
 #[derive(Debug, Default, Serialize)]
 struct Shown {
     version: &'static str,
-    /// The scheduler that answered, and its version; none where no scheduler is named or answers.
+    /// The scheduler that answered, and its version; `None` if no scheduler is named or answers.
     scheduler: Option<String>,
     scheduler_version: Option<String>,
-    /// Why there is none.
+    /// Why the version is missing.
     problem: Option<String>,
 }
 
-/// Shows the versions. That a scheduler cannot be asked is part of the answer.
+/// Prints the versions. An unreachable scheduler is no failure, but part of the output.
 pub(super) async fn run(format: ShowFormatArgs, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let own = Shown { version: crate::VERSION, ..Shown::default() };
     let shown = match Client::connect(connection).await {

@@ -1,7 +1,8 @@
-//! How answers are laid out for people: tables and texts that fit a line, and times as a person says them.
+//! Layout for people: tables and texts that fit the lines, and relative times.
 //!
-//! Without `--wide` a table has the columns one needs at a glance, and no line is wider than the terminal, or than 100 columns where
-//! there is none. With `--wide` it has every column, nothing is cut, and times stand in full.
+//! Without `--wide` a table has its main columns, and no line is wider than the terminal, or than
+//! 100 columns without one. With `--wide` it has every column, nothing is cut, and times are in
+//! full.
 
 use std::marker::PhantomData;
 
@@ -13,19 +14,20 @@ use prost_types::Timestamp;
 
 use super::output::{self, Row};
 
-/// Columns where no terminal says otherwise.
+/// Line width without a terminal.
 const COLUMNS: usize = 100;
-/// Columns of a terminal that is narrower than any table can be.
+/// Minimum line width: no table fits a narrower terminal.
 const FEWEST_COLUMNS: usize = 60;
 /// Between two columns of a table.
 const GAP: &str = "  ";
-/// What a text is cut down to before another column of the table is.
+/// Width to which texts (`~`) are cut before any other column of the table is.
 const SHORTEST_TEXT: usize = 24;
-/// What any other column but the first is cut down to.
+/// Width to which the other columns are cut, the first one last.
 const SHORTEST_CELL: usize = 8;
-/// Columns before the value of a labelled line.
+/// Maximum width of a label, up to the value of its line.
 const LONGEST_LABEL: usize = 24;
-/// By how much a scheduler's clock may be ahead of this machine's: what it says has happened is not said to come.
+/// How far a scheduler's clock may be ahead of this machine's: its past events are not shown as
+/// future ones.
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(5);
 
 /// The flag of everything that prints rows of `R`.
@@ -56,7 +58,7 @@ fn wide_help<R: Row>() -> String {
     format!("Nothing cut, and times in full{more}")
 }
 
-/// Instead of rows, where an answer is lines of text.
+/// Stands for the rows of an answer that is lines of text.
 #[derive(Debug)]
 pub(super) struct Lines;
 
@@ -69,19 +71,19 @@ impl Row for Lines {
 pub(super) struct View {
     /// Every column, nothing cut.
     pub(super) wide: bool,
-    /// The longest line otherwise.
+    /// Maximum line width, unless `wide`.
     pub(super) columns: usize,
     pub(super) now: DateTime<Utc>,
 }
 
 impl View {
-    /// As on a pipe, at the beginning of time.
+    /// As on a pipe, with the Unix epoch as the present.
     #[cfg(test)]
     pub(super) const fn plain() -> Self {
         Self { wide: false, columns: COLUMNS, now: DateTime::UNIX_EPOCH }
     }
 
-    /// When it was, or will be: from now, or with --wide in full; a dash where that is unknown.
+    /// A moment, relative to now, or in full with --wide; a dash if unknown.
     pub(super) fn when(&self, time: Option<Timestamp>) -> String {
         match moment(time) {
             None => "-".to_owned(),
@@ -90,7 +92,8 @@ impl View {
         }
     }
 
-    /// The time of a log's line: by this machine's clock, as in the logs of its other services, and of one length so that lines align.
+    /// The time of a log line: in this machine's time zone, as in the logs of its other services,
+    /// and of constant width so that lines align.
     pub(super) fn clock(&self, time: Option<Timestamp>) -> String {
         match moment(time) {
             None => "-".to_owned(),
@@ -99,7 +102,7 @@ impl View {
         }
     }
 
-    /// A text whose lines fit: one that does not goes on below, under where it began after the label.
+    /// Folds the lines that do not fit; a folded line continues under its value, after the label.
     pub(super) fn fold(&self, text: &str) -> String {
         let lines = text.lines().map(printable);
         if self.wide {
@@ -109,13 +112,14 @@ impl View {
     }
 }
 
-/// How long ago it was, or until it comes: "3 s ago", "in 23 h", in the unit in which it is below a hundred or so.
+/// A moment relative to now: "3 s ago", "in 23 h", in the unit that keeps the number below about a
+/// hundred.
 pub(super) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
     let passed = now - time;
     if passed > -CLOCKS_DIFFER && passed < TimeDelta::seconds(1) {
         return "now".to_owned();
     }
-    // What is to come is rounded and not cut: a token made a moment ago for a day ends in 24 h.
+    // A future moment is rounded, not truncated: a token just made for a day ends in 24 h.
     let (seconds, half) = match passed.num_seconds() {
         seconds @ 0.. => (seconds, 0),
         seconds => (seconds.saturating_neg(), 1),
@@ -151,12 +155,12 @@ impl Column {
 #[derive(Debug, Clone)]
 pub(super) struct Table {
     view: View,
-    /// Which of a row's cells, and how wide.
+    /// The index of each column in a row, and its width.
     columns: Vec<(usize, Column, usize)>,
 }
 
 impl Table {
-    /// Settles the widths by these rows; later ones are cut to them.
+    /// Takes the widths from these rows; later rows are cut to them.
     pub(super) fn fit<R: Row>(rows: &[R], view: &View) -> Self {
         let cells: Vec<Vec<String>> = rows.iter().map(|row| printable_cells(row, view)).collect();
         let named = R::COLUMNS.iter().map(|(name, _)| Column::parse(name)).enumerate();
@@ -196,7 +200,7 @@ impl Table {
     }
 }
 
-/// What strangers wrote moves no cursor.
+/// Replaces control characters, so that foreign text cannot control the terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -208,7 +212,8 @@ fn printable_cells<R: Row>(row: &R, view: &View) -> Vec<String> {
 /// A width, and the columns that may be cut down to it.
 type Stage<'a> = (usize, &'a dyn Fn(usize, &Column) -> bool);
 
-/// Makes a table fit: the texts give way first, the widest before the others, then what is no number, and last what the row is about.
+/// Makes a table fit. The widest column of a stage shrinks first: at first among the texts, then
+/// among the other columns that are not numbers, and at last with the first column.
 fn shrink(columns: &mut [(usize, Column, usize)], most: usize) {
     let first = columns.iter().find(|(_, column, _)| !column.right).map(|(index, _, _)| *index);
     let gaps = GAP.len() * columns.len().saturating_sub(1);
@@ -232,7 +237,8 @@ fn shrink(columns: &mut [(usize, Column, usize)], most: usize) {
     }
 }
 
-/// Breaks a line between words. What goes on stands under the value of a line like `  label      value`, else two further in.
+/// Folds a line between words. The continuation stands under the value of a line like
+/// `  label      value`, else it is indented by two.
 fn fold_line(line: &str, most: usize) -> String {
     if measure_text_width(line) <= most {
         return line.to_owned() + "\n";
@@ -256,7 +262,7 @@ fn fold_line(line: &str, most: usize) -> String {
                 (used, begun) = (indent, false);
                 continue;
             }
-            // A word that is longer than a line.
+            // The word is longer than a line.
             let (head, tail) = rest.split_at(prefix(rest, most.saturating_sub(used)));
             folded.push_str(head);
             (rest, used, begun) = (tail, most, true);
@@ -266,7 +272,7 @@ fn fold_line(line: &str, most: usize) -> String {
     folded + "\n"
 }
 
-/// The bytes of a text that fit, of one character at least.
+/// The number of bytes of a text that fit, at least one character.
 fn prefix(text: &str, most: usize) -> usize {
     let mut used = 0;
     for (at, c) in text.char_indices() {
@@ -278,7 +284,8 @@ fn prefix(text: &str, most: usize) -> usize {
     text.len()
 }
 
-/// Where the value of a labelled line begins: after the first run of two blanks or more that follows a word.
+/// Where the value of a labelled line begins: after the first run of two or more blanks that
+/// follows a word.
 fn hanging(text: &str) -> usize {
     let start = text.len() - text.trim_start().len();
     let label = text.get(start..).and_then(|rest| rest.find("  ")).map_or(text.len(), |end| start + end);

@@ -111,8 +111,9 @@ pub(super) struct Credential(SecretHash);
 impl Credential {
     /// The agent that the credential belongs to now.
     ///
-    /// # Errors `Unauthenticated` for an unknown credential or a removed agent, `PermissionDenied`
-    ///   for an agent that another machine has replaced.
+    /// # Errors
+    /// `Unauthenticated` for an unknown credential or a removed agent, `PermissionDenied` for an
+    /// agent that another machine has replaced.
     pub(super) async fn agent(&self, conn: &mut PgConnection) -> Result<Holder, Status> {
         let holder = agents::by_credential(conn, &self.0).await?;
         let holder = holder.ok_or(AuthError::WrongCredential)?;

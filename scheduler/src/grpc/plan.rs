@@ -131,8 +131,8 @@ struct Ground {
 /// Computes a plan. The turn ends only with the computation, because the caller may have gone away
 /// meanwhile.
 ///
-/// # Errors When a requested name is unknown or has no place, no site is located, or the database
-///   fails.
+/// # Errors
+/// When a requested name is unknown or has no place, no site is located, or the database fails.
 pub async fn plan(pool: &PgPool, wanted: &Wanted, turn: OwnedMutexGuard<()>) -> Result<Plan, PlanError> {
     let split = Split::try_from(wanted.strategy).map_err(PlanError::Strategy)?;
     if wanted.suggest > 0 && split == Split::All {

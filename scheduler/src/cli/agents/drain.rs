@@ -13,9 +13,9 @@ use crate::cli::ConnectionArgs;
 use crate::cli::client::Client;
 use crate::cli::output::counted;
 
-/// How often a drain is looked at.
+/// How often a drain is checked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// How often in a row the scheduler may be away meanwhile: it may restart.
+/// Checks in a row that may fail because the scheduler is away: it may restart.
 const AWAY_AT_MOST: u32 = 60;
 
 #[derive(Debug, Args)]
@@ -61,7 +61,7 @@ impl DrainArgs {
     }
 }
 
-/// Looks until the agent holds no lease; says when their number changes.
+/// Checks until the agent holds no lease, and prints every change of their number.
 async fn wait_until_drained(mut client: Client, name: &str, mut left: u64) -> anyhow::Result<()> {
     let mut away = 0;
     while left > 0 {

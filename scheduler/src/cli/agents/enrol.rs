@@ -24,9 +24,9 @@ use crate::cli::view::{now, relative};
 use crate::gnp::{Position, PositionError};
 use crate::model::{constraints, naming};
 
-/// Lines of a file that are complained of one by one.
+/// Invalid lines of a file that are reported one by one.
 const MOST_SAID: usize = 20;
-/// How long a token may be good for.
+/// The bounds of a token's validity.
 const SHORTEST: Duration = Duration::from_secs(600);
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -96,7 +96,7 @@ impl EnrolArgs {
         }
     }
 
-    /// What is asked for by flags.
+    /// The request that the flags make.
     fn request(&self) -> anyhow::Result<CreateEnrolmentRequest> {
         let (city, carrier) = (self.city.clone().unwrap_or_default(), self.carrier.clone().unwrap_or_default());
         for (flag, text) in [("--city", &city), ("--carrier", &carrier)] {
@@ -132,10 +132,10 @@ impl EnrolArgs {
         self.ttl.map(prost_types::Duration::try_from).transpose().context("--ttl")
     }
 
-    /// All lines are looked at before anything is made, here and by the scheduler.
+    /// All lines are checked before any token is made, here and by the scheduler.
     async fn enrol_list(&self, file: &Path, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let path = file.to_owned();
-        // Standard input may keep its reader waiting for ever.
+        // A read of standard input may never end.
         let bytes = tokio::task::spawn_blocking(move || read_bytes(&path)).await.context("read the list")??;
         let list = enrol_list::read(&bytes).map_err(|error| usage(format!("{}: {error}", shown(file))))?;
         let valid_for = self.valid_for()?;
@@ -170,7 +170,7 @@ impl EnrolArgs {
     }
 }
 
-/// Says what is wrong with each line, in order, up to a few.
+/// Prints the problem of each line, in order, for the first lines.
 fn complain(file: &Path, mut rejected: Vec<Rejected>) -> anyhow::Error {
     rejected.sort_by_key(|one| one.line);
     for Rejected { line, reason } in rejected.iter().take(MOST_SAID) {
@@ -189,7 +189,7 @@ fn warn_without_contact(made: &CreateEnrolmentResponse) {
     }
 }
 
-/// One token and all that goes with it, as JSON has it.
+/// A token with its command and its other data, as JSON has it.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(in crate::cli) struct Enrolment {
     name: String,

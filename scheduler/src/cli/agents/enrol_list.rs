@@ -7,7 +7,7 @@ use landfall_proto::v1::CreateEnrolmentRequest;
 
 use crate::simulate::nodes::line_of;
 
-/// What columns there may be.
+/// The known columns.
 const KNOWN: &str = "city, carrier, country, latitude, longitude, name and tags";
 
 /// A list that was read.
@@ -15,7 +15,7 @@ const KNOWN: &str = "city, carrier, country, latitude, longitude, name and tags"
 pub(in crate::cli) struct List {
     /// The agents, and the line of each.
     pub(in crate::cli) agents: Vec<(u64, CreateEnrolmentRequest)>,
-    /// Lines that say nothing that could be asked for.
+    /// Invalid lines.
     pub(in crate::cli) rejected: Vec<Rejected>,
 }
 
@@ -53,10 +53,10 @@ impl Column {
     }
 }
 
-/// Reads a list. What a city or a name may be is the scheduler's to say.
+/// Reads a list. The scheduler checks the cities and names.
 ///
 /// # Errors
-/// When it is no text, or its first line does not name the columns.
+/// When it is not UTF-8, or its first line does not name the columns.
 pub(in crate::cli) fn read(bytes: &[u8]) -> Result<List, String> {
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
     let text = std::str::from_utf8(bytes).map_err(|error| {

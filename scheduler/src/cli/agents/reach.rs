@@ -14,7 +14,7 @@ use crate::cli::output::{self, Column, Row, ShowFormatArgs, View};
 /// Ways that are shown with an agent.
 const SHOWN: usize = 20;
 
-/// Tells who reaches an agent and whom it reaches, or how it is between two.
+/// Prints which agents reach an agent and which it reaches, or both directions between two.
 pub(in crate::cli) async fn show(
     agent: String,
     other: Option<String>,
@@ -28,7 +28,7 @@ pub(in crate::cli) async fn show(
     format.print(&rows, |rows, view| if two { Ok(view.fold(&both(rows, view)?)) } else { Ok(all(&agent, rows, view)) })
 }
 
-/// Every way from and to an agent, or to and from the other.
+/// Every way from and to an agent; with another agent, the ways between the two.
 pub(in crate::cli) async fn rows(client: &Client, agent: String, other: String) -> Result<Vec<Way>, Status> {
     Ok(client.fleet().show_reach(ShowReachRequest { agent, other }).await?.into_inner().ways)
 }
@@ -136,7 +136,7 @@ pub(in crate::cli) fn both(rows: &[Way], view: &View) -> anyhow::Result<String> 
     Ok(parts.join("\n"))
 }
 
-/// How many reach it, and how many it reaches.
+/// How many agents reach it, and how many it reaches.
 fn counts(agent: &str, rows: &[Way]) -> String {
     let of = |ours: &dyn Fn(&&Way) -> bool| {
         let tried = rows.iter().filter(ours).filter(|way| reached(way) || failed(way));
@@ -155,7 +155,7 @@ fn all(agent: &str, rows: &[Way], view: &View) -> String {
     text
 }
 
-/// What is shown with an agent: how many ways there are, and a table of those that are wrong.
+/// The part shown with an agent: the counts, and a table of the ways that failed.
 pub(in crate::cli) fn section(agent: &str, rows: &[Way], view: &View) -> (String, String) {
     let counts = counts(agent, rows);
     let mut wrong: Vec<Way> = rows.iter().filter(|way| failed(way)).cloned().collect();

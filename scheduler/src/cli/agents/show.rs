@@ -22,7 +22,7 @@ pub(in crate::cli) async fn show(
     let client = Client::connect(connection).await?;
     let shown = client.answer(client.fleet().show_agent(ShowAgentRequest { name: name.clone() }).await)?;
     let ways = match reach::rows(&client, name, String::new()).await {
-        // One that was removed reaches nobody; and a scheduler may be older than the question.
+        // A removed agent has no ways, and an older scheduler does not have this call.
         Err(status) if matches!(status.code(), Code::NotFound | Code::Unimplemented) => Vec::new(),
         asked => asked.map_err(|status| client.refusal(&status))?,
     };

@@ -1,4 +1,5 @@
-//! `landfall sites cancel|retry` and `landfall batches cancel|remove|wait`: changing what is done about a batch, and waiting for its end.
+//! `landfall sites cancel|retry` and `landfall batches cancel|remove|wait`: changing a batch, and
+//! waiting for its end.
 
 use std::time::Duration;
 
@@ -14,7 +15,7 @@ use crate::cli::ConnectionArgs;
 use crate::cli::client::Client;
 use crate::cli::output::counted;
 
-/// After so many tasks it is said how far a removal is.
+/// A removal prints its progress each time it has removed this many tasks.
 const TOLD_EVERY: u64 = 20_000;
 
 #[derive(Debug, Args)]
@@ -46,7 +47,7 @@ impl CancelArgs {
     }
 }
 
-/// Cancels, and says what that did.
+/// Cancels, and prints the result.
 pub(in crate::cli) async fn cancel(request: CancelTasksRequest, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
     let batch = request.batch.clone();

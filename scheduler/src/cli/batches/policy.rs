@@ -23,7 +23,7 @@ pub(in crate::cli) struct PolicyArgs {
 }
 
 impl PolicyArgs {
-    /// What flags and the file ask of the policy, and of the agents.
+    /// The policy and the constraints that the flags and the file request.
     pub(in crate::cli) fn asked(
         self,
         agents: ConstraintsRequest,
@@ -34,7 +34,7 @@ impl PolicyArgs {
     }
 }
 
-/// What is wrong with a flag.
+/// The problem of a flag.
 fn flag(error: &OutOfBounds) -> anyhow::Error {
     usage(format!("--{}: {}", error.field.replace('_', "-"), error.problem))
 }
@@ -49,7 +49,7 @@ fn read(path: &Path) -> anyhow::Result<(PolicyRequest, ConstraintsRequest)> {
     })
 }
 
-/// A mistake comes with where it stands.
+/// A mistake names its place.
 fn parse(text: &str) -> Result<(PolicyRequest, ConstraintsRequest), (usize, String)> {
     let unread = |error: Error| {
         let at = error.span().map_or(0, |span| span.start);
@@ -61,7 +61,7 @@ fn parse(text: &str) -> Result<(PolicyRequest, ConstraintsRequest), (usize, Stri
         .iter()
         .map(|(key, value)| (key.get_ref().to_string(), key.span().start, value.span()))
         .collect();
-    // Of a value that is not understood only its place is known, of one out of its bounds only its name.
+    // For an unparsable value only its place is known; for one out of bounds only its name.
     let misread = |error: Error| {
         let (at, problem) = unread(error);
         let field = places.iter().find(|(_, _, value)| value.contains(&at));

@@ -1,6 +1,7 @@
 //! Following a batch: a bar on a terminal, a line per change elsewhere, a summary at the end.
 //!
-//! A stream that breaks is opened again, at another scheduler where there are several: the batch goes on while one restarts.
+//! A broken stream is opened again, at another scheduler if there are several: the batch goes on
+//! while one restarts.
 
 use std::io::IsTerminal;
 use std::pin::pin;
@@ -20,10 +21,10 @@ use crate::cli::view::{now, relative};
 const REOPENED_AT_MOST: u32 = 20;
 /// The pause before that.
 const REOPEN_PAUSE: Duration = Duration::from_secs(2);
-/// How long a person looks at nothing before being told why.
+/// How long the scheduler may take to answer before a person is told of the wait.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Follows a batch to its end, and tells when sites of it failed.
+/// Follows a batch to its end, and reports failed sites.
 pub(in crate::cli) async fn watch(client: &Client, batch: &str) -> anyhow::Result<()> {
     let mut last = None;
     let goes_on = || format!("the batch goes on: `landfall sites watch --batch {batch}` follows it");
@@ -31,7 +32,8 @@ pub(in crate::cli) async fn watch(client: &Client, batch: &str) -> anyhow::Resul
     tell(&[(batch.to_owned(), last.unwrap_or_default())])
 }
 
-/// Follows a batch until every task has ended its newest round: where sites are crawled again, until the rounds under way are done.
+/// Follows a batch until every task has ended its newest round: if sites are crawled again, until
+/// the rounds under way have ended.
 pub(in crate::cli) async fn to_end(
     client: &Client,
     batch: &str,
@@ -58,7 +60,7 @@ pub(in crate::cli) async fn to_end(
     Ok(())
 }
 
-/// Prints what came of batches; sites that failed are the command's failure too.
+/// Prints the results of batches; fails if sites failed.
 pub(in crate::cli) fn tell(ended: &[(String, BatchProgress)]) -> anyhow::Result<()> {
     for (batch, progress) in ended {
         print(&summary(batch, progress))?;
@@ -103,7 +105,7 @@ async fn follow(
         display.show(&progress, last.as_ref());
         *last = Some(progress);
     }
-    // A scheduler that stops may end the stream in good order, and the batch is not done.
+    // A stopping scheduler may end the stream without an error before the batch has ended.
     match last {
         Some(progress) if ended(progress) == total(progress) => Ok(()),
         _ => Err(Status::unavailable("the scheduler ended the stream before the batch was done")),
@@ -119,7 +121,7 @@ pub(in crate::cli) fn total(progress: &BatchProgress) -> u64 {
     submitted + measuring + located + assigned + leased + ended(progress)
 }
 
-/// Where the progress is shown: on standard error, so that standard output holds the summary alone.
+/// Shows the progress on standard error, so that standard output holds only the summary.
 enum Display {
     Bar(ProgressBar),
     Lines,
@@ -143,7 +145,7 @@ impl Display {
                 bar.set_position(ended(progress));
                 bar.set_message(line(progress));
             }
-            // An estimate changes with every look: alone it is worth no line.
+            // The estimate changes with every message: a change of it alone prints no line.
             Self::Lines if last.map(unestimated) == Some(unestimated(progress)) => {}
             Self::Lines => eprintln!("{}/{} {}", number(ended(progress)), number(total(progress)), line(progress)),
         }
@@ -170,13 +172,13 @@ fn unestimated(progress: &BatchProgress) -> BatchProgress {
     BatchProgress { estimate: None, ..progress.clone() }
 }
 
-/// The states, and what is left.
+/// The states, and the estimated remaining time.
 fn line(progress: &BatchProgress) -> String {
     let left = progress.estimate.as_ref().map(left).filter(|left| !left.is_empty());
     left.map_or(states(progress), |left| format!("{}; {left}", states(progress)))
 }
 
-/// How long a batch will still take, for people; or why nobody can say.
+/// The estimated remaining time of a batch for people, or why there is no estimate.
 pub(in crate::cli) fn left(estimate: &Estimate) -> String {
     let time = estimate.left.and_then(|left| Duration::try_from(left).ok());
     let about = time.map(|time| format!("about {} left for {}", rough(time), counted(estimate.sites, "site")));
@@ -185,7 +187,8 @@ pub(in crate::cli) fn left(estimate: &Estimate) -> String {
     parts.join("; ")
 }
 
-/// A length of time no finer than an estimate is: whole seconds, above an hour whole minutes, above a day whole hours.
+/// A duration as coarse as an estimate: whole seconds, above an hour whole minutes, above a day
+/// whole hours.
 fn rough(time: Duration) -> String {
     let unit = match time.as_secs() {
         0..3_600 => 1,
@@ -196,7 +199,7 @@ fn rough(time: Duration) -> String {
     humantime_serde::re::humantime::format_duration(Duration::from_secs(units.saturating_mul(unit))).to_string()
 }
 
-/// The states that hold anything.
+/// The states that have tasks, with their counts.
 pub(in crate::cli) fn states(progress: &BatchProgress) -> String {
     let named = [
         ("submitted", progress.submitted),

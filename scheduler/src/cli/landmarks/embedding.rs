@@ -15,7 +15,7 @@ use crate::cli::ConnectionArgs;
 use crate::cli::client::Client;
 use crate::cli::output::{self, Column, Format, FormatArgs, Row, View};
 
-/// What is said while there is nothing to show.
+/// Printed while there is no embedding.
 const NO_EMBEDDING: &str = "no embedding yet: it is fitted when three landmarks have measured each other; \
                             `landfall embedding fit` says what is missing";
 /// How distances follow from coordinates.
@@ -208,7 +208,8 @@ impl Export {
         }
     }
 
-    /// One row an agent; the position has a column a dimension, so the header depends on the embedding.
+    /// One row per agent; the position has a column per dimension, so the header depends on the
+    /// embedding.
     fn csv(&self) -> anyhow::Result<String> {
         let mut writer = csv::Writer::from_writer(Vec::new());
         let fixed = ["epoch", "agent", "city", "carrier", "landmark", "fit_error", "height_ms"];

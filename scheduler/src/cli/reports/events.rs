@@ -19,7 +19,7 @@ use crate::store::reports::events::KINDS;
 const REOPENED_AT_MOST: u32 = 60;
 /// The pause before that.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-/// Events asked for again when a stream broke; those that were printed are left out.
+/// Newest events requested after a stream broke; those already printed are skipped.
 const ASKED_AGAIN: u32 = 10_000;
 
 #[derive(Debug, Args)]
@@ -68,7 +68,7 @@ impl EventsArgs {
             let before = last;
             let status = match self.read(&client, newest, &mut last).await? {
                 Ok(()) if !self.follow => return Ok(()),
-                // A scheduler that stops may end the stream in good order.
+                // A stopping scheduler may end the stream without an error.
                 Ok(()) => Status::unavailable("the scheduler ended the stream"),
                 Err(status) => status,
             };
@@ -82,7 +82,7 @@ impl EventsArgs {
         }
     }
 
-    /// Prints one stream to its end; leaves out what was printed before.
+    /// Prints one stream to its end; skips events already printed.
     async fn read(&self, client: &Client, newest: u32, last: &mut i64) -> anyhow::Result<Result<(), Status>> {
         let request = EventsRequest {
             batch: self.batch.clone().unwrap_or_default(),
@@ -90,7 +90,8 @@ impl EventsArgs {
             agent: self.agent.clone().unwrap_or_default(),
             newest,
             follow: self.follow,
-            // What broke is read on from the newest: a follower is never far behind.
+            // After a break, reading continues from the newest events: a follower is never far
+            // behind.
             since: self.since.filter(|_| *last == 0).map(|since| prost_types::Timestamp {
                 seconds: since.timestamp(),
                 nanos: i32::try_from(since.timestamp_subsec_nanos()).unwrap_or_default(),

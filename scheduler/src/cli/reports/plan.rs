@@ -1,4 +1,5 @@
-//! `landfall plan`: what another fleet would come to, from the sites already located, and where the next agents would help most.
+//! `landfall plan`: the performance of a changed fleet on the sites already located, and where the
+//! next agents would help most.
 
 use std::fmt::Write;
 use std::str::FromStr;
@@ -16,7 +17,7 @@ use crate::cli::output::{self, Column, Row, ShowFormatArgs, View, counted, share
 use crate::cli::sites::site::globe_cell;
 use crate::model::Strategy;
 
-/// Agents that take no part and are named to people.
+/// Agents without part in the plan that are named to people.
 const NAMED_AT_MOST: usize = 10;
 
 #[derive(Debug, Args)]
@@ -158,7 +159,7 @@ fn fine_cell(duration: Option<Duration>) -> String {
     output::float_cell(milliseconds(duration), 2)
 }
 
-/// By how much it changes, in per cent of what it was.
+/// The change in per cent of the former value.
 fn change_cell(before: Option<Duration>, after: Option<Duration>) -> String {
     match (milliseconds(before), milliseconds(after)) {
         (Some(before), Some(after)) if before > 0.0 => format!("{:+.1} %", (after / before - 1.0) * 100.0),
@@ -197,7 +198,7 @@ pub(in crate::cli) fn text(plan: &PlanResponse, suggested: bool, view: &View) ->
     Ok(view.fold(&text))
 }
 
-/// What the figures rest on, and what they leave out.
+/// The basis of the figures, and what they leave out.
 fn write_basis(plan: &PlanResponse, text: &mut String) -> anyhow::Result<()> {
     let PlanResponse { epoch, strategy, sites, .. } = plan;
     writeln!(text, "embedding {epoch}, {}, each crawled once by {strategy}", counted(*sites, "site"))?;

@@ -1,4 +1,5 @@
-//! `landfall report throughput`: how a batch grew, who did it, and how long it will still take.
+//! `landfall report throughput`: how a batch grew, by which agents, and its estimated remaining
+//! time.
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
@@ -16,7 +17,7 @@ use crate::cli::output::{
     size_cell, span, span_cell, text_cell,
 };
 
-/// From the least to the most that a slice holds.
+/// Bars, from the smallest to the largest slice.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 #[derive(Debug, Args)]
@@ -75,7 +76,8 @@ impl ThroughputArgs {
     }
 }
 
-/// Leaves the agents that are asked for; returns how many more the limit has cut, and `None` where the one asked for is not among them.
+/// Keeps the requested agents. Returns the number that the limit has cut, or `None` if the
+/// requested agent is not among them.
 fn cut(agents: &mut Vec<AgentThroughput>, only: Option<&str>, limit: usize) -> Option<u64> {
     if let Some(name) = only {
         agents.retain(|row| row.agent == name);
@@ -87,22 +89,22 @@ fn cut(agents: &mut Vec<AgentThroughput>, only: Option<&str>, limit: usize) -> O
     Some(more as u64)
 }
 
-/// The report, as programs get it.
+/// The report for programs.
 #[derive(Debug, Default, Serialize)]
 pub(in crate::cli) struct Shown {
     batch: String,
-    /// None: each site's newest.
+    /// `None`: each site's newest.
     round: Option<u32>,
     #[serde(serialize_with = "json::time")]
     begun_at: Option<Timestamp>,
     #[serde(serialize_with = "json::time")]
     until_at: Option<Timestamp>,
-    /// From the one to the other.
+    /// The time from `begun_at` to `until_at`.
     #[serde(rename = "span_ms", serialize_with = "json::millis")]
     span: Option<prost_types::Duration>,
     #[serde(flatten)]
     answer: ThroughputResponse,
-    /// Agents that a limit has cut.
+    /// Number of agents that a limit has cut.
     #[serde(skip)]
     more_agents: u64,
 }
@@ -113,7 +115,7 @@ impl Shown {
         Self { batch, round, begun_at: answer.begun_at, until_at: answer.until, span, answer, more_agents: 0 }
     }
 
-    /// The report's first lines: what was done, and what is to come.
+    /// The report's first lines: the work done, and the work remaining.
     fn head(&self, view: &View) -> String {
         let told = &self.answer;
         let which = self.round.map_or(String::new(), |round| format!(", round {round}"));
@@ -174,7 +176,7 @@ pub(in crate::cli) fn text(shown: &Shown, left: Option<&str>, view: &View) -> St
     view.fold(&text)
 }
 
-/// One bar a figure; nothing is a blank.
+/// One bar per figure; 0 is a blank.
 fn bars(figures: &[f64]) -> String {
     let most = figures.iter().copied().fold(0.0, f64::max);
     let bar = |figure: &f64| {

@@ -13,7 +13,7 @@ use crate::cli::agents::level_cell;
 use crate::cli::client::Client;
 use crate::cli::output::{self, Column, Row, ShowFormatArgs, View};
 
-/// Excluded agents that are named to people, of each constraint.
+/// Excluded agents that are named to people, for each constraint.
 const NAMED_AT_MOST: usize = 10;
 
 #[derive(Debug, Args)]

@@ -92,7 +92,8 @@ pub(in crate::cli) fn text(site: &ShowSiteResponse, view: &View) -> anyhow::Resu
     Ok(view.fold(&text))
 }
 
-/// What its measurements cost. What is shared was spent on another site, and is told there.
+/// The cost of a site's measurements. A shared measurement was paid by another site and is counted
+/// there.
 fn cost(measurements: &[SiteMeasurement]) -> String {
     let probes = |row: &SiteMeasurement| match row.shared_from.is_empty() {
         true => u64::from(row.count) + u64::from(row.lost),
@@ -115,7 +116,7 @@ fn cost(measurements: &[SiteMeasurement]) -> String {
     text
 }
 
-/// The open order that a site waits for, for a person.
+/// The open order that a site waits for.
 fn order_line(SiteOrder { prober, address, site }: &SiteOrder) -> String {
     match (address.as_str(), site.as_str()) {
         ("", _) => format!("{prober}, which finds out its address"),
@@ -124,7 +125,7 @@ fn order_line(SiteOrder { prober, address, site }: &SiteOrder) -> String {
     }
 }
 
-/// Where a prober sees a site, beside what its measurement says, for a person.
+/// The address that a site's name has for a prober, with the costs that no measurement contains.
 fn sighting_line(ResolvedAddress { prober, address, postponed, requests }: &ResolvedAddress) -> String {
     let mut text = format!("{prober} sees it at {address}");
     if *postponed > 0 {
@@ -166,7 +167,7 @@ fn task_line(task: &SiteTask, view: &View) -> String {
     parts.join("; ")
 }
 
-/// How far a crawl is, for people.
+/// The progress of a crawl, for people.
 fn progress_line(progress: &CrawlProgress, view: &View) -> String {
     let told = view.when(progress.saved_at);
     let bytes = output::bytes_cell(progress.state_bytes);

@@ -25,12 +25,12 @@ use crate::model::site_list::{self, SiteList};
 
 /// Sites in one message: far below the wire's limit on a message, whatever their names.
 const CHUNK: usize = 5_000;
-/// How often a submission whose answer was lost is tried in all.
+/// Number of attempts in all to submit a list when the answer is lost.
 const ATTEMPTS: u32 = 3;
 /// The pause before the second try; it doubles.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Submits a list, and follows the batch where that was asked.
+/// Submits a list, and follows the batch if requested.
 pub(in crate::cli) async fn submit(args: SubmitArgs, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let (batch, watch) = (args.batch.clone(), args.watch);
     let sent = Arc::new(AtomicBool::new(false));
@@ -38,7 +38,7 @@ pub(in crate::cli) async fn submit(args: SubmitArgs, connection: &ConnectionArgs
     if watch { watch::watch(&client, &batch).await } else { Ok(()) }
 }
 
-/// What Ctrl-C leaves behind: a list is submitted whole or not at all.
+/// The state after Ctrl-C: a list is submitted whole or not at all.
 fn interrupted(batch: &str, sent: &AtomicBool) -> String {
     match sent.load(Ordering::Relaxed) {
         false => "nothing was submitted".to_owned(),
@@ -52,7 +52,7 @@ fn interrupted(batch: &str, sent: &AtomicBool) -> String {
 async fn submit_list(args: SubmitArgs, connection: &ConnectionArgs, sent: &Arc<AtomicBool>) -> anyhow::Result<Client> {
     let (policy, constraints) = args.policy.asked(args.constraints)?;
     let path = args.list.clone();
-    // Standard input may keep its reader waiting for ever, and Ctrl-C is listened for meanwhile.
+    // A read of standard input may never end, and Ctrl-C must be handled meanwhile.
     let list = tokio::task::spawn_blocking(move || read(&path)).await.context("read the list")??;
     report_rejected(&args.list, &list);
     if !list.rejected.is_empty() && !args.skip_invalid {
@@ -90,7 +90,7 @@ fn read(path: &Path) -> anyhow::Result<SiteList> {
     Ok(site_list::parse(&read_bytes(path)?))
 }
 
-/// The whole of a file; of standard input for `-`.
+/// The content of a file, or of standard input for `-`.
 pub(in crate::cli) fn read_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
     if !is_stdin(path) {
         return std::fs::read(path).with_context(|| format!("read {}", path.display()));
@@ -114,7 +114,7 @@ fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// What a file is called in a complaint.
+/// A file's name in messages.
 pub(in crate::cli) fn shown(path: &Path) -> String {
     if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
 }
@@ -184,7 +184,8 @@ fn summary(batch: &str, answer: &SubmitResponse, list: &SiteList) -> String {
         };
         format!("batch {batch}: {} added{present}, {} in all", number(*added), number(*batch_total))
     };
-    // Repeats are collapsed on this side already; the scheduler counts those that are one site under two spellings.
+    // Repeated lines are dropped here already; the scheduler counts the sites that were given in
+    // two spellings.
     let duplicates = u64::try_from(list.duplicates).unwrap_or(u64::MAX).saturating_add(answer.duplicates);
     if duplicates > 0 {
         let s = if duplicates == 1 { "" } else { "s" };

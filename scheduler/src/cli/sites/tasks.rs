@@ -1,4 +1,4 @@
-//! Which tasks of a batch are asked for, how they come, and `landfall sites list`.
+//! Lists of a batch's tasks: their filters and how they are printed, and `landfall sites list`.
 
 use clap::Args;
 use landfall_proto::json::{self, Word as _};
@@ -12,9 +12,9 @@ use crate::cli::output::{self, Column, Format, FormatArgs, Printed, Printer, Row
 use crate::cli::{ConnectionArgs, one_of};
 use crate::model::{ReasonKind, TaskState};
 
-/// Rows that are printed at once; by the first so many a table is laid out.
+/// Rows that are printed at once; the first page determines the widths of a table.
 const PAGE: usize = 500;
-/// Rows of a table, unless told otherwise.
+/// Default number of rows of a table.
 const TABLE: u64 = 100;
 
 /// What narrows a list of tasks.
@@ -35,7 +35,7 @@ pub(in crate::cli) struct TasksArgs {
 }
 
 impl TasksArgs {
-    /// Prints what is asked for as it comes.
+    /// Prints the requested tasks as they arrive.
     pub(in crate::cli) async fn print<R: Printed>(
         self,
         row: fn(v1::AssignmentRow) -> R,
@@ -98,7 +98,7 @@ impl ListArgs {
 #[serde(transparent)]
 pub(in crate::cli) struct SiteRow(#[serde(with = "SiteFields")] pub(in crate::cli) v1::AssignmentRow);
 
-/// What is printed of it.
+/// The printed fields.
 #[derive(Serialize)]
 #[serde(remote = "v1::AssignmentRow")]
 struct SiteFields {

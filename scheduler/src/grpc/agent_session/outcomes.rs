@@ -96,7 +96,7 @@ pub(super) struct Recorded {
     slots: i64,
 }
 
-/// Number of outcomes whose lease was active until now: so many slots have become free.
+/// Number of outcomes whose lease was active until now, which is the number of freed slots.
 pub(super) fn freed(answers: &[Answer]) -> i64 {
     let freed = answers.iter().filter(|answer| matches!(answer, Answer::Accepted { freed: true, .. })).count();
     i64::try_from(freed).unwrap_or(i64::MAX)

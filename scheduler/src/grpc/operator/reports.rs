@@ -111,7 +111,7 @@ impl ReportService for ReportDesk {
 
 /// The requested rows, limited to `limit`; if that cuts them, the last message has the number of
 /// omitted rows. Pages are read as fast as the reader takes them, the next page while one is sent.
-/// No connection is held between pages.
+/// No connection is held between pages, and no more than two pages are in memory.
 fn messages(
     scheduler: Scheduler,
     wanted: reports::Wanted,

@@ -1,4 +1,5 @@
-//! The real binaries, asked wrongly in every way people do: one sentence each, and the code that says what kind of mistake it was.
+//! Runs the real binaries with invalid command lines: each must answer one sentence, and the exit
+//! code for that kind of mistake.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -30,7 +31,7 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// The files that are asked with.
+/// Writes the files that the command lines name.
 fn files(folder: &Path) {
     let write = |name: &str, text: &[u8]| std::fs::write(folder.join(name), text).unwrap();
     write("good.txt", b"a.example\nb.example\n");
@@ -52,14 +53,14 @@ fn files(folder: &Path) {
     std::fs::copy(authority.ca_path, folder.join("ca.pem")).unwrap();
 }
 
-/// Answers every connection with this, whatever is said; returns its port.
+/// Answers every connection with `answer`, whatever it sends; returns the port.
 fn answering(answer: &'static [u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             if !answer.is_empty() {
-                // Something of the question comes first; what it is does not matter.
+                // Waits for the first bytes of the request; their content does not matter.
                 drop(stream.read(&mut [0; 1024]));
                 drop(stream.write_all(answer));
             }
@@ -71,7 +72,7 @@ fn answering(answer: &'static [u8]) -> u16 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_wrong_invocation_is_answered_in_one_sentence_and_with_its_code() {
     let _turn = beside().await;
-    // The private Postgres of root runs as another user, who must be able to pass.
+    // As root, the private Postgres runs as another user, who needs access to this folder.
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     files(folder.path());
