@@ -108,6 +108,9 @@ pub(super) struct Shown {
     policy: CrawlPolicy,
     #[serde(flatten)]
     progress: BatchProgress,
+    /// Whether the scheduler sent the progress.
+    #[serde(skip)]
+    has_progress: bool,
     endings: Vec<Ending>,
     constraints: Constraints,
 }
@@ -119,7 +122,8 @@ impl TryFrom<ShowBatchResponse> for Shown {
         let ShowBatchResponse { name, strategy, policy, progress, endings, constraints } = shown;
         let policy = PolicyRequest::try_from(policy.unwrap_or_default())?.or(&CrawlPolicy::default());
         let constraints = ConstraintsRequest::try_from(constraints.unwrap_or_default())?.whole();
-        Ok(Self { name, strategy, policy, progress: progress.unwrap_or_default(), endings, constraints })
+        let (has_progress, progress) = (progress.is_some(), progress.unwrap_or_default());
+        Ok(Self { name, strategy, policy, progress, has_progress, endings, constraints })
     }
 }
 
@@ -141,7 +145,9 @@ pub(super) fn text(shown: &Shown, view: &View) -> anyhow::Result<String> {
     if !agents.is_empty() {
         writeln!(text, "  agents     {agents}")?;
     }
-    writeln!(text, "  sites      {}", watch::states(progress))?;
+    if shown.has_progress {
+        writeln!(text, "  sites      {}", watch::states(progress))?;
+    }
     if let Some(estimate) = &progress.estimate {
         writeln!(text, "  left       {}", watch::left(estimate))?;
     }
@@ -240,7 +246,7 @@ mod tests {
         let text = text(&shown, &View::plain()).unwrap();
         let said = "a request every 2s\n             of a large one every 1s\n  include    /a /x\n  exclude    /b /x\n  \
                     sitemaps   not read\n  store      not stored\n  contact    https://example.org/study\n  \
-                    crawls as  StudyBot/1.2\n  recrawl    7days after each crawl\n  sites      no site\n";
+                    crawls as  StudyBot/1.2\n  recrawl    7days after each crawl\n";
         assert!(text.ends_with(said), "{text}");
         let json = serde_json::to_value(shown).unwrap();
         assert_eq!(
