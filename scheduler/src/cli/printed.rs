@@ -173,6 +173,7 @@ fn what_programs_read_stays_as_it_is() {
     assert_eq!(printed.text, expected);
 }
 
+const MANY: u64 = 123_456_789;
 const LONG: &str = "https://www.department-of-something-quite-long.inner-mongolia.example.edu.cn:8443 at \
                     2001:0db8:85a3:0000:0000:8a2e:0370:7334: 连接被对方拒绝 (os error 111)";
 
@@ -199,14 +200,14 @@ fn no_line_of_a_table_is_wider_than_it_may_be() {
     long.table(|row: v1::AgentError| row);
     long.table(|row: v1::AgentLease| row);
     long.table(|row: v1::AgentRefusal| row);
-    long.table(|row: v1::AgentRow| row);
-    long.table(|row: v1::AgentThroughput| row);
+    long.table(|row| v1::AgentRow { assigned: 1_234_567, complete: 1_234_567, pages: MANY, ..row });
+    long.table(|row| v1::AgentThroughput { sites: MANY, pages: MANY, ..row });
     long.table(|row: v1::Alarm| row);
-    long.table(|row: v1::Batch| row);
+    long.table(|row| v1::Batch { open: MANY, done: MANY, failed: MANY, cancelled: MANY, ..row });
     long.table(|row: v1::Candidate| row);
     long.table(|row: v1::Enrolment| row);
     long.table(|row: v1::Epoch| row);
-    long.table(|row: v1::GrowthSlice| row);
+    long.table(|row| v1::GrowthSlice { sites: MANY, pages: MANY, ..row });
     long.table(|row: v1::Landmark| row);
     long.table(|row: v1::LandmarkWorth| row);
     long.table(|row: v1::PlannedAgent| row);
@@ -215,8 +216,8 @@ fn no_line_of_a_table_is_wider_than_it_may_be() {
     long.table(|row: v1::StrategyThroughput| row);
     long.table(|row: v1::UnreachedAgent| row);
     long.table(|row: v1::Way| row);
-    long.table(tasks::SiteRow);
-    long.table(reports::AssignmentRow);
+    long.table(|row| tasks::SiteRow(v1::AssignmentRow { pages: u32::MAX, ..row }));
+    long.table(|row| reports::AssignmentRow(v1::AssignmentRow { pages: u32::MAX, ..row }));
 }
 
 #[test]
