@@ -9,7 +9,7 @@ use serde::ser::{SerializeMap as _, SerializeStruct as _};
 use serde::{Serialize, Serializer};
 
 use crate::v1::{
-    ChoiceCause, ExplainedCandidate, ExplainedChoice, FallbackCause, MeasurementFailure, Parting, Wait, Why,
+    ChoiceCause, ExplainedCandidate, ExplainedChoice, FallbackCause, Gain, MeasurementFailure, Parting, Wait, Why,
 };
 
 /// An enum of the contract, whose values are words.
@@ -111,7 +111,7 @@ pub(crate) fn ranked<T: Serialize, S: Serializer>(list: &[T], serializer: S) -> 
 }
 
 /// Why an agent was chosen, in the form that the scheduler records; null from a scheduler that is
-/// older and does not send it, or newer and sends a cause that is unknown here.
+/// older and does not send it, or newer and sends a cause or gain that is unknown here.
 impl Serialize for Why {
     fn serialize<S: Serializer>(&self, serializer: S) -> Printed<S> {
         #[derive(Serialize)]
@@ -128,7 +128,8 @@ impl Serialize for Why {
         let whole_millis =
             |time: Option<Duration>| std::time::Duration::try_from(time?).ok().map(|time| time.as_millis());
         let cause = self.cause();
-        if cause == ChoiceCause::Unspecified {
+        let no_gain = cause == ChoiceCause::Rebalanced && self.gain() == Gain::Unspecified;
+        if cause == ChoiceCause::Unspecified || no_gain {
             return serializer.serialize_none();
         }
         let mut map = serializer.serialize_map(None)?;

@@ -87,6 +87,8 @@ mod tests {
         }
         let unsaid = serde_json::to_value(v1::Why::default()).unwrap();
         assert!(unsaid.is_null(), "an older scheduler does not say");
+        let newer = v1::Why { cause: v1::ChoiceCause::Rebalanced.into(), gain: 99, ..v1::Why::default() };
+        assert!(serde_json::to_value(newer).unwrap().is_null(), "a newer scheduler knows more gains");
         for cause in WaitCause::ALL {
             let wait = v1::Wait::from(&Wait::from(*cause));
             assert_eq!(WaitCause::try_from(wait.cause()), Ok(*cause));
