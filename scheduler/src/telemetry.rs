@@ -7,7 +7,7 @@ use std::io::IsTerminal;
 use sha2::{Digest, Sha256};
 use tracing::field::{Field, Visit};
 use tracing_subscriber::field::{RecordFields, VisitOutput};
-use tracing_subscriber::filter::Targets;
+use tracing_subscriber::filter::{ParseError, Targets};
 use tracing_subscriber::fmt::FormatFields;
 use tracing_subscriber::fmt::format::{DefaultVisitor, Writer};
 use tracing_subscriber::prelude::*;
@@ -22,7 +22,7 @@ const DEFAULT: &str = "info,sqlx::postgres::notice=warn";
 pub fn start() {
     let asked = |variable| std::env::var(variable).ok().filter(|text| !text.is_empty()).map(|text| (variable, text));
     let (targets, refused) = match asked("LANDFALL_LOG").or_else(|| asked("RUST_LOG")) {
-        Some((variable, text)) => match text.parse::<Targets>() {
+        Some((variable, text)) => match parse(&text) {
             Ok(targets) => (Some(targets), None),
             Err(error) => (None, Some(format!("{variable}='{text}' is no filter ({error})"))),
         },
@@ -37,6 +37,11 @@ pub fn start() {
     if let (Ok(()), Some(refused)) = (started, refused) {
         tracing::warn!("{refused}: the default is used");
     }
+}
+
+/// Skips empty parts, as after a last comma, which `Targets` would take for the level `error`.
+fn parse(text: &str) -> Result<Targets, ParseError> {
+    text.split(',').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",").parse()
 }
 
 /// Formats fields as usual, but replaces a statement's text by its name, so that a slow statement
