@@ -50,7 +50,7 @@ struct Cli {
 const EXAMPLES: &str = "\
 Examples:
   landfall up                                              a scheduler with a database of its own, on this machine
-  landfall agents enrol --city Harbin --carrier CERNET         prints the command to run on the remote machine
+  landfall agents enrol --city Harbin --carrier CERNET     prints the command to run on the remote machine
   landfall sites submit list.txt --batch autumn --watch
   landfall explain www.example.cn                          why this agent
   landfall report assignments --batch autumn --format csv";

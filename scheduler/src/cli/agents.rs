@@ -34,7 +34,7 @@ Examples:
   landfall agents enrol --city Harbin --carrier CERNET --country CN --latitude 45.8 --longitude 126.5
   landfall agents enrol --city 北京 --carrier 电信                       called beijing-dianxin
   landfall agents enrol --city Harbin --carrier CERNET --name harbin-cernet --replace    moves it to another machine
-  landfall agents enrol --from agents.csv --format json            a token for each line, or none
+  landfall agents enrol --from agents.csv --format json                a token for each line, or none
 
 The first line of a file names its columns: city and carrier, and country, latitude, longitude, name and tags as needed."
     )]
