@@ -17,12 +17,12 @@ use landfall_proto::v1::{
     ServiceState, TagAgentRequest, Way,
 };
 
+use self::drain::{DrainArgs, RemoveArgs};
+use self::enrol::EnrolArgs;
 use super::client::Client;
 use super::output::{self, Column, Format, FormatArgs, Row, ShowFormatArgs, View, text_cell};
 use super::{ConnectionArgs, one_of};
 use crate::app::exit::{print, usage};
-use crate::cli::agents::drain::{DrainArgs, RemoveArgs};
-use crate::cli::agents::enrol::EnrolArgs;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum AgentsCommand {

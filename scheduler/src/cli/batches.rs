@@ -13,11 +13,10 @@ use landfall_proto::v1::{
 };
 use serde::Serialize;
 
+use self::changes::{RemoveArgs, WaitArgs};
 use super::ConnectionArgs;
 use super::client::Client;
 use super::output::{self, Column, FormatArgs, Row, ShowFormatArgs, View};
-use crate::cli::batches::changes::{RemoveArgs, WaitArgs};
-
 use crate::app::exit;
 use crate::model::constraints::{Constraints, ConstraintsRequest, Unmet};
 use crate::model::{CrawlPolicy, PolicyRequest, ReasonKind};

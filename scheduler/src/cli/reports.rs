@@ -10,12 +10,12 @@ use landfall_proto::v1::{self, AgentsReportRequest, ReasonKind, Wait};
 use prost_types::{Duration, Timestamp};
 use serde::Serialize;
 
+use self::throughput::ThroughputArgs;
 use super::ConnectionArgs;
 use super::agents::{level_cell, service_words};
 use super::client::Client;
 use super::output::{self, Column, FormatArgs, Row, count_cell, millis_cell, size_cell, text_cell};
 use super::sites::tasks::TasksArgs;
-use crate::cli::reports::throughput::ThroughputArgs;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ReportCommand {

@@ -12,6 +12,7 @@ use landfall_proto::v1::{
     Alarm, ListAlarmsRequest, ReopenSitesRequest, ReopenSitesResponse, ShowSiteRequest, SiteMeasurement,
 };
 
+use self::tasks::ListArgs;
 use super::ConnectionArgs;
 use super::batches::changes::{CancelArgs, RetryArgs};
 use super::batches::policy::PolicyArgs;
@@ -19,7 +20,6 @@ use super::batches::watch;
 use super::client::Client;
 use super::output::{self, Column, Format, FormatArgs, Row, ShowFormatArgs, counted, number};
 use crate::app::exit::print;
-use crate::cli::sites::tasks::ListArgs;
 use crate::model::Strategy;
 use crate::model::constraints::ConstraintsRequest;
 

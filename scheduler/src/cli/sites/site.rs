@@ -81,7 +81,7 @@ pub(in crate::cli) fn text(site: &ShowSiteResponse, view: &View) -> anyhow::Resu
         writeln!(text, "{}", cost(&site.measurements))?;
     }
     for resolved_address in &site.resolved_addresses {
-        writeln!(text, "{}", sighting_line(resolved_address))?;
+        writeln!(text, "{}", resolved_address_line(resolved_address))?;
     }
     for task in &site.tasks {
         writeln!(text, "\n{}", task_line(task, view))?;
@@ -126,7 +126,7 @@ fn order_line(SiteOrder { prober, address, site }: &SiteOrder) -> String {
 }
 
 /// The address that a site's name has for a prober, with the costs that no measurement contains.
-fn sighting_line(ResolvedAddress { prober, address, postponed, requests }: &ResolvedAddress) -> String {
+fn resolved_address_line(ResolvedAddress { prober, address, postponed, requests }: &ResolvedAddress) -> String {
     let mut text = format!("{prober} sees it at {address}");
     if *postponed > 0 {
         text.push_str(&format!("; {postponed} orders in a row postponed"));
@@ -216,10 +216,10 @@ mod tests {
     }
 
     #[test]
-    fn a_sighting_says_what_no_measurement_says() {
+    fn a_resolved_address_says_what_no_measurement_says() {
         let resolved_address = |postponed, requests| {
             let (prober, address) = ("a1".to_owned(), "192.0.2.1".to_owned());
-            sighting_line(&ResolvedAddress { prober, address, postponed, requests })
+            resolved_address_line(&ResolvedAddress { prober, address, postponed, requests })
         };
         assert_eq!(resolved_address(0, 0), "a1 sees it at 192.0.2.1");
         assert_eq!(

@@ -5,9 +5,8 @@ use landfall_proto::v1;
 use tokio::time::Instant;
 use tonic::Status;
 
-use super::REFUSAL_PAUSE;
 use super::stream::Session;
-use crate::grpc::agent_session::convert;
+use super::{REFUSAL_PAUSE, convert};
 use crate::store;
 use crate::store::agents::refusals::{self, Refusal};
 use crate::store::leases::{self, checkpoints, recalls};

@@ -232,13 +232,13 @@ mod tests {
     }
 
     /// Makes all of these requests while a transaction is under way.
-    async fn asked(pool: &PgPool, together: &Arc<GroupCommit<Divide>>, by: &[i32]) -> Vec<Result<i64, Status>> {
-        let under_way = together.turn.acquire().await.expect("a turn");
+    async fn asked(pool: &PgPool, group: &Arc<GroupCommit<Divide>>, by: &[i32]) -> Vec<Result<i64, Status>> {
+        let under_way = group.turn.acquire().await.expect("a turn");
         let mut asking = Vec::new();
         for (number, &by) in by.iter().enumerate() {
-            let (pool, together) = (pool.clone(), Arc::clone(together));
-            let queue = Arc::clone(&together);
-            asking.push(tokio::spawn(async move { together.ask(&pool, Divide(by)).await }));
+            let (pool, group) = (pool.clone(), Arc::clone(group));
+            let queue = Arc::clone(&group);
+            asking.push(tokio::spawn(async move { group.ask(&pool, Divide(by)).await }));
             while queue.queue().len() <= number {
                 tokio::task::yield_now().await;
             }
@@ -253,18 +253,18 @@ mod tests {
 
     #[sqlx::test(migrations = false)]
     async fn who_asks_while_a_transaction_is_under_way_shares_the_next(pool: PgPool) {
-        let together = Arc::new(GroupCommit::default());
+        let group = Arc::new(GroupCommit::default());
         let answers: Vec<i64> =
-            asked(&pool, &together, &[1, 2, 3, 4]).await.into_iter().map(|answer| answer.expect("divided")).collect();
+            asked(&pool, &group, &[1, 2, 3, 4]).await.into_iter().map(|answer| answer.expect("divided")).collect();
         assert!(answers.iter().all(|transaction| *transaction == answers[0]), "{answers:?}");
-        let next = together.ask(&pool, Divide(1)).await.expect("divided");
+        let next = group.ask(&pool, Divide(1)).await.expect("divided");
         assert!(next > answers[0], "nobody waits for company");
     }
 
     #[sqlx::test(migrations = false)]
     async fn nobody_fails_for_another(pool: PgPool) {
-        let together = Arc::new(GroupCommit::default());
-        let answers = asked(&pool, &together, &[1, 0, 2]).await;
+        let group = Arc::new(GroupCommit::default());
+        let answers = asked(&pool, &group, &[1, 0, 2]).await;
         let codes: Vec<Code> =
             answers.iter().map(|answer| answer.as_ref().map_or_else(Status::code, |_| Code::Ok)).collect();
         assert_eq!(codes, [Code::Ok, Code::Internal, Code::Ok]);
@@ -273,17 +273,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_transaction_takes_on_so_many_rows_and_nobody_who_has_gone() {
-        let together = GroupCommit::<Divide>::default();
+        let group = GroupCommit::<Divide>::default();
         let most = i32::try_from(MOST_ROWS).expect("a number");
         let ask = |rows| {
             let (verdict, judged) = oneshot::channel();
-            together.queue().push_back(Waiting { request: Divide(rows), verdict });
+            group.queue().push_back(Waiting { request: Divide(rows), verdict });
             judged
         };
         let _waiting = [ask(most + 1), ask(most - 1)];
         drop(ask(1));
         let _more = [ask(1), ask(1)];
-        let taken = || together.take().iter().map(|waiting| waiting.request.0).collect::<Vec<_>>();
+        let taken = || group.take().iter().map(|waiting| waiting.request.0).collect::<Vec<_>>();
         assert_eq!(taken(), [most + 1], "more than that goes alone");
         assert_eq!(taken(), [most - 1, 1]);
         assert_eq!(taken(), [1]);

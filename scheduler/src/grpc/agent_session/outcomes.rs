@@ -9,9 +9,9 @@ use sqlx::PgConnection;
 use tokio_stream::StreamExt as _;
 use tonic::{Status, Streaming};
 
+use super::convert;
 use super::group_commit::Request;
 use super::stream::{FILLED_AT_ONCE, Session};
-use crate::grpc::agent_session::convert;
 use crate::model::{AgentId, SiteId};
 use crate::store;
 use crate::store::leases::outcomes::{self, Answer, Report};

@@ -18,9 +18,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Status, Streaming};
 
 use super::group_commit::GroupCommit;
-use super::{most_heartbeats, outcomes};
+use super::{convert, most_heartbeats, outcomes};
 use crate::Scheduler;
-use crate::grpc::agent_session::convert;
 use crate::grpc::status;
 use crate::model::{AgentId, SessionId, TaskId};
 use crate::store;

@@ -210,14 +210,14 @@ impl SiteService for SiteDesk {
         let tasks = sites::tasks(&mut conn, &site).await?;
         let verdict = verdicts::of_site(&mut conn, &site).await?;
         let resolved_addresses = of_sites::resolved_addresses(&mut conn, &site).await?;
-        let broken_off = alarms::of_site(&mut conn, site.id).await?;
+        let circuit_open = alarms::of_site(&mut conn, site.id).await?;
         let position = position_of(&mut conn, &site).await?;
         let awaited = orders::awaited(&mut conn, &site).await?;
         let shown = convert::shown(site, measurements, placement, verdict, tasks);
         Ok(Response::new(v1::ShowSiteResponse {
             resolved_addresses: resolved_addresses.into_iter().map(Into::into).collect(),
             order: awaited.map(Into::into),
-            circuit_open_since: broken_off.map(timestamp),
+            circuit_open_since: circuit_open.map(timestamp),
             position: position.map(convert::globe_position),
             ..shown
         }))
