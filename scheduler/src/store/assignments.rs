@@ -31,10 +31,12 @@ pub struct Waiting {
     pub strategy: Strategy,
     /// Why distances are missing; `None` when they are not.
     pub unmeasured: Option<Unmeasured>,
+    /// The number of its earlier assignments.
     pub choices: i64,
     pub former: Option<Former>,
     /// Why the former choice ended.
     pub parted: Option<Parted>,
+    /// How long it has been in its state.
     pub waited: Duration,
 }
 

@@ -36,11 +36,13 @@ pub struct Progress {
     pub located: u64,
     pub assigned: u64,
     pub leased: u64,
+    /// Done, with everything fetched.
     pub complete: u64,
     /// Done, cut by a budget.
     pub truncated: u64,
     pub failed: u64,
     pub cancelled: u64,
+    /// Pages and bytes fetched by ended crawls.
     pub pages: u64,
     pub bytes: u64,
     /// The most frequent wait of tasks without an agent, and their number.

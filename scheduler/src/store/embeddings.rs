@@ -43,6 +43,7 @@ pub struct Newest {
     pub newer_rows: i64,
     /// Whether it is older than the given age.
     pub aged: bool,
+    /// Whether beacons are being measured.
     pub mesh_busy: bool,
 }
 
@@ -238,6 +239,7 @@ pub struct Epoch {
     pub fitted_at: DateTime<Utc>,
     /// The reason of the fit, for people.
     pub reason: String,
+    /// Placed agents, including the landmarks.
     pub agents: u32,
     pub landmarks: u32,
     /// Its dimensions, without the height.

@@ -101,6 +101,7 @@ pub struct MeshMeasurement {
 pub struct Coverage {
     /// Pairs measured or tried.
     pub measured: u64,
+    /// Pairs to be measured.
     pub pairs: u64,
 }
 

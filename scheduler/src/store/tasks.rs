@@ -24,6 +24,7 @@ use super::types::Interval;
 pub struct Heard {
     pub site: SiteId,
     pub measured: Vec<(AgentId, Rtt)>,
+    /// The newest failure.
     pub failure: Option<String>,
     /// Whether its tasks have waited longer than the given patience.
     pub overdue: bool,

@@ -39,6 +39,7 @@ pub struct SiteFacts {
     pub size: Option<(u32, u64)>,
     /// Pages already fetched by a crawl that is active or was handed back.
     pub fetched: u32,
+    /// The batch's interval between two requests.
     pub interval: Duration,
 }
 

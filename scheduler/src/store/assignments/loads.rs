@@ -68,6 +68,7 @@ pub struct Available {
     /// The mean length of its newest crawls; near the fleet's mean while few are known, one second
     /// while none is.
     pub pace: Duration,
+    /// When its session was opened.
     pub since: DateTime<Utc>,
     pub home: Home,
 }

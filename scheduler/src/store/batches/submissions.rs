@@ -41,6 +41,7 @@ pub struct Submission {
     pub policy: PolicyRequest,
     /// The requested constraints; others are unset for a new batch, and an old batch keeps its own.
     pub constraints: ConstraintsRequest,
+    /// The scheduler's own policy.
     pub default_policy: CrawlPolicy,
     /// The client's name for this submission; without one, it cannot be repeated safely.
     pub idempotency_key: Option<String>,

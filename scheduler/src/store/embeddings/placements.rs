@@ -81,6 +81,7 @@ pub async fn upsert(conn: &mut PgConnection, located: &[Located]) -> Result<(), 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outdated {
     pub site: SiteId,
+    /// Whether a task of the site needs the placement.
     pub open: bool,
 }
 

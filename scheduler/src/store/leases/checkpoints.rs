@@ -36,6 +36,7 @@ pub struct RateState {
     /// How often the site refused requests (429, 503) since this count was last cleared.
     pub turned_away: u32,
     pub failed_in_a_row: u32,
+    /// Requests of the last minute.
     pub recent_requests: u32,
     pub recent_errors: u32,
     /// The newest error, or empty.

@@ -30,9 +30,11 @@ pub struct UnderWay {
     pub site: SiteId,
     pub batch: BatchId,
     pub agent: AgentId,
+    /// How long the lease has been active.
     pub took: Duration,
     /// The predicted length of the crawl; `None` without a prediction.
     pub takes: Option<Duration>,
+    /// The longest time and the most pages that the batch's policy allows.
     pub at_most: Duration,
     pub most_pages: u32,
     /// Pages, and the time the agent took for them: from the checkpoint of a crawl that had no

@@ -25,7 +25,9 @@ pub struct Located {
     pub epoch: EmbeddingEpoch,
     /// Its dimensions, without the height.
     pub dimensions: usize,
+    /// Sites located in it.
     pub sites: u64,
+    /// Sites located only in other embeddings.
     pub elsewhere: u64,
 }
 

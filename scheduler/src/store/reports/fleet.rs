@@ -19,6 +19,7 @@ pub struct AgentRow {
     pub assigned: u64,
     pub complete: u64,
     pub truncated: u64,
+    /// Crawls that ended neither complete nor truncated.
     pub failed: u64,
     pub pages: u64,
     pub bytes: u64,

@@ -536,8 +536,8 @@ mod tests {
         assert_eq!(recent.crawls.iter().filter(|one| **one == over).count(), 40, "nor half of it: {recent:?}");
         let [going_on] = recent.under_way[..] else { panic!("one is under way: {recent:?}") };
         assert!(recent.crawls.contains(&Lasted { time: going_on, ended: false }) && recent.crawls.len() == 41);
-        // Forty crawls of a hundred seconds, and the active one that began 2,900 seconds after
-        // `begin`.
+        // Forty crawls of a hundred seconds and the active one, in the window that opens 2,900
+        // seconds after `begin`.
         let since = (going_on + secs(100.0)).as_secs_f64();
         assert!((recent.at_once - (4000.0 + going_on.as_secs_f64()) / since).abs() < 1e-6, "{recent:?}");
         let left = left(&mut scene.conn, batch).await.expect("what is left").and_then(|one| one.left);

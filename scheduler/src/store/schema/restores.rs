@@ -27,6 +27,7 @@ pub struct Restored {
     pub backup_version: String,
     pub sessions: u64,
     pub leases: u64,
+    /// Enrolment tokens that it voided.
     pub tokens: u64,
 }
 

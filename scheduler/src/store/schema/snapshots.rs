@@ -13,6 +13,7 @@ pub struct Snapshot {
     /// The snapshot's name, for `pg_dump`.
     pub name: String,
     pub at: DateTime<Utc>,
+    /// The newest migration.
     pub schema: i64,
     /// SHA-256 of the operator's token, hexadecimal; `None` before the first start.
     pub operator_token: Option<String>,
@@ -46,6 +47,7 @@ pub async fn begin(conn: &mut PgConnection) -> Result<Snapshot, Error> {
 /// Facts that decide whether a database can be backed up, or restored into.
 #[derive(Debug, Clone, sqlx::FromRow)]
 pub struct Place {
+    /// The server's major version.
     pub postgres: i32,
     /// The schema in which tables are created.
     pub schema: Option<String>,

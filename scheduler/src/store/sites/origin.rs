@@ -1,9 +1,10 @@
 //! Settling sites: the origin behind a name, and the one site that represents it (the keeper).
 //!
-//! Invariants: an origin never changes once set. The first site settled at an origin keeps itself,
-//! so that its measurements and leases stay. Every later site found at that origin becomes its
-//! alias; an alias never points at an alias. A site stays within its registrable domain, whatever
-//! an agent reports. Settling holds a lock on the origin until the transaction ends.
+//! Invariants: an origin never changes once set. The first site settled at an origin never becomes
+//! an alias, so that its measurements and leases stay. Every later site found at that origin
+//! becomes its alias; an alias never points at an alias. A site stays within its registrable
+//! domain, whatever an agent reports. Settling holds a lock on the origin until the transaction
+//! ends.
 
 use std::collections::HashSet;
 

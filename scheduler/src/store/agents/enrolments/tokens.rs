@@ -133,6 +133,7 @@ pub fn not_yet(name: &str) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Revoked {
     pub name: String,
+    /// Whether it was revoked before.
     pub before: bool,
 }
 

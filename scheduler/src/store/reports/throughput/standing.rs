@@ -13,6 +13,7 @@ use super::Scope;
 /// The state of the tasks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Standing {
+    /// The database's clock.
     pub now: DateTime<Utc>,
     pub tasks: u64,
     /// The part that ended without an outcome.
