@@ -19,6 +19,7 @@ use rcgen::{CertificateParams, KeyPair};
 use rustls::pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::sync::Notify;
 use tokio::time::Instant;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -139,6 +140,7 @@ pub(crate) struct TestServer {
 #[derive(Default)]
 struct Log {
     seen: Mutex<Vec<Seen>>,
+    news: Notify,
     connections: AtomicUsize,
     said: AtomicUsize,
 }
@@ -222,8 +224,13 @@ impl TestServer {
 
     /// Returns when the requests seen satisfy `done`.
     pub(crate) async fn until(&self, done: impl Fn(&[Seen]) -> bool) {
-        while !done(&self.log.seen.lock().unwrap()) {
-            tokio::task::yield_now().await;
+        loop {
+            // Created before the check, so that a request between the check and the wait wakes it.
+            let news = self.log.news.notified();
+            if done(&self.log.seen.lock().unwrap()) {
+                return;
+            }
+            news.await;
         }
     }
 
@@ -248,6 +255,7 @@ impl Log {
             let head = String::from_utf8_lossy(&head).into_owned();
             let seen = Seen { at: Instant::now(), connection, request, head };
             self.seen.lock().unwrap().push(seen.clone());
+            self.news.notify_waiters();
             for act in answer(&seen) {
                 let mut tell = async |text: &[u8]| -> io::Result<()> {
                     stream.write_all(text).await?;
