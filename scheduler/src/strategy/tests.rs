@@ -261,23 +261,26 @@ proptest! {
         seed in any::<u64>(),
     ) {
         for &strategy in Strategy::ALL {
-            let choice = choose(strategy, &site(&host), &agents, seed).unwrap();
-            prop_assert_eq!(&choice, &choose(strategy, &site(&host), &shuffled, seed).unwrap());
-            prop_assert!(choice.candidates.iter().any(|one| one.agent == choice.agent));
-            prop_assert!(choice.candidates.iter().all(|one| agents.contains(one)), "nobody who was not asked");
-            prop_assert_eq!(choice.fallback.is_none(), choice.strategy == strategy);
-            let by_distance = strategy.needs_distance() && choice.fallback.is_none();
-            if by_distance && !matches!(strategy, Strategy::GnpConfirmed | Strategy::EarliestFinish) {
-                let known = agents.iter().filter_map(Candidate::distance);
-                let worst = choice.candidates.iter().filter_map(Candidate::distance).max().unwrap();
-                prop_assert!(known.filter(|distance| *distance < worst).count() < choice.candidates.len(), "none nearer");
-            }
-            // No full agent is chosen while a candidate has room, except by strategies that use
-            // only the name, the time or nearness.
-            let timed = [Strategy::Hash, Strategy::Domain, Strategy::GnpConfirmed, Strategy::EarliestFinish];
-            let room = |one: &Candidate| one.level().has_room();
-            if !timed.contains(&strategy) && choice.fallback.is_none() && choice.candidates.iter().any(room) {
-                prop_assert!(choice.candidates.iter().any(|one| one.agent == choice.agent && room(one)));
+            // With and without a known site: without it some strategies fall back.
+            for site in [site(&host), Site::default()] {
+                let choice = choose(strategy, &site, &agents, seed).unwrap();
+                prop_assert_eq!(&choice, &choose(strategy, &site, &shuffled, seed).unwrap());
+                prop_assert!(choice.candidates.iter().any(|one| one.agent == choice.agent));
+                prop_assert!(choice.candidates.iter().all(|one| agents.contains(one)), "nobody who was not asked");
+                prop_assert_eq!(choice.fallback.is_none(), choice.strategy == strategy);
+                let by_distance = strategy.needs_distance() && choice.fallback.is_none();
+                if by_distance && !matches!(strategy, Strategy::GnpConfirmed | Strategy::EarliestFinish) {
+                    let known = agents.iter().filter_map(Candidate::distance);
+                    let worst = choice.candidates.iter().filter_map(Candidate::distance).max().unwrap();
+                    prop_assert!(known.filter(|distance| *distance < worst).count() < choice.candidates.len(), "none nearer");
+                }
+                // No full agent is chosen while a candidate has room, except by strategies that use
+                // only the name, the time or nearness.
+                let timed = [Strategy::Hash, Strategy::Domain, Strategy::GnpConfirmed, Strategy::EarliestFinish];
+                let room = |one: &Candidate| one.level().has_room();
+                if !timed.contains(&strategy) && choice.fallback.is_none() && choice.candidates.iter().any(room) {
+                    prop_assert!(choice.candidates.iter().any(|one| one.agent == choice.agent && room(one)));
+                }
             }
         }
     }
