@@ -7,6 +7,15 @@ use std::thread;
 
 /// Runs `work` for each index below `count`; items start in order.
 pub(crate) fn in_order<T: Send>(count: usize, threads: NonZeroUsize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    in_order_while(count, threads, |piece| Some(work(piece)))
+}
+
+/// The same, but a thread whose item gives `None` starts no further item.
+pub(crate) fn in_order_while<T: Send>(
+    count: usize,
+    threads: NonZeroUsize,
+    work: impl Fn(usize) -> Option<T> + Sync,
+) -> Vec<T> {
     let next = AtomicUsize::new(0);
     let worker = || {
         let mut done = Vec::new();
@@ -15,7 +24,8 @@ pub(crate) fn in_order<T: Send>(count: usize, threads: NonZeroUsize, work: impl 
             if piece >= count {
                 return done;
             }
-            done.push((piece, work(piece)));
+            let Some(result) = work(piece) else { return done };
+            done.push((piece, result));
         }
     };
     let mut done = thread::scope(|scope| {

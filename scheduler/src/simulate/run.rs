@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use super::judged::play;
 use super::{Judged, Matrix, Report, Settings, SettingsError};
 use crate::gnp::{ElectError, FitError};
-use crate::model::parallel::in_order;
+use crate::model::parallel::in_order_while;
 
 /// Why a simulation did not run to its end.
 #[derive(Debug, thiserror::Error)]
@@ -52,5 +52,5 @@ pub fn judge(
         Some(judged)
     };
     let seeds = usize::try_from(settings.seeds).unwrap_or(usize::MAX);
-    in_order(seeds, settings.threads, play_seed).into_iter().flatten().collect()
+    in_order_while(seeds, settings.threads, play_seed).into_iter().collect()
 }
