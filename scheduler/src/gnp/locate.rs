@@ -5,7 +5,7 @@
 //! agent lies. Two things hold it: it starts from the agents whose own position explains the measurements best, and a
 //! weak prior says that hosts lie where agents do.
 
-pub(super) mod bulk;
+mod bulk;
 pub(super) mod host;
 
 use std::convert::Infallible;
@@ -16,7 +16,7 @@ use crate::model::{AgentId, Rtt};
 use super::nearest::{Nearest, RaggedCoordinates};
 use super::simplex::{SimplexError, Stop, minimise_fixed};
 use super::{Embedding, Placement, millis};
-use crate::gnp::locate::host::{Ground, Host, Point};
+use host::{Ground, Host, Point};
 
 /// How a host's place is found. Both lower the same cost from the same starts and predict alike.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

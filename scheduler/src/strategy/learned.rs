@@ -24,9 +24,9 @@ use std::time::Duration;
 use crate::model::{AgentId, Rtt, SiteId, stats};
 
 use super::{Candidate, Spread};
-use crate::strategy::learned::alike::{Alike, Told};
+use alike::{Alike, Told};
 
-pub use crate::strategy::learned::alike::Near;
+pub use alike::Near;
 
 /// The spread of one crawl's round trip, as a standard deviation of its logarithm: medians over a
 /// crawl's pages repeat within about ten per cent, and servers vary from day to day.

@@ -22,7 +22,7 @@ const TIGHTEN: f64 = 4.0;
 const MOST_DAMPING: f64 = 1e6;
 
 /// The local minimum reached from `start`, and its cost, which never exceeds that of `start`.
-pub(in crate::gnp) fn descend<const N: usize>(host: &Host<'_, N>, start: &Point<N>) -> (Point<N>, f64) {
+pub(super) fn descend<const N: usize>(host: &Host<'_, N>, start: &Point<N>) -> (Point<N>, f64) {
     let mut point = *start;
     let mut view = host.view();
     let mut cost = host.examine(&point, &mut view);
