@@ -53,7 +53,7 @@ pub use refined::{Ingredients, Posterior, Prediction, Refined};
 /// The least number of landmarks for a map, and of measurements for a site: two distances do not
 /// even determine a point on a line.
 pub const FEWEST_LANDMARKS: usize = 3;
-/// The dimensions that more landmarks do not increase (the paper, table 1).
+/// The most dimensions: more landmarks add none beyond these (the paper, table 1).
 const MOST_DIMENSIONS: usize = 8;
 /// The softening of a log error, as a share of the scale.
 const SOFTENING: f64 = 0.005;

@@ -49,7 +49,7 @@ impl Position {
         Ok(Self { latitude, longitude })
     }
 
-    /// From what may be absent; nothing where both are.
+    /// From optional parts; `None` if both are absent.
     pub fn from_parts(latitude: Option<f64>, longitude: Option<f64>) -> Result<Option<Self>, PositionError> {
         match (latitude, longitude) {
             (Some(latitude), Some(longitude)) => Self::try_new(latitude, longitude).map(Some),

@@ -31,16 +31,17 @@ pub enum Solver {
 const MOST_DIMENSIONS: usize = 64;
 /// Agents whose position is tried as a start, at most.
 const STARTS: usize = 3;
-/// And in a map that explains its own measurements well, where few hosts need more than one: what is left in a poor minimum there is a
-/// mistake, not the map's roughness.
+/// The same in a map that explains its own measurements well, where few hosts need more than one: a
+/// remaining poor minimum there is a mistake, not the map's roughness.
 const EXACT_STARTS: usize = 8;
-/// A cost for each measurement, in squared log errors, from which another start is worth its time: what
-/// an error of 20 % costs.
+/// The cost per measurement, in squared log errors, from which another start is worth its time: that
+/// of an error of 20 %.
 const RESTART: f64 = 0.03;
-/// In a map that explains its own measurements better than that, another start is worth its time from so many times its fit error on: what
-/// is a good place in a rough map is a poor minimum in an exact one.
+/// In a map that explains its own measurements better than that, another start is worth its time
+/// from this many times its fit error on: a good place in a rough map is a poor minimum in an exact
+/// one.
 const RESTART_FIT_ERRORS: f64 = 3.0;
-/// But not below what an error of 5 % costs: nobody chooses another agent for that.
+/// But not below the cost of an error of 5 %, which does not change the choice of an agent.
 const LEAST_RESTART: f64 = 0.0025;
 /// The first simplex's step, as a part of the embedding's scale.
 const STEP: f64 = 0.1;

@@ -30,12 +30,12 @@ pub(super) fn log_error(computed: f64, measured: f64, softening: f64) -> f64 {
     ((computed + softening) / (measured + softening)).ln()
 }
 
-/// Huber's loss: square near zero, linear beyond [`HUBER`].
+/// Huber's loss with the limit [`HUBER`].
 pub(super) fn huber(error: f64) -> f64 {
     huber_within(error, HUBER)
 }
 
-/// The same, linear beyond another limit.
+/// Huber's loss: square near zero, linear beyond `limit`.
 pub(super) fn huber_within(error: f64, limit: f64) -> f64 {
     let size = error.abs();
     if size <= limit { size * size } else { limit * (2.0 * size - limit) }

@@ -40,8 +40,8 @@ pub use posterior::{Posterior, Prediction};
 const DIMENSIONS: [usize; 3] = [3, 4, 5];
 /// The single number of dimensions without averaging.
 const SINGLE_DIMENSION: [usize; 1] = [4];
-/// The softening of a log distance, as a share of the scale: differences near zero are noise for
-/// far hosts.
+/// The softening of a log distance, as a share of the scale: round trips near zero differ by what
+/// is only noise in long ones.
 const SOFTENING: f64 = 0.02;
 /// Points per cloud. Four times as many change the median error by less than 2 %.
 const PARTICLES: usize = 3_000;

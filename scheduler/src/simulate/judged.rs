@@ -1,4 +1,4 @@
-//! One seed: who was drawn, what the map said of every site, and whom each contender took.
+//! One seed: the drawn agents, the map's predictions for every site, and each contender's choices.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -32,7 +32,8 @@ pub struct JudgedSite {
     pub located: bool,
     /// Landmarks that measured it.
     pub measurements: usize,
-    /// The agents whose true round trip to it is known: nobody else can be judged, and nobody else is a candidate.
+    /// The agents whose true round trip to it is known: only these can be judged, and only these are
+    /// candidates.
     pub agents: Vec<JudgedAgent>,
     /// Whom each contender took, in their order in the settings; empty where there is no candidate.
     pub taken: Vec<Taken>,

@@ -10,7 +10,7 @@ use super::{Draw, Election};
 use crate::gnp::{ElectError, Mesh, elect, elect_held_out};
 use crate::model::{AgentId, Rtt};
 
-/// Others that must have reached an agent before it can be a landmark, where there are so many.
+/// Other agents that must have reached an agent before it can be a landmark, if there are that many.
 const REACHED_BY: usize = 2;
 
 /// Elects `count` landmarks from the agents' mesh alone.
@@ -43,8 +43,8 @@ pub(super) fn landmarks(
     Ok(farthest(mesh, eligible, count))
 }
 
-/// The agent farthest from any other, then again and again the one farthest from the nearest of those chosen. A distance
-/// nobody measured counts as none.
+/// The agent farthest from any other, then repeatedly the agent farthest from its nearest chosen
+/// agent. Unmeasured distances are ignored; without any measured one the distance counts as zero.
 fn farthest(mesh: &Mesh, mut left: Vec<AgentId>, count: usize) -> Vec<AgentId> {
     let millis = |a: AgentId, b: AgentId| mesh.distance(a, b).map(Rtt::as_millis_f64);
     let all = left.clone();

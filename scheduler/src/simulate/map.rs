@@ -1,4 +1,5 @@
-//! The map of one drawing, whichever tier: fitted as the scheduler fits it, and what it says of one site.
+//! The map of one drawing, in either tier: fitted as the scheduler fits it, and its locations of
+//! sites.
 
 use super::{Settings, Tier};
 use crate::gnp::{self, Embedding, FEWEST_LANDMARKS, FitError, Mesh, Place, Refined};

@@ -74,7 +74,8 @@ impl Matrix {
         }
     }
 
-    /// The matrix of what a function says of each pair, milliseconds; `None` where it was not measured.
+    /// Builds a matrix from `millis`, which returns the round trip of each pair in milliseconds, or
+    /// `None` for an unmeasured pair. The diagonal is 0.
     pub fn of(nodes: usize, millis: impl Fn(usize, usize) -> Option<f64>) -> Self {
         let cell = |cell: usize| match (cell / nodes, cell % nodes) {
             (from, to) if from == to => 0.0,

@@ -14,7 +14,7 @@ pub struct Settings {
     pub agents: usize,
     /// Landmarks elected among them.
     pub landmarks: usize,
-    /// Dimensions of the plain map; `None` for those that so many landmarks get by default.
+    /// Dimensions of the plain map; `None` for the default of this number of landmarks.
     pub dims: Option<usize>,
     /// The first seed.
     pub first_seed: u64,

@@ -9,7 +9,7 @@
 //! The map's error for an agent's crawled sites probably holds for its other sites too, most of all
 //! for similar ones. The mean log ratio of an agent's crawls corrects its other predictions, shrunk
 //! towards zero by `PRIOR_LESSONS` lessons without error. The residuals of crawls of similar sites
-//! then correct those predictions further (`strategy::alike`). The extra time of pages over probes
+//! then correct those predictions further (`alike`). The extra time of pages over probes
 //! is common to all pairs, and is removed first.
 
 pub(super) mod alike;

@@ -28,7 +28,7 @@ pub enum Standstill {
     Paused(String),
     /// The agent's stream broke: it reconnects soon, or its crawls go to other agents.
     Disconnected,
-    /// The agent is disconnected.
+    /// The agent is not connected any more: its session has ended.
     Away,
 }
 

@@ -11,7 +11,7 @@ use crate::model::{AgentId, Rtt};
 
 use crate::gnp::{Mesh, Nominee, millis};
 
-/// Distances by which coverage is told.
+/// The distances for which coverage is reported, in milliseconds.
 const REACHES_MS: [u64; 6] = [5, 10, 20, 50, 100, 200];
 
 /// What a set of landmarks is worth.
@@ -19,7 +19,7 @@ const REACHES_MS: [u64; 6] = [5, 10, 20, 50, 100, 200];
 pub struct Explanation {
     /// Agents that are no landmarks.
     pub others: usize,
-    /// How many of them have a landmark within a distance, the distances rising.
+    /// How many of them have a landmark within each distance, in ascending order.
     pub coverage: Vec<Coverage>,
     /// The distance of the median of them to its nearest landmark; `None` when none was measured.
     pub median: Option<Rtt>,
@@ -42,7 +42,7 @@ pub struct Coverage {
     pub agents: usize,
 }
 
-/// Kinds of agents with and without a landmark; kinds nobody named are left out.
+/// Cities or carriers with and without a landmark; unknown ones are left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Diversity {
     pub with: Vec<String>,

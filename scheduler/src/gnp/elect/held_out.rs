@@ -24,7 +24,7 @@ pub fn elect_held_out(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64
     if nominees.len() > MOST_AGENTS {
         return Ok(elected);
     }
-    // Without a mesh that joins the landmarks nobody can be held out, and k-medoids has said what can be said.
+    // If the mesh does not connect the landmarks, no agent can be held out: k-medoids decides.
     let Ok(measured) = Measured::joined(mesh, &landmarks) else { return Ok(elected) };
     let Some(prepared) = Prepared::new(&measured, landmarks.len(), seed) else { return Ok(elected) };
     let Some(held_out) = prepared.held_out() else { return Ok(elected) };
@@ -64,7 +64,8 @@ impl<'a> Contest<'a> {
 
 impl Cost for Contest<'_> {
     fn of(&mut self, chosen: &[usize]) -> f64 {
-        // One that the mesh does not join to the others cannot be held out, nor help to locate whoever is.
+        // An agent that the mesh does not connect to the others cannot be held out, nor locate one
+        // that is.
         let landmarks: Option<Vec<usize>> = chosen.iter().map(|&i| self.measured[i]).collect();
         let Some(landmarks) = landmarks else { return f64::INFINITY };
         let error = self.held_out.error(&landmarks).unwrap_or(f64::INFINITY);

@@ -62,8 +62,8 @@ pub(super) fn around(measured: &Measured, landmarks: &[Vec<f64>]) -> Vec<Vec<f64
     landmarks.iter().cloned().chain(others).collect()
 }
 
-/// Everybody where the former embedding had them, and who is new where the nearest of those is; `None` when it had
-/// nobody of them.
+/// Every agent at its place in the former embedding, and each new agent at the place of the nearest
+/// of these; `None` if the former embedding has none of the agents.
 pub(super) fn where_it_was(measured: &Measured, former: &Embedding, dimensions: usize) -> Option<Vec<Vec<f64>>> {
     let had = |i: usize| former.placement(measured.agents[i]);
     let place = |i: usize| {

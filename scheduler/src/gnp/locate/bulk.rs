@@ -4,8 +4,8 @@
 //! Marquardt, "An algorithm for least-squares estimation of nonlinear parameters", 1963. Each step
 //! solves the model of [`Host::model`] with its diagonal raised by a damping, which falls after a
 //! successful step and rises after a failed one. Heights are bounded by zero: a height that a step
-//! would make negative becomes zero, and a zero height with a negative gradient is left out of the
-//! step.
+//! would make negative becomes zero, and a zero height that the step would lower (positive gradient)
+//! is left out of the step.
 
 use super::host::{Host, Model, Point};
 
@@ -18,7 +18,7 @@ const DAMPING: f64 = 1e-3;
 /// The factors on the damping after a successful and after a failed step.
 const LOOSEN: f64 = 0.2;
 const TIGHTEN: f64 = 4.0;
-/// The damping beyond which no step can succeed.
+/// The damping beyond which no step can be expected to succeed.
 const MOST_DAMPING: f64 = 1e6;
 
 /// The local minimum reached from `start`, and its cost, which never exceeds that of `start`.

@@ -226,6 +226,7 @@ pub(in crate::gnp) struct Host<'a, const N: usize> {
 #[derive(Debug)]
 pub(in crate::gnp) struct Model<const N: usize> {
     pub(in crate::gnp) gradient: [f64; N],
+    /// The lower triangle only.
     pub(in crate::gnp) curvature: [[f64; N]; N],
 }
 

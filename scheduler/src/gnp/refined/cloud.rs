@@ -19,10 +19,12 @@ const WIDTH: (f64, f64) = (0.02, 1.2);
 const HEIGHT: (f64, f64) = (0.5, 1.5);
 /// ... plus an exponential one with this mean, as a part of the scale.
 const HEIGHT_MEAN: f64 = 0.03;
-/// One point in so many stands far off whatever is around it: behind a link so slow that its height is most of its way to everybody. Without
-/// them a host that all landmarks saw at seconds has no point at all, and is predicted at the rim of the map.
+/// One point in this many is far from all agents: behind a link so slow that its height is most of
+/// its distance to every agent. Without such points a host that all landmarks see at seconds has no
+/// point at all, and is predicted at the rim of the map.
 const ONE_FAR_IN: usize = 30;
-/// Least and greatest height of those, as parts of the scale; drawn log-uniformly. They stand closer than measurements err.
+/// Least and greatest height of these points, as shares of the scale; drawn log-uniformly. They are
+/// denser than measurements are precise.
 const FAR_HEIGHT: (f64, f64) = (0.5, 50.0);
 /// Far points are drawn from a stream of their own: the others are the same with and without them.
 const FAR_STREAM: u64 = 1;

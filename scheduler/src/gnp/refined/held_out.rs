@@ -1,6 +1,6 @@
-//! Agents as if they were sites: what the map would say of one of them, were it known by the landmarks alone.
+//! Held-out agents: agents located like sites, by the landmarks' measurements alone.
 //!
-//! Constants and landmarks are chosen by this and never by sites, whose distances nobody would know.
+//! Constants and landmarks are chosen by these and never by sites, whose true distances are unknown.
 
 use crate::gnp::fit::Measured;
 use crate::model::stats::count;
@@ -16,8 +16,9 @@ const PARTICLES: usize = 600;
 /// Part of the errors, smallest first, whose mean is the score: the rest is odd pairs that no choice mends.
 const SCORED: f64 = 0.8;
 
-/// Agents beyond which none is held out: each has a cloud of its own, 0.5 MB at a hundred agents, and the work grows with the
-/// cube of them. Constants are the first of the list then, there is no penalty, and k-medoids elects.
+/// The most agents with which agents are held out: each has its own cloud, 0.5 MB at a hundred
+/// agents, and the work grows with their cube. Beyond, the first constants of the list are used,
+/// there is no penalty, and k-medoids elects.
 pub(in crate::gnp) const MOST_AGENTS: usize = 100;
 
 /// What holding agents out needs, made once for an election.
@@ -49,8 +50,8 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// The constants of the kriging under which held-out agents are predicted best, when the first `landmarks` agents of the mesh are the
-/// landmarks.
+/// The kriging constants that predict held-out agents best, with the first `landmarks` agents of the
+/// mesh as the landmarks.
 pub(super) fn choose_constants(mesh: &LaidOut<'_>, landmarks: usize, ingredients: &Ingredients) -> Constants {
     if !ingredients.constants {
         return CONSTANTS[0];
@@ -110,7 +111,8 @@ impl<'a> HeldOut<'a> {
         (summed > 0.0).then(|| sum / summed)
     }
 
-    /// Whom each held-out agent, as a site of the landmarks of these indices, would be given to.
+    /// For each held-out agent, as a site measured by the landmarks at these indices, the choice of an
+    /// agent.
     pub(super) fn choices(&self, landmarks: &[usize]) -> Vec<Choice> {
         let choice = |(row, weighed): (&[(usize, f64)], Weighed)| {
             let mut choice = Choice::none();
@@ -130,8 +132,8 @@ impl<'a> HeldOut<'a> {
         self.sites(landmarks).map(choice).collect()
     }
 
-    /// Every agent that is no landmark and that one of these has measured: its row of the mesh, and what the landmarks'
-    /// measurements say of it.
+    /// Every agent that is no landmark and that a landmark has measured: its row of the mesh, and its
+    /// posterior from the landmarks' measurements.
     fn sites(&self, landmarks: &[usize]) -> impl Iterator<Item = (&[(usize, f64)], Weighed)> {
         self.measured.rows.iter().enumerate().filter(|(site, _)| !landmarks.contains(site)).filter_map(|(site, row)| {
             let soft = |distance: f64| (distance + self.softening).ln();
@@ -146,28 +148,28 @@ impl<'a> HeldOut<'a> {
     }
 }
 
-/// What choosing an agent for one site comes down to: the nearest landmark, or who is expected nearest of the others.
-/// Milliseconds.
+/// The choice of an agent for one site: the nearest landmark, or the other agent with the least
+/// expected distance. Milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Choice {
     /// The distance of the nearest landmark.
     pub(super) landmark: f64,
-    /// The least that is expected of another agent ...
+    /// The least expected distance of another agent.
     pub(super) expected: f64,
-    /// ... and how far that one truly is.
+    /// The true distance of that agent.
     pub(super) truth: f64,
-    /// The distance of the truly nearest of all.
+    /// The distance of the truly nearest agent.
     pub(super) nearest: f64,
 }
 
 impl Choice {
-    /// With nobody there.
+    /// Without any agent.
     const fn none() -> Self {
         let far = f64::INFINITY;
         Self { landmark: far, expected: far, truth: far, nearest: far }
     }
 
-    /// The true distance of who is taken when predictions have this penalty.
+    /// The true distance of the chosen agent, with this penalty on predictions.
     pub(super) fn taken(&self, penalty: f64) -> f64 {
         if self.expected + penalty < self.landmark { self.truth } else { self.landmark }
     }

@@ -52,6 +52,7 @@ pub(super) struct Kriging {
     length: f64,
     /// Agents' places, for the kernel of a new one.
     points: Vec<Vec<f64>>,
+    /// `K`: the kernel between agents.
     kernel: DMatrix<f64>,
     /// `v A K`: a place with kernel k has the correction `k B_a` towards agent a.
     weights: DMatrix<f64>,

@@ -14,7 +14,7 @@ use super::held_out::{Choice, HeldOut};
 use super::kriging::{Constants, Kriging};
 use super::layout::LaidOut;
 
-/// Penalties weighed, as parts of the scale: beyond the last the nearest landmark always wins.
+/// The candidate penalties, as shares of the scale: above the last the nearest landmark always wins.
 const PARTS: [f64; 13] = [0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.11, 0.15, 0.2, 0.3];
 /// Sets of landmarks drawn beside those there are.
 const DRAWN_SETS: usize = 30;
@@ -22,7 +22,8 @@ const DRAWN_SETS: usize = 30;
 /// that are as good the smallest is taken, so that a map that predicts well is used.
 const BY_CHANCE: f64 = 0.01;
 
-/// Milliseconds, for the first `landmarks` agents of this mesh as landmarks; 0 where nobody can be held out.
+/// The penalty in milliseconds, with the first `landmarks` agents of this mesh as landmarks; 0 if no
+/// agent can be held out.
 pub(super) fn choose(mesh: &LaidOut<'_>, constants: Constants, landmarks: usize, residuals: bool) -> f64 {
     let Some(kriging) = Kriging::fit(mesh, constants) else { return 0.0 };
     let Some(held_out) = HeldOut::new(mesh, &kriging, residuals) else { return 0.0 };

@@ -1,4 +1,5 @@
-//! What is known of one site: which points of the cloud explain its measurements, and what they say of every agent.
+//! The posterior of one site: the weights of the cloud's points by how well they explain its
+//! measurements, and the distances to every agent that follow.
 
 use crate::gnp::round_trip;
 use crate::model::stats::count;
@@ -16,9 +17,10 @@ const MOST_SQUARED: f64 = 2_500.0;
 /// Points with less than this part of the heaviest's weight are left out.
 const LIGHTEST: f64 = 1e-4;
 
-/// The part by which a confirmer must lower the expected distance to the nearest. Less is no point of the cloud at which it is
-/// nearer: asking cannot change who is chosen, as far as the map knows. Larger values save probes and were measured to cost
-/// distance (`docs/gnp.md`, 7).
+/// The share by which a confirmer must lower the expected distance to the nearest agent. Below it
+/// the confirmer is nearer at no point of the cloud, so that its measurement cannot change the
+/// choice, as far as the map knows. Larger values save probes but were measured to cost distance
+/// (`docs/gnp.md`, 7).
 const LEAST_GAIN: f64 = 1e-6;
 
 /// How far one agent is from the site.
@@ -26,19 +28,19 @@ const LEAST_GAIN: f64 = 1e-6;
 pub struct Prediction {
     /// As likely longer as shorter.
     pub median: Rtt,
-    /// What to rank by beside measurements: the mean over everything the site may be, because an agent that might be
-    /// far is a risk, and the map's penalty.
+    /// The value that ranks with measurements: the mean over the cloud, because an agent that might
+    /// be far is a risk, plus the map's penalty.
     pub expected: Rtt,
     /// Standard deviation of the logarithm: 0.1 is about ten per cent.
     pub spread: f64,
 }
 
-/// What the measurements of one site say about its distance to every agent.
+/// The distances of one site to every agent, given the site's measurements.
 #[derive(Debug)]
 pub struct Posterior<'a> {
     map: &'a Refined,
     layers: Vec<Weighed>,
-    /// Who measured (by index), and the measured softened distance.
+    /// The measuring agents (by index), and their measured softened distances.
     measured: Vec<(usize, f64)>,
 }
 
@@ -52,7 +54,8 @@ pub(super) struct Weighed {
 }
 
 impl<'a> Posterior<'a> {
-    /// Weighs every layer; `known` is who measured and the log of the softened measurement.
+    /// Weights every layer; `known` holds the measuring agents by index, with the log of each softened
+    /// measurement.
     pub(super) fn of(map: &'a Refined, known: &[(usize, f64)]) -> Self {
         let weigh = |layer: &Layer| {
             let kriging = layer.kriging.as_ref().filter(|_| map.ingredients.residuals);
@@ -79,9 +82,9 @@ impl<'a> Posterior<'a> {
         Some(Prediction { median: round_trip(median.exp() - soft), expected, spread: variance.sqrt() })
     }
 
-    /// Which of `candidates`, `k` at most, should measure the site once, so that the nearest of them, or of those that
-    /// measured already, is expected to be as near as can be: greedily, one after another, until nobody left might be
-    /// nearer.
+    /// Selects up to `k` of `candidates` to measure the site once, so that the expected distance of
+    /// the nearest agent, among these and the agents that measured already, is least. Greedy: one
+    /// after another, until no remaining candidate might be nearer.
     pub fn confirm(&self, k: usize, candidates: &[AgentId]) -> Vec<AgentId> {
         let nearest = self.measured.iter().map(|&(_, distance)| distance).fold(f64::INFINITY, f64::min);
         let mut least: Vec<Vec<f64>> = self.layers.iter().map(|layer| vec![nearest; layer.weights.len()]).collect();

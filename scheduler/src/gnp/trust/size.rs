@@ -28,8 +28,9 @@ const FARTHER_SPREAD: f64 = 10.0;
 /// The limits from which on an agent is doubtful.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Limits {
-    /// The log of a factor, and the least z.
+    /// The log of a factor, and the least z; both must be reached.
     bias: (f64, f64),
+    /// The same for the spread.
     spread: (f64, f64),
     standing: Standing,
 }
@@ -40,8 +41,8 @@ impl Kind {
         let ([bias, odd_bias], [far, near, odd]) = match self {
             // Neither kind has a size: offences are counted.
             Self::Light | Self::Collusion => ([f64::INFINITY; 2], [f64::INFINITY; 3]),
-            // A bias slightly above a tenth distorts a map no more than twelve honest landmarks
-            // differ anyway.
+            // A bias of 15 % (0.14 as a logarithm) distorts a map no more than twelve honest
+            // landmarks differ anyway.
             Self::Asymmetry => ([0.14, 0.1], [0.55, 0.5, 0.35]),
             Self::Residual => ([0.3, 0.3], [0.55, 0.5, 0.35]),
             Self::Sites => ([0.35, 0.35], [0.55, 0.5, 0.35]),
@@ -92,6 +93,7 @@ impl Size {
     }
 }
 
+/// The centre and deviation of the sizes of the agents not set aside.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Believed {
     /// Medians, and scaled MADs.
