@@ -1,5 +1,5 @@
-//! What answers at an address in place of a scheduler: told by the types of errors and by the first bytes that come, never by
-//! the wording of a message. Both programs that dial a scheduler, `landfall` and `landfall-agent`, ask here.
+//! Recognises a server that answers in place of a scheduler, by the types of errors and by its
+//! first bytes, never by the wording of a message. `landfall` and `landfall-agent` use it.
 
 use std::error::Error;
 use std::fmt;
@@ -10,19 +10,19 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tonic::transport::Uri;
 
-/// How a client of HTTP/2 begins: the preface, and a frame SETTINGS that sets nothing.
+/// The first bytes of an HTTP/2 client: the preface, and a SETTINGS frame that sets nothing.
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-/// How long the answer to it may take; whoever is slower is taken for a busy scheduler.
+/// How long the answer to it may take; a slower server counts as a busy scheduler.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is wrong with something that answers and is no scheduler of this fleet.
+/// Why a server that answers is no scheduler of this fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stranger {
     /// It answers in plaintext.
     NoTls,
     /// Its certificate is not of the expected authority.
     OtherAuthority,
-    /// It does not agree to a session of TLS.
+    /// It does not agree to a TLS session.
     NoTlsSession,
     /// It does not speak HTTP/2.
     NoGrpc,
@@ -39,12 +39,12 @@ impl fmt::Display for Stranger {
     }
 }
 
-/// Who answered, where connecting failed with this error; `None` where the network failed.
+/// Which server answered, if connecting failed with this error; `None` if the network failed.
 pub fn stranger(error: &(dyn Error + 'static)) -> Option<Stranger> {
     let mut tls = None;
     let failed = successors(Some(error), |&cause| cause.source()).any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>();
-        // What it wraps is not among its causes.
+        // The error that it wraps is not among its causes.
         let inner: Option<&(dyn Error + 'static)> = io.and_then(std::io::Error::get_ref).map(|inner| inner as _);
         tls = inner.unwrap_or(cause).downcast_ref::<rustls::Error>().cloned();
         tls.is_some() || io.is_some()
@@ -57,9 +57,10 @@ pub fn stranger(error: &(dyn Error + 'static)) -> Option<Stranger> {
     }
 }
 
-/// Who answers at a plaintext URL, by the first bytes of a connection of its own; `None` where it speaks HTTP/2, says nothing or
-/// cannot be connected. The error of a call does not tell: whether it holds the cause depends on who saw the end first, the call or
-/// the task that drives its connection.
+/// Which server answers at a plaintext URL, by the first bytes of a separate connection; `None` if
+/// it speaks HTTP/2, sends nothing or cannot be connected. The error of a call is no substitute:
+/// whether it holds the cause depends on which saw the end first, the call or the task that drives
+/// its connection.
 pub async fn greeted(scheduler: &Uri) -> Option<Stranger> {
     let (Some("http"), Some(host)) = (scheduler.scheme_str(), scheduler.host()) else { return None };
     let port = scheduler.port_u16().unwrap_or(80);
@@ -73,10 +74,10 @@ pub async fn greeted(scheduler: &Uri) -> Option<Stranger> {
     (length % 6 != 0).then_some(Stranger::NoGrpc)
 }
 
-/// The first bytes that come back, at most a frame's head.
+/// The first bytes of the answer, at most a frame's head.
 async fn answer(host: &str, port: u16) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect((host, port)).await?;
-    // Whoever does not want to hear it may have answered already.
+    // A server that closed early may have answered already, so a failed write is ignored.
     drop(stream.write_all(GREETING).await);
     let mut answer = Vec::new();
     let read = stream.take(9).read_to_end(&mut answer).await;

@@ -1,7 +1,8 @@
 //! The command line: the commands, and the modules that run them.
 //!
-//! `up` and `serve` run a scheduler; every other command is a client that talks gRPC to one. Commands print what was
-//! asked for on standard output and everything else on standard error.
+//! `up` and `serve` run a scheduler, `backup` and `restore` open its database, and `simulate` needs
+//! no scheduler; every other command is a client of a scheduler over gRPC. Commands print their
+//! result on standard output and everything else on standard error.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -84,7 +85,7 @@ struct ConnectionArgs {
 }
 
 impl ConnectionArgs {
-    /// Refuses what only a command that asks a scheduler has a use for.
+    /// Refuses the flags that only commands with a scheduler use.
     fn refuse(&self, instead: &str) -> anyhow::Result<()> {
         let Self { scheduler, ca, token_file, .. } = self;
         let flags = [
@@ -92,7 +93,7 @@ impl ConnectionArgs {
             ("--ca", "LANDFALL_CA", ca.is_some()),
             ("--token-file", "LANDFALL_TOKEN_FILE", token_file.is_some()),
         ];
-        // The environment is for all commands, a flag for one.
+        // A variable may be set for all commands; only a flag was meant for this one.
         match flags.into_iter().find(|(_, variable, given)| *given && std::env::var_os(variable).is_none()) {
             Some((flag, ..)) => Err(usage(format!("{flag} is for commands that ask a scheduler; {instead}"))),
             None => Ok(()),

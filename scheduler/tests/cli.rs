@@ -59,7 +59,7 @@ fn rubbish_in_a_list_is_reported_by_line_and_nothing_is_submitted() {
     let home = home();
     let list = "\u{feff}# autumn\r\n\r\nwww.example.cn\r\nhttp://\r\nWWW.Example.CN.\r\nnot a host\r\nftp://files.example.cn\r\n";
     fs::write(home.path().join("list.txt"), list).unwrap();
-    // Nobody listens there: had it tried to submit, it would say so.
+    // No scheduler listens there: an attempt to submit would be reported.
     fs::write(home.path().join("token"), "abc\n").unwrap();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("http://127.0.0.1:{port}");
@@ -211,7 +211,7 @@ fn a_submission_that_is_interrupted_says_that_nothing_was_submitted() {
 fn a_watch_that_hears_nothing_says_so_and_when_interrupted_that_the_batch_goes_on() {
     let home = home();
     fs::write(home.path().join("token"), "abc\n").unwrap();
-    // Connections are taken, and nobody ever answers.
+    // Connections are accepted and never answered.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
     let watch = ["--scheduler", &url, "--token-file", "token", "sites", "watch", "--batch", "autumn"];

@@ -1,9 +1,10 @@
 //! Guards the wire contract.
 //!
-//! `contract.txt` holds one line for everything two sides of a wire must agree on: each message, field, enum, value,
-//! service and call. A line may be added, never changed or removed: agents in the field are older than the scheduler
-//! they talk to. The tests render the same lines from the .proto files and compare. Comments are guarded too, since
-//! they are the contract's documentation.
+//! `contract.txt` holds one line for everything that both sides must agree on: each message,
+//! field, enum, value, service and call. A line may be added, never changed or removed: agents in
+//! the field are older than the scheduler they talk to. The tests render the same lines from the
+//! .proto files and compare. Every element must have a comment, since comments are the contract's
+//! documentation.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -93,7 +94,7 @@ fn render_field(message: &DescriptorProto, field: &FieldDescriptorProto) -> Stri
         Type::Message | Type::Enum => field.type_name().trim_start_matches('.').to_owned(),
         scalar => scalar.as_str_name().trim_start_matches("TYPE_").to_lowercase(),
     };
-    // A proto3 `optional` field lies in a oneof of its own that nobody wrote.
+    // A proto3 `optional` field has a synthetic oneof, which is not part of the contract.
     let oneof = field
         .oneof_index
         .filter(|_| !field.proto3_optional())
@@ -129,7 +130,7 @@ fn render_service(service: &ServiceDescriptorProto, lines: &mut BTreeSet<String>
 /// How the .proto files differ from the snapshot.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Difference {
-    /// One sentence per line that was changed or removed; each breaks somebody.
+    /// One sentence per line that was changed or removed; each breaks older agents.
     breaking: Vec<String>,
     /// Lines that are new; each is fine once it is in the snapshot.
     new: Vec<String>,

@@ -1,4 +1,4 @@
-//! `landfall backup` and `landfall restore`: what may be typed.
+//! `landfall backup` and `landfall restore`: their flags.
 
 use std::path::PathBuf;
 

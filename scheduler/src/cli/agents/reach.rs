@@ -1,4 +1,5 @@
-//! `landfall agents reach`: which agents reach whose beacon, why others do not, and what to do about it.
+//! `landfall agents reach`: which agents reach which beacons, why others do not, and what to do
+//! about it.
 
 use std::fmt::Write;
 

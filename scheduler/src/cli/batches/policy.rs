@@ -1,5 +1,5 @@
-//! A batch's crawl policy, as flags and as a TOML file; what a flag says goes before what the file says. The file may have the batch's
-//! constraints as well.
+//! A batch's crawl policy, as flags and as a TOML file; a flag overrides the file. The file may
+//! have the batch's constraints, too.
 
 use std::path::{Path, PathBuf};
 

@@ -1,4 +1,4 @@
-//! `landfall embedding`: the map, how well it fits, how it came about, and its coordinates for others.
+//! `landfall embedding`: the map, its errors, its history, and its coordinates for other programs.
 
 use std::fmt::Write;
 

@@ -1,4 +1,5 @@
-//! `landfall events`: the log of every transition, for people a line each, for programs an object a line.
+//! `landfall events`: the log of every transition, one line each for people, one object per line
+//! for programs.
 
 use std::time::Duration;
 

@@ -1,7 +1,8 @@
-//! `landfall sites submit`: reads a list, refuses rubbish by line, and submits the rest once.
+//! `landfall sites submit`: reads a list, reports invalid lines, and submits the sites once.
 //!
-//! A submission whose answer was lost is unknown, not failed: it is repeated under the same idempotency key, and the
-//! scheduler, or another of the same database, gives the first answer again.
+//! The result of a submission whose answer was lost is unknown: it is repeated with the same
+//! idempotency key, and the scheduler, or another one of the same database, repeats the first
+//! answer.
 
 use std::io::Read;
 use std::path::Path;
