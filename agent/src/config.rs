@@ -1,4 +1,5 @@
-//! The agent's configuration: one typed tree, read from `agent.toml`, checked once. `landfall-agent enrol` writes it.
+//! The agent's configuration: one typed tree, read from `agent.toml`, checked once.
+//! `landfall-agent enrol` writes it.
 //!
 //! Unknown keys are refused. Relative paths start at the file's folder, or at another given folder.
 

@@ -1,4 +1,5 @@
-//! ICMP echo, where the system permits it: unprivileged ICMP sockets (`net.ipv4.ping_group_range`) or raw ones.
+//! ICMP echo, where the system permits it: unprivileged ICMP sockets
+//! (`net.ipv4.ping_group_range`) or raw ones.
 
 use std::net::{IpAddr, SocketAddr};
 
