@@ -80,7 +80,8 @@ pub enum Obstacle {
     Other(#[source] MigrateError),
 }
 
-/// Builds before the first release numbered their migrations by time, from this number on; releases count from 1.
+/// Builds before the first release numbered their migrations by time, from this number on; releases
+/// count from 1.
 pub const NUMBERED_BY_TIME: i64 = 10_000_000_000_000;
 
 /// The newest migration in this program.
