@@ -1,8 +1,9 @@
 //! `landfall backup` and `landfall restore`: a scheduler's database and secrets in one file, and back.
 //!
-//! A backup is one moment of the database, taken while schedulers run, and the secrets that open it. Its file is a tar
-//! (`backup/archive.rs`): `manifest.json`, the secrets, `database.dump` as `pg_dump --format=custom` writes it, `SHA256SUMS`. It is
-//! written whole or not at all. What a restore means for a fleet that went on meanwhile is `store::schema::restores`' matter.
+//! A backup is a snapshot of the database, taken while schedulers run, and the secrets that belong
+//! to it. Its file is a tar (`backup/archive.rs`): `manifest.json`, the secrets, `database.dump` as
+//! `pg_dump --format=custom` writes it, `SHA256SUMS`. The file is written completely or not at all.
+//! `store::schema::restores` handles a fleet that went on since the backup.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io;
@@ -36,18 +37,18 @@ use secrets::Secrets;
 const MANIFEST: &str = "manifest.json";
 const DUMP: &str = "database.dump";
 
-/// A backup that is wanted.
+/// The command's options.
 #[derive(Debug, Clone)]
 pub struct Backup {
-    /// The scheduler's data directory; none: [`DataDir::default_path`].
+    /// The scheduler's data directory; `None`: [`DataDir::default_path`].
     pub data_dir: Option<PathBuf>,
-    /// A Postgres server of the operator's own; none: the data directory's private one.
+    /// The operator's own Postgres server; `None`: the data directory's private one.
     pub database_url: Option<String>,
-    /// Where it is written.
+    /// The path of the backup.
     pub file: PathBuf,
-    /// Whether it is to hold the secrets.
+    /// Whether the backup is to contain the secrets.
     pub secrets: bool,
-    /// Whether a file that is there is replaced.
+    /// Whether an existing file is replaced.
     pub force: bool,
 }
 
@@ -65,7 +66,7 @@ pub async fn backup(wanted: Backup) -> anyhow::Result<String> {
     let made = tokio::select! {
         made = make(&wanted, &data_dir, secrets, &database.options) => made,
         () = interrupted.cancelled() => {
-            // Whoever still writes to it writes to nothing.
+            // A writer that is still at work then writes to a deleted file.
             drop(fs::remove_file(temporary(&wanted.file)));
             Err(ended(Code::Interrupted, format!("interrupted: {} was not written", wanted.file.display())))
         }
@@ -112,10 +113,10 @@ fn data_dir(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// The database of a scheduler, be it running or not.
+/// The database of a scheduler, which may be running or not.
 struct Database {
     options: PgConnectOptions,
-    /// Where nobody runs the private server, this process does for as long as it takes.
+    /// The private server, if no scheduler runs it: then this process does, for the backup.
     started: Option<(PrivatePostgres, DataDir)>,
 }
 
@@ -189,12 +190,12 @@ async fn make(
         Ok::<_, anyhow::Error>((manifest, length))
     });
     let written = written.await.context("write the backup")?;
-    // Until here the snapshot must last.
+    // The snapshot must last until here.
     drop(conn);
     written
 }
 
-/// Looks whether the database can be dumped; returns by what.
+/// Checks that the database can be dumped; returns the program that can.
 async fn ensure_dumpable(conn: &mut PgConnection) -> anyhow::Result<Tool> {
     if restores::under_way(conn).await? {
         return Err(store::Error::HalfRestored.into());
@@ -220,7 +221,7 @@ fn temporary(file: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Writes a file whole or not at all, for its owner alone.
+/// Writes a file completely or not at all, readable only by its owner.
 fn write<T>(file: &Path, force: bool, fill: impl FnOnce(&File) -> anyhow::Result<T>) -> anyhow::Result<T> {
     let temporary = temporary(file);
     let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&temporary);
@@ -231,7 +232,7 @@ fn write<T>(file: &Path, force: bool, fill: impl FnOnce(&File) -> anyhow::Result
         Err(TryLockError::Error(error)) => return Err(error).with_context(|| format!("lock {}", temporary.display())),
     }
     let filled = (|| {
-        // One that was cut short may have left it.
+        // An interrupted backup may have left content.
         out.set_len(0).and_then(|()| out.set_permissions(Permissions::from_mode(0o600))).context("clear it")?;
         let filled = fill(&out)?;
         out.sync_all().context("sync it")?;
@@ -242,7 +243,7 @@ fn write<T>(file: &Path, force: bool, fill: impl FnOnce(&File) -> anyhow::Result
         Ok(filled)
     })();
     filled.map_err(|error: anyhow::Error| {
-        // Only room is lost where it cannot be removed.
+        // If it cannot be removed, it only takes disk space.
         drop(fs::remove_file(&temporary));
         error.context(format!("write {}", file.display()))
     })

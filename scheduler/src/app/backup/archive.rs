@@ -1,7 +1,8 @@
-//! A backup's file: a tar whose first entry says what it is and whose last one holds the sums of all others, as `sha256sum -c`
-//! reads them. So it is told whole from cut, and people look into it with what every system has.
+//! A backup's file: a tar whose first entry is the manifest and whose last entry holds the sums of
+//! all others, as `sha256sum -c` reads them. So a truncated file is detected, and people can look
+//! into it with standard tools.
 //!
-//! Written and read as a stream; of the dump alone the length is put in afterwards.
+//! Written and read as a stream; only the length of the dump is filled in afterwards.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -11,14 +12,15 @@ use sha2::{Digest, Sha256};
 
 use crate::app::secret::hex;
 
-/// What tar counts in.
+/// The block size of tar.
 const BLOCK: usize = 512;
 const BLOCK_LENGTH: u64 = 512;
-/// What is read at once.
+/// Bytes read at once.
 const CHUNK: usize = 1 << 16;
 /// The last entry.
 const SUMS: &str = "SHA256SUMS";
-/// Whatever is kept in memory is smaller: secrets, certificates and the manifest are a few kilobytes.
+/// Maximum size of an entry read into memory: secrets, certificates and the manifest have a few
+/// kilobytes.
 const SMALL: u64 = 1 << 20;
 
 /// Writes a backup.
@@ -26,7 +28,7 @@ const SMALL: u64 = 1 << 20;
 pub(super) struct Writer<W> {
     out: W,
     sums: String,
-    /// Seconds since 1970, for every entry.
+    /// The time of every entry, in seconds since 1970.
     time: u64,
 }
 
@@ -40,7 +42,7 @@ impl<W: Write + Seek> Writer<W> {
         self.add_stream(name, &mut content).map(drop)
     }
 
-    /// Adds an entry of a length that is known when it ends; returns that.
+    /// Adds an entry whose length is known only at its end; returns the length.
     pub(super) fn add_stream(&mut self, name: &str, content: &mut impl Read) -> io::Result<u64> {
         let at = self.out.stream_position()?;
         self.out.write_all(&[0; BLOCK])?;
@@ -76,7 +78,8 @@ impl<W: Write + Seek> Writer<W> {
     }
 }
 
-/// What `ustar` begins an entry with; a length above 8 GiB in the binary form that every tar reads.
+/// The header of an entry in the format `ustar`; a length of 8 GiB or more in the binary form that
+/// every tar reads.
 fn header(name: &str, length: u64, time: u64) -> [u8; BLOCK] {
     let mut block = [0; BLOCK];
     let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
@@ -99,7 +102,7 @@ fn header(name: &str, length: u64, time: u64) -> [u8; BLOCK] {
     block
 }
 
-/// Where an entry's content lies.
+/// The place of an entry's content in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Span {
     pub(super) at: u64,
@@ -119,7 +122,8 @@ pub(super) fn first<R: Read + Seek>(file: &mut R, name: &str) -> anyhow::Result<
     Ok(content)
 }
 
-/// Reads all of it and compares every sum; returns where each entry lies. Nothing of a cut or damaged file is taken.
+/// Reads the whole file and compares every sum; returns the place of each entry. Rejects a
+/// truncated or damaged file.
 pub(super) fn check<R: Read + Seek>(file: &mut R) -> anyhow::Result<BTreeMap<String, Span>> {
     file.seek(SeekFrom::Start(0)).context("read it")?;
     let (mut spans, mut found, mut at) = (BTreeMap::new(), String::new(), 0);
@@ -180,7 +184,7 @@ fn cut(error: io::Error) -> anyhow::Error {
     }
 }
 
-/// Name and length of the entry that this block begins; none where it begins none.
+/// Name and length of the entry that begins with this block; `None` if the block is no header.
 fn entry(block: &[u8; BLOCK]) -> Option<(String, u64)> {
     let told = octal(&block[148..156])?;
     let sum: u64 =
@@ -194,7 +198,7 @@ fn entry(block: &[u8; BLOCK]) -> Option<(String, u64)> {
         0x80 => u64::from_be_bytes(block[128..136].try_into().ok()?),
         _ => octal(&block[124..136])?,
     };
-    // No file is longer; what follows may add to it.
+    // No file is longer, and the callers can add to the length without an overflow.
     (length <= 1 << 56).then_some((name, length))
 }
 

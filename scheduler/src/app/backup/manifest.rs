@@ -1,4 +1,4 @@
-//! A backup's first entry: what it is, of when, and whose.
+//! A backup's first entry: its format, its time, and the fleet that it belongs to.
 
 use anyhow::{Context, bail};
 use chrono::{DateTime, Utc};
@@ -7,24 +7,25 @@ use serde::{Deserialize, Serialize};
 /// The form of backups that this program writes, and the only one so far.
 pub(super) const FORMAT: u32 = 1;
 
-/// What a backup says of itself.
+/// The description of a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub(super) format: u32,
     /// The version that made it.
     pub(super) landfall: String,
-    /// The moment it shows, by the database's clock.
+    /// The time of the snapshot, by the database's clock.
     pub(super) made_at: DateTime<Utc>,
     /// The newest migration of its database.
     pub(super) schema: i64,
     /// The major version of the server it was taken from, and of the `pg_dump` that wrote it.
     pub(super) postgres: u32,
     pub(super) pg_dump: u32,
-    /// SHA-256 of the operator's token and of the authority's certificate, hexadecimal: by them secrets are known that belong to
-    /// it, whether it holds them or not. None where the database knew none.
+    /// SHA-256 of the operator's token and of the authority's certificate, hexadecimal. They
+    /// identify the secrets that belong to the backup, whether it contains them or not. `None` if
+    /// the database knew none.
     pub(super) operator_token_sha256: Option<String>,
     pub(super) ca_sha256: Option<String>,
-    /// Whether it holds the secrets.
+    /// Whether the backup contains the secrets.
     pub(super) secrets: bool,
     pub(super) sites: i64,
     pub(super) agents: i64,

@@ -1,4 +1,4 @@
-//! `pg_dump` and `pg_restore`, fed and read through pipes, so that no dump lies anywhere in between.
+//! `pg_dump` and `pg_restore`, fed and read through pipes, so that no dump is stored in between.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -14,16 +14,19 @@ use crate::app::postgres::Tool;
 
 /// The schema of Landfall's tables.
 pub(super) const SCHEMA: &str = "public";
-/// Compression takes a third of a core this way, and six times that for a tenth less at the default.
+/// At this level compression takes a third of a core; the default takes six times that and saves a
+/// tenth more.
 const COMPRESSION: &str = "--compress=1";
-/// How much less than a scheduler's the dump's claim to a core is.
+/// The priority of the dump is lower than the scheduler's.
 const NICENESS: &str = "10";
-/// Whoever alters a table keeps a dump waiting, and it everybody behind it.
+/// Maximum wait for a table's lock: a dump that waits behind an alteration of the table blocks
+/// every later query of it.
 const LOCK_PATIENCE: &str = "--lock-wait-timeout=60s";
-/// For indexes; and nothing has to be on disk before the whole is.
+/// Memory for building indexes; and no commit waits for the disk, as only the complete restore
+/// counts.
 const OF_RESTORES: &str = "-c maintenance_work_mem=256MB -c synchronous_commit=off";
 
-/// How the programs connect, as their environment says it: everybody can read command lines.
+/// How the programs connect, given by environment variables: every user can read command lines.
 #[derive(Debug, Clone)]
 pub(super) struct Libpq(Vec<(&'static str, OsString)>);
 
@@ -38,7 +41,7 @@ impl Libpq {
             ("PGDATABASE", options.get_database().unwrap_or(options.get_username()).into()),
             ("PGAPPNAME", "landfall backup".into()),
         ];
-        // The only place where the rest can be read from.
+        // The other options can be read only from the URL.
         let url = options.to_url_lossy();
         variables.extend(password(&url).map(|password| ("PGPASSWORD", password.into())));
         for (key, value) in url.query_pairs() {
@@ -65,7 +68,7 @@ impl Libpq {
 }
 
 fn password(url: &Url) -> Option<String> {
-    // As in a form, where a plus would be a blank.
+    // Decoded as in a form, where a plus would mean a blank.
     let encoded = format!("p={}", url.password()?.replace('+', "%2B"));
     form_urlencoded::parse(encoded.as_bytes()).next().map(|(_, password)| password.into_owned())
 }
@@ -84,7 +87,7 @@ pub(super) fn dump(
     let mut child = command.spawn().context("start pg_dump")?;
     let mut output = child.stdout.take().context("read from pg_dump")?;
     let taken = take(&mut output);
-    // One that goes on writing is ended by this.
+    // Ends a program that still writes.
     drop(output);
     let status = child.wait().context("wait for pg_dump")?;
     let length = taken.context("write the backup")?;
@@ -99,7 +102,7 @@ pub(super) fn restore(tool: &Tool, libpq: &Libpq, dump: &mut impl Read) -> anyho
     let (said, errors) = said()?;
     let mut command = libpq.command(tool);
     command.env("PGOPTIONS", OF_RESTORES).args(["--format=custom", "--single-transaction", "--dbname"]);
-    // It connects only where this is said, and the name is no secret.
+    // It connects only with this option, and the name is no secret.
     command.args(libpq.0.iter().find(|(name, _)| *name == "PGDATABASE").map(|(_, value)| value));
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(errors);
     let mut child = command.spawn().context("start pg_restore")?;
@@ -107,24 +110,24 @@ pub(super) fn restore(tool: &Tool, libpq: &Libpq, dump: &mut impl Read) -> anyho
     let fed = io::copy(dump, &mut input);
     drop(input);
     let status = child.wait().context("wait for pg_restore")?;
-    // It says more of why it ended than the pipe that broke with it.
+    // Its message says more about the cause than the broken pipe does.
     if !status.success() {
         bail!("pg_restore failed: {}", last_words(said));
     }
     fed.map(drop).context("read the backup")
 }
 
-/// Where a program says what is wrong: a file, which never fills as a pipe would.
+/// A file for a program's errors, which never fills as a pipe would.
 fn said() -> anyhow::Result<(File, Stdio)> {
     let file = tempfile::tempfile().context("make a temporary file")?;
     let errors = file.try_clone().context("share a temporary file")?;
     Ok((file, errors.into()))
 }
 
-/// The first line that tells of an error, or else the last one.
+/// The first line that reports an error, or else the last line.
 fn last_words(mut said: File) -> String {
     let mut text = Vec::new();
-    // Only the message suffers when it cannot be read.
+    // If it cannot be read, only the message is less precise.
     drop(said.seek(SeekFrom::Start(0)).and_then(|_| said.take(1 << 16).read_to_end(&mut text)));
     let text = String::from_utf8_lossy(&text);
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());

@@ -1,7 +1,8 @@
 //! `landfall restore`: a backup into an empty data directory, an empty database of one's own, or both.
 //!
-//! Everything that can be wrong with the file or the place is looked at before anything is changed. The database is marked before
-//! the first row comes in and until the last thing is done, so that no scheduler ever starts on half of it.
+//! Checks the file and the destination before it changes anything. The database carries a mark from
+//! before the first row until the last step is done, so that no scheduler ever starts on half of
+//! it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -26,19 +27,19 @@ use super::programs::{self, Libpq};
 use super::secrets::Secrets;
 use super::{DUMP, MANIFEST};
 
-/// A restore that is wanted.
+/// The command's options.
 #[derive(Debug, Clone)]
 pub struct Restore {
-    /// The data directory; none: [`DataDir::default_path`].
+    /// The data directory; `None`: [`DataDir::default_path`].
     pub data_dir: Option<PathBuf>,
-    /// A Postgres server of the operator's own; none: a private one.
+    /// The operator's own Postgres server; `None`: a private one.
     pub database_url: Option<String>,
     pub file: PathBuf,
-    /// Whether its secrets are put into the data directory.
+    /// Whether the backup's secrets are written into the data directory.
     pub secrets: bool,
 }
 
-/// Restores a backup; returns what was done and what is to be done, for people.
+/// Restores a backup; returns what was done and what remains to be done, for people.
 ///
 /// # Errors
 /// With a sentence that names what is in the way; then nothing was restored.
@@ -68,13 +69,13 @@ pub async fn restore(wanted: Restore) -> anyhow::Result<String> {
     Ok(summary(&wanted, &work, &restored))
 }
 
-/// Secrets that are there already must be the fleet's.
+/// Checks that existing secrets are those of the backup's fleet.
 fn ensure_theirs(manifest: &Manifest, data_dir: &Path) -> anyhow::Result<()> {
     let (token, ca) = (manifest.operator_token_sha256.as_deref(), manifest.ca_sha256.as_deref());
     Secrets::of(data_dir)?.ensure_theirs(token, ca, data_dir)
 }
 
-/// A backup that was found whole.
+/// A backup that was checked completely.
 struct Source {
     file: File,
     manifest: Manifest,
@@ -84,7 +85,7 @@ struct Source {
 impl Source {
     fn open(path: &Path) -> anyhow::Result<Self> {
         let mut file = File::open(path).context("open it")?;
-        // First what it is: of a form that is not known, or newer, no more is read.
+        // First the manifest: nothing more is read of an unknown or newer format.
         let manifest = Manifest::read(&archive::first(&mut file, MANIFEST)?)?;
         let newest = schema::newest();
         ensure!(
@@ -117,7 +118,7 @@ impl Source {
     }
 }
 
-/// All that a restore takes but the place.
+/// The input of a restore, without the destination.
 struct Work {
     source: Source,
     manifest: Manifest,
@@ -139,7 +140,7 @@ impl Work {
             return Err(store::Error::HalfRestored.into());
         }
         self.ensure_fit(&mut conn).await?;
-        // Where there are secrets to be put, nobody else may use the directory.
+        // No other process may use the directory while secrets are written into it.
         let _claimed = if self.secrets.files().next().is_some() { Some(DataDir::claim(&self.data_dir)?) } else { None };
         restores::begin(&mut conn).await.context("make a table in the database")?;
         let loaded = tokio::select! {
@@ -149,7 +150,7 @@ impl Work {
         match loaded {
             Ok(done) => Ok(done),
             Err(error) => {
-                // What was restored went in one transaction, and out with it.
+                // The rows were restored in one transaction, and rolled back with it.
                 if snapshots::look(&mut conn).await.is_ok_and(|place| !place.ours) {
                     restores::give_up(&mut conn).await?;
                 }
@@ -187,14 +188,15 @@ impl Work {
             Ok::<_, anyhow::Error>(restored)
         };
         restored.await.inspect_err(|_| {
-            // Made here, so that nothing is lost with it; what cannot be removed is marked as unfinished.
+            // Both were made here, so removing them loses nothing; the mark in the database shows
+            // an unfinished restore if they cannot be removed.
             for made in [&cluster, &claimed.path().join("run")] {
                 drop(fs::remove_dir_all(made));
             }
         })
     }
 
-    /// Whether the database can take the backup.
+    /// Checks that the database can take the backup.
     async fn ensure_fit(&self, conn: &mut PgConnection) -> anyhow::Result<()> {
         let place = snapshots::look(conn).await?;
         ensure!(place.empty, "the database is not empty: restore into a new one");
@@ -207,7 +209,7 @@ impl Work {
         Ok(())
     }
 
-    /// Brings the rows back, makes them of this moment, and puts the secrets beside them.
+    /// Restores the rows, adapts them to the present time, and writes the secrets.
     async fn load(self, options: &PgConnectOptions) -> anyhow::Result<(Self, Restored)> {
         let mut work = self;
         let libpq = Libpq::of(options);
@@ -229,7 +231,7 @@ impl Work {
     }
 }
 
-/// What a person reads when it is done.
+/// The text that a person reads at the end.
 fn summary(wanted: &Restore, work: &Work, restored: &Restored) -> String {
     let Manifest { sites, agents, made_at, .. } = &work.manifest;
     let secrets = match (work.secrets.files().next().is_some(), wanted.database_url.is_some()) {

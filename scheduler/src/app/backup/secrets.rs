@@ -13,7 +13,8 @@ use crate::app::tls;
 
 const TOKEN: &str = "operator-token";
 const CA: &str = "tls/ca.pem";
-/// Their modes. The key comes before its certificate: where that is, the authority is taken to be whole.
+/// The files and their modes. The key is written before its certificate, because an authority
+/// counts as complete once its certificate exists.
 const FILES: [(&str, u32); 3] = [(TOKEN, 0o600), ("tls/ca.key", 0o600), (CA, 0o644)];
 
 /// Secrets by the names of their files.
@@ -23,7 +24,7 @@ pub(super) struct Secrets {
 }
 
 impl Secrets {
-    /// Those that `read` finds by the names of their files.
+    /// The secrets that `read` finds by the names of their files.
     pub(super) fn collect(mut read: impl FnMut(&str) -> anyhow::Result<Option<Vec<u8>>>) -> anyhow::Result<Self> {
         let mut files = Vec::new();
         for (name, mode) in FILES {
@@ -34,7 +35,7 @@ impl Secrets {
         Ok(Self { files })
     }
 
-    /// Those of a data directory, which need not be there.
+    /// The secrets of a data directory, which may be missing.
     pub(super) fn of(data_dir: &Path) -> anyhow::Result<Self> {
         Self::collect(|name| {
             let path = data_dir.join(name);
@@ -66,7 +67,7 @@ impl Secrets {
         self.text(CA).and_then(|pem| tls::fingerprint(&pem))
     }
 
-    /// Puts them into a data directory.
+    /// Writes them into a data directory.
     pub(super) fn write(&self, data_dir: &Path) -> anyhow::Result<()> {
         for (name, mode, content) in &self.files {
             let path = data_dir.join(name);
@@ -79,7 +80,7 @@ impl Secrets {
         Ok(())
     }
 
-    /// Refuses what a data directory holds where it is another fleet's than what is to be restored.
+    /// Fails if a data directory holds the secrets of another fleet than the one to be restored.
     pub(super) fn ensure_theirs(&self, token: Option<&str>, ca: Option<&str>, data_dir: &Path) -> anyhow::Result<()> {
         let differs = |own: Option<String>, theirs: Option<&str>| {
             own.is_some_and(|own| theirs.is_some_and(|theirs| own != theirs))

@@ -1,4 +1,5 @@
-//! Whose account the server runs under. Postgres refuses to run as root, so root's runs as the user `postgres`.
+//! The account that the server runs under. Postgres refuses to run as root, so a scheduler that is
+//! root runs it as the user `postgres`.
 //!
 //! `setpriv` (util-linux, on every Debian) changes the account and asks for the signal at the parent's end: what would
 //! otherwise need unsafe code between fork and exec.
@@ -11,8 +12,8 @@ use nix::unistd::{Gid, Uid, User};
 
 use super::{PostgresError, USER};
 
-/// What the shell between `setpriv` and the program does: gives up where the parent is gone already, for then the
-/// signal that was just asked for will never come.
+/// The script of the shell between `setpriv` and the program: it exits if the parent has ended
+/// already, because the signal at the parent's end would then never come.
 const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$1" ] || exit 1; shift; exec "$@""#;
 
 /// The account of the server.
@@ -25,7 +26,7 @@ pub(super) enum Account {
 }
 
 impl Account {
-    /// The one this process would run a server under.
+    /// The account that this process would run a server under.
     pub(super) fn of_server() -> Result<Self, PostgresError> {
         let own = Uid::effective();
         if !own.is_root() {
@@ -86,7 +87,7 @@ impl Account {
     /// Asks the kernel under the account itself, so that access lists count too.
     fn can_pass(self, dir: &Path) -> anyhow::Result<bool> {
         let mut test = self.command(Path::new("test"));
-        // Spawning fails only for want of it.
+        // Spawning fails only if `setpriv` is missing.
         let status = test.arg("-x").arg(dir).stderr(Stdio::null()).status().context("run setpriv")?;
         Ok(status.success())
     }

@@ -7,7 +7,7 @@ use anyhow::{Context, anyhow};
 
 use super::{LOOKED_IN, PostgresError};
 
-/// Where Debian puts them, and ours beside.
+/// The folder of Debian's Postgres servers.
 const DEBIAN: &str = "/usr/lib/postgresql";
 
 /// One installed server.
@@ -48,11 +48,12 @@ pub struct Tool {
     pub major: u32,
 }
 
-/// The oldest program of this name that is of this major version or newer: an archive of a newer one would need a newer one to be
-/// read. Where only the client's package is installed there is no server beside it.
+/// The oldest program of this name with this major version or a newer one: the archive of a newer
+/// program needs a newer program to be read. Needs no server beside it, as only the client's
+/// package may be installed.
 ///
 /// # Errors
-/// When there is none, or none so new.
+/// When there is none, or only older ones.
 pub fn tool(name: &str, at_least: u32) -> anyhow::Result<Tool> {
     fitting(found(|dir| Binaries::with(dir, name)), name, at_least)
 }
@@ -74,7 +75,8 @@ fn fitting(found: Vec<Binaries>, name: &str, at_least: u32) -> anyhow::Result<To
     })
 }
 
-/// Every server at hand, the one to prefer first: Debian's newest, then PATH's, then `pg_config`'s.
+/// Every installed server, the preferred one first: Debian's newest, then PATH's, then
+/// `pg_config`'s.
 pub(super) fn installed() -> Vec<Binaries> {
     found(Binaries::of_server)
 }
@@ -95,12 +97,12 @@ fn found(look: impl Fn(PathBuf) -> Option<Binaries>) -> Vec<Binaries> {
     found
 }
 
-/// The one for a new cluster.
+/// The server for a new cluster.
 pub(super) fn newest(installed: Vec<Binaries>) -> Result<Binaries, PostgresError> {
     installed.into_iter().next().ok_or(PostgresError::NotInstalled)
 }
 
-/// The one for a cluster that has a version already.
+/// The server for a cluster that has a version already.
 pub(super) fn of_version(installed: Vec<Binaries>, made_by: &str, data_dir: &Path) -> Result<Binaries, PostgresError> {
     if installed.is_empty() {
         return Err(PostgresError::NotInstalled);
@@ -118,7 +120,7 @@ pub(super) fn of_version(installed: Vec<Binaries>, made_by: &str, data_dir: &Pat
     })?)
 }
 
-/// What a program says; none when it cannot be run or fails.
+/// The output of a program; `None` when it cannot be run or fails.
 fn run(program: &Path, argument: &str) -> Option<String> {
     let output = Command::new(program).arg(argument).output().ok()?;
     if !output.status.success() {

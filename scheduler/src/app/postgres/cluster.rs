@@ -17,18 +17,18 @@ use super::{PostgresError, USER};
 
 /// Names the socket's file only: nothing listens on TCP.
 pub(super) const PORT: u16 = 5432;
-/// What `sockaddr_un` holds, less the closing zero.
+/// The capacity of `sockaddr_un`, without the closing zero.
 const LONGEST_SOCKET_PATH: usize = 107;
-/// How long a former server, told to stop by its parent's end, may take.
+/// How long a former server may take to stop after its parent's end.
 const FORMER_SERVER_PATIENCE: Duration = Duration::from_secs(30);
-/// How often a former server is looked at.
+/// How often a former server is checked.
 const FORMER_SERVER_POLL: Duration = Duration::from_millis(50);
 
 fn failed(what: &str, path: &Path) -> String {
     format!("{what} {}", path.display())
 }
 
-/// The major version that made the cluster; none where there is none yet.
+/// The major version that made the cluster; `None` if there is no cluster yet.
 pub(super) fn version(cluster: &Path) -> anyhow::Result<Option<String>> {
     let path = cluster.join("PG_VERSION");
     match fs::read_to_string(&path) {
@@ -38,9 +38,10 @@ pub(super) fn version(cluster: &Path) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// Makes the cluster where there is none; checks whose it is where there is one.
+/// Makes the cluster if it is missing, else checks its owner.
 ///
-/// It is made beside its place and moved there whole, so that a crash leaves nothing that looks like a cluster.
+/// It is made in a temporary folder and then renamed, so that a crash leaves nothing that looks
+/// like a cluster.
 pub(super) fn initialise(cluster: &Path, binaries: &Binaries, account: &Account) -> Result<(), PostgresError> {
     match fs::metadata(cluster) {
         Ok(metadata) if cluster.join("PG_VERSION").exists() => {
@@ -84,7 +85,8 @@ pub(super) fn initialise(cluster: &Path, binaries: &Binaries, account: &Account)
     Ok(fs::File::open(parent).and_then(|dir| dir.sync_all()).with_context(|| failed("sync", parent))?)
 }
 
-/// Waits until no server is on the cluster any more: after a kill of its scheduler it may still be shutting down.
+/// Waits until no server uses the cluster: after a kill of its scheduler the server may still be
+/// shutting down.
 pub(super) fn await_former_server(cluster: &Path) -> anyhow::Result<()> {
     let begun = Instant::now();
     while let Some(pid) = former_server(cluster)? {
@@ -98,7 +100,8 @@ pub(super) fn await_former_server(cluster: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Where the socket of the server lies that another process runs on the cluster; none where none runs.
+/// The folder of the socket of a server that another process runs on the cluster; `None` if no
+/// server runs.
 pub(super) fn running_socket(cluster: &Path) -> anyhow::Result<Option<PathBuf>> {
     /// Postgres writes it into this line of its file once it listens.
     const LINE: usize = 4;
@@ -112,8 +115,8 @@ pub(super) fn running_socket(cluster: &Path) -> anyhow::Result<Option<PathBuf>> 
 
 /// The server that `postmaster.pid` names, while it lives.
 ///
-/// After a reboot another process may have its number, and Postgres would refuse for ever: then the file is removed.
-/// Postgres' own check of its shared memory still stands behind that.
+/// After a reboot another process may have its number, and Postgres would refuse for ever: then the
+/// file is removed. Postgres' own check of its shared memory still protects the cluster.
 fn former_server(cluster: &Path) -> anyhow::Result<Option<Pid>> {
     let path = cluster.join("postmaster.pid");
     let text = match fs::read_to_string(&path) {
@@ -139,7 +142,7 @@ fn former_server(cluster: &Path) -> anyhow::Result<Option<Pid>> {
     }
 }
 
-/// Where the socket lies: in the data directory, or where that path is too long, in a temporary directory.
+/// The folder of the socket: in the data directory or, if that path is too long, a temporary one.
 #[derive(Debug)]
 pub(super) enum SocketDir {
     Kept(PathBuf),
@@ -188,7 +191,7 @@ fn make_dir(path: &Path, account: Account) -> anyhow::Result<()> {
     account.give(path)
 }
 
-/// The settings of a small server that nobody else can reach.
+/// The settings of a small server that is reachable only over its socket.
 pub(super) fn settings(socket_dir: &Path) -> Vec<String> {
     // The setting is a list: quoted, so that a comma or a blank in the path stays one directory.
     let socket_dir = socket_dir.to_string_lossy().replace('"', "\"\"");
@@ -199,15 +202,16 @@ pub(super) fn settings(socket_dir: &Path) -> Vec<String> {
         format!("port={PORT}"),
         "cluster_name=landfall".to_owned(),
         "max_connections=100".to_owned(),
-        // What a million open tasks are looked up by. A small database touches little of it.
+        // The indexes of a million open tasks fit in. A small database touches little of it.
         "shared_buffers=256MB".to_owned(),
-        // Each checkpoint writes every page anew: at full speed 256 MB came to one a second.
+        // After a checkpoint every page is logged in full: at full speed 256 MB meant a checkpoint
+        // every second.
         "max_wal_size=1GB".to_owned(),
         "jit=off".to_owned(),
         "fsync=on".to_owned(),
         "timezone=UTC".to_owned(),
         "log_timezone=UTC".to_owned(),
-        // The log lives from start to start: what the scheduler reports itself would only make it grow.
+        // The log lasts from one start to the next; what the scheduler reports itself is left out.
         "log_min_messages=log".to_owned(),
         "log_checkpoints=off".to_owned(),
     ]
