@@ -29,8 +29,8 @@ pub(super) fn in_dimensions(coordinate: &[f64], dimensions: usize) -> Vec<f64> {
     changed
 }
 
-/// Turns, mirrors and shifts the agents' points so that those that `former` has lie as near to where it has them as can
-/// be. Without any that both have, nothing happens.
+/// Turns, mirrors and shifts the points so that agents known to `former` are as near as possible to
+/// their places there. Without a common agent the points stay.
 fn onto(former: &Embedding, agents: &[AgentId], points: &mut [Vec<f64>], dimensions: usize) {
     let both: Vec<(usize, Vec<f64>)> = (0..agents.len())
         .filter_map(|i| Some((i, in_dimensions(&former.placement(agents[i])?.coordinate, dimensions))))
@@ -78,8 +78,8 @@ fn centre<'a>(points: impl ExactSizeIterator<Item = &'a [f64]>, dimensions: usiz
 }
 
 impl Embedding {
-    /// The same embedding, turned, mirrored and shifted so that its agents lie as near as can be to where `former` has
-    /// them. Distances stay.
+    /// The same embedding, turned, mirrored and shifted so that its agents are as near as possible to
+    /// their places in `former`. Distances stay.
     #[must_use]
     pub fn aligned_to(mut self, former: &Self) -> Self {
         let agents: Vec<AgentId> = self.agents.keys().copied().collect();
@@ -91,8 +91,9 @@ impl Embedding {
         self
     }
 
-    /// How far each agent that both embeddings have lies from where `former` had it, shortest first: the distance of the
-    /// positions and the change of the height, which together bound the change of any distance to a host that stayed.
+    /// The move of each agent of both embeddings from its place in `former`, shortest first: the
+    /// distance of the positions plus the change of the height, which bounds the change of any
+    /// distance to a host that stayed.
     pub fn moves_from(&self, former: &Self) -> Vec<Duration> {
         let dimensions = self.dimensions.max(former.dimensions);
         let moved = |(agent, placement): (&AgentId, &super::Placement)| {
@@ -210,7 +211,7 @@ mod tests {
         let mut truth = drawn(12, 4);
         truth.iter_mut().for_each(|point| point[DIMENSIONS] /= 10.0);
         let mut rng = ChaCha8Rng::seed_from_u64(5);
-        // One and a half per cent: what is left of 5 % on each of 20 samples.
+        // A noise of 1.5 %, as of 20 samples with 5 % each.
         let mut measured = || {
             let mut mesh = Mesh::new();
             for (a, p) in agents(12).into_iter().zip(&truth) {

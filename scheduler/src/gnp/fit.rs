@@ -6,9 +6,9 @@
 //! at a time while the others stand (block coordinate descent), sweep after sweep until a sweep gains nothing: a
 //! simplex over all components at once does not converge beyond a few tens of them.
 //!
-//! A refit has one start more: where the former embedding had everybody. It is kept unless another start ends clearly
-//! lower, for a mesh measured anew has several minima of almost the same cost, and hopping between them would move agents
-//! that did not move.
+//! A refit also starts from every agent's place in the former embedding. That start is kept unless
+//! another ends clearly lower: a mesh that is measured again has several minima of almost the same
+//! cost, and changing between them would move agents that did not move.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,13 +32,14 @@ const MOST_SWEEPS: usize = 40;
 const CONVERGED: f64 = 1e-3;
 /// When one agent's simplex in one sweep ends.
 const STOP: Stop = Stop { steps: 150, tolerance: 1e-4 };
-/// A round by which the steps have shrunk to the last: a start that is known to be near begins there.
+/// The round by which steps have shrunk to the last: a start known to be near begins there.
 const LAST_ROUND: usize = 11;
 /// The simplex's step in the first sweep and in the last, as parts of the scale.
 const STEPS: (f64, f64) = (0.1, 0.01);
 
-/// How much lower than the former embedding's another start must end to be preferred, as a part of its cost. A still
-/// network measured again moves the median agent by 1.7 ms with it, and by 6 without (docs/accuracy.md).
+/// How much lower than the former embedding's another start must end to be preferred, as a share of
+/// its cost. In an unchanged network that is measured again, the median agent moves by 1.7 ms with
+/// the former embedding as a start, and by 6 ms without (docs/accuracy.md).
 const CLEARLY_LOWER: f64 = 0.05;
 
 /// Why no embedding could be fitted.
@@ -84,7 +85,7 @@ pub fn fit(
     solve(None, epoch, mesh, landmarks, dimensions, seed)
 }
 
-/// Fits an embedding that is to follow `former`: begins there as well, and ends in its frame (Procrustes), so that an
+/// Fits the successor of `former`: also starts there, and ends in its frame (Procrustes), so that an
 /// agent whose distances did not change keeps its coordinate. Otherwise as [`fit`].
 pub fn refit(
     former: &Embedding,
@@ -172,7 +173,7 @@ enum Loss {
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) agents: Vec<AgentId>,
-    /// Per agent, who it has a distance to (by index) and which.
+    /// Per agent, the agents to which it has a distance (by index), and the distances.
     pub(super) rows: Vec<Vec<(usize, f64)>>,
     /// Every pair: measured, or else along the shortest chain of measurements.
     pub(super) filled: Vec<Vec<f64>>,
@@ -275,7 +276,8 @@ fn shortest_chains(rows: &[Vec<(usize, f64)>]) -> Vec<Vec<f64>> {
     filled
 }
 
-/// Sweeps every start a few times, then the best of them until it converges; its cost, and where it ends.
+/// Sweeps every start a few times, then the best one until it converges; returns its cost and its
+/// points.
 fn best_of(
     measured: &Measured,
     starts: Vec<Vec<Vec<f64>>>,
@@ -297,7 +299,8 @@ fn best_of(
     converge(measured, points, loss, scale, FIRST_SWEEPS)
 }
 
-/// Sweeps until a sweep gains next to nothing, with the steps of the rounds from `round` on; the cost, and where it ends.
+/// Sweeps until converged, with the steps of the rounds from `round` on; returns the cost and the
+/// points.
 fn converge(
     measured: &Measured,
     mut points: Vec<Vec<f64>>,
@@ -324,7 +327,7 @@ fn step(round: usize) -> f64 {
     (STEPS.0 * shrink).max(STEPS.1)
 }
 
-/// Moves each agent once to where its measured distances want it.
+/// Moves each agent once, to the least error of its measured distances.
 fn sweep(measured: &Measured, points: &mut [Vec<f64>], loss: Loss, scale: f64, step: f64) -> Result<(), SimplexError> {
     let softening = softening(scale);
     for i in 0..points.len() {

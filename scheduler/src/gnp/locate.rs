@@ -66,8 +66,8 @@ pub enum LocateError {
 }
 
 impl Embedding {
-    /// Places a host by what landmarks, and any other placed agents, measured to it, with the simplex. Fewer measurements
-    /// than dimensions will do: the prior settles what they leave open.
+    /// Locates a host with the simplex, by the measurements of landmarks and other located agents.
+    /// Fewer measurements than dimensions suffice: the prior determines the rest.
     pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Placement, LocateError> {
         self.locator()?.locate(measured, Solver::Simplex)
     }
@@ -122,8 +122,8 @@ impl Locator<'_> {
         Ok(Placement { epoch: self.embedding.epoch, coordinate, fit_error })
     }
 
-    /// The three nearest agents of each site. The sites' coordinates in this embedding follow one another, each a component a
-    /// dimension and the height, in milliseconds.
+    /// The three nearest agents of each site. `coordinates` holds the sites' coordinates in this
+    /// embedding, one after another: one component per dimension and the height, in milliseconds.
     pub fn nearest(&self, coordinates: &[f64]) -> Result<Vec<Nearest>, RaggedCoordinates> {
         let each = self.embedding.dimensions + 1;
         if !coordinates.len().is_multiple_of(each) {
@@ -173,7 +173,8 @@ fn in_bulk<const N: usize>(host: &Host<'_, N>) -> (Point<N>, f64) {
     }
 }
 
-/// Solves from the likeliest start, and from the others only while what was found explains the measurements badly.
+/// Solves from the likeliest start, and from further ones only while the result explains the
+/// measurements badly.
 fn best_of<const N: usize, E>(
     host: &Host<'_, N>,
     solve: impl Fn(&Point<N>) -> Result<(Point<N>, f64), E>,
@@ -194,7 +195,7 @@ fn best_of<const N: usize, E>(
         Ok(())
     };
     lower(&mut best, &others)?;
-    // So many are ranked only for the few that need them.
+    // This many starts are ranked only for the few hosts that need them.
     if best.1 >= enough && host.ground.restart < RESTART {
         lower(&mut best, &host.starts::<EXACT_STARTS>()[STARTS..])?;
     }

@@ -14,7 +14,8 @@ use super::{Embedding, Mesh};
 const STANDS_OUT: f64 = 3.0;
 /// ... at least this large: in a map that fits well, three times next to nothing is nothing.
 const STANDS_OUT_ABOVE: f64 = 0.1;
-/// Distances below which an agent's median error says more of the others than of it.
+/// The least distances for judging an agent: with fewer, its median error depends on the other
+/// agents more than on itself.
 const FEWEST_TO_JUDGE: usize = 4;
 
 /// One measured pair beside its prediction.
@@ -101,7 +102,7 @@ impl Quality {
         median(self.residuals.iter().map(|residual| residual.log_error().abs()).collect())
     }
 
-    /// Agents whose own error stands out, the worst first: what they measure or answer is not like the rest.
+    /// Agents whose own error stands out, the worst first.
     pub fn suspects(&self) -> Vec<AgentQuality> {
         let judged = self.agents.iter().filter(|agent| agent.distances >= FEWEST_TO_JUDGE);
         let medians: Vec<f64> = judged.clone().map(|agent| agent.median_error).collect();

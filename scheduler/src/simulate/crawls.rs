@@ -1,7 +1,8 @@
-//! Crawling the same sites again and again: what the loop learns, without any further probe.
+//! Repeated crawls of the same sites: what is learned without any further probe.
 //!
-//! Each strategy that goes by distance has a history of its own. In every crawl it chooses for every site with what all crawls before taught
-//! ([`crate::strategy::learned`]), and those that explore do so now and then; what a crawl sees is the true round trip of its pair.
+//! Each strategy that uses distance has its own history. In every crawl it chooses for every site
+//! with the lessons of all earlier crawls ([`crate::strategy::learned`]), and some strategies explore
+//! at times. A crawl observes the true round trip of its pair.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,15 +13,15 @@ use crate::model::{AgentId, Rtt, SiteId, Strategy};
 use crate::strategy::learned::{Crawled, Lesson, Lessons, teach};
 use crate::strategy::{Candidate, Site, choose, explored};
 
-/// A day lies between crawls: enough that a crawl of a week ago counts half.
+/// A day between crawls, so that a crawl of a week ago counts half.
 const BETWEEN: Duration = Duration::from_secs(86_400);
 
-/// Plays every crawl of every contender and writes down what each was worth.
+/// Plays every crawl of every contender and records the round trips.
 pub(super) fn crawl_again(field: &Field<'_>, sites: &[usize], judged: &mut [JudgedSite]) {
     let fresh: Vec<Vec<Candidate>> =
         sites.iter().map(|site| field.candidates(*site, &Lessons::default(), &[])).collect();
     for strategy in field.strategies() {
-        // What `gnp-confirmed` has confirmed is probes' work.
+        // `gnp-confirmed` does not learn: its distances come from probes.
         let learns = strategy.needs_distance() && *strategy != Strategy::GnpConfirmed;
         let history = if learns { play(field, sites, &fresh, *strategy) } else { Vec::new() };
         for (index, judged) in judged.iter_mut().enumerate() {
@@ -79,7 +80,8 @@ fn site_id(site: usize) -> SiteId {
     SiteId::new(i64::try_from(site).unwrap_or(i64::MAX))
 }
 
-/// Who gets a site: whom the strategy chooses, or whom it tries; and whether it tries.
+/// The agent that gets a site: the strategy's choice, or the agent it explores; and whether it
+/// explores.
 fn take(strategy: Strategy, candidates: &[Candidate], crawls: usize, seed: u64) -> Option<(Candidate, bool)> {
     let choice = choose(strategy, &Site::default(), candidates, seed)?;
     let chosen = candidates.iter().find(|one| one.agent == choice.agent)?;

@@ -1,4 +1,4 @@
-//! How round trips and errors are distributed: what plots are drawn from. A pure function of what was judged.
+//! The distributions of round trips and errors, for plots. A pure function of the judged seeds.
 
 use super::score::{nearest, relative_error};
 use super::{Judged, JudgedSite, Settings};
@@ -7,14 +7,14 @@ use crate::model::stats::count;
 /// Steps that a distribution is cut into: enough for any screen, and few enough for a page.
 const STEPS: usize = 200;
 
-/// Distributions over the sites of all seeds. Each is a sorted list of quantiles: the smallest value, that below which half a per cent
-/// lies, and so on to the greatest; empty of nothing.
+/// Distributions over the sites of all seeds. Each is a sorted list of quantiles in steps of half a
+/// per cent, from the smallest to the greatest value; empty without data.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Distributions {
     /// The true round trip to the nearest agent, milliseconds.
     pub nearest: Vec<f64>,
-    /// Of each contender, in the order asked, the true round trip to whom it took, milliseconds. Of an even draw each that might have been
-    /// drawn counts for its part.
+    /// Per contender, in the order requested, the true round trip to the chosen agent, in milliseconds.
+    /// For an even draw every agent of the draw counts with its share.
     pub taken: Vec<Vec<f64>>,
     /// The relative error of predictions, over pairs of a site and an agent that is no landmark.
     pub errors: Vec<f64>,

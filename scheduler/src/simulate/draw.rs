@@ -37,7 +37,7 @@ impl<'a> Draw<'a> {
         Ok(Self { matrix, agents: nodes, sites })
     }
 
-    /// These nodes are the agents, these the sites; for a fleet that is known and not drawn.
+    /// A drawing with these nodes as agents and these as sites, for a known fleet.
     pub fn given(matrix: &'a Matrix, agents: Vec<usize>, sites: Vec<usize>) -> Self {
         Self { matrix, agents, sites }
     }

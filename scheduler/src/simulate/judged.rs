@@ -13,11 +13,11 @@ use crate::model::{AgentId, Rtt, Strategy, seed, stats};
 use crate::strategy::learned::{Crawled, Lessons, measured_by_crawls};
 use crate::strategy::{Candidate, Home, Site, choose};
 
-/// What one seed showed.
+/// The results of one seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Judged {
     pub seed: u64,
-    /// Whether the landmarks' mesh bore a map; without one measured distances decide.
+    /// Whether a map could be fitted to the landmarks' mesh; without one measured distances decide.
     pub mapped: bool,
     /// Every site, in the order of the matrix.
     pub sites: Vec<JudgedSite>,
@@ -35,9 +35,10 @@ pub struct JudgedSite {
     /// The agents whose true round trip to it is known: only these can be judged, and only these are
     /// candidates.
     pub agents: Vec<JudgedAgent>,
-    /// Whom each contender took, in their order in the settings; empty where there is no candidate.
+    /// Each contender's choice, in the order of the settings; empty without candidates.
     pub taken: Vec<Taken>,
-    /// The true round trip to whom each contender took in each crawl, milliseconds, where more than one was asked for.
+    /// The true round trip to each contender's choice in each crawl, in milliseconds; empty if sites
+    /// are crawled once.
     pub crawls: Vec<Vec<f64>>,
 }
 
@@ -50,25 +51,27 @@ pub struct JudgedAgent {
     pub landmark: bool,
     /// The true round trip, milliseconds.
     pub truth: f64,
-    /// What it is taken for, milliseconds: a landmark's measurement, any other agent's prediction; `None` when the map
-    /// has no answer.
+    /// The estimate in milliseconds: a landmark's measurement, or another agent's prediction; `None` if
+    /// the map has no prediction.
     pub predicted: Option<f64>,
-    /// 1 for the agent that is chosen first; `None` when its distance is not known and another comes before it.
+    /// 1 for the agent that is chosen first; `None` if its distance is unknown and another agent ranks
+    /// before it.
     pub rank: Option<usize>,
 }
 
-/// Whom a contender took for one site.
+/// A contender's choice for one site.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Taken {
     /// The agent's row in the matrix, from 0.
     pub node: usize,
-    /// The true round trip, milliseconds: to the agent, or where it was drawn evenly among several the mean over them.
+    /// The true round trip to the agent in milliseconds; for an even draw among several, their mean.
     pub truth: f64,
-    /// What choosing it took: measurements by landmarks, and confirmations.
+    /// The measurements made for the choice: by landmarks, and confirmations.
     pub probes: usize,
-    /// The true round trips to those it was drawn evenly among, milliseconds; of no draw that one.
+    /// The true round trips to the agents of the draw, in milliseconds; without a draw, only to the
+    /// chosen one.
     pub among: Vec<f64>,
-    /// Whether the contender had nothing to go by, and drew instead.
+    /// Whether the contender lacked its input, and drew at random instead.
     pub fell_back: bool,
 }
 
@@ -168,7 +171,8 @@ impl Field<'_> {
         Candidate { home, ..Candidate::new(agent, 1) }.to_site(predicted, measured)
     }
 
-    /// Ranks the agents as the strategies do: nearest first. Where no distance is known one is drawn, and has rank 1.
+    /// Ranks the agents as the strategies do: nearest first. If no distance is known, an agent is drawn
+    /// and has rank 1.
     fn rank(&self, agents: &mut [JudgedAgent], candidates: &[Candidate], seed: u64) {
         let mut nearest: Vec<&Candidate> =
             candidates.iter().filter(|candidate| candidate.distance().is_some()).collect();
@@ -185,7 +189,7 @@ impl Field<'_> {
         }
     }
 
-    /// Whom a strategy takes, and what that cost in `probes`.
+    /// A strategy's choice, with the number of its `probes`.
     fn taken(
         &self,
         strategy: Strategy,
@@ -201,8 +205,8 @@ impl Field<'_> {
         let (address, position) = told.map_or((None, None), |node| (node.address, node.position));
         let choice = choose(strategy, &Site { host: &host, address, position, work: None }, candidates, seed)?;
         let chosen = choice.candidates.iter().filter(|candidate| candidate.agent == choice.agent);
-        // Of an even draw the mean is judged and not the one agent drawn: the draw's own luck says nothing. But what a
-        // strategy falls back to is judged as it was drawn, since that is the agent of rank 1.
+        // An even draw is judged by its mean, not by the agent drawn, because the draw is luck. But a
+        // fallback is judged by the agent drawn, which has rank 1.
         let drawn_among: Vec<&Candidate> = match (strategy, choice.strategy) {
             (Strategy::Random, _) => candidates.iter().collect(),
             (_, Strategy::GnpTop3 | Strategy::Geographic | Strategy::Prefix) => choice.candidates.iter().collect(),
@@ -214,7 +218,7 @@ impl Field<'_> {
         Some(Taken { node: self.node(choice.agent)?, truth, probes, among: truths, fell_back })
     }
 
-    /// The candidates for a site once crawls have taught something of it.
+    /// The candidates for a site after learning from crawls.
     pub(super) fn candidates(&self, site: usize, lessons: &Lessons, crawls: &[Crawled]) -> Vec<Candidate> {
         let measured = self.measured(site);
         let placed_by = [&measured[..], &measured_by_crawls(lessons, &measured, crawls)].concat();
@@ -225,7 +229,7 @@ impl Field<'_> {
             .collect()
     }
 
-    /// What landmarks measured of a site.
+    /// The landmarks' measurements of a site.
     pub(super) fn measured(&self, site: usize) -> Vec<(AgentId, Rtt)> {
         self.draw.measured(site, &self.landmarks)
     }
@@ -251,7 +255,8 @@ impl Field<'_> {
         draw_seed(self.seed ^ crawl.rotate_left(16), self.draw.site_node(site))
     }
 
-    /// The candidates once those that the map names have measured the site as well, and how many those are.
+    /// The candidates after the confirmers that the map selects have measured the site too, and the
+    /// number of confirmers.
     fn confirmed(&self, site: usize, candidates: &[Candidate], place: Option<&Place<'_>>) -> (Vec<Candidate>, usize) {
         let free: Vec<AgentId> = candidates.iter().filter(|one| one.measured.is_none()).map(|one| one.agent).collect();
         let asked = place.map(|place| place.confirm(self.settings.confirm, &free)).unwrap_or_default();

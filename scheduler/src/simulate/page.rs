@@ -1,5 +1,5 @@
-//! The page of a simulation: what was asked, a table of every strategy, and plots. One self-contained file without scripts, readable on
-//! light and dark screens. A pure function of what was found.
+//! The page of a simulation: the settings, a table of every strategy, and plots. One self-contained
+//! file without scripts, readable on light and dark screens. A pure function of the results.
 
 use maud::{Markup, html};
 

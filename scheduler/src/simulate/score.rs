@@ -1,7 +1,7 @@
-//! The figures that a run of seeds comes to: a pure function of what was judged.
+//! The figures of a run of seeds: a pure function of the judged seeds.
 //!
-//! Every figure can be recomputed from the rows of [`super::dump`] but two kinds: what `gnp-confirmed` reached (the dump
-//! does not say who was asked) and the spread of load of strategies that draw.
+//! Every figure can be recomputed from the rows of [`super::dump`], except two kinds: the results of
+//! `gnp-confirmed` (the dump has no confirmers), and the spread of load of strategies that draw.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use super::{Judged, JudgedAgent, JudgedSite, Settings, Tier};
 use crate::model::Strategy;
 use crate::model::stats::{count, mean, quantile};
 
-/// What a simulation found. Serialised as it stands; a figure of nothing is null.
+/// The results of a simulation. Serialised in this form; a figure without data is null.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
     /// Nodes of the matrix.
@@ -45,13 +45,13 @@ pub struct Report {
     pub sites_without_estimate: usize,
     /// Of those, sites that no landmark measured: an agent was drawn.
     pub sites_unmeasured: usize,
-    /// Sites whose round trip to no agent is known: drawn, and left out of every figure.
+    /// Sites without a known round trip to any agent: drawn, and left out of every figure.
     pub sites_unknown: usize,
     /// Pairs of a site and an agent that is no landmark behind the relative errors.
     pub pairs: usize,
     /// Such pairs whose round trip is known and was not predicted.
     pub pairs_without_estimate: usize,
-    /// Seeds whose landmarks' mesh bore no map.
+    /// Seeds without a map, because the landmarks' mesh did not suffice.
     pub seeds_without_map: usize,
     /// Strategies that were not judged.
     pub left_out: Vec<LeftOut>,
@@ -61,7 +61,7 @@ pub struct Report {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct LeftOut {
     pub name: &'static str,
-    /// What it goes by and no node has; `None` when it was not asked for.
+    /// The strategy's input that no node has; `None` if the strategy was not requested.
     pub lacks: Option<&'static str>,
 }
 
@@ -87,18 +87,21 @@ pub struct Estimate {
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Standing {
     pub name: &'static str,
-    /// The mean over sites of the true round trip to whom it took, milliseconds; of an even draw, its expectation.
+    /// The mean over sites of the true round trip to the chosen agent, in milliseconds; for an even
+    /// draw, its expectation.
     pub mean_rtt_ms: Option<f64>,
     /// That mean over the oracle's.
     pub stretch: Option<f64>,
     /// Measurements by landmarks and confirmations, mean over sites.
     pub probes_per_site: Option<f64>,
-    /// In each crawl, the mean over sites of the true round trip to whom it took less that to the nearest, milliseconds: the median over
-    /// seeds. Empty where sites are crawled once, and for strategies that do not go by distance.
+    /// Per crawl, the mean over sites of the true round trip to the chosen agent less that to the
+    /// nearest, in milliseconds: the median over seeds. Empty if sites are crawled once, and for
+    /// strategies that ignore distance.
     pub excess_ms: Vec<f64>,
-    /// Standard deviation over mean of the sites each agent got, mean over seeds: 0 where all got as many.
+    /// Standard deviation over mean of the sites per agent, mean over seeds: 0 if all agents got the
+    /// same number.
     pub load_cv: Option<f64>,
-    /// Sites, in all seeds together, for which it had nothing to go by and drew.
+    /// Sites in all seeds for which the strategy lacked its input and drew at random.
     pub fallbacks: usize,
 }
 
@@ -180,7 +183,8 @@ fn standing(index: usize, strategy: Strategy, settings: &Settings, judged: &[Jud
     }
 }
 
-/// How much farther than the nearest a contender's agents were in one crawl: the mean over sites, the median over seeds.
+/// The excess of a contender's round trips over the nearest agent's in one crawl: the mean over
+/// sites, the median over seeds.
 fn excess(index: usize, crawl: usize, judged: &[Judged]) -> Option<f64> {
     let of_site = |site: &JudgedSite| Some(site.crawls.get(index)?.get(crawl)? - nearest(site)?);
     let of_seed = |seed: &Judged| mean(&seed.sites.iter().filter_map(of_site).collect::<Vec<f64>>());

@@ -1,8 +1,9 @@
-//! The points a site may lie at: drawn once an epoch, the same for every site, only weighed anew.
+//! The possible points of a site: drawn once per epoch for all sites, and weighted for each site.
 //!
-//! Hosts lie where agents do, more or less: a point is an agent's place plus a normal step whose width is drawn
-//! log-uniformly, from much nearer than the next agent to far outside the map. Drawing once makes a site cost a
-//! few microseconds a landmark: what each point would measure to every agent is known before.
+//! Hosts are roughly where agents are: a point is an agent's place plus a normal step whose width is
+//! drawn log-uniformly, from much nearer than the next agent to far outside the map. Because points
+//! are drawn once, their distances to every agent are precomputed, and a site costs a few
+//! microseconds per landmark.
 
 use nalgebra::DMatrix;
 use rand::{Rng, RngExt, SeedableRng};
@@ -93,8 +94,8 @@ impl Bare {
         self.weighed(Some(&kriging.weights_without(agent)), |around| around != agent)
     }
 
-    /// The points drawn around whom `keeps` says, with these weights; a row of them is by agent near, a column by agent
-    /// predicted for.
+    /// The points drawn around the agents that `keeps` selects, corrected with these weights: a row
+    /// per near agent, a column per predicted agent.
     fn weighed(&self, weights: Option<&DMatrix<f64>>, keeps: impl Fn(usize) -> bool) -> Cloud {
         let kept: Vec<usize> = (0..self.logs.len()).filter(|&point| keeps(self.around[point])).collect();
         let agents = self.logs.first().map_or(0, Vec::len);

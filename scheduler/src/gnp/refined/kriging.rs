@@ -18,7 +18,7 @@ use super::layout::{LaidOut, reach};
 
 /// A residual beyond this counts as odd: its noise grows with it.
 const ODD: f64 = 0.25;
-/// Pairs heeded at most, drawn by the seed beyond that: the work grows with their cube.
+/// The most pairs used; of more pairs the seed draws these: the work grows with their cube.
 const MOST_PAIRS: usize = 1_000;
 
 /// The constants of the covariance.
@@ -34,8 +34,8 @@ pub(super) struct Constants {
     pub(super) noise: f64,
 }
 
-/// From smooth and short-sighted to sharp: what real networks differ in is how far likeness reaches and how much of a
-/// residual is noise.
+/// From smooth and short-sighted to sharp: real networks differ in the reach of likeness and in the
+/// share of noise in a residual.
 pub(super) const CONSTANTS: [Constants; 5] = [
     Constants { variance: 0.05, likeness: 0.9, length: 0.3, noise: 0.02 },
     Constants { variance: 0.02, likeness: 0.9, length: 0.45, noise: 0.005 },
@@ -91,7 +91,8 @@ impl Kriging {
         self.points.iter().map(|point| likeness(&self.constants, self.length, reach(at, point).1)).collect()
     }
 
-    /// Row by agent near, column by agent predicted for: what a unit of kernel adds to the log distance.
+    /// What a unit of kernel adds to the log distance: a row per near agent, a column per predicted
+    /// agent.
     pub(super) const fn weights(&self) -> &DMatrix<f64> {
         &self.weights
     }
@@ -118,8 +119,9 @@ impl Kriging {
         spread(&self.pairs, solved.as_slice(), self.kernel.nrows()) * &self.kernel * self.constants.variance
     }
 
-    /// How the residuals of one site towards `from` carry over to its distance to every agent: a row an agent. Two
-    /// residuals of one site covary as their agents are alike, `v K`, and each has the noise beside.
+    /// The gains by which one site's residuals towards `from` correct its distance to every agent: a
+    /// row per agent. Two residuals of one site have the covariance `v K` of their agents, plus the
+    /// noise of each.
     pub(super) fn gains(&self, from: &[usize]) -> Vec<Vec<f64>> {
         let v = self.constants.variance;
         let mut covariance = DMatrix::from_fn(from.len(), from.len(), |a, b| v * self.kernel[(from[a], from[b])]);
