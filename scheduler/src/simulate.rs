@@ -1,9 +1,9 @@
 //! Simulation: Landfall's own map and strategies, judged on a matrix of measured round trips.
 //!
-//! A [`Matrix`] is read. For each seed a [`Draw`] takes agents from it, landmarks are elected from the agents' mesh alone,
-//! and every other node is a site that only the landmarks measured. [`run`] judges the map's predictions and whom each
-//! strategy takes against the true round trips. Everything after the reading is a function of the matrix and the
-//! [`Settings`].
+//! A [`Matrix`] is read. For each seed a [`Draw`] takes agents from it, landmarks are elected from
+//! the agents' mesh alone, and every other node is a site that only the landmarks measured. [`run`]
+//! judges the map's predictions and whom each strategy takes against the true round trips.
+//! Everything after the reading is a function of the matrix and the [`Settings`].
 
 mod crawls;
 mod distribution;

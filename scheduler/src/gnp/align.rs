@@ -1,9 +1,10 @@
 //! Carries a new fit onto the frame of the former one, and says how far that moved the agents.
 //!
-//! A fit is determined by distances, and so only up to rotation, reflection and translation: without an alignment, every
-//! coordinate would change with every refit. The one taken is the orthogonal Procrustes solution (Schönemann, "A
-//! generalized solution of the orthogonal Procrustes problem", Psychometrika 31, 1966) over the agents that both have:
-//! with their positions centred as the rows of X (new) and Y (former) and XᵀY = UΣVᵀ, the turn is UVᵀ. No scaling, since
+//! A fit is determined by distances, and so only up to rotation, reflection and translation:
+//! without an alignment, every coordinate would change with every refit. The one taken is the
+//! orthogonal Procrustes solution (Schönemann, "A generalized solution of the orthogonal Procrustes
+//! problem", Psychometrika 31, 1966) over the agents that both have: with their positions centred
+//! as the rows of X (new) and Y (former) and XᵀY = UΣVᵀ, the turn is UVᵀ. No scaling, since
 //! milliseconds are milliseconds; heights are no direction and stay.
 
 use std::time::Duration;
@@ -20,7 +21,8 @@ const PRECISION: f64 = 1e-12;
 /// Steps of the decomposition at most; it needs a few tens.
 const MOST_STEPS: usize = 1000;
 
-/// A coordinate in another number of dimensions: components beyond are dropped, missing ones are zero, the height stays.
+/// A coordinate in another number of dimensions: components beyond are dropped, missing ones are
+/// zero, the height stays.
 pub(super) fn in_dimensions(coordinate: &[f64], dimensions: usize) -> Vec<f64> {
     let (height, position) =
         coordinate.split_last().map_or((0.0, coordinate), |(height, position)| (*height, position));
@@ -78,8 +80,8 @@ fn centre<'a>(points: impl ExactSizeIterator<Item = &'a [f64]>, dimensions: usiz
 }
 
 impl Embedding {
-    /// The same embedding, turned, mirrored and shifted so that its agents are as near as possible to
-    /// their places in `former`. Distances stay.
+    /// The same embedding, turned, mirrored and shifted so that its agents are as near as possible
+    /// to their places in `former`. Distances stay.
     #[must_use]
     pub fn aligned_to(mut self, former: &Self) -> Self {
         let agents: Vec<AgentId> = self.agents.keys().copied().collect();

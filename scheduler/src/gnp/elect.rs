@@ -221,7 +221,8 @@ impl<'a> Ballot<'a> {
 
     fn sameness(&self, chosen: &[usize]) -> f64 {
         let [cities, carriers, pairs] = &self.kinds;
-        // Chosen agents beyond the first of each pair; and cities and carriers that could have a landmark and have none.
+        // Chosen agents beyond the first of each pair; and cities and carriers that could have a
+        // landmark and have none.
         let repeated = count(chosen.len() - pairs.among(chosen));
         let missing = |kinds: &Kinds| count(kinds.all.min(chosen.len()).saturating_sub(kinds.among(chosen)));
         self.mean * (SAME_PAIR * repeated + MISSING * (missing(carriers) + missing(cities)))

@@ -1,10 +1,11 @@
 //! Places the landmarks jointly, and every other agent by its mesh.
 //!
-//! Phase 1, landmarks (Ng and Zhang, landmark operations): from classical scaling of their distances, the simplex
-//! minimises the sum of squared relative errors. Phase 2, the mesh: all agents, landmarks among them, from the
-//! landmarks' places and from a scaling of the whole mesh, minimise the robust squared log error. Both move one agent
-//! at a time while the others stand (block coordinate descent), sweep after sweep until a sweep gains nothing: a
-//! simplex over all components at once does not converge beyond a few tens of them.
+//! Phase 1, landmarks (Ng and Zhang, landmark operations): from classical scaling of their
+//! distances, the simplex minimises the sum of squared relative errors. Phase 2, the mesh: all
+//! agents, landmarks among them, from the landmarks' places and from a scaling of the whole mesh,
+//! minimise the robust squared log error. Both move one agent at a time while the others stand
+//! (block coordinate descent), sweep after sweep until a sweep gains nothing: a simplex over all
+//! components at once does not converge beyond a few tens of them.
 //!
 //! A refit also starts from every agent's place in the former embedding. That start is kept unless
 //! another ends clearly lower: a mesh that is measured again has several minima of almost the same
@@ -73,8 +74,8 @@ pub enum FitError {
     Solver(#[from] SimplexError),
 }
 
-/// Fits an embedding: `landmarks` jointly, then every agent that the mesh joins to them. Agents it does not join have
-/// no placement. The same arguments give the same embedding.
+/// Fits an embedding: `landmarks` jointly, then every agent that the mesh joins to them. Agents it
+/// does not join have no placement. The same arguments give the same embedding.
 pub fn fit(
     epoch: EmbeddingEpoch,
     mesh: &Mesh,
@@ -85,8 +86,8 @@ pub fn fit(
     solve(None, epoch, mesh, landmarks, dimensions, seed)
 }
 
-/// Fits the successor of `former`: also starts there, and ends in its frame (Procrustes), so that an
-/// agent whose distances did not change keeps its coordinate. Otherwise as [`fit`].
+/// Fits the successor of `former`: also starts there, and ends in its frame (Procrustes), so that
+/// an agent whose distances did not change keeps its coordinate. Otherwise as [`fit`].
 pub fn refit(
     former: &Embedding,
     epoch: EmbeddingEpoch,
@@ -169,7 +170,8 @@ enum Loss {
     Log,
 }
 
-/// The agents that are joined to the landmarks, landmarks first, and their distances in milliseconds.
+/// The agents that are joined to the landmarks, landmarks first, and their distances in
+/// milliseconds.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) agents: Vec<AgentId>,
@@ -248,7 +250,8 @@ fn cost_of(host: &[f64], anchors: &[Anchor<'_>], loss: Loss, softening: f64) -> 
     }
 }
 
-/// Every pair's distance along the shortest chain (Floyd and Warshall), but measured pairs as measured.
+/// Every pair's distance along the shortest chain (Floyd and Warshall), but measured pairs as
+/// measured.
 fn shortest_chains(rows: &[Vec<(usize, f64)>]) -> Vec<Vec<f64>> {
     let count = rows.len();
     let mut filled = vec![vec![f64::INFINITY; count]; count];

@@ -28,7 +28,8 @@ pub(super) fn hosts(count: usize, dimensions: usize, seed: u64) -> Vec<Vec<f64>>
     (0..count).map(|_| host()).collect()
 }
 
-/// The mesh of agents at these points, which are numbered from 0; every distance is multiplied by the factor.
+/// The mesh of agents at these points, which are numbered from 0; every distance is multiplied by
+/// the factor.
 pub(super) fn mesh_of(hosts: &[Vec<f64>], factor: f64) -> Mesh {
     let mut mesh = Mesh::new();
     for (i, a) in hosts.iter().enumerate() {
@@ -39,7 +40,8 @@ pub(super) fn mesh_of(hosts: &[Vec<f64>], factor: f64) -> Mesh {
     mesh
 }
 
-/// The mesh of agents on a line, which are numbered from 1; each pair is `apart` milliseconds farther from each other.
+/// The mesh of agents on a line, which are numbered from 1; each pair is `apart` milliseconds
+/// farther from each other.
 pub(super) fn line(places: &[f64], apart: f64) -> Mesh {
     let mut mesh = Mesh::new();
     for (i, a) in (1..).zip(places) {

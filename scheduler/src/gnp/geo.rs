@@ -1,7 +1,8 @@
 //! Positions on the globe, and the least round trip that light in fibre allows between two of them.
 //!
-//! The bound is physics, not a model: a round trip below it means that a position is wrong, a clock is, or the two ends
-//! are not where they are thought to be. It therefore errs on the side of allowing.
+//! The bound is physics, not a model: a round trip below it means that a position is wrong, a clock
+//! is, or the two ends are not where they are thought to be. It therefore errs on the side of
+//! allowing.
 
 use std::time::Duration;
 
@@ -11,7 +12,8 @@ use crate::model::Rtt;
 const EARTH_RADIUS_KM: f64 = 6371.0088;
 /// Light in fibre, kilometres a millisecond: two thirds of 299,792.458 km/s.
 const FIBRE_KM_PER_MS: f64 = 299.792_458 * 2.0 / 3.0;
-/// A great circle of the sphere is at most 0.56 % longer than the way on the ellipsoid; so much is allowed for.
+/// A great circle of the sphere is at most 0.56 % longer than the way on the ellipsoid; so much is
+/// allowed for.
 const SPHERE_EXCESS: f64 = 0.0056;
 
 /// A position on the globe.
@@ -69,7 +71,8 @@ impl Position {
     }
 }
 
-/// The direction of a position as seen from the earth's centre: the nearer two positions, the smaller the angle between them.
+/// The direction of a position as seen from the earth's centre: the nearer two positions, the
+/// smaller the angle between them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Direction([f64; 3]);
 
@@ -105,8 +108,8 @@ pub fn great_circle_km(a: Position, b: Position) -> f64 {
     2.0 * EARTH_RADIUS_KM * haversine.clamp(0.0, 1.0).sqrt().asin()
 }
 
-/// The least round trip between two positions: there and back along the great circle at two thirds of the speed of
-/// light. Zero between equal positions.
+/// The least round trip between two positions: there and back along the great circle at two thirds
+/// of the speed of light. Zero between equal positions.
 pub fn least_round_trip(a: Position, b: Position) -> Duration {
     let way = great_circle_km(a, b) * (1.0 - SPHERE_EXCESS);
     // Half the earth's girth takes 200 ms: always a duration.

@@ -1,9 +1,9 @@
-//! Places one host against agents whose coordinates stand still (the paper 2.1, step c; Ng and Zhang, ordinary host
-//! operations).
+//! Places one host against agents whose coordinates stand still (the paper 2.1, step c; Ng and
+//! Zhang, ordinary host operations).
 //!
-//! Nine landmarks barely determine eight dimensions and a height, so the error alone would let a host drift to where no
-//! agent lies. Two things hold it: it starts from the agents whose own position explains the measurements best, and a
-//! weak prior says that hosts lie where agents do.
+//! Nine landmarks barely determine eight dimensions and a height, so the error alone would let a
+//! host drift to where no agent lies. Two things hold it: it starts from the agents whose own
+//! position explains the measurements best, and a weak prior says that hosts lie where agents do.
 
 mod bulk;
 pub(super) mod host;
@@ -23,7 +23,8 @@ use host::{Ground, Host, Point};
 pub enum Solver {
     /// Nelder and Mead's simplex: the specified method and the default.
     Simplex,
-    /// Levenberg and Marquardt's method with analytic derivatives: some ten times as fast, for many hosts at once.
+    /// Levenberg and Marquardt's method with analytic derivatives: some ten times as fast, for many
+    /// hosts at once.
     LevenbergMarquardt,
 }
 
@@ -34,8 +35,8 @@ const STARTS: usize = 3;
 /// The same in a map that explains its own measurements well, where few hosts need more than one: a
 /// remaining poor minimum there is a mistake, not the map's roughness.
 const EXACT_STARTS: usize = 8;
-/// The cost per measurement, in squared log errors, from which another start is worth its time: that
-/// of an error of 20 %.
+/// The cost per measurement, in squared log errors, from which another start is worth its time:
+/// that of an error of 20 %.
 const RESTART: f64 = 0.03;
 /// In a map that explains its own measurements better than that, another start is worth its time
 /// from this many times its fit error on: a good place in a rough map is a poor minimum in an exact
@@ -115,7 +116,8 @@ impl Locator<'_> {
         if known.is_empty() {
             return Err(LocateError::NothingMeasured { measured: measured.len() });
         }
-        // Sorted, so that the sums, and with them the last bit of the result, do not depend on the order given.
+        // Sorted, so that the sums, and with them the last bit of the result, do not depend on the
+        // order given.
         known.sort_unstable();
         let known: Vec<(usize, f64)> = known.into_iter().map(|(agent, rtt)| (agent, millis(rtt))).collect();
         let (coordinate, fit_error) = self.ground.place(&known, solver)?;

@@ -6,7 +6,8 @@ use crate::model::{AgentId, Rtt};
 
 use super::round_trip;
 
-/// Measured round trips from agent to agent, each in its direction. A pair may be measured both ways, one way or not.
+/// Measured round trips from agent to agent, each in its direction. A pair may be measured both
+/// ways, one way or not.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Mesh {
     rows: BTreeMap<AgentId, BTreeMap<AgentId, Rtt>>,
@@ -18,8 +19,8 @@ impl Mesh {
         Self::default()
     }
 
-    /// Records what `prober` measured to `target`, in place of what it measured before. An agent's round trip to itself
-    /// is no distance and is not kept.
+    /// Records what `prober` measured to `target`, in place of what it measured before. An agent's
+    /// round trip to itself is no distance and is not kept.
     pub fn insert(&mut self, prober: AgentId, target: AgentId, rtt: Rtt) {
         if prober != target {
             self.rows.entry(prober).or_default().insert(target, rtt);

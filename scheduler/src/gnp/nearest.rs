@@ -1,8 +1,8 @@
 //! The nearest agents of many sites: every agent is looked at for every site.
 //!
-//! A map of eight dimensions leaves a search tree little to cut off, and a thousand agents are few: four of them at a time,
-//! and the root is taken only of one that may be among the nearest. Pure and single-threaded; callers that have more
-//! cores give each a part of the sites.
+//! A map of eight dimensions leaves a search tree little to cut off, and a thousand agents are few:
+//! four of them at a time, and the root is taken only of one that may be among the nearest. Pure
+//! and single-threaded; callers that have more cores give each a part of the sites.
 
 use crate::model::{AgentId, Rtt};
 
@@ -40,8 +40,8 @@ pub struct RaggedCoordinates {
 }
 
 impl<const N: usize> Ground<N> {
-    /// The nearest agents of a coordinate, of which `agents` are the identifiers by number. A coordinate that is not
-    /// finite has none.
+    /// The nearest agents of a coordinate, of which `agents` are the identifiers by number. A
+    /// coordinate that is not finite has none.
     pub(super) fn nearest_three(&self, coordinate: &[f64], agents: &[AgentId]) -> Nearest {
         let mut nearest = Nearest { agents: [AgentId::new(0); NEAREST], millis: [0.0; NEAREST], count: 0 };
         let site = self.widen(coordinate);

@@ -1,26 +1,27 @@
 //! The error functions that fitting and locating minimise, and the distance they are about.
 //!
-//! Every function here is total: whatever the numbers, it gives a finite cost, because the simplex treats a NaN as an
-//! error and panics on one in its first step.
+//! Every function here is total: whatever the numbers, it gives a finite cost, because the simplex
+//! treats a NaN as an error and panics on one in its first step.
 
 /// A cost no placement of anything can have: stands for whatever is not finite.
 pub(super) const WORST: f64 = 1e30;
 
-/// Beyond this log residual (10 %) an error counts linearly, so that one odd pair cannot bend the map (Huber, "Robust
-/// estimation of a location parameter", 1964).
+/// Beyond this log residual (10 %) an error counts linearly, so that one odd pair cannot bend the
+/// map (Huber, "Robust estimation of a location parameter", 1964).
 pub(super) const HUBER: f64 = 0.1;
 
 /// The distance of two coordinates in milliseconds: `|x - y| + height(x) + height(y)`.
 ///
-/// Heights are taken without their sign, which is how the simplex, free to step below zero, meets their bound.
+/// Heights are taken without their sign, which is how the simplex, free to step below zero, meets
+/// their bound.
 pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
     let dimensions = a.len().min(b.len()).saturating_sub(1);
     let square: f64 = a.iter().zip(b).take(dimensions).map(|(p, q)| (p - q) * (p - q)).sum();
     square.sqrt() + a[dimensions].abs() + b[dimensions].abs()
 }
 
-/// The relative error of GNP, `(d - g) / d` for a measured `d` and a computed `g`; its square is Ng and Zhang's
-/// normalised error.
+/// The relative error of GNP, `(d - g) / d` for a measured `d` and a computed `g`; its square is Ng
+/// and Zhang's normalised error.
 pub(super) fn relative_error(computed: f64, measured: f64) -> f64 {
     (computed - measured) / measured.max(f64::MIN_POSITIVE)
 }

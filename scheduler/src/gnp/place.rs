@@ -19,7 +19,8 @@ pub struct Predicted {
     pub rtt: Rtt,
     /// What agents are ranked by; `None` where the map knows points only, and the round trip ranks.
     pub expected: Option<Rtt>,
-    /// How unsure that is: the standard deviation of the logarithm; `None` where the map knows points only.
+    /// How unsure that is: the standard deviation of the logarithm; `None` where the map knows
+    /// points only.
     pub spread: Option<f64>,
 }
 
@@ -30,7 +31,8 @@ impl From<Prediction> for Predicted {
 }
 
 impl Place<'_> {
-    /// The distance to an agent; `None` when the map does not have it, or the point is of another epoch.
+    /// The distance to an agent; `None` when the map does not have it, or the point is of another
+    /// epoch.
     pub fn predict(&self, agent: AgentId) -> Option<Predicted> {
         match self {
             Self::Point(embedding, placement) => {
@@ -41,8 +43,8 @@ impl Place<'_> {
         }
     }
 
-    /// Who of `candidates` should measure the site once so that the nearest is found, `most` at most: as
-    /// [`Posterior::confirm`] chooses, or those whose point is nearest.
+    /// Who of `candidates` should measure the site once so that the nearest is found, `most` at
+    /// most: as [`Posterior::confirm`] chooses, or those whose point is nearest.
     pub fn confirm(&self, most: usize, candidates: &[AgentId]) -> Vec<AgentId> {
         match self {
             Self::Point(..) => {

@@ -1,7 +1,7 @@
 //! How well an embedding explains what was measured: pair by pair, agent by agent, and all in all.
 //!
-//! An error here is `|ln(predicted / measured)|`: 0.1 is ten per cent, too long like too short. Medians, not means, so
-//! that a few odd pairs do not speak for all.
+//! An error here is `|ln(predicted / measured)|`: 0.1 is ten per cent, too long like too short.
+//! Medians, not means, so that a few odd pairs do not speak for all.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,8 @@ use crate::model::{AgentId, Rtt};
 
 use super::{Embedding, Mesh};
 
-/// An agent stands out when its own median error is this many times that of the median agent, and ...
+/// An agent stands out when its own median error is this many times that of the median agent, and
+/// ...
 const STANDS_OUT: f64 = 3.0;
 /// ... at least this large: in a map that fits well, three times next to nothing is nothing.
 const STANDS_OUT_ABOVE: f64 = 0.1;
@@ -113,7 +114,8 @@ impl Quality {
         suspects
     }
 
-    /// Agents with fewer distances than their coordinate has components: others would explain them as well.
+    /// Agents with fewer distances than their coordinate has components: others would explain them
+    /// as well.
     pub fn low_confidence(&self) -> Vec<AgentQuality> {
         self.agents.iter().filter(|agent| agent.distances < self.dimensions + 1).copied().collect()
     }

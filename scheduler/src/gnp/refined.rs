@@ -257,8 +257,8 @@ mod tests {
             assert_ne!(ingredients, Ingredients::default(), "{name}");
             let map = map_of(agents, 5, &ingredients);
             let without = map.locate(&seen).unwrap().predict(agent(7)).unwrap();
-            // On a map without odd pairs the robust loss meets none, and the list's first constants may be the best;
-            // predictions hold there.
+            // On a map without odd pairs the robust loss meets none, and the list's first constants
+            // may be the best; predictions hold there.
             if !["robust", "constants", "penalty"].contains(&name) {
                 assert_ne!(with, without, "{name}");
             }

@@ -1,4 +1,5 @@
-//! The downhill simplex (Nelder and Mead, "A simplex method for function minimization", 1965), by argmin.
+//! The downhill simplex (Nelder and Mead, "A simplex method for function minimization", 1965), by
+//! argmin.
 
 use std::marker::PhantomData;
 
@@ -14,7 +15,8 @@ use super::objective::{WORST, finite};
 pub(super) struct Stop {
     /// Steps at most.
     pub(super) steps: u64,
-    /// Converged when the standard deviation of the cost over the simplex is below this part of the start's cost.
+    /// Converged when the standard deviation of the cost over the simplex is below this part of the
+    /// start's cost.
     pub(super) tolerance: f64,
 }
 
@@ -44,12 +46,14 @@ where
     type Output = f64;
 
     fn cost(&self, point: &Self::Param) -> Result<f64, argmin::core::Error> {
-        // argmin panics on a failed cost in its first step and fails on a NaN later, so a cost is always a number.
+        // argmin panics on a failed cost in its first step and fails on a NaN later, so a cost is
+        // always a number.
         Ok(finite((self.0)(point.as_slice())))
     }
 }
 
-/// Minimises `cost` from `start`; the first simplex is `start` and one step of `step` along each axis.
+/// Minimises `cost` from `start`; the first simplex is `start` and one step of `step` along each
+/// axis.
 pub(super) fn minimise(
     cost: impl Fn(&[f64]) -> f64,
     start: &[f64],
@@ -65,8 +69,8 @@ pub(super) fn minimise(
     })
 }
 
-/// As [`minimise`], for points of a length known when compiled, that lie on the stack; only `axes` are moved along. The
-/// answer's cost is never above the start's.
+/// As [`minimise`], for points of a length known when compiled, that lie on the stack; only `axes`
+/// are moved along. The answer's cost is never above the start's.
 pub(super) fn minimise_fixed<const N: usize>(
     cost: impl Fn(&[f64; N]) -> f64,
     start: &[f64; N],

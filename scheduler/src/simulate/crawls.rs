@@ -1,8 +1,8 @@
 //! Repeated crawls of the same sites: what is learned without any further probe.
 //!
 //! Each strategy that uses distance has its own history. In every crawl it chooses for every site
-//! with the lessons of all earlier crawls ([`crate::strategy::learned`]), and some strategies explore
-//! at times. A crawl observes the true round trip of its pair.
+//! with the lessons of all earlier crawls ([`crate::strategy::learned`]), and some strategies
+//! explore at times. A crawl observes the true round trip of its pair.
 
 use std::collections::HashMap;
 use std::time::Duration;

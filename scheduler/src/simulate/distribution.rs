@@ -13,8 +13,8 @@ const STEPS: usize = 200;
 pub struct Distributions {
     /// The true round trip to the nearest agent, milliseconds.
     pub nearest: Vec<f64>,
-    /// Per contender, in the order requested, the true round trip to the chosen agent, in milliseconds.
-    /// For an even draw every agent of the draw counts with its share.
+    /// Per contender, in the order requested, the true round trip to the chosen agent, in
+    /// milliseconds. For an even draw every agent of the draw counts with its share.
     pub taken: Vec<Vec<f64>>,
     /// The relative error of predictions, over pairs of a site and an agent that is no landmark.
     pub errors: Vec<f64>,

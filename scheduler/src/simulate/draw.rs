@@ -1,7 +1,7 @@
 //! One drawing: some nodes of a matrix are agents, every other is a site.
 //!
-//! The true round trip of a pair is the geometric mean of both directions, or the one direction there is. Agents keep
-//! their directions in the mesh, as real ones do.
+//! The true round trip of a pair is the geometric mean of both directions, or the one direction
+//! there is. Agents keep their directions in the mesh, as real ones do.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -73,7 +73,8 @@ impl<'a> Draw<'a> {
         (number < self.agents.len()).then_some(number)
     }
 
-    /// The true round trip between a site and an agent, milliseconds; `None` when the matrix does not know it.
+    /// The true round trip between a site and an agent, milliseconds; `None` when the matrix does
+    /// not know it.
     pub fn truth(&self, site: usize, agent: usize) -> Option<f64> {
         pair(self.matrix, *self.sites.get(site)?, *self.agents.get(agent)?)
     }

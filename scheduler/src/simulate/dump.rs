@@ -1,9 +1,9 @@
 //! Every pair that was judged, as comma-separated rows from which anyone can recompute the figures.
 //!
-//! `site` and `agent` are rows of the matrix, from 0. A pair whose round trip the matrix does not know has no row.
-//! `predicted_ms` is what the agent was taken for: a landmark's own measurement, any other agent's prediction; empty
-//! where there was none. `rank` is 1 for the agent chosen first; empty where the agent's distance was not known and
-//! another came before it.
+//! `site` and `agent` are rows of the matrix, from 0. A pair whose round trip the matrix does not
+//! know has no row. `predicted_ms` is what the agent was taken for: a landmark's own measurement,
+//! any other agent's prediction; empty where there was none. `rank` is 1 for the agent chosen
+//! first; empty where the agent's distance was not known and another came before it.
 
 use std::io::Write;
 

@@ -32,13 +32,13 @@ pub struct JudgedSite {
     pub located: bool,
     /// Landmarks that measured it.
     pub measurements: usize,
-    /// The agents whose true round trip to it is known: only these can be judged, and only these are
-    /// candidates.
+    /// The agents whose true round trip to it is known: only these can be judged, and only these
+    /// are candidates.
     pub agents: Vec<JudgedAgent>,
     /// Each contender's choice, in the order of the settings; empty without candidates.
     pub taken: Vec<Taken>,
-    /// The true round trip to each contender's choice in each crawl, in milliseconds; empty if sites
-    /// are crawled once.
+    /// The true round trip to each contender's choice in each crawl, in milliseconds; empty if
+    /// sites are crawled once.
     pub crawls: Vec<Vec<f64>>,
 }
 
@@ -51,11 +51,11 @@ pub struct JudgedAgent {
     pub landmark: bool,
     /// The true round trip, milliseconds.
     pub truth: f64,
-    /// The estimate in milliseconds: a landmark's measurement, or another agent's prediction; `None` if
-    /// the map has no prediction.
+    /// The estimate in milliseconds: a landmark's measurement, or another agent's prediction;
+    /// `None` if the map has no prediction.
     pub predicted: Option<f64>,
-    /// 1 for the agent that is chosen first; `None` if its distance is unknown and another agent ranks
-    /// before it.
+    /// 1 for the agent that is chosen first; `None` if its distance is unknown and another agent
+    /// ranks before it.
     pub rank: Option<usize>,
 }
 
@@ -64,7 +64,8 @@ pub struct JudgedAgent {
 pub struct Taken {
     /// The agent's row in the matrix, from 0.
     pub node: usize,
-    /// The true round trip to the agent in milliseconds; for an even draw among several, their mean.
+    /// The true round trip to the agent in milliseconds; for an even draw among several, their
+    /// mean.
     pub truth: f64,
     /// The measurements made for the choice: by landmarks, and confirmations.
     pub probes: usize,
@@ -171,8 +172,8 @@ impl Field<'_> {
         Candidate { home, ..Candidate::new(agent, 1) }.to_site(predicted, measured)
     }
 
-    /// Ranks the agents as the strategies do: nearest first. If no distance is known, an agent is drawn
-    /// and has rank 1.
+    /// Ranks the agents as the strategies do: nearest first. If no distance is known, an agent is
+    /// drawn and has rank 1.
     fn rank(&self, agents: &mut [JudgedAgent], candidates: &[Candidate], seed: u64) {
         let mut nearest: Vec<&Candidate> =
             candidates.iter().filter(|candidate| candidate.distance().is_some()).collect();
@@ -205,8 +206,8 @@ impl Field<'_> {
         let (address, position) = told.map_or((None, None), |node| (node.address, node.position));
         let choice = choose(strategy, &Site { host: &host, address, position, work: None }, candidates, seed)?;
         let chosen = choice.candidates.iter().filter(|candidate| candidate.agent == choice.agent);
-        // An even draw is judged by its mean, not by the agent drawn, because the draw is luck. But a
-        // fallback is judged by the agent drawn, which has rank 1.
+        // An even draw is judged by its mean, not by the agent drawn, because the draw is luck. But
+        // a fallback is judged by the agent drawn, which has rank 1.
         let drawn_among: Vec<&Candidate> = match (strategy, choice.strategy) {
             (Strategy::Random, _) => candidates.iter().collect(),
             (_, Strategy::GnpTop3 | Strategy::Geographic | Strategy::Prefix) => choice.candidates.iter().collect(),

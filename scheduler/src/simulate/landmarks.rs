@@ -10,7 +10,8 @@ use super::{Draw, Election};
 use crate::gnp::{ElectError, Mesh, elect, elect_held_out};
 use crate::model::{AgentId, Rtt};
 
-/// Other agents that must have reached an agent before it can be a landmark, if there are that many.
+/// Other agents that must have reached an agent before it can be a landmark, if there are that
+/// many.
 const REACHED_BY: usize = 2;
 
 /// Elects `count` landmarks from the agents' mesh alone.

@@ -18,8 +18,8 @@ pub(super) enum Map {
 }
 
 impl Map {
-    /// Fits the landmarks that share enough round trips; `None` when they are too few or fall into islands: the scheduler
-    /// has no map then either.
+    /// Fits the landmarks that share enough round trips; `None` when they are too few or fall into
+    /// islands: the scheduler has no map then either.
     pub(super) fn fit(
         mesh: &Mesh,
         landmarks: &[AgentId],
@@ -46,7 +46,8 @@ impl Map {
         }
     }
 
-    /// Locates a site by what landmarks measured; `None` where they are too few, as in the scheduler.
+    /// Locates a site by what landmarks measured; `None` where they are too few, as in the
+    /// scheduler.
     pub(super) fn locate(&self, measured: &[(AgentId, Rtt)]) -> Option<Place<'_>> {
         let maps = |agent: AgentId| match self {
             Self::Plain(embedding) => embedding.placement(agent).is_some(),

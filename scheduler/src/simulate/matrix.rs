@@ -1,7 +1,8 @@
-//! Measured round trips from a file: a comma-separated square matrix in milliseconds, plain or gzip, no header.
+//! Measured round trips from a file: a comma-separated square matrix in milliseconds, plain or
+//! gzip, no header.
 //!
-//! Row is source, column is destination, `nan` means not measured, the diagonal is 0. Every complaint names the file,
-//! and the row and column (from 1) where there is one.
+//! Row is source, column is destination, `nan` means not measured, the diagonal is 0. Every
+//! complaint names the file, and the row and column (from 1) where there is one.
 
 use std::fs::File;
 use std::io::{BufReader, Read};

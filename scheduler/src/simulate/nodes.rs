@@ -1,8 +1,9 @@
-//! What is known of a matrix's nodes besides round trips, from a file: comma-separated, with a header, a line a node in the
-//! matrix's order.
+//! What is known of a matrix's nodes besides round trips, from a file: comma-separated, with a
+//! header, a line a node in the matrix's order.
 //!
-//! The columns are `name`, `latitude`, `longitude`, `country` and `address`, any of them in any order; an empty value is not known.
-//! Every complaint names the file and the line (from 1, the header's).
+//! The columns are `name`, `latitude`, `longitude`, `country` and `address`, any of them in any
+//! order; an empty value is not known. Every complaint names the file and the line (from 1, the
+//! header's).
 
 use std::fs;
 use std::net::IpAddr;
@@ -58,7 +59,8 @@ pub fn parse(file: &Path, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
     Ok(nodes)
 }
 
-/// The line a record is on; what the reader says is that of the blank lines before it, if there are any.
+/// The line a record is on; what the reader says is that of the blank lines before it, if there are
+/// any.
 pub(crate) fn line_of(position: &csv::Position, bytes: &[u8]) -> u64 {
     let from = usize::try_from(position.byte()).unwrap_or(usize::MAX);
     let blank = bytes.get(from..).unwrap_or_default().iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
@@ -120,7 +122,8 @@ fn node(values: &[(&'static str, &str)]) -> Result<Node, Bad> {
     Ok(Node { name: text("name").map(str::to_ascii_lowercase), position, country, address })
 }
 
-/// What a strategy goes by that a matrix does not say, and no node has; `None` where it can be judged.
+/// What a strategy goes by that a matrix does not say, and no node has; `None` where it can be
+/// judged.
 pub fn lacks(strategy: Strategy, nodes: &[Node]) -> Option<&'static str> {
     let (known, what): (fn(&Node) -> bool, _) = match strategy {
         Strategy::Domain => (|node| node.name.is_some(), "names"),

@@ -1,5 +1,5 @@
-//! Pages, and plots as SVG inside them: lines over two axes, and bars. The page's style sheet has the
-//! colours; `maud` escapes texts.
+//! Pages, and plots as SVG inside them: lines over two axes, and bars. The page's style sheet has
+//! the colours; `maud` escapes texts.
 
 use std::fmt::Write as _;
 

@@ -41,8 +41,8 @@ pub fn judge(
 ) -> Result<Vec<Judged>, SimulateError> {
     settings.check(matrix)?;
     let failed = AtomicBool::new(false);
-    // Seeds begin in order, so that when one fails every lower one runs to its end, and the error is
-    // that of the lowest failed seed.
+    // Seeds begin in order, so that when one fails every lower one runs to its end, and the error
+    // is that of the lowest failed seed.
     let play_seed = |index: usize| {
         if failed.load(Ordering::Relaxed) {
             return None;

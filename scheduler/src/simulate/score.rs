@@ -1,7 +1,7 @@
 //! The figures of a run of seeds: a pure function of the judged seeds.
 //!
-//! Every figure can be recomputed from the rows of [`super::dump`], except two kinds: the results of
-//! `gnp-confirmed` (the dump has no confirmers), and the spread of load of strategies that draw.
+//! Every figure can be recomputed from the rows of [`super::dump`], except two kinds: the results
+//! of `gnp-confirmed` (the dump has no confirmers), and the spread of load of strategies that draw.
 
 use std::collections::BTreeMap;
 
@@ -68,8 +68,8 @@ pub struct LeftOut {
 /// How well distances were predicted.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate {
-    /// The median of |predicted - measured| / measured over pairs of a site and an agent that is no landmark, pooled
-    /// over seeds.
+    /// The median of |predicted - measured| / measured over pairs of a site and an agent that is no
+    /// landmark, pooled over seeds.
     pub re50: Option<f64>,
     /// Their 90th percentile.
     pub re90: Option<f64>,
@@ -98,8 +98,8 @@ pub struct Standing {
     /// nearest, in milliseconds: the median over seeds. Empty if sites are crawled once, and for
     /// strategies that ignore distance.
     pub excess_ms: Vec<f64>,
-    /// Standard deviation over mean of the sites per agent, mean over seeds: 0 if all agents got the
-    /// same number.
+    /// Standard deviation over mean of the sites per agent, mean over seeds: 0 if all agents got
+    /// the same number.
     pub load_cv: Option<f64>,
     /// Sites in all seeds for which the strategy lacked its input and drew at random.
     pub fallbacks: usize,
@@ -222,7 +222,8 @@ fn load_cv(seed: &Judged, index: usize, agents: usize) -> Option<f64> {
     (mean > 0.0).then(|| ((squares + idle) / count(agents)).sqrt() / mean)
 }
 
-/// One minus the mean of the smallest `percent` of a sorted list, rounded down, at least one of them.
+/// One minus the mean of the smallest `percent` of a sorted list, rounded down, at least one of
+/// them.
 fn accuracy(sorted: &[f64], percent: usize) -> Option<f64> {
     let kept = (sorted.len().saturating_mul(percent) / 100).max(1);
     mean(sorted.get(..kept)?).map(|mean| 1.0 - mean)

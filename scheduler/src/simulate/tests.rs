@@ -14,7 +14,8 @@ use crate::model::{Strategy, stats};
 const PAPER: &str = include_str!("../../../tests/scenarios/paper.toml");
 const PAPER_SITES: usize = 203;
 
-/// Nodes in a plane of 200 ms with some milliseconds of access each; `hole` says which pairs were not measured.
+/// Nodes in a plane of 200 ms with some milliseconds of access each; `hole` says which pairs were
+/// not measured.
 fn plane(nodes: usize, hole: impl Fn(usize, usize) -> bool) -> Matrix {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let places: Vec<(f64, f64, f64)> = (0..nodes)
@@ -423,8 +424,8 @@ fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones
         .collect();
     let report = Report::of(0, &settings, &judged);
     assert!(report.estimate.re50.unwrap() < 0.15, "{report:?}");
-    // Not a part of random: a quarter of the sites is on the carrier of a single agent, so that the three truly nearest
-    // are as far as 0.61 to 0.67 of random, whatever the map.
+    // Not a part of random: a quarter of the sites is on the carrier of a single agent, so that the
+    // three truly nearest are as far as 0.61 to 0.67 of random, whatever the map.
     let three_nearest = |site: &JudgedSite| {
         let mut truths: Vec<f64> = site.agents.iter().map(|agent| agent.truth).collect();
         truths.sort_by(f64::total_cmp);

@@ -10,8 +10,9 @@ use super::{Evidence, Observation};
 /// The longest prefixes that are routed everywhere on the Internet.
 const PREFIX_V4: u32 = 24;
 const PREFIX_V6: u32 = 48;
-/// Confidence that addresses in two prefixes mean several places; more prefixes, as a part of the landmarks, add the
-/// rest. A judgement, not a measurement: one data centre may have several prefixes.
+/// Confidence that addresses in two prefixes mean several places; more prefixes, as a part of the
+/// landmarks, add the rest. A judgement, not a measurement: one data centre may have several
+/// prefixes.
 const TWO_PREFIXES: f64 = 0.5;
 const EVERY_LANDMARK_ITS_OWN: f64 = 0.9;
 /// The same of several addresses in one prefix: round-robin DNS as often as not.

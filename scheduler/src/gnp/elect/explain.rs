@@ -1,8 +1,9 @@
-//! Says what a set of landmarks is worth, from the mesh and the set alone: so it explains a choice by hand and one by any
-//! election alike.
+//! Says what a set of landmarks is worth, from the mesh and the set alone: so it explains a choice
+//! by hand and one by any election alike.
 //!
-//! An agent is covered by the landmark nearest to it. What a landmark adds is how much farther, on average over all
-//! agents, the nearest landmark would be without it: the term of the election's cost that is about distance.
+//! An agent is covered by the landmark nearest to it. What a landmark adds is how much farther, on
+//! average over all agents, the nearest landmark would be without it: the term of the election's
+//! cost that is about distance.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -55,7 +56,8 @@ pub struct Worth {
     pub landmark: AgentId,
     /// Other agents to which it is the nearest landmark.
     pub nearest_to: usize,
-    /// How much farther the nearest landmark would be without it, mean over all agents that another landmark knows.
+    /// How much farther the nearest landmark would be without it, mean over all agents that another
+    /// landmark knows.
     pub adds: Duration,
 }
 
@@ -160,7 +162,8 @@ mod tests {
         assert_eq!(told.cities.without, ["Harbin"]);
         assert_eq!(told.carriers.without, ["CERNET"]);
         assert_eq!(told.landmarks[0].nearest_to, 2);
-        // Without agent 2: it and agents 1 and 3 would be 60, 64 and 56 ms from agent 5, in place of 0, 4 and 4.
+        // Without agent 2: it and agents 1 and 3 would be 60, 64 and 56 ms from agent 5, in place
+        // of 0, 4 and 4.
         let adds = told.landmarks[0].adds.as_secs_f64() * 1e3;
         assert!((adds - (60.0 + 60.0 + 52.0) / 6.0).abs() < 1e-3, "{adds}");
     }

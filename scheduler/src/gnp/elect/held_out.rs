@@ -1,8 +1,10 @@
-//! Landmarks that predict best: k-medoids, improved by swaps under which agents held out as sites are predicted better.
+//! Landmarks that predict best: k-medoids, improved by swaps under which agents held out as sites
+//! are predicted better.
 //!
-//! An agent that is no landmark is known to the map as a site would be, and then its distances to the others are compared
-//! with what was measured. That error alone would choose landmarks far from everybody: the agent nearest to a site is
-//! often a landmark, and then measured, so how near landmarks lie is weighed in, and so is what k-medoids weighs beside.
+//! An agent that is no landmark is known to the map as a site would be, and then its distances to
+//! the others are compared with what was measured. That error alone would choose landmarks far from
+//! everybody: the agent nearest to a site is often a landmark, and then measured, so how near
+//! landmarks lie is weighed in, and so is what k-medoids weighs beside.
 
 use crate::model::AgentId;
 use crate::model::stats::mean;
@@ -14,10 +16,12 @@ use crate::gnp::{Mesh, elect};
 
 /// Swap passes at most: the second finds what the first made possible, a third little.
 const MOST_PASSES: usize = 2;
-/// What the cost of k-medoids, in parts of the mean distance to the nearest other agent, weighs beside the error.
+/// What the cost of k-medoids, in parts of the mean distance to the nearest other agent, weighs
+/// beside the error.
 const NEARNESS: f64 = 0.06;
 
-/// Elects as [`elect`] does, then improves the choice. The landmarks come by identifier: none matters more than another.
+/// Elects as [`elect`] does, then improves the choice. The landmarks come by identifier: none
+/// matters more than another.
 pub fn elect_held_out(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Result<Vec<Elected>, ElectError> {
     let elected = elect(mesh, nominees, count, seed)?;
     let landmarks: Vec<AgentId> = elected.iter().map(|elected| elected.agent).collect();

@@ -1,13 +1,15 @@
-//! Elects one landmark in place of a lost one, the others staying: by the election's own cost, so that a fleet that loses
-//! one landmark after another drifts no farther from a fresh election than it must.
+//! Elects one landmark in place of a lost one, the others staying: by the election's own cost, so
+//! that a fleet that loses one landmark after another drifts no farther from a fresh election than
+//! it must.
 
 use crate::model::AgentId;
 
 use super::{Ballot, Elected};
 use crate::gnp::{Mesh, Nominee};
 
-/// Elects the candidate that goes best with the landmarks that are kept; `None` when no candidate may be one. `fleet`
-/// holds the kept landmarks and the candidates; the kept ones need not be reachable now.
+/// Elects the candidate that goes best with the landmarks that are kept; `None` when no candidate
+/// may be one. `fleet` holds the kept landmarks and the candidates; the kept ones need not be
+/// reachable now.
 pub fn replace_landmark(
     mesh: &Mesh,
     fleet: &[Nominee],

@@ -1,12 +1,13 @@
-//! Classical multidimensional scaling (Torgerson, "Multidimensional scaling: I. Theory and method", 1952): the start of
-//! every fit, and the axes of its end.
+//! Classical multidimensional scaling (Torgerson, "Multidimensional scaling: I. Theory and method",
+//! 1952): the start of every fit, and the axes of its end.
 
 use nalgebra::{DMatrix, SymmetricEigen};
 
 use crate::model::stats;
 
-/// Points in `dimensions` whose distances are nearest to `distances` (square, symmetric, milliseconds) in the sense of
-/// their inner products: `B = -J D² J / 2`, its largest eigenvalues and their vectors.
+/// Points in `dimensions` whose distances are nearest to `distances` (square, symmetric,
+/// milliseconds) in the sense of their inner products: `B = -J D² J / 2`, its largest eigenvalues
+/// and their vectors.
 pub(in crate::gnp) fn classical(distances: &[Vec<f64>], dimensions: usize) -> Vec<Vec<f64>> {
     let count = distances.len();
     let squared = DMatrix::from_fn(count, count, |i, j| -0.5 * distances[i][j] * distances[i][j]);
@@ -25,8 +26,9 @@ pub(in crate::gnp) fn classical(distances: &[Vec<f64>], dimensions: usize) -> Ve
     points
 }
 
-/// Turns points about their mean so that the first axis spreads them most, the second next: distances stay, and the first
-/// two components are the best flat picture. Each point has its components first and anything else (its height) after.
+/// Turns points about their mean so that the first axis spreads them most, the second next:
+/// distances stay, and the first two components are the best flat picture. Each point has its
+/// components first and anything else (its height) after.
 pub(in crate::gnp) fn turn_to_principal_axes(points: &mut [Vec<f64>], dimensions: usize) {
     let count = stats::count(points.len().max(1));
     for axis in 0..dimensions {
@@ -44,7 +46,8 @@ pub(in crate::gnp) fn turn_to_principal_axes(points: &mut [Vec<f64>], dimensions
     }
 }
 
-/// Eigenvalues and vectors of a symmetric matrix, largest first, each vector with its largest component positive.
+/// Eigenvalues and vectors of a symmetric matrix, largest first, each vector with its largest
+/// component positive.
 fn principal(matrix: DMatrix<f64>) -> Vec<(f64, Vec<f64>)> {
     let eigen = SymmetricEigen::new(matrix);
     let mut axes: Vec<(f64, Vec<f64>)> = eigen

@@ -1,4 +1,5 @@
-//! Where a fit begins: classical scaling, a disturbed copy of it, the landmarks' own fit, and the former embedding.
+//! Where a fit begins: classical scaling, a disturbed copy of it, the landmarks' own fit, and the
+//! former embedding.
 
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;

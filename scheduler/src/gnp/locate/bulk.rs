@@ -4,8 +4,8 @@
 //! Marquardt, "An algorithm for least-squares estimation of nonlinear parameters", 1963. Each step
 //! solves the model of [`Host::model`] with its diagonal raised by a damping, which falls after a
 //! successful step and rises after a failed one. Heights are bounded by zero: a height that a step
-//! would make negative becomes zero, and a zero height that the step would lower (positive gradient)
-//! is left out of the step.
+//! would make negative becomes zero, and a zero height that the step would lower (positive
+//! gradient) is left out of the step.
 
 use super::host::{Host, Model, Point};
 

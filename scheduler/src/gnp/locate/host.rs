@@ -269,11 +269,12 @@ impl<const N: usize> Host<'_, N> {
 
     /// Computes the model at a place, from its `view`, into `model`.
     ///
-    /// Huber's loss lies below the square that touches it with weight `w = min(1, HUBER / |e|)` (iteratively
-    /// reweighted least squares), the prior below the square with weight `P / (r^2 + rho^2)` around the agent that is
-    /// nearest there, and the error is taken as linear (Gauss and Newton), but for the kink that the distance has at an
-    /// anchor: where the computed distance is too long, the straight line `l` itself lies below the square with weight
-    /// `w e / (g l)` (Weiszfeld), without which every step overshoots an anchor that the host is close to.
+    /// Huber's loss lies below the square that touches it with weight `w = min(1, HUBER / |e|)`
+    /// (iteratively reweighted least squares), the prior below the square with weight `P / (r^2 +
+    /// rho^2)` around the agent that is nearest there, and the error is taken as linear (Gauss and
+    /// Newton), but for the kink that the distance has at an anchor: where the computed distance is
+    /// too long, the straight line `l` itself lies below the square with weight `w e / (g l)`
+    /// (Weiszfeld), without which every step overshoots an anchor that the host is close to.
     pub(in crate::gnp) fn model(&self, point: &Point<N>, view: &View, model: &mut Model<N>) {
         *model = Model::default();
         let nearest = &self.ground.agents[view.nearest];

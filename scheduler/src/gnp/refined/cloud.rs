@@ -1,8 +1,8 @@
 //! The possible points of a site: drawn once per epoch for all sites, and weighted for each site.
 //!
-//! Hosts are roughly where agents are: a point is an agent's place plus a normal step whose width is
-//! drawn log-uniformly, from much nearer than the next agent to far outside the map. Because points
-//! are drawn once, their distances to every agent are precomputed, and a site costs a few
+//! Hosts are roughly where agents are: a point is an agent's place plus a normal step whose width
+//! is drawn log-uniformly, from much nearer than the next agent to far outside the map. Because
+//! points are drawn once, their distances to every agent are precomputed, and a site costs a few
 //! microseconds per landmark.
 
 use nalgebra::DMatrix;
@@ -89,7 +89,8 @@ impl Bare {
         self.weighed(kriging.map(Kriging::weights), |_| true)
     }
 
-    /// The cloud that a mesh without `agent` would have drawn, corrected by `kriging` without its pairs.
+    /// The cloud that a mesh without `agent` would have drawn, corrected by `kriging` without its
+    /// pairs.
     pub(super) fn without(&self, kriging: &Kriging, agent: usize) -> Cloud {
         self.weighed(Some(&kriging.weights_without(agent)), |around| around != agent)
     }

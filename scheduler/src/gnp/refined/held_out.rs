@@ -1,6 +1,7 @@
 //! Held-out agents: agents located like sites, by the landmarks' measurements alone.
 //!
-//! Constants and landmarks are chosen by these and never by sites, whose true distances are unknown.
+//! Constants and landmarks are chosen by these and never by sites, whose true distances are
+//! unknown.
 
 use crate::gnp::fit::Measured;
 use crate::model::stats::count;
@@ -13,7 +14,8 @@ use super::posterior::Weighed;
 
 /// Points of a held-out agent's cloud: fewer than a site's, since only sets are compared.
 const PARTICLES: usize = 600;
-/// Part of the errors, smallest first, whose mean is the score: the rest is odd pairs that no choice mends.
+/// Part of the errors, smallest first, whose mean is the score: the rest is odd pairs that no
+/// choice mends.
 const SCORED: f64 = 0.8;
 
 /// The most agents with which agents are held out: each has its own cloud, 0.5 MB at a hundred
@@ -32,8 +34,8 @@ pub(in crate::gnp) struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    /// Lays out everyone in `measured`, of whom the first `landmarks` are landmarks for the choice of the constants;
-    /// `None` when the kriging cannot be solved.
+    /// Lays out everyone in `measured`, of whom the first `landmarks` are landmarks for the choice
+    /// of the constants; `None` when the kriging cannot be solved.
     pub(in crate::gnp) fn new(measured: &'a Measured, landmarks: usize, seed: u64) -> Option<Self> {
         let ingredients = Ingredients::default();
         let softening = super::SOFTENING * measured.scale();
@@ -50,8 +52,8 @@ impl<'a> Prepared<'a> {
     }
 }
 
-/// The kriging constants that predict held-out agents best, with the first `landmarks` agents of the
-/// mesh as the landmarks.
+/// The kriging constants that predict held-out agents best, with the first `landmarks` agents of
+/// the mesh as the landmarks.
 pub(super) fn choose_constants(mesh: &LaidOut<'_>, landmarks: usize, ingredients: &Ingredients) -> Constants {
     if !ingredients.constants {
         return CONSTANTS[0];
@@ -88,8 +90,9 @@ impl<'a> HeldOut<'a> {
         Some(Self { measured, kriging, residuals, softening, clouds })
     }
 
-    /// The mean of the smaller relative errors over pairs of a held-out agent and another that is no landmark, when the
-    /// agents of these indices are the landmarks; `None` when no such pair was measured.
+    /// The mean of the smaller relative errors over pairs of a held-out agent and another that is
+    /// no landmark, when the agents of these indices are the landmarks; `None` when no such pair
+    /// was measured.
     pub(in crate::gnp) fn error(&self, landmarks: &[usize]) -> Option<f64> {
         let mut errors = Vec::new();
         for (row, weighed) in self.sites(landmarks) {
@@ -111,8 +114,8 @@ impl<'a> HeldOut<'a> {
         (summed > 0.0).then(|| sum / summed)
     }
 
-    /// For each held-out agent, as a site measured by the landmarks at these indices, the choice of an
-    /// agent.
+    /// For each held-out agent, as a site measured by the landmarks at these indices, the choice of
+    /// an agent.
     pub(super) fn choices(&self, landmarks: &[usize]) -> Vec<Choice> {
         let choice = |(row, weighed): (&[(usize, f64)], Weighed)| {
             let mut choice = Choice::none();
@@ -132,8 +135,8 @@ impl<'a> HeldOut<'a> {
         self.sites(landmarks).map(choice).collect()
     }
 
-    /// Every agent that is no landmark and that a landmark has measured: its row of the mesh, and its
-    /// posterior from the landmarks' measurements.
+    /// Every agent that is no landmark and that a landmark has measured: its row of the mesh, and
+    /// its posterior from the landmarks' measurements.
     fn sites(&self, landmarks: &[usize]) -> impl Iterator<Item = (&[(usize, f64)], Weighed)> {
         self.measured.rows.iter().enumerate().filter(|(site, _)| !landmarks.contains(site)).filter_map(|(site, row)| {
             let soft = |distance: f64| (distance + self.softening).ln();

@@ -1,11 +1,13 @@
-//! Kriging: what the map gets wrong about a pair of agents, it gets wrong about pairs of hosts near them.
+//! Kriging: what the map gets wrong about a pair of agents, it gets wrong about pairs of hosts near
+//! them.
 //!
-//! The log residuals `y(i,k) = ln(d + s) - ln(g + s)` of measured pairs are a Gaussian process over *pairs* of places.
-//! Two places are alike by `K(i,j) = c exp(-|x_i - x_j| / l)`, `K(i,i) = 1`; two pairs covary by
-//! `v (K_ij K_kl + K_il K_kj)`, since a pair has no direction; and what places do not explain has the variance
-//! `n max(1, |y| / 0.25)`: a pair that is far off is odd, not informative. (Krige 1951; Rasmussen and Williams, "Gaussian
-//! processes for machine learning", 2006, section 2.2; the same idea for distances: Wong, Slivkins and Sirer's residual
-//! corrections differ in that they are kept per node.)
+//! The log residuals `y(i,k) = ln(d + s) - ln(g + s)` of measured pairs are a Gaussian process over
+//! *pairs* of places. Two places are alike by `K(i,j) = c exp(-|x_i - x_j| / l)`, `K(i,i) = 1`; two
+//! pairs covary by `v (K_ij K_kl + K_il K_kj)`, since a pair has no direction; and what places do
+//! not explain has the variance `n max(1, |y| / 0.25)`: a pair that is far off is odd, not
+//! informative. (Krige 1951; Rasmussen and Williams, "Gaussian processes for machine learning",
+//! 2006, section 2.2; the same idea for distances: Wong, Slivkins and Sirer's residual corrections
+//! differ in that they are kept per node.)
 
 use nalgebra::{Cholesky, DMatrix, DVector};
 use rand::SeedableRng;
@@ -63,7 +65,8 @@ pub(super) struct Kriging {
 }
 
 impl Kriging {
-    /// Solves for these constants; `None` when the covariance is singular, which its noise rules out short of overflow.
+    /// Solves for these constants; `None` when the covariance is singular, which its noise rules
+    /// out short of overflow.
     pub(super) fn fit(mesh: &LaidOut<'_>, constants: Constants) -> Option<Self> {
         let length = constants.length * mesh.measured.scale();
         let count = mesh.measured.agents.len();
@@ -119,9 +122,9 @@ impl Kriging {
         spread(&self.pairs, solved.as_slice(), self.kernel.nrows()) * &self.kernel * self.constants.variance
     }
 
-    /// The gains by which one site's residuals towards `from` correct its distance to every agent: a
-    /// row per agent. Two residuals of one site have the covariance `v K` of their agents, plus the
-    /// noise of each.
+    /// The gains by which one site's residuals towards `from` correct its distance to every agent:
+    /// a row per agent. Two residuals of one site have the covariance `v K` of their agents, plus
+    /// the noise of each.
     pub(super) fn gains(&self, from: &[usize]) -> Vec<Vec<f64>> {
         let v = self.constants.variance;
         let mut covariance = DMatrix::from_fn(from.len(), from.len(), |a, b| v * self.kernel[(from[a], from[b])]);

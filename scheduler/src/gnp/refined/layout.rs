@@ -1,7 +1,9 @@
-//! Where the agents lie in one number of dimensions: the robust log error over the whole mesh, by Gauss–Newton.
+//! Where the agents lie in one number of dimensions: the robust log error over the whole mesh, by
+//! Gauss–Newton.
 //!
-//! Agents move one at a time while the others stand, as in the plain fit, but by damped Gauss–Newton steps with analytic
-//! derivatives: the same optimum as the simplex's, for a fraction of the work.
+//! Agents move one at a time while the others stand, as in the plain fit, but by damped
+//! Gauss–Newton steps with analytic derivatives: the same optimum as the simplex's, for a fraction
+//! of the work.
 
 use nalgebra::{DMatrix, DVector};
 use rand::{RngExt, SeedableRng};
@@ -12,7 +14,8 @@ use crate::gnp::objective::{HUBER, huber_within, log_error};
 
 use super::Ingredients;
 
-/// Sweeps with the plain square, which pulls every start to one basin before odd pairs are discounted.
+/// Sweeps with the plain square, which pulls every start to one basin before odd pairs are
+/// discounted.
 const SQUARE_SWEEPS: usize = 60;
 /// Sweeps with the robust loss, at most.
 const ROBUST_SWEEPS: usize = 400;
@@ -123,7 +126,8 @@ impl Problem<'_> {
         log_error(computed, distance, self.softening)
     }
 
-    /// One damped step of one agent (Levenberg 1944, Marquardt 1963; Huber's loss by weights); returns its cost after.
+    /// One damped step of one agent (Levenberg 1944, Marquardt 1963; Huber's loss by weights);
+    /// returns its cost after.
     fn improve(&self, agent: usize, points: &mut [Vec<f64>], huber: f64, damping: &mut f64) -> f64 {
         let (normal, gradient) = self.linearise(agent, points, huber);
         let cost = self.cost(agent, &points[agent], points, huber);

@@ -9,8 +9,8 @@ use super::cloud::Cloud;
 use super::kriging::Kriging;
 use super::{Layer, Refined};
 
-/// Scale of the error of a log measurement: Student's t with three degrees of freedom, so that one odd measurement
-/// among nine is outvoted, not averaged in.
+/// Scale of the error of a log measurement: Student's t with three degrees of freedom, so that one
+/// odd measurement among nine is outvoted, not averaged in.
 const ERROR_SCALE: f64 = 0.06;
 /// A squared error beyond this tells nothing more, and keeps products finite.
 const MOST_SQUARED: f64 = 2_500.0;
@@ -54,8 +54,8 @@ pub(super) struct Weighed {
 }
 
 impl<'a> Posterior<'a> {
-    /// Weights every layer; `known` holds the measuring agents by index, with the log of each softened
-    /// measurement.
+    /// Weights every layer; `known` holds the measuring agents by index, with the log of each
+    /// softened measurement.
     pub(super) fn of(map: &'a Refined, known: &[(usize, f64)]) -> Self {
         let weigh = |layer: &Layer| {
             let kriging = layer.kriging.as_ref().filter(|_| map.ingredients.residuals);
@@ -117,8 +117,9 @@ impl<'a> Posterior<'a> {
 }
 
 impl Weighed {
-    /// Weighs the points of a cloud by what was measured; with `kriging` the residuals of the measurements are carried
-    /// over to the other agents. Without `all` only the heaviest point counts.
+    /// Weighs the points of a cloud by what was measured; with `kriging` the residuals of the
+    /// measurements are carried over to the other agents. Without `all` only the heaviest point
+    /// counts.
     pub(super) fn of(cloud: &Cloud, kriging: Option<&Kriging>, known: &[(usize, f64)], all: bool) -> Self {
         let (kept, weights) = heaviest(likelihoods(cloud, known), all);
         let mut logs: Vec<Vec<f64>> = (0..cloud.agents())
@@ -145,7 +146,8 @@ impl Weighed {
     /// The weighted median of the log distance.
     fn median(&self, agent: usize) -> f64 {
         let mut points: Vec<(f64, f64)> = self.logs[agent].iter().copied().zip(self.weights.iter().copied()).collect();
-        // Halves the points again and again instead of sorting them all: most of the time of a prediction went there.
+        // Halves the points again and again instead of sorting them all: most of the time of a
+        // prediction went there.
         let (mut left, mut below, mut median) = (points.as_mut_slice(), 0.0, 0.0);
         while !left.is_empty() {
             let (low, middle, high) = left.select_nth_unstable_by(left.len() / 2, |a, b| a.0.total_cmp(&b.0));
@@ -184,14 +186,16 @@ impl Weighed {
         self.logs[agent].iter().zip(&self.weights).map(|(log, weight)| weight * log.exp()).sum()
     }
 
-    /// The mean over the points of the lesser of this agent's distance and what is given for the point.
+    /// The mean over the points of the lesser of this agent's distance and what is given for the
+    /// point.
     fn expected_least(&self, agent: usize, least: &[f64]) -> f64 {
         let points = self.logs[agent].iter().zip(&self.weights).zip(least);
         points.map(|((log, weight), least)| weight * log.exp().min(*least)).sum()
     }
 }
 
-/// Per point, the product over the measurements of `1 + z² / 3`: the likelihood is its inverse square.
+/// Per point, the product over the measurements of `1 + z² / 3`: the likelihood is its inverse
+/// square.
 fn likelihoods(cloud: &Cloud, known: &[(usize, f64)]) -> Vec<f64> {
     let Some(&(first, _)) = known.first() else { return Vec::new() };
     let mut products = vec![1.0; cloud.towards(first).len()];

@@ -9,10 +9,11 @@ use crate::model::{AgentId, Rtt};
 use super::size::{Believed, Size};
 use super::{Evidence, FEWEST_IMPOSSIBLE, IMPOSSIBLE_SHARE, Kind};
 
-/// Milliseconds added to both sides of a ratio: below a millisecond differences are the hosts', not the network's.
+/// Milliseconds added to both sides of a ratio: below a millisecond differences are the hosts', not
+/// the network's.
 pub(super) const SOFTENING: f64 = 1.0;
-/// Agents beside the landmarks whose rows make the map that judges: enough to place each landmark well, few enough that
-/// a large fleet is judged within a second.
+/// Agents beside the landmarks whose rows make the map that judges: enough to place each landmark
+/// well, few enough that a large fleet is judged within a second.
 const MOST_JURORS: usize = 32;
 
 /// `ln(reported / expected)`, softened.
@@ -26,8 +27,9 @@ pub(super) fn jury(landmarks: &[AgentId], mesh: &Mesh) -> BTreeSet<AgentId> {
     landmarks.iter().copied().chain(others).collect()
 }
 
-/// Why an agent's own reports are impossible: shorter than light needs while the other end's report of the same pair is
-/// not. Where both are too short it is a position that is wrong, which the map does not use.
+/// Why an agent's own reports are impossible: shorter than light needs while the other end's report
+/// of the same pair is not. Where both are too short it is a position that is wrong, which the map
+/// does not use.
 pub(super) fn impossible(evidence: &Evidence<'_>, agent: AgentId) -> Option<String> {
     let mut rows = 0_usize;
     let mut broken: Vec<(f64, f64)> = Vec::new();

@@ -11,7 +11,8 @@ fn agent(index: usize) -> AgentId {
     AgentId::new(i64::try_from(index).unwrap() + 1)
 }
 
-/// Points in a square of 150 ms with heights, and the distances among them; between carriers they are longer.
+/// Points in a square of 150 ms with heights, and the distances among them; between carriers they
+/// are longer.
 struct Net {
     points: Vec<[f64; 3]>,
     carriers: Vec<usize>,
@@ -92,8 +93,8 @@ fn who_lies_about_sites_alone_is_found_by_where_the_others_place_them() {
 
 #[test]
 fn landmarks_that_stand_together_do_not_convict_a_fourth_of_what_they_misplace_and_still_find_its_lie() {
-    // Three towns of 16, 18 and 28 ms between them, a fourth without agents, four carriers; three of the four landmarks are in the
-    // second.
+    // Three towns of 16, 18 and 28 ms between them, a fourth without agents, four carriers; three
+    // of the four landmarks are in the second.
     let towns = [[0.0, 0.0], [16.0, 0.0], [22.4, 16.8], [-14.0, -8.0]];
     let agents = [(0, 1), (1, 0), (1, 1), (1, 3), (0, 0), (0, 2), (0, 3), (1, 2), (2, 0), (2, 1)];
     let sites = (0..20).map(|site| ([0, 3, 0, 2][site % 4], [0, 1, 3][site % 3]));

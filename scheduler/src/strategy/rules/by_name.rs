@@ -1,6 +1,7 @@
-//! The strategies by the site's name: `hash`, `kademlia` and `domain`. They ignore load and network,
-//! except that `kademlia` skips full agents, and `domain` prefers agents in the suffix's country. An
-//! agent's identifier is derived from its number, so that it is the same on every scheduler.
+//! The strategies by the site's name: `hash`, `kademlia` and `domain`. They ignore load and
+//! network, except that `kademlia` skips full agents, and `domain` prefers agents in the suffix's
+//! country. An agent's identifier is derived from its number, so that it is the same on every
+//! scheduler.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
