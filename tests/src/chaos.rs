@@ -42,7 +42,7 @@ const LAYOUT: &str = include_str!("../scenarios/chaos.toml");
 const CAPACITY: u32 = 5;
 /// How long the fleet takes for a site among faults: 10 agents, their slots, a second and a half a crawl, and half of it lost.
 const A_SITE: Duration = Duration::from_millis(45);
-/// The least mean time between two faults: with ten agents, more of them leave nobody at work.
+/// The least mean time between two faults: with ten agents, a shorter time leaves no agent at work.
 const LEAST_INTERVAL: Duration = Duration::from_millis(400);
 /// How long the client's first list may take to be measured.
 const SURVEY_PATIENCE: Duration = Duration::from_secs(600);

@@ -31,7 +31,7 @@ pub mod scheduler;
 mod snapshot;
 pub mod with_postgres;
 
-/// Says who is behind the requests; the lab's sites are the only ones that see it.
+/// The contact URL of all requests; only the lab's sites see it.
 pub const CONTACT_URL: &str = "https://lab.test/crawler";
 /// Agents connect as soon as they run.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(60);
@@ -256,7 +256,7 @@ impl Cluster {
         Ok(path)
     }
 
-    /// Everything the database says of a batch.
+    /// The batch's facts in the database.
     pub async fn facts(&self, batch: &str) -> anyhow::Result<Facts> {
         witness::facts(&self.pool, batch).await
     }

@@ -20,7 +20,7 @@ pub struct SmallDisks {
 }
 
 impl SmallDisks {
-    /// Mounts a disk of so many bytes at each folder.
+    /// Mounts a disk of this size in bytes at each folder.
     ///
     /// # Errors
     /// When the system does not let this process mount.

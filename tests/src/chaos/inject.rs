@@ -193,7 +193,7 @@ impl Injector {
         Ok(ends.into_iter().chain(begins).min().unwrap_or(soon).clamp(soon, now + Duration::from_millis(200)))
     }
 
-    /// Whom it befalls; `None` while nobody is free.
+    /// The target; `None` while no agent or scheduler is free.
     fn target(&self, fault: Fault) -> Option<usize> {
         let free = |busy: &[bool]| {
             let count = busy.len();
@@ -366,7 +366,7 @@ impl Injector {
 
     /// Whether the database may be away.
     pub fn database_suffers(&self, cluster: &Cluster) -> bool {
-        // Whoever restarts it holds it.
+        // The task that restarts it holds it.
         self.postgres_busy || cluster.postgres.as_ref().is_some_and(|postgres| postgres.try_lock().is_err())
     }
 }

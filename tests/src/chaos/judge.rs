@@ -24,7 +24,7 @@ pub enum Rule {
     StaleAccepted,
     /// Crawls of one site by two agents overlap by no more than the request in flight.
     Overlap,
-    /// Tokens rise by one per grant, and nobody was told of a grant that was not recorded.
+    /// Tokens rise by one per grant, and no agent was sent a grant that is not recorded.
     Tokens,
     /// At most one lease of a site was active at a time.
     OneLease,
@@ -277,7 +277,7 @@ fn session_first(history: &History) -> Vec<Offence> {
         .collect()
 }
 
-/// Whoever takes a term waits for the transactions of the one before, and the numbers of their events are lower.
+/// Taking a term waits for the transactions of the former one, whose events have lower numbers.
 fn terms(history: &History) -> Vec<Offence> {
     let mut written: Vec<(&Event, &str, u64)> = history
         .events

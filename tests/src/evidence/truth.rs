@@ -71,7 +71,7 @@ impl Accuracy {
 /// measurements.
 ///
 /// # Errors
-/// When none of [`RUNS`] runs was accurate: what was wrong with each.
+/// When none of three runs was accurate: what was wrong with each.
 pub async fn in_one_run(mut run: impl AsyncFnMut() -> Vec<String>) -> Result<(), String> {
     let mut offences = Vec::new();
     for _ in 0..RUNS {

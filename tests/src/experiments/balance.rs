@@ -109,7 +109,7 @@ fn scenario(seed: u64, sites: u16) -> anyhow::Result<Scenario> {
     let mut scenario = layout.scenario(Some(AGENTS), Some(usize::from(sites)))?;
     scenario.agent_bytes_per_s = RATE;
     scenario.shapes = (0..AGENTS).map(|agent| SHAPES[agent % SHAPES.len()]).collect();
-    // Many sites of like size, so that what is left over at the end is small beside the whole.
+    // Many sites of like size, so that the idle rest at the end is small relative to the whole.
     scenario.web = WebRules {
         mean_pages: 5.0,
         pages_sigma: 0.5,

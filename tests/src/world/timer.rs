@@ -121,7 +121,7 @@ impl Timer {
     }
 }
 
-/// Wakes whoever is due until the last timer is dropped.
+/// Wakes due waiters until the last timer is dropped.
 fn serve(shared: &Shared) {
     let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
     while !queue.ended {

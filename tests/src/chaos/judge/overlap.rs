@@ -41,7 +41,7 @@ fn of_site(site: &str, mut seen: Seen<'_>) -> Vec<Offence> {
         let Some(begun) = seen.requests.iter().filter(within).find(|request| Some(request.agent) == next.agent) else {
             continue;
         };
-        // Whoever held it before, and may not know that it was taken.
+        // The former holder, which may not know that the lease was taken.
         let mut strangers: BTreeMap<i64, usize> = BTreeMap::new();
         for request in seen.requests.iter().filter(within) {
             if request.at_us > begun.at_us && Some(request.agent) != next.agent {

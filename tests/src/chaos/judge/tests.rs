@@ -112,7 +112,7 @@ fn a_scheduler_recovers_when_it_grants_again_what_waited_and_where_nothing_did_i
     };
     let recovered = recovery::recovery(&run);
     assert_eq!((recovered.scheduler_kills, recovered.scheduler_p99), (2, Some(2.0)));
-    // While both of two are down nobody can grant.
+    // While both schedulers are down, none can grant.
     let lasting = |from: i64, to: i64| Injected { from_us: from * SECOND, to_us: to * SECOND, ..kill(0) };
     let run = History { schedulers: 2, faults: vec![lasting(3, 9), lasting(5, 6)], ..run };
     let recovered = recovery::recovery(&run);

@@ -10,7 +10,7 @@ use landfall_scheduler::simulate::{Report, Settings, Tier, run as simulate};
 
 use super::{Line, PLANETLAB, SEATTLE, matrix};
 
-/// What one matrix with so many landmarks must reach, and in brackets is to reach.
+/// The targets of one matrix with this many landmarks, and in brackets the aims.
 struct Target {
     matrix: &'static str,
     tier: Tier,

@@ -129,7 +129,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
 }
 
 impl Bench {
-    /// With so many agents enrolled.
+    /// With this many agents enrolled.
     pub(super) async fn start(agents: usize) -> anyhow::Result<Self> {
         use std::os::unix::fs::PermissionsExt as _;
         // The private Postgres of root runs as another user, who must be able to pass.

@@ -78,7 +78,7 @@ fn command(agent: &Path, url: &str, folder: &Path) -> Command {
     command
 }
 
-/// Waits until so many pages were fetched, and looks.
+/// Waits until this many pages were fetched, and measures.
 async fn look(server: &mut Server, crawl: &mut Process, predicted: &mut Predicted, pages: u64) -> anyhow::Result<Look> {
     let began = Instant::now();
     let (fetched, resident) = loop {
@@ -103,7 +103,7 @@ struct Predicted {
 }
 
 impl Predicted {
-    /// After so many pages were fetched.
+    /// After this many fetched pages.
     fn after(&mut self, pages: u64) -> Known {
         if self.queue.is_empty() {
             self.find(0);

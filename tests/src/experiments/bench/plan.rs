@@ -67,7 +67,7 @@ fn asked(removed: &str, suggest: u32) -> [(&'static str, v1::PlanRequest); 3] {
     [("one added, one removed", changed), ("the same by random", random), ("the same and 3 suggested", suggested)]
 }
 
-/// The service, and who asks it.
+/// The service and its client.
 struct Desk {
     reports: ReportServiceClient<Channel>,
     token: String,
@@ -130,7 +130,7 @@ const AGENTS_PLACED: &str = "insert into agent_placements (epoch, agent_id, coor
      from agents a join cities c on c.n = a.id % 30
      where not exists (select from agent_placements p where p.agent_id = a.id)";
 
-/// Enrols and places so many agents more.
+/// Enrols and places this many further agents.
 async fn enrol(pool: &PgPool, count: usize) -> anyhow::Result<()> {
     let text = format!(
         "insert into agents (name, city, carrier, credential_hash)

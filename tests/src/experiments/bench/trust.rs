@@ -62,7 +62,7 @@ impl Figures {
     }
 }
 
-/// The relative error that so many in a hundred pairs stay within.
+/// The relative error that this percentage of pairs stays within.
 fn error(errors: &[f64], percent: usize) -> f64 {
     let mut sorted = errors.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -248,7 +248,7 @@ fn told(draws: &[(u64, Draw<'_>)], lie: Lie, liars: usize, kept: &mut Kept) -> a
     Ok(sum)
 }
 
-/// How many of the honest are taken for liars, where nobody lies.
+/// How many honest agents are taken for liars when no agent lies.
 fn honest(name: &str, draws: &[(u64, Draw<'_>)], landmarks: usize, clean: &mut Figures) -> anyhow::Result<Line> {
     let (mut agents, mut quarantined, mut suspect, mut alarms) = (0, 0, 0, 0);
     for (seed, draw) in draws {

@@ -29,7 +29,7 @@ const ROUND_TRIPS_MS: [f64; 5] = [1.0, 10.0, 50.0, 100.0, 300.0];
 const ECHOES: usize = 40;
 /// Connections that are opened at once.
 const CROWDS: [usize; 2] = [50, 800];
-/// To so many sites.
+/// To this many sites.
 const SITES: usize = 50;
 const PORT: u16 = 4000;
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -26,7 +26,7 @@ pub(super) struct Compared {
     pub(super) makespan: f64,
 }
 
-/// What the simulation says of a cell.
+/// The simulation's results for a cell.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Simulated {
     pub(super) mb_per_min: f64,

@@ -87,7 +87,7 @@ impl<'a> Stage<'a> {
         match stage.measure().await {
             Ok(()) => Ok(stage),
             Err(error) => {
-                // What failed first is what is told.
+                // The first failure is reported.
                 if let Err(later) = stage.cluster.stop().await {
                     tracing::warn!(%later, "and the cluster did not stop");
                 }

@@ -1,5 +1,6 @@
-//! The scheduler's side of a simulated batch: what waits where, what each agent holds, and its own strategy code, asked as its tasks
-//! ask it (`jobs/assign`, `jobs/assign/balance`, `store/assignments/loads`). Pure.
+//! The scheduler's side of a simulated batch: what waits where, what each agent holds, and the
+//! scheduler's strategy code, called as its jobs call it (`jobs/assign`, `jobs/assign/balance`,
+//! `store/assignments/loads`). Pure.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,7 +19,8 @@ use stragglers::Begun;
 
 mod stragglers;
 
-/// As in the scheduler: crawls from which a pace is told, and the fleet's mean that is added to them.
+/// As in the scheduler: crawls from which a pace is estimated, and the weight of the fleet's mean,
+/// in crawls.
 const CRAWLS_PACED: usize = 20;
 const PRIOR_CRAWLS: u32 = 2;
 /// As in the scheduler: crawls from which an agent's speed is learned.
@@ -136,7 +138,8 @@ impl<'a> Fleet<'a> {
         Ok(fleet)
     }
 
-    /// Chooses an agent for a site, has it planned, or has it confirmed before; returns the agent. `None` where there is nobody.
+    /// Chooses an agent for a site, has it planned, or has it confirmed before; returns the agent;
+    /// `None` without one.
     fn choose(&mut self, site: usize, now: Duration) -> Option<Option<usize>> {
         if self.strategy == Strategy::EarliestFinish {
             self.pool.insert(site);
@@ -194,7 +197,7 @@ impl<'a> Fleet<'a> {
             let takes = candidates.iter().zip(&speeds);
             let mut takes: Vec<Option<Duration>> =
                 takes.map(|(one, speed)| Some(work.takes(one.distance().or(farthest)?, *speed))).collect();
-            // Not straight back to whom it was taken from, unless nobody else is left.
+            // Not directly back to its former agent, unless no other agent is available.
             if let Some(begun) = begun.filter(|_| candidates.len() > 1) {
                 takes[begun.from] = None;
             }

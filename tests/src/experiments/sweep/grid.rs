@@ -1,4 +1,4 @@
-//! The grid: a row a cell, medians over seeds, and what they come to beside random's. Pure.
+//! The grid: one row per cell, medians over seeds, and their ratios to random's. Pure.
 
 use comfy_table::Table;
 use serde::{Deserialize, Serialize};
@@ -159,7 +159,8 @@ fn said(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
 }
 
-/// What the grid comes to, in sentences; `least` is what ours must reach of the best of the others in every cell.
+/// The grid's results, as sentences; `least` is the share of the best other strategy that ours must
+/// reach in every cell.
 pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
     let mut lines = Vec::new();
     for layout in layouts(groups) {
@@ -194,7 +195,8 @@ pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
 /// What is compared, ours, the other, the figure, and the target.
 type Figure = (&'static str, &'static str, &'static str, fn(&Standing) -> f64, f64);
 
-/// What ours comes to beside Top-3 and the list scheduler, by layout and pace: the medians over the cells, and the worst.
+/// Our results relative to Top-3 and the list scheduler, by layout and pace: the medians over the
+/// cells, and the worst.
 fn ours(groups: &[Group]) -> Vec<String> {
     let growth = |one: &Standing| one.mb_per_min;
     let makespan = |one: &Standing| one.makespan_s;

@@ -1,6 +1,8 @@
-//! A list scheduler that knows every round trip, rate and size: what a plan could come to. Pure.
+//! A list scheduler that knows every round trip, rate and size: the bound of what a plan could
+//! reach. Pure.
 //!
-//! Whoever is longest at best comes first, and each goes where it ends first (Graham 1969; Ibarra and Kim 1977). It knows how long each
+//! The site that is longest at its best agent comes first, and each goes where it ends first
+//! (Graham 1969; Ibarra and Kim 1977). It knows how long each
 //! crawl takes in the mean when it has the agent's access link to itself: where links are full it promises too much.
 
 use std::cmp::Reverse;
@@ -12,10 +14,10 @@ use rand_chacha::ChaCha8Rng;
 
 use super::crawls::{Batch, alone};
 
-/// Plays of a crawl whose mean is taken: which packets will be lost is nobody's to know.
+/// Plays of a crawl whose mean is taken: which packets will be lost cannot be known.
 const PLAYS: u32 = 3;
 
-/// What its plan comes to.
+/// The result of its plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
     /// How long the batch takes.

@@ -20,7 +20,8 @@ pub struct Measured {
     pub agents: Vec<usize>,
     /// The landmarks, in the order of their election.
     pub landmarks: Vec<usize>,
-    /// The epoch of the map, which is what it is fitted with; `None` where so many landmarks are doubted that no map is trusted.
+    /// The epoch of the map, which is what it is fitted with; `None` if too many landmarks are
+    /// doubted for a map to be trusted.
     pub epoch: Option<u64>,
     pub mesh: Vec<(usize, usize, f64)>,
     /// For each site, from whom.

@@ -20,7 +20,7 @@ const KIB: f64 = 1024.0;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Share of a batch's bytes after which growth is told, above 0 and at most 1.
+    /// Share of a batch's bytes after which growth is measured, above 0 and at most 1.
     pub growth_share: f64,
     /// What draws sites, and a matrix's agents.
     pub seeds: Vec<u64>,

@@ -1,5 +1,5 @@
 //! What the scheduler would know of the ways from agents to sites, before anything is crawled: the landmarks' own round trips to each
-//! site, and what the map says of everybody else. Pure.
+//! site, and what the map predicts for all other agents. Pure.
 
 use std::time::Duration;
 

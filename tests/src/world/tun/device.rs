@@ -27,7 +27,7 @@ const SETTINGS: [(&str, &str); 6] = [
     ("ipv6/conf/default/disable_ipv6", "1"),
     // A connection must not begin with what an earlier one learned: runs would depend on each other.
     ("ipv4/tcp_no_metrics_save", "1"),
-    // Whoever asks for ICMP may have it without a raw socket.
+    // Every process may send ICMP echoes without a raw socket.
     ("ipv4/ping_group_range", "0 2147483647"),
     // The lab listens on the schedulers' ports in here: they come from the host's range, which is above this one.
     ("ipv4/ip_local_port_range", "1024 32767"),
@@ -48,7 +48,7 @@ pub(super) enum Addresses {
 /// # Errors
 /// When `ip` or the system refuses; the message repeats what it said.
 pub(super) fn set_up(place: &Place, addresses: Addresses) -> anyhow::Result<SyncDevice> {
-    // Whoever opens it might make it otherwise.
+    // Opening it could create it otherwise.
     ensure!(Path::new(TUN).exists(), "there is no {TUN}");
     place.run(move || {
         for (setting, value) in SETTINGS {
@@ -93,7 +93,7 @@ fn ip(lines: &str) -> anyhow::Result<()> {
         .stderr(Stdio::piped())
         .spawn()
         .context("run ip, of the Debian package iproute2")?;
-    // The lines fit into the pipe, so nobody waits for the other.
+    // The lines fit into the pipe, so neither end waits for the other.
     child.stdin.take().context("talk to ip")?.write_all(lines.as_bytes()).context("talk to ip")?;
     let output = child.wait_with_output().context("wait for ip")?;
     ensure!(output.status.success(), "ip: {}", String::from_utf8_lossy(&output.stderr).trim());

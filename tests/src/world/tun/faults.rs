@@ -7,7 +7,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The direction in which an agent is disconnected.
+/// The direction in which an agent's link is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cut {
     /// Nothing passes.
@@ -63,7 +63,7 @@ impl Faults {
         Self { links: (0..agents).map(|_| Mutex::default()).collect() }
     }
 
-    /// Disconnects an agent, replacing an earlier cut.
+    /// Cuts an agent's link, replacing an earlier cut.
     ///
     /// # Panics
     /// When there is no such agent.

@@ -14,7 +14,7 @@ use nix::sched::{CloneFlags, unshare};
 use tokio::process::Command;
 use tokio::runtime::Handle;
 
-/// Jobs that may wait for the thread; whoever asks for one waits for its end.
+/// Jobs that may wait for the thread; each caller waits for its job's end.
 const MAX_JOBS: usize = 16;
 
 type Job = Box<dyn FnOnce() + Send>;
@@ -55,7 +55,7 @@ impl Namespace {
         let (tell, told) = sync_channel(1);
         let work: Job = Box::new(move || {
             let _context = runtime.as_ref().map(Handle::enter);
-            // Whoever asked waits.
+            // The caller waits.
             let _ = tell.send(job());
         });
         let ended = || anyhow!("the network namespace of {} has ended", self.name);
@@ -85,7 +85,7 @@ impl Drop for Namespace {
 fn serve(tell: &SyncSender<nix::Result<()>>, jobs: &Receiver<Job>) {
     let made = unshare(CloneFlags::CLONE_NEWNET);
     let failed = made.is_err();
-    // Whoever starts the namespace waits.
+    // The starter of the namespace waits.
     let _ = tell.send(made);
     if failed {
         return;
@@ -116,7 +116,8 @@ impl Place {
     }
 
     /// A command to be started there by [`Self::run`]. In a namespace its process has its own id as ever, and is killed
-    /// when the namespace ends, also by the lab's own death: nobody else could reach it any more.
+    /// when the namespace ends, also by the lab's own death: no other process could reach it any
+    /// more.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         if self.0.is_none() {
             return Command::new(program);

@@ -23,7 +23,8 @@ use super::device::MTU;
 use super::switch::{Arrival, Switch, Traffic};
 use crate::world::timer::Lateness;
 
-/// Packets read from one device, or handed over, before the router looks elsewhere: nobody may starve the others.
+/// Packets read from one device, or handed over, before the router turns to the next device: no
+/// device may starve the others.
 const BATCH: usize = 64;
 /// Events taken at once.
 const EVENTS: usize = 64;

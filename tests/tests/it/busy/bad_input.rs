@@ -1,4 +1,5 @@
-//! What the lab says to a person who asks for the impossible: one sentence that names it, and a code that is not 0.
+//! The lab's answers to impossible arguments: one sentence that names the error, and a non-zero
+//! exit code.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! A database whose disk is full, with the real binaries: everybody is told so, and it goes on when there is room.
+//! A database whose disk is full, with the real binaries: every client gets that message, and work
+//! continues once there is room.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;

@@ -151,7 +151,7 @@ async fn sites_share_measurements() -> Vec<String> {
     assert_eq!(facts.site_measurements.len(), AGENTS * SITES, "everyone knows the way to every site");
 
     let log = cluster.world.log.entries();
-    // Every page is served to HEAD: whoever measures asks with nothing else.
+    // Every page is served to HEAD: probers send nothing else.
     let probes: Vec<_> = log.iter().filter(|access| !access.get).collect();
     machines_are_probed_one_order_after_the_other(&cluster, &probes);
     // One request that warms the connection up, and three samples at least, from everyone for every site.
@@ -195,7 +195,8 @@ async fn own_measurements(cluster: &Cluster) -> BTreeMap<(String, String), Optio
     own
 }
 
-/// What `sites show` says of a site's requests and of whose measurements it has is what its server saw.
+/// `sites show` prints the requests that the site's server saw, and how many measurements are
+/// shared.
 async fn shows_what_measuring_cost(cluster: &Cluster, facts: &Facts, probes: &[&Access]) {
     for (site, name) in cluster.site_names().iter().enumerate() {
         let shown = cluster.operate(&["sites", "show", name, "--wide"]).await.unwrap();

@@ -28,7 +28,7 @@ fn write_config(world: &World, agent: usize, folder: &Path) {
     std::fs::write(folder.join("agent.toml"), text).unwrap();
 }
 
-/// What an agent's prober says of a site, and what the scenario does, in milliseconds.
+/// A prober's round trip to a site and the scenario's, in milliseconds.
 async fn probe(binary: &Path, world: &World, agent: usize, site: usize, folder: &Path, metric: &str) -> (f64, f64) {
     let place = world.place(agent);
     let mut command = place.command(binary);

@@ -6,7 +6,7 @@
 //!
 //! It may serve many sites at once, all alike, each at an address of its own, and answer late as if it were far away.
 //!
-//! It is told what to do on its standard input and ends when that does, so none is left behind.
+//! It reads its commands from standard input and ends with that, so that no process remains.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -149,7 +149,7 @@ impl Served {
     }
 }
 
-/// The addresses of so many sites.
+/// The addresses of this many sites.
 pub(in crate::experiments::bench) fn addresses(sites: u8) -> impl Iterator<Item = Ipv4Addr> {
     let [a, b, c, first] = FIRST.octets();
     (0..sites).map(move |site| Ipv4Addr::new(a, b, c, first.saturating_add(site)))

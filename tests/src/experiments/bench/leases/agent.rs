@@ -1,4 +1,4 @@
-//! An agent that crawls nothing: it takes leases, and answers as it is told.
+//! An agent that crawls nothing: it takes leases, and responds by its mode.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -74,7 +74,7 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// A scheduler of its own on a database of its own, and who asks it.
+/// A scheduler with its own database, and its client.
 struct Desk {
     bench: Bench,
     process: crate::cluster::process::Process,

@@ -55,7 +55,7 @@ impl Standing {
         !matches!(self, Self::Done)
     }
 
-    /// Sites that so many tasks are of.
+    /// The number of sites for this many tasks.
     pub(super) const fn sites(self, tasks: u32) -> u32 {
         if self.waits() { tasks } else { tasks / ROUNDS }
     }
@@ -127,7 +127,7 @@ pub(super) async fn stand(pool: &PgPool, standing: Standing, tasks: u32) -> anyh
     Ok(())
 }
 
-/// Every agent is connected, has so many slots, and has paused or not.
+/// Every agent is connected, has this many slots, and has paused or not.
 fn connected(slots: u32, paused: bool) -> String {
     let paused = if paused { "'its disk is full'" } else { "null" };
     format!(

@@ -83,7 +83,8 @@ impl Fleet<'_> {
         })
     }
 
-    /// Notes that an agent has handed back a site of which so many pages are fetched: it is planned again.
+    /// Notes that an agent has handed back a site after this many fetched pages: the site is
+    /// planned again.
     pub fn hand_back(&mut self, agent: usize, site: usize, pages: u32) {
         let holder = &mut self.agents[agent];
         holder.leased = holder.leased.saturating_sub(1);
