@@ -36,7 +36,7 @@ impl Place {
     }
 }
 
-/// Starts it; none, with a line that says so, where no server is installed.
+/// Starts it; `None`, with a printed line, where no server is installed.
 async fn try_start(data_dir: &Path) -> Option<Result<PrivatePostgres, PostgresError>> {
     match PrivatePostgres::start(data_dir).await {
         Err(PostgresError::NotInstalled | PostgresError::NoAccount) => {
@@ -132,11 +132,11 @@ async fn a_parent_that_postgres_cannot_pass_is_named() {
     assert!(matches!(&error, PostgresError::Unreachable { blocked: named, .. } if *named == blocked), "{error:?}");
 }
 
-/// A running `landfall up`, killed the hard way when a test ends early.
+/// A running `landfall up`, killed by SIGKILL when a test ends early.
 struct Up(Child);
 
 impl Up {
-    /// Starts it and waits until it says that it listens; none where no server is installed.
+    /// Starts it and waits until it reports that it listens; `None` where no server is installed.
     fn start(data_dir: &Path) -> Option<Self> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_landfall"))
             .args(["up", "--listen", "127.0.0.1:0", "--data-dir"])

@@ -11,7 +11,7 @@ async fn tables(pool: &PgPool) -> i64 {
         .expect("count the tables")
 }
 
-/// A database of this name in which nothing was made yet, whatever new ones have where the tests run.
+/// An empty database of this name, whatever the template of new databases contains here.
 async fn empty(server: &PgPool, name: &str) -> PgPool {
     drop_database(server, name).await;
     let create = AssertSqlSafe(format!("create database {name} template template0"));
@@ -24,7 +24,7 @@ async fn drop_database(server: &PgPool, name: &str) {
     server.execute(drop).await.expect("drop the database");
 }
 
-/// How a start on this database is refused.
+/// The error of a start on this database.
 async fn refused(options: PgConnectOptions) -> String {
     let error = store::open(options).await.expect_err("something stands in the way");
     format!("{:#}", anyhow::Error::from(error))
@@ -74,7 +74,7 @@ async fn a_role_that_may_not_create_tables_is_told_which_grant_it_needs(server: 
     let needs = format!(
         "the role {role} may not create tables in the schema public of the database {database}: let the database's owner run `{grant}`"
     );
-    // Postgres 14 and before let everybody.
+    // Postgres 14 and older let every role create tables.
     pool.execute("revoke create on schema public from public").await.expect("revoke");
     assert_eq!(refused(options.clone()).await, needs);
     pool.execute("revoke all on schema public from public").await.expect("revoke");
@@ -82,7 +82,7 @@ async fn a_role_that_may_not_create_tables_is_told_which_grant_it_needs(server: 
     pool.execute(grant).await.expect("grant");
     store::open(options.clone()).await.expect("the grant was all that it needed").close().await;
 
-    // A table that somebody else made.
+    // A table of another owner.
     pool.execute("alter table _sqlx_migrations owner to current_user").await.expect("take a table away");
     let said = refused(options).await;
     assert!(

@@ -131,12 +131,12 @@ impl Running {
         Ok(agent)
     }
 
-    /// How a connection is refused.
+    /// The status with which the scheduler refuses a connection.
     async fn refused(&self, credential: &str, held: Vec<v1::HeldLease>) -> Status {
         self.register(credential, v1::Register { held, ..register() }).await.err().expect("it is refused")
     }
 
-    /// One with an agent that has begun to crawl `a.cn`.
+    /// A scheduler and an agent that has begun to crawl `a.cn`.
     async fn crawling(pool: &PgPool) -> (Self, Agent, v1::CrawlOrder) {
         let running = Self::start(pool.clone()).await;
         let mut agent = running.agent("a").await;
@@ -173,7 +173,7 @@ impl Agent {
         Ok(response.expect("the session is open").message.expect("a message"))
     }
 
-    /// How the session is ended.
+    /// The status with which the scheduler ends the session.
     async fn ended(&mut self) -> Status {
         self.hear().await.expect_err("the end of the session")
     }
@@ -191,7 +191,8 @@ impl Agent {
         heard!(self, Crawl)
     }
 
-    /// Has a heartbeat answered: what was said before it has been read by then.
+    /// Sends a heartbeat and waits for its answer: the scheduler has then read every earlier
+    /// message.
     async fn beat(&mut self) {
         self.say(heartbeat(1)).await;
         heard!(self, Heartbeat);
@@ -345,7 +346,7 @@ async fn a_second_session_of_an_agent_supersedes_the_first_and_keeps_its_lease(p
     let second = running.connect(&first.credential, held.clone()).await;
     assert!(second.welcome.incarnation > first.welcome.incarnation);
     assert_eq!(second.welcome.kept, held);
-    // Without a heartbeat of its own: until it is told, it crawls what is another's.
+    // Even without a heartbeat: until the first session knows, it crawls the second one's site.
     let told = first.ended().await;
     assert_eq!(told.code(), Code::Aborted);
     running.stop().await;
@@ -443,7 +444,7 @@ async fn what_cannot_be_is_refused_by_kind_and_counted_and_changes_nothing(pool:
         let ack = other.report(&order).await;
         assert_eq!((ack.answer(), ack.reason.as_str()), (Answer::Stale, said));
     }
-    // Nor does it hand back what is not its own.
+    // Nor can it hand back another agent's lease.
     other.say(release(&order)).await;
     other.beat().await;
     other.say(heartbeat(1_000_000)).await;
@@ -481,7 +482,7 @@ async fn a_cancelled_task_is_called_back_down_the_stream(pool: PgPool) {
 async fn a_contact_url_reaches_agents_that_came_before_it(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
     let enrolled = running.enrol("a").await;
-    // Now that the scheduler has started and stored its own.
+    // Deleted after the start, when the scheduler has stored its configured URL.
     sqlx::query("update settings set contact_url = null").execute(&pool).await.expect("forget it");
     let mut agent = running.connect(&enrolled.credential, Vec::new()).await;
     assert_eq!(agent.welcome.contact_url, "");
@@ -514,7 +515,7 @@ async fn an_agent_that_hands_one_lease_back_is_not_taken_for_leaving(pool: PgPoo
     agent.say(release(&order)).await;
     let again = agent.crawl_order().await;
     assert_eq!((again.task_id, again.token), (order.task_id, 2), "granted again, after a pause");
-    // Neither does a broken stream take what it still holds from it.
+    // A broken stream does not cost the agent the lease that it still holds either.
     let credential = agent.disconnect().await;
     assert_eq!(running.connect(&credential, held(&again)).await.welcome.kept, held(&again));
     running.stop().await;
@@ -525,7 +526,7 @@ async fn an_agent_that_disconnected_is_given_nothing_new_until_it_is_back(pool: 
     let running = Running::start(pool.clone()).await;
     let (first, mut second) = (running.agent("a").await, running.agent("b").await);
     let credential = first.disconnect().await;
-    // Where nothing is known of distances any agent is as good, so one of these would be the first's by chance.
+    // Without known distances an agent is drawn, so by chance the first would get one of these.
     for host in ["a.cn", "b.cn", "c.cn", "d.cn", "e.cn", "f.cn", "g.cn", "h.cn"] {
         submit(&pool, host).await;
         let order = second.crawl_order().await;
@@ -554,7 +555,7 @@ async fn unknown_agents_and_breaches_of_the_protocol_are_refused(pool: PgPool) {
     running.stop().await;
 }
 
-/// A way to the database on which everything can be held up: nothing passes then, and nobody is told.
+/// A path to the database that can be blocked: no data passes then, and no side gets an error.
 struct Way {
     folder: tempfile::TempDir,
     open: watch::Sender<bool>,

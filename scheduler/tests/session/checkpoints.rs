@@ -22,7 +22,7 @@ async fn how_far_a_crawl_has_come_goes_to_the_next_agent_and_is_forgotten_with_i
     for (pages, state) in [(3, "early"), (5, "late")] {
         first.say(checkpoint(&order, pages, state.as_bytes())).await;
     }
-    // Of leases that are not its own, it says nothing.
+    // A checkpoint of another agent's lease changes nothing.
     second.say(checkpoint(&order, 9, b"another's")).await;
     first.say(Up::Leave(v1::Leave {})).await;
     first.say(release(&order)).await;
@@ -65,7 +65,7 @@ async fn an_operator_sees_why_a_crawl_is_slow(pool: PgPool) {
             }),
         }))
         .await;
-    // What the agent says is read in its order.
+    // Messages are read in order, so the checkpoint is stored once the heartbeat is answered.
     agent.beat().await;
     let mut conn = pool.acquire().await.expect("connect");
     let name = "a.cn".parse().expect("a name");

@@ -1,9 +1,9 @@
-//! A batch's policy, from the operator's word to the orders that agents get.
+//! A batch's policy, from the operator's request to the orders that agents get.
 
 use super::*;
 
 impl Operator {
-    /// What following a batch says at the end.
+    /// Watches a batch until its end; returns the last progress.
     async fn watch(&mut self, batch: &str) -> v1::BatchProgress {
         let request = self.says(v1::WatchBatchRequest { batch: batch.into() });
         let mut stream = self.client.watch_batch(request).await.expect("watch").into_inner();

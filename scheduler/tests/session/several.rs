@@ -1,10 +1,11 @@
-//! Several schedulers on one database: whoever answers serves, one at a time reaps and plans, and each can be killed.
+//! Several schedulers on one database: each serves, one at a time reaps and plans, and each can be
+//! killed.
 
 use landfall_scheduler::config::TermConfig;
 
 use super::*;
 
-/// Two that have met: the first has every role.
+/// Two schedulers that know each other: the first has every role.
 struct Pair {
     pool: PgPool,
     first: Running,
@@ -22,7 +23,7 @@ impl Pair {
         Self { pool, first, second, operator }
     }
 
-    /// Submits a site as an operator does, to the second.
+    /// Submits a site to the second scheduler, as an operator does.
     async fn submit(&mut self, host: &str) {
         self.operator.submit(host, host, v1::CrawlPolicy::default()).await;
     }
