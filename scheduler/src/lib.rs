@@ -1,7 +1,7 @@
 //! The Landfall scheduler, and the operator's commands.
 //!
-//! `model`, `gnp`, `strategy`, `simulate`, `throughput` and `capacity` are the pure core, without
-//! tokio, sqlx, tonic, clock or environment. `store` alone contains SQL; `grpc` and `jobs` meet
+//! `model`, `gnp`, `strategy`, `simulate` (but for the files it reads), `throughput` and `capacity`
+//! are the pure core, without tokio, sqlx, tonic, clock or environment. `store` alone contains SQL; `grpc` and `jobs` meet
 //! there and through [`wake::Wakes`].
 
 use std::sync::Arc;

@@ -108,6 +108,10 @@ pub enum Precedence {
 }
 
 /// The operator's token, made at the first start.
+///
+/// # Errors
+/// When the file or the database cannot be used, or another scheduler of the database made the
+/// token and this data directory does not have it.
 pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) -> anyhow::Result<String> {
     let path = data_dir.path().join(TOKEN_FILE);
     let known = held(data_dir.path())?;
@@ -261,6 +265,9 @@ fn foreign_token(data_dir: &DataDir) -> anyhow::Error {
 }
 
 /// Ensures that all schedulers of a database present one authority to agents.
+///
+/// # Errors
+/// When the database cannot be used, or agents trust another authority than this data directory's.
 pub async fn authority(
     pool: &PgPool,
     data_dir: &DataDir,

@@ -119,7 +119,7 @@ pub(super) struct ListArgs {
     #[arg(long, value_name = "CITY")]
     city: Vec<String>,
     /// Only on this carrier; may be said again
-    #[arg(long, value_name = "ISP")]
+    #[arg(long, value_name = "CARRIER")]
     carrier: Vec<String>,
     /// Only in this country; may be said again
     #[arg(long, value_name = "CC")]

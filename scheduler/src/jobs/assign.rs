@@ -164,7 +164,7 @@ impl Assign {
         tx.commit().await.context("commit withdrawn assignments")?;
         if withdrawn > 0 {
             self.planner.forget();
-            tracing::info!(withdrawn, "tasks of agents that are gone, drain or disconnected are chosen for anew");
+            tracing::info!(withdrawn, "withdrew tasks of agents that are gone, draining or disconnected");
         }
         Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
     }

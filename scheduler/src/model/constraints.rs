@@ -65,7 +65,7 @@ pub struct ConstraintsRequest {
     #[serde(rename = "country", deserialize_with = "one_or_many")]
     pub countries: Vec<String>,
     /// Only agents of this carrier (ISP); said again, any of them
-    #[arg(long = "carrier", value_name = "ISP")]
+    #[arg(long = "carrier", value_name = "CARRIER")]
     #[serde(rename = "carrier", deserialize_with = "one_or_many")]
     pub carriers: Vec<String>,
     /// Only agents with this tag; said again, all of them

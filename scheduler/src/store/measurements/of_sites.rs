@@ -124,7 +124,7 @@ async fn upsert_result(
 
 /// The address at which a prober sees a site, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Observation {
+pub struct ResolvedAddress {
     pub prober: String,
     pub address: String,
     /// How often in a row the name led elsewhere than to the address of its order's turn.
@@ -219,9 +219,9 @@ async fn keep(conn: &mut PgConnection, seen: Seen, postponed: i32, requests: u32
 
 /// Probers whose observed address differs from the site's, or that postponed an order of the site;
 /// by name.
-pub async fn resolved_addresses(conn: &mut PgConnection, site: &Site) -> Result<Vec<Observation>, Error> {
+pub async fn resolved_addresses(conn: &mut PgConnection, site: &Site) -> Result<Vec<ResolvedAddress>, Error> {
     let resolved_addresses = sqlx::query_as!(
-        Observation,
+        ResolvedAddress,
         r#"
         select a.name as prober, host(p.address) as "address!", p.postponed, p.requests
         from resolved_addresses p join agents a on a.id = p.prober_id

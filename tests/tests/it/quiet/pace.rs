@@ -11,7 +11,6 @@ use landfall_scheduler::store::sites::addresses::bears;
 
 use crate::harness::{ENDED, PATIENCE, alone, cluster, count, submit_list};
 
-const INTERVAL: Duration = Duration::from_millis(500);
 /// Requests are counted on arrival. On a shared machine, one may be this much longer in transit
 /// than the next.
 const SLACK: Duration = Duration::from_millis(200);
@@ -99,7 +98,7 @@ async fn thirty_agents_ask_no_host_and_no_address_more_often_than_was_promised()
     crawl_all(&mut cluster, &["--request-interval", "500ms"]).await;
     println!("crawled in {:.1?}, {} times a turn had not come", began.elapsed(), count(&cluster, IN_VAIN).await);
     assert!(count(&cluster, IN_VAIN).await > 0, "no address was ever full: this shows nothing");
-    let promise = Promise { interval: INTERVAL, slack: SLACK };
+    let promise = Promise { interval: Duration::from_millis(500), slack: SLACK };
     sites_are_asked_as_was_promised(&cluster, promise);
     let log = cluster.world.log.entries();
     for Address { sites, fullest, at_once } in addresses(&cluster, &log, promise, |sites| bears(sites, 8)) {
@@ -121,10 +120,10 @@ async fn thirty_agents_ask_no_host_and_no_address_more_often_than_was_promised()
 async fn where_an_address_bears_one_crawl_its_sites_are_crawled_one_after_the_other() {
     let _turn = alone().await;
     let mut cluster = cluster(crowded(6, &[3, 3, 3]), 4, "[politeness]\ncrawls_at_address = 1\n").await;
-    let policy = ["--request-interval", "500ms", "--max-pages", "2"];
+    let policy = ["--request-interval", "1s", "--max-pages", "2"];
     crawl_all(&mut cluster, &policy).await;
     assert!(count(&cluster, IN_VAIN).await > 0, "no address was ever full: this shows nothing");
-    let promise = Promise { interval: INTERVAL, slack: SLACK };
+    let promise = Promise { interval: Duration::from_secs(1), slack: SLACK };
     let (first, in_vain) = (cluster.world.log.entries(), count(&cluster, IN_VAIN).await);
     // Whose origin is known is asked for robots.txt as soon as its turn has come, which is as soon as another's crawl has ended.
     submit_list(&cluster, &cluster.world.site_list(), "again", &policy).await;

@@ -11,7 +11,7 @@ use crate::model::{CrawlPolicy, PolicyRequest, Strategy, naming};
 use crate::store::batches::changes::{Cancelled, Extent, Retried};
 use crate::store::batches::submissions::{Submission, Submitted};
 use crate::store::batches::{Batch, Ended, Listed, Progress};
-use crate::store::measurements::of_sites::Observation;
+use crate::store::measurements::of_sites::ResolvedAddress;
 use crate::store::measurements::orders::Awaited;
 use crate::store::sites::alarms::Alarm;
 use crate::store::sites::positions::Source;
@@ -269,8 +269,8 @@ pub(in crate::grpc) fn shown(
     }
 }
 
-impl From<Observation> for v1::ResolvedAddress {
-    fn from(Observation { prober, address, postponed, requests }: Observation) -> Self {
+impl From<ResolvedAddress> for v1::ResolvedAddress {
+    fn from(ResolvedAddress { prober, address, postponed, requests }: ResolvedAddress) -> Self {
         Self { prober, address, postponed, requests }
     }
 }
