@@ -26,7 +26,7 @@ offences_of() { # FILE IS_TEST
         { code = $0; sub(/^[ \t]*\/\/.*/, "", code) }
         !tests && !after_cfg { lines = FNR }
         !tests && code ~ /\.unwrap\(\)/ { offend("unwrap() outside tests: return an error, or expect(\"the invariant\")") }
-        !tests && file ~ /scheduler\/src\/(store|jobs|strategy)/ && code ~ wording { offend("a sentence for people is compared: store a cause and compare that") }
+        !tests && file ~ /scheduler\/src/ && code ~ wording { offend("a sentence for people is compared: store a cause and compare that") }
         code ~ /#!?\[allow\(/ { offend("#[allow]: use #[expect(.., reason = \"..\")]") }
         /(^|[^A-Za-z])(TODO|FIXME|XXX)([^A-Za-z]|$)/ && !/(TODO|FIXME|XXX)\(issue [0-9]+\)/ { offend("a note without an issue: write TODO(issue N)") }
         END { if (lines > max) print file ": " lines " lines before its tests; at most " max }

@@ -95,7 +95,7 @@ pub fn sentence(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
         let text = cause.to_string().trim().replace('\n', " ");
-        if !text.is_empty() && !parts.last().is_some_and(|said| said.contains(&text)) {
+        if !text.is_empty() && !parts.last().is_some_and(|parent| parent.contains(&text)) {
             parts.push(text);
         }
     }
