@@ -44,12 +44,12 @@ async fn the_start_page_is_fetched_whatever_is_excluded() {
 #[tokio::test]
 async fn a_site_whose_last_crawl_was_large_is_asked_more_often() {
     let site = TestServer::start(|path| chain(path, 3)).await;
-    let slow = Policy { request_interval: MS(60_000), shortest_interval: MS(200), ..policy() };
+    let slow = Policy { request_interval: MS(60_000), shortest_interval: MS(800), ..policy() };
     let mut large = TestCrawl::of(&site).policy(slow);
     large.job.last_pages = Some(200_000);
     let outcome = large.outcome().await;
     assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 3));
-    assert_gaps(&site, MS(200));
+    assert_gaps(&site, MS(800));
 }
 
 #[tokio::test]
