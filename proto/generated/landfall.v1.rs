@@ -6,19 +6,19 @@ pub struct EnrolRequest {
     #[prost(string, tag = "1")]
     pub token: ::prost::alloc::string::String,
 }
-/// A credential, and what the operator said of the agent.
+/// A credential, and the attributes that the operator gave the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EnrolResponse {
     /// The agent's identifier.
     #[prost(int64, tag = "1")]
     pub agent_id: i64,
-    /// The secret to be sent with every session; the scheduler keeps only its hash.
+    /// The secret to send with every session; the scheduler stores only its hash.
     #[prost(string, tag = "2")]
     pub credential: ::prost::alloc::string::String,
     /// The agent's name, unique in the fleet.
     #[prost(string, tag = "3")]
     pub name: ::prost::alloc::string::String,
-    /// The city the agent stands in.
+    /// The agent's city.
     #[prost(string, tag = "4")]
     pub city: ::prost::alloc::string::String,
     /// The carrier (ISP) the agent is connected to.
@@ -28,10 +28,10 @@ pub struct EnrolResponse {
     #[prost(string, tag = "6")]
     pub country: ::prost::alloc::string::String,
 }
-/// Asks how the agent that presents the credential stands.
+/// Asks for the scheduler's view of the agent with this credential.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CheckRequest {}
-/// How an agent stands with the scheduler.
+/// The scheduler's view of an agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CheckResponse {
     /// The agent's name.
@@ -40,38 +40,38 @@ pub struct CheckResponse {
     /// The scheduler's clock.
     #[prost(message, optional, tag = "2")]
     pub now: ::core::option::Option<::prost_types::Timestamp>,
-    /// Whether a session is active, and its stream open.
+    /// Whether the agent has an active session with an open stream.
     #[prost(bool, tag = "3")]
     pub connected: bool,
     /// The contact URL in force; empty when none is configured.
     #[prost(string, tag = "4")]
     pub contact_url: ::prost::alloc::string::String,
-    /// Agents whose newest try of this one's beacon succeeded.
+    /// Number of agents whose newest attempt to reach this agent's beacon succeeded.
     #[prost(uint32, tag = "5")]
     pub reached_by: u32,
-    /// Connected agents that have tried it.
+    /// Number of connected agents that have tried to reach this agent's beacon.
     #[prost(uint32, tag = "6")]
     pub tried_by: u32,
-    /// One that did not succeed; absent where there is none.
+    /// One agent that failed to reach this agent's beacon; absent if there is none.
     #[prost(message, optional, tag = "7")]
     pub not_reached_by: ::core::option::Option<BeaconFailure>,
-    /// Agents whose beacon this one reached at its newest try.
+    /// Number of agents whose beacon this agent reached at its newest attempt.
     #[prost(uint32, tag = "8")]
     pub reaches: u32,
-    /// Connected agents whose beacon it has tried.
+    /// Number of connected agents whose beacon this agent has tried to reach.
     #[prost(uint32, tag = "9")]
     pub tries: u32,
-    /// One that it did not reach; absent where there is none.
+    /// One agent whose beacon this agent failed to reach; absent if there is none.
     #[prost(message, optional, tag = "10")]
     pub not_reached: ::core::option::Option<BeaconFailure>,
 }
-/// That a beacon was not reached.
+/// A failure to reach a beacon.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BeaconFailure {
-    /// The other agent.
+    /// The other agent's name.
     #[prost(string, tag = "1")]
     pub agent: ::prost::alloc::string::String,
-    /// Why, in one sentence.
+    /// The cause, one sentence for people.
     #[prost(string, tag = "2")]
     pub message: ::prost::alloc::string::String,
 }
@@ -99,13 +99,13 @@ pub mod session_request {
         /// The end of a crawl.
         #[prost(message, tag = "4")]
         Outcome(super::OutcomeReport),
-        /// A lease handed back unfinished.
+        /// Returns a lease whose crawl has not ended.
         #[prost(message, tag = "5")]
         Release(super::LeaseRelease),
-        /// The agent is about to stop.
+        /// The agent stops soon.
         #[prost(message, tag = "6")]
         Leave(super::Leave),
-        /// How far a crawl has come, so that another agent can go on with it.
+        /// The progress of a crawl, from which another agent can continue it.
         #[prost(message, tag = "7")]
         Checkpoint(super::CrawlCheckpoint),
         /// Asks whether a crawl may send requests to an address.
@@ -131,33 +131,34 @@ pub mod session_response {
         /// The answer to a `Heartbeat`.
         #[prost(message, tag = "2")]
         Heartbeat(super::HeartbeatAck),
-        /// A host to be measured.
+        /// Orders a measurement of one host.
         #[prost(message, tag = "3")]
         Measure(super::MeasureOrder),
-        /// A site to be crawled: a granted lease.
+        /// Orders the crawl of a site: a granted lease.
         #[prost(message, tag = "4")]
         Crawl(super::CrawlOrder),
         /// The answer to an `OutcomeReport`.
         #[prost(message, tag = "5")]
         Outcome(super::OutcomeAck),
-        /// A lease that is taken back: its crawl is to be stopped.
+        /// Takes a lease back: the agent must stop its crawl.
         #[prost(message, tag = "6")]
         Cancel(super::CancelOrder),
         /// The answer to an `AddressClaim`.
         #[prost(message, tag = "7")]
         Address(super::AddressAnswer),
-        /// A lease that is asked for, its crawl unfinished: another agent would end it sooner.
+        /// Asks the agent to return a lease before its crawl has ended, because another agent would end
+        /// it sooner.
         #[prost(message, tag = "8")]
         Recall(super::RecallOrder),
     }
 }
-/// Presents an agent. Set by the agent.
+/// Opens a session. Set by the agent.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Register {
-    /// The agent's name; must be the one the credential was issued to.
+    /// The agent's name; must be the name to which the credential was issued.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The city the agent stands in.
+    /// The agent's city.
     #[prost(string, tag = "2")]
     pub city: ::prost::alloc::string::String,
     /// The carrier (ISP) the agent is connected to.
@@ -166,127 +167,135 @@ pub struct Register {
     /// The country, ISO 3166-1 alpha-2; empty when unknown.
     #[prost(string, tag = "4")]
     pub country: ::prost::alloc::string::String,
-    /// How many sites the agent crawls at once (slots), 1 to 10000.
+    /// Number of slots: sites that the agent can crawl at once, 1 to 10000.
     #[prost(uint32, tag = "5")]
     pub capacity: u32,
-    /// The agent's version, as in its package.
+    /// The agent's package version.
     #[prost(string, tag = "6")]
     pub version: ::prost::alloc::string::String,
-    /// Where other agents reach this agent's beacon: an http URL. Empty: the scheduler forms it from the address
-    /// the session comes from and `beacon_port`.
+    /// The http URL at which other agents reach this agent's beacon. If empty, the scheduler forms it
+    /// from the session's source address and `beacon_port`.
     #[prost(string, tag = "7")]
     pub beacon_url: ::prost::alloc::string::String,
-    /// The TCP port of the beacon; 0 when the agent runs none.
+    /// The TCP port of the beacon; 0 if the agent runs none.
     #[prost(uint32, tag = "8")]
     pub beacon_port: u32,
-    /// The leases this agent believes it holds, finished crawls with an unacknowledged outcome included.
+    /// The leases that the agent believes it holds, including ended crawls whose outcome is not
+    /// acknowledged.
     #[prost(message, repeated, tag = "9")]
     pub held: ::prost::alloc::vec::Vec<HeldLease>,
-    /// This process was superseded by another with the same credential: it connects only when that one is gone, and is refused
-    /// with ABORTED until then.
+    /// True if another process with the same credential has superseded this process. Then the
+    /// scheduler refuses this process with ABORTED while the other is connected.
     #[prost(bool, tag = "10")]
     pub yields: bool,
-    /// A number this process drew at random when it started: the same in all its sessions, above 0. It tells an agent that
-    /// connects anew from another process with its credential. 0 from agents that are older than this field.
+    /// A random number above 0, drawn when the process starts and the same in all of its sessions. It
+    /// distinguishes a reconnecting agent from another process with the same credential. 0 from agents
+    /// older than this field.
     #[prost(int64, tag = "11")]
     pub process: i64,
 }
-/// One lease by its key.
+/// The key of a lease.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeldLease {
-    /// The task that was leased.
+    /// The leased task.
     #[prost(int64, tag = "1")]
     pub task_id: i64,
     /// The token of the grant.
     #[prost(int64, tag = "2")]
     pub token: i64,
 }
-/// Tells the agent its terms. Set by the scheduler.
+/// Confirms the session and configures the agent. Set by the scheduler.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Welcome {
     /// The agent's identifier.
     #[prost(int64, tag = "1")]
     pub agent_id: i64,
-    /// The number of this session among all of this agent's; the newest wins.
+    /// The number of this session among all sessions of this agent. The newest session is the valid
+    /// one.
     #[prost(int64, tag = "2")]
     pub incarnation: i64,
     /// The mean time between two heartbeats.
     #[prost(message, optional, tag = "3")]
     pub heartbeat_interval: ::core::option::Option<::prost_types::Duration>,
-    /// How long the session lives after a heartbeat was *sent*; the agent stops crawling when it passes unrenewed.
+    /// How long the session is valid after a heartbeat was *sent*. The agent stops crawling when this
+    /// time passes without a renewal.
     #[prost(message, optional, tag = "4")]
     pub lease_life: ::core::option::Option<::prost_types::Duration>,
-    /// The held leases the agent may keep; it drops every other one. An unacknowledged outcome is offered all the same.
+    /// The held leases that the agent may keep; it drops all others. It reports unacknowledged
+    /// outcomes in either case.
     #[prost(message, repeated, tag = "5")]
     pub kept: ::prost::alloc::vec::Vec<HeldLease>,
-    /// The contact URL to put into every user agent; empty when the operator has configured none, and then the
-    /// agent sends no request anywhere unless its own configuration has one.
+    /// The contact URL for every user agent. If it is empty (the operator has configured none), the
+    /// agent sends requests only if its own configuration has a contact URL.
     #[prost(string, tag = "6")]
     pub contact_url: ::prost::alloc::string::String,
-    /// How the other schedulers of this fleet are dialled: any of them serves the agent as well. Empty when there is none.
+    /// The URLs of the fleet's other schedulers, each of which can serve the agent. Empty if there are
+    /// none.
     #[prost(string, repeated, tag = "7")]
     pub other_scheduler_urls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Renews the session. Set by the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Heartbeat {
-    /// Rises by one per heartbeat of a session, from 1.
+    /// Rises by one with each heartbeat of a session, starting at 1.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
-    /// Sites being crawled at this moment.
+    /// Number of sites being crawled now.
     #[prost(uint32, tag = "2")]
     pub active_crawls: u32,
-    /// Why the agent takes no lease at this moment, in one sentence; empty when it does.
+    /// Why the agent accepts no lease now, one sentence for people; empty if it accepts leases.
     #[prost(string, tag = "3")]
     pub paused: ::prost::alloc::string::String,
-    /// Slots in which a crawl could begin at this moment; absent from agents that are older than this field.
+    /// Number of slots in which a crawl could begin now; absent from agents older than this field.
     #[prost(uint32, optional, tag = "4")]
     pub free_slots: ::core::option::Option<u32>,
-    /// Outcomes that wait to be acknowledged.
+    /// Number of outcomes that are not acknowledged yet.
     #[prost(uint32, tag = "5")]
     pub outcomes_waiting: u32,
 }
-/// Confirms a renewal after it was committed.
+/// Confirms a renewal; sent after its commit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct HeartbeatAck {
-    /// The sequence of the heartbeat that was recorded.
+    /// The sequence number of the recorded heartbeat.
     #[prost(uint64, tag = "1")]
     pub sequence: u64,
 }
-/// Asks an agent to measure one host. Set by the scheduler.
+/// Orders the measurement of one host. Set by the scheduler.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MeasureOrder {
     /// Identifies the order; the report repeats it.
     #[prost(int64, tag = "1")]
     pub order_id: i64,
-    /// How many samples to take at most; the connection's first request is not one of them. 1 to 1000.
+    /// Maximum number of samples, 1 to 1000. The first request of the connection is not a sample.
     #[prost(uint32, tag = "4")]
     pub samples: u32,
-    /// The pause before *every* request, the connection's first included, so that orders given one after another to
-    /// several landmarks never bring a site more than one request in this time.
+    /// The pause before *every* request, including the connection's first. So successive orders to
+    /// several landmarks never send a site more than one request in this time.
     #[prost(message, optional, tag = "5")]
     pub interval: ::core::option::Option<::prost_types::Duration>,
-    /// How long one sample may take before it counts as lost.
+    /// Time after which a sample without an answer counts as lost.
     #[prost(message, optional, tag = "6")]
     pub timeout: ::core::option::Option<::prost_types::Duration>,
-    /// What to measure.
+    /// The metric to measure.
     #[prost(enumeration = "DistanceMetric", tag = "7")]
     pub metric: i32,
-    /// After so many answered samples the agent may stop, once they determine the round trip well enough; absent: it takes
-    /// them all.
+    /// Number of answered samples after which the agent may stop, if they determine the round trip
+    /// well enough. Absent: the agent takes all samples.
     #[prost(uint32, optional, tag = "8")]
     pub least_samples: ::core::option::Option<u32>,
-    /// How old the agent's own measurement of another site at the same address, port and scheme may be to answer this order;
-    /// absent: only samples do.
+    /// Maximum age of the agent's measurement of another site at the same address, port and scheme
+    /// that may answer this order. Absent: the agent must measure.
     #[prost(message, optional, tag = "9")]
     pub share_max_age: ::core::option::Option<::prost_types::Duration>,
-    /// Only resolve the site's name: the answer is `postponed` with the address, and no request is sent. Set while the scheduler
-    /// does not know the address and so could not say whose turn it is there. An agent that does not know the field measures.
+    /// Only resolve the site's name: the agent answers `postponed` with the address and sends no
+    /// request. Set while the scheduler does not know the address and so cannot lock it. Agents older
+    /// than this field measure instead.
     #[prost(bool, tag = "10")]
     pub resolve_only: bool,
-    /// The address whose turn this order holds. Where the name leads there, the agent connects it first; where it leads
-    /// elsewhere, the agent sends nothing and answers `postponed` with the address it sees. Empty for beacons and with
-    /// `resolve_only`; empty otherwise, any address will do.
+    /// The address that this order has locked. If the name resolves to it, the agent connects there
+    /// first. Otherwise the agent sends no request and answers `postponed` with the address that it
+    /// sees. Empty for beacons and with `resolve_only`. If it is empty in any other order, the agent
+    /// may use any address.
     #[prost(string, tag = "11")]
     pub address: ::prost::alloc::string::String,
     /// Exactly one is set.
@@ -306,53 +315,55 @@ pub mod measure_order {
         Beacon(super::BeaconTarget),
     }
 }
-/// A site to be measured.
+/// A site to measure or to crawl.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SiteTarget {
     /// The site's identifier.
     #[prost(int64, tag = "1")]
     pub site_id: i64,
-    /// As submitted: a bare host, or scheme://host:port.
+    /// The submitted name: a bare host, or scheme://host:port.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// The origin the site was settled at (scheme://host:port); empty until a prober has settled it, and then the
-    /// prober does: https before http for a bare host, and a first redirect inside the registrable domain.
+    /// The settled origin (scheme://host:port). If it is empty, the prober determines it: https before
+    /// http for a bare host, and at most one redirect inside the registrable domain.
     #[prost(string, tag = "3")]
     pub origin: ::prost::alloc::string::String,
 }
-/// A beacon to be measured.
+/// A beacon to measure.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct BeaconTarget {
-    /// The agent the beacon belongs to.
+    /// The beacon's agent.
     #[prost(int64, tag = "1")]
     pub agent_id: i64,
-    /// The beacon's URL. The guard lets an enrolled beacon's address pass.
+    /// The beacon's URL. The guard permits the address of an enrolled beacon.
     #[prost(string, tag = "2")]
     pub url: ::prost::alloc::string::String,
 }
-/// The answer to a `MeasureOrder`; recognised by `order_id`. Set by the agent.
+/// The answer to a `MeasureOrder`; a repeat is recognised by `order_id`. Set by the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MeasurementReport {
-    /// The order that is answered.
+    /// The answered order.
     #[prost(int64, tag = "1")]
     pub order_id: i64,
-    /// The origin at which the site was settled (scheme://host:port); empty for beacons and when nothing answered.
+    /// The site's settled origin (scheme://host:port); empty for beacons, and if no server answered.
     #[prost(string, tag = "4")]
     pub origin: ::prost::alloc::string::String,
-    /// The address that was connected, without port; empty when no name was resolved.
+    /// The connected address, without port; empty if no name was resolved.
     #[prost(string, tag = "5")]
     pub address: ::prost::alloc::string::String,
-    /// The origin of the site whose measurement this is, when the agent answered from what it knew of the address; empty when
-    /// it measured this site.
+    /// The origin of another site at the same address, if the agent reports that site's measurement;
+    /// empty if it measured this site.
     #[prost(string, tag = "7")]
     pub shared_from: ::prost::alloc::string::String,
-    /// How long ago that was measured; absent when this site was measured.
+    /// Age of a shared measurement; absent if this site was measured.
     #[prost(message, optional, tag = "8")]
     pub age: ::core::option::Option<::prost_types::Duration>,
-    /// Requests sent and connections tried for this report, those thrown away included.
+    /// Number of requests sent and connections tried for this report, including requests that are not
+    /// samples.
     #[prost(uint32, tag = "9")]
     pub requests: u32,
-    /// Whether the measurement agrees with what would have been shared; absent when that was not looked at.
+    /// Whether the measurement agrees with the one that could have been shared; absent if they were
+    /// not compared.
     #[prost(bool, optional, tag = "10")]
     pub agreed: ::core::option::Option<bool>,
     /// Exactly one is set.
@@ -364,24 +375,25 @@ pub mod measurement_report {
     /// Exactly one is set.
     #[derive(Clone, PartialEq, Eq, Hash, ::prost::Oneof)]
     pub enum Result {
-        /// Samples came back.
+        /// At least one sample was answered.
         #[prost(message, tag = "2")]
         Measurement(super::Measurement),
-        /// None did.
+        /// No sample was answered.
         #[prost(message, tag = "3")]
         Failure(super::MeasurementFailure),
-        /// None were taken: it is another order's turn at `address`, or the turn there is still to be taken.
+        /// No sample was taken: another order has locked `address`, or this order has not locked it yet.
         #[prost(message, tag = "6")]
         Postponed(super::Postponed),
     }
 }
-/// Says that the order holds no turn at the address the agent was led to, which the report names: the order asked for the
-/// address alone, or the name leads elsewhere than the scheduler thought, or the site settled at another address, or the agent
-/// is measuring another site there. The scheduler orders the site again when that address is free. Without an address it
-/// counts as a failure.
+/// Reports that the order has no lock on the address that the agent sees, which the report contains.
+/// The causes: the order asked only for the address; the name resolves to another address than the
+/// scheduler expected; the site settled at another address; or the agent is measuring another site
+/// there. The scheduler repeats the order when that address is free. Without an address this counts
+/// as a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Postponed {}
-/// One host's samples from one prober, summed up.
+/// The samples of one host from one prober, in summary.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Measurement {
     /// The statistical weighted mean of the samples.
@@ -396,23 +408,23 @@ pub struct Measurement {
     /// 1.4826 times the median absolute deviation of the samples from their median.
     #[prost(message, optional, tag = "4")]
     pub spread: ::core::option::Option<::prost_types::Duration>,
-    /// Samples that were answered.
+    /// Number of answered samples.
     #[prost(uint32, tag = "5")]
     pub count: u32,
-    /// Samples that were not.
+    /// Number of samples without an answer.
     #[prost(uint32, tag = "6")]
     pub lost: u32,
-    /// Time to resolve the name; absent when none was resolved.
+    /// Time to resolve the name; absent if none was resolved.
     #[prost(message, optional, tag = "7")]
     pub dns: ::core::option::Option<::prost_types::Duration>,
-    /// Time of the TCP handshake; absent when not observed.
+    /// Time of the TCP handshake; absent if it was not observed.
     #[prost(message, optional, tag = "8")]
     pub connect: ::core::option::Option<::prost_types::Duration>,
     /// Time of the TLS handshake; absent without TLS.
     #[prost(message, optional, tag = "9")]
     pub tls: ::core::option::Option<::prost_types::Duration>,
 }
-/// Why nothing could be measured.
+/// Why a host could not be measured.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct MeasurementFailure {
     /// The class.
@@ -442,28 +454,29 @@ pub mod measurement_failure {
         Unspecified = 0,
         /// The name did not resolve.
         Dns = 1,
-        /// No connection, for a reason that has no value of its own here.
+        /// No connection, for a cause without its own value.
         Connect = 2,
-        /// No TLS session.
+        /// The TLS handshake failed.
         Tls = 3,
         /// No answer in time.
         Timeout = 4,
-        /// Something other than HTTP answered, or the connection broke.
+        /// The answer was not HTTP, or the connection broke.
         Protocol = 5,
         /// The guard refused the address.
         Guard = 6,
         /// No contact URL is configured, so nothing was sent.
         NoContactUrl = 7,
-        /// The metric is not permitted here (ICMP without the right to send it).
+        /// The agent may not use this metric (ICMP without the right to send it).
         Metric = 8,
-        /// The order was not understood.
+        /// The agent did not understand the order.
         Order = 9,
-        /// The connection was refused: nothing listens there. Agents that are older than this value say REASON_CONNECT.
+        /// The connection was refused: no server listens there. Agents older than this value report
+        /// REASON_CONNECT.
         Refused = 10,
-        /// No connection came about in time: packets get lost on the way, or are dropped. Agents that are older than this value say
+        /// No connection in time: packets are lost or dropped. Agents older than this value report
         /// REASON_CONNECT.
         ConnectTimeout = 11,
-        /// Never sent by agents: the scheduler's word for a prober that did not report in time.
+        /// The prober did not report in time. Set by the scheduler, never sent by agents.
         NoReport = 12,
     }
     impl Reason {
@@ -512,81 +525,90 @@ pub mod measurement_failure {
 /// Patterns of paths.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PathPatterns {
-    /// At most 50 of at most 200 bytes each, as in robots.txt: what a path and query begins with, `*` for anything, `$` for the end.
+    /// At most 50 patterns of at most 200 bytes, in the syntax of robots.txt: a prefix of path and
+    /// query, `*` for anything, `$` for the end.
     #[prost(string, repeated, tag = "1")]
     pub patterns: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// How far a crawl may go. In an order the scheduler sets every field but the last; agents of former releases know the first five and go by them.
+/// Limits of a crawl. In an order the scheduler sets every field except `recrawl_interval`. Agents
+/// of former releases know only the first five fields.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CrawlPolicy {
-    /// Pages fetched at most; 1 or more.
+    /// Maximum number of fetched pages, 1 or more.
     #[prost(uint32, optional, tag = "1")]
     pub max_pages: ::core::option::Option<u32>,
-    /// Body bytes fetched at most; 1 or more.
+    /// Maximum number of fetched body bytes, 1 or more.
     #[prost(uint64, optional, tag = "2")]
     pub max_bytes: ::core::option::Option<u64>,
-    /// Links followed from the start page at most; 0 is the start page alone.
+    /// Maximum number of links from the start page; 0 is the start page alone.
     #[prost(uint32, optional, tag = "3")]
     pub max_depth: ::core::option::Option<u32>,
-    /// Time at most.
+    /// Maximum duration of the crawl.
     #[prost(message, optional, tag = "4")]
     pub max_duration: ::core::option::Option<::prost_types::Duration>,
-    /// The least time between the starts of two requests to a site that is small, or of whose size nothing is known.
+    /// Minimum time between the starts of two requests to a site that is small or of unknown size.
     #[prost(message, optional, tag = "5")]
     pub request_interval: ::core::option::Option<::prost_types::Duration>,
-    /// As much to a large site, of 100,000 pages and more; between the two by the logarithm of the size. At most `request_interval`, and
-    /// that where absent.
+    /// The same for a large site, of 100,000 pages or more. For sizes between the two the interval
+    /// follows the logarithm of the size. At most `request_interval`, which is also the value if
+    /// absent.
     #[prost(message, optional, tag = "6")]
     pub shortest_interval: ::core::option::Option<::prost_types::Duration>,
-    /// Whether the sitemaps that robots.txt names are read; absent: they are.
+    /// Whether to read the sitemaps that robots.txt names; absent means true.
     #[prost(bool, optional, tag = "7")]
     pub sitemaps: ::core::option::Option<bool>,
-    /// Whether agents that store pages store these; absent: they do.
+    /// Whether agents with a page store keep these pages; absent means true.
     #[prost(bool, optional, tag = "8")]
     pub store: ::core::option::Option<bool>,
-    /// Only links that one of these matches are followed; absent or empty: all. The start page is always fetched.
+    /// Follow only links that match one of these patterns; absent or empty: follow all. The start page
+    /// is always fetched.
     #[prost(message, optional, tag = "9")]
     pub include: ::core::option::Option<PathPatterns>,
-    /// Links that one of these matches are not followed, whatever `include` says.
+    /// Do not follow links that match one of these patterns, even if `include` matches.
     #[prost(message, optional, tag = "10")]
     pub exclude: ::core::option::Option<PathPatterns>,
-    /// Goes into the user agent of these crawls: an http, https or mailto URL. Absent or empty: the fleet's.
+    /// Contact in the user agent of these crawls: an http, https or mailto URL. Absent or empty: the
+    /// fleet's contact URL.
     #[prost(string, optional, tag = "11")]
     pub contact_url: ::core::option::Option<::prost::alloc::string::String>,
-    /// From the end of a site's crawl to its next one: 1 hour to 365 days; absent: there is none. For the scheduler alone: no order says it.
+    /// Time from the end of a site's crawl to its next crawl, 1 hour to 365 days; absent: no recrawl.
+    /// Used by the scheduler only; orders do not contain it.
     #[prost(message, optional, tag = "12")]
     pub recrawl_interval: ::core::option::Option<::prost_types::Duration>,
-    /// What the crawler calls itself, NAME or NAME/VERSION: NAME of at most 40 letters, '-' and '*', and what robots.txt knows it by; VERSION of
-    /// at most 20 letters, digits, '.', '-' and '*'. The contact and the software's own name stay in the user agent. Absent or empty: the
-    /// software's name alone. An agent that does not know the field crawls by that.
+    /// The crawler's name, NAME or NAME/VERSION. NAME is also its name in robots.txt: at most 40
+    /// letters, '-' and '*'. VERSION: at most 20 letters, digits, '.', '-' and '*'. The contact and
+    /// the software's name stay in the user agent. Absent or empty: the software's name alone. Agents
+    /// older than this field use the software's name.
     #[prost(string, optional, tag = "13")]
     pub user_agent: ::core::option::Option<::prost::alloc::string::String>,
 }
-/// A granted lease. Recognised by (`task_id`, `token`). Set by the scheduler.
+/// A granted lease. A repeat is recognised by (`task_id`, `token`). Set by the scheduler.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CrawlOrder {
     /// The task.
     #[prost(int64, tag = "1")]
     pub task_id: i64,
-    /// The fence: rises by one per grant of the task.
+    /// The lease's fencing token: rises by one with each grant of the task.
     #[prost(int64, tag = "2")]
     pub token: i64,
     /// The site.
     #[prost(message, optional, tag = "3")]
     pub site: ::core::option::Option<SiteTarget>,
-    /// How far to go.
+    /// The limits of the crawl.
     #[prost(message, optional, tag = "4")]
     pub policy: ::core::option::Option<CrawlPolicy>,
-    /// The state of the last `CrawlCheckpoint` of the task, as it was; empty when there is none. An agent that does not know the
-    /// field begins anew.
+    /// The state of the task's last `CrawlCheckpoint`; empty if there is none. Agents older than this
+    /// field begin anew.
     #[prost(bytes = "vec", tag = "5")]
     pub checkpoint: ::prost::alloc::vec::Vec<u8>,
-    /// Pages of the site's last crawl, from which its size is guessed; absent when there was none, or nothing depends on it.
+    /// Number of pages of the site's last crawl, as an estimate of its size; absent if there was none,
+    /// or if no field of the policy depends on it.
     #[prost(uint32, optional, tag = "6")]
     pub last_pages: ::core::option::Option<u32>,
 }
-/// How far a crawl has come. Sent about once a minute, and before the lease is handed back. It is kept with the task while its lease
-/// is the newest; nobody answers it. Set by the agent.
+/// The progress of a crawl. Sent about once a minute, and before the lease is returned. The
+/// scheduler stores it with the task if the lease is the newest, and sends no answer. Set by the
+/// agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CrawlCheckpoint {
     /// The task.
@@ -598,41 +620,43 @@ pub struct CrawlCheckpoint {
     /// Pages fetched so far, by all agents that had the task.
     #[prost(uint32, tag = "3")]
     pub pages: u32,
-    /// The state, in a form that only agents read; at most 1 MiB.
+    /// The state, in a format that only agents read; at most 1 MiB.
     #[prost(bytes = "vec", tag = "4")]
     pub state: ::prost::alloc::vec::Vec<u8>,
-    /// How the crawl and its site get along.
+    /// The crawl's request rate and recent errors.
     #[prost(message, optional, tag = "5")]
     pub rate_state: ::core::option::Option<CrawlRateState>,
 }
-/// Why a crawl under way is slow or stands still. Set by the agent.
+/// Why a crawl under way is slow or pauses. Set by the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CrawlRateState {
-    /// The least time between the starts of two requests at the moment.
+    /// The present minimum time between the starts of two requests.
     #[prost(message, optional, tag = "1")]
     pub interval: ::core::option::Option<::prost_types::Duration>,
-    /// How long the site is left alone from now on; absent when it is not.
+    /// Remaining time in which the agent sends the site no request; absent if the crawl does not
+    /// pause.
     #[prost(message, optional, tag = "2")]
     pub pause: ::core::option::Option<::prost_types::Duration>,
-    /// Times the site turned the crawl away (429, 503) since it was forgiven last.
+    /// Number of answers 429 and 503 since the count was last reset (after 30 minutes without one).
     #[prost(uint32, tag = "3")]
     pub turned_away: u32,
-    /// Requests that failed in a row; 50 end the crawl.
+    /// Number of requests that failed in a row; 50 end the crawl.
     #[prost(uint32, tag = "4")]
     pub failed_in_a_row: u32,
-    /// Requests of the last minute.
+    /// Number of requests in the last minute.
     #[prost(uint32, tag = "5")]
     pub recent_requests: u32,
-    /// How many of them failed.
+    /// Number of these that failed.
     #[prost(uint32, tag = "6")]
     pub recent_errors: u32,
-    /// The newest error, one sentence for people; empty when there was none.
+    /// The newest error, one sentence for people; empty if there was none.
     #[prost(string, tag = "7")]
     pub last_error: ::prost::alloc::string::String,
 }
-/// Asks whether a crawl may send requests to an address: those of a site share one budget with all other sites there, whichever agents
-/// crawl them. Sent before the first request, and again when the site's name has come to lead elsewhere; recognised by the lease and the
-/// address. Until it is answered no request is sent. Set by the agent.
+/// Asks whether a crawl may send requests to an address. All sites at one address share a limit of
+/// crawls, over all agents. The agent sends it before its first request, and again if the site's
+/// name resolves to another address. A repeat is recognised by the lease and the address. The agent
+/// sends the site no request until it has the answer. Set by the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AddressClaim {
     /// The task.
@@ -645,7 +669,7 @@ pub struct AddressClaim {
     #[prost(string, tag = "3")]
     pub address: ::prost::alloc::string::String,
 }
-/// The answer to an `AddressClaim`, sent after it was committed. Set by the scheduler.
+/// The answer to an `AddressClaim`, sent after its commit. Set by the scheduler.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AddressAnswer {
     /// The task.
@@ -654,18 +678,19 @@ pub struct AddressAnswer {
     /// The token of the grant.
     #[prost(int64, tag = "2")]
     pub token: i64,
-    /// The address that was asked about.
+    /// The address of the claim.
     #[prost(string, tag = "3")]
     pub address: ::prost::alloc::string::String,
-    /// Whether requests may be sent there, until the lease ends. If not, the lease has ended: its task waits for its turn.
+    /// Whether the agent may send requests there until the lease ends. If false, the lease has ended,
+    /// and its task waits for the address.
     #[prost(bool, tag = "4")]
     pub granted: bool,
-    /// Why not, one sentence for people; empty when it was granted.
+    /// Why it was not granted, one sentence for people; empty if it was.
     #[prost(string, tag = "5")]
     pub reason: ::prost::alloc::string::String,
 }
-/// Takes a lease back, because its task was cancelled. The agent stops the crawl; an outcome reported all the same is
-/// answered STALE. Set by the scheduler.
+/// Takes a lease back because its task was cancelled. The agent stops the crawl. An outcome that it
+/// still reports is answered STALE. Set by the scheduler.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CancelOrder {
     /// The task.
@@ -675,10 +700,12 @@ pub struct CancelOrder {
     #[prost(int64, tag = "2")]
     pub token: i64,
 }
-/// Asks for a lease back, its crawl unfinished, because another agent would end it sooner. The agent ends the crawl as when it stops: no
-/// further request, a `CrawlCheckpoint`, and then the `LeaseRelease`, once the site was left alone for as long as between two requests. The
-/// lease is the agent's until then. A crawl that has ended meanwhile reports its outcome, which counts. Repeated on a new session; of a
-/// lease that the agent does not hold it is ignored. An agent that does not know the message goes on. Set by the scheduler.
+/// Asks the agent to return a lease before its crawl has ended, because another agent would end it
+/// sooner. The agent ends the crawl as when it stops: it sends no further request, then a
+/// `CrawlCheckpoint`, and, after one request interval, the `LeaseRelease`. Until then it holds the
+/// lease. A crawl that has ended meanwhile reports its outcome, which counts. Repeated on a new
+/// session; ignored for a lease that the agent does not hold. Agents older than this message
+/// continue. Set by the scheduler.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RecallOrder {
     /// The task.
@@ -687,11 +714,12 @@ pub struct RecallOrder {
     /// The token of the grant.
     #[prost(int64, tag = "2")]
     pub token: i64,
-    /// Why, one sentence for people.
+    /// The reason, one sentence for people.
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
 }
-/// The end of a crawl. Repeated until an `OutcomeAck` with the same key arrives. Set by the agent.
+/// The end of a crawl. The agent repeats it until it receives an `OutcomeAck` with the same key. Set
+/// by the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OutcomeReport {
     /// The task.
@@ -700,55 +728,57 @@ pub struct OutcomeReport {
     /// The token of the grant.
     #[prost(int64, tag = "2")]
     pub token: i64,
-    /// How it ended.
+    /// How the crawl ended.
     #[prost(enumeration = "OutcomeKind", tag = "3")]
     pub kind: i32,
-    /// Which budget, when truncated.
+    /// The budget that ended the crawl, if truncated.
     #[prost(enumeration = "Budget", tag = "4")]
     pub budget: i32,
-    /// Pages fetched with status 200.
+    /// Number of pages fetched with status 200.
     #[prost(uint32, tag = "5")]
     pub pages: u32,
-    /// Body bytes received.
+    /// Number of body bytes received.
     #[prost(uint64, tag = "6")]
     pub bytes: u64,
-    /// Requests that failed: no answer, or a status of 400 and above.
+    /// Number of requests that failed: no answer, or a status of 400 or more.
     #[prost(uint32, tag = "7")]
     pub errors: u32,
     /// When the crawl began, by the agent's clock.
     #[prost(message, optional, tag = "8")]
     pub started_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// How long it took, by the agent's monotonic clock.
+    /// Duration of the crawl, by the agent's monotonic clock.
     #[prost(message, optional, tag = "9")]
     pub duration: ::core::option::Option<::prost_types::Duration>,
-    /// The median time to first byte of the crawl's warm requests; absent when there were none.
+    /// The median time to first byte of the crawl's requests on warm connections; absent if there were
+    /// none.
     #[prost(message, optional, tag = "10")]
     pub rtt: ::core::option::Option<::prost_types::Duration>,
-    /// The origin that was crawled (scheme://host:port); empty when none answered.
+    /// The crawled origin (scheme://host:port); empty if none answered.
     #[prost(string, tag = "11")]
     pub origin: ::prost::alloc::string::String,
-    /// One sentence for people: the first error, or why the site was blocked; empty when all went well.
+    /// The first error, or why the site was blocked, one sentence for people; empty if neither
+    /// applies.
     #[prost(string, tag = "12")]
     pub message: ::prost::alloc::string::String,
-    /// Pages fetched once more, because the agent that had fetched them before could not hand over all it knew.
+    /// Number of pages fetched again because the checkpoint of the former agent was incomplete.
     #[prost(uint32, tag = "13")]
     pub refetched: u32,
-    /// Links left out because they lead into traps: paths that repeat themselves, calendars without end.
+    /// Number of links left out because they lead into traps: repeating paths, endless calendars.
     #[prost(uint32, tag = "14")]
     pub trapped: u32,
-    /// Who, when blocked.
+    /// What forbids the crawl, if blocked.
     #[prost(enumeration = "BlockedBy", tag = "15")]
     pub blocked_by: i32,
-    /// Why, when unreachable.
+    /// The cause, if unreachable.
     #[prost(enumeration = "Trouble", tag = "16")]
     pub trouble: i32,
 }
-/// Says that the agent stops: it takes no new lease, hands back what it holds, and then ends the stream, which closes
-/// the session at once instead of when its time is over. Without it a stream's end is taken for a broken connection.
-/// Set by the agent.
+/// Announces that the agent stops: it accepts no new lease, returns those that it holds, and then
+/// ends the stream. The session then closes at once instead of expiring. A stream that ends without
+/// this message counts as a broken connection. Set by the agent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Leave {}
-/// Hands a lease back, its crawl unfinished or not begun. Set by the agent.
+/// Returns a lease whose crawl has not ended or not begun. Set by the agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeaseRelease {
     /// The task.
@@ -757,14 +787,16 @@ pub struct LeaseRelease {
     /// The token of the grant.
     #[prost(int64, tag = "2")]
     pub token: i64,
-    /// What the crawl crashed with, one sentence for people; empty when it did not. A task that crashed too often is given up.
+    /// The message of a crash of the crawl, one sentence for people; empty if it did not crash. A task
+    /// that crashes too often is given up.
     #[prost(string, tag = "3")]
     pub crash: ::prost::alloc::string::String,
-    /// The site asked to be left alone for so long: nobody is to crawl it before. Absent when it did not.
+    /// Remaining time of a pause that the site asked for: no agent is to crawl it before. Absent if
+    /// there is none.
     #[prost(message, optional, tag = "4")]
     pub not_before: ::core::option::Option<::prost_types::Duration>,
 }
-/// The answer to an `OutcomeReport`, sent after the outcome was committed.
+/// The answer to an `OutcomeReport`, sent after the outcome's commit.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct OutcomeAck {
     /// The task.
@@ -776,13 +808,13 @@ pub struct OutcomeAck {
     /// The answer.
     #[prost(enumeration = "outcome_ack::Answer", tag = "3")]
     pub answer: i32,
-    /// Why it was refused, one sentence for people; empty when it was not.
+    /// Why it was refused, one sentence for people; empty if it was not refused.
     #[prost(string, tag = "4")]
     pub reason: ::prost::alloc::string::String,
 }
 /// Nested message and enum types in `OutcomeAck`.
 pub mod outcome_ack {
-    /// What became of an outcome.
+    /// What the scheduler did with an outcome.
     #[derive(
         Clone,
         Copy,
@@ -800,9 +832,10 @@ pub mod outcome_ack {
         Unspecified = 0,
         /// Recorded.
         Accepted = 1,
-        /// Recorded before; nothing changed. Where this one has other content, the first stays, and `reason` says so.
+        /// Already recorded; nothing changed. If this outcome differs from the recorded one, the
+        /// recorded one stays, and `reason` reports the difference.
         Duplicate = 2,
-        /// A newer grant exists, or the task is unknown or ended otherwise; nothing changed.
+        /// A newer grant exists, or the task is unknown or has ended in another way; nothing changed.
         Stale = 3,
     }
     impl Answer {
@@ -830,7 +863,7 @@ pub mod outcome_ack {
         }
     }
 }
-/// How distance is measured.
+/// What is measured as distance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum DistanceMetric {
@@ -873,9 +906,9 @@ impl DistanceMetric {
 pub enum OutcomeKind {
     /// Never sent.
     Unspecified = 0,
-    /// Everything reachable within the depth was fetched.
+    /// All pages reachable within the depth were fetched.
     Complete = 1,
-    /// A budget cut it; never a success.
+    /// A budget ended it; this does not count as a success.
     Truncated = 2,
     /// robots.txt or the guard forbids the site.
     Blocked = 3,
@@ -908,7 +941,7 @@ impl OutcomeKind {
         }
     }
 }
-/// The budget that cut a crawl.
+/// The budget that ended a crawl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Budget {
@@ -949,17 +982,18 @@ impl Budget {
         }
     }
 }
-/// Who forbids a site.
+/// What forbids the crawl of a site.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum BlockedBy {
-    /// The crawl was not blocked, or its agent does not say.
+    /// The crawl was not blocked, or the agent does not report the cause.
     Unspecified = 0,
-    /// robots.txt, or that it could not be had.
+    /// robots.txt forbids it, or could not be fetched.
     Robots = 1,
-    /// The guard: the address may not be connected.
+    /// The guard: agents may not connect to the address.
     Guard = 2,
-    /// The breaker: requests failed without end. Nobody crawls the site until a person reopens it.
+    /// The breaker: too many requests failed in a row. No agent crawls the site until an operator
+    /// reopens it.
     Breaker = 3,
 }
 impl BlockedBy {
@@ -986,29 +1020,29 @@ impl BlockedBy {
         }
     }
 }
-/// What kept a site from giving a single page.
+/// Why a site returned no page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Trouble {
-    /// The site is not unreachable, or its agent does not say why.
+    /// The site is not unreachable, or the agent does not report the cause.
     Unspecified = 0,
-    /// Its name leads to no address.
+    /// The name resolves to no address.
     NameNotFound = 1,
-    /// Its address refused the connection.
+    /// The address refused the connection.
     ConnectionRefused = 2,
-    /// No connection came about for another cause.
+    /// The connection failed for another cause.
     NoConnection = 3,
-    /// It did not answer in time.
+    /// The site did not answer in time.
     TimedOut = 4,
     /// TLS failed.
     Tls = 5,
-    /// Its start page leads out of the site, or in a circle.
+    /// The start page redirects out of the site, or in a circle.
     Redirect = 6,
-    /// It answered with a status from 400 to 499.
+    /// The site answered with a status from 400 to 499.
     Status4xx = 7,
-    /// It answered with a status from 500 on.
+    /// The site answered with a status of 500 or more.
     Status5xx = 8,
-    /// Its answer was no HTTP, or broke off.
+    /// The answer was not HTTP, or was incomplete.
     BrokenAnswer = 9,
 }
 impl Trouble {
@@ -1058,7 +1092,7 @@ pub mod agent_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// The agents' side of the scheduler.
+    /// The agents' calls to the scheduler.
     #[derive(Debug, Clone)]
     pub struct AgentServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1161,8 +1195,8 @@ pub mod agent_service_client {
                 .insert(GrpcMethod::new("landfall.v1.AgentService", "Enrol"));
             self.inner.unary(req, path, codec).await
         }
-        /// One session of one agent. The first request must be `register`; the first response is `welcome`.
-        /// Needs the metadata `authorization: Bearer CREDENTIAL`.
+        /// One session of one agent. The first request must be `register`; the first response is
+        /// `welcome`. Needs the metadata `authorization: Bearer CREDENTIAL`.
         pub async fn session(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::SessionRequest>,
@@ -1187,7 +1221,8 @@ pub mod agent_service_client {
                 .insert(GrpcMethod::new("landfall.v1.AgentService", "Session"));
             self.inner.streaming(req, path, codec).await
         }
-        /// Says how an agent stands with the scheduler, and changes nothing. Needs the metadata `authorization: Bearer CREDENTIAL`.
+        /// Reports the scheduler's view of an agent, and changes nothing. Needs the metadata
+        /// `authorization: Bearer CREDENTIAL`.
         pub async fn check(
             &mut self,
             request: impl tonic::IntoRequest<super::CheckRequest>,
@@ -1235,19 +1270,20 @@ pub mod agent_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// One session of one agent. The first request must be `register`; the first response is `welcome`.
-        /// Needs the metadata `authorization: Bearer CREDENTIAL`.
+        /// One session of one agent. The first request must be `register`; the first response is
+        /// `welcome`. Needs the metadata `authorization: Bearer CREDENTIAL`.
         async fn session(
             &self,
             request: tonic::Request<tonic::Streaming<super::SessionRequest>>,
         ) -> std::result::Result<tonic::Response<Self::SessionStream>, tonic::Status>;
-        /// Says how an agent stands with the scheduler, and changes nothing. Needs the metadata `authorization: Bearer CREDENTIAL`.
+        /// Reports the scheduler's view of an agent, and changes nothing. Needs the metadata
+        /// `authorization: Bearer CREDENTIAL`.
         async fn check(
             &self,
             request: tonic::Request<super::CheckRequest>,
         ) -> std::result::Result<tonic::Response<super::CheckResponse>, tonic::Status>;
     }
-    /// The agents' side of the scheduler.
+    /// The agents' calls to the scheduler.
     #[derive(Debug)]
     pub struct AgentServiceServer<T> {
         inner: Arc<T>,
@@ -1500,36 +1536,36 @@ pub mod agent_service_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
-/// One epoch, as it is remembered.
+/// One stored epoch.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Epoch {
     /// Its number.
     #[prost(int64, tag = "1")]
     pub epoch: i64,
-    /// As of when the mesh was read.
+    /// When the measurements of the mesh were read.
     #[prost(message, optional, tag = "2")]
     #[serde(serialize_with = "crate::json::time")]
     pub fitted_at: ::core::option::Option<::prost_types::Timestamp>,
     /// Why it was fitted, one phrase.
     #[prost(string, tag = "3")]
     pub reason: ::prost::alloc::string::String,
-    /// Agents placed, landmarks among them.
+    /// Number of placed agents, including landmarks.
     #[prost(uint32, tag = "4")]
     pub agents: u32,
-    /// Landmarks it was fitted on.
+    /// Number of landmarks on which it was fitted.
     #[prost(uint32, tag = "5")]
     pub landmarks: u32,
-    /// Dimensions, the height not counted.
+    /// Number of dimensions, without the height.
     #[prost(uint32, tag = "6")]
     pub dimensions: u32,
     /// Root mean square of the landmarks' relative errors; no unit.
     #[prost(double, tag = "7")]
     pub fit_error: f64,
-    /// Median of |ln(predicted / measured)| over the mesh it was fitted on; absent when not known.
+    /// Median of |ln(predicted / measured)| over the mesh on which it was fitted; absent if unknown.
     #[prost(double, optional, tag = "8")]
     pub mesh_error: ::core::option::Option<f64>,
-    /// How far the median agent lies from where the former epoch had it; absent without a former one.
+    /// Median distance of agents from their places in the former epoch; absent if there was none.
     #[prost(message, optional, tag = "9")]
     #[serde(rename = "median_move_ms", serialize_with = "crate::json::millis")]
     pub median_move: ::core::option::Option<::prost_types::Duration>,
@@ -1541,31 +1577,31 @@ pub struct ShowEmbeddingRequest {}
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ShowEmbeddingResponse {
-    /// The epoch; absent while there is none.
+    /// The epoch; absent if there is none.
     #[prost(message, optional, tag = "1")]
     #[serde(flatten)]
     pub epoch: ::core::option::Option<Epoch>,
-    /// Median of |ln(predicted / measured)| over the mesh of now; absent when nothing is measured.
+    /// Median of |ln(predicted / measured)| over the present mesh; absent if nothing is measured.
     #[prost(double, optional, tag = "6")]
     pub mesh_error_now: ::core::option::Option<f64>,
-    /// Its landmarks by name, in order of choice.
+    /// Its landmarks' names, in order of choice.
     #[prost(string, repeated, tag = "2")]
     #[serde(rename = "landmark_names")]
     pub landmarks: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Whether landmarks are chosen now; where none is, every agent of a small fleet is one.
+    /// Whether landmarks are chosen now. If not, every agent of a small fleet acts as one.
     #[prost(bool, tag = "7")]
     pub landmarks_chosen: bool,
-    /// The pairs that it explains worst, the worst first; at most ten.
+    /// The pairs with the largest errors, at most ten, largest first.
     #[prost(message, repeated, tag = "3")]
     pub worst: ::prost::alloc::vec::Vec<Residual>,
-    /// Agents whose own error stands out, the worst first.
+    /// Agents with an unusually large error, largest first.
     #[prost(message, repeated, tag = "4")]
     pub suspects: ::prost::alloc::vec::Vec<AgentError>,
-    /// Agents with too few distances to be sure where they are.
+    /// Agents with too few measured distances for a certain place.
     #[prost(message, repeated, tag = "5")]
     pub low_confidence: ::prost::alloc::vec::Vec<AgentError>,
 }
-/// A measured pair of agents beside its prediction.
+/// A measured pair of agents and its prediction.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Residual {
@@ -1575,16 +1611,16 @@ pub struct Residual {
     /// The other's.
     #[prost(string, tag = "2")]
     pub to: ::prost::alloc::string::String,
-    /// The pair's round trip: the geometric mean of both directions, or the one that is measured.
+    /// The pair's round trip: the geometric mean of both directions, or the single measured direction.
     #[prost(message, optional, tag = "3")]
     #[serde(rename = "measured_ms", serialize_with = "crate::json::millis")]
     pub measured: ::core::option::Option<::prost_types::Duration>,
-    /// What the embedding predicts.
+    /// The embedding's prediction.
     #[prost(message, optional, tag = "4")]
     #[serde(rename = "predicted_ms", serialize_with = "crate::json::millis")]
     pub predicted: ::core::option::Option<::prost_types::Duration>,
 }
-/// One agent's share in the errors.
+/// The errors of one agent.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AgentError {
@@ -1594,28 +1630,28 @@ pub struct AgentError {
     /// Median of |ln(predicted / measured)| over its pairs; no unit.
     #[prost(double, tag = "2")]
     pub median_error: f64,
-    /// Pairs it is measured in.
+    /// Number of measured pairs with this agent.
     #[prost(uint32, tag = "3")]
     pub distances: u32,
 }
 /// Asks for a fit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct FitEmbeddingRequest {
-    /// How long to wait for it, 0 to 5 minutes; absent: half a minute.
+    /// Maximum time to wait, 0 to 5 minutes; absent: half a minute.
     #[prost(message, optional, tag = "1")]
     pub wait: ::core::option::Option<::prost_types::Duration>,
 }
-/// What came of it.
+/// The result of a fit.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FitEmbeddingResponse {
-    /// The new epoch; absent when it was not fitted in time, and then it will be as soon as can be.
+    /// The new epoch; absent if it was not fitted in time. The fit then follows as soon as possible.
     #[prost(message, optional, tag = "1")]
     pub epoch: ::core::option::Option<Epoch>,
 }
 /// Asks for the epochs.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListEpochsRequest {
-    /// How many at most, 1 to 1000; 0: 20.
+    /// Maximum number of epochs, 1 to 1000; 0: 20.
     #[prost(uint32, tag = "1")]
     pub limit: u32,
 }
@@ -1633,7 +1669,7 @@ pub struct ExportEmbeddingRequest {}
 /// sqrt(sum of (x_d - y_d)^2 over the dimensions) + height of x + height of y.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExportEmbeddingResponse {
-    /// The epoch; absent while there is none.
+    /// The epoch; absent if there is none.
     #[prost(message, optional, tag = "1")]
     pub epoch: ::core::option::Option<Epoch>,
     /// The agents, landmarks first in order of choice, then by name.
@@ -1653,13 +1689,14 @@ pub struct PlacedAgent {
     /// The carrier (ISP).
     #[prost(string, tag = "3")]
     pub carrier: ::prost::alloc::string::String,
-    /// Whether the embedding was fitted on it.
+    /// Whether it is a landmark of this embedding.
     #[prost(bool, tag = "4")]
     pub landmark: bool,
-    /// The position in milliseconds, one component a dimension.
+    /// The position in milliseconds, one component per dimension.
     #[prost(double, repeated, tag = "5")]
     pub position_ms: ::prost::alloc::vec::Vec<f64>,
-    /// The height in milliseconds, never negative: the delay of its own access, which every path to it pays.
+    /// The height in milliseconds, never negative: the delay of the agent's access link, which is part
+    /// of every path to it.
     #[prost(double, tag = "6")]
     pub height_ms: f64,
     /// Root mean square of its relative errors; no unit.
@@ -1677,7 +1714,7 @@ pub mod embedding_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Embeddings: fits of the landmarks and of all agents, one epoch after another.
+    /// Shows and fits embeddings: successive maps of the landmarks and all agents, each with its epoch.
     #[derive(Debug, Clone)]
     pub struct EmbeddingServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -1758,7 +1795,7 @@ pub mod embedding_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Shows the newest embedding, and where it does not agree with what is measured.
+        /// Shows the newest embedding, and where it disagrees with the measurements.
         pub async fn show_embedding(
             &mut self,
             request: impl tonic::IntoRequest<super::ShowEmbeddingRequest>,
@@ -1785,7 +1822,7 @@ pub mod embedding_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Has a new embedding fitted, and waits for it for a while.
+        /// Requests a new embedding, and waits for it for a limited time.
         pub async fn fit_embedding(
             &mut self,
             request: impl tonic::IntoRequest<super::FitEmbeddingRequest>,
@@ -1835,7 +1872,7 @@ pub mod embedding_service_client {
                 .insert(GrpcMethod::new("landfall.v1.EmbeddingService", "ListEpochs"));
             self.inner.unary(req, path, codec).await
         }
-        /// Gives the newest embedding's coordinates: enough to predict distances elsewhere.
+        /// Returns the newest embedding's coordinates, from which distances can be predicted elsewhere.
         pub async fn export_embedding(
             &mut self,
             request: impl tonic::IntoRequest<super::ExportEmbeddingRequest>,
@@ -1877,7 +1914,7 @@ pub mod embedding_service_server {
     /// Generated trait containing gRPC methods that should be implemented for use with EmbeddingServiceServer.
     #[async_trait]
     pub trait EmbeddingService: std::marker::Send + std::marker::Sync + 'static {
-        /// Shows the newest embedding, and where it does not agree with what is measured.
+        /// Shows the newest embedding, and where it disagrees with the measurements.
         async fn show_embedding(
             &self,
             request: tonic::Request<super::ShowEmbeddingRequest>,
@@ -1885,7 +1922,7 @@ pub mod embedding_service_server {
             tonic::Response<super::ShowEmbeddingResponse>,
             tonic::Status,
         >;
-        /// Has a new embedding fitted, and waits for it for a while.
+        /// Requests a new embedding, and waits for it for a limited time.
         async fn fit_embedding(
             &self,
             request: tonic::Request<super::FitEmbeddingRequest>,
@@ -1901,7 +1938,7 @@ pub mod embedding_service_server {
             tonic::Response<super::ListEpochsResponse>,
             tonic::Status,
         >;
-        /// Gives the newest embedding's coordinates: enough to predict distances elsewhere.
+        /// Returns the newest embedding's coordinates, from which distances can be predicted elsewhere.
         async fn export_embedding(
             &self,
             request: tonic::Request<super::ExportEmbeddingRequest>,
@@ -1910,7 +1947,7 @@ pub mod embedding_service_server {
             tonic::Status,
         >;
     }
-    /// Embeddings: fits of the landmarks and of all agents, one epoch after another.
+    /// Shows and fits embeddings: successive maps of the landmarks and all agents, each with its epoch.
     #[derive(Debug)]
     pub struct EmbeddingServiceServer<T> {
         inner: Arc<T>,
@@ -2210,81 +2247,84 @@ pub mod embedding_service_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
-/// Says which events are asked for.
+/// Selects events.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EventsRequest {
-    /// Of tasks of this batch, and their leases; empty: of all.
+    /// Only events of this batch's tasks and their leases; empty: all.
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
-    /// Of tasks of this site, a host or scheme://host:port, and their leases; empty: of all.
+    /// Only events of this site's tasks and their leases; a host or scheme://host:port; empty: all.
     #[prost(string, tag = "2")]
     pub site: ::prost::alloc::string::String,
-    /// Of this agent, by name; empty: of all.
+    /// Only events of this agent, by name; empty: all.
     #[prost(string, tag = "3")]
     pub agent: ::prost::alloc::string::String,
-    /// How many of the newest to begin with, at most 10000; 0: none.
+    /// Number of newest events to send first, at most 10000; 0: none.
     #[prost(uint32, tag = "4")]
     pub newest: u32,
-    /// Go on with what happens, until the caller ends it.
+    /// Continue with new events until the caller ends the call.
     #[prost(bool, tag = "5")]
     pub follow: bool,
-    /// All since this moment, by the database's clock, oldest first, in place of the newest.
+    /// All events since this moment, by the database's clock, oldest first, instead of the newest.
     #[prost(message, optional, tag = "6")]
     pub since: ::core::option::Option<::prost_types::Timestamp>,
-    /// Of these kinds: `noun`, or `noun-what` (lease-expired); empty: of all. INVALID_ARGUMENT names those there are.
+    /// Only events of these kinds: `noun`, or `noun-what` (lease-expired); empty: all. For an unknown
+    /// kind INVALID_ARGUMENT names all kinds.
     #[prost(string, repeated, tag = "7")]
     pub kinds: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// One transition, as it was committed. Of one task, lease or session events come in the order in which they happened.
+/// One committed transition. The events of one task, lease or session are sent in the order in which
+/// they happened.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Event {
-    /// Its number; some are never used.
+    /// Its number; some numbers are never used.
     #[prost(int64, tag = "1")]
     pub id: i64,
-    /// When, by the database's clock.
+    /// Time of the transition, by the database's clock.
     #[prost(message, optional, tag = "2")]
     #[serde(serialize_with = "crate::json::time")]
     pub at: ::core::option::Option<::prost_types::Timestamp>,
-    /// What changed: task, lease, session, agent, term (of a role that one scheduler at a time has), database.
+    /// What changed: task, lease, session, agent, term (a role's leader), database.
     #[prost(string, tag = "3")]
     pub noun: ::prost::alloc::string::String,
-    /// The state it entered, or granted, rebound, opened, draining, resumed, removed, enrolled, taken, restored.
+    /// The new state, or: granted, rebound, opened, draining, resumed, removed, enrolled, taken,
+    /// restored.
     #[prost(string, tag = "4")]
     pub what: ::prost::alloc::string::String,
-    /// The task's batch; empty when it is about none.
+    /// The task's batch; empty if the event is not about a task.
     #[prost(string, tag = "6")]
     #[serde(serialize_with = "crate::json::some")]
     pub batch: ::prost::alloc::string::String,
-    /// The task's site; empty as above.
+    /// The task's site; empty if the event is not about a task.
     #[prost(string, tag = "7")]
     #[serde(serialize_with = "crate::json::some")]
     pub site: ::prost::alloc::string::String,
-    /// The task; 0 as above.
+    /// The task; 0 if the event is not about a task.
     #[prost(int64, tag = "5")]
     #[serde(serialize_with = "crate::json::some")]
     pub task_id: i64,
-    /// The task's round; 0 as above.
+    /// The task's round; 0 if the event is not about a task.
     #[prost(uint32, tag = "8")]
     #[serde(serialize_with = "crate::json::some")]
     pub round: u32,
-    /// The lease's token, the newest where it is about the task; 0 before the first.
+    /// The lease's token; for a task its newest token; 0 before the first grant.
     #[prost(int64, tag = "9")]
     #[serde(serialize_with = "crate::json::some")]
     pub token: i64,
-    /// The agent: the lease's or session's, or the one that was chosen for the task; empty otherwise.
+    /// The agent of the lease or session, or the agent chosen for the task; empty otherwise.
     #[prost(string, tag = "10")]
     #[serde(serialize_with = "crate::json::some")]
     pub agent: ::prost::alloc::string::String,
-    /// The session; 0 when it is about none.
+    /// The session; 0 if the event is not about a session.
     #[prost(int64, tag = "11")]
     #[serde(serialize_with = "crate::json::some")]
     pub session_id: i64,
-    /// The session's number among its agent's; 0 as above.
+    /// The session's number among its agent's sessions; 0 if the event is not about a session.
     #[prost(int64, tag = "12")]
     #[serde(serialize_with = "crate::json::some")]
     pub incarnation: i64,
-    /// Why, for people; empty where `what` says all.
+    /// The cause, for people; empty if `what` is sufficient.
     #[prost(string, tag = "13")]
     #[serde(serialize_with = "crate::json::some")]
     pub cause: ::prost::alloc::string::String,
@@ -2381,7 +2421,8 @@ pub mod event_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Sends events: the newest ones, and what follows when asked for. NOT_FOUND when the batch, site or agent is not known.
+        /// Sends the newest events and, if requested, new ones as they happen. NOT_FOUND if the batch,
+        /// site or agent is unknown.
         pub async fn events(
             &mut self,
             request: impl tonic::IntoRequest<super::EventsRequest>,
@@ -2427,7 +2468,8 @@ pub mod event_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// Sends events: the newest ones, and what follows when asked for. NOT_FOUND when the batch, site or agent is not known.
+        /// Sends the newest events and, if requested, new ones as they happen. NOT_FOUND if the batch,
+        /// site or agent is unknown.
         async fn events(
             &self,
             request: tonic::Request<super::EventsRequest>,
@@ -2596,20 +2638,20 @@ pub mod event_service_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
-/// Asks the scheduler what it is.
+/// Asks for the scheduler's version.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShowSchedulerRequest {}
 /// The scheduler that answers.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShowSchedulerResponse {
-    /// Its version, and the commit it was built from where its build was told.
+    /// Its version, with the commit from which it was built, if the build recorded that.
     #[prost(string, tag = "1")]
     pub version: ::prost::alloc::string::String,
 }
-/// Describes the agent to be enrolled.
+/// Describes the agent to enrol.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreateEnrolmentRequest {
-    /// The agent's name; empty: formed from city and carrier, with a number where taken.
+    /// The agent's name; empty: formed from city and carrier, with a number if that name is in use.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// The city.
@@ -2621,21 +2663,23 @@ pub struct CreateEnrolmentRequest {
     /// The country, ISO 3166-1 alpha-2; empty when unknown.
     #[prost(string, tag = "4")]
     pub country: ::prost::alloc::string::String,
-    /// How long the token can be used, ten minutes to thirty days; absent: one day.
+    /// How long the token is valid, ten minutes to thirty days; absent: one day.
     #[prost(message, optional, tag = "5")]
     pub valid_for: ::core::option::Option<::prost_types::Duration>,
-    /// Degrees north, -90 to 90; absent when unknown. With the longitude or not at all.
+    /// Degrees north, -90 to 90; absent when unknown. Set both latitude and longitude, or neither.
     #[prost(double, optional, tag = "6")]
     pub latitude: ::core::option::Option<f64>,
-    /// Degrees east, -180 to 180; absent when unknown. With the latitude or not at all.
+    /// Degrees east, -180 to 180; absent when unknown. Set both latitude and longitude, or neither.
     #[prost(double, optional, tag = "7")]
     pub longitude: ::core::option::Option<f64>,
-    /// What batches may ask for: 1 to 32 characters of a-z, 0-9, '.', '\_' and '-', at most 16. An agent that is enrolled again keeps
-    /// its tags where none are said.
+    /// Tags that batches may require: at most 16, each of 1 to 32 characters of a-z, 0-9, '.', '\_' and
+    /// '-'. An agent that is enrolled again keeps its tags if this is empty.
     #[prost(string, repeated, tag = "8")]
     pub tags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// The token may be used although an agent of this name is in use. Then that agent is another machine's: its credential is void and
-    /// its session ends. Without this a name that is in use is refused with FAILED_PRECONDITION, here and when the token is used.
+    /// Permits the token although an agent of this name is in use. When the token is used, the name
+    /// belongs to the new machine: the former credential becomes invalid and its session ends. Without
+    /// this field a name in use is an error (FAILED_PRECONDITION), both here and when the token is
+    /// used.
     #[prost(bool, tag = "9")]
     pub replaces: bool,
 }
@@ -2645,106 +2689,107 @@ pub struct CreateEnrolmentResponse {
     /// The agent's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The token; shown once, kept as a hash.
+    /// The token. It is shown only here; the scheduler stores its hash.
     #[prost(string, tag = "2")]
     pub token: ::prost::alloc::string::String,
-    /// Until when it can be used.
+    /// When the token expires.
     #[prost(message, optional, tag = "3")]
     pub expires_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// SHA-256 of the scheduler's CA certificate (hexadecimal); empty where the scheduler speaks plaintext.
+    /// SHA-256 of the scheduler's CA certificate (hexadecimal); empty if the scheduler uses plaintext.
     #[prost(string, tag = "4")]
     pub ca_fingerprint: ::prost::alloc::string::String,
-    /// Where the agent reaches the scheduler, as far as the scheduler knows.
+    /// The URL at which the agent reaches the scheduler, as far as the scheduler knows.
     #[prost(string, tag = "5")]
     pub scheduler_url: ::prost::alloc::string::String,
     /// The contact URL in force; empty when none is configured.
     #[prost(string, tag = "6")]
     pub contact_url: ::prost::alloc::string::String,
-    /// How the other schedulers of this fleet are dialled; empty when there is none.
+    /// The URLs of the fleet's other schedulers; empty if there are none.
     #[prost(string, repeated, tag = "7")]
     pub other_scheduler_urls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// What the token is called in lists; not secret.
+    /// The token's identifier in lists; not secret.
     #[prost(string, tag = "8")]
     pub enrolment_id: ::prost::alloc::string::String,
-    /// Whether the token takes the place of an agent in use.
+    /// Whether the token may replace an agent in use.
     #[prost(bool, tag = "9")]
     pub replaces: bool,
     /// Whether an agent of this name is in use now.
     #[prost(bool, tag = "10")]
     pub in_use: bool,
 }
-/// Describes several agents to be enrolled.
+/// Describes several agents to enrol.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreateEnrolmentsRequest {
     /// The agents, at most 5,000.
     #[prost(message, repeated, tag = "1")]
     pub enrolments: ::prost::alloc::vec::Vec<CreateEnrolmentRequest>,
-    /// Everything is checked, and nothing made.
+    /// Check everything, and make no token.
     #[prost(bool, tag = "2")]
     pub dry_run: bool,
 }
-/// Tokens, or why there are none.
+/// The tokens, or why there are none.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct CreateEnrolmentsResponse {
-    /// The tokens, in the order of the request; empty where there is a problem.
+    /// The tokens, in the order of the request; empty if there is a problem.
     #[prost(message, repeated, tag = "1")]
     pub enrolments: ::prost::alloc::vec::Vec<CreateEnrolmentResponse>,
-    /// What is wrong, in the order of the request; empty where the tokens were made.
+    /// The problems, in the order of the request; empty if the tokens were made.
     #[prost(message, repeated, tag = "2")]
     pub problems: ::prost::alloc::vec::Vec<EnrolmentProblem>,
 }
-/// Why an agent of several gets no token.
+/// Why one of several agents gets no token.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EnrolmentProblem {
-    /// Its place in the request, from 0.
+    /// The agent's index in the request, from 0.
     #[prost(uint32, tag = "1")]
     pub index: u32,
-    /// What is wrong, for people.
+    /// The problem, for people.
     #[prost(string, tag = "2")]
     pub problem: ::prost::alloc::string::String,
 }
-/// Describes the token that is to be the operator's.
+/// The new operator's token.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReplaceOperatorTokenRequest {
-    /// SHA-256 of the new token, 32 bytes: the token itself stays where it was drawn.
+    /// SHA-256 of the new token, 32 bytes. The token itself is not sent.
     #[prost(bytes = "vec", tag = "1")]
     pub token_sha256: ::prost::alloc::vec::Vec<u8>,
-    /// How long the former token is accepted as well, at most seven days; absent: not at all.
+    /// How long the former token stays valid, at most seven days; absent: it becomes invalid at once.
     #[prost(message, optional, tag = "2")]
     pub grace: ::core::option::Option<::prost_types::Duration>,
 }
-/// What became of the former token.
+/// The end of the former token.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReplaceOperatorTokenResponse {
-    /// From when on it is refused.
+    /// When the former token becomes invalid.
     #[prost(message, optional, tag = "1")]
     pub former_until: ::core::option::Option<::prost_types::Timestamp>,
-    /// How the other schedulers of the database are dialled, whose data directories hold the former token.
+    /// The URLs of the database's other schedulers. Their data directories still have the former
+    /// token.
     #[prost(string, repeated, tag = "2")]
     pub other_scheduler_urls: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
 /// Asks for one-time tokens.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListEnrolmentsRequest {
-    /// Those that cannot be used any more as well, until they are forgotten.
+    /// Include tokens that were used, revoked or have expired, until they are deleted.
     #[prost(bool, tag = "1")]
     pub all: bool,
 }
 /// One-time tokens.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListEnrolmentsResponse {
-    /// The newest 10,000, the oldest of them first.
+    /// The newest 10,000 tokens, oldest first.
     #[prost(message, repeated, tag = "1")]
     pub enrolments: ::prost::alloc::vec::Vec<Enrolment>,
-    /// How many older ones are left out.
+    /// Number of older tokens that are left out.
     #[prost(uint64, tag = "2")]
     pub older: u64,
 }
-/// A one-time token, as it is kept.
+/// A stored one-time token.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Enrolment {
-    /// What the token is called; not secret.
+    /// The token's identifier; not secret.
     #[prost(string, tag = "1")]
     pub enrolment_id: ::prost::alloc::string::String,
     /// The agent's name.
@@ -2759,7 +2804,7 @@ pub struct Enrolment {
     /// The country; empty when unknown.
     #[prost(string, tag = "5")]
     pub country: ::prost::alloc::string::String,
-    /// How it stands.
+    /// The token's state.
     #[prost(enumeration = "EnrolmentState", tag = "6")]
     #[serde(serialize_with = "crate::json::word::<crate::v1::EnrolmentState, _>")]
     pub state: i32,
@@ -2767,70 +2812,72 @@ pub struct Enrolment {
     #[prost(message, optional, tag = "7")]
     #[serde(serialize_with = "crate::json::time")]
     pub made_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Until when it can, or could, be used.
+    /// When the token expires or expired.
     #[prost(message, optional, tag = "8")]
     #[serde(serialize_with = "crate::json::time")]
     pub expires_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// When it was used or revoked, or its time was over; absent while it is open.
+    /// When it was used or revoked, or expired; absent while it is open.
     #[prost(message, optional, tag = "9")]
     #[serde(serialize_with = "crate::json::time")]
     pub ended_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Whether it takes the place of an agent in use.
+    /// Whether it may replace an agent in use.
     #[prost(bool, tag = "10")]
     pub replaces: bool,
 }
-/// Names the token that is to be void.
+/// Selects the token to revoke.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RevokeEnrolmentRequest {
-    /// The agent it was made for, by name, or the token's `enrolment_id`.
+    /// The name of the token's agent, or the token's `enrolment_id`.
     #[prost(string, tag = "1")]
     pub named: ::prost::alloc::string::String,
 }
-/// What became of it.
+/// The result of a revocation.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RevokeEnrolmentResponse {
     /// The agent's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Whether it was revoked before.
+    /// Whether it was already revoked.
     #[prost(bool, tag = "2")]
     pub before: bool,
 }
 /// Asks for the agents.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListAgentsRequest {
-    /// Those that were removed as well.
+    /// Include removed agents.
     #[prost(bool, tag = "1")]
     pub removed: bool,
-    /// Only agents in one of these cities; empty: any. Letters are compared without case, here and in `carriers` and `countries`.
+    /// Only agents in one of these cities; empty: all. Case is ignored here, in `carriers` and in
+    /// `countries`.
     #[prost(string, repeated, tag = "2")]
     pub cities: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only on one of these carriers; empty: any.
+    /// Only agents on one of these carriers; empty: all.
     #[prost(string, repeated, tag = "3")]
     pub carriers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only in one of these countries; empty: any.
+    /// Only agents in one of these countries; empty: all.
     #[prost(string, repeated, tag = "4")]
     pub countries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only with all of these tags.
+    /// Only agents with all of these tags.
     #[prost(string, repeated, tag = "5")]
     pub tags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Only those whose service stands in one of these ways; empty: any. Removed ones need `removed` as well.
+    /// Only agents with one of these service states; empty: all. For removed agents set `removed` as
+    /// well.
     #[prost(enumeration = "ServiceState", repeated, tag = "6")]
     pub services: ::prost::alloc::vec::Vec<i32>,
-    /// Agents at most; 0: all.
+    /// Maximum number of agents; 0: all.
     #[prost(uint64, tag = "7")]
     pub limit: u64,
 }
 /// The agents, by name.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListAgentsResponse {
-    /// All agents that ever enrolled and were not removed, or all, that were asked for.
+    /// The enrolled agents that match the request.
     #[prost(message, repeated, tag = "1")]
     pub agents: ::prost::alloc::vec::Vec<Agent>,
-    /// One-time tokens that are open.
+    /// Number of open one-time tokens.
     #[prost(uint64, tag = "2")]
     pub open_enrolments: u64,
-    /// How many more there are beyond the limit.
+    /// Number of agents beyond the limit.
     #[prost(uint64, tag = "3")]
     pub more: u64,
 }
@@ -2853,49 +2900,51 @@ pub struct Agent {
     /// The country; empty when unknown.
     #[prost(string, tag = "5")]
     pub country: ::prost::alloc::string::String,
-    /// Whether a session is active, and its stream open.
+    /// Whether it has an active session with an open stream.
     #[prost(bool, tag = "8")]
     pub connected: bool,
-    /// Whether it takes work.
+    /// Whether it accepts work.
     #[prost(enumeration = "ServiceState", tag = "26")]
     #[serde(serialize_with = "crate::json::word::<crate::v1::ServiceState, _>")]
     pub service: i32,
     /// Whether it is a landmark.
     #[prost(bool, tag = "9")]
     pub landmark: bool,
-    /// Slots.
+    /// Number of slots.
     #[prost(uint32, tag = "6")]
     #[serde(serialize_with = "crate::json::some")]
     pub capacity: u32,
-    /// Leases held now.
+    /// Number of leases that it holds.
     #[prost(uint32, tag = "7")]
     pub leased: u32,
-    /// Tasks assigned to it that it has not begun.
+    /// Number of tasks assigned to it that have not begun.
     #[prost(uint32, tag = "21")]
     pub waiting: u32,
-    /// How full it is: tasks assigned or leased to it less its slots, negative while it has room; absent while it is away.
+    /// Its load level: tasks assigned or leased to it minus its slots, negative while it has room;
+    /// absent while it is away.
     #[prost(int64, optional, tag = "20")]
     pub load_level: ::core::option::Option<i64>,
-    /// Slots in which a crawl could begin, as it said last; absent while it is away, or when it never said.
+    /// Number of slots in which a crawl could begin, from its last heartbeat; absent while it is away,
+    /// or if it never reported them.
     #[prost(uint32, optional, tag = "22")]
     pub free_slots: ::core::option::Option<u32>,
-    /// Sites it was crawling then; absent likewise.
+    /// Number of sites being crawled, from its last heartbeat; absent as for `free_slots`.
     #[prost(uint32, optional, tag = "23")]
     pub crawls: ::core::option::Option<u32>,
-    /// Outcomes that waited to be acknowledged then; absent likewise.
+    /// Number of unacknowledged outcomes, from its last heartbeat; absent as for `free_slots`.
     #[prost(uint32, optional, tag = "24")]
     pub outcomes_waiting: ::core::option::Option<u32>,
-    /// How many other agents have measured its beacon.
+    /// Number of other agents that have measured its beacon.
     #[prost(uint32, tag = "10")]
     pub reached_by: u32,
-    /// The last heartbeat; absent when there never was one.
+    /// Time of its last heartbeat; absent if there was none.
     #[prost(message, optional, tag = "11")]
     #[serde(serialize_with = "crate::json::time")]
     pub seen_at: ::core::option::Option<::prost_types::Timestamp>,
     /// The agent's version; empty until it first connects.
     #[prost(string, tag = "12")]
     pub version: ::prost::alloc::string::String,
-    /// Where its beacon is; empty when it has none.
+    /// Its beacon's URL; empty if it has none.
     #[prost(string, tag = "13")]
     pub beacon_url: ::prost::alloc::string::String,
     /// Degrees north; absent when unknown.
@@ -2904,106 +2953,109 @@ pub struct Agent {
     /// Degrees east; absent when unknown.
     #[prost(double, optional, tag = "15")]
     pub longitude: ::core::option::Option<f64>,
-    /// Why nothing it measured is used; empty while it is believed.
+    /// Why its measurements are not used; empty if it is not quarantined.
     #[prost(string, tag = "16")]
     pub quarantined: ::prost::alloc::string::String,
-    /// Since when it takes no more work; absent while it is in service.
+    /// When its drain began; absent if it is in service.
     #[prost(message, optional, tag = "17")]
     #[serde(serialize_with = "crate::json::time")]
     pub draining_since: ::core::option::Option<::prost_types::Timestamp>,
-    /// When it was removed; absent when it was not.
+    /// When it was removed; absent if it was not.
     #[prost(message, optional, tag = "18")]
     #[serde(serialize_with = "crate::json::time")]
     pub removed_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Why it takes no lease at this moment: as it said, or because its stream has ended; empty while it does.
+    /// Why it accepts no lease now: its own reason, or that its stream has ended; empty if it accepts
+    /// leases.
     #[prost(string, tag = "19")]
     pub paused: ::prost::alloc::string::String,
-    /// What batches may ask for, sorted.
+    /// Tags that batches may require, sorted.
     #[prost(string, repeated, tag = "25")]
     #[serde(serialize_with = "crate::json::joined")]
     pub tags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// When a second process with its credential was last turned away, if that was within the last two minutes.
+    /// When a second process with its credential was last refused; absent if that is more than two
+    /// minutes ago or never happened.
     #[prost(message, optional, tag = "27")]
     #[serde(serialize_with = "crate::json::time")]
     pub twin_at: ::core::option::Option<::prost_types::Timestamp>,
 }
-/// Names an agent.
+/// Selects an agent.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShowAgentRequest {
-    /// The agent, by name.
+    /// The agent's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
 }
-/// All that is known of an agent.
+/// Everything about an agent.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ShowAgentResponse {
-    /// How it stands.
+    /// The agent's state.
     #[prost(message, optional, tag = "1")]
     pub agent: ::core::option::Option<Agent>,
-    /// Its newest session; absent when it never connected.
+    /// Its newest session; absent if it never connected.
     #[prost(message, optional, tag = "2")]
     pub session: ::core::option::Option<AgentSession>,
-    /// The leases it holds, the oldest first.
+    /// The leases that it holds, oldest first.
     #[prost(message, repeated, tag = "3")]
     pub leases: ::prost::alloc::vec::Vec<AgentLease>,
-    /// What it said and was refused, the newest first.
+    /// Messages of the agent that the scheduler refused, newest first.
     #[prost(message, repeated, tag = "4")]
     pub refusals: ::prost::alloc::vec::Vec<AgentRefusal>,
-    /// Its newest events, the oldest first, at most 20.
+    /// Its newest events, at most 20, oldest first.
     #[prost(message, repeated, tag = "5")]
     pub events: ::prost::alloc::vec::Vec<Event>,
 }
-/// Asks who reaches whom.
+/// Asks which agents reach each other.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShowReachRequest {
-    /// The agent, by name.
+    /// The agent's name.
     #[prost(string, tag = "1")]
     pub agent: ::prost::alloc::string::String,
-    /// The other one, by name; empty: all that are connected or were measured.
+    /// The other agent's name; empty: all agents that are connected or were measured.
     #[prost(string, tag = "2")]
     pub other: ::prost::alloc::string::String,
 }
-/// Who reaches whom.
+/// Which agents reach each other.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ShowReachResponse {
-    /// From the agent and to it: what is wrong first, then by name. Of two agents the way from `agent` to `other`, and the way back.
+    /// The directions from the agent and to it, failures first, then by name. For two agents: from
+    /// `agent` to `other`, and back.
     #[prost(message, repeated, tag = "1")]
     pub ways: ::prost::alloc::vec::Vec<Way>,
 }
-/// From one agent to the beacon of another.
+/// The direction from one agent to the beacon of another.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Way {
-    /// Who measures.
+    /// The measuring agent.
     #[prost(string, tag = "1")]
     pub prober: ::prost::alloc::string::String,
-    /// Whose beacon.
+    /// The beacon's agent.
     #[prost(string, tag = "2")]
     pub target: ::prost::alloc::string::String,
-    /// Where that is; empty when it runs none.
+    /// The beacon's URL; empty if the target runs none.
     #[prost(string, tag = "3")]
     pub beacon_url: ::prost::alloc::string::String,
-    /// How it stands.
+    /// The result of the newest attempt.
     #[prost(enumeration = "WayState", tag = "4")]
     #[serde(serialize_with = "crate::json::word::<crate::v1::WayState, _>")]
     pub state: i32,
-    /// The newest round trip; absent when there never was one.
+    /// The newest round trip; absent if there was none.
     #[prost(message, optional, tag = "5")]
     #[serde(rename = "rtt_ms", serialize_with = "crate::json::millis")]
     pub rtt: ::core::option::Option<::prost_types::Duration>,
-    /// When that was taken.
+    /// Time of that round trip.
     #[prost(message, optional, tag = "6")]
     #[serde(serialize_with = "crate::json::time")]
     pub reached_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// The newest failure, be it that a round trip was taken since; absent when there never was one.
+    /// The newest failure, even if a later attempt succeeded; absent if there was none.
     #[prost(message, optional, tag = "7")]
     #[serde(flatten, serialize_with = "crate::json::failure")]
     pub failure: ::core::option::Option<MeasurementFailure>,
-    /// When that was.
+    /// Time of that failure.
     #[prost(message, optional, tag = "8")]
     #[serde(serialize_with = "crate::json::time")]
     pub failed_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// When it is measured again, unless one of the two connects anew before; absent while it is not to be.
+    /// Time of the next attempt, or earlier if one of the two reconnects; absent if none is planned.
     #[prost(message, optional, tag = "9")]
     #[serde(serialize_with = "crate::json::time")]
     pub next_at: ::core::option::Option<::prost_types::Timestamp>,
@@ -3012,16 +3064,17 @@ pub struct Way {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AgentSession {
-    /// The session.
+    /// The session's identifier.
     #[prost(int64, tag = "1")]
     pub session_id: i64,
-    /// Its number among the agent's.
+    /// Its number among the agent's sessions.
     #[prost(int64, tag = "2")]
     pub incarnation: i64,
-    /// active, expired or closed.
+    /// The state: active, expired or closed.
     #[prost(string, tag = "3")]
     pub state: ::prost::alloc::string::String,
-    /// Why it ended: expired, superseded, reconnected, left, removed, restored; empty while it is active.
+    /// Why it ended: expired, superseded, reconnected, left, removed, restored; empty while it is
+    /// active.
     #[prost(string, tag = "7")]
     #[serde(serialize_with = "crate::json::some")]
     pub end_cause: ::prost::alloc::string::String,
@@ -3029,11 +3082,11 @@ pub struct AgentSession {
     #[prost(message, optional, tag = "4")]
     #[serde(serialize_with = "crate::json::time")]
     pub opened_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// The last heartbeat, or the opening.
+    /// Time of the last heartbeat, or of the opening.
     #[prost(message, optional, tag = "5")]
     #[serde(serialize_with = "crate::json::time")]
     pub renewed_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// After which it expires unless it is renewed.
+    /// When it expires, unless it is renewed before.
     #[prost(message, optional, tag = "6")]
     #[serde(serialize_with = "crate::json::time")]
     pub expires_at: ::core::option::Option<::prost_types::Timestamp>,
@@ -3051,115 +3104,115 @@ pub struct AgentLease {
     /// The token.
     #[prost(int64, tag = "3")]
     pub token: i64,
-    /// Since when.
+    /// Time of the grant.
     #[prost(message, optional, tag = "4")]
     #[serde(serialize_with = "crate::json::time")]
     pub granted_at: ::core::option::Option<::prost_types::Timestamp>,
 }
-/// How often an agent was refused for one reason.
+/// How often the scheduler refused an agent's messages for one reason.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AgentRefusal {
-    /// The reason in a word: unknown-task, foreign-lease, forged-token, old-token, ended-task, contradiction, future-heartbeat,
-    /// flapping.
+    /// The reason: unknown-task, foreign-lease, forged-token, old-token, ended-task, contradiction,
+    /// future-heartbeat, flapping.
     #[prost(string, tag = "1")]
     pub kind: ::prost::alloc::string::String,
-    /// How often.
+    /// Number of refusals.
     #[prost(uint64, tag = "2")]
     pub times: u64,
-    /// The first time.
+    /// Time of the first refusal.
     #[prost(message, optional, tag = "3")]
     #[serde(serialize_with = "crate::json::time")]
     pub first_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// The last time.
+    /// Time of the last refusal.
     #[prost(message, optional, tag = "4")]
     #[serde(serialize_with = "crate::json::time")]
     pub last_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// The last one, for people.
+    /// Details of the last refusal, for people.
     #[prost(string, tag = "5")]
     pub detail: ::prost::alloc::string::String,
 }
-/// Names the agent that is to take no more work.
+/// Selects the agent to drain.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DrainAgentRequest {
-    /// The agent, by name.
+    /// The agent's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
 }
-/// What a drain found.
+/// The result of a drain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DrainAgentResponse {
-    /// Tasks taken from it that it had not begun.
+    /// Number of tasks withdrawn from it before they began.
     #[prost(uint64, tag = "1")]
     pub withdrawn: u64,
-    /// Leases it still holds.
+    /// Number of leases that it still holds.
     #[prost(uint64, tag = "2")]
     pub leases: u64,
-    /// Whether it was draining before.
+    /// Whether it was already draining.
     #[prost(bool, tag = "3")]
     pub before: bool,
 }
-/// Names the agent that is to take work again.
+/// Selects the agent to resume.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ResumeAgentRequest {
-    /// The agent, by name.
+    /// The agent's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
 }
-/// What became of it.
+/// The result of a resumption.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ResumeAgentResponse {
     /// Whether it was draining.
     #[prost(bool, tag = "1")]
     pub resumed: bool,
 }
-/// Says what an agent is to be called, and what no more.
+/// Changes an agent's tags.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TagAgentRequest {
-    /// The agent, by name.
+    /// The agent's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Tags it gets.
+    /// Tags to add.
     #[prost(string, repeated, tag = "2")]
     pub add: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Tags it loses.
+    /// Tags to remove.
     #[prost(string, repeated, tag = "3")]
     pub remove: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// What it is called now.
+/// The agent's tags after the change.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TagAgentResponse {
     /// Its tags, sorted.
     #[prost(string, repeated, tag = "1")]
     pub tags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// Names the agent that is to be removed.
+/// Selects the agent to remove.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveAgentRequest {
-    /// The agent, by name.
+    /// The agent's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Take back the leases it holds, if any.
+    /// Take back the leases that it holds.
     #[prost(bool, tag = "2")]
     pub force: bool,
 }
-/// What a removal did.
+/// The result of a removal.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveAgentResponse {
-    /// Tasks taken from it that it had not begun.
+    /// Number of tasks withdrawn from it before they began.
     #[prost(uint64, tag = "1")]
     pub withdrawn: u64,
-    /// Leases taken back.
+    /// Number of leases taken back.
     #[prost(uint64, tag = "2")]
     pub leases: u64,
-    /// Whether it was removed before.
+    /// Whether it was already removed.
     #[prost(bool, tag = "3")]
     pub before: bool,
 }
-/// Names the landmarks.
+/// The landmarks.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetLandmarksRequest {
-    /// Agents by name; at least one, no repeats. Empty: no landmarks any more.
+    /// Agents' names, without repeats; empty: remove all landmarks.
     #[prost(string, repeated, tag = "1")]
     pub names: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Dimensions of the embedding, 1 to landmarks − 1; 0: min(8, landmarks − 1).
@@ -3176,14 +3229,14 @@ pub struct ElectLandmarksRequest {
     #[prost(uint32, tag = "2")]
     pub dimensions: u32,
 }
-/// Names the agent that is to be believed again.
+/// Selects the agent whose quarantine ends.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TrustAgentRequest {
-    /// The agent, by name.
+    /// The agent's name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
 }
-/// What became of it.
+/// The result.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct TrustAgentResponse {
     /// Whether it was quarantined.
@@ -3202,38 +3255,39 @@ pub struct ListLandmarksResponse {
     /// Dimensions of the embedding.
     #[prost(uint32, tag = "2")]
     pub dimensions: u32,
-    /// The newest embedding's epoch; 0 while there is none.
+    /// The newest embedding's epoch; 0 if there is none.
     #[prost(int64, tag = "3")]
     pub epoch: i64,
     /// The embedding's root mean square relative error between landmarks; no unit.
     #[prost(double, tag = "4")]
     pub fit_error: f64,
-    /// What the choice is worth; absent unless it was just elected.
+    /// What the election found; absent except in the response to an election.
     #[prost(message, optional, tag = "5")]
     pub explanation: ::core::option::Option<ElectionExplanation>,
 }
-/// What landmarks are worth, from the agents' measured mesh. A distance is the geometric mean of both directions.
+/// How well landmarks cover the fleet, by the agents' measured mesh. A distance is the geometric
+/// mean of both directions.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ElectionExplanation {
-    /// Connected agents that are no landmarks.
+    /// Number of connected agents that are no landmarks.
     #[prost(uint32, tag = "1")]
     pub others: u32,
-    /// How many of them have a landmark within a distance, the distances rising.
+    /// How many of them have a landmark within each distance, in order of distance.
     #[prost(message, repeated, tag = "2")]
     pub coverage: ::prost::alloc::vec::Vec<Coverage>,
-    /// The distance of the median of them to its nearest landmark; absent when none was measured.
+    /// The median of their distances to the nearest landmark; absent if none was measured.
     #[prost(message, optional, tag = "3")]
     #[serde(rename = "median_ms", serialize_with = "crate::json::millis")]
     pub median: ::core::option::Option<::prost_types::Duration>,
-    /// The agent farthest from its nearest landmark; empty when none was measured.
+    /// The agent farthest from its nearest landmark; empty if no distance was measured.
     #[prost(string, tag = "4")]
     pub farthest_agent: ::prost::alloc::string::String,
-    /// Its distance.
+    /// That agent's distance.
     #[prost(message, optional, tag = "5")]
     #[serde(rename = "farthest_ms", serialize_with = "crate::json::millis")]
     pub farthest: ::core::option::Option<::prost_types::Duration>,
-    /// Those without a measured distance to any landmark, by name.
+    /// Names of the agents without a measured distance to any landmark.
     #[prost(string, repeated, tag = "6")]
     pub uncovered: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     /// Cities with and without a landmark.
@@ -3244,11 +3298,11 @@ pub struct ElectionExplanation {
     #[prost(message, optional, tag = "8")]
     #[serde(serialize_with = "crate::json::or_default")]
     pub carriers: ::core::option::Option<Diversity>,
-    /// What each landmark adds, in order of choice.
+    /// What each landmark contributes, in order of choice.
     #[prost(message, repeated, tag = "9")]
     #[serde(rename = "worth")]
     pub landmarks: ::prost::alloc::vec::Vec<LandmarkWorth>,
-    /// Connected agents that no other could reach, by name; they cannot be landmarks.
+    /// Connected agents that no other agent could reach, by name. They cannot be landmarks.
     #[prost(message, repeated, tag = "10")]
     pub unreached: ::prost::alloc::vec::Vec<UnreachedAgent>,
 }
@@ -3260,50 +3314,50 @@ pub struct Coverage {
     #[prost(message, optional, tag = "1")]
     #[serde(rename = "within_ms", serialize_with = "crate::json::millis")]
     pub within: ::core::option::Option<::prost_types::Duration>,
-    /// How many.
+    /// Number of agents.
     #[prost(uint32, tag = "2")]
     pub agents: u32,
 }
-/// Kinds of agents.
+/// Cities or carriers with and without a landmark.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Diversity {
-    /// Those that have a landmark.
+    /// Those with a landmark.
     #[prost(string, repeated, tag = "1")]
     pub with: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Those of the connected fleet that have none.
+    /// Those of the connected fleet without a landmark.
     #[prost(string, repeated, tag = "2")]
     pub without: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// What one landmark is worth.
+/// What one landmark contributes.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LandmarkWorth {
     /// Its name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Agents to which it is the nearest landmark.
+    /// Number of agents whose nearest landmark it is.
     #[prost(uint32, tag = "2")]
     pub nearest_to: u32,
-    /// How much farther the nearest landmark would be without it, mean over all agents.
+    /// How much farther the nearest landmark would be without it, as the mean over all agents.
     #[prost(message, optional, tag = "3")]
     #[serde(rename = "adds_ms", serialize_with = "crate::json::millis")]
     pub adds: ::core::option::Option<::prost_types::Duration>,
 }
-/// An agent that nobody could reach.
+/// An agent that no other agent could reach.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct UnreachedAgent {
     /// Its name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// Where its beacon should be; empty when it runs none.
+    /// Its beacon's URL; empty if it runs none.
     #[prost(string, tag = "2")]
     pub beacon_url: ::prost::alloc::string::String,
-    /// The port; 0 when it runs no beacon.
+    /// Its beacon's port; 0 if it runs none.
     #[prost(uint32, tag = "3")]
     pub port: u32,
-    /// What the last one saw who tried; empty when nobody has.
+    /// The last failed attempt of another agent; empty if there was no attempt.
     #[prost(string, tag = "4")]
     pub failure: ::prost::alloc::string::String,
 }
@@ -3320,28 +3374,28 @@ pub struct Landmark {
     /// The carrier (ISP).
     #[prost(string, tag = "3")]
     pub carrier: ::prost::alloc::string::String,
-    /// Whether a session is active.
+    /// Whether it has an active session.
     #[prost(bool, tag = "4")]
     pub connected: bool,
-    /// Whether it takes work.
+    /// Whether it accepts work.
     #[prost(enumeration = "ServiceState", tag = "8")]
     #[serde(serialize_with = "crate::json::word::<crate::v1::ServiceState, _>")]
     pub service: i32,
     /// Why it was chosen, one sentence.
     #[prost(string, tag = "5")]
     pub reason: ::prost::alloc::string::String,
-    /// Whether an election chose it: then another is elected in its place when it stays away.
+    /// Whether an election chose it. Such a landmark is replaced if it stays away.
     #[prost(bool, tag = "6")]
     pub elected: bool,
-    /// For how long it has not been heard of; absent while it is connected.
+    /// How long it has been away; absent while it is connected.
     #[prost(message, optional, tag = "7")]
     #[serde(rename = "away_for_ms", serialize_with = "crate::json::millis")]
     pub away_for: ::core::option::Option<::prost_types::Duration>,
 }
-/// Carries the contact URL.
+/// The new contact URL.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SetContactUrlRequest {
-    /// An http or https URL, or mailto:.
+    /// An http, https or mailto URL.
     #[prost(string, tag = "1")]
     pub contact_url: ::prost::alloc::string::String,
 }
@@ -3351,26 +3405,26 @@ pub struct SetContactUrlResponse {}
 /// Asks for the contact URL.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShowContactUrlRequest {}
-/// Carries the contact URL.
+/// The contact URL.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShowContactUrlResponse {
-    /// As it was set; empty when none is.
+    /// The contact URL; empty if none is set.
     #[prost(string, tag = "1")]
     #[serde(serialize_with = "crate::json::some")]
     pub contact_url: ::prost::alloc::string::String,
 }
-/// How a one-time token stands.
+/// The state of a one-time token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum EnrolmentState {
-    /// Not said.
+    /// Not set.
     Unspecified = 0,
     /// It can be used.
     Open = 1,
-    /// It has become a credential.
+    /// An agent has exchanged it for a credential.
     Used = 2,
-    /// Its time is over.
+    /// It has expired.
     Expired = 3,
     /// The operator revoked it.
     Revoked = 4,
@@ -3401,27 +3455,29 @@ impl EnrolmentState {
         }
     }
 }
-/// Whether an agent takes work. Of several that hold, what an operator did comes first, then what keeps it from working.
+/// Whether an agent accepts work. If several states apply, an operator's action takes precedence,
+/// then the state that keeps the agent from working.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ServiceState {
-    /// Not said: the scheduler is older.
+    /// Not set: the scheduler is older than this field.
     Unspecified = 0,
-    /// It takes work.
+    /// It accepts work.
     Ready = 1,
-    /// It takes no more work, and has leases to finish.
+    /// It accepts no more work, and has leases to finish.
     Draining = 2,
-    /// It takes no more work, and has no lease.
+    /// It accepts no more work, and holds no lease.
     Drained = 3,
-    /// It takes no work until what it complains of has passed: `Agent.paused`.
+    /// It accepts no work until the cause in `Agent.paused` has ended.
     Paused = 4,
-    /// It is not connected: it has no session, or its stream has ended and its session has not expired yet.
+    /// It is not connected: it has no session, or its stream has ended and its session has not expired
+    /// yet.
     Away = 5,
     /// The operator removed it.
     Removed = 6,
-    /// It takes work, and nothing it measures is used: `Agent.quarantined`.
+    /// It accepts work, but its measurements are not used: `Agent.quarantined`.
     Quarantined = 7,
-    /// It is enrolled, and was never connected.
+    /// It is enrolled, and has never connected.
     NeverConnected = 8,
 }
 impl ServiceState {
@@ -3458,7 +3514,7 @@ impl ServiceState {
         }
     }
 }
-/// How a way stands.
+/// The state of a direction between two agents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum WayState {
@@ -3468,9 +3524,10 @@ pub enum WayState {
     Reached = 1,
     /// The newest measurement failed.
     Failed = 2,
-    /// Nobody has tried, and somebody will.
+    /// There was no attempt yet, but one will follow.
     Untried = 3,
-    /// It is not tried: every agent measures the landmarks, and of the others so many.
+    /// There will be no attempt: every agent measures the landmarks, and only a limited number of
+    /// other agents.
     NotAsked = 4,
     /// The target runs no beacon.
     NoBeacon = 5,
@@ -3518,7 +3575,7 @@ pub mod fleet_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Agents and landmarks.
+    /// Enrols, shows and changes agents and landmarks.
     #[derive(Debug, Clone)]
     pub struct FleetServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -3624,7 +3681,8 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "CreateEnrolment"));
             self.inner.unary(req, path, codec).await
         }
-        /// Makes a one-time token for each of several agents, or none: where one cannot be made, all reasons are told.
+        /// Makes a one-time token for each of several agents. If one token cannot be made, makes none and
+        /// reports all reasons.
         pub async fn create_enrolments(
             &mut self,
             request: impl tonic::IntoRequest<super::CreateEnrolmentsRequest>,
@@ -3674,8 +3732,8 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "ListEnrolments"));
             self.inner.unary(req, path, codec).await
         }
-        /// Makes an open token void; the name is free again. May be repeated. NOT_FOUND when there is none, FAILED_PRECONDITION when it
-        /// was used or has expired.
+        /// Revokes an open token; its name is free again. May be repeated. NOT_FOUND if there is no such
+        /// token, FAILED_PRECONDITION if it was used or has expired.
         pub async fn revoke_enrolment(
             &mut self,
             request: impl tonic::IntoRequest<super::RevokeEnrolmentRequest>,
@@ -3725,7 +3783,7 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "ListAgents"));
             self.inner.unary(req, path, codec).await
         }
-        /// Shows one agent, be it removed. NOT_FOUND when there is none of this name.
+        /// Shows one agent, even if it was removed. NOT_FOUND if the name is unknown.
         pub async fn show_agent(
             &mut self,
             request: impl tonic::IntoRequest<super::ShowAgentRequest>,
@@ -3750,8 +3808,8 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "ShowAgent"));
             self.inner.unary(req, path, codec).await
         }
-        /// Tells which agents reach the beacon of an agent, and whose it reaches; or of two, whether they reach each other. NOT_FOUND when
-        /// there is none of a name.
+        /// Shows which agents reach an agent's beacon, and whose beacons it reaches; or, for two agents,
+        /// whether they reach each other. NOT_FOUND if a name is unknown.
         pub async fn show_reach(
             &mut self,
             request: impl tonic::IntoRequest<super::ShowReachRequest>,
@@ -3776,8 +3834,8 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "ShowReach"));
             self.inner.unary(req, path, codec).await
         }
-        /// From now on the agent is granted and assigned nothing; it finishes what it has leased, or hands it back. What was
-        /// assigned to it and not begun goes to others at once. May be repeated.
+        /// Starts a drain: the agent gets no more grants and assignments, and finishes or returns its
+        /// leases. Its tasks that have not begun go to other agents at once. May be repeated.
         pub async fn drain_agent(
             &mut self,
             request: impl tonic::IntoRequest<super::DrainAgentRequest>,
@@ -3802,7 +3860,7 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "DrainAgent"));
             self.inner.unary(req, path, codec).await
         }
-        /// Takes a draining agent back into service. May be repeated.
+        /// Ends a drain: the agent gets work again. May be repeated.
         pub async fn resume_agent(
             &mut self,
             request: impl tonic::IntoRequest<super::ResumeAgentRequest>,
@@ -3827,8 +3885,8 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "ResumeAgent"));
             self.inner.unary(req, path, codec).await
         }
-        /// Adds tags to an agent and takes others from it. What waits at it and asks for a tag that it lost goes to others. May be
-        /// repeated. NOT_FOUND when there is no such agent.
+        /// Adds tags to an agent and removes tags from it. Its waiting tasks that require a removed tag go
+        /// to other agents. May be repeated. NOT_FOUND if the name is unknown.
         pub async fn tag_agent(
             &mut self,
             request: impl tonic::IntoRequest<super::TagAgentRequest>,
@@ -3853,8 +3911,8 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "TagAgent"));
             self.inner.unary(req, path, codec).await
         }
-        /// Removes an agent: its session ends, its credential is refused, its history stays. FAILED_PRECONDITION while it holds
-        /// leases, unless forced. May be repeated.
+        /// Removes an agent: its session ends, its credential becomes invalid, its history stays.
+        /// FAILED_PRECONDITION while it holds leases, unless `force` is set. May be repeated.
         pub async fn remove_agent(
             &mut self,
             request: impl tonic::IntoRequest<super::RemoveAgentRequest>,
@@ -3879,7 +3937,7 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "RemoveAgent"));
             self.inner.unary(req, path, codec).await
         }
-        /// Names the landmarks by hand; replaces the former ones.
+        /// Sets the landmarks by name; replaces the former ones.
         pub async fn set_landmarks(
             &mut self,
             request: impl tonic::IntoRequest<super::SetLandmarksRequest>,
@@ -3904,7 +3962,7 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "SetLandmarks"));
             self.inner.unary(req, path, codec).await
         }
-        /// Chooses the landmarks from the measured mesh; replaces the former ones.
+        /// Elects the landmarks by the measured mesh; replaces the former ones.
         pub async fn elect_landmarks(
             &mut self,
             request: impl tonic::IntoRequest<super::ElectLandmarksRequest>,
@@ -3954,7 +4012,7 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "ListLandmarks"));
             self.inner.unary(req, path, codec).await
         }
-        /// Believes a quarantined agent again, by hand; it measures anew. NOT_FOUND when there is no such agent.
+        /// Ends an agent's quarantine; the agent then measures anew. NOT_FOUND if the name is unknown.
         pub async fn trust_agent(
             &mut self,
             request: impl tonic::IntoRequest<super::TrustAgentRequest>,
@@ -3979,8 +4037,9 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "TrustAgent"));
             self.inner.unary(req, path, codec).await
         }
-        /// Puts a new operator's token in the place of the one that is presented, for every scheduler of the database at once; agents stay
-        /// connected. FAILED_PRECONDITION when the token that is presented was replaced itself and is only good for a while.
+        /// Replaces the operator's token of this call by a new one, for every scheduler of the database at
+        /// once; agents stay connected. FAILED_PRECONDITION if the token of this call is a former one in
+        /// its grace period.
         pub async fn replace_operator_token(
             &mut self,
             request: impl tonic::IntoRequest<super::ReplaceOperatorTokenRequest>,
@@ -4007,7 +4066,7 @@ pub mod fleet_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
-        /// Sets the contact URL that every request carries in its user agent.
+        /// Sets the contact URL in the user agent of every request.
         pub async fn set_contact_url(
             &mut self,
             request: impl tonic::IntoRequest<super::SetContactUrlRequest>,
@@ -4057,7 +4116,7 @@ pub mod fleet_service_client {
                 .insert(GrpcMethod::new("landfall.v1.FleetService", "ShowContactUrl"));
             self.inner.unary(req, path, codec).await
         }
-        /// Says which program the scheduler that answers is.
+        /// Shows the version of the scheduler that answers.
         pub async fn show_scheduler(
             &mut self,
             request: impl tonic::IntoRequest<super::ShowSchedulerRequest>,
@@ -4105,7 +4164,8 @@ pub mod fleet_service_server {
             tonic::Response<super::CreateEnrolmentResponse>,
             tonic::Status,
         >;
-        /// Makes a one-time token for each of several agents, or none: where one cannot be made, all reasons are told.
+        /// Makes a one-time token for each of several agents. If one token cannot be made, makes none and
+        /// reports all reasons.
         async fn create_enrolments(
             &self,
             request: tonic::Request<super::CreateEnrolmentsRequest>,
@@ -4121,8 +4181,8 @@ pub mod fleet_service_server {
             tonic::Response<super::ListEnrolmentsResponse>,
             tonic::Status,
         >;
-        /// Makes an open token void; the name is free again. May be repeated. NOT_FOUND when there is none, FAILED_PRECONDITION when it
-        /// was used or has expired.
+        /// Revokes an open token; its name is free again. May be repeated. NOT_FOUND if there is no such
+        /// token, FAILED_PRECONDITION if it was used or has expired.
         async fn revoke_enrolment(
             &self,
             request: tonic::Request<super::RevokeEnrolmentRequest>,
@@ -4138,7 +4198,7 @@ pub mod fleet_service_server {
             tonic::Response<super::ListAgentsResponse>,
             tonic::Status,
         >;
-        /// Shows one agent, be it removed. NOT_FOUND when there is none of this name.
+        /// Shows one agent, even if it was removed. NOT_FOUND if the name is unknown.
         async fn show_agent(
             &self,
             request: tonic::Request<super::ShowAgentRequest>,
@@ -4146,8 +4206,8 @@ pub mod fleet_service_server {
             tonic::Response<super::ShowAgentResponse>,
             tonic::Status,
         >;
-        /// Tells which agents reach the beacon of an agent, and whose it reaches; or of two, whether they reach each other. NOT_FOUND when
-        /// there is none of a name.
+        /// Shows which agents reach an agent's beacon, and whose beacons it reaches; or, for two agents,
+        /// whether they reach each other. NOT_FOUND if a name is unknown.
         async fn show_reach(
             &self,
             request: tonic::Request<super::ShowReachRequest>,
@@ -4155,8 +4215,8 @@ pub mod fleet_service_server {
             tonic::Response<super::ShowReachResponse>,
             tonic::Status,
         >;
-        /// From now on the agent is granted and assigned nothing; it finishes what it has leased, or hands it back. What was
-        /// assigned to it and not begun goes to others at once. May be repeated.
+        /// Starts a drain: the agent gets no more grants and assignments, and finishes or returns its
+        /// leases. Its tasks that have not begun go to other agents at once. May be repeated.
         async fn drain_agent(
             &self,
             request: tonic::Request<super::DrainAgentRequest>,
@@ -4164,7 +4224,7 @@ pub mod fleet_service_server {
             tonic::Response<super::DrainAgentResponse>,
             tonic::Status,
         >;
-        /// Takes a draining agent back into service. May be repeated.
+        /// Ends a drain: the agent gets work again. May be repeated.
         async fn resume_agent(
             &self,
             request: tonic::Request<super::ResumeAgentRequest>,
@@ -4172,8 +4232,8 @@ pub mod fleet_service_server {
             tonic::Response<super::ResumeAgentResponse>,
             tonic::Status,
         >;
-        /// Adds tags to an agent and takes others from it. What waits at it and asks for a tag that it lost goes to others. May be
-        /// repeated. NOT_FOUND when there is no such agent.
+        /// Adds tags to an agent and removes tags from it. Its waiting tasks that require a removed tag go
+        /// to other agents. May be repeated. NOT_FOUND if the name is unknown.
         async fn tag_agent(
             &self,
             request: tonic::Request<super::TagAgentRequest>,
@@ -4181,8 +4241,8 @@ pub mod fleet_service_server {
             tonic::Response<super::TagAgentResponse>,
             tonic::Status,
         >;
-        /// Removes an agent: its session ends, its credential is refused, its history stays. FAILED_PRECONDITION while it holds
-        /// leases, unless forced. May be repeated.
+        /// Removes an agent: its session ends, its credential becomes invalid, its history stays.
+        /// FAILED_PRECONDITION while it holds leases, unless `force` is set. May be repeated.
         async fn remove_agent(
             &self,
             request: tonic::Request<super::RemoveAgentRequest>,
@@ -4190,7 +4250,7 @@ pub mod fleet_service_server {
             tonic::Response<super::RemoveAgentResponse>,
             tonic::Status,
         >;
-        /// Names the landmarks by hand; replaces the former ones.
+        /// Sets the landmarks by name; replaces the former ones.
         async fn set_landmarks(
             &self,
             request: tonic::Request<super::SetLandmarksRequest>,
@@ -4198,7 +4258,7 @@ pub mod fleet_service_server {
             tonic::Response<super::ListLandmarksResponse>,
             tonic::Status,
         >;
-        /// Chooses the landmarks from the measured mesh; replaces the former ones.
+        /// Elects the landmarks by the measured mesh; replaces the former ones.
         async fn elect_landmarks(
             &self,
             request: tonic::Request<super::ElectLandmarksRequest>,
@@ -4214,7 +4274,7 @@ pub mod fleet_service_server {
             tonic::Response<super::ListLandmarksResponse>,
             tonic::Status,
         >;
-        /// Believes a quarantined agent again, by hand; it measures anew. NOT_FOUND when there is no such agent.
+        /// Ends an agent's quarantine; the agent then measures anew. NOT_FOUND if the name is unknown.
         async fn trust_agent(
             &self,
             request: tonic::Request<super::TrustAgentRequest>,
@@ -4222,8 +4282,9 @@ pub mod fleet_service_server {
             tonic::Response<super::TrustAgentResponse>,
             tonic::Status,
         >;
-        /// Puts a new operator's token in the place of the one that is presented, for every scheduler of the database at once; agents stay
-        /// connected. FAILED_PRECONDITION when the token that is presented was replaced itself and is only good for a while.
+        /// Replaces the operator's token of this call by a new one, for every scheduler of the database at
+        /// once; agents stay connected. FAILED_PRECONDITION if the token of this call is a former one in
+        /// its grace period.
         async fn replace_operator_token(
             &self,
             request: tonic::Request<super::ReplaceOperatorTokenRequest>,
@@ -4231,7 +4292,7 @@ pub mod fleet_service_server {
             tonic::Response<super::ReplaceOperatorTokenResponse>,
             tonic::Status,
         >;
-        /// Sets the contact URL that every request carries in its user agent.
+        /// Sets the contact URL in the user agent of every request.
         async fn set_contact_url(
             &self,
             request: tonic::Request<super::SetContactUrlRequest>,
@@ -4247,7 +4308,7 @@ pub mod fleet_service_server {
             tonic::Response<super::ShowContactUrlResponse>,
             tonic::Status,
         >;
-        /// Says which program the scheduler that answers is.
+        /// Shows the version of the scheduler that answers.
         async fn show_scheduler(
             &self,
             request: tonic::Request<super::ShowSchedulerRequest>,
@@ -4256,7 +4317,7 @@ pub mod fleet_service_server {
             tonic::Status,
         >;
     }
-    /// Agents and landmarks.
+    /// Enrols, shows and changes agents and landmarks.
     #[derive(Debug)]
     pub struct FleetServiceServer<T> {
         inner: Arc<T>,
@@ -5230,42 +5291,42 @@ pub mod fleet_service_server {
         const NAME: &'static str = SERVICE_NAME;
     }
 }
-/// Asks to remove a batch.
+/// Requests the removal of a batch.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveBatchRequest {
-    /// The batch.
+    /// The batch's name.
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
-    /// Cancel what has not ended.
+    /// Cancel tasks that have not ended.
     #[prost(bool, tag = "2")]
     pub cancel: bool,
 }
-/// How far the removal of a batch is.
+/// Progress of the removal of a batch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RemoveBatchProgress {
-    /// Tasks removed by this call.
+    /// Number of tasks removed by this call.
     #[prost(uint64, tag = "1")]
     pub removed: u64,
-    /// Tasks the batch had when it began.
+    /// Number of tasks at the start of this call.
     #[prost(uint64, tag = "2")]
     pub tasks: u64,
-    /// Nothing is left, and the name is free.
+    /// True if the removal is complete and the name is free.
     #[prost(bool, tag = "3")]
     pub done: bool,
 }
-/// One piece of a submission.
+/// One part of a submission.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SubmitRequest {
-    /// Exactly one is set; the first message is the header, and there is only one.
+    /// Exactly one is set. The first message must be the header, and no other may be.
     #[prost(oneof = "submit_request::Part", tags = "1, 2")]
     pub part: ::core::option::Option<submit_request::Part>,
 }
 /// Nested message and enum types in `SubmitRequest`.
 pub mod submit_request {
-    /// Exactly one is set; the first message is the header, and there is only one.
+    /// Exactly one is set. The first message must be the header, and no other may be.
     #[derive(Clone, PartialEq, ::prost::Oneof)]
     pub enum Part {
-        /// What to do with the sites.
+        /// The batch and its settings.
         #[prost(message, tag = "1")]
         Header(super::SubmitHeader),
         /// Some of the sites.
@@ -5273,64 +5334,70 @@ pub mod submit_request {
         Chunk(super::SubmitChunk),
     }
 }
-/// What to do with the sites of a submission.
+/// The batch and the settings of a submission.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SubmitHeader {
-    /// The batch, made when it is new: 1 to 100 characters of letters, digits, '.', '\_' and '-'.
+    /// The batch's name, 1 to 100 characters of letters, digits, '.', '\_' and '-'. An unknown name
+    /// makes a new batch.
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
-    /// The strategy by name (`random`, `gnp-top1`, `gnp-top3`, `gnp-confirmed`); empty: `gnp-top3` for a new batch, and whatever it has
-    /// for an old one. An old batch keeps its strategy: another name is refused.
+    /// The strategy's name, such as `random` or `gnp-top1`. Empty: `gnp-top3` for a new batch, the
+    /// present strategy for an existing one. An existing batch keeps its strategy: another name is an
+    /// error.
     #[prost(string, tag = "2")]
     pub strategy: ::prost::alloc::string::String,
-    /// A name of the client's choosing: repeating a submission under it returns the first answer.
+    /// A key chosen by the client: a repeat of the submission with the same key returns the first
+    /// response.
     #[prost(string, tag = "3")]
     pub idempotency_key: ::prost::alloc::string::String,
-    /// How far each site is crawled; what is absent, the whole or a field, is the scheduler's default for a new batch, and
-    /// whatever it has for an old one. An old batch keeps its policy: another value is refused.
+    /// The limits of each crawl. An absent policy or field means the scheduler's default for a new
+    /// batch, and the present value for an existing one. An existing batch keeps its policy: another
+    /// value is an error.
     #[prost(message, optional, tag = "4")]
     pub policy: ::core::option::Option<CrawlPolicy>,
-    /// Which agents may crawl for the batch; what is empty or absent is nothing for a new batch, and whatever it has for an old
-    /// one. An old batch keeps its constraints: another value is refused.
+    /// Which agents may crawl for the batch. Empty or absent means no constraint for a new batch, and
+    /// the present constraints for an existing one. An existing batch keeps its constraints: another
+    /// value is an error.
     #[prost(message, optional, tag = "5")]
     pub constraints: ::core::option::Option<Constraints>,
-    /// Change nothing: answer what a submission would come to.
+    /// Change nothing, and report what the submission would do.
     #[prost(bool, tag = "6")]
     pub dry_run: bool,
 }
 /// Which agents may crawl for a batch. Names compare without regard to case.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Constraints {
-    /// Any of these countries, ISO 3166-1 alpha-2, at most 16; empty: any at all.
+    /// The agent's country must be one of these, ISO 3166-1 alpha-2, at most 16; empty: any country.
     #[prost(string, repeated, tag = "1")]
     pub countries: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Any of these carriers (ISPs), at most 16; empty: any at all.
+    /// The agent's carrier (ISP) must be one of these, at most 16; empty: any carrier.
     #[prost(string, repeated, tag = "2")]
     pub carriers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// All of these tags, at most 16.
+    /// The agent must have all of these tags, at most 16.
     #[prost(string, repeated, tag = "3")]
     pub tags: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Bytes that one agent may fetch for the batch within 24 hours, 1 or more; absent: any number.
+    /// Maximum number of bytes that one agent may fetch for the batch within 24 hours, 1 or more;
+    /// absent: no limit.
     #[prost(uint64, optional, tag = "4")]
     pub bytes_per_day: ::core::option::Option<u64>,
-    /// What becomes of tasks that no agent may crawl.
+    /// What happens to tasks that no agent may crawl.
     #[prost(enumeration = "Unmet", tag = "5")]
     pub unmet: i32,
 }
-/// Some sites, at most 10000 a message.
+/// Some sites, at most 10000 in a message.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SubmitChunk {
-    /// Each a bare host, or scheme://host:port; a path is dropped.
+    /// Bare hosts, or scheme://host:port; a path is dropped.
     #[prost(string, repeated, tag = "1")]
     pub sites: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Where those of them are of which the list says so.
+    /// The positions of these sites, for those whose position the list contains.
     #[prost(message, repeated, tag = "2")]
     pub positions: ::prost::alloc::vec::Vec<ListedPosition>,
 }
-/// Where a site of a list is.
+/// The position of a listed site.
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct ListedPosition {
-    /// Its place in `sites`, from 0.
+    /// The site's index in `sites`, from 0.
     #[prost(uint32, tag = "1")]
     pub index: u32,
     /// Degrees north, -90 to 90.
@@ -5340,259 +5407,261 @@ pub struct ListedPosition {
     #[prost(double, tag = "3")]
     pub longitude: f64,
 }
-/// What a submission did.
+/// The result of a submission.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SubmitResponse {
-    /// Sites that became tasks of the batch.
+    /// Number of sites that became tasks of the batch.
     #[prost(uint64, tag = "1")]
     pub added: u64,
-    /// Sites the batch had before.
+    /// Number of sites that the batch already had.
     #[prost(uint64, tag = "2")]
     pub already_present: u64,
-    /// Repeats inside the submission, collapsed.
+    /// Number of repeats inside the submission; each site counts once.
     #[prost(uint64, tag = "3")]
     pub duplicates: u64,
-    /// Tasks of the batch now.
+    /// Number of tasks of the batch now.
     #[prost(uint64, tag = "4")]
     pub batch_total: u64,
-    /// What may be a mistake, one sentence each for people: constraints that no agent meets.
+    /// Possible mistakes, one sentence each for people: constraints that no agent meets.
     #[prost(string, repeated, tag = "5")]
     pub warnings: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// Asks for the sites whose circuit is open.
+/// Asks for the sites with an open circuit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListAlarmsRequest {
-    /// Alarms at most, no more than 1000; 0: 1000.
+    /// Maximum number of alarms, at most 1000; 0: 1000.
     #[prost(uint64, tag = "1")]
     pub limit: u64,
 }
-/// They, the newest first.
+/// The sites with an open circuit.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListAlarmsResponse {
-    /// One each.
+    /// The alarms, newest first.
     #[prost(message, repeated, tag = "1")]
     pub alarms: ::prost::alloc::vec::Vec<Alarm>,
-    /// How many there are in all.
+    /// Number of all alarms, including those beyond the limit.
     #[prost(uint64, tag = "2")]
     pub total: u64,
 }
-/// A site whose circuit is open.
+/// A site with an open circuit.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Alarm {
     /// The site's name.
     #[prost(string, tag = "1")]
     pub site: ::prost::alloc::string::String,
-    /// When.
+    /// When the circuit opened.
     #[prost(message, optional, tag = "2")]
     #[serde(serialize_with = "crate::json::time")]
     pub since: ::core::option::Option<::prost_types::Timestamp>,
-    /// The agent that did.
+    /// The agent whose crawl opened it.
     #[prost(string, tag = "3")]
     pub agent: ::prost::alloc::string::String,
-    /// Tasks that wait for it to be reopened.
+    /// Number of tasks that wait until the site is reopened.
     #[prost(uint64, tag = "5")]
     pub waiting: u64,
-    /// What the agent says of it, one sentence for people.
+    /// The agent's message, one sentence for people.
     #[prost(string, tag = "4")]
     pub message: ::prost::alloc::string::String,
 }
-/// Says which sites may be crawled again.
+/// Selects the sites to reopen.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReopenSitesRequest {
-    /// Each a host or scheme://host:port, at most 10000.
+    /// Hosts, or scheme://host:port, at most 10000.
     #[prost(string, repeated, tag = "1")]
     pub sites: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// All whose circuit is open; then no sites are named.
+    /// All sites with an open circuit; then `sites` is empty.
     #[prost(bool, tag = "2")]
     pub all: bool,
 }
-/// What was reopened.
+/// The reopened sites.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ReopenSitesResponse {
-    /// Sites whose circuit had been open.
+    /// Number of sites whose circuit was open.
     #[prost(uint64, tag = "1")]
     pub sites: u64,
-    /// Tasks that waited for that.
+    /// Number of tasks that waited for this.
     #[prost(uint64, tag = "2")]
     pub tasks: u64,
 }
 /// Asks for a batch's progress.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct WatchBatchRequest {
-    /// The batch.
+    /// The batch's name.
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
 }
-/// How far a batch is: tasks counted by state, each in its newest round.
+/// Progress of a batch: the number of tasks in each state, each task in its newest round.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct BatchProgress {
-    /// Not looked at yet.
+    /// Tasks that wait to be measured.
     #[prost(uint64, tag = "1")]
     pub submitted: u64,
-    /// Being measured by the landmarks.
+    /// Tasks whose site the landmarks measure.
     #[prost(uint64, tag = "2")]
     pub measuring: u64,
-    /// Distances known.
+    /// Tasks with known distances that wait for the choice of an agent.
     #[prost(uint64, tag = "3")]
     pub located: u64,
-    /// An agent chosen.
+    /// Tasks that wait at an agent.
     #[prost(uint64, tag = "4")]
     pub assigned: u64,
-    /// Being crawled.
+    /// Tasks whose site an agent crawls.
     #[prost(uint64, tag = "5")]
     pub leased: u64,
-    /// Ended, everything fetched.
+    /// Tasks whose crawl fetched everything.
     #[prost(uint64, tag = "6")]
     pub complete: u64,
-    /// Ended, cut by a budget.
+    /// Tasks whose crawl a budget ended.
     #[prost(uint64, tag = "7")]
     pub truncated: u64,
-    /// Ended in failure.
+    /// Tasks that failed.
     #[prost(uint64, tag = "8")]
     pub failed: u64,
-    /// Cancelled, sites that proved to be another site of the batch included.
+    /// Cancelled tasks, including sites that proved to be another site of the batch.
     #[prost(uint64, tag = "9")]
     pub cancelled: u64,
-    /// Pages fetched by ended crawls.
+    /// Number of pages that ended crawls fetched.
     #[prost(uint64, tag = "10")]
     pub pages: u64,
-    /// Bytes fetched by ended crawls.
+    /// Number of bytes that ended crawls fetched.
     #[prost(uint64, tag = "11")]
     pub bytes: u64,
-    /// Why tasks wait, one sentence for people; empty when nothing waits.
+    /// Why tasks wait, one sentence for people; empty if no task waits.
     #[prost(string, tag = "12")]
     pub waiting_for: ::prost::alloc::string::String,
-    /// What most tasks without an agent wait for, where that needs saying; absent otherwise.
+    /// The most frequent wait cause of tasks without an agent, if it is worth reporting; absent
+    /// otherwise.
     #[prost(message, optional, tag = "15")]
     #[serde(rename = "wait_cause", serialize_with = "crate::json::wait")]
     pub wait: ::core::option::Option<Wait>,
-    /// How many wait for that.
+    /// Number of tasks with that cause.
     #[prost(uint64, tag = "16")]
     #[serde(skip)]
     pub waiting_for_it: u64,
-    /// When the next round of a task that has ended is due; absent when none is.
+    /// When the next round of an ended task is due; absent if none is.
     #[prost(message, optional, tag = "13")]
     #[serde(serialize_with = "crate::json::time")]
     pub next_recrawl: ::core::option::Option<::prost_types::Timestamp>,
-    /// How long it will still take; absent when every site has ended.
+    /// The remaining time; absent if every site has ended.
     #[prost(message, optional, tag = "14")]
     pub estimate: ::core::option::Option<Estimate>,
 }
-/// How long a batch will still take.
+/// The remaining time of a batch.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Estimate {
-    /// From now until the last site has ended; absent when nothing bears an estimate.
+    /// Time from now until the last site has ended; absent if it cannot be estimated.
     #[prost(message, optional, tag = "1")]
     #[serde(rename = "left_ms", serialize_with = "crate::json::millis")]
     pub left: ::core::option::Option<::prost_types::Duration>,
-    /// Sites that it is about.
+    /// Number of sites that the estimate covers.
     #[prost(uint64, tag = "2")]
     pub sites: u64,
-    /// Sites that wait with a reason and go on only when somebody does something about it: they are not in it.
+    /// Number of sites that wait for an operator; the estimate does not cover them.
     #[prost(uint64, tag = "3")]
     pub held: u64,
-    /// Sites at agents that stand still, because they have paused, have disconnected or are gone: they are not in it either.
+    /// Number of sites at agents that have paused, disconnected or gone; the estimate does not cover
+    /// them either.
     #[prost(uint64, tag = "5")]
     pub stalled: u64,
-    /// Why there is no estimate, and what is not in it, one sentence for people; empty when nothing needs saying.
+    /// Why there is no estimate, or what it does not cover, one sentence for people; empty otherwise.
     #[prost(string, tag = "4")]
     pub note: ::prost::alloc::string::String,
 }
-/// Says what is to be cancelled.
+/// Selects the tasks to cancel.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CancelTasksRequest {
-    /// The batch.
+    /// The batch's name.
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
-    /// The sites, each a host or scheme://host:port, at most 10000.
+    /// The sites, hosts or scheme://host:port, at most 10000.
     #[prost(string, repeated, tag = "2")]
     pub sites: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// The whole batch; then no sites are named.
+    /// The whole batch; then `sites` is empty.
     #[prost(bool, tag = "3")]
     pub all: bool,
 }
-/// What was cancelled.
+/// The cancelled tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CancelTasksResponse {
-    /// Tasks cancelled now.
+    /// Number of tasks cancelled now.
     #[prost(uint64, tag = "1")]
     pub tasks: u64,
-    /// Of these, leases taken back.
+    /// Number of these whose lease was taken back.
     #[prost(uint64, tag = "2")]
     pub leases: u64,
-    /// Tasks that had ended before and stay as they are.
+    /// Number of tasks that had already ended and do not change.
     #[prost(uint64, tag = "3")]
     pub ended: u64,
-    /// Of these, sites that would have been crawled again, and are not.
+    /// Number of these whose recrawl was cancelled.
     #[prost(uint64, tag = "4")]
     pub recrawls: u64,
 }
-/// Says what is to go again.
+/// Selects the tasks to retry.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RetryTasksRequest {
-    /// The batch.
+    /// The batch's name.
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
-    /// The sites, each a host or scheme://host:port, at most 10000: failed or cancelled.
+    /// Failed or cancelled sites, hosts or scheme://host:port, at most 10000.
     #[prost(string, repeated, tag = "2")]
     pub sites: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Every task that failed; then no sites are named.
+    /// Every failed task; then `sites` is empty.
     #[prost(bool, tag = "3")]
     pub failed: bool,
 }
-/// What goes again.
+/// The retried tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RetryTasksResponse {
-    /// Tasks of a new round.
+    /// Number of tasks with a new round.
     #[prost(uint64, tag = "1")]
     pub tasks: u64,
-    /// Sites that are under way already.
+    /// Number of sites whose task is already under way.
     #[prost(uint64, tag = "2")]
     pub open: u64,
 }
 /// Asks for the batches.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ListBatchesRequest {
-    /// Batches at most; 0: all.
+    /// Maximum number of batches; 0: all.
     #[prost(uint64, tag = "1")]
     pub limit: u64,
 }
 /// The batches.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ListBatchesResponse {
-    /// The newest first.
+    /// The batches, newest first.
     #[prost(message, repeated, tag = "1")]
     pub batches: ::prost::alloc::vec::Vec<Batch>,
-    /// How many more there are beyond the limit.
+    /// Number of batches beyond the limit.
     #[prost(uint64, tag = "2")]
     pub more: u64,
 }
-/// A batch, its tasks counted in their newest rounds.
+/// A batch, with its tasks counted in their newest rounds.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Batch {
     /// The name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The strategy by name.
+    /// The strategy's name.
     #[prost(string, tag = "2")]
     pub strategy: ::prost::alloc::string::String,
-    /// Tasks that have not ended.
+    /// Number of tasks that have not ended.
     #[prost(uint64, tag = "4")]
     pub open: u64,
-    /// Tasks done, complete or truncated.
+    /// Number of done tasks, complete or truncated.
     #[prost(uint64, tag = "5")]
     pub done: u64,
-    /// Tasks that failed.
+    /// Number of failed tasks.
     #[prost(uint64, tag = "6")]
     pub failed: u64,
-    /// Tasks cancelled.
+    /// Number of cancelled tasks.
     #[prost(uint64, tag = "7")]
     pub cancelled: u64,
-    /// When it was first submitted to.
+    /// Time of its first submission.
     #[prost(message, optional, tag = "3")]
     #[serde(serialize_with = "crate::json::time")]
     pub created_at: ::core::option::Option<::prost_types::Timestamp>,
@@ -5600,48 +5669,48 @@ pub struct Batch {
 /// Asks for a batch.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ShowBatchRequest {
-    /// The batch.
+    /// The batch's name.
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
 }
-/// All that is known of a batch.
+/// Everything about a batch.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ShowBatchResponse {
     /// The name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The strategy by name.
+    /// The strategy's name.
     #[prost(string, tag = "2")]
     pub strategy: ::prost::alloc::string::String,
-    /// How far each site is crawled.
+    /// The limits of each crawl.
     #[prost(message, optional, tag = "3")]
     pub policy: ::core::option::Option<CrawlPolicy>,
-    /// How far it is.
+    /// Its progress.
     #[prost(message, optional, tag = "4")]
     pub progress: ::core::option::Option<BatchProgress>,
-    /// Why tasks failed or were cancelled, by kind, the commonest first.
+    /// Why tasks failed or were cancelled, by kind, most frequent first.
     #[prost(message, repeated, tag = "5")]
     pub endings: ::prost::alloc::vec::Vec<Ending>,
     /// Which agents may crawl for it.
     #[prost(message, optional, tag = "6")]
     pub constraints: ::core::option::Option<Constraints>,
 }
-/// A reason for which tasks failed or were cancelled.
+/// Tasks that failed or were cancelled for one kind of reason.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Ending {
-    /// The kind that they share.
+    /// The kind of reason.
     #[prost(enumeration = "ReasonKind", tag = "3")]
     #[serde(serialize_with = "crate::json::kind::<crate::v1::ReasonKind, _>")]
     pub kind: i32,
-    /// How many.
+    /// Number of tasks.
     #[prost(uint64, tag = "2")]
     #[serde(rename = "sites")]
     pub tasks: u64,
-    /// The site of the one whose reason this is.
+    /// The site of the task that is given as an example.
     #[prost(string, tag = "4")]
     pub site: ::prost::alloc::string::String,
-    /// What one of them came to: its state and its reason, for people.
+    /// The state and the reason of that task, for people.
     #[prost(string, tag = "1")]
     pub reason: ::prost::alloc::string::String,
 }
@@ -5652,43 +5721,44 @@ pub struct ShowSiteRequest {
     #[prost(string, tag = "1")]
     pub site: ::prost::alloc::string::String,
 }
-/// All that is known of a site.
+/// Everything about a site.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ShowSiteResponse {
     /// The site's identifier.
     #[prost(int64, tag = "1")]
     pub site_id: i64,
-    /// As submitted.
+    /// The submitted name.
     #[prost(string, tag = "2")]
     pub name: ::prost::alloc::string::String,
-    /// The origin it was settled at; empty until then.
+    /// The settled origin; empty until a prober has settled it.
     #[prost(string, tag = "3")]
     #[serde(serialize_with = "crate::json::some")]
     pub origin: ::prost::alloc::string::String,
-    /// The name of the site this one proved to be; empty when it is itself.
+    /// The name of the site that this one proved to be; empty if it is no alias.
     #[prost(string, tag = "4")]
     #[serde(serialize_with = "crate::json::some")]
     pub alias_of: ::prost::alloc::string::String,
-    /// Where it is; absent when nobody says so.
+    /// Its position on the globe; absent if unknown.
     #[prost(message, optional, tag = "12")]
     pub position: ::core::option::Option<GlobePosition>,
-    /// Its place in the newest embedding it was located in; absent when it was not.
+    /// Its place in the newest embedding that contains it; absent if there is none.
     #[prost(message, optional, tag = "6")]
     pub placement: ::core::option::Option<SitePlacement>,
     /// Whether it stands in one place; absent until it was judged.
     #[prost(message, optional, tag = "8")]
     pub verdict: ::core::option::Option<SiteVerdict>,
-    /// What each prober measured.
+    /// The measurements of each prober.
     #[prost(message, repeated, tag = "5")]
     pub measurements: ::prost::alloc::vec::Vec<SiteMeasurement>,
-    /// Where probers see it of whom that is not said by `measurements`, or who had to postpone it.
+    /// The addresses at which probers see the site, for probers without an address in `measurements`
+    /// or with a postponed order.
     #[prost(message, repeated, tag = "9")]
     pub resolved_addresses: ::prost::alloc::vec::Vec<ResolvedAddress>,
-    /// The open order that it is waited for; absent when there is none.
+    /// The open order to measure for which the site waits; absent if there is none.
     #[prost(message, optional, tag = "10")]
     pub order: ::core::option::Option<SiteOrder>,
-    /// Since when its circuit is open; absent when it is not.
+    /// When its circuit opened; absent if it is closed.
     #[prost(message, optional, tag = "11")]
     #[serde(serialize_with = "crate::json::time")]
     pub circuit_open_since: ::core::option::Option<::prost_types::Timestamp>,
@@ -5706,87 +5776,89 @@ pub struct GlobePosition {
     /// Degrees east.
     #[prost(double, tag = "2")]
     pub longitude: f64,
-    /// Who says so: list or geoip.
+    /// The source of the position: list or geoip.
     #[prost(string, tag = "3")]
     pub source: ::prost::alloc::string::String,
 }
-/// Where a prober sees a site.
+/// The address at which a prober sees a site.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ResolvedAddress {
     /// The prober's name.
     #[prost(string, tag = "1")]
     pub prober: ::prost::alloc::string::String,
-    /// The address that the site's name led it to.
+    /// The address to which the site's name resolves at the prober.
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
-    /// How often in a row it was led elsewhere than to the address whose turn its order held.
+    /// How many orders in a row had locked another address than the prober sees.
     #[prost(uint32, tag = "3")]
     pub postponed: u32,
-    /// Requests it sent that its measurement does not count yet.
+    /// Number of requests that it sent and that its measurement does not count yet.
     #[prost(uint64, tag = "4")]
     pub requests: u64,
 }
-/// An order to measure that is open.
+/// An open order to measure.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SiteOrder {
     /// The prober's name.
     #[prost(string, tag = "1")]
     pub prober: ::prost::alloc::string::String,
-    /// The address whose turn it holds; empty when it only asks for the address.
+    /// The address that the order has locked; empty if it asks only for the address.
     #[prost(string, tag = "2")]
     pub address: ::prost::alloc::string::String,
-    /// The site it is about, where that is another one at the same address; empty when it is this one.
+    /// The ordered site, if it is another one at the same address; empty if it is this one.
     #[prost(string, tag = "3")]
     pub site: ::prost::alloc::string::String,
 }
-/// What one prober measured of a site.
+/// A prober's measurement of a site.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct SiteMeasurement {
     /// The prober's name.
     #[prost(string, tag = "1")]
     pub prober: ::prost::alloc::string::String,
-    /// The statistical weighted mean; absent when nothing answered.
+    /// The statistical weighted mean; absent if no sample was answered.
     #[prost(message, optional, tag = "2")]
     #[serde(rename = "rtt_ms", serialize_with = "crate::json::millis")]
     pub rtt: ::core::option::Option<::prost_types::Duration>,
-    /// The smallest sample; absent when nothing answered.
+    /// The smallest sample; absent if no sample was answered.
     #[prost(message, optional, tag = "3")]
     #[serde(rename = "min_ms", serialize_with = "crate::json::millis")]
     pub min: ::core::option::Option<::prost_types::Duration>,
-    /// The median sample; absent when nothing answered.
+    /// The median sample; absent if no sample was answered.
     #[prost(message, optional, tag = "4")]
     #[serde(rename = "median_ms", serialize_with = "crate::json::millis")]
     pub median: ::core::option::Option<::prost_types::Duration>,
-    /// The spread of the samples; absent when nothing answered.
+    /// The spread of the samples; absent if no sample was answered.
     #[prost(message, optional, tag = "5")]
     #[serde(rename = "spread_ms", serialize_with = "crate::json::millis")]
     pub spread: ::core::option::Option<::prost_types::Duration>,
-    /// Samples answered.
+    /// Number of answered samples.
     #[prost(uint32, tag = "6")]
     pub count: u32,
-    /// Samples lost.
+    /// Number of samples without an answer.
     #[prost(uint32, tag = "7")]
     pub lost: u32,
-    /// The address that was connected.
+    /// The connected address.
     #[prost(string, tag = "8")]
     pub address: ::prost::alloc::string::String,
-    /// Why nothing was measured; empty otherwise.
+    /// Why the measurement failed; empty otherwise.
     #[prost(string, tag = "9")]
     pub failure: ::prost::alloc::string::String,
-    /// The origin of the site at the same address whose measurement this is; empty when this site was measured.
+    /// The origin of another site at the same address, if this is that site's measurement; empty if
+    /// this site was measured.
     #[prost(string, tag = "11")]
     pub shared_from: ::prost::alloc::string::String,
-    /// Requests this prober has sent to the site, over all its measurements.
+    /// Number of requests that this prober has sent to the site, over all its measurements.
     #[prost(uint64, tag = "12")]
     pub requests: u64,
-    /// When.
+    /// Time of the measurement.
     #[prost(message, optional, tag = "10")]
     #[serde(serialize_with = "crate::json::time")]
     pub measured_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Whether it was asked for to confirm the site's distance, beside what landmarks measure.
+    /// Whether it was ordered to confirm the site's distance, in addition to the landmarks'
+    /// measurements.
     #[prost(bool, tag = "13")]
     pub confirming: bool,
 }
@@ -5797,7 +5869,7 @@ pub struct SitePlacement {
     /// The embedding's epoch.
     #[prost(int64, tag = "1")]
     pub epoch: i64,
-    /// The coordinate in milliseconds, one number a dimension.
+    /// The coordinate in milliseconds, one number per dimension.
     #[prost(double, repeated, tag = "2")]
     #[serde(rename = "coordinate_ms", serialize_with = "crate::json::rounded")]
     pub coordinate: ::prost::alloc::vec::Vec<f64>,
@@ -5805,89 +5877,90 @@ pub struct SitePlacement {
     #[prost(double, tag = "3")]
     pub fit_error: f64,
 }
-/// Whether a site stands in one place, as its landmarks' measurements say.
+/// Whether a site stands in one place, judged by the landmarks' measurements.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SiteVerdict {
-    /// Whether it is suspected to stand in several (anycast, CDN, GeoDNS).
+    /// Whether the site is suspected to stand in several places (anycast, CDN, GeoDNS).
     #[prost(bool, tag = "1")]
     pub suspect: bool,
-    /// The confidence of the suspicion, 0 to 1; 0 when it is not suspected.
+    /// The confidence of the suspicion, 0 to 1; 0 if there is none.
     #[prost(double, tag = "2")]
     pub confidence: f64,
-    /// What says so, for people; empty when it is not suspected.
+    /// The evidence, for people; empty if the site is not suspected.
     #[prost(string, tag = "3")]
     pub evidence: ::prost::alloc::string::String,
 }
-/// What a task without an agent waits for, with its detail.
+/// Why a task without an agent waits, with details.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Wait {
     /// The cause.
     #[prost(enumeration = "WaitCause", tag = "1")]
     pub cause: i32,
-    /// The address that it is about, or why nobody meets its batch's constraints, for people; empty where the cause says all.
+    /// The address, or why no agent meets the batch's constraints, for people; empty for other causes.
     #[prost(string, tag = "2")]
     pub about: ::prost::alloc::string::String,
-    /// Of an unmet task: why nobody gets it.
+    /// For an unmet task: why it gets no agent.
     #[prost(enumeration = "UnmetCause", tag = "3")]
     pub unmet: i32,
-    /// Of an unmet task: enrolled agents; 0 otherwise.
+    /// For an unmet task: number of enrolled agents; 0 otherwise.
     #[prost(uint32, tag = "4")]
     pub fleet: u32,
-    /// Of an unmet task: how many of them each constraint excludes.
+    /// For an unmet task: how many of these agents each constraint excludes.
     #[prost(message, repeated, tag = "5")]
     pub excluded: ::prost::alloc::vec::Vec<ExcludedCount>,
 }
 /// How many agents one constraint excludes.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExcludedCount {
-    /// In a word: country, carrier, tag:NAME or quota.
+    /// The constraint: country, carrier, tag:NAME or quota.
     #[prost(string, tag = "1")]
     pub constraint: ::prost::alloc::string::String,
-    /// Agents.
+    /// Number of excluded agents.
     #[prost(uint32, tag = "2")]
     pub agents: u32,
 }
-/// All that is recorded of why a task has its agent.
+/// The recorded reasons for a task's agent.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Why {
-    /// Why this agent.
+    /// Why this agent was chosen.
     #[prost(enumeration = "ChoiceCause", tag = "1")]
     pub cause: i32,
-    /// Why the batch's own strategy was not followed; unspecified where it was.
+    /// Why the batch's strategy was not applied; unspecified if it was.
     #[prost(enumeration = "FallbackCause", tag = "2")]
     pub fallback: i32,
-    /// What a prober or an alarm said of that; empty where nobody did.
+    /// The message of a prober or an alarm about the fallback; empty if there is none.
     #[prost(string, tag = "3")]
     pub fallback_said: ::prost::alloc::string::String,
-    /// The agent that was chosen before, where the task comes from one that is gone; else empty.
+    /// The agent that was chosen before, if the task left it; empty otherwise.
     #[prost(string, tag = "4")]
     pub parted_agent: ::prost::alloc::string::String,
-    /// What became of the task there.
+    /// Why the task left that agent.
     #[prost(enumeration = "Parting", tag = "5")]
     pub parted: i32,
-    /// Of a strategy's choice: candidates that had no room where this one had; 0 where none was passed over.
+    /// For a strategy's choice: number of candidates that were passed over because they had no room; 0
+    /// if there were none.
     #[prost(uint32, tag = "6")]
     pub full: u32,
-    /// Of how many candidates.
+    /// For a strategy's choice: number of candidates.
     #[prost(uint32, tag = "7")]
     pub of: u32,
-    /// Of a site in several places: how sure that is, from 0 to 1.
+    /// For a site in several places: the confidence of that, 0 to 1.
     #[prost(double, tag = "8")]
     pub confidence: f64,
-    /// Of such a site: how many agents are near.
+    /// For a site in several places: number of near agents.
     #[prost(uint32, tag = "9")]
     pub near: u32,
-    /// The agent at which the task waited, or its crawl was under way; else empty.
+    /// The agent at which the task waited or its crawl was under way; empty for other causes.
     #[prost(string, tag = "10")]
     pub from: ::prost::alloc::string::String,
     /// What the waiting task gained.
     #[prost(enumeration = "Gain", tag = "11")]
     pub gain: i32,
-    /// How long the crawl would have gone on there; absent of others.
+    /// For a preempted crawl: predicted remaining time at the former agent; absent otherwise.
     #[prost(message, optional, tag = "12")]
     pub remaining: ::core::option::Option<::prost_types::Duration>,
-    /// How long it takes here; absent where that was not predicted.
+    /// Predicted duration at this agent; absent if it was not predicted.
     #[prost(message, optional, tag = "13")]
     pub takes: ::core::option::Option<::prost_types::Duration>,
 }
@@ -5895,7 +5968,7 @@ pub struct Why {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct SiteTask {
-    /// The batch.
+    /// The batch's name.
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
     /// The round, from 1.
@@ -5904,19 +5977,19 @@ pub struct SiteTask {
     /// The state: submitted, measuring, located, assigned, leased, done, failed, cancelled.
     #[prost(string, tag = "3")]
     pub state: ::prost::alloc::string::String,
-    /// Why, when it waits, failed or was cancelled; empty otherwise.
+    /// Why it waits, failed or was cancelled; empty otherwise.
     #[prost(string, tag = "4")]
     pub reason: ::prost::alloc::string::String,
-    /// The agent it is assigned to; empty when none.
+    /// The agent to which it is assigned; empty if there is none.
     #[prost(string, tag = "5")]
     pub agent: ::prost::alloc::string::String,
-    /// The strategy that chose.
+    /// The strategy that chose the agent.
     #[prost(string, tag = "6")]
     pub strategy: ::prost::alloc::string::String,
-    /// How the strategy was followed where that needs saying; empty otherwise.
+    /// How the strategy was applied, if it differs from the usual; empty otherwise.
     #[prost(string, tag = "11")]
     pub note: ::prost::alloc::string::String,
-    /// What it waits for; absent where it has an agent or has ended.
+    /// Why it waits; absent if it has an agent or has ended.
     #[prost(message, optional, tag = "16")]
     #[serde(rename = "wait_cause", serialize_with = "crate::json::wait")]
     pub wait: ::core::option::Option<Wait>,
@@ -5926,7 +5999,7 @@ pub struct SiteTask {
     /// The candidates, best first.
     #[prost(message, repeated, tag = "7")]
     pub candidates: ::prost::alloc::vec::Vec<Candidate>,
-    /// How the crawl ended: complete, truncated, blocked, unreachable; empty until then.
+    /// How the crawl ended: complete, truncated, blocked, unreachable; empty until it ends.
     #[prost(string, tag = "8")]
     pub outcome: ::prost::alloc::string::String,
     /// Pages fetched.
@@ -5935,98 +6008,99 @@ pub struct SiteTask {
     /// Bytes fetched.
     #[prost(uint64, tag = "10")]
     pub bytes: u64,
-    /// Pages fetched once more by an agent that took the crawl over.
+    /// Number of pages fetched again by an agent that continued the crawl.
     #[prost(uint32, tag = "12")]
     pub refetched: u32,
-    /// Links left out because they lead into traps.
+    /// Number of links left out because they lead into traps.
     #[prost(uint32, tag = "13")]
     pub trapped: u32,
-    /// How far a crawl under way has come, as far as another agent would know; absent when it has told nothing yet.
+    /// Progress of the crawl at its last checkpoint; absent if there is none.
     #[prost(message, optional, tag = "14")]
     pub progress: ::core::option::Option<CrawlProgress>,
-    /// When the site's next round in this batch is due; absent where this one has not ended, or there is none.
+    /// When the site's next round in this batch is due; absent if this one has not ended, or if there
+    /// is none.
     #[prost(message, optional, tag = "15")]
     #[serde(serialize_with = "crate::json::time")]
     pub recrawl_at: ::core::option::Option<::prost_types::Timestamp>,
 }
-/// How far a crawl has come.
+/// Progress of a crawl at its last checkpoint.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CrawlProgress {
     /// Pages fetched.
     #[prost(uint32, tag = "1")]
     pub pages: u32,
-    /// Bytes of the state that another agent would go on from.
+    /// Bytes of the state from which another agent would continue.
     #[prost(uint64, tag = "2")]
     pub state_bytes: u64,
-    /// When it was told.
+    /// Time of the checkpoint.
     #[prost(message, optional, tag = "3")]
     #[serde(serialize_with = "crate::json::time")]
     pub saved_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// The least time between the starts of two requests; absent from agents that do not say.
+    /// Minimum time between the starts of two requests; absent from agents that do not report it.
     #[prost(message, optional, tag = "4")]
     #[serde(rename = "interval_ms", serialize_with = "crate::json::millis")]
     pub interval: ::core::option::Option<::prost_types::Duration>,
-    /// Until when the site is left alone; absent when it is not.
+    /// End of the pause of requests to the site; absent if there is none.
     #[prost(message, optional, tag = "5")]
     #[serde(serialize_with = "crate::json::time")]
     pub paused_until: ::core::option::Option<::prost_types::Timestamp>,
-    /// Times the site turned the crawl away (429, 503) since it was forgiven last.
+    /// Number of answers 429 and 503 since the count was last reset (after 30 minutes without one).
     #[prost(uint32, tag = "6")]
     pub turned_away: u32,
-    /// Requests that failed in a row; 50 end the crawl.
+    /// Number of requests that failed in a row; 50 end the crawl.
     #[prost(uint32, tag = "7")]
     pub failed_in_a_row: u32,
-    /// Requests of the minute before it was told.
+    /// Number of requests in the minute before the checkpoint.
     #[prost(uint32, tag = "8")]
     pub recent_requests: u32,
-    /// How many of them failed.
+    /// Number of these that failed.
     #[prost(uint32, tag = "9")]
     pub recent_errors: u32,
-    /// The newest error; empty when there was none.
+    /// The newest error; empty if there was none.
     #[prost(string, tag = "10")]
     pub last_error: ::prost::alloc::string::String,
 }
-/// One agent that was considered for a site.
+/// An agent that was considered for a site.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Candidate {
     /// The agent's name.
     #[prost(string, tag = "1")]
     pub agent: ::prost::alloc::string::String,
-    /// The predicted round trip; absent when nothing could be predicted.
+    /// The predicted round trip; absent if it could not be predicted.
     #[prost(message, optional, tag = "2")]
     #[serde(rename = "predicted_ms", serialize_with = "crate::json::millis")]
     pub predicted: ::core::option::Option<::prost_types::Duration>,
-    /// The measured round trip; absent when the agent did not measure the site.
+    /// The measured round trip; absent if the agent did not measure the site.
     #[prost(message, optional, tag = "3")]
     #[serde(rename = "measured_ms", serialize_with = "crate::json::millis")]
     pub measured: ::core::option::Option<::prost_types::Duration>,
 }
-/// Asks why a site has its agents.
+/// Asks for the reasons for a site's agents.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExplainRequest {
     /// A host, or scheme://host:port.
     #[prost(string, tag = "1")]
     pub site: ::prost::alloc::string::String,
-    /// Of this batch alone; empty: of all.
+    /// Only this batch; empty: all.
     #[prost(string, tag = "2")]
     pub batch: ::prost::alloc::string::String,
-    /// This choice alone; absent: all of them.
+    /// Only this choice; absent: all.
     #[prost(int64, optional, tag = "3")]
     pub assignment_id: ::core::option::Option<i64>,
 }
-/// Why a site has its agents.
+/// The reasons for a site's agents.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExplainResponse {
     /// The site's identifier.
     #[prost(int64, tag = "1")]
     pub site_id: i64,
-    /// As submitted.
+    /// The submitted name.
     #[prost(string, tag = "2")]
     pub site: ::prost::alloc::string::String,
-    /// Where it is; absent when nobody says so.
+    /// Its position on the globe; absent if unknown.
     #[prost(message, optional, tag = "3")]
     pub position: ::core::option::Option<GlobePosition>,
     /// Its tasks, the newest first, at most 100.
@@ -6037,7 +6111,7 @@ pub struct ExplainResponse {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExplainedTask {
-    /// The batch.
+    /// The batch's name.
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
     /// The round, from 1.
@@ -6049,18 +6123,18 @@ pub struct ExplainedTask {
     /// Why it waits, failed or was cancelled; empty otherwise.
     #[prost(string, tag = "4")]
     pub reason: ::prost::alloc::string::String,
-    /// Why it has no agent, one sentence; empty when it has one, or has ended.
+    /// Why it has no agent, one sentence; empty if it has one or has ended.
     #[prost(string, tag = "5")]
     pub waits: ::prost::alloc::string::String,
-    /// What it waits for; absent where it has an agent or has ended.
+    /// Why it waits; absent if it has an agent or has ended.
     #[prost(message, optional, tag = "7")]
     #[serde(rename = "wait_cause", serialize_with = "crate::json::wait")]
     pub wait: ::core::option::Option<Wait>,
-    /// The choices, the newest first; of all tasks together at most 100.
+    /// The choices, newest first; at most 100 over all tasks.
     #[prost(message, repeated, tag = "6")]
     pub choices: ::prost::alloc::vec::Vec<ExplainedChoice>,
 }
-/// A choice, and what it was made from.
+/// A choice of an agent, with the data on which it was based.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ExplainedChoice {
     /// Its number.
@@ -6069,56 +6143,57 @@ pub struct ExplainedChoice {
     /// When it was made.
     #[prost(message, optional, tag = "2")]
     pub chosen_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Whether it is the task's newest.
+    /// Whether it is the task's newest choice.
     #[prost(bool, tag = "3")]
     pub newest: bool,
-    /// The agent that was chosen.
+    /// The chosen agent.
     #[prost(string, tag = "4")]
     pub agent: ::prost::alloc::string::String,
-    /// The strategy that chose.
+    /// The strategy that chose the agent.
     #[prost(string, tag = "5")]
     pub strategy: ::prost::alloc::string::String,
-    /// The seed of the draw.
+    /// The seed of the random draw.
     #[prost(uint64, tag = "6")]
     pub seed: u64,
     /// "chosen because ...".
     #[prost(string, tag = "7")]
     pub because: ::prost::alloc::string::String,
-    /// The candidates, best first; the chosen one alone where every agent was as good.
+    /// The candidates, best first; only the chosen one if all agents were equally good.
     #[prost(message, repeated, tag = "8")]
     pub candidates: ::prost::alloc::vec::Vec<ExplainedCandidate>,
-    /// Agents that took work and were not excluded; absent when that was not recorded.
+    /// Number of agents that accepted work and were not excluded; absent if it was not recorded.
     #[prost(uint32, optional, tag = "9")]
     pub available: ::core::option::Option<u32>,
     /// Agents that the batch's constraints excluded.
     #[prost(message, repeated, tag = "10")]
     pub excluded: ::prost::alloc::vec::Vec<ExcludedAgents>,
-    /// Why the batch's strategy could not be followed; empty when it was.
+    /// Why the batch's strategy could not be applied; empty if it was.
     #[prost(string, tag = "11")]
     pub fallback: ::prost::alloc::string::String,
-    /// How it was followed where that needs saying; empty otherwise.
+    /// How the strategy was applied, if it differs from the usual; empty otherwise.
     #[prost(string, tag = "12")]
     pub note: ::prost::alloc::string::String,
     /// Why it was made.
     #[prost(message, optional, tag = "13")]
     pub why: ::core::option::Option<Why>,
 }
-/// A candidate, as it stood when the choice was made.
+/// A candidate, with its state at the time of the choice.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExplainedCandidate {
     /// The agent's name.
     #[prost(string, tag = "1")]
     pub agent: ::prost::alloc::string::String,
-    /// The predicted round trip; absent when nothing could be predicted.
+    /// The predicted round trip; absent if it could not be predicted.
     #[prost(message, optional, tag = "2")]
     #[serde(rename = "predicted_ms", serialize_with = "crate::json::millis")]
     pub predicted: ::core::option::Option<::prost_types::Duration>,
-    /// The measured round trip; absent when the agent had not measured the site.
+    /// The measured round trip; absent if the agent had not measured the site.
     #[prost(message, optional, tag = "3")]
     #[serde(rename = "measured_ms", serialize_with = "crate::json::millis")]
     pub measured: ::core::option::Option<::prost_types::Duration>,
-    /// How full it was: tasks assigned or leased to it less its slots; absent when it was away, or that was not recorded.
+    /// Its load level: tasks assigned or leased to it minus its slots; absent if it was away, or if
+    /// that was not recorded.
     #[prost(int64, optional, tag = "4")]
     pub load_level: ::core::option::Option<i64>,
 }
@@ -6126,25 +6201,25 @@ pub struct ExplainedCandidate {
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ExcludedAgents {
-    /// In a word: country, carrier, tag:NAME or quota.
+    /// The constraint: country, carrier, tag:NAME or quota.
     #[prost(string, tag = "1")]
     pub constraint: ::prost::alloc::string::String,
-    /// In words that follow an agent's name: "is not in CN".
+    /// The reason, in words that follow an agent's name: "is not in CN".
     #[prost(string, tag = "2")]
     pub why: ::prost::alloc::string::String,
-    /// Their names.
+    /// The excluded agents' names.
     #[prost(string, repeated, tag = "3")]
     pub agents: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// What becomes of tasks that no agent may crawl.
+/// What happens to tasks that no agent may crawl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Unmet {
-    /// Not said: they wait.
+    /// Not set: they wait.
     Unspecified = 0,
-    /// They wait for an agent that may.
+    /// They wait for an agent that meets the constraints.
     Wait = 1,
-    /// They fail, unless one that may is away, or has used up its quota.
+    /// They fail, unless an agent that meets the constraints is away, or has used up its quota.
     Fail = 2,
 }
 impl Unmet {
@@ -6175,21 +6250,21 @@ impl Unmet {
 pub enum TaskState {
     /// Never sent.
     Unspecified = 0,
-    /// It waits to be measured.
+    /// The task waits to be measured.
     Submitted = 1,
     /// Landmarks measure its site.
     Measuring = 2,
-    /// It waits for an agent to be chosen.
+    /// The task waits for the choice of an agent.
     Located = 3,
-    /// It waits at an agent.
+    /// The task waits at an agent.
     Assigned = 4,
     /// An agent crawls its site.
     Leased = 5,
-    /// It was crawled, whole or cut by a budget.
+    /// The crawl ended, complete or truncated by a budget.
     Done = 6,
-    /// It failed.
+    /// The task failed.
     Failed = 7,
-    /// It was cancelled.
+    /// The task was cancelled.
     Cancelled = 8,
 }
 impl TaskState {
@@ -6230,45 +6305,45 @@ impl TaskState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ReasonKind {
-    /// It did not, or its scheduler does not say.
+    /// The task did not fail and was not cancelled, or the scheduler does not report the kind.
     Unspecified = 0,
-    /// For a reason that was not told apart, as by a scheduler before there were kinds.
+    /// A reason without a kind, as from a scheduler older than this field.
     Other = 1,
-    /// The guard refused its address.
+    /// The guard refused the site's address.
     Guard = 2,
-    /// robots.txt forbids it, or could not be had.
+    /// robots.txt forbids the crawl, or could not be fetched.
     Robots = 3,
-    /// Requests to it failed without end.
+    /// Too many requests to the site failed in a row.
     Breaker = 4,
-    /// It is forbidden; its agent does not say by whom.
+    /// The crawl is forbidden; the agent does not report by what.
     Blocked = 5,
-    /// Its name leads to no address.
+    /// The site's name resolves to no address.
     NameNotFound = 6,
-    /// Its address refused the connection.
+    /// The site's address refused the connection.
     ConnectionRefused = 7,
-    /// No connection came about for another cause.
+    /// The connection failed for another cause.
     NoConnection = 8,
-    /// It did not answer in time.
+    /// The site did not answer in time.
     TimedOut = 9,
-    /// TLS failed, as by a certificate that is not trusted.
+    /// TLS failed, for example because the certificate is not trusted.
     Tls = 10,
-    /// Its start page leads out of the site, or in a circle.
+    /// The start page redirects out of the site, or in a circle.
     Redirect = 11,
-    /// It answered with a status from 400 to 499.
+    /// The site answered with a status from 400 to 499.
     Status4xx = 12,
-    /// It answered with a status from 500 on.
+    /// The site answered with a status of 500 or more.
     Status5xx = 13,
-    /// Its answer was no HTTP, or broke off.
+    /// The answer was not HTTP, or was incomplete.
     BrokenAnswer = 14,
-    /// It gave no page; its agent does not say why.
+    /// The site returned no page; the agent does not report the cause.
     Unreachable = 15,
-    /// Its crawls crashed, or lost their agents, too often.
+    /// The task's crawls crashed, or lost their agents, too often.
     Poison = 16,
-    /// No agent meets what its batch asks of them.
+    /// No agent meets the batch's constraints.
     NoAgent = 17,
-    /// The operator cancelled it.
+    /// An operator cancelled the task.
     Cancelled = 18,
-    /// It is the same site as another of the batch.
+    /// The site is the same as another one of the batch.
     SameSite = 19,
 }
 impl ReasonKind {
@@ -6331,37 +6406,37 @@ impl ReasonKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum WaitCause {
-    /// It has an agent or has ended, or its scheduler does not say.
+    /// The task has an agent or has ended, or the scheduler does not report the cause.
     Unspecified = 0,
-    /// Its turn to be measured.
+    /// Other sites are measured first.
     Turn = 1,
-    /// The measurements of its site.
+    /// The measurements of its site are under way.
     Measurements = 2,
-    /// The choice of an agent, which is about to be made.
+    /// The next pass will choose an agent.
     Choice = 3,
-    /// The slot that it is planned for.
+    /// The slot for which it is planned is not free yet.
     Planned = 4,
-    /// An agent that connects.
+    /// No agent is connected.
     NoAgent = 5,
-    /// An agent that takes work: those that are connected do not.
+    /// No connected agent accepts work.
     NobodyTakesWork = 6,
-    /// Landmarks: the fleet is too large to do without.
+    /// There are no landmarks, and the fleet is too large to work without.
     NoLandmarks = 7,
-    /// A landmark that connects.
+    /// No landmark is connected.
     LandmarksAway = 8,
-    /// A prober that is believed: all are quarantined.
+    /// Every possible prober is quarantined.
     NobodyBelieved = 9,
-    /// The map that is about to be fitted.
+    /// The map is not fitted yet.
     NoMap = 10,
-    /// The agents that may be nearest, which measure its site.
+    /// The agents that may be nearest measure its site.
     Confirming = 11,
-    /// A turn at its address.
+    /// Its address permits no further crawl now.
     Address = 12,
-    /// The end of a pause that its site asked for.
+    /// Its site asked for a pause.
     Pause = 13,
-    /// Somebody who reopens its site.
+    /// Its site's circuit is open until an operator reopens it.
     Breaker = 14,
-    /// An agent that meets its batch's constraints.
+    /// No available agent meets its batch's constraints.
     Unmet = 15,
 }
 impl WaitCause {
@@ -6412,15 +6487,15 @@ impl WaitCause {
         }
     }
 }
-/// Why nobody gets the tasks of a batch, though some agent takes work.
+/// Why a batch's tasks get no agent, although some agents accept work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum UnmetCause {
-    /// The task is not unmet, or its scheduler does not say.
+    /// The task is not unmet, or the scheduler does not report the cause.
     Unspecified = 0,
     /// No agent meets the batch's constraints.
     Excluded = 1,
-    /// The agents that meet them take no work.
+    /// The agents that meet them accept no work.
     TakeNoWork = 2,
 }
 impl UnmetCause {
@@ -6449,19 +6524,19 @@ impl UnmetCause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum ChoiceCause {
-    /// Its scheduler does not say.
+    /// The scheduler does not report the cause.
     Unspecified = 0,
     /// The strategy chose it.
     Strategy = 1,
-    /// It may be nearer than the best known.
+    /// The agent may be nearer than the best known one.
     Explores = 2,
-    /// The site is probably in several places, so the freest of the near agents serves.
+    /// The site probably stands in several places, so the near agent with the most room was chosen.
     Spread = 3,
-    /// It is the best of the former choice's other candidates.
+    /// The agent is the best of the former choice's other candidates.
     NextCandidate = 4,
-    /// The task waited at another agent.
+    /// The task was moved; it had waited at another agent.
     Rebalanced = 5,
-    /// The crawl was under way at another agent, which was asked for it.
+    /// The crawl was preempted at another agent.
     TakenBack = 6,
 }
 impl ChoiceCause {
@@ -6494,27 +6569,27 @@ impl ChoiceCause {
         }
     }
 }
-/// Why a batch's strategy could not be followed.
+/// Why a batch's strategy could not be applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum FallbackCause {
-    /// It was, or its scheduler does not say.
+    /// The strategy was applied, or the scheduler does not report the cause.
     Unspecified = 0,
     /// No agent's distance to the site is known.
     NoDistance = 1,
-    /// The site's address is not known.
+    /// The site's address is unknown.
     NoAddress = 2,
     /// No agent's address shares a bit with the site's.
     NothingShared = 3,
-    /// The site's name is an address.
+    /// The site's name is an IP address, which has no public suffix.
     NoSuffix = 4,
-    /// The site's position is not known.
+    /// The site's position is unknown.
     NoPosition = 5,
     /// No agent's position is known.
     NoAgentPosition = 6,
-    /// No map says which agents should confirm.
+    /// There is no map to select the agents that confirm.
     NoMap = 7,
-    /// Nobody that measured the site is there.
+    /// No agent that measured the site is available.
     NobodyMeasured = 8,
     /// No prober could measure the site.
     Unmeasured = 9,
@@ -6559,43 +6634,43 @@ impl FallbackCause {
         }
     }
 }
-/// What became of a task at the agent that was chosen for it before.
+/// Why a task left the agent that was chosen before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Parting {
-    /// No agent was chosen before, or its scheduler does not say.
+    /// No agent was chosen before, or the scheduler does not report the cause.
     Unspecified = 0,
-    /// The agent's session ended without a word while it crawled.
+    /// The agent's session expired during the crawl.
     Lost = 1,
-    /// The agent's process began anew and did not have the crawl any more.
+    /// The agent's process restarted without the crawl.
     Restarted = 2,
-    /// The agent connected anew and did not have the crawl any more.
+    /// The agent reconnected without the crawl.
     Reconnected = 3,
-    /// The agent was enrolled anew on another machine.
+    /// The agent was enrolled again on another machine.
     Replaced = 4,
-    /// The agent said goodbye and handed nothing back.
+    /// The agent left in order, but did not return the lease.
     Left = 5,
-    /// The operator removed the agent while it crawled.
+    /// The operator removed the agent during the crawl.
     Removed = 6,
-    /// The database went back to a moment in the crawl.
+    /// The database was restored to a moment during the crawl.
     Restored = 7,
-    /// The crawl crashed, and the agent did not.
+    /// The crawl crashed; the agent did not.
     Crashed = 8,
-    /// The agent handed it back.
+    /// The agent returned the lease.
     HandedBack = 9,
-    /// The agent drains, and handed it back.
+    /// The agent is draining and returned the lease.
     Drained = 10,
-    /// It had not begun it, and is not connected.
+    /// The crawl had not begun, and the agent is not connected.
     WaitedAway = 11,
-    /// It had not begun it, and was removed.
+    /// The crawl had not begun, and the agent was removed.
     WaitedRemoved = 12,
-    /// It had not begun it, and drains.
+    /// The crawl had not begun, and the agent is draining.
     WaitedDrained = 13,
-    /// It had not begun it, and takes no lease for a while.
+    /// The crawl had not begun, and the agent has paused.
     WaitedPaused = 14,
-    /// It had not begun it, and its stream broke.
+    /// The crawl had not begun, and the agent's stream broke.
     WaitedDisconnected = 15,
-    /// It had not begun it, and the batch's constraints exclude it by now.
+    /// The crawl had not begun, and the batch's constraints now exclude the agent.
     WaitedExcluded = 16,
 }
 impl Parting {
@@ -6648,17 +6723,17 @@ impl Parting {
         }
     }
 }
-/// What a waiting task gains by going to another agent.
+/// What a waiting task gains by moving to another agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Gain {
-    /// It did not, or its scheduler does not say.
+    /// The task did not move, or the scheduler does not report the gain.
     Unspecified = 0,
-    /// It begins at once, and the former agent was full.
+    /// It begins at once; the former agent had no free slot.
     BeginsAtOnce = 1,
     /// It ends sooner.
     EndsSooner = 2,
-    /// The agent came after the choice, and is nearer.
+    /// The agent connected after the former choice, and is nearer.
     Nearer = 3,
 }
 impl Gain {
@@ -6696,7 +6771,7 @@ pub mod site_service_client {
     )]
     use tonic::codegen::*;
     use tonic::codegen::http::Uri;
-    /// Sites and batches.
+    /// Submits and shows sites and batches.
     #[derive(Debug, Clone)]
     pub struct SiteServiceClient<T> {
         inner: tonic::client::Grpc<T>,
@@ -6777,8 +6852,8 @@ pub mod site_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// Submits a site list to a batch. All of it becomes durable in one step, or none: the stream's end commits.
-        /// Submitting the same sites to the same batch again changes nothing and says so.
+        /// Submits a site list to a batch. The whole list becomes durable at the stream's end, or none of
+        /// it. Submitting sites that the batch already has changes nothing, and the response counts them.
         pub async fn submit(
             &mut self,
             request: impl tonic::IntoStreamingRequest<Message = super::SubmitRequest>,
@@ -6800,7 +6875,8 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "Submit"));
             self.inner.client_streaming(req, path, codec).await
         }
-        /// Follows a batch until every task has ended its newest round; one message a second, and one at once. It does not wait for recrawls.
+        /// Sends the progress of a batch at once and then every second, until every task has ended its
+        /// newest round. It does not wait for recrawls.
         pub async fn watch_batch(
             &mut self,
             request: impl tonic::IntoRequest<super::WatchBatchRequest>,
@@ -6825,8 +6901,9 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "WatchBatch"));
             self.inner.server_streaming(req, path, codec).await
         }
-        /// Cancels tasks that have not ended, and recrawls of those that have; leases are taken back at once. May be repeated. NOT_FOUND when there is no
-        /// such batch, FAILED_PRECONDITION when it does not have one of the sites; then nothing is changed.
+        /// Cancels tasks that have not ended, and the recrawls of tasks that have. Leases are taken back
+        /// at once. May be repeated. NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if it lacks
+        /// one of the sites; then nothing changes.
         pub async fn cancel_tasks(
             &mut self,
             request: impl tonic::IntoRequest<super::CancelTasksRequest>,
@@ -6851,8 +6928,8 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "CancelTasks"));
             self.inner.unary(req, path, codec).await
         }
-        /// Makes a new round of tasks that failed. May be repeated: what is under way is left alone. Refused like CancelTasks, and
-        /// with FAILED_PRECONDITION when one of the sites is done; then nothing is changed.
+        /// Makes a new round of failed tasks. May be repeated: tasks under way do not change. Errors as
+        /// for CancelTasks, and FAILED_PRECONDITION if one of the sites is done; then nothing changes.
         pub async fn retry_tasks(
             &mut self,
             request: impl tonic::IntoRequest<super::RetryTasksRequest>,
@@ -6877,9 +6954,10 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "RetryTasks"));
             self.inner.unary(req, path, codec).await
         }
-        /// Removes a batch with its tasks and all that hangs on them, in steps; its sites stay. One message at once, one a step, and the last when
-        /// nothing is left. Whoever breaks it off may call it again: it goes on. FAILED_PRECONDITION when tasks of it have not ended and `cancel` is not
-        /// set; NOT_FOUND when there is no such batch.
+        /// Removes a batch with its tasks and their data, in steps; its sites stay. Sends one message at
+        /// once, one per step, and one at the end. After an interruption another call continues.
+        /// FAILED_PRECONDITION if tasks have not ended and `cancel` is not set; NOT_FOUND if the batch is
+        /// unknown.
         pub async fn remove_batch(
             &mut self,
             request: impl tonic::IntoRequest<super::RemoveBatchRequest>,
@@ -6954,7 +7032,8 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "ShowBatch"));
             self.inner.unary(req, path, codec).await
         }
-        /// Lists the sites whose circuit is open: requests to them failed without end, and nobody crawls them until they are reopened.
+        /// Lists the sites with an open circuit: too many requests to them failed in a row, and no agent
+        /// crawls them until an operator reopens them.
         pub async fn list_alarms(
             &mut self,
             request: impl tonic::IntoRequest<super::ListAlarmsRequest>,
@@ -6979,8 +7058,8 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "ListAlarms"));
             self.inner.unary(req, path, codec).await
         }
-        /// Lets sites be crawled again whose circuit is open. May be repeated. NOT_FOUND when one of the sites is not known; then nothing is
-        /// changed.
+        /// Permits crawls of sites with an open circuit again. May be repeated. NOT_FOUND if one of the
+        /// sites is unknown; then nothing changes.
         pub async fn reopen_sites(
             &mut self,
             request: impl tonic::IntoRequest<super::ReopenSitesRequest>,
@@ -7005,7 +7084,7 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "ReopenSites"));
             self.inner.unary(req, path, codec).await
         }
-        /// Shows all that is known of one site.
+        /// Shows everything about one site.
         pub async fn show_site(
             &mut self,
             request: impl tonic::IntoRequest<super::ShowSiteRequest>,
@@ -7030,8 +7109,8 @@ pub mod site_service_client {
                 .insert(GrpcMethod::new("landfall.v1.SiteService", "ShowSite"));
             self.inner.unary(req, path, codec).await
         }
-        /// Says why a site has the agent it has, or none: every choice, with what it was made from. NOT_FOUND when the site, the batch, or
-        /// the choice is not known, or the batch does not have the site.
+        /// Explains why a site has its agent, or none: every choice, with the data on which it was based.
+        /// NOT_FOUND if the site, the batch or the choice is unknown, or if the batch lacks the site.
         pub async fn explain(
             &mut self,
             request: impl tonic::IntoRequest<super::ExplainRequest>,
@@ -7071,8 +7150,8 @@ pub mod site_service_server {
     /// Generated trait containing gRPC methods that should be implemented for use with SiteServiceServer.
     #[async_trait]
     pub trait SiteService: std::marker::Send + std::marker::Sync + 'static {
-        /// Submits a site list to a batch. All of it becomes durable in one step, or none: the stream's end commits.
-        /// Submitting the same sites to the same batch again changes nothing and says so.
+        /// Submits a site list to a batch. The whole list becomes durable at the stream's end, or none of
+        /// it. Submitting sites that the batch already has changes nothing, and the response counts them.
         async fn submit(
             &self,
             request: tonic::Request<tonic::Streaming<super::SubmitRequest>>,
@@ -7083,13 +7162,15 @@ pub mod site_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// Follows a batch until every task has ended its newest round; one message a second, and one at once. It does not wait for recrawls.
+        /// Sends the progress of a batch at once and then every second, until every task has ended its
+        /// newest round. It does not wait for recrawls.
         async fn watch_batch(
             &self,
             request: tonic::Request<super::WatchBatchRequest>,
         ) -> std::result::Result<tonic::Response<Self::WatchBatchStream>, tonic::Status>;
-        /// Cancels tasks that have not ended, and recrawls of those that have; leases are taken back at once. May be repeated. NOT_FOUND when there is no
-        /// such batch, FAILED_PRECONDITION when it does not have one of the sites; then nothing is changed.
+        /// Cancels tasks that have not ended, and the recrawls of tasks that have. Leases are taken back
+        /// at once. May be repeated. NOT_FOUND if the batch is unknown, FAILED_PRECONDITION if it lacks
+        /// one of the sites; then nothing changes.
         async fn cancel_tasks(
             &self,
             request: tonic::Request<super::CancelTasksRequest>,
@@ -7097,8 +7178,8 @@ pub mod site_service_server {
             tonic::Response<super::CancelTasksResponse>,
             tonic::Status,
         >;
-        /// Makes a new round of tasks that failed. May be repeated: what is under way is left alone. Refused like CancelTasks, and
-        /// with FAILED_PRECONDITION when one of the sites is done; then nothing is changed.
+        /// Makes a new round of failed tasks. May be repeated: tasks under way do not change. Errors as
+        /// for CancelTasks, and FAILED_PRECONDITION if one of the sites is done; then nothing changes.
         async fn retry_tasks(
             &self,
             request: tonic::Request<super::RetryTasksRequest>,
@@ -7112,9 +7193,10 @@ pub mod site_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// Removes a batch with its tasks and all that hangs on them, in steps; its sites stay. One message at once, one a step, and the last when
-        /// nothing is left. Whoever breaks it off may call it again: it goes on. FAILED_PRECONDITION when tasks of it have not ended and `cancel` is not
-        /// set; NOT_FOUND when there is no such batch.
+        /// Removes a batch with its tasks and their data, in steps; its sites stay. Sends one message at
+        /// once, one per step, and one at the end. After an interruption another call continues.
+        /// FAILED_PRECONDITION if tasks have not ended and `cancel` is not set; NOT_FOUND if the batch is
+        /// unknown.
         async fn remove_batch(
             &self,
             request: tonic::Request<super::RemoveBatchRequest>,
@@ -7138,7 +7220,8 @@ pub mod site_service_server {
             tonic::Response<super::ShowBatchResponse>,
             tonic::Status,
         >;
-        /// Lists the sites whose circuit is open: requests to them failed without end, and nobody crawls them until they are reopened.
+        /// Lists the sites with an open circuit: too many requests to them failed in a row, and no agent
+        /// crawls them until an operator reopens them.
         async fn list_alarms(
             &self,
             request: tonic::Request<super::ListAlarmsRequest>,
@@ -7146,8 +7229,8 @@ pub mod site_service_server {
             tonic::Response<super::ListAlarmsResponse>,
             tonic::Status,
         >;
-        /// Lets sites be crawled again whose circuit is open. May be repeated. NOT_FOUND when one of the sites is not known; then nothing is
-        /// changed.
+        /// Permits crawls of sites with an open circuit again. May be repeated. NOT_FOUND if one of the
+        /// sites is unknown; then nothing changes.
         async fn reopen_sites(
             &self,
             request: tonic::Request<super::ReopenSitesRequest>,
@@ -7155,7 +7238,7 @@ pub mod site_service_server {
             tonic::Response<super::ReopenSitesResponse>,
             tonic::Status,
         >;
-        /// Shows all that is known of one site.
+        /// Shows everything about one site.
         async fn show_site(
             &self,
             request: tonic::Request<super::ShowSiteRequest>,
@@ -7163,14 +7246,14 @@ pub mod site_service_server {
             tonic::Response<super::ShowSiteResponse>,
             tonic::Status,
         >;
-        /// Says why a site has the agent it has, or none: every choice, with what it was made from. NOT_FOUND when the site, the batch, or
-        /// the choice is not known, or the batch does not have the site.
+        /// Explains why a site has its agent, or none: every choice, with the data on which it was based.
+        /// NOT_FOUND if the site, the batch or the choice is unknown, or if the batch lacks the site.
         async fn explain(
             &self,
             request: tonic::Request<super::ExplainRequest>,
         ) -> std::result::Result<tonic::Response<super::ExplainResponse>, tonic::Status>;
     }
-    /// Sites and batches.
+    /// Submits and shows sites and batches.
     #[derive(Debug)]
     pub struct SiteServiceServer<T> {
         inner: Arc<T>,
@@ -7789,38 +7872,38 @@ pub mod site_service_server {
 /// Asks for a batch's assignments.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AssignmentsRequest {
-    /// The batch.
+    /// The batch's name.
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
-    /// Only tasks in one of these states; empty: in any.
+    /// Only tasks in one of these states; empty: all.
     #[prost(enumeration = "TaskState", repeated, tag = "2")]
     pub states: ::prost::alloc::vec::Vec<i32>,
-    /// Only tasks that failed or were cancelled for one of these reasons; empty: whatever became of them.
+    /// Only tasks that failed or were cancelled for one of these reasons; empty: all tasks.
     #[prost(enumeration = "ReasonKind", repeated, tag = "3")]
     pub reasons: ::prost::alloc::vec::Vec<i32>,
-    /// Only tasks whose newest assignment is this agent; empty: any.
+    /// Only tasks whose newest assignment is this agent; empty: all.
     #[prost(string, tag = "4")]
     pub agent: ::prost::alloc::string::String,
-    /// Rows at most; 0: all.
+    /// Maximum number of rows; 0: all.
     #[prost(uint64, tag = "5")]
     pub limit: u64,
 }
-/// One task and what became of it.
+/// One task and its result.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AssignmentRow {
-    /// The site's name as submitted.
+    /// The submitted name.
     #[prost(string, tag = "1")]
     pub site: ::prost::alloc::string::String,
-    /// The origin it was settled at; empty until then.
+    /// The settled origin; empty until a prober has settled it.
     #[prost(string, tag = "2")]
     pub origin: ::prost::alloc::string::String,
     /// The task's state.
     #[prost(string, tag = "3")]
     pub state: ::prost::alloc::string::String,
-    /// Why it waits, failed, was cancelled, or was chosen by a fallback; empty otherwise.
+    /// Why it waits, failed, was cancelled, or got its agent by a fallback; empty otherwise.
     #[prost(string, tag = "4")]
     pub reason: ::prost::alloc::string::String,
-    /// The agent of the newest assignment; empty when none.
+    /// The agent of the newest assignment; empty if there is none.
     #[prost(string, tag = "5")]
     pub agent: ::prost::alloc::string::String,
     /// The agent's city.
@@ -7829,25 +7912,25 @@ pub struct AssignmentRow {
     /// The agent's carrier.
     #[prost(string, tag = "7")]
     pub carrier: ::prost::alloc::string::String,
-    /// The strategy that chose.
+    /// The strategy that chose the agent.
     #[prost(string, tag = "8")]
     pub strategy: ::prost::alloc::string::String,
     /// The chosen agent's rank by distance, from 1; 0 when unknown.
     #[prost(uint32, tag = "9")]
     pub rank: u32,
-    /// The predicted round trip to that agent; absent when none was predicted.
+    /// The predicted round trip to that agent; absent if there is none.
     #[prost(message, optional, tag = "10")]
     pub predicted: ::core::option::Option<::prost_types::Duration>,
-    /// The measured round trip to that agent before the crawl; absent when it did not measure the site.
+    /// The round trip to that agent, measured before the crawl; absent if it did not measure the site.
     #[prost(message, optional, tag = "11")]
     pub measured: ::core::option::Option<::prost_types::Duration>,
-    /// The median round trip the crawl saw; absent until then.
+    /// The crawl's median round trip; absent until the crawl ends.
     #[prost(message, optional, tag = "12")]
     pub crawled: ::core::option::Option<::prost_types::Duration>,
-    /// How many assignments the task had.
+    /// Number of assignments of the task.
     #[prost(uint32, tag = "13")]
     pub assignments: u32,
-    /// How the crawl ended: complete, truncated, blocked, unreachable; empty until then.
+    /// How the crawl ended: complete, truncated, blocked, unreachable; empty until it ends.
     #[prost(string, tag = "14")]
     pub outcome: ::prost::alloc::string::String,
     /// Pages fetched.
@@ -7856,7 +7939,7 @@ pub struct AssignmentRow {
     /// Bytes fetched.
     #[prost(uint64, tag = "16")]
     pub bytes: u64,
-    /// Requests that failed.
+    /// Number of failed requests.
     #[prost(uint32, tag = "17")]
     pub errors: u32,
     /// When the crawl began; absent until it ended.
@@ -7865,35 +7948,37 @@ pub struct AssignmentRow {
     /// How long it took; absent until it ended.
     #[prost(message, optional, tag = "19")]
     pub duration: ::core::option::Option<::prost_types::Duration>,
-    /// How the strategy was followed where that needs saying; empty otherwise.
+    /// How the strategy was applied, if it differs from the usual; empty otherwise.
     #[prost(string, tag = "20")]
     pub note: ::prost::alloc::string::String,
-    /// The confidence, 0 to 1, that the site stands in several places (anycast, CDN); absent when it is not suspected.
+    /// The confidence, 0 to 1, that the site stands in several places (anycast, CDN); absent if it is
+    /// not suspected.
     #[prost(double, optional, tag = "21")]
     pub anycast_confidence: ::core::option::Option<f64>,
-    /// Probes of the site in the newest measurement of each prober, answered or lost; none of a prober that answered from its
-    /// measurement of another site.
+    /// Number of probes of the site in the newest measurement of each prober, answered or lost. A
+    /// prober that shared another site's measurement counts zero.
     #[prost(uint64, tag = "22")]
     pub probes: u64,
-    /// Those of them that were spent on confirming.
+    /// Number of these probes that served a confirmation.
     #[prost(uint64, tag = "23")]
     pub confirming_probes: u64,
-    /// Requests that probers have sent to the site and connections they have tried, over all their measurements.
+    /// Number of requests that probers have sent to the site, and connections that they have tried,
+    /// over all measurements.
     #[prost(uint64, tag = "24")]
     pub requests: u64,
-    /// The round, from 1; the row is of the newest.
+    /// The round, from 1; each row is about the newest round.
     #[prost(uint32, tag = "25")]
     pub round: u32,
-    /// Why it failed or was cancelled, as a word; unspecified otherwise.
+    /// The kind of reason why it failed or was cancelled; unspecified otherwise.
     #[prost(enumeration = "ReasonKind", tag = "26")]
     pub reason_kind: i32,
-    /// Since when it is in its state.
+    /// When the task entered its state.
     #[prost(message, optional, tag = "27")]
     pub state_since: ::core::option::Option<::prost_types::Timestamp>,
-    /// In the last row of an answer that `limit` cut: how many rows more there are. 0 in every other.
+    /// In the last row of a response cut by `limit`: number of rows beyond it. 0 in all other rows.
     #[prost(uint64, tag = "28")]
     pub more: u64,
-    /// What it waits for; absent where it has an agent or has ended.
+    /// Why it waits; absent if it has an agent or has ended.
     #[prost(message, optional, tag = "29")]
     pub wait: ::core::option::Option<Wait>,
     /// Why it has its agent; absent before an agent was chosen.
@@ -7909,21 +7994,21 @@ pub struct AgentsReportRequest {
     /// Only this agent; empty: all.
     #[prost(string, tag = "2")]
     pub agent: ::prost::alloc::string::String,
-    /// Rows at most; 0: all.
+    /// Maximum number of rows; 0: all.
     #[prost(uint64, tag = "3")]
     pub limit: u64,
 }
 /// The agents' report.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AgentsReportResponse {
-    /// By name.
+    /// The agents, by name.
     #[prost(message, repeated, tag = "1")]
     pub agents: ::prost::alloc::vec::Vec<AgentRow>,
-    /// How many more there are beyond the limit.
+    /// Number of agents beyond the limit.
     #[prost(uint64, tag = "2")]
     pub more: u64,
 }
-/// What one agent did.
+/// The work of one agent.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct AgentRow {
@@ -7939,23 +8024,23 @@ pub struct AgentRow {
     /// Whether it is a landmark.
     #[prost(bool, tag = "4")]
     pub landmark: bool,
-    /// Whether a session is active, and its stream open.
+    /// Whether it has an active session with an open stream.
     #[prost(bool, tag = "5")]
     pub connected: bool,
-    /// Whether it takes work.
+    /// Whether it accepts work.
     #[prost(enumeration = "ServiceState", tag = "14")]
     #[serde(serialize_with = "crate::json::word::<crate::v1::ServiceState, _>")]
     pub service: i32,
-    /// Tasks whose newest assignment is this agent.
+    /// Number of tasks whose newest assignment is this agent.
     #[prost(uint64, tag = "6")]
     pub assigned: u64,
-    /// Crawls ended complete.
+    /// Number of crawls that ended complete.
     #[prost(uint64, tag = "7")]
     pub complete: u64,
-    /// Crawls ended truncated.
+    /// Number of crawls that ended truncated.
     #[prost(uint64, tag = "8")]
     pub truncated: u64,
-    /// Crawls ended otherwise.
+    /// Number of crawls that ended in another way.
     #[prost(uint64, tag = "9")]
     pub failed: u64,
     /// Pages fetched.
@@ -7964,79 +8049,80 @@ pub struct AgentRow {
     /// Bytes fetched.
     #[prost(uint64, tag = "11")]
     pub bytes: u64,
-    /// The mean of its crawls' median round trips; absent without crawls.
+    /// The mean of its crawls' median round trips; absent if there are none.
     #[prost(message, optional, tag = "12")]
     #[serde(rename = "mean_rtt_ms", serialize_with = "crate::json::millis")]
     pub mean_rtt: ::core::option::Option<::prost_types::Duration>,
-    /// How full it is now, over all batches: negative while it has room; absent while it is away.
+    /// Its present load level over all batches, negative while it has room; absent while it is away.
     #[prost(int64, optional, tag = "13")]
     pub load_level: ::core::option::Option<i64>,
 }
 /// Asks for a batch's throughput.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ThroughputRequest {
-    /// The batch.
+    /// The batch's name.
     #[prost(string, tag = "1")]
     pub batch: ::prost::alloc::string::String,
-    /// Only tasks of this round, from 1; absent: each site's newest, as in the other reports.
+    /// Only tasks of this round, from 1; absent: each site's newest round, as in the other reports.
     #[prost(uint32, optional, tag = "2")]
     pub round: ::core::option::Option<u32>,
-    /// Into how many slices of equal length the time is cut, 1 to 500; absent: 20.
+    /// Number of slices of equal length into which the time is divided, 1 to 500; absent: 20.
     #[prost(uint32, optional, tag = "3")]
     pub slices: ::core::option::Option<u32>,
 }
-/// A batch's throughput. A crawl lies between its lease's grant and the acceptance of its outcome, by the database's clock; its pages and
-/// bytes are spread evenly over its length.
+/// A batch's throughput. A crawl lies between the grant of its lease and the acceptance of its
+/// outcome, by the database's clock; its pages and bytes are spread evenly over its length.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ThroughputResponse {
-    /// When the first crawl began; absent while none has.
+    /// When the first crawl began; absent if none has.
     #[prost(message, optional, tag = "1")]
     #[serde(skip)]
     pub begun_at: ::core::option::Option<::prost_types::Timestamp>,
-    /// Until when is reported: now while sites are to be crawled, else the end of the last crawl; absent while none has begun.
+    /// End of the reported time: now if sites remain, else the end of the last crawl; absent if no
+    /// crawl has begun.
     #[prost(message, optional, tag = "2")]
     #[serde(skip)]
     pub until: ::core::option::Option<::prost_types::Timestamp>,
-    /// Sites that are reported on.
+    /// Number of reported sites.
     #[prost(uint64, tag = "3")]
     pub sites: u64,
-    /// Of these, crawls that have ended, whatever they came to.
+    /// Of these, sites whose crawl has ended, with any outcome.
     #[prost(uint64, tag = "4")]
     pub crawled: u64,
     /// Of these, sites that ended without a crawl: cancelled, or given up.
     #[prost(uint64, tag = "5")]
     pub uncrawled: u64,
-    /// Of these, sites that are being crawled.
+    /// Of these, sites being crawled.
     #[prost(uint64, tag = "6")]
     pub crawling: u64,
-    /// Pages of crawls under way, as they last said; not in any other figure.
+    /// Pages of crawls under way, by their last reports; not included in any other figure.
     #[prost(uint64, tag = "7")]
     pub crawling_pages: u64,
-    /// Pages of crawls that have ended.
+    /// Pages of ended crawls.
     #[prost(uint64, tag = "8")]
     pub pages: u64,
-    /// Their bytes.
+    /// Bytes of ended crawls.
     #[prost(uint64, tag = "9")]
     pub bytes: u64,
-    /// Megabytes (10^6 bytes) a minute over the whole time; absent where none has passed.
+    /// Megabytes (10^6 bytes) per minute over the whole time; absent if that is zero.
     #[prost(double, optional, tag = "10")]
     #[serde(rename = "mb_per_min")]
     pub megabytes_per_minute: ::core::option::Option<f64>,
-    /// Crawls ended a minute over the whole time; absent where none has passed.
+    /// Ended crawls per minute over the whole time; absent if that is zero.
     #[prost(double, optional, tag = "11")]
     #[serde(rename = "sites_per_min")]
     pub sites_per_minute: ::core::option::Option<f64>,
-    /// How long the rest will take; absent when every site has ended.
+    /// The remaining time; absent if every site has ended.
     #[prost(message, optional, tag = "15")]
     pub estimate: ::core::option::Option<Estimate>,
-    /// Slice by slice; empty while no crawl has ended.
+    /// The slices in order; empty if no crawl has ended.
     #[prost(message, repeated, tag = "12")]
     pub growth: ::prost::alloc::vec::Vec<GrowthSlice>,
-    /// By name; those that have crawled.
+    /// The agents that have crawled, by name.
     #[prost(message, repeated, tag = "13")]
     pub agents: ::prost::alloc::vec::Vec<AgentThroughput>,
-    /// By name; those that have chosen.
+    /// The strategies that have chosen an agent, by name.
     #[prost(message, repeated, tag = "14")]
     pub strategies: ::prost::alloc::vec::Vec<StrategyThroughput>,
 }
@@ -8044,11 +8130,11 @@ pub struct ThroughputResponse {
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct GrowthSlice {
-    /// Its end, from the begin of the first crawl.
+    /// Its end, as time since the start of the first crawl.
     #[prost(message, optional, tag = "1")]
     #[serde(rename = "until_ms", serialize_with = "crate::json::length")]
     pub until: ::core::option::Option<::prost_types::Duration>,
-    /// Crawls that have ended by then.
+    /// Number of crawls that have ended by then.
     #[prost(uint64, tag = "2")]
     pub sites: u64,
     /// Pages by then.
@@ -8057,16 +8143,16 @@ pub struct GrowthSlice {
     /// Bytes by then.
     #[prost(uint64, tag = "4")]
     pub bytes: u64,
-    /// Megabytes a minute in this slice.
+    /// Megabytes per minute in this slice.
     #[prost(double, tag = "5")]
     #[serde(rename = "mb_per_min")]
     pub megabytes_per_minute: f64,
-    /// Crawls ended a minute in this slice.
+    /// Ended crawls per minute in this slice.
     #[prost(double, tag = "6")]
     #[serde(rename = "sites_per_min")]
     pub sites_per_minute: f64,
 }
-/// What one agent did of it.
+/// One agent's share of a batch's throughput.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct AgentThroughput {
@@ -8079,7 +8165,7 @@ pub struct AgentThroughput {
     /// The carrier.
     #[prost(string, tag = "3")]
     pub carrier: ::prost::alloc::string::String,
-    /// Crawls ended.
+    /// Number of ended crawls.
     #[prost(uint64, tag = "4")]
     pub sites: u64,
     /// Pages fetched.
@@ -8088,30 +8174,30 @@ pub struct AgentThroughput {
     /// Bytes fetched.
     #[prost(uint64, tag = "6")]
     pub bytes: u64,
-    /// Megabytes a minute over the whole time; absent where none has passed.
+    /// Megabytes per minute over the whole time; absent if that is zero.
     #[prost(double, optional, tag = "7")]
     #[serde(rename = "mb_per_min")]
     pub megabytes_per_minute: ::core::option::Option<f64>,
-    /// How long it had at least one of these crawls under way.
+    /// Time in which it had at least one of these crawls under way.
     #[prost(message, optional, tag = "8")]
     #[serde(rename = "busy_ms", serialize_with = "crate::json::length")]
     pub busy: ::core::option::Option<::prost_types::Duration>,
-    /// The length of these crawls, added up.
+    /// The sum of these crawls' lengths.
     #[prost(message, optional, tag = "9")]
     #[serde(rename = "crawling_ms", serialize_with = "crate::json::length")]
     pub crawling: ::core::option::Option<::prost_types::Duration>,
-    /// Its share of all bytes, 0 to 1; absent where there are none.
+    /// Its share of all bytes, 0 to 1; absent if there are none.
     #[prost(double, optional, tag = "10")]
     pub share: ::core::option::Option<f64>,
 }
-/// What came of the choices of one strategy: of each crawled site's newest assignment.
+/// The crawls of one strategy's choices, by each crawled site's newest assignment.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StrategyThroughput {
     /// The name.
     #[prost(string, tag = "1")]
     pub strategy: ::prost::alloc::string::String,
-    /// Crawls ended.
+    /// Number of ended crawls.
     #[prost(uint64, tag = "2")]
     pub sites: u64,
     /// Pages fetched.
@@ -8120,39 +8206,39 @@ pub struct StrategyThroughput {
     /// Bytes fetched.
     #[prost(uint64, tag = "4")]
     pub bytes: u64,
-    /// Megabytes a minute over the whole time; absent where none has passed.
+    /// Megabytes per minute over the whole time; absent if that is zero.
     #[prost(double, optional, tag = "5")]
     #[serde(rename = "mb_per_min")]
     pub megabytes_per_minute: ::core::option::Option<f64>,
-    /// The mean of the crawls' median round trips; absent where none saw one.
+    /// The mean of the crawls' median round trips; absent if no crawl has one.
     #[prost(message, optional, tag = "6")]
     #[serde(rename = "mean_rtt_ms", serialize_with = "crate::json::millis")]
     pub mean_rtt: ::core::option::Option<::prost_types::Duration>,
-    /// The length of these crawls, added up.
+    /// The sum of these crawls' lengths.
     #[prost(message, optional, tag = "7")]
     #[serde(rename = "crawling_ms", serialize_with = "crate::json::length")]
     pub crawling: ::core::option::Option<::prost_types::Duration>,
 }
-/// Asks what another fleet would come to.
+/// A change of the fleet whose effect is to be predicted.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PlanRequest {
-    /// Agents that would be added, at most 100.
+    /// Agents to add, at most 100.
     #[prost(message, repeated, tag = "1")]
     pub add: ::prost::alloc::vec::Vec<PlannedAddition>,
-    /// Names of agents that would be removed.
+    /// Names of agents to remove.
     #[prost(string, repeated, tag = "2")]
     pub remove: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// The strategy that sites would be crawled by: random, gnp-top1 or gnp-top3; empty: gnp-top3.
+    /// The strategy for the sites: random, gnp-top1 or gnp-top3; empty: gnp-top3.
     #[prost(string, tag = "3")]
     pub strategy: ::prost::alloc::string::String,
-    /// How many places for further agents are suggested, after those changes: at most 20; 0: none.
+    /// Number of places for further agents to suggest, after those changes, at most 20; 0: none.
     #[prost(uint32, tag = "4")]
     pub suggest: u32,
 }
-/// An agent that would be added.
+/// An agent to add.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PlannedAddition {
-    /// The name; empty: made of city and carrier.
+    /// The name; empty: formed from city and carrier.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
     /// The city.
@@ -8161,67 +8247,68 @@ pub struct PlannedAddition {
     /// The carrier.
     #[prost(string, tag = "3")]
     pub carrier: ::prost::alloc::string::String,
-    /// Where it would be on the network: the name of an agent, or of a site, that has a place in the embedding.
+    /// Its place on the network: the name of an agent or a site that has a place in the embedding.
     #[prost(string, tag = "4")]
     pub near: ::prost::alloc::string::String,
-    /// Sites it would crawl at once, 1 to 10000; absent: as many as the median agent.
+    /// Number of slots, 1 to 10000; absent: those of the median agent.
     #[prost(uint32, optional, tag = "5")]
     pub slots: ::core::option::Option<u32>,
 }
-/// What another fleet would come to.
+/// The predicted work of the fleet before and after the change.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PlanResponse {
-    /// The embedding whose distances these are: the newest in which sites lie.
+    /// The embedding of the distances: the newest that contains sites.
     #[prost(int64, tag = "1")]
     pub epoch: i64,
     /// The strategy.
     #[prost(string, tag = "2")]
     pub strategy: ::prost::alloc::string::String,
-    /// Sites located in it, each taken to be crawled once.
+    /// Number of sites in that embedding, each crawled once.
     #[prost(uint64, tag = "3")]
     pub sites: u64,
-    /// Sites that lie in other embeddings, and are not counted.
+    /// Number of sites that are only in other embeddings; not counted.
     #[prost(uint64, tag = "4")]
     pub sites_elsewhere: u64,
-    /// Sites that are suspected to stand in several places, and are not counted.
+    /// Number of sites suspected to stand in several places; not counted.
     #[prost(uint64, tag = "5")]
     pub sites_in_several_places: u64,
-    /// Sites whose size is that of their last crawl.
+    /// Number of sites whose size is that of their last crawl.
     #[prost(uint64, tag = "6")]
     pub sites_of_known_size: u64,
-    /// Pages that the others are taken to have: the mean of those known.
+    /// Assumed number of pages of the other sites: the mean of the known ones.
     #[prost(uint32, tag = "7")]
     pub usual_pages: u32,
-    /// Bytes that the others are taken to have: the mean of those known.
+    /// Assumed number of bytes of the other sites: the mean of the known ones.
     #[prost(uint64, tag = "8")]
     pub usual_bytes: u64,
-    /// The fleet as it is.
+    /// The prediction for the present fleet.
     #[prost(message, optional, tag = "9")]
     #[serde(serialize_with = "crate::json::or_default")]
     pub before: ::core::option::Option<PlannedOutlook>,
-    /// The fleet after the changes.
+    /// The prediction for the changed fleet.
     #[prost(message, optional, tag = "10")]
     #[serde(serialize_with = "crate::json::or_default")]
     pub after: ::core::option::Option<PlannedOutlook>,
-    /// Every agent that takes part before or after, by name, then those that are added.
+    /// Every included agent, by name, then the added ones.
     #[prost(message, repeated, tag = "11")]
     pub agents: ::prost::alloc::vec::Vec<PlannedAgent>,
-    /// Agents that take no part.
+    /// Agents that are not included.
     #[prost(message, repeated, tag = "12")]
     pub left_out: ::prost::alloc::vec::Vec<LeftOutAgent>,
-    /// Where further agents would help most, best first; fewer than asked for where no more would.
+    /// The most useful places for further agents, best first; fewer than requested if no other place
+    /// would help.
     #[prost(message, repeated, tag = "13")]
     #[serde(serialize_with = "crate::json::ranked")]
     pub suggestions: ::prost::alloc::vec::Vec<PlannedSuggestion>,
-    /// Sites among which places were looked for; 0 when nothing was to be suggested.
+    /// Number of sites against which places were tested; 0 if no suggestion was requested.
     #[prost(uint64, tag = "14")]
     pub sampled_sites: u64,
-    /// Places that were tried for each suggestion.
+    /// Number of places tried for each suggestion.
     #[prost(uint64, tag = "15")]
     pub tried_places: u64,
 }
-/// What a fleet comes to.
+/// The prediction for a fleet.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PlannedOutlook {
@@ -8229,11 +8316,11 @@ pub struct PlannedOutlook {
     #[prost(message, optional, tag = "1")]
     #[serde(rename = "mean_ms", serialize_with = "crate::json::millis")]
     pub mean: ::core::option::Option<::prost_types::Duration>,
-    /// How long the agent is busy that is busy longest.
+    /// The busy time of the agent that is busy longest.
     #[prost(message, optional, tag = "2")]
     #[serde(rename = "makespan_ms", serialize_with = "crate::json::millis")]
     pub makespan: ::core::option::Option<::prost_types::Duration>,
-    /// That agent.
+    /// The name of that agent.
     #[prost(string, tag = "3")]
     pub longest: ::prost::alloc::string::String,
 }
@@ -8251,39 +8338,39 @@ pub struct PlannedAgent {
     /// The carrier.
     #[prost(string, tag = "3")]
     pub carrier: ::prost::alloc::string::String,
-    /// Sites it crawls at once.
+    /// Number of slots.
     #[prost(uint32, tag = "4")]
     pub slots: u32,
-    /// What happens to it: stays, added or removed.
+    /// The change: stays, added or removed.
     #[prost(string, tag = "5")]
     pub change: ::prost::alloc::string::String,
-    /// What it has to do before; absent when it is added.
+    /// Its work before; absent if it is added.
     #[prost(message, optional, tag = "6")]
     pub before: ::core::option::Option<PlannedLoad>,
-    /// What it has to do after; absent when it is removed.
+    /// Its work after; absent if it is removed.
     #[prost(message, optional, tag = "7")]
     pub after: ::core::option::Option<PlannedLoad>,
 }
-/// What one agent has to do, on average over the strategy's draws.
+/// The work of one agent, as the mean over the strategy's random choices.
 #[derive(serde::Serialize)]
 #[derive(Clone, Copy, PartialEq, ::prost::Message)]
 pub struct PlannedLoad {
-    /// Sites it crawls.
+    /// Number of crawled sites.
     #[prost(double, tag = "1")]
     pub sites: f64,
-    /// Its part of all sites, 0 to 1.
+    /// Its share of all sites, 0 to 1.
     #[prost(double, tag = "2")]
     pub share: f64,
-    /// The time of all those crawls.
+    /// The sum of the times of these crawls.
     #[prost(message, optional, tag = "3")]
     #[serde(rename = "work_ms", serialize_with = "crate::json::millis")]
     pub work: ::core::option::Option<::prost_types::Duration>,
-    /// The same with all its slots at work.
+    /// `work` divided by the number of slots.
     #[prost(message, optional, tag = "4")]
     #[serde(rename = "busy_ms", serialize_with = "crate::json::millis")]
     pub busy: ::core::option::Option<::prost_types::Duration>,
 }
-/// An agent that takes no part in a plan.
+/// An agent that a plan does not include.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct LeftOutAgent {
@@ -8291,29 +8378,29 @@ pub struct LeftOutAgent {
     #[prost(string, tag = "1")]
     #[serde(rename = "agent")]
     pub name: ::prost::alloc::string::String,
-    /// Why, for people.
+    /// The reason, for people.
     #[prost(string, tag = "2")]
     pub why: ::prost::alloc::string::String,
 }
-/// Where an agent would help.
+/// A useful place for a further agent.
 #[derive(serde::Serialize)]
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PlannedSuggestion {
-    /// The site beside which it would stand: what `near` takes.
+    /// The site beside which the agent would be: a value for `near`.
     #[prost(string, tag = "1")]
     pub near: ::prost::alloc::string::String,
-    /// Where that is; absent when unknown.
+    /// The site's position on the globe; absent if unknown.
     #[prost(message, optional, tag = "2")]
     pub position: ::core::option::Option<GlobePosition>,
     /// By how much it lowers the mean predicted round trip, after the suggestions before it.
     #[prost(message, optional, tag = "3")]
     #[serde(rename = "gain_ms", serialize_with = "crate::json::millis")]
     pub gain: ::core::option::Option<::prost_types::Duration>,
-    /// The mean after it.
+    /// The mean predicted round trip after it.
     #[prost(message, optional, tag = "4")]
     #[serde(rename = "mean_ms", serialize_with = "crate::json::millis")]
     pub mean: ::core::option::Option<::prost_types::Duration>,
-    /// The part of all sites it would take, 0 to 1.
+    /// The share of all sites that it would take, 0 to 1.
     #[prost(double, tag = "5")]
     pub share: f64,
 }
@@ -8409,7 +8496,8 @@ pub mod report_service_client {
             self.inner = self.inner.max_encoding_message_size(limit);
             self
         }
-        /// One row per task of a batch, in the order in which the scheduler came to know the sites; those of one list come by name.
+        /// One row per task of a batch, in the order in which the scheduler first knew the sites; sites of
+        /// one list are in order of name.
         pub async fn assignments(
             &mut self,
             request: impl tonic::IntoRequest<super::AssignmentsRequest>,
@@ -8459,7 +8547,7 @@ pub mod report_service_client {
                 .insert(GrpcMethod::new("landfall.v1.ReportService", "Agents"));
             self.inner.unary(req, path, codec).await
         }
-        /// How a batch grows over time, who does it, and how long it will still take.
+        /// A batch's growth over time, the agents' shares, and the remaining time.
         pub async fn throughput(
             &mut self,
             request: impl tonic::IntoRequest<super::ThroughputRequest>,
@@ -8484,7 +8572,8 @@ pub mod report_service_client {
                 .insert(GrpcMethod::new("landfall.v1.ReportService", "Throughput"));
             self.inner.unary(req, path, codec).await
         }
-        /// What another fleet would come to, from the sites already located, and where the next agents would help most. Nothing is changed.
+        /// Predicts the work of a changed fleet from the located sites, and where further agents would
+        /// help most. Changes nothing.
         pub async fn plan(
             &mut self,
             request: impl tonic::IntoRequest<super::PlanRequest>,
@@ -8527,7 +8616,8 @@ pub mod report_service_server {
             >
             + std::marker::Send
             + 'static;
-        /// One row per task of a batch, in the order in which the scheduler came to know the sites; those of one list come by name.
+        /// One row per task of a batch, in the order in which the scheduler first knew the sites; sites of
+        /// one list are in order of name.
         async fn assignments(
             &self,
             request: tonic::Request<super::AssignmentsRequest>,
@@ -8543,7 +8633,7 @@ pub mod report_service_server {
             tonic::Response<super::AgentsReportResponse>,
             tonic::Status,
         >;
-        /// How a batch grows over time, who does it, and how long it will still take.
+        /// A batch's growth over time, the agents' shares, and the remaining time.
         async fn throughput(
             &self,
             request: tonic::Request<super::ThroughputRequest>,
@@ -8551,7 +8641,8 @@ pub mod report_service_server {
             tonic::Response<super::ThroughputResponse>,
             tonic::Status,
         >;
-        /// What another fleet would come to, from the sites already located, and where the next agents would help most. Nothing is changed.
+        /// Predicts the work of a changed fleet from the located sites, and where further agents would
+        /// help most. Changes nothing.
         async fn plan(
             &self,
             request: tonic::Request<super::PlanRequest>,
