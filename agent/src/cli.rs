@@ -198,13 +198,13 @@ async fn run(args: RunArgs) -> anyhow::Result<()> {
 }
 
 async fn doctor(args: RunArgs) -> anyhow::Result<()> {
-    let findings = examine(&args.configuration()?).await;
-    let text: String = findings.iter().map(ToString::to_string).collect();
+    let results = examine(&args.configuration()?).await;
+    let text: String = results.iter().map(ToString::to_string).collect();
     std::io::stdout().write_all(text.as_bytes()).context("print what was found")?;
-    let wrong = findings.iter().filter(|finding| finding.is_wrong()).count();
+    let wrong = results.iter().filter(|result| result.is_wrong()).count();
     match wrong {
         0 => Ok(()),
-        wrong => Err(exit::ended(exit::Code::NotDone, format!("{wrong} of {} things are wrong", findings.len()))),
+        wrong => Err(exit::exit_error(exit::Code::NotDone, format!("{wrong} of {} things are wrong", results.len()))),
     }
 }
 

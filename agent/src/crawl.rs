@@ -15,16 +15,16 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 pub use budget::{Budget, Policy};
-pub use fetch::place::{Alone, Ask, NotPermitted, Permits};
+pub use fetch::site_address::{AddressPermits, NotPermitted, PermitSource, SchedulerSilence};
 pub use fetch::trouble::Trouble;
-pub use frontier::keep::{Checkpoint, Keep, Offer, Progress, Standing};
-pub use frontier::seen::Seen;
-pub use outcome::{Blocker, Ended, Kind, Outcome};
+pub use frontier::seen::SeenPaths;
+pub use frontier::storage::{Checkpoint, CrawlProgress, CrawlSnapshot, CrawlStorage, SnapshotSink};
+pub use outcome::{Blocker, CrawlEnd, Outcome, OutcomeKind};
 pub use politeness::RateState;
-pub use politeness::paths::Paths;
+pub use politeness::path_filter::PathFilter;
 pub use politeness::robots::RobotsCache;
 
-use crate::net::context::Context;
+use crate::net::context::RequestContext;
 use crate::net::guard::ResolveError;
 use crate::net::origin::Origin;
 use crate::probe::ProbeError;
@@ -32,14 +32,14 @@ use crate::probe::settle::settle;
 use crate::session::clock;
 use crate::warc::Recorder;
 use budget::Ledger;
-use fetch::place::{Place, PlaceError};
+use fetch::site_address::{AddressError, SiteAddress};
 use fetch::{Fetcher, Timeouts};
 use frontier::Frontier;
-use frontier::keep::Keeper;
+use frontier::storage::StateWriter;
 use html::site_path::{Site, SitePath};
-use politeness::robots::Denied;
-use politeness::{Grudge, Politeness};
-use walk::{End, Stopwatch, Walk};
+use politeness::robots::RulesError;
+use politeness::{Politeness, PolitenessState};
+use walk::{Stopwatch, Walk, WalkEnd};
 
 mod budget;
 mod fetch;
@@ -57,7 +57,7 @@ const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { 
 /// and a slot is worth more.
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
-/// The fingerprint by which [`Seen`] identifies a path.
+/// The fingerprint by which [`SeenPaths`] identifies a path.
 pub fn fingerprint(path: &str) -> u128 {
     SitePath::fingerprint_of(path).as_u128()
 }
@@ -74,61 +74,67 @@ pub struct Job {
 }
 
 /// Crawls a site, or resumes a stopped crawl of it.
-pub async fn run(job: Job, keep: Keep, permits: Permits, context: Arc<Context>, stop: CancellationToken) -> Ended {
-    run_within(Timeouts::default(), job, keep, permits, context, stop).await
+pub async fn run(
+    job: Job,
+    storage: CrawlStorage,
+    permits: AddressPermits,
+    context: Arc<RequestContext>,
+    stop: CancellationToken,
+) -> CrawlEnd {
+    run_within(Timeouts::default(), job, storage, permits, context, stop).await
 }
 
 async fn run_within(
     timeouts: Timeouts,
     job: Job,
-    keep: Keep,
-    permits: Permits,
-    context: Arc<Context>,
+    storage: CrawlStorage,
+    permits: AddressPermits,
+    context: Arc<RequestContext>,
     stop: CancellationToken,
-) -> Ended {
+) -> CrawlEnd {
     let Policy { max_depth, max_pages, .. } = job.policy;
-    let (recorder, recalled) = (keep.recorder.clone(), keep.recalled.clone());
-    let (frontier, mut keeper) = match keep.open(&job.name, max_depth, max_pages).await {
+    let (recorder, preempted) = (storage.recorder.clone(), storage.preempted.clone());
+    let (frontier, mut state_writer) = match storage.open(&job.name, max_depth, max_pages).await {
         Ok(opened) => opened,
-        Err(error) => return Ended::Broken(format!("the crawl's file: {error}")),
+        Err(error) => return CrawlEnd::Broken(format!("the crawl's file: {error}")),
     };
     let mut crawl = Crawl::new(job, timeouts, frontier, permits, recorder.clone());
     let ended = tokio::select! {
         biased;
         () = stop.cancelled() => None,
-        () = recalled.cancelled() => None,
-        ended = timeout_at(crawl.deadline, crawl.walk(&context, &mut keeper)) => Some(ended),
+        () = preempted.cancelled() => None,
+        ended = timeout_at(crawl.deadline, crawl.walk(&context, &mut state_writer)) => Some(ended),
     };
     let rested_at = crawl.rested_at();
     let outcome = match ended {
         None => {
-            let standing = crawl.standing().await;
-            if recalled.is_cancelled() {
+            let snapshot = crawl.snapshot().await;
+            if preempted.is_cancelled() {
                 rest(rested_at, &stop).await;
             }
-            return Ended::Stopped(standing);
+            return CrawlEnd::Stopped(snapshot);
         }
-        Some(Ok(End::Paused(pause))) => {
+        Some(Ok(WalkEnd::Paused(pause))) => {
             // The site's pause counts against the crawl's time wherever it is spent; if the crawl
             // returns too early, only once.
             if crawl.fetcher.is_some() {
                 crawl.watch.before = crawl.watch.before.saturating_add(pause);
                 crawl.note_time().await;
             }
-            let standing = crawl.standing().await;
+            let snapshot = crawl.snapshot().await;
             rest(rested_at, &stop).await;
-            return Ended::Paused(standing, pause);
+            return CrawlEnd::Paused(snapshot, pause);
         }
-        Some(ended) => ended.unwrap_or(End::Cut(Budget::Duration)),
+        Some(ended) => ended.unwrap_or(WalkEnd::Cut(Budget::Duration)),
     };
     if let Some(recorder) = recorder {
         // A reader of the outcome must find the pages stored.
         tokio::select! {
             biased;
             stored = recorder.synced() => if let Err(error) = stored {
-                return Ended::Broken(error.to_string());
+                return CrawlEnd::Broken(error.to_string());
             },
-            () = stop.cancelled() => return Ended::Stopped(None),
+            () = stop.cancelled() => return CrawlEnd::Stopped(None),
         }
     }
     let ended = crawl.end(outcome);
@@ -150,17 +156,23 @@ struct Crawl {
     fetcher: Option<Fetcher>,
     frontier: Frontier,
     ledger: Ledger,
-    permits: Permits,
+    permits: AddressPermits,
     recorder: Option<Recorder>,
 }
 
 impl Crawl {
-    fn new(job: Job, timeouts: Timeouts, frontier: Frontier, permits: Permits, recorder: Option<Recorder>) -> Self {
+    fn new(
+        job: Job,
+        timeouts: Timeouts,
+        frontier: Frontier,
+        permits: AddressPermits,
+        recorder: Option<Recorder>,
+    ) -> Self {
         // A deadline beyond the range of the clock becomes a year.
         let year = Duration::from_secs(365 * 86_400);
-        let watch = Stopwatch::after(Duration::from_millis(frontier.spent().millis).min(year));
+        let watch = Stopwatch::after(Duration::from_millis(frontier.totals().millis).min(year));
         let deadline = watch.began + job.policy.max_duration.min(year).saturating_sub(watch.before);
-        let ledger = Ledger::after(frontier.spent());
+        let ledger = Ledger::after(frontier.totals());
         let (origin, settled_at, fetcher, started_at) = (None, None, None, clock::wall());
         Self {
             job,
@@ -178,32 +190,32 @@ impl Crawl {
         }
     }
 
-    async fn walk(&mut self, context: &Context, keeper: &mut Keeper) -> End {
+    async fn walk(&mut self, context: &RequestContext, state_writer: &mut StateWriter) -> WalkEnd {
         let mut politeness = self.politeness();
-        let grudge = self.grudge();
-        politeness.remember(grudge, Instant::now());
+        let politeness_state = self.politeness_state();
+        politeness.restore(politeness_state, Instant::now());
         let hands_back = self.permits.are_asked();
-        if hands_back && grudge.pause >= walk::HANDED_BACK_FROM {
-            return End::Paused(grudge.pause);
+        if hands_back && politeness_state.pause >= walk::HANDED_BACK_FROM {
+            return WalkEnd::Paused(politeness_state.pause);
         }
-        let place = Arc::new(Place::new(context, self.permits.clone(), self.timeouts.connect));
-        let site = match self.settle(context, &place, &mut politeness).await {
+        let site_address = Arc::new(SiteAddress::new(context, self.permits.clone(), self.timeouts.connect));
+        let site = match self.settle(context, &site_address, &mut politeness).await {
             Ok(site) => site,
             Err(end) => return end,
         };
         self.ledger.answered |= self.job.origin.is_none();
-        let fetcher = match Fetcher::new(context, self.timeouts, politeness, self.deadline, place) {
+        let fetcher = match Fetcher::new(context, self.timeouts, politeness, self.deadline, site_address) {
             Ok(fetcher) => self.fetcher.insert(fetcher),
-            Err(error) => return End::Unreachable(Trouble::Other, format!("{:#}", anyhow::Error::from(error))),
+            Err(error) => return WalkEnd::Unreachable(Trouble::Other, format!("{:#}", anyhow::Error::from(error))),
         };
         if let Some(recorder) = self.recorder.clone() {
             fetcher.record(recorder, context);
         }
         let rules = match politeness::robots::rules_of(fetcher, &site, &context.robots).await {
             Ok(rules) => rules,
-            Err(Denied::Forbidden(reason)) => return End::Blocked(fetcher.blocker(), reason),
-            Err(Denied::NoAnswer(trouble, reason)) => return End::Unreachable(trouble, reason),
-            Err(Denied::OutOfTime) => return End::Cut(Budget::Duration),
+            Err(RulesError::Forbidden(reason)) => return WalkEnd::Blocked(fetcher.blocker(), reason),
+            Err(RulesError::NoAnswer(trouble, reason)) => return WalkEnd::Unreachable(trouble, reason),
+            Err(RulesError::OutOfTime) => return WalkEnd::Cut(Budget::Duration),
         };
         self.ledger.answered = true;
         self.origin = Some(site.origin().clone());
@@ -218,7 +230,7 @@ impl Crawl {
             rules,
             robots,
             frontier,
-            keeper,
+            state_writer,
             fetcher,
             ledger,
             policy,
@@ -232,14 +244,14 @@ impl Crawl {
     }
 
     /// The state from which another agent may resume; `None` when there is none.
-    async fn standing(&mut self) -> Option<Standing> {
+    async fn snapshot(&mut self) -> Option<CrawlSnapshot> {
         if self.frontier.is_new() {
             return None;
         }
         // A page that cannot be stored in time does not count as visited.
         let checkpoint = timeout(STORE_TIMEOUT, self.frontier.checkpoint()).await.ok()?.ok()?;
         let rate_state = self.fetcher.as_ref().map(Fetcher::rate_state).unwrap_or_default();
-        Some(Standing { checkpoint, rate_state, last_error: self.ledger.last_error.clone().unwrap_or_default() })
+        Some(CrawlSnapshot { checkpoint, rate_state, last_error: self.ledger.last_error.clone().unwrap_or_default() })
     }
 
     /// When the crawl's rest before the end of its lease is over, which is when its own next
@@ -254,37 +266,42 @@ impl Crawl {
     fn politeness(&self) -> Politeness {
         let Policy { request_interval, shortest_interval, .. } = self.job.policy;
         let mut politeness = Politeness::new(request_interval).down_to(shortest_interval);
-        politeness.learn_size(self.frontier.spent().listed.max(self.job.last_pages.unwrap_or_default().into()));
+        politeness.learn_size(self.frontier.totals().listed.max(self.job.last_pages.unwrap_or_default().into()));
         politeness
     }
 
     /// What an earlier part of the crawl recorded about how the site responds.
-    fn grudge(&self) -> Grudge {
-        let spent = self.frontier.spent();
+    fn politeness_state(&self) -> PolitenessState {
+        let totals = self.frontier.totals();
         let now = clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        let pause = Duration::from_millis(spent.paused_until_unix_ms).saturating_sub(now);
-        Grudge { turned_away: spent.turned_away, in_a_row: spent.failed_in_a_row, pause }
+        let pause = Duration::from_millis(totals.paused_until_unix_ms).saturating_sub(now);
+        PolitenessState { turned_away: totals.turned_away, in_a_row: totals.failed_in_a_row, pause }
     }
 
     async fn note_time(&mut self) {
-        self.frontier.spent_mut().millis = u64::try_from(self.watch.elapsed().as_millis()).unwrap_or(u64::MAX);
-        if let Err(error) = self.frontier.note_spent().await {
+        self.frontier.totals_mut().millis = u64::try_from(self.watch.elapsed().as_millis()).unwrap_or(u64::MAX);
+        if let Err(error) = self.frontier.note_totals().await {
             tracing::warn!(%error, "a pause is not written down, and would not count after a restart");
         }
     }
 
     /// Finds the site's origin if it is unknown, once its address permits.
-    async fn settle(&mut self, context: &Context, place: &Place, politeness: &mut Politeness) -> Result<Site, End> {
+    async fn settle(
+        &mut self,
+        context: &RequestContext,
+        site_address: &SiteAddress,
+        politeness: &mut Politeness,
+    ) -> Result<Site, WalkEnd> {
         let origin = match &self.job.origin {
             Some(origin) => {
-                permitted(place, &origin.host).await?;
+                permitted(site_address, &origin.host).await?;
                 origin.clone()
             }
             None => {
                 let named = Origin::candidates(&self.job.name);
-                let named = named.map_err(|error| End::Unreachable(Trouble::Other, error.to_string()))?;
+                let named = named.map_err(|error| WalkEnd::Unreachable(Trouble::Other, error.to_string()))?;
                 if let Some(first) = named.first() {
-                    permitted(place, &first.host).await?;
+                    permitted(site_address, &first.host).await?;
                 }
                 let interval = self.job.policy.request_interval;
                 let settled = settle(context, &self.job.name, interval, self.timeouts.first_byte).await;
@@ -292,43 +309,44 @@ impl Crawl {
                 politeness.start(now);
                 self.settled_at = Some(now);
                 let origin = settled.map_err(unsettled)?;
-                permitted(place, &origin.host).await?;
+                permitted(site_address, &origin.host).await?;
                 origin
             }
         };
-        Site::new(&origin).ok_or_else(|| End::Unreachable(Trouble::Other, format!("{origin} is not a URL's origin")))
+        Site::new(&origin)
+            .ok_or_else(|| WalkEnd::Unreachable(Trouble::Other, format!("{origin} is not a URL's origin")))
     }
 
-    fn end(self, end: End) -> Ended {
+    fn end(self, end: WalkEnd) -> CrawlEnd {
         let Self { ledger, origin, fetcher, job, frontier, started_at, watch, .. } = self;
         let first_error = ledger.first_error.map(|(_, sentence)| sentence).unwrap_or_default();
         let mut trouble = None;
         let (kind, message) = match end {
-            End::Blocked(blocker, reason) => (Kind::Blocked(blocker), reason),
-            End::Unreachable(why, reason) => {
+            WalkEnd::Blocked(blocker, reason) => (OutcomeKind::Blocked(blocker), reason),
+            WalkEnd::Unreachable(why, reason) => {
                 trouble = Some(why);
-                (Kind::Unreachable, reason)
+                (OutcomeKind::Unreachable, reason)
             }
-            End::Cut(_) if !ledger.answered => {
+            WalkEnd::Cut(_) if !ledger.answered => {
                 trouble = Some(Trouble::TimedOut);
-                (Kind::Unreachable, format!("{}: no answer within {:?}", job.name, job.policy.max_duration))
+                (OutcomeKind::Unreachable, format!("{}: no answer within {:?}", job.name, job.policy.max_duration))
             }
-            End::Cut(budget) => (Kind::Truncated(budget), first_error),
-            End::Exhausted => (Kind::Complete, first_error),
-            End::Broken(reason) => return Ended::Broken(reason),
-            End::NotPermitted(reason) => {
+            WalkEnd::Cut(budget) => (OutcomeKind::Truncated(budget), first_error),
+            WalkEnd::Exhausted => (OutcomeKind::Complete, first_error),
+            WalkEnd::Broken(reason) => return CrawlEnd::Broken(reason),
+            WalkEnd::NotPermitted(reason) => {
                 tracing::debug!(site = job.name, reason, "its turn has not come");
-                return Ended::NotPermitted;
+                return CrawlEnd::NotPermitted;
             }
-            End::Paused(pause) => return Ended::Paused(None, pause),
+            WalkEnd::Paused(pause) => return CrawlEnd::Paused(None, pause),
         };
-        Ended::Outcome(Outcome {
+        CrawlEnd::Outcome(Outcome {
             kind,
             pages: ledger.pages,
             bytes: ledger.bytes,
             errors: ledger.errors,
-            refetched: frontier.spent().refetched,
-            trapped: frontier.spent().trapped,
+            refetched: frontier.totals().refetched,
+            trapped: frontier.totals().trapped,
             started_at: started_at.checked_sub(watch.before).unwrap_or(started_at),
             duration: watch.elapsed(),
             rtt: fetcher.and_then(|fetcher| fetcher.median_round_trip()),
@@ -347,24 +365,24 @@ async fn rest(until: Option<Instant>, stop: &CancellationToken) {
 }
 
 /// Waits for the permit to send requests to a host's address.
-async fn permitted(place: &Place, host: &str) -> Result<(), End> {
-    match place.of(host).await {
+async fn permitted(site_address: &SiteAddress, host: &str) -> Result<(), WalkEnd> {
+    match site_address.of(host).await {
         Ok(_) => Ok(()),
-        Err(PlaceError::NotPermitted(NotPermitted(reason))) => Err(End::NotPermitted(reason)),
-        Err(PlaceError::Resolve(ResolveError::Refused(refused))) => {
-            Err(End::Blocked(Blocker::Guard, refused.to_string()))
+        Err(AddressError::NotPermitted(NotPermitted(reason))) => Err(WalkEnd::NotPermitted(reason)),
+        Err(AddressError::Resolve(ResolveError::Refused(refused))) => {
+            Err(WalkEnd::Blocked(Blocker::Guard, refused.to_string()))
         }
-        Err(error @ PlaceError::Timeout { .. }) => Err(End::Unreachable(Trouble::TimedOut, error.to_string())),
-        Err(PlaceError::Resolve(ResolveError::Dns(error))) => {
-            Err(End::Unreachable(Trouble::from(&error), error.to_string()))
+        Err(error @ AddressError::Timeout { .. }) => Err(WalkEnd::Unreachable(Trouble::TimedOut, error.to_string())),
+        Err(AddressError::Resolve(ResolveError::Dns(error))) => {
+            Err(WalkEnd::Unreachable(Trouble::from(&error), error.to_string()))
         }
     }
 }
 
-fn unsettled(error: ProbeError) -> End {
+fn unsettled(error: ProbeError) -> WalkEnd {
     match error {
-        ProbeError::Guard(refused) => End::Blocked(Blocker::Guard, refused.to_string()),
-        other => End::Unreachable(Trouble::from(&other), other.to_string()),
+        ProbeError::Guard(refused) => WalkEnd::Blocked(Blocker::Guard, refused.to_string()),
+        other => WalkEnd::Unreachable(Trouble::from(&other), other.to_string()),
     }
 }
 

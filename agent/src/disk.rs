@@ -1,6 +1,6 @@
 //! What an agent stores on disk: in its own folders, written atomically, bounded.
 
+pub(crate) mod crawl_files;
 pub(crate) mod folder;
-pub(crate) mod kept_crawls;
+pub(crate) mod free_space;
 pub(crate) mod outbox;
-pub(crate) mod room;

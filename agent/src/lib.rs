@@ -11,9 +11,9 @@ use tokio_util::sync::CancellationToken;
 
 use crate::beacon::Beacon;
 use crate::config::Config;
-use crate::disk::kept_crawls::KeptCrawls;
+use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::outbox::Outbox;
-use crate::net::context::Means;
+use crate::net::context::RequestBase;
 use crate::session::schedulers::Schedulers;
 use crate::session::work::Work;
 
@@ -44,19 +44,19 @@ pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
 /// Runs an agent until it is stopped; then it hands back its leases. It fails if it cannot start,
 /// if its beacon ends, or if another machine was enrolled in its place; other errors are retried.
 pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
-    let means = means(&config)?;
+    let request_base = request_base(&config)?;
     let beacon = bind_beacon(&config).await?;
-    let terms = terms(&config, beacon.as_ref().map(|beacon| beacon.port))?;
+    let session_config = session_config(&config, beacon.as_ref().map(|beacon| beacon.port))?;
     let greeting = greeting(&config, beacon.as_ref().map(|beacon| beacon.port));
     // A closed standard output is not an error.
     drop(std::io::stdout().write_all(greeting.as_bytes()));
-    tracing::info!(agent.name = config.name, scheduler = %terms.schedulers.current().url, "agent started, connecting");
+    tracing::info!(agent.name = config.name, scheduler = %session_config.schedulers.current().url, "agent started, connecting");
     let serving = beacon.map(|beacon| tokio::spawn(beacon.serve(stop.clone())));
     let outbox = Outbox::open(&config.outbox)?;
     let store = config.store.as_ref().map(|store| warc::Store::open(store, &config.name)).transpose()?;
-    let work = Work::new(means, config.capacity, outbox, KeptCrawls::open(&config.crawls.folder)?);
+    let work = Work::new(request_base, config.capacity, outbox, CrawlFiles::open(&config.crawls.folder)?);
     let work = work.storing(store.clone());
-    let ended = session::run(&terms, work, &stop, &mut rand::make_rng::<rand_chacha::ChaCha8Rng>()).await;
+    let ended = session::run(&session_config, work, &stop, &mut rand::make_rng::<rand_chacha::ChaCha8Rng>()).await;
     // If the session ended by itself, the beacon still runs.
     stop.cancel();
     if let Some(store) = store {
@@ -66,7 +66,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
         serving.await.context("the beacon failed, and the agent with it")?;
     }
     tracing::info!(agent.name = config.name, "agent stopped");
-    ended.map_err(|replaced| cli::exit::ended(cli::exit::Code::Replaced, replaced.to_string()))
+    ended.map_err(|replaced| cli::exit::exit_error(cli::exit::Code::Replaced, replaced.to_string()))
 }
 
 /// The agent's identity and settings, one line each.
@@ -97,12 +97,12 @@ fn greeting(config: &Config, beacon_port: Option<u16>) -> String {
     lines.iter().fold(head, |text, (label, value)| format!("{text}  {label:<9}  {value}\n"))
 }
 
-fn means(config: &Config) -> anyhow::Result<Means> {
+fn request_base(config: &Config) -> anyhow::Result<RequestBase> {
     for net in &config.allow_net {
         tracing::warn!(%net, "{}", net::guard::OPEN);
     }
     let user_agent = config.contact_url.as_deref().map(net::user_agent::UserAgent::new).transpose()?;
-    Ok(Means {
+    Ok(RequestBase {
         guard: net::guard::Guard::new(config.allow_net.clone()).with_beacons(config.beacon.allow_net.clone()),
         resolver: config.resolver()?,
         bind: config.bind,
@@ -123,11 +123,11 @@ async fn bind_beacon(config: &Config) -> anyhow::Result<Option<Beacon>> {
     Ok(Some(beacon))
 }
 
-fn terms(config: &Config, beacon_port: Option<u16>) -> anyhow::Result<session::Terms> {
+fn session_config(config: &Config, beacon_port: Option<u16>) -> anyhow::Result<session::SessionConfig> {
     let read = |key: &str, file: &std::path::Path| {
         std::fs::read_to_string(file).with_context(|| format!("{key}: read {}", file.display()))
     };
-    Ok(session::Terms {
+    Ok(session::SessionConfig {
         schedulers: Schedulers::try_new(&config.scheduler)?,
         ca: config.ca.as_deref().map(|file| read("ca", file)).transpose()?,
         credential: session::bearer(&read("credential", &config.credential)?, &config.credential)?,

@@ -1,7 +1,7 @@
 //! What every request needs: addresses that may be connected, name resolution, the site's origin,
 //! TLS and the user agent.
 
-pub(crate) mod aged;
+pub(crate) mod age_ordered_map;
 pub mod context;
 pub mod dns;
 pub mod guard;

@@ -9,9 +9,9 @@
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::net::context::Context;
+use crate::net::context::RequestContext;
 use crate::net::dns::DnsError;
-use crate::net::guard::{Refused, ResolveError};
+use crate::net::guard::{RefusedAddress, ResolveError};
 use crate::net::origin::{BadOrigin, Origin};
 
 pub mod addresses;
@@ -33,7 +33,7 @@ pub enum Metric {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Order {
+pub struct ProbeOrder {
     pub metric: Metric,
     pub samples: u32,
     /// Minimum answered samples before [`stopping`] may end it early; `None` takes all samples.
@@ -44,13 +44,13 @@ pub struct Order {
     /// Time limit of a connection, and of a request on it.
     pub timeout: Duration,
     /// The address at which it may be carried out.
-    pub turn: Turn,
+    pub lock: AddressLock,
 }
 
 /// The address at which an order may be carried out: the scheduler sends an address one order at a
 /// time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
+pub enum AddressLock {
     /// Any address of the name.
     Anywhere,
     /// Only this address, while the name resolves to it.
@@ -59,12 +59,12 @@ pub enum Turn {
     Nowhere,
 }
 
-impl Turn {
+impl AddressLock {
     /// Whether an order may be carried out at this address.
     fn is_at(self, address: IpAddr) -> bool {
         match self {
             Self::Anywhere => true,
-            Self::At(turn) => turn == address,
+            Self::At(lock) => lock == address,
             Self::Nowhere => false,
         }
     }
@@ -78,7 +78,7 @@ impl Turn {
     }
 }
 
-impl Order {
+impl ProbeOrder {
     pub(crate) fn is_enough(&self, samples: &[Duration]) -> bool {
         self.least_samples.is_some_and(|least| stopping::is_stable(samples, least))
     }
@@ -152,7 +152,7 @@ pub struct Phases {
 
 /// The result of measuring a host. Without an answered sample there is a [`ProbeError`] instead.
 #[derive(Debug, Clone)]
-pub struct Probed {
+pub struct HostMeasurement {
     /// Its origin; absent for ICMP, which contacts only the address.
     pub origin: Option<Origin>,
     pub address: IpAddr,
@@ -179,14 +179,14 @@ pub enum Observation {
 pub type Observer<'a> = &'a mut (dyn FnMut(Observation) + Send);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum NoConnection {
+pub enum ConnectFailure {
     Refused,
     /// No response in time.
     TimedOut,
     Failed,
 }
 
-impl From<std::io::ErrorKind> for NoConnection {
+impl From<std::io::ErrorKind> for ConnectFailure {
     fn from(kind: std::io::ErrorKind) -> Self {
         match kind {
             std::io::ErrorKind::ConnectionRefused => Self::Refused,
@@ -201,9 +201,9 @@ pub enum ProbeError {
     #[error(transparent)]
     Dns(DnsError),
     #[error(transparent)]
-    Guard(Refused),
+    Guard(RefusedAddress),
     #[error("connect {origin} at {address}: {reason}")]
-    Connect { origin: String, address: IpAddr, reason: String, cause: NoConnection },
+    Connect { origin: String, address: IpAddr, reason: String, cause: ConnectFailure },
     #[error("TLS with {origin}: {reason}")]
     Tls { origin: String, reason: String },
     #[error("{0} did not answer in time")]
@@ -228,71 +228,71 @@ impl From<ResolveError> for ProbeError {
 
 /// Measures one host. It fails when no sample was answered.
 pub async fn measure(
-    context: &Context,
+    context: &RequestContext,
     target: &Target,
-    order: &Order,
+    order: &ProbeOrder,
     observe: Observer<'_>,
-) -> Result<Probed, ProbeError> {
-    measure_paced(context, target, order, &mut Pace::new(order.interval), observe).await
+) -> Result<HostMeasurement, ProbeError> {
+    measure_paced(context, target, order, &mut RequestPacer::new(order.interval), observe).await
 }
 
 /// Measures one host with a pace shared with the caller.
 pub(crate) async fn measure_paced(
-    context: &Context,
+    context: &RequestContext,
     target: &Target,
-    order: &Order,
-    pace: &mut Pace,
+    order: &ProbeOrder,
+    pacer: &mut RequestPacer,
     observe: Observer<'_>,
-) -> Result<Probed, ProbeError> {
+) -> Result<HostMeasurement, ProbeError> {
     if order.samples == 0 {
         return Err(ProbeError::BadOrder("no samples are wanted".to_owned()));
     }
     if let Some(origin) = target.settled_origin().filter(|_| order.metric != Metric::Ttfb) {
         let guard = settle::guard_for(context, target);
         let endpoint = http::Endpoint::resolve(context, &guard, origin.clone(), target, order.timeout).await?;
-        return measure_below_http(endpoint, order, pace, observe).await;
+        return measure_below_http(endpoint, order, pacer, observe).await;
     }
-    let found = settle::find(context, target, order.timeout, pace, observe).await?;
-    sample_found(found, order, pace, observe).await
+    let found = settle::find(context, target, order.timeout, pacer, observe).await?;
+    sample_settled(found, order, pacer, observe).await
 }
 
 /// Measures a target at its found origin.
-pub(crate) async fn sample_found(
-    found: settle::Found<'_>,
-    order: &Order,
-    pace: &mut Pace,
+pub(crate) async fn sample_settled(
+    found: settle::SettledEndpoint<'_>,
+    order: &ProbeOrder,
+    pacer: &mut RequestPacer,
     observe: Observer<'_>,
-) -> Result<Probed, ProbeError> {
+) -> Result<HostMeasurement, ProbeError> {
     match order.metric {
-        Metric::Ttfb => sampling::sample(found, order, pace, observe).await,
+        Metric::Ttfb => sampling::sample(found, order, pacer, observe).await,
         Metric::Connect | Metric::Icmp => {
             drop(found.connection);
-            measure_below_http(found.endpoint, order, pace, observe).await
+            measure_below_http(found.endpoint, order, pacer, observe).await
         }
     }
 }
 
 async fn measure_below_http(
     endpoint: http::Endpoint<'_>,
-    order: &Order,
-    pace: &mut Pace,
+    order: &ProbeOrder,
+    pacer: &mut RequestPacer,
     observe: Observer<'_>,
-) -> Result<Probed, ProbeError> {
+) -> Result<HostMeasurement, ProbeError> {
     match order.metric {
-        Metric::Icmp => icmp::sample(endpoint, order, pace, observe).await,
-        Metric::Connect | Metric::Ttfb => sampling::handshakes(endpoint, order, pace, observe).await,
+        Metric::Icmp => icmp::sample(endpoint, order, pacer, observe).await,
+        Metric::Connect | Metric::Ttfb => sampling::handshakes(endpoint, order, pacer, observe).await,
     }
 }
 
 /// Keeps the pause before every request.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct RequestPacer {
     interval: Duration,
     paused: bool,
     sent: u32,
 }
 
-impl Pace {
+impl RequestPacer {
     pub(crate) const fn new(interval: Duration) -> Self {
         Self { interval, paused: false, sent: 0 }
     }

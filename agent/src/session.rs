@@ -25,10 +25,10 @@ use crate::disk::outbox::LeaseKey;
 use crate::session::backoff::Backoff;
 use crate::session::clock::BootTime;
 use crate::session::schedulers::Schedulers;
-use finished::Finished;
-pub use opening::Replaced;
-use opening::{Ended, connect, refused_or_broken};
-use outgoing::Outgoing;
+use event::WorkEvent;
+pub use opening::AgentReplaced;
+use opening::{SessionEnd, connect, refused_or_broken};
+use outgoing::OutgoingQueue;
 use work::Work;
 
 pub(crate) mod backoff;
@@ -37,7 +37,7 @@ pub(crate) mod clock;
 mod crawling;
 mod deadline;
 pub(crate) mod enrol;
-mod finished;
+mod event;
 mod opening;
 mod outgoing;
 pub(crate) mod schedulers;
@@ -62,7 +62,7 @@ const UNHURRIED: Duration = if cfg!(test) { Duration::from_millis(300) } else { 
 
 /// How to reach the scheduler, and what the agent reports about itself.
 #[derive(Debug, Clone)]
-pub struct Terms {
+pub struct SessionConfig {
     pub schedulers: Schedulers,
     /// The authority that signed its certificate (PEM).
     pub ca: Option<String>,
@@ -88,14 +88,19 @@ pub fn bearer(credential: &str, file: &std::path::Path) -> Result<MetadataValue<
 
 /// Runs sessions until the agent is stopped. It fails when another machine was enrolled in this
 /// agent's place, since no later attempt can succeed.
-pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &mut impl Rng) -> Result<(), Replaced> {
+pub async fn run(
+    config: &SessionConfig,
+    mut work: Work,
+    stop: &CancellationToken,
+    rng: &mut impl Rng,
+) -> Result<(), AgentReplaced> {
     let mut backoff = Backoff::new(RECONNECT_FLOOR, RECONNECT_CEILING);
     let mut failures: u32 = 0;
     let mut yields = false;
-    let mut schedulers = terms.schedulers.clone();
+    let mut schedulers = config.schedulers.clone();
     loop {
         let mut welcomed = false;
-        let ended = one_session(terms, &mut schedulers, &mut work, stop, rng, yields, &mut welcomed).await;
+        let ended = one_session(config, &mut schedulers, &mut work, stop, rng, yields, &mut welcomed).await;
         work.deadline.lost();
         work.abandon_orders();
         // Whatever the error, another scheduler may work; if there is none, this one is tried
@@ -106,13 +111,13 @@ pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &
             (failures, yields) = (0, false);
         }
         match &ended {
-            Ended::Stopped => return Ok(()),
-            Ended::Replaced(replaced) => {
+            SessionEnd::Stopped => return Ok(()),
+            SessionEnd::Replaced(replaced) => {
                 work.give_up();
                 return Err(replaced.clone());
             }
-            Ended::Refused(_) => tracing::error!(error = %ended, "session not opened; trying again"),
-            Ended::Superseded(_) => {
+            SessionEnd::Refused(_) => tracing::error!(error = %ended, "session not opened; trying again"),
+            SessionEnd::Superseded(_) => {
                 yields = true;
                 // The other process starts these crawls again, and this one does not claim them.
                 work.give_up();
@@ -123,7 +128,7 @@ pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &
         }
         failures = failures.saturating_add(1);
         // The operator must fix either, so there is no hurry.
-        let unhurried = matches!(ended, Ended::Refused(_) | Ended::Superseded(_));
+        let unhurried = matches!(ended, SessionEnd::Refused(_) | SessionEnd::Superseded(_));
         let wait = if unhurried { UNHURRIED } else { backoff.wait(rng) };
         // Outcomes are in the outbox. The next session omits the leases of other ended crawls from
         // its claims.
@@ -138,7 +143,7 @@ pub async fn run(terms: &Terms, mut work: Work, stop: &CancellationToken, rng: &
 async fn meanwhile<T>(
     work: &mut Work,
     stop: &CancellationToken,
-    ended: &mut Vec<Finished>,
+    ended: &mut Vec<WorkEvent>,
     future: impl Future<Output = T>,
 ) -> Option<T> {
     let mut future = std::pin::pin!(future);
@@ -146,31 +151,31 @@ async fn meanwhile<T>(
         tokio::select! {
             output = &mut future => return Some(output),
             () = stop.cancelled() => return None,
-            finished = work.next() => ended.extend(Some(finished).filter(|finished| finished.ends().is_some())),
+            event = work.next() => ended.extend(Some(event).filter(|event| event.ends().is_some())),
         }
     }
 }
 
 async fn one_session(
-    terms: &Terms,
+    config: &SessionConfig,
     schedulers: &mut Schedulers,
     work: &mut Work,
     stop: &CancellationToken,
     rng: &mut impl Rng,
     yields: bool,
     welcomed: &mut bool,
-) -> Ended {
+) -> SessionEnd {
     let registered = BootTime::now();
     let mut meanwhile_ended = Vec::new();
-    let connecting = connect(terms, schedulers.current(), work.held(), yields);
+    let connecting = connect(config, schedulers.current(), work.held(), yields);
     let (inbound, outbound, welcome) = match meanwhile(work, stop, &mut meanwhile_ended, connecting).await {
-        None => return Ended::Stopped,
+        None => return SessionEnd::Stopped,
         Some(Err(ended)) => return ended,
         Some(Ok(opened)) => opened,
     };
     *welcomed = true;
     schedulers.learn(&welcome.other_scheduler_urls);
-    let mut serving = Serving::new(outbound, &welcome, registered, work, rng);
+    let mut serving = ActiveSession::new(outbound, &welcome, registered, work, rng);
     serving.tell_claimed(meanwhile_ended, &welcome);
     match serving.serve(inbound, work, stop, rng).await {
         Ok(inbound) => serving.drain(inbound, work).await,
@@ -178,11 +183,11 @@ async fn one_session(
     }
 }
 
-struct Serving {
+struct ActiveSession {
     outbound: mpsc::Sender<SessionRequest>,
     /// Messages waiting for the transport. Reading must continue while writing waits, or two full
     /// pipes deadlock.
-    pending: Outgoing,
+    pending: OutgoingQueue,
     interval: Duration,
     life: Duration,
     next_beat: Instant,
@@ -190,7 +195,7 @@ struct Serving {
     sent: VecDeque<(u64, BootTime)>,
 }
 
-impl Serving {
+impl ActiveSession {
     fn new(
         outbound: mpsc::Sender<SessionRequest>,
         welcome: &Welcome,
@@ -201,7 +206,7 @@ impl Serving {
         let (interval, life) = wire::rhythm(welcome);
         tracing::info!(agent.id = welcome.agent_id, incarnation = welcome.incarnation, "connected to the scheduler");
         work.welcome(welcome, registered.after(life));
-        let mut pending = Outgoing::default();
+        let mut pending = OutgoingQueue::default();
         pending.extend(work.outbox.offers().cloned().map(Up::Outcome));
         pending.extend(work.claims.unanswered().map(|(key, address)| wire::claim(key, address)));
         let next_beat = Instant::now() + jittered(interval, rng);
@@ -210,11 +215,11 @@ impl Serving {
 
     /// Reports crawls that ended after the session had claimed their leases: a scheduler that kept
     /// them would wait for ever.
-    fn tell_claimed(&mut self, ended: Vec<Finished>, welcome: &Welcome) {
+    fn tell_claimed(&mut self, ended: Vec<WorkEvent>, welcome: &Welcome) {
         let kept: HashSet<LeaseKey> =
             welcome.kept.iter().map(|held| LeaseKey { task_id: held.task_id, token: held.token }).collect();
-        for finished in ended.into_iter().filter(|one| one.ends().is_some_and(|key| kept.contains(&key))) {
-            self.tell(finished);
+        for event in ended.into_iter().filter(|one| one.ends().is_some_and(|key| kept.contains(&key))) {
+            self.tell(event);
         }
     }
 
@@ -225,21 +230,21 @@ impl Serving {
         work: &mut Work,
         stop: &CancellationToken,
         rng: &mut impl Rng,
-    ) -> Result<Streaming<SessionResponse>, Ended> {
+    ) -> Result<Streaming<SessionResponse>, SessionEnd> {
         let outbound = self.outbound.clone();
         loop {
             if self.pending.is_too_long() {
-                return Err(Ended::Broken("the scheduler does not read".to_owned()));
+                return Err(SessionEnd::Broken("the scheduler does not read".to_owned()));
             }
             tokio::select! {
                 () = stop.cancelled() => return Ok(inbound),
                 received = inbound.message() => self.receive(received, work)?,
                 () = tokio::time::sleep_until(self.next_beat) => self.beat(work, rng),
                 // Before the channels below: it includes the deadline.
-                finished = work.next() => match finished {
-                    Finished::DeadlinePassed => return Err(Ended::Silent),
-                    Finished::Looked => self.heartbeat(work),
-                    finished => self.tell(finished),
+                event = work.next() => match event {
+                    WorkEvent::DeadlinePassed => return Err(SessionEnd::Silent),
+                    WorkEvent::SpaceChecked => self.heartbeat(work),
+                    event => self.tell(event),
                 },
                 permit = outbound.reserve(), if !self.pending.is_empty() => {
                     flush(&mut self.pending, permit)?;
@@ -248,10 +253,14 @@ impl Serving {
         }
     }
 
-    fn receive(&mut self, received: Result<Option<SessionResponse>, Status>, work: &mut Work) -> Result<(), Ended> {
+    fn receive(
+        &mut self,
+        received: Result<Option<SessionResponse>, Status>,
+        work: &mut Work,
+    ) -> Result<(), SessionEnd> {
         let message = match received {
             Err(status) => return Err(refused_or_broken(&status)),
-            Ok(None) => return Err(Ended::Broken("the scheduler ended it".to_owned())),
+            Ok(None) => return Err(SessionEnd::Broken("the scheduler ended it".to_owned())),
             Ok(Some(response)) => response.message,
         };
         match message {
@@ -260,7 +269,7 @@ impl Serving {
                 self.pending.extend(work.measure(order).map(Up::Measurement));
             }
             Some(Down::Crawl(order)) => {
-                if work.look_at_disk() {
+                if work.check_disk() {
                     // The lease handed back next must not be granted again.
                     self.heartbeat(work);
                 }
@@ -274,7 +283,7 @@ impl Serving {
             Some(Down::Address(answer)) => work.claims.answered(answer),
             Some(Down::Cancel(order)) => work.cancel(LeaseKey { task_id: order.task_id, token: order.token }),
             Some(Down::Recall(order)) => {
-                work.recall(LeaseKey { task_id: order.task_id, token: order.token }, &order.reason);
+                work.preempt(LeaseKey { task_id: order.task_id, token: order.token }, &order.reason);
             }
             // A second welcome carries nothing new, and an unknown message is from a newer
             // scheduler.
@@ -283,16 +292,16 @@ impl Serving {
         Ok(())
     }
 
-    fn tell(&mut self, finished: Finished) {
-        match finished {
-            Finished::Outcome(report) => self.pending.push(Up::Outcome(report)),
-            Finished::Unfinished(key, checkpoint) => self.hand_back(checkpoint, wire::release(key)),
-            Finished::Paused(key, checkpoint, pause) => self.hand_back(checkpoint, wire::paused(key, pause)),
-            Finished::Asked(key, address) => self.pending.push(wire::claim(key, address)),
-            Finished::Checkpoint(checkpoint) => self.pending.push_checkpoint(checkpoint),
-            Finished::Crashed(key, crash) => self.pending.push(wire::crashed(key, &crash)),
-            Finished::Measured(report) => self.pending.push(Up::Measurement(report)),
-            Finished::Looked | Finished::DeadlinePassed => {}
+    fn tell(&mut self, event: WorkEvent) {
+        match event {
+            WorkEvent::Outcome(report) => self.pending.push(Up::Outcome(report)),
+            WorkEvent::Unfinished(key, checkpoint) => self.hand_back(checkpoint, wire::release(key)),
+            WorkEvent::Paused(key, checkpoint, pause) => self.hand_back(checkpoint, wire::paused(key, pause)),
+            WorkEvent::PermitWanted(key, address) => self.pending.push(wire::claim(key, address)),
+            WorkEvent::Checkpoint(checkpoint) => self.pending.push_checkpoint(checkpoint),
+            WorkEvent::Crashed(key, crash) => self.pending.push(wire::crashed(key, &crash)),
+            WorkEvent::Measured(report) => self.pending.push(Up::Measurement(report)),
+            WorkEvent::SpaceChecked | WorkEvent::DeadlinePassed => {}
         }
     }
 
@@ -305,7 +314,7 @@ impl Serving {
     }
 
     fn beat(&mut self, work: &mut Work, rng: &mut impl Rng) {
-        work.look_at_disk();
+        work.check_disk();
         self.heartbeat(work);
         self.next_beat = Instant::now() + jittered(self.interval, rng);
     }
@@ -331,7 +340,7 @@ impl Serving {
     }
 
     /// Takes nothing new, stops the crawls, hands everything over, and closes.
-    async fn drain(mut self, mut inbound: Streaming<SessionResponse>, work: &mut Work) -> Ended {
+    async fn drain(mut self, mut inbound: Streaming<SessionResponse>, work: &mut Work) -> SessionEnd {
         tracing::info!(crawls = work.active_crawls(), "handing back what is not finished");
         work.stop_all();
         // First, so that the agent is not granted what it hands back.
@@ -354,7 +363,7 @@ impl Serving {
                         Ok(Some(_)) => {}
                         Ok(None) | Err(_) => return,
                     },
-                    finished = work.next() => self.tell(finished),
+                    event = work.next() => self.tell(event),
                     permit = outbound.reserve(), if !self.pending.is_empty() => {
                         if flush(&mut self.pending, permit).is_err() {
                             return;
@@ -373,15 +382,15 @@ impl Serving {
         if tokio::time::timeout(DRAIN_TIMEOUT, closed).await.is_err() {
             tracing::debug!("the scheduler did not end the session");
         }
-        Ended::Stopped
+        SessionEnd::Stopped
     }
 }
 
 fn flush(
-    pending: &mut Outgoing,
+    pending: &mut OutgoingQueue,
     permit: Result<mpsc::Permit<'_, SessionRequest>, mpsc::error::SendError<()>>,
-) -> Result<(), Ended> {
-    let permit = permit.map_err(|_| Ended::Broken("the stream is closed".to_owned()))?;
+) -> Result<(), SessionEnd> {
+    let permit = permit.map_err(|_| SessionEnd::Broken("the stream is closed".to_owned()))?;
     if let Some(message) = pending.pop() {
         permit.send(message);
     }

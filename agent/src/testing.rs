@@ -25,15 +25,15 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
-use crate::net::context::{Context, tls_config};
+use crate::net::context::{RequestContext, tls_config};
 use crate::net::dns::Resolver;
 use crate::net::guard::Guard;
 use crate::net::user_agent::UserAgent;
 
 /// A context that may connect to these networks. It resolves no name: no server listens on the
 /// discard port.
-pub(crate) fn context(allow_net: &[&str]) -> Context {
-    Context {
+pub(crate) fn context(allow_net: &[&str]) -> RequestContext {
+    RequestContext {
         guard: Guard::new(allow_net.iter().map(|net| net.parse().unwrap()).collect()),
         resolver: Resolver::new("127.0.0.1:9".parse().ok()).unwrap(),
         user_agent: UserAgent::new("https://example.org/crawler").unwrap(),
@@ -45,7 +45,7 @@ pub(crate) fn context(allow_net: &[&str]) -> Context {
 
 /// One request as the server saw it.
 #[derive(Debug, Clone)]
-pub(crate) struct Seen {
+pub(crate) struct SeenRequest {
     pub(crate) at: Instant,
     /// The number of the connection, from 0.
     pub(crate) connection: usize,
@@ -55,7 +55,7 @@ pub(crate) struct Seen {
     pub(crate) head: String,
 }
 
-impl Seen {
+impl SeenRequest {
     pub(crate) fn method(&self) -> &str {
         self.head.split(' ').next().unwrap_or_default()
     }
@@ -73,8 +73,8 @@ impl Seen {
 
 /// One action of a server on a request.
 #[derive(Clone)]
-pub(crate) enum Act {
-    Say(Vec<u8>),
+pub(crate) enum ServerAction {
+    Send(Vec<u8>),
     /// Sends this again and again until the client is gone.
     Endless(Vec<u8>),
     /// Sends this again and again, with pauses.
@@ -88,17 +88,17 @@ pub(crate) enum Act {
 }
 
 /// All actions of a server on a request.
-pub(crate) type Reply = Vec<Act>;
+pub(crate) type Reply = Vec<ServerAction>;
 
-pub(crate) fn say(text: impl AsRef<[u8]>) -> Act {
-    Act::Say(text.as_ref().to_vec())
+pub(crate) fn send(text: impl AsRef<[u8]>) -> ServerAction {
+    ServerAction::Send(text.as_ref().to_vec())
 }
 
 /// A complete response; each line of `headers` ends in `\r\n`. HEAD gets only the head.
 pub(crate) fn answer(status: u16, headers: &str, body: impl AsRef<[u8]>) -> Reply {
     let (status, body) = (StatusCode::from_u16(status).unwrap(), body.as_ref());
     let head = format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n", body.len());
-    vec![Act::Say([head.as_bytes(), body].concat())]
+    vec![ServerAction::Send([head.as_bytes(), body].concat())]
 }
 
 pub(crate) fn status(status: u16) -> Reply {
@@ -124,25 +124,25 @@ pub(crate) fn redirect(to: &str) -> Reply {
 /// The beginning of a page, then nothing.
 pub(crate) fn stuck(beginning: &str) -> Reply {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ntransfer-encoding: chunked\r\n\r\n";
-    vec![say(format!("{head}{:x}\r\n{beginning}\r\n", beginning.len())), Act::Wait]
+    vec![send(format!("{head}{:x}\r\n{beginning}\r\n", beginning.len())), ServerAction::Wait]
 }
 
 pub(crate) fn ok_after(millis: u64) -> Reply {
-    [vec![Act::Pause(Duration::from_millis(millis))], status(200)].concat()
+    [vec![ServerAction::Pause(Duration::from_millis(millis))], status(200)].concat()
 }
 
 /// A running web server; it ends with the test.
 pub(crate) struct TestServer {
     pub(crate) addr: SocketAddr,
-    log: Arc<Log>,
+    log: Arc<RequestLog>,
 }
 
 #[derive(Default)]
-struct Log {
-    seen: Mutex<Vec<Seen>>,
+struct RequestLog {
+    seen: Mutex<Vec<SeenRequest>>,
     news: Notify,
     connections: AtomicUsize,
-    said: AtomicUsize,
+    sent_bytes: AtomicUsize,
 }
 
 impl TestServer {
@@ -159,13 +159,13 @@ impl TestServer {
     }
 
     /// A server that responds by everything it sees of a request.
-    pub(crate) async fn plain(answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static) -> Self {
+    pub(crate) async fn plain(answer: impl Fn(&SeenRequest) -> Reply + Send + Sync + 'static) -> Self {
         Self::serve((Ipv4Addr::LOCALHOST, 0).into(), None, answer).await.unwrap()
     }
 
     pub(crate) async fn tls(
         certificate: &TestCertificate,
-        answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static,
+        answer: impl Fn(&SeenRequest) -> Reply + Send + Sync + 'static,
     ) -> Self {
         let acceptor = certificate.acceptor(&[]);
         Self::serve((Ipv4Addr::LOCALHOST, 0).into(), Some(acceptor), answer).await.unwrap()
@@ -174,7 +174,7 @@ impl TestServer {
     async fn serve(
         addr: SocketAddr,
         tls: Option<TlsAcceptor>,
-        answer: impl Fn(&Seen) -> Reply + Send + Sync + 'static,
+        answer: impl Fn(&SeenRequest) -> Reply + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let listener = TcpListener::bind(addr).await?;
         let server = Self { addr: listener.local_addr()?, log: Arc::default() };
@@ -206,7 +206,7 @@ impl TestServer {
         self.addr.port()
     }
 
-    pub(crate) fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<SeenRequest> {
         self.log.seen.lock().unwrap().clone()
     }
 
@@ -218,12 +218,12 @@ impl TestServer {
         self.log.connections.load(Ordering::SeqCst)
     }
 
-    pub(crate) fn said(&self) -> usize {
-        self.log.said.load(Ordering::SeqCst)
+    pub(crate) fn sent_bytes(&self) -> usize {
+        self.log.sent_bytes.load(Ordering::SeqCst)
     }
 
     /// Returns when the requests seen satisfy `done`.
-    pub(crate) async fn until(&self, done: impl Fn(&[Seen]) -> bool) {
+    pub(crate) async fn until(&self, done: impl Fn(&[SeenRequest]) -> bool) {
         loop {
             // Created before the check, so that a request between the check and the wait wakes it.
             let news = self.log.news.notified();
@@ -240,12 +240,12 @@ impl TestServer {
     }
 }
 
-impl Log {
+impl RequestLog {
     async fn serve(
         &self,
         mut stream: Either<TcpStream, TlsStream<TcpStream>>,
         connection: usize,
-        answer: &(dyn Fn(&Seen) -> Reply + Send + Sync),
+        answer: &(dyn Fn(&SeenRequest) -> Reply + Send + Sync),
     ) -> io::Result<()> {
         for request in 0.. {
             let mut head = Vec::new();
@@ -253,40 +253,40 @@ impl Log {
                 head.push(stream.read_u8().await?);
             }
             let head = String::from_utf8_lossy(&head).into_owned();
-            let seen = Seen { at: Instant::now(), connection, request, head };
+            let seen = SeenRequest { at: Instant::now(), connection, request, head };
             self.seen.lock().unwrap().push(seen.clone());
             self.news.notify_waiters();
             for act in answer(&seen) {
                 let mut tell = async |text: &[u8]| -> io::Result<()> {
                     stream.write_all(text).await?;
-                    self.said.fetch_add(text.len(), Ordering::SeqCst);
+                    self.sent_bytes.fetch_add(text.len(), Ordering::SeqCst);
                     Ok(())
                 };
                 match act {
-                    Act::Say(text) if seen.method() == "HEAD" => {
+                    ServerAction::Send(text) if seen.method() == "HEAD" => {
                         let end = text.windows(4).position(|four| four == b"\r\n\r\n");
                         tell(&text[..end.map_or(text.len(), |end| end + 4)]).await?;
                     }
-                    Act::Say(text) => tell(&text).await?,
-                    Act::Endless(text) => loop {
+                    ServerAction::Send(text) => tell(&text).await?,
+                    ServerAction::Endless(text) => loop {
                         tell(&text).await?;
                     },
-                    Act::Drip(pause, text) => loop {
+                    ServerAction::Drip(pause, text) => loop {
                         tell(&text).await?;
                         tokio::time::sleep(pause).await;
                     },
-                    Act::Pause(pause) => tokio::time::sleep(pause).await,
-                    Act::Wait => {
+                    ServerAction::Pause(pause) => tokio::time::sleep(pause).await,
+                    ServerAction::Wait => {
                         // Whatever comes next ends the connection.
                         stream.read_u8().await?;
                     }
-                    Act::Reset => {
+                    ServerAction::Reset => {
                         return match stream {
                             Either::Left(stream) => stream.set_zero_linger(),
                             Either::Right(stream) => stream.get_ref().0.set_zero_linger(),
                         };
                     }
-                    Act::Close => return stream.shutdown().await,
+                    ServerAction::Close => return stream.shutdown().await,
                 }
             }
         }
@@ -301,7 +301,7 @@ pub(crate) struct TestNames {
     questions: Arc<AtomicUsize>,
 }
 
-pub(crate) enum Named {
+pub(crate) enum DnsAnswer {
     /// The name has these addresses, with this TTL in seconds.
     At(Vec<IpAddr>, u32),
     /// The name does not exist, with this TTL in seconds.
@@ -315,14 +315,14 @@ impl TestNames {
         Self::answering(|name, _| {
             let known = names.iter().filter(|(known, _)| *known == name).map(|(_, addr)| IpAddr::V4(*addr));
             let known: Vec<IpAddr> = known.collect();
-            if known.is_empty() { Named::Gone(60) } else { Named::At(known, 60) }
+            if known.is_empty() { DnsAnswer::Gone(60) } else { DnsAnswer::At(known, 60) }
         })
         .await
     }
 
     /// A server that answers with `answer`, which receives the name and the number of earlier IPv4
     /// queries for it.
-    pub(crate) async fn answering(answer: impl Fn(&str, usize) -> Named + Send + 'static) -> Self {
+    pub(crate) async fn answering(answer: impl Fn(&str, usize) -> DnsAnswer + Send + 'static) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let names = Self { addr: socket.local_addr().unwrap(), asked: Arc::default(), questions: Arc::default() };
         let (asked, questions) = (Arc::clone(&names.asked), Arc::clone(&names.questions));
@@ -348,8 +348,8 @@ impl TestNames {
     }
 
     /// A context that may connect to these networks, and queries this server.
-    pub(crate) fn context(&self, allow_net: &[&str]) -> Context {
-        Context { resolver: Resolver::new(Some(self.addr)).unwrap(), ..context(allow_net) }
+    pub(crate) fn context(&self, allow_net: &[&str]) -> RequestContext {
+        RequestContext { resolver: Resolver::new(Some(self.addr)).unwrap(), ..context(allow_net) }
     }
 
     /// Number of queries of any kind, for any name.
@@ -363,19 +363,19 @@ impl TestNames {
     }
 }
 
-fn dns_answer(query: &Message, named: Named) -> Option<Vec<u8>> {
+fn dns_answer(query: &Message, named: DnsAnswer) -> Option<Vec<u8>> {
     let question = query.queries[0].clone();
     let mut answer = Message::response(query.metadata.id, query.metadata.op_code);
     answer.metadata.recursion_available = true;
     let record = |ttl, data| Record::from_rdata(question.name().clone(), ttl, data);
     match named {
-        Named::Silent => return None,
-        Named::Gone(ttl) => {
+        DnsAnswer::Silent => return None,
+        DnsAnswer::Gone(ttl) => {
             answer.metadata.response_code = ResponseCode::NXDomain;
             let soa = SOA::new(Name::root(), Name::root(), 1, 60, 60, 60, ttl);
             answer.add_authority(record(ttl, RData::SOA(soa)));
         }
-        Named::At(addresses, ttl) => {
+        DnsAnswer::At(addresses, ttl) => {
             for addr in addresses {
                 match (addr, question.query_type()) {
                     (IpAddr::V4(addr), RecordType::A) => answer.add_answer(record(ttl, RData::A(A(addr)))),
@@ -416,10 +416,10 @@ impl TestCertificate {
     }
 
     /// A context that may connect to loopback, and trusts it.
-    pub(crate) fn trusting(&self) -> Context {
+    pub(crate) fn trusting(&self) -> RequestContext {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), &self.pem).unwrap();
-        Context { tls: tls_config(Some(file.path())).unwrap(), ..context(&["127.0.0.0/8"]) }
+        RequestContext { tls: tls_config(Some(file.path())).unwrap(), ..context(&["127.0.0.0/8"]) }
     }
 
     fn made(change: impl FnOnce(&mut CertificateParams)) -> Self {

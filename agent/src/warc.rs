@@ -21,13 +21,13 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::StoreConfig;
-use crate::disk::folder::OpenError;
-use crate::disk::room::{Room, free_bytes};
+use crate::disk::folder::FolderError;
+use crate::disk::free_space::{FreeSpaceLimit, free_bytes};
 use body::Body;
-pub use exchange::{Answered, Recording, Truncated};
-use exchange::{Crawled, Ended};
-pub use volume::Line;
-use writer::{Message, Shelf, Writer};
+pub use exchange::{AnsweredRequest, Recording, Truncated};
+use exchange::{CrawlIdentity, EndedExchanges};
+pub use volume::ResponseLine;
+use writer::{Message, VolumeSeries, Writer};
 
 mod body;
 mod digest;
@@ -62,24 +62,24 @@ pub struct Store {
 impl Store {
     /// Opens the folder, creates it if missing, and closes files that an earlier process left open.
     /// `name` is part of the files' names.
-    pub fn open(config: &StoreConfig, name: &str) -> Result<Self, OpenError> {
+    pub fn open(config: &StoreConfig, name: &str) -> Result<Self, FolderError> {
         let StoreConfig { folder, max_file_bytes, min_free_bytes } = config;
         let lock = folder::take(folder)?;
-        let shelf = Shelf::new(folder.clone(), lock, name.to_owned(), *max_file_bytes);
-        let mut room = Room::new(*min_free_bytes);
+        let series = VolumeSeries::new(folder.clone(), lock, name.to_owned(), *max_file_bytes);
+        let mut space_limit = FreeSpaceLimit::new(*min_free_bytes);
         let free = free_bytes(folder).map_err(|source| folder::FOLDER.unusable(folder, source))?;
-        let full = room.full(free).map(|full| format!("disk full: {} has {full}", folder.display()));
+        let full = space_limit.full(free).map(|full| format!("disk full: {} has {full}", folder.display()));
         let (sender, messages) = mpsc::channel(QUEUE);
         let (pause, paused) = watch::channel(full);
         let closing = CancellationToken::new();
-        let writer = Writer { messages, shelf, room, paused: pause, closing: closing.clone() };
+        let writer = Writer { messages, series, space_limit, paused: pause, closing: closing.clone() };
         let writing = Arc::new(Mutex::new(Some(tokio::spawn(writer.run()))));
         Ok(Self { folder: folder.as_path().into(), messages: sender, paused, closing, writing })
     }
 
     /// The recorder of one crawl, of this site and for this task.
     pub fn recorder(&self, site: &str, task_id: Option<i64>) -> Recorder {
-        let of = Arc::new(Crawled { site: site.to_owned(), task_id });
+        let of = Arc::new(CrawlIdentity { site: site.to_owned(), task_id });
         Recorder { store: self.clone(), of, ended: Arc::default() }
     }
 
@@ -106,14 +106,14 @@ impl Store {
 #[derive(Debug, Clone)]
 pub struct Recorder {
     store: Store,
-    of: Arc<Crawled>,
+    of: Arc<CrawlIdentity>,
     /// Exchanges that have ended but are not handed over yet.
-    ended: Arc<Ended>,
+    ended: Arc<EndedExchanges>,
 }
 
 impl Recorder {
     /// Starts recording a response, whose body is still to come.
-    pub fn begin(&self, answered: Answered) -> Recording {
+    pub fn begin(&self, answered: AnsweredRequest) -> Recording {
         let body = Body::new(Arc::clone(&self.store.folder));
         Recording::new(Arc::clone(&self.of), answered, body, Arc::clone(&self.ended))
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use landfall_agent::warc::Line;
+use landfall_agent::warc::ResponseLine;
 use landfall_agent::warc::read::records;
 
 const PAGES: usize = 400;
@@ -226,7 +226,7 @@ fn a_crawl_that_is_killed_again_and_again_has_stored_every_page_in_the_end() {
     }
     for file in files(&pages, ".jsonl") {
         let text = std::fs::read_to_string(file).unwrap();
-        listed.extend(text.lines().map(|line| serde_json::from_str::<Line>(line).unwrap().url));
+        listed.extend(text.lines().map(|line| serde_json::from_str::<ResponseLine>(line).unwrap().url));
     }
     // And its robots.txt.
     assert_eq!((stored.len(), listed.len()), (PAGES + 1, PAGES + 1));

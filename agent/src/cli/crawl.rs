@@ -10,12 +10,14 @@ use clap::Args;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::policy::{self, Asked};
+use super::policy::{self, CrawlSettings};
 use super::request::{RequestArgs, duration};
 use super::{progress, stop_on_signals};
-use crate::cli::exit::{Code, ended, usage};
+use crate::cli::exit::{Code, exit_error, usage};
 use crate::config::StoreConfig;
-use crate::crawl::{self, Ended, Job, Keep, Kind, Outcome, Paths, Permits, Policy, Progress};
+use crate::crawl::{
+    self, AddressPermits, CrawlEnd, CrawlProgress, CrawlStorage, Job, Outcome, OutcomeKind, PathFilter, Policy,
+};
 use crate::net::user_agent::Product;
 use crate::warc::Store;
 
@@ -28,7 +30,7 @@ const DEFAULT: Policy = Policy {
     request_interval: Duration::from_secs(1),
     shortest_interval: Duration::MAX,
     sitemaps: true,
-    paths: Paths::ALL,
+    paths: PathFilter::ALL,
 };
 
 /// What to crawl, and how far.
@@ -79,12 +81,12 @@ pub(super) struct CrawlArgs {
 
 impl CrawlArgs {
     /// The command line's settings, otherwise the file's, otherwise the defaults.
-    fn asked(&self) -> anyhow::Result<Asked> {
-        let mut asked = Asked { policy: DEFAULT, user_agent: None };
+    fn settings(&self) -> anyhow::Result<CrawlSettings> {
+        let mut settings = CrawlSettings { policy: DEFAULT, user_agent: None };
         if let Some(file) = &self.policy {
-            policy::read(file, &mut asked)?;
+            policy::read(file, &mut settings)?;
         }
-        let Asked { mut policy, user_agent } = asked;
+        let CrawlSettings { mut policy, user_agent } = settings;
         if !self.include.is_empty() {
             policy.paths.include(&self.include).map_err(|reason| usage(format!("--include: {reason}")))?;
         }
@@ -108,13 +110,13 @@ impl CrawlArgs {
             sitemaps: policy.sitemaps && !self.no_sitemaps,
             paths: policy.paths,
         };
-        Ok(Asked { policy, user_agent: self.user_agent.clone().or(user_agent) })
+        Ok(CrawlSettings { policy, user_agent: self.user_agent.clone().or(user_agent) })
     }
 }
 
 /// Crawls, and prints the outcome.
 pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
-    let Asked { policy, user_agent } = args.asked()?;
+    let CrawlSettings { policy, user_agent } = args.settings()?;
     let context = args.request.context()?;
     let context = Arc::new(match user_agent {
         Some(product) => context.named(&product),
@@ -125,17 +127,17 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
     let config = args.warc.clone().map(StoreConfig::in_folder);
     let store = config.as_ref().map(|config| Store::open(config, "crawl")).transpose()?;
     let file = args.warc.as_deref().map(|folder| kept(folder, &args.site));
-    let (watched, watching) = watch::channel(Progress::default());
-    let keep = Keep {
+    let (watched, watching) = watch::channel(CrawlProgress::default());
+    let storage = CrawlStorage {
         file: file.clone(),
         recorder: store.as_ref().map(|store| store.recorder(&args.site, None)),
-        watched: Some(watched),
-        ..Keep::default()
+        progress: Some(watched),
+        ..CrawlStorage::default()
     };
     let job = Job { name: args.site, origin: None, policy, last_pages: None };
     // A task of its own: every wake-up of the runtime's first task costs one more poll of the
     // system.
-    let crawl = tokio::spawn(crawl::run(job, keep, Permits::default(), context, stop));
+    let crawl = tokio::spawn(crawl::run(job, storage, AddressPermits::default(), context, stop));
     let crawled = tokio::select! {
         ended = crawl => ended.context("the crawl broke off")?,
         () = progress::show(watching, store.clone()) => bail!("nothing is shown any more"),
@@ -144,15 +146,15 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
         store.close().await;
     }
     let outcome = match crawled {
-        Ended::Outcome(outcome) => outcome,
-        Ended::Stopped(_) if file.is_some() => {
-            return Err(ended(Code::Interrupted, "the crawl was stopped; the same command goes on with it"));
+        CrawlEnd::Outcome(outcome) => outcome,
+        CrawlEnd::Stopped(_) if file.is_some() => {
+            return Err(exit_error(Code::Interrupted, "the crawl was stopped; the same command goes on with it"));
         }
         // Only with a scheduler does a crawl pause elsewhere or wait for its turn.
-        Ended::Stopped(_) | Ended::Paused(..) | Ended::NotPermitted => {
-            return Err(ended(Code::Interrupted, "the crawl was stopped"));
+        CrawlEnd::Stopped(_) | CrawlEnd::Paused(..) | CrawlEnd::NotPermitted => {
+            return Err(exit_error(Code::Interrupted, "the crawl was stopped"));
         }
-        Ended::Broken(reason) => bail!(reason),
+        CrawlEnd::Broken(reason) => bail!(reason),
     };
     if let Some(file) = file {
         std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
@@ -168,13 +170,17 @@ fn kept(folder: &Path, site: &str) -> PathBuf {
 
 fn print(outcome: &Outcome, folder: Option<&Path>) -> anyhow::Result<()> {
     match outcome.kind {
-        Kind::Blocked(by) => {
+        OutcomeKind::Blocked(by) => {
             let by = format!("{by:?}").to_lowercase();
-            return Err(ended(Code::SiteFailed, format!("blocked by {by}: {}", outcome.message)));
+            return Err(exit_error(Code::SiteFailed, format!("blocked by {by}: {}", outcome.message)));
         }
-        Kind::Unreachable => return Err(ended(Code::SiteFailed, format!("unreachable: {}", outcome.message))),
-        Kind::Complete => println!("{}", line("complete", outcome)),
-        Kind::Truncated(budget) => println!("{}", line(&format!("truncated by {budget:?}").to_lowercase(), outcome)),
+        OutcomeKind::Unreachable => {
+            return Err(exit_error(Code::SiteFailed, format!("unreachable: {}", outcome.message)));
+        }
+        OutcomeKind::Complete => println!("{}", line("complete", outcome)),
+        OutcomeKind::Truncated(budget) => {
+            println!("{}", line(&format!("truncated by {budget:?}").to_lowercase(), outcome))
+        }
     }
     if let Some(folder) = folder {
         println!("stored in {}", folder.display());
@@ -206,30 +212,30 @@ mod tests {
         args: CrawlArgs,
     }
 
-    fn asked(flags: &[&str]) -> Result<(Duration, Duration), String> {
+    fn settings(flags: &[&str]) -> Result<(Duration, Duration), String> {
         let typed = ["crawl", "example.cn", "--contact-url", "https://example.org/bot"].iter().chain(flags);
-        let policy = Typed::try_parse_from(typed).unwrap().args.asked().map_err(|error| error.to_string())?.policy;
+        let policy = Typed::try_parse_from(typed).unwrap().args.settings().map_err(|error| error.to_string())?.policy;
         Ok((policy.request_interval, policy.shortest_interval))
     }
 
     #[test]
     fn large_sites_are_not_asked_less_often_than_small_ones() {
         let seconds = Duration::from_secs;
-        let both = |request, shortest| asked(&["--request-interval", request, "--shortest-interval", shortest]);
+        let both = |request, shortest| settings(&["--request-interval", request, "--shortest-interval", shortest]);
         assert_eq!(both("2s", "1s"), Ok((seconds(2), seconds(1))));
         assert_eq!(both("2s", "2s"), Ok((seconds(2), seconds(2))));
         let refused = "shortest_interval: 3s is more than the request_interval of 2s".to_owned();
         assert_eq!(both("2s", "3s"), Err(refused));
         let refused = "shortest_interval: 3s is more than the request_interval of 1s".to_owned();
-        assert_eq!(asked(&["--shortest-interval", "3s"]), Err(refused), "than the usual one");
-        assert_eq!(asked(&[]).map(|(interval, _)| interval), Ok(seconds(1)));
+        assert_eq!(settings(&["--shortest-interval", "3s"]), Err(refused), "than the usual one");
+        assert_eq!(settings(&[]).map(|(interval, _)| interval), Ok(seconds(1)));
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("policy.toml");
         std::fs::write(&file, "shortest_interval = '3s'\nrequest_interval = '4s'\n").unwrap();
         let file = file.to_str().unwrap();
-        assert_eq!(asked(&["--policy", file]), Ok((seconds(4), seconds(3))));
+        assert_eq!(settings(&["--policy", file]), Ok((seconds(4), seconds(3))));
         let refused = "shortest_interval: 3s is more than the request_interval of 2s".to_owned();
-        assert_eq!(asked(&["--policy", file, "--request-interval", "2s"]), Err(refused));
+        assert_eq!(settings(&["--policy", file, "--request-interval", "2s"]), Err(refused));
     }
 
     #[test]
@@ -239,7 +245,7 @@ mod tests {
         std::fs::write(&file, "user_agent = 'FileBot'\n").unwrap();
         let named = |flags: &[&str]| {
             let typed = ["crawl", "example.cn", "--policy", file.to_str().unwrap()];
-            Typed::try_parse_from(typed.iter().chain(flags)).unwrap().args.asked().unwrap().user_agent
+            Typed::try_parse_from(typed.iter().chain(flags)).unwrap().args.settings().unwrap().user_agent
         };
         assert_eq!(named(&[]), "FileBot".parse().ok());
         assert_eq!(named(&["--user-agent", "FlagBot/2"]), "FlagBot/2".parse().ok());

@@ -17,7 +17,7 @@ use tonic::transport::Channel;
 use tonic::{Code, Request};
 
 use crate::config::{Config, SchedulerUrl};
-use crate::disk::room;
+use crate::disk::free_space;
 use crate::net::dns::DnsError;
 use crate::session::schedulers::Schedulers;
 use crate::session::{bearer, clock as clocks, enrol, unreached};
@@ -32,14 +32,14 @@ const SOME_NAME: &str = if cfg!(test) { "127.0.0.1" } else { "example.com" };
 const ANSWER: &[u8] = b"HTTP/1.1 204 ";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Finding {
+pub struct CheckResult {
     about: &'static str,
     said: String,
     /// What to do; `None` without a problem.
     remedy: Option<String>,
 }
 
-impl Finding {
+impl CheckResult {
     fn ok(about: &'static str, said: impl Into<String>) -> Self {
         Self { about, said: said.into(), remedy: None }
     }
@@ -53,7 +53,7 @@ impl Finding {
     }
 }
 
-impl fmt::Display for Finding {
+impl fmt::Display for CheckResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { about, said, remedy } = self;
         match remedy {
@@ -64,41 +64,41 @@ impl fmt::Display for Finding {
 }
 
 /// Checks everything an agent with this configuration needs.
-pub async fn examine(config: &Config) -> Vec<Finding> {
-    let (mut findings, standing) = schedulers(config).await;
-    if let Some((standing, offset)) = &standing {
-        findings.push(name(config, standing));
-        findings.push(clock(*offset));
-        findings.push(contact(config, standing));
+pub async fn examine(config: &Config) -> Vec<CheckResult> {
+    let (mut results, check) = schedulers(config).await;
+    if let Some((check, offset)) = &check {
+        results.push(name(config, check));
+        results.push(clock(*offset));
+        results.push(contact(config, check));
     }
-    findings.push(beacon(config, standing.as_ref().is_some_and(|(standing, _)| standing.connected)).await);
-    if let Some((standing, _)) = &standing {
-        findings.extend(others(standing));
+    results.push(beacon(config, check.as_ref().is_some_and(|(check, _)| check.connected)).await);
+    if let Some((check, _)) = &check {
+        results.extend(others(check));
     }
-    findings.push(names(config).await);
-    findings.push(guard(config));
-    findings.push(disk("outbox", &config.outbox.folder, config.outbox.min_free_bytes));
-    findings.push(match &config.store {
+    results.push(names(config).await);
+    results.push(guard(config));
+    results.push(disk("outbox", &config.outbox.folder, config.outbox.min_free_bytes));
+    results.push(match &config.store {
         Some(store) => disk("store", &store.folder, store.min_free_bytes),
-        None => Finding::ok("store", "pages are not stored: agent.toml has no [store]"),
+        None => CheckResult::ok("store", "pages are not stored: agent.toml has no [store]"),
     });
-    findings
+    results
 }
 
 /// The agent's standing with its scheduler, and the error of this machine's clock.
-type Standing = (CheckResponse, Duration);
+type SchedulerCheck = (CheckResponse, Duration);
 
-async fn schedulers(config: &Config) -> (Vec<Finding>, Option<Standing>) {
-    let mut findings = Vec::new();
+async fn schedulers(config: &Config) -> (Vec<CheckResult>, Option<SchedulerCheck>) {
+    let mut results = Vec::new();
     let ca = match config.ca.as_deref().map(std::fs::read_to_string).transpose() {
         Ok(ca) => ca,
         Err(error) => {
             let file = config.ca.as_deref().unwrap_or(Path::new("")).display();
             let remedy = "enrol the agent anew with --force, or set ca in agent.toml";
-            return (vec![Finding::wrong("scheduler", format!("ca: read {file}: {error}"), remedy)], None);
+            return (vec![CheckResult::wrong("scheduler", format!("ca: read {file}: {error}"), remedy)], None);
         }
     };
-    let mut standing = None;
+    let mut check = None;
     // They were checked when the configuration was read.
     let configured = Schedulers::try_new(&config.scheduler);
     for scheduler in configured.iter().flat_map(Schedulers::configured) {
@@ -108,20 +108,20 @@ async fn schedulers(config: &Config) -> (Vec<Finding>, Option<Standing>) {
             Err(why) => {
                 let remedy = "see that the scheduler runs, that scheduler in agent.toml is its address, and that no firewall is \
                               between; behind another certificate, enrol the agent anew";
-                findings.push(Finding::wrong("scheduler", format!("{url}: {why}"), remedy));
+                results.push(CheckResult::wrong("scheduler", format!("{url}: {why}"), remedy));
                 continue;
             }
         };
         let certificate = if scheduler.tls { ", and its certificate is the right one" } else { "" };
-        findings.push(Finding::ok("scheduler", format!("{url} answers{certificate}")));
-        if standing.is_none() {
+        results.push(CheckResult::ok("scheduler", format!("{url} answers{certificate}")));
+        if check.is_none() {
             match ask(config, channel).await {
-                Ok(found) => standing = Some(found),
-                Err(finding) => findings.push(finding),
+                Ok(found) => check = Some(found),
+                Err(result) => results.push(result),
             }
         }
     }
-    (findings, standing)
+    (results, check)
 }
 
 async fn connect(config: &Config, scheduler: &SchedulerUrl, ca: Option<&str>) -> Result<Channel, String> {
@@ -129,12 +129,12 @@ async fn connect(config: &Config, scheduler: &SchedulerUrl, ca: Option<&str>) ->
     endpoint.local_address(config.bind).connect().await.map_err(|error| unreached::why(&error))
 }
 
-async fn ask(config: &Config, channel: Channel) -> Result<Standing, Finding> {
+async fn ask(config: &Config, channel: Channel) -> Result<SchedulerCheck, CheckResult> {
     let anew = format!("`landfall agents enrol` for {}, and run what it prints here with --force", config.name);
     let read = std::fs::read_to_string(&config.credential);
     let read = read.map_err(|error| format!("read {}: {error}", config.credential.display()));
     let credential = read.and_then(|text| bearer(&text, &config.credential).map_err(|error| error.to_string()));
-    let credential = credential.map_err(|why| Finding::wrong("credential", why, &*anew))?;
+    let credential = credential.map_err(|why| CheckResult::wrong("credential", why, &*anew))?;
     let mut request = Request::new(CheckRequest {});
     request.metadata_mut().insert("authorization", credential);
     request.set_timeout(PATIENCE);
@@ -143,51 +143,51 @@ async fn ask(config: &Config, channel: Channel) -> Result<Standing, Finding> {
     let took = asked.elapsed().unwrap_or_default();
     match answer {
         Ok(answer) => {
-            let standing = answer.into_inner();
-            let theirs = standing.now.and_then(|now| SystemTime::try_from(now).ok()).unwrap_or(asked);
+            let check = answer.into_inner();
+            let theirs = check.now.and_then(|now| SystemTime::try_from(now).ok()).unwrap_or(asked);
             // The scheduler read its clock about halfway.
             let ours = asked + took / 2;
             let offset = ours.duration_since(theirs).unwrap_or_else(|behind| behind.duration());
-            Ok((standing, offset))
+            Ok((check, offset))
         }
         Err(status) if matches!(status.code(), Code::Unauthenticated | Code::PermissionDenied) => {
-            Err(Finding::wrong("credential", status.message(), &*anew))
+            Err(CheckResult::wrong("credential", status.message(), &*anew))
         }
         Err(status) if status.code() == Code::Unimplemented => {
-            Err(Finding::ok("credential", "the scheduler is older than this program and cannot be asked"))
+            Err(CheckResult::ok("credential", "the scheduler is older than this program and cannot be asked"))
         }
         Err(status) => {
-            Err(Finding::wrong("credential", unreached::why(&status), "try again; the scheduler's log says more"))
+            Err(CheckResult::wrong("credential", unreached::why(&status), "try again; the scheduler's log says more"))
         }
     }
 }
 
-fn name(config: &Config, standing: &CheckResponse) -> Finding {
-    let known = &standing.name;
+fn name(config: &Config, check: &CheckResponse) -> CheckResult {
+    let known = &check.name;
     if *known != config.name {
         let said = format!("it is that of {known}, and agent.toml says {}", config.name);
-        return Finding::wrong(
+        return CheckResult::wrong(
             "credential",
             said,
             format!("set name = \"{known}\" in agent.toml, or enrol the agent anew"),
         );
     }
-    let session = if standing.connected { "connected" } else { "not connected" };
-    Finding::ok("credential", format!("valid: this is {known}, {session}"))
+    let session = if check.connected { "connected" } else { "not connected" };
+    CheckResult::ok("credential", format!("valid: this is {known}, {session}"))
 }
 
-fn clock(offset: Duration) -> Finding {
+fn clock(offset: Duration) -> CheckResult {
     let said = format!("{:.1} s off the scheduler's", offset.as_secs_f64());
     match offset > CLOCKS_DIFFER {
-        true => Finding::wrong("clock", said, "set this machine's clock, and the scheduler's, by NTP"),
-        false => Finding::ok("clock", said),
+        true => CheckResult::wrong("clock", said, "set this machine's clock, and the scheduler's, by NTP"),
+        false => CheckResult::ok("clock", said),
     }
 }
 
-fn contact(config: &Config, standing: &CheckResponse) -> Finding {
-    match config.contact_url.as_deref().or(Some(standing.contact_url.as_str())).filter(|url| !url.is_empty()) {
-        Some(url) => Finding::ok("contact", url),
-        None => Finding::wrong(
+fn contact(config: &Config, check: &CheckResponse) -> CheckResult {
+    match config.contact_url.as_deref().or(Some(check.contact_url.as_str())).filter(|url| !url.is_empty()) {
+        Some(url) => CheckResult::ok("contact", url),
+        None => CheckResult::wrong(
             "contact",
             "no contact URL is known, so no request is sent to any site",
             "landfall contact set URL, where the scheduler is",
@@ -195,27 +195,27 @@ fn contact(config: &Config, standing: &CheckResponse) -> Finding {
     }
 }
 
-async fn beacon(config: &Config, connected: bool) -> Finding {
+async fn beacon(config: &Config, connected: bool) -> CheckResult {
     if !config.beacon.enabled {
-        return Finding::ok("beacon", "none: this agent can be no landmark");
+        return CheckResult::ok("beacon", "none: this agent can be no landmark");
     }
     let listen = config.beacon.listen;
     match TcpListener::bind(listen).await {
-        Ok(_) if connected => Finding::wrong(
+        Ok(_) if connected => CheckResult::wrong(
             "beacon",
             format!("nothing listens at {listen}, though the agent is connected"),
             "start the agent again: agent.toml was changed since, or it runs elsewhere with this credential",
         ),
-        Ok(_) => Finding::ok("beacon", format!("{listen} is free; the agent does not run")),
+        Ok(_) => CheckResult::ok("beacon", format!("{listen} is free; the agent does not run")),
         Err(error) if error.kind() == ErrorKind::AddrInUse && answers(local(listen)).await => {
-            Finding::ok("beacon", format!("answers at {listen}"))
+            CheckResult::ok("beacon", format!("answers at {listen}"))
         }
-        Err(error) if error.kind() == ErrorKind::AddrInUse => Finding::wrong(
+        Err(error) if error.kind() == ErrorKind::AddrInUse => CheckResult::wrong(
             "beacon",
             format!("another program has {listen}"),
             "set beacon.listen in agent.toml to a free port",
         ),
-        Err(error) => Finding::wrong(
+        Err(error) => CheckResult::wrong(
             "beacon",
             format!("{listen}: {error}"),
             "set beacon.listen in agent.toml to an address of this machine",
@@ -245,33 +245,33 @@ async fn answers(address: SocketAddr) -> bool {
 }
 
 /// What other agents report about this beacon, and this agent about theirs.
-fn others(standing: &CheckResponse) -> [Finding; 2] {
+fn others(check: &CheckResponse) -> [CheckResult; 2] {
     let way = |about, said: String, none: bool, failure: Option<&BeaconFailure>| match failure {
-        Some(BeaconFailure { agent, message }) if none => Finding::wrong(
+        Some(BeaconFailure { agent, message }) if none => CheckResult::wrong(
             about,
             format!("{said}; {agent}: {message}"),
-            format!("`landfall agents reach {} {agent}`, where the scheduler is, says what", standing.name),
+            format!("`landfall agents reach {} {agent}`, where the scheduler is, says what", check.name),
         ),
-        _ => Finding::ok(about, said),
+        _ => CheckResult::ok(about, said),
     };
-    let CheckResponse { reached_by, tried_by, reaches, tries, .. } = *standing;
+    let CheckResponse { reached_by, tried_by, reaches, tries, .. } = *check;
     [
         way(
             "reached",
             format!("by {reached_by} of {tried_by} agents that tried its beacon"),
             reached_by == 0,
-            standing.not_reached_by.as_ref(),
+            check.not_reached_by.as_ref(),
         ),
         way(
             "reaches",
             format!("{reaches} of {tries} beacons of others that it tried"),
             reaches == 0,
-            standing.not_reached.as_ref(),
+            check.not_reached.as_ref(),
         ),
     ]
 }
 
-async fn names(config: &Config) -> Finding {
+async fn names(config: &Config) -> CheckResult {
     let server = config.dns.map_or_else(|| "the system's".to_owned(), |server| server.to_string());
     let asked = match config.resolver() {
         Ok(resolver) => resolver
@@ -281,12 +281,12 @@ async fn names(config: &Config) -> Finding {
         Err(error) => Err((false, error.to_string())),
     };
     match asked {
-        Ok(_) | Err((true, _)) => Finding::ok("dns", format!("the name server ({server}) answers")),
-        Err((false, why)) => Finding::wrong("dns", why, "set dns in agent.toml, or mend /etc/resolv.conf"),
+        Ok(_) | Err((true, _)) => CheckResult::ok("dns", format!("the name server ({server}) answers")),
+        Err((false, why)) => CheckResult::wrong("dns", why, "set dns in agent.toml, or mend /etc/resolv.conf"),
     }
 }
 
-fn guard(config: &Config) -> Finding {
+fn guard(config: &Config) -> CheckResult {
     let named = |nets: &[ipnet::IpNet]| nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let everything = match config.allow_net.as_slice() {
         [] => "connects public addresses alone".to_owned(),
@@ -296,21 +296,23 @@ fn guard(config: &Config) -> Finding {
         [] => String::new(),
         nets => format!("; beacons in {}, too", named(nets)),
     };
-    Finding::ok("guard", everything + &beacons)
+    CheckResult::ok("guard", everything + &beacons)
 }
 
-fn disk(about: &'static str, folder: &Path, least: u64) -> Finding {
+fn disk(about: &'static str, folder: &Path, least: u64) -> CheckResult {
     // It is created at the first start.
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(folder);
     let mib = |bytes: u64| bytes >> 20;
-    match room::free_bytes(there) {
-        Ok(free) if free < least => Finding::wrong(
+    match free_space::free_bytes(there) {
+        Ok(free) if free < least => CheckResult::wrong(
             about,
             format!("{} MiB free at {}, and less than {} is full", mib(free), folder.display(), mib(least)),
             "make room on that disk",
         ),
-        Ok(free) => Finding::ok(about, format!("{} MiB free at {}", mib(free), folder.display())),
-        Err(error) => Finding::wrong(about, format!("{}: {error}", there.display()), "see that the folder can be used"),
+        Ok(free) => CheckResult::ok(about, format!("{} MiB free at {}", mib(free), folder.display())),
+        Err(error) => {
+            CheckResult::wrong(about, format!("{}: {error}", there.display()), "see that the folder can be used")
+        }
     }
 }
 
@@ -331,8 +333,8 @@ mod tests {
         Config::load(&folder.join("agent.toml")).unwrap()
     }
 
-    fn about<'a>(findings: &'a [Finding], about: &str) -> &'a Finding {
-        findings.iter().find(|finding| finding.about == about).unwrap_or_else(|| panic!("no {about} in {findings:?}"))
+    fn about<'a>(results: &'a [CheckResult], about: &str) -> &'a CheckResult {
+        results.iter().find(|result| result.about == about).unwrap_or_else(|| panic!("no {about} in {results:?}"))
     }
 
     #[tokio::test]
@@ -340,31 +342,31 @@ mod tests {
         let scheduler = TestScheduler::start(None).await;
         let folder = tempfile::tempdir().unwrap();
         let good = config(&format!("http://{}", scheduler.addr), folder.path());
-        let findings = examine(&good).await;
+        let results = examine(&good).await;
         for known in ["scheduler", "credential", "clock", "contact", "beacon", "reached", "guard", "outbox", "store"] {
-            assert!(!about(&findings, known).is_wrong(), "{}", about(&findings, known));
+            assert!(!about(&results, known).is_wrong(), "{}", about(&results, known));
         }
-        let reaches = about(&findings, "reaches");
+        let reaches = about(&results, "reaches");
         assert!(reaches.is_wrong() && reaches.to_string().contains("tokyo-iij: the guard refuses"), "{reaches}");
 
         let mut bad = good;
         bad.name = "other".to_owned();
         bad.outbox.min_free_bytes = u64::MAX;
-        let findings = examine(&bad).await;
-        assert!(about(&findings, "credential").is_wrong() && about(&findings, "outbox").is_wrong(), "{findings:?}");
+        let results = examine(&bad).await;
+        assert!(about(&results, "credential").is_wrong() && about(&results, "outbox").is_wrong(), "{results:?}");
         std::fs::write(&bad.credential, "another").unwrap();
-        let findings = examine(&bad).await;
-        let line = about(&findings, "credential").to_string();
+        let results = examine(&bad).await;
+        let line = about(&results, "credential").to_string();
         assert!(line.starts_with("WRONG  credential") && line.contains("do: `landfall agents enrol`"), "{line}");
     }
 
     #[tokio::test]
     async fn nobody_at_the_schedulers_address_is_wrong_and_all_else_is_looked_at_all_the_same() {
         let folder = tempfile::tempdir().unwrap();
-        let findings = examine(&config("http://127.0.0.1:1", folder.path())).await;
-        assert!(about(&findings, "scheduler").is_wrong());
-        assert!(findings.iter().all(|finding| finding.about != "credential"), "nobody could be asked");
-        assert!(!about(&findings, "guard").is_wrong());
+        let results = examine(&config("http://127.0.0.1:1", folder.path())).await;
+        assert!(about(&results, "scheduler").is_wrong());
+        assert!(results.iter().all(|result| result.about != "credential"), "nobody could be asked");
+        assert!(!about(&results, "guard").is_wrong());
     }
 
     #[tokio::test]

@@ -30,23 +30,23 @@ Exit codes:
 
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
-pub struct Ended {
+pub struct ExitError {
     code: Code,
     message: String,
 }
 
 /// An error with this code, for `anyhow`.
-pub fn ended(code: Code, message: impl Into<String>) -> anyhow::Error {
-    anyhow::Error::new(Ended { code, message: message.into() })
+pub fn exit_error(code: Code, message: impl Into<String>) -> anyhow::Error {
+    anyhow::Error::new(ExitError { code, message: message.into() })
 }
 
 pub fn usage(message: impl Into<String>) -> anyhow::Error {
-    ended(Code::Usage, message)
+    exit_error(Code::Usage, message)
 }
 
 pub fn report(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
-    let ended = error.chain().find_map(|cause| cause.downcast_ref::<Ended>());
+    let ended = error.chain().find_map(|cause| cause.downcast_ref::<ExitError>());
     ExitCode::from(ended.map_or(Code::NotDone, |ended| ended.code) as u8)
 }

@@ -20,28 +20,28 @@ const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
 /// The settings of a crawl.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Asked {
+pub(super) struct CrawlSettings {
     /// Its limits.
     pub(super) policy: Policy,
     /// Its product name; `None` means the software's.
     pub(super) user_agent: Option<Product>,
 }
 
-/// Overrides `asked` with the file's settings. The ranges are those of the scheduler.
-pub(super) fn read(path: &Path, asked: &mut Asked) -> anyhow::Result<()> {
+/// Overrides `settings` with the file's settings. The ranges are those of the scheduler.
+pub(super) fn read(path: &Path, settings: &mut CrawlSettings) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     let fields: BTreeMap<Spanned<String>, Spanned<Value>> =
         toml::from_str(&text).map_err(|error| usage(format!("{}: {}", path.display(), one_line(&text, &error))))?;
     for (name, value) in &fields {
         let line = text.get(..name.span().start).unwrap_or_default().matches('\n').count() + 1;
-        set(asked, name.get_ref(), value.get_ref())
+        set(settings, name.get_ref(), value.get_ref())
             .map_err(|reason| usage(format!("{}: line {line}: {}: {reason}", path.display(), name.get_ref())))?;
     }
     Ok(())
 }
 
-fn set(asked: &mut Asked, name: &str, value: &Value) -> Result<(), String> {
-    let policy = &mut asked.policy;
+fn set(settings: &mut CrawlSettings, name: &str, value: &Value) -> Result<(), String> {
+    let policy = &mut settings.policy;
     match name {
         "max_pages" => policy.max_pages = number(value, &(1..=10_000_000))?,
         "max_bytes" => policy.max_bytes = number(value, &(1..=1 << 50))?,
@@ -54,7 +54,7 @@ fn set(asked: &mut Asked, name: &str, value: &Value) -> Result<(), String> {
         "sitemaps" => policy.sitemaps = value.as_bool().ok_or_else(|| format!("{value} is not true or false"))?,
         "user_agent" => {
             let name = value.as_str().ok_or_else(|| format!("{value} is not a text"))?;
-            asked.user_agent = Some(name.parse().map_err(|error: BadProduct| error.to_string())?);
+            settings.user_agent = Some(name.parse().map_err(|error: BadProduct| error.to_string())?);
         }
         _ => {
             let known = "max_pages, max_bytes, max_depth, max_duration, request_interval, shortest_interval, sitemaps, include, \
@@ -89,7 +89,7 @@ fn time(value: &Value, range: &RangeInclusive<Duration>) -> Result<Duration, Str
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::crawl::Paths;
+    use crate::crawl::PathFilter;
 
     const OTHERWISE: Policy = Policy {
         max_pages: 100,
@@ -99,19 +99,19 @@ mod tests {
         request_interval: SECOND,
         shortest_interval: SECOND,
         sitemaps: true,
-        paths: Paths::ALL,
+        paths: PathFilter::ALL,
     };
 
-    fn read_text(text: &str) -> anyhow::Result<Asked> {
+    fn read_text(text: &str) -> anyhow::Result<CrawlSettings> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("policy.toml");
         std::fs::write(&path, text).unwrap();
-        let mut asked = Asked { policy: OTHERWISE, user_agent: None };
-        read(&path, &mut asked).map(|()| asked)
+        let mut settings = CrawlSettings { policy: OTHERWISE, user_agent: None };
+        read(&path, &mut settings).map(|()| settings)
     }
 
-    fn named(policy: Policy, user_agent: Option<&str>) -> Asked {
-        Asked { policy, user_agent: user_agent.map(|name| name.parse().unwrap()) }
+    fn named(policy: Policy, user_agent: Option<&str>) -> CrawlSettings {
+        CrawlSettings { policy, user_agent: user_agent.map(|name| name.parse().unwrap()) }
     }
 
     #[test]
@@ -121,7 +121,7 @@ mod tests {
         let all = "max_pages = 7\nmax_bytes = 1_000_000\nmax_depth = 3\nmax_duration = '10m'\nrequest_interval = '250ms'\n\
             shortest_interval = '9ms'\nsitemaps = false\ninclude = ['/a']\nexclude = ['/*.pdf$', '/b']\nuser_agent = 'StudyBot/1'\n";
         let (max_duration, request_interval) = (Duration::from_secs(600), Duration::from_millis(250));
-        let mut paths = Paths::ALL;
+        let mut paths = PathFilter::ALL;
         paths.include(&["/a"]).unwrap();
         paths.exclude(&["/*.pdf$", "/b"]).unwrap();
         let expected = Policy {

@@ -9,9 +9,9 @@ use serde_json::{Value, json};
 use tokio_util::sync::CancellationToken;
 
 use super::request::{RequestArgs, duration};
-use crate::cli::exit::{Code, ended, usage};
-use crate::probe::weighted_mean::{Summary, mean, weighted_mean};
-use crate::probe::{self, Metric, Observation, Order, Phases, ProbeError, Probed, Target, Turn};
+use crate::cli::exit::{Code, exit_error, usage};
+use crate::probe::weighted_mean::{SampleSummary, mean, weighted_mean};
+use crate::probe::{self, AddressLock, HostMeasurement, Metric, Observation, Phases, ProbeError, ProbeOrder, Target};
 
 /// What to measure, and how.
 #[derive(Debug, Args)]
@@ -64,14 +64,14 @@ pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
         MetricArg::Connect => Metric::Connect,
         MetricArg::Icmp => Metric::Icmp,
     };
-    let order = Order {
+    let order = ProbeOrder {
         metric,
         samples: args.count,
         least_samples: args.least,
         share_max_age: None,
         interval: args.interval,
         timeout: args.timeout,
-        turn: Turn::Anywhere,
+        lock: AddressLock::Anywhere,
     };
     let unread = CancellationToken::new();
     let mut number = 0;
@@ -104,7 +104,7 @@ pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
 fn failure(error: ProbeError) -> anyhow::Error {
     match error {
         ProbeError::BadOrder(_) | ProbeError::NotPermitted(_) => anyhow::Error::new(error),
-        site => ended(Code::SiteFailed, site.to_string()),
+        site => exit_error(Code::SiteFailed, site.to_string()),
     }
 }
 
@@ -125,7 +125,7 @@ fn phases_text(phases: &Phases) -> String {
     seen.collect()
 }
 
-fn summary_text(probed: &Probed, summary: &Summary) -> String {
+fn summary_text(probed: &HostMeasurement, summary: &SampleSummary) -> String {
     let (address, count, lost) = (probed.address, probed.samples.len(), probed.lost);
     let mean = mean(&probed.samples).map(millis).unwrap_or_default();
     let [min, median, spread, rtt] = [summary.min, summary.median, summary.spread, summary.rtt].map(millis);
@@ -136,7 +136,7 @@ fn summary_text(probed: &Probed, summary: &Summary) -> String {
     )
 }
 
-fn as_json(url: &str, probed: &Probed, summary: &Summary) -> Value {
+fn as_json(url: &str, probed: &HostMeasurement, summary: &SampleSummary) -> Value {
     let ms = |took: Duration| took.as_secs_f64() * 1e3;
     json!({
         "url": url,

@@ -9,7 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::sync::watch;
 use tokio::time::{Instant, interval};
 
-use crate::crawl::Progress;
+use crate::crawl::CrawlProgress;
 use crate::session::clock;
 use crate::warc::Store;
 
@@ -19,13 +19,13 @@ const REDRAW: Duration = Duration::from_millis(250);
 const LINE: Duration = Duration::from_secs(10);
 
 /// Shows a crawl's progress until it is dropped.
-pub(super) async fn show(progress: watch::Receiver<Progress>, store: Option<Store>) {
+pub(super) async fn show(progress: watch::Receiver<CrawlProgress>, store: Option<Store>) {
     let terminal = std::io::stderr().is_terminal();
     let bar = terminal.then(ProgressBar::new_spinner);
     if let (Some(bar), Ok(style)) = (&bar, ProgressStyle::with_template("{spinner} {wide_msg}")) {
         bar.set_style(style);
     }
-    let bar = bar.map(Cleared);
+    let bar = bar.map(ClearOnDrop);
     let began = Instant::now();
     let before = progress.borrow().pages;
     let mut ticks = interval(if terminal { REDRAW } else { LINE });
@@ -37,7 +37,7 @@ pub(super) async fn show(progress: watch::Receiver<Progress>, store: Option<Stor
         let rate = fetched / began.elapsed().as_secs_f64().max(0.001);
         let line = line(&now, rate, store.as_ref().and_then(Store::paused), clock::wall());
         match &bar {
-            Some(Cleared(bar)) => {
+            Some(ClearOnDrop(bar)) => {
                 bar.set_message(line);
                 bar.tick();
             }
@@ -47,16 +47,16 @@ pub(super) async fn show(progress: watch::Receiver<Progress>, store: Option<Stor
 }
 
 /// A progress bar that is cleared when dropped.
-struct Cleared(ProgressBar);
+struct ClearOnDrop(ProgressBar);
 
-impl Drop for Cleared {
+impl Drop for ClearOnDrop {
     fn drop(&mut self) {
         self.0.finish_and_clear();
     }
 }
 
-fn line(progress: &Progress, rate: f64, full: Option<String>, now: SystemTime) -> String {
-    let Progress { pages, bytes, queued, errors, paused_until } = *progress;
+fn line(progress: &CrawlProgress, rate: f64, full: Option<String>, now: SystemTime) -> String {
+    let CrawlProgress { pages, bytes, queued, errors, paused_until } = *progress;
     let state = match (full, paused_until.filter(|until| *until > now)) {
         (Some(reason), _) => format!("paused: {reason}"),
         (None, Some(until)) => format!("paused until {}", DateTime::<Utc>::from(until).format("%H:%M:%S UTC")),
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn the_line_says_why_nothing_happens() {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-        let progress = Progress { pages: 7, bytes: 3 << 20, queued: 12, errors: 1, paused_until: Some(at(61)) };
+        let progress = CrawlProgress { pages: 7, bytes: 3 << 20, queued: 12, errors: 1, paused_until: Some(at(61)) };
         let counts = "7 pages (3 MiB), 12 queued, 1.5 pages/s, 1 errors;";
         assert_eq!(line(&progress, 1.5, None, at(60)), format!("{counts} paused until 00:01:01 UTC"));
         assert_eq!(line(&progress, 1.5, None, at(61)), format!("{counts} crawling"));

@@ -11,7 +11,7 @@ use ipnet::IpNet;
 use super::config_file;
 use crate::cli::exit::usage;
 use crate::config::{Config, parse_name_server};
-use crate::net::context::{Context, tls_config};
+use crate::net::context::{RequestContext, tls_config};
 use crate::net::dns::Resolver;
 use crate::net::guard::{Guard, OPEN, parse_network};
 use crate::net::user_agent::UserAgent;
@@ -38,7 +38,7 @@ pub(super) struct RequestArgs {
 
 impl RequestArgs {
     /// The context of the requests.
-    pub(super) fn context(&self) -> anyhow::Result<Context> {
+    pub(super) fn context(&self) -> anyhow::Result<RequestContext> {
         let file = config_file(self.dir.clone());
         let config = if file.exists() { Some(Config::load(&file)?) } else { None };
         let config = config.as_ref();
@@ -55,7 +55,7 @@ impl RequestArgs {
             eprintln!("{net}: {OPEN}");
         }
         let extra_ca = self.extra_ca.as_deref().or(config.and_then(|config| config.extra_ca.as_deref()));
-        Ok(Context {
+        Ok(RequestContext {
             guard: Guard::new(allowed),
             resolver: match (self.dns, config) {
                 (None, Some(config)) => config.resolver()?,

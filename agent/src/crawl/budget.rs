@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use super::fetch::trouble::Trouble;
-use super::frontier::Spent;
-use super::politeness::paths::Paths;
+use super::frontier::CrawlTotals;
+use super::politeness::path_filter::PathFilter;
 
 /// The limits of a crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,7 +26,7 @@ pub struct Policy {
     pub shortest_interval: Duration,
     /// Whether to read the sitemaps that robots.txt names.
     pub sitemaps: bool,
-    pub paths: Paths,
+    pub paths: PathFilter,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,24 +59,24 @@ pub(super) struct Ledger {
 
 impl Ledger {
     /// The ledger of a resumed crawl.
-    pub(super) fn after(spent: &Spent) -> Self {
+    pub(super) fn after(totals: &CrawlTotals) -> Self {
         Self {
-            pages: spent.pages,
-            bytes: spent.bytes,
-            unwanted_bytes: spent.unwanted_bytes,
-            errors: spent.errors,
-            page_cut: spent.page_cut,
-            answered: spent.pages > 0,
+            pages: totals.pages,
+            bytes: totals.bytes,
+            unwanted_bytes: totals.unwanted_bytes,
+            errors: totals.errors,
+            page_cut: totals.page_cut,
+            answered: totals.pages > 0,
             ..Self::default()
         }
     }
 
-    pub(super) const fn write_to(&self, spent: &mut Spent) {
-        spent.pages = self.pages;
-        spent.bytes = self.bytes;
-        spent.unwanted_bytes = self.unwanted_bytes;
-        spent.errors = self.errors;
-        spent.page_cut = self.page_cut;
+    pub(super) const fn write_to(&self, totals: &mut CrawlTotals) {
+        totals.pages = self.pages;
+        totals.bytes = self.bytes;
+        totals.unwanted_bytes = self.unwanted_bytes;
+        totals.errors = self.errors;
+        totals.page_cut = self.page_cut;
     }
 
     pub(super) const fn receive(&mut self, bytes: u64) {
@@ -127,7 +127,7 @@ mod tests {
         request_interval: Duration::ZERO,
         shortest_interval: Duration::ZERO,
         sitemaps: true,
-        paths: Paths::ALL,
+        paths: PathFilter::ALL,
     };
 
     #[test]

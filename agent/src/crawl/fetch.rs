@@ -19,29 +19,29 @@ use reqwest::Url;
 use reqwest::header::{ACCEPT, ACCEPT_ENCODING, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::politeness::{Answered, BREAKER, Grudge, Politeness, RateState, retry_after};
+use super::politeness::{BREAKER, Politeness, PolitenessState, RateState, ResponseKind, retry_after};
 use super::{Blocker, Trouble};
-use crate::crawl::fetch::place::{NotPermitted, Place};
 use crate::crawl::fetch::recorded::recorded;
-use crate::net::context::Context;
-use crate::net::guard::{Refused, ResolveError};
+use crate::crawl::fetch::site_address::{NotPermitted, SiteAddress};
+use crate::net::context::RequestContext;
+use crate::net::guard::{RefusedAddress, ResolveError};
 use crate::session::clock;
 use crate::session::unreached::{causes, innermost};
 use crate::warc::Recorder;
-#[cfg(test)]
-pub(super) use answer::WINDOWS;
-pub(super) use answer::{Answer, MAX_HEADER_BYTES, MAX_HEADER_FIELDS, MIN_RATE};
 use coding::DecodeError;
-use patience::Patience;
+use connect_delay::ConnectDelay;
 use resolver::GuardedResolver;
+#[cfg(test)]
+pub(super) use response::WINDOWS;
+pub(super) use response::{CrawlResponse, MAX_HEADER_BYTES, MAX_HEADER_FIELDS, MIN_RATE};
 
-mod answer;
 mod coding;
+mod connect_delay;
 mod decode;
-mod patience;
-pub(super) mod place;
 pub(super) mod recorded;
 mod resolver;
+mod response;
+pub(super) mod site_address;
 pub(super) mod trouble;
 
 /// Round trips kept for the median; a longer crawl keeps the newest.
@@ -78,7 +78,7 @@ impl Default for Timeouts {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum FetchError {
     #[error(transparent)]
-    Refused(Refused),
+    Refused(RefusedAddress),
     /// No connection, or no address to connect to.
     #[error("no connection: {1}")]
     Connect(Trouble, String),
@@ -111,7 +111,7 @@ pub(super) struct NoClient(#[source] reqwest::Error);
 
 pub(super) struct Fetcher {
     client: reqwest::Client,
-    context: Context,
+    context: RequestContext,
     timeouts: Timeouts,
     politeness: Politeness,
     rng: ChaCha8Rng,
@@ -119,27 +119,28 @@ pub(super) struct Fetcher {
     connection: Option<SocketAddr>,
     /// Whether the newest connection is still being resolved.
     resolving: Arc<AtomicBool>,
-    patience: Patience,
+    connect_delay: ConnectDelay,
     round_trips: Vec<Duration>,
     next_round_trip: usize,
-    place: Arc<Place>,
+    site_address: Arc<SiteAddress>,
     /// The recorder of responses, and the headers of every request.
     recorder: Option<(Recorder, HeaderMap)>,
 }
 
 impl Fetcher {
-    /// A fetcher that sends no request after `deadline`, and connects to the site only at `place`.
+    /// A fetcher that sends no request after `deadline`, and connects to the site only at
+    /// `site_address`.
     pub(super) fn new(
-        context: &Context,
+        context: &RequestContext,
         timeouts: Timeouts,
         politeness: Politeness,
         deadline: Instant,
-        place: Arc<Place>,
+        site_address: Arc<SiteAddress>,
     ) -> Result<Self, NoClient> {
         let resolving = Arc::new(AtomicBool::new(false));
-        let patience = Patience::default();
+        let connect_delay = ConnectDelay::default();
         Ok(Self {
-            client: client(context, timeouts, &place, &resolving, &patience)?,
+            client: client(context, timeouts, &site_address, &resolving, &connect_delay)?,
             context: context.clone(),
             timeouts,
             politeness,
@@ -147,10 +148,10 @@ impl Fetcher {
             deadline,
             connection: None,
             resolving,
-            patience,
+            connect_delay,
             round_trips: Vec::new(),
             next_round_trip: 0,
-            place,
+            site_address,
             recorder: None,
         })
     }
@@ -161,12 +162,12 @@ impl Fetcher {
     }
 
     /// Records every response from now on.
-    pub(super) fn record(&mut self, recorder: Recorder, context: &Context) {
+    pub(super) fn record(&mut self, recorder: Recorder, context: &RequestContext) {
         self.recorder = Some((recorder, request_headers(context)));
     }
 
     /// Requests a URL when the pacing permits it.
-    pub(super) async fn get(&mut self, url: &Url) -> Result<Answer, FetchError> {
+    pub(super) async fn get(&mut self, url: &Url) -> Result<CrawlResponse, FetchError> {
         self.vet_literal(url)?;
         if self.politeness.is_broken() {
             return Err(FetchError::CircuitOpen);
@@ -175,7 +176,7 @@ impl Fetcher {
             recorder.ready().await;
         }
         let now = Instant::now();
-        self.politeness.be_alone(self.place.is_alone());
+        self.politeness.set_scheduler_silent(self.site_address.scheduler_is_silent());
         let start = self.politeness.next_start(now);
         if start >= self.deadline {
             return Err(FetchError::OutOfTime);
@@ -196,25 +197,25 @@ impl Fetcher {
                 Err(FetchError::Timeout { what: "answer", limit: self.timeouts.first_byte })
             }
         };
-        let answered = answer.as_ref().map_or(Answered::Badly, answered);
-        self.politeness.answered(Instant::now(), answered, Some(took), &mut self.rng);
+        let answered = answer.as_ref().map_or(ResponseKind::Bad, response_kind);
+        self.politeness.record(Instant::now(), answered, Some(took), &mut self.rng);
         if matches!(answer, Err(FetchError::Connect(..) | FetchError::Timeout { what: CONNECTION, .. })) {
-            self.place.is_silent();
+            self.site_address.mark_unresponsive();
         }
         let response = answer?;
         self.note_round_trip(&response, took);
         let recording = self.recorder.as_ref().map(|(recorder, sent)| recorder.begin(recorded(sent, url, &response)));
-        Answer::vet(response, self.timeouts, started, recording.map(|recording| (recording, self.deadline)))
+        CrawlResponse::vet(response, self.timeouts, started, recording.map(|recording| (recording, self.deadline)))
     }
 
     /// Drops a connection on which a request got no response: HTTP/2 would send all later requests
     /// over it, though it may be dead.
     fn renew_client(&mut self) {
-        let patience = Patience::default();
+        let connect_delay = ConnectDelay::default();
         // The same settings built a client before; if that fails now, keep the old client.
-        if let Ok(client) = client(&self.context, self.timeouts, &self.place, &self.resolving, &patience) {
+        if let Ok(client) = client(&self.context, self.timeouts, &self.site_address, &self.resolving, &connect_delay) {
             self.client = client;
-            self.patience = patience;
+            self.connect_delay = connect_delay;
         }
     }
 
@@ -227,8 +228,8 @@ impl Fetcher {
     }
 
     /// What a resumed crawl must know about how the site responds.
-    pub(super) fn grudge(&self) -> Grudge {
-        self.politeness.grudge(Instant::now())
+    pub(super) fn politeness_state(&self) -> PolitenessState {
+        self.politeness.state(Instant::now())
     }
 
     pub(super) const fn last_start(&self) -> Option<Instant> {
@@ -274,7 +275,7 @@ impl Fetcher {
     /// A request is warm when it uses the connection of the previous request; the local port
     /// identifies a connection.
     fn note_round_trip(&mut self, response: &reqwest::Response, took: Duration) {
-        self.patience.answered.store(true, Ordering::Relaxed);
+        self.connect_delay.answered.store(true, Ordering::Relaxed);
         let connection = response.extensions().get::<HttpInfo>().map(HttpInfo::local_addr);
         let warm = connection.is_some() && connection == self.connection;
         self.connection = connection;
@@ -316,18 +317,18 @@ impl Fetcher {
 }
 
 /// Classifies a response by how the site receives the crawl.
-fn answered(response: &reqwest::Response) -> Answered {
+fn response_kind(response: &reqwest::Response) -> ResponseKind {
     match response.status().as_u16() {
         429 | 503 => {
             let asked = response.headers().get(RETRY_AFTER).and_then(|value| value.to_str().ok());
-            Answered::TurnedAway(asked.and_then(|value| retry_after(value, clock::wall())))
+            ResponseKind::TurnedAway(asked.and_then(|value| retry_after(value, clock::wall())))
         }
-        403 | 500.. => Answered::Badly,
-        _ => Answered::Well,
+        403 | 500.. => ResponseKind::Bad,
+        _ => ResponseKind::Good,
     }
 }
 
-fn request_headers(context: &Context) -> HeaderMap {
+fn request_headers(context: &RequestContext) -> HeaderMap {
     let mut headers = HeaderMap::new();
     headers.insert(USER_AGENT, context.user_agent.header().clone());
     headers.insert(ACCEPT, HeaderValue::from_static("text/html,*/*;q=0.5"));
@@ -336,11 +337,11 @@ fn request_headers(context: &Context) -> HeaderMap {
 }
 
 fn client(
-    context: &Context,
+    context: &RequestContext,
     timeouts: Timeouts,
-    place: &Arc<Place>,
+    site_address: &Arc<SiteAddress>,
     resolving: &Arc<AtomicBool>,
-    patience: &Patience,
+    connect_delay: &ConnectDelay,
 ) -> Result<reqwest::Client, NoClient> {
     let mut tls = (*context.tls).clone();
     tls.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
@@ -348,7 +349,7 @@ fn client(
     let resolver = GuardedResolver {
         guard: context.guard.clone(),
         resolver: context.resolver.clone(),
-        place: Arc::clone(place),
+        site_address: Arc::clone(site_address),
         resolving: Arc::clone(resolving),
     };
     reqwest::Client::builder()
@@ -363,7 +364,7 @@ fn client(
         .no_proxy()
         .referer(false)
         .pool_max_idle_per_host(1)
-        .connector_layer(patience.clone())
+        .connector_layer(connect_delay.clone())
         .http2_initial_stream_window_size(HTTP2_WINDOW)
         .http2_initial_connection_window_size(HTTP2_WINDOW)
         .http2_max_header_list_size(HTTP2_HEADER_BYTES)

@@ -19,20 +19,20 @@ use tokio::time::Instant;
 use super::html::site_path::SitePath;
 use crate::disk::folder::blocking;
 use crate::warc::Recorder;
-use checkpoint::{Checkpoint, State};
-use known::{Known, Offered, note};
-use log::{Frame, Log, Queued};
-pub(super) use log::{OpenError, Spent};
-use moments::{Moments, bytes};
+use checkpoint::{Checkpoint, CheckpointState};
+use known::{KnownPaths, OfferResult, note};
+pub(super) use log::{CrawlTotals, LogError};
+use log::{FrontierLog, LogFrame, QueuedPath};
+use log_points::{LogPoints, bytes};
 use queue::Queue;
 
 pub(super) mod checkpoint;
-pub(super) mod keep;
 mod known;
 mod log;
-mod moments;
+mod log_points;
 mod queue;
 pub(super) mod seen;
+pub(super) mod storage;
 #[cfg(test)]
 mod tests;
 mod trap;
@@ -42,21 +42,21 @@ const WRITE_EVERY: Duration = Duration::from_secs(1);
 
 /// A path and its link depth from the start page.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct QueueEntry {
     pub(super) path: SitePath,
     pub(super) depth: u32,
 }
 
 #[derive(Debug)]
 pub(super) struct Frontier {
-    known: Known,
+    known: KnownPaths,
     queue: Queue,
     /// The moments that a checkpoint can represent.
-    moments: Moments,
+    log_points: LogPoints,
     /// The lengths in bytes of paths that came out but are not visited yet.
     out: VecDeque<u64>,
     /// The finds of the current step.
-    found: Frame,
+    found: LogFrame,
     written: Instant,
     recorder: Option<Recorder>,
 }
@@ -64,29 +64,29 @@ pub(super) struct Frontier {
 impl Frontier {
     /// An empty frontier for a crawl of `max_pages`; it ends with the process.
     pub(super) fn temporary(max_depth: u32, max_pages: u32) -> io::Result<Self> {
-        let moments = Moments::new(log::first(""));
-        Ok(Self::over(Log::temporary()?, "", Known::new(max_depth, max_pages), moments))
+        let log_points = LogPoints::new(log::first(""));
+        Ok(Self::over(FrontierLog::temporary()?, "", KnownPaths::new(max_depth, max_pages), log_points))
     }
 
     /// Opens the frontier at `path` with what an earlier crawl of the same `owner` stored. It
     /// blocks.
-    pub(super) fn open(path: &Path, owner: &str, max_depth: u32, max_pages: u32) -> Result<Self, OpenError> {
-        let (mut known, mut moments) = (Known::new(max_depth, max_pages), Moments::new(log::first(owner)));
+    pub(super) fn open(path: &Path, owner: &str, max_depth: u32, max_pages: u32) -> Result<Self, LogError> {
+        let (mut known, mut log_points) = (KnownPaths::new(max_depth, max_pages), LogPoints::new(log::first(owner)));
         // The lengths of queued paths: a frame does not name the path whose visit it records.
         let mut waiting = VecDeque::new();
-        let log = Log::open(path, owner, |frame, lies| {
+        let log = FrontierLog::open(path, owner, |frame, range| {
             known.apply(frame);
             waiting.extend(frame.queued.iter().map(|queued| u16::try_from(queued.path.len()).unwrap_or(u16::MAX)));
             let visited = if frame.visited { waiting.pop_front() } else { None };
-            moments.note(frame, &lies, visited.map_or(0, u64::from));
+            log_points.note(frame, &range, visited.map_or(0, u64::from));
         })?;
-        Ok(Self::over(log, owner, known, moments))
+        Ok(Self::over(log, owner, known, log_points))
     }
 
-    fn over(log: Log, owner: &str, known: Known, moments: Moments) -> Self {
+    fn over(log: FrontierLog, owner: &str, known: KnownPaths, log_points: LogPoints) -> Self {
         let queue = Queue::new(log, log::first(owner), known.visited());
-        let (found, written) = (Frame::default(), Instant::now());
-        Self { known, queue, moments, out: VecDeque::new(), found, written, recorder: None }
+        let (found, written) = (LogFrame::default(), Instant::now());
+        Self { known, queue, log_points, out: VecDeque::new(), found, written, recorder: None }
     }
 
     /// From now on, steps are written only after their pages are stored.
@@ -95,15 +95,15 @@ impl Frontier {
     }
 
     /// Resumes another agent's crawl. Only for an empty frontier.
-    pub(super) fn resume(&mut self, state: &State) {
+    pub(super) fn resume(&mut self, state: &CheckpointState) {
         self.known.apply(&state.0);
         self.push(&state.0);
     }
 
-    fn push(&mut self, frame: &Frame) {
-        let lies = self.queue.push(frame);
+    fn push(&mut self, frame: &LogFrame) {
+        let range = self.queue.push(frame);
         let visited = if frame.visited { self.out.pop_front() } else { None };
-        self.moments.note(frame, &lies, visited.unwrap_or_default());
+        self.log_points.note(frame, &range, visited.unwrap_or_default());
     }
 
     pub(super) const fn is_new(&self) -> bool {
@@ -118,10 +118,10 @@ impl Frontier {
     /// Queues a path found at `depth`, unless it is known, too deep, over the page limit or a trap.
     pub(super) fn offer(&mut self, path: &SitePath, depth: u32) {
         match self.known.offer(path, depth) {
-            Offered::New => self.found.queued.push(Queued { path: path.as_str().to_owned(), depth }),
-            Offered::Beyond => note(path, &mut self.found.beyond),
-            Offered::Trap => note(path, &mut self.found.known),
-            Offered::LeftOut => {}
+            OfferResult::New => self.found.queued.push(QueuedPath { path: path.as_str().to_owned(), depth }),
+            OfferResult::Beyond => note(path, &mut self.found.beyond),
+            OfferResult::Trap => note(path, &mut self.found.known),
+            OfferResult::LeftOut => {}
         }
     }
 
@@ -137,11 +137,11 @@ impl Frontier {
 
     /// The next path to fetch. Call [`Frontier::visited`] for the previous path before offering
     /// finds of this one.
-    pub(super) async fn next(&mut self) -> io::Result<Option<Entry>> {
+    pub(super) async fn next(&mut self) -> io::Result<Option<QueueEntry>> {
         while let Some(queued) = self.queue.next().await? {
             self.out.push_back(bytes(&queued.path));
             match SitePath::stored(&queued.path) {
-                Some(path) => return Ok(Some(Entry { path, depth: queued.depth })),
+                Some(path) => return Ok(Some(QueueEntry { path, depth: queued.depth })),
                 // Only a file written by another program holds an invalid path.
                 None => self.visited(),
             }
@@ -158,24 +158,24 @@ impl Frontier {
 
     /// Ends a step whose finds belong to no path: the start page, or a sitemap's entries.
     pub(super) fn end_step(&mut self) {
-        self.found.spent = *self.known.spent();
+        self.found.totals = *self.known.totals();
         let found = std::mem::take(&mut self.found);
         self.push(&found);
     }
 
     /// Writes what the crawl has spent, during a step, which stays unfinished.
-    pub(super) async fn note_spent(&mut self) -> io::Result<()> {
-        self.push(&Frame { spent: *self.known.spent(), ..Frame::default() });
+    pub(super) async fn note_totals(&mut self) -> io::Result<()> {
+        self.push(&LogFrame { totals: *self.known.totals(), ..LogFrame::default() });
         self.write().await
     }
 
     /// What the crawl has spent in total; the next step stores it.
-    pub(super) const fn spent_mut(&mut self) -> &mut Spent {
-        self.known.spent_mut()
+    pub(super) const fn totals_mut(&mut self) -> &mut CrawlTotals {
+        self.known.totals_mut()
     }
 
-    pub(super) const fn spent(&self) -> &Spent {
-        self.known.spent()
+    pub(super) const fn totals(&self) -> &CrawlTotals {
+        self.known.totals()
     }
 
     /// Whether steps should be written before the crawl continues.
@@ -202,9 +202,9 @@ impl Frontier {
             recorder.synced().await?;
         }
         self.queue.sync().await?;
-        let (reader, moments) = (self.queue.reader(), self.moments.clone());
-        let (checkpoint, size) = blocking(move || checkpoint::encode(&reader, &moments)).await?;
-        self.moments.size = size;
+        let (reader, log_points) = (self.queue.reader(), self.log_points.clone());
+        let (checkpoint, size) = blocking(move || checkpoint::encode(&reader, &log_points)).await?;
+        self.log_points.size = size;
         Ok(checkpoint)
     }
 

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use super::{Budget, Standing, Trouble};
+use super::{Budget, CrawlSnapshot, Trouble};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum OutcomeKind {
     /// Everything within the limits was fetched, though some responses may have been errors.
     Complete,
     Truncated(Budget),
@@ -26,7 +26,7 @@ pub enum Blocker {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    pub kind: Kind,
+    pub kind: OutcomeKind,
     /// Complete pages with status 200.
     pub pages: u32,
     /// Decoded body bytes of pages, including cut pages. Bodies of errors and redirects, and
@@ -54,13 +54,13 @@ pub struct Outcome {
 
 /// How a call of the crawl ended.
 #[derive(Debug)]
-pub enum Ended {
+pub enum CrawlEnd {
     /// The crawl is over.
     Outcome(Outcome),
     /// It was stopped and can be resumed from this state.
-    Stopped(Option<Standing>),
+    Stopped(Option<CrawlSnapshot>),
     /// The site requires a pause of this length; the crawl can then be resumed from this state.
-    Paused(Option<Standing>, Duration),
+    Paused(Option<CrawlSnapshot>, Duration),
     /// Its address permits no further crawl: its lease has ended.
     NotPermitted,
     /// It cannot continue on this agent, for this reason, which is not the site's fault.

@@ -13,7 +13,7 @@
 //! policy's `shortest_interval`, if set: a load that a server with a hundred thousand pages does
 //! not notice may be too much for one with ten.
 
-pub(super) mod paths;
+pub(super) mod path_filter;
 pub(super) mod pattern;
 pub(super) mod robots;
 
@@ -54,7 +54,7 @@ pub(super) const BREAKER: u32 = 50;
 const SLOW: Duration = Duration::from_secs(1);
 /// The factor on the interval while the scheduler is disconnected: it might have slowed the crawl
 /// down, or ended its lease.
-const ALONE: u32 = 2;
+const SILENT_FACTOR: u32 = 2;
 /// The weight of the newest time to first byte in the mean.
 const NEWEST: f64 = 0.2;
 
@@ -70,18 +70,18 @@ fn interval_of(pages: Option<u64>, slow: Duration, fast: Duration) -> Duration {
 
 /// The result of a request, as far as politeness is concerned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Answered {
+pub(super) enum ResponseKind {
     /// Any other response.
-    Well,
+    Good,
     /// 403, a status of 500 and above, no response in time, or a broken connection.
-    Badly,
+    Bad,
     /// 429 or 503, with the pause it requires.
     TurnedAway(Option<Duration>),
 }
 
 /// What outlasts a restart: how often a site refused the crawl, and the end of the current pause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Grudge {
+pub(super) struct PolitenessState {
     /// Refusals since the last reset.
     pub(super) turned_away: u32,
     pub(super) in_a_row: u32,
@@ -112,14 +112,14 @@ pub(super) struct Politeness {
     pages: Option<u64>,
     crawl_delay: Duration,
     /// Whether the scheduler, which could slow the crawl down, is disconnected.
-    alone: bool,
+    scheduler_silent: bool,
     last_start: Option<Instant>,
     paused_until: Option<Instant>,
     turned_away: u32,
     turned_away_at: Option<Instant>,
     /// The responses of the last minute, one entry for each second with a response, however many
     /// there are in it.
-    window: VecDeque<Second>,
+    window: VecDeque<WindowSecond>,
     in_a_row: u32,
     /// The number of consecutive errors before the newest response.
     in_a_row_before: u32,
@@ -129,13 +129,13 @@ pub(super) struct Politeness {
 
 /// The responses within one second of the first of them.
 #[derive(Debug)]
-struct Second {
+struct WindowSecond {
     began: Instant,
     requests: u32,
     errors: u32,
 }
 
-impl Second {
+impl WindowSecond {
     fn is_recent(&self, now: Instant) -> bool {
         now.saturating_duration_since(self.began) <= WINDOW
     }
@@ -150,7 +150,7 @@ impl Politeness {
             fast: slow,
             pages: None,
             crawl_delay: Duration::ZERO,
-            alone: false,
+            scheduler_silent: false,
             last_start: None,
             paused_until: None,
             turned_away: 0,
@@ -176,25 +176,25 @@ impl Politeness {
     /// The minimum time between two requests, before slowdowns for errors.
     fn interval(&self) -> Duration {
         let interval = interval_of(self.pages, self.slow, self.fast).max(self.crawl_delay);
-        if self.alone { interval * ALONE } else { interval }
+        if self.scheduler_silent { interval * SILENT_FACTOR } else { interval }
     }
 
     /// Sets whether the scheduler is disconnected.
-    pub(super) const fn be_alone(&mut self, alone: bool) {
-        self.alone = alone;
+    pub(super) const fn set_scheduler_silent(&mut self, scheduler_silent: bool) {
+        self.scheduler_silent = scheduler_silent;
     }
 
     /// Restores the state of an earlier part of the crawl.
-    pub(super) fn remember(&mut self, grudge: Grudge, now: Instant) {
-        self.in_a_row = grudge.in_a_row;
-        self.turned_away = grudge.turned_away;
-        self.turned_away_at = (grudge.turned_away > 0).then_some(now);
-        self.paused_until = (!grudge.pause.is_zero()).then(|| now + grudge.pause.min(LONGEST_PAUSE));
+    pub(super) fn restore(&mut self, state: PolitenessState, now: Instant) {
+        self.in_a_row = state.in_a_row;
+        self.turned_away = state.turned_away;
+        self.turned_away_at = (state.turned_away > 0).then_some(now);
+        self.paused_until = (!state.pause.is_zero()).then(|| now + state.pause.min(LONGEST_PAUSE));
     }
 
     /// The state that a later part of the crawl needs.
-    pub(super) fn grudge(&self, now: Instant) -> Grudge {
-        Grudge {
+    pub(super) fn state(&self, now: Instant) -> PolitenessState {
+        PolitenessState {
             turned_away: self.turned_away,
             in_a_row: self.in_a_row,
             pause: self.paused_until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now)),
@@ -202,7 +202,7 @@ impl Politeness {
     }
 
     pub(super) fn rate_state(&self, now: Instant) -> RateState {
-        let Grudge { turned_away, in_a_row: failed_in_a_row, pause } = self.grudge(now);
+        let PolitenessState { turned_away, in_a_row: failed_in_a_row, pause } = self.state(now);
         let (recent_requests, recent_errors) = self.recent(now);
         let interval = self.interval().max(self.trouble());
         RateState { interval, pause, turned_away, failed_in_a_row, recent_requests, recent_errors }
@@ -237,23 +237,23 @@ impl Politeness {
     }
 
     /// Records the result of a request, and its time to first byte.
-    pub(super) fn answered(
+    pub(super) fn record(
         &mut self,
         now: Instant,
-        answered: Answered,
+        answered: ResponseKind,
         first_byte: Option<Duration>,
         rng: &mut impl Rng,
     ) {
         if let Some(first_byte) = first_byte {
             self.first_byte += NEWEST * (first_byte.as_secs_f64() - self.first_byte);
         }
-        let badly = answered != Answered::Well;
+        let badly = answered != ResponseKind::Good;
         self.in_a_row_before = self.in_a_row;
         self.in_a_row = if badly { self.in_a_row.saturating_add(1) } else { 0 };
         if self.turned_away_at.is_some_and(|at| now.saturating_duration_since(at) >= FORGIVEN_AFTER) {
             self.turned_away = 0;
         }
-        if let Answered::TurnedAway(asked) = answered {
+        if let ResponseKind::TurnedAway(asked) = answered {
             let own = FIRST_PAUSE.saturating_mul(2_u32.saturating_pow(self.turned_away.min(16)));
             self.turned_away = self.turned_away.saturating_add(1);
             self.turned_away_at = Some(now);
@@ -281,9 +281,9 @@ impl Politeness {
 
     /// Counts a response in the window, and drops the old ones.
     fn count(&mut self, now: Instant, badly: bool) {
-        let under_way = |second: &Second| now.saturating_duration_since(second.began) < SECOND;
+        let under_way = |second: &WindowSecond| now.saturating_duration_since(second.began) < SECOND;
         if !self.window.back().is_some_and(under_way) {
-            self.window.push_back(Second { began: now, requests: 0, errors: 0 });
+            self.window.push_back(WindowSecond { began: now, requests: 0, errors: 0 });
         }
         if let Some(second) = self.window.back_mut() {
             second.requests = second.requests.saturating_add(1);
@@ -390,11 +390,11 @@ mod tests {
         let begin = Instant::now();
         let mut politeness = Politeness::new(ms(1000)).down_to(ms(100));
         politeness.start(begin);
-        politeness.be_alone(true);
+        politeness.set_scheduler_silent(true);
         assert_eq!((wait(&politeness, begin), politeness.rate_state(begin).interval), (ms(2000), ms(2000)));
         politeness.learn_size(1 << 40);
         assert_eq!(wait(&politeness, begin), ms(200), "a large site is asked less often too");
-        politeness.be_alone(false);
+        politeness.set_scheduler_silent(false);
         assert_eq!(wait(&politeness, begin), ms(100));
     }
 
@@ -409,7 +409,7 @@ mod tests {
         assert_eq!(wait(&politeness, begin), ms(100));
         politeness.slow_down(ms(300));
         assert_eq!(wait(&politeness, begin), ms(300));
-        (0..30).for_each(|_| politeness.answered(begin, Answered::Well, Some(ms(4000)), &mut rng()));
+        (0..30).for_each(|_| politeness.record(begin, ResponseKind::Good, Some(ms(4000)), &mut rng()));
         assert!(wait(&politeness, begin) > ms(7900));
     }
 
@@ -437,9 +437,9 @@ mod tests {
     #[test]
     fn who_turns_a_crawl_away_is_left_alone_for_as_long_as_it_asks() {
         let (now, mut politeness) = (Instant::now(), Politeness::new(ms(1)));
-        politeness.answered(now, Answered::TurnedAway(Some(Duration::from_secs(7))), None, &mut rng());
+        politeness.record(now, ResponseKind::TurnedAway(Some(Duration::from_secs(7))), None, &mut rng());
         assert!(about(wait(&politeness, now), 7));
-        politeness.answered(now, Answered::TurnedAway(Some(Duration::MAX)), None, &mut rng());
+        politeness.record(now, ResponseKind::TurnedAway(Some(Duration::MAX)), None, &mut rng());
         assert!(about(wait(&politeness, now), 86_400));
     }
 
@@ -447,17 +447,17 @@ mod tests {
     fn one_that_asks_for_nothing_is_left_alone_for_twice_as_long_each_time_until_it_is_forgiven() {
         let (mut now, mut politeness, mut rng) = (Instant::now(), Politeness::new(ms(1)), rng());
         for seconds in [60, 120, 240, 480] {
-            politeness.answered(now, Answered::TurnedAway(None), None, &mut rng);
+            politeness.record(now, ResponseKind::TurnedAway(None), None, &mut rng);
             assert!(about(wait(&politeness, now), seconds), "{:?}", wait(&politeness, now));
             now = politeness.next_start(now);
         }
         for _ in 0..20 {
-            politeness.answered(now, Answered::TurnedAway(None), None, &mut rng);
+            politeness.record(now, ResponseKind::TurnedAway(None), None, &mut rng);
             assert!(wait(&politeness, now) <= LONGEST_PAUSE.mul_f64(1.0 + JITTER));
         }
         now = politeness.next_start(now) + FORGIVEN_AFTER;
-        politeness.answered(now, Answered::Well, None, &mut rng);
-        politeness.answered(now, Answered::TurnedAway(None), None, &mut rng);
+        politeness.record(now, ResponseKind::Good, None, &mut rng);
+        politeness.record(now, ResponseKind::TurnedAway(None), None, &mut rng);
         assert!(about(wait(&politeness, now), 60), "{:?}", wait(&politeness, now));
     }
 
@@ -469,8 +469,8 @@ mod tests {
             let mut at = now;
             for number in 0..errors + well {
                 at += apart;
-                let answered = if number < errors { Answered::Badly } else { Answered::Well };
-                politeness.answered(at, answered, None, rng);
+                let answered = if number < errors { ResponseKind::Bad } else { ResponseKind::Good };
+                politeness.record(at, answered, None, rng);
             }
             wait(&politeness, at)
         };
@@ -484,7 +484,7 @@ mod tests {
     fn a_minute_of_answers_takes_no_more_memory_the_more_there_are() {
         let (now, mut politeness, mut rng) = (Instant::now(), Politeness::new(ms(0)), rng());
         for number in 0..200_000 {
-            politeness.answered(now + Duration::from_micros(500 * number), Answered::Well, None, &mut rng);
+            politeness.record(now + Duration::from_micros(500 * number), ResponseKind::Good, None, &mut rng);
         }
         assert!(politeness.window.len() <= 62, "{}", politeness.window.len());
         let recent = politeness.rate_state(now + Duration::from_secs(100)).recent_requests;
@@ -497,16 +497,16 @@ mod tests {
         for number in 1..=BREAKER {
             assert!(!politeness.is_broken());
             let at = begin + Duration::from_secs(61) * number;
-            politeness.answered(at, Answered::Well, None, &mut rng);
+            politeness.record(at, ResponseKind::Good, None, &mut rng);
             politeness.broke_off(at, &mut rng);
         }
         assert!(politeness.is_broken());
         let mut politeness = Politeness::new(ms(0));
         for _ in 0..20 {
-            politeness.answered(begin, Answered::Well, None, &mut rng);
+            politeness.record(begin, ResponseKind::Good, None, &mut rng);
         }
         for _ in 0..3 {
-            politeness.answered(begin, Answered::Well, None, &mut rng);
+            politeness.record(begin, ResponseKind::Good, None, &mut rng);
             politeness.broke_off(begin, &mut rng);
         }
         assert!(about(wait(&politeness, begin), 60));
@@ -516,11 +516,11 @@ mod tests {
     fn errors_without_end_break_it_off_and_one_good_answer_does_not() {
         let (now, mut politeness, mut rng) = (Instant::now(), Politeness::new(ms(1)), rng());
         for _ in 1..BREAKER {
-            politeness.answered(now, Answered::Badly, None, &mut rng);
+            politeness.record(now, ResponseKind::Bad, None, &mut rng);
         }
         assert!(!politeness.is_broken());
-        politeness.answered(now, Answered::Well, None, &mut rng);
-        (0..BREAKER).for_each(|_| politeness.answered(now, Answered::Badly, None, &mut rng));
+        politeness.record(now, ResponseKind::Good, None, &mut rng);
+        (0..BREAKER).for_each(|_| politeness.record(now, ResponseKind::Bad, None, &mut rng));
         assert!(politeness.is_broken());
     }
 
@@ -528,25 +528,25 @@ mod tests {
     fn first_bytes_that_come_late_slow_it_down() {
         let (now, mut politeness, mut rng) = (Instant::now(), Politeness::new(ms(500)), rng());
         politeness.start(now);
-        (0..30).for_each(|_| politeness.answered(now, Answered::Well, Some(ms(400)), &mut rng));
+        (0..30).for_each(|_| politeness.record(now, ResponseKind::Good, Some(ms(400)), &mut rng));
         assert_eq!(wait(&politeness, now), ms(500));
-        (0..30).for_each(|_| politeness.answered(now, Answered::Well, Some(ms(4000)), &mut rng));
+        (0..30).for_each(|_| politeness.record(now, ResponseKind::Good, Some(ms(4000)), &mut rng));
         assert!((ms(7900)..ms(8000)).contains(&wait(&politeness, now)), "{:?}", wait(&politeness, now));
-        (0..30).for_each(|_| politeness.answered(now, Answered::Well, Some(ms(100)), &mut rng));
+        (0..30).for_each(|_| politeness.record(now, ResponseKind::Good, Some(ms(100)), &mut rng));
         assert_eq!(wait(&politeness, now), ms(500));
     }
 
     #[test]
     fn a_restart_makes_nobody_forget() {
         let (now, mut politeness, mut rng) = (Instant::now(), Politeness::new(ms(1)), rng());
-        (0..3).for_each(|_| politeness.answered(now, Answered::TurnedAway(None), None, &mut rng));
+        (0..3).for_each(|_| politeness.record(now, ResponseKind::TurnedAway(None), None, &mut rng));
         let mut next = Politeness::new(ms(1));
-        next.remember(politeness.grudge(now + ms(5000)), now);
+        next.restore(politeness.state(now + ms(5000)), now);
         assert_eq!(wait(&next, now) + ms(5000), wait(&politeness, now));
-        next.answered(now, Answered::TurnedAway(None), None, &mut rng);
+        next.record(now, ResponseKind::TurnedAway(None), None, &mut rng);
         assert!(about(wait(&next, now), 480));
-        let absurd = Grudge { turned_away: u32::MAX, in_a_row: u32::MAX, pause: Duration::MAX };
-        next.remember(absurd, now);
+        let absurd = PolitenessState { turned_away: u32::MAX, in_a_row: u32::MAX, pause: Duration::MAX };
+        next.restore(absurd, now);
         assert_eq!(wait(&next, now), LONGEST_PAUSE);
     }
 
@@ -583,11 +583,11 @@ mod tests {
                 last = Some(start);
                 now = start + ms(first_byte);
                 let answered = match kind {
-                    0 | 1 => Answered::Well,
-                    2 => Answered::Badly,
-                    _ => Answered::TurnedAway((asked % 2 == 0).then(|| ms(asked))),
+                    0 | 1 => ResponseKind::Good,
+                    2 => ResponseKind::Bad,
+                    _ => ResponseKind::TurnedAway((asked % 2 == 0).then(|| ms(asked))),
                 };
-                politeness.answered(now, answered, Some(ms(first_byte)), &mut rng);
+                politeness.record(now, answered, Some(ms(first_byte)), &mut rng);
             }
         }
 

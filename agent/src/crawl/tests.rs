@@ -5,8 +5,8 @@ use tokio::task::JoinHandle;
 use super::walk::{MAX_PAGE_BYTES, MAX_REDIRECTS};
 use super::*;
 use crate::testing::{
-    Act, Named, Reply, TestCertificate, TestNames, TestServer, answer, context, encoded, gzip, html, page, redirect,
-    say, status, stuck,
+    DnsAnswer, Reply, ServerAction, TestCertificate, TestNames, TestServer, answer, context, encoded, gzip, html, page,
+    redirect, send, status, stuck,
 };
 
 mod connections;
@@ -33,16 +33,16 @@ fn policy() -> Policy {
         request_interval: Duration::ZERO,
         shortest_interval: Duration::ZERO,
         sitemaps: true,
-        paths: Paths::ALL,
+        paths: PathFilter::ALL,
     }
 }
 
 /// A test's crawl of a site on loopback.
 struct TestCrawl {
     job: Job,
-    keep: Keep,
-    permits: Permits,
-    context: Arc<Context>,
+    storage: CrawlStorage,
+    permits: AddressPermits,
+    context: Arc<RequestContext>,
     timeouts: Timeouts,
     stop: CancellationToken,
 }
@@ -62,8 +62,8 @@ impl TestCrawl {
     fn named(name: &str) -> Self {
         Self {
             job: Job { name: name.to_owned(), origin: None, policy: policy(), last_pages: None },
-            keep: Keep::default(),
-            permits: Permits::default(),
+            storage: CrawlStorage::default(),
+            permits: AddressPermits::default(),
             context: Arc::new(context(&["127.0.0.1/32"])),
             timeouts: Timeouts::default(),
             stop: CancellationToken::new(),
@@ -75,22 +75,22 @@ impl TestCrawl {
         self
     }
 
-    fn context(self, context: Context) -> Self {
+    fn context(self, context: RequestContext) -> Self {
         Self { context: Arc::new(context), ..self }
     }
 
     /// Runs it as its own task, until it ends or the token stops it.
-    fn spawn(self) -> (CancellationToken, JoinHandle<Ended>) {
+    fn spawn(self) -> (CancellationToken, JoinHandle<CrawlEnd>) {
         (self.stop.clone(), tokio::spawn(self.run()))
     }
 
-    async fn run(self) -> Ended {
-        run_within(self.timeouts, self.job, self.keep, self.permits, self.context, self.stop).await
+    async fn run(self) -> CrawlEnd {
+        run_within(self.timeouts, self.job, self.storage, self.permits, self.context, self.stop).await
     }
 
     async fn outcome(self) -> Outcome {
         match self.run().await {
-            Ended::Outcome(outcome) => outcome,
+            CrawlEnd::Outcome(outcome) => outcome,
             other => panic!("{other:?}"),
         }
     }
@@ -128,7 +128,7 @@ async fn a_small_site_is_fetched_whole() {
     })
     .await;
     let outcome = crawl(&site).await;
-    assert_eq!(outcome.kind, Kind::Complete);
+    assert_eq!(outcome.kind, OutcomeKind::Complete);
     assert_eq!(outcome.pages, 5);
     assert_eq!(outcome.bytes, pages.iter().map(|(_, body)| body.len() as u64).sum::<u64>());
     assert_eq!((outcome.errors, outcome.message.as_str()), (0, ""));
@@ -150,7 +150,7 @@ async fn forbidden_paths_are_never_asked_for() {
     })
     .await;
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 0));
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 0));
     assert_eq!(site.paths(), ["/robots.txt", "/", "/open", "/moved"]);
 }
 
@@ -199,7 +199,7 @@ fn assert_gaps(site: &TestServer, interval: Duration) {
 async fn the_page_budget_truncates() {
     let site = TestServer::start(|path| chain(path, 10)).await;
     let outcome = crawl_with(&site, Policy { max_pages: 4, ..policy() }).await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Pages), 4));
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Truncated(Budget::Pages), 4));
     assert_eq!(site.paths().len(), 5);
 }
 
@@ -209,7 +209,7 @@ async fn a_budget_that_just_suffices_does_not_truncate() {
     let exact = crawl(&site).await;
     let just_enough = Policy { max_pages: 4, max_bytes: exact.bytes, max_depth: 3, ..policy() };
     let outcome = crawl_with(&site, just_enough).await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 4));
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 4));
 }
 
 #[tokio::test]
@@ -221,7 +221,7 @@ async fn the_byte_budget_truncates_and_the_body_is_cut() {
     })
     .await;
     let outcome = crawl_with(&site, Policy { max_bytes: 100_000, ..policy() }).await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Bytes), 1));
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Truncated(Budget::Bytes), 1));
     assert!(outcome.bytes > 100_000 && outcome.bytes < 2 << 20, "{}", outcome.bytes);
     assert_eq!(site.paths(), ["/robots.txt", "/", "/large"]);
 }
@@ -236,7 +236,7 @@ async fn a_page_over_the_cap_is_an_error_and_the_crawl_is_not_complete() {
     })
     .await;
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Truncated(Budget::Bytes), 1, 2));
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Truncated(Budget::Bytes), 1, 2));
     assert!(outcome.message.ends_with("/large: is larger than 5 MiB"), "{}", outcome.message);
     assert_eq!(site.paths().last().map(String::as_str), Some("/after"));
 }
@@ -245,9 +245,9 @@ async fn a_page_over_the_cap_is_an_error_and_the_crawl_is_not_complete() {
 async fn the_depth_budget_truncates_only_when_something_lies_beyond() {
     let site = TestServer::start(|path| chain(path, 5)).await;
     let outcome = crawl_with(&site, Policy { max_depth: 2, ..policy() }).await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Depth), 3));
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Truncated(Budget::Depth), 3));
     let outcome = crawl_with(&site, Policy { max_depth: 4, ..policy() }).await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 5));
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 5));
 }
 
 #[tokio::test]
@@ -255,7 +255,7 @@ async fn the_time_budget_truncates() {
     let site = TestServer::start(|path| chain(path, 1000)).await;
     let patient = Policy { request_interval: MS(20), max_duration: MS(200), ..policy() };
     let outcome = crawl_with(&site, patient).await;
-    assert_eq!(outcome.kind, Kind::Truncated(Budget::Duration));
+    assert_eq!(outcome.kind, OutcomeKind::Truncated(Budget::Duration));
     assert!(outcome.pages > 0 && outcome.pages <= 10, "{}", outcome.pages);
     assert!(outcome.duration < MS(400), "{:?}", outcome.duration);
 }
@@ -269,7 +269,7 @@ async fn the_time_budget_cuts_an_answer_and_keeps_what_came() {
     })
     .await;
     let outcome = crawl_with(&site, Policy { max_duration: MS(400), ..policy() }).await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Duration), 1));
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Truncated(Budget::Duration), 1));
     assert_eq!(outcome.bytes, "<a href=/stuck>half of it".len() as u64);
     assert!(outcome.duration < MS(1000), "{:?}", outcome.duration);
 }
@@ -281,14 +281,14 @@ async fn broken_links_are_counted() {
         "/" => html(home),
         "/gone" => answer(410, "", "this body is no page's"),
         "/broken" => status(502),
-        "/reset" => vec![Act::Reset],
+        "/reset" => vec![ServerAction::Reset],
         "/nowhere" => status(302),
         "/fine" => html("fine"),
         _ => status(404),
     })
     .await;
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 4));
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 4));
     assert_eq!(outcome.bytes, (home.len() + "fine".len()) as u64);
     assert_eq!(outcome.message, format!("{}/gone: answered 410", site.origin()));
 }
@@ -297,7 +297,7 @@ async fn broken_links_are_counted() {
 async fn a_page_that_hangs_is_given_up() {
     let site = TestServer::start(|path| match path {
         "/" => html("<a href=/silent><a href=/stuck><a href=/fine>"),
-        "/silent" => vec![Act::Wait],
+        "/silent" => vec![ServerAction::Wait],
         "/stuck" => stuck("half"),
         "/fine" => html("fine"),
         _ => status(404),
@@ -305,7 +305,7 @@ async fn a_page_that_hangs_is_given_up() {
     .await;
     let timeouts = Timeouts { connect: MS(200), first_byte: MS(200), total: MS(300), ..Timeouts::default() };
     let outcome = TestCrawl { timeouts, ..TestCrawl::of(&site) }.outcome().await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 2));
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 2));
     assert_eq!(outcome.message, format!("{}/silent: no answer within 200ms", site.origin()));
     assert!(outcome.duration >= MS(500) && outcome.duration < MS(2000), "{:?}", outcome.duration);
 }
@@ -329,7 +329,7 @@ async fn redirects_are_followed_inside_the_site_only() {
     })
     .await;
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 2));
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 2));
     assert_eq!(outcome.message, format!("{}/loop2: redirects in a loop", site.origin()));
     assert!(outside.paths().is_empty());
     let paths = site.paths();
@@ -341,7 +341,7 @@ async fn redirects_are_followed_inside_the_site_only() {
 async fn a_start_page_that_leads_away_is_no_crawl() {
     let site = TestServer::start(|path| if path == "/" { redirect("http://192.0.2.1/") } else { status(404) }).await;
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Unreachable, 0, 0));
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Unreachable, 0, 0));
     assert!(outcome.message.ends_with("redirects to http://192.0.2.1/, outside the site"), "{}", outcome.message);
 }
 
@@ -349,7 +349,7 @@ async fn a_start_page_that_leads_away_is_no_crawl() {
 async fn a_private_address_is_refused_before_any_request() {
     let site = TestServer::start(|_| html("secret")).await;
     let outcome = TestCrawl::of(&site).context(context(&["127.0.0.2/32"])).outcome().await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Blocked(Blocker::Guard), 0));
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Blocked(Blocker::Guard), 0));
     assert!(outcome.message.contains("the guard refuses 127.0.0.1"), "{}", outcome.message);
     assert!(site.seen().is_empty());
 }
@@ -357,12 +357,14 @@ async fn a_private_address_is_refused_before_any_request() {
 #[tokio::test]
 async fn a_name_with_a_private_address_is_refused_and_with_an_allowed_one_crawled() {
     let site = TestServer::start(|path| chain(path, 3)).await;
-    let names = TestNames::answering(|_, _| Named::At(vec![[127, 0, 0, 1].into()], 60)).await;
+    let names = TestNames::answering(|_, _| DnsAnswer::At(vec![[127, 0, 0, 1].into()], 60)).await;
     let host = format!("site.example:{}", site.port());
-    for (allowed, kind) in [("127.0.0.2/32", Kind::Blocked(Blocker::Guard)), ("127.0.0.1/32", Kind::Complete)] {
+    for (allowed, kind) in
+        [("127.0.0.2/32", OutcomeKind::Blocked(Blocker::Guard)), ("127.0.0.1/32", OutcomeKind::Complete)]
+    {
         let outcome = TestCrawl::at(&format!("http://{host}")).context(names.context(&[allowed])).outcome().await;
         assert_eq!(outcome.kind, kind, "{}", outcome.message);
-        assert_eq!(site.seen().is_empty(), kind == Kind::Blocked(Blocker::Guard));
+        assert_eq!(site.seen().is_empty(), kind == OutcomeKind::Blocked(Blocker::Guard));
     }
     assert!(site.seen().iter().all(|request| request.header("host") == host));
 }
@@ -375,7 +377,7 @@ async fn a_redirect_of_robots_txt_to_a_private_address_is_refused() {
     let site =
         TestServer::start(move |path| if path == "/robots.txt" { redirect(&target) } else { html("page") }).await;
     let outcome = crawl(&site).await;
-    assert_eq!(outcome.kind, Kind::Blocked(Blocker::Robots));
+    assert_eq!(outcome.kind, OutcomeKind::Blocked(Blocker::Robots));
     assert!(outcome.message.contains("the guard refuses 127.0.0.2"), "{}", outcome.message);
     assert!(private.seen().is_empty());
     assert_eq!(site.paths(), ["/robots.txt"]);
@@ -390,23 +392,23 @@ async fn robots_txt_may_be_elsewhere_but_not_endlessly() {
     let outcome = crawl(&site).await;
     assert_eq!(
         (outcome.kind, outcome.message),
-        (Kind::Blocked(Blocker::Robots), format!("robots.txt forbids {}/", site.origin()))
+        (OutcomeKind::Blocked(Blocker::Robots), format!("robots.txt forbids {}/", site.origin()))
     );
     assert!(elsewhere.seen().iter().all(|request| request.header("authorization").is_empty()));
 
     let site = TestServer::start(|path| if path == "/" { html("page") } else { redirect(&format!("{path}x")) }).await;
-    assert_eq!(crawl(&site).await.kind, Kind::Complete);
+    assert_eq!(crawl(&site).await.kind, OutcomeKind::Complete);
     assert_eq!(site.paths().len(), 1 + MAX_REDIRECTS + 1);
 }
 
 #[tokio::test]
 async fn a_robots_txt_that_cannot_be_had_forbids_and_one_that_is_missing_allows() {
     for (code, kind) in [
-        (500, Kind::Blocked(Blocker::Robots)),
-        (503, Kind::Blocked(Blocker::Robots)),
-        (429, Kind::Blocked(Blocker::Robots)),
-        (404, Kind::Complete),
-        (401, Kind::Complete),
+        (500, OutcomeKind::Blocked(Blocker::Robots)),
+        (503, OutcomeKind::Blocked(Blocker::Robots)),
+        (429, OutcomeKind::Blocked(Blocker::Robots)),
+        (404, OutcomeKind::Complete),
+        (401, OutcomeKind::Complete),
     ] {
         let site = TestServer::start(move |path| match path {
             "/robots.txt" => status(code),
@@ -415,13 +417,14 @@ async fn a_robots_txt_that_cannot_be_had_forbids_and_one_that_is_missing_allows(
         .await;
         let outcome = crawl(&site).await;
         assert_eq!(outcome.kind, kind, "{code}");
-        if kind == Kind::Blocked(Blocker::Robots) {
+        if kind == OutcomeKind::Blocked(Blocker::Robots) {
             assert_eq!(outcome.message, format!("{}/robots.txt: answered {code}", site.origin()));
             assert_eq!(site.paths(), ["/robots.txt"]);
         }
     }
-    let site = TestServer::start(|path| if path == "/robots.txt" { vec![Act::Reset] } else { html("page") }).await;
-    assert_eq!(crawl(&site).await.kind, Kind::Blocked(Blocker::Robots));
+    let site =
+        TestServer::start(|path| if path == "/robots.txt" { vec![ServerAction::Reset] } else { html("page") }).await;
+    assert_eq!(crawl(&site).await.kind, OutcomeKind::Blocked(Blocker::Robots));
 }
 
 #[tokio::test]
@@ -430,7 +433,7 @@ async fn a_closed_port_is_unreachable() {
     let origin = format!("http://{}", listener.local_addr().unwrap());
     drop(listener);
     let outcome = TestCrawl::at(&origin).outcome().await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.origin), (Kind::Unreachable, 0, None));
+    assert_eq!((outcome.kind, outcome.pages, outcome.origin), (OutcomeKind::Unreachable, 0, None));
     assert!(outcome.message.contains("Connection refused"), "{}", outcome.message);
     assert_eq!(outcome.trouble, Some(Trouble::Refused));
 }
@@ -439,28 +442,29 @@ async fn a_closed_port_is_unreachable() {
 async fn a_site_without_a_page_is_unreachable() {
     let site = TestServer::start(|path| status(if path == "/" { 503 } else { 404 })).await;
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Unreachable, 0, 1));
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Unreachable, 0, 1));
     assert_eq!(outcome.trouble, Some(Trouble::ServerError));
     assert_eq!(outcome.message, format!("{}/: answered 503, and no time is left to ask again", site.origin()));
 }
 
 #[tokio::test]
 async fn a_site_that_is_silent_for_the_whole_time_is_unreachable() {
-    let site = TestServer::start(|_| vec![Act::Wait]).await;
+    let site = TestServer::start(|_| vec![ServerAction::Wait]).await;
     let outcome = crawl_with(&site, Policy { max_duration: MS(100), ..policy() }).await;
-    assert_eq!((outcome.kind, outcome.trouble), (Kind::Unreachable, Some(Trouble::TimedOut)));
+    assert_eq!((outcome.kind, outcome.trouble), (OutcomeKind::Unreachable, Some(Trouble::TimedOut)));
     assert!(outcome.message.ends_with("no answer within 100ms"), "{}", outcome.message);
 }
 
 #[tokio::test]
 async fn a_stopped_crawl_has_no_outcome() {
-    let site = TestServer::start(|path| if path == "/robots.txt" { status(404) } else { vec![Act::Wait] }).await;
+    let site =
+        TestServer::start(|path| if path == "/robots.txt" { status(404) } else { vec![ServerAction::Wait] }).await;
     // Spawned, as the session does it: the crawl must be able to move between threads.
     let (stop, crawl) = TestCrawl::of(&site).spawn();
     site.wait_for("/").await;
     let asked = Instant::now();
     stop.cancel();
-    assert!(matches!(crawl.await.unwrap(), Ended::Stopped(_)));
+    assert!(matches!(crawl.await.unwrap(), CrawlEnd::Stopped(_)));
     assert!(asked.elapsed() < MS(500), "{:?}", asked.elapsed());
 }
 
@@ -476,7 +480,7 @@ async fn a_compressed_page_is_decoded_and_counted_as_decoded() {
     })
     .await;
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 0));
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 0));
     assert_eq!(outcome.bytes, (body.len() + "next".len()) as u64);
 }
 
@@ -484,10 +488,10 @@ async fn a_compressed_page_is_decoded_and_counted_as_decoded() {
 async fn a_submitted_name_is_settled_first() {
     let site = TestServer::start(|path| chain(path, 2)).await;
     let outcome = TestCrawl::named(&site.addr.to_string()).outcome().await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.origin), (Kind::Complete, 2, Some(site.origin())));
+    assert_eq!((outcome.kind, outcome.pages, outcome.origin), (OutcomeKind::Complete, 2, Some(site.origin())));
 
     let outcome = TestCrawl::named("no such host").outcome().await;
-    assert_eq!((outcome.kind, outcome.origin), (Kind::Unreachable, None));
+    assert_eq!((outcome.kind, outcome.origin), (OutcomeKind::Unreachable, None));
     assert!(outcome.message.contains("no such host"), "{}", outcome.message);
 }
 
@@ -501,11 +505,11 @@ async fn an_https_site_is_crawled_and_a_stranger_certificate_is_not_trusted() {
     let crawl = TestCrawl::at(&format!("https://{}", server.addr));
     let trusting = TestCrawl::at(&crawl.job.name).context(certificate.trusting());
     let outcome = trusting.outcome().await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 0), "{}", outcome.message);
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 0), "{}", outcome.message);
     let connections: Vec<usize> = server.seen().iter().map(|seen| seen.connection).collect();
     assert_eq!(connections, [0, 0, 0]);
 
     let outcome = crawl.outcome().await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Unreachable, 0));
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Unreachable, 0));
     assert!(outcome.message.contains("certificate"), "{}", outcome.message);
 }

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::budget::{Budget, Ledger, Policy};
-use super::fetch::{Answer, FetchError, Fetcher};
-use super::frontier::keep::{Keeper, Standing};
-use super::frontier::{Entry, Frontier};
+use super::fetch::{CrawlResponse, FetchError, Fetcher};
+use super::frontier::storage::{CrawlSnapshot, StateWriter};
+use super::frontier::{Frontier, QueueEntry};
 use super::html::links::LinkExtractor;
 use super::html::site_path::{Fingerprint, Site, SitePath};
 use super::politeness::robots::directives::header_forbids_following;
-use super::politeness::robots::{self, Denied, RobotsCache, Rules};
+use super::politeness::robots::{self, RobotsCache, RobotsRules, RulesError};
 use super::{Blocker, Trouble};
 
 mod sitemaps;
@@ -24,7 +24,7 @@ mod unread;
 
 use time::unix_ms;
 pub(super) use time::{HANDED_BACK_FROM, Stopwatch};
-use unread::Page;
+use unread::UnreadPage;
 
 /// Maximum body bytes of one page; a larger page is an error.
 pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
@@ -35,7 +35,7 @@ pub(super) const MAX_REDIRECTS: usize = 5;
 /// rules.
 const TURN: Duration = Duration::from_millis(5);
 
-pub(super) enum End {
+pub(super) enum WalkEnd {
     Exhausted,
     /// A budget is exhausted.
     Cut(Budget),
@@ -51,7 +51,7 @@ pub(super) enum End {
     NotPermitted(String),
 }
 
-impl From<std::io::Error> for End {
+impl From<std::io::Error> for WalkEnd {
     fn from(error: std::io::Error) -> Self {
         Self::Broken(format!("the crawl's queue: {error}"))
     }
@@ -66,10 +66,10 @@ enum Body {
 /// A walk through a site whose robots.txt is known.
 pub(super) struct Walk<'a> {
     pub(super) site: Site,
-    pub(super) rules: Rules,
+    pub(super) rules: RobotsRules,
     pub(super) frontier: &'a mut Frontier,
     pub(super) robots: &'a RobotsCache,
-    pub(super) keeper: &'a mut Keeper,
+    pub(super) state_writer: &'a mut StateWriter,
     pub(super) fetcher: &'a mut Fetcher,
     pub(super) ledger: &'a mut Ledger,
     pub(super) policy: Policy,
@@ -78,16 +78,16 @@ pub(super) struct Walk<'a> {
     /// handed back.
     pub(super) hands_back_before: Option<tokio::time::Instant>,
     /// The newest page until it is read; its step is not over.
-    pub(super) unread: Option<Page>,
+    pub(super) unread: Option<UnreadPage>,
     /// Whether the newest page took long to read.
     pub(super) reads_long: bool,
 }
 
 impl Walk<'_> {
-    pub(super) async fn run(mut self) -> End {
+    pub(super) async fn run(mut self) -> WalkEnd {
         let root = SitePath::root();
         if !self.rules.allow(&root) {
-            return End::Blocked(Blocker::Robots, format!("robots.txt forbids {}", self.site.root()));
+            return WalkEnd::Blocked(Blocker::Robots, format!("robots.txt forbids {}", self.site.root()));
         }
         match self.visit_all(root).await {
             Ok(()) => self.end_of_frontier(),
@@ -95,14 +95,14 @@ impl Walk<'_> {
         }
     }
 
-    async fn visit_all(&mut self, root: SitePath) -> Result<(), End> {
+    async fn visit_all(&mut self, root: SitePath) -> Result<(), WalkEnd> {
         if self.frontier.is_new() {
             self.frontier.offer(&root, 0);
             self.end_step();
         }
-        if self.policy.sitemaps && !self.frontier.spent().sitemaps_read {
+        if self.policy.sitemaps && !self.frontier.totals().sitemaps_read {
             self.read_sitemaps().await?;
-            self.frontier.spent_mut().sitemaps_read = true;
+            self.frontier.totals_mut().sitemaps_read = true;
             self.end_step();
         }
         while let Some(entry) = self.next().await? {
@@ -111,7 +111,7 @@ impl Walk<'_> {
                 self.catch_up().await;
             }
             if let Some(budget) = self.ledger.exhausted(&self.policy) {
-                return Err(End::Cut(budget));
+                return Err(WalkEnd::Cut(budget));
             }
             self.look_at_pause()?;
             self.renew_rules().await?;
@@ -134,7 +134,7 @@ impl Walk<'_> {
     }
 
     /// The next path to fetch. If none is queued, reads the newest page first for its links.
-    async fn next(&mut self) -> Result<Option<Entry>, End> {
+    async fn next(&mut self) -> Result<Option<QueueEntry>, WalkEnd> {
         if let Some(entry) = self.frontier.next().await? {
             return Ok(Some(entry));
         }
@@ -143,18 +143,18 @@ impl Walk<'_> {
     }
 
     /// Requests robots.txt again when the stored rules have expired.
-    async fn renew_rules(&mut self) -> Result<(), End> {
+    async fn renew_rules(&mut self) -> Result<(), WalkEnd> {
         if !self.rules.are_stale() {
             return Ok(());
         }
         // Free the memory of the old rules before requesting memory for the new ones.
-        self.rules = Rules::none();
+        self.rules = RobotsRules::none();
         self.rules = match robots::rules_of(self.fetcher, &self.site, self.robots).await {
             Ok(rules) => rules,
-            Err(Denied::Forbidden(reason) | Denied::NoAnswer(_, reason)) => {
-                return Err(End::Blocked(self.fetcher.blocker(), reason));
+            Err(RulesError::Forbidden(reason) | RulesError::NoAnswer(_, reason)) => {
+                return Err(WalkEnd::Blocked(self.fetcher.blocker(), reason));
             }
-            Err(Denied::OutOfTime) => return Err(End::Cut(Budget::Duration)),
+            Err(RulesError::OutOfTime) => return Err(WalkEnd::Cut(Budget::Duration)),
         };
         if let Some(delay) = self.rules.crawl_delay() {
             self.fetcher.politeness().slow_down(delay);
@@ -164,35 +164,35 @@ impl Walk<'_> {
 
     /// Ends a step whose finds belong to no page.
     fn end_step(&mut self) {
-        self.note_spent();
+        self.note_totals();
         self.frontier.end_step();
     }
 
-    fn note_spent(&mut self) {
-        let grudge = self.fetcher.grudge();
-        self.notes().note_spent(grudge);
+    fn note_totals(&mut self) {
+        let politeness_state = self.fetcher.politeness_state();
+        self.step_state().note_totals(politeness_state);
     }
 
     /// How the crawl ends when the frontier is empty.
-    fn end_of_frontier(&self) -> End {
+    fn end_of_frontier(&self) -> WalkEnd {
         if self.ledger.page_cut {
-            End::Cut(Budget::Bytes)
-        } else if self.frontier.spent().dropped {
-            End::Cut(Budget::Pages)
+            WalkEnd::Cut(Budget::Bytes)
+        } else if self.frontier.totals().dropped {
+            WalkEnd::Cut(Budget::Pages)
         } else if self.frontier.has_beyond() {
-            End::Cut(Budget::Depth)
+            WalkEnd::Cut(Budget::Depth)
         } else if self.ledger.pages == 0 {
             let nothing = || (Trouble::Other, format!("{} gave no page", self.site.root()));
             let (trouble, reason) = self.ledger.first_error.clone().unwrap_or_else(nothing);
-            End::Unreachable(trouble, reason)
+            WalkEnd::Unreachable(trouble, reason)
         } else {
-            End::Exhausted
+            WalkEnd::Exhausted
         }
     }
 
     /// Fetches a path and follows its redirects inside the site.
-    async fn visit(&mut self, entry: Entry) -> Result<(), End> {
-        let Entry { mut path, depth } = entry;
+    async fn visit(&mut self, entry: QueueEntry) -> Result<(), WalkEnd> {
+        let QueueEntry { mut path, depth } = entry;
         let mut hops = vec![path.fingerprint()];
         loop {
             let Some(answer) = self.ask(&path, depth).await? else { return Ok(()) };
@@ -215,7 +215,7 @@ impl Walk<'_> {
 
     /// Sends a request and repeats it while the site refuses it, so that a refusal does not count
     /// as a missing page. `None` when it failed.
-    async fn ask(&mut self, path: &SitePath, depth: u32) -> Result<Option<Answer>, End> {
+    async fn ask(&mut self, path: &SitePath, depth: u32) -> Result<Option<CrawlResponse>, WalkEnd> {
         let Some(url) = self.url(path) else {
             self.catch_up().await;
             self.fail(path, Trouble::Other, "is no URL");
@@ -228,8 +228,8 @@ impl Walk<'_> {
                     turned_away = Some(answer.status());
                     self.discard(answer).await?;
                     // The wait may be long: store the state, so that a restart does not shorten it.
-                    self.note_spent();
-                    self.frontier.note_spent().await?;
+                    self.note_totals();
+                    self.frontier.note_totals().await?;
                     self.look_at_pause()?;
                     self.tell().await?;
                 }
@@ -242,11 +242,11 @@ impl Walk<'_> {
                     return Err(self.out_of_time());
                 }
                 Err(error @ FetchError::CircuitOpen) => {
-                    return Err(End::Blocked(Blocker::Breaker, format!("{}: {error}", self.site.root())));
+                    return Err(WalkEnd::Blocked(Blocker::Breaker, format!("{}: {error}", self.site.root())));
                 }
-                Err(FetchError::NotPermitted(reason)) => return Err(End::NotPermitted(reason)),
+                Err(FetchError::NotPermitted(reason)) => return Err(WalkEnd::NotPermitted(reason)),
                 Err(FetchError::Refused(refused)) if depth == 0 => {
-                    return Err(End::Blocked(Blocker::Guard, refused.to_string()));
+                    return Err(WalkEnd::Blocked(Blocker::Guard, refused.to_string()));
                 }
                 Err(error) => {
                     self.fail(path, Trouble::from(&error), &error.to_string());
@@ -257,21 +257,21 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    async fn tell(&mut self) -> Result<(), End> {
-        if self.keeper.is_due(self.fetcher.is_paused()) {
+    async fn tell(&mut self) -> Result<(), WalkEnd> {
+        if self.state_writer.is_due(self.fetcher.is_paused()) {
             let (rate_state, last_error) =
                 (self.fetcher.rate_state(), self.ledger.last_error.clone().unwrap_or_default());
             let checkpoint = self.frontier.checkpoint().await?;
-            self.keeper.tell(Standing { checkpoint, rate_state, last_error });
+            self.state_writer.report(CrawlSnapshot { checkpoint, rate_state, last_error });
         }
         Ok(())
     }
 
     /// The end of a crawl at its deadline: without a page it counts as a failure.
-    fn out_of_time(&self) -> End {
+    fn out_of_time(&self) -> WalkEnd {
         match &self.ledger.first_error {
-            Some((trouble, error)) if self.ledger.pages == 0 => End::Unreachable(*trouble, error.clone()),
-            _ => End::Cut(Budget::Duration),
+            Some((trouble, error)) if self.ledger.pages == 0 => WalkEnd::Unreachable(*trouble, error.clone()),
+            _ => WalkEnd::Cut(Budget::Duration),
         }
     }
 
@@ -282,12 +282,12 @@ impl Walk<'_> {
         target: &reqwest::Url,
         depth: u32,
         hops: &mut Vec<Fingerprint>,
-    ) -> Result<Option<SitePath>, End> {
+    ) -> Result<Option<SitePath>, WalkEnd> {
         let Some(next) = self.site.path(target) else {
             // Another crawl covers another site's pages; but without its start page this crawl has
             // nothing to fetch.
             let left = format!("{} redirects to {target}, outside the site", self.site.root());
-            return if depth == 0 { Err(End::Unreachable(Trouble::Redirect, left)) } else { Ok(None) };
+            return if depth == 0 { Err(WalkEnd::Unreachable(Trouble::Redirect, left)) } else { Ok(None) };
         };
         if hops.contains(&next.fingerprint()) {
             self.fail(from, Trouble::Redirect, "redirects in a loop");
@@ -299,7 +299,7 @@ impl Walk<'_> {
         }
         if !self.rules.allow(&next) {
             let forbidden = format!("robots.txt forbids {target}, to which the start page redirects");
-            return if depth == 0 { Err(End::Blocked(Blocker::Robots, forbidden)) } else { Ok(None) };
+            return if depth == 0 { Err(WalkEnd::Blocked(Blocker::Robots, forbidden)) } else { Ok(None) };
         }
         // The path policy does not apply to the start page's redirect target.
         if depth > 0 && !self.policy.paths.allow(&next) {
@@ -313,7 +313,7 @@ impl Walk<'_> {
     }
 
     /// Receives a response that is not a redirect, and queues its links.
-    async fn take(&mut self, answer: Answer, path: &SitePath, depth: u32) -> Result<(), End> {
+    async fn take(&mut self, answer: CrawlResponse, path: &SitePath, depth: u32) -> Result<(), WalkEnd> {
         let status = answer.status();
         if status.is_client_error() || status.is_server_error() {
             self.fail(path, Trouble::of_status(status), &format!("answered {}", status.as_u16()));
@@ -327,7 +327,7 @@ impl Walk<'_> {
             && let Some(url) = self.url(path)
         {
             let links = LinkExtractor::new(self.site.clone(), url, answer.charset(), Arc::clone(self.fetcher.token()));
-            page = Some(Page::new(links, depth.saturating_add(1)));
+            page = Some(UnreadPage::new(links, depth.saturating_add(1)));
         }
         match self.receive(answer, page.as_mut()).await? {
             Body::Whole => self.ledger.complete_page(),
@@ -344,7 +344,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    async fn receive(&mut self, mut answer: Answer, mut page: Option<&mut Page>) -> Result<Body, End> {
+    async fn receive(&mut self, mut answer: CrawlResponse, mut page: Option<&mut UnreadPage>) -> Result<Body, WalkEnd> {
         let end = self.ledger.bytes.saturating_add(MAX_PAGE_BYTES);
         loop {
             let piece = match answer.piece().await {
@@ -354,7 +354,7 @@ impl Walk<'_> {
             };
             self.ledger.receive(length(&piece));
             if self.ledger.overdrawn(&self.policy) {
-                return Err(End::Cut(Budget::Bytes));
+                return Err(WalkEnd::Cut(Budget::Bytes));
             }
             if let Some(page) = page.as_mut() {
                 page.add(&piece);
@@ -366,14 +366,14 @@ impl Walk<'_> {
     }
 
     /// Reads an unwanted body, as far as the connection is worth it.
-    async fn discard(&mut self, answer: Answer) -> Result<(), End> {
+    async fn discard(&mut self, answer: CrawlResponse) -> Result<(), WalkEnd> {
         let (ledger, policy) = (&mut self.ledger, &self.policy);
         let spend = |bytes| {
             ledger.receive_unwanted(bytes);
             if ledger.overdrawn(policy) { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         answer.discard(spend).await;
-        if self.ledger.overdrawn(&self.policy) { Err(End::Cut(Budget::Bytes)) } else { Ok(()) }
+        if self.ledger.overdrawn(&self.policy) { Err(WalkEnd::Cut(Budget::Bytes)) } else { Ok(()) }
     }
 
     fn url(&self, path: &SitePath) -> Option<reqwest::Url> {

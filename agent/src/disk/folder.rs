@@ -49,7 +49,7 @@ pub fn leave_to_owner(file: &std::fs::File, dir: &Path) -> std::io::Result<()> {
 
 /// The purpose of a folder that only one process may use, as worded in messages.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Purpose {
+pub(crate) struct FolderPurpose {
     pub(crate) what: &'static str,
     /// What an agent does with the folder.
     pub(crate) does: &'static str,
@@ -58,16 +58,16 @@ pub(crate) struct Purpose {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub enum OpenError {
+pub enum FolderError {
     #[error("use {folder} for {what}")]
     Unusable { folder: PathBuf, what: &'static str, source: io::Error },
     #[error("another agent {does} {folder}: stop it first, or {otherwise}")]
     Taken { folder: PathBuf, does: &'static str, otherwise: &'static str },
 }
 
-impl Purpose {
+impl FolderPurpose {
     /// Locks a folder for as long as the file is kept, and creates it if missing.
-    pub(crate) fn take(self, folder: &Path) -> Result<File, OpenError> {
+    pub(crate) fn take(self, folder: &Path) -> Result<File, FolderError> {
         let unusable = |source| self.unusable(folder, source);
         std::fs::create_dir_all(folder).map_err(unusable)?;
         let lock = File::create(folder.join(LOCK)).map_err(unusable)?;
@@ -75,14 +75,14 @@ impl Purpose {
             Ok(()) => Ok(lock),
             Err(TryLockError::WouldBlock) => {
                 let Self { does, otherwise, .. } = self;
-                Err(OpenError::Taken { folder: folder.to_owned(), does, otherwise })
+                Err(FolderError::Taken { folder: folder.to_owned(), does, otherwise })
             }
             Err(TryLockError::Error(error)) => Err(unusable(error)),
         }
     }
 
-    pub(crate) fn unusable(self, folder: &Path, source: io::Error) -> OpenError {
-        OpenError::Unusable { folder: folder.to_owned(), what: self.what, source }
+    pub(crate) fn unusable(self, folder: &Path, source: io::Error) -> FolderError {
+        FolderError::Unusable { folder: folder.to_owned(), what: self.what, source }
     }
 }
 

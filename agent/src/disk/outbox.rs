@@ -17,12 +17,12 @@ use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
 use crate::config::OutboxConfig;
-use crate::disk::folder::{OpenError, blocking};
-use crate::disk::room::{Look, Room};
+use crate::disk::folder::{FolderError, blocking};
+use crate::disk::free_space::{FreeSpaceCheck, FreeSpaceLimit};
 
 mod folder;
 
-use folder::Folder;
+use folder::OutboxFolder;
 
 /// Delay before the next attempt after a failed write.
 const RETRY: Duration = Duration::from_secs(1);
@@ -48,40 +48,41 @@ impl From<&OutcomeReport> for LeaseKey {
 
 #[derive(Debug)]
 pub struct Outbox {
-    disk: Disk,
+    writer: OutcomeWriter,
     outcomes: BTreeMap<LeaseKey, OutcomeReport>,
-    room: Room,
-    look: Look,
+    space_limit: FreeSpaceLimit,
+    space_check: FreeSpaceCheck,
     removals: JoinSet<()>,
 }
 
 /// Writes outcomes to the disk; usable from any task.
 #[derive(Debug, Clone)]
-pub struct Disk {
-    folder: Arc<Folder>,
+pub struct OutcomeWriter {
+    folder: Arc<OutboxFolder>,
     /// Why the last write failed, until one succeeds; never held across an await.
     failure: Arc<Mutex<Option<String>>>,
 }
 
 impl Outbox {
     /// Opens the outbox with the outcomes of an earlier process; creates its folder if missing.
-    pub fn open(config: &OutboxConfig) -> Result<Self, OpenError> {
-        let (folder, left) = Folder::open(&config.folder)?;
+    pub fn open(config: &OutboxConfig) -> Result<Self, FolderError> {
+        let (folder, left) = OutboxFolder::open(&config.folder)?;
         if !left.is_empty() {
             tracing::info!(outcomes = left.len(), "outcomes of a former run wait to be acknowledged");
         }
         let outcomes = left.into_iter().map(|outcome| (LeaseKey::from(&outcome), outcome)).collect();
-        let disk = Disk { folder: Arc::new(folder), failure: Arc::default() };
-        let (room, look) = (Room::new(config.min_free_bytes), Look::at(&config.folder));
-        Ok(Self { disk, outcomes, room, look, removals: JoinSet::new() })
+        let writer = OutcomeWriter { folder: Arc::new(folder), failure: Arc::default() };
+        let (space_limit, space_check) =
+            (FreeSpaceLimit::new(config.min_free_bytes), FreeSpaceCheck::at(&config.folder));
+        Ok(Self { writer, outcomes, space_limit, space_check, removals: JoinSet::new() })
     }
 
     /// The writer with which a crawl's task stores its outcome.
-    pub fn disk(&self) -> Disk {
-        self.disk.clone()
+    pub fn writer(&self) -> OutcomeWriter {
+        self.writer.clone()
     }
 
-    /// Offers an outcome that [`Disk::keep`] has stored, until it is acknowledged.
+    /// Offers an outcome that [`OutcomeWriter::keep`] has stored, until it is acknowledged.
     pub fn put(&mut self, outcome: OutcomeReport) {
         self.outcomes.insert(LeaseKey::from(&outcome), outcome);
     }
@@ -92,7 +93,7 @@ impl Outbox {
         if self.outcomes.remove(&key).is_none() {
             return;
         }
-        let folder = Arc::clone(&self.disk.folder);
+        let folder = Arc::clone(&self.writer.folder);
         self.removals.spawn_blocking(move || {
             if let Err(error) = folder.remove(key) {
                 // The next run sends it again, and the scheduler acknowledges it as known.
@@ -106,24 +107,24 @@ impl Outbox {
         while self.removals.join_next().await.is_some() {}
     }
 
-    pub fn look(&mut self) {
-        self.look.begin();
+    pub fn check_space(&mut self) {
+        self.space_check.begin();
     }
 
     /// Returns when the look at the disk is done; never if none is under way. Cancel-safe.
-    pub async fn looked(&mut self) {
-        self.look.ended().await;
+    pub async fn space_checked(&mut self) {
+        self.space_check.ended().await;
     }
 
     /// Why the agent should take no lease, in one sentence; `None` while outcomes can be written
     /// and the last look found room on the disk.
     pub fn paused(&mut self) -> Option<String> {
-        let failure = self.disk.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let folder = self.disk.folder.path().display();
-        let reason = match (failure, self.look.free()) {
+        let failure = self.writer.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let folder = self.writer.folder.path().display();
+        let reason = match (failure, self.space_check.free()) {
             (Some(failure), _) => Some(format!("outcomes cannot be written to {folder}: {failure}")),
             (None, Err(error)) => Some(format!("{folder} cannot be looked at: {error}")),
-            (None, Ok(free)) => self.room.full(free).map(|full| format!("disk full: {folder} has {full}")),
+            (None, Ok(free)) => self.space_limit.full(free).map(|full| format!("disk full: {folder} has {full}")),
         };
         reason.map(|reason| reason.replace(['\n', '\r'], " "))
     }
@@ -149,7 +150,7 @@ impl Outbox {
     }
 }
 
-impl Disk {
+impl OutcomeWriter {
     /// Writes an outcome and retries until it is on the disk; `None` when the agent closes first.
     pub async fn keep(&self, outcome: OutcomeReport, closing: &CancellationToken) -> Option<OutcomeReport> {
         loop {

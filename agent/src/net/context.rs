@@ -14,7 +14,7 @@ use crate::net::guard::Guard;
 use crate::net::user_agent::{Product, UserAgent};
 
 #[derive(Debug, Clone)]
-pub struct Context {
+pub struct RequestContext {
     pub guard: Guard,
     pub resolver: Resolver,
     pub user_agent: UserAgent,
@@ -25,7 +25,7 @@ pub struct Context {
     pub robots: Arc<RobotsCache>,
 }
 
-impl Context {
+impl RequestContext {
     /// The same context with another user agent.
     #[must_use]
     pub fn named(&self, product: &Product) -> Self {
@@ -33,9 +33,9 @@ impl Context {
     }
 }
 
-/// What a [`Context`] consists of, except the user agent, which may come with the welcome.
+/// What a [`RequestContext`] consists of, except the user agent, which may come with the welcome.
 #[derive(Debug, Clone)]
-pub struct Means {
+pub struct RequestBase {
     pub guard: Guard,
     pub resolver: Resolver,
     pub bind: Option<IpAddr>,
@@ -45,9 +45,9 @@ pub struct Means {
     pub user_agent: Option<UserAgent>,
 }
 
-impl Means {
-    pub fn context(&self, user_agent: UserAgent) -> Context {
-        Context {
+impl RequestBase {
+    pub fn context(&self, user_agent: UserAgent) -> RequestContext {
+        RequestContext {
             guard: self.guard.clone(),
             resolver: self.resolver.clone(),
             user_agent,
@@ -61,10 +61,10 @@ impl Means {
     /// all other crawls.
     pub(crate) fn context_of(
         &self,
-        usual: Arc<Context>,
+        usual: Arc<RequestContext>,
         user_agent: Option<UserAgent>,
         product: Option<Product>,
-    ) -> Arc<Context> {
+    ) -> Arc<RequestContext> {
         let context = user_agent.map_or(usual, |user_agent| Arc::new(self.context(user_agent)));
         match product {
             Some(product) => Arc::new(context.named(&product)),

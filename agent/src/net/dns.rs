@@ -62,26 +62,33 @@ impl std::fmt::Debug for Resolver {
 impl Resolver {
     /// A resolver that queries `server`, or the system's servers, and caches answers for their TTL.
     pub fn new(server: Option<SocketAddr>) -> Result<Self, NoNameServers> {
-        Self::keeping(
+        Self::with_limits(
             server,
-            Kept { answers: CACHED_ANSWERS, found: LONGEST_KEPT, missed: (SHORTEST_MISSED, LONGEST_MISSED) },
+            CacheLimits {
+                answers: CACHED_ANSWERS,
+                positive: LONGEST_KEPT,
+                negative: (SHORTEST_MISSED, LONGEST_MISSED),
+            },
         )
     }
 
     /// A resolver that queries for every lookup, for [`crate::config::Config::dns_cache`].
     pub fn without_cache(server: Option<SocketAddr>) -> Result<Self, NoNameServers> {
-        Self::keeping(server, Kept { answers: 0, found: Duration::ZERO, missed: (Duration::ZERO, Duration::ZERO) })
+        Self::with_limits(
+            server,
+            CacheLimits { answers: 0, positive: Duration::ZERO, negative: (Duration::ZERO, Duration::ZERO) },
+        )
     }
 
-    fn keeping(server: Option<SocketAddr>, kept: Kept) -> Result<Self, NoNameServers> {
+    fn with_limits(server: Option<SocketAddr>, kept: CacheLimits) -> Result<Self, NoNameServers> {
         let mut builder = match server {
             Some(server) => ask_only(server),
             None => TokioResolver::builder_tokio().map_err(|error| NoNameServers(Box::new(error)))?,
         };
         let options = builder.options_mut();
         options.cache_size = kept.answers;
-        options.positive_max_ttl = Some(kept.found);
-        (options.negative_min_ttl, options.negative_max_ttl) = (Some(kept.missed.0), Some(kept.missed.1));
+        options.positive_max_ttl = Some(kept.positive);
+        (options.negative_min_ttl, options.negative_max_ttl) = (Some(kept.negative.0), Some(kept.negative.1));
         options.timeout = LOOKUP_TIMEOUT / 2;
         options.attempts = 2;
         let inner = builder.build().map_err(|error| NoNameServers(Box::new(error)))?;
@@ -115,11 +122,11 @@ impl Resolver {
 }
 
 #[derive(Clone, Copy)]
-struct Kept {
+struct CacheLimits {
     answers: u64,
-    found: Duration,
+    positive: Duration,
     /// Minimum and maximum.
-    missed: (Duration, Duration),
+    negative: (Duration, Duration),
 }
 
 fn ask_only(server: SocketAddr) -> ResolverBuilder<TokioRuntimeProvider> {
@@ -147,7 +154,7 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::testing::{Named, TestNames};
+    use crate::testing::{DnsAnswer, TestNames};
 
     #[tokio::test]
     async fn literals_need_no_server() {
@@ -182,12 +189,12 @@ mod tests {
         TestNames::answering(|name, _| {
             let addr = IpAddr::from([192, 0, 2, 7]);
             match name {
-                "short.example" => Named::At(vec![addr], 1),
-                "gone.example" => Named::Gone(1),
-                "long-gone.example" => Named::Gone(DAY),
-                "many.example" => Named::At((0..30).map(|host| IpAddr::from([192, 0, 2, host])).collect(), DAY),
-                "silent.example" => Named::Silent,
-                _ => Named::At(vec![addr], DAY),
+                "short.example" => DnsAnswer::At(vec![addr], 1),
+                "gone.example" => DnsAnswer::Gone(1),
+                "long-gone.example" => DnsAnswer::Gone(DAY),
+                "many.example" => DnsAnswer::At((0..30).map(|host| IpAddr::from([192, 0, 2, host])).collect(), DAY),
+                "silent.example" => DnsAnswer::Silent,
+                _ => DnsAnswer::At(vec![addr], DAY),
             }
         })
         .await
@@ -196,8 +203,8 @@ mod tests {
     #[tokio::test]
     async fn an_answer_is_kept_while_it_lives_and_not_longer() {
         let names = names().await;
-        let kept = Kept { answers: 100, found: LONGEST_KEPT, missed: (Duration::ZERO, LONGEST_MISSED) };
-        let resolver = Resolver::keeping(Some(names.addr), kept).unwrap();
+        let kept = CacheLimits { answers: 100, positive: LONGEST_KEPT, negative: (Duration::ZERO, LONGEST_MISSED) };
+        let resolver = Resolver::with_limits(Some(names.addr), kept).unwrap();
         let second = |elapsed: Duration| assert!(elapsed > Duration::from_millis(700), "{elapsed:?}");
         tokio::join!(
             async {
@@ -220,8 +227,8 @@ mod tests {
     async fn no_answer_is_kept_longer_than_our_own_limits() {
         let names = names().await;
         let limit = Duration::from_secs(1);
-        let kept = Kept { answers: 100, found: limit, missed: (Duration::ZERO, limit) };
-        let resolver = Resolver::keeping(Some(names.addr), kept).unwrap();
+        let kept = CacheLimits { answers: 100, positive: limit, negative: (Duration::ZERO, limit) };
+        let resolver = Resolver::with_limits(Some(names.addr), kept).unwrap();
         let second = |elapsed: Duration| assert!(elapsed > Duration::from_millis(700), "{elapsed:?}");
         tokio::join!(
             async {
@@ -236,13 +243,13 @@ mod tests {
     #[tokio::test]
     async fn no_more_answers_are_kept_than_there_is_room_for() {
         let names = TestNames::answering(|name, _| match name.starts_with("gone") {
-            true => Named::Gone(DAY),
-            false => Named::At(vec![[192, 0, 2, 7].into()], DAY),
+            true => DnsAnswer::Gone(DAY),
+            false => DnsAnswer::At(vec![[192, 0, 2, 7].into()], DAY),
         })
         .await;
         let (kept, hosts) = (20, 100);
-        let limits = Kept { answers: kept, found: LONGEST_KEPT, missed: (SHORTEST_MISSED, LONGEST_MISSED) };
-        let resolver = Resolver::keeping(Some(names.addr), limits).unwrap();
+        let limits = CacheLimits { answers: kept, positive: LONGEST_KEPT, negative: (SHORTEST_MISSED, LONGEST_MISSED) };
+        let resolver = Resolver::with_limits(Some(names.addr), limits).unwrap();
         for kind in ["gone", "here"] {
             let asked = async || {
                 for host in 0..hosts {

@@ -39,12 +39,12 @@ pub fn parse_network(text: &str) -> Result<IpNet, String> {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the guard refuses {addr}: {why}, and no --allow-net holds it")]
-pub struct Refused {
+pub struct RefusedAddress {
     pub addr: IpAddr,
     pub why: &'static str,
 }
 
-impl Refused {
+impl RefusedAddress {
     /// The same for another agent's beacon, and how the operator can allow it.
     pub fn with_way_in(&self) -> String {
         let Self { addr, why } = *self;
@@ -73,7 +73,7 @@ pub enum ResolveError {
     Dns(DnsError),
     /// The name resolved, but no address passes; this is one of the refused addresses.
     #[error(transparent)]
-    Refused(Refused),
+    Refused(RefusedAddress),
 }
 
 /// Vets addresses. Cheap to clone.
@@ -102,7 +102,7 @@ impl Guard {
         Self { for_beacon: true, ..self.clone() }
     }
 
-    pub fn vet(&self, addr: IpAddr) -> Result<(), Refused> {
+    pub fn vet(&self, addr: IpAddr) -> Result<(), RefusedAddress> {
         if self.allowed.iter().any(|net| net.contains(&addr)) {
             return Ok(());
         }
@@ -112,7 +112,7 @@ impl Guard {
         };
         match refused {
             Some(why) if self.is_beacon(addr) && !NEVER_A_BEACON.contains(&why) => Ok(()),
-            Some(why) => Err(Refused { addr, why }),
+            Some(why) => Err(RefusedAddress { addr, why }),
             None => Ok(()),
         }
     }

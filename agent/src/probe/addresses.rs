@@ -2,10 +2,10 @@
 //! shared with the address's other sites, as [`super::sharing`] decides.
 //!
 //! The scheduler takes turns over all agents, and an order names the address at which it may be
-//! carried out ([`super::Turn`]). If the name resolves elsewhere, the prober reports that address
-//! and sends nothing to it; the scheduler orders the site again on its turn. So many names that
-//! resolve to one machine do not cause one request a second each there. An order whose address is
-//! in use on this agent waits a little, then does the same.
+//! carried out ([`super::AddressLock`]). If the name resolves elsewhere, the prober reports that
+//! address and sends nothing to it; the scheduler orders the site again on its turn. So many names
+//! that resolve to one machine do not cause one request a second each there. An order whose address
+//! is in use on this agent waits a little, then does the same.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,9 +14,11 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::OwnedMutexGuard;
 
-use super::sharing::{Advice, Place, Sharing, draw};
-use super::{Order, Pace, ProbeError, Probed, Target, http, measure_paced, sample_found, settle};
-use crate::net::context::Context;
+use super::sharing::{MeasurementKey, MeasurementSharing, SharingAdvice, draw};
+use super::{
+    HostMeasurement, ProbeError, ProbeOrder, RequestPacer, Target, http, measure_paced, sample_settled, settle,
+};
+use crate::net::context::RequestContext;
 use crate::net::origin::Origin;
 
 /// How long an order waits for its address. By then the next order to a machine of few sites has
@@ -30,25 +32,25 @@ const SWEPT_BEYOND: usize = 4096;
 pub struct Addresses {
     wait: Duration,
     /// Recent measurements; never held across an await.
-    sharing: Mutex<Sharing>,
+    sharing: Mutex<MeasurementSharing>,
     /// The turn of each address; never held across an await.
-    turns: Mutex<HashMap<IpAddr, Weak<tokio::sync::Mutex<()>>>>,
+    locks: Mutex<HashMap<IpAddr, Weak<tokio::sync::Mutex<()>>>>,
 }
 
 #[derive(Debug)]
-pub struct Visit {
-    pub result: Result<Finding, ProbeError>,
+pub struct OrderResult {
+    pub outcome: Result<OrderOutcome, ProbeError>,
     /// Requests sent and connections tried for it.
     pub requests: u32,
 }
 
 #[derive(Debug)]
-pub enum Finding {
+pub enum OrderOutcome {
     /// It was measured; if a shared measurement would have sufficed, whether the two agree.
-    Measured(Probed, Option<bool>),
+    Measured(HostMeasurement, Option<bool>),
     Shared {
         /// With this site's origin, and the other's samples.
-        probed: Probed,
+        probed: HostMeasurement,
         from: Origin,
         age: Duration,
     },
@@ -62,124 +64,131 @@ pub enum Finding {
 
 impl Default for Addresses {
     fn default() -> Self {
-        Self { wait: WAIT, sharing: Mutex::default(), turns: Mutex::default() }
+        Self { wait: WAIT, sharing: Mutex::default(), locks: Mutex::default() }
     }
 }
 
 impl Addresses {
-    pub async fn visit(&self, context: &Context, target: &Target, order: &Order, number: i64) -> Visit {
-        let mut pace = Pace::new(order.interval);
-        let result = if target.is_beacon() {
-            let measured = measure_paced(context, target, order, &mut pace, &mut |_| {}).await;
-            measured.map(|probed| Finding::Measured(probed, None))
+    pub async fn measure(
+        &self,
+        context: &RequestContext,
+        target: &Target,
+        order: &ProbeOrder,
+        number: i64,
+    ) -> OrderResult {
+        let mut pacer = RequestPacer::new(order.interval);
+        let outcome = if target.is_beacon() {
+            let measured = measure_paced(context, target, order, &mut pacer, &mut |_| {}).await;
+            measured.map(|probed| OrderOutcome::Measured(probed, None))
         } else {
-            self.visit_site(context, target, order, draw(number), &mut pace).await
+            self.measure_site(context, target, order, draw(number), &mut pacer).await
         };
-        Visit { result, requests: pace.sent() }
+        OrderResult { outcome, requests: pacer.sent() }
     }
 
-    async fn visit_site(
+    async fn measure_site(
         &self,
-        context: &Context,
+        context: &RequestContext,
         target: &Target,
-        order: &Order,
+        order: &ProbeOrder,
         draw: f64,
-        pace: &mut Pace,
-    ) -> Result<Finding, ProbeError> {
-        let target = &target.clone().with_first(order.turn.address());
+        pacer: &mut RequestPacer,
+    ) -> Result<OrderOutcome, ProbeError> {
+        let target = &target.clone().with_first(order.lock.address());
         let first = target.candidates[0].clone();
         let first = http::Endpoint::resolve(context, &context.guard, first, target, order.timeout).await?;
         let address = first.address();
-        if !order.turn.is_at(address) {
-            return Ok(Finding::Postponed { address, origin: None });
+        if !order.lock.is_at(address) {
+            return Ok(OrderOutcome::Postponed { address, origin: None });
         }
-        let Some(turn) = self.turn(address).await else { return Ok(Finding::Postponed { address, origin: None }) };
+        let Some(lock) = self.lock(address).await else { return Ok(OrderOutcome::Postponed { address, origin: None }) };
         if let Some(origin) = target.settled_origin() {
-            let place = place_of(origin, address, order);
-            let advice = self.advise(&place, order, draw);
-            if let Advice::Share(probed, age) = advice {
+            let key = measurement_key(origin, address, order);
+            let advice = self.advise(&key, order, draw);
+            if let SharingAdvice::Share(probed, age) = advice {
                 return Ok(shared(probed, age, origin, address, None));
             }
             // The resolver has the name cached from the lookup just before.
-            let probed = measure_paced(context, target, order, pace, &mut |_| {}).await?;
-            return Ok(self.measured(place, probed, advice));
+            let probed = measure_paced(context, target, order, pacer, &mut |_| {}).await?;
+            return Ok(self.measured(key, probed, advice));
         }
-        let found = settle::find(context, target, order.timeout, pace, &mut |_| {}).await?;
+        let found = settle::find(context, target, order.timeout, pacer, &mut |_| {}).await?;
         let (origin, settled_at) = (found.endpoint.origin.clone(), found.endpoint.address());
         let _turn = if settled_at == address {
-            turn
-        } else if !order.turn.is_at(settled_at) {
-            return Ok(Finding::Postponed { address: settled_at, origin: Some(origin) });
+            lock
+        } else if !order.lock.is_at(settled_at) {
+            return Ok(OrderOutcome::Postponed { address: settled_at, origin: Some(origin) });
         } else {
             // Release it first: two orders that each hold an address and want the other's would
             // deadlock.
-            drop(turn);
-            match self.turn(settled_at).await {
-                Some(turn) => turn,
-                None => return Ok(Finding::Postponed { address: settled_at, origin: Some(origin) }),
+            drop(lock);
+            match self.lock(settled_at).await {
+                Some(lock) => lock,
+                None => return Ok(OrderOutcome::Postponed { address: settled_at, origin: Some(origin) }),
             }
         };
-        let place = place_of(&origin, settled_at, order);
-        let advice = self.advise(&place, order, draw);
-        if let Advice::Share(probed, age) = advice {
+        let key = measurement_key(&origin, settled_at, order);
+        let advice = self.advise(&key, order, draw);
+        if let SharingAdvice::Share(probed, age) = advice {
             return Ok(shared(probed, age, &origin, settled_at, Some(&found)));
         }
-        let probed = sample_found(found, order, pace, &mut |_| {}).await?;
-        Ok(self.measured(place, probed, advice))
+        let probed = sample_settled(found, order, pacer, &mut |_| {}).await?;
+        Ok(self.measured(key, probed, advice))
     }
 
-    fn advise(&self, place: &Place, order: &Order, draw: f64) -> Advice {
-        self.sharing().advise(place, order.share_max_age, draw, Instant::now())
+    fn advise(&self, key: &MeasurementKey, order: &ProbeOrder, draw: f64) -> SharingAdvice {
+        self.sharing().advise(key, order.share_max_age, draw, Instant::now())
     }
 
-    fn measured(&self, mut place: Place, probed: Probed, advice: Advice) -> Finding {
+    fn measured(&self, mut key: MeasurementKey, probed: HostMeasurement, advice: SharingAdvice) -> OrderOutcome {
         let now = Instant::now();
         let mut sharing = self.sharing();
         // The first address may have been silent, and another one connected.
-        place.address = probed.address;
+        key.address = probed.address;
         let agreed = match advice {
-            Advice::Check(shared) => Some(sharing.compare(&place, &shared, &probed, now)),
-            Advice::Measure | Advice::Share(..) => None,
+            SharingAdvice::Check(shared) => Some(sharing.compare(&key, &shared, &probed, now)),
+            SharingAdvice::Measure | SharingAdvice::Share(..) => None,
         };
-        sharing.learn(place, probed.clone(), now);
-        Finding::Measured(probed, agreed)
+        sharing.learn(key, probed.clone(), now);
+        OrderOutcome::Measured(probed, agreed)
     }
 
-    fn sharing(&self) -> std::sync::MutexGuard<'_, Sharing> {
+    fn sharing(&self) -> std::sync::MutexGuard<'_, MeasurementSharing> {
         self.sharing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits for the turn at an address; `None` when it does not come in time.
-    async fn turn(&self, address: IpAddr) -> Option<OwnedMutexGuard<()>> {
-        let turn = {
-            let mut turns = self.turns.lock().unwrap_or_else(PoisonError::into_inner);
-            if turns.len() > SWEPT_BEYOND {
-                turns.retain(|_, turn| turn.strong_count() > 0);
+    async fn lock(&self, address: IpAddr) -> Option<OwnedMutexGuard<()>> {
+        let lock = {
+            let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+            if locks.len() > SWEPT_BEYOND {
+                locks.retain(|_, lock| lock.strong_count() > 0);
             }
-            let turn = turns.get(&address).and_then(Weak::upgrade).unwrap_or_default();
-            turns.insert(address, Arc::downgrade(&turn));
-            turn
+            let lock = locks.get(&address).and_then(Weak::upgrade).unwrap_or_default();
+            locks.insert(address, Arc::downgrade(&lock));
+            lock
         };
-        tokio::time::timeout(self.wait, turn.lock_owned()).await.ok()
+        tokio::time::timeout(self.wait, lock.lock_owned()).await.ok()
     }
 }
 
-const fn place_of(origin: &Origin, address: IpAddr, order: &Order) -> Place {
-    Place { address, port: origin.port, scheme: origin.scheme, metric: order.metric }
+const fn measurement_key(origin: &Origin, address: IpAddr, order: &ProbeOrder) -> MeasurementKey {
+    MeasurementKey { address, port: origin.port, scheme: origin.scheme, metric: order.metric }
 }
 
 /// Another site's samples for this one, with its own cold phases if it was contacted.
 fn shared(
-    other: Probed,
+    other: HostMeasurement,
     age: Duration,
     origin: &Origin,
     address: IpAddr,
-    found: Option<&settle::Found<'_>>,
-) -> Finding {
+    found: Option<&settle::SettledEndpoint<'_>>,
+) -> OrderOutcome {
     let from = other.origin.unwrap_or_else(|| origin.clone());
     let phases = found.map(|found| found.phases).unwrap_or_default();
-    let probed = Probed { origin: Some(origin.clone()), address, phases, samples: other.samples, lost: other.lost };
-    Finding::Shared { probed, from, age }
+    let probed =
+        HostMeasurement { origin: Some(origin.clone()), address, phases, samples: other.samples, lost: other.lost };
+    OrderOutcome::Shared { probed, from, age }
 }
 
 #[cfg(test)]
@@ -187,8 +196,8 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::probe::{Metric, Turn};
-    use crate::testing::{Seen, TestNames, TestServer, ok_after, redirect};
+    use crate::probe::{AddressLock, Metric};
+    use crate::testing::{SeenRequest, TestNames, TestServer, ok_after, redirect};
 
     const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
     const THERE: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
@@ -203,19 +212,19 @@ mod tests {
     const SHARES: i64 = 1;
     const MINUTE: Duration = Duration::from_secs(60);
 
-    async fn context() -> Context {
+    async fn context() -> RequestContext {
         TestNames::start(&NAMES).await.context(&["127.0.0.0/8"])
     }
 
-    fn order() -> Order {
-        Order {
+    fn order() -> ProbeOrder {
+        ProbeOrder {
             metric: Metric::Ttfb,
             samples: 4,
             least_samples: None,
             share_max_age: Some(MINUTE),
             interval: Duration::ZERO,
             timeout: Duration::from_secs(5),
-            turn: Turn::Anywhere,
+            lock: AddressLock::Anywhere,
         }
     }
 
@@ -235,64 +244,65 @@ mod tests {
     async fn a_second_site_at_an_address_is_asked_nothing_once_it_is_settled() {
         let (context, server, addresses) = (context().await, server(5).await, Addresses::default());
         let (a, b) = (origin("a.example.com", &server), origin("b.example.com", &server));
-        let first = addresses.visit(&context, &Target::settled(a.clone()), &order(), SHARES).await;
-        assert!(matches!(first.result, Ok(Finding::Measured(_, None))), "{first:?}");
+        let first = addresses.measure(&context, &Target::settled(a.clone()), &order(), SHARES).await;
+        assert!(matches!(first.outcome, Ok(OrderOutcome::Measured(_, None))), "{first:?}");
         assert_eq!((first.requests, server.seen().len()), (5, 5), "one thrown away and four samples");
 
-        let second = addresses.visit(&context, &Target::settled(b.clone()), &order(), SHARES).await;
-        let Ok(Finding::Shared { probed, from, .. }) = second.result else { panic!("{second:?}") };
+        let second = addresses.measure(&context, &Target::settled(b.clone()), &order(), SHARES).await;
+        let Ok(OrderOutcome::Shared { probed, from, .. }) = second.outcome else { panic!("{second:?}") };
         assert_eq!((probed.origin, from, probed.samples.len()), (Some(b.clone()), a, 4));
         assert_eq!((second.requests, server.seen().len()), (0, 5));
 
-        let fresh = Order { share_max_age: None, ..order() };
-        let third = addresses.visit(&context, &Target::settled(b), &fresh, SHARES).await;
-        assert!(matches!(third.result, Ok(Finding::Measured(..))), "{third:?}");
+        let fresh = ProbeOrder { share_max_age: None, ..order() };
+        let third = addresses.measure(&context, &Target::settled(b), &fresh, SHARES).await;
+        assert!(matches!(third.outcome, Ok(OrderOutcome::Measured(..))), "{third:?}");
     }
 
     #[tokio::test]
     async fn a_site_still_to_be_settled_is_asked_only_where_it_is() {
         let (context, server, addresses) = (context().await, server(5).await, Addresses::default());
         let a = Target::settled(origin("a.example.com", &server));
-        addresses.visit(&context, &a, &order(), SHARES).await;
+        addresses.measure(&context, &a, &order(), SHARES).await;
         let b = Target::site(&origin("b.example.com", &server).to_string()).unwrap();
-        let visit = addresses.visit(&context, &b, &order(), SHARES).await;
-        let Ok(Finding::Shared { probed, .. }) = visit.result else { panic!("{visit:?}") };
+        let result = addresses.measure(&context, &b, &order(), SHARES).await;
+        let Ok(OrderOutcome::Shared { probed, .. }) = result.outcome else { panic!("{result:?}") };
         assert_eq!(probed.origin, Some(origin("b.example.com", &server)));
         assert!(probed.phases.connect.is_some(), "its own connection was timed");
-        assert_eq!((visit.requests, server.seen().len()), (1, 6));
+        assert_eq!((result.requests, server.seen().len()), (1, 6));
     }
 
     #[tokio::test]
     async fn a_site_slower_than_its_neighbour_is_found_out_and_ends_the_sharing() {
-        let slow_b =
-            TestServer::plain(|seen: &Seen| ok_after(if seen.head.contains("host: b.example.com") { 60 } else { 5 }));
+        let slow_b = TestServer::plain(|seen: &SeenRequest| {
+            ok_after(if seen.head.contains("host: b.example.com") { 60 } else { 5 })
+        });
         let (context, server, addresses) = (context().await, slow_b.await, Addresses::default());
         let (a, b) = (origin("a.example.com", &server), origin("b.example.com", &server));
-        addresses.visit(&context, &Target::settled(a.clone()), &order(), SHARES).await;
-        let checked = addresses.visit(&context, &Target::settled(b), &order(), check()).await;
-        assert!(matches!(checked.result, Ok(Finding::Measured(_, Some(false)))), "{checked:?}");
-        let after = addresses.visit(&context, &Target::settled(a), &order(), SHARES).await;
-        assert!(matches!(after.result, Ok(Finding::Measured(_, None))), "nothing is shared there now: {after:?}");
+        addresses.measure(&context, &Target::settled(a.clone()), &order(), SHARES).await;
+        let checked = addresses.measure(&context, &Target::settled(b), &order(), check()).await;
+        assert!(matches!(checked.outcome, Ok(OrderOutcome::Measured(_, Some(false)))), "{checked:?}");
+        let after = addresses.measure(&context, &Target::settled(a), &order(), SHARES).await;
+        assert!(matches!(after.outcome, Ok(OrderOutcome::Measured(_, None))), "nothing is shared there now: {after:?}");
     }
 
     #[tokio::test]
     async fn orders_to_one_address_take_turns() {
         let (context, server, addresses) = (context().await, server(2).await, Addresses::default());
-        let order = Order { share_max_age: None, ..order() };
-        let visits = ["a.example.com", "b.example.com", "127.0.0.1"].map(|host| {
+        let order = ProbeOrder { share_max_age: None, ..order() };
+        let results = ["a.example.com", "b.example.com", "127.0.0.1"].map(|host| {
             let target = Target::settled(origin(host, &server));
             let (addresses, context) = (&addresses, &context);
-            async move { addresses.visit(context, &target, &order, SHARES).await }
+            async move { addresses.measure(context, &target, &order, SHARES).await }
         });
-        let [a, b, c] = visits;
+        let [a, b, c] = results;
         let (a, b, c) = tokio::join!(a, b, c);
-        assert!(a.result.is_ok() && b.result.is_ok() && c.result.is_ok());
+        assert!(a.outcome.is_ok() && b.outcome.is_ok() && c.outcome.is_ok());
         let connections: Vec<usize> = server.seen().iter().map(|seen| seen.connection).collect();
         assert!(connections.is_sorted(), "one site after the other: {connections:?}");
     }
 
-    fn order_at(turn: Turn) -> Order {
-        Order { turn, ..order() }
+    fn order_at(lock: AddressLock) -> ProbeOrder {
+        ProbeOrder { lock, ..order() }
     }
 
     #[tokio::test]
@@ -300,37 +310,39 @@ mod tests {
         let (context, server, addresses) = (context().await, server(1).await, Addresses::default());
         for name in ["a.example.com".to_owned(), origin("b.example.com", &server).to_string(), "127.0.0.1".to_owned()] {
             let target = Target::site(&name).unwrap();
-            let visit = addresses.visit(&context, &target, &order_at(Turn::Nowhere), SHARES).await;
-            let postponed = matches!(visit.result, Ok(Finding::Postponed { address, origin: None }) if address == HERE);
-            assert!(postponed, "{visit:?}");
-            assert_eq!((visit.requests, server.seen().len()), (0, 0));
+            let result = addresses.measure(&context, &target, &order_at(AddressLock::Nowhere), SHARES).await;
+            let postponed =
+                matches!(result.outcome, Ok(OrderOutcome::Postponed { address, origin: None }) if address == HERE);
+            assert!(postponed, "{result:?}");
+            assert_eq!((result.requests, server.seen().len()), (0, 0));
         }
         let unknown = Target::site("nobody.example.com").unwrap();
-        let visit = addresses.visit(&context, &unknown, &order_at(Turn::Nowhere), SHARES).await;
-        assert!(matches!(visit.result, Err(ProbeError::Dns(_))), "{visit:?}");
+        let result = addresses.measure(&context, &unknown, &order_at(AddressLock::Nowhere), SHARES).await;
+        assert!(matches!(result.outcome, Err(ProbeError::Dns(_))), "{result:?}");
         let private = Target::site("10.0.0.1").unwrap();
-        let visit = addresses.visit(&context, &private, &order_at(Turn::Nowhere), SHARES).await;
-        assert!(matches!(visit.result, Err(ProbeError::Guard(_))), "{visit:?}");
+        let result = addresses.measure(&context, &private, &order_at(AddressLock::Nowhere), SHARES).await;
+        assert!(matches!(result.outcome, Err(ProbeError::Guard(_))), "{result:?}");
     }
 
     #[tokio::test]
     async fn an_order_is_carried_out_at_the_address_it_has_the_turn_of_and_nowhere_else() {
         let (context, here, addresses) = (context().await, server(1).await, Addresses::default());
-        let visit = async |host: &str, turn: Ipv4Addr| {
+        let result = async |host: &str, lock: Ipv4Addr| {
             let target = Target::settled(origin(host, &here));
-            addresses.visit(&context, &target, &order_at(Turn::At(turn.into())), SHARES).await
+            addresses.measure(&context, &target, &order_at(AddressLock::At(lock.into())), SHARES).await
         };
-        let elsewhere = visit("a.example.com", THERE).await;
-        let led_here = matches!(elsewhere.result, Ok(Finding::Postponed { address, origin: None }) if address == HERE);
+        let elsewhere = result("a.example.com", THERE).await;
+        let led_here =
+            matches!(elsewhere.outcome, Ok(OrderOutcome::Postponed { address, origin: None }) if address == HERE);
         assert!(led_here && elsewhere.requests == 0 && here.seen().is_empty(), "{elsewhere:?}");
-        assert!(matches!(visit("a.example.com", HERE).await.result, Ok(Finding::Measured(..))));
+        assert!(matches!(result("a.example.com", HERE).await.outcome, Ok(OrderOutcome::Measured(..))));
 
         // Of several addresses, the one named by the turn comes first.
         let there = TestServer::start_at((THERE, 0), |_| ok_after(0)).await.unwrap();
-        for (turn, server) in [(HERE, &here), (THERE, &there)] {
+        for (lock, server) in [(HERE, &here), (THERE, &there)] {
             let target = Target::settled(origin("both.example.com", server));
-            let visit = addresses.visit(&context, &target, &order_at(Turn::At(turn.into())), check()).await;
-            assert!(matches!(visit.result, Ok(Finding::Measured(probed, _)) if probed.address == turn));
+            let result = addresses.measure(&context, &target, &order_at(AddressLock::At(lock.into())), check()).await;
+            assert!(matches!(result.outcome, Ok(OrderOutcome::Measured(probed, _)) if probed.address == lock));
         }
     }
 
@@ -342,23 +354,25 @@ mod tests {
         let here = TestServer::start(move |_| redirect(&to)).await;
         let (context, addresses) = (context().await, Addresses::default());
         let target = Target::site(&origin("a.example.com", &here).to_string()).unwrap();
-        let visit = addresses.visit(&context, &target, &order_at(Turn::At(HERE.into())), SHARES).await;
-        let Ok(Finding::Postponed { address, origin }) = visit.result else { panic!("{visit:?}") };
+        let result = addresses.measure(&context, &target, &order_at(AddressLock::At(HERE.into())), SHARES).await;
+        let Ok(OrderOutcome::Postponed { address, origin }) = result.outcome else { panic!("{result:?}") };
         assert_eq!((address, origin), (IpAddr::from(THERE), Some(moved.clone())));
-        assert_eq!((visit.requests, here.seen().len(), there.seen().len()), (2, 1, 1), "one to find that it answers");
-        let visit = addresses.visit(&context, &Target::settled(moved), &order_at(Turn::At(THERE.into())), SHARES).await;
-        assert!(matches!(visit.result, Ok(Finding::Measured(..))), "{visit:?}");
+        assert_eq!((result.requests, here.seen().len(), there.seen().len()), (2, 1, 1), "one to find that it answers");
+        let result = addresses
+            .measure(&context, &Target::settled(moved), &order_at(AddressLock::At(THERE.into())), SHARES)
+            .await;
+        assert!(matches!(result.outcome, Ok(OrderOutcome::Measured(..))), "{result:?}");
     }
 
     #[tokio::test]
     async fn an_address_that_stays_taken_is_reported_and_nothing_is_sent() {
         let (context, server) = (context().await, server(1).await);
         let addresses = Addresses { wait: Duration::from_millis(20), ..Addresses::default() };
-        let taken = addresses.turn(server.addr.ip()).await;
+        let taken = addresses.lock(server.addr.ip()).await;
         let target = Target::settled(origin("127.0.0.1", &server));
-        let visit = addresses.visit(&context, &target, &order(), SHARES).await;
-        assert!(matches!(visit.result, Ok(Finding::Postponed { address, .. }) if address == server.addr.ip()));
-        assert_eq!((visit.requests, server.seen().len()), (0, 0));
+        let result = addresses.measure(&context, &target, &order(), SHARES).await;
+        assert!(matches!(result.outcome, Ok(OrderOutcome::Postponed { address, .. }) if address == server.addr.ip()));
+        assert_eq!((result.requests, server.seen().len()), (0, 0));
         drop(taken);
     }
 }

@@ -20,8 +20,8 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 
-use super::{NoConnection, Observation, Observer, Pace, Phases, ProbeError, Target};
-use crate::net::context::Context;
+use super::{ConnectFailure, Observation, Observer, Phases, ProbeError, RequestPacer, Target};
+use crate::net::context::RequestContext;
 use crate::net::guard::Guard;
 use crate::net::origin::{Origin, Scheme};
 
@@ -38,7 +38,7 @@ const DRAINED_OF_WARM_UP: usize = 1 << 20;
 /// The destination of requests: an origin with its vetted addresses.
 #[derive(Debug)]
 pub(crate) struct Endpoint<'a> {
-    context: &'a Context,
+    context: &'a RequestContext,
     pub(crate) origin: Origin,
     path: String,
     pub(crate) addresses: Vec<IpAddr>,
@@ -60,7 +60,7 @@ impl Drop for Connection {
     }
 }
 
-pub(crate) struct Answer {
+pub(crate) struct TimedResponse {
     pub(crate) rtt: Duration,
     status: StatusCode,
     pub(crate) location: Option<String>,
@@ -68,14 +68,14 @@ pub(crate) struct Answer {
     pub(crate) reusable: bool,
 }
 
-pub(crate) enum Unanswered {
+pub(crate) enum NoResponse {
     Timeout,
     Closed,
     Broken(String),
 }
 
 /// A TCP connection, its address, and how long connecting took.
-pub(crate) struct Connected {
+pub(crate) struct TcpConnection {
     stream: TcpStream,
     address: IpAddr,
     pub(crate) took: Duration,
@@ -83,7 +83,7 @@ pub(crate) struct Connected {
 
 impl<'a> Endpoint<'a> {
     pub(crate) async fn resolve(
-        context: &'a Context,
+        context: &'a RequestContext,
         guard: &Guard,
         origin: Origin,
         target: &Target,
@@ -119,7 +119,7 @@ impl<'a> Endpoint<'a> {
     /// Opens a TCP connection, and keeps its address. The time-out covers all addresses together,
     /// each with an equal share of the remaining time: a host that drops packets costs no more for
     /// having many.
-    pub(crate) async fn tcp(&mut self) -> Result<Connected, ProbeError> {
+    pub(crate) async fn tcp(&mut self) -> Result<TcpConnection, ProbeError> {
         let mut failure = None;
         let mut left = self.timeout;
         let tried = self.addresses.len().min(ADDRESSES_TRIED);
@@ -132,10 +132,10 @@ impl<'a> Endpoint<'a> {
                 Ok(Ok(stream)) => {
                     let took = started.elapsed();
                     self.addresses = vec![address];
-                    return Ok(Connected { stream, address, took });
+                    return Ok(TcpConnection { stream, address, took });
                 }
-                Ok(Err(error)) => failure = Some((address, error.to_string(), NoConnection::from(error.kind()))),
-                Err(_) => failure = Some((address, format!("no answer within {share:?}"), NoConnection::TimedOut)),
+                Ok(Err(error)) => failure = Some((address, error.to_string(), ConnectFailure::from(error.kind()))),
+                Err(_) => failure = Some((address, format!("no answer within {share:?}"), ConnectFailure::TimedOut)),
             }
         }
         let (address, reason, cause) = failure.expect("an endpoint has addresses");
@@ -143,7 +143,7 @@ impl<'a> Endpoint<'a> {
     }
 
     async fn open(&mut self, observe: Observer<'_>) -> Result<(Connection, Phases), ProbeError> {
-        let Connected { stream, address, took } = self.tcp().await?;
+        let TcpConnection { stream, address, took } = self.tcp().await?;
         let mut phases = Phases { dns: self.dns, connect: Some(took), tls: None };
         let connection = match self.origin.scheme {
             Scheme::Http => self.handshake(stream).await?,
@@ -202,14 +202,21 @@ impl<'a> Endpoint<'a> {
         self.method == Method::GET
     }
 
-    pub(crate) async fn get(&self, connection: &mut Connection, pace: &mut Pace) -> Result<Answer, ProbeError> {
-        pace.pause().await;
-        pace.spend();
+    pub(crate) async fn get(
+        &self,
+        connection: &mut Connection,
+        pacer: &mut RequestPacer,
+    ) -> Result<TimedResponse, ProbeError> {
+        pacer.pause().await;
+        pacer.spend();
         let answer = self.send(connection, &Method::GET, DRAINED_OF_WARM_UP).await?;
         answer.map_err(|unanswered| why_lost(&self.origin, &unanswered))
     }
 
-    pub(crate) async fn sample(&self, connection: &mut Connection) -> Result<Result<Answer, Unanswered>, ProbeError> {
+    pub(crate) async fn sample(
+        &self,
+        connection: &mut Connection,
+    ) -> Result<Result<TimedResponse, NoResponse>, ProbeError> {
         self.send(connection, &self.method, DRAINED_OF_SAMPLE).await
     }
 
@@ -218,7 +225,7 @@ impl<'a> Endpoint<'a> {
         connection: &mut Connection,
         method: &Method,
         drained: usize,
-    ) -> Result<Result<Answer, Unanswered>, ProbeError> {
+    ) -> Result<Result<TimedResponse, NoResponse>, ProbeError> {
         let request = self.request(method)?;
         Ok(connection.send(request, self.timeout, drained).await)
     }
@@ -227,12 +234,12 @@ impl<'a> Endpoint<'a> {
     /// server disconnects on HEAD.
     pub(crate) async fn warm_up(
         &mut self,
-        pace: &mut Pace,
+        pacer: &mut RequestPacer,
         observe: Observer<'_>,
-    ) -> Result<(Connection, Phases, Answer), ProbeError> {
+    ) -> Result<(Connection, Phases, TimedResponse), ProbeError> {
         loop {
-            pace.pause().await;
-            pace.spend();
+            pacer.pause().await;
+            pacer.spend();
             let (mut connection, phases) = self.open(observe).await?;
             let answer = self.send(&mut connection, &self.warm_up, DRAINED_OF_WARM_UP).await?;
             match answer {
@@ -242,7 +249,7 @@ impl<'a> Endpoint<'a> {
                     }
                     return Ok((connection, phases, answer));
                 }
-                Err(Unanswered::Timeout) => return Err(ProbeError::Timeout(self.origin.to_string())),
+                Err(NoResponse::Timeout) => return Err(ProbeError::Timeout(self.origin.to_string())),
                 Err(_) if self.warm_up == Method::HEAD => {
                     (self.warm_up, self.method) = (Method::GET, Method::GET);
                 }
@@ -264,30 +271,30 @@ impl Connection {
         request: Request<Empty<Bytes>>,
         within: Duration,
         drained: usize,
-    ) -> Result<Answer, Unanswered> {
+    ) -> Result<TimedResponse, NoResponse> {
         let sent = Instant::now();
         let response = timeout(within, self.sender.send_request(request)).await;
         let rtt = sent.elapsed();
         let response = match response {
-            Err(_) => return Err(Unanswered::Timeout),
-            Ok(Err(error)) if error.is_parse() || error.is_user() => return Err(Unanswered::Broken(error.to_string())),
-            Ok(Err(_)) => return Err(Unanswered::Closed),
+            Err(_) => return Err(NoResponse::Timeout),
+            Ok(Err(error)) if error.is_parse() || error.is_user() => return Err(NoResponse::Broken(error.to_string())),
+            Ok(Err(_)) => return Err(NoResponse::Closed),
             Ok(Ok(response)) => response,
         };
         let status = response.status();
         let location = redirect(&response);
         let drain = async { drain(response, drained).await && self.sender.ready().await.is_ok() };
         let reusable = timeout(within, drain).await.unwrap_or(false);
-        Ok(Answer { rtt, status, location, reusable })
+        Ok(TimedResponse { rtt, status, location, reusable })
     }
 }
 
-impl From<Unanswered> for String {
-    fn from(unanswered: Unanswered) -> Self {
+impl From<NoResponse> for String {
+    fn from(unanswered: NoResponse) -> Self {
         match unanswered {
-            Unanswered::Timeout => "no answer in time".to_owned(),
-            Unanswered::Closed => "the connection was closed".to_owned(),
-            Unanswered::Broken(reason) => reason,
+            NoResponse::Timeout => "no answer in time".to_owned(),
+            NoResponse::Closed => "the connection was closed".to_owned(),
+            NoResponse::Broken(reason) => reason,
         }
     }
 }
@@ -324,9 +331,9 @@ async fn connect(address: IpAddr, port: u16, bind: Option<IpAddr>) -> std::io::R
 }
 
 /// Why no sample was answered, from the reason of the last lost one.
-pub(crate) fn why_lost(origin: &Origin, unanswered: &Unanswered) -> ProbeError {
+pub(crate) fn why_lost(origin: &Origin, unanswered: &NoResponse) -> ProbeError {
     match unanswered {
-        Unanswered::Broken(reason) => ProbeError::Protocol { origin: origin.to_string(), reason: reason.clone() },
-        Unanswered::Timeout | Unanswered::Closed => ProbeError::Timeout(origin.to_string()),
+        NoResponse::Broken(reason) => ProbeError::Protocol { origin: origin.to_string(), reason: reason.clone() },
+        NoResponse::Timeout | NoResponse::Closed => ProbeError::Timeout(origin.to_string()),
     }
 }

@@ -6,16 +6,16 @@ use std::net::{IpAddr, SocketAddr};
 use surge_ping::{Client, Config, ICMP, PingIdentifier, PingSequence};
 
 use super::http::Endpoint;
-use super::{NoConnection, Observation, Observer, Order, Pace, Phases, ProbeError, Probed};
+use super::{ConnectFailure, HostMeasurement, Observation, Observer, Phases, ProbeError, ProbeOrder, RequestPacer};
 
 const PAYLOAD: [u8; 32] = *b"landfall-agent measures distance";
 
 pub(crate) async fn sample(
     endpoint: Endpoint<'_>,
-    order: &Order,
-    pace: &mut Pace,
+    order: &ProbeOrder,
+    pacer: &mut RequestPacer,
     observe: Observer<'_>,
-) -> Result<Probed, ProbeError> {
+) -> Result<HostMeasurement, ProbeError> {
     let address = endpoint.address();
     let client = client(address, endpoint.bind())
         .map_err(|error| ProbeError::NotPermitted(format!("ICMP is not permitted here: {error}")))?;
@@ -25,8 +25,8 @@ pub(crate) async fn sample(
     let mut lost = 0;
     let mut failure = None;
     for number in 0..order.samples {
-        pace.pause().await;
-        pace.spend();
+        pacer.pause().await;
+        pacer.spend();
         let sequence = PingSequence(u16::try_from(number & 0xffff).unwrap_or(0));
         match pinger.ping(sequence, &PAYLOAD).await {
             Ok((_, rtt)) => {
@@ -46,11 +46,11 @@ pub(crate) async fn sample(
     let phases = Phases { dns: endpoint.dns, connect: None, tls: None };
     match failure {
         Some(surge_ping::SurgeError::IOError(error)) if samples.is_empty() => {
-            let cause = NoConnection::from(error.kind());
+            let cause = ConnectFailure::from(error.kind());
             Err(ProbeError::Connect { origin: endpoint.origin.to_string(), address, reason: error.to_string(), cause })
         }
         Some(_) if samples.is_empty() => Err(ProbeError::Timeout(endpoint.origin.to_string())),
-        _ => Ok(Probed { origin: Some(endpoint.origin), address, phases, samples, lost }),
+        _ => Ok(HostMeasurement { origin: Some(endpoint.origin), address, phases, samples, lost }),
     }
 }
 

@@ -1,18 +1,18 @@
 //! Carries a schedule out: samples on warm connections, or TCP handshakes.
 
-use super::http::{Answer, Connection, Endpoint, Unanswered, why_lost};
+use super::http::{Connection, Endpoint, NoResponse, TimedResponse, why_lost};
 use super::schedule::{Event, Schedule, Step};
-use super::settle::Found;
-use super::{Observation, Observer, Order, Pace, Phases, ProbeError, Probed};
+use super::settle::SettledEndpoint;
+use super::{HostMeasurement, Observation, Observer, Phases, ProbeError, ProbeOrder, RequestPacer};
 
 /// Takes the samples on a warm connection.
 pub(crate) async fn sample(
-    found: Found<'_>,
-    order: &Order,
-    pace: &mut Pace,
+    found: SettledEndpoint<'_>,
+    order: &ProbeOrder,
+    pacer: &mut RequestPacer,
     observe: Observer<'_>,
-) -> Result<Probed, ProbeError> {
-    let Found { mut endpoint, connection, phases, reusable } = found;
+) -> Result<HostMeasurement, ProbeError> {
+    let SettledEndpoint { mut endpoint, connection, phases, reusable } = found;
     let mut connection = reusable.then_some(connection);
     let mut schedule = Schedule::warm(order.samples);
     let mut samples = Vec::new();
@@ -20,7 +20,7 @@ pub(crate) async fn sample(
     loop {
         let event = match schedule.next() {
             Step::Done => break,
-            Step::WarmUp | Step::ColdSample => match endpoint.warm_up(pace, observe).await {
+            Step::WarmUp | Step::ColdSample => match endpoint.warm_up(pacer, observe).await {
                 Ok((_, _, answer)) if schedule.next() == Step::ColdSample => {
                     observe(Observation::Sample(answer.rtt));
                     samples.push(answer.rtt);
@@ -38,14 +38,14 @@ pub(crate) async fn sample(
                 }
             },
             Step::Sample => {
-                pace.pause().await;
-                match one_sample(&endpoint, &mut connection, pace).await? {
+                pacer.pause().await;
+                match one_sample(&endpoint, &mut connection, pacer).await? {
                     Ok(answer) => {
                         observe(Observation::Sample(answer.rtt));
                         samples.push(answer.rtt);
                         if answer.reusable { Event::Answered } else { Event::AnsweredAndClosed }
                     }
-                    Err(Unanswered::Closed) => Event::Closed,
+                    Err(NoResponse::Closed) => Event::Closed,
                     Err(unanswered) => {
                         failure = Some(why_lost(&endpoint.origin, &unanswered));
                         observe(Observation::Lost(unanswered.into()));
@@ -64,19 +64,19 @@ pub(crate) async fn sample(
         return Err(failure.unwrap_or(ProbeError::Protocol { origin: endpoint.origin.to_string(), reason }));
     }
     let address = endpoint.address();
-    Ok(Probed { origin: Some(endpoint.origin), address, phases, samples, lost: schedule.lost() })
+    Ok(HostMeasurement { origin: Some(endpoint.origin), address, phases, samples, lost: schedule.lost() })
 }
 
 /// One sample on the warm connection, which is removed unless it can be used again.
 async fn one_sample(
     endpoint: &Endpoint<'_>,
     connection: &mut Option<Connection>,
-    pace: &mut Pace,
-) -> Result<Result<Answer, Unanswered>, ProbeError> {
+    pacer: &mut RequestPacer,
+) -> Result<Result<TimedResponse, NoResponse>, ProbeError> {
     let Some(mut warm) = connection.take().filter(|warm| !warm.is_closed()) else {
-        return Ok(Err(Unanswered::Closed));
+        return Ok(Err(NoResponse::Closed));
     };
-    pace.spend();
+    pacer.spend();
     let answer = endpoint.sample(&mut warm).await?;
     if matches!(&answer, Ok(answer) if answer.reusable) {
         *connection = Some(warm);
@@ -86,15 +86,15 @@ async fn one_sample(
 
 pub(crate) async fn handshakes(
     mut endpoint: Endpoint<'_>,
-    order: &Order,
-    pace: &mut Pace,
+    order: &ProbeOrder,
+    pacer: &mut RequestPacer,
     observe: Observer<'_>,
-) -> Result<Probed, ProbeError> {
+) -> Result<HostMeasurement, ProbeError> {
     let mut samples = Vec::new();
     let (mut lost, mut failure) = (0, None);
     for _ in 0..order.samples {
-        pace.pause().await;
-        pace.spend();
+        pacer.pause().await;
+        pacer.spend();
         match endpoint.tcp().await {
             Ok(connected) => {
                 observe(Observation::Sample(connected.took));
@@ -113,6 +113,6 @@ pub(crate) async fn handshakes(
     let phases = Phases { dns: endpoint.dns, connect: samples.first().copied(), tls: None };
     match failure {
         Some(error) if samples.is_empty() => Err(error),
-        _ => Ok(Probed { address: endpoint.address(), origin: Some(endpoint.origin), phases, samples, lost }),
+        _ => Ok(HostMeasurement { address: endpoint.address(), origin: Some(endpoint.origin), phases, samples, lost }),
     }
 }

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use super::http::{Connection, Endpoint};
-use super::{Observation, Observer, Pace, Phases, ProbeError, Target};
-use crate::net::context::Context;
+use super::{Observation, Observer, Phases, ProbeError, RequestPacer, Target};
+use crate::net::context::RequestContext;
 use crate::net::guard::Guard;
 use crate::net::origin::Origin;
 
@@ -14,7 +14,7 @@ use crate::net::origin::Origin;
 const MAX_HOPS: usize = 5;
 
 /// A connection whose first request was answered.
-pub(crate) struct Found<'a> {
+pub(crate) struct SettledEndpoint<'a> {
     pub(crate) endpoint: Endpoint<'a>,
     pub(crate) connection: Connection,
     pub(crate) phases: Phases,
@@ -25,24 +25,24 @@ pub(crate) struct Found<'a> {
 /// Finds the origin of a submitted name. `interval` is the pause before every request, `timeout`
 /// the limit of each.
 pub async fn settle(
-    context: &Context,
+    context: &RequestContext,
     name: &str,
     interval: Duration,
     timeout: Duration,
 ) -> Result<Origin, ProbeError> {
     let target = Target::site(name).map_err(|error| ProbeError::BadOrder(error.to_string()))?;
-    Ok(find(context, &target, timeout, &mut Pace::new(interval), &mut |_| {}).await?.endpoint.origin)
+    Ok(find(context, &target, timeout, &mut RequestPacer::new(interval), &mut |_| {}).await?.endpoint.origin)
 }
 
 /// Finds a target's origin, and keeps the connection.
 pub(crate) async fn find<'a>(
-    context: &'a Context,
+    context: &'a RequestContext,
     target: &Target,
     timeout: Duration,
-    pace: &mut Pace,
+    pacer: &mut RequestPacer,
     observe: Observer<'_>,
-) -> Result<Found<'a>, ProbeError> {
-    let (mut found, mut location) = first_that_answers(context, target, timeout, pace, observe).await?;
+) -> Result<SettledEndpoint<'a>, ProbeError> {
+    let (mut found, mut location) = first_that_answers(context, target, timeout, pacer, observe).await?;
     if !target.may_move {
         return Ok(found);
     }
@@ -50,7 +50,7 @@ pub(crate) async fn find<'a>(
         let Some(next) = location.as_deref().and_then(|location| found.endpoint.origin.moved_to(location)) else {
             return Ok(found);
         };
-        match answer_of(context, target, next, timeout, pace, observe).await {
+        match answer_of(context, target, next, timeout, pacer, observe).await {
             Ok(moved) => (found, location) = moved,
             Err(refused @ ProbeError::Guard(_)) => return Err(refused),
             // The new origin does not respond, but this one did.
@@ -61,15 +61,15 @@ pub(crate) async fn find<'a>(
 }
 
 async fn first_that_answers<'a>(
-    context: &'a Context,
+    context: &'a RequestContext,
     target: &Target,
     timeout: Duration,
-    pace: &mut Pace,
+    pacer: &mut RequestPacer,
     observe: Observer<'_>,
-) -> Result<(Found<'a>, Option<String>), ProbeError> {
+) -> Result<(SettledEndpoint<'a>, Option<String>), ProbeError> {
     let mut failure = None;
     for origin in &target.candidates {
-        match answer_of(context, target, origin.clone(), timeout, pace, observe).await {
+        match answer_of(context, target, origin.clone(), timeout, pacer, observe).await {
             Ok(found) => return Ok(found),
             // The other scheme has the same name and the same address.
             Err(error @ (ProbeError::Dns(_) | ProbeError::Guard(_))) => return Err(error),
@@ -80,24 +80,24 @@ async fn first_that_answers<'a>(
 }
 
 async fn answer_of<'a>(
-    context: &'a Context,
+    context: &'a RequestContext,
     target: &Target,
     origin: Origin,
     timeout: Duration,
-    pace: &mut Pace,
+    pacer: &mut RequestPacer,
     observe: Observer<'_>,
-) -> Result<(Found<'a>, Option<String>), ProbeError> {
+) -> Result<(SettledEndpoint<'a>, Option<String>), ProbeError> {
     let guard = guard_for(context, target);
     let mut endpoint = Endpoint::resolve(context, &guard, origin, target, timeout).await?;
-    let (mut connection, phases, mut answer) = endpoint.warm_up(pace, observe).await?;
+    let (mut connection, phases, mut answer) = endpoint.warm_up(pacer, observe).await?;
     observe(Observation::WarmUp(answer.rtt));
     if target.may_move && endpoint.refuses_head() && answer.reusable {
         // A server that refuses HEAD may still redirect a GET.
-        answer = endpoint.get(&mut connection, pace).await?;
+        answer = endpoint.get(&mut connection, pacer).await?;
     }
-    Ok((Found { endpoint, connection, phases, reusable: answer.reusable }, answer.location))
+    Ok((SettledEndpoint { endpoint, connection, phases, reusable: answer.reusable }, answer.location))
 }
 
-pub(crate) fn guard_for(context: &Context, target: &Target) -> Guard {
+pub(crate) fn guard_for(context: &RequestContext, target: &Target) -> Guard {
     if target.enrolled { context.guard.for_beacon() } else { context.guard.clone() }
 }

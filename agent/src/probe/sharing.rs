@@ -13,8 +13,8 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use super::weighted_mean::weighted_mean;
-use super::{Metric, Probed};
-use crate::net::aged::Aged;
+use super::{HostMeasurement, Metric};
+use crate::net::age_ordered_map::AgeOrderedMap;
 use crate::net::origin::Scheme;
 
 /// One in fifty: ten sites at an address with nine probers each give 81 chances, so the odds are
@@ -34,7 +34,7 @@ const REMEMBERED: usize = 16_384;
 
 /// The scope of a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Place {
+pub struct MeasurementKey {
     pub address: IpAddr,
     pub port: u16,
     pub scheme: Scheme,
@@ -43,40 +43,40 @@ pub struct Place {
 
 /// What to do about one site.
 #[derive(Debug, Clone)]
-pub enum Advice {
+pub enum SharingAdvice {
     Measure,
     /// Measure it although this measurement could be shared, and compare.
-    Check(Probed),
+    Check(HostMeasurement),
     /// Share this measurement; the duration is its age.
-    Share(Probed, Duration),
+    Share(HostMeasurement, Duration),
 }
 
 /// The recent measurements of one prober.
 #[derive(Debug, Default)]
-pub struct Sharing {
-    known: Aged<Place, Instant, Probed>,
+pub struct MeasurementSharing {
+    known: AgeOrderedMap<MeasurementKey, Instant, HostMeasurement>,
     /// Addresses whose sites disagreed, and when.
-    off: Aged<IpAddr, Instant, ()>,
+    off: AgeOrderedMap<IpAddr, Instant, ()>,
 }
 
-impl Sharing {
-    /// Advises on a site at `place`. `draw`, uniform in 0 to 1, decides whether to check. Without
+impl MeasurementSharing {
+    /// Advises on a site at `key`. `draw`, uniform in 0 to 1, decides whether to check. Without
     /// `max_age`, nothing is shared.
-    pub fn advise(&self, place: &Place, max_age: Option<Duration>, draw: f64, now: Instant) -> Advice {
-        let (Some(max_age), Some((at, probed))) = (max_age, self.known.get(place)) else { return Advice::Measure };
+    pub fn advise(&self, key: &MeasurementKey, max_age: Option<Duration>, draw: f64, now: Instant) -> SharingAdvice {
+        let (Some(max_age), Some((at, probed))) = (max_age, self.known.get(key)) else { return SharingAdvice::Measure };
         let age = now.saturating_duration_since(at);
-        let off = self.off.get(&place.address).is_some_and(|(at, ())| now.saturating_duration_since(at) < OFF_FOR);
+        let off = self.off.get(&key.address).is_some_and(|(at, ())| now.saturating_duration_since(at) < OFF_FOR);
         if off || age > max_age {
-            Advice::Measure
+            SharingAdvice::Measure
         } else if draw < CHECKED_SHARE {
-            Advice::Check(probed.clone())
+            SharingAdvice::Check(probed.clone())
         } else {
-            Advice::Share(probed.clone(), age)
+            SharingAdvice::Share(probed.clone(), age)
         }
     }
 
-    pub fn learn(&mut self, place: Place, probed: Probed, now: Instant) {
-        self.known.insert(place, now, probed);
+    pub fn learn(&mut self, key: MeasurementKey, probed: HostMeasurement, now: Instant) {
+        self.known.insert(key, now, probed);
         while self.known.len() > REMEMBERED {
             self.known.pop_oldest();
         }
@@ -87,10 +87,16 @@ impl Sharing {
 
     /// Compares a check with the measurement that would have been shared; stops the sharing of the
     /// address if they disagree.
-    pub fn compare(&mut self, place: &Place, shared: &Probed, seen: &Probed, now: Instant) -> bool {
+    pub fn compare(
+        &mut self,
+        key: &MeasurementKey,
+        shared: &HostMeasurement,
+        seen: &HostMeasurement,
+        now: Instant,
+    ) -> bool {
         let agreed = agree(&shared.samples, &seen.samples);
         if !agreed {
-            self.off.insert(place.address, now, ());
+            self.off.insert(key.address, now, ());
         }
         agreed
     }
@@ -120,12 +126,12 @@ mod tests {
     /// A draw that shares.
     const SHARES: f64 = 0.5;
 
-    fn place(address: &str, port: u16) -> Place {
-        Place { address: address.parse().unwrap(), port, scheme: Scheme::Https, metric: Metric::Ttfb }
+    fn key(address: &str, port: u16) -> MeasurementKey {
+        MeasurementKey { address: address.parse().unwrap(), port, scheme: Scheme::Https, metric: Metric::Ttfb }
     }
 
-    fn probed(millis: u64) -> Probed {
-        Probed {
+    fn probed(millis: u64) -> HostMeasurement {
+        HostMeasurement {
             origin: Some("https://a.cn".parse().unwrap()),
             address: "192.0.2.1".parse().unwrap(),
             phases: Phases::default(),
@@ -136,35 +142,35 @@ mod tests {
 
     #[test]
     fn a_measurement_answers_for_its_address_port_and_scheme_while_it_is_fresh() {
-        let (mut sharing, now) = (Sharing::default(), Instant::now());
-        let here = place("192.0.2.1", 443);
+        let (mut sharing, now) = (MeasurementSharing::default(), Instant::now());
+        let here = key("192.0.2.1", 443);
         sharing.learn(here, probed(50), now);
-        let advise = |place: &Place, after, max_age| sharing.advise(place, max_age, SHARES, now + after);
-        assert!(matches!(advise(&here, MINUTE, Some(MINUTE)), Advice::Share(_, age) if age == MINUTE));
-        for (place, after, max_age) in [
+        let advise = |key: &MeasurementKey, after, max_age| sharing.advise(key, max_age, SHARES, now + after);
+        assert!(matches!(advise(&here, MINUTE, Some(MINUTE)), SharingAdvice::Share(_, age) if age == MINUTE));
+        for (key, after, max_age) in [
             (here, 2 * MINUTE, Some(MINUTE)),
             (here, Duration::ZERO, None),
-            (place("192.0.2.1", 8443), Duration::ZERO, Some(MINUTE)),
-            (place("192.0.2.2", 443), Duration::ZERO, Some(MINUTE)),
-            (Place { scheme: Scheme::Http, ..here }, Duration::ZERO, Some(MINUTE)),
-            (Place { metric: Metric::Icmp, ..here }, Duration::ZERO, Some(MINUTE)),
+            (key("192.0.2.1", 8443), Duration::ZERO, Some(MINUTE)),
+            (key("192.0.2.2", 443), Duration::ZERO, Some(MINUTE)),
+            (MeasurementKey { scheme: Scheme::Http, ..here }, Duration::ZERO, Some(MINUTE)),
+            (MeasurementKey { metric: Metric::Icmp, ..here }, Duration::ZERO, Some(MINUTE)),
         ] {
-            assert!(matches!(advise(&place, after, max_age), Advice::Measure), "{place:?}");
+            assert!(matches!(advise(&key, after, max_age), SharingAdvice::Measure), "{key:?}");
         }
     }
 
     #[test]
     fn sites_that_disagree_end_the_sharing_of_their_address_for_an_hour() {
-        let (mut sharing, now) = (Sharing::default(), Instant::now());
-        let here = place("192.0.2.1", 443);
+        let (mut sharing, now) = (MeasurementSharing::default(), Instant::now());
+        let here = key("192.0.2.1", 443);
         sharing.learn(here, probed(50), now);
-        let Advice::Check(shared) = sharing.advise(&here, Some(MINUTE), 0.0, now) else { panic!("no check") };
+        let SharingAdvice::Check(shared) = sharing.advise(&here, Some(MINUTE), 0.0, now) else { panic!("no check") };
         assert!(sharing.compare(&here, &shared, &probed(54), now), "within 10 %");
         assert!(!sharing.compare(&here, &shared, &probed(90), now));
         sharing.learn(here, probed(90), now + OFF_FOR - MINUTE);
-        assert!(matches!(sharing.advise(&here, Some(MINUTE), SHARES, now + OFF_FOR - MINUTE), Advice::Measure));
+        assert!(matches!(sharing.advise(&here, Some(MINUTE), SHARES, now + OFF_FOR - MINUTE), SharingAdvice::Measure));
         sharing.learn(here, probed(90), now + OFF_FOR);
-        assert!(matches!(sharing.advise(&here, Some(MINUTE), SHARES, now + OFF_FOR), Advice::Share(..)));
+        assert!(matches!(sharing.advise(&here, Some(MINUTE), SHARES, now + OFF_FOR), SharingAdvice::Share(..)));
     }
 
     #[test]
@@ -176,8 +182,8 @@ mod tests {
 
     #[test]
     fn what_is_remembered_is_bounded_and_the_oldest_goes() {
-        let (mut sharing, now) = (Sharing::default(), Instant::now());
-        let port = |index: usize| place("192.0.2.1", u16::try_from(index).unwrap());
+        let (mut sharing, now) = (MeasurementSharing::default(), Instant::now());
+        let port = |index: usize| key("192.0.2.1", u16::try_from(index).unwrap());
         for index in 0..=REMEMBERED {
             sharing.learn(port(index), probed(1), now + Duration::from_millis(u64::try_from(index).unwrap()));
         }

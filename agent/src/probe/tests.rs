@@ -3,33 +3,34 @@ use std::net::Ipv4Addr;
 use super::settle::settle;
 use super::*;
 use crate::testing::{
-    Act, Seen, TestCertificate, TestNames, TestServer, answer, context, ok_after, redirect, say, status,
+    SeenRequest, ServerAction, TestCertificate, TestNames, TestServer, answer, context, ok_after, redirect, send,
+    status,
 };
 
 const NAMES: [(&str, Ipv4Addr); 2] =
     [("site.example.com", Ipv4Addr::LOCALHOST), ("inside.example.com", Ipv4Addr::new(10, 0, 0, 1))];
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-fn order(samples: u32) -> Order {
-    Order {
+fn order(samples: u32) -> ProbeOrder {
+    ProbeOrder {
         metric: Metric::Ttfb,
         samples,
         least_samples: None,
         share_max_age: None,
         interval: Duration::ZERO,
         timeout: Duration::from_secs(5),
-        turn: Turn::Anywhere,
+        lock: AddressLock::Anywhere,
     }
 }
 
-async fn probe(server: &TestServer, order: &Order) -> Result<Probed, ProbeError> {
+async fn probe(server: &TestServer, order: &ProbeOrder) -> Result<HostMeasurement, ProbeError> {
     let target = Target::url(&format!("http://{}/", server.addr)).unwrap();
     measure(&context(&["127.0.0.0/8"]), &target, order, &mut |_| {}).await
 }
 
 #[tokio::test]
 async fn the_first_request_of_a_connection_is_thrown_away() {
-    let server = TestServer::plain(|seen: &Seen| ok_after(if seen.request == 0 { 400 } else { 20 })).await;
+    let server = TestServer::plain(|seen: &SeenRequest| ok_after(if seen.request == 0 { 400 } else { 20 })).await;
     let probed = probe(&server, &order(3)).await.unwrap();
     assert_eq!((probed.samples.len(), probed.lost), (3, 0));
     for sample in &probed.samples {
@@ -45,7 +46,7 @@ async fn the_first_request_of_a_connection_is_thrown_away() {
 
 #[tokio::test]
 async fn a_server_that_refuses_head_is_asked_by_get() {
-    let server = TestServer::plain(|seen: &Seen| match seen.method() {
+    let server = TestServer::plain(|seen: &SeenRequest| match seen.method() {
         "HEAD" => status(405),
         _ => answer(200, "", "hello"),
     })
@@ -57,8 +58,8 @@ async fn a_server_that_refuses_head_is_asked_by_get() {
 
 #[tokio::test]
 async fn a_server_that_hangs_up_on_head_is_asked_by_get() {
-    let server = TestServer::plain(|seen: &Seen| match seen.method() {
-        "HEAD" => vec![Act::Close],
+    let server = TestServer::plain(|seen: &SeenRequest| match seen.method() {
+        "HEAD" => vec![ServerAction::Close],
         _ => ok_after(0),
     })
     .await;
@@ -68,9 +69,9 @@ async fn a_server_that_hangs_up_on_head_is_asked_by_get() {
 
 #[tokio::test]
 async fn a_long_body_is_dropped_and_the_next_connection_warmed() {
-    let server = TestServer::plain(|seen: &Seen| match seen.method() {
+    let server = TestServer::plain(|seen: &SeenRequest| match seen.method() {
         "HEAD" => status(501),
-        _ => vec![say("HTTP/1.1 200 OK\r\ncontent-length: 999999999\r\n\r\nx")],
+        _ => vec![send("HTTP/1.1 200 OK\r\ncontent-length: 999999999\r\n\r\nx")],
     })
     .await;
     assert_eq!(probe(&server, &order(2)).await.unwrap().samples.len(), 2);
@@ -82,8 +83,8 @@ async fn a_long_body_is_dropped_and_the_next_connection_warmed() {
 
 #[tokio::test]
 async fn a_connection_closed_between_samples_loses_nothing() {
-    let server = TestServer::plain(|seen: &Seen| match (seen.connection, seen.request) {
-        (0, 2) => vec![Act::Close],
+    let server = TestServer::plain(|seen: &SeenRequest| match (seen.connection, seen.request) {
+        (0, 2) => vec![ServerAction::Close],
         _ => ok_after(0),
     })
     .await;
@@ -93,7 +94,8 @@ async fn a_connection_closed_between_samples_loses_nothing() {
 
 #[tokio::test]
 async fn a_server_that_closes_after_each_answer_is_measured_by_first_requests() {
-    let server = TestServer::start(|_| [answer(200, "connection: close\r\n", ""), vec![Act::Close]].concat()).await;
+    let server =
+        TestServer::start(|_| [answer(200, "connection: close\r\n", ""), vec![ServerAction::Close]].concat()).await;
     let probed = probe(&server, &order(5)).await.unwrap();
     assert_eq!((probed.samples.len(), probed.lost), (5, 0));
     assert!(server.seen().len() <= 7, "{} requests", server.seen().len());
@@ -101,12 +103,12 @@ async fn a_server_that_closes_after_each_answer_is_measured_by_first_requests() 
 
 #[tokio::test]
 async fn an_unanswered_sample_is_lost() {
-    let server = TestServer::plain(|seen: &Seen| match (seen.connection, seen.request) {
-        (0, 2) => vec![Act::Wait],
+    let server = TestServer::plain(|seen: &SeenRequest| match (seen.connection, seen.request) {
+        (0, 2) => vec![ServerAction::Wait],
         _ => ok_after(0),
     })
     .await;
-    let order = Order { timeout: 200 * MILLISECOND, ..order(4) };
+    let order = ProbeOrder { timeout: 200 * MILLISECOND, ..order(4) };
     let mut lost = Vec::new();
     let target = Target::url(&format!("http://{}/", server.addr)).unwrap();
     let context = context(&["127.0.0.0/8"]);
@@ -123,7 +125,7 @@ async fn an_unanswered_sample_is_lost() {
 #[tokio::test]
 async fn the_pause_comes_before_every_request() {
     let server = TestServer::start(|_| ok_after(0)).await;
-    let order = Order { interval: 50 * MILLISECOND, ..order(3) };
+    let order = ProbeOrder { interval: 50 * MILLISECOND, ..order(3) };
     let started = std::time::Instant::now();
     probe(&server, &order).await.unwrap();
     assert!(started.elapsed() >= 200 * MILLISECOND, "{:?} for four requests", started.elapsed());
@@ -131,18 +133,18 @@ async fn the_pause_comes_before_every_request() {
 
 #[tokio::test]
 async fn rubbish_and_silence_are_told_apart() {
-    let rubbish = TestServer::start(|_| vec![say("SSH-2.0-OpenSSH\r\n\r\n"), Act::Close]).await;
+    let rubbish = TestServer::start(|_| vec![send("SSH-2.0-OpenSSH\r\n\r\n"), ServerAction::Close]).await;
     let error = probe(&rubbish, &order(2)).await.unwrap_err();
     assert!(matches!(error, ProbeError::Protocol { .. }), "{error}");
-    let silent = TestServer::start(|_| vec![Act::Wait]).await;
-    let error = probe(&silent, &Order { timeout: 100 * MILLISECOND, ..order(2) }).await.unwrap_err();
+    let silent = TestServer::start(|_| vec![ServerAction::Wait]).await;
+    let error = probe(&silent, &ProbeOrder { timeout: 100 * MILLISECOND, ..order(2) }).await.unwrap_err();
     assert!(matches!(error, ProbeError::Timeout(_)), "{error}");
 }
 
 #[tokio::test]
 async fn https_is_measured_with_an_extra_ca_and_refused_without() {
     let certificate = TestCertificate::new();
-    let server = TestServer::tls(&certificate, |_: &Seen| ok_after(0)).await;
+    let server = TestServer::tls(&certificate, |_: &SeenRequest| ok_after(0)).await;
     let target = Target::url(&format!("https://{}/", server.addr)).unwrap();
     let probed = measure(&certificate.trusting(), &target, &order(2), &mut |_| {}).await.unwrap();
     assert!(probed.phases.tls.is_some());
@@ -152,8 +154,8 @@ async fn https_is_measured_with_an_extra_ca_and_refused_without() {
 
 #[tokio::test]
 async fn handshakes_are_samples_of_the_connect_metric() {
-    let server = TestServer::start(|_| vec![Act::Wait]).await;
-    let probed = probe(&server, &Order { metric: Metric::Connect, ..order(3) }).await.unwrap();
+    let server = TestServer::start(|_| vec![ServerAction::Wait]).await;
+    let probed = probe(&server, &ProbeOrder { metric: Metric::Connect, ..order(3) }).await.unwrap();
     assert_eq!(probed.samples.len(), 3);
     assert!(server.seen().is_empty());
 }
@@ -169,7 +171,7 @@ async fn a_bare_host_falls_back_to_http() {
 #[tokio::test]
 async fn a_bare_host_that_speaks_tls_settles_at_https() {
     let certificate = TestCertificate::new();
-    let server = TestServer::tls(&certificate, |_: &Seen| ok_after(0)).await;
+    let server = TestServer::tls(&certificate, |_: &SeenRequest| ok_after(0)).await;
     let settled = settle(&certificate.trusting(), &server.addr.to_string(), Duration::ZERO, Duration::from_secs(5))
         .await
         .unwrap();
@@ -198,7 +200,7 @@ async fn private_addresses_are_refused_before_anything_is_sent() {
     let context = context(&[]);
     for metric in [Metric::Ttfb, Metric::Connect, Metric::Icmp] {
         let target = Target::site(&format!("http://{}", server.addr)).unwrap();
-        let error = measure(&context, &target, &Order { metric, ..order(1) }, &mut |_| {}).await.unwrap_err();
+        let error = measure(&context, &target, &ProbeOrder { metric, ..order(1) }, &mut |_| {}).await.unwrap_err();
         assert!(matches!(error, ProbeError::Guard(_)), "{error}");
     }
     assert!(server.seen().is_empty());
@@ -207,7 +209,7 @@ async fn private_addresses_are_refused_before_anything_is_sent() {
     assert!(matches!(error, ProbeError::Guard(_)), "{error}");
     assert!(server.seen().is_empty(), "an agent aims others at nothing that is private");
     let guard = context.guard.clone().with_beacons(vec!["127.0.0.0/8".parse().unwrap()]);
-    let context = Context { guard, ..context };
+    let context = RequestContext { guard, ..context };
     assert!(measure(&context, &beacon, &order(1), &mut |_| {}).await.is_ok(), "unless their operators say so");
 }
 

@@ -25,7 +25,7 @@ const MAD_SCALE: u128 = 14_826;
 const KEPT_QUOTIENTS: usize = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Summary {
+pub struct SampleSummary {
     pub rtt: Duration,
     pub min: Duration,
     pub median: Duration,
@@ -35,14 +35,14 @@ pub struct Summary {
 }
 
 /// Sums up samples; `None` when there are none.
-pub fn weighted_mean(samples: &[Duration]) -> Option<Summary> {
+pub fn weighted_mean(samples: &[Duration]) -> Option<SampleSummary> {
     let sorted = sorted_nanos(samples);
     let median = median_of(&sorted)?;
     let spread = scaled_mad(&sorted, median);
     let near: Vec<u128> =
         sorted.iter().copied().filter(|sample| sample.abs_diff(median) <= KEPT_MADS * spread).collect();
     let rtt = if near.len() < FEWEST_FOR_BINS { median } else { most_frequent_mean(&near).unwrap_or(median) };
-    Some(Summary {
+    Some(SampleSummary {
         rtt: nanos(rtt),
         min: nanos(*sorted.first()?),
         median: nanos(median),

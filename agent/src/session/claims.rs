@@ -9,7 +9,7 @@ use std::sync::Arc;
 use landfall_proto::v1::AddressAnswer;
 use tokio::sync::{mpsc, oneshot};
 
-use crate::crawl::{Alone, Ask, NotPermitted, Permits};
+use crate::crawl::{AddressPermits, NotPermitted, PermitSource, SchedulerSilence};
 use crate::disk::outbox::LeaseKey;
 
 /// Maximum queued claims; a crawl waits for one reply before its next claim.
@@ -17,29 +17,29 @@ const WAITING: usize = 64;
 
 /// A crawl's request for a permit to send requests to an address.
 #[derive(Debug)]
-pub(super) struct Claim {
+pub(super) struct PendingClaim {
     key: LeaseKey,
     address: IpAddr,
     answer: oneshot::Sender<Result<(), NotPermitted>>,
 }
 
 #[derive(Debug)]
-pub(super) struct Claims {
-    sender: mpsc::Sender<Claim>,
-    receiver: mpsc::Receiver<Claim>,
+pub(super) struct AddressClaims {
+    sender: mpsc::Sender<PendingClaim>,
+    receiver: mpsc::Receiver<PendingClaim>,
     /// Claims without a reply yet, one per crawl.
-    asked: HashMap<LeaseKey, Claim>,
+    asked: HashMap<LeaseKey, PendingClaim>,
 }
 
-impl Default for Claims {
+impl Default for AddressClaims {
     fn default() -> Self {
         let (sender, receiver) = mpsc::channel(WAITING);
         Self { sender, receiver, asked: HashMap::new() }
     }
 }
 
-impl Claims {
-    pub(super) fn sender(&self) -> mpsc::Sender<Claim> {
+impl AddressClaims {
+    pub(super) fn sender(&self) -> mpsc::Sender<PendingClaim> {
         self.sender.clone()
     }
 
@@ -71,17 +71,17 @@ impl Claims {
     }
 }
 
-/// The scheduler's permits for one lease; `alone` tells whether the scheduler is disconnected.
-pub(super) fn permits(key: LeaseKey, claims: mpsc::Sender<Claim>, alone: Alone) -> Permits {
-    let ask: Ask = Arc::new(move |address| {
+/// The scheduler's permits for one lease; `silence` tells whether the scheduler is disconnected.
+pub(super) fn permits(key: LeaseKey, claims: mpsc::Sender<PendingClaim>, silence: SchedulerSilence) -> AddressPermits {
+    let ask: PermitSource = Arc::new(move |address| {
         let claims = claims.clone();
         Box::pin(async move {
             let (answer, answered) = oneshot::channel();
             // Both fail only when the agent ends, and the crawl with it.
             let ended = || NotPermitted("the agent stops".to_owned());
-            claims.send(Claim { key, address, answer }).await.map_err(|_| ended())?;
+            claims.send(PendingClaim { key, address, answer }).await.map_err(|_| ended())?;
             answered.await.map_err(|_| ended())?
         })
     });
-    Permits::asked(ask, alone)
+    AddressPermits::asked(ask, silence)
 }

@@ -1,7 +1,7 @@
 //! The deadline at which all of an agent's leases end without a new acknowledgement, and the
 //! earlier moment at which its crawls count as disconnected and slow down.
 
-use crate::crawl::Alone;
+use crate::crawl::SchedulerSilence;
 use crate::session::clock::{BootTime, passed};
 
 /// Share of the time to the deadline after which crawls count as disconnected. The next heartbeat
@@ -11,14 +11,14 @@ const SILENT_SHARE: f64 = 0.75;
 
 /// The deadline; none before the first welcome, and once it has passed.
 #[derive(Debug, Default)]
-pub(super) struct Deadline {
+pub(super) struct LeaseDeadline {
     at: Option<BootTime>,
-    alone: Alone,
+    silence: SchedulerSilence,
 }
 
-impl Deadline {
-    pub(super) const fn alone(&self) -> &Alone {
-        &self.alone
+impl LeaseDeadline {
+    pub(super) const fn silence(&self) -> &SchedulerSilence {
+        &self.silence
     }
 
     pub(super) fn begin(&mut self, at: BootTime) {
@@ -34,12 +34,12 @@ impl Deadline {
     fn heard(&self) {
         let now = BootTime::now();
         let left = self.at.map(|at| at.remaining(now)).unwrap_or_default();
-        self.alone.begins_at(now.after(left.mul_f64(SILENT_SHARE)));
+        self.silence.begins_at(now.after(left.mul_f64(SILENT_SHARE)));
     }
 
     /// The session ended: the scheduler is disconnected until the next one.
     pub(super) fn lost(&self) {
-        self.alone.begins_at(BootTime::now());
+        self.silence.begins_at(BootTime::now());
     }
 
     pub(super) const fn clear(&mut self) {
@@ -59,17 +59,17 @@ mod tests {
 
     #[test]
     fn crawls_are_on_their_own_when_the_session_ends_or_most_of_the_time_has_passed_in_silence() {
-        let mut deadline = Deadline::default();
-        let alone = deadline.alone().clone();
-        assert!(!alone.is_so(), "there never was a scheduler");
+        let mut deadline = LeaseDeadline::default();
+        let silence = deadline.silence().clone();
+        assert!(!silence.has_begun(), "there never was a scheduler");
         deadline.begin(BootTime::now().after(Duration::from_secs(3600)));
-        assert!(!alone.is_so());
+        assert!(!silence.has_begun());
         deadline.lost();
-        assert!(alone.is_so());
+        assert!(silence.has_begun());
         deadline.renew(BootTime::now().after(Duration::from_secs(3600)));
-        assert!(!alone.is_so(), "it is heard again");
-        let mut deadline = Deadline::default();
+        assert!(!silence.has_begun(), "it is heard again");
+        let mut deadline = LeaseDeadline::default();
         deadline.begin(BootTime::now());
-        assert!(deadline.alone().is_so(), "nothing is left");
+        assert!(deadline.silence().has_begun(), "nothing is left");
     }
 }

@@ -85,7 +85,7 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
     // A token works once: try everything that can fail before spending it.
     std::fs::create_dir_all(&enrolment.dir)
         .map_err(|source| EnrolError::Write { path: enrolment.dir.clone(), source })?;
-    let existing = settings::Existing::read(&file)?;
+    let existing = settings::ExistingSettings::read(&file)?;
     let with_ca = schedulers.configured().iter().any(|scheduler| scheduler.tls);
     // Check the configuration before spending the token: only the scheduler's response is missing.
     let unknown = EnrolResponse { name: "-".into(), city: "-".into(), carrier: "-".into(), ..EnrolResponse::default() };
@@ -179,12 +179,12 @@ fn normalise(fingerprint: &str) -> Option<String> {
 async fn presented_chain(scheduler: &SchedulerUrl) -> Result<Vec<CertificateDer<'static>>, EnrolError> {
     let failed = |reason: String| EnrolError::Connect { scheduler: scheduler.url.to_string(), reason };
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let onlooker = Arc::new(Onlooker { provider: Arc::clone(&provider), seen: Mutex::default() });
+    let collector = Arc::new(CertificateCollector { provider: Arc::clone(&provider), seen: Mutex::default() });
     let mut config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| failed(error.to_string()))?
         .dangerous()
-        .with_custom_certificate_verifier(Arc::clone(&onlooker) as Arc<dyn ServerCertVerifier>)
+        .with_custom_certificate_verifier(Arc::clone(&collector) as Arc<dyn ServerCertVerifier>)
         .with_no_client_auth();
     config.alpn_protocols = vec![b"h2".to_vec()];
     let look = async {
@@ -199,20 +199,20 @@ async fn presented_chain(scheduler: &SchedulerUrl) -> Result<Vec<CertificateDer<
         Ok(Err(error)) => return Err(failed(unreached::why(&error))),
         Ok(Ok(())) => {}
     }
-    let seen = onlooker.seen.lock().map(|mut seen| std::mem::take(&mut *seen));
+    let seen = collector.seen.lock().map(|mut seen| std::mem::take(&mut *seen));
     Ok(seen.unwrap_or_default())
 }
 
 /// Stores the presented certificates and verifies none.
 #[derive(Debug)]
-struct Onlooker {
+struct CertificateCollector {
     provider: Arc<CryptoProvider>,
     /// The chain of the one handshake; behind a lock, since rustls calls through a shared
     /// reference.
     seen: Mutex<Vec<CertificateDer<'static>>>,
 }
 
-impl ServerCertVerifier for Onlooker {
+impl ServerCertVerifier for CertificateCollector {
     fn verify_server_cert(
         &self,
         leaf: &CertificateDer<'_>,

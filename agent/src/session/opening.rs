@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Status, Streaming};
 
-use super::Terms;
+use super::SessionConfig;
 use crate::config::SchedulerUrl;
 use crate::session::{enrol, unreached};
 
@@ -22,7 +22,7 @@ const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Ended {
+pub(super) enum SessionEnd {
     #[error("stopped")]
     Stopped,
     #[error("connect the scheduler at {scheduler}: {reason}")]
@@ -31,7 +31,7 @@ pub(super) enum Ended {
     Refused(String),
     /// Another machine was enrolled in this agent's place: its credential is permanently invalid.
     #[error(transparent)]
-    Replaced(Replaced),
+    Replaced(AgentReplaced),
     /// Another process with this agent's credential took its place.
     #[error("{0}; waiting until that process is gone")]
     Superseded(String),
@@ -45,29 +45,30 @@ pub(super) enum Ended {
 /// Another machine has this agent's place.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
-pub struct Replaced(String);
+pub struct AgentReplaced(String);
 
-pub(super) type Opened = (Streaming<SessionResponse>, mpsc::Sender<SessionRequest>, Welcome);
+pub(super) type OpenedSession = (Streaming<SessionResponse>, mpsc::Sender<SessionRequest>, Welcome);
 
 pub(super) async fn connect(
-    terms: &Terms,
+    config: &SessionConfig,
     scheduler: &SchedulerUrl,
     held: Vec<HeldLease>,
     yields: bool,
-) -> Result<Opened, Ended> {
-    let broken = |error: tonic::transport::Error| Ended::Connect {
+) -> Result<OpenedSession, SessionEnd> {
+    let broken = |error: tonic::transport::Error| SessionEnd::Connect {
         scheduler: scheduler.url.to_string(),
         reason: unreached::why(&error),
     };
-    let endpoint = enrol::endpoint(scheduler, terms.ca.as_deref()).map_err(broken)?;
-    let endpoint = endpoint.local_address(terms.bind).http2_keep_alive_interval(KEEP_ALIVE).keep_alive_while_idle(true);
+    let endpoint = enrol::endpoint(scheduler, config.ca.as_deref()).map_err(broken)?;
+    let endpoint =
+        endpoint.local_address(config.bind).http2_keep_alive_interval(KEEP_ALIVE).keep_alive_while_idle(true);
     let channel = endpoint.connect().await.map_err(broken)?;
     let (outbound, requests) = mpsc::channel(OUTBOUND_MESSAGES);
-    let register = Register { held, yields, ..terms.register.clone() };
+    let register = Register { held, yields, ..config.register.clone() };
     let first = SessionRequest { message: Some(Up::Register(register)) };
     outbound.try_send(first).expect("the channel is new and empty");
     let mut request = tonic::Request::new(ReceiverStream::new(requests));
-    request.metadata_mut().insert("authorization", terms.credential.clone());
+    request.metadata_mut().insert("authorization", config.credential.clone());
     let opening = async {
         let mut inbound = AgentServiceClient::new(channel).session(request).await?.into_inner();
         let first = inbound.message().await?;
@@ -76,12 +77,12 @@ pub(super) async fn connect(
     let (inbound, first) = match tokio::time::timeout(WELCOME_TIMEOUT, opening).await {
         Err(_) => {
             let reason = format!("no welcome within {WELCOME_TIMEOUT:?}");
-            return Err(Ended::Connect { scheduler: scheduler.url.to_string(), reason });
+            return Err(SessionEnd::Connect { scheduler: scheduler.url.to_string(), reason });
         }
         Ok(Err(status)) => {
             return Err(match refused_or_broken(&status) {
-                Ended::Broken(_) if std::error::Error::source(&status).is_some() => {
-                    Ended::Broken(unreached::why_broken(scheduler, &status).await)
+                SessionEnd::Broken(_) if std::error::Error::source(&status).is_some() => {
+                    SessionEnd::Broken(unreached::why_broken(scheduler, &status).await)
                 }
                 ended => ended,
             });
@@ -90,18 +91,18 @@ pub(super) async fn connect(
     };
     match first.and_then(|response| response.message) {
         Some(Down::Welcome(welcome)) => Ok((inbound, outbound, welcome)),
-        _ => Err(Ended::Broken("the first answer was no welcome".to_owned())),
+        _ => Err(SessionEnd::Broken("the first answer was no welcome".to_owned())),
     }
 }
 
-pub(super) fn refused_or_broken(status: &Status) -> Ended {
+pub(super) fn refused_or_broken(status: &Status) -> SessionEnd {
     match status.code() {
-        Code::PermissionDenied => Ended::Replaced(Replaced(status.message().to_owned())),
+        Code::PermissionDenied => SessionEnd::Replaced(AgentReplaced(status.message().to_owned())),
         Code::Unauthenticated | Code::InvalidArgument | Code::ResourceExhausted | Code::Unimplemented => {
-            Ended::Refused(status.message().to_owned())
+            SessionEnd::Refused(status.message().to_owned())
         }
-        Code::Aborted => Ended::Superseded(status.message().to_owned()),
-        _ if std::error::Error::source(status).is_some() => Ended::Broken(unreached::innermost(status)),
-        _ => Ended::Broken(status.message().to_owned()),
+        Code::Aborted => SessionEnd::Superseded(status.message().to_owned()),
+        _ if std::error::Error::source(status).is_some() => SessionEnd::Broken(unreached::innermost(status)),
+        _ => SessionEnd::Broken(status.message().to_owned()),
     }
 }

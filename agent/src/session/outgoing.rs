@@ -18,12 +18,12 @@ const MOST_BYTES: usize = 8 << 20;
 const MOST_BYTES_AT_ENDS: usize = 64 << 20;
 
 #[derive(Debug, Default)]
-pub(super) struct Outgoing {
+pub(super) struct OutgoingQueue {
     messages: VecDeque<Up>,
     checkpoint_bytes: usize,
 }
 
-impl Outgoing {
+impl OutgoingQueue {
     /// Adds a message; checkpoints have their own methods.
     pub(super) fn push(&mut self, message: Up) {
         self.messages.push_back(message);
@@ -81,7 +81,7 @@ impl Outgoing {
     }
 }
 
-impl Extend<Up> for Outgoing {
+impl Extend<Up> for OutgoingQueue {
     fn extend<T: IntoIterator<Item = Up>>(&mut self, messages: T) {
         self.messages.extend(messages);
     }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     /// Tasks and pages of the queued checkpoints, in order.
-    fn waiting(outgoing: &mut Outgoing) -> Vec<(i64, u32)> {
+    fn waiting(outgoing: &mut OutgoingQueue) -> Vec<(i64, u32)> {
         let sent = std::iter::from_fn(|| outgoing.pop()).filter_map(|request| request.message);
         let checkpoints = sent.filter_map(|message| match message {
             Up::Checkpoint(checkpoint) => Some((checkpoint.task_id, checkpoint.pages)),
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_scheduler_that_stalls_for_an_hour_costs_one_budget_of_bytes() {
-        let mut outgoing = Outgoing::default();
+        let mut outgoing = OutgoingQueue::default();
         for minute in 0..60 {
             for task in 0..200 {
                 outgoing.push_checkpoint(checkpoint(task, 1 << 20, minute));
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn of_one_lease_the_newest_checkpoint_waits_and_before_what_ends_the_lease() {
-        let mut outgoing = Outgoing::default();
+        let mut outgoing = OutgoingQueue::default();
         for (task, pages) in [(1, 1), (2, 1), (1, 2)] {
             outgoing.push_checkpoint(checkpoint(task, 10, pages));
         }

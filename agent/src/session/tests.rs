@@ -10,16 +10,16 @@ use tokio::task::JoinHandle;
 
 use super::*;
 use crate::config::{OutboxConfig, StoreConfig};
-use crate::disk::kept_crawls::KeptCrawls;
+use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::outbox::Outbox;
-use crate::net::context::{Context, Means};
+use crate::net::context::{RequestBase, RequestContext};
 use crate::testing::scheduler::{CREDENTIAL, TestScheduler, TestSession};
-use crate::testing::{Act, Seen, TestServer, answer, context, html, status};
-use crate::warc::{Line, Store};
+use crate::testing::{SeenRequest, ServerAction, TestServer, answer, context, html, status};
+use crate::warc::{ResponseLine, Store};
 
-mod alone;
 mod policies;
-mod recalls;
+mod preemptions;
+mod scheduler_silence;
 mod turns;
 
 const CONTACT: &str = "https://example.org/crawler";
@@ -45,21 +45,21 @@ impl TestAgent {
     }
 
     fn of(addresses: &[String], outbox: Outbox, store: Option<Store>) -> Self {
-        let terms = Terms {
+        let session_config = SessionConfig {
             schedulers: Schedulers::try_new(addresses).unwrap(),
             ca: None,
             credential: bearer(CREDENTIAL, std::path::Path::new("credential")).unwrap(),
             bind: None,
             register: Register { name: "harbin-cernet".to_owned(), capacity: 2, process: 7, ..Register::default() },
         };
-        let means = means(&["127.0.0.0/8"]);
+        let request_base = request_base(&["127.0.0.0/8"]);
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let running = tokio::spawn(async move {
             let crawls = tempfile::tempdir().unwrap();
-            let kept = KeptCrawls::open(crawls.path()).unwrap();
-            let work = Work::new(means, 2, outbox, kept).storing(store);
-            drop(run(&terms, work, &stopped, &mut ChaCha8Rng::seed_from_u64(3)).await);
+            let kept = CrawlFiles::open(crawls.path()).unwrap();
+            let work = Work::new(request_base, 2, outbox, kept).storing(store);
+            drop(run(&session_config, work, &stopped, &mut ChaCha8Rng::seed_from_u64(3)).await);
         });
         Self { stop, running, _folder: None }
     }
@@ -106,13 +106,13 @@ async fn page_server() -> TestServer {
 }
 
 async fn silent_server() -> TestServer {
-    TestServer::start(|_| vec![Act::Wait]).await
+    TestServer::start(|_| vec![ServerAction::Wait]).await
 }
 
 /// The means of an agent without a contact URL.
-pub(super) fn means(allow_net: &[&str]) -> Means {
-    let Context { guard, resolver, bind, tls, robots, .. } = context(allow_net);
-    Means { guard, resolver, bind, tls, robots, user_agent: None }
+pub(super) fn request_base(allow_net: &[&str]) -> RequestBase {
+    let RequestContext { guard, resolver, bind, tls, robots, .. } = context(allow_net);
+    RequestBase { guard, resolver, bind, tls, robots, user_agent: None }
 }
 
 /// An agent that its scheduler has just welcomed.
@@ -265,7 +265,7 @@ async fn what_a_lease_brought_is_stored_with_its_task_before_its_outcome_is_told
     assert_eq!(outcome.pages, 1);
     let files = std::fs::read_dir(folder.path().join("pages")).unwrap().map(|entry| entry.unwrap().path());
     let lines = files.filter(|file| file.extension().is_some_and(|ending| ending == "jsonl")).last().unwrap();
-    let lines: Vec<Line> =
+    let lines: Vec<ResponseLine> =
         std::fs::read_to_string(lines).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let site = format!("http://{}", server.addr);
     let said: Vec<_> =
@@ -459,10 +459,10 @@ async fn an_agent_that_stops_hands_its_leases_back() {
 
 #[test]
 fn a_refused_credential_is_told_from_a_broken_stream() {
-    assert!(matches!(refused_or_broken(&Status::unauthenticated("x")), Ended::Refused(_)));
-    assert!(matches!(refused_or_broken(&Status::unavailable("x")), Ended::Broken(_)));
-    assert!(matches!(refused_or_broken(&Status::aborted("x")), Ended::Superseded(_)));
-    assert!(matches!(refused_or_broken(&Status::permission_denied("x")), Ended::Replaced(_)));
+    assert!(matches!(refused_or_broken(&Status::unauthenticated("x")), SessionEnd::Refused(_)));
+    assert!(matches!(refused_or_broken(&Status::unavailable("x")), SessionEnd::Broken(_)));
+    assert!(matches!(refused_or_broken(&Status::aborted("x")), SessionEnd::Superseded(_)));
+    assert!(matches!(refused_or_broken(&Status::permission_denied("x")), SessionEnd::Replaced(_)));
     assert!(bearer(" \n", std::path::Path::new("credential")).is_err());
 }
 

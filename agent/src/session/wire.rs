@@ -16,9 +16,9 @@ use crate::crawl;
 use crate::disk::outbox::LeaseKey;
 use crate::net::origin::Origin;
 use crate::net::user_agent::{Product, UserAgent};
-use crate::probe::addresses::{Finding, Visit};
+use crate::probe::addresses::{OrderOutcome, OrderResult};
 use crate::probe::weighted_mean::weighted_mean;
-use crate::probe::{Metric, NoConnection, Order, ProbeError, Probed, Target, Turn};
+use crate::probe::{AddressLock, ConnectFailure, HostMeasurement, Metric, ProbeError, ProbeOrder, Target};
 
 const MAX_SAMPLES: u32 = 1000;
 /// Time limit of one sample if the order sets none.
@@ -36,7 +36,7 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(20);
 const LONGEST_LIFE: Duration = Duration::from_secs(86_400);
 
 #[derive(Debug)]
-pub(super) struct Failure(pub(super) String);
+pub(super) struct InvalidOrder(pub(super) String);
 
 /// The mean heartbeat interval, and how long a heartbeat keeps the leases alive. Whatever the
 /// welcome sets, several heartbeats fit into a life, and both fit into a clock.
@@ -47,15 +47,15 @@ pub(super) fn rhythm(welcome: &Welcome) -> (Duration, Duration) {
     (interval, life)
 }
 
-pub(super) fn measurement(order: MeasureOrder) -> Result<(Target, Order), Failure> {
+pub(super) fn measurement(order: MeasureOrder) -> Result<(Target, ProbeOrder), InvalidOrder> {
     let metric = match order.metric() {
         DistanceMetric::Ttfb => Metric::Ttfb,
         DistanceMetric::Connect => Metric::Connect,
         DistanceMetric::Icmp => Metric::Icmp,
-        DistanceMetric::Unspecified => return Err(Failure("the metric is not known".to_owned())),
+        DistanceMetric::Unspecified => return Err(InvalidOrder("the metric is not known".to_owned())),
     };
     if !(1..=MAX_SAMPLES).contains(&order.samples) {
-        return Err(Failure(format!("{} samples are not 1 to {MAX_SAMPLES}", order.samples)));
+        return Err(InvalidOrder(format!("{} samples are not 1 to {MAX_SAMPLES}", order.samples)));
     }
     let target = match order.target {
         Some(measure_order::Target::Site(site)) => match settled_origin(&site) {
@@ -63,25 +63,25 @@ pub(super) fn measurement(order: MeasureOrder) -> Result<(Target, Order), Failur
             None => Target::site(&site.name),
         },
         Some(measure_order::Target::Beacon(beacon)) => Target::beacon(&beacon.url),
-        None => return Err(Failure("the order has no target".to_owned())),
+        None => return Err(InvalidOrder("the order has no target".to_owned())),
     };
-    let target = target.map_err(|error| Failure(error.to_string()))?;
+    let target = target.map_err(|error| InvalidOrder(error.to_string()))?;
     // A zero interval must be explicit, not a default.
     let interval = duration(order.interval).filter(|interval| *interval <= LONGEST);
-    let interval = interval.ok_or_else(|| Failure(format!("the order's interval is not 0 s to {LONGEST:?}")))?;
+    let interval = interval.ok_or_else(|| InvalidOrder(format!("the order's interval is not 0 s to {LONGEST:?}")))?;
     let timeout = duration(order.timeout).filter(|timeout| !timeout.is_zero()).unwrap_or(DEFAULT_TIMEOUT).min(LONGEST);
     let share_max_age = duration(order.share_max_age);
-    let turn = turn(order.resolve_only, &order.address)?;
+    let lock = lock(order.resolve_only, &order.address)?;
     let (samples, least_samples) = (order.samples, order.least_samples);
-    Ok((target, Order { metric, samples, least_samples, share_max_age, interval, timeout, turn }))
+    Ok((target, ProbeOrder { metric, samples, least_samples, share_max_age, interval, timeout, lock }))
 }
 
-fn turn(resolve_only: bool, address: &str) -> Result<Turn, Failure> {
+fn lock(resolve_only: bool, address: &str) -> Result<AddressLock, InvalidOrder> {
     match (resolve_only, address) {
-        (true, _) => Ok(Turn::Nowhere),
-        (false, "") => Ok(Turn::Anywhere),
+        (true, _) => Ok(AddressLock::Nowhere),
+        (false, "") => Ok(AddressLock::Anywhere),
         (false, address) => {
-            address.parse().map(Turn::At).map_err(|_| Failure("the order's address is none".to_owned()))
+            address.parse().map(AddressLock::At).map_err(|_| InvalidOrder("the order's address is none".to_owned()))
         }
     }
 }
@@ -98,17 +98,17 @@ fn to_wire(duration: Duration) -> Option<prost_types::Duration> {
     duration.try_into().ok()
 }
 
-pub(super) fn measured(order_id: i64, target: &Target, visit: Visit) -> MeasurementReport {
-    let report = match visit.result {
-        Ok(Finding::Measured(probed, agreed)) => {
+pub(super) fn measured(order_id: i64, target: &Target, result: OrderResult) -> MeasurementReport {
+    let report = match result.outcome {
+        Ok(OrderOutcome::Measured(probed, agreed)) => {
             MeasurementReport { agreed, ..probed_report(order_id, target, probed) }
         }
-        Ok(Finding::Shared { probed, from, age }) => MeasurementReport {
+        Ok(OrderOutcome::Shared { probed, from, age }) => MeasurementReport {
             shared_from: from.to_string(),
             age: to_wire(age),
             ..probed_report(order_id, target, probed)
         },
-        Ok(Finding::Postponed { address, origin }) => MeasurementReport {
+        Ok(OrderOutcome::Postponed { address, origin }) => MeasurementReport {
             order_id,
             result: Some(Reported::Postponed(Postponed {})),
             origin: origin.map(|origin| origin.to_string()).unwrap_or_default(),
@@ -120,10 +120,10 @@ pub(super) fn measured(order_id: i64, target: &Target, visit: Visit) -> Measurem
         }
         Err(error) => failed(order_id, reason(&error), &error.to_string()),
     };
-    MeasurementReport { requests: visit.requests, ..report }
+    MeasurementReport { requests: result.requests, ..report }
 }
 
-fn probed_report(order_id: i64, target: &Target, probed: Probed) -> MeasurementReport {
+fn probed_report(order_id: i64, target: &Target, probed: HostMeasurement) -> MeasurementReport {
     let Some(summary) = weighted_mean(&probed.samples) else {
         return failed(order_id, Reason::Timeout, "no sample was answered");
     };
@@ -169,9 +169,9 @@ const fn reason(error: &ProbeError) -> Reason {
     match error {
         ProbeError::Dns(_) => Reason::Dns,
         ProbeError::Guard(_) => Reason::Guard,
-        ProbeError::Connect { cause: NoConnection::Refused, .. } => Reason::Refused,
-        ProbeError::Connect { cause: NoConnection::TimedOut, .. } => Reason::ConnectTimeout,
-        ProbeError::Connect { cause: NoConnection::Failed, .. } => Reason::Connect,
+        ProbeError::Connect { cause: ConnectFailure::Refused, .. } => Reason::Refused,
+        ProbeError::Connect { cause: ConnectFailure::TimedOut, .. } => Reason::ConnectTimeout,
+        ProbeError::Connect { cause: ConnectFailure::Failed, .. } => Reason::Connect,
         ProbeError::Tls { .. } => Reason::Tls,
         ProbeError::Timeout(_) => Reason::Timeout,
         ProbeError::Protocol { .. } => Reason::Protocol,
@@ -199,7 +199,7 @@ pub(super) fn claim(key: LeaseKey, address: IpAddr) -> Up {
 }
 
 /// A validated lease.
-pub(super) struct Granted {
+pub(super) struct GrantedLease {
     pub(super) job: crawl::Job,
     /// Whether to store its pages, if this agent stores any.
     pub(super) store: bool,
@@ -210,7 +210,7 @@ pub(super) struct Granted {
 }
 
 /// Validates a granted lease; `None` when its site or policy is missing or invalid.
-pub(super) fn granted(order: CrawlOrder) -> Option<Granted> {
+pub(super) fn granted(order: CrawlOrder) -> Option<GrantedLease> {
     let (site, policy) = (order.site?, order.policy?);
     let origin = settled_origin(&site);
     let request_interval = duration(policy.request_interval)?;
@@ -218,7 +218,7 @@ pub(super) fn granted(order: CrawlOrder) -> Option<Granted> {
     if shortest_interval > request_interval {
         return None;
     }
-    let mut paths = crawl::Paths::ALL;
+    let mut paths = crawl::PathFilter::ALL;
     paths.include(&policy.include.unwrap_or_default().patterns).ok()?;
     paths.exclude(&policy.exclude.unwrap_or_default().patterns).ok()?;
     let contact = policy.contact_url.filter(|url| !url.is_empty());
@@ -240,11 +240,11 @@ pub(super) fn granted(order: CrawlOrder) -> Option<Granted> {
     let user_agent = contact.map(|url| UserAgent::new(&url)).transpose().ok()?;
     let name = policy.user_agent.filter(|name| !name.is_empty());
     let product = name.map(|name| name.parse()).transpose().ok()?;
-    Some(Granted { job, store: policy.store.unwrap_or(true), product, user_agent })
+    Some(GrantedLease { job, store: policy.store.unwrap_or(true), product, user_agent })
 }
 
-pub(super) fn checkpoint(key: LeaseKey, standing: crawl::Standing) -> CrawlCheckpoint {
-    let crawl::Standing { checkpoint, rate_state, last_error } = standing;
+pub(super) fn checkpoint(key: LeaseKey, snapshot: crawl::CrawlSnapshot) -> CrawlCheckpoint {
+    let crawl::CrawlSnapshot { checkpoint, rate_state, last_error } = snapshot;
     let crawl::RateState { interval, pause, turned_away, failed_in_a_row, recent_requests, recent_errors } = rate_state;
     CrawlCheckpoint {
         task_id: key.task_id,
@@ -265,19 +265,21 @@ pub(super) fn checkpoint(key: LeaseKey, standing: crawl::Standing) -> CrawlCheck
 
 pub(super) fn outcome(key: LeaseKey, outcome: crawl::Outcome) -> OutcomeReport {
     let (kind, budget) = match outcome.kind {
-        crawl::Kind::Complete => (OutcomeKind::Complete, Budget::Unspecified),
-        crawl::Kind::Truncated(crawl::Budget::Pages) => (OutcomeKind::Truncated, Budget::Pages),
-        crawl::Kind::Truncated(crawl::Budget::Bytes) => (OutcomeKind::Truncated, Budget::Bytes),
-        crawl::Kind::Truncated(crawl::Budget::Depth) => (OutcomeKind::Truncated, Budget::Depth),
-        crawl::Kind::Truncated(crawl::Budget::Duration) => (OutcomeKind::Truncated, Budget::Duration),
-        crawl::Kind::Blocked(_) => (OutcomeKind::Blocked, Budget::Unspecified),
-        crawl::Kind::Unreachable => (OutcomeKind::Unreachable, Budget::Unspecified),
+        crawl::OutcomeKind::Complete => (OutcomeKind::Complete, Budget::Unspecified),
+        crawl::OutcomeKind::Truncated(crawl::Budget::Pages) => (OutcomeKind::Truncated, Budget::Pages),
+        crawl::OutcomeKind::Truncated(crawl::Budget::Bytes) => (OutcomeKind::Truncated, Budget::Bytes),
+        crawl::OutcomeKind::Truncated(crawl::Budget::Depth) => (OutcomeKind::Truncated, Budget::Depth),
+        crawl::OutcomeKind::Truncated(crawl::Budget::Duration) => (OutcomeKind::Truncated, Budget::Duration),
+        crawl::OutcomeKind::Blocked(_) => (OutcomeKind::Blocked, Budget::Unspecified),
+        crawl::OutcomeKind::Unreachable => (OutcomeKind::Unreachable, Budget::Unspecified),
     };
     let blocked_by = match outcome.kind {
-        crawl::Kind::Blocked(crawl::Blocker::Robots) => BlockedBy::Robots,
-        crawl::Kind::Blocked(crawl::Blocker::Guard) => BlockedBy::Guard,
-        crawl::Kind::Blocked(crawl::Blocker::Breaker) => BlockedBy::Breaker,
-        crawl::Kind::Complete | crawl::Kind::Truncated(_) | crawl::Kind::Unreachable => BlockedBy::Unspecified,
+        crawl::OutcomeKind::Blocked(crawl::Blocker::Robots) => BlockedBy::Robots,
+        crawl::OutcomeKind::Blocked(crawl::Blocker::Guard) => BlockedBy::Guard,
+        crawl::OutcomeKind::Blocked(crawl::Blocker::Breaker) => BlockedBy::Breaker,
+        crawl::OutcomeKind::Complete | crawl::OutcomeKind::Truncated(_) | crawl::OutcomeKind::Unreachable => {
+            BlockedBy::Unspecified
+        }
     };
     OutcomeReport {
         task_id: key.task_id,
@@ -377,7 +379,7 @@ mod tests {
         assert!(
             granted.job.policy.sitemaps && granted.store && granted.user_agent.is_none() && granted.product.is_none()
         );
-        assert_eq!((granted.job.policy.paths, granted.job.last_pages), (crawl::Paths::ALL, None));
+        assert_eq!((granted.job.policy.paths, granted.job.last_pages), (crawl::PathFilter::ALL, None));
     }
 
     #[test]
@@ -394,7 +396,7 @@ mod tests {
             ..CrawlPolicy::default()
         };
         let read = granted(crawl_order(whole.clone())).unwrap();
-        assert!(!read.store && !read.job.policy.sitemaps && read.job.policy.paths != crawl::Paths::ALL);
+        assert!(!read.store && !read.job.policy.sitemaps && read.job.policy.paths != crawl::PathFilter::ALL);
         assert!(read.user_agent.unwrap().as_str().ends_with(" (+https://example.org/study)"));
         assert_eq!(read.product, "StudyBot/1".parse().ok());
         for wrong in [
@@ -410,13 +412,13 @@ mod tests {
 
     #[test]
     fn an_order_says_at_which_address_it_may_be_carried_out() {
-        let turn = |resolve_only, address: &str| {
+        let lock = |resolve_only, address: &str| {
             let order = MeasureOrder { resolve_only, address: address.to_owned(), ..order(5, seconds(1)) };
-            measurement(order).unwrap().1.turn
+            measurement(order).unwrap().1.lock
         };
-        assert_eq!(turn(false, ""), Turn::Anywhere, "a scheduler that does not know of turns");
-        assert_eq!(turn(true, ""), Turn::Nowhere);
-        assert_eq!(turn(false, "2001:db8::1"), Turn::At("2001:db8::1".parse().unwrap()));
+        assert_eq!(lock(false, ""), AddressLock::Anywhere, "a scheduler that does not know of turns");
+        assert_eq!(lock(true, ""), AddressLock::Nowhere);
+        assert_eq!(lock(false, "2001:db8::1"), AddressLock::At("2001:db8::1".parse().unwrap()));
     }
 
     #[test]

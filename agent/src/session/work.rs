@@ -13,14 +13,14 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{self, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use super::claims::Claims;
-use super::crawling::{Crawling, panic_message};
-use super::deadline::Deadline;
-use super::finished::Finished;
+use super::claims::AddressClaims;
+use super::crawling::{LeaseCrawl, panic_message};
+use super::deadline::LeaseDeadline;
+use super::event::WorkEvent;
 use super::wire;
-use crate::disk::kept_crawls::KeptCrawls;
+use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::outbox::{LeaseKey, Outbox};
-use crate::net::context::{Context, Means};
+use crate::net::context::{RequestBase, RequestContext};
 use crate::net::user_agent::UserAgent;
 use crate::probe::addresses::Addresses;
 use crate::session::clock::BootTime;
@@ -28,7 +28,7 @@ use crate::warc::Store;
 
 mod measuring;
 
-use measuring::Measured;
+use measuring::MeasuredOrder;
 
 /// Maximum site orders under way: they mostly wait for their pauses.
 const SITE_ORDERS: usize = 512;
@@ -42,21 +42,21 @@ const SPARE_OUTCOMES: usize = 64;
 const CHECKPOINTS: usize = 4;
 
 #[derive(Debug)]
-struct Running {
+struct RunningCrawl {
     task: task::Id,
     stop: CancellationToken,
     /// Cancelled when the scheduler recalls its lease.
-    recall: CancellationToken,
+    preempt: CancellationToken,
 }
 
 #[derive(Debug)]
 pub struct Work {
-    means: Means,
+    request_base: RequestBase,
     capacity: usize,
-    context: Option<Arc<Context>>,
-    running: HashMap<LeaseKey, Running>,
-    crawls: JoinSet<Option<Finished>>,
-    measures: JoinSet<Measured>,
+    context: Option<Arc<RequestContext>>,
+    running: HashMap<LeaseKey, RunningCrawl>,
+    crawls: JoinSet<Option<WorkEvent>>,
+    measures: JoinSet<MeasuredOrder>,
     /// Which order a measurement's task serves: a task that panics cannot report it.
     orders: HashMap<task::Id, i64>,
     site_places: Arc<Semaphore>,
@@ -67,23 +67,23 @@ pub struct Work {
     addresses: Arc<Addresses>,
     pub(super) outbox: Outbox,
     /// Crawls on the disk, which can be resumed.
-    kept: KeptCrawls,
+    kept: CrawlFiles,
     store: Option<Store>,
     checkpoints: (mpsc::Sender<CrawlCheckpoint>, mpsc::Receiver<CrawlCheckpoint>),
-    pub(super) claims: Claims,
+    pub(super) claims: AddressClaims,
     /// Why the agent takes no lease, by the last look.
     paused: Option<String>,
     /// Cancelled when the agent stops: nothing is waited for any more.
     closing: CancellationToken,
-    pub(super) deadline: Deadline,
+    pub(super) deadline: LeaseDeadline,
 }
 
 impl Work {
     /// No work yet.
-    pub fn new(means: Means, capacity: u32, outbox: Outbox, kept: KeptCrawls) -> Self {
+    pub fn new(request_base: RequestBase, capacity: u32, outbox: Outbox, kept: CrawlFiles) -> Self {
         Self {
-            context: means.user_agent.clone().map(|user_agent| Arc::new(means.context(user_agent))),
-            means,
+            context: request_base.user_agent.clone().map(|user_agent| Arc::new(request_base.context(user_agent))),
+            request_base,
             capacity: usize::try_from(capacity).unwrap_or(usize::MAX),
             running: HashMap::new(),
             crawls: JoinSet::new(),
@@ -97,10 +97,10 @@ impl Work {
             kept,
             store: None,
             checkpoints: mpsc::channel(CHECKPOINTS),
-            claims: Claims::default(),
+            claims: AddressClaims::default(),
             paused: None,
             closing: CancellationToken::new(),
-            deadline: Deadline::default(),
+            deadline: LeaseDeadline::default(),
         }
     }
 
@@ -111,52 +111,52 @@ impl Work {
     }
 
     /// Waits for the next event. Cancel-safe.
-    pub(super) async fn next(&mut self) -> Finished {
+    pub(super) async fn next(&mut self) -> WorkEvent {
         loop {
             tokio::select! {
                 Some(joined) = self.crawls.join_next_with_id() => {
-                    if let Some(finished) = self.crawl_ended(joined) {
-                        return finished;
+                    if let Some(event) = self.crawl_ended(joined) {
+                        return event;
                     }
                 }
-                Some(checkpoint) = self.checkpoints.1.recv() => return Finished::Checkpoint(checkpoint),
-                (key, address) = self.claims.next() => return Finished::Asked(key, address),
-                () = self.outbox.looked() => {
-                    if self.note_room() {
-                        return Finished::Looked;
+                Some(checkpoint) = self.checkpoints.1.recv() => return WorkEvent::Checkpoint(checkpoint),
+                (key, address) = self.claims.next() => return WorkEvent::PermitWanted(key, address),
+                () = self.outbox.space_checked() => {
+                    if self.note_space() {
+                        return WorkEvent::SpaceChecked;
                     }
                 }
                 Some(joined) = self.measures.join_next_with_id() => {
                     if let Some(report) = self.measurement_ended(joined) {
-                        return Finished::Measured(report);
+                        return WorkEvent::Measured(report);
                     }
                 }
                 () = self.deadline.passed() => {
                     self.deadline.clear();
                     self.stop_crawls();
-                    return Finished::DeadlinePassed;
+                    return WorkEvent::DeadlinePassed;
                 }
             }
         }
     }
 
-    fn crawl_ended(&mut self, joined: Result<(task::Id, Option<Finished>), task::JoinError>) -> Option<Finished> {
+    fn crawl_ended(&mut self, joined: Result<(task::Id, Option<WorkEvent>), task::JoinError>) -> Option<WorkEvent> {
         let id = joined.as_ref().map_or_else(task::JoinError::id, |(id, _)| *id);
         let key = self.running.iter().find(|(_, crawl)| crawl.task == id).map(|(key, _)| *key)?;
         self.running.remove(&key);
         self.claims.forget(key);
         match joined {
-            Ok((_, finished)) => {
-                if let Some(Finished::Outcome(report)) = &finished {
+            Ok((_, event)) => {
+                if let Some(WorkEvent::Outcome(report)) = &event {
                     self.outbox.put(report.clone());
                 }
-                finished
+                event
             }
             Err(error) => {
                 // It was not aborted: crawls are stopped only by their tokens.
                 let crash = error.try_into_panic().map_or_else(|error| error.to_string(), panic_message);
                 tracing::error!(task.id = key.task_id, token = key.token, crash, "a crawl panicked");
-                Some(Finished::Crashed(key, crash))
+                Some(WorkEvent::Crashed(key, crash))
             }
         }
     }
@@ -177,14 +177,14 @@ impl Work {
                 crawl.stop.cancel();
             }
         }
-        if self.means.user_agent.is_none() {
+        if self.request_base.user_agent.is_none() {
             let user_agent = UserAgent::new(&welcome.contact_url);
             if welcome.contact_url.is_empty() {
                 tracing::warn!("no contact URL is set at the scheduler, so nothing is sent to any site");
             } else if let Err(error) = &user_agent {
                 tracing::warn!(%error, "no usable contact URL, so nothing is sent to any site");
             }
-            self.context = user_agent.ok().map(|user_agent| Arc::new(self.means.context(user_agent)));
+            self.context = user_agent.ok().map(|user_agent| Arc::new(self.request_base.context(user_agent)));
         }
     }
 
@@ -195,12 +195,12 @@ impl Work {
 
     /// Starts a check whether outcomes and pages can be stored, without waiting for the disk;
     /// `true` when the result is known to have changed. [`Work::next`] returns the result.
-    pub(super) fn look_at_disk(&mut self) -> bool {
-        self.outbox.look();
-        self.note_room()
+    pub(super) fn check_disk(&mut self) -> bool {
+        self.outbox.check_space();
+        self.note_space()
     }
 
-    fn note_room(&mut self) -> bool {
+    fn note_space(&mut self) -> bool {
         let paused = self.outbox.paused().or_else(|| self.store.as_ref().and_then(Store::paused));
         let changed = paused.is_some() != self.paused.is_some();
         match &paused {
@@ -252,10 +252,10 @@ impl Work {
 
     /// Ends the crawl of a recalled lease; until it is handed back the agent holds the lease and
     /// its slot.
-    pub(super) fn recall(&self, key: LeaseKey, reason: &str) {
+    pub(super) fn preempt(&self, key: LeaseKey, reason: &str) {
         if let Some(crawl) = self.running.get(&key) {
             tracing::info!(task.id = key.task_id, token = key.token, reason, "a crawl is handed back unfinished");
-            crawl.recall.cancel();
+            crawl.preempt.cancel();
         }
     }
 
@@ -293,27 +293,27 @@ impl Work {
             tracing::warn!(task.id = key.task_id, "a lease is handed back: no contact URL, or no site or policy in it");
             return Some(wire::release(key));
         };
-        let wire::Granted { job, store, product, user_agent } = granted;
-        let context = self.means.context_of(context, user_agent, product);
+        let wire::GrantedLease { job, store, product, user_agent } = granted;
+        let context = self.request_base.context_of(context, user_agent, product);
         if !self.supersede(key) || self.free_slots() == 0 {
             return Some(wire::release(key));
         }
-        let (stop, recall) = (CancellationToken::new(), CancellationToken::new());
-        let crawling = Crawling {
+        let (stop, preempt) = (CancellationToken::new(), CancellationToken::new());
+        let crawling = LeaseCrawl {
             key,
             job,
             checkpoint,
             context,
-            disk: self.outbox.disk(),
+            writer: self.outbox.writer(),
             kept: self.kept.clone(),
             store: self.store.clone().filter(|_| store),
             checkpoints: self.checkpoints.0.clone(),
             claims: self.claims.sender(),
-            alone: self.deadline.alone().clone(),
-            recalled: recall.clone(),
+            silence: self.deadline.silence().clone(),
+            preempted: preempt.clone(),
         };
         let task = self.crawls.spawn(crawling.run(stop.clone(), self.closing.clone())).id();
-        self.running.insert(key, Running { task, stop, recall });
+        self.running.insert(key, RunningCrawl { task, stop, preempt });
         None
     }
 }
@@ -326,16 +326,16 @@ mod tests {
     use rand::SeedableRng;
     use rand_chacha::ChaCha8Rng;
 
-    use super::super::tests::means;
-    use super::super::{Serving, meanwhile};
+    use super::super::tests::request_base;
+    use super::super::{ActiveSession, meanwhile};
     use super::*;
     use crate::config::OutboxConfig;
 
     fn work() -> (Work, tempfile::TempDir) {
         let folder = tempfile::tempdir().unwrap();
         let outbox = Outbox::open(&OutboxConfig::in_folder(folder.path())).unwrap();
-        let kept = KeptCrawls::open(&folder.path().join("crawls")).unwrap();
-        (Work::new(means(&[]), 1, outbox, kept), folder)
+        let kept = CrawlFiles::open(&folder.path().join("crawls")).unwrap();
+        (Work::new(request_base(&[]), 1, outbox, kept), folder)
     }
 
     #[tokio::test]
@@ -346,9 +346,9 @@ mod tests {
             let crawling = work
                 .crawls
                 .spawn(async move { if page == 0 { panic!("on purpose") } else { panic!("at page {page}") } });
-            let (task, stop, recall) = (crawling.id(), CancellationToken::new(), CancellationToken::new());
-            work.running.insert(key, Running { task, stop, recall });
-            let Finished::Crashed(crashed, crash) = work.next().await else { panic!("it was not told") };
+            let (task, stop, preempt) = (crawling.id(), CancellationToken::new(), CancellationToken::new());
+            work.running.insert(key, RunningCrawl { task, stop, preempt });
+            let WorkEvent::Crashed(crashed, crash) = work.next().await else { panic!("it was not told") };
             assert_eq!((crashed, crash.as_str()), (key, said));
             assert_eq!((work.active_crawls(), work.held()), (0, Vec::new()));
         }
@@ -363,9 +363,9 @@ mod tests {
             let stopped = stop.clone();
             let crawling = work.crawls.spawn(async move {
                 stopped.cancelled().await;
-                Some(Finished::Unfinished(key, None))
+                Some(WorkEvent::Unfinished(key, None))
             });
-            work.running.insert(key, Running { task: crawling.id(), stop, recall: CancellationToken::new() });
+            work.running.insert(key, RunningCrawl { task: crawling.id(), stop, preempt: CancellationToken::new() });
         }
         let claimed = work.held();
         assert_eq!(claimed.len(), 2);
@@ -384,7 +384,7 @@ mod tests {
         let welcome = Welcome { heartbeat_interval: life, lease_life: life, kept, ..Welcome::default() };
         let (outbound, _) = mpsc::channel(1);
         let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let mut serving = Serving::new(outbound, &welcome, BootTime::now(), &mut work, &mut rng);
+        let mut serving = ActiveSession::new(outbound, &welcome, BootTime::now(), &mut work, &mut rng);
         serving.tell_claimed(ended, &welcome);
         let told = std::iter::from_fn(|| serving.pending.pop()).filter_map(|request| request.message);
         assert_eq!(told.collect::<Vec<_>>(), [wire::release(keys[0])]);
@@ -394,9 +394,9 @@ mod tests {
     async fn outcomes_are_written_after_another_took_over_and_given_up_only_when_the_agent_stops() {
         let (mut work, folder) = work();
         std::fs::remove_dir_all(folder.path()).unwrap();
-        let (disk, closing) = (work.outbox.disk(), work.closing.clone());
+        let (writer, closing) = (work.outbox.writer(), work.closing.clone());
         work.give_up();
-        let mut keeping = std::pin::pin!(disk.keep(OutcomeReport::default(), &closing));
+        let mut keeping = std::pin::pin!(writer.keep(OutcomeReport::default(), &closing));
         while work.outbox.paused().is_none_or(|reason| !reason.starts_with("outcomes cannot be written")) {
             tokio::select! {
                 biased;
@@ -411,14 +411,14 @@ mod tests {
     #[tokio::test]
     async fn a_beacon_that_the_guard_refuses_says_what_lets_it_pass_and_is_warned_of_once() {
         let (mut work, _folder) = work();
-        work.context = Some(Arc::new(work.means.context(UserAgent::new("https://example.org/bot").unwrap())));
+        work.context = Some(Arc::new(work.request_base.context(UserAgent::new("https://example.org/bot").unwrap())));
         for (order_id, address) in [(1, "198.18.0.5"), (2, "198.19.0.5")] {
             let beacon = BeaconTarget { agent_id: 9, url: format!("http://{address}:7180/") };
             let interval = Some(prost_types::Duration::default());
             let target = Some(measure_order::Target::Beacon(beacon));
             let order = MeasureOrder { order_id, target, samples: 1, interval, metric: 1, ..MeasureOrder::default() };
             assert_eq!(work.measure(order), None);
-            let Finished::Measured(report) = work.next().await else { panic!("no report") };
+            let WorkEvent::Measured(report) = work.next().await else { panic!("no report") };
             let Some(Reported::Failure(failure)) = report.result else { panic!("{report:?}") };
             assert_eq!(failure.reason(), Reason::Guard, "{failure:?}");
             let message = &failure.message;
@@ -432,7 +432,7 @@ mod tests {
         let (mut work, _folder) = work();
         let measuring = work.measures.spawn(async { panic!("on purpose") });
         work.orders.insert(measuring.id(), 7);
-        let Finished::Measured(report) = work.next().await else { panic!("no report") };
+        let WorkEvent::Measured(report) = work.next().await else { panic!("no report") };
         assert!(matches!((report.order_id, report.result), (7, Some(Reported::Failure(_)))));
         assert!(work.orders.is_empty());
     }

@@ -46,7 +46,7 @@ impl TestScheduler {
         if let Some(identity) = identity {
             server = server.tls_config(ServerTlsConfig::new().identity(identity)).unwrap();
         }
-        let serving = server.add_service(AgentServiceServer::new(Desk { opened }));
+        let serving = server.add_service(AgentServiceServer::new(TestService { opened }));
         tokio::spawn(serving.serve_with_incoming(TcpListenerStream::new(listener)));
         Self { addr, sessions }
     }
@@ -129,12 +129,12 @@ impl TestSession {
     }
 }
 
-struct Desk {
+struct TestService {
     opened: mpsc::Sender<TestSession>,
 }
 
 #[tonic::async_trait]
-impl AgentService for Desk {
+impl AgentService for TestService {
     type SessionStream = Pin<Box<dyn Stream<Item = Result<SessionResponse, Status>> + Send>>;
 
     async fn enrol(&self, request: Request<EnrolRequest>) -> Result<Response<EnrolResponse>, Status> {

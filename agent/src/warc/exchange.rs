@@ -36,14 +36,14 @@ impl Truncated {
 
 /// The crawl to which an exchange belongs.
 #[derive(Debug)]
-pub(super) struct Crawled {
+pub(super) struct CrawlIdentity {
     pub(super) site: String,
     pub(super) task_id: Option<i64>,
 }
 
 /// An answered request, and the head of the response.
 #[derive(Debug)]
-pub struct Answered {
+pub struct AnsweredRequest {
     pub url: String,
     /// When the response's head arrived.
     pub at: SystemTime,
@@ -59,8 +59,8 @@ pub struct Answered {
 
 #[derive(Debug)]
 pub(super) struct Exchange {
-    pub(super) of: Arc<Crawled>,
-    pub(super) answered: Answered,
+    pub(super) of: Arc<CrawlIdentity>,
+    pub(super) answered: AnsweredRequest,
     pub(super) depth: Option<u32>,
     pub(super) body: Body,
     pub(super) block: Digest,
@@ -70,11 +70,11 @@ pub(super) struct Exchange {
 }
 
 /// Exchanges that have ended but are not handed over yet; never held across an await.
-pub(super) type Ended = Mutex<VecDeque<Box<Exchange>>>;
+pub(super) type EndedExchanges = Mutex<VecDeque<Box<Exchange>>>;
 
 /// The state of a recording.
 #[derive(Debug, Clone, Copy)]
-enum Stand {
+enum RecordingState {
     /// Waiting for the next piece; the crawl's deadline is at that moment.
     Waiting(Instant),
     /// The crawl requests no more.
@@ -88,17 +88,22 @@ enum Stand {
 #[derive(Debug)]
 pub struct Recording {
     exchange: Option<Box<Exchange>>,
-    ended: Arc<Ended>,
-    stand: Stand,
+    ended: Arc<EndedExchanges>,
+    state: RecordingState,
 }
 
 impl Recording {
-    pub(super) fn new(of: Arc<Crawled>, answered: Answered, body: Body, ended: Arc<Ended>) -> Self {
+    pub(super) fn new(
+        of: Arc<CrawlIdentity>,
+        answered: AnsweredRequest,
+        body: Body,
+        ended: Arc<EndedExchanges>,
+    ) -> Self {
         let mut block = Digest::default();
         block.update(&answered.head);
         let (payload, decoded, truncated, depth) = (Digest::default(), 0, None, None);
         let exchange = Exchange { of, answered, depth, body, block, payload, decoded, truncated };
-        Self { exchange: Some(Box::new(exchange)), ended, stand: Stand::Idle }
+        Self { exchange: Some(Box::new(exchange)), ended, state: RecordingState::Idle }
     }
 
     /// Sets the link depth from the start page.
@@ -110,7 +115,7 @@ impl Recording {
 
     /// The crawl waits for the next piece; its deadline is `until`.
     pub const fn wait(&mut self, until: Instant) {
-        self.stand = Stand::Waiting(until);
+        self.state = RecordingState::Waiting(until);
     }
 
     /// Takes an encoded piece of the body. If cancelled, it has still taken all of it.
@@ -120,7 +125,7 @@ impl Recording {
             exchange.payload.update(piece);
             exchange.body.push(piece).await;
         }
-        self.stand = Stand::Idle;
+        self.state = RecordingState::Idle;
     }
 
     pub fn count(&mut self, bytes: usize) {
@@ -136,18 +141,18 @@ impl Recording {
 
     /// No more will come; `None` means the body's regular end.
     pub const fn end(&mut self, truncated: Option<Truncated>) {
-        self.stand = Stand::Over(truncated);
+        self.state = RecordingState::Over(truncated);
     }
 }
 
 impl Drop for Recording {
     fn drop(&mut self) {
         if let Some(mut exchange) = self.exchange.take() {
-            exchange.truncated = match self.stand {
-                Stand::Waiting(until) if Instant::now() >= until => Some(Truncated::Time),
-                Stand::Waiting(_) => Some(Truncated::Unspecified),
-                Stand::Idle => Some(Truncated::Length),
-                Stand::Over(truncated) => truncated,
+            exchange.truncated = match self.state {
+                RecordingState::Waiting(until) if Instant::now() >= until => Some(Truncated::Time),
+                RecordingState::Waiting(_) => Some(Truncated::Unspecified),
+                RecordingState::Idle => Some(Truncated::Length),
+                RecordingState::Over(truncated) => truncated,
             };
             self.ended.lock().unwrap_or_else(PoisonError::into_inner).push_back(exchange);
         }

@@ -8,18 +8,19 @@ use std::path::Path;
 use flate2::bufread::GzDecoder;
 
 use super::names;
-use super::volume::Line;
-use crate::disk::folder::{OpenError, Purpose};
+use super::volume::ResponseLine;
+use crate::disk::folder::{FolderError, FolderPurpose};
 
 /// Maximum distance of the last line's start from the end, in bytes; lines have a few hundred.
 const TAIL: u64 = 1 << 20;
 
 /// Two agents would write to each other's files.
-pub(super) const FOLDER: Purpose = Purpose { what: "WARC files", does: "stores to", otherwise: "store elsewhere" };
+pub(super) const FOLDER: FolderPurpose =
+    FolderPurpose { what: "WARC files", does: "stores to", otherwise: "store elsewhere" };
 
 /// Locks the folder for this process while it holds the file, and closes the files that an earlier
 /// process left open.
-pub(super) fn take(folder: &Path) -> Result<File, OpenError> {
+pub(super) fn take(folder: &Path) -> Result<File, FolderError> {
     let unusable = |source| FOLDER.unusable(folder, source);
     let lock = FOLDER.take(folder)?;
     for entry in fs::read_dir(folder).map_err(unusable)? {
@@ -55,7 +56,7 @@ fn mend(folder: &Path, stem: &str) -> io::Result<()> {
 fn end_of_records(warc: &File, lines: &File) -> io::Result<u64> {
     while let Some((start, line)) = last_line(lines)? {
         // The records before the last line's were complete before it, so reading can start there.
-        if let Some(Line { offset, length, .. }) = line {
+        if let Some(ResponseLine { offset, length, .. }) = line {
             let end = whole_until(warc, offset)?;
             if end >= offset.saturating_add(length) {
                 return Ok(end);
@@ -68,7 +69,7 @@ fn end_of_records(warc: &File, lines: &File) -> io::Result<u64> {
 
 /// The last whole line, its start, and its content if valid. Cuts off anything after it. A line
 /// longer than any that is written counts as starting in its middle.
-fn last_line(lines: &File) -> io::Result<Option<(u64, Option<Line>)>> {
+fn last_line(lines: &File) -> io::Result<Option<(u64, Option<ResponseLine>)>> {
     let length = lines.metadata()?.len();
     let from = length.saturating_sub(TAIL);
     let mut tail = vec![0; usize::try_from(length - from).map_err(io::Error::other)?];

@@ -27,7 +27,7 @@ pub(super) struct Gzip {
     waiting: Vec<u8>,
     /// The compressor's output buffer. With the end of `out` instead, every piece would zero all
     /// its free space.
-    room: Box<[u8]>,
+    space_limit: Box<[u8]>,
     /// Finished bytes that were not taken yet.
     out: Vec<u8>,
 }
@@ -35,8 +35,8 @@ pub(super) struct Gzip {
 impl Gzip {
     pub(super) fn new() -> Self {
         let compress = Compress::new(Compression::new(LEVEL), false);
-        let (waiting, room) = (Vec::with_capacity(TOGETHER), vec![0; ROOM].into());
-        Self { compress, crc: Crc::new(), waiting, room, out: Vec::new() }
+        let (waiting, space_limit) = (Vec::with_capacity(TOGETHER), vec![0; ROOM].into());
+        Self { compress, crc: Crc::new(), waiting, space_limit, out: Vec::new() }
     }
 
     pub(super) fn clear(&mut self) {
@@ -122,9 +122,9 @@ impl Gzip {
 
     fn compress(&mut self, bytes: &[u8], flush: FlushCompress) -> io::Result<Status> {
         let before = self.compress.total_out();
-        let status = self.compress.compress(bytes, &mut self.room, flush).map_err(io::Error::other)?;
+        let status = self.compress.compress(bytes, &mut self.space_limit, flush).map_err(io::Error::other)?;
         let made = usize::try_from(self.compress.total_out() - before).map_err(io::Error::other)?;
-        self.out.extend_from_slice(&self.room[..made]);
+        self.out.extend_from_slice(&self.space_limit[..made]);
         Ok(status)
     }
 }

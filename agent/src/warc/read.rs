@@ -9,14 +9,14 @@ use flate2::bufread::GzDecoder;
 use super::digest;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Record {
+pub struct WarcRecord {
     pub offset: u64,
     pub length: u64,
     pub fields: Vec<(String, String)>,
     pub block: Vec<u8>,
 }
 
-impl Record {
+impl WarcRecord {
     pub fn field(&self, name: &str) -> Option<&str> {
         self.fields.iter().find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.as_str())
     }
@@ -29,7 +29,7 @@ impl Record {
 }
 
 /// Reads a whole file into memory.
-pub fn records(path: &Path) -> io::Result<Vec<Record>> {
+pub fn records(path: &Path) -> io::Result<Vec<WarcRecord>> {
     let mut reader = BufReader::new(File::open(path)?);
     let mut records = Vec::new();
     while !reader.fill_buf()?.is_empty() {
@@ -43,7 +43,7 @@ pub fn records(path: &Path) -> io::Result<Vec<Record>> {
     Ok(records)
 }
 
-fn record(bytes: &[u8], offset: u64, length: u64) -> Result<Record, String> {
+fn record(bytes: &[u8], offset: u64, length: u64) -> Result<WarcRecord, String> {
     let end = bytes.windows(4).position(|four| four == b"\r\n\r\n").ok_or("a head without an end")?;
     let head = str::from_utf8(&bytes[..end]).map_err(|error| error.to_string())?;
     let mut lines = head.split("\r\n");
@@ -52,7 +52,7 @@ fn record(bytes: &[u8], offset: u64, length: u64) -> Result<Record, String> {
     }
     let field = |line: &str| line.split_once(": ").map(|(name, value)| (name.to_owned(), value.to_owned()));
     let fields = lines.map(|line| field(line).ok_or_else(|| format!("no field: {line}"))).collect::<Result<_, _>>()?;
-    let mut record = Record { offset, length, fields, block: Vec::new() };
+    let mut record = WarcRecord { offset, length, fields, block: Vec::new() };
     let said: usize = record.field("Content-Length").and_then(|text| text.parse().ok()).ok_or("no length")?;
     let (block, rest) = bytes[end + 4..].split_at_checked(said).ok_or("shorter than it says")?;
     if rest != b"\r\n\r\n" {

@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use tempfile::TempDir;
 use tokio::time::Instant;
 
-use super::read::{Record, records};
+use super::read::{WarcRecord, records};
 use super::*;
 
 fn config(folder: &Path) -> StoreConfig {
@@ -22,8 +22,8 @@ fn open(folder: &TempDir) -> Store {
     Store::open(&config(folder.path()), "Harbin 1").unwrap()
 }
 
-fn answered(url: &str) -> Answered {
-    Answered {
+fn answered(url: &str) -> AnsweredRequest {
+    AnsweredRequest {
         url: url.to_owned(),
         at: SystemTime::UNIX_EPOCH + Duration::from_millis(1_795_341_086_250),
         address: Some(IpAddr::from([127, 0, 0, 1])),
@@ -34,7 +34,7 @@ fn answered(url: &str) -> Answered {
     }
 }
 
-async fn record(recorder: &Recorder, answered: Answered, body: &[u8]) {
+async fn record(recorder: &Recorder, answered: AnsweredRequest, body: &[u8]) {
     let mut recording = recorder.begin(answered);
     for piece in body.chunks(16 << 10) {
         recording.push(piece).await;
@@ -51,11 +51,11 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     files
 }
 
-fn all_records(folder: &Path) -> Vec<Record> {
+fn all_records(folder: &Path) -> Vec<WarcRecord> {
     files(folder, ".warc.gz").iter().flat_map(|file| records(file).unwrap()).collect()
 }
 
-fn lines(folder: &Path) -> Vec<Line> {
+fn lines(folder: &Path) -> Vec<ResponseLine> {
     let text: String = files(folder, ".jsonl").iter().map(|file| fs::read_to_string(file).unwrap()).collect();
     assert!(text.is_empty() || text.ends_with('\n'));
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
@@ -80,7 +80,7 @@ async fn an_answer_and_its_request_are_records_and_a_line() {
     let (first, last) = (name.strip_prefix("landfall-Harbin-1-").unwrap(), "-00000.warc.gz");
     assert!(first.strip_suffix(last).is_some_and(|stamp| stamp.len() == 14), "{name}");
     let [info, answer, request] = records(&file).unwrap().try_into().unwrap();
-    let kind = |record: &Record| record.field("WARC-Type").unwrap().to_owned();
+    let kind = |record: &WarcRecord| record.field("WARC-Type").unwrap().to_owned();
     assert_eq!([kind(&info), kind(&answer), kind(&request)], ["warcinfo", "response", "request"]);
     assert_eq!((info.offset, info.field("WARC-Filename")), (0, Some(name.as_str())));
     assert!(info.block.starts_with(b"software: landfall-agent/"));
@@ -97,7 +97,7 @@ async fn an_answer_and_its_request_are_records_and_a_line() {
     assert_eq!(answer.block, b"HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n\r\n<html>");
     let digest = answer.field("WARC-Payload-Digest").unwrap().to_owned();
     assert_eq!(digest, digest::of(b"<html>"));
-    let line = Line {
+    let line = ResponseLine {
         url: "http://a.cn/x?y=1".to_owned(),
         status: 200,
         fetched_at: "2026-11-22T09:51:26.250Z".to_owned(),
@@ -116,11 +116,14 @@ async fn an_answer_and_its_request_are_records_and_a_line() {
     };
     assert_eq!(lines(folder.path()), std::slice::from_ref(&line));
     // A field that does not apply is present and null.
-    let keys = |line: &Line| match serde_json::to_value(line).unwrap() {
+    let keys = |line: &ResponseLine| match serde_json::to_value(line).unwrap() {
         serde_json::Value::Object(fields) => fields.into_iter().map(|(key, _)| key).collect::<Vec<_>>(),
         _ => Vec::new(),
     };
-    assert_eq!(keys(&Line { ip: None, content_type: None, task: None, depth: None, ..line.clone() }), keys(&line));
+    assert_eq!(
+        keys(&ResponseLine { ip: None, content_type: None, task: None, depth: None, ..line.clone() }),
+        keys(&line)
+    );
     assert_eq!(keys(&line).len(), 15);
 }
 
@@ -235,7 +238,7 @@ async fn what_a_crash_left_is_cut_to_whole_records_and_lines() {
             let lines_file = file.to_str().unwrap().replace(names::OPEN, ".jsonl");
             fs::write(&lines_file, &text[..text_end]).unwrap();
             drop(folder::take(folder.path()).unwrap());
-            let whole: Vec<Record> = all
+            let whole: Vec<WarcRecord> = all
                 .iter()
                 .filter(|record| record.offset + record.length <= u64::try_from(warc_end).unwrap())
                 .cloned()
@@ -246,7 +249,7 @@ async fn what_a_crash_left_is_cut_to_whole_records_and_lines() {
             let kept = lines(folder.path());
             let offsets: BTreeSet<u64> = whole.iter().map(|record| record.offset).collect();
             assert!(kept.iter().all(|line| offsets.contains(&line.offset)), "{warc_end} {text_end}");
-            let there = text[..text_end].lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+            let there = text[..text_end].lines().filter_map(|line| serde_json::from_str::<ResponseLine>(line).ok());
             let expected = there.filter(|line| offsets.contains(&line.offset)).count();
             // A line that lacks only its end is complete in content, and is still removed.
             assert!(kept.len() == expected || kept.len() + 1 == expected && text_end == text.len() - 1);
@@ -263,7 +266,7 @@ async fn garbage_behind_the_last_record_goes_though_there_is_a_line_for_it() {
     let all = records(&file).unwrap();
     OpenOptions::new().append(true).open(&file).unwrap().write_all(&[0; 5000]).unwrap();
     // As after a loss of power: the line was written, its record was not.
-    let mut line: Line = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    let mut line: ResponseLine = serde_json::from_str(text.lines().last().unwrap()).unwrap();
     (line.offset, line.length) = (length, 4000);
     let line = serde_json::to_string(&line).unwrap();
     fs::write(&lines_file, format!("{text}{line}\n\0\0\0\0")).unwrap();
@@ -277,7 +280,7 @@ async fn a_folder_has_one_store_and_the_next_goes_on_beside_what_is_there() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder);
     let taken = Store::open(&config(folder.path()), "b").unwrap_err();
-    assert!(matches!(taken, OpenError::Taken { .. }), "{taken}");
+    assert!(matches!(taken, FolderError::Taken { .. }), "{taken}");
     record(&store.recorder("a.cn", None), answered("http://a.cn/1"), b"x").await;
     drop(taken);
     store.close().await;
@@ -398,7 +401,7 @@ proptest! {
             let store = open(&folder);
             let recorder = store.recorder("a.cn", None);
             for (url, head, body) in &made {
-                record(&recorder, Answered { head: head.clone(), ..answered(url) }, body).await;
+                record(&recorder, AnsweredRequest { head: head.clone(), ..answered(url) }, body).await;
             }
             recorder.stored().await.unwrap();
             store.close().await;

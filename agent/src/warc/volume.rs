@@ -26,7 +26,7 @@ const MAX_TYPE: usize = 200;
 
 /// A response's line. Every line has every field, so that programs read one kind of line.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Line {
+pub struct ResponseLine {
     pub url: String,
     pub status: u16,
     /// When the response's head arrived.
@@ -225,9 +225,9 @@ impl Volume {
         fields
     }
 
-    fn line(&self, exchange: &Exchange, fetched_at: String, digest: String, offset: u64, length: u64) -> Line {
+    fn line(&self, exchange: &Exchange, fetched_at: String, digest: String, offset: u64, length: u64) -> ResponseLine {
         let Exchange { of, answered, depth, body, decoded, truncated, .. } = exchange;
-        Line {
+        ResponseLine {
             url: answered.url.clone(),
             status: answered.status,
             fetched_at,

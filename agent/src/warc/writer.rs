@@ -21,7 +21,7 @@ use super::member::Gzip;
 use super::names;
 use super::volume::Volume;
 use crate::disk::folder::blocking;
-use crate::disk::room::{Room, free_bytes};
+use crate::disk::free_space::{FreeSpaceLimit, free_bytes};
 use crate::session::clock;
 
 /// Maximum messages taken at once.
@@ -54,7 +54,7 @@ impl Message {
 
 /// The files and their writer. It blocks.
 #[derive(Debug)]
-pub(super) struct Shelf {
+pub(super) struct VolumeSeries {
     pub(super) folder: PathBuf,
     /// Part of the files' names.
     pub(super) name: String,
@@ -68,7 +68,7 @@ pub(super) struct Shelf {
     _lock: File,
 }
 
-impl Shelf {
+impl VolumeSeries {
     pub(super) fn new(folder: PathBuf, lock: File, name: String, max_file_bytes: u64) -> Self {
         let (volume, gzip, rng) = (None, Gzip::new(), rand::make_rng());
         Self { folder, name, max_file_bytes, number: 0, volume, gzip, rng, _lock: lock }
@@ -148,8 +148,8 @@ impl Shelf {
 /// Receives exchanges from crawls, and has them written.
 pub(super) struct Writer {
     pub(super) messages: mpsc::Receiver<Message>,
-    pub(super) shelf: Shelf,
-    pub(super) room: Room,
+    pub(super) series: VolumeSeries,
+    pub(super) space_limit: FreeSpaceLimit,
     pub(super) paused: watch::Sender<Option<String>>,
     pub(super) closing: CancellationToken,
 }
@@ -157,7 +157,7 @@ pub(super) struct Writer {
 impl Writer {
     /// Writes until it is closed, or all senders are gone.
     pub(super) async fn run(self) {
-        let Self { mut messages, mut shelf, mut room, paused, closing } = self;
+        let Self { mut messages, mut series, mut space_limit, paused, closing } = self;
         let mut batch = VecDeque::new();
         let mut ticks = interval(SYNC_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -177,13 +177,13 @@ impl Writer {
             }
             let work = move || {
                 let mut stored = Vec::new();
-                let worked = shelf.work(&mut batch, &mut stored);
-                let worked = worked.and_then(|()| if is_tick { shelf.sync() } else { Ok(()) });
-                let free = is_tick.then(|| free_bytes(&shelf.folder));
-                (shelf, batch, stored, worked, free)
+                let worked = series.work(&mut batch, &mut stored);
+                let worked = worked.and_then(|()| if is_tick { series.sync() } else { Ok(()) });
+                let free = is_tick.then(|| free_bytes(&series.folder));
+                (series, batch, stored, worked, free)
             };
             let (stored, done, free);
-            (shelf, batch, stored, done, free) = match tokio::task::spawn_blocking(work).await {
+            (series, batch, stored, done, free) = match tokio::task::spawn_blocking(work).await {
                 Ok(worked) => worked,
                 Err(error) => return tracing::error!(%error, "nothing is stored any more"),
             };
@@ -191,9 +191,9 @@ impl Writer {
             // other.
             drop(stored);
             failures = if done.is_ok() { 0 } else { failures + 1 };
-            let folder = shelf.folder.display();
+            let folder = series.folder.display();
             full = match free {
-                Some(Ok(free)) => room.full(free).map(|full| format!("disk full: {folder} has {full}")),
+                Some(Ok(free)) => space_limit.full(free).map(|full| format!("disk full: {folder} has {full}")),
                 Some(Err(error)) => Some(format!("{folder} cannot be looked at: {error}")),
                 None => full,
             };
@@ -211,7 +211,7 @@ impl Writer {
             }
             sleep(RETRY).await;
         }
-        if let Err(error) = blocking(move || shelf.close()).await {
+        if let Err(error) = blocking(move || series.close()).await {
             tracing::error!(%error, "a WARC file stays open; the next start closes it");
         }
     }

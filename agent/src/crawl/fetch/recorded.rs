@@ -11,15 +11,15 @@ use reqwest::{Response, Url, Version};
 use url::Position;
 
 use crate::session::clock;
-use crate::warc::Answered;
+use crate::warc::AnsweredRequest;
 
 /// Initial capacity for a head: most need half of it.
 const ROOM: usize = 512;
 
 /// Records a request with these headers and the head of its response, which has just arrived.
-pub(in crate::crawl) fn recorded(sent: &HeaderMap, url: &Url, response: &Response) -> Answered {
+pub(in crate::crawl) fn recorded(sent: &HeaderMap, url: &Url, response: &Response) -> AnsweredRequest {
     let content_type = response.headers().get(CONTENT_TYPE);
-    Answered {
+    AnsweredRequest {
         url: url.as_str().to_owned(),
         at: clock::wall(),
         address: response.remote_addr().map(|address| address.ip()),

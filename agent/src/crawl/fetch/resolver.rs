@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use reqwest::dns::{Addrs, Name, Resolve, Resolving};
 
-use crate::crawl::fetch::place::{Place, PlaceError};
+use crate::crawl::fetch::site_address::{AddressError, SiteAddress};
 use crate::net::dns::Resolver;
 use crate::net::guard::Guard;
 
@@ -15,7 +15,7 @@ use crate::net::guard::Guard;
 pub(super) struct GuardedResolver {
     pub(super) guard: Guard,
     pub(super) resolver: Resolver,
-    pub(super) place: Arc<Place>,
+    pub(super) site_address: Arc<SiteAddress>,
     /// Whether the newest connection is still being resolved.
     pub(super) resolving: Arc<AtomicBool>,
 }
@@ -23,14 +23,14 @@ pub(super) struct GuardedResolver {
 impl Resolve for GuardedResolver {
     fn resolve(&self, name: Name) -> Resolving {
         let (guard, resolver) = (self.guard.clone(), self.resolver.clone());
-        let (place, resolving) = (Arc::clone(&self.place), Arc::clone(&self.resolving));
+        let (site_address, resolving) = (Arc::clone(&self.site_address), Arc::clone(&self.resolving));
         Box::pin(async move {
             resolving.store(true, Ordering::Relaxed);
-            let addresses = if place.is_for(name.as_str()) {
-                place.of(name.as_str()).await.map(|address| vec![address]).map_err(|error| match error {
-                    PlaceError::Resolve(error) => Box::<dyn std::error::Error + Send + Sync>::from(error),
-                    PlaceError::NotPermitted(error) => error.into(),
-                    error @ PlaceError::Timeout { .. } => error.into(),
+            let addresses = if site_address.is_for(name.as_str()) {
+                site_address.of(name.as_str()).await.map(|address| vec![address]).map_err(|error| match error {
+                    AddressError::Resolve(error) => Box::<dyn std::error::Error + Send + Sync>::from(error),
+                    AddressError::NotPermitted(error) => error.into(),
+                    error @ AddressError::Timeout { .. } => error.into(),
                 })
             } else {
                 guard.resolve(&resolver, name.as_str()).await.map_err(Into::into)

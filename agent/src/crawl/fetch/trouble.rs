@@ -5,7 +5,7 @@ use std::io;
 
 use super::FetchError;
 use crate::net::dns::DnsError;
-use crate::probe::{NoConnection, ProbeError};
+use crate::probe::{ConnectFailure, ProbeError};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
@@ -73,9 +73,9 @@ impl From<&ProbeError> for Trouble {
         match error {
             ProbeError::Dns(error) => error.into(),
             ProbeError::Connect { cause, .. } => match cause {
-                NoConnection::Refused => Self::Refused,
-                NoConnection::TimedOut => Self::TimedOut,
-                NoConnection::Failed => Self::NoConnection,
+                ConnectFailure::Refused => Self::Refused,
+                ConnectFailure::TimedOut => Self::TimedOut,
+                ConnectFailure::Failed => Self::NoConnection,
             },
             ProbeError::Tls { .. } => Self::Tls,
             ProbeError::Timeout(_) => Self::TimedOut,

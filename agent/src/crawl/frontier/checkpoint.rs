@@ -6,7 +6,7 @@
 //! queue itself does not fit, the checkpoint represents an *earlier* moment of the same crawl,
 //! whose queue did fit: pages visited since are visited again, and their links are found again. So
 //! no page is ever skipped; in the worst case the crawl starts again. The cost depends on the
-//! checkpoint's content, not on the crawl's duration: `moments` knows where in the log to start.
+//! checkpoint's content, not on the crawl's duration: `log_points` knows where in the log to start.
 
 use std::collections::VecDeque;
 use std::io::{self, Read as _, Write as _};
@@ -17,8 +17,8 @@ use flate2::write::DeflateEncoder;
 use prost::{Message as _, decode_length_delimiter};
 
 use super::known::{FINGERPRINT, MAX_BEYOND, fingerprints};
-use super::log::{Frame, Reader};
-use super::moments::{Mark, Moment, Moments, SIZES};
+use super::log::{LogFrame, LogReader};
+use super::log_points::{LogMark, LogPoint, LogPoints, SIZES};
 use crate::crawl::html::site_path::SitePath;
 
 pub(crate) const MAX_BYTES: usize = 1 << 20;
@@ -56,15 +56,15 @@ pub(in crate::crawl) struct BadCheckpoint(String);
 
 /// Encodes the newest state of the crawl in `reader` whose queue fits, and returns that queue's
 /// size class.
-pub(super) fn encode(reader: &Reader, moments: &Moments) -> io::Result<(Checkpoint, usize)> {
+pub(super) fn encode(reader: &LogReader, log_points: &LogPoints) -> io::Result<(Checkpoint, usize)> {
     // Of a shrinking queue, more may fit than last time.
-    let mut size = moments.size.saturating_sub(1);
+    let mut size = log_points.size.saturating_sub(1);
     loop {
-        let (moment, from) = moments.newest(size);
-        let (mut frame, fingerprints) = state_at(reader, from, moment)?;
-        frame.beyond.clone_from(&moments.beyond);
-        let again = u32::try_from(moments.visited() - moment.visited).unwrap_or(u32::MAX);
-        frame.spent.refetched = frame.spent.refetched.saturating_add(again);
+        let (point, from) = log_points.newest(size);
+        let (mut frame, fingerprints) = state_at(reader, from, point)?;
+        frame.beyond.clone_from(&log_points.beyond);
+        let again = u32::try_from(log_points.visited() - point.visited).unwrap_or(u32::MAX);
+        frame.totals.refetched = frame.totals.refetched.saturating_add(again);
         let queue_bytes = deflate(&frame)?.len();
         // An empty queue always fits.
         if queue_bytes > MAX_QUEUE_BYTES && size + 1 < SIZES {
@@ -74,14 +74,14 @@ pub(super) fn encode(reader: &Reader, moments: &Moments) -> io::Result<(Checkpoi
         let kept = (MAX_BYTES - SLACK).saturating_sub(queue_bytes) / FINGERPRINT;
         let kept = fingerprints.len().saturating_sub(kept);
         frame.known = fingerprints.iter().skip(kept).flat_map(|print| print.to_le_bytes()).collect();
-        return Ok((Checkpoint { bytes: deflate(&frame)?, pages: frame.spent.pages }, size));
+        return Ok((Checkpoint { bytes: deflate(&frame)?, pages: frame.totals.pages }, size));
     }
 }
 
 #[derive(Debug)]
-pub(in crate::crawl) struct State(pub(super) Frame);
+pub(in crate::crawl) struct CheckpointState(pub(super) LogFrame);
 
-impl State {
+impl CheckpointState {
     pub(in crate::crawl) fn read(bytes: &[u8]) -> Result<Self, BadCheckpoint> {
         let bad = |what: &str| BadCheckpoint(what.to_owned());
         let (version, deflated) = bytes.split_first().ok_or_else(|| bad("it is empty"))?;
@@ -101,7 +101,7 @@ impl State {
         if queued_in(&body).ok_or_else(|| bad("its fields are none"))? > MAX_QUEUED {
             return Err(bad("too many paths wait in it"));
         }
-        let frame = Frame::decode(body.as_slice()).map_err(|error| bad(&error.to_string()))?;
+        let frame = LogFrame::decode(body.as_slice()).map_err(|error| bad(&error.to_string()))?;
         if frame.known.len() > MAX_BYTES || frame.beyond.len() > MOST_BEYOND {
             return Err(bad("too many fingerprints are in it"));
         }
@@ -112,7 +112,7 @@ impl State {
     }
 
     pub(in crate::crawl) const fn pages(&self) -> u32 {
-        self.0.spent.pages
+        self.0.totals.pages
     }
 }
 
@@ -132,7 +132,7 @@ fn queued_in(mut frame: &[u8]) -> Option<u64> {
             _ => return None,
         };
         frame = frame.get(skipped..)?;
-        queued += u64::from(key >> 3 == Frame::QUEUED);
+        queued += u64::from(key >> 3 == LogFrame::QUEUED);
     }
     Some(queued)
 }
@@ -141,7 +141,7 @@ fn queued_in(mut frame: &[u8]) -> Option<u64> {
 /// level 2 leaves their size unchanged.
 const LEVEL: u32 = 2;
 
-fn deflate(frame: &Frame) -> io::Result<Vec<u8>> {
+fn deflate(frame: &LogFrame) -> io::Result<Vec<u8>> {
     let mut encoder = DeflateEncoder::new(vec![VERSION], Compression::new(LEVEL));
     encoder.write_all(&frame.encode_to_vec())?;
     encoder.finish()
@@ -149,20 +149,20 @@ fn deflate(frame: &Frame) -> io::Result<Vec<u8>> {
 
 /// The state at a moment, read from the log from a mark on: a frame with the queue, and the
 /// fingerprints of visited paths, oldest first, limited to as many as can fit.
-fn state_at(reader: &Reader, from: Mark, moment: Moment) -> io::Result<(Frame, VecDeque<u128>)> {
-    let Mark { mut place, mut number } = from;
-    let (mut state, mut known) = (Frame { spent: moment.spent, ..Frame::default() }, VecDeque::new());
+fn state_at(reader: &LogReader, from: LogMark, point: LogPoint) -> io::Result<(LogFrame, VecDeque<u128>)> {
+    let LogMark { mut offset, mut number } = from;
+    let (mut state, mut known) = (LogFrame { totals: point.totals, ..LogFrame::default() }, VecDeque::new());
     let remember = |known: &mut VecDeque<u128>, print: u128| {
         if known.len() == MAX_BYTES / FINGERPRINT {
             known.pop_front();
         }
         known.push_back(print);
     };
-    while place < moment.end
-        && let Some((frame, next)) = reader.read(place)?
+    while offset < point.end
+        && let Some((frame, next)) = reader.read(offset)?
     {
         for queued in frame.queued {
-            if number < moment.visited {
+            if number < point.visited {
                 remember(&mut known, SitePath::fingerprint_of(&queued.path).as_u128());
             } else {
                 state.queued.push(queued);
@@ -170,16 +170,16 @@ fn state_at(reader: &Reader, from: Mark, moment: Moment) -> io::Result<(Frame, V
             number += 1;
         }
         fingerprints(&frame.known).for_each(|print| remember(&mut known, print.as_u128()));
-        place = next;
+        offset = next;
     }
     Ok((state, known))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::Spent;
+    use super::super::CrawlTotals;
     use super::super::log::tests::write;
-    use super::super::log::{Log, Queued, first};
+    use super::super::log::{FrontierLog, QueuedPath, first};
     use super::*;
 
     const MOST: usize = 1 << 19;
@@ -192,16 +192,16 @@ mod tests {
     fn refused(body: &[u8]) -> String {
         let checkpoint = of(body);
         assert!(checkpoint.len() <= MAX_BYTES, "it travels: {}", checkpoint.len());
-        State::read(&checkpoint).unwrap_err().to_string()
+        CheckpointState::read(&checkpoint).unwrap_err().to_string()
     }
 
     #[test]
     fn so_many_paths_wait_and_no_more_however_little_they_take_to_send() {
-        let path = Frame { queued: vec![Queued { path: "/".to_owned(), depth: 0 }], ..Frame::default() };
-        let (spent, path) = (Frame::default().encode_to_vec(), path.encode_to_vec());
-        let path = path.strip_suffix(spent.as_slice()).unwrap();
-        let many = |number: usize| [path.repeat(number), spent.clone()].concat();
-        let most = State::read(&of(&many(MOST))).unwrap();
+        let path = LogFrame { queued: vec![QueuedPath { path: "/".to_owned(), depth: 0 }], ..LogFrame::default() };
+        let (totals, path) = (LogFrame::default().encode_to_vec(), path.encode_to_vec());
+        let path = path.strip_suffix(totals.as_slice()).unwrap();
+        let many = |number: usize| [path.repeat(number), totals.clone()].concat();
+        let most = CheckpointState::read(&of(&many(MOST))).unwrap();
         assert_eq!(most.0.queued.len(), MOST);
         assert_eq!(refused(&many(MOST + 1)), "not a checkpoint: too many paths wait in it");
         // Two bytes each, and two megabytes more of them than are read.
@@ -211,19 +211,19 @@ mod tests {
 
     #[test]
     fn no_more_paths_are_written_than_are_read() {
-        let step = |visited, paths, pages| Frame {
+        let step = |visited, paths, pages| LogFrame {
             visited,
-            queued: vec![Queued { path: "/".to_owned(), depth: 0 }; paths],
-            spent: Spent { pages, ..Spent::default() },
-            ..Frame::default()
+            queued: vec![QueuedPath { path: "/".to_owned(), depth: 0 }; paths],
+            totals: CrawlTotals { pages, ..CrawlTotals::default() },
+            ..LogFrame::default()
         };
-        let (mut log, mut moments) = (Log::temporary().unwrap(), Moments::new(first("")));
-        let mut pages_and_paths_after = |step: Frame| {
-            let lies = log.push(&step);
-            moments.note(&step, &lies, 1);
+        let (mut log, mut log_points) = (FrontierLog::temporary().unwrap(), LogPoints::new(first("")));
+        let mut pages_and_paths_after = |step: LogFrame| {
+            let range = log.push(&step);
+            log_points.note(&step, &range, 1);
             write(&mut log);
-            let (checkpoint, _) = encode(&log.reader(), &moments).unwrap();
-            (checkpoint.pages, State::read(&checkpoint.bytes).unwrap().0.queued.len())
+            let (checkpoint, _) = encode(&log.reader(), &log_points).unwrap();
+            (checkpoint.pages, CheckpointState::read(&checkpoint.bytes).unwrap().0.queued.len())
         };
         assert_eq!(pages_and_paths_after(step(false, MOST, 1)), (1, MOST));
         assert_eq!(pages_and_paths_after(step(false, 1, 2)), (1, MOST), "of the moment before that");
@@ -232,9 +232,9 @@ mod tests {
 
     #[test]
     fn fingerprints_are_no_more_than_can_travel() {
-        let frame = |known, beyond| Frame { known: vec![7; known], beyond: vec![7; beyond], ..Frame::default() };
+        let frame = |known, beyond| LogFrame { known: vec![7; known], beyond: vec![7; beyond], ..LogFrame::default() };
         let (known, beyond) = (MAX_BYTES, MOST_BEYOND);
-        assert!(State::read(&of(&frame(known, beyond).encode_to_vec())).is_ok());
+        assert!(CheckpointState::read(&of(&frame(known, beyond).encode_to_vec())).is_ok());
         for frame in [frame(known + 1, 0), frame(0, beyond + 1)] {
             assert_eq!(refused(&frame.encode_to_vec()), "not a checkpoint: too many fingerprints are in it");
         }
@@ -242,13 +242,13 @@ mod tests {
 
     #[test]
     fn paths_are_counted_as_they_are_read() {
-        let queued = |path: &str| Queued { path: path.to_owned(), depth: u32::MAX };
-        let frame = Frame {
+        let queued = |path: &str| QueuedPath { path: path.to_owned(), depth: u32::MAX };
+        let frame = LogFrame {
             visited: true,
             queued: ["", "/a", &"/long".repeat(99)].map(queued).to_vec(),
             known: vec![9; 64],
             beyond: vec![8; 32],
-            spent: Spent { pages: u32::MAX, bytes: u64::MAX, ..Spent::default() },
+            totals: CrawlTotals { pages: u32::MAX, bytes: u64::MAX, ..CrawlTotals::default() },
         };
         let body = frame.encode_to_vec();
         assert_eq!(queued_in(&body), Some(3));

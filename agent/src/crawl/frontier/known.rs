@@ -4,8 +4,8 @@
 
 use std::collections::HashSet;
 
-use super::log::{Frame, Spent};
-use super::seen::Seen;
+use super::log::{CrawlTotals, LogFrame};
+use super::seen::SeenPaths;
 use super::trap::Traps;
 use crate::crawl::html::site_path::{Fingerprint, SitePath};
 
@@ -21,20 +21,20 @@ pub(super) const FINGERPRINT: usize = 16;
 
 /// The seen paths, and how many of them were visited.
 #[derive(Debug)]
-pub(super) struct Known {
+pub(super) struct KnownPaths {
     max_depth: u32,
     capacity: u64,
-    seen: Seen,
+    seen: SeenPaths,
     beyond: HashSet<Fingerprint>,
     traps: Traps,
     queued: u64,
     visited: u64,
-    spent: Spent,
+    totals: CrawlTotals,
 }
 
 /// The decision on an offered path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Offered {
+pub(super) enum OfferResult {
     New,
     /// Store it as a path beyond the depth.
     Beyond,
@@ -43,7 +43,7 @@ pub(super) enum Offered {
     LeftOut,
 }
 
-impl Known {
+impl KnownPaths {
     /// Empty, for a crawl of `max_pages`.
     pub(super) fn new(max_depth: u32, max_pages: u32) -> Self {
         // Failed requests do not count as pages, so a crawl may need more paths than its budget.
@@ -51,16 +51,16 @@ impl Known {
         Self {
             max_depth,
             capacity: wanted.min(MAX_WAITING),
-            seen: Seen::default(),
+            seen: SeenPaths::default(),
             beyond: HashSet::new(),
             traps: Traps::default(),
             queued: 0,
             visited: 0,
-            spent: Spent::default(),
+            totals: CrawlTotals::default(),
         }
     }
 
-    pub(super) fn apply(&mut self, frame: &Frame) {
+    pub(super) fn apply(&mut self, frame: &LogFrame) {
         for queued in &frame.queued {
             self.mark_seen(SitePath::fingerprint_of(&queued.path));
             // Only its count matters: the path was allowed when it was found.
@@ -74,7 +74,7 @@ impl Known {
             self.remember_beyond(beyond);
         });
         self.visited += u64::from(frame.visited);
-        self.spent = frame.spent;
+        self.totals = frame.totals;
     }
 
     pub(super) fn is_seen(&self, path: &SitePath) -> bool {
@@ -82,29 +82,29 @@ impl Known {
     }
 
     /// Decides on a path found at `depth`.
-    pub(super) fn offer(&mut self, path: &SitePath, depth: u32) -> Offered {
+    pub(super) fn offer(&mut self, path: &SitePath, depth: u32) -> OfferResult {
         let fingerprint = path.fingerprint();
         if self.seen.contains(fingerprint.as_u128()) {
-            return Offered::LeftOut;
+            return OfferResult::LeftOut;
         }
         if depth > self.max_depth {
-            return if self.remember_beyond(fingerprint) { Offered::Beyond } else { Offered::LeftOut };
+            return if self.remember_beyond(fingerprint) { OfferResult::Beyond } else { OfferResult::LeftOut };
         }
         if self.waiting() >= self.capacity {
-            self.spent.dropped = true;
-            return Offered::LeftOut;
+            self.totals.dropped = true;
+            return OfferResult::LeftOut;
         }
         if !self.traps.allow(path.as_str()) {
-            self.spent.trapped = self.spent.trapped.saturating_add(1);
-            if self.spent.trapped > MAX_TRAPS {
-                return Offered::LeftOut;
+            self.totals.trapped = self.totals.trapped.saturating_add(1);
+            if self.totals.trapped > MAX_TRAPS {
+                return OfferResult::LeftOut;
             }
             self.mark_seen(fingerprint);
-            return Offered::Trap;
+            return OfferResult::Trap;
         }
         self.mark_seen(fingerprint);
         self.queued += 1;
-        Offered::New
+        OfferResult::New
     }
 
     /// Stores a path without queueing it; `false` when it was seen before.
@@ -125,17 +125,17 @@ impl Known {
         self.queued.saturating_sub(self.visited)
     }
 
-    pub(super) const fn spent(&self) -> &Spent {
-        &self.spent
+    pub(super) const fn totals(&self) -> &CrawlTotals {
+        &self.totals
     }
 
-    pub(super) const fn spent_mut(&mut self) -> &mut Spent {
-        &mut self.spent
+    pub(super) const fn totals_mut(&mut self) -> &mut CrawlTotals {
+        &mut self.totals
     }
 
     /// Whether there are paths beyond the depth limit that were not reached another way.
     pub(super) fn has_beyond(&self) -> bool {
-        self.spent.beyond || !self.beyond.is_empty()
+        self.totals.beyond || !self.beyond.is_empty()
     }
 
     #[cfg(test)]
@@ -153,7 +153,7 @@ impl Known {
         if self.beyond.len() < MAX_BEYOND {
             return self.beyond.insert(fingerprint);
         }
-        self.spent.beyond |= !self.beyond.contains(&fingerprint);
+        self.totals.beyond |= !self.beyond.contains(&fingerprint);
         false
     }
 }

@@ -6,7 +6,8 @@
 //! after the last whole frame, left by a crash, is cut off. Unwritten frames are read from memory,
 //! so reading and writing never wait for each other.
 //!
-//! Everything here blocks: call [`Log::write`] and [`Log::read`] on a thread that may block.
+//! Everything here blocks: call [`FrontierLog::write`] and [`FrontierLog::read`] on a thread that
+//! may block.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -28,7 +29,7 @@ const MAX_FRAME: usize = 64 << 20;
 const READ_AHEAD: usize = 64 << 10;
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub(super) struct Queued {
+pub(super) struct QueuedPath {
     #[prost(string, tag = "1")]
     pub(super) path: String,
     #[prost(uint32, tag = "2")]
@@ -37,7 +38,7 @@ pub(super) struct Queued {
 
 /// What a crawl has spent and seen in total, up to some visit.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
-pub(in crate::crawl) struct Spent {
+pub(in crate::crawl) struct CrawlTotals {
     #[prost(uint32, tag = "1")]
     pub(in crate::crawl) pages: u32,
     /// Their bytes.
@@ -80,13 +81,13 @@ pub(in crate::crawl) struct Spent {
 }
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
-pub(super) struct Frame {
+pub(super) struct LogFrame {
     /// Whether the frame records the visit of the path at the head of the queue. Otherwise it only
     /// adds to the queue, as a sitemap does.
     #[prost(bool, tag = "1")]
     pub(super) visited: bool,
     #[prost(message, repeated, tag = "2")]
-    pub(super) queued: Vec<Queued>,
+    pub(super) queued: Vec<QueuedPath>,
     /// Fingerprints, 16 bytes each, of paths that are known without being queued: redirect targets,
     /// and pages another agent visited.
     #[prost(bytes = "vec", tag = "3")]
@@ -96,15 +97,15 @@ pub(super) struct Frame {
     pub(super) beyond: Vec<u8>,
     /// The total spent at the end of the frame.
     #[prost(message, required, tag = "5")]
-    pub(super) spent: Spent,
+    pub(super) totals: CrawlTotals,
 }
 
-impl Frame {
+impl LogFrame {
     pub(super) const QUEUED: usize = 2;
 }
 
 #[derive(Debug)]
-pub(super) struct Log {
+pub(super) struct FrontierLog {
     file: Arc<File>,
     /// The end of the file, in bytes.
     written: u64,
@@ -115,7 +116,7 @@ pub(super) struct Log {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(in crate::crawl) enum OpenError {
+pub(in crate::crawl) enum LogError {
     #[error("use {0}")]
     Io(PathBuf, #[source] io::Error),
     #[error("{0} is being written by another crawl")]
@@ -123,10 +124,10 @@ pub(in crate::crawl) enum OpenError {
 }
 
 /// A place between two frames, in bytes.
-pub(super) type Place = u64;
-pub(super) type Span = std::ops::Range<Place>;
+pub(super) type LogOffset = u64;
+pub(super) type LogRange = std::ops::Range<LogOffset>;
 
-impl Log {
+impl FrontierLog {
     /// A log without a name; it ends with the process.
     pub(super) fn temporary() -> io::Result<Self> {
         Self::begin(tempfile::tempfile()?, "")
@@ -134,12 +135,16 @@ impl Log {
 
     /// Opens the log at `path` and creates it if missing. If it belongs to `owner`, `replay`
     /// receives each frame and its place; otherwise the file is overwritten.
-    pub(super) fn open(path: &Path, owner: &str, mut replay: impl FnMut(&Frame, Span)) -> Result<Self, OpenError> {
-        let refused = |source| OpenError::Io(path.to_owned(), source);
+    pub(super) fn open(
+        path: &Path,
+        owner: &str,
+        mut replay: impl FnMut(&LogFrame, LogRange),
+    ) -> Result<Self, LogError> {
+        let refused = |source| LogError::Io(path.to_owned(), source);
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
         let mut file = options.open(path).map_err(refused)?;
         file.try_lock().map_err(|error| match error {
-            std::fs::TryLockError::WouldBlock => OpenError::Taken(path.to_owned()),
+            std::fs::TryLockError::WouldBlock => LogError::Taken(path.to_owned()),
             std::fs::TryLockError::Error(source) => refused(source),
         })?;
         let head = head(owner);
@@ -168,7 +173,7 @@ impl Log {
     }
 
     /// Adds a frame in memory; returns its place.
-    pub(super) fn push(&mut self, frame: &Frame) -> Span {
+    pub(super) fn push(&mut self, frame: &LogFrame) -> LogRange {
         let body = frame.encode_to_vec();
         let at = self.end();
         let length = u32::try_from(body.len()).expect("frames are far shorter than 4 GiB");
@@ -178,7 +183,7 @@ impl Log {
         at..self.end()
     }
 
-    fn end(&self) -> Place {
+    fn end(&self) -> LogOffset {
         self.written + u64::try_from(self.unwritten.len()).expect("a length")
     }
 
@@ -186,9 +191,9 @@ impl Log {
         self.unwritten.len()
     }
 
-    /// The bytes to write, and where. Call [`Log::wrote`] afterwards; until then the call may be
-    /// repeated.
-    pub(super) fn to_write(&self) -> (Arc<File>, Place, Vec<u8>) {
+    /// The bytes to write, and where. Call [`FrontierLog::wrote`] afterwards; until then the call
+    /// may be repeated.
+    pub(super) fn to_write(&self) -> (Arc<File>, LogOffset, Vec<u8>) {
         (Arc::clone(&self.file), self.written, self.unwritten.clone())
     }
 
@@ -199,43 +204,43 @@ impl Log {
     }
 
     /// The file to sync, and up to which place; `None` when everything is synced. Call
-    /// [`Log::was_synced`] afterwards.
-    pub(super) fn to_sync(&self) -> Option<(Arc<File>, Place)> {
+    /// [`FrontierLog::was_synced`] afterwards.
+    pub(super) fn to_sync(&self) -> Option<(Arc<File>, LogOffset)> {
         (self.synced < self.written).then(|| (Arc::clone(&self.file), self.written))
     }
 
     /// Records that everything before a place is on the disk.
-    pub(super) fn was_synced(&mut self, to: Place) {
+    pub(super) fn was_synced(&mut self, to: LogOffset) {
         self.synced = self.synced.max(to);
     }
 
-    pub(super) fn reader(&self) -> Reader {
-        Reader { file: Arc::clone(&self.file), end: self.written }
+    pub(super) fn reader(&self) -> LogReader {
+        LogReader { file: Arc::clone(&self.file), end: self.written }
     }
 
     /// The frame at `at` if it is still in memory, and the place after it; `None` when it is in the
     /// file, or does not exist yet.
-    pub(super) fn in_memory(&self, at: Place) -> Option<(Frame, Place)> {
+    pub(super) fn in_memory(&self, at: LogOffset) -> Option<(LogFrame, LogOffset)> {
         let from = usize::try_from(at.checked_sub(self.written)?).ok()?;
         let (frame, length) = whole(self.unwritten.get(from..)?)?;
         Some((frame, at + length))
     }
 
-    pub(super) const fn is_written(&self, at: Place) -> bool {
+    pub(super) const fn is_written(&self, at: LogOffset) -> bool {
         at < self.written
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct LogReader {
     file: Arc<File>,
     end: u64,
 }
 
-impl Reader {
+impl LogReader {
     /// The frame at `at`, and the place after it; `None` at the end, and where there is no whole
     /// frame.
-    pub(super) fn read(&self, at: Place) -> io::Result<Option<(Frame, Place)>> {
+    pub(super) fn read(&self, at: LogOffset) -> io::Result<Option<(LogFrame, LogOffset)>> {
         let mut header = [0; HEADER];
         if at + 8 > self.end {
             return Ok(None);
@@ -251,12 +256,12 @@ impl Reader {
         if checksum(&body) != checked {
             return Ok(None);
         }
-        Ok(Frame::decode(body.as_slice()).ok().map(|frame| (frame, end)))
+        Ok(LogFrame::decode(body.as_slice()).ok().map(|frame| (frame, end)))
     }
 
     /// The queued paths of the frames from `at` on, one read-ahead or at least one frame, and the
-    /// place after them; `None` where [`Reader::read`] returns `None`.
-    pub(super) fn read_ahead(&self, at: Place) -> io::Result<Option<(Vec<Queued>, Place)>> {
+    /// place after them; `None` where [`LogReader::read`] returns `None`.
+    pub(super) fn read_ahead(&self, at: LogOffset) -> io::Result<Option<(Vec<QueuedPath>, LogOffset)>> {
         let there = usize::try_from(self.end.saturating_sub(at)).unwrap_or(usize::MAX);
         let mut block = vec![0; there.min(READ_AHEAD)];
         self.file.read_exact_at(&mut block, at)?;
@@ -274,7 +279,7 @@ impl Reader {
     }
 }
 
-pub(super) fn first(owner: &str) -> Place {
+pub(super) fn first(owner: &str) -> LogOffset {
     u64::try_from(head(owner).len()).expect("a length")
 }
 
@@ -291,14 +296,14 @@ fn header_of(header: [u8; HEADER]) -> (usize, u32) {
 }
 
 /// The frame at the start of `bytes`, and its length with its header; `None` when it is not whole.
-fn whole(bytes: &[u8]) -> Option<(Frame, u64)> {
+fn whole(bytes: &[u8]) -> Option<(LogFrame, u64)> {
     let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
     let (length, checked) = header_of(*header);
     let body = rest.get(..length)?;
     if checksum(body) != checked {
         return None;
     }
-    Some((Frame::decode(body).ok()?, u64::try_from(HEADER + length).expect("a length")))
+    Some((LogFrame::decode(body).ok()?, u64::try_from(HEADER + length).expect("a length")))
 }
 
 fn checksum(bytes: &[u8]) -> u32 {
@@ -313,26 +318,31 @@ pub(super) mod tests {
 
     use super::*;
 
-    fn frame(number: u32) -> Frame {
-        let queued = (0..number % 5).map(|depth| Queued { path: format!("/{number}/{depth}"), depth }).collect();
-        Frame { visited: true, queued, spent: Spent { pages: number, ..Spent::default() }, ..Frame::default() }
+    fn frame(number: u32) -> LogFrame {
+        let queued = (0..number % 5).map(|depth| QueuedPath { path: format!("/{number}/{depth}"), depth }).collect();
+        LogFrame {
+            visited: true,
+            queued,
+            totals: CrawlTotals { pages: number, ..CrawlTotals::default() },
+            ..LogFrame::default()
+        }
     }
 
-    pub(crate) fn write(log: &mut Log) {
+    pub(crate) fn write(log: &mut FrontierLog) {
         let (file, at, bytes) = log.to_write();
         file.write_all_at(&bytes, at).unwrap();
         log.wrote(bytes.len());
     }
 
-    fn replayed(path: &Path, owner: &str) -> Vec<Frame> {
+    fn replayed(path: &Path, owner: &str) -> Vec<LogFrame> {
         let mut frames = Vec::new();
-        Log::open(path, owner, |frame, _| frames.push(frame.clone())).unwrap();
+        FrontierLog::open(path, owner, |frame, _| frames.push(frame.clone())).unwrap();
         frames
     }
 
     #[test]
     fn frames_are_read_back_from_memory_and_from_the_file() {
-        let mut log = Log::temporary().unwrap();
+        let mut log = FrontierLog::temporary().unwrap();
         let mut at = first("");
         for number in 0..20 {
             log.push(&frame(number));
@@ -351,10 +361,10 @@ pub(super) mod tests {
 
     #[test]
     fn reading_ahead_brings_every_path_once_and_in_order_whatever_the_frames_lengths() {
-        let mut log = Log::temporary().unwrap();
+        let mut log = FrontierLog::temporary().unwrap();
         let frames = [0, 3, 20_000, 1, 0, 2, 7, 900, 0, 5_000, 0].map(|paths: u32| {
-            let queued = (0..paths).map(|path| Queued { path: format!("/{paths}/{path}"), depth: path }).collect();
-            Frame { visited: true, queued, ..Frame::default() }
+            let queued = (0..paths).map(|path| QueuedPath { path: format!("/{paths}/{path}"), depth: path }).collect();
+            LogFrame { visited: true, queued, ..LogFrame::default() }
         });
         for frame in &frames {
             log.push(frame);
@@ -377,12 +387,12 @@ pub(super) mod tests {
     fn a_restart_finds_every_whole_frame_of_the_same_owner() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("1-1.crawl");
-        let mut log = Log::open(&path, "a.cn", |_, _| panic!("it is new")).unwrap();
+        let mut log = FrontierLog::open(&path, "a.cn", |_, _| panic!("it is new")).unwrap();
         for number in 0..3 {
             log.push(&frame(number));
         }
         write(&mut log);
-        assert!(matches!(Log::open(&path, "a.cn", |_, _| ()), Err(OpenError::Taken(_))));
+        assert!(matches!(FrontierLog::open(&path, "a.cn", |_, _| ()), Err(LogError::Taken(_))));
         drop(log);
         assert_eq!(replayed(&path, "a.cn"), [frame(0), frame(1), frame(2)]);
         assert_eq!(replayed(&path, "b.cn"), []);
@@ -397,7 +407,7 @@ pub(super) mod tests {
         ) {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("1-1.crawl");
-            let mut log = Log::open(&path, "a.cn", |_, _| ()).unwrap();
+            let mut log = FrontierLog::open(&path, "a.cn", |_, _| ()).unwrap();
             for number in 0..9 {
                 log.push(&frame(number));
             }
@@ -413,7 +423,7 @@ pub(super) mod tests {
             }
             prop_assert!(cut > 0 || frames.len() == 9);
             // The log continues from there.
-            let mut log = Log::open(&path, "a.cn", |_, _| ()).unwrap();
+            let mut log = FrontierLog::open(&path, "a.cn", |_, _| ()).unwrap();
             log.push(&frame(77));
             write(&mut log);
             drop(log);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::unix::fs::FileExt as _;
 
-use super::log::{Frame, Log, Place, Queued, Reader, Span};
+use super::log::{FrontierLog, LogFrame, LogOffset, LogRange, LogReader, QueuedPath};
 use crate::disk::folder::blocking;
 
 /// Maximum bytes of frames in memory before they are written.
@@ -13,21 +13,21 @@ const MAX_UNWRITTEN: usize = 256 << 10;
 /// A queue. Its paths come out in the order of the frames that added them.
 #[derive(Debug)]
 pub(super) struct Queue {
-    log: Log,
+    log: FrontierLog,
     /// The paths already read, and the place from which the log is unread.
-    front: VecDeque<Queued>,
-    unread: Place,
+    front: VecDeque<QueuedPath>,
+    unread: LogOffset,
     /// Paths at the front to skip: they were visited before the queue was opened.
     skip: u64,
 }
 
 impl Queue {
     /// Resumes a log whose first `visited` paths were visited.
-    pub(super) const fn new(log: Log, start: Place, visited: u64) -> Self {
+    pub(super) const fn new(log: FrontierLog, start: LogOffset, visited: u64) -> Self {
         Self { log, front: VecDeque::new(), unread: start, skip: visited }
     }
 
-    pub(super) async fn next(&mut self) -> io::Result<Option<Queued>> {
+    pub(super) async fn next(&mut self) -> io::Result<Option<QueuedPath>> {
         loop {
             if let Some(queued) = self.front.pop_front() {
                 return Ok(Some(queued));
@@ -47,7 +47,7 @@ impl Queue {
     }
 
     /// Adds the finds of a step; returns its place.
-    pub(super) fn push(&mut self, frame: &Frame) -> Span {
+    pub(super) fn push(&mut self, frame: &LogFrame) -> LogRange {
         self.log.push(frame)
     }
 
@@ -81,7 +81,7 @@ impl Queue {
         self.log.unwritten() == 0 && self.log.to_sync().is_none()
     }
 
-    pub(super) fn reader(&self) -> Reader {
+    pub(super) fn reader(&self) -> LogReader {
         self.log.reader()
     }
 }

@@ -17,7 +17,7 @@ const LEAST_SLOTS: usize = 4;
 const PIECE: usize = 256;
 
 #[derive(Debug)]
-pub struct Seen {
+pub struct SeenPaths {
     parts: Vec<Part>,
 }
 
@@ -56,13 +56,13 @@ impl Slots {
     }
 }
 
-impl Default for Seen {
+impl Default for SeenPaths {
     fn default() -> Self {
         Self { parts: std::iter::repeat_with(Part::default).take(PARTS).collect() }
     }
 }
 
-impl Seen {
+impl SeenPaths {
     /// Adds a fingerprint; `false` when it was present.
     pub fn insert(&mut self, fingerprint: u128) -> bool {
         let key = key(fingerprint);
@@ -200,7 +200,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_holds_what_a_plain_set_would(steps in prop::collection::vec((0_u8..3, 0_u16..200), 0..600)) {
-            let (mut seen, mut plain) = (Seen::default(), HashSet::new());
+            let (mut seen, mut plain) = (SeenPaths::default(), HashSet::new());
             for (step, number) in steps {
                 let fingerprint = crowded(number);
                 match step {
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn a_path_costs_no_more_than_24_bytes_from_ten_thousand_on_at_any_moment() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
-        let mut seen = Seen::default();
+        let mut seen = SeenPaths::default();
         for number in 1..=200_000_u32 {
             assert!(seen.insert(rng.random()));
             if number >= 10_000 && number % 997 == 0 {

@@ -11,11 +11,11 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn resume(frontier: &mut Frontier, checkpoint: &[u8]) {
-    frontier.resume(&State::read(checkpoint).unwrap());
+    frontier.resume(&CheckpointState::read(checkpoint).unwrap());
 }
 
-fn entry(text: &str, depth: u32) -> Entry {
-    Entry { path: path(text), depth }
+fn entry(text: &str, depth: u32) -> QueueEntry {
+    QueueEntry { path: path(text), depth }
 }
 
 #[tokio::test]
@@ -50,11 +50,11 @@ async fn what_does_not_fit_is_dropped_and_noted() {
     for number in 0..1004 {
         frontier.offer(&path(&format!("/{number}")), 1);
     }
-    assert!(!frontier.spent().dropped);
+    assert!(!frontier.totals().dropped);
     frontier.offer(&path("/0"), 1);
-    assert!(!frontier.spent().dropped);
+    assert!(!frontier.totals().dropped);
     frontier.offer(&path("/one-too-many"), 1);
-    assert!(frontier.spent().dropped);
+    assert!(frontier.totals().dropped);
     frontier.end_step();
     for number in 0..1004 {
         assert_eq!(frontier.next().await.unwrap(), Some(entry(&format!("/{number}"), 1)));
@@ -74,7 +74,7 @@ async fn traps_are_left_out_and_counted_once_over_all_parts() {
     resume(&mut next, &frontier.checkpoint().await.unwrap().bytes);
     next.offer(&path("/a/b/a/b/a/b"), 1);
     for frontier in [frontier, next] {
-        assert_eq!((frontier.waiting(), frontier.spent().trapped, frontier.spent().dropped), (1, 1, false));
+        assert_eq!((frontier.waiting(), frontier.totals().trapped, frontier.totals().dropped), (1, 1, false));
     }
 }
 
@@ -84,7 +84,7 @@ fn traps_without_end_take_no_memory_without_end() {
     for number in 0..200_000 {
         frontier.offer(&path(&format!("/{number}/a/a/a")), 1);
     }
-    assert_eq!((frontier.spent().trapped, frontier.known.remembered()), (200_000, 100_000));
+    assert_eq!((frontier.totals().trapped, frontier.known.remembered()), (200_000, 100_000));
 }
 
 /// A site of up to 60 pages: which links to which.
@@ -104,7 +104,7 @@ async fn walk(frontier: &mut Frontier, links: &Links, stop: usize) -> Vec<String
         for (_, to) in links.iter().filter(|(from, _)| text == format!("/{from}")) {
             frontier.offer(&path(&format!("/{to}")), entry.depth + 1);
         }
-        frontier.spent_mut().pages += 1;
+        frontier.totals_mut().pages += 1;
         frontier.visited();
         visited.push(text);
     }
@@ -156,7 +156,7 @@ proptest! {
             if written {
                 block_on(frontier.write()).unwrap();
                 kept.extend(visited);
-                prop_assert_eq!(frontier.spent().pages as usize, kept.len());
+                prop_assert_eq!(frontier.totals().pages as usize, kept.len());
             }
         }
         let mut frontier = open();
@@ -175,7 +175,7 @@ proptest! {
             prop_assert_eq!(checkpoint.pages as usize, visited.len());
             frontier = Frontier::temporary(9, 1000).unwrap();
             resume(&mut frontier, &checkpoint.bytes);
-            prop_assert_eq!(frontier.spent().refetched, 0);
+            prop_assert_eq!(frontier.totals().refetched, 0);
         }
         visited.extend(block_on(walk(&mut frontier, &links, usize::MAX)));
         prop_assert_eq!(visited, whole);
@@ -206,7 +206,7 @@ async fn walk_wide(frontier: &mut Frontier, visits: u32) -> HashMap<String, u32>
         let page = u32::from_be_bytes(*entry.path.fingerprint().as_u128().to_be_bytes().first_chunk().unwrap());
         (0..20).for_each(|link| frontier.offer(&path(&long_path(page, link)), entry.depth + 1));
         *visited.entry(entry.path.as_str().to_owned()).or_default() += 1;
-        frontier.spent_mut().pages += 1;
+        frontier.totals_mut().pages += 1;
         frontier.visited();
     }
     visited
@@ -221,9 +221,9 @@ async fn a_queue_too_large_for_a_checkpoint_goes_back_to_where_it_was_not_and_sk
     assert!(checkpoint.bytes.len() <= checkpoint::MAX_BYTES, "{}", checkpoint.bytes.len());
     let mut second = Frontier::temporary(100, 1_000_000).unwrap();
     resume(&mut second, &checkpoint.bytes);
-    let refetched = second.spent().refetched;
+    let refetched = second.totals().refetched;
     assert!(refetched > 0 && refetched < 1000, "{refetched}");
-    assert_eq!(second.spent().pages + refetched, 1000);
+    assert_eq!(second.totals().pages + refetched, 1000);
     let again = walk_wide(&mut second, refetched).await;
     assert!(
         again.keys().all(|page| first.contains_key(page)),
@@ -262,7 +262,7 @@ async fn of_very_many_visited_paths_the_newest_are_kept_and_what_was_before_them
     let kept = (0..100_000).filter(|number| !second.is_unseen(&path(&name(*number)))).count();
     assert!((60_000..66_000).contains(&kept), "{kept}");
     assert!(!second.is_unseen(&path(&name(99_999))) && second.is_unseen(&path(&name(0))));
-    assert_eq!(second.spent().refetched, 0);
+    assert_eq!(second.totals().refetched, 0);
 }
 
 #[tokio::test]
@@ -286,13 +286,13 @@ proptest! {
         block_on(walk(&mut frontier, &links, stop));
         let next = if ahead { block_on(frontier.next()).unwrap() } else { None };
         block_on(frontier.write()).unwrap();
-        let known = frontier.moments.waiting();
-        let mut waiting: u64 = next.iter().map(|entry| moments::bytes(entry.path.as_str())).sum();
+        let known = frontier.log_points.waiting();
+        let mut waiting: u64 = next.iter().map(|entry| log_points::bytes(entry.path.as_str())).sum();
         while let Some(entry) = block_on(frontier.next()).unwrap() {
-            waiting += moments::bytes(entry.path.as_str());
+            waiting += log_points::bytes(entry.path.as_str());
         }
         prop_assert_eq!(known, waiting);
         drop(frontier);
-        prop_assert_eq!(Frontier::open(&file, "a.cn", 9, 1000).unwrap().moments.waiting(), waiting);
+        prop_assert_eq!(Frontier::open(&file, "a.cn", 9, 1000).unwrap().log_points.waiting(), waiting);
     }
 }

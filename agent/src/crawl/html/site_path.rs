@@ -28,13 +28,13 @@ pub(in crate::crawl) struct SitePath {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::crawl) struct Fingerprint(u128);
 
-pub(in crate::crawl) type Fingerprints = HashSet<Fingerprint, BuildHasherDefault<Own>>;
+pub(in crate::crawl) type Fingerprints = HashSet<Fingerprint, BuildHasherDefault<FingerprintHasher>>;
 
 /// The hash of a fingerprint: half of its own bits, which a cryptographic digest has already mixed.
 #[derive(Debug, Default)]
-pub(in crate::crawl) struct Own(u64);
+pub(in crate::crawl) struct FingerprintHasher(u64);
 
-impl Hasher for Own {
+impl Hasher for FingerprintHasher {
     fn write_u128(&mut self, bits: u128) {
         self.0 = u64::try_from(bits >> 64).expect("64 bits");
     }

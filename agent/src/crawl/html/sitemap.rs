@@ -39,10 +39,10 @@ pub(in crate::crawl) struct Sitemap {
 pub(in crate::crawl) struct SitemapReader {
     /// The first bytes, until they reveal the format.
     beginning: Vec<u8>,
-    form: Option<Form>,
+    form: Option<Encoding>,
 }
 
-enum Form {
+enum Encoding {
     Plain(Box<Parser>),
     Gzip(Box<MultiGzDecoder<Parser>>),
 }
@@ -55,8 +55,8 @@ impl SitemapReader {
     /// Takes the next piece; returns `false` when the sitemap needs no more.
     pub(in crate::crawl) fn write(&mut self, piece: &[u8]) -> bool {
         match &mut self.form {
-            Some(Form::Plain(parser)) => parser.write_all(piece).is_ok(),
-            Some(Form::Gzip(decoder)) => decoder.write_all(piece).is_ok(),
+            Some(Encoding::Plain(parser)) => parser.write_all(piece).is_ok(),
+            Some(Encoding::Gzip(decoder)) => decoder.write_all(piece).is_ok(),
             None => {
                 self.beginning.extend_from_slice(piece);
                 self.begin()
@@ -72,8 +72,8 @@ impl SitemapReader {
                 parser.cut |= !whole;
                 parser
             }
-            Some(Form::Plain(parser)) => *parser,
-            Some(Form::Gzip(mut decoder)) => {
+            Some(Encoding::Plain(parser)) => *parser,
+            Some(Encoding::Gzip(mut decoder)) => {
                 let whole = decoder.try_finish().is_ok();
                 let mut parser = std::mem::take(decoder.get_mut());
                 parser.cut |= !whole;
@@ -90,9 +90,9 @@ impl SitemapReader {
         let beginning = std::mem::take(&mut self.beginning);
         let parser = Parser::default();
         self.form = Some(if beginning.starts_with(&GZIP) {
-            Form::Gzip(Box::new(MultiGzDecoder::new(parser)))
+            Encoding::Gzip(Box::new(MultiGzDecoder::new(parser)))
         } else {
-            Form::Plain(Box::new(parser))
+            Encoding::Plain(Box::new(parser))
         });
         self.write(&beginning)
     }
@@ -101,7 +101,7 @@ impl SitemapReader {
 /// Takes a decoded sitemap in pieces; writing fails when it has enough.
 #[derive(Default)]
 struct Parser {
-    listed: Listed,
+    listed: EntryList,
     syntax: Syntax,
     bytes: u64,
     cut: bool,
@@ -112,7 +112,7 @@ enum Syntax {
     Unread(Vec<u8>),
     /// Only white space so far.
     Unknown,
-    Xml(Markup),
+    Xml(XmlParser),
     /// One URL per line; the last line may be incomplete.
     Lines(Vec<u8>),
     Ended,
@@ -125,7 +125,7 @@ impl Default for Syntax {
 }
 
 /// The kind of an entry: the list to which it belongs.
-type Kind = fn(&mut Sitemap) -> &mut Vec<String>;
+type EntryKind = fn(&mut Sitemap) -> &mut Vec<String>;
 
 fn pages(sitemap: &mut Sitemap) -> &mut Vec<String> {
     &mut sitemap.pages
@@ -136,13 +136,13 @@ fn sitemaps(sitemap: &mut Sitemap) -> &mut Vec<String> {
 }
 
 #[derive(Default)]
-struct Listed {
+struct EntryList {
     sitemap: Sitemap,
     bytes: usize,
 }
 
-impl Listed {
-    fn add(&mut self, kind: Kind, written: &[u8]) {
+impl EntryList {
+    fn add(&mut self, kind: EntryKind, written: &[u8]) {
         if written.len() > MAX_WRITTEN_BYTES {
             return;
         }
@@ -163,19 +163,19 @@ impl Listed {
 /// Reads XML byte by byte, as far as a sitemap uses it: the text of a `loc` directly inside a `url`
 /// or `sitemap`.
 #[derive(Default)]
-struct Markup {
+struct XmlParser {
     /// The tag, comment or section that is being read, without its first `<`.
     tag: Option<Vec<u8>>,
     /// The quote that ends the attribute's value.
     quote: Option<u8>,
     /// The kind of the entry, and the number of open elements in it.
-    entry: Option<(Kind, usize)>,
+    entry: Option<(EntryKind, usize)>,
     url: Option<Vec<u8>>,
 }
 
-impl Markup {
+impl XmlParser {
     /// Takes a byte; returns the entry whose `loc` it ends.
-    fn take(&mut self, byte: u8) -> Option<(Kind, Vec<u8>)> {
+    fn take(&mut self, byte: u8) -> Option<(EntryKind, Vec<u8>)> {
         let Some(tag) = &mut self.tag else {
             match &mut self.url {
                 _ if byte == b'<' => self.tag = Some(Vec::new()),
@@ -202,7 +202,7 @@ impl Markup {
         self.end(&tag)
     }
 
-    fn end(&mut self, tag: &[u8]) -> Option<(Kind, Vec<u8>)> {
+    fn end(&mut self, tag: &[u8]) -> Option<(EntryKind, Vec<u8>)> {
         if let Some(section) = tag.strip_prefix(CDATA).and_then(|rest| rest.strip_suffix(b"]]>")) {
             // A URL beyond the limit is dropped at its end: it must not grow until then.
             if let Some(url) = self.url.as_mut().filter(|url| url.len() <= MAX_WRITTEN_BYTES) {
@@ -212,7 +212,7 @@ impl Markup {
         }
         let (name, closes) = tag.strip_prefix(b"/").map_or((tag, false), |name| (name, true));
         let name = name.split(|byte| byte.is_ascii_whitespace() || matches!(byte, b'/' | b'>')).next()?;
-        let kind: Option<Kind> = match name.to_ascii_lowercase().as_slice() {
+        let kind: Option<EntryKind> = match name.to_ascii_lowercase().as_slice() {
             b"url" => Some(pages),
             b"sitemap" => Some(sitemaps),
             _ => None,
@@ -270,7 +270,7 @@ impl Parser {
                 let piece = piece.trim_ascii_start();
                 match piece.first() {
                     None => return true,
-                    Some(b'<') => self.syntax = Syntax::Xml(Markup::default()),
+                    Some(b'<') => self.syntax = Syntax::Xml(XmlParser::default()),
                     Some(_) => self.syntax = Syntax::Lines(Vec::new()),
                 }
                 self.take(piece)
@@ -390,7 +390,7 @@ pub(in crate::crawl) mod tests {
 
     #[test]
     fn a_location_of_many_sections_holds_little_memory() {
-        let mut markup = Markup::default();
+        let mut markup = XmlParser::default();
         let section = format!("<![CDATA[{}]]>", "x".repeat(1000));
         for byte in format!("<url><loc>{}", section.repeat(100)).bytes() {
             assert!(markup.take(byte).is_none());

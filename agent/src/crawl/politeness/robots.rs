@@ -13,11 +13,11 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 
 use crate::crawl::fetch::trouble::Trouble;
-use crate::crawl::fetch::{Answer, FetchError, Fetcher};
+use crate::crawl::fetch::{CrawlResponse, FetchError, Fetcher};
 use crate::crawl::html::site_path::{Site, SitePath};
 use cache::FRESH;
 pub use cache::RobotsCache;
-use file::{Lines, RobotsFile};
+use file::{LineRange, RobotsFile};
 
 mod cache;
 pub(in crate::crawl) mod directives;
@@ -30,7 +30,7 @@ const MAX_BYTES: usize = 500 * 1024;
 const MAX_REDIRECTS: usize = 5;
 
 /// Why there are no rules.
-pub(in crate::crawl) enum Denied {
+pub(in crate::crawl) enum RulesError {
     /// Nothing may be fetched: why.
     Forbidden(String),
     /// No connection: why.
@@ -40,16 +40,16 @@ pub(in crate::crawl) enum Denied {
 }
 
 /// The rules for a crawl, by its product token.
-pub(in crate::crawl) struct Rules {
+pub(in crate::crawl) struct RobotsRules {
     file: Arc<RobotsFile>,
-    groups: Vec<Lines>,
+    groups: Vec<LineRange>,
     /// When the rules expire and must be fetched again.
     stale_at: Instant,
     /// The permit for a large file's memory.
     _room: Option<OwnedSemaphorePermit>,
 }
 
-impl Rules {
+impl RobotsRules {
     /// No rules: everything is allowed.
     pub(in crate::crawl) fn none() -> Self {
         Self::of(Arc::default(), "", Instant::now(), None)
@@ -91,7 +91,7 @@ pub(in crate::crawl) async fn rules_of(
     fetcher: &mut Fetcher,
     site: &Site,
     cache: &RobotsCache,
-) -> Result<Rules, Denied> {
+) -> Result<RobotsRules, RulesError> {
     let (at, file) = match cache.get(site.origin(), Instant::now()) {
         Some(known) => known,
         None => {
@@ -103,20 +103,20 @@ pub(in crate::crawl) async fn rules_of(
     };
     let file = file.unwrap_or_default();
     let room = cache.room_for(&file).await;
-    Ok(Rules::of(file, fetcher.token(), at, room))
+    Ok(RobotsRules::of(file, fetcher.token(), at, room))
 }
 
 /// Fetches a site's robots.txt; `None` when it is missing.
-async fn fetch(fetcher: &mut Fetcher, site: &Site) -> Result<Option<Vec<u8>>, Denied> {
+async fn fetch(fetcher: &mut Fetcher, site: &Site) -> Result<Option<Vec<u8>>, RulesError> {
     let Ok(mut url) = site.root().join("/robots.txt") else { return Ok(None) };
     for hop in 0..=MAX_REDIRECTS {
         let answer = match fetcher.get(&url).await {
             Ok(answer) => answer,
-            Err(FetchError::OutOfTime) => return Err(Denied::OutOfTime),
+            Err(FetchError::OutOfTime) => return Err(RulesError::OutOfTime),
             Err(FetchError::Connect(trouble, reason)) if hop == 0 => {
-                return Err(Denied::NoAnswer(trouble, format!("{url}: no connection: {reason}")));
+                return Err(RulesError::NoAnswer(trouble, format!("{url}: no connection: {reason}")));
             }
-            Err(error) => return Err(Denied::Forbidden(format!("{url}: {error}"))),
+            Err(error) => return Err(RulesError::Forbidden(format!("{url}: {error}"))),
         };
         let Some(location) = answer.location() else { return read(answer, url.as_str()).await };
         let next = url.join(location).ok().filter(|next| matches!(next.scheme(), "http" | "https"));
@@ -134,19 +134,19 @@ async fn fetch(fetcher: &mut Fetcher, site: &Site) -> Result<Option<Vec<u8>>, De
     Ok(None)
 }
 
-async fn read(answer: Answer, url: &str) -> Result<Option<Vec<u8>>, Denied> {
+async fn read(answer: CrawlResponse, url: &str) -> Result<Option<Vec<u8>>, RulesError> {
     let status = answer.status();
     if status.is_server_error() || status.as_u16() == 429 {
-        return Err(Denied::Forbidden(format!("{url}: answered {}", status.as_u16())));
+        return Err(RulesError::Forbidden(format!("{url}: answered {}", status.as_u16())));
     }
     if !status.is_success() {
         answer.discard(|_| ControlFlow::Continue(())).await;
         return Ok(None);
     }
-    receive(answer).await.map(Some).map_err(|error| Denied::Forbidden(format!("{url}: {error}")))
+    receive(answer).await.map(Some).map_err(|error| RulesError::Forbidden(format!("{url}: {error}")))
 }
 
-async fn receive(mut answer: Answer) -> Result<Vec<u8>, FetchError> {
+async fn receive(mut answer: CrawlResponse) -> Result<Vec<u8>, FetchError> {
     let mut text = Vec::new();
     while let Some(piece) = answer.piece().await? {
         text.extend_from_slice(&piece);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     fn allows_by(robots: &str, token: &str, path: &str) -> bool {
-        Rules::parse(robots.as_bytes(), token).allow(&path_of(path))
+        RobotsRules::parse(robots.as_bytes(), token).allow(&path_of(path))
     }
 
     #[test]
@@ -190,7 +190,7 @@ mod tests {
     fn a_crawl_delay_is_a_duration_whatever_it_says() {
         let delay = |text: &str| {
             let text = format!("User-agent: *\nCrawl-delay: {text}\n");
-            Rules::parse(text.as_bytes(), UserAgent::PRODUCT).crawl_delay()
+            RobotsRules::parse(text.as_bytes(), UserAgent::PRODUCT).crawl_delay()
         };
         assert_eq!(delay("2.5"), Some(Duration::from_millis(2500)));
         assert_eq!(delay("1e30"), Some(Duration::MAX));

@@ -15,11 +15,11 @@ async fn a_crawl_without_pauses_keeps_to_one_connection() {
         let link = if next < PAGES { format!("<a href=/{next}>") } else { String::new() };
         let length = link.len() + 2 * filler.len();
         let head = format!("{HTML}content-length: {length}\r\n\r\n{link}{filler}");
-        vec![say(head), Act::Pause(MS(1)), say(&filler)]
+        vec![send(head), ServerAction::Pause(MS(1)), send(&filler)]
     })
     .await;
     let outcome = crawl_with(&site, Policy { max_depth: PAGES, ..policy() }).await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, PAGES), "{}", outcome.message);
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, PAGES), "{}", outcome.message);
     // A processor lost for the few milliseconds that a crawl waits costs one more connection.
     assert!(site.connections() <= 3, "{}", site.connections());
 }
@@ -30,7 +30,7 @@ async fn what_stands_beside_a_missing_robots_txt_costs_no_connection() {
         let half = "text ".repeat(3000);
         let length = 2 * half.len();
         let head = format!("HTTP/1.1 {status}\r\n{more}content-type: text/html\r\ncontent-length: {length}\r\n\r\n");
-        vec![say(head), say(&half), Act::Pause(MS(20)), say(&half)]
+        vec![send(head), send(&half), ServerAction::Pause(MS(20)), send(&half)]
     };
     let site = TestServer::start(move |path| match path {
         "/robots.txt" => told("301 Moved Permanently", "location: /rules.txt\r\n"),
@@ -39,7 +39,7 @@ async fn what_stands_beside_a_missing_robots_txt_costs_no_connection() {
     })
     .await;
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 1), "{}", outcome.message);
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 1), "{}", outcome.message);
     assert_eq!((site.seen().len(), site.connections()), (3, 1));
 }
 
@@ -48,13 +48,13 @@ async fn what_dribbles_beside_a_missing_robots_txt_is_not_waited_for() {
     let began = Instant::now();
     let site = TestServer::start(|path| match path {
         "/robots.txt" => vec![
-            say("HTTP/1.1 404 Not Found\r\ncontent-length: 60000\r\n\r\n"),
-            Act::Drip(MS(50), b"not here ".to_vec()),
+            send("HTTP/1.1 404 Not Found\r\ncontent-length: 60000\r\n\r\n"),
+            ServerAction::Drip(MS(50), b"not here ".to_vec()),
         ],
         _ => html("a page"),
     })
     .await;
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 1), "{}", outcome.message);
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 1), "{}", outcome.message);
     assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
 }

@@ -13,7 +13,7 @@ async fn links_are_found_in_whatever_a_page_is_encoded_by() {
     })
     .await;
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 9, 0), "{}", outcome.message);
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 9, 0), "{}", outcome.message);
 }
 
 #[tokio::test]
@@ -41,7 +41,7 @@ async fn a_large_body_is_decoded_once_there_is_room_for_its_window() {
     assert!(timeout(MS(500), &mut crawl).await.is_err(), "others have the room");
     drop(windows);
     let outcome = crawl.await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 0), "{}", outcome.message);
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 0), "{}", outcome.message);
 }
 
 #[tokio::test]
@@ -54,7 +54,7 @@ async fn a_page_that_says_it_is_encoded_and_is_not_is_read() {
     })
     .await;
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0), "{}", outcome.message);
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 3, 0), "{}", outcome.message);
 }
 
 #[tokio::test]
@@ -80,7 +80,7 @@ async fn a_body_that_is_not_what_it_says_is_an_error_that_says_so() {
         .await;
         let outcome = crawl(&site).await;
         assert_eq!(outcome.message, format!("{}/page: {expected}", site.origin()));
-        assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 2), "{expected}");
+        assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 2), "{expected}");
     }
 }
 
@@ -96,7 +96,7 @@ async fn a_bomb_is_given_up_and_the_crawl_goes_on() {
     })
     .await;
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 4));
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 4));
     assert_eq!(outcome.message, format!("{}/gzip: the gzip body becomes more than 100 times as large", site.origin()));
     assert!(outcome.bytes < 4 * (1 << 20) + 4 * (128 << 10), "{}", outcome.bytes);
 }
@@ -110,7 +110,7 @@ async fn bodies_of_errors_and_redirects_may_be_bombs_too() {
     .await;
     let started = Instant::now();
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.bytes), (Kind::Unreachable, 0));
+    assert_eq!((outcome.kind, outcome.bytes), (OutcomeKind::Unreachable, 0));
     assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
 }
 

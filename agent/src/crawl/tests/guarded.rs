@@ -35,11 +35,11 @@ async fn no_spelling_of_a_private_address_is_connected() {
     for host in LOOPBACK.split(' ').chain(DISGUISED.split(' ')).chain(["[::1]", "[0::0:1]"]) {
         let name = format!("http://{host}:{port}");
         let outcome = crawl_name(&name, "127.0.0.2/32").await;
-        assert!(matches!(outcome.kind, Kind::Blocked(_) | Kind::Unreachable), "{name}: {outcome:?}");
+        assert!(matches!(outcome.kind, OutcomeKind::Blocked(_) | OutcomeKind::Unreachable), "{name}: {outcome:?}");
         // A known origin is vetted too.
         if name.parse::<Origin>().is_ok() {
             let outcome = TestCrawl::at(&name).context(context(&["127.0.0.2/32"])).outcome().await;
-            assert_eq!(outcome.kind, Kind::Blocked(Blocker::Guard), "{host}: {outcome:?}");
+            assert_eq!(outcome.kind, OutcomeKind::Blocked(Blocker::Guard), "{host}: {outcome:?}");
             assert!(outcome.message.contains("the guard refuses"), "{host}: {}", outcome.message);
         }
     }
@@ -53,7 +53,7 @@ async fn the_same_spellings_are_connected_where_the_operator_allows_it() {
         let before = connections(&secrets);
         let name = format!("http://{host}:{}", secrets.0.port());
         let outcome = crawl_name(&name, "127.0.0.1/32").await;
-        assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 1), "{name}: {}", outcome.message);
+        assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 1), "{name}: {}", outcome.message);
         assert!(connections(&secrets) > before, "{name}");
     }
     // Its IPv6 forms are other addresses, which are not allowed.
@@ -83,7 +83,7 @@ async fn no_redirect_leads_to_a_private_address() {
         // The robots.txt may be on another host, but cannot be fetched there, so the site may not
         // be crawled.
         let outcome = TestCrawl::of(&site).context(context(&["127.0.0.2/32"])).outcome().await;
-        let refused = outcome.kind == Kind::Blocked(Blocker::Robots);
+        let refused = outcome.kind == OutcomeKind::Blocked(Blocker::Robots);
         // Some spellings are invalid URLs, which count as a missing robots.txt. The page then leads
         // away from the site.
         assert!(refused || outcome.pages == 1, "{host}: {outcome:?}");
@@ -107,7 +107,7 @@ async fn no_name_leads_to_a_private_address() {
         }
         .parse()
         .unwrap();
-        Named::At(vec![addr], 60)
+        DnsAnswer::At(vec![addr], 60)
     })
     .await;
     let secrets = secrets().await;
@@ -115,7 +115,7 @@ async fn no_name_leads_to_a_private_address() {
         let origin = format!("http://{name}.example:{}", secrets.0.port());
         for crawl in [TestCrawl::named(&format!("{name}.example")), TestCrawl::at(&origin)] {
             let outcome = crawl.context(names.context(&["127.0.0.2/32"])).outcome().await;
-            assert_eq!(outcome.kind, Kind::Blocked(Blocker::Guard), "{name}: {}", outcome.message);
+            assert_eq!(outcome.kind, OutcomeKind::Blocked(Blocker::Guard), "{name}: {}", outcome.message);
             assert!(outcome.message.contains("the guard refuses"), "{name}: {}", outcome.message);
         }
     }
@@ -127,10 +127,10 @@ async fn of_the_addresses_of_a_name_only_those_are_connected_that_pass() {
     let secret = TestServer::start(|_| html("secret")).await;
     let open = TestServer::start_at(([127, 0, 0, 2], secret.port()), |_| html("open")).await.unwrap();
     let both = vec![IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2]), Ipv6Addr::LOCALHOST.into()];
-    let names = TestNames::answering(move |_, _| Named::At(both.clone(), 60)).await;
+    let names = TestNames::answering(move |_, _| DnsAnswer::At(both.clone(), 60)).await;
     let origin = format!("http://both.example:{}", secret.port());
     let outcome = TestCrawl::at(&origin).context(names.context(&["127.0.0.2/32"])).outcome().await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 1), "{}", outcome.message);
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 1), "{}", outcome.message);
     assert_eq!(secret.connections(), 0);
     assert!(open.connections() > 0);
 }
@@ -141,19 +141,19 @@ async fn a_name_that_moves_to_a_private_address_is_vetted_again() {
     // Every connection is closed, so that each request resolves the name again.
     let answer = |path: &str| {
         let mut acts = if path == "/robots.txt" { status(404) } else { html("<a href=/next>") };
-        acts.push(Act::Close);
+        acts.push(ServerAction::Close);
         acts
     };
     let open = TestServer::start_at(([127, 0, 0, 2], secret.port()), answer).await.unwrap();
     // Public for three queries, then private; the TTL is zero.
     let names = TestNames::answering(|_, before| {
         let host = if before < 3 { 2 } else { 1 };
-        Named::At(vec![[127, 0, 0, host].into()], 0)
+        DnsAnswer::At(vec![[127, 0, 0, host].into()], 0)
     })
     .await;
     let origin = format!("http://rebinding.example:{}", secret.port());
     let outcome = TestCrawl::at(&origin).context(names.context(&["127.0.0.2/32"])).outcome().await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 1, 1));
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 1, 1));
     assert!(outcome.message.contains("/next: the guard refuses 127.0.0.1"), "{}", outcome.message);
     assert!(names.asked("rebinding.example") >= 3);
     assert_eq!((secret.connections(), open.connections()), (0, 2));
@@ -178,7 +178,7 @@ async fn sitemaps_elsewhere_are_not_asked_for() {
     .await
     .unwrap();
     let outcome = TestCrawl::of(&site).context(context(&["127.0.0.0/8"])).outcome().await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 1, 0), "{}", outcome.message);
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 1, 0), "{}", outcome.message);
     assert_eq!(site.paths(), ["/robots.txt", "/own.xml", "/index.xml", "/"]);
     assert_eq!(connections(&secrets), 0);
 }
@@ -187,7 +187,7 @@ async fn sitemaps_elsewhere_are_not_asked_for() {
 async fn only_http_is_spoken_wherever_a_url_comes_from() {
     for name in ["file:///etc/passwd", "ftp://127.0.0.1/", "gopher://127.0.0.1:70/", "data:text/html,x", "unix:/x"] {
         let outcome = crawl_name(name, "127.0.0.1/32").await;
-        assert_eq!((outcome.kind, outcome.pages), (Kind::Unreachable, 0), "{name}: {}", outcome.message);
+        assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Unreachable, 0), "{name}: {}", outcome.message);
     }
     let site = TestServer::start(|path| match path {
         "/robots.txt" => redirect("file:///etc/passwd"),
@@ -197,7 +197,7 @@ async fn only_http_is_spoken_wherever_a_url_comes_from() {
     })
     .await;
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 1, 0), "{}", outcome.message);
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 1, 0), "{}", outcome.message);
     assert_eq!(site.paths(), ["/robots.txt", "/", "/moved"]);
 }
 

@@ -26,7 +26,7 @@ pub(super) async fn quick_of(crawl: TestCrawl) -> Outcome {
 }
 
 /// A site whose page `/bad` performs these acts; `/` links to it, and to `/after`.
-async fn with_bad_page(acts: Vec<Act>) -> TestServer {
+async fn with_bad_page(acts: Vec<ServerAction>) -> TestServer {
     TestServer::start(move |path| match path {
         "/" => html("<a href=/bad><a href=/after>"),
         "/bad" => acts.clone(),
@@ -38,7 +38,7 @@ async fn with_bad_page(acts: Vec<Act>) -> TestServer {
 
 /// Crawls a site whose page `/bad` performs these acts, which must be the crawl's only error;
 /// returns its message, and the site.
-async fn error_of(acts: Vec<Act>) -> (String, TestServer) {
+async fn error_of(acts: Vec<ServerAction>) -> (String, TestServer) {
     let site = with_bad_page(acts).await;
     let outcome = quick(&site, policy()).await;
     assert_eq!((outcome.pages, outcome.errors), (2, 1), "{}", outcome.message);
@@ -51,17 +51,17 @@ pub(super) const HTML: &str = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\n";
 
 #[tokio::test]
 async fn a_body_without_end_is_cut() {
-    let endless = vec![say(format!("{HTML}\r\n")), Act::Endless(vec![b'x'; 64 << 10])];
+    let endless = vec![send(format!("{HTML}\r\n")), ServerAction::Endless(vec![b'x'; 64 << 10])];
     let (error, site) = error_of(endless).await;
     assert_eq!(error, "is larger than 5 MiB");
-    assert!(site.said() < BUFFERS, "{}", site.said());
+    assert!(site.sent_bytes() < BUFFERS, "{}", site.sent_bytes());
     let chunks = vec![
-        say(format!("{HTML}transfer-encoding: chunked\r\n\r\n")),
-        Act::Endless([&b"8000\r\n"[..], &[b'x'; 0x8000], b"\r\n"].concat()),
+        send(format!("{HTML}transfer-encoding: chunked\r\n\r\n")),
+        ServerAction::Endless([&b"8000\r\n"[..], &[b'x'; 0x8000], b"\r\n"].concat()),
     ];
     let (error, site) = error_of(chunks).await;
     assert_eq!(error, "is larger than 5 MiB");
-    assert!(site.said() < BUFFERS, "{}", site.said());
+    assert!(site.sent_bytes() < BUFFERS, "{}", site.sent_bytes());
 }
 
 #[tokio::test]
@@ -69,30 +69,31 @@ async fn a_header_without_end_or_too_large_is_refused() {
     let field = |size: usize| format!("x-abc: {}\r\n", "v".repeat(size));
     let too_large = "a header of more than 64 KiB, or of more than 100 fields";
     for header in [field(70 << 10), field(700).repeat(100), field(1).repeat(101)] {
-        let (error, _) = error_of(vec![say(format!("{HTML}{header}content-length: 0\r\n\r\n"))]).await;
+        let (error, _) = error_of(vec![send(format!("{HTML}{header}content-length: 0\r\n\r\n"))]).await;
         assert_eq!(error, too_large);
     }
     for endless in [field(100), "v".repeat(1000)] {
-        let (error, site) = error_of(vec![say(format!("{HTML}x-def: ")), Act::Endless(endless.into_bytes())]).await;
+        let (error, site) =
+            error_of(vec![send(format!("{HTML}x-def: ")), ServerAction::Endless(endless.into_bytes())]).await;
         assert_eq!(error, too_large);
-        assert!(site.said() < BUFFERS, "{}", site.said());
+        assert!(site.sent_bytes() < BUFFERS, "{}", site.sent_bytes());
     }
     let fits = field(600).repeat(96);
-    let site = with_bad_page(vec![say(format!("{HTML}{fits}content-length: 0\r\n\r\n"))]).await;
+    let site = with_bad_page(vec![send(format!("{HTML}{fits}content-length: 0\r\n\r\n"))]).await;
     let outcome = quick(&site, policy()).await;
     assert_eq!((outcome.pages, outcome.errors), (3, 0), "{}", outcome.message);
 }
 
 #[tokio::test]
 async fn a_server_that_dribbles_is_given_up() {
-    let (error, _) = error_of(vec![say("HTTP/1.1 200 OK\r\nx: "), Act::Drip(MS(20), b"v".to_vec())]).await;
+    let (error, _) = error_of(vec![send("HTTP/1.1 200 OK\r\nx: "), ServerAction::Drip(MS(20), b"v".to_vec())]).await;
     assert_eq!(error, "no answer within 400ms");
-    let (error, _) = error_of(vec![say(format!("{HTML}\r\n")), Act::Drip(MS(20), b"v".to_vec())]).await;
+    let (error, _) = error_of(vec![send(format!("{HTML}\r\n")), ServerAction::Drip(MS(20), b"v".to_vec())]).await;
     assert_eq!(error, "the body comes slower than 1024 bytes a second");
-    let (error, _) = error_of(vec![say(format!("{HTML}content-length: 9\r\n\r\n")), Act::Wait]).await;
+    let (error, _) = error_of(vec![send(format!("{HTML}content-length: 9\r\n\r\n")), ServerAction::Wait]).await;
     assert_eq!(error, "the body comes slower than 1024 bytes a second");
     // Fast enough, but endless.
-    let (error, _) = error_of(vec![say(format!("{HTML}\r\n")), Act::Drip(MS(20), vec![b'v'; 200])]).await;
+    let (error, _) = error_of(vec![send(format!("{HTML}\r\n")), ServerAction::Drip(MS(20), vec![b'v'; 200])]).await;
     assert_eq!(error, "no end of the answer within 1.5s");
 }
 
@@ -100,49 +101,51 @@ async fn a_server_that_dribbles_is_given_up() {
 async fn a_slow_body_that_is_fast_enough_is_received() {
     let beginning = format!("{HTML}content-length: 1600\r\n\r\n{}", "v".repeat(800));
     // The rest comes while the first bytes alone still make an average of 1 KiB a second.
-    let rest = Act::Say(vec![b'v'; 800]);
-    let site = with_bad_page(vec![say(&beginning), Act::Pause(MS(500)), rest]).await;
+    let rest = ServerAction::Send(vec![b'v'; 800]);
+    let site = with_bad_page(vec![send(&beginning), ServerAction::Pause(MS(500)), rest]).await;
     let outcome = quick(&site, policy()).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0), "{}", outcome.message);
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 3, 0), "{}", outcome.message);
 }
 
 #[tokio::test]
 async fn early_hints_without_end_are_no_answer() {
-    let (error, _) = error_of(vec![Act::Endless(b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n".to_vec())]).await;
+    let (error, _) =
+        error_of(vec![ServerAction::Endless(b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n".to_vec())]).await;
     assert_eq!(error, "no answer within 400ms");
-    let (error, _) = error_of(vec![Act::Drip(MS(20), b"HTTP/1.1 100 Continue\r\n\r\n".to_vec())]).await;
+    let (error, _) = error_of(vec![ServerAction::Drip(MS(20), b"HTTP/1.1 100 Continue\r\n\r\n".to_vec())]).await;
     assert_eq!(error, "no answer within 400ms");
 }
 
 #[tokio::test]
 async fn a_connection_that_breaks_in_mid_body_is_an_error() {
-    let beginning = say(format!("{HTML}content-length: 100000\r\n\r\n<a href=/after>"));
-    let (error, _) = error_of(vec![beginning.clone(), Act::Reset]).await;
+    let beginning = send(format!("{HTML}content-length: 100000\r\n\r\n<a href=/after>"));
+    let (error, _) = error_of(vec![beginning.clone(), ServerAction::Reset]).await;
     assert!(error.contains("reset") || error.contains("end of file"), "{error}");
-    let (error, _) = error_of(vec![beginning, Act::Close]).await;
+    let (error, _) = error_of(vec![beginning, ServerAction::Close]).await;
     assert!(error.contains("end of file"), "{error}");
-    let chunk = say(format!("{HTML}transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n"));
-    let (error, _) = error_of(vec![chunk.clone(), Act::Close]).await;
+    let chunk = send(format!("{HTML}transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n"));
+    let (error, _) = error_of(vec![chunk.clone(), ServerAction::Close]).await;
     assert!(!error.is_empty(), "{error}");
-    let (error, _) = error_of(vec![chunk, say("ffffffffffffffffff\r\n"), Act::Wait]).await;
+    let (error, _) = error_of(vec![chunk, send("ffffffffffffffffff\r\n"), ServerAction::Wait]).await;
     assert!(!error.starts_with("no "), "{error}");
 }
 
 #[tokio::test]
 async fn a_wrong_length_breaks_one_page_at_most() {
-    let (error, _) = error_of(vec![say(format!("{HTML}content-length: 50\r\n\r\ntoo short")), Act::Close]).await;
+    let (error, _) =
+        error_of(vec![send(format!("{HTML}content-length: 50\r\n\r\ntoo short")), ServerAction::Close]).await;
     assert!(error.contains("end of file"), "{error}");
-    let (error, _) = error_of(vec![say(format!("{HTML}content-length: 3\r\ncontent-length: 4\r\n\r\nabcd"))]).await;
+    let (error, _) = error_of(vec![send(format!("{HTML}content-length: 3\r\ncontent-length: 4\r\n\r\nabcd"))]).await;
     assert!(!error.is_empty(), "{error}");
-    let (error, _) = error_of(vec![say(format!("{HTML}content-length: -3\r\n\r\nabcd"))]).await;
+    let (error, _) = error_of(vec![send(format!("{HTML}content-length: -3\r\n\r\nabcd"))]).await;
     assert!(!error.is_empty(), "{error}");
     // The bytes after the declared length of a body are no response to the next request.
     let longer = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 5\r\n\r\n<html";
     let smuggled =
         format!("{longer}>HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 17\r\n\r\n<a href=/smuggled>");
-    let site = with_bad_page(vec![say(&smuggled)]).await;
+    let site = with_bad_page(vec![send(&smuggled)]).await;
     let outcome = quick(&site, policy()).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0), "{}", outcome.message);
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 3, 0), "{}", outcome.message);
     assert!(site.paths().iter().all(|path| path != "/smuggled"));
 }
 
@@ -150,7 +153,7 @@ async fn a_wrong_length_breaks_one_page_at_most() {
 async fn what_is_not_http_is_an_error() {
     for rubbish in ["SSH-2.0-OpenSSH_9.6\r\n", "\x16\x03\x01\x02", "HTTP/9.9 200 OK\r\n\r\n", "HTTP/1.1 999999\r\n\r\n"]
     {
-        let (error, _) = error_of(vec![say(rubbish), Act::Close]).await;
+        let (error, _) = error_of(vec![send(rubbish), ServerAction::Close]).await;
         assert!(!error.is_empty() && error.len() < 200, "{error}");
     }
 }
@@ -159,11 +162,14 @@ async fn what_is_not_http_is_an_error() {
 async fn a_robots_txt_of_any_size_and_kind_is_read_in_bounded_time() {
     let rules = "User-agent: *\r\nDisallow: /private\r\n";
     let filler = "# nothing to see\r\n".repeat(1000).into_bytes();
-    let endless =
-        vec![say(format!("HTTP/1.1 200 OK\r\ncontent-length: 52428800\r\n\r\n{rules}")), Act::Endless(filler)];
+    let endless = vec![
+        send(format!("HTTP/1.1 200 OK\r\ncontent-length: 52428800\r\n\r\n{rules}")),
+        ServerAction::Endless(filler),
+    ];
     let html_page =
         html("<!doctype html><html><head><title>Welcome</title></head><body><p>Disallow: /</p></body></html>");
-    let broken = vec![say("HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n"), Act::Say(b"\xff\xfe\0D\0i\0s".to_vec())];
+    let broken =
+        vec![send("HTTP/1.1 200 OK\r\ncontent-length: 8\r\n\r\n"), ServerAction::Send(b"\xff\xfe\0D\0i\0s".to_vec())];
     for (robots, expected) in [(endless, 2), (html_page, 3), (broken, 3)] {
         let site = TestServer::start(move |path| match path {
             "/robots.txt" => robots.clone(),
@@ -172,13 +178,13 @@ async fn a_robots_txt_of_any_size_and_kind_is_read_in_bounded_time() {
         })
         .await;
         let outcome = quick(&site, policy()).await;
-        assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, expected), "{}", outcome.message);
-        assert!(site.said() < BUFFERS, "{}", site.said());
+        assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, expected), "{}", outcome.message);
+        assert!(site.sent_bytes() < BUFFERS, "{}", site.sent_bytes());
     }
-    let dribble = vec![say("HTTP/1.1 200 OK\r\n\r\n"), Act::Drip(MS(20), b"#".to_vec())];
+    let dribble = vec![send("HTTP/1.1 200 OK\r\n\r\n"), ServerAction::Drip(MS(20), b"#".to_vec())];
     let site = TestServer::start(move |_| dribble.clone()).await;
     let outcome = quick(&site, policy()).await;
-    assert_eq!(outcome.kind, Kind::Blocked(Blocker::Robots));
+    assert_eq!(outcome.kind, OutcomeKind::Blocked(Blocker::Robots));
     assert!(
         outcome.message.ends_with("/robots.txt: the body comes slower than 1024 bytes a second"),
         "{}",
@@ -196,13 +202,15 @@ async fn sitemaps_that_are_bombs_or_list_each_other_cost_little() {
         }
         "/file.xml.gz" => answer(200, "", &bomb),
         "/encoded.xml" => answer(200, "content-encoding: gzip\r\n", &bomb),
-        "/endless.xml" => vec![say("HTTP/1.1 200 OK\r\n\r\n<urlset><url><loc>"), Act::Endless(vec![b'x'; 4096])],
+        "/endless.xml" => {
+            vec![send("HTTP/1.1 200 OK\r\n\r\n<urlset><url><loc>"), ServerAction::Endless(vec![b'x'; 4096])]
+        }
         "/" => html("a page"),
         _ => html(format!("<sitemapindex>{index}</sitemapindex>")),
     })
     .await;
     let outcome = quick(&site, policy()).await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Pages), 1), "{}", outcome.message);
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Truncated(Budget::Pages), 1), "{}", outcome.message);
     assert!(site.seen().len() < 60, "{}", site.seen().len());
     let error = format!("{}/encoded.xml: the gzip body becomes more than 100 times as large", site.origin());
     assert_eq!(outcome.message, error);
@@ -218,7 +226,7 @@ async fn a_million_links_are_as_many_as_are_taken() {
     })
     .await;
     let outcome = quick(&site, Policy { max_pages: 5, ..policy() }).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Truncated(Budget::Pages), 5, 1));
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Truncated(Budget::Pages), 5, 1));
     assert_eq!(outcome.message, format!("{}/: is larger than 5 MiB", site.origin()));
 }
 
@@ -233,7 +241,7 @@ async fn bytes_that_are_no_text_do_not_hide_the_links_around_them() {
     })
     .await;
     let outcome = quick(&site, policy()).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0), "{}", outcome.message);
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 3, 0), "{}", outcome.message);
 }
 
 #[tokio::test]
@@ -245,7 +253,7 @@ async fn paths_that_go_round_in_circles_end() {
     .await;
     let outcome = quick(&site, Policy { max_depth: 8, max_pages: 300, ..policy() }).await;
     assert!(outcome.trapped > 0 && outcome.pages <= 300, "{outcome:?}");
-    assert!(matches!(outcome.kind, Kind::Truncated(Budget::Depth | Budget::Pages)), "{outcome:?}");
+    assert!(matches!(outcome.kind, OutcomeKind::Truncated(Budget::Depth | Budget::Pages)), "{outcome:?}");
 }
 
 #[tokio::test]
@@ -254,7 +262,7 @@ async fn names_no_host_can_have_are_refused_before_anybody_is_asked() {
     let labels = format!("{}example", "abc.".repeat(80));
     for host in [long, labels] {
         let outcome = TestCrawl::named(&host).outcome().await;
-        assert_eq!(outcome.kind, Kind::Unreachable, "{}", outcome.message);
+        assert_eq!(outcome.kind, OutcomeKind::Unreachable, "{}", outcome.message);
         let page = format!("<a href=http://{host}/><a href=/away>");
         let target = format!("http://{host}/");
         let site = TestServer::start(move |path| match path {
@@ -264,7 +272,7 @@ async fn names_no_host_can_have_are_refused_before_anybody_is_asked() {
         })
         .await;
         let outcome = quick(&site, policy()).await;
-        assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 1, 0), "{}", outcome.message);
+        assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 1, 0), "{}", outcome.message);
         let robots = format!("http://{host}/robots.txt");
         let site = TestServer::start(move |_| redirect(&robots)).await;
         let outcome = quick(&site, policy()).await;
@@ -274,10 +282,10 @@ async fn names_no_host_can_have_are_refused_before_anybody_is_asked() {
 
 #[tokio::test]
 async fn what_does_not_connect_in_time_is_given_up_and_told_apart() {
-    let names = TestNames::answering(|_, _| Named::Silent).await;
+    let names = TestNames::answering(|_, _| DnsAnswer::Silent).await;
     let silent = TestCrawl::at("http://silent.example:80").context(names.context(&["127.0.0.1/32"]));
     let outcome = quick_of(silent).await;
-    assert_eq!(outcome.kind, Kind::Unreachable);
+    assert_eq!(outcome.kind, OutcomeKind::Unreachable);
     assert!(outcome.message.ends_with("no address within 300ms"), "{}", outcome.message);
     // It accepts the connection, but does not respond to the handshake.
     let silent = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -287,13 +295,13 @@ async fn what_does_not_connect_in_time_is_given_up_and_told_apart() {
 
 #[tokio::test]
 async fn a_neighbour_is_crawled_whole_while_hostile_crawls_are_under_way() {
-    let body = say(format!("{HTML}\r\n"));
+    let body = send(format!("{HTML}\r\n"));
     let hostile = [
-        vec![say("HTTP/1.1 200 OK\r\nx: "), Act::Drip(MS(5), b"v".to_vec())],
-        vec![body.clone(), Act::Drip(MS(5), vec![b'v'; 100])],
-        vec![Act::Endless(b"HTTP/1.1 100 Continue\r\n\r\n".to_vec())],
-        vec![body, Act::Drip(MS(1), b"<a href=/x>".repeat(100))],
-        vec![Act::Wait],
+        vec![send("HTTP/1.1 200 OK\r\nx: "), ServerAction::Drip(MS(5), b"v".to_vec())],
+        vec![body.clone(), ServerAction::Drip(MS(5), vec![b'v'; 100])],
+        vec![ServerAction::Endless(b"HTTP/1.1 100 Continue\r\n\r\n".to_vec())],
+        vec![body, ServerAction::Drip(MS(1), b"<a href=/x>".repeat(100))],
+        vec![ServerAction::Wait],
     ];
     let neighbour = TestServer::start(|path| chain(path, 50)).await;
     let neighbour = TestCrawl::of(&neighbour);
@@ -309,12 +317,12 @@ async fn a_neighbour_is_crawled_whole_while_hostile_crawls_are_under_way() {
     }
     let stop = neighbour.stop.clone();
     let outcome = neighbour.outcome().await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 50, 0), "{}", outcome.message);
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 50, 0), "{}", outcome.message);
     for (crawl, site) in &crawls {
         assert!(!crawl.is_finished(), "{:?}", site.paths());
     }
     stop.cancel();
     for (crawl, _) in crawls {
-        assert!(matches!(crawl.await.unwrap(), Ended::Stopped(_)));
+        assert!(matches!(crawl.await.unwrap(), CrawlEnd::Stopped(_)));
     }
 }

@@ -45,7 +45,7 @@ fn page_of(stream: u32, body: &str) -> Vec<u8> {
 }
 
 /// The frames sent in response to a request on its stream; `bool` tells whether to repeat them.
-type Saying = fn(u32) -> (Vec<u8>, bool);
+type FrameReply = fn(u32) -> (Vec<u8>, bool);
 
 /// A site that responds to its third request, for `/bad`, with `bad`, and normally to all others.
 struct FrameSite {
@@ -55,7 +55,7 @@ struct FrameSite {
 }
 
 impl FrameSite {
-    async fn start(certificate: &TestCertificate, bad: Saying) -> Self {
+    async fn start(certificate: &TestCertificate, bad: FrameReply) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let site = Self { addr: listener.local_addr().unwrap(), connections: Arc::default(), ended: Arc::default() };
         let ended = Arc::clone(&site.ended);
@@ -77,7 +77,11 @@ impl FrameSite {
     }
 }
 
-async fn serve_frames(mut stream: TlsStream<TcpStream>, requests: &AtomicUsize, bad: Saying) -> std::io::Result<()> {
+async fn serve_frames(
+    mut stream: TlsStream<TcpStream>,
+    requests: &AtomicUsize,
+    bad: FrameReply,
+) -> std::io::Result<()> {
     let mut preface = [0; 24];
     stream.read_exact(&mut preface).await?;
     stream.write_all(&frame(SETTINGS, 0, 0, &[])).await?;
@@ -91,16 +95,16 @@ async fn serve_frames(mut stream: TlsStream<TcpStream>, requests: &AtomicUsize, 
         match (kind, flags) {
             (SETTINGS, 0) => stream.write_all(&frame(SETTINGS, 1, 0, &[])).await?,
             (HEADERS, _) => {
-                let (said, again) = match requests.fetch_add(1, Ordering::SeqCst) {
+                let (reply, again) = match requests.fetch_add(1, Ordering::SeqCst) {
                     0 => (frame(HEADERS, END_HEADERS | END_STREAM, id, &[NOT_FOUND]), false),
                     1 => (page_of(id, "<a href=/bad><a href=/after>"), false),
                     2 => bad(id),
                     _ => (page_of(id, "after"), false),
                 };
-                stream.write_all(&said).await?;
+                stream.write_all(&reply).await?;
                 if again {
                     loop {
-                        stream.write_all(&said).await?;
+                        stream.write_all(&reply).await?;
                     }
                 }
             }
@@ -111,7 +115,7 @@ async fn serve_frames(mut stream: TlsStream<TcpStream>, requests: &AtomicUsize, 
 
 /// Crawls a site that responds to one request with `bad`; returns the outcome, the error of that
 /// request, and the number of connections.
-async fn frames(bad: Saying) -> (Outcome, String, usize) {
+async fn frames(bad: FrameReply) -> (Outcome, String, usize) {
     let certificate = TestCertificate::new();
     let site = FrameSite::start(&certificate, bad).await;
     let origin = format!("https://{}", site.addr);
@@ -149,7 +153,7 @@ async fn http2_is_spoken_where_it_is_offered_on_one_connection() {
         }
     });
     let outcome = TestCrawl::at(&format!("https://{addr}")).context(certificate.trusting()).outcome().await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0), "{}", outcome.message);
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 3, 0), "{}", outcome.message);
     assert_eq!(connections.load(Ordering::SeqCst), 1);
     assert!(outcome.rtt.is_some());
 }
@@ -157,13 +161,13 @@ async fn http2_is_spoken_where_it_is_offered_on_one_connection() {
 #[tokio::test]
 async fn a_stream_that_is_reset_costs_one_page_and_not_the_connection() {
     for bad in [
-        (|id| (frame(RESET, 0, id, &2_u32.to_be_bytes()), false)) as Saying,
+        (|id| (frame(RESET, 0, id, &2_u32.to_be_bytes()), false)) as FrameReply,
         // Refused: the request could be sent again, but only with pacing.
         |id| (frame(RESET, 0, id, &7_u32.to_be_bytes()), false),
         |id| ([header(id, &[OK]), frame(RESET, 0, id, &2_u32.to_be_bytes())].concat(), false),
     ] {
         let (outcome, error, connections) = frames(bad).await;
-        assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 1), "{error}");
+        assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 1), "{error}");
         assert!(error.contains("stream error") || error.contains("refused"), "{error}");
         assert_eq!(connections, 1, "{error}");
     }
@@ -172,26 +176,26 @@ async fn a_stream_that_is_reset_costs_one_page_and_not_the_connection() {
 #[tokio::test]
 async fn a_server_that_goes_away_is_connected_anew() {
     let (outcome, error, connections) = frames(|_| (frame(GO_AWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 1]), false)).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 1), "{error}");
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 1), "{error}");
     assert_eq!(connections, 2, "{error}");
 }
 
 #[tokio::test]
 async fn a_header_that_is_too_large_is_refused_in_http2_too() {
-    let fields: Saying = |id| (header(id, &[&[OK][..], &[0, 1, b'x', 1, b'v'].repeat(101)].concat()), false);
+    let fields: FrameReply = |id| (header(id, &[&[OK][..], &[0, 1, b'x', 1, b'v'].repeat(101)].concat()), false);
     // A field of 4000 bytes is put into the table, and one byte then refers to it again and again.
-    let few: Saying =
+    let few: FrameReply =
         |id| (header(id, &[&[OK, 0x40, 1, b'x', 0x7f, 0xa1, 0x1e], &[b'v'; 4000][..], &[0xbe; 20]].concat()), false);
     for bad in [fields, few] {
         let (outcome, error, connections) = frames(bad).await;
-        assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 1), "{error}");
+        assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 1), "{error}");
         assert_eq!(error, "a header of more than 64 KiB, or of more than 100 fields");
         assert_eq!(connections, 1);
     }
-    let bomb: Saying = |id| {
+    let bomb: FrameReply = |id| {
         (header(id, &[&[OK, 0x40, 1, b'x', 0x7f, 0xa1, 0x1e], &[b'v'; 4000][..], &[0xbe; 12_000]].concat()), false)
     };
-    let endless: Saying = |id| {
+    let endless: FrameReply = |id| {
         (
             [frame(HEADERS, 0, id, &[OK]), frame(CONTINUATION, 0, id, &[0, 1, b'x', 1, b'v'].repeat(1000)).repeat(500)]
                 .concat(),
@@ -200,7 +204,7 @@ async fn a_header_that_is_too_large_is_refused_in_http2_too() {
     };
     for bad in [bomb, endless] {
         let (outcome, error, _) = frames(bad).await;
-        assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 1), "{error}");
+        assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 1), "{error}");
         assert!(!error.is_empty(), "{outcome:?}");
     }
 }
@@ -208,14 +212,14 @@ async fn a_header_that_is_too_large_is_refused_in_http2_too() {
 #[tokio::test]
 async fn frames_without_end_are_no_answer() {
     for bad in [
-        (|_| (frame(PING, 0, 0, &[0; 8]), true)) as Saying,
+        (|_| (frame(PING, 0, 0, &[0; 8]), true)) as FrameReply,
         |_| (frame(SETTINGS, 0, 0, &[]), true),
         |id| (header(id, &[0x08, 3, b'1', b'0', b'3']), true),
         |id| ([header(id, &[OK]), frame(DATA, 0, id, &[])].concat(), false),
         |id| (frame(CONTINUATION, 0, id, &[]), true),
     ] {
         let (outcome, error, _) = frames(bad).await;
-        assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 1), "{error}");
+        assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 1), "{error}");
     }
 }
 
@@ -223,7 +227,7 @@ async fn frames_without_end_are_no_answer() {
 async fn more_data_than_was_allowed_is_refused() {
     let (outcome, error, _) =
         frames(|id| ([header(id, &[OK]), frame(DATA, 0, id, &[b'x'; 16_384]).repeat(64)].concat(), true)).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 1), "{error}");
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 1), "{error}");
     assert!(outcome.bytes < 1 << 20, "{}", outcome.bytes);
 }
 
@@ -232,15 +236,15 @@ async fn a_certificate_that_is_self_signed_or_has_expired_is_not_trusted() {
     let (own, expired) = (TestCertificate::new(), TestCertificate::expired());
     let cases = [(&own, context(&["127.0.0.1/32"]), "UnknownIssuer"), (&expired, expired.trusting(), "xpired")];
     for (certificate, context, expected) in cases {
-        let server = TestServer::tls(certificate, |_| vec![Act::Close]).await;
+        let server = TestServer::tls(certificate, |_| vec![ServerAction::Close]).await;
         let origin = format!("https://{}", server.addr);
         let outcome = quick_of(TestCrawl::at(&origin).context(context.clone())).await;
-        assert_eq!((outcome.kind, outcome.pages), (Kind::Unreachable, 0));
+        assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Unreachable, 0));
         assert_eq!(outcome.trouble, Some(Trouble::Tls), "{}", outcome.message);
         assert!(outcome.message.contains("certificate") && outcome.message.contains(expected), "{}", outcome.message);
         // Nor while the crawl finds out whether the site uses TLS.
         let outcome = TestCrawl::named(&server.addr.to_string()).context(context).outcome().await;
-        assert_eq!((outcome.kind, outcome.pages), (Kind::Unreachable, 0), "{}", outcome.message);
+        assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Unreachable, 0), "{}", outcome.message);
         assert!(server.seen().is_empty());
     }
 }

@@ -21,7 +21,7 @@ async fn a_page_is_asked_for_again_when_the_site_says() {
     for code in [429, 503] {
         let site = TestServer::start(busy(code, Some("1"), 1)).await;
         let outcome = crawl(&site).await;
-        assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0));
+        assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 3, 0));
         assert_eq!(site.paths()[1..], ["/", "/busy", "/busy", "/after"]);
         let seen = site.seen();
         assert!(seen[3].at - seen[2].at >= Duration::from_secs(1), "{:?}", seen[3].at - seen[2].at);
@@ -32,7 +32,7 @@ async fn a_page_is_asked_for_again_when_the_site_says() {
 async fn one_that_never_has_time_for_a_page_is_not_asked_for_ever() {
     let site = TestServer::start(busy(429, Some("0"), u32::MAX)).await;
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 2, 1));
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 1));
     assert_eq!(site.paths()[1..], ["/", "/busy", "/busy", "/busy", "/after"]);
 }
 
@@ -41,7 +41,7 @@ async fn a_pause_longer_than_the_crawl_truncates_it_at_once() {
     let site = TestServer::start(busy(503, None, u32::MAX)).await;
     let begun = Instant::now();
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Duration), 1));
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Truncated(Budget::Duration), 1));
     assert!(begun.elapsed() < Duration::from_secs(5), "the slot is not held for nothing");
 }
 
@@ -49,19 +49,19 @@ async fn a_pause_longer_than_the_crawl_truncates_it_at_once() {
 async fn a_restart_does_not_cut_a_pause_short() {
     let site = TestServer::start(busy(429, Some("2"), 1)).await;
     let folder = tempfile::tempdir().unwrap();
-    let keep = || Keep { file: Some(folder.path().join("1-1.crawl")), ..Keep::default() };
-    let (stop, crawl) = TestCrawl { keep: keep(), ..TestCrawl::of(&site) }.spawn();
+    let storage = || CrawlStorage { file: Some(folder.path().join("1-1.crawl")), ..CrawlStorage::default() };
+    let (stop, crawl) = TestCrawl { storage: storage(), ..TestCrawl::of(&site) }.spawn();
     site.wait_for("/busy").await;
     // After the response the crawl first writes down the pause, and then waits.
     while std::fs::metadata(folder.path().join("1-1.crawl")).unwrap().len() < 80 {
         tokio::task::yield_now().await;
     }
     stop.cancel();
-    assert!(matches!(crawl.await.unwrap(), Ended::Stopped(_)));
-    let again = TestCrawl { keep: keep(), ..TestCrawl::of(&site) };
+    assert!(matches!(crawl.await.unwrap(), CrawlEnd::Stopped(_)));
+    let again = TestCrawl { storage: storage(), ..TestCrawl::of(&site) };
     again.context.robots.put(site.origin().parse().unwrap(), Instant::now(), None);
     let outcome = again.outcome().await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0));
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 3, 0));
     let asked: Vec<Instant> = site.seen().iter().filter(|seen| seen.path() == "/busy").map(|seen| seen.at).collect();
     // The pause is exact to the millisecond, by the wall clock.
     assert!(asked[1] - asked[0] >= MS(1950), "{:?}", asked[1] - asked[0]);
@@ -77,7 +77,7 @@ async fn many_errors_in_a_minute_are_a_pause_of_a_minute() {
     .await;
     // The pause is longer than the crawl's time limit.
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Truncated(Budget::Duration), 1, 18));
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Truncated(Budget::Duration), 1, 18));
     assert_eq!(site.paths().len(), 20);
 }
 
@@ -86,12 +86,12 @@ async fn a_site_that_was_given_up_is_not_asked_again_by_the_same_crawl() {
     let site = TestServer::start(|_| html("a page")).await;
     let mut frontier = Frontier::temporary(9, 1000).unwrap();
     frontier.offer(&SitePath::root(), 0);
-    (frontier.spent_mut().pages, frontier.spent_mut().failed_in_a_row) = (1, politeness::BREAKER);
+    (frontier.totals_mut().pages, frontier.totals_mut().failed_in_a_row) = (1, politeness::BREAKER);
     frontier.end_step();
     let checkpoint = frontier.checkpoint().await.unwrap().bytes;
-    let keep = Keep { checkpoint, ..Keep::default() };
-    let outcome = TestCrawl { keep, ..TestCrawl::of(&site) }.outcome().await;
-    assert_eq!(outcome.kind, Kind::Blocked(Blocker::Breaker));
+    let storage = CrawlStorage { checkpoint, ..CrawlStorage::default() };
+    let outcome = TestCrawl { storage, ..TestCrawl::of(&site) }.outcome().await;
+    assert_eq!(outcome.kind, OutcomeKind::Blocked(Blocker::Breaker));
     assert!(outcome.message.ends_with("50 requests in a row failed"), "{}", outcome.message);
     assert_eq!(site.paths(), [""; 0]);
 }
@@ -99,12 +99,12 @@ async fn a_site_that_was_given_up_is_not_asked_again_by_the_same_crawl() {
 #[tokio::test]
 async fn while_nothing_is_heard_of_the_scheduler_requests_are_twice_as_far_apart() {
     let site = TestServer::start(|path| if path == "/" { html("<a href=/b>b</a>") } else { html("a page") }).await;
-    let alone = Alone::default();
-    alone.begins_at(crate::session::clock::BootTime::now());
-    let permits = Permits::asked(Arc::new(|_| Box::pin(async { Ok(()) })), alone);
+    let silence = SchedulerSilence::default();
+    silence.begins_at(crate::session::clock::BootTime::now());
+    let permits = AddressPermits::asked(Arc::new(|_| Box::pin(async { Ok(()) })), silence);
     let policy = Policy { request_interval: MS(200), shortest_interval: MS(200), ..policy() };
     let outcome = TestCrawl { permits, ..TestCrawl::of(&site).policy(policy) }.outcome().await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 2));
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 2));
     let seen = site.seen();
     let [.., start, other] = &seen[..] else { panic!("two pages and robots.txt") };
     // A request arrives a little later than it starts.
@@ -115,11 +115,11 @@ async fn while_nothing_is_heard_of_the_scheduler_requests_are_twice_as_far_apart
 /// How long after its last request a crawl of a one-page site ends, if it needs a permit.
 async fn ends_after(request_interval: Duration) -> Duration {
     let site = TestServer::start(|_| html("a page")).await;
-    let permits = Permits::asked(Arc::new(|_| Box::pin(async { Ok(()) })), Alone::default());
+    let permits = AddressPermits::asked(Arc::new(|_| Box::pin(async { Ok(()) })), SchedulerSilence::default());
     let crawl = TestCrawl { permits, ..TestCrawl::of(&site).policy(Policy { request_interval, ..policy() }) };
     let outcome = crawl.outcome().await;
     let last = site.seen().last().unwrap().at;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 1));
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 1));
     assert!(outcome.duration < request_interval * 2, "its rest is no part of it: {:?}", outcome.duration);
     last.elapsed()
 }

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn paths(include: &[&str], exclude: &[&str]) -> Paths {
-    let mut paths = Paths::ALL;
+fn paths(include: &[&str], exclude: &[&str]) -> PathFilter {
+    let mut paths = PathFilter::ALL;
     paths.include(include).unwrap();
     paths.exclude(exclude).unwrap();
     paths
@@ -24,7 +24,7 @@ async fn links_that_are_not_included_or_are_excluded_are_not_followed_and_not_mi
     .await;
     let policy = Policy { paths: paths(&["/news/"], &["/*.pdf$"]), max_depth: 1, ..policy() };
     let outcome = crawl_with(&site, policy).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 0), "{outcome:?}");
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 3, 0), "{outcome:?}");
     assert_eq!(site.paths(), ["/robots.txt", "/map.xml", "/", "/news/listed", "/news/1", "/news/away"]);
 }
 
@@ -37,7 +37,7 @@ async fn the_start_page_is_fetched_whatever_is_excluded() {
     })
     .await;
     let outcome = crawl_with(&site, Policy { paths: paths(&[], &["/"]), ..policy() }).await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 1));
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 1));
     assert_eq!(site.paths(), ["/robots.txt", "/", "/home"]);
 }
 
@@ -48,7 +48,7 @@ async fn a_site_whose_last_crawl_was_large_is_asked_more_often() {
     let mut large = TestCrawl::of(&site).policy(slow);
     large.job.last_pages = Some(200_000);
     let outcome = large.outcome().await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 3));
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 3));
     assert_gaps(&site, MS(800));
 }
 
@@ -69,11 +69,11 @@ async fn what_the_sitemaps_listed_is_known_after_a_restart() {
     // the test.
     let policy = Policy { request_interval: MS(400), shortest_interval: MS(1), max_pages: 1_000_000, ..policy() };
     for least in [10, 20] {
-        let keep = Keep { file: Some(folder.path().join("crawl")), ..Keep::default() };
-        let (stop, crawl) = TestCrawl { keep, ..TestCrawl::of(&site).policy(policy.clone()) }.spawn();
+        let storage = CrawlStorage { file: Some(folder.path().join("crawl")), ..CrawlStorage::default() };
+        let (stop, crawl) = TestCrawl { storage, ..TestCrawl::of(&site).policy(policy.clone()) }.spawn();
         site.until(|seen| seen.len() >= least).await;
         stop.cancel();
-        assert!(matches!(crawl.await.unwrap(), Ended::Stopped(_)));
+        assert!(matches!(crawl.await.unwrap(), CrawlEnd::Stopped(_)));
     }
     let seen = site.seen();
     let maps = site.paths().iter().filter(|path| path.ends_with(".xml")).count();

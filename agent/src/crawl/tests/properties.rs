@@ -6,14 +6,14 @@ use std::time::UNIX_EPOCH;
 
 use proptest::prelude::*;
 
-use super::super::frontier::checkpoint::State;
+use super::super::frontier::checkpoint::CheckpointState;
 use super::super::politeness::retry_after;
 use super::*;
 use crate::crawl::html::links::tests::extract as links;
 use crate::crawl::html::normal_form::{normal_escapes, normal_form};
 use crate::crawl::html::site_path::tests::{path_of, site};
 use crate::crawl::html::sitemap::tests::read as sitemap;
-use crate::crawl::politeness::robots::Rules;
+use crate::crawl::politeness::robots::RobotsRules;
 use crate::crawl::politeness::robots::directives::{forbids_following, header_forbids_following, is_for_us};
 use crate::testing::deflate;
 
@@ -106,12 +106,12 @@ proptest! {
     #[test]
     fn any_robots_txt_is_read_and_bounded(text in bytes(), path in "/x[a-z/%*$?=.]{0,20}") {
         let path = path_of(&path);
-        let rules = Rules::parse(&text, "StudyBot");
+        let rules = RobotsRules::parse(&text, "StudyBot");
         rules.allow(&path);
         rules.crawl_delay();
         prop_assert!(rules.sitemaps().map(str::len).sum::<usize>() <= 3 * text.len());
         // The rules do not change while they are used.
-        prop_assert_eq!(Rules::parse(&text, "StudyBot").allow(&path), rules.allow(&path));
+        prop_assert_eq!(RobotsRules::parse(&text, "StudyBot").allow(&path), rules.allow(&path));
     }
 
     #[test]
@@ -163,9 +163,9 @@ proptest! {
             }
             checkpoint.truncate(1);
             checkpoint.extend(deflate(rubbish.as_ref().unwrap_or(&body)));
-            drop(State::read(rubbish.as_deref().unwrap_or_default()));
-            let keep = Keep { checkpoint, ..Keep::default() };
-            let (mut frontier, _) = keep.open("http://example.cn", 10, 100).await.unwrap();
+            drop(CheckpointState::read(rubbish.as_deref().unwrap_or_default()));
+            let storage = CrawlStorage { checkpoint, ..CrawlStorage::default() };
+            let (mut frontier, _) = storage.open("http://example.cn", 10, 100).await.unwrap();
             let mut visited = 0;
             while let Some(entry) = frontier.next().await.unwrap() {
                 assert!(entry.path.as_str().starts_with('/') && visited < 100);
@@ -188,7 +188,7 @@ fn a_page_that_confuses_the_parser_is_given_up_and_keeps_the_links_before() {
 
 /// The checkpoint of a crawl that has found these paths and visited one.
 async fn checkpoint_of(paths: &[String]) -> Vec<u8> {
-    let (mut frontier, _) = Keep::default().open("http://example.cn", 10, 100).await.unwrap();
+    let (mut frontier, _) = CrawlStorage::default().open("http://example.cn", 10, 100).await.unwrap();
     paths.iter().for_each(|path| frontier.offer(&path_of(path), 1));
     frontier.end_step();
     frontier.next().await.unwrap();

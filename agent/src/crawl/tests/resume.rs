@@ -26,23 +26,23 @@ fn asked(site: &TestServer) -> HashMap<String, usize> {
 }
 
 /// Crawls until `pages` pages were requested in total, then stops the crawl.
-async fn crawl_until(site: &TestServer, keep: Keep, pages: usize) -> Option<Checkpoint> {
+async fn crawl_until(site: &TestServer, storage: CrawlStorage, pages: usize) -> Option<Checkpoint> {
     let (stop, crawl) =
-        TestCrawl { keep, ..TestCrawl::of(site).policy(Policy { request_interval: MS(1), ..policy() }) }.spawn();
+        TestCrawl { storage, ..TestCrawl::of(site).policy(Policy { request_interval: MS(1), ..policy() }) }.spawn();
     site.until(|seen| seen.len() >= pages).await;
     stop.cancel();
     match crawl.await.unwrap() {
-        Ended::Stopped(standing) => standing.map(|standing| standing.checkpoint),
+        CrawlEnd::Stopped(snapshot) => snapshot.map(|snapshot| snapshot.checkpoint),
         other => panic!("{other:?}"),
     }
 }
 
-async fn finish(site: &TestServer, keep: Keep) -> Outcome {
-    TestCrawl { keep, ..TestCrawl::of(site) }.outcome().await
+async fn finish(site: &TestServer, storage: CrawlStorage) -> Outcome {
+    TestCrawl { storage, ..TestCrawl::of(site) }.outcome().await
 }
 
 fn assert_whole(outcome: &Outcome, site: &TestServer, handovers: usize) {
-    assert_eq!((outcome.kind, outcome.pages, outcome.refetched, outcome.errors), (Kind::Complete, 202, 0, 0));
+    assert_eq!((outcome.kind, outcome.pages, outcome.refetched, outcome.errors), (OutcomeKind::Complete, 202, 0, 0));
     let asked = asked(site);
     assert_eq!(asked.len(), 202);
     // Only requests under way when a crawl was stopped are repeated.
@@ -55,10 +55,10 @@ async fn another_agent_goes_on_where_one_stopped() {
     let site = TestServer::start(tree).await;
     let mut checkpoint = Vec::new();
     for pages in [30, 60, 150] {
-        let keep = Keep { checkpoint, ..Keep::default() };
-        checkpoint = crawl_until(&site, keep, pages).await.unwrap().bytes;
+        let storage = CrawlStorage { checkpoint, ..CrawlStorage::default() };
+        checkpoint = crawl_until(&site, storage, pages).await.unwrap().bytes;
     }
-    let outcome = finish(&site, Keep { checkpoint, ..Keep::default() }).await;
+    let outcome = finish(&site, CrawlStorage { checkpoint, ..CrawlStorage::default() }).await;
     assert_whole(&outcome, &site, 3);
 }
 
@@ -67,20 +67,20 @@ async fn a_page_is_visited_though_the_next_is_never_answered() {
     let site = TestServer::start(|path| match path {
         "/" => html("<a href=/a><a href=/b>"),
         "/a" => html("<a href=/c>"),
-        "/b" => vec![Act::Wait],
+        "/b" => vec![ServerAction::Wait],
         _ => status(404),
     })
     .await;
-    let (watched, mut progress) = tokio::sync::watch::channel(Progress::default());
-    let keep = Keep { watched: Some(watched), ..Keep::default() };
-    let (stop, crawl) = TestCrawl { keep, ..TestCrawl::of(&site) }.spawn();
+    let (watched, mut progress) = tokio::sync::watch::channel(CrawlProgress::default());
+    let storage = CrawlStorage { progress: Some(watched), ..CrawlStorage::default() };
+    let (stop, crawl) = TestCrawl { storage, ..TestCrawl::of(&site) }.spawn();
     // The page is read while the next one is awaited: its link is queued, and it counts as waiting
     // until its step is over.
     progress.wait_for(|progress| progress.pages == 2 && progress.queued == 3).await.unwrap();
     site.wait_for("/b").await;
     stop.cancel();
-    let Ended::Stopped(Some(standing)) = crawl.await.unwrap() else { panic!("it was stopped") };
-    assert_eq!(standing.checkpoint.pages, 2);
+    let CrawlEnd::Stopped(Some(snapshot)) = crawl.await.unwrap() else { panic!("it was stopped") };
+    assert_eq!(snapshot.checkpoint.pages, 2);
 }
 
 #[tokio::test]
@@ -88,11 +88,11 @@ async fn an_agent_goes_on_after_a_restart() {
     let site = TestServer::start(tree).await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("1-1.crawl");
-    let keep = || Keep { file: Some(file.clone()), ..Keep::default() };
+    let storage = || CrawlStorage { file: Some(file.clone()), ..CrawlStorage::default() };
     for pages in [40, 120] {
-        crawl_until(&site, keep(), pages).await;
+        crawl_until(&site, storage(), pages).await;
     }
-    assert_whole(&finish(&site, keep()).await, &site, 2);
+    assert_whole(&finish(&site, storage()).await, &site, 2);
 }
 
 #[tokio::test]
@@ -100,12 +100,21 @@ async fn the_file_or_the_checkpoint_counts_whichever_is_further() {
     let site = TestServer::start(tree).await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("1-1.crawl");
-    let early = crawl_until(&site, Keep { file: Some(file.clone()), ..Keep::default() }, 20).await.unwrap();
-    let late = crawl_until(&site, Keep { checkpoint: early.bytes.clone(), ..Keep::default() }, 100).await.unwrap();
+    let early =
+        crawl_until(&site, CrawlStorage { file: Some(file.clone()), ..CrawlStorage::default() }, 20).await.unwrap();
+    let late = crawl_until(&site, CrawlStorage { checkpoint: early.bytes.clone(), ..CrawlStorage::default() }, 100)
+        .await
+        .unwrap();
     assert!(early.pages < late.pages);
     // The checkpoint is further than the file, and then the file further than the checkpoint.
-    crawl_until(&site, Keep { file: Some(file.clone()), checkpoint: late.bytes, ..Keep::default() }, 150).await;
-    let outcome = finish(&site, Keep { file: Some(file), checkpoint: early.bytes, ..Keep::default() }).await;
+    crawl_until(
+        &site,
+        CrawlStorage { file: Some(file.clone()), checkpoint: late.bytes, ..CrawlStorage::default() },
+        150,
+    )
+    .await;
+    let outcome =
+        finish(&site, CrawlStorage { file: Some(file), checkpoint: early.bytes, ..CrawlStorage::default() }).await;
     assert_whole(&outcome, &site, 3);
 }
 
@@ -115,17 +124,17 @@ async fn a_state_that_cannot_be_read_means_to_begin_anew() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("1-1.crawl");
     std::fs::write(&file, "what is this?").unwrap();
-    let keep = Keep { file: Some(file), checkpoint: vec![1, 2, 3], ..Keep::default() };
-    assert_whole(&finish(&site, keep).await, &site, 0);
+    let storage = CrawlStorage { file: Some(file), checkpoint: vec![1, 2, 3], ..CrawlStorage::default() };
+    assert_whole(&finish(&site, storage).await, &site, 0);
 }
 
 #[tokio::test]
 async fn the_time_of_former_parts_counts_against_the_budget() {
     let site = TestServer::start(tree).await;
-    let checkpoint = crawl_until(&site, Keep::default(), 30).await.unwrap();
-    let keep = Keep { checkpoint: checkpoint.bytes, ..Keep::default() };
+    let checkpoint = crawl_until(&site, CrawlStorage::default(), 30).await.unwrap();
+    let storage = CrawlStorage { checkpoint: checkpoint.bytes, ..CrawlStorage::default() };
     let policy = Policy { max_duration: MS(1), ..policy() };
-    let outcome = TestCrawl { keep, ..TestCrawl::of(&site).policy(policy) }.outcome().await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Truncated(Budget::Duration), checkpoint.pages));
+    let outcome = TestCrawl { storage, ..TestCrawl::of(&site).policy(policy) }.outcome().await;
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Truncated(Budget::Duration), checkpoint.pages));
     assert!(outcome.duration > MS(1));
 }

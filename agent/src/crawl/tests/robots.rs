@@ -17,7 +17,7 @@ async fn within_a_day_a_site_is_asked_once() {
     let context = context(&["127.0.0.1/32"]);
     for _ in 0..3 {
         let outcome = TestCrawl::of(&site).context(context.clone()).outcome().await;
-        assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 2));
+        assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 2));
     }
     assert_eq!((asked_for_robots(&site), site.paths().len()), (1, 7));
     assert!(!site.paths().contains(&"/b".to_owned()));
@@ -29,7 +29,7 @@ async fn what_could_not_be_had_is_asked_for_again() {
     let context = context(&["127.0.0.1/32"]);
     for _ in 0..2 {
         let outcome = TestCrawl::of(&site).context(context.clone()).outcome().await;
-        assert_eq!(outcome.kind, Kind::Blocked(Blocker::Robots));
+        assert_eq!(outcome.kind, OutcomeKind::Blocked(Blocker::Robots));
     }
     assert_eq!(asked_for_robots(&site), 2);
 }
@@ -45,7 +45,7 @@ async fn a_crawl_that_goes_on_for_a_day_asks_again_and_obeys() {
     let crawl = TestCrawl::of(&site).policy(Policy { request_interval: MS(10), ..policy() });
     crawl.context.robots.put(site.origin().parse().unwrap(), Instant::now() - day + MS(100), None);
     let outcome = crawl.outcome().await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 19));
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 19));
     assert_eq!(asked_for_robots(&site), 1);
     assert_ne!(site.paths()[0], "/robots.txt");
 }
@@ -62,7 +62,7 @@ async fn links_of_pages_that_say_nofollow_are_not_taken() {
     })
     .await;
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 5));
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 5));
     assert_eq!(site.paths()[1..], ["/", "/header", "/others", "/ours", "/behind-otherbot:%20nofollow"]);
 }
 

@@ -23,7 +23,7 @@ async fn what_a_sitemap_lists_comes_before_what_is_linked() {
     let site =
         TestServer::start(site_with("Sitemap: /sitemap.xml\nSitemap: /index.xml\nSitemap: /sitemap.xml", LISTED)).await;
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 4, 0));
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 4, 0));
     let expected = ["/robots.txt", "/sitemap.xml", "/index.xml", "/more.xml", "/", "/listed", "/deep", "/linked"];
     assert_eq!(site.paths(), expected);
 }
@@ -33,7 +33,7 @@ async fn one_that_is_missing_or_elsewhere_costs_nothing_but_a_word() {
     let robots = "Sitemap: /gone.xml\nSitemap: http://other.invalid/s.xml\nSitemap: /moved.xml\nSitemap: /forbidden";
     let site = TestServer::start(site_with(robots, LISTED)).await;
     let outcome = crawl(&site).await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Complete, 3, 1));
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 3, 1));
     assert_eq!(outcome.message, format!("{}/gone.xml: answered 404, a sitemap was expected", site.origin()));
     assert_eq!(site.paths()[1..5], ["/gone.xml", "/moved.xml", "/sitemap.xml", "/"]);
 }
@@ -56,5 +56,5 @@ async fn one_that_is_not_read_whole_makes_the_crawl_truncated() {
     .await;
     let timeouts = Timeouts { total: MS(200), ..Timeouts::default() };
     let outcome = TestCrawl { timeouts, ..TestCrawl::of(&site) }.outcome().await;
-    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (Kind::Truncated(Budget::Pages), 2, 1));
+    assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Truncated(Budget::Pages), 2, 1));
 }

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use super::*;
 use crate::config::StoreConfig;
 use crate::crawl::walk::MAX_PAGE_BYTES;
-use crate::warc::read::{Record, records};
-use crate::warc::{Line, Store};
+use crate::warc::read::{WarcRecord, records};
+use crate::warc::{ResponseLine, Store};
 
 fn config(folder: &Path) -> StoreConfig {
     StoreConfig { folder: folder.to_owned(), max_file_bytes: 1 << 30, min_free_bytes: 0 }
@@ -19,13 +19,13 @@ fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     files
 }
 
-fn lines(folder: &Path) -> Vec<Line> {
+fn lines(folder: &Path) -> Vec<ResponseLine> {
     let text: String = files(folder, ".jsonl").iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-fn answers(folder: &Path) -> Vec<(Line, Record)> {
-    let all: Vec<Record> = files(folder, ".warc.gz").iter().flat_map(|file| records(file).unwrap()).collect();
+fn answers(folder: &Path) -> Vec<(ResponseLine, WarcRecord)> {
+    let all: Vec<WarcRecord> = files(folder, ".warc.gz").iter().flat_map(|file| records(file).unwrap()).collect();
     let answers = all.into_iter().filter(|record| record.field("WARC-Type") == Some("response"));
     lines(folder).into_iter().zip(answers).collect()
 }
@@ -33,8 +33,8 @@ fn answers(folder: &Path) -> Vec<(Line, Record)> {
 /// A crawl whose pages are stored in a folder; returns its outcome.
 async fn store(site: &TestServer, folder: &Path, policy: Policy, timeouts: Timeouts) -> Outcome {
     let store = Store::open(&config(folder), "test").unwrap();
-    let keep = Keep { recorder: Some(store.recorder("the site", None)), ..Keep::default() };
-    let outcome = TestCrawl { keep, timeouts, ..TestCrawl::of(site).policy(policy) }.outcome().await;
+    let storage = CrawlStorage { recorder: Some(store.recorder("the site", None)), ..CrawlStorage::default() };
+    let outcome = TestCrawl { storage, timeouts, ..TestCrawl::of(site).policy(policy) }.outcome().await;
     store.close().await;
     outcome
 }
@@ -77,7 +77,7 @@ async fn every_answer_is_stored_with_its_request() {
         assert_eq!(line.stored_bytes, record.payload().len() as u64);
         assert_eq!((line.site.as_str(), line.task), ("the site", None));
     }
-    let text = |record: &Record| String::from_utf8(record.block.clone()).unwrap();
+    let text = |record: &WarcRecord| String::from_utf8(record.block.clone()).unwrap();
     let (home, moved, stuck) = (text(&stored[1].1), text(&stored[2].1), text(&stored[5].1));
     assert!(
         home.starts_with("HTTP/1.1 200 OK\r\ncontent-type: text/html; charset=utf-8\r\ncontent-length: "),
@@ -127,7 +127,7 @@ async fn a_crawl_cut_by_its_time_stores_the_page_as_cut_by_time() {
     let folder = tempfile::tempdir().unwrap();
     let policy = Policy { max_duration: MS(400), ..policy() };
     let outcome = store(&site, folder.path(), policy, Timeouts::default()).await;
-    assert_eq!(outcome.kind, Kind::Truncated(Budget::Duration));
+    assert_eq!(outcome.kind, OutcomeKind::Truncated(Budget::Duration));
     let stored = answers(folder.path());
     let (line, record) = stored.last().unwrap();
     assert_eq!((line.truncated.as_deref(), record.payload()), (Some("time"), b"the beginning".as_slice()));
@@ -147,12 +147,12 @@ async fn no_page_counts_as_visited_before_it_is_stored() {
         chain(path, 40)
     })
     .await;
-    let keep = |store: &Store| Keep {
+    let storage = |store: &Store| CrawlStorage {
         file: Some(file.clone()),
         recorder: Some(store.recorder("the site", None)),
-        ..Keep::default()
+        ..CrawlStorage::default()
     };
-    let crawl = TestCrawl { keep: keep(&stored), ..TestCrawl::of(&site) };
+    let crawl = TestCrawl { storage: storage(&stored), ..TestCrawl::of(&site) };
     crawl.context.robots.put(site.origin().parse().unwrap(), Instant::now(), None);
     let stop = crawl.stop.clone();
     let crawl = tokio::spawn(crawl.run());
@@ -161,17 +161,17 @@ async fn no_page_counts_as_visited_before_it_is_stored() {
         tokio::time::sleep(MS(1)).await;
     }
     stop.cancel();
-    let Ended::Stopped(standing) = crawl.await.unwrap() else { panic!("it was not stopped") };
-    assert!(standing.is_none(), "no agent may go on from pages that are not stored");
+    let CrawlEnd::Stopped(snapshot) = crawl.await.unwrap() else { panic!("it was not stopped") };
+    assert!(snapshot.is_none(), "no agent may go on from pages that are not stored");
     let log = Frontier::open(&file, &site.origin(), 100, 1000).unwrap();
-    assert_eq!((log.spent().pages, log.is_new()), (0, true));
+    assert_eq!((log.totals().pages, log.is_new()), (0, true));
     drop(log);
     stored.close().await;
     // The next process stores them all.
     let site_again = TestServer::start(|path| chain(path, 40)).await;
     let stored = Store::open(&config(&pages), "test").unwrap();
-    let outcome = TestCrawl { keep: keep(&stored), ..TestCrawl::of(&site_again) }.outcome().await;
-    assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 40));
+    let outcome = TestCrawl { storage: storage(&stored), ..TestCrawl::of(&site_again) }.outcome().await;
+    assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 40));
     // The outcome exists, so its pages are on the disk although the file is still open.
     let urls: std::collections::BTreeSet<String> = lines(&pages).into_iter().map(|line| line.url).collect();
     assert_eq!(urls.len(), 41);
@@ -192,12 +192,12 @@ async fn crawls_that_share_a_writer_wait_for_it_and_not_for_each_other() {
         sites.push(TestServer::start(tree).await);
     }
     let crawls = sites.iter().map(|site| {
-        let keep = Keep { recorder: Some(store.recorder("the site", None)), ..Keep::default() };
-        TestCrawl { keep, ..TestCrawl::of(site) }.outcome()
+        let storage = CrawlStorage { recorder: Some(store.recorder("the site", None)), ..CrawlStorage::default() };
+        TestCrawl { storage, ..TestCrawl::of(site) }.outcome()
     });
     for outcome in futures::future::join_all(crawls.map(tokio::spawn)).await {
         let outcome = outcome.unwrap();
-        assert_eq!((outcome.kind, outcome.pages), (Kind::Complete, 151));
+        assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 151));
     }
     store.close().await;
     assert_eq!(lines(folder.path()).len(), 100 * 152);

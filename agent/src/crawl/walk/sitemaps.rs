@@ -5,8 +5,8 @@ use std::collections::{HashSet, VecDeque};
 
 use reqwest::Url;
 
-use super::super::fetch::Answer;
-use super::{End, MAX_REDIRECTS, Walk, length};
+use super::super::fetch::CrawlResponse;
+use super::{MAX_REDIRECTS, Walk, WalkEnd, length};
 use crate::crawl::budget::Budget;
 use crate::crawl::fetch::trouble::Trouble;
 use crate::crawl::html::site_path::SitePath;
@@ -19,7 +19,7 @@ const MAX_SITEMAPS: usize = 50;
 impl Walk<'_> {
     /// Queues the entries of the sitemaps that robots.txt names on this origin; each sitemap is a
     /// step.
-    pub(super) async fn read_sitemaps(&mut self) -> Result<(), End> {
+    pub(super) async fn read_sitemaps(&mut self) -> Result<(), WalkEnd> {
         let named = self.rules.sitemaps();
         let mut waiting: VecDeque<Url> = named.filter_map(|text| self.site.root().join(text).ok()).collect();
         let mut known = HashSet::new();
@@ -29,31 +29,31 @@ impl Walk<'_> {
                 continue;
             }
             if known.len() >= MAX_SITEMAPS || self.frontier.waiting() > u64::from(self.policy.max_pages) {
-                self.frontier.spent_mut().dropped = true;
+                self.frontier.totals_mut().dropped = true;
                 break;
             }
             known.insert(path.fingerprint());
             if let Some(budget) = self.ledger.exhausted(&self.policy) {
-                return Err(End::Cut(budget));
+                return Err(WalkEnd::Cut(budget));
             }
             let Some(Sitemap { pages, sitemaps, cut }) = self.read_sitemap(path).await? else { continue };
             if cut {
-                self.frontier.spent_mut().dropped = true;
+                self.frontier.totals_mut().dropped = true;
             }
             waiting.extend(sitemaps.iter().filter_map(|text| url.join(text).ok()).take(MAX_SITEMAPS + 1));
             let pages: Vec<SitePath> = pages.iter().filter_map(|text| self.site.path(&url.join(text).ok()?)).collect();
-            let spent = self.frontier.spent_mut();
-            spent.listed = spent.listed.saturating_add(u64::try_from(pages.len()).unwrap_or(u64::MAX));
-            self.fetcher.politeness().learn_size(spent.listed);
-            self.notes().offer_all(pages, 1).await;
+            let totals = self.frontier.totals_mut();
+            totals.listed = totals.listed.saturating_add(u64::try_from(pages.len()).unwrap_or(u64::MAX));
+            self.fetcher.politeness().learn_size(totals.listed);
+            self.step_state().offer_all(pages, 1).await;
             self.end_step();
-            self.keeper.step(self.frontier).await;
+            self.state_writer.step(self.frontier).await;
         }
         Ok(())
     }
 
     /// Fetches a sitemap and follows its redirects inside the site; `None` when it is unavailable.
-    async fn read_sitemap(&mut self, mut path: SitePath) -> Result<Option<Sitemap>, End> {
+    async fn read_sitemap(&mut self, mut path: SitePath) -> Result<Option<Sitemap>, WalkEnd> {
         for _ in 0..=MAX_REDIRECTS {
             // Depth 0, the start page's, would report the site unreachable for a missing sitemap.
             let Some(answer) = self.ask(&path, 1).await? else { return Ok(None) };
@@ -75,7 +75,7 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    async fn receive_sitemap(&mut self, mut answer: Answer, path: &SitePath) -> Result<Sitemap, End> {
+    async fn receive_sitemap(&mut self, mut answer: CrawlResponse, path: &SitePath) -> Result<Sitemap, WalkEnd> {
         let mut reader = SitemapReader::new();
         loop {
             let piece = match answer.piece().await {
@@ -88,7 +88,7 @@ impl Walk<'_> {
             };
             self.ledger.receive_unwanted(length(&piece));
             if self.ledger.overdrawn(&self.policy) {
-                return Err(End::Cut(Budget::Bytes));
+                return Err(WalkEnd::Cut(Budget::Bytes));
             }
             if !reader.write(&piece) {
                 return Ok(Sitemap { cut: true, ..reader.finish() });

@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use tokio::time::Instant;
 
-use super::{End, Walk};
+use super::{Walk, WalkEnd};
 
 /// Minimum pause for which a crawl is handed back: a handover costs a few seconds.
 pub(in crate::crawl) const HANDED_BACK_FROM: Duration = Duration::from_secs(30);
@@ -34,10 +34,10 @@ impl Stopwatch {
 
 impl Walk<'_> {
     /// Hands the crawl back if the site requires a long pause.
-    pub(super) fn look_at_pause(&self) -> Result<(), End> {
-        let pause = self.fetcher.grudge().pause;
+    pub(super) fn look_at_pause(&self) -> Result<(), WalkEnd> {
+        let pause = self.fetcher.politeness_state().pause;
         match self.hands_back_before {
-            Some(deadline) if is_worth_handing_back(pause, deadline) => Err(End::Paused(pause)),
+            Some(deadline) if is_worth_handing_back(pause, deadline) => Err(WalkEnd::Paused(pause)),
             _ => Ok(()),
         }
     }

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use super::{Stopwatch, TURN, Walk, unix_ms};
 use crate::crawl::budget::{Ledger, Policy};
-use crate::crawl::fetch::{Answer, FetchError};
+use crate::crawl::fetch::{CrawlResponse, FetchError};
 use crate::crawl::frontier::Frontier;
-use crate::crawl::frontier::keep::Keeper;
+use crate::crawl::frontier::storage::StateWriter;
 use crate::crawl::html::links::LinkExtractor;
 use crate::crawl::html::site_path::SitePath;
-use crate::crawl::politeness::Grudge;
-use crate::crawl::politeness::robots::Rules;
+use crate::crawl::politeness::PolitenessState;
+use crate::crawl::politeness::robots::RobotsRules;
 
 /// Maximum bytes of a page that waits to be read; a larger page is read as it arrives. Few pages
 /// are larger. Fifty crawls hold 3 MiB, or 6 MiB with the spare room of growing buffers.
@@ -23,7 +23,7 @@ const MOST_UNREAD: usize = 64 << 10;
 const LONG: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_millis(1) };
 
 /// A page that is being received, or is received but not read yet.
-pub(in crate::crawl) struct Page {
+pub(in crate::crawl) struct UnreadPage {
     links: LinkExtractor,
     /// Received bytes that are not read yet. A copy: a piece may be one byte and still hold a whole
     /// buffer of the library's.
@@ -33,7 +33,7 @@ pub(in crate::crawl) struct Page {
     depth: u32,
 }
 
-impl Page {
+impl UnreadPage {
     pub(super) const fn new(links: LinkExtractor, depth: u32) -> Self {
         Self { links, held: Vec::new(), received: 0, depth }
     }
@@ -54,25 +54,25 @@ impl Page {
 }
 
 /// The state that a step updates, without the fetcher, which may be in use meanwhile.
-pub(super) struct Notes<'a> {
-    pub(super) rules: &'a Rules,
+pub(super) struct StepState<'a> {
+    pub(super) rules: &'a RobotsRules,
     pub(super) policy: &'a Policy,
     pub(super) frontier: &'a mut Frontier,
-    pub(super) keeper: &'a mut Keeper,
+    pub(super) state_writer: &'a mut StateWriter,
     pub(super) ledger: &'a Ledger,
     pub(super) watch: Stopwatch,
 }
 
-impl Notes<'_> {
+impl StepState<'_> {
     /// Records what was spent, and how the site responded.
-    pub(super) fn note_spent(&mut self, grudge: Grudge) {
-        let spent = self.frontier.spent_mut();
-        self.ledger.write_to(spent);
-        spent.millis = u64::try_from(self.watch.elapsed().as_millis()).unwrap_or(u64::MAX);
-        let Grudge { turned_away, in_a_row, pause } = grudge;
-        (spent.turned_away, spent.failed_in_a_row) = (turned_away, in_a_row);
-        spent.paused_until_unix_ms = if pause.is_zero() { 0 } else { unix_ms(crate::session::clock::wall() + pause) };
-        self.keeper.show(self.frontier.spent(), self.frontier.waiting());
+    pub(super) fn note_totals(&mut self, politeness_state: PolitenessState) {
+        let totals = self.frontier.totals_mut();
+        self.ledger.write_to(totals);
+        totals.millis = u64::try_from(self.watch.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let PolitenessState { turned_away, in_a_row, pause } = politeness_state;
+        (totals.turned_away, totals.failed_in_a_row) = (turned_away, in_a_row);
+        totals.paused_until_unix_ms = if pause.is_zero() { 0 } else { unix_ms(crate::session::clock::wall() + pause) };
+        self.state_writer.show(self.frontier.totals(), self.frontier.waiting());
     }
 
     /// Queues the paths that robots.txt and the policy allow. A forbidden path does not count as
@@ -90,57 +90,57 @@ impl Notes<'_> {
         }
     }
 
-    async fn read(&mut self, mut page: Page) {
+    async fn read(&mut self, mut page: UnreadPage) {
         page.read();
         let links = page.links.finish();
         if links.cut {
-            self.frontier.spent_mut().dropped = true;
+            self.frontier.totals_mut().dropped = true;
         }
         self.offer_all(links.paths, page.depth).await;
     }
 
-    async fn end_visit(&mut self, grudge: Grudge) {
-        self.note_spent(grudge);
+    async fn end_visit(&mut self, politeness_state: PolitenessState) {
+        self.note_totals(politeness_state);
         self.frontier.visited();
-        self.keeper.step(self.frontier).await;
+        self.state_writer.step(self.frontier).await;
     }
 }
 
 impl Walk<'_> {
-    pub(super) fn notes(&mut self) -> Notes<'_> {
-        let Self { rules, policy, frontier, keeper, ledger, watch, .. } = self;
-        Notes { rules, policy, frontier, keeper, ledger, watch: *watch }
+    pub(super) fn step_state(&mut self) -> StepState<'_> {
+        let Self { rules, policy, frontier, state_writer, ledger, watch, .. } = self;
+        StepState { rules, policy, frontier, state_writer, ledger, watch: *watch }
     }
 
     /// Reads the newest page and ends its step; idempotent.
     pub(super) async fn catch_up(&mut self) {
         let Some(page) = self.unread.take() else { return };
         let began = Instant::now();
-        let mut notes = self.notes();
-        notes.read(page).await;
+        let mut step_state = self.step_state();
+        step_state.read(page).await;
         self.reads_long = began.elapsed() > LONG;
         self.end_visit().await;
     }
 
     /// Ends the step of a path that has no page left to read.
     pub(super) async fn end_visit(&mut self) {
-        let grudge = self.fetcher.grudge();
-        self.notes().end_visit(grudge).await;
+        let politeness_state = self.fetcher.politeness_state();
+        self.step_state().end_visit(politeness_state).await;
     }
 
     /// Requests a URL and reads the previous page meanwhile.
-    pub(super) async fn get(&mut self, url: &reqwest::Url) -> Result<Answer, FetchError> {
+    pub(super) async fn get(&mut self, url: &reqwest::Url) -> Result<CrawlResponse, FetchError> {
         let Some(page) = self.unread.take() else { return self.fetcher.get(url).await };
-        let grudge = self.fetcher.grudge();
-        let Self { rules, policy, frontier, keeper, ledger, watch, fetcher, .. } = self;
-        let mut notes = Notes { rules, policy, frontier, keeper, ledger, watch: *watch };
+        let politeness_state = self.fetcher.politeness_state();
+        let Self { rules, policy, frontier, state_writer, ledger, watch, fetcher, .. } = self;
+        let mut step_state = StepState { rules, policy, frontier, state_writer, ledger, watch: *watch };
         let reading = async {
             // The connection's own task must run first to send the request.
             tokio::task::yield_now().await;
             let began = Instant::now();
-            notes.read(page).await;
+            step_state.read(page).await;
             let took = began.elapsed();
-            notes.end_visit(grudge).await;
+            step_state.end_visit(politeness_state).await;
             took
         };
         // Run both together: a request waiting for the writer may already hold its place, and must

@@ -8,10 +8,10 @@ use landfall_proto::v1::OutcomeReport;
 use prost::Message as _;
 
 use super::LeaseKey;
-use crate::disk::folder::{self, OpenError, Purpose};
+use crate::disk::folder::{self, FolderError, FolderPurpose};
 
 /// Two agents would offer each other's outcomes.
-const FOLDER: Purpose = Purpose { what: "outcomes", does: "runs with", otherwise: "set outbox.folder" };
+const FOLDER: FolderPurpose = FolderPurpose { what: "outcomes", does: "runs with", otherwise: "set outbox.folder" };
 
 const KEPT: &str = "outcome";
 /// Suffix of a file being written; if a crash leaves one, no outcome in it was ever reported.
@@ -21,15 +21,15 @@ const UNREADABLE: &str = "unreadable";
 
 /// The folder, held by this process alone.
 #[derive(Debug)]
-pub(super) struct Folder {
+pub(super) struct OutboxFolder {
     path: PathBuf,
     _lock: File,
 }
 
-impl Folder {
+impl OutboxFolder {
     /// Opens a folder and reads its outcomes. It renames an unreadable file and logs a warning, but
     /// never deletes it.
-    pub(super) fn open(path: &Path) -> Result<(Self, Vec<OutcomeReport>), OpenError> {
+    pub(super) fn open(path: &Path) -> Result<(Self, Vec<OutcomeReport>), FolderError> {
         let lock = FOLDER.take(path)?;
         let left = read_all(path).map_err(|source| FOLDER.unusable(path, source))?;
         Ok((Self { path: path.to_owned(), _lock: lock }, left))

@@ -12,7 +12,7 @@ fn open(folder: &Path) -> Outbox {
 }
 
 async fn keep(outbox: &mut Outbox, outcome: OutcomeReport) {
-    let kept = outbox.disk().keep(outcome, &CancellationToken::new()).await.unwrap();
+    let kept = outbox.writer().keep(outcome, &CancellationToken::new()).await.unwrap();
     outbox.put(kept);
 }
 
@@ -45,15 +45,15 @@ async fn what_cannot_be_written_is_not_told_and_is_tried_again_until_it_can() {
     // Moved away while the agent runs, like an unmounted disk.
     let away = folder.path().join("away");
     fs::rename(&outcomes, &away).unwrap();
-    let (disk, closing) = (outbox.disk(), CancellationToken::new());
-    let mut keeping = std::pin::pin!(disk.keep(outcome(1, 1), &closing));
+    let (writer, closing) = (outbox.writer(), CancellationToken::new());
+    let mut keeping = std::pin::pin!(writer.keep(outcome(1, 1), &closing));
     let paused = loop {
         tokio::select! {
             biased;
             _ = &mut keeping => panic!("it was not kept anywhere"),
             () = tokio::task::yield_now() => {}
         }
-        let failed = disk.failure.lock().unwrap().is_some();
+        let failed = writer.failure.lock().unwrap().is_some();
         if failed {
             break outbox.paused().unwrap();
         }
@@ -73,7 +73,7 @@ async fn an_agent_that_closes_waits_for_no_disk() {
     fs::remove_dir_all(&outcomes).unwrap();
     let closing = CancellationToken::new();
     closing.cancel();
-    assert_eq!(outbox.disk().keep(outcome(1, 1), &closing).await, None);
+    assert_eq!(outbox.writer().keep(outcome(1, 1), &closing).await, None);
 }
 
 #[test]

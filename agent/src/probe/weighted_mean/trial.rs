@@ -57,7 +57,7 @@ pub fn trials(seed: u64, n: u32) -> TrialTable {
 
 /// What early stopping saves and costs.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Stopped {
+pub struct StoppingTrial {
     pub most: usize,
     /// Whether a trial stopped once its samples were stable.
     pub early: bool,
@@ -75,12 +75,12 @@ pub const FAR_OFF: f64 = 0.2;
 const MOST: [usize; 3] = [5, 10, SAMPLES];
 
 /// Runs `n` trials with the stopping rule and `n` without it, on the same model.
-pub fn stopping_trials(seed: u64, n: u32) -> Vec<Stopped> {
+pub fn stopping_trials(seed: u64, n: u32) -> Vec<StoppingTrial> {
     let run = |most, early| stopping_trial(seed, n, most, early);
     MOST.into_iter().flat_map(|most| [run(most, false), run(most, true)]).collect()
 }
 
-fn stopping_trial(seed: u64, n: u32, most: usize, early: bool) -> Stopped {
+fn stopping_trial(seed: u64, n: u32, most: usize, early: bool) -> StoppingTrial {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let (mut taken, mut good, mut far_off) = (0_usize, 0_u32, 0_u32);
     for _ in 0..n {
@@ -94,7 +94,7 @@ fn stopping_trial(seed: u64, n: u32, most: usize, early: bool) -> Stopped {
     }
     let share = |count: u32| f64::from(count) / f64::from(n.max(1));
     let samples = share(u32::try_from(taken).unwrap_or(u32::MAX));
-    Stopped { most, early, samples, good: share(good), far_off: share(far_off) }
+    StoppingTrial { most, early, samples, good: share(good), far_off: share(far_off) }
 }
 
 /// A prober's samples of a host `distance` seconds away: `most`, or fewer if it may stop early and
@@ -107,7 +107,7 @@ pub fn take(rng: &mut impl Rng, distance: f64, most: usize, early: bool) -> Vec<
     samples
 }
 
-impl fmt::Display for Stopped {
+impl fmt::Display for StoppingTrial {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { most, early, samples, good, far_off } = self;
         let rule = if *early { "early" } else { "never" };

@@ -15,13 +15,13 @@ use super::{CA_FILE, CREDENTIAL_FILE, EnrolError, Enrolment};
 const MODE: u32 = 0o644;
 
 /// The folder's state before the enrolment.
-pub(super) struct Existing {
+pub(super) struct ExistingSettings {
     file: PathBuf,
     /// The file's text and mode, if it exists.
     found: Option<(String, u32)>,
 }
 
-impl Existing {
+impl ExistingSettings {
     pub(super) fn read(file: &Path) -> Result<Self, EnrolError> {
         let failed = |source| EnrolError::Config(ConfigError::Read { path: file.to_owned(), source });
         let found = match std::fs::read_to_string(file) {

@@ -60,7 +60,7 @@ async fn a_crawl_that_gets_no_permit_frees_its_slots_and_sends_nothing() {
 async fn a_site_that_asks_to_be_left_alone_is_handed_back_with_its_wish() {
     let mut scheduler = TestScheduler::start(None).await;
     let _agent = TestAgent::start(&scheduler);
-    let server = TestServer::plain(|seen: &Seen| match (seen.method(), seen.path()) {
+    let server = TestServer::plain(|seen: &SeenRequest| match (seen.method(), seen.path()) {
         ("HEAD", _) => status(200),
         (_, "/robots.txt") => status(404),
         _ => answer(429, "retry-after: 40\r\n", ""),

@@ -6,16 +6,16 @@ use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::{MeasureOrder, MeasurementReport};
 use tokio::task::JoinSet;
 
-use super::super::wire::{self, Failure};
+use super::super::wire::{self, InvalidOrder};
 use super::Work;
-use crate::net::guard::Refused;
+use crate::net::guard::RefusedAddress;
 use crate::probe::ProbeError;
 
 const MAX_ORDERS: usize = 2048;
 
 /// The result of an order: the report, and the address of another agent's beacon if the guard
 /// refused it.
-pub(super) type Measured = (MeasurementReport, Option<Refused>);
+pub(super) type MeasuredOrder = (MeasurementReport, Option<RefusedAddress>);
 
 impl Work {
     /// Carries out an order to measure; returns a report at once if it cannot.
@@ -32,18 +32,18 @@ impl Work {
         }
         let (target, order) = match wire::measurement(order) {
             Ok(order) => order,
-            Err(Failure(reason)) => return Some(wire::failed(order_id, Reason::Order, &reason)),
+            Err(InvalidOrder(reason)) => return Some(wire::failed(order_id, Reason::Order, &reason)),
         };
         let places = if target.is_beacon() { &self.beacon_places } else { &self.site_places };
         let (places, addresses) = (Arc::clone(places), Arc::clone(&self.addresses));
         let measuring = self.measures.spawn(async move {
             let _place = places.acquire().await.expect("the semaphore is never closed");
-            let visit = addresses.visit(&context, &target, &order, order_id).await;
-            let refused_beacon = match &visit.result {
+            let result = addresses.measure(&context, &target, &order, order_id).await;
+            let refused_beacon = match &result.outcome {
                 Err(ProbeError::Guard(refused)) if target.is_beacon() => Some(*refused),
                 _ => None,
             };
-            (wire::measured(order_id, &target, visit), refused_beacon)
+            (wire::measured(order_id, &target, result), refused_beacon)
         });
         self.orders.insert(measuring.id(), order_id);
         None
@@ -52,7 +52,7 @@ impl Work {
     /// The report of a measurement that ended.
     pub(super) fn measurement_ended(
         &mut self,
-        joined: Result<(tokio::task::Id, Measured), tokio::task::JoinError>,
+        joined: Result<(tokio::task::Id, MeasuredOrder), tokio::task::JoinError>,
     ) -> Option<MeasurementReport> {
         match joined {
             Ok((id, (report, refused_beacon))) => {

@@ -16,8 +16,8 @@ use anyhow::{Context as _, bail};
 use clap::Args;
 use futures::stream::{FuturesUnordered, StreamExt};
 use landfall_agent::config::StoreConfig;
-use landfall_agent::crawl::{self, Job, Keep, Paths, Permits, Policy};
-use landfall_agent::net::context::{Context, tls_config};
+use landfall_agent::crawl::{self, AddressPermits, CrawlStorage, Job, PathFilter, Policy};
+use landfall_agent::net::context::{RequestContext, tls_config};
 use landfall_agent::net::dns::Resolver;
 use landfall_agent::net::guard::Guard;
 use landfall_agent::net::user_agent::UserAgent;
@@ -120,7 +120,7 @@ pub struct CrowdArgs {
 /// Crawls sites all at once, until the process is killed.
 pub async fn crowd(args: CrowdArgs) -> anyhow::Result<()> {
     let CrowdArgs { port, sites, interval_ms, folder } = args;
-    let context = Arc::new(Context {
+    let context = Arc::new(RequestContext {
         guard: Guard::new(vec!["127.0.0.0/8".parse()?]),
         resolver: Resolver::new(None)?,
         user_agent: UserAgent::new("https://lab.test/crawler")?,
@@ -137,21 +137,27 @@ pub async fn crowd(args: CrowdArgs) -> anyhow::Result<()> {
         request_interval: Duration::from_millis(interval_ms),
         shortest_interval: Duration::from_millis(interval_ms),
         sitemaps: true,
-        paths: Paths::ALL,
+        paths: PathFilter::ALL,
     };
     let mut crawls: FuturesUnordered<_> = addresses(sites)
         .map(|address| {
             let name = format!("http://{address}:{port}");
-            let keep = kept(&folder, &name, &store);
+            let storage = kept(&folder, &name, &store);
             let job = Job { name, origin: None, policy: policy.clone(), last_pages: None };
-            tokio::spawn(crawl::run(job, keep, Permits::default(), Arc::clone(&context), CancellationToken::new()))
+            tokio::spawn(crawl::run(
+                job,
+                storage,
+                AddressPermits::default(),
+                Arc::clone(&context),
+                CancellationToken::new(),
+            ))
         })
         .collect();
     let ended = crawls.next().await.context("there are sites")??;
     bail!("a crawl ended: {ended:?}")
 }
 
-fn kept(folder: &Path, name: &str, store: &Store) -> Keep {
+fn kept(folder: &Path, name: &str, store: &Store) -> CrawlStorage {
     let file = folder.join(name.replace(['/', ':'], "-"));
-    Keep { file: Some(file), recorder: Some(store.recorder(name, None)), ..Keep::default() }
+    CrawlStorage { file: Some(file), recorder: Some(store.recorder(name, None)), ..CrawlStorage::default() }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use landfall_agent::crawl::{Seen, fingerprint};
+use landfall_agent::crawl::{SeenPaths, fingerprint};
 use landfall_scheduler::model::stats::count;
 use tokio::process::Command;
 
@@ -96,7 +96,7 @@ async fn look(server: &mut Server, crawl: &mut Process, predicted: &mut Predicte
 /// The set as it must be in the crawler. It visits pages in the order in which it found them, and knows those it found.
 #[derive(Default)]
 struct Predicted {
-    seen: Seen,
+    seen: SeenPaths,
     /// Found, in that order; those before `visited` were fetched.
     queue: Vec<u32>,
     visited: usize,

@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
 use landfall_agent::config::StoreConfig;
-use landfall_agent::warc::{Answered, Recorder, Store};
+use landfall_agent::warc::{AnsweredRequest, Recorder, Store};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike as _;
 use nix::unistd::Pid;
@@ -125,8 +125,8 @@ fn open(folder: &Path) -> anyhow::Result<Store> {
     Ok(Store::open(&config, "bench")?)
 }
 
-fn answered(number: u32) -> Answered {
-    Answered {
+fn answered(number: u32) -> AnsweredRequest {
+    AnsweredRequest {
         url: format!("http://bench.example/folder-{}/{number:08x}.html", number % 97),
         at: SystemTime::UNIX_EPOCH + Duration::from_secs(1_795_341_086),
         address: Some([127, 0, 0, 1].into()),

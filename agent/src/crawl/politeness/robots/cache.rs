@@ -12,7 +12,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 
 use super::file::RobotsFile;
-use crate::net::aged::Aged;
+use crate::net::age_ordered_map::AgeOrderedMap;
 use crate::net::origin::Origin;
 
 /// How long a robots.txt may be used (RFC 9309, 2.4).
@@ -34,7 +34,7 @@ const UNIT: usize = 1 << 10;
 #[derive(Debug)]
 pub struct RobotsCache {
     /// Never held across an await.
-    kept: Mutex<Kept>,
+    kept: Mutex<CacheState>,
     large: Arc<Semaphore>,
 }
 
@@ -45,8 +45,8 @@ impl Default for RobotsCache {
 }
 
 #[derive(Debug, Default)]
-struct Kept {
-    entries: Aged<Origin, Instant, Option<Arc<RobotsFile>>>,
+struct CacheState {
+    entries: AgeOrderedMap<Origin, Instant, Option<Arc<RobotsFile>>>,
     bytes: usize,
 }
 

@@ -49,7 +49,7 @@ struct Line {
 }
 
 /// A range of line numbers of a file.
-pub(super) type Lines = Range<usize>;
+pub(super) type LineRange = Range<usize>;
 
 #[derive(Debug, Default)]
 pub(in crate::crawl) struct RobotsFile {
@@ -80,7 +80,7 @@ impl RobotsFile {
 
     /// The rules for a crawler with this product token: the groups that name it; otherwise the
     /// groups for the software's own name; otherwise the groups for all crawlers.
-    pub(super) fn groups_for(&self, token: &str) -> Vec<Lines> {
+    pub(super) fn groups_for(&self, token: &str) -> Vec<LineRange> {
         if !self.lines.iter().any(|line| line.key == Key::Agent) {
             let all = 0..self.lines.len();
             return vec![all];
@@ -89,7 +89,7 @@ impl RobotsFile {
         named.into_iter().find(|groups| !groups.is_empty()).unwrap_or_default()
     }
 
-    fn groups_of(&self, name: &str) -> Vec<Lines> {
+    fn groups_of(&self, name: &str) -> Vec<LineRange> {
         let (mut groups, mut is_ours, mut is_head) = (Vec::new(), false, false);
         for (number, key, value) in self.values(0..self.lines.len()) {
             match key {
@@ -115,7 +115,7 @@ impl RobotsFile {
 
     /// Whether these groups allow a path: the longest matching pattern decides; on a tie, the one
     /// that allows.
-    pub(super) fn allow(&self, groups: &[Lines], path: &SitePath) -> bool {
+    pub(super) fn allow(&self, groups: &[LineRange], path: &SitePath) -> bool {
         if path.as_str() == "/robots.txt" {
             return true;
         }
@@ -136,7 +136,7 @@ impl RobotsFile {
     }
 
     /// The delay in seconds that these groups require, otherwise the one before all groups.
-    pub(super) fn delay(&self, groups: &[Lines]) -> Option<f32> {
+    pub(super) fn delay(&self, groups: &[LineRange]) -> Option<f32> {
         let all = 0..self.lines.len();
         let before = self.values(all).take_while(|(_, key, _)| *key != Key::Agent);
         let delays = groups.iter().flat_map(|group| self.values(group.clone())).chain(before);
@@ -148,7 +148,7 @@ impl RobotsFile {
     }
 
     /// Numbers, keys and values of some lines.
-    fn values(&self, lines: Lines) -> impl Iterator<Item = (usize, Key, &str)> {
+    fn values(&self, lines: LineRange) -> impl Iterator<Item = (usize, Key, &str)> {
         let end_of = |number: usize| self.lines.get(number).map_or(0, |line| usize::try_from(line.end).unwrap_or(0));
         let mut start = lines.start.checked_sub(1).map_or(0, end_of);
         lines.filter_map(move |number| {

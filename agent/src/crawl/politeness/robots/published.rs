@@ -6,7 +6,7 @@
 //! rule stands for its folder, and that an escape in a rule is compared as written (the RFC
 //! compares the decoded form, section 2.2.2).
 
-use super::Rules;
+use super::RobotsRules;
 use crate::crawl::html::site_path::tests::path_of;
 use crate::net::user_agent::UserAgent;
 
@@ -14,7 +14,7 @@ use crate::net::user_agent::UserAgent;
 fn allowed(robots: &str, path: &str) -> bool {
     let robots = robots.replace("FooBot", UserAgent::PRODUCT);
     let url = format!("http://example.cn{path}");
-    Rules::parse(robots.as_bytes(), UserAgent::PRODUCT).allow(&path_of(&url))
+    RobotsRules::parse(robots.as_bytes(), UserAgent::PRODUCT).allow(&path_of(&url))
 }
 
 fn check(name: &str, robots: &str, cases: &[(&str, bool)]) {
@@ -178,7 +178,7 @@ fn sitemaps_are_found_wherever_they_stand() {
         "User-Agent: other\nAllow: /some/path\nsItEmAp: http://foo.bar/s.xml\nUser-Agent: FooBot\nDisallow: /\n";
     for robots in [first, within] {
         let robots = robots.replace("FooBot", UserAgent::PRODUCT);
-        let rules = Rules::parse(robots.as_bytes(), UserAgent::PRODUCT);
+        let rules = RobotsRules::parse(robots.as_bytes(), UserAgent::PRODUCT);
         assert_eq!(rules.sitemaps().collect::<Vec<_>>(), ["http://foo.bar/s.xml"]);
     }
 }

@@ -9,7 +9,7 @@ use crate::disk::outbox::LeaseKey;
 
 /// One event.
 #[derive(Debug)]
-pub(super) enum Finished {
+pub(super) enum WorkEvent {
     /// A crawl ended with an outcome, which is also in the outbox.
     Outcome(OutcomeReport),
     /// A crawl was stopped; with its last checkpoint.
@@ -19,26 +19,26 @@ pub(super) enum Finished {
     /// The checkpoint of a running crawl.
     Checkpoint(CrawlCheckpoint),
     /// A crawl requests a permit for an address.
-    Asked(LeaseKey, IpAddr),
+    PermitWanted(LeaseKey, IpAddr),
     /// A crawl panicked, with this message.
     Crashed(LeaseKey, String),
     Measured(MeasurementReport),
     /// A look at the disk changed whether leases may be taken.
-    Looked,
+    SpaceChecked,
     /// The current deadline has passed.
     DeadlinePassed,
 }
 
-impl Finished {
+impl WorkEvent {
     /// The lease that ends with this event: it has no outcome in the outbox and no running crawl.
     pub(super) const fn ends(&self) -> Option<LeaseKey> {
         match self {
             Self::Unfinished(key, _) | Self::Paused(key, ..) | Self::Crashed(key, _) => Some(*key),
             Self::Outcome(_)
             | Self::Checkpoint(_)
-            | Self::Asked(..)
+            | Self::PermitWanted(..)
             | Self::Measured(_)
-            | Self::Looked
+            | Self::SpaceChecked
             | Self::DeadlinePassed => None,
         }
     }

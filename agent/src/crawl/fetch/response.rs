@@ -37,7 +37,7 @@ pub(in crate::crawl) static WINDOWS: Semaphore = Semaphore::const_new(64);
 /// A permit's bytes.
 const UNIT: usize = 1 << 20;
 
-pub(in crate::crawl) struct Answer {
+pub(in crate::crawl) struct CrawlResponse {
     response: reqwest::Response,
     timeouts: Timeouts,
     asked_at: Instant,
@@ -61,7 +61,7 @@ enum Body {
     Over,
 }
 
-impl Answer {
+impl CrawlResponse {
     /// The response to the request sent at `asked_at`, whose header has just arrived. If it is to
     /// be stored, it is recorded until the crawl's deadline.
     pub(super) fn vet(

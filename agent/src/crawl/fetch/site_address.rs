@@ -15,14 +15,14 @@ use futures::FutureExt as _;
 use futures::future::{BoxFuture, Shared};
 use tokio::time::timeout;
 
-use crate::net::context::Context;
+use crate::net::context::RequestContext;
 use crate::net::dns::{DnsError, Resolver};
 use crate::net::guard::{Guard, ResolveError};
 use crate::session::clock::BootTime;
 
 /// Asks for a permit to send requests to an address; the reply may take as long as the scheduler is
 /// away.
-pub type Ask = Arc<dyn Fn(IpAddr) -> BoxFuture<'static, Result<(), NotPermitted>> + Send + Sync>;
+pub type PermitSource = Arc<dyn Fn(IpAddr) -> BoxFuture<'static, Result<(), NotPermitted>> + Send + Sync>;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
@@ -32,15 +32,15 @@ pub struct NotPermitted(pub String);
 /// stop at the deadline. Clones share the state. A crawl without a scheduler never becomes
 /// disconnected.
 #[derive(Debug, Clone, Default)]
-pub struct Alone(Arc<Mutex<Option<BootTime>>>);
+pub struct SchedulerSilence(Arc<Mutex<Option<BootTime>>>);
 
-impl Alone {
+impl SchedulerSilence {
     /// Sets the moment from which crawls are disconnected; replaces an earlier setting.
     pub fn begins_at(&self, moment: BootTime) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(moment);
     }
 
-    pub fn is_so(&self) -> bool {
+    pub fn has_begun(&self) -> bool {
         let from = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         from.is_some_and(|from| from.remaining(BootTime::now()).is_zero())
     }
@@ -48,15 +48,15 @@ impl Alone {
 
 /// How to ask for permits, and whether the scheduler is disconnected.
 #[derive(Clone, Default)]
-pub struct Permits {
-    ask: Option<Ask>,
-    alone: Alone,
+pub struct AddressPermits {
+    ask: Option<PermitSource>,
+    silence: SchedulerSilence,
 }
 
-impl Permits {
+impl AddressPermits {
     /// Permits that the scheduler grants through `ask`.
-    pub const fn asked(ask: Ask, alone: Alone) -> Self {
-        Self { ask: Some(ask), alone }
+    pub const fn asked(ask: PermitSource, silence: SchedulerSilence) -> Self {
+        Self { ask: Some(ask), silence }
     }
 
     /// Whether a scheduler grants the permits, so that the crawl can be handed back.
@@ -64,7 +64,7 @@ impl Permits {
         self.ask.is_some()
     }
 
-    fn of(&self, address: IpAddr) -> Asking {
+    fn of(&self, address: IpAddr) -> PendingPermit {
         match &self.ask {
             Some(ask) => ask(address).shared(),
             None => futures::future::ready(Ok(())).boxed().shared(),
@@ -72,14 +72,14 @@ impl Permits {
     }
 }
 
-impl fmt::Debug for Permits {
+impl fmt::Debug for AddressPermits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Permits").field("asked", &self.are_asked()).finish()
+        f.debug_struct("AddressPermits").field("asked", &self.are_asked()).finish()
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(in crate::crawl) enum PlaceError {
+pub(in crate::crawl) enum AddressError {
     #[error(transparent)]
     Resolve(ResolveError),
     #[error("{host}: no address within {limit:?}")]
@@ -89,54 +89,54 @@ pub(in crate::crawl) enum PlaceError {
 }
 
 /// A pending permit request that several connections may await.
-type Asking = Shared<BoxFuture<'static, Result<(), NotPermitted>>>;
+type PendingPermit = Shared<BoxFuture<'static, Result<(), NotPermitted>>>;
 
 /// The one address of a crawl.
-pub(in crate::crawl) struct Place {
+pub(in crate::crawl) struct SiteAddress {
     guard: Guard,
     resolver: Resolver,
-    permits: Permits,
+    permits: AddressPermits,
     limit: Duration,
     /// Never held across an await.
-    at: Mutex<At>,
+    at: Mutex<AddressState>,
 }
 
 #[derive(Default)]
-struct At {
+struct AddressState {
     /// The site's host as last requested.
     host: String,
     held: Option<IpAddr>,
     /// The address of the pending permit request; one at a time over all connections.
-    asking: Option<(IpAddr, Asking)>,
+    asking: Option<(IpAddr, PendingPermit)>,
     /// The address that did not respond last time.
     silent: Option<IpAddr>,
 }
 
-impl Place {
+impl SiteAddress {
     /// No address yet; resolving a name may take `limit`.
-    pub(in crate::crawl) fn new(context: &Context, permits: Permits, limit: Duration) -> Self {
+    pub(in crate::crawl) fn new(context: &RequestContext, permits: AddressPermits, limit: Duration) -> Self {
         Self { guard: context.guard.clone(), resolver: context.resolver.clone(), permits, limit, at: Mutex::default() }
     }
 
-    pub(in crate::crawl) fn is_alone(&self) -> bool {
-        self.permits.alone.is_so()
+    pub(in crate::crawl) fn scheduler_is_silent(&self) -> bool {
+        self.permits.silence.has_begun()
     }
 
     /// The address to connect to for a host: vetted and permitted.
-    pub(in crate::crawl) async fn of(&self, host: &str) -> Result<IpAddr, PlaceError> {
+    pub(in crate::crawl) async fn of(&self, host: &str) -> Result<IpAddr, AddressError> {
         let found = timeout(self.limit, self.guard.resolve(&self.resolver, host)).await;
-        let late = |_| PlaceError::Timeout { host: host.to_owned(), limit: self.limit };
-        let found = found.map_err(late)?.map_err(PlaceError::Resolve)?;
+        let late = |_| AddressError::Timeout { host: host.to_owned(), limit: self.limit };
+        let found = found.map_err(late)?.map_err(AddressError::Resolve)?;
         loop {
             // The guard returns at least one address, or an error.
             let Some(next) = self.next(host, &found) else {
-                return Err(PlaceError::Resolve(ResolveError::Dns(DnsError::NotFound(host.to_owned()))));
+                return Err(AddressError::Resolve(ResolveError::Dns(DnsError::NotFound(host.to_owned()))));
             };
             let Some((address, asking)) = self.asking(next) else { return Ok(next) };
             let answer = asking.await;
             self.answered(address, answer.is_ok());
             if address == next {
-                return answer.map(|()| next).map_err(PlaceError::NotPermitted);
+                return answer.map(|()| next).map_err(AddressError::NotPermitted);
             }
         }
     }
@@ -152,7 +152,7 @@ impl Place {
 
     /// The permit request to await before connecting to an address; `None` if it is permitted. The
     /// pending request may be for another address.
-    fn asking(&self, next: IpAddr) -> Option<(IpAddr, Asking)> {
+    fn asking(&self, next: IpAddr) -> Option<(IpAddr, PendingPermit)> {
         let mut at = self.at();
         if at.held == Some(next) {
             return None;
@@ -168,7 +168,7 @@ impl Place {
         }
     }
 
-    fn at(&self) -> MutexGuard<'_, At> {
+    fn at(&self) -> MutexGuard<'_, AddressState> {
         self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -179,7 +179,7 @@ impl Place {
     }
 
     /// Marks the address as unresponsive: the next address, if any, comes next.
-    pub(in crate::crawl) fn is_silent(&self) {
+    pub(in crate::crawl) fn mark_unresponsive(&self) {
         let mut at = self.at();
         at.silent = at.held;
     }
@@ -192,8 +192,8 @@ mod tests {
     use super::*;
 
     /// A place at loopback whose scheduler replies on command, and the permit requests it received.
-    fn place(answer: watch::Receiver<Option<bool>>, asked: Arc<Mutex<Vec<IpAddr>>>) -> Place {
-        let ask: Ask = Arc::new(move |address| {
+    fn site_address(answer: watch::Receiver<Option<bool>>, asked: Arc<Mutex<Vec<IpAddr>>>) -> SiteAddress {
+        let ask: PermitSource = Arc::new(move |address| {
             asked.lock().unwrap().push(address);
             let mut answer = answer.clone();
             Box::pin(async move {
@@ -203,34 +203,34 @@ mod tests {
         });
         let guard = Guard::new(vec!["127.0.0.0/8".parse().unwrap()]);
         let resolver = Resolver::new(Some("127.0.0.1:9".parse().unwrap())).unwrap();
-        let permits = Permits::asked(ask, Alone::default());
-        Place { guard, resolver, permits, limit: Duration::from_secs(5), at: Mutex::default() }
+        let permits = AddressPermits::asked(ask, SchedulerSilence::default());
+        SiteAddress { guard, resolver, permits, limit: Duration::from_secs(5), at: Mutex::default() }
     }
 
     #[tokio::test]
     async fn while_a_scheduler_is_away_nobody_is_held_up_who_does_not_need_its_answer() {
         let ((answer, answered), asked) = (watch::channel(None), Arc::default());
-        let place = place(answered, Arc::clone(&asked));
-        let (mut one, mut two) = (Box::pin(place.of("127.0.0.1")), Box::pin(place.of("127.0.0.1")));
+        let site_address = site_address(answered, Arc::clone(&asked));
+        let (mut one, mut two) = (Box::pin(site_address.of("127.0.0.1")), Box::pin(site_address.of("127.0.0.1")));
         assert!(futures::poll!(&mut one).is_pending() && futures::poll!(&mut two).is_pending());
-        assert!(place.is_for("127.0.0.1") && !place.is_for("127.0.0.2"));
-        place.is_silent();
+        assert!(site_address.is_for("127.0.0.1") && !site_address.is_for("127.0.0.2"));
+        site_address.mark_unresponsive();
         // Drop the first waiter, as a stopped crawl does; the request stays pending.
         drop(one);
         answer.send(Some(true)).unwrap();
         let address: IpAddr = "127.0.0.1".parse().unwrap();
         assert_eq!(two.await.unwrap(), address);
-        assert_eq!(place.of("127.0.0.1").await.unwrap(), address);
+        assert_eq!(site_address.of("127.0.0.1").await.unwrap(), address);
         assert_eq!(*asked.lock().unwrap(), [address], "one question for all");
     }
 
     #[tokio::test]
     async fn an_address_that_is_refused_is_asked_for_again() {
         let ((answer, answered), asked) = (watch::channel(Some(false)), Arc::default());
-        let place = place(answered, Arc::clone(&asked));
-        assert!(matches!(place.of("127.0.0.1").await, Err(PlaceError::NotPermitted(_))));
+        let site_address = site_address(answered, Arc::clone(&asked));
+        assert!(matches!(site_address.of("127.0.0.1").await, Err(AddressError::NotPermitted(_))));
         answer.send(Some(true)).unwrap();
-        assert!(place.of("127.0.0.1").await.is_ok());
+        assert!(site_address.of("127.0.0.1").await.is_ok());
         assert_eq!(asked.lock().unwrap().len(), 2);
     }
 }

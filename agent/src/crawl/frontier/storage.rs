@@ -9,8 +9,8 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::checkpoint::{self, State};
-use super::{Frontier, OpenError, Spent};
+use super::checkpoint::{self, CheckpointState};
+use super::{CrawlTotals, Frontier, LogError};
 use crate::crawl::politeness::RateState;
 use crate::disk::folder::blocking;
 use crate::warc::Recorder;
@@ -23,7 +23,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// What the agent reports to the scheduler about an unfinished crawl.
 #[derive(Debug, Clone)]
-pub struct Standing {
+pub struct CrawlSnapshot {
     pub checkpoint: Checkpoint,
     pub rate_state: RateState,
     /// The newest error; empty without one.
@@ -31,27 +31,27 @@ pub struct Standing {
 }
 
 /// Receives a crawl's standing. It must not block.
-pub type Offer = Box<dyn Fn(Standing) + Send + Sync>;
+pub type SnapshotSink = Box<dyn Fn(CrawlSnapshot) + Send + Sync>;
 
 /// Where to store a crawl, and what an earlier part left.
 #[derive(Default)]
-pub struct Keep {
+pub struct CrawlStorage {
     /// The crawl's file; without it the state is not stored.
     pub file: Option<PathBuf>,
     /// The checkpoint at which another agent stopped; empty if there is none.
     pub checkpoint: Vec<u8>,
-    pub offer: Option<Offer>,
+    pub on_snapshot: Option<SnapshotSink>,
     /// Stores its pages; without it none are stored.
     pub recorder: Option<Recorder>,
-    pub watched: Option<watch::Sender<Progress>>,
+    pub progress: Option<watch::Sender<CrawlProgress>>,
     /// Cancelled when another agent is to resume the crawl: it stops, and rests before its lease
     /// ends.
-    pub recalled: CancellationToken,
+    pub preempted: CancellationToken,
 }
 
 /// The progress of a crawl, for display.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Progress {
+pub struct CrawlProgress {
     pub pages: u32,
     pub bytes: u64,
     pub queued: u64,
@@ -60,34 +60,37 @@ pub struct Progress {
     pub paused_until: Option<SystemTime>,
 }
 
-pub(in crate::crawl) struct Keeper {
-    offer: Option<Offer>,
+pub(in crate::crawl) struct StateWriter {
+    on_snapshot: Option<SnapshotSink>,
     /// When the last checkpoint was offered, or when the crawl started.
-    offered: Instant,
+    reported_at: Instant,
     failing: bool,
     /// Whether the last reported standing was a pause.
     paused: bool,
-    watched: Option<watch::Sender<Progress>>,
+    progress: Option<watch::Sender<CrawlProgress>>,
 }
 
-impl Keep {
+impl CrawlStorage {
     /// Opens the frontier of `owner`'s crawl from the file or the checkpoint, whichever is further.
     pub(in crate::crawl) async fn open(
         self,
         owner: &str,
         max_depth: u32,
         max_pages: u32,
-    ) -> io::Result<(Frontier, Keeper)> {
-        let Self { file, checkpoint, offer, recorder, watched, .. } = self;
+    ) -> io::Result<(Frontier, StateWriter)> {
+        let Self { file, checkpoint, on_snapshot, recorder, progress, .. } = self;
         let owner = owner.to_owned();
         let open = move || open_blocking(file.as_deref(), &checkpoint, &owner, max_depth, max_pages);
         let mut frontier = blocking(open).await?;
         frontier.store_first(recorder);
-        Ok((frontier, Keeper { offer, offered: Instant::now(), failing: false, paused: false, watched }))
+        Ok((
+            frontier,
+            StateWriter { on_snapshot, reported_at: Instant::now(), failing: false, paused: false, progress },
+        ))
     }
 }
 
-impl Keeper {
+impl StateWriter {
     /// Called after every step: writes the frontier when due. The crawl waits while writes fail.
     pub(in crate::crawl) async fn step(&mut self, frontier: &mut Frontier) {
         while frontier.is_due() {
@@ -104,12 +107,12 @@ impl Keeper {
         }
     }
 
-    pub(in crate::crawl) fn show(&self, spent: &Spent, queued: u64) {
-        if let Some(watched) = &self.watched {
-            let Spent { pages, bytes, errors, paused_until_unix_ms, .. } = *spent;
+    pub(in crate::crawl) fn show(&self, totals: &CrawlTotals, queued: u64) {
+        if let Some(progress) = &self.progress {
+            let CrawlTotals { pages, bytes, errors, paused_until_unix_ms, .. } = *totals;
             let until = SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(paused_until_unix_ms));
             let paused_until = until.filter(|_| paused_until_unix_ms > 0);
-            watched.send_replace(Progress { pages, bytes, queued, errors, paused_until });
+            progress.send_replace(CrawlProgress { pages, bytes, queued, errors, paused_until });
         }
     }
 
@@ -118,13 +121,13 @@ impl Keeper {
     pub(in crate::crawl) fn is_due(&mut self, paused: bool) -> bool {
         let begins = paused && !std::mem::replace(&mut self.paused, paused);
         self.paused = paused;
-        self.offer.is_some() && (begins || self.offered.elapsed() >= CHECKPOINT_EVERY)
+        self.on_snapshot.is_some() && (begins || self.reported_at.elapsed() >= CHECKPOINT_EVERY)
     }
 
-    pub(in crate::crawl) fn tell(&mut self, standing: Standing) {
-        if let Some(offer) = &self.offer {
-            offer(standing);
-            self.offered = Instant::now();
+    pub(in crate::crawl) fn report(&mut self, snapshot: CrawlSnapshot) {
+        if let Some(on_snapshot) = &self.on_snapshot {
+            on_snapshot(snapshot);
+            self.reported_at = Instant::now();
         }
     }
 }
@@ -141,23 +144,23 @@ fn open_blocking(
         Some(file) => match Frontier::open(file, owner, max_depth, max_pages) {
             Ok(frontier) => Ok(Some(frontier)),
             // The other crawl is being stopped and ends soon; only this crawl is not stored.
-            Err(taken @ OpenError::Taken(_)) => {
+            Err(taken @ LogError::Taken(_)) => {
                 tracing::warn!(error = %taken, "a crawl is kept nowhere");
                 Ok(None)
             }
-            Err(OpenError::Io(_, error)) => Err(error),
+            Err(LogError::Io(_, error)) => Err(error),
         },
     };
     let here = open()?;
     let state = match checkpoint {
         [] => None,
-        bytes => {
-            State::read(bytes).inspect_err(|error| tracing::warn!(%error, "what another agent did is not known")).ok()
-        }
+        bytes => CheckpointState::read(bytes)
+            .inspect_err(|error| tracing::warn!(%error, "what another agent did is not known"))
+            .ok(),
     };
     // A frontier without any fetched page may still hold a pause that the site requires.
     let is_further =
-        |state: &State| here.as_ref().is_none_or(|here| here.is_new() || state.pages() > here.spent().pages);
+        |state: &CheckpointState| here.as_ref().is_none_or(|here| here.is_new() || state.pages() > here.totals().pages);
     let Some(state) = state.filter(is_further) else {
         return here.map_or_else(|| Frontier::temporary(max_depth, max_pages), Ok);
     };

@@ -5,20 +5,20 @@ use std::hash::Hash;
 
 /// Entries by key and by time, one per key.
 #[derive(Debug)]
-pub(crate) struct Aged<K, T, V> {
+pub(crate) struct AgeOrderedMap<K, T, V> {
     entries: HashMap<K, (T, u64, V)>,
     /// By time; the number distinguishes entries of the same time.
     order: BTreeMap<(T, u64), K>,
     next: u64,
 }
 
-impl<K, T, V> Default for Aged<K, T, V> {
+impl<K, T, V> Default for AgeOrderedMap<K, T, V> {
     fn default() -> Self {
         Self { entries: HashMap::new(), order: BTreeMap::new(), next: 0 }
     }
 }
 
-impl<K: Clone + Eq + Hash, T: Copy + Ord, V> Aged<K, T, V> {
+impl<K: Clone + Eq + Hash, T: Copy + Ord, V> AgeOrderedMap<K, T, V> {
     pub(crate) fn get(&self, key: &K) -> Option<(T, &V)> {
         self.entries.get(key).map(|(at, _, value)| (*at, value))
     }
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn the_oldest_goes_first_and_a_key_has_one_entry() {
-        let mut aged = Aged::default();
+        let mut aged = AgeOrderedMap::default();
         for (key, at) in [("b", 2), ("a", 1), ("c", 2), ("a", 3)] {
             aged.insert(key, at, key);
         }
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn making_room_takes_no_longer_among_many() {
-        let mut aged = Aged::default();
+        let mut aged = AgeOrderedMap::default();
         let begin = std::time::Instant::now();
         for number in 0..100_000_u64 {
             aged.insert(number, number, ());

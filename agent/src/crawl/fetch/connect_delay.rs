@@ -18,29 +18,29 @@ use tower::{BoxError, Layer, Service};
 /// busy machine. Where a site closes its connections, or a crawl moves to the site's other origin
 /// (from http to https), this delays a request: by a small part of the handshake it then needs,
 /// except at sites a few milliseconds away.
-const PATIENCE: Duration = Duration::from_millis(5);
+const CONNECT_DELAY: Duration = Duration::from_millis(5);
 
 /// Makes a crawl's connector wait once the crawl has received a response.
 #[derive(Debug, Clone, Default)]
-pub(super) struct Patience {
+pub(super) struct ConnectDelay {
     pub(super) answered: Arc<AtomicBool>,
 }
 
-impl<S> Layer<S> for Patience {
-    type Service = Patient<S>;
+impl<S> Layer<S> for ConnectDelay {
+    type Service = DelayedConnector<S>;
 
-    fn layer(&self, connector: S) -> Patient<S> {
-        Patient { connector, answered: Arc::clone(&self.answered) }
+    fn layer(&self, connector: S) -> DelayedConnector<S> {
+        DelayedConnector { connector, answered: Arc::clone(&self.answered) }
     }
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Patient<S> {
+pub(super) struct DelayedConnector<S> {
     connector: S,
     answered: Arc<AtomicBool>,
 }
 
-impl<S, R> Service<R> for Patient<S>
+impl<S, R> Service<R> for DelayedConnector<S>
 where
     S: Service<R, Error = BoxError> + Clone + Send + 'static,
     S::Future: Send,
@@ -63,7 +63,7 @@ where
                 // The pool completes an abandoned connection in a task of its own. A crawl stays in
                 // one task.
                 let asker = tokio::task::try_id();
-                tokio::time::sleep(PATIENCE).await;
+                tokio::time::sleep(CONNECT_DELAY).await;
                 if tokio::task::try_id() != asker {
                     return Err("the connection before was free".into());
                 }

@@ -12,14 +12,15 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::disk::folder::{OpenError, Purpose, blocking};
+use crate::disk::folder::{FolderError, FolderPurpose, blocking};
 use crate::disk::outbox::LeaseKey;
 use crate::session::clock;
 
 /// Two agents would resume each other's crawls.
-const FOLDER: Purpose = Purpose { what: "crawls", does: "keeps its crawls in", otherwise: "set crawls.folder" };
+const FOLDER: FolderPurpose =
+    FolderPurpose { what: "crawls", does: "keeps its crawls in", otherwise: "set crawls.folder" };
 
-const KEPT: &str = "crawl";
+const EXTENSION: &str = "crawl";
 /// How long to keep an unused file: after a week a task may as well start again.
 const MOST_AGE: Duration = Duration::from_secs(7 * 86_400);
 
@@ -27,37 +28,37 @@ const LOOK_EVERY: Duration = Duration::from_secs(3600);
 
 /// The folder of crawls. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct KeptCrawls {
+pub struct CrawlFiles {
     folder: Arc<Path>,
     /// Never held across disk I/O.
-    known: Arc<Mutex<Known>>,
+    index: Arc<Mutex<FileIndex>>,
     _lock: Arc<File>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct FileIndex {
     /// Per task: the tokens of its files, and of files its crawls may have made.
     tokens: HashMap<i64, BTreeSet<i64>>,
     looked: Instant,
 }
 
-impl KeptCrawls {
+impl CrawlFiles {
     /// Opens the folder, creates it if missing, and removes old files.
-    pub fn open(folder: &Path) -> Result<Self, OpenError> {
+    pub fn open(folder: &Path) -> Result<Self, FolderError> {
         let unusable = |source| FOLDER.unusable(folder, source);
         let lock = FOLDER.take(folder)?;
         remove_old(folder).map_err(unusable)?;
         let tokens = tokens_in(folder).map_err(unusable)?;
-        let known = Known { tokens, looked: Instant::now() };
-        Ok(Self { folder: folder.into(), known: Arc::new(Mutex::new(known)), _lock: Arc::new(lock) })
+        let index = FileIndex { tokens, looked: Instant::now() };
+        Ok(Self { folder: folder.into(), index: Arc::new(Mutex::new(index)), _lock: Arc::new(lock) })
     }
 
     /// Whether to look for old files now; true once an hour.
     fn looks(&self) -> bool {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = known.looked.elapsed() >= LOOK_EVERY;
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let due = index.looked.elapsed() >= LOOK_EVERY;
         if due {
-            known.looked = Instant::now();
+            index.looked = Instant::now();
         }
         due
     }
@@ -67,7 +68,7 @@ impl KeptCrawls {
         let folder = Arc::clone(&self.folder);
         if self.looks() {
             let folder = Arc::clone(&folder);
-            blocking(move || remove_old(&folder)).await?.into_iter().for_each(|key| self.drop_known(key));
+            blocking(move || remove_old(&folder)).await?.into_iter().for_each(|key| self.drop_token(key));
         }
         let mut former = self.take_before(key);
         self.note(key);
@@ -90,7 +91,7 @@ impl KeptCrawls {
     pub(crate) async fn forget(&self, key: LeaseKey) {
         let (folder, mut tokens) = (Arc::clone(&self.folder), self.take_before(key));
         tokens.insert(key.token);
-        self.drop_known(key);
+        self.drop_token(key);
         let removed = blocking(move || remove(&folder, key.task_id, &tokens)).await;
         if let Err(error) = removed {
             // It is removed when it is old.
@@ -100,23 +101,23 @@ impl KeptCrawls {
 
     /// Takes a task's tokens that are older than this one.
     fn take_before(&self, key: LeaseKey) -> BTreeSet<i64> {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(tokens) = known.tokens.get_mut(&key.task_id) else { return BTreeSet::new() };
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(tokens) = index.tokens.get_mut(&key.task_id) else { return BTreeSet::new() };
         let newer = tokens.split_off(&key.token);
         std::mem::replace(tokens, newer)
     }
 
     fn note(&self, key: LeaseKey) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.tokens.entry(key.task_id).or_default().insert(key.token);
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        index.tokens.entry(key.task_id).or_default().insert(key.token);
     }
 
-    fn drop_known(&self, key: LeaseKey) {
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(tokens) = known.tokens.get_mut(&key.task_id) else { return };
+    fn drop_token(&self, key: LeaseKey) {
+        let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(tokens) = index.tokens.get_mut(&key.task_id) else { return };
         tokens.remove(&key.token);
         if tokens.is_empty() {
-            known.tokens.remove(&key.task_id);
+            index.tokens.remove(&key.task_id);
         }
     }
 }
@@ -156,7 +157,7 @@ fn is_there(done: io::Result<()>) -> io::Result<bool> {
 }
 
 fn name(key: LeaseKey) -> String {
-    format!("{}-{}.{KEPT}", key.task_id, key.token)
+    format!("{}-{}.{EXTENSION}", key.task_id, key.token)
 }
 
 fn key_of(file: &Path) -> Option<LeaseKey> {
@@ -166,7 +167,7 @@ fn key_of(file: &Path) -> Option<LeaseKey> {
 
 fn files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let files = std::fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path()));
-    let ends = |path: &PathBuf| path.extension().is_some_and(|ending| ending == KEPT);
+    let ends = |path: &PathBuf| path.extension().is_some_and(|ending| ending == EXTENSION);
     files.filter(|path| path.as_ref().map_or(true, ends)).collect()
 }
 
@@ -201,7 +202,7 @@ mod tests {
             std::fs::write(folder.path().join(name(key(task, token))), text).unwrap();
         }
         std::fs::write(folder.path().join("x-y.crawl"), "no lease's").unwrap();
-        let kept = KeptCrawls::open(folder.path()).unwrap();
+        let kept = CrawlFiles::open(folder.path()).unwrap();
         let file = kept.file_of(key(7, 11)).await.unwrap();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "newer");
         assert_eq!(names(folder.path()), ["7-11.crawl", "7-30.crawl", "8-1.crawl", "x-y.crawl"]);
@@ -213,7 +214,7 @@ mod tests {
     #[tokio::test]
     async fn a_crawl_is_looked_for_by_its_name_and_in_no_list_of_all() {
         let folder = tempfile::tempdir().unwrap();
-        let kept = KeptCrawls::open(folder.path()).unwrap();
+        let kept = CrawlFiles::open(folder.path()).unwrap();
         // The index does not know this file: only code that reads the folder at each crawl's start
         // would find it.
         std::fs::write(folder.path().join(name(key(7, 1))), "not known").unwrap();
@@ -224,17 +225,17 @@ mod tests {
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "ours");
         kept.forget(key(7, 3)).await;
         assert_eq!(names(folder.path()), ["7-1.crawl"]);
-        assert!(kept.known.lock().unwrap().tokens.is_empty());
+        assert!(kept.index.lock().unwrap().tokens.is_empty());
     }
 
     #[test]
     fn no_two_agents_share_it() {
         let folder = tempfile::tempdir().unwrap();
-        let first = KeptCrawls::open(folder.path()).unwrap();
-        let refused = KeptCrawls::open(folder.path()).unwrap_err().to_string();
+        let first = CrawlFiles::open(folder.path()).unwrap();
+        let refused = CrawlFiles::open(folder.path()).unwrap_err().to_string();
         assert!(refused.starts_with("another agent keeps its crawls in "), "{refused}");
         drop(first);
-        KeptCrawls::open(folder.path()).unwrap();
+        CrawlFiles::open(folder.path()).unwrap();
     }
 
     #[test]
@@ -244,7 +245,7 @@ mod tests {
             let file = std::fs::File::create(folder.path().join(name(key(task, 1)))).unwrap();
             file.set_modified(clock::wall() - age).unwrap();
         }
-        KeptCrawls::open(folder.path()).unwrap();
+        CrawlFiles::open(folder.path()).unwrap();
         assert_eq!(names(folder.path()), ["2-1.crawl"]);
     }
 }

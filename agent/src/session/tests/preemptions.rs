@@ -6,7 +6,7 @@ use super::*;
 async fn half_a_site() -> TestServer {
     TestServer::start(|path| match path {
         "/robots.txt" => status(404),
-        "/next" => vec![Act::Wait],
+        "/next" => vec![ServerAction::Wait],
         _ => html("<a href=/next>on</a>"),
     })
     .await

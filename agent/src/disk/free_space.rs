@@ -15,13 +15,13 @@ const HANGS: Duration = Duration::from_secs(10);
 
 /// The free bytes of a folder's disk, read on a thread that may block.
 #[derive(Debug)]
-pub(crate) struct Look {
+pub(crate) struct FreeSpaceCheck {
     folder: PathBuf,
     free: io::Result<u64>,
     under_way: Option<(Instant, JoinHandle<io::Result<u64>>)>,
 }
 
-impl Look {
+impl FreeSpaceCheck {
     pub(crate) fn at(folder: &Path) -> Self {
         Self { folder: folder.to_owned(), free: free_bytes(folder), under_way: None }
     }
@@ -37,8 +37,8 @@ impl Look {
 
     /// Returns when the current look has ended; never if none is under way. Cancel-safe.
     pub(crate) async fn ended(&mut self) {
-        let Some((_, look)) = &mut self.under_way else { return std::future::pending().await };
-        self.free = look.await.map_err(io::Error::other).flatten();
+        let Some((_, check)) = &mut self.under_way else { return std::future::pending().await };
+        self.free = check.await.map_err(io::Error::other).flatten();
         self.under_way = None;
     }
 
@@ -53,12 +53,12 @@ impl Look {
 
 /// The room on one disk.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct FreeSpaceLimit {
     least: u64,
     full: bool,
 }
 
-impl Room {
+impl FreeSpaceLimit {
     /// A disk that is full with fewer than `least` bytes free.
     pub(crate) const fn new(least: u64) -> Self {
         Self { least, full: false }
@@ -86,33 +86,33 @@ mod tests {
 
     #[test]
     fn a_disk_is_full_until_there_is_twice_the_room_that_made_it_so() {
-        let mut room = Room::new(64 << 20);
+        let mut limit = FreeSpaceLimit::new(64 << 20);
         let seen: Vec<bool> =
-            [65, 64, 63, 64, 65, 127, 128, 127, 64, 63].map(|mib| room.full(mib << 20).is_some()).to_vec();
+            [65, 64, 63, 64, 65, 127, 128, 127, 64, 63].map(|mib| limit.full(mib << 20).is_some()).to_vec();
         assert_eq!(seen, [false, false, true, true, true, true, false, false, false, true]);
-        assert_eq!(room.full(1 << 20).as_deref(), Some("1 MiB free, crawling resumes at 128 MiB"));
+        assert_eq!(limit.full(1 << 20).as_deref(), Some("1 MiB free, crawling resumes at 128 MiB"));
     }
 
     #[test]
     fn without_a_least_no_disk_is_ever_full() {
-        assert_eq!(Room::new(0).full(0), None);
-        assert!(Room::new(u64::MAX).full(u64::MAX - 1).is_some(), "and the greatest does not overflow");
+        assert_eq!(FreeSpaceLimit::new(0).full(0), None);
+        assert!(FreeSpaceLimit::new(u64::MAX).full(u64::MAX - 1).is_some(), "and the greatest does not overflow");
     }
 
     #[tokio::test]
     async fn a_disk_that_hangs_is_waited_for_by_nobody_and_said_to_hang() {
         let folder = tempfile::tempdir().unwrap();
-        let mut look = Look::at(folder.path());
+        let mut check = FreeSpaceCheck::at(folder.path());
         let (answer, hangs) = std::sync::mpsc::channel();
         let began = Instant::now().checked_sub(HANGS).unwrap();
-        look.under_way = Some((began, tokio::task::spawn_blocking(move || hangs.recv().map_err(io::Error::other))));
-        look.begin();
-        assert_eq!(look.free(), Err("it has not answered for 10s".to_owned()));
+        check.under_way = Some((began, tokio::task::spawn_blocking(move || hangs.recv().map_err(io::Error::other))));
+        check.begin();
+        assert_eq!(check.free(), Err("it has not answered for 10s".to_owned()));
         answer.send(7).unwrap();
-        look.ended().await;
-        assert_eq!(look.free(), Ok(7));
-        look.begin();
-        look.ended().await;
-        assert!(look.free().unwrap() > 7);
+        check.ended().await;
+        assert_eq!(check.free(), Ok(7));
+        check.begin();
+        check.ended().await;
+        assert!(check.free().unwrap() > 7);
     }
 }

@@ -6,7 +6,7 @@
 
 use super::checkpoint::{MAX_QUEUED, MOST_KNOWN, RAW_QUEUE_BYTES};
 use super::known::{FINGERPRINT, MAX_BEYOND};
-use super::log::{Frame, Place, Span, Spent};
+use super::log::{CrawlTotals, LogFrame, LogOffset, LogRange};
 
 /// The number of size classes of queues: each has half the bytes of the previous one, the last has
 /// none.
@@ -19,24 +19,24 @@ const MOST_BEYOND: usize = MAX_BEYOND / 10 * FINGERPRINT;
 
 /// A moment of a crawl: between two frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Moment {
-    pub(super) end: Place,
+pub(super) struct LogPoint {
+    pub(super) end: LogOffset,
     /// Paths that were queued and visited before it.
     pub(super) visited: u64,
-    pub(super) spent: Spent,
+    pub(super) totals: CrawlTotals,
 }
 
 /// The number of a path in queueing order, and the place of the frame in which it comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Mark {
-    pub(super) place: Place,
+pub(super) struct LogMark {
+    pub(super) offset: LogOffset,
     pub(super) number: u64,
 }
 
 #[derive(Debug, Clone)]
-pub(super) struct Moments {
-    newest: [Moment; SIZES],
-    marks: Vec<Mark>,
+pub(super) struct LogPoints {
+    newest: [LogPoint; SIZES],
+    marks: Vec<LogMark>,
     /// Queued paths, visited paths, and the bytes of the paths that still wait.
     queued: u64,
     visited: u64,
@@ -48,12 +48,12 @@ pub(super) struct Moments {
     pub(super) size: usize,
 }
 
-impl Moments {
+impl LogPoints {
     /// The state before the first frame, which will lie at `start`.
-    pub(super) fn new(start: Place) -> Self {
+    pub(super) fn new(start: LogOffset) -> Self {
         Self {
-            newest: [Moment { end: start, ..Moment::default() }; SIZES],
-            marks: vec![Mark { place: start, number: 0 }],
+            newest: [LogPoint { end: start, ..LogPoint::default() }; SIZES],
+            marks: vec![LogMark { offset: start, number: 0 }],
             queued: 0,
             visited: 0,
             bytes: 0,
@@ -64,9 +64,9 @@ impl Moments {
     }
 
     /// Records a frame; `visited` is the length of the path whose visit it records.
-    pub(super) fn note(&mut self, frame: &Frame, lies: &Span, visited: u64) {
+    pub(super) fn note(&mut self, frame: &LogFrame, range: &LogRange, visited: u64) {
         if self.marks.last().is_none_or(|last| self.queued >= last.number + MARK_EVERY) {
-            self.marks.push(Mark { place: lies.start, number: self.queued });
+            self.marks.push(LogMark { offset: range.start, number: self.queued });
         }
         self.queued += u64::try_from(frame.queued.len()).expect("a length");
         self.bytes += frame.queued.iter().map(|queued| bytes(&queued.path)).sum::<u64>();
@@ -79,14 +79,14 @@ impl Moments {
         } else {
             self.more_beyond |= !frame.beyond.is_empty();
         }
-        let spent = Spent { beyond: self.more_beyond | frame.spent.beyond, ..frame.spent };
-        let moment = Moment { end: lies.end, visited: self.visited, spent };
+        let totals = CrawlTotals { beyond: self.more_beyond | frame.totals.beyond, ..frame.totals };
+        let point = LogPoint { end: range.end, visited: self.visited, totals };
         if self.queued.saturating_sub(self.visited) > MAX_QUEUED {
             return;
         }
         for (size, newest) in self.newest.iter_mut().enumerate() {
             if self.bytes <= most(size) {
-                *newest = moment;
+                *newest = point;
             }
         }
     }
@@ -102,12 +102,12 @@ impl Moments {
 
     /// The newest moment of a size class, and where to start reading the log: for the paths that
     /// waited then, and for the last visited ones, of which at most [`MOST_KNOWN`] fit.
-    pub(super) fn newest(&self, size: usize) -> (Moment, Mark) {
-        let moment = self.newest.get(size).copied().unwrap_or_default();
-        let oldest = moment.visited.saturating_sub(MOST_KNOWN);
+    pub(super) fn newest(&self, size: usize) -> (LogPoint, LogMark) {
+        let point = self.newest.get(size).copied().unwrap_or_default();
+        let oldest = point.visited.saturating_sub(MOST_KNOWN);
         let before = self.marks.partition_point(|mark| mark.number <= oldest);
         let mark = before.checked_sub(1).and_then(|at| self.marks.get(at));
-        (moment, mark.copied().unwrap_or(Mark { place: moment.end, number: moment.visited }))
+        (point, mark.copied().unwrap_or(LogMark { offset: point.end, number: point.visited }))
     }
 }
 

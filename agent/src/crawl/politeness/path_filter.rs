@@ -12,7 +12,7 @@ const MAX_PATTERN_BYTES: usize = 200;
 /// The links to follow: those that a pattern of `include` matches (all links if it is empty),
 /// except those that a pattern of `exclude` matches.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Paths {
+pub struct PathFilter {
     include: Vec<Pattern>,
     exclude: Vec<Pattern>,
 }
@@ -20,7 +20,7 @@ pub struct Paths {
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Pattern(String);
 
-impl Paths {
+impl PathFilter {
     pub const ALL: Self = Self { include: Vec::new(), exclude: Vec::new() };
 
     /// Follows only links that one of these patterns matches; all links if there is none.
@@ -70,7 +70,7 @@ mod tests {
     use crate::crawl::html::site_path::tests::path_of as path;
 
     fn follows(pattern: &str, text: &str) -> bool {
-        Paths { include: vec![Pattern::parse(pattern).unwrap()], ..Paths::ALL }.allow(&path(text))
+        PathFilter { include: vec![Pattern::parse(pattern).unwrap()], ..PathFilter::ALL }.allow(&path(text))
     }
 
     #[test]
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn a_link_is_followed_that_is_included_and_not_excluded() {
-        let mut paths = Paths::ALL;
+        let mut paths = PathFilter::ALL;
         assert!(paths.allow(&path("/x")));
         paths.exclude(&["/en/private", "/*.pdf$"]).unwrap();
         assert!(paths.allow(&path("/x")) && !paths.allow(&path("/x.pdf")));
@@ -117,13 +117,13 @@ mod tests {
 
     #[test]
     fn what_is_no_pattern_is_refused() {
-        let mut paths = Paths::ALL;
+        let mut paths = PathFilter::ALL;
         let long = format!("/{}", "x".repeat(MAX_PATTERN_BYTES));
         for wrong in ["", "fish", "http://a.cn/", "/a b", "/a\n", "/\u{e9}", &long] {
             assert!(paths.include(&[wrong]).is_err() && paths.exclude(&[wrong]).is_err(), "{wrong}");
         }
         assert!(paths.include(&["/"; MAX_PATTERNS + 1]).is_err());
         assert!(paths.include(&["/"; MAX_PATTERNS]).is_ok());
-        assert_eq!(Paths::ALL, Paths { include: Vec::new(), ..paths });
+        assert_eq!(PathFilter::ALL, PathFilter { include: Vec::new(), ..paths });
     }
 }
