@@ -14,13 +14,13 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use self::client::{Acknowledged, Client};
+use self::client::{AcknowledgedSites, Client};
 use self::inject::Injector;
 use self::record::Recorder;
-use self::schedule::{Kind, Plan};
-use crate::chaos::judge::Offence;
+use self::schedule::{FaultKind, FaultPlan};
+use crate::chaos::judge::Violation;
 use crate::cluster::process::interrupted;
-use crate::cluster::{Cluster, Options};
+use crate::cluster::{Cluster, ClusterOptions};
 use crate::world::layout::Layout;
 use crate::world::{Grade, World};
 
@@ -47,7 +47,7 @@ const LEAST_INTERVAL: Duration = Duration::from_millis(400);
 /// How long the client's first list may take to be measured.
 const SURVEY_PATIENCE: Duration = Duration::from_secs(600);
 /// How often the judge looks while the run goes on.
-const LOOK: Duration = Duration::from_secs(5);
+const CHECK_EVERY: Duration = Duration::from_secs(5);
 /// Machines that the sites are on. Sites of one machine are measured one after another: on few, measuring would take longer
 /// than the faults; on many, most of the work would be measuring.
 const MACHINES: usize = 250;
@@ -113,13 +113,13 @@ pub struct ChaosArgs {
 
 /// Lease times of a run.
 #[derive(Debug, Clone, Copy)]
-struct Times {
+struct LeaseTimes {
     heartbeat: Duration,
     life: Duration,
     grace: Duration,
 }
 
-impl Times {
+impl LeaseTimes {
     const SHORT: Self =
         Self { heartbeat: Duration::from_millis(500), life: Duration::from_secs(3), grace: Duration::from_millis(500) };
 
@@ -151,7 +151,7 @@ impl Times {
 /// # Errors
 /// When something could not be done, or the judge found anything.
 pub async fn chaos(args: ChaosArgs) -> anyhow::Result<()> {
-    let times = if args.real_times { Times::real() } else { Times::SHORT };
+    let times = if args.real_times { LeaseTimes::real() } else { LeaseTimes::SHORT };
     let quiet = args.format == Format::Json;
     let kinds = args.kinds(quiet)?;
     if !quiet {
@@ -164,8 +164,12 @@ pub async fn chaos(args: ChaosArgs) -> anyhow::Result<()> {
     let mut layout = Layout::parse(LAYOUT, "chaos.toml")?;
     layout.sites.per_machine = NonZeroUsize::new(sites.div_ceil(MACHINES));
     let world = World::start_on(args.grade(quiet), layout.scenario(None, Some(sites))?).await?;
-    let options =
-        Options { scheduler: times.scheduler(), capacity: CAPACITY, logs: None, sharing: usize::from(args.schedulers) };
+    let options = ClusterOptions {
+        scheduler: times.scheduler(),
+        capacity: CAPACITY,
+        logs: None,
+        sharing: usize::from(args.schedulers),
+    };
     let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
     let mut cluster = Cluster::without_agents(world, &options).await?;
     let ran = tokio::select! {
@@ -185,8 +189,8 @@ pub async fn chaos(args: ChaosArgs) -> anyhow::Result<()> {
 /// Everything between the start of the schedulers and the end.
 async fn run(
     args: &ChaosArgs,
-    times: Times,
-    kinds: Vec<Kind>,
+    times: LeaseTimes,
+    kinds: Vec<FaultKind>,
     cluster: &mut Cluster,
     tasks: &TaskTracker,
     shutdown: &CancellationToken,
@@ -196,7 +200,7 @@ async fn run(
     cluster.await_mesh(Duration::from_secs(60)).await?;
     cluster.operate(&["landmarks", "elect", "--count", "3"]).await?;
     let mut recorder = Recorder::start(cluster, args.seed, times.lifetime()).await?;
-    let faults = schedule::draw(&Plan {
+    let faults = schedule::draw(&FaultPlan {
         seed: args.seed,
         faults: usize::try_from(args.faults)?,
         interval: args.interval.unwrap_or_else(|| LEAST_INTERVAL.max(A_SITE * args.sites / args.faults.max(1))),
@@ -208,9 +212,10 @@ async fn run(
     let client = Client::new(cluster, LISTS, &args.request_interval)?;
     survey(cluster, &client, sites.div_ceil(2)).await?;
     let mut injector = Injector::new(faults, tools, cluster);
-    let offences = storm(args, cluster, client, &mut injector, &mut recorder, tasks, shutdown).await?;
-    let summary = report::Summary::of(&recorder.history, &offences);
-    if let Some(file) = args.record.clone().or_else(|| (!offences.is_empty()).then(|| kept_record(args.seed))) {
+    let violations = inject_faults(args, cluster, client, &mut injector, &mut recorder, tasks, shutdown).await?;
+    let summary = report::Summary::of(&recorder.history, &violations);
+    if let Some(file) = args.record.clone().or_else(|| (!violations.is_empty()).then(|| default_record_file(args.seed)))
+    {
         let text = serde_json::to_string(&recorder.history).context("write the record")?;
         std::fs::write(&file, text).with_context(|| format!("write {}", file.display()))?;
         eprintln!("the record of the run is in {}", file.display());
@@ -219,10 +224,10 @@ async fn run(
         Format::Json => println!("{}", serde_json::to_string(&summary).context("write the summary")?),
         Format::Table => print!("{}", summary.table()),
     }
-    for offence in offences.iter().take(20) {
-        eprintln!("{}: {}", offence.rule.name(), offence.said);
+    for violation in violations.iter().take(20) {
+        eprintln!("{}: {}", violation.rule.name(), violation.message);
     }
-    ensure!(offences.is_empty(), "the judge found {} offences", offences.len());
+    ensure!(violations.is_empty(), "the judge found {} offences", violations.len());
     Ok(())
 }
 
@@ -243,7 +248,7 @@ async fn survey(cluster: &mut Cluster, client: &Client, sites: usize) -> anyhow:
 }
 
 /// Faults while a client submits; then healing, and the end.
-async fn storm(
+async fn inject_faults(
     args: &ChaosArgs,
     cluster: &mut Cluster,
     client: Client,
@@ -251,11 +256,11 @@ async fn storm(
     recorder: &mut Recorder,
     tasks: &TaskTracker,
     shutdown: &CancellationToken,
-) -> anyhow::Result<Vec<Offence>> {
+) -> anyhow::Result<Vec<Violation>> {
     let (lists, acknowledged) = (client.lists(), client.acknowledged());
     let next = Arc::new(Notify::new());
     tasks.spawn(shutdown.clone().run_until_cancelled_owned(client.submit_rest(Arc::clone(&next))));
-    let mut look = Instant::now() + LOOK;
+    let mut next_check = Instant::now() + CHECK_EVERY;
     let mut shown = 0;
     while !injector.is_over() || acknowledged.lists() < lists {
         let wake = injector.step(cluster).await?;
@@ -268,13 +273,13 @@ async fn storm(
         if acknowledged.lists() < wanted.min(lists) {
             next.notify_one();
         }
-        if Instant::now() >= look && !injector.database_suffers(cluster) {
-            look = Instant::now() + LOOK;
-            let found = glance(cluster, injector, recorder, &acknowledged).await;
-            if !found.is_empty() {
+        if Instant::now() >= next_check && !injector.database_suffers(cluster) {
+            next_check = Instant::now() + CHECK_EVERY;
+            let violations = check_safety(cluster, injector, recorder, &acknowledged).await;
+            if !violations.is_empty() {
                 injector.cut_short();
                 recorder.close(&injector.done, Instant::now());
-                return Ok(found);
+                return Ok(violations);
             }
             if args.format == Format::Table && injector.begun() >= shown + 50 {
                 shown = injector.begun();
@@ -294,9 +299,9 @@ async fn await_end(
     cluster: &Cluster,
     injector: &Injector,
     recorder: &mut Recorder,
-    acknowledged: &Acknowledged,
+    acknowledged: &AcknowledgedSites,
     healed: Instant,
-) -> anyhow::Result<Vec<Offence>> {
+) -> anyhow::Result<Vec<Violation>> {
     let patience = LEAST_PATIENCE + 10 * Duration::from_micros(recorder.history.lifetime_us.unsigned_abs());
     let (mut last, mut moved) = (0, Instant::now());
     loop {
@@ -316,12 +321,12 @@ async fn await_end(
 }
 
 /// Reads what happened and judges what must hold at every moment.
-async fn glance(
+async fn check_safety(
     cluster: &Cluster,
     injector: &Injector,
     recorder: &mut Recorder,
-    acknowledged: &Acknowledged,
-) -> Vec<Offence> {
+    acknowledged: &AcknowledgedSites,
+) -> Vec<Violation> {
     match recorder.advance(cluster, injector.proxies(), &acknowledged.sites()).await {
         Ok(()) => judge::safety(&recorder.history),
         // The database may be what is broken just now.
@@ -337,6 +342,6 @@ fn ended(recorder: &Recorder) -> usize {
     tasks.filter(|task| matches!(task.state.as_str(), "done" | "failed" | "cancelled")).count()
 }
 
-fn kept_record(seed: u64) -> PathBuf {
+fn default_record_file(seed: u64) -> PathBuf {
     std::env::temp_dir().join(format!("landfall-chaos-{seed}-{}.json", std::process::id()))
 }

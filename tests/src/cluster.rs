@@ -20,7 +20,7 @@ use tokio::sync::Mutex;
 use self::database::SharedPostgres;
 use self::scheduler::{SchedulerNode, SchedulerOptions};
 use crate::cluster::process::{Process, until};
-use crate::evidence::witness::{self, Facts};
+use crate::evidence::witness::{self, BatchRecord};
 use crate::world::World;
 
 mod agents;
@@ -53,7 +53,7 @@ grace = '500ms'
 
 /// How a cluster is set up.
 #[derive(Debug, Clone)]
-pub struct Options {
+pub struct ClusterOptions {
     /// The schedulers' configuration, TOML.
     pub scheduler: String,
     /// Sites an agent crawls at once.
@@ -115,7 +115,7 @@ impl Cluster {
     ///
     /// # Errors
     /// When one of the binaries is missing or does not do its part; the message ends with the log's end.
-    pub async fn start(world: World, options: &Options) -> anyhow::Result<Self> {
+    pub async fn start(world: World, options: &ClusterOptions) -> anyhow::Result<Self> {
         let mut cluster = Self::without_agents(world, options).await?;
         cluster.enrol_all(options.capacity).await?;
         cluster.start_agents().await?;
@@ -126,7 +126,7 @@ impl Cluster {
     ///
     /// # Errors
     /// When one of the binaries is missing or does not do its part.
-    pub async fn without_agents(world: World, options: &Options) -> anyhow::Result<Self> {
+    pub async fn without_agents(world: World, options: &ClusterOptions) -> anyhow::Result<Self> {
         let binaries = Binaries::find()?;
         // The private Postgres of root runs as another user, who must be able to pass.
         let directory = tempfile::Builder::new()
@@ -257,8 +257,8 @@ impl Cluster {
     }
 
     /// The batch's facts in the database.
-    pub async fn facts(&self, batch: &str) -> anyhow::Result<Facts> {
-        witness::facts(&self.pool, batch).await
+    pub async fn batch_record(&self, batch: &str) -> anyhow::Result<BatchRecord> {
+        witness::batch_record(&self.pool, batch).await
     }
 
     /// The names of the agents, by index.

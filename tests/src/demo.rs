@@ -11,13 +11,13 @@ use anyhow::{Context, bail, ensure};
 use clap::Args;
 
 use self::stages::Stages;
-use self::verdict::{Outcome, Verdict};
+use self::verdict::{RunOutcome, Verdict};
 use crate::cluster::process::interrupted;
-use crate::cluster::{Cluster, Options};
-use crate::evidence::check::{self, Check, Evidence, Expect};
+use crate::cluster::{Cluster, ClusterOptions};
+use crate::evidence::check::{self, Check, Evidence, RunKind};
 use crate::evidence::figures::{self, Figures, MAX_RATIO_LAYOUT, MAX_RATIO_MATRIX, Target};
 use crate::evidence::machine::{self, CpuTime};
-use crate::evidence::witness::Facts;
+use crate::evidence::witness::BatchRecord;
 use crate::world::layout::{Layout, PAPER};
 use crate::world::scenario::Scenario;
 use crate::world::{Grade, World, too_busy};
@@ -140,8 +140,12 @@ pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
     let mut stages = Stages::begin();
     let world = World::start_on(args.grade, scenario).await?;
     stages.done("emulated network and its sites started");
-    let options =
-        Options { scheduler: SCHEDULER.to_owned(), capacity: CAPACITY, logs: Some(output.join("logs")), sharing: 0 };
+    let options = ClusterOptions {
+        scheduler: SCHEDULER.to_owned(),
+        capacity: CAPACITY,
+        logs: Some(output.join("logs")),
+        sharing: 0,
+    };
     let mut cluster = tokio::select! {
         started = Cluster::start(world, &options) => started?,
         () = interrupted() => bail!("interrupted"),
@@ -171,21 +175,21 @@ async fn run(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages, output
     let idle_from = CpuTime::now();
     crawl(args, cluster, stages).await?;
     let idle = CpuTime::now().zip(idle_from).map(|(now, from)| now.idle_since(from));
-    let facts = cluster.facts(BATCH).await?;
+    let record = cluster.batch_record(BATCH).await?;
     write_reports(args, cluster, output).await?;
-    let gathered = gather(cluster);
-    let checks = check::all(&gathered.with(&facts, cluster), Expect::Calm);
-    let figures = Figures::of(&facts, cluster.world.scenario(), &cluster.site_names());
-    let memory = Memory::of(cluster);
+    let input = check_input(cluster);
+    let checks = check::all(&input.with(&record, cluster), RunKind::Calm);
+    let figures = Figures::of(&record, cluster.world.scenario(), &cluster.site_names());
+    let memory = PeakMemory::of(cluster);
     let targets = targets(args, &figures, &memory);
     let busy = cluster.world.too_late().or_else(|| idle.and_then(too_busy));
-    let page = report::page(&report::Run {
+    let page = report::page(&report::ReportInput {
         scenario: cluster.world.scenario(),
-        facts: &facts,
+        record: &record,
         figures: &figures,
         targets: &targets,
         checks: &checks,
-        sites: &gathered.sites,
+        sites: &input.sites,
         strategy: args.strategy.name(),
         took: stages.took(),
         busy: busy.as_deref(),
@@ -196,8 +200,8 @@ async fn run(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages, output
     if args.verbose {
         print_details(&checks, &targets, cluster, idle);
     }
-    let sites = gathered.sites.len();
-    Ok(Verdict::of(&Outcome {
+    let sites = input.sites.len();
+    Ok(Verdict::of(&RunOutcome {
         sites,
         checks: &checks,
         targets: &targets,
@@ -252,20 +256,20 @@ async fn crawl(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages) -> a
 }
 
 /// The input of the checks, apart from the facts.
-struct Gathered {
+struct CheckInput {
     sites: Vec<String>,
     agents: Vec<String>,
     log: Vec<crate::world::sites::Access>,
 }
 
-fn gather(cluster: &Cluster) -> Gathered {
-    Gathered { sites: cluster.site_names(), agents: cluster.agent_names(), log: cluster.world.log.entries() }
+fn check_input(cluster: &Cluster) -> CheckInput {
+    CheckInput { sites: cluster.site_names(), agents: cluster.agent_names(), log: cluster.world.log.entries() }
 }
 
-impl Gathered {
-    fn with<'a>(&'a self, facts: &'a Facts, cluster: &'a Cluster) -> Evidence<'a> {
+impl CheckInput {
+    fn with<'a>(&'a self, record: &'a BatchRecord, cluster: &'a Cluster) -> Evidence<'a> {
         Evidence {
-            facts,
+            record,
             sites: &self.sites,
             agents: &self.agents,
             webs: &cluster.world.webs,
@@ -295,13 +299,13 @@ async fn write_reports(args: &DemoArgs, cluster: &Cluster, output: &Path) -> any
 }
 
 /// Peak memory in megabytes; `None` where the system does not report it.
-struct Memory {
+struct PeakMemory {
     scheduler: Option<f64>,
     postgres: Option<f64>,
     largest_agent: Option<f64>,
 }
 
-impl Memory {
+impl PeakMemory {
     fn of(cluster: &Cluster) -> Self {
         let (scheduler, agents) = cluster.pids();
         let megabytes = |bytes: u64| f64::from(u32::try_from(bytes >> 10).unwrap_or(u32::MAX)) * 1024.0 / MEGABYTE;
@@ -317,7 +321,7 @@ fn shown_mb(value: Option<f64>) -> String {
     value.map_or("unknown".to_owned(), |value| format!("{value:.0} MB"))
 }
 
-fn targets(args: &DemoArgs, figures: &Figures, memory: &Memory) -> Vec<Target> {
+fn targets(args: &DemoArgs, figures: &Figures, memory: &PeakMemory) -> Vec<Target> {
     let max_ratio = if args.matrix.is_some() { MAX_RATIO_MATRIX } else { MAX_RATIO_LAYOUT };
     let mut targets = figures::targets(figures, max_ratio);
     targets.push(Target {

@@ -31,7 +31,7 @@ use crate::world::names::{Hosts, NameServer};
 use crate::world::scenario::Scenario;
 use crate::world::sites::{AccessLog, SiteServers};
 use crate::world::timer::{Lateness, Timer};
-use crate::world::tun::{Network, Place};
+use crate::world::tun::{NetNamespace, Network};
 use crate::world::wan::{LANES, Lane, Wan};
 use crate::world::web::SiteWeb;
 
@@ -104,7 +104,7 @@ impl World {
         };
         let wan = Wan::new(scenario, lane, Timer::start().context("start the timer's thread")?);
         let servers = {
-            let (core, wan) = (network.as_ref().map_or(&Place::HOST, Network::core), wan.clone());
+            let (core, wan) = (network.as_ref().map_or(&NetNamespace::HOST, Network::core), wan.clone());
             core.run(move || bind_sites(&wan))??
         };
         let (tasks, shutdown) = (TaskTracker::new(), CancellationToken::new());
@@ -145,8 +145,8 @@ impl World {
     ///
     /// # Panics
     /// When there is no such agent.
-    pub fn place(&self, agent: usize) -> &Place {
-        self.network.as_ref().map_or(&Place::HOST, |network| network.agent(agent))
+    pub fn namespace(&self, agent: usize) -> &NetNamespace {
+        self.network.as_ref().map_or(&NetNamespace::HOST, |network| network.agent(agent))
     }
 
     /// The part of the agents' pause between two probes that the sites' own logs must show: all of

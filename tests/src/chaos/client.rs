@@ -20,12 +20,12 @@ const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What was acknowledged so far. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-pub struct Acknowledged {
+pub struct AcknowledgedSites {
     sites: Arc<Mutex<Vec<String>>>,
     lists: Arc<AtomicUsize>,
 }
 
-impl Acknowledged {
+impl AcknowledgedSites {
     pub fn sites(&self) -> Vec<String> {
         self.sites.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -43,7 +43,7 @@ pub struct Client {
     binary: PathBuf,
     data_dirs: Vec<PathBuf>,
     request_interval: String,
-    acknowledged: Acknowledged,
+    acknowledged: AcknowledgedSites,
 }
 
 impl Client {
@@ -64,12 +64,12 @@ impl Client {
             binary: cluster.binary(),
             data_dirs,
             request_interval: request_interval.to_owned(),
-            acknowledged: Acknowledged::default(),
+            acknowledged: AcknowledgedSites::default(),
         })
     }
 
     /// What was acknowledged; goes on being true while lists are submitted.
-    pub fn acknowledged(&self) -> Acknowledged {
+    pub fn acknowledged(&self) -> AcknowledgedSites {
         self.acknowledged.clone()
     }
 

@@ -15,12 +15,12 @@ use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::disks::SmallDisks;
-use super::proxy::{Rules, StreamProxy, Way};
-use super::schedule::{Fault, Kind};
-use super::twins::Twins;
+use super::proxy::{DirectionRules, ProxyRules, StreamProxy};
+use super::schedule::{Fault, FaultKind};
+use super::twins::AgentCopies;
 use crate::cluster::Cluster;
-use crate::cluster::database::OnDatabase;
-use crate::world::tun::Cut;
+use crate::cluster::database::DatabaseAction;
+use crate::world::tun::CutDirection;
 
 /// How often a flapping stream breaks while the fault lasts.
 const FLAPS: u32 = 4;
@@ -34,7 +34,7 @@ const TRUE: &str = "+0";
 
 /// What faults need beside the cluster.
 #[derive(Debug)]
-pub struct Tools {
+pub struct FaultTools {
     /// The proxies of each agent, one to each scheduler.
     pub proxies: Vec<Vec<StreamProxy>>,
     /// The small disks of the agents' outboxes, where the lab may mount any.
@@ -44,12 +44,12 @@ pub struct Tools {
     /// An older build of the agent.
     pub old_agent: Option<PathBuf>,
     /// Second processes of agents.
-    pub twins: Twins,
+    pub twins: AgentCopies,
 }
 
 /// A fault that was injected.
 #[derive(Debug, Clone, Copy)]
-pub struct Done {
+pub struct InjectedFault {
     pub fault: Fault,
     /// The agent or scheduler it befell.
     pub target: usize,
@@ -60,7 +60,7 @@ pub struct Done {
 
 /// How many faults do each thing to one agent's messages.
 #[derive(Debug, Clone, Copy, Default)]
-struct OnWire {
+struct WireFaults {
     cut_up: u32,
     cut_down: u32,
     held_up: u32,
@@ -75,42 +75,42 @@ pub struct Injector {
     start: Instant,
     waiting: VecDeque<Fault>,
     /// Under way, by when they end.
-    lasting: BTreeMap<(Instant, usize), Done>,
+    lasting: BTreeMap<(Instant, usize), InjectedFault>,
     /// What was done, in the order it ended.
-    pub done: Vec<Done>,
-    tools: Tools,
-    wires: Vec<OnWire>,
+    pub done: Vec<InjectedFault>,
+    tools: FaultTools,
+    wires: Vec<WireFaults>,
     agents_busy: Vec<bool>,
     schedulers_busy: Vec<bool>,
     postgres_busy: bool,
     /// Breaks of flapping streams still to come.
     flaps: Vec<(Instant, usize)>,
-    commands: Commands,
+    commands: CommandQueue,
 }
 
 /// What a command is done to: the commands of one subject run in the order in which they were given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Subject {
+enum CommandTarget {
     Database,
     Agent(usize),
 }
 
 /// What takes its time, beside everything else: the operator's commands, and what is done to the database.
 #[derive(Debug, Default)]
-struct Commands {
+struct CommandQueue {
     running: JoinSet<anyhow::Result<()>>,
     /// The end of the newest command of each subject.
-    newest: BTreeMap<Subject, oneshot::Receiver<()>>,
+    newest: BTreeMap<CommandTarget, oneshot::Receiver<()>>,
 }
 
-impl Commands {
+impl CommandQueue {
     /// Runs a command once every earlier one of its subject has ended: a resume must not overtake its drain.
-    fn give<F>(&mut self, subject: Subject, command: F)
+    fn enqueue<F>(&mut self, target: CommandTarget, command: F)
     where
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
     {
         let (ended, end) = oneshot::channel();
-        let earlier = self.newest.insert(subject, end);
+        let earlier = self.newest.insert(target, end);
         self.running.spawn(async move {
             if let Some(earlier) = earlier {
                 // The sender is dropped, never used.
@@ -124,7 +124,7 @@ impl Commands {
 
 impl Injector {
     /// Begins now.
-    pub fn new(faults: Vec<Fault>, tools: Tools, cluster: &Cluster) -> Self {
+    pub fn new(faults: Vec<Fault>, tools: FaultTools, cluster: &Cluster) -> Self {
         let agents = tools.proxies.len();
         Self {
             start: Instant::now(),
@@ -132,12 +132,12 @@ impl Injector {
             lasting: BTreeMap::new(),
             done: Vec::new(),
             tools,
-            wires: vec![OnWire::default(); agents],
+            wires: vec![WireFaults::default(); agents],
             agents_busy: vec![false; agents],
             schedulers_busy: vec![false; cluster.schedulers.len()],
             postgres_busy: false,
             flaps: Vec::new(),
-            commands: Commands::default(),
+            commands: CommandQueue::default(),
         }
     }
 
@@ -182,7 +182,7 @@ impl Injector {
             self.waiting.pop_front();
             let from = Instant::now();
             self.begin(cluster, fault, target).await.with_context(|| format!("begin {}", fault.kind.name()))?;
-            self.lasting.insert((from + fault.lasts, fault.number), Done { fault, target, from, to: None });
+            self.lasting.insert((from + fault.lasts, fault.number), InjectedFault { fault, target, from, to: None });
         }
         while let Some(ended) = self.commands.running.try_join_next() {
             ended.context("a command panicked")??;
@@ -200,10 +200,12 @@ impl Injector {
             (0..count).map(|step| (fault.target + step) % count).find(|index| !busy[*index])
         };
         match fault.kind {
-            Kind::PostgresRestart | Kind::PostgresCrash | Kind::PostgresStop => (!self.postgres_busy).then_some(0),
-            Kind::SchedulerKill | Kind::SchedulerStop => free(&self.schedulers_busy),
+            FaultKind::PostgresRestart | FaultKind::PostgresCrash | FaultKind::PostgresStop => {
+                (!self.postgres_busy).then_some(0)
+            }
+            FaultKind::SchedulerKill | FaultKind::SchedulerStop => free(&self.schedulers_busy),
             _ if on_wire(fault.kind) => Some(fault.target % self.wires.len()),
-            Kind::ClockShift => {
+            FaultKind::ClockShift => {
                 let count = self.tools.clocks.len();
                 let shiftable = |index: &usize| self.tools.clocks[*index].is_some() && !self.agents_busy[*index];
                 (0..count).map(|step| (fault.target + step) % count).find(shiftable)
@@ -215,25 +217,25 @@ impl Injector {
     async fn begin(&mut self, cluster: &mut Cluster, fault: Fault, target: usize) -> anyhow::Result<()> {
         self.set_busy(fault.kind, target, true);
         match fault.kind {
-            Kind::AgentKill => cluster.kill_agent(target).await,
-            Kind::AgentStop => signal(cluster.agent(target).pid(), Signal::SIGSTOP),
-            Kind::AgentOld => {
+            FaultKind::AgentKill => cluster.kill_agent(target).await,
+            FaultKind::AgentStop => signal(cluster.agent(target).pid(), Signal::SIGSTOP),
+            FaultKind::AgentOld => {
                 cluster.kill_agent(target).await?;
                 let binary = self.tools.old_agent.clone().context("there is no older build")?;
                 // It knows one scheduler alone.
                 self.reach(cluster, target, 1)?;
                 cluster.restart_agent_as(target, &binary)
             }
-            Kind::Twin => self.tools.twins.begin(cluster, target),
-            Kind::Drain => self.operate(cluster, &["agents", "drain"], target),
-            Kind::DiskFull => self.tools.disks.as_ref().map_or(Ok(()), |disks| disks.fill(target)),
-            Kind::ClockShift => self.shift(target, SHIFTED),
-            Kind::SchedulerKill => cluster.schedulers[target].process().kill().await,
-            Kind::SchedulerStop => signal(cluster.schedulers[target].pid(), Signal::SIGSTOP),
-            Kind::PostgresRestart => self.database(cluster, OnDatabase::Restart),
-            Kind::PostgresCrash => self.database(cluster, OnDatabase::Crash),
-            Kind::PostgresStop => self.database(cluster, OnDatabase::Freeze(true)),
-            Kind::Flap => {
+            FaultKind::Twin => self.tools.twins.begin(cluster, target),
+            FaultKind::Drain => self.operate(cluster, &["agents", "drain"], target),
+            FaultKind::DiskFull => self.tools.disks.as_ref().map_or(Ok(()), |disks| disks.fill(target)),
+            FaultKind::ClockShift => self.shift(target, SHIFTED),
+            FaultKind::SchedulerKill => cluster.schedulers[target].process().kill().await,
+            FaultKind::SchedulerStop => signal(cluster.schedulers[target].pid(), Signal::SIGSTOP),
+            FaultKind::PostgresRestart => self.database(cluster, DatabaseAction::Restart),
+            FaultKind::PostgresCrash => self.database(cluster, DatabaseAction::Crash),
+            FaultKind::PostgresStop => self.database(cluster, DatabaseAction::Freeze(true)),
+            FaultKind::Flap => {
                 let (now, pause) = (Instant::now(), fault.lasts / FLAPS);
                 self.flaps.extend((0..FLAPS).map(|flap| (now + pause * flap, target)));
                 Ok(())
@@ -242,34 +244,36 @@ impl Injector {
         }
     }
 
-    async fn end(&mut self, cluster: &mut Cluster, done: &Done) -> anyhow::Result<()> {
+    async fn end(&mut self, cluster: &mut Cluster, done: &InjectedFault) -> anyhow::Result<()> {
         let (fault, target) = (done.fault, done.target);
         self.set_busy(fault.kind, target, false);
         match fault.kind {
-            Kind::AgentKill => cluster.restart_agent(target),
-            Kind::AgentStop => signal(cluster.agent(target).pid(), Signal::SIGCONT),
-            Kind::AgentOld => {
+            FaultKind::AgentKill => cluster.restart_agent(target),
+            FaultKind::AgentStop => signal(cluster.agent(target).pid(), Signal::SIGCONT),
+            FaultKind::AgentOld => {
                 cluster.kill_agent(target).await?;
                 self.reach(cluster, target, usize::MAX)?;
                 cluster.restart_agent(target)
             }
-            Kind::Twin => self.tools.twins.end(target).await,
-            Kind::Drain => self.operate(cluster, &["agents", "resume"], target),
-            Kind::DiskFull => self.tools.disks.as_ref().map_or(Ok(()), |disks| disks.free(target)),
-            Kind::ClockShift => self.shift(target, TRUE),
-            Kind::SchedulerKill => cluster.schedulers[target].restart(),
-            Kind::SchedulerStop => signal(cluster.schedulers[target].pid(), Signal::SIGCONT),
-            Kind::PostgresRestart | Kind::Flap => Ok(()),
-            Kind::PostgresCrash => self.database(cluster, OnDatabase::Resume),
-            Kind::PostgresStop => self.database(cluster, OnDatabase::Freeze(false)),
+            FaultKind::Twin => self.tools.twins.end(target).await,
+            FaultKind::Drain => self.operate(cluster, &["agents", "resume"], target),
+            FaultKind::DiskFull => self.tools.disks.as_ref().map_or(Ok(()), |disks| disks.free(target)),
+            FaultKind::ClockShift => self.shift(target, TRUE),
+            FaultKind::SchedulerKill => cluster.schedulers[target].restart(),
+            FaultKind::SchedulerStop => signal(cluster.schedulers[target].pid(), Signal::SIGCONT),
+            FaultKind::PostgresRestart | FaultKind::Flap => Ok(()),
+            FaultKind::PostgresCrash => self.database(cluster, DatabaseAction::Resume),
+            FaultKind::PostgresStop => self.database(cluster, DatabaseAction::Freeze(false)),
             _ => self.on_wire(cluster, fault, target, false),
         }
     }
 
-    fn set_busy(&mut self, kind: Kind, target: usize, busy: bool) {
+    fn set_busy(&mut self, kind: FaultKind, target: usize, busy: bool) {
         match kind {
-            Kind::PostgresRestart | Kind::PostgresCrash | Kind::PostgresStop => self.postgres_busy = busy,
-            Kind::SchedulerKill | Kind::SchedulerStop => self.schedulers_busy[target] = busy,
+            FaultKind::PostgresRestart | FaultKind::PostgresCrash | FaultKind::PostgresStop => {
+                self.postgres_busy = busy;
+            }
+            FaultKind::SchedulerKill | FaultKind::SchedulerStop => self.schedulers_busy[target] = busy,
             kind if on_wire(kind) => {}
             _ => self.agents_busy[target] = busy,
         }
@@ -279,15 +283,15 @@ impl Injector {
         let wire = &mut self.wires[target];
         let count = |number: &mut u32| *number = if begins { *number + 1 } else { number.saturating_sub(1) };
         match fault.kind {
-            Kind::CutBoth => {
+            FaultKind::CutBoth => {
                 count(&mut wire.cut_up);
                 count(&mut wire.cut_down);
             }
-            Kind::CutUp => count(&mut wire.cut_up),
-            Kind::CutDown => count(&mut wire.cut_down),
-            Kind::HoldUp => count(&mut wire.held_up),
-            Kind::HoldDown => count(&mut wire.held_down),
-            Kind::Delay => {
+            FaultKind::CutUp => count(&mut wire.cut_up),
+            FaultKind::CutDown => count(&mut wire.cut_down),
+            FaultKind::HoldUp => count(&mut wire.held_up),
+            FaultKind::HoldDown => count(&mut wire.held_down),
+            FaultKind::Delay => {
                 count(&mut wire.late);
                 wire.late_by = Duration::from_millis(u64::try_from(fault.target)? % MOST_DELAY_MS);
             }
@@ -298,23 +302,24 @@ impl Injector {
         if let Some(network) = packets {
             match (wire.cut_up > 0, wire.cut_down > 0) {
                 (false, false) => network.faults().heal(target),
-                (true, false) => network.faults().cut(target, Cut::From),
-                (false, true) => network.faults().cut(target, Cut::Towards),
-                (true, true) => network.faults().cut(target, Cut::Both),
+                (true, false) => network.faults().cut(target, CutDirection::From),
+                (false, true) => network.faults().cut(target, CutDirection::Towards),
+                (true, true) => network.faults().cut(target, CutDirection::Both),
             }
         }
         let held = |held: u32, cut: u32| held > 0 || (cut > 0 && packets.is_none());
         let delay = if wire.late > 0 { wire.late_by } else { Duration::ZERO };
-        let way = |is_held, is_cut| Way { held: held(is_held, is_cut), delay, twice: wire.twice > 0 };
-        let rules = Rules { up: way(wire.held_up, wire.cut_up), down: way(wire.held_down, wire.cut_down) };
+        let direction = |is_held, is_cut| DirectionRules { held: held(is_held, is_cut), delay, twice: wire.twice > 0 };
+        let rules =
+            ProxyRules { up: direction(wire.held_up, wire.cut_up), down: direction(wire.held_down, wire.cut_down) };
         self.tools.proxies[target].iter().for_each(|proxy| proxy.rule(rules));
         Ok(())
     }
 
     /// Does something to the database beside everything else: it may take seconds, and other faults are not to wait for it.
-    fn database(&mut self, cluster: &Cluster, action: OnDatabase) -> anyhow::Result<()> {
+    fn database(&mut self, cluster: &Cluster, action: DatabaseAction) -> anyhow::Result<()> {
         let shared = Arc::clone(cluster.postgres.as_ref().context("the schedulers share no database")?);
-        self.commands.give(Subject::Database, async move { shared.lock().await.apply(action).await });
+        self.commands.enqueue(CommandTarget::Database, async move { shared.lock().await.apply(action).await });
         Ok(())
     }
 
@@ -325,7 +330,7 @@ impl Injector {
         for command in &mut commands {
             command.args(words).arg(&name).stdout(Stdio::null()).stderr(Stdio::null());
         }
-        self.commands.give(Subject::Agent(target), async move {
+        self.commands.enqueue(CommandTarget::Agent(target), async move {
             for command in (0..commands.len()).cycle() {
                 if commands[command].status().await.is_ok_and(|status| status.success()) {
                     break;
@@ -372,17 +377,17 @@ impl Injector {
 }
 
 /// Whether it befalls messages, of which any number of faults may have hold at once.
-const fn on_wire(kind: Kind) -> bool {
+const fn on_wire(kind: FaultKind) -> bool {
     matches!(
         kind,
-        Kind::CutBoth
-            | Kind::CutUp
-            | Kind::CutDown
-            | Kind::HoldUp
-            | Kind::HoldDown
-            | Kind::Delay
-            | Kind::Duplicate
-            | Kind::Flap
+        FaultKind::CutBoth
+            | FaultKind::CutUp
+            | FaultKind::CutDown
+            | FaultKind::HoldUp
+            | FaultKind::HoldDown
+            | FaultKind::Delay
+            | FaultKind::Duplicate
+            | FaultKind::Flap
     )
 }
 
@@ -399,17 +404,17 @@ mod tests {
 
     #[tokio::test]
     async fn commands_of_one_subject_run_one_after_another_in_the_order_given() {
-        let mut commands = Commands::default();
+        let mut commands = CommandQueue::default();
         let (note, mut noted) = mpsc::channel(4);
         let (open, gate) = oneshot::channel::<()>();
         let first = note.clone();
-        commands.give(Subject::Database, async move {
+        commands.enqueue(CommandTarget::Database, async move {
             gate.await.context("the gate")?;
             first.send("stop").await.context("note")
         });
         let second = note.clone();
-        commands.give(Subject::Database, async move { second.send("resume").await.context("note") });
-        commands.give(Subject::Agent(0), async move { note.send("another subject").await.context("note") });
+        commands.enqueue(CommandTarget::Database, async move { second.send("resume").await.context("note") });
+        commands.enqueue(CommandTarget::Agent(0), async move { note.send("another subject").await.context("note") });
         assert_eq!(noted.recv().await, Some("another subject"));
         tokio::task::yield_now().await;
         assert!(noted.try_recv().is_err(), "the second waits for the first");

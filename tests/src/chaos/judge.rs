@@ -79,44 +79,44 @@ impl Rule {
 
 /// Something that broke a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Offence {
+pub struct Violation {
     pub rule: Rule,
     /// The task it is about, where it is about one.
     pub task: Option<i64>,
-    pub said: String,
+    pub message: String,
 }
 
 /// All that is wrong with a run that is over.
-pub fn judge(history: &History) -> Vec<Offence> {
-    let mut offences = safety(history);
-    let gathered = Gathered::of(history);
-    offences.extend(orphans(history, &gathered));
-    offences.extend(unfinished(history));
-    offences
+pub fn judge(history: &History) -> Vec<Violation> {
+    let mut violations = safety(history);
+    let log = EventLog::of(history);
+    violations.extend(orphans(history, &log));
+    violations.extend(unfinished(history));
+    violations
 }
 
 /// What is wrong by now with a run that is not over.
-pub fn safety(history: &History) -> Vec<Offence> {
-    let gathered = Gathered::of(history);
-    let mut offences = lost(history);
-    offences.extend(gathered.tasks.iter().flat_map(|(task, events)| of_task(*task, events)));
-    offences.extend(newest_tokens(history, &gathered));
-    offences.extend(overlap::offences(history));
-    offences.extend(one_lease(history, &gathered));
-    offences.extend(incarnations(&gathered));
-    offences.extend(session_first(history));
-    offences.extend(terms(history));
-    offences.extend(promises(history, &gathered));
-    offences
+pub fn safety(history: &History) -> Vec<Violation> {
+    let log = EventLog::of(history);
+    let mut violations = lost(history);
+    violations.extend(log.tasks.iter().flat_map(|(task, events)| of_task(*task, events)));
+    violations.extend(newest_tokens(history, &log));
+    violations.extend(overlap::violations(history));
+    violations.extend(one_lease(history, &log));
+    violations.extend(incarnations(&log));
+    violations.extend(session_first(history));
+    violations.extend(terms(history));
+    violations.extend(promises(history, &log));
+    violations
 }
 
 /// The log, by what it is about, each in the order of its numbers.
-struct Gathered<'a> {
+struct EventLog<'a> {
     tasks: BTreeMap<i64, Vec<&'a Event>>,
     agents: BTreeMap<i64, Vec<&'a Event>>,
 }
 
-impl<'a> Gathered<'a> {
+impl<'a> EventLog<'a> {
     fn of(history: &'a History) -> Self {
         let (mut tasks, mut agents) = (BTreeMap::<_, Vec<_>>::new(), BTreeMap::<_, Vec<_>>::new());
         for event in &history.events {
@@ -132,35 +132,39 @@ impl<'a> Gathered<'a> {
     }
 }
 
-fn lost(history: &History) -> Vec<Offence> {
+fn lost(history: &History) -> Vec<Violation> {
     let known: BTreeSet<&str> = history.tasks.iter().map(|task| task.site.as_str()).collect();
     let missing = history.acknowledged.iter().filter(|site| !known.contains(site.as_str()));
     missing
-        .map(|site| Offence { rule: Rule::Lost, task: None, said: format!("{site} was acknowledged and has no task") })
+        .map(|site| Violation {
+            rule: Rule::Lost,
+            task: None,
+            message: format!("{site} was acknowledged and has no task"),
+        })
         .collect()
 }
 
 /// What one task's own log says.
-fn of_task(task: i64, events: &[&Event]) -> Vec<Offence> {
-    let mut offences = Vec::new();
-    let mut offend = |rule, said| offences.push(Offence { rule, task: Some(task), said });
+fn of_task(task: i64, events: &[&Event]) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let mut add = |rule, message| violations.push(Violation { rule, task: Some(task), message });
     let (mut newest, mut completions, mut ended) = (0, 0, None);
     for event in events {
         let token = event.token.unwrap_or_default();
         match (event.noun.as_str(), event.what.as_str()) {
             ("lease", "granted") => {
                 if token != newest + 1 {
-                    offend(Rule::Tokens, format!("task {task}: token {token} was granted after token {newest}"));
+                    add(Rule::Tokens, format!("task {task}: token {token} was granted after token {newest}"));
                 }
                 newest = token;
             }
             ("lease", "completed") => {
                 completions += 1;
                 if completions > 1 {
-                    offend(Rule::DoubleCompleted, format!("task {task} was completed again, with token {token}"));
+                    add(Rule::DoubleCompleted, format!("task {task} was completed again, with token {token}"));
                 }
                 if token != newest {
-                    offend(
+                    add(
                         Rule::StaleAccepted,
                         format!("task {task} was completed with token {token} when {newest} was the newest"),
                     );
@@ -169,55 +173,55 @@ fn of_task(task: i64, events: &[&Event]) -> Vec<Offence> {
                 if let Some((state, xact)) = ended
                     && xact != event.xact
                 {
-                    offend(Rule::StaleAccepted, format!("task {task} was completed after it was {state}"));
+                    add(Rule::StaleAccepted, format!("task {task} was completed after it was {state}"));
                 }
             }
             ("task", state @ ("done" | "failed" | "cancelled")) => {
                 if let Some((before, _)) = ended.replace((state, event.xact)) {
-                    offend(Rule::DoubleCompleted, format!("task {task} was {before} and then {state}"));
+                    add(Rule::DoubleCompleted, format!("task {task} was {before} and then {state}"));
                 }
             }
             ("task", _) if ended.is_some() => {
-                offend(Rule::StaleAccepted, format!("task {task} was {} after its end", event.what));
+                add(Rule::StaleAccepted, format!("task {task} was {} after its end", event.what));
                 ended = None;
             }
             _ => {}
         }
     }
-    offences
+    violations
 }
 
 /// The tokens in the tables are those of the log.
-fn newest_tokens(history: &History, gathered: &Gathered<'_>) -> Vec<Offence> {
+fn newest_tokens(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let outcomes: BTreeMap<i64, i64> = history.outcomes.iter().map(|outcome| (outcome.task, outcome.token)).collect();
-    let mut offences = Vec::new();
+    let mut violations = Vec::new();
     for task in &history.tasks {
-        let Some(events) = gathered.tasks.get(&task.id) else { continue };
+        let Some(events) = log.tasks.get(&task.id) else { continue };
         let granted = events.iter().filter(|event| event.is("lease", "granted")).count();
         if i64::try_from(granted) != Ok(task.token) {
-            let said = format!("task {}: {granted} grants, and its newest token is {}", task.id, task.token);
-            offences.push(Offence { rule: Rule::Tokens, task: Some(task.id), said });
+            let message = format!("task {}: {granted} grants, and its newest token is {}", task.id, task.token);
+            violations.push(Violation { rule: Rule::Tokens, task: Some(task.id), message });
         }
         let completed = events.iter().rfind(|event| event.is("lease", "completed")).and_then(|event| event.token);
         if completed != outcomes.get(&task.id).copied() {
-            let said = format!(
+            let message = format!(
                 "task {}: completed with token {completed:?}, its outcome has {:?}",
                 task.id,
                 outcomes.get(&task.id)
             );
-            offences.push(Offence { rule: Rule::Acknowledged, task: Some(task.id), said });
+            violations.push(Violation { rule: Rule::Acknowledged, task: Some(task.id), message });
         }
     }
-    offences
+    violations
 }
 
-fn one_lease(history: &History, gathered: &Gathered<'_>) -> Vec<Offence> {
+fn one_lease(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let mut by_site: BTreeMap<&str, Vec<&Event>> = BTreeMap::new();
     for task in &history.tasks {
-        let leases = gathered.tasks.get(&task.id).into_iter().flatten().filter(|event| event.noun == "lease");
+        let leases = log.tasks.get(&task.id).into_iter().flatten().filter(|event| event.noun == "lease");
         by_site.entry(&task.site).or_default().extend(leases);
     }
-    let mut offences = Vec::new();
+    let mut violations = Vec::new();
     for (site, mut leases) in by_site {
         leases.sort_by_key(|event| event.id);
         let mut active = BTreeSet::new();
@@ -227,8 +231,8 @@ fn one_lease(history: &History, gathered: &Gathered<'_>) -> Vec<Offence> {
                 "granted" => {
                     active.insert(key);
                     if active.len() > 1 {
-                        let said = format!("{site} had {} active leases at once", active.len());
-                        offences.push(Offence { rule: Rule::OneLease, task: event.task, said });
+                        let message = format!("{site} had {} active leases at once", active.len());
+                        violations.push(Violation { rule: Rule::OneLease, task: event.task, message });
                     }
                 }
                 "rebound" => {}
@@ -236,31 +240,31 @@ fn one_lease(history: &History, gathered: &Gathered<'_>) -> Vec<Offence> {
             }
         }
     }
-    offences
+    violations
 }
 
-fn incarnations(gathered: &Gathered<'_>) -> Vec<Offence> {
-    let mut offences = Vec::new();
-    for (agent, events) in &gathered.agents {
+fn incarnations(log: &EventLog<'_>) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (agent, events) in &log.agents {
         let mut newest = 0;
         for event in events {
             let Some(incarnation) = event.incarnation else { continue };
             let opened = event.is("session", "opened");
             let gives = event.is("lease", "granted") || event.is("lease", "rebound");
             if (opened && incarnation <= newest) || (gives && incarnation != newest && newest > 0) {
-                let said = format!("agent {agent}: {} of incarnation {incarnation} after {newest}", event.what);
-                offences.push(Offence { rule: Rule::Incarnations, task: event.task, said });
+                let message = format!("agent {agent}: {} of incarnation {incarnation} after {newest}", event.what);
+                violations.push(Violation { rule: Rule::Incarnations, task: event.task, message });
             }
             if opened {
                 newest = newest.max(incarnation);
             }
         }
     }
-    offences
+    violations
 }
 
 /// In the other order a late heartbeat revives an agent whose tasks have moved.
-fn session_first(history: &History) -> Vec<Offence> {
+fn session_first(history: &History) -> Vec<Violation> {
     let ends = history.events.iter().filter(|event| event.noun == "session" && event.what != "opened");
     let ended: BTreeMap<i64, i64> = ends.filter_map(|event| Some((event.session?, event.id))).collect();
     let taken = history.events.iter().filter(|event| event.is("lease", "expired"));
@@ -269,16 +273,19 @@ fn session_first(history: &History) -> Vec<Offence> {
             let end = lease.session.and_then(|session| ended.get(&session));
             end.is_none_or(|end| *end > lease.id)
         })
-        .map(|lease| Offence {
+        .map(|lease| Violation {
             rule: Rule::SessionFirst,
             task: lease.task,
-            said: format!("the lease of task {:?} was taken before session {:?} had ended", lease.task, lease.session),
+            message: format!(
+                "the lease of task {:?} was taken before session {:?} had ended",
+                lease.task, lease.session
+            ),
         })
         .collect()
 }
 
 /// Taking a term waits for the transactions of the former one, whose events have lower numbers.
-fn terms(history: &History) -> Vec<Offence> {
+fn terms(history: &History) -> Vec<Violation> {
     let mut written: Vec<(&Event, &str, u64)> = history
         .events
         .iter()
@@ -289,47 +296,48 @@ fn terms(history: &History) -> Vec<Offence> {
         .collect();
     written.sort_by_key(|(event, ..)| event.id);
     let mut newest: BTreeMap<&str, u64> = BTreeMap::new();
-    let mut offences = Vec::new();
+    let mut violations = Vec::new();
     for (event, role, number) in written {
         let known = newest.entry(role).or_default();
         let taken = event.is("term", "taken");
         if number < *known || (taken && number == *known) {
-            let said =
+            let message =
                 format!("{} {} under term {number} of {role}, when {known} had been taken", event.noun, event.what);
-            offences.push(Offence { rule: Rule::Terms, task: event.task, said });
+            violations.push(Violation { rule: Rule::Terms, task: event.task, message });
         }
         if taken {
             *known = number.max(*known);
         }
     }
-    offences
+    violations
 }
 
 /// What agents were told, and what is recorded.
-fn promises(history: &History, gathered: &Gathered<'_>) -> Vec<Offence> {
+fn promises(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let recorded: BTreeSet<(i64, i64)> = history.outcomes.iter().map(|outcome| (outcome.task, outcome.token)).collect();
-    let mut offences = Vec::new();
-    for told in &history.told {
-        let (task, token) = (told.task, told.token);
-        if told.accepted && !recorded.contains(&(task, token)) {
-            let said = format!("the outcome of task {task}, token {token}, was acknowledged and is not recorded");
-            offences.push(Offence { rule: Rule::Acknowledged, task: Some(task), said });
+    let mut violations = Vec::new();
+    for notices in &history.notices {
+        let (task, token) = (notices.task, notices.token);
+        if notices.accepted && !recorded.contains(&(task, token)) {
+            let message = format!("the outcome of task {task}, token {token}, was acknowledged and is not recorded");
+            violations.push(Violation { rule: Rule::Acknowledged, task: Some(task), message });
         }
-        let events = gathered.tasks.get(&task).map_or(&[][..], Vec::as_slice);
+        let events = log.tasks.get(&task).map_or(&[][..], Vec::as_slice);
         let is_it = |event: &&&Event| event.is("lease", "granted") && event.token == Some(token);
-        if !told.accepted && !events.iter().any(|event| is_it(&event) && event.agent == Some(told.agent)) {
-            let said = format!("agent {} was told of task {task}, token {token}, which it was not granted", told.agent);
-            offences.push(Offence { rule: Rule::Tokens, task: Some(task), said });
+        if !notices.accepted && !events.iter().any(|event| is_it(&event) && event.agent == Some(notices.agent)) {
+            let message =
+                format!("agent {} was told of task {task}, token {token}, which it was not granted", notices.agent);
+            violations.push(Violation { rule: Rule::Tokens, task: Some(task), message });
         }
     }
-    offences
+    violations
 }
 
 /// Tasks that lost their lease, and what became of them after healing.
-fn orphans(history: &History, gathered: &Gathered<'_>) -> Vec<Offence> {
+fn orphans(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let patience = 3 * history.lifetime_us;
-    let mut offences = Vec::new();
-    for (task, events) in &gathered.tasks {
+    let mut violations = Vec::new();
+    for (task, events) in &log.tasks {
         for (index, event) in events.iter().enumerate() {
             if event.noun != "lease" || !matches!(event.what.as_str(), "expired" | "released") {
                 continue;
@@ -343,20 +351,21 @@ fn orphans(history: &History, gathered: &Gathered<'_>) -> Vec<Offence> {
             let until = next.map_or(history.ended_us, |next| next.at_us);
             if until.saturating_sub(from) > patience {
                 let waited = until.saturating_sub(from) / 1000;
-                let said = format!("task {task} waited {waited} ms for a new lease, {} are allowed", patience / 1000);
-                offences.push(Offence { rule: Rule::Orphans, task: Some(*task), said });
+                let message =
+                    format!("task {task} waited {waited} ms for a new lease, {} are allowed", patience / 1000);
+                violations.push(Violation { rule: Rule::Orphans, task: Some(*task), message });
             }
         }
     }
-    offences
+    violations
 }
 
-fn unfinished(history: &History) -> Vec<Offence> {
+fn unfinished(history: &History) -> Vec<Violation> {
     let open = history.tasks.iter().filter(|task| !matches!(task.state.as_str(), "done" | "failed" | "cancelled"));
-    open.map(|task| Offence {
+    open.map(|task| Violation {
         rule: Rule::Unfinished,
         task: Some(task.id),
-        said: format!("task {} ({}) is {} ({})", task.id, task.site, task.state, task.reason),
+        message: format!("task {} ({}) is {} ({})", task.id, task.site, task.state, task.reason),
     })
     .collect()
 }

@@ -10,10 +10,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::disks::{self, SmallDisks};
-use super::inject::Tools;
+use super::inject::FaultTools;
 use super::proxy::StreamProxy;
-use super::schedule::Kind;
-use super::twins::Twins;
+use super::schedule::FaultKind;
+use super::twins::AgentCopies;
 use super::{CAPACITY, ChaosArgs};
 use crate::cluster::Cluster;
 use crate::cluster::scheduler::SchedulerNode;
@@ -41,59 +41,59 @@ pub fn have_private_mounts() {
 /// Enrols the agents, puts a proxy before each, and gets what the faults need.
 pub(super) async fn tools(
     args: &ChaosArgs,
-    kinds: &[Kind],
+    kinds: &[FaultKind],
     cluster: &mut Cluster,
     tasks: &TaskTracker,
     shutdown: &CancellationToken,
-) -> anyhow::Result<Tools> {
+) -> anyhow::Result<FaultTools> {
     cluster.enrol_all(CAPACITY).await?;
     let schedulers: Vec<_> = cluster.schedulers.iter().map(SchedulerNode::address).collect();
     let agents = cluster.world.scenario().agents.len();
     let mut proxies = Vec::with_capacity(agents);
     for index in 0..agents {
-        let mut ways = Vec::with_capacity(schedulers.len());
+        let mut own_proxies = Vec::with_capacity(schedulers.len());
         for scheduler in &schedulers {
             let proxy = StreamProxy::start(*scheduler, tasks, shutdown).await?;
             cluster.world.forward(proxy.port())?;
-            ways.push(proxy);
+            own_proxies.push(proxy);
         }
         // Agents begin with different schedulers.
-        let turn = index % ways.len();
-        ways.rotate_left(turn);
+        let turn = index % own_proxies.len();
+        own_proxies.rotate_left(turn);
         let outbox = toml::Table::from_iter([(
             "min_free_bytes".to_owned(),
             i64::try_from(disks::MIN_FREE_BYTES).context("bytes")?.into(),
         )]);
         cluster.configure_agent(index, |config| {
-            config.insert("scheduler".to_owned(), urls(&ways).into());
+            config.insert("scheduler".to_owned(), urls(&own_proxies).into());
             config.insert("outbox".to_owned(), outbox.into());
             Ok(())
         })?;
-        proxies.push(ways);
+        proxies.push(own_proxies);
     }
-    let disks = match kinds.contains(&Kind::DiskFull) {
+    let disks = match kinds.contains(&FaultKind::DiskFull) {
         true => {
             let folders = (0..agents).map(|index| cluster.agent_folder(index).join("outbox")).collect();
             Some(SmallDisks::mount(folders, disks::OUTBOX_BYTES)?)
         }
         false => None,
     };
-    let everybody = args.only.iter().any(|kind| kind == Kind::ClockShift.name());
+    let everybody = args.only.iter().any(|kind| kind == FaultKind::ClockShift.name());
     let clocks = (0..agents).map(|index| clock(kinds, cluster, index, everybody)).collect::<anyhow::Result<_>>()?;
-    let twins = Twins::new(cluster.folder().join("twins"));
-    Ok(Tools { proxies, disks, clocks, old_agent: args.old_agent.clone(), twins })
+    let twins = AgentCopies::new(cluster.folder().join("twins"));
+    Ok(FaultTools { proxies, disks, clocks, old_agent: args.old_agent.clone(), twins })
 }
 
 /// The schedulers as an agent finds them.
-pub(super) fn urls(ways: &[StreamProxy]) -> Vec<String> {
-    ways.iter().map(StreamProxy::url).collect()
+pub(super) fn urls(own_proxies: &[StreamProxy]) -> Vec<String> {
+    own_proxies.iter().map(StreamProxy::url).collect()
 }
 
 /// Gives every third agent a wall clock that can be shifted, or everybody where that is asked for by name; the others run as they
 /// would anywhere.
-fn clock(kinds: &[Kind], cluster: &mut Cluster, index: usize, everybody: bool) -> anyhow::Result<Option<PathBuf>> {
+fn clock(kinds: &[FaultKind], cluster: &mut Cluster, index: usize, everybody: bool) -> anyhow::Result<Option<PathBuf>> {
     let Some(library) =
-        faketime().filter(|_| kinds.contains(&Kind::ClockShift) && (everybody || index.is_multiple_of(3)))
+        faketime().filter(|_| kinds.contains(&FaultKind::ClockShift) && (everybody || index.is_multiple_of(3)))
     else {
         return Ok(None);
     };
@@ -132,8 +132,8 @@ impl ChaosArgs {
     }
 
     /// The kinds of fault that can be injected here; says which cannot, and why.
-    pub(super) fn kinds(&self, quiet: bool) -> anyhow::Result<Vec<Kind>> {
-        let known: BTreeMap<&str, Kind> = Kind::ALL.iter().map(|kind| (kind.name(), *kind)).collect();
+    pub(super) fn kinds(&self, quiet: bool) -> anyhow::Result<Vec<FaultKind>> {
+        let known: BTreeMap<&str, FaultKind> = FaultKind::ALL.iter().map(|kind| (kind.name(), *kind)).collect();
         let mut asked = Vec::new();
         for name in &self.only {
             let Some(kind) = known.get(name.as_str()) else {
@@ -143,13 +143,13 @@ impl ChaosArgs {
             asked.push(*kind);
         }
         let root = nix::unistd::geteuid().is_root();
-        let mut kinds = if asked.is_empty() { Kind::ALL.to_vec() } else { asked };
+        let mut kinds = if asked.is_empty() { FaultKind::ALL.to_vec() } else { asked };
         kinds.retain(|kind| {
             let missing = match kind {
-                Kind::DiskFull if !root => Some("only root can mount small disks"),
-                Kind::ClockShift if faketime().is_none() => Some("libfaketime is not installed"),
-                Kind::AgentOld if self.old_agent.is_none() => Some("--old-agent is not given"),
-                Kind::SchedulerStop if self.schedulers < 2 => Some("there is one scheduler alone"),
+                FaultKind::DiskFull if !root => Some("only root can mount small disks"),
+                FaultKind::ClockShift if faketime().is_none() => Some("libfaketime is not installed"),
+                FaultKind::AgentOld if self.old_agent.is_none() => Some("--old-agent is not given"),
+                FaultKind::SchedulerStop if self.schedulers < 2 => Some("there is one scheduler alone"),
                 _ => None,
             };
             if let Some(missing) = missing.filter(|_| !quiet) {

@@ -34,7 +34,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What happens to messages of one way.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Way {
+pub struct DirectionRules {
     pub held: bool,
     /// Each message is this late.
     pub delay: Duration,
@@ -44,14 +44,14 @@ pub struct Way {
 
 /// What happens to the messages of one agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Rules {
-    pub up: Way,
-    pub down: Way,
+pub struct ProxyRules {
+    pub up: DirectionRules,
+    pub down: DirectionRules,
 }
 
 /// What a scheduler told an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Told {
+pub struct ProxyNotice {
     /// When the proxy read it.
     pub at: Instant,
     pub task: i64,
@@ -64,17 +64,17 @@ pub struct Told {
 #[derive(Debug, Clone)]
 pub struct StreamProxy {
     address: SocketAddr,
-    way: Arc<Shared>,
+    state: Arc<ProxyState>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    rules: watch::Sender<Rules>,
+struct ProxyState {
+    rules: watch::Sender<ProxyRules>,
     /// How often the streams were broken.
     broken: watch::Sender<u64>,
     upstream: Channel,
     /// Appended by the streams' tasks; never held across an await.
-    told: Mutex<Vec<Told>>,
+    notices: Mutex<Vec<ProxyNotice>>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
 }
@@ -89,15 +89,15 @@ impl StreamProxy {
         let listener = TcpListener::bind(("127.0.0.1", 0)).await.context("listen for an agent's stream")?;
         let address = listener.local_addr().context("ask for the proxy's address")?;
         let upstream = Endpoint::from_shared(format!("http://{scheduler}")).context("a scheduler's address")?;
-        let way = Arc::new(Shared {
+        let state = Arc::new(ProxyState {
             rules: watch::Sender::default(),
             broken: watch::Sender::default(),
             upstream: upstream.connect_timeout(PATIENCE).connect_lazy(),
-            told: Mutex::default(),
+            notices: Mutex::default(),
             tasks: tasks.clone(),
             shutdown: shutdown.clone(),
         });
-        let service = AgentServiceServer::new(Desk(Arc::clone(&way)));
+        let service = AgentServiceServer::new(ProxyService(Arc::clone(&state)));
         let ended = shutdown.clone().cancelled_owned();
         tasks.spawn(async move {
             let serving = Server::builder().add_service(service);
@@ -105,7 +105,7 @@ impl StreamProxy {
                 tracing::error!(%error, "a stream proxy ended");
             }
         });
-        Ok(Self { address, way })
+        Ok(Self { address, state })
     }
 
     /// Where the agent finds it.
@@ -119,26 +119,26 @@ impl StreamProxy {
     }
 
     /// Sets the rules from now on, for what is under way too.
-    pub fn rule(&self, rules: Rules) {
-        self.way.rules.send_replace(rules);
+    pub fn rule(&self, rules: ProxyRules) {
+        self.state.rules.send_replace(rules);
     }
 
     /// Cuts every stream that is open; new ones may be opened.
     pub fn break_streams(&self) {
-        self.way.broken.send_modify(|times| *times += 1);
+        self.state.broken.send_modify(|times| *times += 1);
     }
 
     /// What schedulers have told the agent so far.
-    pub fn told(&self) -> Vec<Told> {
-        self.way.told.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn notices(&self) -> Vec<ProxyNotice> {
+        self.state.notices.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
 #[derive(Debug)]
-struct Desk(Arc<Shared>);
+struct ProxyService(Arc<ProxyState>);
 
 #[tonic::async_trait]
-impl AgentService for Desk {
+impl AgentService for ProxyService {
     type SessionStream = Pin<Box<dyn Stream<Item = Result<SessionResponse, Status>> + Send>>;
 
     async fn enrol(&self, request: Request<EnrolRequest>) -> Result<Response<EnrolResponse>, Status> {
@@ -156,16 +156,16 @@ impl AgentService for Desk {
         let (metadata, _, inbound) = request.into_parts();
         let (up, upward) = mpsc::channel(UNDER_WAY);
         let (down, downward) = mpsc::channel(UNDER_WAY);
-        let way = Arc::clone(&self.0);
+        let state = Arc::clone(&self.0);
         // The agent's first message may be held: it must be read before the scheduler can answer.
-        self.0.spawn(pump(Arc::clone(&way), inbound, up, |rules| rules.up, |_, _| {}, may_repeat));
+        self.0.spawn(pump(Arc::clone(&state), inbound, up, |rules| rules.up, |_, _| {}, may_repeat));
         let mut outgoing = Request::new(ReceiverStream::new(upward).filter_map(Result::ok));
         *outgoing.metadata_mut() = metadata;
-        let mut client = AgentServiceClient::new(way.upstream.clone());
+        let mut client = AgentServiceClient::new(state.upstream.clone());
         let opened = tokio::time::timeout(PATIENCE, client.session(outgoing)).await;
         let opened = opened.map_err(|_| Status::unavailable("the way to the scheduler is cut")).flatten();
         let responses = opened?.into_inner();
-        self.0.spawn(pump(way, responses, down, |rules| rules.down, Shared::note, |_| true));
+        self.0.spawn(pump(state, responses, down, |rules| rules.down, ProxyState::note, |_| true));
         Ok(Response::new(Box::pin(ReceiverStream::new(downward))))
     }
 }
@@ -176,7 +176,7 @@ fn may_repeat(request: &SessionRequest) -> bool {
     !matches!(request.message, Some(Message::Register(_) | Message::Leave(_)))
 }
 
-impl Shared {
+impl ProxyState {
     fn spawn(&self, pumping: impl Future<Output = ()> + Send + 'static) {
         self.tasks.spawn(self.shutdown.clone().run_until_cancelled_owned(pumping));
     }
@@ -190,23 +190,23 @@ impl Shared {
             }
             _ => return,
         };
-        let told = Told { at: Instant::now(), task, token, accepted };
-        self.told.lock().unwrap_or_else(PoisonError::into_inner).push(told);
+        let notices = ProxyNotice { at: Instant::now(), task, token, accepted };
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner).push(notices);
     }
 }
 
 /// Carries one way's messages: as they come, but under the rules.
 async fn pump<M: Clone + Send + 'static>(
-    way: Arc<Shared>,
+    state: Arc<ProxyState>,
     mut from: Streaming<M>,
     to: mpsc::Sender<Result<M, Status>>,
-    rule: impl Fn(&Rules) -> Way + Send + 'static,
-    note: impl Fn(&Shared, &M) + Send + 'static,
+    rule: impl Fn(&ProxyRules) -> DirectionRules + Send + 'static,
+    note: impl Fn(&ProxyState, &M) + Send + 'static,
     may_repeat: impl Fn(&M) -> bool + Send + 'static,
 ) {
     let (read, mut waiting) = mpsc::channel(UNDER_WAY);
-    let reading = Arc::clone(&way);
-    way.spawn(async move {
+    let reading = Arc::clone(&state);
+    state.spawn(async move {
         while let Some(message) = from.next().await {
             if let Ok(message) = &message {
                 note(&reading, message);
@@ -216,7 +216,7 @@ async fn pump<M: Clone + Send + 'static>(
             }
         }
     });
-    let (mut rules, mut broken) = (way.rules.subscribe(), way.broken.subscribe());
+    let (mut rules, mut broken) = (state.rules.subscribe(), state.broken.subscribe());
     broken.mark_unchanged();
     let carrying = async {
         while let Some((at, message)) = waiting.recv().await {

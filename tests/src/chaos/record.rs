@@ -9,9 +9,9 @@ use anyhow::Context;
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, FromRow, PgConnection};
 
-use super::inject::Done;
+use super::inject::InjectedFault;
 use super::proxy::StreamProxy;
-use crate::chaos::judge::history::{Event, History, Injected, Outcome, Request, Task, Told};
+use crate::chaos::judge::history::{Event, FaultRecord, History, Notice, Outcome, Request, Task};
 use crate::cluster::Cluster;
 
 /// How long one reading may take: the database may stand still.
@@ -32,7 +32,7 @@ pub struct Recorder {
     /// Below this transaction everything was read.
     read_below: String,
     requests_read: usize,
-    told_read: Vec<Vec<usize>>,
+    notices_read: Vec<Vec<usize>>,
 }
 
 #[derive(FromRow)]
@@ -83,7 +83,7 @@ impl Recorder {
             history,
             start,
             start_db,
-            told_read: vec![vec![0; cluster.schedulers.len()]; agents.len()],
+            notices_read: vec![vec![0; cluster.schedulers.len()]; agents.len()],
             agents,
             sites: cluster.site_names(),
             seen: BTreeSet::new(),
@@ -100,18 +100,18 @@ impl Recorder {
         acknowledged: &[String],
     ) -> anyhow::Result<()> {
         self.history.acknowledged = acknowledged.to_vec();
-        for (index, ways) in proxies.iter().enumerate() {
-            for (read, proxy) in self.told_read[index].iter_mut().zip(ways) {
-                let told = proxy.told();
-                let new = told.iter().skip(*read);
-                self.history.told.extend(new.map(|told| Told {
-                    at_us: micros(told.at.saturating_duration_since(self.start)),
+        for (index, own_proxies) in proxies.iter().enumerate() {
+            for (read, proxy) in self.notices_read[index].iter_mut().zip(own_proxies) {
+                let notices = proxy.notices();
+                let new = notices.iter().skip(*read);
+                self.history.notices.extend(new.map(|notices| Notice {
+                    at_us: micros(notices.at.saturating_duration_since(self.start)),
                     agent: self.agents[index],
-                    task: told.task,
-                    token: told.token,
-                    accepted: told.accepted,
+                    task: notices.task,
+                    token: notices.token,
+                    accepted: notices.accepted,
                 }));
-                *read = told.len();
+                *read = notices.len();
             }
         }
         let log = cluster.world.log.entries();
@@ -178,13 +178,13 @@ impl Recorder {
     }
 
     /// Closes the record: what was done, when everything had been healed, and when the run was over.
-    pub fn close(&mut self, done: &[Done], healed: Instant) {
+    pub fn close(&mut self, done: &[InjectedFault], healed: Instant) {
         let since = |at: Instant| micros(at.saturating_duration_since(self.start));
         self.history.healed_us = since(healed);
         self.history.ended_us = since(Instant::now());
         self.history.faults = done
             .iter()
-            .map(|done| Injected {
+            .map(|done| FaultRecord {
                 kind: done.fault.kind.name().to_owned(),
                 agent: done.fault.kind.befalls_an_agent().then(|| self.agents[done.target]),
                 from_us: since(done.from),

@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::report::Summary;
 use crate::chaos::judge::history::History;
-use crate::chaos::judge::{self, Offence, Rule};
+use crate::chaos::judge::{self, Rule, Violation};
 
 /// Tasks that offend of each rule that are kept.
 const KEPT_OFFENDING: usize = 2;
@@ -40,29 +40,29 @@ pub fn read(file: &Path) -> anyhow::Result<History> {
 /// When the record cannot be read, or its part not be written.
 pub fn rejudge(args: &JudgeArgs) -> anyhow::Result<ExitCode> {
     let history = read(&args.record)?;
-    let offences = judge::judge(&history);
-    print!("{}", Summary::of(&history, &offences).table());
-    for offence in &offences {
-        println!("{}: {}", offence.rule.name(), offence.said);
+    let violations = judge::judge(&history);
+    print!("{}", Summary::of(&history, &violations).table());
+    for violation in &violations {
+        println!("{}: {}", violation.rule.name(), violation.message);
     }
     if let Some(file) = &args.shrink {
-        let text = serde_json::to_string(&shrunk(&history, &offences)).context("write the part")?;
+        let text = serde_json::to_string(&shrunk(&history, &violations)).context("write the part")?;
         std::fs::write(file, text + "\n").with_context(|| format!("write {}", file.display()))?;
     }
-    Ok(if offences.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// The part of a record with a few of the tasks that offend, and a few that do not.
-fn shrunk(history: &History, offences: &[Offence]) -> History {
+fn shrunk(history: &History, violations: &[Violation]) -> History {
     let mut kept = BTreeSet::new();
     for rule in Rule::ALL {
-        let of_rule = offences.iter().filter(|offence| offence.rule == rule);
-        kept.extend(of_rule.filter_map(|offence| offence.task).take(KEPT_OFFENDING));
+        let of_rule = violations.iter().filter(|violation| violation.rule == rule);
+        kept.extend(of_rule.filter_map(|violation| violation.task).take(KEPT_OFFENDING));
     }
-    let offending: BTreeSet<i64> = offences.iter().filter_map(|offence| offence.task).collect();
+    let violating: BTreeSet<i64> = violations.iter().filter_map(|violation| violation.task).collect();
     // Those that lost a lease tell more than those that never did.
     let lost = history.events.iter().filter(|event| event.is("lease", "expired")).filter_map(|event| event.task);
-    let others = lost.chain(history.tasks.iter().map(|task| task.id)).filter(|task| !offending.contains(task));
+    let others = lost.chain(history.tasks.iter().map(|task| task.id)).filter(|task| !violating.contains(task));
     kept.extend(others.take(KEPT_OTHERS).collect::<Vec<_>>());
     history.of_tasks(|task| kept.contains(&task))
 }

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::chaos::judge::history::History;
 use crate::chaos::judge::recovery::{Recovery, recovery};
-use crate::chaos::judge::{Offence, Rule};
+use crate::chaos::judge::{Rule, Violation};
 
 /// The figures of a run; the names are those of the JSON object.
 #[derive(Debug, Clone, Serialize)]
@@ -18,7 +18,7 @@ pub struct Summary {
     /// The same by kind.
     pub by_fault: BTreeMap<String, usize>,
     #[serde(flatten)]
-    pub offences: BTreeMap<&'static str, usize>,
+    pub violations: BTreeMap<&'static str, usize>,
     /// Tasks that ended otherwise than done, by the beginning of their reason.
     pub failed: BTreeMap<String, usize>,
     pub grants: usize,
@@ -40,12 +40,12 @@ pub struct RecoverySeconds {
 impl Summary {
     /// Sums a run up.
     #[expect(clippy::cast_precision_loss, reason = "microseconds of a run fit a double exactly")]
-    pub fn of(history: &History, offences: &[Offence]) -> Self {
+    pub fn of(history: &History, violations: &[Violation]) -> Self {
         let mut by_fault = BTreeMap::new();
         for fault in &history.faults {
             *by_fault.entry(fault.kind.clone()).or_default() += 1;
         }
-        let count = |rule| offences.iter().filter(|offence| offence.rule == rule).count();
+        let count = |rule| violations.iter().filter(|violation| violation.rule == rule).count();
         let mut failed = BTreeMap::new();
         for task in history.tasks.iter().filter(|task| matches!(task.state.as_str(), "failed" | "cancelled")) {
             let kind = task.reason.split(':').next().unwrap_or_default();
@@ -58,7 +58,7 @@ impl Summary {
             sites: history.acknowledged.len(),
             faults: history.faults.len(),
             by_fault,
-            offences: Rule::ALL.into_iter().map(|rule| (rule.name(), count(rule))).collect(),
+            violations: Rule::ALL.into_iter().map(|rule| (rule.name(), count(rule))).collect(),
             failed,
             grants: events("lease", "granted"),
             sessions_expired: events("session", "expired"),
@@ -77,7 +77,7 @@ impl Summary {
         let mut rules = comfy_table::Table::new();
         rules.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY).set_header(["rule", "broken"]);
         for rule in Rule::ALL {
-            let broken = self.offences.get(rule.name()).copied().unwrap_or_default();
+            let broken = self.violations.get(rule.name()).copied().unwrap_or_default();
             rules.add_row([rule.name().to_owned(), broken.to_string()]);
         }
         let seconds = |value: Option<f64>| value.map_or("none seen".to_owned(), |value| format!("{value:.1} s"));

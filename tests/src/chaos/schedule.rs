@@ -13,7 +13,7 @@ use crate::chaos::judge::recovery::{AGENT_KILL, SCHEDULER_KILL};
 
 /// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum FaultKind {
     /// kill -9 of an agent, started again when it ends.
     AgentKill,
     /// SIGSTOP and SIGCONT of an agent.
@@ -56,7 +56,7 @@ pub enum Kind {
     PostgresStop,
 }
 
-impl Kind {
+impl FaultKind {
     pub const ALL: [Self; 20] = [
         Self::AgentKill,
         Self::AgentStop,
@@ -141,7 +141,7 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
     pub number: usize,
-    pub kind: Kind,
+    pub kind: FaultKind,
     /// Whom, modulo those it can befall.
     pub target: usize,
     /// When, from the beginning of the faults.
@@ -152,7 +152,7 @@ pub struct Fault {
 
 /// What a schedule is drawn from.
 #[derive(Debug, Clone)]
-pub struct Plan {
+pub struct FaultPlan {
     pub seed: u64,
     pub faults: usize,
     /// The mean time between the beginnings of two.
@@ -162,11 +162,11 @@ pub struct Plan {
     /// How long a fault lasts at most, in lifetimes; 0.2 or more.
     pub longest: f64,
     /// Which kinds may be drawn.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<FaultKind>,
 }
 
 /// Draws the faults, in the order of their beginnings: every kind once in a shuffled round, then by weight.
-pub fn draw(plan: &Plan) -> Vec<Fault> {
+pub fn draw(plan: &FaultPlan) -> Vec<Fault> {
     let mut rng = ChaCha8Rng::seed_from_u64(plan.seed);
     let mut at = Duration::ZERO;
     let mut faults = Vec::with_capacity(plan.faults);
@@ -194,22 +194,22 @@ mod tests {
 
     #[test]
     fn a_seed_draws_the_same_faults_and_every_kind_comes_early() {
-        let plan = Plan {
+        let plan = FaultPlan {
             seed: 7,
             faults: 60,
             interval: Duration::from_millis(300),
             lifetime: Duration::from_millis(3500),
             longest: 1.4,
-            kinds: Kind::ALL.to_vec(),
+            kinds: FaultKind::ALL.to_vec(),
         };
         let faults = draw(&plan);
         assert_eq!(faults, draw(&plan));
-        assert_ne!(faults, draw(&Plan { seed: 8, ..plan.clone() }));
-        let early: BTreeSet<Kind> = faults[..Kind::ALL.len()].iter().map(|fault| fault.kind).collect();
-        assert_eq!(early.len(), Kind::ALL.len());
+        assert_ne!(faults, draw(&FaultPlan { seed: 8, ..plan.clone() }));
+        let early: BTreeSet<FaultKind> = faults[..FaultKind::ALL.len()].iter().map(|fault| fault.kind).collect();
+        assert_eq!(early.len(), FaultKind::ALL.len());
         assert!(faults.is_sorted_by_key(|fault| fault.at));
         let (shortest, longest) = (plan.lifetime / 10, plan.lifetime * 3 / 2);
         assert!(faults.iter().all(|fault| (shortest..longest).contains(&fault.lasts)));
-        assert!(draw(&Plan { kinds: Vec::new(), ..plan }).is_empty());
+        assert!(draw(&FaultPlan { kinds: Vec::new(), ..plan }).is_empty());
     }
 }

@@ -10,12 +10,12 @@ use crate::cluster::process::Process;
 
 /// The twins that run.
 #[derive(Debug)]
-pub struct Twins {
+pub struct AgentCopies {
     folder: PathBuf,
     running: BTreeMap<usize, Process>,
 }
 
-impl Twins {
+impl AgentCopies {
     pub fn new(folder: PathBuf) -> Self {
         Self { folder, running: BTreeMap::new() }
     }

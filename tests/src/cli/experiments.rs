@@ -10,7 +10,7 @@ use crate::chaos::rejudge::{JudgeArgs, rejudge};
 use crate::chaos::{ChaosArgs, chaos};
 use crate::experiments::balance::{BalanceArgs, balance};
 use crate::experiments::bench::crawl::measured::measured;
-use crate::experiments::bench::crawl::site::{Served, serve};
+use crate::experiments::bench::crawl::site::{ServedSites, serve};
 use crate::experiments::bench::crowd::{CrowdArgs, crowd};
 use crate::experiments::bench::{BenchArgs, bench};
 use crate::experiments::paper::{PaperArgs, paper};
@@ -41,7 +41,7 @@ pub(super) enum Experiment {
     Sweep(SweepArgs),
     /// Serve sites that benchmarks crawl, until the standard input ends
     #[command(hide = true)]
-    BenchSite(Served),
+    BenchSite(ServedSites),
     /// Crawl those sites all at once, until killed
     #[command(hide = true)]
     BenchCrowd(CrowdArgs),

@@ -39,11 +39,11 @@ impl Cluster {
         let folder = self.agent_folder(index);
         let mut words = enrolment.command.split_whitespace();
         ensure!(words.next() == Some("landfall-agent"), "agents enrol printed another command: {}", enrolment.command);
-        let place = self.world.place(index);
-        let mut command = place.command(&self.binaries.agent);
+        let namespace = self.world.namespace(index);
+        let mut command = namespace.command(&self.binaries.agent);
         command.args(words).arg("--dir").arg(&folder).kill_on_drop(true);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let child = place.run(move || command.spawn())?.context("run landfall-agent enrol")?;
+        let child = namespace.run(move || command.spawn())?.context("run landfall-agent enrol")?;
         let output = child.wait_with_output().await.context("wait for landfall-agent enrol")?;
         let errors = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "enrol {}: {}", node.name, errors.trim());
@@ -84,14 +84,14 @@ impl Cluster {
         folder: &Path,
         suffix: &str,
     ) -> anyhow::Result<Process> {
-        let place = self.world.place(index);
-        let mut command = place.command(binary);
+        let namespace = self.world.namespace(index);
+        let mut command = namespace.command(binary);
         command.arg("run").arg("--dir").arg(folder);
         if let Some(environment) = self.environment.get(&index) {
             command.envs(environment.iter().map(|(name, value)| (name, value)));
         }
         let (name, logs) = (format!("{}{suffix}", self.world.scenario().agents[index].name), self.logs.clone());
-        place.run(move || Process::spawn(&name, command, &logs))?
+        namespace.run(move || Process::spawn(&name, command, &logs))?
     }
 
     /// Changes an agent's configuration; it counts from its next start.

@@ -16,7 +16,7 @@ const END_PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is done to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnDatabase {
+pub enum DatabaseAction {
     /// Ended in order and started again.
     Restart,
     /// Ended at once, as a crash would.
@@ -61,12 +61,12 @@ impl SharedPostgres {
     ///
     /// # Errors
     /// When it does not stop, start, or listen to signals.
-    pub async fn apply(&mut self, action: OnDatabase) -> anyhow::Result<()> {
+    pub async fn apply(&mut self, action: DatabaseAction) -> anyhow::Result<()> {
         match action {
-            OnDatabase::Restart => self.restart().await,
-            OnDatabase::Crash => self.crash().await,
-            OnDatabase::Resume => self.resume().await,
-            OnDatabase::Freeze(frozen) => self.freeze(frozen),
+            DatabaseAction::Restart => self.restart().await,
+            DatabaseAction::Crash => self.crash().await,
+            DatabaseAction::Resume => self.resume().await,
+            DatabaseAction::Freeze(frozen) => self.freeze(frozen),
         }
     }
 

@@ -11,7 +11,7 @@ use maud::{Markup, html};
 
 use crate::evidence::check::Check;
 use crate::evidence::figures::{Figures, Target};
-use crate::evidence::witness::Facts;
+use crate::evidence::witness::BatchRecord;
 use crate::world::scenario::Scenario;
 
 mod bars;
@@ -25,10 +25,10 @@ const COLOURS: usize = 9;
 
 /// What the page is made from.
 #[derive(Debug)]
-pub struct Run<'a> {
+pub struct ReportInput<'a> {
     pub scenario: &'a Scenario,
     /// What the database said.
-    pub facts: &'a Facts,
+    pub record: &'a BatchRecord,
     /// What follows from it.
     pub figures: &'a Figures,
     /// What had to be reached.
@@ -45,14 +45,14 @@ pub struct Run<'a> {
 }
 
 /// The whole page.
-pub fn page(run: &Run<'_>) -> String {
+pub fn page(run: &ReportInput<'_>) -> String {
     let groups = Groups::of(run);
     let agents = run.scenario.agents.len();
     let title = format!("Landfall: {} sites, {agents} agents", run.sites.len());
     let body = html! {
         h1 { (run.sites.len()) " sites, each crawled from nearby" }
         p.soft {
-            (agents) " agents, " (run.facts.landmarks.len()) " landmarks, strategy " (run.strategy) ", scenario "
+            (agents) " agents, " (run.record.landmarks.len()) " landmarks, strategy " (run.strategy) ", scenario "
             (run.scenario.name) " (seed " (run.scenario.seed) "), emulated on one machine in "
             (run.took.as_secs()) " s. The scheduler never saw the emulated round trips."
         }
@@ -72,11 +72,11 @@ pub fn page(run: &Run<'_>) -> String {
     document(&title, STYLE, &body)
 }
 
-fn tiles(run: &Run<'_>) -> Markup {
-    let count = |kind: &str| run.facts.tasks.iter().filter(|task| task.kind.as_deref() == Some(kind)).count();
+fn tiles(run: &ReportInput<'_>) -> Markup {
+    let count = |kind: &str| run.record.tasks.iter().filter(|task| task.kind.as_deref() == Some(kind)).count();
     let ratio = run.figures.ratio().map_or("–".to_owned(), |ratio| format!("{ratio:.2}"));
     let error = run.figures.relative_error(0.5).map_or("–".to_owned(), |error| format!("{:.1} %", error * 100.0));
-    let pages: i64 = run.facts.tasks.iter().map(|task| i64::from(task.pages)).sum();
+    let pages: i64 = run.record.tasks.iter().map(|task| i64::from(task.pages)).sum();
     let tiles = [
         (count("complete").to_string(), "sites complete"),
         (count("truncated").to_string(), "cut by a budget"),
@@ -88,7 +88,7 @@ fn tiles(run: &Run<'_>) -> Markup {
     html! { div.tiles { @for (value, what) in tiles { div.tile { b { (value) } span { (what) } } } } }
 }
 
-fn targets(run: &Run<'_>) -> Markup {
+fn targets(run: &ReportInput<'_>) -> Markup {
     html! { section.card {
         h2 { "Targets" }
         table {
@@ -101,23 +101,23 @@ fn targets(run: &Run<'_>) -> Markup {
     } }
 }
 
-fn checks(run: &Run<'_>) -> Markup {
+fn checks(run: &ReportInput<'_>) -> Markup {
     html! { section.card {
         h2 { "What was checked" }
         p.soft { "In the database, and against the web servers' own access logs." }
         table { @for check in run.checks { tr {
-            td { (check.rule) @for offence in check.offences.iter().take(5) { br; span.soft { (offence) } } }
+            td { (check.rule) @for violation in check.violations.iter().take(5) { br; span.soft { (violation) } } }
             td class=(if check.holds() { "met" } else { "missed" }) { (if check.holds() { "holds" } else { "broken" }) }
         } } }
     } }
 }
 
-fn agents_table(run: &Run<'_>) -> Markup {
+fn agents_table(run: &ReportInput<'_>) -> Markup {
     let rows = run.scenario.agents.iter().map(|agent| {
-        let tasks: Vec<_> = run.facts.tasks.iter().filter(|task| task.crawler.as_ref() == Some(&agent.name)).collect();
+        let tasks: Vec<_> = run.record.tasks.iter().filter(|task| task.crawler.as_ref() == Some(&agent.name)).collect();
         let pages: i32 = tasks.iter().map(|task| task.pages).sum();
         let bytes: i64 = tasks.iter().map(|task| task.bytes).sum();
-        let landmark = run.facts.landmarks.iter().position(|name| *name == agent.name);
+        let landmark = run.record.landmarks.iter().position(|name| *name == agent.name);
         (agent, landmark, tasks.len(), pages, bytes)
     });
     html! { section.card {
@@ -133,14 +133,14 @@ fn agents_table(run: &Run<'_>) -> Markup {
     } }
 }
 
-fn assignments(run: &Run<'_>) -> Markup {
+fn assignments(run: &ReportInput<'_>) -> Markup {
     html! { section.card { details {
-        summary { "All " (run.facts.tasks.len()) " assignments" }
+        summary { "All " (run.record.tasks.len()) " assignments" }
         table {
             tr {
                 th { "site" } th { "agent" } th.n { "predicted" } th.n { "crawled" } th { "outcome" } th.n { "pages" } th.n { "kB" }
             }
-            @for task in &run.facts.tasks { tr {
+            @for task in &run.record.tasks { tr {
                 td { (task.site) } td { (task.agent.as_deref().unwrap_or("–")) }
                 td.n { (task.predicted_us.map_or("–".to_owned(), millis)) }
                 td.n { (task.crawled_us.map_or("–".to_owned(), millis)) }
@@ -163,13 +163,13 @@ pub(crate) struct Groups {
 }
 
 impl Groups {
-    fn of(run: &Run<'_>) -> Self {
+    fn of(run: &ReportInput<'_>) -> Self {
         let group = |agent: &crate::world::scenario::AgentNode| {
             if agent.city == agent.carrier { agent.name.clone() } else { format!("{} {}", agent.city, agent.carrier) }
         };
         let mut crawled: BTreeMap<String, usize> = BTreeMap::new();
         for agent in &run.scenario.agents {
-            let sites = run.facts.tasks.iter().filter(|task| task.crawler.as_ref() == Some(&agent.name)).count();
+            let sites = run.record.tasks.iter().filter(|task| task.crawler.as_ref() == Some(&agent.name)).count();
             *crawled.entry(group(agent)).or_default() += sites;
         }
         let mut names: Vec<(String, usize)> = crawled.into_iter().collect();
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
     use crate::evidence::check::tests::task;
     use crate::evidence::figures::float;
-    use crate::evidence::witness::{EmbeddingFact, TaskFact};
+    use crate::evidence::witness::{EmbeddingRecord, TaskRecord};
     use crate::world::layout::{Layout, SMALL};
     use chrono::DateTime;
     use landfall_scheduler::gnp::{Embedding, Placement};
@@ -247,7 +247,7 @@ mod tests {
     }
 
     /// A finished run of the small layout, its hosts on a made-up map.
-    fn facts(scenario: &Scenario, sites: &[String]) -> Facts {
+    fn record(scenario: &Scenario, sites: &[String]) -> BatchRecord {
         let epoch = EmbeddingEpoch::new(1);
         let place = |index: usize| {
             let turn = float(index);
@@ -258,7 +258,7 @@ mod tests {
         let placed = ids.clone().zip((0..names.len()).map(place)).collect();
         let landmarks = ids.take(3).collect();
         let embedding = Embedding::from_parts(epoch, 3, landmarks, placed, 0.1).unwrap();
-        let tasks = sites.iter().enumerate().map(|(index, site)| TaskFact {
+        let tasks = sites.iter().enumerate().map(|(index, site)| TaskRecord {
             agent: Some(names[index % 3].clone()),
             crawler: Some(names[index % 3].clone()),
             pages: 7,
@@ -268,14 +268,14 @@ mod tests {
             predicted_us: Some(12_345),
             ..task(site)
         });
-        Facts {
+        BatchRecord {
             tasks: tasks.collect(),
             active_leases: 0,
             landmarks: names[..3].to_vec(),
             site_measurements: Vec::new(),
             mesh_measurements: Vec::new(),
-            doubts: crate::evidence::witness::Doubts::default(),
-            embedding: Some(EmbeddingFact {
+            trust: crate::evidence::witness::TrustRecord::default(),
+            embedding: Some(EmbeddingRecord {
                 embedding,
                 agents: names.iter().cloned().zip((0..names.len()).map(place)).collect(),
                 sites: sites.iter().cloned().zip((10..).map(place)).collect(),
@@ -287,12 +287,12 @@ mod tests {
     fn the_page_shows_every_picture_and_no_broken_number() {
         let scenario = Layout::parse(SMALL, "small.toml").unwrap().scenario(None, None).unwrap();
         let sites: Vec<String> = scenario.sites.iter().map(|site| format!("http://{}:8080", site.host)).collect();
-        let facts = facts(&scenario, &sites);
-        let figures = Figures::of(&facts, &scenario, &sites);
+        let record = record(&scenario, &sites);
+        let figures = Figures::of(&record, &scenario, &sites);
         let targets = crate::evidence::figures::targets(&figures, 0.6);
-        let run = Run {
+        let run = ReportInput {
             scenario: &scenario,
-            facts: &facts,
+            record: &record,
             figures: &figures,
             targets: &targets,
             checks: &[],

@@ -1,17 +1,17 @@
 //! The result that `lab demo` prints: four lines, and one for each broken check, missed target or
 //! doubt about times.
 
-use super::{Memory, shown_mb};
+use super::{PeakMemory, shown_mb};
 use crate::evidence::check::Check;
 use crate::evidence::figures::{Figures, Target};
 
 /// The results of a run.
-pub(super) struct Outcome<'a> {
+pub(super) struct RunOutcome<'a> {
     pub(super) sites: usize,
     pub(super) checks: &'a [Check],
     pub(super) targets: &'a [Target],
     pub(super) figures: &'a Figures,
-    pub(super) memory: Memory,
+    pub(super) memory: PeakMemory,
     /// Why its times are approximate.
     pub(super) busy: Option<&'a str>,
 }
@@ -26,7 +26,7 @@ pub(super) struct Verdict {
 }
 
 impl Verdict {
-    pub(super) fn of(run: &Outcome<'_>) -> Self {
+    pub(super) fn of(run: &RunOutcome<'_>) -> Self {
         let broken: Vec<&Check> = run.checks.iter().filter(|check| !check.holds()).collect();
         let missed: Vec<&Target> = run.targets.iter().filter(|target| !target.met).collect();
         let holding = format!("{} of {} checks hold", run.checks.len() - broken.len(), run.checks.len());
@@ -71,7 +71,7 @@ mod tests {
     use crate::evidence::figures::Prediction;
     use crate::evidence::truth::Accuracy;
 
-    fn verdict(busy: Option<&str>, met: bool, offences: Vec<String>) -> Verdict {
+    fn verdict(busy: Option<&str>, met: bool, violations: Vec<String>) -> Verdict {
         let figures = Figures {
             crawler_ms: Some(19.6),
             random_ms: 37.5,
@@ -84,9 +84,9 @@ mod tests {
         };
         let target =
             Target { name: "memory".to_owned(), wanted: "< 40 MB".to_owned(), measured: "47 MB".to_owned(), met };
-        let check = Check { rule: "each site is done".to_owned(), offences };
-        let memory = Memory { scheduler: Some(47.0), postgres: None, largest_agent: None };
-        Verdict::of(&Outcome { sites: 203, checks: &[check], targets: &[target], figures: &figures, memory, busy })
+        let check = Check { rule: "each site is done".to_owned(), violations };
+        let memory = PeakMemory { scheduler: Some(47.0), postgres: None, largest_agent: None };
+        Verdict::of(&RunOutcome { sites: 203, checks: &[check], targets: &[target], figures: &figures, memory, busy })
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use hyper::StatusCode;
 
-use crate::evidence::witness::{Facts, TaskFact};
+use crate::evidence::witness::{BatchRecord, TaskRecord};
 use crate::world::sites::Access;
 use crate::world::web::{DISALLOWED, SiteWeb};
 
@@ -18,7 +18,7 @@ const GAP_TOLERANCE: f64 = 0.95;
 
 /// Whether sites may have been assigned more than once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Expect {
+pub enum RunKind {
     /// No faults: one assignment, one lease, one crawler per site.
     Calm,
     /// Agents were lost: several assignments and leases are right, several outcomes are not.
@@ -30,7 +30,7 @@ pub enum Expect {
 /// What a check is made from.
 #[derive(Debug)]
 pub struct Evidence<'a> {
-    pub facts: &'a Facts,
+    pub record: &'a BatchRecord,
     /// The sites as submitted, by index.
     pub sites: &'a [String],
     /// The agents' names, by index.
@@ -50,63 +50,63 @@ pub struct Evidence<'a> {
 pub struct Check {
     pub rule: String,
     /// Sentences; empty when it holds.
-    pub offences: Vec<String>,
+    pub violations: Vec<String>,
 }
 
 impl Check {
-    fn new(rule: impl Into<String>, offences: impl IntoIterator<Item = String>) -> Self {
-        Self { rule: rule.into(), offences: offences.into_iter().collect() }
+    fn new(rule: impl Into<String>, violations: impl IntoIterator<Item = String>) -> Self {
+        Self { rule: rule.into(), violations: violations.into_iter().collect() }
     }
 
     /// Whether it holds.
     pub fn holds(&self) -> bool {
-        self.offences.is_empty()
+        self.violations.is_empty()
     }
 
     /// The check as lines for a terminal.
     pub fn lines(&self) -> String {
         let mut text = format!("  {} {}", if self.holds() { "ok    " } else { "BROKEN" }, self.rule);
-        for offence in self.offences.iter().take(TOLD) {
+        for violation in self.violations.iter().take(TOLD) {
             text.push_str("\n           ");
-            text.push_str(offence);
+            text.push_str(violation);
         }
-        if self.offences.len() > TOLD {
-            text.push_str(&format!("\n           and {} more", self.offences.len() - TOLD));
+        if self.violations.len() > TOLD {
+            text.push_str(&format!("\n           and {} more", self.violations.len() - TOLD));
         }
         text
     }
 }
 
 /// All checks of a finished batch.
-pub fn all(evidence: &Evidence<'_>, expect: Expect) -> Vec<Check> {
+pub fn all(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
     let mut checks = database(evidence, expect);
     checks.extend(witnessed(evidence, expect));
     checks
 }
 
 /// The database against itself.
-pub fn database(evidence: &Evidence<'_>, expect: Expect) -> Vec<Check> {
-    let facts = evidence.facts;
-    let tasks = || facts.tasks.iter();
+pub fn database(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
+    let record = evidence.record;
+    let tasks = || record.tasks.iter();
     let known: BTreeSet<&str> = tasks().map(|task| task.site.as_str()).collect();
     let missing = evidence.sites.iter().filter(|site| !known.contains(site.as_str()));
-    let wrong_count = (facts.tasks.len() != evidence.sites.len())
-        .then(|| format!("{} tasks for {} sites", facts.tasks.len(), evidence.sites.len()));
-    let offending = |wrong: &dyn Fn(&TaskFact) -> bool, say: &dyn Fn(&TaskFact) -> String| -> Vec<String> {
+    let wrong_count = (record.tasks.len() != evidence.sites.len())
+        .then(|| format!("{} tasks for {} sites", record.tasks.len(), evidence.sites.len()));
+    let violating = |wrong: &dyn Fn(&TaskRecord) -> bool, say: &dyn Fn(&TaskRecord) -> String| -> Vec<String> {
         tasks().filter(|task| wrong(task)).map(say).collect()
     };
-    let assigned =
-        offending(&|task| if expect == Expect::Calm { task.assignments != 1 } else { task.assignments < 1 }, &|task| {
-            format!("{} has {} assignments", task.site, task.assignments)
-        });
-    let done = offending(&|task| task.state != "done", &|task| {
+    let assigned = violating(
+        &|task| if expect == RunKind::Calm { task.assignments != 1 } else { task.assignments < 1 },
+        &|task| format!("{} has {} assignments", task.site, task.assignments),
+    );
+    let done = violating(&|task| task.state != "done", &|task| {
         format!("{} is {} ({}{})", task.site, task.state, task.reason, task.message)
     });
-    let completed = offending(&|task| task.outcomes != 1 || task.completed_leases != 1, &|task| {
+    let completed = violating(&|task| task.outcomes != 1 || task.completed_leases != 1, &|task| {
         format!("{} has {} outcomes and {} completed leases", task.site, task.outcomes, task.completed_leases)
     });
-    let skipped = |task: &TaskFact| expect != Expect::Restore && task.leases != task.token;
-    let tokens = offending(&|task| task.outcome_token != Some(task.token) || skipped(task), &|task| {
+    let skipped = |task: &TaskRecord| expect != RunKind::Restore && task.leases != task.token;
+    let tokens = violating(&|task| task.outcome_token != Some(task.token) || skipped(task), &|task| {
         format!(
             "{}: {} leases, newest token {}, outcome's {:?}",
             task.site, task.leases, task.token, task.outcome_token
@@ -114,13 +114,13 @@ pub fn database(evidence: &Evidence<'_>, expect: Expect) -> Vec<Check> {
     });
     // A lease that was taken back may still complete until the task is granted again, whichever
     // agent the task is assigned to by then.
-    let elsewhere = |task: &TaskFact| expect == Expect::Calm && task.crawler != task.agent;
-    let crawlers = offending(&|task| task.crawler != task.lessee || elsewhere(task), &|task| {
-        let TaskFact { site, agent, lessee, crawler, .. } = task;
+    let elsewhere = |task: &TaskRecord| expect == RunKind::Calm && task.crawler != task.agent;
+    let crawlers = violating(&|task| task.crawler != task.lessee || elsewhere(task), &|task| {
+        let TaskRecord { site, agent, lessee, crawler, .. } = task;
         format!("{site} was assigned to {agent:?}, granted to {lessee:?} and crawled by {crawler:?}")
     });
-    let active = (facts.active_leases != 0).then(|| format!("{} leases are active", facts.active_leases));
-    let often = if expect == Expect::Calm { "exactly once" } else { "at least once" };
+    let active = (record.active_leases != 0).then(|| format!("{} leases are active", record.active_leases));
+    let often = if expect == RunKind::Calm { "exactly once" } else { "at least once" };
     vec![
         Check::new("every site has its task", missing.map(|site| format!("{site} has none")).chain(wrong_count)),
         Check::new(format!("every site was assigned {often}"), assigned),
@@ -133,7 +133,7 @@ pub fn database(evidence: &Evidence<'_>, expect: Expect) -> Vec<Check> {
 }
 
 /// The database against the sites' log.
-fn witnessed(evidence: &Evidence<'_>, expect: Expect) -> Vec<Check> {
+fn witnessed(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
     let index_of: BTreeMap<&str, usize> =
         evidence.sites.iter().enumerate().map(|(index, site)| (site.as_str(), index)).collect();
     let mut by_site: Vec<Vec<&Access>> = vec![Vec::new(); evidence.sites.len()];
@@ -141,14 +141,14 @@ fn witnessed(evidence: &Evidence<'_>, expect: Expect) -> Vec<Check> {
         by_site[access.site].push(access);
     }
     let (mut pages, mut truth, mut strangers, mut disallowed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for task in &evidence.facts.tasks {
+    for task in &evidence.record.tasks {
         let Some(&site) = index_of.get(task.site.as_str()) else { continue };
         let web = &evidence.webs[site];
         let crawler = task.crawler.as_ref().and_then(|name| evidence.agents.iter().position(|agent| agent == name));
         let fetched: Vec<&str> = fetched_pages(&by_site[site], crawler);
         let distinct: BTreeSet<&str> = fetched.iter().copied().collect();
         if usize::try_from(task.pages).ok() != Some(distinct.len())
-            || (expect == Expect::Calm && distinct.len() != fetched.len())
+            || (expect == RunKind::Calm && distinct.len() != fetched.len())
         {
             pages.push(format!(
                 "{}: the outcome says {} pages, the log {} in {} fetches",
@@ -159,12 +159,12 @@ fn witnessed(evidence: &Evidence<'_>, expect: Expect) -> Vec<Check> {
             ));
         }
         let whole = task.kind.as_deref() == Some("complete") || task.budget.as_deref() == Some("depth");
-        let reachable = web.truth(evidence.max_depth).pages;
+        let reachable = web.expected_crawl(evidence.max_depth).pages;
         if whole && !distinct.iter().copied().eq(reachable.iter().map(String::as_str)) {
             truth.push(format!("{}: {} pages fetched, {} reachable", task.site, distinct.len(), reachable.len()));
         }
         let others = by_site[site].iter().filter(|access| access.get && access.agent != crawler);
-        if expect == Expect::Calm {
+        if expect == RunKind::Calm {
             strangers.extend(others.map(|access| format!("{}: {} by {:?}", task.site, access.path, access.agent)));
         }
         if web.robots().is_some() {
@@ -217,8 +217,8 @@ pub(crate) mod tests {
     use crate::world::scenario::WebRules;
 
     /// A task that went well.
-    pub(crate) fn task(site: &str) -> TaskFact {
-        TaskFact {
+    pub(crate) fn task(site: &str) -> TaskRecord {
+        TaskRecord {
             site: site.to_owned(),
             state: "done".to_owned(),
             reason: String::new(),
@@ -251,26 +251,26 @@ pub(crate) mod tests {
     }
 
     /// The rules that break when the facts and the log of one well-crawled site are changed.
-    fn broken(change: impl Fn(&mut Facts, &mut Vec<Access>)) -> Vec<String> {
+    fn broken(change: impl Fn(&mut BatchRecord, &mut Vec<Access>)) -> Vec<String> {
         let webs = [SiteWeb::draw(&WebRules { robots_share: 1.0, ..WebRules::default() }, 1, 0)];
         let sites = ["http://a.test:8080".to_owned()];
         let agents = ["a".to_owned(), "b".to_owned()];
         let start = Instant::now();
         let mut log = vec![access(1, false, "/", start), access(1, false, "/", start + Duration::from_secs(1))];
-        let reachable = webs[0].truth(8).pages;
+        let reachable = webs[0].expected_crawl(8).pages;
         log.extend(reachable.iter().map(|path| access(0, true, path, start + Duration::from_secs(2))));
-        let mut facts = Facts {
-            tasks: vec![TaskFact { pages: i32::try_from(reachable.len()).unwrap(), ..task(&sites[0]) }],
+        let mut record = BatchRecord {
+            tasks: vec![TaskRecord { pages: i32::try_from(reachable.len()).unwrap(), ..task(&sites[0]) }],
             active_leases: 0,
             landmarks: Vec::new(),
             site_measurements: Vec::new(),
-            doubts: crate::evidence::witness::Doubts::default(),
+            trust: crate::evidence::witness::TrustRecord::default(),
             mesh_measurements: Vec::new(),
             embedding: None,
         };
-        change(&mut facts, &mut log);
+        change(&mut record, &mut log);
         let evidence = Evidence {
-            facts: &facts,
+            record: &record,
             sites: &sites,
             agents: &agents,
             webs: &webs,
@@ -278,7 +278,7 @@ pub(crate) mod tests {
             max_depth: 8,
             probe_interval: Duration::from_secs(1),
         };
-        all(&evidence, Expect::Calm).into_iter().filter(|check| !check.holds()).map(|check| check.rule).collect()
+        all(&evidence, RunKind::Calm).into_iter().filter(|check| !check.holds()).map(|check| check.rule).collect()
     }
 
     #[test]
@@ -288,19 +288,19 @@ pub(crate) mod tests {
 
     #[test]
     fn every_rule_can_break() {
-        let one = |change: &dyn Fn(&mut Facts, &mut Vec<Access>)| {
+        let one = |change: &dyn Fn(&mut BatchRecord, &mut Vec<Access>)| {
             let broken = broken(change);
             broken.first().cloned().unwrap_or_default()
         };
-        assert!(one(&|facts, _| facts.tasks.clear()).contains("has its task"));
-        assert!(one(&|facts, _| facts.tasks[0].assignments = 2).contains("assigned exactly once"));
-        assert!(one(&|facts, _| facts.tasks[0].state = "failed".to_owned()).contains("is done"));
-        assert!(one(&|facts, _| facts.tasks[0].completed_leases = 2).contains("completed exactly once"));
-        assert!(one(&|facts, _| facts.tasks[0].outcome_token = Some(7)).contains("newest token"));
-        assert!(one(&|facts, _| facts.tasks[0].agent = Some("b".to_owned())).contains("crawled by the agent"));
-        assert!(one(&|facts, _| facts.tasks[0].lessee = Some("b".to_owned())).contains("crawled by the agent"));
-        assert!(one(&|facts, _| facts.active_leases = 1).contains("no lease"));
-        assert!(one(&|facts, _| facts.tasks[0].pages += 1).contains("own logs"));
+        assert!(one(&|record, _| record.tasks.clear()).contains("has its task"));
+        assert!(one(&|record, _| record.tasks[0].assignments = 2).contains("assigned exactly once"));
+        assert!(one(&|record, _| record.tasks[0].state = "failed".to_owned()).contains("is done"));
+        assert!(one(&|record, _| record.tasks[0].completed_leases = 2).contains("completed exactly once"));
+        assert!(one(&|record, _| record.tasks[0].outcome_token = Some(7)).contains("newest token"));
+        assert!(one(&|record, _| record.tasks[0].agent = Some("b".to_owned())).contains("crawled by the agent"));
+        assert!(one(&|record, _| record.tasks[0].lessee = Some("b".to_owned())).contains("crawled by the agent"));
+        assert!(one(&|record, _| record.active_leases = 1).contains("no lease"));
+        assert!(one(&|record, _| record.tasks[0].pages += 1).contains("own logs"));
         assert!(one(&|_, log| log.retain(|access| access.path == "/")).contains("own logs"));
         assert!(one(&|_, log| log.push(access(1, true, "/", Instant::now()))).contains("nobody but"));
         assert!(one(&|_, log| log.push(access(0, true, "/private/x", Instant::now()))).contains("own logs"));

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::ensure;
 
 use crate::evidence::truth::{Accuracy, RIGHT_PAIRS};
-use crate::evidence::witness::{Facts, Measured};
+use crate::evidence::witness::{BatchRecord, Measurement};
 use crate::world::scenario::Scenario;
 
 /// Upper limit of the median relative error of predicted distances.
@@ -55,25 +55,25 @@ pub struct Figures {
 
 impl Figures {
     /// Computes the results. `sites` are the names as submitted, by index.
-    pub fn of(facts: &Facts, scenario: &Scenario, sites: &[String]) -> Self {
+    pub fn of(record: &BatchRecord, scenario: &Scenario, sites: &[String]) -> Self {
         let agents: BTreeMap<&str, usize> =
             scenario.agents.iter().enumerate().map(|(index, agent)| (agent.name.as_str(), index)).collect();
         let sites: BTreeMap<&str, usize> =
             sites.iter().enumerate().map(|(index, site)| (site.as_str(), index)).collect();
         let path_ms = |agent: &str, site: &str| Some(scenario.paths[*agents.get(agent)?][*sites.get(site)?].rtt_ms);
         let mesh_ms = |from: &str, to: &str| Some(scenario.mesh[*agents.get(from)?][*agents.get(to)?].rtt_ms);
-        let crawled = facts.tasks.iter().filter_map(|task| path_ms(task.crawler.as_deref()?, &task.site));
+        let crawled = record.tasks.iter().filter_map(|task| path_ms(task.crawler.as_deref()?, &task.site));
         let column = |site: usize| scenario.paths.iter().map(move |row| row[site].rtt_ms);
         let all_sites = 0..scenario.sites.len();
         Self {
             crawler_ms: mean(crawled),
             random_ms: mean(all_sites.clone().flat_map(column)).unwrap_or(0.0),
             nearest_ms: mean(all_sites.map(|site| column(site).fold(f64::INFINITY, f64::min))).unwrap_or(0.0),
-            predictions: predictions(facts, &path_ms),
-            mesh: accuracy(&facts.mesh_measurements, &mesh_ms),
-            sites: accuracy(&facts.site_measurements, &path_ms),
-            bytes: facts.tasks.iter().map(|task| task.bytes).sum(),
-            crawling: crawling(facts),
+            predictions: predictions(record, &path_ms),
+            mesh: accuracy(&record.mesh_measurements, &mesh_ms),
+            sites: accuracy(&record.site_measurements, &path_ms),
+            bytes: record.tasks.iter().map(|task| task.bytes).sum(),
+            crawling: crawling(record),
         }
     }
 
@@ -83,12 +83,12 @@ impl Figures {
     /// When fewer than `fewest` of the mesh or of the sites were measured, however late the machine
     /// was.
     pub fn untrue(&self, fewest: usize, void: Option<&str>) -> anyhow::Result<Vec<String>> {
-        let mut offences = Vec::new();
+        let mut violations = Vec::new();
         for (what, accuracy) in [("mesh", self.mesh), ("sites", self.sites)] {
             ensure!(accuracy.pairs >= fewest, "{what}: of at least {fewest} only {accuracy:?}");
-            offences.extend(accuracy.offence(what, void));
+            violations.extend(accuracy.violation(what, void));
         }
-        Ok(offences)
+        Ok(violations)
     }
 
     /// The mean round trip to the crawler as a share of random's.
@@ -113,9 +113,9 @@ impl Figures {
     }
 }
 
-fn predictions(facts: &Facts, path_ms: &dyn Fn(&str, &str) -> Option<f64>) -> Vec<Prediction> {
-    let Some(map) = &facts.embedding else { return Vec::new() };
-    let others = map.agents.iter().filter(|(name, _)| !facts.landmarks.contains(name));
+fn predictions(record: &BatchRecord, path_ms: &dyn Fn(&str, &str) -> Option<f64>) -> Vec<Prediction> {
+    let Some(map) = &record.embedding else { return Vec::new() };
+    let others = map.agents.iter().filter(|(name, _)| !record.landmarks.contains(name));
     others
         .flat_map(|(agent, agent_place)| {
             map.sites.iter().filter_map(move |(site, site_place)| {
@@ -126,7 +126,7 @@ fn predictions(facts: &Facts, path_ms: &dyn Fn(&str, &str) -> Option<f64>) -> Ve
         .collect()
 }
 
-fn accuracy(measured: &[Measured], true_ms: &dyn Fn(&str, &str) -> Option<f64>) -> Accuracy {
+fn accuracy(measured: &[Measurement], true_ms: &dyn Fn(&str, &str) -> Option<f64>) -> Accuracy {
     let mut accuracy = Accuracy::default();
     for one in measured {
         let measured_ms = one.rtt_us.map(|micros| f64::from(u32::try_from(micros).unwrap_or(u32::MAX)) / 1e3);
@@ -135,9 +135,9 @@ fn accuracy(measured: &[Measured], true_ms: &dyn Fn(&str, &str) -> Option<f64>) 
     accuracy
 }
 
-fn crawling(facts: &Facts) -> Duration {
-    let begun = facts.tasks.iter().filter_map(|task| task.started_at).min();
-    let ended = facts
+fn crawling(record: &BatchRecord) -> Duration {
+    let begun = record.tasks.iter().filter_map(|task| task.started_at).min();
+    let ended = record
         .tasks
         .iter()
         .filter_map(|task| Some(task.started_at? + chrono::Duration::milliseconds(task.duration_ms)))
@@ -214,8 +214,8 @@ pub fn targets(figures: &Figures, max_ratio: f64) -> Vec<Target> {
 mod tests {
     use super::*;
 
-    fn measured(rtt_us: Option<i64>) -> Measured {
-        Measured { prober: "a".to_owned(), target: "b".to_owned(), rtt_us, answered: 5, lost: 0 }
+    fn measured(rtt_us: Option<i64>) -> Measurement {
+        Measurement { prober: "a".to_owned(), target: "b".to_owned(), rtt_us, answered: 5, lost: 0 }
     }
 
     #[test]

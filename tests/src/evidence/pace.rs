@@ -7,7 +7,7 @@
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Clone, Copy)]
-pub struct Promise {
+pub struct RequestLimit {
     /// From the start of one request of a crawl to the start of the next.
     pub interval: Duration,
     /// Maximum difference in transit time of two requests. The pace is promised for their starts,
@@ -17,7 +17,7 @@ pub struct Promise {
 
 /// The window that uses up most of the promise, or exceeds it most.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Fullest {
+pub struct FullestWindow {
     /// Requests in it, including the first and the last.
     pub requests: u32,
     /// Its length.
@@ -26,22 +26,22 @@ pub struct Fullest {
     pub allowed: f64,
 }
 
-impl Fullest {
+impl FullestWindow {
     /// The share of the promise that is used up; more than one breaks it.
     pub fn share(&self) -> f64 {
         f64::from(self.requests) / self.allowed
     }
 }
 
-impl Promise {
+impl RequestLimit {
     /// The fullest of all windows from one request to a later one of a log in order of arrival,
     /// with `crawls` promised at once; `None` with fewer than two requests.
-    pub fn fullest(&self, arrivals: &[Instant], crawls: u32) -> Option<Fullest> {
+    pub fn fullest(&self, arrivals: &[Instant], crawls: u32) -> Option<FullestWindow> {
         let windows = arrivals.iter().enumerate().flat_map(|(index, first)| {
             let since = arrivals[index..].iter().map(|last| last.duration_since(*first));
             (1_u32..).zip(since).skip(1).map(|(requests, window)| {
                 let intervals = (window + self.slack).as_secs_f64() / self.interval.as_secs_f64();
-                Fullest { requests, window, allowed: f64::from(crawls) * (intervals + 1.0) }
+                FullestWindow { requests, window, allowed: f64::from(crawls) * (intervals + 1.0) }
             })
         });
         windows.max_by(|one, other| one.share().total_cmp(&other.share()))
@@ -58,7 +58,7 @@ pub fn most_at_once(spans: &[(Instant, Instant)]) -> usize {
 mod tests {
     use super::*;
 
-    const PROMISE: Promise = Promise { interval: Duration::from_millis(100), slack: Duration::from_millis(10) };
+    const LIMIT: RequestLimit = RequestLimit { interval: Duration::from_millis(100), slack: Duration::from_millis(10) };
 
     fn at(millis: &[u64]) -> Vec<Instant> {
         let begin = Instant::now();
@@ -66,7 +66,7 @@ mod tests {
     }
 
     fn holds(millis: &[u64], crawls: u32) -> bool {
-        PROMISE.fullest(&at(millis), crawls).is_none_or(|fullest| fullest.share() <= 1.0)
+        LIMIT.fullest(&at(millis), crawls).is_none_or(|fullest| fullest.share() <= 1.0)
     }
 
     #[test]
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn the_fullest_window_is_the_one_that_breaks_the_promise() {
-        let fullest = PROMISE.fullest(&at(&[0, 500, 540, 1000]), 1).unwrap();
+        let fullest = LIMIT.fullest(&at(&[0, 500, 540, 1000]), 1).unwrap();
         assert_eq!((fullest.requests, fullest.window), (2, Duration::from_millis(40)));
         assert!((fullest.allowed - 1.5).abs() < 1e-9, "{fullest:?}");
     }

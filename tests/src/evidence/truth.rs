@@ -58,7 +58,7 @@ impl Accuracy {
 
     /// What is wrong with them; `None` if they pass. A run that proves nothing prints why, and thus
     /// counts as skipped.
-    pub fn offence(&self, what: &str, void: Option<&str>) -> Option<String> {
+    pub fn violation(&self, what: &str, void: Option<&str>) -> Option<String> {
         println!("{what}: {self:?}");
         if let (false, Some(reason)) = (self.is_true(), void) {
             println!("void: {reason}");
@@ -73,15 +73,15 @@ impl Accuracy {
 /// # Errors
 /// When none of three runs was accurate: what was wrong with each.
 pub async fn in_one_run(mut run: impl AsyncFnMut() -> Vec<String>) -> Result<(), String> {
-    let mut offences = Vec::new();
+    let mut violations = Vec::new();
     for _ in 0..RUNS {
         let said = run().await;
         if said.is_empty() {
             return Ok(());
         }
-        offences.push(said);
+        violations.push(said);
     }
-    Err(format!("in each of {RUNS} runs: {offences:?}"))
+    Err(format!("in each of {RUNS} runs: {violations:?}"))
 }
 
 #[cfg(test)]
@@ -98,7 +98,7 @@ mod tests {
         accuracy.note(None);
         assert_eq!(accuracy, Accuracy { pairs: 5, right: 3, unanswered: 1 });
         assert_eq!(accuracy.share(), Some(0.5));
-        assert!(accuracy.offence("sites", None).unwrap().starts_with("sites: "));
+        assert!(accuracy.violation("sites", None).unwrap().starts_with("sites: "));
         assert!(accuracy.passes(Some("the machine was busy")));
         assert!(Accuracy { pairs: 20, right: 19, unanswered: 0 }.is_true());
         assert!(!Accuracy { pairs: 96, right: 91, unanswered: 0 }.is_true());

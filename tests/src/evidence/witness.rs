@@ -15,26 +15,26 @@ use sqlx::{FromRow, PgPool};
 
 /// Everything known about one batch and the map.
 #[derive(Debug, Clone)]
-pub struct Facts {
+pub struct BatchRecord {
     /// The batch's tasks, by site name.
-    pub tasks: Vec<TaskFact>,
+    pub tasks: Vec<TaskRecord>,
     /// Leases of the batch that are still active.
     pub active_leases: i64,
     /// Landmarks by name, in order of choice.
     pub landmarks: Vec<String>,
     /// Measured round trips from agents to sites.
-    pub site_measurements: Vec<Measured>,
+    pub site_measurements: Vec<Measurement>,
     /// Measured round trips from agents to beacons.
-    pub mesh_measurements: Vec<Measured>,
+    pub mesh_measurements: Vec<Measurement>,
     /// The newest embedding; `None` when there is none.
-    pub embedding: Option<EmbeddingFact>,
+    pub embedding: Option<EmbeddingRecord>,
     /// The agents that are distrusted now.
-    pub doubts: Doubts,
+    pub trust: TrustRecord,
 }
 
 /// The agents and maps that the scheduler distrusts.
 #[derive(Debug, Clone, Default)]
-pub struct Doubts {
+pub struct TrustRecord {
     /// Quarantined agents by name: none of their measurements is used.
     pub quarantined: Vec<String>,
     /// Why no map is trusted; `None` when one is.
@@ -42,7 +42,7 @@ pub struct Doubts {
 }
 
 #[derive(Debug, Clone, FromRow)]
-pub struct TaskFact {
+pub struct TaskRecord {
     pub site: String,
     pub state: String,
     /// Why it is in that state; empty without a reason.
@@ -87,7 +87,7 @@ pub struct TaskFact {
 
 /// One measured round trip.
 #[derive(Debug, Clone, FromRow)]
-pub struct Measured {
+pub struct Measurement {
     /// The prober, by name.
     pub prober: String,
     /// The target: a site's or an agent's name.
@@ -100,7 +100,7 @@ pub struct Measured {
 
 /// The newest embedding and its placements.
 #[derive(Debug, Clone)]
-pub struct EmbeddingFact {
+pub struct EmbeddingRecord {
     pub embedding: Embedding,
     /// Placed agents by name.
     pub agents: BTreeMap<String, Placement>,
@@ -109,14 +109,14 @@ pub struct EmbeddingFact {
 }
 
 #[derive(FromRow)]
-struct Place {
+struct PlacementRow {
     id: i64,
     name: String,
     coordinate: Vec<f64>,
     fit_error: f64,
 }
 
-impl Place {
+impl PlacementRow {
     fn placement(&self, epoch: EmbeddingEpoch) -> Placement {
         Placement { epoch, coordinate: self.coordinate.clone(), fit_error: self.fit_error }
     }
@@ -124,7 +124,7 @@ impl Place {
 
 /// How a site of a batch was crawled.
 #[derive(Debug, Clone, FromRow)]
-pub struct Crawled {
+pub struct AssignedCrawl {
     pub kind: String,
     /// The agent that reported its outcome.
     pub crawler: String,
@@ -138,7 +138,7 @@ pub struct Crawled {
 }
 
 /// The crawl of each site of a batch.
-pub async fn crawled(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<Crawled>> {
+pub async fn crawled(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<AssignedCrawl>> {
     let query = "
         with held as (
             select l.* from leases l join tasks t on t.id = l.task_id join batches b on b.id = t.batch_id where b.name = $1
@@ -168,7 +168,7 @@ pub async fn span(pool: &PgPool, batch: &str) -> anyhow::Result<f64> {
 
 /// A crawl of a site, on the clock that starts with its batch's first grant.
 #[derive(Debug, Clone, FromRow)]
-pub struct Crawl {
+pub struct TimedCrawl {
     pub site: String,
     /// The agent that reported its outcome.
     pub crawler: String,
@@ -184,7 +184,7 @@ pub struct Crawl {
 }
 
 /// The crawls of a batch, in the order in which its sites were submitted.
-pub async fn crawls(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<Crawl>> {
+pub async fn crawls(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<TimedCrawl>> {
     let query = "
         with held as (
             select l.* from leases l join tasks t on t.id = l.task_id join batches b on b.id = t.batch_id where b.name = $1
@@ -242,7 +242,7 @@ pub async fn connect(data_dir: &Path) -> anyhow::Result<PgPool> {
 }
 
 /// Reads everything about a batch.
-pub async fn facts(pool: &PgPool, batch: &str) -> anyhow::Result<Facts> {
+pub async fn batch_record(pool: &PgPool, batch: &str) -> anyhow::Result<BatchRecord> {
     let tasks = sqlx::query_as(TASKS).bind(batch).fetch_all(pool).await.context("read the tasks")?;
     let active_leases = sqlx::query_scalar(
         "select count(*) from leases l join tasks t on t.id = l.task_id join batches b on b.id = t.batch_id \
@@ -271,8 +271,8 @@ pub async fn facts(pool: &PgPool, batch: &str) -> anyhow::Result<Facts> {
     .fetch_all(pool)
     .await
     .context("read the mesh")?;
-    let (embedding, doubts) = (embedding(pool).await?, doubts(pool).await?);
-    Ok(Facts { tasks, active_leases, landmarks, site_measurements, mesh_measurements, embedding, doubts })
+    let (embedding, trust) = (embedding(pool).await?, trust_record(pool).await?);
+    Ok(BatchRecord { tasks, active_leases, landmarks, site_measurements, mesh_measurements, embedding, trust })
 }
 
 const TASKS: &str = "
@@ -299,29 +299,29 @@ const TASKS: &str = "
     where b.name = $1
     order by s.name";
 
-async fn doubts(pool: &PgPool) -> anyhow::Result<Doubts> {
+async fn trust_record(pool: &PgPool) -> anyhow::Result<TrustRecord> {
     let query = "select a.name from quarantines q join agents a on a.id = q.agent_id where q.released_at is null";
     let quarantined = sqlx::query_scalar(query).fetch_all(pool).await.context("read the quarantines")?;
     let query = "select reason from trust_alarms where ended_at is null";
     let alarm = sqlx::query_scalar(query).fetch_optional(pool).await.context("read the alarm")?;
-    Ok(Doubts { quarantined, alarm })
+    Ok(TrustRecord { quarantined, alarm })
 }
 
-async fn embedding(pool: &PgPool) -> anyhow::Result<Option<EmbeddingFact>> {
+async fn embedding(pool: &PgPool) -> anyhow::Result<Option<EmbeddingRecord>> {
     let newest: Option<(i64, i32, f64, Vec<i64>)> =
         sqlx::query_as("select epoch, dimensions, fit_error, landmarks from embeddings order by epoch desc limit 1")
             .fetch_optional(pool)
             .await
             .context("read the embedding")?;
     let Some((epoch, dimensions, fit_error, landmarks)) = newest else { return Ok(None) };
-    let agents = places(
+    let agents = placements(
         pool,
         "select a.id, a.name, p.coordinate, p.fit_error from agent_placements p join agents a on a.id = p.agent_id \
          where p.epoch = $1",
         epoch,
     )
     .await?;
-    let sites = places(
+    let sites = placements(
         pool,
         "select s.id, s.name, p.coordinate, p.fit_error from site_placements p join sites s on s.id = p.site_id \
          where p.epoch = $1",
@@ -329,15 +329,16 @@ async fn embedding(pool: &PgPool) -> anyhow::Result<Option<EmbeddingFact>> {
     )
     .await?;
     let epoch = EmbeddingEpoch::new(epoch);
-    let placed = agents.iter().map(|place| (AgentId::new(place.id), place.placement(epoch))).collect();
+    let placed = agents.iter().map(|row| (AgentId::new(row.id), row.placement(epoch))).collect();
     let landmarks = landmarks.into_iter().map(AgentId::new).collect();
     let dimensions = usize::try_from(dimensions).context("read the embedding's dimensions")?;
     let embedding =
         Embedding::from_parts(epoch, dimensions, landmarks, placed, fit_error).context("put the embedding together")?;
-    let named = |places: &[Place]| places.iter().map(|place| (place.name.clone(), place.placement(epoch))).collect();
-    Ok(Some(EmbeddingFact { embedding, agents: named(&agents), sites: named(&sites) }))
+    let named =
+        |placements: &[PlacementRow]| placements.iter().map(|row| (row.name.clone(), row.placement(epoch))).collect();
+    Ok(Some(EmbeddingRecord { embedding, agents: named(&agents), sites: named(&sites) }))
 }
 
-async fn places(pool: &PgPool, query: &'static str, epoch: i64) -> anyhow::Result<Vec<Place>> {
+async fn placements(pool: &PgPool, query: &'static str, epoch: i64) -> anyhow::Result<Vec<PlacementRow>> {
     sqlx::query_as(query).bind(epoch).fetch_all(pool).await.context("read the placements")
 }

@@ -10,10 +10,10 @@ use std::time::Duration;
 use anyhow::{Context, ensure};
 use clap::Args;
 
-use self::bound::{Bounds, Work};
-use crate::cluster::{Cluster, Options};
+use self::bound::{Bounds, SiteWork};
+use crate::cluster::{Cluster, ClusterOptions};
 use crate::evidence::machine::CpuTime;
-use crate::evidence::witness::{self, Crawled};
+use crate::evidence::witness::{self, AssignedCrawl};
 use crate::world::World;
 use crate::world::layout::{Layout, PAPER};
 use crate::world::scenario::{Scenario, WebRules};
@@ -56,13 +56,13 @@ pub struct BalanceArgs {
 
 /// What one run came to.
 #[derive(Debug, Clone, Copy)]
-struct Ended {
+struct RunResult {
     bounds: Bounds,
     took: f64,
     rebalanced: usize,
 }
 
-impl Ended {
+impl RunResult {
     fn ratio(&self) -> f64 {
         self.took / self.bounds.least()
     }
@@ -124,9 +124,9 @@ fn scenario(seed: u64, sites: u16) -> anyhow::Result<Scenario> {
     Ok(scenario)
 }
 
-async fn one(args: &BalanceArgs, seed: u64) -> anyhow::Result<Ended> {
+async fn one(args: &BalanceArgs, seed: u64) -> anyhow::Result<RunResult> {
     let world = World::start(scenario(seed, args.sites)?).await?;
-    let options = Options { scheduler: SCHEDULER.to_owned(), capacity: SLOTS, logs: None, sharing: 0 };
+    let options = ClusterOptions { scheduler: SCHEDULER.to_owned(), capacity: SLOTS, logs: None, sharing: 0 };
     let mut cluster = Cluster::start(world, &options).await?;
     let ran = crawl(args, &mut cluster).await;
     let stopped = cluster.stop().await;
@@ -135,7 +135,7 @@ async fn one(args: &BalanceArgs, seed: u64) -> anyhow::Result<Ended> {
     Ok(ended)
 }
 
-async fn crawl(args: &BalanceArgs, cluster: &mut Cluster) -> anyhow::Result<Ended> {
+async fn crawl(args: &BalanceArgs, cluster: &mut Cluster) -> anyhow::Result<RunResult> {
     let (list, names) = (cluster.write_site_list()?, cluster.agent_names());
     let list = list.to_str().context("the site list's path is text")?;
     for name in &names {
@@ -160,23 +160,23 @@ async fn crawl(args: &BalanceArgs, cluster: &mut Cluster) -> anyhow::Result<Ende
     let took = witness::span(&cluster.pool, BATCH).await?;
     let scenario = cluster.world.scenario();
     let rates: Vec<f64> = (0..AGENTS).map(|agent| scenario.bytes_per_s(agent)).collect();
-    let work: Vec<Work> = crawled.iter().map(|one| work(one, &names)).collect::<anyhow::Result<_>>()?;
+    let work: Vec<SiteWork> = crawled.iter().map(|one| work(one, &names)).collect::<anyhow::Result<_>>()?;
     print_agents(&names, &rates, &crawled, took);
     let rebalanced = crawled.iter().filter(|one| one.assignments > 1).count();
-    Ok(Ended { bounds: Bounds::of(&work, &rates)?, took, rebalanced })
+    Ok(RunResult { bounds: Bounds::of(&work, &rates)?, took, rebalanced })
 }
 
-fn work(crawled: &Crawled, names: &[String]) -> anyhow::Result<Work> {
+fn work(crawled: &AssignedCrawl, names: &[String]) -> anyhow::Result<SiteWork> {
     let index =
         |name: &String| names.iter().position(|known| known == name).with_context(|| format!("no agent {name}"));
     let candidates = crawled.candidates.iter().map(index).collect::<anyhow::Result<_>>()?;
-    Ok(Work { bytes: u64::try_from(crawled.bytes).context("bytes")?, candidates })
+    Ok(SiteWork { bytes: u64::try_from(crawled.bytes).context("bytes")?, candidates })
 }
 
 /// What each agent did of what its link could carry.
-fn print_agents(names: &[String], rates: &[f64], crawled: &[Crawled], took: f64) {
+fn print_agents(names: &[String], rates: &[f64], crawled: &[AssignedCrawl], took: f64) {
     for (name, rate) in names.iter().zip(rates) {
-        let own: Vec<&Crawled> = crawled.iter().filter(|one| one.crawler == *name).collect();
+        let own: Vec<&AssignedCrawl> = crawled.iter().filter(|one| one.crawler == *name).collect();
         let bytes: i64 = own.iter().map(|one| one.bytes).sum();
         let share = f64::from(i32::try_from(bytes).unwrap_or(i32::MAX)) / (rate * took);
         let last = own.iter().map(|one| one.ended_s).fold(0.0, f64::max);

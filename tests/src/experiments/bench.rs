@@ -35,12 +35,12 @@ pub struct BenchArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
     #[command(subcommand)]
-    long: Option<Long>,
+    long: Option<LongSection>,
 }
 
 /// What takes so long that it only runs when it is asked for.
 #[derive(Debug, Subcommand)]
-enum Long {
+enum LongSection {
     /// Watch what tasks cost that merely wait; half an hour and more
     Waiting(waiting::WaitingArgs),
 }
@@ -135,7 +135,7 @@ const SECTIONS: &[Section] = &[
 
 /// Runs the sections and prints their lines. A missed target is printed, and is no error.
 pub fn bench(args: &BenchArgs) -> anyhow::Result<()> {
-    if let Some(Long::Waiting(args)) = &args.long {
+    if let Some(LongSection::Waiting(args)) = &args.long {
         return print("waiting", || block(waiting::run(args)));
     }
     if let Some(unknown) = args.only.iter().find(|only| !SECTIONS.iter().any(|(name, _)| name == only)) {

@@ -13,15 +13,15 @@ use landfall_scheduler::model::Strategy;
 use serde::Serialize;
 
 use self::figures::{figure2, figure3};
-use self::simulated::{Compared, Simulated, Simulator, agreement, busy};
-use self::stage::{Came, Stage};
+use self::simulated::{SimulatedMedians, SimulationRatios, Simulator, agreement, busy};
+use self::stage::{LabResult, SurveyedCluster};
 use self::tables::Tables;
 use crate::cluster::Binaries;
 use crate::cluster::process::interrupted;
 use crate::experiments::sweep::grid::{self, Row};
-use crate::experiments::sweep::kept::{self, Kept};
-use crate::experiments::sweep::settings::{Cell, EXPERIMENTS, Ground, Point, Settings};
-use crate::experiments::sweep::{Field, Format, RunArgs, cell};
+use crate::experiments::sweep::kept::{self, CellStore};
+use crate::experiments::sweep::settings::{Cell, EXPERIMENTS, LayoutData, Point, Settings};
+use crate::experiments::sweep::{Format, LayoutSimulation, RunArgs, cell};
 
 mod figures;
 mod page;
@@ -50,19 +50,19 @@ pub struct PaperArgs {
 
 /// A finished cell.
 #[derive(Debug, Clone, PartialEq)]
-struct Played {
+struct FinishedCell {
     cell: Cell,
-    came: Came,
+    result: LabResult,
 }
 
-impl Played {
+impl FinishedCell {
     fn row(&self) -> Row {
         Row {
             cell: self.cell.clone(),
-            mb_per_min: self.came.growth.mb_per_min,
-            makespan_s: self.came.makespan_s,
+            mb_per_min: self.result.growth.mb_per_min,
+            makespan_s: self.result.makespan_s,
             busy_variation: None,
-            void: self.came.void.is_some(),
+            void: self.result.void.is_some(),
             source: None,
         }
     }
@@ -70,24 +70,24 @@ impl Played {
 
 /// One cell that is to be run, and how long its crawls will take.
 #[derive(Debug, Clone)]
-struct Planned {
+struct PlannedCell {
     cell: Cell,
     strategy: Strategy,
     takes: Duration,
 }
 
 /// Everything of one layout and seed.
-struct Sitting<'a> {
-    ground: &'a Ground,
+struct LayoutPlan<'a> {
+    layout: &'a LayoutData,
     seed: u64,
-    cells: Vec<Planned>,
+    cells: Vec<PlannedCell>,
 }
 
 /// What `--format json` prints.
 #[derive(Serialize)]
-struct Printed<'a> {
-    table1: &'a [tables::Accuracy],
-    table2: &'a [tables::Accuracy],
+struct JsonOutput<'a> {
+    table1: &'a [tables::AccuracyRow],
+    table2: &'a [tables::AccuracyRow],
     figure2: &'a figures::Figure2,
     figure3: &'a figures::Figure3,
     grid: &'a [Row],
@@ -96,58 +96,58 @@ struct Printed<'a> {
 /// Runs what is not finished, and prints everything. A void cell and a missed target are printed, and are no error.
 pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
     let settings = Settings::committed()?;
-    let (mut grounds, missing) = settings.grounds(&args.run.data)?;
+    let (mut layouts, missing) = settings.available_layouts(&args.run.data)?;
     missing.iter().for_each(|line| eprintln!("{line}"));
     if let Some(only) = &args.layout {
-        grounds.retain(|ground| ground.name == *only);
-        if grounds.is_empty() {
+        layouts.retain(|layout| layout.name == *only);
+        if layouts.is_empty() {
             bail!("there is no layout '{only}' here");
         }
     }
     let Binaries { landfall, agent } = Binaries::find()?;
-    let mut kept = args.run.open("paper", EXPERIMENTS, &[&landfall, &agent])?;
-    let sittings = plan(&settings, &grounds, args.quick)?;
-    announce(&sittings, &kept);
-    for sitting in &sittings {
+    let mut store = args.run.open("paper", EXPERIMENTS, &[&landfall, &agent])?;
+    let plans = plan(&settings, &layouts, args.quick)?;
+    announce(&plans, &store);
+    for plan in &plans {
         tokio::select! {
-            done = sit(&settings, sitting, &mut kept) => done?,
+            done = run_plan(&settings, plan, &mut store) => done?,
             () = interrupted() => bail!("interrupted; what is finished is kept, and the next run goes on from there"),
         }
     }
     eprintln!("tables 1 and 2");
-    let tables = Tables::of(&settings, &grounds)?;
-    print(&args, &settings, &sittings, &kept, &tables)
+    let tables = Tables::of(&settings, &layouts)?;
+    print(&args, &settings, &plans, &store, &tables)
 }
 
 /// All cells.
-fn plan<'a>(settings: &'a Settings, grounds: &'a [Ground], quick: bool) -> anyhow::Result<Vec<Sitting<'a>>> {
+fn plan<'a>(settings: &'a Settings, layouts: &'a [LayoutData], quick: bool) -> anyhow::Result<Vec<LayoutPlan<'a>>> {
     let seeds = if quick { &settings.seeds[..1] } else { &settings.seeds[..] };
-    let mut sittings = Vec::new();
+    let mut plans = Vec::new();
     for &seed in seeds {
-        for ground in grounds {
+        for layout in layouts {
             let points: Vec<Point> =
-                if ground.matrix().is_some() || quick { vec![settings.base] } else { settings.one_at_a_time() };
-            let mut field = Field::new(settings, ground, seed)?;
+                if layout.matrix().is_some() || quick { vec![settings.base] } else { settings.one_at_a_time() };
+            let mut simulation = LayoutSimulation::new(settings, layout, seed)?;
             let mut cells = Vec::new();
             for point in points {
                 for &strategy in &settings.strategies {
-                    let takes = field.simulate(point, strategy, 0)?.makespan;
-                    cells.push(Planned { cell: cell(ground, point, strategy.name(), seed), strategy, takes });
+                    let takes = simulation.simulate(point, strategy, 0)?.makespan;
+                    cells.push(PlannedCell { cell: cell(layout, point, strategy.name(), seed), strategy, takes });
                 }
             }
-            sittings.push(Sitting { ground, seed, cells });
+            plans.push(LayoutPlan { layout, seed, cells });
         }
     }
-    Ok(sittings)
+    Ok(plans)
 }
 
 /// Says how long it will take.
-fn announce(sittings: &[Sitting<'_>], kept: &Kept<Came>) {
+fn announce(plans: &[LayoutPlan<'_>], store: &CellStore<LabResult>) {
     let mut takes = Duration::ZERO;
     let (mut open, mut all) = (0, 0);
-    for sitting in sittings {
-        let left: Vec<&Planned> = sitting.cells.iter().filter(|one| kept.find(&one.cell).is_none()).collect();
-        all += sitting.cells.len();
+    for plan in plans {
+        let left: Vec<&PlannedCell> = plan.cells.iter().filter(|one| store.find(&one.cell).is_none()).collect();
+        all += plan.cells.len();
         open += left.len();
         if !left.is_empty() {
             takes += SURVEY;
@@ -161,43 +161,43 @@ fn announce(sittings: &[Sitting<'_>], kept: &Kept<Came>) {
 }
 
 /// Runs what is not finished of one layout and seed.
-async fn sit(settings: &Settings, sitting: &Sitting<'_>, kept: &mut Kept<Came>) -> anyhow::Result<()> {
-    if sitting.cells.iter().all(|one| kept.find(&one.cell).is_some()) {
+async fn run_plan(settings: &Settings, plan: &LayoutPlan<'_>, store: &mut CellStore<LabResult>) -> anyhow::Result<()> {
+    if plan.cells.iter().all(|one| store.find(&one.cell).is_some()) {
         return Ok(());
     }
-    let Sitting { ground, seed, cells } = sitting;
+    let LayoutPlan { layout, seed, cells } = plan;
     let began = Instant::now();
     let mut simulator = Simulator::new(settings);
-    let mut stage = Stage::survey(settings, ground, *seed)
+    let mut surveyed = SurveyedCluster::survey(settings, layout, *seed)
         .await
-        .with_context(|| format!("survey {} with seed {seed}", ground.name))?;
-    eprintln!("{} seed {seed}: surveyed in {:.0} s", ground.name, began.elapsed().as_secs_f64());
+        .with_context(|| format!("survey {} with seed {seed}", layout.name))?;
+    eprintln!("{} seed {seed}: surveyed in {:.0} s", layout.name, began.elapsed().as_secs_f64());
     for planned in cells {
-        if kept.find(&planned.cell).is_some() {
+        if store.find(&planned.cell).is_some() {
             continue;
         }
         let (point, strategy) = (planned.cell.point, planned.strategy);
         let said = || format!("crawl {}", serde_json::to_string(&planned.cell).unwrap_or_default());
         let began = Instant::now();
-        let mut came = stage.play(point, strategy).await.with_context(said)?;
-        if let Some(reason) = &came.void {
+        let mut result = surveyed.crawl_cell(point, strategy).await.with_context(said)?;
+        if let Some(reason) = &result.void {
             eprintln!("void, and run once more: {reason}");
-            came = stage.play(point, strategy).await.with_context(said)?;
+            result = surveyed.crawl_cell(point, strategy).await.with_context(said)?;
         }
-        kept.keep(planned.cell.clone(), came.clone())?;
-        let told = line(&planned.cell, &came, simulator.simulate(ground, planned, &came)?);
+        store.add(planned.cell.clone(), result.clone())?;
+        let told = line(&planned.cell, &result, simulator.simulate(layout, planned, &result)?);
         eprintln!("{told} (in {:.0} s all in all)", began.elapsed().as_secs_f64());
     }
-    stage.end().await
+    surveyed.end().await
 }
 
 /// One cell for people.
-fn line(cell: &Cell, came: &Came, simulated: Simulated) -> String {
-    let (compared, (busy, most)) = (Compared::of(simulated, came), busy(&came.per_agent));
+fn line(cell: &Cell, result: &LabResult, simulated: SimulatedMedians) -> String {
+    let (ratios, (busy, most)) = (SimulationRatios::of(simulated, result), busy(&result.per_agent));
     let Point { loss, page_kb, per_site_rps, access_mbit } = cell.point;
     let rate = format!("{per_site_rps}{}", if per_site_rps.is_unthrottled() { "" } else { "/s" });
-    let machine = came.machine;
-    let void = came.void.as_ref().map_or(String::new(), |reason| format!("; VOID: {reason}"));
+    let machine = result.machine;
+    let void = result.void.as_ref().map_or(String::new(), |reason| format!("; VOID: {reason}"));
     format!(
         "{} seed {} loss x{loss} {page_kb} KB {rate} {access_mbit} Mbit/s {}: {:.1} MB/min, {:.1} s; simulated {:.3} and {:.3} of that; \
          {busy} agents, {most} sites at most (simulated {} and {}); \
@@ -205,10 +205,10 @@ fn line(cell: &Cell, came: &Came, simulated: Simulated) -> String {
         cell.layout,
         cell.seed,
         cell.strategy,
-        came.growth.mb_per_min,
-        came.makespan_s,
-        compared.growth,
-        compared.makespan,
+        result.growth.mb_per_min,
+        result.makespan_s,
+        ratios.growth,
+        ratios.makespan,
         simulated.busy,
         simulated.most,
         machine.requests_per_s,
@@ -224,29 +224,29 @@ fn line(cell: &Cell, came: &Came, simulated: Simulated) -> String {
 fn print(
     args: &PaperArgs,
     settings: &Settings,
-    sittings: &[Sitting<'_>],
-    kept: &Kept<Came>,
+    plans: &[LayoutPlan<'_>],
+    store: &CellStore<LabResult>,
     tables: &Tables,
 ) -> anyhow::Result<()> {
-    let (mut played, mut compared, mut lines) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut finished, mut ratios, mut lines) = (Vec::new(), Vec::new(), Vec::new());
     let mut simulator = Simulator::new(settings);
-    for (ground, planned) in sittings.iter().flat_map(|sitting| sitting.cells.iter().map(|one| (sitting.ground, one))) {
-        let Some(came) = kept.find(&planned.cell) else { continue };
-        let simulated = simulator.simulate(ground, planned, came)?;
-        lines.push(line(&planned.cell, came, simulated));
-        compared.push(Compared::of(simulated, came));
-        played.push(Played { cell: planned.cell.clone(), came: came.clone() });
+    for (layout, planned) in plans.iter().flat_map(|plan| plan.cells.iter().map(|one| (plan.layout, one))) {
+        let Some(result) = store.find(&planned.cell) else { continue };
+        let simulated = simulator.simulate(layout, planned, result)?;
+        lines.push(line(&planned.cell, result, simulated));
+        ratios.push(SimulationRatios::of(simulated, result));
+        finished.push(FinishedCell { cell: planned.cell.clone(), result: result.clone() });
     }
-    let rows: Vec<Row> = played.iter().map(Played::row).collect();
-    let (figure2, figure3) = (figure2(&played), figure3(&played, settings.base));
+    let rows: Vec<Row> = finished.iter().map(FinishedCell::row).collect();
+    let (figure2, figure3) = (figure2(&finished), figure3(&finished, settings.base));
     let groups = grid::groups(&rows);
     let mut verdict = grid::verdict(&groups, LEAST_SHARE);
-    verdict.extend(agreement(&played, &compared));
+    verdict.extend(agreement(&finished, &ratios));
     let file = kept::default_file("paper", "report.html")?;
     let page = page::page(&page::Page {
         base: settings.base,
-        played: &played,
-        compared: &compared,
+        finished: &finished,
+        ratios: &ratios,
         tables,
         figure2: &figure2,
         figure3: &figure3,
@@ -258,7 +258,7 @@ fn print(
     std::fs::write(&file, page).with_context(|| format!("write {}", file.display()))?;
     if args.run.format == Format::Json {
         let Tables { table1, table2 } = tables;
-        let printed = Printed { table1, table2, figure2: &figure2, figure3: &figure3, grid: &rows };
+        let printed = JsonOutput { table1, table2, figure2: &figure2, figure3: &figure3, grid: &rows };
         println!("{}", serde_json::to_string(&printed).context("write the experiments as JSON")?);
         return Ok(());
     }
@@ -275,15 +275,15 @@ fn print(
 mod tests {
     use std::path::PathBuf;
 
-    use super::stage::Machine;
+    use super::stage::MachineFigures;
     use super::*;
     use crate::experiments::sweep::growth::Growth;
-    use crate::experiments::sweep::measured::Measured;
+    use crate::experiments::sweep::measured::LayoutMeasurements;
 
     /// A base cell on the paper's layout, of two sites.
-    pub(super) fn played(strategy: &str, seed: u64, mb_per_min: f64, void: Option<&str>) -> Played {
+    pub(super) fn finished(strategy: &str, seed: u64, mb_per_min: f64, void: Option<&str>) -> FinishedCell {
         let point = Settings::committed().unwrap().base;
-        let machine = Machine {
+        let machine = MachineFigures {
             requests_per_s: 1.0,
             idle: 1.0,
             late_ms: 0.1,
@@ -292,16 +292,22 @@ mod tests {
             request_ms: 1.0,
             begin_ms: 1.0,
         };
-        Played {
+        FinishedCell {
             cell: Cell { layout: "paper".to_owned(), point, strategy: strategy.to_owned(), seed },
-            came: Came {
+            result: LabResult {
                 makespan_s: 6000.0 / mb_per_min,
                 growth: Growth { mb_per_min, curve: vec![(1.0, 0.5), (60.0, 3.0)] },
                 sites: vec![(1_000_000, 60.0), (2_000_000, 30.0)],
                 per_agent: vec![1, 1],
                 void: void.map(str::to_owned),
                 machine,
-                found: Measured { agents: vec![], landmarks: vec![], epoch: Some(1), mesh: vec![], sites: vec![] },
+                measurements: LayoutMeasurements {
+                    agents: vec![],
+                    landmarks: vec![],
+                    epoch: Some(1),
+                    mesh: vec![],
+                    sites: vec![],
+                },
                 first_task: 1,
             },
         }
@@ -309,10 +315,10 @@ mod tests {
 
     #[test]
     fn the_json_is_the_issues() {
-        let cells = [played("random", 1, 100.0, None), played("gnp-top3", 1, 136.1, Some("late"))];
-        let rows: Vec<Row> = cells.iter().map(Played::row).collect();
+        let cells = [finished("random", 1, 100.0, None), finished("gnp-top3", 1, 136.1, Some("late"))];
+        let rows: Vec<Row> = cells.iter().map(FinishedCell::row).collect();
         let (figure2, figure3) = (figure2(&cells), figure3(&cells, cells[0].cell.point));
-        let printed = Printed { table1: &[], table2: &[], figure2: &figure2, figure3: &figure3, grid: &rows };
+        let printed = JsonOutput { table1: &[], table2: &[], figure2: &figure2, figure3: &figure3, grid: &rows };
         let json: serde_json::Value = serde_json::to_value(&printed).unwrap();
         let keys: Vec<&String> = json.as_object().unwrap().keys().collect();
         assert_eq!(keys, ["figure2", "figure3", "grid", "table1", "table2"]);

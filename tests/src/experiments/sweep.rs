@@ -17,14 +17,14 @@ use landfall_scheduler::model::Strategy;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use self::crawls::{Batch, Ended};
+use self::crawls::{Batch, BatchResult};
 use self::grid::Row;
-use self::kept::Kept;
-use self::measured::Measured;
-use self::settings::{Cell, EXPERIMENTS, Ground, Point, Settings, Slots};
+use self::kept::CellStore;
+use self::measured::LayoutMeasurements;
+use self::settings::{Cell, EXPERIMENTS, LayoutData, Point, Settings, Slots};
 use self::survey::Survey;
 use crate::world::scenario::Scenario;
-use crate::world::web::{Asked, SiteWeb};
+use crate::world::web::{SiteRequest, SiteWeb};
 
 pub mod crawls;
 pub mod fleet;
@@ -74,7 +74,7 @@ pub struct RunArgs {
 
 impl RunArgs {
     /// The finished cells of these settings by these programs and the lab's own; `folder` is the default file's.
-    pub fn open<T>(&self, folder: &str, settings: &str, programs: &[&Path]) -> anyhow::Result<Kept<T>>
+    pub fn open<T>(&self, folder: &str, settings: &str, programs: &[&Path]) -> anyhow::Result<CellStore<T>>
     where
         T: Clone + Serialize + DeserializeOwned,
     {
@@ -83,7 +83,7 @@ impl RunArgs {
         if self.fresh && file.exists() {
             std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))?;
         }
-        Kept::open(&file, &kept::key(settings, &[&[own.as_path()], programs].concat())?)
+        CellStore::open(&file, &kept::key(settings, &[&[own.as_path()], programs].concat())?)
     }
 }
 
@@ -105,7 +105,7 @@ pub struct SweepArgs {
 
 /// What a simulated cell came to.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-struct Came {
+struct SimulatedResult {
     mb_per_min: f64,
     makespan_s: f64,
     requests_per_s: f64,
@@ -116,9 +116,9 @@ struct Came {
 }
 
 /// A layout and a seed, and everything that is the same for all of its cells.
-pub struct Field<'a> {
+pub struct LayoutSimulation<'a> {
     settings: &'a Settings,
-    ground: &'a Ground,
+    layout: &'a LayoutData,
     seed: u64,
     /// The agents' indices in the scenario, by rank.
     agents: Vec<usize>,
@@ -126,18 +126,18 @@ pub struct Field<'a> {
     /// The first site's task in every cell: agents are drawn with the tasks' numbers.
     first_task: u64,
     /// What crawls ask for, by the size of pages.
-    requests: BTreeMap<u32, Vec<Vec<Asked>>>,
+    requests: BTreeMap<u32, Vec<Vec<SiteRequest>>>,
 }
 
-impl<'a> Field<'a> {
+impl<'a> LayoutSimulation<'a> {
     /// Surveys a layout by its emulated round trips.
-    pub fn new(settings: &'a Settings, ground: &'a Ground, seed: u64) -> anyhow::Result<Self> {
-        let scenario = settings.scenario(ground, seed, settings.base)?;
+    pub fn new(settings: &'a Settings, layout: &'a LayoutData, seed: u64) -> anyhow::Result<Self> {
+        let scenario = settings.scenario(layout, seed, settings.base)?;
         Self::surveyed(
             settings,
-            ground,
+            layout,
             seed,
-            &Measured::emulated(&scenario, settings.landmarks)?,
+            &LayoutMeasurements::emulated(&scenario, settings.landmarks)?,
             seed.rotate_left(32),
         )
     }
@@ -145,42 +145,42 @@ impl<'a> Field<'a> {
     /// Takes what a cluster measured, whose cells begin with this task: its scheduler draws the same agents.
     pub fn surveyed(
         settings: &'a Settings,
-        ground: &'a Ground,
+        layout: &'a LayoutData,
         seed: u64,
-        found: &Measured,
+        measurements: &LayoutMeasurements,
         first_task: u64,
     ) -> anyhow::Result<Self> {
-        let scenario = settings.scenario(ground, seed, settings.base)?.ranked(&found.agents)?;
-        let survey = Survey::of(&scenario, found)?;
-        let agents = found.agents.clone();
-        Ok(Self { settings, ground, seed, agents, survey, first_task, requests: BTreeMap::new() })
+        let scenario = settings.scenario(layout, seed, settings.base)?.ranked(&measurements.agents)?;
+        let survey = Survey::of(&scenario, measurements)?;
+        let agents = measurements.agents.clone();
+        Ok(Self { settings, layout, seed, agents, survey, first_task, requests: BTreeMap::new() })
     }
 
     /// Simulates one of its cells; `draw` tells apart runs of the same cell, in which other packets are lost.
-    pub fn simulate(&mut self, point: Point, strategy: Strategy, draw: u64) -> anyhow::Result<Ended> {
-        self.with(point, strategy, draw, crawls::run)
+    pub fn simulate(&mut self, point: Point, strategy: Strategy, draw: u64) -> anyhow::Result<BatchResult> {
+        self.with_batch(point, strategy, draw, crawls::run)
     }
 
     /// Simulates a crawl of the same sites after that, with what it taught.
-    fn again(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<Ended> {
-        let taught = self.simulate(point, strategy, 0)?.taught;
+    fn again(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<BatchResult> {
+        let history = self.simulate(point, strategy, 0)?.history;
         // Tasks of a second batch have other numbers.
-        self.with(point, strategy, 1, |batch| {
-            crawls::run(Batch { before: Some(&taught), first_task: batch.first_task ^ 1, ..batch })
+        self.with_batch(point, strategy, 1, |batch| {
+            crawls::run(Batch { before: Some(&history), first_task: batch.first_task ^ 1, ..batch })
         })
     }
 
-    fn with<T>(
+    fn with_batch<T>(
         &mut self,
         point: Point,
         strategy: Strategy,
         draw: u64,
-        play: impl FnOnce(Batch<'_>) -> anyhow::Result<T>,
+        run: impl FnOnce(Batch<'_>) -> anyhow::Result<T>,
     ) -> anyhow::Result<T> {
-        let scenario = self.settings.scenario(self.ground, self.seed, point)?.ranked(&self.agents)?;
+        let scenario = self.settings.scenario(self.layout, self.seed, point)?.ranked(&self.agents)?;
         let depth = self.settings.web.max_depth;
         let requests = self.requests.entry(point.page_kb).or_insert_with(|| requests(&scenario, depth));
-        play(Batch {
+        run(Batch {
             scenario: &scenario,
             survey: &self.survey,
             requests,
@@ -194,7 +194,7 @@ impl<'a> Field<'a> {
     }
 }
 
-fn requests(scenario: &Scenario, max_depth: u32) -> Vec<Vec<Asked>> {
+fn requests(scenario: &Scenario, max_depth: u32) -> Vec<Vec<SiteRequest>> {
     let sites = 0..scenario.sites.len();
     sites.map(|site| SiteWeb::draw(&scenario.web, scenario.seed, site).requests(max_depth)).collect()
 }
@@ -210,18 +210,18 @@ pub fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
         key.push_str(&format!("\n# slots {slots}"));
     }
     let strategies = settings.strategies.clone();
-    let (grounds, missing) = settings.grounds(&args.run.data)?;
+    let (layouts, missing) = settings.available_layouts(&args.run.data)?;
     missing.iter().for_each(|line| eprintln!("{line}"));
-    let kept = Mutex::new(args.run.open("sweep", &key, &[])?);
+    let store = Mutex::new(args.run.open("sweep", &key, &[])?);
     let points = if args.quick { settings.one_at_a_time() } else { settings.product() };
     let seeds = if args.quick { &settings.seeds[..1] } else { &settings.seeds[..] };
-    let fields: Vec<(&Ground, u64)> =
-        grounds.iter().flat_map(|ground| seeds.iter().map(move |seed| (ground, *seed))).collect();
+    let simulations: Vec<(&LayoutData, u64)> =
+        layouts.iter().flat_map(|layout| seeds.iter().map(move |seed| (layout, *seed))).collect();
     let next = AtomicUsize::new(0);
     let work = || -> anyhow::Result<()> {
-        while let Some((ground, seed)) = fields.get(next.fetch_add(1, Ordering::Relaxed)) {
-            simulate_field(&settings, ground, *seed, &points, &strategies, &kept)
-                .with_context(|| format!("simulate {} with seed {seed}", ground.name))?;
+        while let Some((layout, seed)) = simulations.get(next.fetch_add(1, Ordering::Relaxed)) {
+            simulate_field(&settings, layout, *seed, &points, &strategies, &store)
+                .with_context(|| format!("simulate {} with seed {seed}", layout.name))?;
         }
         Ok(())
     };
@@ -231,38 +231,38 @@ pub fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
             .into_iter()
             .try_for_each(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
     })?;
-    let kept = kept.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let rows = rows(&grounds, &points, &strategies, seeds, &kept);
+    let store = store.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let rows = rows(&layouts, &points, &strategies, seeds, &store);
     print(&rows, &strategies, args.run.format)?;
-    let recalled: usize = rows.iter().filter_map(|row| kept.find(&row.cell)).map(|came| came.recalled).sum();
+    let recalled: usize = rows.iter().filter_map(|row| store.find(&row.cell)).map(|result| result.recalled).sum();
     eprintln!("{recalled} crawls were taken back from their agents and went on at others");
-    eprintln!("{} cells in {:.1} s; kept in {}", rows.len(), began.elapsed().as_secs_f64(), kept.file().display());
+    eprintln!("{} cells in {:.1} s; kept in {}", rows.len(), began.elapsed().as_secs_f64(), store.file().display());
     Ok(())
 }
 
 /// Simulates what is not finished of a layout and a seed.
 fn simulate_field(
     settings: &Settings,
-    ground: &Ground,
+    layout: &LayoutData,
     seed: u64,
     points: &[Point],
     strategies: &[Strategy],
-    kept: &Mutex<Kept<Came>>,
+    store: &Mutex<CellStore<SimulatedResult>>,
 ) -> anyhow::Result<()> {
-    let kept = || kept.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-    let mut field = None;
+    let store = || store.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut simulation = None;
     for &point in points {
-        for player in players(strategies) {
-            let cell = cell(ground, point, player.name(), seed);
-            if kept().find(&cell).is_some() {
+        for method in methods(strategies) {
+            let cell = cell(layout, point, method.name(), seed);
+            if store().find(&cell).is_some() {
                 continue;
             }
-            let field = match &mut field {
-                Some(field) => field,
-                None => field.insert(Field::new(settings, ground, seed)?),
+            let simulation = match &mut simulation {
+                Some(simulation) => simulation,
+                None => simulation.insert(LayoutSimulation::new(settings, layout, seed)?),
             };
-            let came = player.play(field, point)?;
-            kept().keep(cell, came)?;
+            let result = method.run(simulation, point)?;
+            store().add(cell, result)?;
         }
     }
     Ok(())
@@ -270,7 +270,7 @@ fn simulate_field(
 
 /// Who plays a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Player {
+enum Method {
     /// A strategy that crawls the sites for the first time.
     First(Strategy),
     /// Ours, which has crawled them before.
@@ -280,13 +280,13 @@ enum Player {
 }
 
 /// Everybody who plays each cell; the others only beside ours.
-fn players(strategies: &[Strategy]) -> Vec<Player> {
+fn methods(strategies: &[Strategy]) -> Vec<Method> {
     let ours = strategies.contains(&Strategy::EarliestFinish);
-    let others = [Player::Again, Player::List].into_iter().filter(|_| ours);
-    strategies.iter().copied().map(Player::First).chain(others).collect()
+    let others = [Method::Again, Method::List].into_iter().filter(|_| ours);
+    strategies.iter().copied().map(Method::First).chain(others).collect()
 }
 
-impl Player {
+impl Method {
     fn name(self) -> &'static str {
         match self {
             Self::First(strategy) => strategy.name(),
@@ -295,39 +295,52 @@ impl Player {
         }
     }
 
-    fn play(self, field: &mut Field<'_>, point: Point) -> anyhow::Result<Came> {
-        let ended = match self {
-            Self::First(strategy) => field.simulate(point, strategy, 0)?,
-            Self::Again => field.again(point, Strategy::EarliestFinish)?,
+    fn run(self, simulation: &mut LayoutSimulation<'_>, point: Point) -> anyhow::Result<SimulatedResult> {
+        let result = match self {
+            Self::First(strategy) => simulation.simulate(point, strategy, 0)?,
+            Self::Again => simulation.again(point, Strategy::EarliestFinish)?,
             Self::List => {
-                let listed = field.with(point, Strategy::EarliestFinish, 0, |batch| Ok(list::listed(&batch)))?;
-                let (makespan_s, busy_variation) = (listed.makespan.as_secs_f64(), crawls::variation(&listed.busy));
-                return Ok(Came { mb_per_min: 0.0, makespan_s, requests_per_s: 0.0, busy_variation, recalled: 0 });
+                let schedule = simulation
+                    .with_batch(point, Strategy::EarliestFinish, 0, |batch| Ok(list::list_schedule(&batch)))?;
+                let (makespan_s, busy_variation) = (schedule.makespan.as_secs_f64(), crawls::variation(&schedule.busy));
+                return Ok(SimulatedResult {
+                    mb_per_min: 0.0,
+                    makespan_s,
+                    requests_per_s: 0.0,
+                    busy_variation,
+                    recalled: 0,
+                });
             }
         };
-        let makespan_s = ended.makespan.as_secs_f64();
-        let mb_per_min = ended.growth(field.settings.growth_share).mb_per_min;
-        let requests_per_s = crate::evidence::figures::float(ended.requests) / makespan_s;
-        let (busy_variation, recalled) = (crawls::variation(&ended.busy), ended.recalled);
-        Ok(Came { mb_per_min, makespan_s, requests_per_s, busy_variation, recalled })
+        let makespan_s = result.makespan.as_secs_f64();
+        let mb_per_min = result.growth(simulation.settings.growth_share).mb_per_min;
+        let requests_per_s = crate::evidence::figures::float(result.requests) / makespan_s;
+        let (busy_variation, recalled) = (crawls::variation(&result.busy), result.recalled);
+        Ok(SimulatedResult { mb_per_min, makespan_s, requests_per_s, busy_variation, recalled })
     }
 }
 
 /// A cell of the grid.
-pub fn cell(ground: &Ground, point: Point, strategy: &str, seed: u64) -> Cell {
-    Cell { layout: ground.name.clone(), point, strategy: strategy.to_owned(), seed }
+pub fn cell(layout: &LayoutData, point: Point, strategy: &str, seed: u64) -> Cell {
+    Cell { layout: layout.name.clone(), point, strategy: strategy.to_owned(), seed }
 }
 
-fn rows(grounds: &[Ground], points: &[Point], strategies: &[Strategy], seeds: &[u64], kept: &Kept<Came>) -> Vec<Row> {
+fn rows(
+    layouts: &[LayoutData],
+    points: &[Point],
+    strategies: &[Strategy],
+    seeds: &[u64],
+    store: &CellStore<SimulatedResult>,
+) -> Vec<Row> {
     let mut rows = Vec::new();
-    for ground in grounds {
+    for layout in layouts {
         for &point in points {
-            for player in players(strategies) {
+            for method in methods(strategies) {
                 for &seed in seeds {
-                    let cell = cell(ground, point, player.name(), seed);
-                    let Some(came) = kept.find(&cell) else { continue };
+                    let cell = cell(layout, point, method.name(), seed);
+                    let Some(result) = store.find(&cell) else { continue };
                     let source = Some("sweep".to_owned());
-                    let Came { mb_per_min, makespan_s, busy_variation, .. } = *came;
+                    let SimulatedResult { mb_per_min, makespan_s, busy_variation, .. } = *result;
                     let busy_variation = Some(busy_variation);
                     rows.push(Row { cell, mb_per_min, makespan_s, busy_variation, void: false, source });
                 }
@@ -343,7 +356,7 @@ fn print(rows: &[Row], strategies: &[Strategy], format: Format) -> anyhow::Resul
         return Ok(());
     }
     let groups = grid::groups(rows);
-    let names: Vec<&str> = players(strategies).into_iter().map(Player::name).collect();
+    let names: Vec<&str> = methods(strategies).into_iter().map(Method::name).collect();
     println!("Medians over seeds; in brackets what they are of random's.\n{}", grid::table(&groups, &names));
     grid::verdict(&groups, LEAST_SHARE).iter().for_each(|line| println!("{line}"));
     Ok(())

@@ -31,7 +31,7 @@ pub enum Oddity {
 
 /// One request.
 #[derive(Debug, Clone)]
-pub struct Asked {
+pub struct LoggedRequest {
     pub what: String,
     /// When it arrived.
     pub at: Instant,
@@ -41,17 +41,17 @@ pub struct Asked {
 #[derive(Debug)]
 pub struct OddSite {
     address: SocketAddr,
-    site: Arc<Inner>,
+    site: Arc<OddSiteState>,
     ended: CancellationToken,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct OddSiteState {
     oddity: Oddity,
     mended: AtomicBool,
     pages: AtomicUsize,
     /// Appended by every connection; never held across an await.
-    log: Mutex<Vec<Asked>>,
+    log: Mutex<Vec<LoggedRequest>>,
 }
 
 impl OddSite {
@@ -60,7 +60,7 @@ impl OddSite {
         let listener = listen(SocketAddr::new(address.into(), 0))?;
         let address = listener.local_addr()?;
         let (mended, pages, log) = (AtomicBool::new(false), AtomicUsize::new(0), Mutex::default());
-        let (site, ended) = (Arc::new(Inner { oddity, mended, pages, log }), CancellationToken::new());
+        let (site, ended) = (Arc::new(OddSiteState { oddity, mended, pages, log }), CancellationToken::new());
         let (serving, until) = (Arc::clone(&site), ended.clone());
         tokio::spawn(ended.clone().run_until_cancelled_owned(async move {
             while let Ok((stream, _)) = listener.accept().await {
@@ -82,7 +82,7 @@ impl OddSite {
     }
 
     /// The requests so far.
-    pub fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<LoggedRequest> {
         self.site.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
@@ -93,13 +93,13 @@ impl Drop for OddSite {
     }
 }
 
-impl Inner {
+impl OddSiteState {
     /// Responds to one request after another; the client may leave at any time.
     async fn serve(&self, stream: TcpStream) {
         let mut stream = BufReader::new(stream);
         while let Some(what) = request(&mut stream).await {
             let at = Instant::now();
-            self.log.lock().unwrap_or_else(PoisonError::into_inner).push(Asked { what: what.clone(), at });
+            self.log.lock().unwrap_or_else(PoisonError::into_inner).push(LoggedRequest { what: what.clone(), at });
             if self.answer(&mut stream, &what).await.is_err() {
                 break;
             }

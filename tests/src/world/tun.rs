@@ -21,16 +21,16 @@ use anyhow::Context;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use faults::{Cut, Faults};
-pub use namespace::Place;
+pub use faults::{CutDirection, LinkFaults};
+pub use namespace::NetNamespace;
 pub use switch::Traffic;
 
 use crate::world::scenario::Scenario;
 use crate::world::timer::Lateness;
 use crate::world::wan::Lane;
 use device::Addresses;
-use namespace::Namespace;
-use paths::Paths;
+use namespace::NamespaceThread;
+use paths::PathTable;
 use router::Router;
 use switch::Switch;
 
@@ -43,8 +43,8 @@ const NEEDS: &str = "the tun grade takes root, /dev/net/tun and iproute2";
 /// Why the tun grade cannot be had here; `None` when it can.
 pub fn missing() -> Option<String> {
     let tried = || {
-        let place = Place::inside(Namespace::start("wan-trial")?);
-        device::set_up(&place, Addresses::One(Lane::TUN.agent(0))).map(|_| ())
+        let namespace = NetNamespace::inside(NamespaceThread::start("wan-trial")?);
+        device::set_up(&namespace, Addresses::One(Lane::TUN.agent(0))).map(|_| ())
     };
     tried().err().map(|error: anyhow::Error| format!("{NEEDS}: {error:#}"))
 }
@@ -52,10 +52,10 @@ pub fn missing() -> Option<String> {
 /// A running network; ends when dropped.
 #[derive(Debug)]
 pub struct Network {
-    core: Place,
-    agents: Vec<Place>,
+    core: NetNamespace,
+    agents: Vec<NetNamespace>,
     router: Router,
-    faults: Faults,
+    faults: LinkFaults,
     lateness: Arc<Lateness>,
     traffic: Arc<Traffic>,
     /// Ports of schedulers that are forwarded. Held while one more is opened, never across an await.
@@ -70,29 +70,30 @@ impl Network {
     pub fn start(scenario: &Scenario) -> anyhow::Result<Self> {
         let agents = scenario.agents.len();
         // Each has a thread of its own and mostly waits for the kernel.
-        let made: Vec<anyhow::Result<(Place, tun_rs::SyncDevice)>> = std::thread::scope(|scope| {
+        let made: Vec<anyhow::Result<(NetNamespace, tun_rs::SyncDevice)>> = std::thread::scope(|scope| {
             let making: Vec<_> = (0..=agents).map(|number| scope.spawn(move || namespace_of(number))).collect();
             making
                 .into_iter()
                 .map(|thread| thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("panicked"))))
                 .collect()
         });
-        let (mut places, mut devices) = (Vec::new(), Vec::new());
+        let (mut namespaces, mut devices) = (Vec::new(), Vec::new());
         for (number, made) in made.into_iter().enumerate() {
-            let (place, device) = made.with_context(|| format!("make network namespace {number}; {NEEDS}"))?;
-            places.push(place);
+            let (namespace, device) = made.with_context(|| format!("make network namespace {number}; {NEEDS}"))?;
+            namespaces.push(namespace);
             devices.push(device);
         }
-        let core = places.remove(0);
-        let (faults, traffic, lateness) = (Faults::none(agents), Arc::<Traffic>::default(), Arc::<Lateness>::default());
-        let paths = Paths::new(scenario, Lane::TUN, BEACON_PORT);
+        let core = namespaces.remove(0);
+        let (faults, traffic, lateness) =
+            (LinkFaults::none(agents), Arc::<Traffic>::default(), Arc::<Lateness>::default());
+        let paths = PathTable::new(scenario, Lane::TUN, BEACON_PORT);
         let switch = Switch::new(scenario, paths, faults.clone(), Arc::clone(&traffic), Instant::now());
         let router = Router::start(devices, switch, Arc::clone(&lateness), Arc::clone(&traffic))?;
-        Ok(Self { core, agents: places, router, faults, lateness, traffic, forwarded: Mutex::default() })
+        Ok(Self { core, agents: namespaces, router, faults, lateness, traffic, forwarded: Mutex::default() })
     }
 
     /// Where the sites and the lab's servers are.
-    pub fn core(&self) -> &Place {
+    pub fn core(&self) -> &NetNamespace {
         &self.core
     }
 
@@ -100,12 +101,12 @@ impl Network {
     ///
     /// # Panics
     /// When there is no such agent.
-    pub fn agent(&self, index: usize) -> &Place {
+    pub fn agent(&self, index: usize) -> &NetNamespace {
         &self.agents[index]
     }
 
     /// What is wrong with agents' links, and how to change it.
-    pub fn faults(&self) -> &Faults {
+    pub fn faults(&self) -> &LinkFaults {
         &self.faults
     }
 
@@ -136,7 +137,7 @@ impl Network {
     /// Takes everything down. Processes that still run in a namespace are killed.
     pub fn end(&self) {
         self.router.end();
-        self.agents.iter().for_each(Place::end);
+        self.agents.iter().for_each(NetNamespace::end);
         self.core.end();
     }
 }
@@ -148,12 +149,12 @@ impl Drop for Network {
 }
 
 /// The core, or the namespace of agent `number` - 1.
-fn namespace_of(number: usize) -> anyhow::Result<(Place, tun_rs::SyncDevice)> {
+fn namespace_of(number: usize) -> anyhow::Result<(NetNamespace, tun_rs::SyncDevice)> {
     let (name, addresses) = match number.checked_sub(1) {
         None => ("wan-core".to_owned(), Addresses::All(Lane::TUN.server_networks().to_vec())),
         Some(agent) => (format!("wan-agent-{agent}"), Addresses::One(Lane::TUN.agent(agent))),
     };
-    let place = Place::inside(Namespace::start(&name)?);
-    let device = device::set_up(&place, addresses)?;
-    Ok((place, device))
+    let namespace = NetNamespace::inside(NamespaceThread::start(&name)?);
+    let device = device::set_up(&namespace, addresses)?;
+    Ok((namespace, device))
 }

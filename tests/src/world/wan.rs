@@ -129,11 +129,11 @@ pub enum Destination {
 /// The emulated WAN of one scenario, seen from its servers. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Wan {
-    inner: Arc<Inner>,
+    state: Arc<WanState>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct WanState {
     scenario: Scenario,
     lane: Lane,
     timer: Timer,
@@ -147,34 +147,34 @@ impl Wan {
     pub fn new(scenario: Scenario, lane: Lane, timer: Timer) -> Self {
         let now = Instant::now();
         let links = scenario.agents.iter().map(|_| Mutex::new(now)).collect();
-        Self { inner: Arc::new(Inner { scenario, lane, timer, links, connections: AtomicU64::new(0) }) }
+        Self { state: Arc::new(WanState { scenario, lane, timer, links, connections: AtomicU64::new(0) }) }
     }
 
     /// The emulated scenario.
     pub fn scenario(&self) -> &Scenario {
-        &self.inner.scenario
+        &self.state.scenario
     }
 
     /// The addresses in use.
     pub fn lane(&self) -> Lane {
-        self.inner.lane
+        self.state.lane
     }
 
     /// Its clock.
     pub fn timer(&self) -> &Timer {
-        &self.inner.timer
+        &self.state.timer
     }
 
     /// A new connection from an address. It has no delay if the address belongs to no agent, or if
     /// packets were delayed already.
     pub fn connect(&self, source: IpAddr, destination: Destination) -> Connection {
-        let scenario = &self.inner.scenario;
-        let agent = self.inner.lane.agent_at(source, scenario.agents.len());
-        let link = agent.filter(|_| !self.inner.lane.is_tun()).and_then(|agent| match destination {
+        let scenario = &self.state.scenario;
+        let agent = self.state.lane.agent_at(source, scenario.agents.len());
+        let link = agent.filter(|_| !self.state.lane.is_tun()).and_then(|agent| match destination {
             Destination::Site(site) => scenario.paths[agent].get(site).copied(),
             Destination::Beacon(other) => scenario.mesh[agent].get(other).copied(),
         });
-        let number = self.inner.connections.fetch_add(1, Ordering::Relaxed);
+        let number = self.state.connections.fetch_add(1, Ordering::Relaxed);
         let rng = ChaCha8Rng::seed_from_u64(scenario.seed ^ number.rotate_left(32));
         Connection { wan: self.clone(), agent, link, used: AtomicBool::new(false), rng: Mutex::new(rng) }
     }
@@ -207,16 +207,16 @@ impl Connection {
             return;
         };
         let trips = if first { 2 } else { 1 };
-        let jitter_ms = self.wan.inner.scenario.jitter_ms;
+        let jitter_ms = self.wan.state.scenario.jitter_ms;
         let share: f64 = self.draw(|rng| rng.random_range(0.0..1.0));
         let jitter = Duration::from_secs_f64(jitter_ms * share / 1e3);
-        self.wan.inner.timer.sleep_until(arrived + link.rtt() * trips + jitter + thinking).await;
+        self.wan.state.timer.sleep_until(arrived + link.rtt() * trips + jitter + thinking).await;
     }
 
     /// How many bytes of a body may leave when; the first at `first_byte`.
     pub fn schedule(&self, body: usize, first_byte: Instant) -> Vec<(Instant, usize)> {
         let (Some(link), Some(agent)) = (self.link, self.agent) else { return vec![(first_byte, body)] };
-        let bytes_per_s = self.wan.inner.scenario.bytes_per_s(agent);
+        let bytes_per_s = self.wan.state.scenario.bytes_per_s(agent);
         let path = reno::Path { rtt: link.rtt(), loss: link.loss, bytes_per_s };
         let arrivals = self.draw(|rng| reno::rounds(body, path, rng));
         let mut round = first_byte;
@@ -231,9 +231,9 @@ impl Connection {
     /// Queues bytes on the agent's access link; returns when they have passed it. Bytes that find it free pass at once:
     /// the round trip already holds their own time on the wire.
     fn take_link(&self, agent: usize, from: Instant, bytes: usize) -> Instant {
-        let bytes_per_s = self.wan.inner.scenario.bytes_per_s(agent);
+        let bytes_per_s = self.wan.state.scenario.bytes_per_s(agent);
         let on_wire = Duration::from_secs_f64(f64::from(u32::try_from(bytes).unwrap_or(u32::MAX)) / bytes_per_s);
-        let mut taken = self.wan.inner.links[agent].lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = self.wan.state.links[agent].lock().unwrap_or_else(PoisonError::into_inner);
         let begins = from.max(*taken);
         *taken = begins + on_wire;
         begins
@@ -241,7 +241,7 @@ impl Connection {
 
     /// Waits on the WAN's clock.
     pub async fn wait(&self, until: Instant) {
-        self.wan.inner.timer.sleep_until(until).await;
+        self.wan.state.timer.sleep_until(until).await;
     }
 
     fn draw<T>(&self, draw: impl FnOnce(&mut ChaCha8Rng) -> T) -> T {

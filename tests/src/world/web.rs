@@ -48,7 +48,7 @@ pub struct Page {
 
 /// One request of a crawl, as far as it takes time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Asked {
+pub struct SiteRequest {
     /// Bytes of the answer's body.
     pub bytes: usize,
     /// How long the server thinks before it answers.
@@ -57,7 +57,7 @@ pub struct Asked {
 
 /// What a polite crawler gets from a site.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Truth {
+pub struct ExpectedCrawl {
     /// Paths of the pages it reaches.
     pub pages: BTreeSet<String>,
     /// Bytes of their bodies.
@@ -161,19 +161,19 @@ impl SiteWeb {
 
     /// What a crawler that honours robots.txt asks for within `max_depth` links of the start page, in its order: robots.txt, then pages
     /// breadth first, those that are not there among them.
-    pub fn requests(&self, max_depth: u32) -> Vec<Asked> {
+    pub fn requests(&self, max_depth: u32) -> Vec<SiteRequest> {
         let robots = self.robots().map_or(NO_ROBOTS.len(), |text| text.len());
-        let mut asked = vec![Asked { bytes: robots, thinking: Duration::ZERO }];
+        let mut asked = vec![SiteRequest { bytes: robots, thinking: Duration::ZERO }];
         let mut seen = BTreeSet::from([0]);
         // A page that is not there has no index.
         let mut queue = VecDeque::from([(Some(0_usize), 0_u32)]);
         while let Some((index, depth)) = queue.pop_front() {
             let Some(index) = index else {
-                asked.push(Asked { bytes: NO_PAGE.len(), thinking: Duration::ZERO });
+                asked.push(SiteRequest { bytes: NO_PAGE.len(), thinking: Duration::ZERO });
                 continue;
             };
             let page = &self.pages[index];
-            asked.push(Asked { bytes: page.bytes, thinking: page.thinking });
+            asked.push(SiteRequest { bytes: page.bytes, thinking: page.thinking });
             if depth == max_depth {
                 continue;
             }
@@ -191,18 +191,18 @@ impl SiteWeb {
     }
 
     /// What a crawler that honours robots.txt reaches within `max_depth` links of the start page.
-    pub fn truth(&self, max_depth: u32) -> Truth {
+    pub fn expected_crawl(&self, max_depth: u32) -> ExpectedCrawl {
         let mut seen = BTreeSet::from([0]);
         let mut queue = VecDeque::from([(0_usize, 0_u32)]);
-        let mut truth = Truth { pages: BTreeSet::new(), bytes: 0, broken: 0 };
+        let mut expected_crawl = ExpectedCrawl { pages: BTreeSet::new(), bytes: 0, broken: 0 };
         while let Some((index, depth)) = queue.pop_front() {
             let page = &self.pages[index];
-            truth.pages.insert(page.path.clone());
-            truth.bytes += u64::try_from(page.bytes).unwrap_or(u64::MAX);
+            expected_crawl.pages.insert(page.path.clone());
+            expected_crawl.bytes += u64::try_from(page.bytes).unwrap_or(u64::MAX);
             if depth == max_depth {
                 continue;
             }
-            truth.broken += usize::from(page.broken);
+            expected_crawl.broken += usize::from(page.broken);
             for &link in &page.links {
                 let allowed = !(self.robots && self.pages[link].path.starts_with(DISALLOWED));
                 if allowed && seen.insert(link) {
@@ -210,7 +210,7 @@ impl SiteWeb {
                 }
             }
         }
-        truth
+        expected_crawl
     }
 }
 
@@ -297,7 +297,7 @@ mod tests {
                     }
                 }
             }
-            assert_eq!(site.truth(8), Truth { pages, bytes, broken: broken.len() }, "site {index}");
+            assert_eq!(site.expected_crawl(8), ExpectedCrawl { pages, bytes, broken: broken.len() }, "site {index}");
         }
         assert!((20..60).contains(&robots), "{robots} of 60 sites have a robots.txt");
     }
@@ -327,12 +327,12 @@ mod tests {
     fn a_crawl_asks_for_robots_every_page_it_may_and_every_broken_link_once() {
         for index in 0..40 {
             let site = SiteWeb::draw(&WebRules::default(), 5, index);
-            let (asked, truth) = (site.requests(8), site.truth(8));
-            assert_eq!(asked.len(), 1 + truth.pages.len() + truth.broken, "site {index}");
+            let (asked, expected_crawl) = (site.requests(8), site.expected_crawl(8));
+            assert_eq!(asked.len(), 1 + expected_crawl.pages.len() + expected_crawl.broken, "site {index}");
             let robots = site.robots().map_or(NO_ROBOTS.len(), |text| text.len());
             let bytes: usize = asked.iter().map(|asked| asked.bytes).sum();
-            let extra = robots + truth.broken * NO_PAGE.len();
-            assert_eq!(bytes, usize::try_from(truth.bytes).unwrap() + extra);
+            let extra = robots + expected_crawl.broken * NO_PAGE.len();
+            assert_eq!(bytes, usize::try_from(expected_crawl.bytes).unwrap() + extra);
             assert_eq!((asked[0].bytes, asked[1].bytes), (robots, site.pages[0].bytes));
         }
     }
@@ -341,7 +341,7 @@ mod tests {
     fn a_shallow_crawl_reaches_less() {
         let deep =
             (0..20).map(|index| SiteWeb::draw(&WebRules::default(), 5, index)).find(|site| site.len() > 30).unwrap();
-        assert_eq!(deep.truth(0).pages.len(), 1);
-        assert!(deep.truth(1).pages.len() < deep.truth(8).pages.len());
+        assert_eq!(deep.expected_crawl(0).pages.len(), 1);
+        assert!(deep.expected_crawl(1).pages.len() < deep.expected_crawl(8).pages.len());
     }
 }

@@ -4,10 +4,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use landfall_lab::cluster::process::until;
-use landfall_lab::cluster::{Cluster, HURRIED, Options};
-use landfall_lab::evidence::check::{self, Evidence, Expect};
+use landfall_lab::cluster::{Cluster, ClusterOptions, HURRIED};
+use landfall_lab::evidence::check::{self, Evidence, RunKind};
 use landfall_lab::evidence::figures::Figures;
-use landfall_lab::evidence::witness::Facts;
+use landfall_lab::evidence::witness::BatchRecord;
 use landfall_lab::world::layout::{Layout, SMALL};
 use landfall_lab::world::scenario::Scenario;
 use landfall_lab::world::{Grade, World};
@@ -54,7 +54,7 @@ pub async fn cluster(scenario: Scenario, capacity: u32, more: &str) -> Cluster {
 
 pub async fn cluster_on(grade: Grade, scenario: Scenario, capacity: u32, more: &str) -> Cluster {
     let world = World::start_on(grade, scenario).await.unwrap();
-    let options = Options { scheduler: format!("{HURRIED}{more}"), capacity, logs: None, sharing: 0 };
+    let options = ClusterOptions { scheduler: format!("{HURRIED}{more}"), capacity, logs: None, sharing: 0 };
     Cluster::start(world, &options).await.unwrap()
 }
 
@@ -90,10 +90,10 @@ pub async fn await_crawler(cluster: &Cluster) -> String {
 }
 
 /// The checks that fail by the database or the sites' logs.
-pub fn offences(cluster: &Cluster, facts: &Facts, expect: Expect) -> Vec<String> {
+pub fn violations(cluster: &Cluster, record: &BatchRecord, expect: RunKind) -> Vec<String> {
     let (sites, agents, log) = (cluster.site_names(), cluster.agent_names(), cluster.world.log.entries());
     let evidence = Evidence {
-        facts,
+        record,
         sites: &sites,
         agents: &agents,
         webs: &cluster.world.webs,
@@ -107,7 +107,7 @@ pub fn offences(cluster: &Cluster, facts: &Facts, expect: Expect) -> Vec<String>
 
 /// What is wrong with the measurements of mesh and sites; nothing if the machine was too busy to
 /// judge them.
-pub fn untrue(cluster: &Cluster, facts: &Facts, fewest: usize) -> Vec<String> {
-    let figures = Figures::of(facts, cluster.world.scenario(), &cluster.site_names());
+pub fn untrue(cluster: &Cluster, record: &BatchRecord, fewest: usize) -> Vec<String> {
+    let figures = Figures::of(record, cluster.world.scenario(), &cluster.site_names());
     figures.untrue(fewest, cluster.world.void().as_deref()).unwrap()
 }

@@ -31,11 +31,12 @@ pub struct History {
     /// The log of transitions.
     pub events: Vec<Event>,
     /// What agents were told.
-    pub told: Vec<Told>,
+    #[serde(rename = "told")]
+    pub notices: Vec<Notice>,
     /// The requests of crawls that reached the sites.
     pub requests: Vec<Request>,
     /// What was done to the system.
-    pub faults: Vec<Injected>,
+    pub faults: Vec<FaultRecord>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -95,7 +96,7 @@ impl Event {
 
 /// What a scheduler told an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Told {
+pub struct Notice {
     pub at_us: i64,
     pub agent: i64,
     pub task: i64,
@@ -114,7 +115,7 @@ pub struct Request {
 
 /// A fault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Injected {
+pub struct FaultRecord {
     pub kind: String,
     /// The agent it befell; none when it befell everybody.
     pub agent: Option<i64>,
@@ -136,7 +137,7 @@ impl History {
         part.requests.retain(|request| sites.contains(&&request.site));
         part.outcomes.retain(|outcome| keep(outcome.task));
         part.events.retain(|event| event.task.is_none_or(&keep));
-        part.told.retain(|told| keep(told.task));
+        part.notices.retain(|notices| keep(notices.task));
         part
     }
 }

@@ -1,6 +1,6 @@
 //! Histories in which one thing went wrong.
 
-use super::history::{Event, History, Injected, Outcome, Request, Task, Told};
+use super::history::{Event, FaultRecord, History, Notice, Outcome, Request, Task};
 use super::{Rule, judge, recovery};
 
 const SITE: &str = "http://a.test:8080";
@@ -61,13 +61,13 @@ fn history() -> History {
             lease(9, 7, "completed", 2, 2),
             term(0, "reap 2"),
         ],
-        told: vec![
-            Told { at_us: SECOND, agent: 1, task: 1, token: 1, accepted: false },
-            Told { at_us: 5 * SECOND, agent: 2, task: 1, token: 2, accepted: false },
-            Told { at_us: 7 * SECOND, agent: 2, task: 1, token: 2, accepted: true },
+        notices: vec![
+            Notice { at_us: SECOND, agent: 1, task: 1, token: 1, accepted: false },
+            Notice { at_us: 5 * SECOND, agent: 2, task: 1, token: 2, accepted: false },
+            Notice { at_us: 7 * SECOND, agent: 2, task: 1, token: 2, accepted: true },
         ],
         requests: vec![request(1100, 1), request(1400, 1), request(5100, 2), request(5150, 1), request(5400, 2)],
-        faults: vec![Injected {
+        faults: vec![FaultRecord {
             kind: recovery::AGENT_KILL.to_owned(),
             agent: Some(1),
             from_us: 2 * SECOND,
@@ -80,7 +80,7 @@ fn history() -> History {
 fn broken(change: impl FnOnce(&mut History)) -> Vec<Rule> {
     let mut history = history();
     change(&mut history);
-    let mut rules: Vec<Rule> = judge(&history).into_iter().map(|offence| offence.rule).collect();
+    let mut rules: Vec<Rule> = judge(&history).into_iter().map(|violation| violation.rule).collect();
     rules.dedup();
     rules
 }
@@ -94,7 +94,7 @@ fn a_run_that_lost_an_agent_and_nothing_else_breaks_no_rule_and_says_how_long_it
 
 #[test]
 fn a_scheduler_recovers_when_it_grants_again_what_waited_and_where_nothing_did_it_does_not_count() {
-    let kill = |at: i64| Injected {
+    let kill = |at: i64| FaultRecord {
         kind: recovery::SCHEDULER_KILL.to_owned(),
         agent: None,
         from_us: at * SECOND,
@@ -113,7 +113,7 @@ fn a_scheduler_recovers_when_it_grants_again_what_waited_and_where_nothing_did_i
     let recovered = recovery::recovery(&run);
     assert_eq!((recovered.scheduler_kills, recovered.scheduler_p99), (2, Some(2.0)));
     // While both schedulers are down, none can grant.
-    let lasting = |from: i64, to: i64| Injected { from_us: from * SECOND, to_us: to * SECOND, ..kill(0) };
+    let lasting = |from: i64, to: i64| FaultRecord { from_us: from * SECOND, to_us: to * SECOND, ..kill(0) };
     let run = History { schedulers: 2, faults: vec![lasting(3, 9), lasting(5, 6)], ..run };
     let recovered = recovery::recovery(&run);
     assert_eq!((recovered.scheduler_kills, recovered.scheduler_p99), (1, Some(1.0)));
@@ -131,7 +131,7 @@ fn every_rule_can_be_broken() {
         (Rule::Overlap, &|run| run.requests.extend([request(5200, 1), request(5250, 1)])),
         (Rule::Tokens, &|run| run.events[6].token = Some(3)),
         (Rule::Tokens, &|run| run.tasks[0].token = 3),
-        (Rule::Tokens, &|run| run.told[0].agent = 2),
+        (Rule::Tokens, &|run| run.notices[0].agent = 2),
         (Rule::OneLease, &|run| _ = run.events.remove(5)),
         (Rule::Incarnations, &|run| run.events.insert(2, session(2, 0, "opened", 2, 2))),
         (Rule::SessionFirst, &|run| run.events[4].id = 10),
@@ -159,7 +159,7 @@ fn a_part_of_a_history_keeps_what_its_tasks_are_judged_by() {
     let mut history = history();
     history.acknowledged.push("http://lost.test:8080".to_owned());
     let part = history.of_tasks(|_| false);
-    assert_eq!((part.tasks.len(), part.told.len(), part.requests.len()), (0, 0, 0));
+    assert_eq!((part.tasks.len(), part.notices.len(), part.requests.len()), (0, 0, 0));
     assert_eq!(part.acknowledged, ["http://lost.test:8080"]);
     assert_eq!(history.of_tasks(|task| task == 1), history);
 }

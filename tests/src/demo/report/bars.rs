@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use maud::{Markup, html};
 
-use super::{Run, colour, label, legend, px, ticks};
+use super::{ReportInput, colour, label, legend, px, ticks};
 use crate::evidence::figures::float;
 
 const WIDTH: f64 = 1000.0;
@@ -22,7 +22,7 @@ struct Bar<'a> {
     mean_ms: Option<f64>,
 }
 
-pub(super) fn figure(run: &Run<'_>) -> Markup {
+pub(super) fn figure(run: &ReportInput<'_>) -> Markup {
     let carriers = carriers(run);
     let bars = bars(run, &carriers);
     let most = bars.iter().map(|bar| bar.parts.iter().sum::<usize>()).max().unwrap_or(0).max(1);
@@ -65,12 +65,12 @@ pub(super) fn figure(run: &Run<'_>) -> Markup {
 }
 
 /// The carriers to tell apart; one nameless one when there are too many.
-fn carriers<'a>(run: &Run<'a>) -> Vec<&'a str> {
+fn carriers<'a>(run: &ReportInput<'a>) -> Vec<&'a str> {
     let all: BTreeSet<&str> = run.scenario.sites.iter().map(|site| site.carrier.as_str()).collect();
     if all.len() > MAX_CARRIERS { vec![""] } else { all.into_iter().collect() }
 }
 
-fn bars<'a>(run: &Run<'a>, carriers: &[&str]) -> Vec<Bar<'a>> {
+fn bars<'a>(run: &ReportInput<'a>, carriers: &[&str]) -> Vec<Bar<'a>> {
     let mut bars: Vec<Bar<'a>> = run
         .scenario
         .agents
@@ -79,7 +79,7 @@ fn bars<'a>(run: &Run<'a>, carriers: &[&str]) -> Vec<Bar<'a>> {
         .map(|(agent_index, agent)| {
             let mut bar = Bar { agent: &agent.name, parts: vec![0; carriers.len()], megabytes: 0.0, mean_ms: None };
             let mut total_ms = 0.0;
-            for task in run.facts.tasks.iter().filter(|task| task.crawler.as_ref() == Some(&agent.name)) {
+            for task in run.record.tasks.iter().filter(|task| task.crawler.as_ref() == Some(&agent.name)) {
                 let Some(site) = run.sites.iter().position(|name| *name == task.site) else { continue };
                 let carrier = run.scenario.sites[site].carrier.as_str();
                 bar.parts[carriers.iter().position(|name| *name == carrier).unwrap_or(0)] += 1;

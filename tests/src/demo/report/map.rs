@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use nalgebra::{DMatrix, SymmetricEigen};
 
-use super::{Groups, Run, legend, px};
+use super::{Groups, ReportInput, legend, px};
 use crate::evidence::figures::float;
 
 const WIDTH: f64 = 1000.0;
@@ -23,13 +23,13 @@ struct Host<'a> {
     crawler: Option<&'a str>,
 }
 
-pub(super) fn figure(run: &Run<'_>, groups: &Groups) -> Markup {
+pub(super) fn figure(run: &ReportInput<'_>, groups: &Groups) -> Markup {
     let Some(drawing) = Drawing::of(run) else {
         return html! { figure { h2 { "The map" } figcaption { "There is no embedding: measured distance decided." } } };
     };
     let agent_at = |name: &str| drawing.agents.iter().find(|agent| agent.name == name).map(|agent| agent.at);
     let landmarks: Vec<&Host<'_>> =
-        drawing.agents.iter().filter(|agent| run.facts.landmarks.iter().any(|name| name == agent.name)).collect();
+        drawing.agents.iter().filter(|agent| run.record.landmarks.iter().any(|name| name == agent.name)).collect();
     html! { figure {
         h2 { "The map" }
         figcaption {
@@ -132,8 +132,8 @@ struct Drawing<'a> {
 }
 
 impl<'a> Drawing<'a> {
-    fn of(run: &Run<'a>) -> Option<Self> {
-        let map = run.facts.embedding.as_ref()?;
+    fn of(run: &ReportInput<'a>) -> Option<Self> {
+        let map = run.record.embedding.as_ref()?;
         let dimensions = map.embedding.dimensions();
         let places: Vec<&[f64]> = map
             .agents
@@ -155,7 +155,7 @@ impl<'a> Drawing<'a> {
         let agents =
             map.agents.keys().enumerate().map(|(index, name)| Host { name, at: at(index), crawler: None }).collect();
         let first_site = map.agents.len();
-        let crawler_of = |site: &str| run.facts.tasks.iter().find(|task| task.site == site)?.crawler.as_deref();
+        let crawler_of = |site: &str| run.record.tasks.iter().find(|task| task.site == site)?.crawler.as_deref();
         let sites = map
             .sites
             .keys()

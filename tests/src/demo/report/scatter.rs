@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use maud::{Markup, html};
 
-use super::{Run, label};
+use super::{ReportInput, label};
 
 const SIDE: f64 = 560.0;
 const LEFT: f64 = 56.0;
@@ -35,7 +35,7 @@ impl Axes {
     }
 }
 
-pub(super) fn figure(run: &Run<'_>) -> Markup {
+pub(super) fn figure(run: &ReportInput<'_>) -> Markup {
     let predictions = &run.figures.predictions;
     if predictions.is_empty() {
         return html! {};

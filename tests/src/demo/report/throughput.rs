@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use maud::{Markup, html};
 
-use super::{Run, label, px, ticks};
+use super::{ReportInput, label, px, ticks};
 use crate::evidence::figures::float;
 
 const WIDTH: f64 = 1000.0;
@@ -22,7 +22,7 @@ struct Crawl {
     megabytes: f64,
 }
 
-pub(super) fn figure(run: &Run<'_>) -> Markup {
+pub(super) fn figure(run: &ReportInput<'_>) -> Markup {
     let crawls = crawls(run);
     let total_s = crawls.iter().map(|crawl| crawl.end_s).fold(0.0, f64::max);
     if total_s <= 0.0 {
@@ -80,9 +80,9 @@ fn area(values: &[f64], top: f64, colour: &str, unit: &str) -> Markup {
     }
 }
 
-fn crawls(run: &Run<'_>) -> Vec<Crawl> {
-    let begun = run.facts.tasks.iter().filter_map(|task| task.started_at).min();
-    let tasks = run.facts.tasks.iter().filter_map(|task| Some((task, task.started_at?, begun?)));
+fn crawls(run: &ReportInput<'_>) -> Vec<Crawl> {
+    let begun = run.record.tasks.iter().filter_map(|task| task.started_at).min();
+    let tasks = run.record.tasks.iter().filter_map(|task| Some((task, task.started_at?, begun?)));
     tasks
         .map(|(task, started, begun)| {
             let begin_s = (started - begun).to_std().unwrap_or_default().as_secs_f64();

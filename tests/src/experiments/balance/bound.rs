@@ -11,7 +11,7 @@ pub const MOST_AGENTS: usize = 20;
 
 /// A site's work, and who may do it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Work {
+pub struct SiteWork {
     pub bytes: u64,
     pub candidates: Vec<usize>,
 }
@@ -29,7 +29,7 @@ pub struct Bounds {
 
 impl Bounds {
     /// Computes them.
-    pub fn of(work: &[Work], rates: &[f64]) -> anyhow::Result<Self> {
+    pub fn of(work: &[SiteWork], rates: &[f64]) -> anyhow::Result<Self> {
         ensure!(
             rates.len() <= MOST_AGENTS,
             "{} agents: the flow bound is computed for at most {MOST_AGENTS}",
@@ -72,8 +72,8 @@ impl Bounds {
 mod tests {
     use super::*;
 
-    fn work(bytes: u64, candidates: &[usize]) -> Work {
-        Work { bytes, candidates: candidates.to_vec() }
+    fn work(bytes: u64, candidates: &[usize]) -> SiteWork {
+        SiteWork { bytes, candidates: candidates.to_vec() }
     }
 
     #[test]
@@ -94,7 +94,7 @@ mod tests {
     }
 
     /// The least time by augmenting paths and bisection, to compare with.
-    fn by_bisection(sites: &[Work], rates: &[f64]) -> f64 {
+    fn by_bisection(sites: &[SiteWork], rates: &[f64]) -> f64 {
         let fits = |time: f64| {
             let mut room: Vec<f64> = rates.iter().map(|rate| rate * time).collect();
             // How much of each site's work each agent does.
@@ -157,7 +157,7 @@ mod tests {
         for _ in 0..40 {
             let agents = rng.random_range(1..6_usize);
             let rates: Vec<f64> = (0..agents).map(|_| rng.random_range(0.5..4.0)).collect();
-            let sites: Vec<Work> = (0..rng.random_range(1..12))
+            let sites: Vec<SiteWork> = (0..rng.random_range(1..12))
                 .map(|_| {
                     let first = rng.random_range(0..agents);
                     let mut candidates: Vec<usize> =

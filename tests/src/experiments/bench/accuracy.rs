@@ -11,7 +11,7 @@ use landfall_scheduler::simulate::{Report, Settings, Tier, run as simulate};
 use super::{Line, PLANETLAB, SEATTLE, matrix};
 
 /// The targets of one matrix with this many landmarks, and in brackets the aims.
-struct Target {
+struct MatrixTargets {
     matrix: &'static str,
     tier: Tier,
     landmarks: usize,
@@ -24,8 +24,8 @@ struct Target {
     confirmed: Option<(f64, f64)>,
 }
 
-const TARGETS: [Target; 5] = [
-    Target {
+const TARGETS: [MatrixTargets; 5] = [
+    MatrixTargets {
         matrix: PLANETLAB,
         tier: Tier::Plain,
         landmarks: 9,
@@ -36,7 +36,7 @@ const TARGETS: [Target; 5] = [
         top1_reach: None,
         confirmed: None,
     },
-    Target {
+    MatrixTargets {
         matrix: PLANETLAB,
         tier: Tier::Refined,
         landmarks: 9,
@@ -47,7 +47,7 @@ const TARGETS: [Target; 5] = [
         top1_reach: Some(1.20),
         confirmed: Some((1.10, 1.055)),
     },
-    Target {
+    MatrixTargets {
         matrix: PLANETLAB,
         tier: Tier::Refined,
         landmarks: 15,
@@ -58,7 +58,7 @@ const TARGETS: [Target; 5] = [
         top1_reach: Some(1.08),
         confirmed: Some((1.035, 1.02)),
     },
-    Target {
+    MatrixTargets {
         matrix: SEATTLE,
         tier: Tier::Refined,
         landmarks: 9,
@@ -69,7 +69,7 @@ const TARGETS: [Target; 5] = [
         top1_reach: Some(1.5),
         confirmed: Some((1.30, 1.20)),
     },
-    Target {
+    MatrixTargets {
         matrix: SEATTLE,
         tier: Tier::Refined,
         landmarks: 15,
@@ -101,7 +101,7 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-fn compare(target: &Target, report: &Report) -> Vec<Line> {
+fn compare(target: &MatrixTargets, report: &Report) -> Vec<Line> {
     let name = target.matrix;
     let what = |figure: &str, reach: Option<f64>| {
         let reach = reach.map(|reach| format!(" (reach {reach})")).unwrap_or_default();

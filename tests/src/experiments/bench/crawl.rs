@@ -10,16 +10,16 @@ use std::path::Path;
 use anyhow::ensure;
 
 use super::{Line, median};
-use crawlers::{Crawler, OURS, OURS_WARC, Places, SPIDER, WGET2};
-use measured::{Cost, cost_of};
-use site::{Plan, Served, Server};
+use crawlers::{Crawler, CrawlerPaths, OURS, OURS_WARC, SPIDER, WGET2};
+use measured::{ProcessCost, cost_of};
+use site::{ServedSites, Server, SitePlan};
 
 mod crawlers;
 pub mod measured;
 pub mod site;
 
 /// About 4 KiB a page and 20 links, each on average met twenty times: what an ordinary site looks like to a crawler.
-pub(super) const PLAN: Plan = Plan { pages: 5001, fan: 4, others: 16, bytes: 4096 };
+pub(super) const PLAN: SitePlan = SitePlan { pages: 5001, fan: 4, others: 16, bytes: 4096 };
 const RUNS: usize = 5;
 const LEAST_RATIO: f64 = 1.2;
 const MOST_MIB: f64 = 64.0;
@@ -27,7 +27,7 @@ const MOST_MIB: f64 = 64.0;
 /// What the runs of a crawler came to.
 struct Row {
     name: &'static str,
-    costs: Vec<Cost>,
+    costs: Vec<ProcessCost>,
 }
 
 impl Row {
@@ -43,7 +43,7 @@ impl Row {
     }
 
     /// The median, and the least and the most.
-    fn spread(&self, figure: impl Fn(&Cost) -> f64, digits: usize) -> String {
+    fn spread(&self, figure: impl Fn(&ProcessCost) -> f64, digits: usize) -> String {
         let figures: Vec<f64> = self.costs.iter().map(figure).collect();
         let (least, most) =
             (figures.iter().copied().fold(f64::MAX, f64::min), figures.iter().copied().fold(0.0, f64::max));
@@ -53,10 +53,10 @@ impl Row {
 
 /// Runs the section.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
-    let places = Places::find()?;
-    let mut server = Server::start(&Served::one(PLAN)).await?;
+    let paths = CrawlerPaths::find()?;
+    let mut server = Server::start(&ServedSites::one(PLAN)).await?;
     let (mut rows, mut lines, mut able) = (Vec::new(), Vec::new(), Vec::new());
-    for Crawler { name, call } in places.crawlers() {
+    for Crawler { name, call } in paths.crawlers() {
         match call {
             Ok(call) => {
                 able.push(call);
@@ -68,7 +68,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     for _ in 0..RUNS {
         for (row, call) in rows.iter_mut().zip(&able) {
             let folder = tempfile::tempdir()?;
-            let command = call(&places, &server.url);
+            let command = call(&paths, &server.url);
             row.costs.push(crawl(&mut server, row.name, &command, folder.path()).await?);
         }
     }
@@ -95,7 +95,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
 }
 
 /// One run, which must have fetched everything.
-async fn crawl(server: &mut Server, name: &str, command: &[String], folder: &Path) -> anyhow::Result<Cost> {
+async fn crawl(server: &mut Server, name: &str, command: &[String], folder: &Path) -> anyhow::Result<ProcessCost> {
     server.reset().await?;
     let cost = cost_of(command, folder).await.map_err(|error| error.context(name.to_owned()))?;
     let asked = server.asked().await?;

@@ -27,12 +27,12 @@ use tokio::process::Command;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
-use super::crawl::site::{Plan, Served, Server, addresses};
+use super::crawl::site::{ServedSites, Server, SitePlan, addresses};
 use super::{Line, median};
 use crate::evidence::machine::{peak_memory, processor_s};
 
 /// Of 4 KiB and 20 links, as in `bench crawl`; no crawl comes to its end.
-const PLAN: Plan = super::crawl::PLAN;
+const PLAN: SitePlan = super::crawl::PLAN;
 const SITES: u8 = 200;
 const LATE_MS: u64 = 20;
 /// The intervals that are tried, in milliseconds: 2,000 and 4,000 requests a second.
@@ -55,7 +55,7 @@ struct Run {
 
 /// Runs the section.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
-    let mut server = Server::start(&Served::many(PLAN, SITES, LATE_MS)).await?;
+    let mut server = Server::start(&ServedSites::many(PLAN, SITES, LATE_MS)).await?;
     let mut runs = INTERVALS_MS.map(|interval| (interval, Vec::new()));
     for _ in 0..RUNS {
         for (interval, runs) in &mut runs {

@@ -47,8 +47,8 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
             }
             micros.push(began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES));
         }
-        plans.push(planned(&candidates, work));
-        stragglers.push(looked_at(&candidates, work));
+        plans.push(plan_micros(&candidates, work));
+        stragglers.push(straggler_micros(&candidates, work));
     }
     let mut lines: Vec<Line> = runs
         .into_iter()
@@ -59,13 +59,13 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     lines.push(Line::at_most("earliest-finish, stragglers: us a crawl".to_owned(), median(stragglers), MOST_MICROS));
     lines.push(Line::plain(
         "what crawls of alike sites teach, 40,000 crawls known: us a site",
-        format!("{:.0}", taught(&candidates)),
+        format!("{:.0}", lesson_micros(&candidates)),
     ));
     Ok(lines)
 }
 
 /// As many crawls under way at the nearest agent, so that none is moved: then all are looked at, for every agent.
-fn looked_at(candidates: &[Candidate], work: Work) -> f64 {
+fn straggler_micros(candidates: &[Candidate], work: Work) -> f64 {
     let Some(here) = candidates.iter().min_by_key(|one| one.distance()).copied() else { return 0.0 };
     let free = candidates.iter().map(|one| (one.agent, one.capacity.saturating_sub(one.load))).collect();
     let (took, takes, at_most) = (Duration::from_secs(20), Duration::from_secs(60), Duration::from_secs(3600));
@@ -78,7 +78,7 @@ fn looked_at(candidates: &[Candidate], work: Work) -> f64 {
 }
 
 /// What crawls taught of one site after another, as many crawls known as are ever read for so many agents: part of reading, not of deciding.
-fn taught(candidates: &[Candidate]) -> f64 {
+fn lesson_micros(candidates: &[Candidate]) -> f64 {
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let mut rtt = |least: f64| Rtt::try_from_millis_f64(rng.random_range(least..300.0)).ok();
     let mut measure =
@@ -102,7 +102,7 @@ fn taught(candidates: &[Candidate]) -> f64 {
 }
 
 /// A plan of as many sites: how long each takes at each agent, and when slots are free.
-fn planned(candidates: &[Candidate], work: Work) -> f64 {
+fn plan_micros(candidates: &[Candidate], work: Work) -> f64 {
     let frees = vec![vec![Duration::ZERO; usize::try_from(SLOTS).unwrap_or(1)]; candidates.len()];
     let began = Instant::now();
     let job = |_| {

@@ -24,7 +24,7 @@ use crate::cluster::Binaries;
 use crate::cluster::database::SharedPostgres;
 use crate::cluster::process::{Process, until};
 use crate::evidence::machine::resident_memory;
-use agent::{Agent, Mode};
+use agent::{Mode, SimulatedAgent};
 
 mod agent;
 pub(super) mod backup;
@@ -48,7 +48,7 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const CONFIG: &str = "contact_url = 'https://lab.test/crawler'\n[lease]\nheartbeat_interval = '1m'\nlife = '1h'\n";
 
 /// A scheduler on a database of the benchmark's.
-pub(super) struct Bench {
+pub(super) struct BenchScheduler {
     pub(super) pool: PgPool,
     postgres: SharedPostgres,
     credentials: Vec<String>,
@@ -58,7 +58,7 @@ pub(super) struct Bench {
 
 /// Runs the section.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
-    let bench = Bench::start(AGENTS).await?;
+    let bench = BenchScheduler::start(AGENTS).await?;
     let mut lines = vec![Line::plain("load average at the start", load()?)];
     let mut scheduler = bench.serve().await?;
     let idle = resident(&scheduler.0)?;
@@ -71,7 +71,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let (mut process, url) = bench.serve().await?;
     let mut agents = Vec::new();
     for credential in &bench.credentials {
-        agents.push(Agent::start(&url, credential, CAPACITY, Arc::clone(&granted)).await?);
+        agents.push(SimulatedAgent::start(&url, credential, CAPACITY, Arc::clone(&granted)).await?);
     }
     await_count(&granted, 1).await?;
     lines.push(Line::at_most("restart with 1,000,000 open tasks to the first grant, s", secs(started), 5.0));
@@ -86,8 +86,8 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     // Sessions count their slots every second.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let began = Instant::now();
-    agents.iter().for_each(|agent| agent.is_to(Mode::Answer));
-    let answered = |agents: &[Agent]| agents.iter().map(Agent::acknowledged).sum::<u64>();
+    agents.iter().for_each(|agent| agent.set_mode(Mode::Answer));
+    let answered = |agents: &[SimulatedAgent]| agents.iter().map(SimulatedAgent::acknowledged).sum::<u64>();
     until("every outcome to be acknowledged", PATIENCE, async || Ok((answered(&agents) >= all).then_some(()))).await?;
     lines.push(Line::at_least("durable completions a second, alone", rate(all, began), 10_000.0));
 
@@ -102,11 +102,12 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
         format!("{:.0}", rate(completed_now - completions, began)),
     ));
     for freed in FREED_A_SECOND {
-        agents.iter().for_each(|agent| agent.is_to(Mode::Pause));
+        agents.iter().for_each(|agent| agent.set_mode(Mode::Pause));
         // What was answered is granted anew, until no outcome is under way and every slot is taken.
         let full = || {
             let answered = answered(&agents);
-            answered == agents.iter().map(Agent::sent).sum::<u64>() && granted.load(Ordering::Relaxed) == answered + all
+            answered == agents.iter().map(SimulatedAgent::sent).sum::<u64>()
+                && granted.load(Ordering::Relaxed) == answered + all
         };
         until("every slot to be taken", PATIENCE, async || Ok(full().then_some(()))).await?;
         lines.extend(latency(&agents, freed).await?);
@@ -128,7 +129,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-impl Bench {
+impl BenchScheduler {
     /// With this many agents enrolled.
     pub(super) async fn start(agents: usize) -> anyhow::Result<Self> {
         use std::os::unix::fs::PermissionsExt as _;
@@ -227,12 +228,12 @@ pub(super) fn authorized<T>(message: T, token: &str) -> anyhow::Result<tonic::Re
 }
 
 /// How soon a slot that becomes free is filled, where this many do a second.
-async fn latency(agents: &[Agent], freed: u32) -> anyhow::Result<Vec<Line>> {
+async fn latency(agents: &[SimulatedAgent], freed: u32) -> anyhow::Result<Vec<Line>> {
     let pause = Duration::from_secs(1) * u32::try_from(agents.len())? / freed;
-    agents.iter().for_each(|agent| agent.is_to(Mode::FreeOneEvery(pause)));
+    agents.iter().for_each(|agent| agent.set_mode(Mode::FreeOneEvery(pause)));
     tokio::time::sleep(SPELL).await;
-    agents.iter().for_each(|agent| agent.is_to(Mode::Pause));
-    let mut waits: Vec<Duration> = agents.iter().flat_map(Agent::waits).collect();
+    agents.iter().for_each(|agent| agent.set_mode(Mode::Pause));
+    let mut waits: Vec<Duration> = agents.iter().flat_map(SimulatedAgent::waits).collect();
     waits.sort_unstable();
     ensure!(!waits.is_empty(), "no slot was filled");
     let quantile = |percent: usize| waits[(waits.len() - 1) * percent / 100].as_secs_f64() * 1e3;

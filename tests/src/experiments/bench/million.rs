@@ -14,12 +14,12 @@ use landfall_scheduler::model::stats::count;
 use tokio::process::Command;
 
 use super::Line;
-use super::crawl::site::{Plan, Served, Server};
+use super::crawl::site::{ServedSites, Server, SitePlan};
 use super::leases::resident;
 use crate::cluster::Binaries;
 use crate::cluster::process::Process;
 
-const PLAN: Plan = Plan { pages: 1_000_000, fan: 2, others: 1, bytes: 0 };
+const PLAN: SitePlan = SitePlan { pages: 1_000_000, fan: 2, others: 1, bytes: 0 };
 /// Pages from one look to the next.
 const EVERY: u64 = 100_000;
 /// How often the server is asked how far the crawl is: a hundredth of the time between two looks.
@@ -32,15 +32,15 @@ const MOST_DRIFT: f64 = 1.0;
 const MIB: f64 = 1_048_576.0;
 
 /// What was so at a moment, in bytes.
-struct Look {
+struct MemorySample {
     pages: u64,
     resident: f64,
-    seen: Known,
+    seen: SeenUrls,
 }
 
 /// The set of seen URLs: how many, and its bytes.
 #[derive(Clone, Copy)]
-struct Known {
+struct SeenUrls {
     urls: f64,
     bytes: f64,
 }
@@ -48,23 +48,23 @@ struct Known {
 /// Runs the section.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let began = Instant::now();
-    let mut server = Server::start(&Served::one(PLAN)).await?;
+    let mut server = Server::start(&ServedSites::one(PLAN)).await?;
     let folder = tempfile::tempdir()?;
     let mut crawl =
         Process::spawn("crawl", command(&Binaries::find()?.agent, &server.url, folder.path()), folder.path())?;
-    let mut predicted = Predicted::default();
+    let mut predicted = PredictedCrawl::default();
     // Before the set is worth mentioning: what the crawler takes by itself.
-    let mut looks = vec![look(&mut server, &mut crawl, &mut predicted, EVERY / 100).await?];
+    let mut samples = vec![sample(&mut server, &mut crawl, &mut predicted, EVERY / 100).await?];
     for number in 1..PLAN.pages / EVERY {
-        looks.push(look(&mut server, &mut crawl, &mut predicted, number * EVERY).await?);
+        samples.push(sample(&mut server, &mut crawl, &mut predicted, number * EVERY).await?);
     }
     // The process is gone when it has fetched the last: somewhat before.
-    looks.push(look(&mut server, &mut crawl, &mut predicted, PLAN.pages - EVERY / 20).await?);
+    samples.push(sample(&mut server, &mut crawl, &mut predicted, PLAN.pages - EVERY / 20).await?);
     let status = crawl.wait(PATIENCE).await?.context("the crawl did not end")?;
     ensure!(status.success(), "the crawl failed: {status}\n{}", crawl.tail());
     let asked = server.asked().await?;
     ensure!(asked.pages == PLAN.pages, "{} of {} pages were fetched\n{}", asked.pages, PLAN.pages, crawl.tail());
-    let mut lines = report(&looks);
+    let mut lines = report(&samples);
     lines.push(Line::plain("pages fetched, of a million", asked.pages.to_string()));
     lines.push(Line::plain("from start to end, s", format!("{:.0}", began.elapsed().as_secs_f64())));
     Ok(lines)
@@ -79,7 +79,12 @@ fn command(agent: &Path, url: &str, folder: &Path) -> Command {
 }
 
 /// Waits until this many pages were fetched, and measures.
-async fn look(server: &mut Server, crawl: &mut Process, predicted: &mut Predicted, pages: u64) -> anyhow::Result<Look> {
+async fn sample(
+    server: &mut Server,
+    crawl: &mut Process,
+    predicted: &mut PredictedCrawl,
+    pages: u64,
+) -> anyhow::Result<MemorySample> {
     let began = Instant::now();
     let (fetched, resident) = loop {
         crawl.ensure_running()?;
@@ -90,21 +95,21 @@ async fn look(server: &mut Server, crawl: &mut Process, predicted: &mut Predicte
         ensure!(began.elapsed() < PATIENCE, "the crawl stands still at {fetched} pages");
         tokio::time::sleep(POLL).await;
     };
-    Ok(Look { pages: fetched, resident, seen: predicted.after(fetched) })
+    Ok(MemorySample { pages: fetched, resident, seen: predicted.after(fetched) })
 }
 
 /// The set as it must be in the crawler. It visits pages in the order in which it found them, and knows those it found.
 #[derive(Default)]
-struct Predicted {
+struct PredictedCrawl {
     seen: SeenPaths,
     /// Found, in that order; those before `visited` were fetched.
     queue: Vec<u32>,
     visited: usize,
 }
 
-impl Predicted {
+impl PredictedCrawl {
     /// After this many fetched pages.
-    fn after(&mut self, pages: u64) -> Known {
+    fn after(&mut self, pages: u64) -> SeenUrls {
         if self.queue.is_empty() {
             self.find(0);
         }
@@ -114,27 +119,27 @@ impl Predicted {
             self.visited += 1;
             PLAN.links(u64::from(page)).for_each(|link| self.find(link));
         }
-        Known { urls: count(self.seen.len()), bytes: count(self.seen.bytes()) }
+        SeenUrls { urls: count(self.seen.len()), bytes: count(self.seen.bytes()) }
     }
 
     fn find(&mut self, page: u64) {
-        if self.seen.insert(fingerprint(&Plan::path(page))) {
+        if self.seen.insert(fingerprint(&SitePlan::path(page))) {
             self.queue.push(u32::try_from(page).expect("a million pages"));
         }
     }
 }
 
-fn report(looks: &[Look]) -> Vec<Line> {
+fn report(samples: &[MemorySample]) -> Vec<Line> {
     let mut lines = Vec::new();
-    for Look { pages, resident, seen } in looks {
+    for MemorySample { pages, resident, seen } in samples {
         let rest = (resident - seen.bytes) / MIB;
         let figure = format!("{:.1} - {:.1} = {rest:.1}", resident / MIB, seen.bytes / MIB);
         lines.push(Line::plain(format!("{pages} pages, {} URLs seen: resident - set, MiB", seen.urls), figure));
     }
-    if let ([first, .., last], Some((_, settled))) = (looks, looks.split_first()) {
+    if let ([first, .., last], Some((_, settled))) = (samples, samples.split_first()) {
         let each = (last.resident - first.resident) / (last.seen.urls - first.seen.urls);
         lines.push(Line::at_most("all told: resident memory a seen URL, bytes", each, MOST_BYTES));
-        let rest = || settled.iter().map(|look| (look.resident - look.seen.bytes) / MIB);
+        let rest = || settled.iter().map(|sample| (sample.resident - sample.seen.bytes) / MIB);
         let drift = rest().fold(f64::MIN, f64::max) - rest().fold(f64::MAX, f64::min);
         lines.push(Line::at_most("beyond the set, from 100,000 pages on: most - least, MiB", drift, MOST_DRIFT));
     }
@@ -147,22 +152,26 @@ mod tests {
 
     #[test]
     fn the_predicted_crawl_finds_what_the_pages_link_to() {
-        let mut predicted = Predicted::default();
+        let mut predicted = PredictedCrawl::default();
         let urls = predicted.after(1).urls;
         assert!((3.0..=4.0).contains(&urls), "{urls}");
-        let Known { urls, bytes } = predicted.after(10_000);
+        let SeenUrls { urls, bytes } = predicted.after(10_000);
         assert!(urls > 20_000.0 && bytes / urls < 24.0, "{urls} URLs in {bytes} bytes");
     }
 
     #[test]
     fn memory_that_grows_beyond_the_set_is_missed() {
-        let look = |pages: u32, resident: f64| {
+        let sample = |pages: u32, resident: f64| {
             let pages_f = f64::from(pages);
-            Look { pages: pages.into(), resident, seen: Known { urls: 2.0 * pages_f, bytes: 40.0 * pages_f } }
+            MemorySample {
+                pages: pages.into(),
+                resident,
+                seen: SeenUrls { urls: 2.0 * pages_f, bytes: 40.0 * pages_f },
+            }
         };
-        let flat = [look(1_000, 15e6), look(100_000, 19e6), look(200_000, 23e6)];
+        let flat = [sample(1_000, 15e6), sample(100_000, 19e6), sample(200_000, 23e6)];
         assert!(report(&flat).iter().all(|line| line.met != Some(false)));
-        let grows = [look(1_000, 15e6), look(100_000, 25e6), look(200_000, 40e6)];
+        let grows = [sample(1_000, 15e6), sample(100_000, 25e6), sample(200_000, 40e6)];
         assert_eq!(report(&grows).iter().filter(|line| line.met == Some(false)).count(), 2);
     }
 }

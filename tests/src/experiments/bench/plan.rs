@@ -12,7 +12,7 @@ use landfall_proto::v1::report_service_client::ReportServiceClient;
 use sqlx::{AssertSqlSafe, Executor as _, PgPool};
 use tonic::transport::Channel;
 
-use super::leases::{Bench, authorized, load, resident};
+use super::leases::{BenchScheduler, authorized, load, resident};
 use super::{Line, median};
 
 const AGENTS: usize = 30;
@@ -25,23 +25,23 @@ const MOST_SECONDS: f64 = 10.0;
 
 /// Runs the section.
 pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
-    let bench = Bench::start(AGENTS).await?;
+    let bench = BenchScheduler::start(AGENTS).await?;
     locate(&bench.pool).await?;
     let (mut process, url) = bench.serve().await?;
     let idle = resident(&process)?;
     let channel = tonic::transport::Endpoint::from_shared(url)?.connect().await?;
-    let mut desk = Desk { reports: ReportServiceClient::new(channel), token: bench.token()? };
+    let mut client = PlanClient { reports: ReportServiceClient::new(channel), token: bench.token()? };
     let mut lines = vec![Line::plain("load average at the start", load()?)];
-    let first = desk.seconds(&v1::PlanRequest::default()).await?;
+    let first = client.seconds(&v1::PlanRequest::default()).await?;
     lines.push(Line::at_most(what(AGENTS, "the first call"), first, MOST_SECONDS));
     for (name, request) in asked("bench-3", 3) {
-        lines.push(Line::at_most(what(AGENTS, name), desk.median(&request).await?, MOST_SECONDS));
+        lines.push(Line::at_most(what(AGENTS, name), client.median(&request).await?, MOST_SECONDS));
     }
     lines.push(Line::plain("scheduler's memory, idle, MB", format!("{:.0}", idle / 1e6)));
     lines.push(Line::plain("scheduler's memory after, MB", format!("{:.0}", resident(&process)? / 1e6)));
     enrol(&bench.pool, MANY_AGENTS - AGENTS).await?;
     for (name, request) in asked("bench-3", 3) {
-        lines.push(Line::at_most(what(MANY_AGENTS, name), desk.median(&request).await?, MOST_SECONDS));
+        lines.push(Line::at_most(what(MANY_AGENTS, name), client.median(&request).await?, MOST_SECONDS));
     }
     lines.push(Line::plain("load average at the end", load()?));
     bench.end(&mut process).await?;
@@ -68,12 +68,12 @@ fn asked(removed: &str, suggest: u32) -> [(&'static str, v1::PlanRequest); 3] {
 }
 
 /// The service and its client.
-struct Desk {
+struct PlanClient {
     reports: ReportServiceClient<Channel>,
     token: String,
 }
 
-impl Desk {
+impl PlanClient {
     async fn median(&mut self, request: &v1::PlanRequest) -> anyhow::Result<f64> {
         let mut seconds = Vec::with_capacity(RUNS);
         for _ in 0..RUNS {

@@ -29,14 +29,14 @@ const FLEET: i64 = 1_000;
 const SITES: usize = 1_000_000;
 
 /// What a host's landmarks measured.
-type Measured = Vec<(AgentId, Rtt)>;
+type HostMeasurements = Vec<(AgentId, Rtt)>;
 
 /// Runs the section.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let Some(matrix) = matrix(PLANETLAB)? else { return Ok(vec![Line::skipped(PLANETLAB)]) };
     let draw = Draw::new(&matrix, AGENTS, SEED)?;
     let (fitting, map) = fit(&draw)?;
-    let hosts: Vec<Measured> =
+    let hosts: Vec<HostMeasurements> =
         (0..draw.sites()).map(|site| draw.measured(site, map.landmarks())).filter(|host| !host.is_empty()).collect();
     let mut lines = solvers(&map, &hosts)?;
     lines.push(Line::at_most("elect and fit 30 agents, 9 landmarks, 8-D, one core, s", fitting, 2.0));
@@ -60,9 +60,11 @@ fn fit(draw: &Draw<'_>) -> anyhow::Result<(f64, Embedding)> {
 }
 
 /// Hosts placed a second, by either solver.
-fn solvers(map: &Embedding, hosts: &[Measured]) -> anyhow::Result<Vec<Line>> {
+fn solvers(map: &Embedding, hosts: &[HostMeasurements]) -> anyhow::Result<Vec<Line>> {
     let locator = map.locator()?;
-    let by = |solver: Solver, host: &Measured| -> anyhow::Result<f64> { Ok(locator.locate(host, solver)?.fit_error) };
+    let by = |solver: Solver, host: &HostMeasurements| -> anyhow::Result<f64> {
+        Ok(locator.locate(host, solver)?.fit_error)
+    };
     let (mut bulk, mut simplex) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         bulk.push(rate(hosts, BULK_PASSES, |host| by(Solver::LevenbergMarquardt, host))?);
@@ -76,7 +78,11 @@ fn solvers(map: &Embedding, hosts: &[Measured]) -> anyhow::Result<Vec<Line>> {
 }
 
 /// Hosts a second.
-fn rate(hosts: &[Measured], passes: usize, place: impl Fn(&Measured) -> anyhow::Result<f64>) -> anyhow::Result<f64> {
+fn rate(
+    hosts: &[HostMeasurements],
+    passes: usize,
+    place: impl Fn(&HostMeasurements) -> anyhow::Result<f64>,
+) -> anyhow::Result<f64> {
     let began = processor_time()?;
     let mut sum = 0.0;
     for _ in 0..passes {

@@ -18,7 +18,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Line, PLANETLAB, SEATTLE, matrix};
 use crate::evidence::figures::float as count;
-use lies::{Lie, World};
+use lies::{Lie, LyingFleet};
 
 mod lies;
 
@@ -44,7 +44,7 @@ const BOGUS: f64 = 0.1;
 
 /// What a map was worth.
 #[derive(Debug, Clone, Default)]
-struct Figures {
+struct MapQuality {
     /// Relative errors of the plain tier, and of the refined one.
     plain: Vec<f64>,
     refined: Vec<f64>,
@@ -53,7 +53,7 @@ struct Figures {
     random: f64,
 }
 
-impl Figures {
+impl MapQuality {
     fn add(&mut self, other: Self) {
         self.plain.extend(other.plain);
         self.refined.extend(other.refined);
@@ -95,18 +95,18 @@ fn score(
     landmarks: &[AgentId],
     maps: &Maps,
     measured: impl Fn(usize) -> Vec<(AgentId, Rtt)>,
-) -> Figures {
-    let mut figures = Figures::default();
+) -> MapQuality {
+    let mut figures = MapQuality::default();
     for site in sites(draw) {
-        let said = measured(site);
-        let (Ok(place), Ok(cloud)) = (maps.plain.locate(&said), maps.refined.locate(&said)) else { continue };
+        let reports = measured(site);
+        let (Ok(place), Ok(cloud)) = (maps.plain.locate(&reports), maps.refined.locate(&reports)) else { continue };
         let mut first: Option<(f64, f64)> = None;
         let mut all = Vec::new();
         for agent in 0..draw.agents() {
             let id = draw.agent_id(agent);
             let (Some(truth), Some(at)) = (draw.truth(site, agent), maps.plain.placement(id)) else { continue };
             let (Ok(plain), Some(refined)) = (maps.plain.predict(&place, at), cloud.predict(id)) else { continue };
-            let known = said.iter().find(|(landmark, _)| *landmark == id).map(|(_, rtt)| rtt.as_millis_f64());
+            let known = reports.iter().find(|(landmark, _)| *landmark == id).map(|(_, rtt)| rtt.as_millis_f64());
             if !landmarks.contains(&id) {
                 figures.plain.push((plain.as_millis_f64() - truth).abs() / truth);
                 figures.refined.push((refined.median.as_millis_f64() - truth).abs() / truth);
@@ -123,30 +123,35 @@ fn score(
     figures
 }
 
-fn judged(world: &World<'_>, mesh: &Mesh) -> Judgement {
-    let said: Vec<Vec<(AgentId, Rtt)>> =
-        sites(world.draw).step_by(JUDGED_BY).map(|site| world.measured(site)).collect();
-    judge(&Evidence { mesh, landmarks: world.landmarks, sites: &said, least: &BTreeMap::new() })
+fn judged(fleet: &LyingFleet<'_>, mesh: &Mesh) -> Judgement {
+    let reports: Vec<Vec<(AgentId, Rtt)>> =
+        sites(fleet.draw).step_by(JUDGED_BY).map(|site| fleet.measured(site)).collect();
+    judge(&Evidence { mesh, landmarks: fleet.landmarks, sites: &reports, least: &BTreeMap::new() })
 }
 
 /// What a drawing is worth without the reports of these; kept where nobody lies any more, since it does not depend on the
 /// lie then.
-type Kept = BTreeMap<(u64, Vec<AgentId>), Figures>;
+type ScoreCache = BTreeMap<(u64, Vec<AgentId>), MapQuality>;
 
 /// What the maps are worth that leave these out.
-fn scored(world: &World<'_>, mesh: &Mesh, out: &BTreeSet<AgentId>, kept: &mut Kept) -> anyhow::Result<Figures> {
-    let key = (world.seed, out.iter().copied().collect::<Vec<_>>());
-    let honest = world.liars.is_subset(out);
-    if let Some(figures) = kept.get(&key).filter(|_| honest) {
+fn scored(
+    fleet: &LyingFleet<'_>,
+    mesh: &Mesh,
+    out: &BTreeSet<AgentId>,
+    cache: &mut ScoreCache,
+) -> anyhow::Result<MapQuality> {
+    let key = (fleet.seed, out.iter().copied().collect::<Vec<_>>());
+    let honest = fleet.liars.is_subset(out);
+    if let Some(figures) = cache.get(&key).filter(|_| honest) {
         return Ok(figures.clone());
     }
-    let believed: Vec<AgentId> = world.landmarks.iter().copied().filter(|landmark| !out.contains(landmark)).collect();
-    let maps = Maps::fit(&mesh.without_reports_of(out), &believed, world.seed)?;
-    let figures = score(world.draw, world.landmarks, &maps, |site| {
-        world.measured(site).into_iter().filter(|(landmark, _)| !out.contains(landmark)).collect()
+    let believed: Vec<AgentId> = fleet.landmarks.iter().copied().filter(|landmark| !out.contains(landmark)).collect();
+    let maps = Maps::fit(&mesh.without_reports_of(out), &believed, fleet.seed)?;
+    let figures = score(fleet.draw, fleet.landmarks, &maps, |site| {
+        fleet.measured(site).into_iter().filter(|(landmark, _)| !out.contains(landmark)).collect()
     });
     if honest {
-        kept.insert(key, figures.clone());
+        cache.insert(key, figures.clone());
     }
     Ok(figures)
 }
@@ -163,8 +168,8 @@ fn elected(draw: &Draw<'_>, count: usize, seed: u64) -> anyhow::Result<Vec<Agent
 
 /// What all seeds showed together.
 #[derive(Default)]
-struct Sum {
-    figures: Figures,
+struct LieResult {
+    figures: MapQuality,
     liars: usize,
     caught: usize,
     honest_quarantined: usize,
@@ -172,23 +177,23 @@ struct Sum {
     trials: usize,
 }
 
-impl Sum {
+impl LieResult {
     /// The median error over that without a liar, of the tier that suffers more.
-    fn harm(&self, clean: &Figures) -> f64 {
-        let ratio = |told: &[f64], clean: &[f64]| error(told, 50) / error(clean, 50);
+    fn harm(&self, clean: &MapQuality) -> f64 {
+        let ratio = |with_liars: &[f64], clean: &[f64]| error(with_liars, 50) / error(clean, 50);
         ratio(&self.figures.plain, &clean.plain).max(ratio(&self.figures.refined, &clean.refined))
     }
 
-    fn add(&mut self, world: &World<'_>, mesh: &Mesh, kept: &mut Kept) -> anyhow::Result<()> {
-        let judgement = judged(world, mesh);
+    fn add(&mut self, fleet: &LyingFleet<'_>, mesh: &Mesh, cache: &mut ScoreCache) -> anyhow::Result<()> {
+        let judgement = judged(fleet, mesh);
         let quarantined = judgement.quarantined();
-        self.liars += world.liars.len();
-        self.caught += world.liars.iter().filter(|liar| quarantined.contains(liar)).count();
-        self.honest_quarantined += quarantined.iter().filter(|agent| !world.liars.contains(agent)).count();
+        self.liars += fleet.liars.len();
+        self.caught += fleet.liars.iter().filter(|liar| quarantined.contains(liar)).count();
+        self.honest_quarantined += quarantined.iter().filter(|agent| !fleet.liars.contains(agent)).count();
         self.trials += 1;
         let alarmed = judgement.alarm().is_some();
         self.alarms += usize::from(alarmed);
-        let mut figures = scored(world, mesh, &quarantined, kept)?;
+        let mut figures = scored(fleet, mesh, &quarantined, cache)?;
         if alarmed {
             // The chooser falls back to random.
             figures.first = figures.random;
@@ -213,19 +218,19 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
 fn of_matrix(name: &str, matrix: &Matrix, seeds: std::ops::Range<u64>, lines: &mut Vec<Line>) -> anyhow::Result<()> {
     let draws: Vec<(u64, Draw<'_>)> =
         seeds.map(|seed| Ok((seed, Draw::new(matrix, AGENTS, seed)?))).collect::<anyhow::Result<_>>()?;
-    let (mut clean, mut kept) = (Figures::default(), Kept::new());
+    let (mut clean, mut cache) = (MapQuality::default(), ScoreCache::new());
     for count in [9, LANDMARKS, 15] {
         lines.push(honest(name, &draws, count, &mut clean)?);
     }
     lines.extend(bogus(name, &draws, &clean)?);
     for liars in 1..=4 {
         for (what, lie) in Lie::ALL {
-            let sum = told(&draws, lie, liars, &mut kept)?;
+            let sum = with_liars(&draws, lie, liars, &mut cache)?;
             lines.extend(verdict(&format!("{name}, {liars} liars, {what}"), liars, &sum, &clean));
         }
-        let mut worst: Option<(i32, Sum)> = None;
+        let mut worst: Option<(i32, LieResult)> = None;
         for round in ROUNDS {
-            let sum = told(&draws, Lie::Times((1.0 + DRIFT).powi(round)), liars, &mut kept)?;
+            let sum = with_liars(&draws, Lie::Times((1.0 + DRIFT).powi(round)), liars, &mut cache)?;
             if worst.as_ref().is_none_or(|(_, worst)| sum.harm(&clean) > worst.harm(&clean)) {
                 worst = Some((round, sum));
             }
@@ -238,24 +243,24 @@ fn of_matrix(name: &str, matrix: &Matrix, seeds: std::ops::Range<u64>, lines: &m
     Ok(())
 }
 
-fn told(draws: &[(u64, Draw<'_>)], lie: Lie, liars: usize, kept: &mut Kept) -> anyhow::Result<Sum> {
-    let mut sum = Sum::default();
+fn with_liars(draws: &[(u64, Draw<'_>)], lie: Lie, liars: usize, cache: &mut ScoreCache) -> anyhow::Result<LieResult> {
+    let mut sum = LieResult::default();
     for (seed, draw) in draws {
         let landmarks = elected(draw, LANDMARKS, *seed)?;
-        let world = World::new(draw, &landmarks, *seed, lie, liars);
-        sum.add(&world, &world.mesh(), kept)?;
+        let fleet = LyingFleet::new(draw, &landmarks, *seed, lie, liars);
+        sum.add(&fleet, &fleet.mesh(), cache)?;
     }
     Ok(sum)
 }
 
 /// How many honest agents are taken for liars when no agent lies.
-fn honest(name: &str, draws: &[(u64, Draw<'_>)], landmarks: usize, clean: &mut Figures) -> anyhow::Result<Line> {
+fn honest(name: &str, draws: &[(u64, Draw<'_>)], landmarks: usize, clean: &mut MapQuality) -> anyhow::Result<Line> {
     let (mut agents, mut quarantined, mut suspect, mut alarms) = (0, 0, 0, 0);
     for (seed, draw) in draws {
         let elected = elected(draw, landmarks, *seed)?;
-        let world = World::new(draw, &elected, *seed, Lie::Zero, 0);
-        let mesh = world.mesh();
-        let judgement = judged(&world, &mesh);
+        let fleet = LyingFleet::new(draw, &elected, *seed, Lie::Zero, 0);
+        let mesh = fleet.mesh();
+        let judgement = judged(&fleet, &mesh);
         agents += draw.agents();
         let standings = judgement.charges().values().map(|charge| charge.standing);
         quarantined += standings.clone().filter(|standing| *standing == Standing::Quarantined).count();
@@ -269,7 +274,7 @@ fn honest(name: &str, draws: &[(u64, Draw<'_>)], landmarks: usize, clean: &mut F
             );
         }
         if landmarks == LANDMARKS {
-            clean.add(scored(&world, &mesh, &BTreeSet::new(), &mut Kept::new())?);
+            clean.add(scored(&fleet, &mesh, &BTreeSet::new(), &mut ScoreCache::new())?);
         }
     }
     let share = count(quarantined) / count(agents.max(1));
@@ -279,7 +284,7 @@ fn honest(name: &str, draws: &[(u64, Draw<'_>)], landmarks: usize, clean: &mut F
     Ok(Line::at_most(what, share, MOST_MISJUDGED))
 }
 
-fn verdict(what: &str, liars: usize, sum: &Sum, clean: &Figures) -> Vec<Line> {
+fn verdict(what: &str, liars: usize, sum: &LieResult, clean: &MapQuality) -> Vec<Line> {
     let plain = error(&sum.figures.plain, 50) / error(&clean.plain, 50);
     let refined = error(&sum.figures.refined, 50) / error(&clean.refined, 50);
     let caught = format!(
@@ -302,8 +307,8 @@ fn verdict(what: &str, liars: usize, sum: &Sum, clean: &Figures) -> Vec<Line> {
 }
 
 /// A tenth of the samples is rubbish before the agent's filter sees them.
-fn bogus(name: &str, draws: &[(u64, Draw<'_>)], clean: &Figures) -> anyhow::Result<Vec<Line>> {
-    let mut figures = Figures::default();
+fn bogus(name: &str, draws: &[(u64, Draw<'_>)], clean: &MapQuality) -> anyhow::Result<Vec<Line>> {
+    let mut figures = MapQuality::default();
     for (seed, draw) in draws {
         let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0xb0_905);
         let landmarks = elected(draw, LANDMARKS, *seed)?;
@@ -318,13 +323,13 @@ fn bogus(name: &str, draws: &[(u64, Draw<'_>)], clean: &Figures) -> anyhow::Resu
             }
         }
         let maps = Maps::fit(&mesh, &landmarks, *seed)?;
-        let said: Vec<Vec<(AgentId, Rtt)>> = (0..draw.sites())
+        let reports: Vec<Vec<(AgentId, Rtt)>> = (0..draw.sites())
             .map(|site| {
                 let honest = draw.measured(site, &landmarks).into_iter();
                 honest.filter_map(|(landmark, rtt)| Some((landmark, sampled(rtt, &mut rng)?))).collect()
             })
             .collect();
-        figures.add(score(draw, &landmarks, &maps, |site| said[site].clone()));
+        figures.add(score(draw, &landmarks, &maps, |site| reports[site].clone()));
     }
     let line = |tier: &str, bogus: &[f64], clean: &[f64]| {
         let ratio = error(bogus, 90) / error(clean, 90);

@@ -11,10 +11,10 @@ use clap::Args;
 use sqlx::{FromRow, PgPool};
 
 use super::Line;
-use super::leases::{Bench, load, resident};
-use crate::cluster::database::OnDatabase;
-use cost::{Cost, Count};
-use seed::Standing;
+use super::leases::{BenchScheduler, load, resident};
+use crate::cluster::database::DatabaseAction;
+use cost::{Counters, SchedulerCost};
+use seed::WaitingCase;
 
 mod cost;
 mod seed;
@@ -30,7 +30,7 @@ const MOST_BYTES: f64 = 1_200.0;
 pub(super) struct WaitingArgs {
     /// Only these standings [default: all]
     #[arg(long = "standing", value_enum, value_name = "NAME", value_delimiter = ',')]
-    standings: Vec<Standing>,
+    state_counts: Vec<WaitingCase>,
     /// Tasks in each database, a database each
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [10_000, 100_000, 1_000_000])]
     #[arg(value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
@@ -45,20 +45,20 @@ pub(super) struct WaitingArgs {
 
 /// Watches each standing with each number of tasks; prints a row of a table for each, and returns the targets.
 pub(super) async fn run(args: &WaitingArgs) -> anyhow::Result<Vec<Line>> {
-    let all = <Standing as clap::ValueEnum>::value_variants();
-    let standings = if args.standings.is_empty() { all } else { &args.standings };
+    let all = <WaitingCase as clap::ValueEnum>::value_variants();
+    let state_counts = if args.state_counts.is_empty() { all } else { &args.state_counts };
     let mut lines = vec![Line::plain("load average at the start", load()?)];
-    println!("{}", Watched::HEAD);
-    for &standing in standings {
-        let mut watched = Vec::new();
+    println!("{}", WaitingCost::HEAD);
+    for &case in state_counts {
+        let mut costs = Vec::new();
         for &tasks in &args.tasks {
-            let one = watch(standing, tasks, args).await;
-            let one = one.with_context(|| format!("{tasks} tasks, {}", standing.name()))?;
-            println!("{}", one.row(standing));
-            watched.push(one);
+            let one = watch(case, tasks, args).await;
+            let one = one.with_context(|| format!("{tasks} tasks, {}", case.name()))?;
+            println!("{}", one.row(case));
+            costs.push(one);
         }
-        watched.sort_by_key(|one| one.tasks);
-        lines.extend(targets(standing, &watched));
+        costs.sort_by_key(|one| one.tasks);
+        lines.extend(targets(case, &costs));
     }
     lines.push(Line::plain("load average at the end", load()?));
     Ok(lines)
@@ -66,35 +66,35 @@ pub(super) async fn run(args: &WaitingArgs) -> anyhow::Result<Vec<Line>> {
 
 /// One standing with one number of tasks.
 #[derive(Debug, Clone)]
-struct Watched {
+struct WaitingCost {
     tasks: u32,
-    cost: Cost,
+    cost: SchedulerCost,
     /// The scheduler's memory, in MB.
     megabytes: f64,
     /// On disk, for each site: all but the log, and the log.
     bytes: (f64, f64),
 }
 
-impl Watched {
+impl WaitingCost {
     const HEAD: &str = "| standing | tasks | scheduler | Postgres | rows read a pass | rows written | memory | bytes a site, log | longest statement |\n\
                         |---|---|---|---|---|---|---|---|---|";
 
     /// As a row of a table.
-    fn row(&self, standing: Standing) -> String {
+    fn row(&self, case: WaitingCase) -> String {
         let Self { tasks, cost, megabytes, bytes: (bytes, log) } = self;
-        let Cost { scheduler, postgres, read, written, longest } = cost;
+        let SchedulerCost { scheduler, postgres, read, written, longest } = cost;
         let longest = longest.as_ref().map_or("unknown".to_owned(), |(ms, text)| format!("{ms:.1} ms: `{text}`"));
         format!(
             "| {} | {tasks} | {scheduler:.2} % | {postgres:.2} % | {read:.0} | {written} | {megabytes:.0} MB | {bytes:.0}, {log:.0} | {longest} |",
-            standing.name()
+            case.name()
         )
     }
 }
 
 /// What must hold of the largest number of tasks, and of it beside the smallest.
-fn targets(standing: Standing, watched: &[Watched]) -> Vec<Line> {
-    let (Some(least), Some(most)) = (watched.first(), watched.last()) else { return Vec::new() };
-    let what = |what: &str| format!("{}, {} tasks: {what}", standing.name(), most.tasks);
+fn targets(case: WaitingCase, costs: &[WaitingCost]) -> Vec<Line> {
+    let (Some(least), Some(most)) = (costs.first(), costs.last()) else { return Vec::new() };
+    let what = |what: &str| format!("{}, {} tasks: {what}", case.name(), most.tasks);
     let mut lines =
         vec![Line::at_most(what("scheduler and Postgres, % of a core"), most.cost.together(), MOST_PERCENT)];
     if let Some((ms, _)) = most.cost.longest {
@@ -106,7 +106,7 @@ fn targets(standing: Standing, watched: &[Watched]) -> Vec<Line> {
     }
     lines.push(Line::at_most(what("scheduler's memory, MB"), most.megabytes, MOST_MB));
     let bytes = what("bytes a site, the log apart");
-    lines.push(if standing.waits() {
+    lines.push(if case.waits() {
         Line::at_most(bytes, most.bytes.0, MOST_BYTES)
     } else {
         Line::plain(bytes, format!("{:.0}", most.bytes.0))
@@ -115,50 +115,50 @@ fn targets(standing: Standing, watched: &[Watched]) -> Vec<Line> {
 }
 
 /// Makes a database, lets a scheduler have it, and counts.
-async fn watch(standing: Standing, tasks: u32, args: &WaitingArgs) -> anyhow::Result<Watched> {
-    let mut bench = Bench::start(seed::AGENTS).await?;
+async fn watch(case: WaitingCase, tasks: u32, args: &WaitingArgs) -> anyhow::Result<WaitingCost> {
+    let mut bench = BenchScheduler::start(seed::AGENTS).await?;
     let statements = cost::prepare(&bench.pool).await?;
     if statements {
-        bench.postgres().apply(OnDatabase::Restart).await?;
+        bench.postgres().apply(DatabaseAction::Restart).await?;
         cost::begin(&bench.pool).await?;
     }
-    seed::stand(&bench.pool, standing, tasks).await?;
-    let stood = standings(&bench.pool).await?;
+    seed::create(&bench.pool, case, tasks).await?;
+    let states = state_counts(&bench.pool).await?;
     let (mut process, _) = bench.serve().await?;
     let (scheduler, postmaster) = (process.pid().context("the scheduler runs")?, bench.postgres().pid()?);
     tokio::time::sleep(Duration::from_secs(args.settle)).await;
-    let before = Count::now(&bench.pool, scheduler, postmaster, statements).await?;
+    let before = Counters::now(&bench.pool, scheduler, postmaster, statements).await?;
     tokio::time::sleep(Duration::from_secs(args.seconds)).await;
     let cost = before.cost(&bench.pool, statements).await?;
     let megabytes = resident(&process)? / 1e6;
-    let sites = f64::from(standing.sites(tasks));
+    let sites = f64::from(case.sites(tasks));
     let (bytes, log) = cost::bytes(&bench.pool).await?;
-    lasted(&stood, &standings(&bench.pool).await?)?;
+    lasted(&states, &state_counts(&bench.pool).await?)?;
     let log_text = std::fs::read_to_string(process.log()).context("read the scheduler's log")?;
     if let Some(failed) = log_text.lines().find(|line| line.contains(" ERROR ")) {
         bail!("a pass failed: {failed}");
     }
     bench.end(&mut process).await?;
     bench.close().await?;
-    Ok(Watched { tasks, cost, megabytes, bytes: (bytes / sites, log / sites) })
+    Ok(WaitingCost { tasks, cost, megabytes, bytes: (bytes / sites, log / sites) })
 }
 
 /// Tasks of one state, and when the last of them entered it.
 #[derive(Debug, Clone, PartialEq, Eq, FromRow)]
-struct Stands {
+struct StateCount {
     state: String,
     tasks: i64,
     since: chrono::DateTime<chrono::Utc>,
 }
 
-async fn standings(pool: &PgPool) -> anyhow::Result<Vec<Stands>> {
+async fn state_counts(pool: &PgPool) -> anyhow::Result<Vec<StateCount>> {
     let counted =
         "select state::text, count(*) as tasks, max(state_since) as since from tasks group by state order by 1";
     sqlx::query_as(counted).fetch_all(pool).await.context("count the tasks by state")
 }
 
 /// Complains when the tasks did not stay what they were.
-fn lasted(before: &[Stands], after: &[Stands]) -> anyhow::Result<()> {
+fn lasted(before: &[StateCount], after: &[StateCount]) -> anyhow::Result<()> {
     ensure!(before == after, "the standing did not last: of {before:?} it became {after:?}");
     Ok(())
 }
@@ -169,21 +169,21 @@ mod tests {
 
     #[test]
     fn tasks_that_moved_are_noticed_even_when_as_many_came_back() {
-        let stands = |tasks, second| Stands {
+        let state = |tasks, second| StateCount {
             state: "located".to_owned(),
             tasks,
             since: chrono::DateTime::from_timestamp(second, 0).unwrap(),
         };
-        assert!(lasted(&[stands(100, 7)], &[stands(100, 7)]).is_ok());
-        assert!(lasted(&[stands(100, 7)], &[stands(99, 7)]).is_err());
-        assert!(lasted(&[stands(100, 7)], &[stands(100, 8)]).is_err());
+        assert!(lasted(&[state(100, 7)], &[state(100, 7)]).is_ok());
+        assert!(lasted(&[state(100, 7)], &[state(99, 7)]).is_err());
+        assert!(lasted(&[state(100, 7)], &[state(100, 8)]).is_err());
     }
 
     #[test]
     fn targets_are_for_the_largest_number_of_tasks_and_what_is_done_may_be_of_any_size() {
-        let watched = |tasks, scheduler| Watched {
+        let costs = |tasks, scheduler| WaitingCost {
             tasks,
-            cost: Cost {
+            cost: SchedulerCost {
                 scheduler,
                 postgres: 0.1,
                 read: 0.0,
@@ -193,11 +193,11 @@ mod tests {
             megabytes: 20.0,
             bytes: (2_000.0, 100.0),
         };
-        let met = |standing, watched: &[Watched]| -> Vec<Option<bool>> {
-            targets(standing, watched).iter().map(|line| line.met).collect()
+        let met = |case, costs: &[WaitingCost]| -> Vec<Option<bool>> {
+            targets(case, costs).iter().map(|line| line.met).collect()
         };
-        let both = [watched(100, 0.1), watched(1_000, 0.4)];
-        assert_eq!(met(Standing::Random, &both), [Some(true), Some(false), Some(false), Some(true), Some(false)]);
-        assert_eq!(met(Standing::Done, &both[..1]), [Some(true), Some(false), Some(true), None]);
+        let both = [costs(100, 0.1), costs(1_000, 0.4)];
+        assert_eq!(met(WaitingCase::Random, &both), [Some(true), Some(false), Some(false), Some(true), Some(false)]);
+        assert_eq!(met(WaitingCase::Done, &both[..1]), [Some(true), Some(false), Some(true), None]);
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::Played;
+use super::FinishedCell;
 use crate::experiments::sweep::grid::{Group, groups, median};
 use crate::experiments::sweep::settings::Point;
 
@@ -27,14 +27,14 @@ pub(super) struct Throughput {
 pub(super) type Figure2 = BTreeMap<String, BTreeMap<String, Throughput>>;
 
 /// The median of the unthrottled cells.
-pub(super) fn figure2(played: &[Played]) -> Figure2 {
-    let rows: Vec<_> = played.iter().map(Played::row).collect();
+pub(super) fn figure2(finished: &[FinishedCell]) -> Figure2 {
+    let rows: Vec<_> = finished.iter().map(FinishedCell::row).collect();
     let mut figure = Figure2::new();
     let unthrottled: Vec<Group> =
         groups(&rows).into_iter().filter(|group| group.point.per_site_rps.is_unthrottled()).collect();
     for (layout, strategy) in unthrottled
         .iter()
-        .flat_map(|group| group.standings.iter().map(|standing| (group.layout.clone(), standing.strategy.clone())))
+        .flat_map(|group| group.medians.iter().map(|one| (group.layout.clone(), one.strategy.clone())))
     {
         let of = || unthrottled.iter().filter(|group| group.layout == layout).filter_map(|group| group.of(&strategy));
         let growth = median(of().map(|one| one.mb_per_min).collect());
@@ -60,11 +60,11 @@ pub(super) struct SingleSites {
 pub(super) type Figure3 = BTreeMap<String, SingleSites>;
 
 /// The rates of single sites under random and Top-3, for every seed of which neither is void.
-pub(super) fn figure3(played: &[Played], base: Point) -> Figure3 {
-    let at_base = || played.iter().filter(|one| one.cell.point == base && one.came.void.is_none());
+pub(super) fn figure3(finished: &[FinishedCell], base: Point) -> Figure3 {
+    let at_base = || finished.iter().filter(|one| one.cell.point == base && one.result.void.is_none());
     let mut figure = Figure3::new();
     for random in at_base().filter(|one| one.cell.strategy == "random") {
-        let same = |other: &&Played| {
+        let same = |other: &&FinishedCell| {
             other.cell.strategy == "gnp-top3"
                 && other.cell.layout == random.cell.layout
                 && other.cell.seed == random.cell.seed
@@ -89,9 +89,9 @@ pub(super) fn figure3(played: &[Played], base: Point) -> Figure3 {
     figure
 }
 
-fn rates(played: &Played) -> impl Iterator<Item = f64> {
+fn rates(finished: &FinishedCell) -> impl Iterator<Item = f64> {
     let float = |bytes: i64| f64::from(u32::try_from(bytes).unwrap_or(u32::MAX));
-    played.came.sites.iter().map(move |(bytes, took_s)| float(*bytes) / 1e6 / (took_s.max(1e-3) / 60.0))
+    finished.result.sites.iter().map(move |(bytes, took_s)| float(*bytes) / 1e6 / (took_s.max(1e-3) / 60.0))
 }
 
 fn quantiles(mut values: Vec<f64>) -> BTreeMap<&'static str, f64> {
@@ -146,16 +146,16 @@ pub(super) fn lines(figure2: &Figure2, figure3: &Figure3) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::played;
+    use super::super::tests::finished;
     use super::*;
 
     #[test]
     fn figure_2_is_the_median_of_the_unthrottled_cells() {
         let cells = [
-            played("random", 1, 100.0, None),
-            played("random", 2, 140.0, None),
-            played("gnp-top3", 1, 180.0, None),
-            played("gnp-top3", 2, 999.0, Some("busy")),
+            finished("random", 1, 100.0, None),
+            finished("random", 2, 140.0, None),
+            finished("gnp-top3", 1, 180.0, None),
+            finished("gnp-top3", 2, 999.0, Some("busy")),
         ];
         let figure = figure2(&cells);
         assert_eq!(figure["paper"]["random"].mb_per_min, 120.0);
@@ -167,10 +167,10 @@ mod tests {
     #[test]
     fn figure_3_pairs_the_sites_of_a_seed_that_is_not_void() {
         let cells = [
-            played("random", 1, 100.0, None),
-            played("gnp-top3", 1, 150.0, None),
-            played("random", 2, 100.0, Some("late")),
-            played("gnp-top3", 2, 150.0, None),
+            finished("random", 1, 100.0, None),
+            finished("gnp-top3", 1, 150.0, None),
+            finished("random", 2, 100.0, Some("late")),
+            finished("gnp-top3", 2, 150.0, None),
         ];
         let base = cells[0].cell.point;
         let figure = figure3(&cells, base);

@@ -4,8 +4,8 @@ use landfall_scheduler::simulate::{Axis, Curve, document, lines};
 use maud::{Markup, html};
 
 use super::figures::{Figure2, Figure3, PAPER_GROWTH, PAPER_SITE};
-use super::tables::{Accuracy, Tables};
-use super::{Compared, Played};
+use super::tables::{AccuracyRow, Tables};
+use super::{FinishedCell, SimulationRatios};
 use crate::demo::report::STYLE;
 use crate::evidence::figures::float;
 use crate::experiments::sweep::settings::Point;
@@ -16,8 +16,8 @@ const CLASSES: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 /// What the page is made from.
 pub(super) struct Page<'a> {
     pub(super) base: Point,
-    pub(super) played: &'a [Played],
-    pub(super) compared: &'a [Compared],
+    pub(super) finished: &'a [FinishedCell],
+    pub(super) ratios: &'a [SimulationRatios],
     pub(super) tables: &'a Tables,
     pub(super) figure2: &'a Figure2,
     pub(super) figure3: &'a Figure3,
@@ -41,11 +41,12 @@ pub(super) fn page(page: &Page<'_>) -> String {
 
 /// Figure 2 on one layout: the first seed of the base cell that is not void.
 fn growth(page: &Page<'_>, layout: &str) -> Markup {
-    let of = |one: &&Played| one.cell.layout == layout && one.cell.point == page.base && one.came.void.is_none();
+    let of =
+        |one: &&FinishedCell| one.cell.layout == layout && one.cell.point == page.base && one.result.void.is_none();
     let mut curves: Vec<(String, Vec<(f64, f64)>)> = Vec::new();
-    for one in page.played.iter().filter(of) {
+    for one in page.finished.iter().filter(of) {
         if curves.iter().all(|(name, _)| *name != one.cell.strategy) {
-            curves.push((one.cell.strategy.clone(), one.came.growth.curve.clone()));
+            curves.push((one.cell.strategy.clone(), one.result.growth.curve.clone()));
         }
     }
     let paper = PAPER_GROWTH.map(|(name, growth)| format!("{name} {growth}"));
@@ -95,7 +96,7 @@ fn plot(title: &str, curves: Vec<(String, Vec<(f64, f64)>)>, across: &str, up: &
     lines(title, &axes.0, &axes.1, &curves)
 }
 
-fn accuracy(title: &str, rows: &[Accuracy]) -> Markup {
+fn accuracy(title: &str, rows: &[AccuracyRow]) -> Markup {
     let shown = |value: Option<f64>| value.map_or("none".to_owned(), |value| format!("{value:.3}"));
     html! { section.card {
         h2 { (title) }
@@ -118,13 +119,13 @@ fn cells(page: &Page<'_>) -> Markup {
         table {
             tr { th { "layout" } th { "seed" } th { "loss" } th { "page KB" } th { "requests/s" } th { "Mbit/s" } th { "strategy" }
                 th { "MB/min" } th { "makespan s" } th { "" } }
-            @for (one, compared) in page.played.iter().zip(page.compared) { tr {
+            @for (one, ratios) in page.finished.iter().zip(page.ratios) { tr {
                 td { (one.cell.layout) } td { (one.cell.seed) } td { "x" (one.cell.point.loss) } td { (one.cell.point.page_kb) }
                 td { (one.cell.point.per_site_rps) }
                 td { (one.cell.point.access_mbit) } td { (one.cell.strategy) }
-                td { (format!("{:.1} ({:.2})", one.came.growth.mb_per_min, compared.growth)) }
-                td { (format!("{:.1} ({:.2})", one.came.makespan_s, compared.makespan)) }
-                td { (one.came.void.clone().map_or(String::new(), |reason| format!("void: {reason}"))) }
+                td { (format!("{:.1} ({:.2})", one.result.growth.mb_per_min, ratios.growth)) }
+                td { (format!("{:.1} ({:.2})", one.result.makespan_s, ratios.makespan)) }
+                td { (one.result.void.clone().map_or(String::new(), |reason| format!("void: {reason}"))) }
             } }
         }
     } }
@@ -135,16 +136,16 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::super::figures::{figure2, figure3};
-    use super::super::tests::played;
+    use super::super::tests::finished;
     use super::*;
 
     #[test]
     fn a_page_has_both_figures_and_every_cell() {
-        let played = [played("random", 1, 100.0, None), played("gnp-top3", 1, 150.0, Some("the <lab> was late"))];
-        let compared = [Compared { growth: 1.02, makespan: 0.98 }; 2];
-        let base = played[0].cell.point;
+        let finished = [finished("random", 1, 100.0, None), finished("gnp-top3", 1, 150.0, Some("the <lab> was late"))];
+        let ratios = [SimulationRatios { growth: 1.02, makespan: 0.98 }; 2];
+        let base = finished[0].cell.point;
         let tables = Tables { table1: Vec::new(), table2: Vec::new() };
-        let (figure2, mut figure3) = (figure2(&played), figure3(&played, base));
+        let (figure2, mut figure3) = (figure2(&finished), figure3(&finished, base));
         let sites = super::super::figures::SingleSites {
             mb_per_min: BTreeMap::from([("random".to_owned(), vec![1.0, 0.5])]),
             quantiles: BTreeMap::new(),
@@ -153,7 +154,7 @@ mod tests {
         figure3.insert("paper".to_owned(), sites);
         let (figure2, figure3) = (&figure2, &figure3);
         let (tables, verdict) = (&tables, &[] as &[String]);
-        let text = page(&Page { base, played: &played, compared: &compared, tables, figure2, figure3, verdict });
+        let text = page(&Page { base, finished: &finished, ratios: &ratios, tables, figure2, figure3, verdict });
         assert_eq!(text.matches("role=\"img\"").count(), 2);
         assert!(text.contains("100.0 (1.02)") && text.contains("void: the &lt;lab&gt; was late"), "{text}");
         assert!(!text.contains("NaN") && !text.contains("inf"));

@@ -6,13 +6,13 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use landfall_scheduler::model::Strategy;
 
-use super::stage::Came;
-use super::{Planned, Played};
+use super::stage::LabResult;
+use super::{FinishedCell, PlannedCell};
 use crate::evidence::figures::float;
-use crate::experiments::sweep::crawls::Ended;
-use crate::experiments::sweep::measured::Measured;
-use crate::experiments::sweep::settings::{Ground, Settings};
-use crate::experiments::sweep::{Field, grid};
+use crate::experiments::sweep::crawls::BatchResult;
+use crate::experiments::sweep::measured::LayoutMeasurements;
+use crate::experiments::sweep::settings::{LayoutData, Settings};
+use crate::experiments::sweep::{LayoutSimulation, grid};
 
 /// Simulations of each cell that are compared with the lab's one run: which packets are lost makes a cell some percent faster or slower.
 const DRAWS: u64 = 9;
@@ -21,14 +21,14 @@ const AGREEMENT: f64 = 0.10;
 
 /// The simulation's figures over the lab's.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Compared {
+pub(super) struct SimulationRatios {
     pub(super) growth: f64,
     pub(super) makespan: f64,
 }
 
 /// The simulation's results for a cell.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Simulated {
+pub(super) struct SimulatedMedians {
     pub(super) mb_per_min: f64,
     pub(super) makespan_s: f64,
     /// Agents that crawled anything, and the most sites of one.
@@ -36,9 +36,12 @@ pub(super) struct Simulated {
     pub(super) most: f64,
 }
 
-impl Compared {
-    pub(super) fn of(simulated: Simulated, came: &Came) -> Self {
-        Self { growth: simulated.mb_per_min / came.growth.mb_per_min, makespan: simulated.makespan_s / came.makespan_s }
+impl SimulationRatios {
+    pub(super) fn of(simulated: SimulatedMedians, result: &LabResult) -> Self {
+        Self {
+            growth: simulated.mb_per_min / result.growth.mb_per_min,
+            makespan: simulated.makespan_s / result.makespan_s,
+        }
     }
 
     fn agrees(self) -> bool {
@@ -50,7 +53,7 @@ impl Compared {
 pub(super) struct Simulator<'a> {
     settings: &'a Settings,
     /// The newest survey, and what is simulated from it: the cells of one sitting have mostly one.
-    newest: Option<(Measured, u64, Field<'a>)>,
+    newest: Option<(LayoutMeasurements, u64, LayoutSimulation<'a>)>,
 }
 
 impl<'a> Simulator<'a> {
@@ -59,28 +62,35 @@ impl<'a> Simulator<'a> {
     }
 
     /// The medians of a cell's [`DRAWS`].
-    pub(super) fn simulate(&mut self, ground: &'a Ground, planned: &Planned, came: &Came) -> anyhow::Result<Simulated> {
-        let known =
-            |(found, first, _): &mut (Measured, u64, Field<'a>)| *found == came.found && *first == came.first_task;
+    pub(super) fn simulate(
+        &mut self,
+        layout: &'a LayoutData,
+        planned: &PlannedCell,
+        result: &LabResult,
+    ) -> anyhow::Result<SimulatedMedians> {
+        let known = |(measurements, first, _): &mut (LayoutMeasurements, u64, LayoutSimulation<'a>)| {
+            *measurements == result.measurements && *first == result.first_task
+        };
         if !self.newest.as_mut().is_some_and(known) {
-            let first = came.first_task;
-            let field = Field::surveyed(self.settings, ground, planned.cell.seed, &came.found, first)?;
-            self.newest = Some((came.found.clone(), first, field));
+            let first = result.first_task;
+            let simulation =
+                LayoutSimulation::surveyed(self.settings, layout, planned.cell.seed, &result.measurements, first)?;
+            self.newest = Some((result.measurements.clone(), first, simulation));
         }
-        let (_, _, field) = self.newest.as_mut().context("a survey was just taken")?;
+        let (_, _, simulation) = self.newest.as_mut().context("a survey was just taken")?;
         let share = self.settings.growth_share;
         // As in the scheduler: where no map is trusted, everybody is drawn at random.
-        let strategy = if came.found.epoch.is_some() { planned.strategy } else { Strategy::Random };
-        let run = |draw| field.simulate(planned.cell.point, strategy, draw);
-        let ended: Vec<Ended> = (0..DRAWS).map(run).collect::<anyhow::Result<_>>()?;
-        let middle = |of: &dyn Fn(&Ended) -> f64| {
-            grid::median(ended.iter().map(of).collect()).context("a cell is simulated at least once")
+        let strategy = if result.measurements.epoch.is_some() { planned.strategy } else { Strategy::Random };
+        let run = |draw| simulation.simulate(planned.cell.point, strategy, draw);
+        let result: Vec<BatchResult> = (0..DRAWS).map(run).collect::<anyhow::Result<_>>()?;
+        let middle = |of: &dyn Fn(&BatchResult) -> f64| {
+            grid::median(result.iter().map(of).collect()).context("a cell is simulated at least once")
         };
-        Ok(Simulated {
-            mb_per_min: middle(&|ended| ended.growth(share).mb_per_min)?,
-            makespan_s: middle(&|ended| ended.makespan.as_secs_f64())?,
-            busy: middle(&|ended| busy(&ended.per_agent).0)?,
-            most: middle(&|ended| busy(&ended.per_agent).1)?,
+        Ok(SimulatedMedians {
+            mb_per_min: middle(&|result| result.growth(share).mb_per_min)?,
+            makespan_s: middle(&|result| result.makespan.as_secs_f64())?,
+            busy: middle(&|result| busy(&result.per_agent).0)?,
+            most: middle(&|result| busy(&result.per_agent).1)?,
         })
     }
 }
@@ -92,13 +102,13 @@ pub(super) fn busy(per_agent: &[usize]) -> (f64, f64) {
 }
 
 /// How far the simulation is from the lab, over the cells that are not void.
-pub(super) fn agreement(played: &[Played], compared: &[Compared]) -> Vec<String> {
-    let sound = played.iter().zip(compared).filter(|(one, _)| one.came.void.is_none());
-    let mut by_strategy: BTreeMap<&str, Vec<Compared>> = BTreeMap::new();
-    sound.for_each(|(one, compared)| by_strategy.entry(&one.cell.strategy).or_default().push(*compared));
-    let line = |(strategy, all): (&&str, &Vec<Compared>)| {
+pub(super) fn agreement(finished: &[FinishedCell], ratios: &[SimulationRatios]) -> Vec<String> {
+    let sound = finished.iter().zip(ratios).filter(|(one, _)| one.result.void.is_none());
+    let mut by_strategy: BTreeMap<&str, Vec<SimulationRatios>> = BTreeMap::new();
+    sound.for_each(|(one, ratios)| by_strategy.entry(&one.cell.strategy).or_default().push(*ratios));
+    let line = |(strategy, all): (&&str, &Vec<SimulationRatios>)| {
         let agree = all.iter().filter(|one| one.agrees()).count();
-        let median = |of: fn(&Compared) -> f64| grid::median(all.iter().map(of).collect()).unwrap_or(0.0);
+        let median = |of: fn(&SimulationRatios) -> f64| grid::median(all.iter().map(of).collect()).unwrap_or(0.0);
         format!(
             "{strategy}: simulated / lab, medians of {} cells: throughput {:.3}, makespan {:.3}; throughput within {:.0} % in {agree}",
             all.len(),
@@ -115,16 +125,17 @@ mod tests {
     use std::path::Path;
     use std::time::Duration;
 
-    use super::super::tests::played;
+    use super::super::tests::finished;
     use super::*;
     use crate::experiments::sweep::settings::EXPERIMENTS;
 
     #[test]
     fn void_cells_say_nothing_of_the_simulation() {
-        let cells = [played("random", 1, 100.0, None), played("random", 2, 100.0, Some("late"))];
-        let simulated = Simulated { mb_per_min: 112.0, makespan_s: 60.0, busy: 30.0, most: 8.0 };
-        let compared: Vec<Compared> = cells.iter().map(|one| Compared::of(simulated, &one.came)).collect();
-        let said = agreement(&cells, &compared);
+        let cells = [finished("random", 1, 100.0, None), finished("random", 2, 100.0, Some("late"))];
+        let simulated = SimulatedMedians { mb_per_min: 112.0, makespan_s: 60.0, busy: 30.0, most: 8.0 };
+        let ratios: Vec<SimulationRatios> =
+            cells.iter().map(|one| SimulationRatios::of(simulated, &one.result)).collect();
+        let said = agreement(&cells, &ratios);
         assert_eq!(
             said,
             [
@@ -139,16 +150,16 @@ mod tests {
         let text = fewer.iter().fold(EXPERIMENTS.to_owned(), |text, (from, to)| text.replacen(from, to, 1));
         let settings = Settings::parse(&text).unwrap();
         assert_eq!((settings.agents, settings.sites, settings.landmarks), (10, 30, 5));
-        let (grounds, _) = settings.grounds(Path::new("/nowhere")).unwrap();
-        let (ground, seed) = (&grounds[0], settings.seeds[0]);
-        let scenario = settings.scenario(ground, seed, settings.base).unwrap();
-        let mapped = Measured::emulated(&scenario, settings.landmarks).unwrap();
+        let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
+        let (layout, seed) = (&layouts[0], settings.seeds[0]);
+        let scenario = settings.scenario(layout, seed, settings.base).unwrap();
+        let mapped = LayoutMeasurements::emulated(&scenario, settings.landmarks).unwrap();
         let mut simulator = Simulator::new(&settings);
         let mut simulated = |strategy: Strategy, epoch: Option<u64>| {
-            let Played { cell, mut came } = played(strategy.name(), seed, 100.0, None);
-            came.found = Measured { epoch, ..mapped.clone() };
-            let planned = Planned { cell, strategy, takes: Duration::ZERO };
-            simulator.simulate(ground, &planned, &came).unwrap()
+            let FinishedCell { cell, mut result } = finished(strategy.name(), seed, 100.0, None);
+            result.measurements = LayoutMeasurements { epoch, ..mapped.clone() };
+            let planned = PlannedCell { cell, strategy, takes: Duration::ZERO };
+            simulator.simulate(layout, &planned, &result).unwrap()
         };
         let random = simulated(Strategy::Random, None);
         assert_eq!(simulated(Strategy::GnpTop1, None), random);

@@ -10,12 +10,12 @@ use anyhow::{Context, ensure};
 use landfall_scheduler::model::Strategy;
 use serde::{Deserialize, Serialize};
 
-use crate::cluster::{Cluster, Options};
+use crate::cluster::{Cluster, ClusterOptions};
 use crate::evidence::machine::CpuTime;
 use crate::evidence::witness;
-use crate::experiments::sweep::growth::{Arrived, Growth};
-use crate::experiments::sweep::measured::Measured;
-use crate::experiments::sweep::settings::{Ground, Point, Settings};
+use crate::experiments::sweep::growth::{BodyArrival, Growth};
+use crate::experiments::sweep::measured::LayoutMeasurements;
+use crate::experiments::sweep::settings::{LayoutData, Point, Settings};
 use crate::world::scenario::AgentNode;
 use crate::world::{World, too_busy};
 
@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(1800);
 
 /// What a cell came to in the lab.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Came {
+pub struct LabResult {
     /// From the first lease to the last outcome.
     pub makespan_s: f64,
     pub growth: Growth,
@@ -42,16 +42,16 @@ pub struct Came {
     /// Why its timing proves nothing; `None` when it does.
     pub void: Option<String>,
     /// What the machine did meanwhile.
-    pub machine: Machine,
+    pub machine: MachineFigures,
     /// The survey from which it began: with this and the tasks' numbers a simulation chooses as the scheduler did.
-    pub found: Measured,
+    pub measurements: LayoutMeasurements,
     /// The first site's task: agents are drawn with the tasks' numbers.
     pub first_task: u64,
 }
 
 /// What the machine did during a cell: what a simulation has to be told.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Machine {
+pub struct MachineFigures {
     /// Requests a second, over the makespan.
     pub requests_per_s: f64,
     /// Its idle share.
@@ -69,26 +69,26 @@ pub struct Machine {
 }
 
 /// A surveyed cluster.
-pub struct Stage<'a> {
+pub struct SurveyedCluster<'a> {
     settings: &'a Settings,
-    ground: &'a Ground,
+    layout: &'a LayoutData,
     seed: u64,
     cluster: Cluster,
-    found: Option<Measured>,
+    measurements: Option<LayoutMeasurements>,
 }
 
-impl<'a> Stage<'a> {
+impl<'a> SurveyedCluster<'a> {
     /// Starts a cluster, measures everything, and freezes it.
-    pub async fn survey(settings: &'a Settings, ground: &'a Ground, seed: u64) -> anyhow::Result<Self> {
-        let world = World::start(settings.scenario(ground, seed, settings.base)?).await?;
-        let options = Options { scheduler: SCHEDULER.to_owned(), capacity: 1, logs: None, sharing: 0 };
+    pub async fn survey(settings: &'a Settings, layout: &'a LayoutData, seed: u64) -> anyhow::Result<Self> {
+        let world = World::start(settings.scenario(layout, seed, settings.base)?).await?;
+        let options = ClusterOptions { scheduler: SCHEDULER.to_owned(), capacity: 1, logs: None, sharing: 0 };
         let cluster = Cluster::start(world, &options).await?;
-        let mut stage = Self { settings, ground, seed, cluster, found: None };
-        match stage.measure().await {
-            Ok(()) => Ok(stage),
+        let mut surveyed = Self { settings, layout, seed, cluster, measurements: None };
+        match surveyed.measure().await {
+            Ok(()) => Ok(surveyed),
             Err(error) => {
                 // The first failure is reported.
-                if let Err(later) = stage.cluster.stop().await {
+                if let Err(later) = surveyed.cluster.stop().await {
                     tracing::warn!(%later, "and the cluster did not stop");
                 }
                 Err(error)
@@ -123,28 +123,28 @@ impl<'a> Stage<'a> {
             cluster.operate(&["agents", "resume", name]).await?;
         }
         cluster.freeze().await?;
-        let read =
-            cluster.read_frozen(async |pool| Ok((witness::facts(pool, SURVEY).await?, witness::agents(pool).await?)));
-        let (facts, by_rank) = read.await?;
-        if let Some(alarm) = &facts.doubts.alarm {
+        let read = cluster
+            .read_frozen(async |pool| Ok((witness::batch_record(pool, SURVEY).await?, witness::agents(pool).await?)));
+        let (record, by_rank) = read.await?;
+        if let Some(alarm) = &record.trust.alarm {
             eprintln!("{alarm}; so agents are drawn at random, whatever the strategy");
         }
-        self.found = Some(Measured::by(&facts, &by_rank, &names, &cluster.site_names())?);
+        self.measurements = Some(LayoutMeasurements::by(&record, &by_rank, &names, &cluster.site_names())?);
         Ok(())
     }
 
     /// Crawls one cell.
-    pub async fn play(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<Came> {
-        let world = World::start(self.settings.scenario(self.ground, self.seed, point)?).await?;
+    pub async fn crawl_cell(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<LabResult> {
+        let world = World::start(self.settings.scenario(self.layout, self.seed, point)?).await?;
         self.cluster.begin_again(world, self.settings.slots(point.per_site_rps)).await?;
-        let played = self.crawl(point, strategy).await;
+        let finished = self.crawl(point, strategy).await;
         let halted = self.cluster.halt().await;
-        let came = played?;
+        let result = finished?;
         halted?;
-        Ok(came)
+        Ok(result)
     }
 
-    async fn crawl(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<Came> {
+    async fn crawl(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<LabResult> {
         let cluster = &mut self.cluster;
         let list = cluster.write_site_list()?;
         let list = list.to_str().context("the site list's path is text")?;
@@ -171,15 +171,15 @@ impl<'a> Stage<'a> {
         let makespan_s = witness::span(&cluster.pool, BATCH).await?;
         let world = &cluster.world;
         let void = not_whole(&crawled).or_else(|| world.too_late()).or_else(|| too_busy(idle));
-        let machine = Machine { idle, ..machine(world, &crawled, first, makespan_s) };
-        Ok(Came {
+        let machine = MachineFigures { idle, ..machine(world, &crawled, first, makespan_s) };
+        Ok(LabResult {
             makespan_s,
             growth: Growth::of(arrived(world, first), self.settings.growth_share),
             sites: crawled.iter().map(|crawl| (crawl.bytes, crawl.took_s)).collect(),
             per_agent: per_agent(&crawled, &world.scenario().agents),
             void,
             machine,
-            found: self.found.clone().context("nothing was surveyed")?,
+            measurements: self.measurements.clone().context("nothing was surveyed")?,
             first_task: witness::first_task(&cluster.pool, BATCH).await?,
         })
     }
@@ -190,7 +190,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-fn per_agent(crawled: &[witness::Crawl], agents: &[AgentNode]) -> Vec<usize> {
+fn per_agent(crawled: &[witness::TimedCrawl], agents: &[AgentNode]) -> Vec<usize> {
     let count = |agent: &AgentNode| crawled.iter().filter(|crawl| crawl.crawler == agent.name).count();
     let mut counts: Vec<usize> = agents.iter().map(count).collect();
     counts.sort_unstable_by(|one, other| other.cmp(one));
@@ -198,21 +198,21 @@ fn per_agent(crawled: &[witness::Crawl], agents: &[AgentNode]) -> Vec<usize> {
 }
 
 /// Why what was crawled is not what was to be; `None` when it is.
-fn not_whole(crawled: &[witness::Crawl]) -> Option<String> {
+fn not_whole(crawled: &[witness::TimedCrawl]) -> Option<String> {
     let odd = || crawled.iter().filter(|crawl| crawl.kind != "complete");
     let first = odd().next()?;
     Some(format!("{} sites were not crawled whole; {}: {} {}", odd().count(), first.site, first.kind, first.message))
 }
 
 /// The bodies that arrived after the first lease.
-fn arrived(world: &World, first: Instant) -> Vec<Arrived> {
+fn arrived(world: &World, first: Instant) -> Vec<BodyArrival> {
     let deliveries = world.log.deliveries();
     let since = deliveries.iter().filter_map(|body| Some((body.until.checked_duration_since(first)?, body.bytes)));
-    since.map(|(at, bytes)| Arrived { at_s: at.as_secs_f64(), bytes }).collect()
+    since.map(|(at, bytes)| BodyArrival { at_s: at.as_secs_f64(), bytes }).collect()
 }
 
 /// The gaps between what the scheduler, the agents and the sites saw of each crawl.
-fn machine(world: &World, crawled: &[witness::Crawl], first: Instant, makespan_s: f64) -> Machine {
+fn machine(world: &World, crawled: &[witness::TimedCrawl], first: Instant, makespan_s: f64) -> MachineFigures {
     let entries = world.log.entries();
     let seconds = |at: Instant| at.saturating_duration_since(first).as_secs_f64();
     let sites = world.scenario().sites.len();
@@ -239,7 +239,7 @@ fn machine(world: &World, crawled: &[witness::Crawl], first: Instant, makespan_s
     let begin = granted.get(agents.min(granted.len()).saturating_sub(1)).copied().unwrap_or(0.0);
     let millis =
         |values: Vec<f64>| values.iter().sum::<f64>() / crate::evidence::figures::float(values.len().max(1)) * 1e3;
-    Machine {
+    MachineFigures {
         requests_per_s: crate::evidence::figures::float(entries.len()) / makespan_s,
         idle: 1.0,
         late_ms: world.lateness().quantile(0.99).as_secs_f64() * 1e3,

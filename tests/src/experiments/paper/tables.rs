@@ -12,7 +12,7 @@ use comfy_table::Table;
 use landfall_scheduler::simulate::{self, Draw, Judged, Matrix, Report, Tier, play_drawing};
 use serde::Serialize;
 
-use crate::experiments::sweep::settings::{Ground, Settings};
+use crate::experiments::sweep::settings::{LayoutData, Settings};
 use crate::world::scenario::Scenario;
 
 /// The paper's Table 1 with 9 landmarks: dimensions, and the accuracy without the worst 30 % and 20 %.
@@ -35,7 +35,7 @@ const TABLE_2: [(usize, usize, f64, f64); 4] = [
 
 /// One row of a table, on one layout.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub(super) struct Accuracy {
+pub(super) struct AccuracyRow {
     pub(super) layout: String,
     /// Dimensions of the map.
     pub(super) dims: usize,
@@ -52,35 +52,35 @@ pub(super) struct Accuracy {
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Tables {
     /// Dimensions changed.
-    pub(super) table1: Vec<Accuracy>,
+    pub(super) table1: Vec<AccuracyRow>,
     /// Landmarks changed.
-    pub(super) table2: Vec<Accuracy>,
+    pub(super) table2: Vec<AccuracyRow>,
 }
 
 /// What a layout is estimated on: drawings of a matrix, or the paper's layout with one matrix a seed.
-enum Field<'a> {
+enum MatrixSource<'a> {
     Matrix(&'a Matrix),
     Layout(Vec<Matrix>),
 }
 
 impl Tables {
     /// Computes them on every layout.
-    pub(super) fn of(settings: &Settings, grounds: &[Ground]) -> anyhow::Result<Self> {
+    pub(super) fn of(settings: &Settings, layouts: &[LayoutData]) -> anyhow::Result<Self> {
         let (mut table1, mut table2) = (Vec::new(), Vec::new());
-        for ground in grounds {
-            let field = match ground.matrix() {
-                Some(matrix) => Field::Matrix(matrix),
-                None => Field::Layout(
+        for layout in layouts {
+            let source = match layout.matrix() {
+                Some(matrix) => MatrixSource::Matrix(matrix),
+                None => MatrixSource::Layout(
                     (1..=settings.table_seeds)
-                        .map(|seed| matrix_of(&settings.scenario(ground, seed, settings.base)?))
+                        .map(|seed| matrix_of(&settings.scenario(layout, seed, settings.base)?))
                         .collect::<anyhow::Result<_>>()?,
                 ),
             };
             let row = |&(dims, landmarks, dropped_30, dropped_20): &(usize, usize, f64, f64)| {
-                let report = report(settings, &field, dims, landmarks)
-                    .with_context(|| format!("{}: {dims} dimensions, {landmarks} landmarks", ground.name))?;
-                anyhow::Ok(Accuracy {
-                    layout: ground.name.clone(),
+                let report = report(settings, &source, dims, landmarks)
+                    .with_context(|| format!("{}: {dims} dimensions, {landmarks} landmarks", layout.name))?;
+                anyhow::Ok(AccuracyRow {
+                    layout: layout.name.clone(),
                     dims,
                     landmarks,
                     without_worst_30: report.estimate.acc70,
@@ -134,7 +134,7 @@ impl Tables {
     }
 }
 
-fn report(settings: &Settings, field: &Field<'_>, dims: usize, landmarks: usize) -> anyhow::Result<Report> {
+fn report(settings: &Settings, source: &MatrixSource<'_>, dims: usize, landmarks: usize) -> anyhow::Result<Report> {
     let asked = simulate::Settings {
         agents: settings.agents,
         landmarks,
@@ -146,9 +146,9 @@ fn report(settings: &Settings, field: &Field<'_>, dims: usize, landmarks: usize)
         threads: NonZeroUsize::new(2).unwrap_or(NonZeroUsize::MIN),
         ..simulate::Settings::default()
     };
-    match field {
-        Field::Matrix(matrix) => Ok(simulate::run(matrix, &asked, &|| ())?),
-        Field::Layout(matrices) => {
+    match source {
+        MatrixSource::Matrix(matrix) => Ok(simulate::run(matrix, &asked, &|| ())?),
+        MatrixSource::Layout(matrices) => {
             let judged = matrices.iter().zip(asked.first_seed..).map(|(matrix, seed)| {
                 let agents = 0..settings.agents;
                 let draw = Draw::given(matrix, agents.collect(), (settings.agents..matrix.nodes()).collect());
@@ -182,8 +182,8 @@ mod tests {
     #[test]
     fn a_layout_as_a_matrix_knows_what_agents_could_measure_and_no_more() {
         let settings = Settings::committed().unwrap();
-        let (grounds, _) = settings.grounds(Path::new("/nowhere")).unwrap();
-        let scenario = settings.scenario(&grounds[0], 1, settings.base).unwrap();
+        let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
+        let scenario = settings.scenario(&layouts[0], 1, settings.base).unwrap();
         let matrix = matrix_of(&scenario).unwrap();
         assert_eq!(matrix.nodes(), 233);
         assert_eq!(matrix.millis(3, 30 + 77), Some(scenario.paths[3][77].rtt_ms));
@@ -195,16 +195,16 @@ mod tests {
     #[test]
     fn on_the_papers_layout_the_map_predicts_and_the_nearest_agent_is_found() {
         let settings = Settings { table_seeds: 3, ..Settings::committed().unwrap() };
-        let (grounds, _) = settings.grounds(Path::new("/nowhere")).unwrap();
-        let scenarios = (1..=3).map(|seed| settings.scenario(&grounds[0], seed, settings.base).unwrap());
-        let field = Field::Layout(scenarios.map(|scenario| matrix_of(&scenario).unwrap()).collect());
-        let estimate = report(&settings, &field, 8, 9).unwrap().estimate;
+        let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
+        let scenarios = (1..=3).map(|seed| settings.scenario(&layouts[0], seed, settings.base).unwrap());
+        let source = MatrixSource::Layout(scenarios.map(|scenario| matrix_of(&scenario).unwrap()).collect());
+        let estimate = report(&settings, &source, 8, 9).unwrap().estimate;
         assert!(estimate.re50.unwrap() < 0.15 && estimate.top3_hit.unwrap() > 0.9, "{estimate:?}");
     }
 
     #[test]
     fn rows_are_printed_beside_the_papers() {
-        let row = Accuracy {
+        let row = AccuracyRow {
             layout: "paper".to_owned(),
             dims: 8,
             landmarks: 9,

@@ -13,12 +13,12 @@ use landfall_scheduler::model::{Rtt, Strategy};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::fleet::{Fleet, Taught, Told};
-use super::growth::{Arrived, Growth};
+use super::fleet::{CrawlHistory, CrawlStats, Fleet};
+use super::growth::{BodyArrival, Growth};
 use super::survey::Survey;
 use crate::world::reno;
 use crate::world::scenario::Scenario;
-use crate::world::web::Asked;
+use crate::world::web::SiteRequest;
 
 /// From a grant to the first request: the stream to the agent, its file, and the permit for the address.
 const LEASE: Duration = Duration::from_millis(15);
@@ -41,14 +41,14 @@ pub struct Batch<'a> {
     /// What the scheduler knows of it.
     pub survey: &'a Survey,
     /// What a crawl of each site asks for.
-    pub requests: &'a [Vec<Asked>],
+    pub requests: &'a [Vec<SiteRequest>],
     pub strategy: Strategy,
     /// Sites an agent crawls at once.
     pub slots: u32,
     /// From one request to a site to the next, at least.
     pub interval: Duration,
     /// What a crawl of the same sites taught before.
-    pub before: Option<&'a Taught>,
+    pub before: Option<&'a CrawlHistory>,
     /// The first site's task: the scheduler draws among agents with the tasks' numbers.
     pub first_task: u64,
     /// Draws losses and jitter.
@@ -57,9 +57,9 @@ pub struct Batch<'a> {
 
 /// What came of it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Ended {
+pub struct BatchResult {
     /// The bodies, in seconds from the first lease.
-    pub arrived: Vec<Arrived>,
+    pub arrived: Vec<BodyArrival>,
     /// From the first lease to the last outcome.
     pub makespan: Duration,
     pub requests: usize,
@@ -71,10 +71,10 @@ pub struct Ended {
     pub per_agent: Vec<usize>,
     /// How long each agent's crawls took, added up.
     pub busy: Vec<Duration>,
-    pub taught: Taught,
+    pub history: CrawlHistory,
 }
 
-impl Ended {
+impl BatchResult {
     /// How it grew.
     pub fn growth(&self, share: f64) -> Growth {
         Growth::of(self.arrived.clone(), share)
@@ -116,7 +116,7 @@ struct Crawl {
     /// Whether it is asked for.
     recalled: bool,
     /// Pages it had fetched, and how long it had taken for them, at its last checkpoint.
-    told: Option<(u32, Duration)>,
+    checkpoint: Option<(u32, Duration)>,
     /// The mean time to first byte, in seconds.
     mean_first_byte: f64,
 }
@@ -159,7 +159,7 @@ struct Run<'a> {
     crawls: Vec<Crawl>,
     /// Until when each agent's access link is taken.
     links: Vec<Duration>,
-    arrived: Vec<Arrived>,
+    arrived: Vec<BodyArrival>,
     sent: usize,
     open: usize,
     recalled: usize,
@@ -168,7 +168,7 @@ struct Run<'a> {
 }
 
 /// Simulates a batch.
-pub fn run(batch: Batch<'_>) -> anyhow::Result<Ended> {
+pub fn run(batch: Batch<'_>) -> anyhow::Result<BatchResult> {
     let (agents, sites) = (batch.scenario.agents.len(), batch.scenario.sites.len());
     let fleet = Fleet::assign(
         batch.survey,
@@ -210,11 +210,11 @@ pub fn run(batch: Batch<'_>) -> anyhow::Result<Ended> {
     let mut per_agent = vec![0; agents];
     run.crawls.iter().for_each(|crawl| per_agent[crawl.agent] += 1);
     per_agent.sort_unstable_by(|one, other| other.cmp(one));
-    let bytes = |site: &Vec<Asked>| site.iter().map(|asked| asked.bytes).sum();
+    let bytes = |site: &Vec<SiteRequest>| site.iter().map(|asked| asked.bytes).sum();
     let took = run.crawls.iter().map(|crawl| crawl.before + crawl.took);
     let sites = batch.requests.iter().map(bytes).zip(took).collect();
     let Run { fleet, arrived, sent: requests, recalled, busy, .. } = run;
-    Ok(Ended { arrived, makespan, requests, sites, recalled, per_agent, busy, taught: fleet.into_taught() })
+    Ok(BatchResult { arrived, makespan, requests, sites, recalled, per_agent, busy, history: fleet.into_history() })
 }
 
 /// How long a slot of an agent is taken by a site's crawl that has the agent's access link to itself.
@@ -301,7 +301,7 @@ impl Run<'_> {
         let asked = self.batch.requests[site][request];
         let link = (&mut self.links[agent], &mut self.rng);
         let arrived = pass(self.batch.scenario, (agent, site), asked.bytes, now, link);
-        self.arrived.push(Arrived { at_s: arrived.as_secs_f64(), bytes: asked.bytes });
+        self.arrived.push(BodyArrival { at_s: arrived.as_secs_f64(), bytes: asked.bytes });
         let (next, interval) = (arrived + REQUEST, self.batch.interval);
         let crawl = &mut self.crawls[site];
         crawl.took = next.saturating_sub(began);
@@ -310,9 +310,9 @@ impl Run<'_> {
             self.plan(next.max(sent + interval) + OUTCOME, Event::Outcome { site });
             return;
         }
-        let due = crawl.told.map_or(Duration::ZERO, |(_, took)| took) + CHECKPOINT_EVERY;
+        let due = crawl.checkpoint.map_or(Duration::ZERO, |(_, took)| took) + CHECKPOINT_EVERY;
         if crawl.took >= due {
-            crawl.told = Some((u32::try_from(request + 1).unwrap_or(u32::MAX), crawl.took));
+            crawl.checkpoint = Some((u32::try_from(request + 1).unwrap_or(u32::MAX), crawl.took));
         }
         let sends = next.max(sent + interval.max(crawl.trouble()));
         if crawl.recalled {
@@ -343,7 +343,7 @@ impl Run<'_> {
         let bytes = requests.iter().map(|asked| u64::try_from(asked.bytes).unwrap_or(u64::MAX)).sum();
         let rtt = self.batch.scenario.paths[agent][site].rtt();
         if let Ok(rtt) = Rtt::try_new(rtt) {
-            self.fleet.complete(agent, site, Told { size: (pages, bytes), rtt, took: before + took });
+            self.fleet.complete(agent, site, CrawlStats { size: (pages, bytes), rtt, took: before + took });
         }
         self.grant(agent, now);
         self.assign_planned(now);
@@ -365,7 +365,7 @@ impl Run<'_> {
             self.grant(agent, now);
         }
         let crawls = &self.crawls;
-        for site in self.fleet.stragglers(|site| crawls[site].told, now) {
+        for site in self.fleet.stragglers(|site| crawls[site].checkpoint, now) {
             self.crawls[site].recalled = true;
         }
         if self.open > 0 && (self.fleet.waits() || self.batch.strategy == Strategy::EarliestFinish) {
@@ -409,21 +409,21 @@ pub(super) mod tests {
         Survey::given(vec![(0..scenario.agents.len()).map(one).collect(); scenario.sites.len()])
     }
 
-    pub(in super::super) fn asked(bytes: &[usize]) -> Vec<Asked> {
-        bytes.iter().map(|&bytes| Asked { bytes, thinking: Duration::ZERO }).collect()
+    pub(in super::super) fn asked(bytes: &[usize]) -> Vec<SiteRequest> {
+        bytes.iter().map(|&bytes| SiteRequest { bytes, thinking: Duration::ZERO }).collect()
     }
 
     /// With a slot an agent, and no interval.
     pub(in super::super) fn batch<'a>(
         scenario: &'a Scenario,
         survey: &'a Survey,
-        requests: &'a [Vec<Asked>],
+        requests: &'a [Vec<SiteRequest>],
     ) -> Batch<'a> {
         let (strategy, interval) = (Strategy::EarliestFinish, Duration::ZERO);
         Batch { scenario, survey, requests, strategy, slots: 1, interval, before: None, first_task: 1, seed: 1 }
     }
 
-    fn played(scenario: &Scenario, requests: &[Vec<Asked>], slots: u32, interval: Duration) -> Ended {
+    fn simulated(scenario: &Scenario, requests: &[Vec<SiteRequest>], slots: u32, interval: Duration) -> BatchResult {
         let survey = survey(scenario);
         run(Batch { strategy: Strategy::GnpTop1, slots, interval, ..batch(scenario, &survey, requests) }).unwrap()
     }
@@ -438,13 +438,13 @@ pub(super) mod tests {
         // robots.txt: two round trips. 14,600 bytes: one. 50,000: 14,600, 29,200 and the rest, three.
         let mut requests = asked(&[14, 14_600, 50_000]);
         requests[1].thinking = ms(600);
-        let ended = played(&scenario, &[requests], 1, Duration::ZERO);
+        let result = simulated(&scenario, &[requests], 1, Duration::ZERO);
         let took = ms(200) + REQUEST + ms(100 + 600) + REQUEST + ms(300) + REQUEST;
-        assert_eq!(ended.sites, [(64_614, took)]);
-        assert_eq!(ended.makespan, LEASE + took + OUTCOME);
-        let at: Vec<Duration> = ended.arrived.iter().map(|body| Duration::from_secs_f64(body.at_s)).collect();
+        assert_eq!(result.sites, [(64_614, took)]);
+        assert_eq!(result.makespan, LEASE + took + OUTCOME);
+        let at: Vec<Duration> = result.arrived.iter().map(|body| Duration::from_secs_f64(body.at_s)).collect();
         assert_eq!(at, [LEASE + ms(200), LEASE + ms(900) + REQUEST, LEASE + ms(1200) + 2 * REQUEST]);
-        assert_eq!(ended.requests, 3);
+        assert_eq!(result.requests, 3);
     }
 
     #[test]
@@ -453,44 +453,48 @@ pub(super) mod tests {
         // The far agent is thought to be the nearer one.
         let foreseen = survey(&scenario(&[100.0, 150.0], 1, 0.0));
         let requests = [asked(&[1000; 300])];
-        let ended = run(batch(&truth, &foreseen, &requests)).unwrap();
+        let result = run(batch(&truth, &foreseen, &requests)).unwrap();
         // The first checkpoint, after a minute, tells its pace; the rest takes three seconds, and the opening is asked for again.
-        assert_eq!((ended.recalled, ended.requests, ended.arrived.len()), (1, 301, 300));
-        assert_eq!((ended.sites[0].0, &ended.per_agent[..]), (300_000, &[1, 0][..]));
-        assert!(ended.makespan > ms(60_000) && ended.makespan < ms(66_000), "{ended:?}");
-        assert!(ended.busy[0] > ms(60_000) && ended.busy[1] > ms(2000) && ended.busy[1] < ms(4000), "{:?}", ended.busy);
-        assert_eq!(ended.sites[0].1, ended.busy[0] + ended.busy[1]);
+        assert_eq!((result.recalled, result.requests, result.arrived.len()), (1, 301, 300));
+        assert_eq!((result.sites[0].0, &result.per_agent[..]), (300_000, &[1, 0][..]));
+        assert!(result.makespan > ms(60_000) && result.makespan < ms(66_000), "{result:?}");
+        assert!(
+            result.busy[0] > ms(60_000) && result.busy[1] > ms(2000) && result.busy[1] < ms(4000),
+            "{:?}",
+            result.busy
+        );
+        assert_eq!(result.sites[0].1, result.busy[0] + result.busy[1]);
     }
 
     #[test]
     fn an_interval_holds_requests_and_the_slot_after_the_last_one() {
         let scenario = scenario(&[100.0], 2, 0.0);
         let requests = vec![asked(&[14, 1000, 1000]), asked(&[14])];
-        let ended = played(&scenario, &requests, 1, ms(1000));
+        let result = simulated(&scenario, &requests, 1, ms(1000));
         // Requests at 0, 1 and 2 s; it rests until 3 s, and then the other begins.
         let second = LEASE + ms(3000) + OUTCOME + LEASE;
-        assert_eq!(ended.makespan, second + ms(1000) + OUTCOME);
-        assert_eq!(ended.sites[0].1, ms(2100) + REQUEST, "the rest is no part of the crawl");
+        assert_eq!(result.makespan, second + ms(1000) + OUTCOME);
+        assert_eq!(result.sites[0].1, ms(2100) + REQUEST, "the rest is no part of the crawl");
     }
 
     #[test]
     fn a_site_that_answers_slowly_is_asked_half_as_often() {
         let scenario = scenario(&[2000.0], 1, 0.0);
-        let ended = played(&scenario, &[asked(&[14, 1000, 1000])], 1, Duration::ZERO);
+        let result = simulated(&scenario, &[asked(&[14, 1000, 1000])], 1, Duration::ZERO);
         // First bytes after 4 and 2 s: their mean, from 0, is 0.8 and then 1.04 s; so that the third request is 2.08 s after the second.
         let took = ms(4000) + REQUEST + ms(2080) + ms(2000) + REQUEST;
-        assert_eq!(ended.sites[0].1, took);
+        assert_eq!(result.sites[0].1, took);
     }
 
     #[test]
     fn crawls_of_one_agent_share_its_access_link() {
         let scenario = scenario(&[10.0], 2, 0.0);
         let requests = vec![asked(&[10_000]), asked(&[10_000])];
-        let together = played(&scenario, &requests, 2, Duration::ZERO);
+        let together = simulated(&scenario, &requests, 2, Duration::ZERO);
         // 10,000 bytes are 5 ms of the link: the second body begins when the first has passed.
         let at: Vec<f64> = together.arrived.iter().map(|body| body.at_s).collect();
         assert!((at[1] - at[0] - 0.005).abs() < 1e-9, "{at:?}");
-        let alone = played(&scenario, &requests, 1, Duration::ZERO);
+        let alone = simulated(&scenario, &requests, 1, Duration::ZERO);
         assert_eq!(alone.makespan, 2 * (LEASE + ms(20) + REQUEST + OUTCOME));
     }
 
@@ -503,18 +507,18 @@ pub(super) mod tests {
         let survey = survey(&scenario);
         let batch =
             Batch { strategy: Strategy::GnpTop3, first_task: 3, seed: 3, ..batch(&scenario, &survey, &requests) };
-        let ended = run(batch).unwrap();
+        let result = run(batch).unwrap();
         // The long one alone takes 400 requests; had two others waited for it, they would end after it.
         let longest = LEASE + ms(10 * 401) + 400 * REQUEST + OUTCOME;
-        assert_eq!(ended.makespan, longest);
-        assert_eq!(ended, run(batch).unwrap(), "the same seed, the same run");
+        assert_eq!(result.makespan, longest);
+        assert_eq!(result, run(batch).unwrap(), "the same seed, the same run");
     }
 
     #[test]
     fn loss_costs_time_and_no_byte() {
         let requests = vec![asked(&[50_000; 40])];
-        let lossless = played(&scenario(&[50.0], 1, 0.0), &requests, 1, Duration::ZERO);
-        let lossy = played(&scenario(&[50.0], 1, 0.02), &requests, 1, Duration::ZERO);
+        let lossless = simulated(&scenario(&[50.0], 1, 0.0), &requests, 1, Duration::ZERO);
+        let lossy = simulated(&scenario(&[50.0], 1, 0.02), &requests, 1, Duration::ZERO);
         assert!(lossy.makespan > lossless.makespan.mul_f64(1.1), "{:?} {:?}", lossy.makespan, lossless.makespan);
         assert_eq!(lossy.sites[0].0, lossless.sites[0].0);
     }

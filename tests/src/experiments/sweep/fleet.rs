@@ -15,7 +15,7 @@ use landfall_scheduler::strategy::schedule::{self, Job};
 use landfall_scheduler::strategy::{self, Candidate, Crawl, Former, Listed, Site, Speed, Work};
 
 use super::survey::{self, Survey, agent_id, agent_index};
-use stragglers::Begun;
+use stragglers::PartialCrawl;
 
 mod stragglers;
 
@@ -34,14 +34,14 @@ const MOVES: usize = 200;
 
 /// One agent as the scheduler sees it.
 #[derive(Debug, Clone, Default)]
-struct Holder {
+struct AgentState {
     /// Sites assigned and not leased, in the order in which they are granted.
     waiting: BTreeSet<usize>,
     leased: u32,
     /// How long its newest crawls took.
     took: VecDeque<Duration>,
     /// What its newest crawls told.
-    told: VecDeque<Told>,
+    stats: VecDeque<CrawlStats>,
     crawls: BTreeSet<usize>,
 }
 
@@ -52,7 +52,7 @@ pub struct Fleet<'a> {
     slots: u32,
     /// The first site's task; the others' follow.
     first_task: u64,
-    agents: Vec<Holder>,
+    agents: Vec<AgentState>,
     /// For each site, what is known of each agent's way to it, without load.
     known: Vec<Cow<'a, [Candidate]>>,
     /// The newest choice of each site.
@@ -67,29 +67,29 @@ pub struct Fleet<'a> {
     expected: BTreeMap<usize, Duration>,
     since: BTreeMap<usize, Duration>,
     /// What a crawl of the same sites taught before.
-    before: Option<&'a Taught>,
+    before: Option<&'a CrawlHistory>,
     interval: Duration,
     /// What each site's crawl told, and whose it was.
-    ended: BTreeMap<usize, (usize, Told)>,
+    completed: BTreeMap<usize, (usize, CrawlStats)>,
     /// Sites whose crawls were asked for, and on whose behalf; and what was done of those that were handed back.
     recalled: BTreeMap<usize, usize>,
-    begun: BTreeMap<usize, Begun>,
+    partial: BTreeMap<usize, PartialCrawl>,
 }
 
 /// What a crawl of a batch taught, for a crawl of the same sites.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Taught {
+pub struct CrawlHistory {
     /// What each site's crawl told, and whose it was.
-    sites: BTreeMap<usize, (usize, Told)>,
+    sites: BTreeMap<usize, (usize, CrawlStats)>,
     /// What each agent's newest crawls told.
-    agents: Vec<VecDeque<Told>>,
+    agents: Vec<VecDeque<CrawlStats>>,
     /// Sites that were confirmed.
     confirmed: BTreeSet<usize>,
 }
 
 /// What a crawl that has ended tells of its agent.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Told {
+pub struct CrawlStats {
     /// Pages and bytes.
     pub size: (u32, u64),
     /// The round trip it saw.
@@ -105,7 +105,7 @@ impl<'a> Fleet<'a> {
         strategy: Strategy,
         (agents, sites): (usize, usize),
         slots: u32,
-        (interval, before): (Duration, Option<&'a Taught>),
+        (interval, before): (Duration, Option<&'a CrawlHistory>),
         first_task: u64,
     ) -> anyhow::Result<Self> {
         let mut fleet = Self {
@@ -113,7 +113,7 @@ impl<'a> Fleet<'a> {
             slots,
             first_task,
             known: (0..sites).map(|site| known(survey, site, before)).collect(),
-            agents: vec![Holder::default(); agents],
+            agents: vec![AgentState::default(); agents],
             chosen: BTreeMap::new(),
             pool: BTreeSet::new(),
             confirming: BTreeMap::new(),
@@ -124,12 +124,12 @@ impl<'a> Fleet<'a> {
             since: BTreeMap::new(),
             before,
             interval,
-            ended: BTreeMap::new(),
+            completed: BTreeMap::new(),
             recalled: BTreeMap::new(),
-            begun: BTreeMap::new(),
+            partial: BTreeMap::new(),
         };
         if let Some(before) = before {
-            fleet.agents.iter_mut().zip(&before.agents).for_each(|(holder, told)| holder.told.clone_from(told));
+            fleet.agents.iter_mut().zip(&before.agents).for_each(|(state, stats)| state.stats.clone_from(stats));
         }
         for site in 0..sites {
             fleet.choose(site, Duration::ZERO).context("there is nobody to choose")?;
@@ -179,32 +179,33 @@ impl<'a> Fleet<'a> {
 
     /// Chooses for the sites that have been confirmed; returns the agents that got some.
     pub fn choose_confirmed(&mut self, now: Duration) -> BTreeSet<usize> {
-        let ended: Vec<usize> = self.confirming.iter().filter(|(_, at)| **at <= now).map(|(site, _)| *site).collect();
+        let completed: Vec<usize> =
+            self.confirming.iter().filter(|(_, at)| **at <= now).map(|(site, _)| *site).collect();
         self.confirming.retain(|_, at| *at > now);
-        ended.into_iter().filter_map(|site| self.choose(site, now).flatten()).collect()
+        completed.into_iter().filter_map(|site| self.choose(site, now).flatten()).collect()
     }
 
     /// Plans the sites of the pool as the scheduler does (`jobs/assign/plan`), and assigns what would begin soon; returns the agents that got some.
     pub fn plan(&mut self, now: Duration) -> BTreeSet<usize> {
         let sites: Vec<usize> = self.pool.iter().copied().collect();
-        let speeds: Vec<Speed> = self.agents.iter().map(|holder| self.speed(holder)).collect();
+        let speeds: Vec<Speed> = self.agents.iter().map(|state| self.speed(state)).collect();
         let job = |site: &usize| {
             let (work, sized) = self.work_of(*site);
-            let begun = self.begun.get(site);
-            let work = begun.map_or(work, |begun| work.left(begun.pages, sized));
+            let partial = self.partial.get(site);
+            let work = partial.map_or(work, |partial| work.left(partial.pages, sized));
             let candidates = &self.known[*site];
             let farthest = candidates.iter().filter_map(Candidate::distance).max();
             let takes = candidates.iter().zip(&speeds);
             let mut takes: Vec<Option<Duration>> =
                 takes.map(|(one, speed)| Some(work.takes(one.distance().or(farthest)?, *speed))).collect();
             // Not directly back to its former agent, unless no other agent is available.
-            if let Some(begun) = begun.filter(|_| candidates.len() > 1) {
-                takes[begun.from] = None;
+            if let Some(partial) = partial.filter(|_| candidates.len() > 1) {
+                takes[partial.from] = None;
             }
             Job { takes, sized, waited: now }
         };
         let jobs: Vec<Job> = sites.iter().map(job).collect();
-        let frees: Vec<Vec<Duration>> = self.agents.iter().map(|holder| self.frees(holder, now)).collect();
+        let frees: Vec<Vec<Duration>> = self.agents.iter().map(|state| self.frees(state, now)).collect();
         let mut got = BTreeSet::new();
         for planned in schedule::plan(&jobs, &frees) {
             let Some(&site) = sites.get(planned.job) else { continue };
@@ -228,7 +229,7 @@ impl<'a> Fleet<'a> {
     /// What a site's crawl will be, and whether its size is known.
     fn work_of(&self, site: usize) -> (Work, bool) {
         let former = self.before.and_then(|before| before.sites.get(&site));
-        (self.work(former.map(|(_, told)| told.size).or_else(|| self.usual())), former.is_some())
+        (self.work(former.map(|(_, stats)| stats.size).or_else(|| self.usual())), former.is_some())
     }
 
     fn work(&self, size: Option<(u32, u64)>) -> Work {
@@ -238,38 +239,42 @@ impl<'a> Fleet<'a> {
 
     /// The mean size of what was crawled lately.
     fn usual(&self) -> Option<(u32, u64)> {
-        let told: Vec<&Told> = self.agents.iter().flat_map(|holder| &holder.told).collect();
-        let count = u32::try_from(told.len()).ok().filter(|count| *count > 0)?;
-        let pages = told.iter().map(|told| told.size.0).sum::<u32>() / count;
-        Some((pages, told.iter().map(|told| told.size.1).sum::<u64>() / u64::from(count)))
+        let stats: Vec<&CrawlStats> = self.agents.iter().flat_map(|state| &state.stats).collect();
+        let count = u32::try_from(stats.len()).ok().filter(|count| *count > 0)?;
+        let pages = stats.iter().map(|stats| stats.size.0).sum::<u32>() / count;
+        Some((pages, stats.iter().map(|stats| stats.size.1).sum::<u64>() / u64::from(count)))
     }
 
-    fn speed(&self, holder: &Holder) -> Speed {
-        let crawl =
-            |told: &Told| Crawl { work: self.work(Some(told.size)), rtt: told.rtt, took: told.took, weight: 1.0 };
-        Speed::default().learned(&holder.told.iter().map(crawl).collect::<Vec<_>>())
+    fn speed(&self, state: &AgentState) -> Speed {
+        let crawl = |stats: &CrawlStats| Crawl {
+            work: self.work(Some(stats.size)),
+            rtt: stats.rtt,
+            took: stats.took,
+            weight: 1.0,
+        };
+        Speed::default().learned(&state.stats.iter().map(crawl).collect::<Vec<_>>())
     }
 
-    fn frees(&self, holder: &Holder, now: Duration) -> Vec<Duration> {
+    fn frees(&self, state: &AgentState, now: Duration) -> Vec<Duration> {
         let expected = |site: &usize| self.expected.get(site).copied().unwrap_or_default();
         let under_way = |site: &usize| {
             let since = self.since.get(site).copied().unwrap_or(now);
             schedule::remaining(expected(site), now.saturating_sub(since))
         };
-        let under_way: Vec<Duration> = holder.crawls.iter().map(under_way).collect();
-        let waiting: Vec<Duration> = holder.waiting.iter().map(expected).collect();
+        let under_way: Vec<Duration> = state.crawls.iter().map(under_way).collect();
+        let waiting: Vec<Duration> = state.waiting.iter().map(expected).collect();
         schedule::frees(usize::try_from(self.slots).unwrap_or(usize::MAX), &under_way, &waiting)
     }
 
     /// Grants what waits at an agent into its free slots; returns the sites.
     pub fn grant(&mut self, agent: usize, now: Duration) -> Vec<usize> {
-        let holder = &mut self.agents[agent];
+        let state = &mut self.agents[agent];
         let mut granted = Vec::new();
-        while holder.leased < self.slots
-            && let Some(site) = holder.waiting.pop_first()
+        while state.leased < self.slots
+            && let Some(site) = state.waiting.pop_first()
         {
-            holder.leased += 1;
-            holder.crawls.insert(site);
+            state.leased += 1;
+            state.crawls.insert(site);
             self.since.insert(site, now);
             granted.push(site);
         }
@@ -277,29 +282,29 @@ impl<'a> Fleet<'a> {
     }
 
     /// Notes that a crawl of an agent has ended, and what it told.
-    pub fn complete(&mut self, agent: usize, site: usize, told: Told) {
-        let holder = &mut self.agents[agent];
-        holder.leased = holder.leased.saturating_sub(1);
-        holder.crawls.remove(&site);
-        self.ended.insert(site, (agent, told));
+    pub fn complete(&mut self, agent: usize, site: usize, stats: CrawlStats) {
+        let state = &mut self.agents[agent];
+        state.leased = state.leased.saturating_sub(1);
+        state.crawls.remove(&site);
+        self.completed.insert(site, (agent, stats));
         // What was begun elsewhere tells of two agents at once.
-        if self.begun.contains_key(&site) {
+        if self.partial.contains_key(&site) {
             return;
         }
-        holder.told.push_back(told);
-        if holder.told.len() > CRAWLS_LEARNED {
-            holder.told.pop_front();
+        state.stats.push_back(stats);
+        if state.stats.len() > CRAWLS_LEARNED {
+            state.stats.pop_front();
         }
-        holder.took.push_back(told.took);
-        if holder.took.len() > CRAWLS_PACED {
-            holder.took.pop_front();
+        state.took.push_back(stats.took);
+        if state.took.len() > CRAWLS_PACED {
+            state.took.pop_front();
         }
     }
 
     /// What it taught, when it has ended.
-    pub fn into_taught(self) -> Taught {
-        let agents = self.agents.into_iter().map(|holder| holder.told).collect();
-        Taught { sites: self.ended, agents, confirmed: self.confirmed }
+    pub fn into_history(self) -> CrawlHistory {
+        let agents = self.agents.into_iter().map(|state| state.stats).collect();
+        CrawlHistory { sites: self.completed, agents, confirmed: self.confirmed }
     }
 
     /// Passes waiting sites on, as the scheduler does twice a second; returns the agents that got some.
@@ -308,7 +313,7 @@ impl<'a> Fleet<'a> {
         let mut longest: Vec<&Candidate> = fleet
             .iter()
             .zip(&self.agents)
-            .filter(|(one, holder)| !holder.waiting.is_empty() && one.level().get() > 0)
+            .filter(|(one, state)| !state.waiting.is_empty() && one.level().get() > 0)
             .map(|(one, _)| one)
             .collect();
         longest.sort_by_key(|one| std::cmp::Reverse((one.level(), one.agent)));
@@ -317,7 +322,7 @@ impl<'a> Fleet<'a> {
             .take(QUEUES)
             .filter_map(|one| self.agents.get(agent_index(one.agent)?))
             // Those first whose turn comes last.
-            .flat_map(|holder| holder.waiting.iter().rev().take(LOOKED_AT).copied())
+            .flat_map(|state| state.waiting.iter().rev().take(LOOKED_AT).copied())
             .collect();
         let queued = |site: &usize| {
             let former = &self.chosen[site];
@@ -343,7 +348,7 @@ impl<'a> Fleet<'a> {
     pub fn waits(&self) -> bool {
         !self.pool.is_empty()
             || !self.confirming.is_empty()
-            || self.agents.iter().any(|holder| !holder.waiting.is_empty())
+            || self.agents.iter().any(|state| !state.waiting.is_empty())
     }
 
     /// The agents as candidates for a site.
@@ -357,14 +362,14 @@ impl<'a> Fleet<'a> {
 
     /// The agents as candidates whose distance is not asked for.
     fn plain(&self) -> Vec<Candidate> {
-        let all: Vec<&Duration> = self.agents.iter().flat_map(|holder| &holder.took).collect();
+        let all: Vec<&Duration> = self.agents.iter().flat_map(|state| &state.took).collect();
         let crawls = u32::try_from(all.len()).unwrap_or(u32::MAX);
         let fleet = if crawls == 0 { FIRST_PACE } else { all.into_iter().sum::<Duration>() / crawls };
-        let one = |(index, holder): (usize, &Holder)| {
-            let crawls = u32::try_from(holder.took.len()).unwrap_or(u32::MAX);
+        let one = |(index, state): (usize, &AgentState)| {
+            let crawls = u32::try_from(state.took.len()).unwrap_or(u32::MAX);
             Candidate {
-                load: u32::try_from(holder.waiting.len()).unwrap_or(u32::MAX).saturating_add(holder.leased),
-                pace: (holder.took.iter().sum::<Duration>() + fleet * PRIOR_CRAWLS) / (crawls + PRIOR_CRAWLS),
+                load: u32::try_from(state.waiting.len()).unwrap_or(u32::MAX).saturating_add(state.leased),
+                pace: (state.took.iter().sum::<Duration>() + fleet * PRIOR_CRAWLS) / (crawls + PRIOR_CRAWLS),
                 ..Candidate::new(agent_id(index), self.slots)
             }
         };
@@ -373,10 +378,10 @@ impl<'a> Fleet<'a> {
 }
 
 /// What is known of each agent's way to a site, a crawl before included.
-fn known<'a>(survey: &'a Survey, site: usize, before: Option<&Taught>) -> Cow<'a, [Candidate]> {
+fn known<'a>(survey: &'a Survey, site: usize, before: Option<&CrawlHistory>) -> Cow<'a, [Candidate]> {
     match before.and_then(|before| Some((before, before.sites.get(&site)?))) {
-        Some((before, (agent, told))) => {
-            let crawl = Crawled { agent: agent_id(*agent), rtt: told.rtt, weight: 1.0 };
+        Some((before, (agent, stats))) => {
+            let crawl = Crawled { agent: agent_id(*agent), rtt: stats.rtt, weight: 1.0 };
             Cow::Owned(survey.predicted(site, before.confirmed.contains(&site), &[crawl]))
         }
         None => Cow::Borrowed(survey.candidates(site)),
@@ -392,10 +397,10 @@ fn listed(candidate: &Candidate) -> Listed {
 mod tests {
     use super::*;
 
-    const NO_SIZES: (Duration, Option<&Taught>) = (Duration::ZERO, None);
+    const NO_SIZES: (Duration, Option<&CrawlHistory>) = (Duration::ZERO, None);
 
-    fn told(took: Duration) -> Told {
-        Told { size: (10, 1000), rtt: Rtt::try_from_millis_f64(10.0).unwrap(), took }
+    fn stats(took: Duration) -> CrawlStats {
+        CrawlStats { size: (10, 1000), rtt: Rtt::try_from_millis_f64(10.0).unwrap(), took }
     }
 
     /// A survey in which agent `i` is 10 (i + 1) ms from every site.
@@ -408,7 +413,7 @@ mod tests {
     }
 
     fn waiting(fleet: &Fleet<'_>) -> Vec<usize> {
-        fleet.agents.iter().map(|holder| holder.waiting.len()).collect()
+        fleet.agents.iter().map(|state| state.waiting.len()).collect()
     }
 
     #[test]
@@ -418,7 +423,7 @@ mod tests {
         assert_eq!(waiting(&fleet), [6, 0, 0, 0]);
         assert_eq!(fleet.grant(0, Duration::ZERO), [0, 1]);
         assert_eq!(fleet.grant(0, Duration::ZERO), Vec::<usize>::new());
-        fleet.complete(0, 0, told(Duration::from_secs(3)));
+        fleet.complete(0, 0, stats(Duration::from_secs(3)));
         assert_eq!(fleet.grant(0, Duration::ZERO), [2]);
         assert_eq!(fleet.rebalance(), BTreeSet::new(), "there is one candidate");
         let fleet = Fleet::assign(&survey, Strategy::GnpTop3, (4, 6), 1, NO_SIZES, 1).unwrap();
@@ -433,11 +438,11 @@ mod tests {
             assert_eq!(fleet.grant(agent, Duration::ZERO).len(), 1);
         }
         for _ in 0..2 {
-            fleet.complete(1, 1, told(Duration::from_millis(900)));
+            fleet.complete(1, 1, stats(Duration::from_millis(900)));
             fleet.grant(1, Duration::ZERO);
         }
         assert_eq!(waiting(&fleet), [1, 0, 1]);
-        fleet.complete(2, 2, told(Duration::from_millis(900)));
+        fleet.complete(2, 2, stats(Duration::from_millis(900)));
         fleet.grant(2, Duration::ZERO);
         assert_eq!(fleet.rebalance(), BTreeSet::from([1]));
         assert_eq!(fleet.grant(1, Duration::ZERO).len(), 1);
@@ -449,8 +454,8 @@ mod tests {
         let survey = survey(2, 4);
         let mut fleet = Fleet::assign(&survey, Strategy::Random, (2, 4), 4, NO_SIZES, 1).unwrap();
         assert_eq!(fleet.plain()[1].pace, FIRST_PACE);
-        (0..2).for_each(|_| fleet.complete(0, 0, told(Duration::from_secs(4))));
-        fleet.complete(1, 1, told(Duration::from_secs(10)));
+        (0..2).for_each(|_| fleet.complete(0, 0, stats(Duration::from_secs(4))));
+        fleet.complete(1, 1, stats(Duration::from_secs(10)));
         // The fleet's mean is 6 s.
         let paces: Vec<u128> = fleet.plain().iter().map(|one| one.pace.as_millis()).collect();
         assert_eq!(paces, [5_000, 7_333]);
@@ -475,7 +480,7 @@ mod tests {
             assert_eq!(fleet.grant(agent, Duration::ZERO), [site]);
         }
         assert_eq!(fleet.stragglers(slow, now), Vec::<usize>::new(), "no slot idles");
-        fleet.complete(1, 1, told(Duration::from_millis(100)));
+        fleet.complete(1, 1, stats(Duration::from_millis(100)));
         assert_eq!(fleet.stragglers(slow, Duration::from_secs(9)), Vec::<usize>::new(), "not long enough under way");
         assert_eq!(fleet.stragglers(slow, now), [0]);
         assert_eq!(fleet.stragglers(slow, now), Vec::<usize>::new(), "asked for once");

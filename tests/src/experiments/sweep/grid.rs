@@ -40,7 +40,7 @@ pub struct Row {
 
 /// A strategy in a cell, over seeds.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Standing {
+pub struct StrategyMedians {
     pub strategy: String,
     pub mb_per_min: f64,
     pub makespan_s: f64,
@@ -53,13 +53,13 @@ pub struct Standing {
 pub struct Group {
     pub layout: String,
     pub point: Point,
-    pub standings: Vec<Standing>,
+    pub medians: Vec<StrategyMedians>,
 }
 
 impl Group {
     /// A strategy's figures.
-    pub fn of(&self, strategy: &str) -> Option<&Standing> {
-        self.standings.iter().find(|standing| standing.strategy == strategy)
+    pub fn of(&self, strategy: &str) -> Option<&StrategyMedians> {
+        self.medians.iter().find(|one| one.strategy == strategy)
     }
 
     /// A strategy's throughput over random's.
@@ -95,7 +95,7 @@ pub fn groups(rows: &[Row]) -> Vec<Group> {
         let Cell { layout, point, strategy, .. } = &row.cell;
         let place = groups.iter().position(|group| group.layout == *layout && group.point == *point);
         let place = place.unwrap_or_else(|| {
-            groups.push(Group { layout: layout.clone(), point: *point, standings: Vec::new() });
+            groups.push(Group { layout: layout.clone(), point: *point, medians: Vec::new() });
             groups.len() - 1
         });
         if groups[place].of(strategy).is_some() {
@@ -109,7 +109,7 @@ pub fn groups(rows: &[Row]) -> Vec<Group> {
         if let Some((mb_per_min, makespan_s)) = of(|row| row.mb_per_min).zip(of(|row| row.makespan_s)) {
             let busy_variation = median(rows.iter().filter(same).filter_map(|row| row.busy_variation).collect());
             let strategy = strategy.clone();
-            groups[place].standings.push(Standing { strategy, mb_per_min, makespan_s, busy_variation });
+            groups[place].medians.push(StrategyMedians { strategy, mb_per_min, makespan_s, busy_variation });
         }
     }
     groups
@@ -134,14 +134,10 @@ pub fn table(groups: &[Group], strategies: &[&str]) -> String {
             None => value.map_or("void".to_owned(), |value| format!("{value:.1}")),
         };
         row.extend(
-            growing
-                .iter()
-                .map(|name| shown(group.of(name).map(|standing| standing.mb_per_min), group.growth_ratio(name))),
+            growing.iter().map(|name| shown(group.of(name).map(|one| one.mb_per_min), group.growth_ratio(name))),
         );
         row.extend(
-            strategies
-                .iter()
-                .map(|name| shown(group.of(name).map(|standing| standing.makespan_s), group.makespan_ratio(name))),
+            strategies.iter().map(|name| shown(group.of(name).map(|one| one.makespan_s), group.makespan_ratio(name))),
         );
         table.add_row(row);
     }
@@ -155,7 +151,7 @@ fn layouts(groups: &[Group]) -> Vec<&str> {
     layouts
 }
 
-fn said(met: bool) -> &'static str {
+fn met_or_missed(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
 }
 
@@ -169,7 +165,7 @@ pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
             let ratios: Vec<f64> = unthrottled.iter().filter_map(|group| group.growth_ratio(strategy)).collect();
             let (count, middle) = (ratios.len(), median(ratios));
             let Some(middle) = middle else { continue };
-            let verdict = said(middle >= target);
+            let verdict = met_or_missed(middle >= target);
             lines.push(format!(
                 "{layout}: {strategy} / random, median of {count} unthrottled cells: {middle:.3}; target >= {target:.3}: {verdict}"
             ));
@@ -186,21 +182,21 @@ pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
             OTHERS.join(", "),
             shares.len(),
             group.layout,
-            said(*worst >= least)
+            met_or_missed(*worst >= least)
         ));
     }
     lines
 }
 
 /// What is compared, ours, the other, the figure, and the target.
-type Figure = (&'static str, &'static str, &'static str, fn(&Standing) -> f64, f64);
+type Comparison = (&'static str, &'static str, &'static str, fn(&StrategyMedians) -> f64, f64);
 
 /// Our results relative to Top-3 and the list scheduler, by layout and pace: the medians over the
 /// cells, and the worst.
 fn ours(groups: &[Group]) -> Vec<String> {
-    let growth = |one: &Standing| one.mb_per_min;
-    let makespan = |one: &Standing| one.makespan_s;
-    let figures: [Figure; 4] = [
+    let growth = |one: &StrategyMedians| one.mb_per_min;
+    let makespan = |one: &StrategyMedians| one.makespan_s;
+    let figures: [Comparison; 4] = [
         ("growth", OURS, "gnp-top3", growth, GROWTH),
         ("makespan", OURS, "gnp-top3", makespan, 1.0),
         ("makespan", AGAIN, "gnp-top3", makespan, AGAIN_MAKESPAN),
@@ -225,7 +221,7 @@ fn ours(groups: &[Group]) -> Vec<String> {
                 lines.push(format!(
                     "{layout}, {pace}: {what}, {ours} / {other}, median of {} cells: {middle:.3}, worst {worst:.3}; target {sign} {target:.2}: {}",
                     ratios.len(),
-                    said(met)
+                    met_or_missed(met)
                 ));
             }
         }
@@ -246,7 +242,7 @@ fn evenness(groups: &[Group]) -> Vec<String> {
             let Some(ours) = of(OURS) else { continue };
             lines.push(format!(
                 "{layout}, {pace}: busy times' coefficient of variation, {OURS}: {ours:.2}; target <= {VARIATION:.2}: {}; {}",
-                said(ours <= VARIATION),
+                met_or_missed(ours <= VARIATION),
                 others.join(", ")
             ));
         }
@@ -295,9 +291,9 @@ mod tests {
     fn ours_is_held_against_the_best_of_the_others_in_each_cell() {
         let rows =
             [row("random", 1, 100.0, false), row("gnp-top3", 1, 80.0, false), row("earliest-finish", 1, 89.0, false)];
-        let said = verdict(&groups(&rows), 0.9);
-        let last = said.last().unwrap();
-        assert!(last.contains("least in 1 cells 0.890") && last.ends_with("MISSED"), "{said:?}");
+        let lines = verdict(&groups(&rows), 0.9);
+        let last = lines.last().unwrap();
+        assert!(last.contains("least in 1 cells 0.890") && last.ends_with("MISSED"), "{lines:?}");
     }
 
     #[test]
@@ -308,7 +304,7 @@ mod tests {
             row(AGAIN, 1, 125.0, false),
             row(LIST, 1, 150.0, false),
         ];
-        let said = verdict(&groups(&rows), 0.9);
+        let lines = verdict(&groups(&rows), 0.9);
         let expected = [
             "growth, earliest-finish / gnp-top3, median of 1 cells: 1.200, worst 1.200; target >= 1.15: met",
             "makespan, earliest-finish / gnp-top3, median of 1 cells: 0.833, worst 0.833; target <= 1.00: met",
@@ -316,7 +312,7 @@ mod tests {
             "makespan, earliest-finish, again / list, all known, median of 1 cells: 1.200, worst 1.200; target <= 1.15: MISSED",
         ];
         for expected in expected {
-            assert!(said.contains(&format!("paper, unthrottled: {expected}")), "{expected}: {said:#?}");
+            assert!(lines.contains(&format!("paper, unthrottled: {expected}")), "{expected}: {lines:#?}");
         }
     }
 
@@ -334,15 +330,15 @@ mod tests {
             row("gnp-top1", 1, 100.0, false),
             busy(LIST, 1, 0.05),
         ];
-        let said = verdict(&groups(&rows), 0.9);
-        let told = "paper, unthrottled: busy times' coefficient of variation, earliest-finish: 0.20; target <= 0.25: met; \
+        let lines = verdict(&groups(&rows), 0.9);
+        let expected = "paper, unthrottled: busy times' coefficient of variation, earliest-finish: 0.20; target <= 0.25: met; \
                     random 0.26, list, all known 0.05";
-        assert!(said.iter().any(|line| line == told), "{said:#?}");
+        assert!(lines.iter().any(|line| line == expected), "{lines:#?}");
         let missed = verdict(&groups(&[busy(OURS, 1, 0.26)]), 0.9);
         assert!(missed.iter().any(|line| line.contains("<= 0.25: MISSED")), "{missed:#?}");
         assert!(
-            !said.iter().any(|line| line.contains("throttled: busy") && !line.contains("unthrottled")),
-            "{said:#?}"
+            !lines.iter().any(|line| line.contains("throttled: busy") && !line.contains("unthrottled")),
+            "{lines:#?}"
         );
     }
 

@@ -9,7 +9,7 @@ const POINTS: usize = 60;
 
 /// A body that had arrived whole.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Arrived {
+pub struct BodyArrival {
     /// Seconds since the first lease.
     pub at_s: f64,
     /// Its bytes.
@@ -27,13 +27,13 @@ pub struct Growth {
 
 impl Growth {
     /// The growth of these bodies until `share` of their bytes had arrived; nothing grows where nothing arrives.
-    pub fn of(mut arrived: Vec<Arrived>, share: f64) -> Self {
+    pub fn of(mut arrived: Vec<BodyArrival>, share: f64) -> Self {
         arrived.sort_by(|one, other| one.at_s.total_cmp(&other.at_s));
         let all: f64 = arrived.iter().map(|body| float(body.bytes)).sum();
         let last_s = arrived.last().map_or(0.0, |body| body.at_s);
         let (mut growth, mut curve) = (Self { mb_per_min: 0.0, curve: Vec::new() }, Vec::with_capacity(POINTS));
         let mut so_far = 0.0;
-        let mut told = false;
+        let mut reached = false;
         let mut next = 1;
         for body in &arrived {
             // A point is what had arrived before the first body after it.
@@ -42,9 +42,9 @@ impl Growth {
                 next += 1;
             }
             so_far += float(body.bytes);
-            if !told && so_far >= share * all && body.at_s > 0.0 {
+            if !reached && so_far >= share * all && body.at_s > 0.0 {
                 growth.mb_per_min = so_far / 1e6 / (body.at_s / 60.0);
-                told = true;
+                reached = true;
             }
         }
         if !arrived.is_empty() {
@@ -63,8 +63,8 @@ fn point_s(point: usize, last_s: f64) -> f64 {
 mod tests {
     use super::*;
 
-    fn bodies(at: &[(f64, usize)]) -> Vec<Arrived> {
-        at.iter().map(|&(at_s, bytes)| Arrived { at_s, bytes }).collect()
+    fn bodies(at: &[(f64, usize)]) -> Vec<BodyArrival> {
+        at.iter().map(|&(at_s, bytes)| BodyArrival { at_s, bytes }).collect()
     }
 
     #[test]

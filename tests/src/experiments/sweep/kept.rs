@@ -16,7 +16,7 @@ use super::settings::Cell;
 
 /// The finished cells of one kind of run.
 #[derive(Debug)]
-pub struct Kept<T> {
+pub struct CellStore<T> {
     file: PathBuf,
     out: File,
     key: String,
@@ -27,10 +27,10 @@ pub struct Kept<T> {
 struct Line<T> {
     key: String,
     cell: Cell,
-    came_to: T,
+    result: T,
 }
 
-impl<T: Clone + Serialize + DeserializeOwned> Kept<T> {
+impl<T: Clone + Serialize + DeserializeOwned> CellStore<T> {
     /// Opens a file, or begins one, and reads what it has under this key.
     pub fn open(file: &Path, key: &str) -> anyhow::Result<Self> {
         if let Some(folder) = file.parent() {
@@ -43,7 +43,7 @@ impl<T: Clone + Serialize + DeserializeOwned> Kept<T> {
         };
         // A line that is cut, or of a former format, is a cell that was not finished.
         let lines = read.lines().filter_map(|line| serde_json::from_str::<Line<T>>(line).ok());
-        let cells = lines.filter(|line| line.key == key).map(|line| (line.cell, line.came_to)).collect();
+        let cells = lines.filter(|line| line.key == key).map(|line| (line.cell, line.result)).collect();
         let mut out = OpenOptions::new()
             .create(true)
             .append(true)
@@ -61,15 +61,15 @@ impl<T: Clone + Serialize + DeserializeOwned> Kept<T> {
 
     /// What a cell came to, if it is finished.
     pub fn find(&self, cell: &Cell) -> Option<&T> {
-        self.cells.iter().rev().find(|(known, _)| known == cell).map(|(_, came_to)| came_to)
+        self.cells.iter().rev().find(|(known, _)| known == cell).map(|(_, result)| result)
     }
 
-    pub fn keep(&mut self, cell: Cell, came_to: T) -> anyhow::Result<()> {
-        let line = Line { key: self.key.clone(), cell, came_to };
+    pub fn add(&mut self, cell: Cell, result: T) -> anyhow::Result<()> {
+        let line = Line { key: self.key.clone(), cell, result };
         let mut text = serde_json::to_string(&line).context("write a cell as JSON")?;
         text.push('\n');
         self.out.write_all(text.as_bytes()).with_context(|| format!("write {}", self.file.display()))?;
-        self.cells.push((line.cell, line.came_to));
+        self.cells.push((line.cell, line.result));
         Ok(())
     }
 }
@@ -105,27 +105,27 @@ mod tests {
     fn finished_cells_are_there_again_under_the_same_key_only() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("sweep/cells.jsonl");
-        let mut kept = Kept::<f64>::open(&file, "a").unwrap();
-        assert_eq!(kept.find(&cell(1)), None);
-        kept.keep(cell(1), 198.8).unwrap();
-        assert_eq!(kept.find(&cell(1)), Some(&198.8));
-        drop(kept);
-        assert_eq!(Kept::<f64>::open(&file, "b").unwrap().find(&cell(1)), None);
-        let kept = Kept::<f64>::open(&file, "a").unwrap();
-        assert_eq!((kept.find(&cell(1)), kept.find(&cell(2))), (Some(&198.8), None));
+        let mut store = CellStore::<f64>::open(&file, "a").unwrap();
+        assert_eq!(store.find(&cell(1)), None);
+        store.add(cell(1), 198.8).unwrap();
+        assert_eq!(store.find(&cell(1)), Some(&198.8));
+        drop(store);
+        assert_eq!(CellStore::<f64>::open(&file, "b").unwrap().find(&cell(1)), None);
+        let store = CellStore::<f64>::open(&file, "a").unwrap();
+        assert_eq!((store.find(&cell(1)), store.find(&cell(2))), (Some(&198.8), None));
     }
 
     #[test]
     fn a_line_that_was_cut_is_no_cell_and_spoils_none() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("cells.jsonl");
-        Kept::<f64>::open(&file, "a").unwrap().keep(cell(1), 1.0).unwrap();
+        CellStore::<f64>::open(&file, "a").unwrap().add(cell(1), 1.0).unwrap();
         let text = std::fs::read_to_string(&file).unwrap();
         std::fs::write(&file, format!("{text}{}", &text[..text.len() / 2])).unwrap();
-        let mut kept = Kept::<f64>::open(&file, "a").unwrap();
-        kept.keep(cell(2), 2.0).unwrap();
-        let kept = Kept::<f64>::open(&file, "a").unwrap();
-        assert_eq!((kept.find(&cell(1)), kept.find(&cell(2))), (Some(&1.0), Some(&2.0)));
+        let mut store = CellStore::<f64>::open(&file, "a").unwrap();
+        store.add(cell(2), 2.0).unwrap();
+        let store = CellStore::<f64>::open(&file, "a").unwrap();
+        assert_eq!((store.find(&cell(1)), store.find(&cell(2))), (Some(&1.0), Some(&2.0)));
     }
 
     #[test]

@@ -19,7 +19,7 @@ const PLAYS: u32 = 3;
 
 /// The result of its plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct ListSchedule {
     /// How long the batch takes.
     pub makespan: Duration,
     /// How long each agent's crawls take, added up.
@@ -27,7 +27,7 @@ pub struct Listed {
 }
 
 /// Plans a batch.
-pub fn listed(batch: &Batch<'_>) -> Listed {
+pub fn list_schedule(batch: &Batch<'_>) -> ListSchedule {
     let mut rng = ChaCha8Rng::seed_from_u64(batch.seed);
     let (agents, sites) = (batch.scenario.agents.len(), batch.scenario.sites.len());
     let mut takes = |agent, site| (0..PLAYS).map(|_| alone(batch, agent, site, &mut rng)).sum::<Duration>() / PLAYS;
@@ -37,7 +37,7 @@ pub fn listed(batch: &Batch<'_>) -> Listed {
     let slots = (0..agents).flat_map(|agent| (0..batch.slots).map(move |_| agent));
     let mut free: Vec<BinaryHeap<Reverse<Duration>>> = vec![BinaryHeap::new(); agents];
     slots.for_each(|agent| free[agent].push(Reverse(Duration::ZERO)));
-    let mut listed = Listed { makespan: Duration::ZERO, busy: vec![Duration::ZERO; agents] };
+    let mut list_schedule = ListSchedule { makespan: Duration::ZERO, busy: vec![Duration::ZERO; agents] };
     for takes in jobs {
         let would = |(slots, takes): (&BinaryHeap<Reverse<Duration>>, &Duration)| Some(slots.peek()?.0 + *takes);
         let ends = free.iter().zip(&takes).enumerate().filter_map(|(agent, one)| Some((would(one)?, agent)));
@@ -45,10 +45,10 @@ pub fn listed(batch: &Batch<'_>) -> Listed {
         if let Some(mut first) = free[agent].peek_mut() {
             first.0 = ends;
         }
-        listed.makespan = listed.makespan.max(ends);
-        listed.busy[agent] += takes[agent];
+        list_schedule.makespan = list_schedule.makespan.max(ends);
+        list_schedule.busy[agent] += takes[agent];
     }
-    listed
+    list_schedule
 }
 
 #[cfg(test)]
@@ -67,7 +67,7 @@ mod tests {
         let [one, both, all] = [1, 2, 3].map(|sites| {
             let scenario =
                 crate::world::scenario::Scenario { sites: scenario.sites[..sites].to_vec(), ..scenario.clone() };
-            listed(&Batch { scenario: &scenario, ..batch })
+            list_schedule(&Batch { scenario: &scenario, ..batch })
         });
         let about = |took: Duration, millis: u64| (ms(millis)..ms(millis + 60)).contains(&took);
         assert!(about(one.makespan, 500) && about(both.makespan, 800) && about(all.makespan, 900), "{all:?}");

@@ -15,7 +15,7 @@ const SEED: u64 = 1;
 /// Round trips in milliseconds, and who measured them. Agents are told by their rank among the scheduler's identifiers, which is in
 /// what order it draws among them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct LayoutMeasurements {
     /// The agents, by rank: each one's index in the scenario.
     pub agents: Vec<usize>,
     /// The landmarks, in the order of their election.
@@ -28,7 +28,7 @@ pub struct Measured {
     pub sites: Vec<Vec<(usize, f64)>>,
 }
 
-impl Measured {
+impl LayoutMeasurements {
     /// What a scheduler would elect and measure of a scenario, were there nothing but its round trips.
     pub fn emulated(scenario: &Scenario, landmarks: usize) -> anyhow::Result<Self> {
         let mut all = Vec::new();
@@ -57,9 +57,14 @@ impl Measured {
 
     /// What a cluster measured: `by_rank` are its agents' names in the order of their identifiers, `agents` and `sites` the scenario's
     /// names.
-    pub fn by(facts: &witness::Facts, by_rank: &[String], agents: &[String], sites: &[String]) -> anyhow::Result<Self> {
-        let witness::Doubts { quarantined, alarm } = &facts.doubts;
-        let map = facts.embedding.as_ref().filter(|_| alarm.is_none()).map(|map| map.embedding.epoch());
+    pub fn by(
+        record: &witness::BatchRecord,
+        by_rank: &[String],
+        agents: &[String],
+        sites: &[String],
+    ) -> anyhow::Result<Self> {
+        let witness::TrustRecord { quarantined, alarm } = &record.trust;
+        let map = record.embedding.as_ref().filter(|_| alarm.is_none()).map(|map| map.embedding.epoch());
         ensure!(map.is_some() || alarm.is_some(), "there is no map");
         let index = |name: &String| agents.iter().position(|known| known == name);
         let order: Vec<usize> =
@@ -67,20 +72,20 @@ impl Measured {
         ensure!(order.len() == agents.len(), "{} of {} agents enrolled", order.len(), agents.len());
         let rank = |name: &str| by_rank.iter().position(|known| known == name);
         let believed = |name: &String| !quarantined.contains(name);
-        let millis = |one: &witness::Measured| {
+        let millis = |one: &witness::Measurement| {
             believed(&one.prober).then_some(f64::from(u32::try_from(one.rtt_us?).ok()?) / 1e3)
         };
-        let way = |one: &witness::Measured| Some((rank(&one.prober)?, rank(&one.target)?, millis(one)?));
+        let way = |one: &witness::Measurement| Some((rank(&one.prober)?, rank(&one.target)?, millis(one)?));
         let of_site = |site: &String| {
-            let own = facts.site_measurements.iter().filter(|one| one.target == *site);
+            let own = record.site_measurements.iter().filter(|one| one.target == *site);
             own.filter_map(|one| Some((rank(&one.prober)?, millis(one)?))).collect()
         };
-        let landmarks = facts.landmarks.iter().filter(|name| believed(name)).map(|name| rank(name));
+        let landmarks = record.landmarks.iter().filter(|name| believed(name)).map(|name| rank(name));
         Ok(Self {
             agents: order,
             landmarks: landmarks.collect::<Option<_>>().context("a landmark is not the scenario's")?,
             epoch: map.map(|epoch| epoch.get().unsigned_abs()),
-            mesh: facts.mesh_measurements.iter().filter_map(way).collect(),
+            mesh: record.mesh_measurements.iter().filter_map(way).collect(),
             sites: sites.iter().map(of_site).collect(),
         })
     }
@@ -119,10 +124,10 @@ mod tests {
     use crate::world::layout::{Layout, SMALL};
 
     /// What a cluster would tell of a scenario whose agents enrolled in the opposite order.
-    fn facts(scenario: &Scenario, found: &Measured) -> (witness::Facts, [Vec<String>; 3]) {
+    fn record(scenario: &Scenario, measurements: &LayoutMeasurements) -> (witness::BatchRecord, [Vec<String>; 3]) {
         let names: Vec<String> = scenario.agents.iter().map(|agent| agent.name.clone()).collect();
         let sites: Vec<String> = scenario.sites.iter().map(|site| site.host.clone()).collect();
-        let told = |prober: usize, target: &String, millis: f64| witness::Measured {
+        let told = |prober: usize, target: &String, millis: f64| witness::Measurement {
             prober: names[prober].clone(),
             target: target.clone(),
             rtt_us: i64::try_from(std::time::Duration::from_secs_f64(millis / 1e3).as_micros()).ok(),
@@ -130,49 +135,53 @@ mod tests {
             lost: 0,
         };
         let site_measurements =
-            found.sites.iter().zip(&sites).flat_map(|(all, site)| {
+            measurements.sites.iter().zip(&sites).flat_map(|(all, site)| {
                 all.iter().map(|&(prober, millis)| told(prober, site, millis)).collect::<Vec<_>>()
             });
         let embedding = landfall_scheduler::gnp::fit(
             landfall_scheduler::model::EmbeddingEpoch::new(2),
-            &found.mesh().unwrap(),
-            &found.landmarks(),
+            &measurements.mesh().unwrap(),
+            &measurements.landmarks(),
             2,
             2,
         );
-        let map = witness::EmbeddingFact {
+        let map = witness::EmbeddingRecord {
             embedding: embedding.unwrap(),
             agents: std::collections::BTreeMap::new(),
             sites: std::collections::BTreeMap::new(),
         };
-        let facts = witness::Facts {
+        let record = witness::BatchRecord {
             tasks: Vec::new(),
             active_leases: 0,
-            landmarks: found.landmarks.iter().map(|&landmark| names[landmark].clone()).collect(),
+            landmarks: measurements.landmarks.iter().map(|&landmark| names[landmark].clone()).collect(),
             site_measurements: site_measurements.collect(),
-            mesh_measurements: found.mesh.iter().map(|&(from, to, millis)| told(from, &names[to], millis)).collect(),
+            mesh_measurements: measurements
+                .mesh
+                .iter()
+                .map(|&(from, to, millis)| told(from, &names[to], millis))
+                .collect(),
             embedding: Some(map),
-            doubts: witness::Doubts::default(),
+            trust: witness::TrustRecord::default(),
         };
         let by_rank = names.iter().rev().cloned().collect();
-        (facts, [by_rank, names, sites])
+        (record, [by_rank, names, sites])
     }
 
     #[test]
     fn what_a_cluster_tells_is_what_is_emulated_by_its_own_ranks() {
         let scenario = Layout::parse(SMALL, "small.toml").unwrap().scenario(Some(6), Some(3)).unwrap();
-        let emulated = Measured::emulated(&scenario, 3).unwrap();
+        let emulated = LayoutMeasurements::emulated(&scenario, 3).unwrap();
         assert_eq!((emulated.landmarks.len(), emulated.mesh.len(), emulated.sites.len()), (3, 30, 3));
         assert!(emulated.sites.iter().all(|site| site.len() == 3), "{emulated:?}");
 
-        let (facts, [by_rank, names, sites]) = facts(&scenario, &emulated);
-        let found = Measured::by(&facts, &by_rank, &names, &sites).unwrap();
-        assert_eq!((&found.agents[..], found.epoch), (&[5, 4, 3, 2, 1, 0][..], Some(2)));
-        assert_eq!(found.landmarks, emulated.landmarks.iter().map(|landmark| 5 - landmark).collect::<Vec<_>>());
-        let ranked = scenario.ranked(&found.agents).unwrap();
+        let (record, [by_rank, names, sites]) = record(&scenario, &emulated);
+        let measurements = LayoutMeasurements::by(&record, &by_rank, &names, &sites).unwrap();
+        assert_eq!((&measurements.agents[..], measurements.epoch), (&[5, 4, 3, 2, 1, 0][..], Some(2)));
+        assert_eq!(measurements.landmarks, emulated.landmarks.iter().map(|landmark| 5 - landmark).collect::<Vec<_>>());
+        let ranked = scenario.ranked(&measurements.agents).unwrap();
         let near = |one: f64, other: f64| (one - other).abs() < 2e-3;
-        assert!(found.mesh.iter().all(|&(from, to, millis)| near(millis, ranked.mesh[from][to].rtt_ms)));
-        for (site, measured) in found.sites.iter().enumerate() {
+        assert!(measurements.mesh.iter().all(|&(from, to, millis)| near(millis, ranked.mesh[from][to].rtt_ms)));
+        for (site, measured) in measurements.sites.iter().enumerate() {
             assert!(
                 measured.iter().all(|&(from, millis)| near(millis, ranked.paths[from][site].rtt_ms)),
                 "{measured:?}"
@@ -180,18 +189,21 @@ mod tests {
         }
 
         let stranger = ["nobody".to_owned()];
-        assert!(Measured::by(&facts, &stranger, &names, &sites).is_err());
-        assert!(Measured::by(&facts, &by_rank[1..], &names, &sites).is_err(), "one has not enrolled");
+        assert!(LayoutMeasurements::by(&record, &stranger, &names, &sites).is_err());
+        assert!(LayoutMeasurements::by(&record, &by_rank[1..], &names, &sites).is_err(), "one has not enrolled");
 
-        let mut doubted = facts.clone();
-        doubted.doubts.quarantined.push(facts.landmarks[0].clone());
-        let without = Measured::by(&doubted, &by_rank, &names, &sites).unwrap();
+        let mut doubted = record.clone();
+        doubted.trust.quarantined.push(record.landmarks[0].clone());
+        let without = LayoutMeasurements::by(&doubted, &by_rank, &names, &sites).unwrap();
         assert_eq!((without.landmarks.len(), without.agents.len(), without.mesh.len()), (2, 6, 25));
         assert!(without.sites.iter().all(|site| site.len() == 2), "{without:?}");
 
-        doubted.doubts.alarm = Some("2 of 3 landmarks are doubted".to_owned());
-        assert_eq!(Measured::by(&doubted, &by_rank, &names, &sites).unwrap().epoch, None);
-        let unmapped = witness::Facts { embedding: None, ..facts };
-        assert!(Measured::by(&unmapped, &by_rank, &names, &sites).is_err(), "nobody is doubted, and there is no map");
+        doubted.trust.alarm = Some("2 of 3 landmarks are doubted".to_owned());
+        assert_eq!(LayoutMeasurements::by(&doubted, &by_rank, &names, &sites).unwrap().epoch, None);
+        let unmapped = witness::BatchRecord { embedding: None, ..record };
+        assert!(
+            LayoutMeasurements::by(&unmapped, &by_rank, &names, &sites).is_err(),
+            "nobody is doubted, and there is no map"
+        );
     }
 }

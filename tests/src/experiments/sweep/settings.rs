@@ -42,7 +42,7 @@ pub struct Settings {
     /// Sites an agent crawls at once.
     pub slots: Slots,
     /// What the sites hold.
-    pub web: Web,
+    pub web: WebSettings,
 }
 
 /// One layout; all but the paper's have a file of round trips, and say how many of its nodes are sites.
@@ -63,42 +63,42 @@ pub struct Point {
     /// Mean size of a page, in units of 1,024 bytes.
     pub page_kb: u32,
     /// Requests a second to one site.
-    pub per_site_rps: Pace,
+    pub per_site_rps: RequestRate,
     /// Megabits a second of an agent's access.
     pub access_mbit: f64,
 }
 
 /// Requests a second to one site: null in JSON, "unthrottled" in the settings, where nothing holds a crawl back.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Pace(pub Option<f64>);
+pub struct RequestRate(pub Option<f64>);
 
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum PaceAsWritten {
+enum RateOrWord {
     Rate(f64),
     Word(String),
 }
 
-impl<'de> Deserialize<'de> for Pace {
+impl<'de> Deserialize<'de> for RequestRate {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match Option::<PaceAsWritten>::deserialize(deserializer)? {
+        match Option::<RateOrWord>::deserialize(deserializer)? {
             None => Ok(Self(None)),
-            Some(PaceAsWritten::Rate(rate)) => Ok(Self(Some(rate))),
-            Some(PaceAsWritten::Word(word)) if word == "unthrottled" => Ok(Self(None)),
-            Some(PaceAsWritten::Word(word)) => {
+            Some(RateOrWord::Rate(rate)) => Ok(Self(Some(rate))),
+            Some(RateOrWord::Word(word)) if word == "unthrottled" => Ok(Self(None)),
+            Some(RateOrWord::Word(word)) => {
                 Err(serde::de::Error::custom(format!("'{word}' is neither a number nor \"unthrottled\"")))
             }
         }
     }
 }
 
-impl Serialize for Pace {
+impl Serialize for RequestRate {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         self.0.serialize(serializer)
     }
 }
 
-impl fmt::Display for Pace {
+impl fmt::Display for RequestRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Some(rate) => rate.fmt(f),
@@ -107,7 +107,7 @@ impl fmt::Display for Pace {
     }
 }
 
-impl Pace {
+impl RequestRate {
     /// Whether nothing holds a crawl back.
     pub fn is_unthrottled(self) -> bool {
         self.0.is_none()
@@ -128,7 +128,7 @@ pub struct Factors {
     /// Mean size of a page, in units of 1,024 bytes.
     pub page_kb: Vec<u32>,
     /// Requests a second to one site.
-    pub per_site_rps: Vec<Pace>,
+    pub per_site_rps: Vec<RequestRate>,
     /// Megabits a second of an agent's access.
     pub access_mbit: Vec<f64>,
 }
@@ -145,7 +145,7 @@ pub struct Slots {
 /// What the sites hold, but for the size of pages.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Web {
+pub struct WebSettings {
     mean_pages: f64,
     pages_sigma: f64,
     max_pages: usize,
@@ -171,7 +171,7 @@ pub struct Cell {
 
 /// A layout that can be had here.
 #[derive(Debug, Clone)]
-pub struct Ground {
+pub struct LayoutData {
     pub name: String,
     matrix: Option<(Matrix, usize)>,
 }
@@ -266,14 +266,14 @@ impl Settings {
     }
 
     /// Slots of every agent.
-    pub fn slots(&self, pace: Pace) -> u32 {
-        if pace.is_unthrottled() { self.slots.unthrottled.get() } else { self.slots.throttled.get() }
+    pub fn slots(&self, rate: RequestRate) -> u32 {
+        if rate.is_unthrottled() { self.slots.unthrottled.get() } else { self.slots.throttled.get() }
     }
 
     /// What the sites of a cell hold.
     pub fn web_rules(&self, point: Point) -> anyhow::Result<WebRules> {
-        let Web { mean_pages, pages_sigma, max_pages, bytes_sigma, max_bytes, .. } = self.web;
-        let Web { broken_share, slow_share, slow_ms, robots_share, .. } = self.web;
+        let WebSettings { mean_pages, pages_sigma, max_pages, bytes_sigma, max_bytes, .. } = self.web;
+        let WebSettings { broken_share, slow_share, slow_ms, robots_share, .. } = self.web;
         let mean_bytes = f64::from(point.page_kb) * KIB;
         let rules = WebRules {
             mean_pages,
@@ -292,33 +292,33 @@ impl Settings {
     }
 
     /// The layouts that can be had, and what is missing for the others.
-    pub fn grounds(&self, data: &Path) -> anyhow::Result<(Vec<Ground>, Vec<String>)> {
-        let (mut grounds, mut missing) = (Vec::new(), Vec::new());
+    pub fn available_layouts(&self, data: &Path) -> anyhow::Result<(Vec<LayoutData>, Vec<String>)> {
+        let (mut available, mut missing) = (Vec::new(), Vec::new());
         for LayoutRules { name, matrix, site_nodes } in &self.layouts {
             let (Some(file), Some(nodes)) = (matrix, site_nodes) else {
-                grounds.push(Ground { name: name.clone(), matrix: None });
+                available.push(LayoutData { name: name.clone(), matrix: None });
                 continue;
             };
             let path = data.join(file);
             if path.exists() {
-                grounds.push(Ground { name: name.clone(), matrix: Some((Matrix::read(&path)?, *nodes)) });
+                available.push(LayoutData { name: name.clone(), matrix: Some((Matrix::read(&path)?, *nodes)) });
             } else {
                 missing.push(format!("{name} is left out: {} is not there", path.display()));
             }
         }
-        Ok((grounds, missing))
+        Ok((available, missing))
     }
 
     /// The emulated world of a layout, a seed and a point.
-    pub fn scenario(&self, ground: &Ground, seed: u64, point: Point) -> anyhow::Result<Scenario> {
-        let mut scenario = match &ground.matrix {
+    pub fn scenario(&self, layout: &LayoutData, seed: u64, point: Point) -> anyhow::Result<Scenario> {
+        let mut scenario = match &layout.matrix {
             None => {
                 let mut layout = Layout::parse(PAPER, "paper.toml")?;
                 layout.seed = seed;
                 layout.scenario(Some(self.agents), Some(self.sites))?
             }
             Some((matrix, nodes)) => {
-                let drawn = Scenario::from_matrix(matrix, &ground.name, seed, self.agents, *nodes)?;
+                let drawn = Scenario::from_matrix(matrix, &layout.name, seed, self.agents, *nodes)?;
                 spread_over(drawn, self.sites)
             }
         };
@@ -330,7 +330,7 @@ impl Settings {
     }
 }
 
-impl Ground {
+impl LayoutData {
     /// The matrix of its round trips; the paper's layout has none.
     pub fn matrix(&self) -> Option<&Matrix> {
         self.matrix.as_ref().map(|(matrix, _)| matrix)
@@ -389,8 +389,8 @@ mod tests {
         assert_eq!(settings.product().len(), 81);
         assert_eq!(settings.one_at_a_time()[0], settings.base);
         // All sites at once ask for no more than the lab can answer on time.
-        for pace in settings.factors.per_site_rps.iter().filter_map(|pace| pace.0) {
-            assert!(pace * crate::evidence::figures::float(settings.sites) < 1000.0);
+        for rate in settings.factors.per_site_rps.iter().filter_map(|rate| rate.0) {
+            assert!(rate * crate::evidence::figures::float(settings.sites) < 1000.0);
         }
     }
 
@@ -419,10 +419,10 @@ mod tests {
     #[test]
     fn a_point_changes_loss_pages_and_access_and_no_distance() {
         let settings = Settings::committed().unwrap();
-        let ground = Ground { name: "paper".to_owned(), matrix: None };
-        let base = settings.scenario(&ground, 2, settings.base).unwrap();
+        let layout = LayoutData { name: "paper".to_owned(), matrix: None };
+        let base = settings.scenario(&layout, 2, settings.base).unwrap();
         let other = Point { loss: 2.0, page_kb: 50, access_mbit: 5.0, ..settings.base };
-        let other = settings.scenario(&ground, 2, other).unwrap();
+        let other = settings.scenario(&layout, 2, other).unwrap();
         assert_eq!(base.sites.len(), 203);
         assert!((base.agent_bytes_per_s - 2.5e6).abs() < 1e-6 && (other.agent_bytes_per_s - 0.625e6).abs() < 1e-6);
         for (row, changed) in base.paths.iter().zip(&other.paths) {
@@ -431,7 +431,7 @@ mod tests {
                 assert!((changed.loss - 2.0 * link.loss).abs() < 1e-12);
             }
         }
-        let drawn = settings.scenario(&ground, 3, settings.base).unwrap();
+        let drawn = settings.scenario(&layout, 3, settings.base).unwrap();
         assert!(drawn.sites.iter().zip(&base.sites).any(|(one, other)| one.host != other.host));
     }
 
@@ -439,8 +439,8 @@ mod tests {
     fn sites_beyond_the_nodes_of_a_matrix_share_them_in_turn() {
         let settings = Settings::committed().unwrap();
         let matrix = Matrix::of(40, |a, b| Some(10.0 * crate::evidence::figures::float(a.abs_diff(b))));
-        let ground = Ground { name: "line".to_owned(), matrix: Some((matrix, 10)) };
-        let scenario = settings.scenario(&ground, 1, settings.base).unwrap();
+        let layout = LayoutData { name: "line".to_owned(), matrix: Some((matrix, 10)) };
+        let scenario = settings.scenario(&layout, 1, settings.base).unwrap();
         assert_eq!((scenario.sites.len(), scenario.machines()), (203, 203));
         assert_eq!(scenario.paths[4][3].rtt_ms.to_bits(), scenario.paths[4][193].rtt_ms.to_bits());
         let hosts: std::collections::BTreeSet<_> = scenario.sites.iter().map(|site| &site.host).collect();

@@ -10,7 +10,7 @@ use landfall_scheduler::strategy::Candidate;
 use landfall_scheduler::strategy::learned::confidence::{self, unsure};
 use landfall_scheduler::strategy::learned::{Crawled, Lessons, Near, measured_by_crawls, teach};
 
-use super::measured::Measured;
+use super::measured::LayoutMeasurements;
 use crate::world::scenario::Scenario;
 
 /// As in the scheduler and the lab: agents that confirm a site, samples each takes, and the time from one to the next.
@@ -31,12 +31,12 @@ pub struct Survey {
     /// For each site every agent, without load.
     known: Vec<Vec<Candidate>>,
     /// For sites whose distances are unsure, what a confirmation brings.
-    confirmed: Vec<Option<Confirmed>>,
+    confirmed: Vec<Option<Confirmation>>,
 }
 
 /// What a confirmation of a site brings.
 #[derive(Debug)]
-struct Confirmed {
+struct Confirmation {
     measured: Vec<(AgentId, Rtt)>,
     takes: Duration,
     known: Vec<Candidate>,
@@ -55,23 +55,23 @@ pub fn agent_index(id: AgentId) -> Option<usize> {
 impl Survey {
     /// Makes the map of what was measured, and predicts everything else with it; where no map is trusted, no distance is known. Agents of the
     /// scenario are in the order of their ranks.
-    pub fn of(scenario: &Scenario, found: &Measured) -> anyhow::Result<Self> {
+    pub fn of(scenario: &Scenario, measurements: &LayoutMeasurements) -> anyhow::Result<Self> {
         let (agents, sites) = (scenario.agents.len(), scenario.sites.len());
-        let Some(epoch) = found.epoch else {
+        let Some(epoch) = measurements.epoch else {
             let known: Vec<Candidate> = (0..agents).map(|agent| Candidate::new(agent_id(agent), 1)).collect();
             return Ok(Self::given(vec![known; sites]));
         };
-        let map =
-            Refined::new(&found.mesh()?, &found.landmarks(), &Ingredients::default(), epoch).context("fit the map")?;
+        let map = Refined::new(&measurements.mesh()?, &measurements.landmarks(), &Ingredients::default(), epoch)
+            .context("fit the map")?;
         let mut survey =
-            Self { agents, map: Some(map), measured: found.sites()?, known: Vec::new(), confirmed: Vec::new() };
+            Self { agents, map: Some(map), measured: measurements.sites()?, known: Vec::new(), confirmed: Vec::new() };
         survey.known = (0..sites).map(|site| survey.predicted(site, false, &[])).collect();
         survey.confirmed = (0..sites).map(|site| survey.confirm(scenario, site)).collect();
         Ok(survey)
     }
 
     /// Has a site confirmed, if its distances are unsure: one agent after another.
-    fn confirm(&self, scenario: &Scenario, site: usize) -> Option<Confirmed> {
+    fn confirm(&self, scenario: &Scenario, site: usize) -> Option<Confirmation> {
         let (map, measured, known) = (self.map.as_ref()?, self.measured.get(site)?, self.known.get(site)?);
         if !unsure(known) {
             return None;
@@ -82,10 +82,10 @@ impl Survey {
         let links: Vec<(AgentId, Duration)> = asked.iter().filter_map(|agent| Some((*agent, link(agent)?))).collect();
         // A connection and a request to warm it up come before the samples.
         let takes = links.iter().map(|(_, rtt)| *rtt * 2 + SAMPLED_EVERY.max(*rtt) * SAMPLES).sum();
-        let found = links.iter().filter_map(|(agent, rtt)| Some((*agent, Rtt::try_new(*rtt).ok()?)));
-        let measured: Vec<(AgentId, Rtt)> = measured.iter().copied().chain(found).collect();
+        let measurements = links.iter().filter_map(|(agent, rtt)| Some((*agent, Rtt::try_new(*rtt).ok()?)));
+        let measured: Vec<(AgentId, Rtt)> = measured.iter().copied().chain(measurements).collect();
         let known = self.placed(site, &measured, &[]);
-        Some(Confirmed { measured, takes, known })
+        Some(Confirmation { measured, takes, known })
     }
 
     /// What is known of each agent's way to a site, confirmed if that is needed, after these crawls of it.

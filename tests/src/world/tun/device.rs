@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, ensure};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
-use super::namespace::Place;
+use super::namespace::NetNamespace;
 
 /// Where devices come from.
 const TUN: &str = "/dev/net/tun";
@@ -47,10 +47,10 @@ pub(super) enum Addresses {
 ///
 /// # Errors
 /// When `ip` or the system refuses; the message repeats what it said.
-pub(super) fn set_up(place: &Place, addresses: Addresses) -> anyhow::Result<SyncDevice> {
+pub(super) fn set_up(namespace: &NetNamespace, addresses: Addresses) -> anyhow::Result<SyncDevice> {
     // Opening it could create it otherwise.
     ensure!(Path::new(TUN).exists(), "there is no {TUN}");
-    place.run(move || {
+    namespace.run(move || {
         for (setting, value) in SETTINGS {
             write(setting, value)?;
         }

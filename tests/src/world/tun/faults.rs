@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 /// The direction in which an agent's link is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Cut {
+pub enum CutDirection {
     /// Nothing passes.
     Both,
     /// Nothing reaches the agent; what it sends passes.
@@ -20,34 +20,34 @@ pub enum Cut {
 
 /// The faults of every agent's link, none at first. Cheap to clone; may be called from anywhere, at any time.
 #[derive(Debug, Clone)]
-pub struct Faults {
+pub struct LinkFaults {
     /// By agent. Locked for a copy or an assignment only.
-    links: Arc<[Mutex<Fault>]>,
+    links: Arc<[Mutex<LinkFault>]>,
 }
 
 /// The fault of one link.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct Fault {
-    cut: Option<Cut>,
-    slow: Option<Slow>,
+pub(super) struct LinkFault {
+    cut: Option<CutDirection>,
+    slow: Option<Slowdown>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Slow {
+struct Slowdown {
     extra: Duration,
     jitter: Duration,
     until: Instant,
 }
 
-impl Fault {
+impl LinkFault {
     /// Whether packets for the agent are lost.
     pub(super) fn loses_towards(self) -> bool {
-        matches!(self.cut, Some(Cut::Both | Cut::Towards))
+        matches!(self.cut, Some(CutDirection::Both | CutDirection::Towards))
     }
 
     /// Whether the agent's packets are lost.
     pub(super) fn loses_from(self) -> bool {
-        matches!(self.cut, Some(Cut::Both | Cut::From))
+        matches!(self.cut, Some(CutDirection::Both | CutDirection::From))
     }
 
     /// A packet's extra delay, and the maximum random addition to it; zero once the slowness is
@@ -57,7 +57,7 @@ impl Fault {
     }
 }
 
-impl Faults {
+impl LinkFaults {
     /// A link without faults for each agent.
     pub(super) fn none(agents: usize) -> Self {
         Self { links: (0..agents).map(|_| Mutex::default()).collect() }
@@ -67,7 +67,7 @@ impl Faults {
     ///
     /// # Panics
     /// When there is no such agent.
-    pub fn cut(&self, agent: usize, cut: Cut) {
+    pub fn cut(&self, agent: usize, cut: CutDirection) {
         self.change(agent, |fault| fault.cut = Some(cut));
     }
 
@@ -76,7 +76,7 @@ impl Faults {
     /// # Panics
     /// When there is no such agent.
     pub fn heal(&self, agent: usize) {
-        self.change(agent, |fault| *fault = Fault::default());
+        self.change(agent, |fault| *fault = LinkFault::default());
     }
 
     /// Lifts everything from every link.
@@ -91,22 +91,22 @@ impl Faults {
     /// When there is no such agent.
     pub fn slow(&self, agent: usize, extra: Duration, jitter: Duration, lasting: Duration) {
         let until = Instant::now() + lasting;
-        self.change(agent, |fault| fault.slow = Some(Slow { extra, jitter, until }));
+        self.change(agent, |fault| fault.slow = Some(Slowdown { extra, jitter, until }));
     }
 
     /// An agent's current cut; `None` without one.
     ///
     /// # Panics
     /// When there is no such agent.
-    pub fn cut_of(&self, agent: usize) -> Option<Cut> {
+    pub fn cut_of(&self, agent: usize) -> Option<CutDirection> {
         self.of(agent).cut
     }
 
-    pub(super) fn of(&self, agent: usize) -> Fault {
+    pub(super) fn of(&self, agent: usize) -> LinkFault {
         *self.links[agent].lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, agent: usize, change: impl FnOnce(&mut Fault)) {
+    fn change(&self, agent: usize, change: impl FnOnce(&mut LinkFault)) {
         change(&mut self.links[agent].lock().unwrap_or_else(PoisonError::into_inner));
     }
 }

@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::namespace::Place;
+use super::namespace::NetNamespace;
 use crate::world::sites::listen;
 
 /// How long a connection through the network may take to open: an agent has given up long before.
@@ -23,9 +23,9 @@ const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
 /// Where the next stage of the way is.
 #[derive(Debug, Clone)]
-struct Next {
+struct NextHop {
     /// Where connections to it are made.
-    from: Place,
+    from: NetNamespace,
     address: SocketAddr,
     /// Whether it is on the host's loopback, where each agent connects from an address of its own as in the rootless grade.
     /// From the usual one a connection to a scheduler that is away could meet itself.
@@ -39,26 +39,26 @@ struct Next {
 pub(super) fn forward(
     port: u16,
     schedulers: Ipv4Addr,
-    core: &Place,
-    agents: &[Place],
+    core: &NetNamespace,
+    agents: &[NetNamespace],
     tasks: &TaskTracker,
     shutdown: &CancellationToken,
 ) -> anyhow::Result<()> {
     let (gate, local) = (SocketAddr::new(schedulers.into(), port), SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port));
-    let start = |place: &Place, address: SocketAddr, next: Next| -> anyhow::Result<()> {
-        let listener = place.run(move || listen(address))?.with_context(|| format!("listen on {address}"))?;
+    let start = |namespace: &NetNamespace, address: SocketAddr, next: NextHop| -> anyhow::Result<()> {
+        let listener = namespace.run(move || listen(address))?.with_context(|| format!("listen on {address}"))?;
         let serve = serve(listener, next, tasks.clone(), shutdown.clone());
         tasks.spawn(shutdown.clone().run_until_cancelled_owned(serve));
         Ok(())
     };
-    start(core, gate, Next { from: Place::HOST, address: local, host: true })?;
+    start(core, gate, NextHop { from: NetNamespace::HOST, address: local, host: true })?;
     for agent in agents {
-        start(agent, local, Next { from: agent.clone(), address: gate, host: false })?;
+        start(agent, local, NextHop { from: agent.clone(), address: gate, host: false })?;
     }
     Ok(())
 }
 
-async fn serve(listener: TcpListener, next: Next, tasks: TaskTracker, shutdown: CancellationToken) {
+async fn serve(listener: TcpListener, next: NextHop, tasks: TaskTracker, shutdown: CancellationToken) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
@@ -78,7 +78,7 @@ async fn serve(listener: TcpListener, next: Next, tasks: TaskTracker, shutdown: 
 }
 
 /// Passes bytes both ways until one side has closed: then the other is closed too, as no peer here closes by halves.
-async fn pass_on(mut near: TcpStream, peer: IpAddr, next: &Next) -> anyhow::Result<()> {
+async fn pass_on(mut near: TcpStream, peer: IpAddr, next: &NextHop) -> anyhow::Result<()> {
     let socket = next.from.run(TcpSocket::new_v4)?.context("make a socket")?;
     if next.host {
         let source = on_loopback(peer).context("the agent has no IPv4 address")?;

@@ -21,19 +21,19 @@ type Job = Box<dyn FnOnce() + Send>;
 
 /// A namespace of its own, and the thread in it.
 #[derive(Debug)]
-pub(super) struct Namespace {
+pub(super) struct NamespaceThread {
     name: String,
     /// Taken when it ends; never held while a job runs.
-    inside: Mutex<Option<Inside>>,
+    inside: Mutex<Option<Worker>>,
 }
 
 #[derive(Debug)]
-struct Inside {
+struct Worker {
     jobs: SyncSender<Job>,
     thread: JoinHandle<()>,
 }
 
-impl Namespace {
+impl NamespaceThread {
     /// Makes a namespace with nothing in it.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ impl Namespace {
             .spawn(move || serve(&tell, &asked))
             .with_context(|| format!("start the thread of {name}"))?;
         told.recv().context("the thread ended")?.with_context(|| format!("make the network namespace of {name}"))?;
-        Ok(Self { name: name.to_owned(), inside: Mutex::new(Some(Inside { jobs, thread })) })
+        Ok(Self { name: name.to_owned(), inside: Mutex::new(Some(Worker { jobs, thread })) })
     }
 
     /// Does a job inside and waits for it. It finds the caller's runtime, so that it may make sockets of the runtime's.
@@ -68,7 +68,7 @@ impl Namespace {
     /// Ends the thread, and with it every process that was started there.
     pub(super) fn end(&self) {
         let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let Some(Inside { jobs, thread }) = inside else { return };
+        let Some(Worker { jobs, thread }) = inside else { return };
         drop(jobs);
         if thread.join().is_err() {
             tracing::warn!(namespace = self.name, "a job in a network namespace panicked");
@@ -76,7 +76,7 @@ impl Namespace {
     }
 }
 
-impl Drop for Namespace {
+impl Drop for NamespaceThread {
     fn drop(&mut self) {
         self.end();
     }
@@ -97,13 +97,13 @@ fn serve(tell: &SyncSender<nix::Result<()>>, jobs: &Receiver<Job>) {
 
 /// Where sockets are made and processes started: on the host, or in a namespace. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Place(Option<Arc<Namespace>>);
+pub struct NetNamespace(Option<Arc<NamespaceThread>>);
 
-impl Place {
+impl NetNamespace {
     /// The network namespace the lab itself was started in.
     pub const HOST: Self = Self(None);
 
-    pub(super) fn inside(namespace: Namespace) -> Self {
+    pub(super) fn inside(namespace: NamespaceThread) -> Self {
         Self(Some(Arc::new(namespace)))
     }
 

@@ -19,28 +19,28 @@ const ECHO_REPLY: u8 = 0;
 
 /// All paths of a scenario, looked up by packet.
 #[derive(Debug)]
-pub(super) struct Paths {
+pub(super) struct PathTable {
     lane: Lane,
     beacon_port: u16,
     agents: usize,
     machines: usize,
     /// From an agent to a peer: agents first, then machines, the name server, the schedulers.
-    reach: Vec<Vec<Half>>,
+    links: Vec<Vec<OneWayLink>>,
 }
 
 /// One direction of a path.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Half {
+struct OneWayLink {
     delay: Duration,
     loss: f64,
 }
 
 /// The path of one packet.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Way {
+pub(super) struct PacketPath {
     /// The device it comes out of.
     pub(super) device: usize,
-    /// The path and its direction, below [`Paths::keys`]: packets of one never overtake each other.
+    /// The path and its direction, below [`PathTable::keys`]: packets of one never overtake each other.
     pub(super) key: usize,
     /// Its time in transit.
     pub(super) delay: Duration,
@@ -52,14 +52,14 @@ pub(super) struct Way {
     pub(super) receiver: Option<usize>,
 }
 
-impl Paths {
+impl PathTable {
     /// Halves every link of a scenario. The schedulers are placed at the first agent, since a
     /// scenario does not place them. Names have no delay, since resolving is not part of the
     /// distance.
     pub(super) fn new(scenario: &Scenario, lane: Lane, beacon_port: u16) -> Self {
         let (agents, machines) = (scenario.agents.len(), scenario.machines());
-        let half = |link: Link| Half { delay: link.rtt() / 2, loss: link.loss };
-        let near = Half { delay: Duration::ZERO, loss: 0.0 };
+        let half = |link: Link| OneWayLink { delay: link.rtt() / 2, loss: link.loss };
+        let near = OneWayLink { delay: Duration::ZERO, loss: 0.0 };
         let row = |agent: usize| {
             let others = scenario.mesh[agent].iter().copied().map(half);
             let sites = (0..machines).map(|machine| {
@@ -68,7 +68,7 @@ impl Paths {
             });
             others.chain(sites).chain([near, half(scenario.mesh[0][agent])]).collect()
         };
-        Self { lane, beacon_port, agents, machines, reach: (0..agents).map(row).collect() }
+        Self { lane, beacon_port, agents, machines, links: (0..agents).map(row).collect() }
     }
 
     /// How many directed paths there are.
@@ -78,7 +78,7 @@ impl Paths {
 
     /// The path of a packet that came in at a device. `None` for a packet that should not exist:
     /// not IPv4, from an address that is not the device's, or to an unknown address.
-    pub(super) fn way(&self, device: usize, packet: &[u8]) -> Option<Way> {
+    pub(super) fn path_of(&self, device: usize, packet: &[u8]) -> Option<PacketPath> {
         let header = Header::read(packet)?;
         let (source, target) = (self.peer(header.source)?, self.peer(header.target)?);
         let (sender, receiver) = (self.agent(source), self.agent(target));
@@ -88,16 +88,16 @@ impl Paths {
         let (half, key) = match (sender, receiver) {
             (Some(one), Some(other)) => {
                 let half =
-                    if header.is_answer(self.beacon_port) { self.reach[other][one] } else { self.reach[one][other] };
+                    if header.is_answer(self.beacon_port) { self.links[other][one] } else { self.links[one][other] };
                 (half, one * self.peers() + other)
             }
-            (Some(agent), None) => (self.reach[agent][target], agent * self.peers() + target),
-            (None, Some(agent)) => (self.reach[agent][source], agent * self.peers() + source),
+            (Some(agent), None) => (self.links[agent][target], agent * self.peers() + target),
+            (None, Some(agent)) => (self.links[agent][source], agent * self.peers() + source),
             (None, None) => return None,
         };
         let key = key * 2 + usize::from(sender.is_none());
         let device = receiver.map_or(CORE, |agent| agent + 1);
-        Some(Way { device, key, delay: half.delay, loss: half.loss, sender, receiver })
+        Some(PacketPath { device, key, delay: half.delay, loss: half.loss, sender, receiver })
     }
 
     fn peers(&self) -> usize {
@@ -157,11 +157,11 @@ mod tests {
 
     const BEACON: u16 = 7180;
 
-    fn paths() -> (Scenario, Paths) {
+    fn paths() -> (Scenario, PathTable) {
         let mut scenario = Layout::parse(SMALL, "small.toml").unwrap().scenario(None, None).unwrap();
         scenario.mesh[1][2].rtt_ms = 44.0;
         scenario.mesh[2][1].rtt_ms = 66.0;
-        let paths = Paths::new(&scenario, Lane::TUN, BEACON);
+        let paths = PathTable::new(&scenario, Lane::TUN, BEACON);
         (scenario, paths)
     }
 
@@ -179,16 +179,16 @@ mod tests {
     fn a_packet_takes_half_the_round_trip_each_way() {
         let (scenario, paths) = paths();
         let (agent, site) = (Lane::TUN.agent(3), Lane::TUN.site(7));
-        let there = paths.way(4, &packet(agent, site, TCP, &[1, 2, 0, 80])).unwrap();
-        let back = paths.way(CORE, &packet(site, agent, TCP, &[0, 80, 1, 2])).unwrap();
+        let there = paths.path_of(4, &packet(agent, site, TCP, &[1, 2, 0, 80])).unwrap();
+        let back = paths.path_of(CORE, &packet(site, agent, TCP, &[0, 80, 1, 2])).unwrap();
         let half = scenario.paths[3][7].rtt() / 2;
         assert_eq!((there.device, there.delay, there.sender, there.receiver), (CORE, half, Some(3), None));
         assert_eq!((back.device, back.delay, back.sender, back.receiver), (4, half, None, Some(3)));
         assert_ne!(there.key, back.key);
         assert!(there.key.max(back.key) < paths.keys());
-        let names = paths.way(4, &packet(agent, Lane::TUN.names(), 17, &[1, 2, 0, 53])).unwrap();
+        let names = paths.path_of(4, &packet(agent, Lane::TUN.names(), 17, &[1, 2, 0, 53])).unwrap();
         assert_eq!((names.delay, names.device), (Duration::ZERO, CORE));
-        let scheduler = paths.way(4, &packet(agent, Lane::TUN.schedulers(), TCP, &[1, 2, 0, 80])).unwrap();
+        let scheduler = paths.path_of(4, &packet(agent, Lane::TUN.schedulers(), TCP, &[1, 2, 0, 80])).unwrap();
         assert_eq!(scheduler.delay, scenario.mesh[0][3].rtt() / 2);
     }
 
@@ -201,10 +201,10 @@ mod tests {
         let answered = packet(two, one, TCP, &[port[0], port[1], 9, 9]);
         let echoes = [packet(one, two, ICMP, &[8, 0]), packet(two, one, ICMP, &[ECHO_REPLY, 0])];
         for (device, packet) in [(2, &asked), (3, &answered), (2, &echoes[0]), (3, &echoes[1])] {
-            assert_eq!(paths.way(device, packet).unwrap().delay, Duration::from_millis(22));
+            assert_eq!(paths.path_of(device, packet).unwrap().delay, Duration::from_millis(22));
         }
         let asked_back = packet(two, one, TCP, &[9, 9, port[0], port[1]]);
-        assert_eq!(paths.way(3, &asked_back).unwrap().delay, Duration::from_millis(33));
+        assert_eq!(paths.path_of(3, &asked_back).unwrap().delay, Duration::from_millis(33));
     }
 
     #[test]
@@ -212,13 +212,13 @@ mod tests {
         let (_, paths) = paths();
         let (agent, site) = (Lane::TUN.agent(0), Lane::TUN.site(0));
         let good = packet(agent, site, TCP, &[0; 4]);
-        assert!(paths.way(1, &good).is_some());
-        assert_eq!(paths.way(2, &good), None, "another agent's address");
-        assert_eq!(paths.way(CORE, &packet(site, site, TCP, &[0; 4])), None);
-        assert_eq!(paths.way(1, &packet(agent, Ipv4Addr::new(8, 8, 8, 8), TCP, &[0; 4])), None);
-        assert_eq!(paths.way(1, &packet(agent, Lane::TUN.site(24), TCP, &[0; 4])), None);
+        assert!(paths.path_of(1, &good).is_some());
+        assert_eq!(paths.path_of(2, &good), None, "another agent's address");
+        assert_eq!(paths.path_of(CORE, &packet(site, site, TCP, &[0; 4])), None);
+        assert_eq!(paths.path_of(1, &packet(agent, Ipv4Addr::new(8, 8, 8, 8), TCP, &[0; 4])), None);
+        assert_eq!(paths.path_of(1, &packet(agent, Lane::TUN.site(24), TCP, &[0; 4])), None);
         for rubbish in [&[][..], &[0x45], &good[..19], &[0x60; 40], &[0x41; 40]] {
-            assert_eq!(paths.way(1, rubbish), None, "{rubbish:?}");
+            assert_eq!(paths.path_of(1, rubbish), None, "{rubbish:?}");
         }
     }
 }

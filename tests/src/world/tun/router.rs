@@ -20,7 +20,7 @@ use nix::sys::timerfd::{ClockId, Expiration, TimerFd, TimerFlags, TimerSetTimeFl
 use tun_rs::SyncDevice;
 
 use super::device::MTU;
-use super::switch::{Arrival, Switch, Traffic};
+use super::switch::{DuePacket, Switch, Traffic};
 use crate::world::timer::Lateness;
 
 /// Packets read from one device, or handed over, before the router turns to the next device: no
@@ -41,7 +41,7 @@ pub(super) struct Router {
 }
 
 /// What the thread works with.
-struct Loop {
+struct RouterLoop {
     devices: Vec<SyncDevice>,
     switch: Switch,
     epoll: Epoll,
@@ -73,7 +73,7 @@ impl Router {
         }
         epoll.add(&due, readable(DUE)).context("watch the timer")?;
         epoll.add(&stop, readable(STOP)).context("watch for the end")?;
-        let mut serve = Loop { devices, switch, epoll, due, armed: None, lateness, traffic };
+        let mut serve = RouterLoop { devices, switch, epoll, due, armed: None, lateness, traffic };
         let thread = std::thread::Builder::new().name("wan-router".to_owned());
         let thread = thread
             .spawn(move || {
@@ -103,7 +103,7 @@ impl Drop for Router {
     }
 }
 
-impl Loop {
+impl RouterLoop {
     fn run(&mut self) -> nix::Result<()> {
         let mut events = [EpollEvent::empty(); EVENTS];
         let mut packet = vec![0_u8; MTU];
@@ -130,7 +130,7 @@ impl Loop {
     /// Hands over what is due; says whether more is.
     fn hand_over(&mut self) -> bool {
         for _ in 0..BATCH {
-            let Some(Arrival { device, due, packet }) = self.switch.arrive(Instant::now()) else { return false };
+            let Some(DuePacket { device, due, packet }) = self.switch.arrive(Instant::now()) else { return false };
             let sent = self.devices[device].send(&packet);
             self.lateness.note(Instant::now().saturating_duration_since(due));
             let counter = if sent.is_ok() { &self.traffic.carried } else { &self.traffic.overrun };

@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::faults::Faults;
-use super::paths::{Paths, Way};
+use super::faults::LinkFaults;
+use super::paths::{PacketPath, PathTable};
 use crate::world::scenario::Scenario;
 
 /// Maximum wait of a packet for an agent's access link, each way. Longer queues hide distance
@@ -44,8 +44,8 @@ pub struct Traffic {
 /// Packets on their way.
 #[derive(Debug)]
 pub(super) struct Switch {
-    paths: Paths,
-    faults: Faults,
+    paths: PathTable,
+    faults: LinkFaults,
     traffic: Arc<Traffic>,
     bytes_per_s: f64,
     jitter: Duration,
@@ -53,38 +53,38 @@ pub(super) struct Switch {
     /// When each agent's access link is free again, from it and towards it.
     up: Vec<Instant>,
     down: Vec<Instant>,
-    /// When the last packet of each path arrives, by [`Way::key`].
+    /// When the last packet of each path arrives, by [`PacketPath::key`].
     last: Vec<Instant>,
-    held: BinaryHeap<Reverse<Held>>,
+    in_transit: BinaryHeap<Reverse<QueuedPacket>>,
     sequence: u64,
     rng: ChaCha8Rng,
 }
 
 #[derive(Debug)]
-struct Held {
+struct QueuedPacket {
     due: Instant,
     sequence: u64,
-    way: Way,
+    path: PacketPath,
     /// Whether it has passed its receiver's access link.
     admitted: bool,
     packet: Vec<u8>,
 }
 
-impl PartialEq for Held {
+impl PartialEq for QueuedPacket {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other).is_eq()
     }
 }
 
-impl Eq for Held {}
+impl Eq for QueuedPacket {}
 
-impl PartialOrd for Held {
+impl PartialOrd for QueuedPacket {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Held {
+impl Ord for QueuedPacket {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.due, self.sequence).cmp(&(other.due, other.sequence))
     }
@@ -92,7 +92,7 @@ impl Ord for Held {
 
 /// A packet to be handed over.
 #[derive(Debug)]
-pub(super) struct Arrival {
+pub(super) struct DuePacket {
     /// The device it comes out of.
     pub(super) device: usize,
     /// When it was due.
@@ -102,7 +102,13 @@ pub(super) struct Arrival {
 
 impl Switch {
     /// A network without packets.
-    pub(super) fn new(scenario: &Scenario, paths: Paths, faults: Faults, traffic: Arc<Traffic>, now: Instant) -> Self {
+    pub(super) fn new(
+        scenario: &Scenario,
+        paths: PathTable,
+        faults: LinkFaults,
+        traffic: Arc<Traffic>,
+        now: Instant,
+    ) -> Self {
         let agents = scenario.agents.len();
         Self {
             faults,
@@ -113,7 +119,7 @@ impl Switch {
             up: vec![now; agents],
             down: vec![now; agents],
             last: vec![now; paths.keys()],
-            held: BinaryHeap::new(),
+            in_transit: BinaryHeap::new(),
             sequence: 0,
             rng: ChaCha8Rng::seed_from_u64(scenario.seed),
             paths,
@@ -122,40 +128,40 @@ impl Switch {
 
     /// Takes a packet in that came out of a device.
     pub(super) fn enter(&mut self, now: Instant, device: usize, packet: &[u8]) {
-        let Some(way) = self.paths.way(device, packet) else { return count(&self.traffic.strange) };
-        if way.sender.is_some_and(|agent| self.faults.of(agent).loses_from()) {
+        let Some(path) = self.paths.path_of(device, packet) else { return count(&self.traffic.strange) };
+        if path.sender.is_some_and(|agent| self.faults.of(agent).loses_from()) {
             return count(&self.traffic.cut);
         }
-        if self.rng.random_range(0.0..1.0) < way.loss {
+        if self.rng.random_range(0.0..1.0) < path.loss {
             return count(&self.traffic.lost);
         }
-        if self.held.len() >= MAX_HELD {
+        if self.in_transit.len() >= MAX_HELD {
             return count(&self.traffic.overrun);
         }
         let (bytes_per_s, queue) = (self.bytes_per_s, self.access_queue);
         let passed =
-            way.sender.map_or(Some(now), |agent| pass(&mut self.up[agent], now, packet.len(), bytes_per_s, queue));
+            path.sender.map_or(Some(now), |agent| pass(&mut self.up[agent], now, packet.len(), bytes_per_s, queue));
         let Some(passed) = passed else { return count(&self.traffic.queue_full) };
-        let due = (passed + way.delay + self.slowness(&way, now)).max(self.last[way.key]);
-        self.last[way.key] = due;
-        self.hold(due, way, false, packet.to_vec());
+        let due = (passed + path.delay + self.slowness(&path, now)).max(self.last[path.key]);
+        self.last[path.key] = due;
+        self.hold(due, path, false, packet.to_vec());
     }
 
     /// The next packet that is due, if there is one.
-    pub(super) fn arrive(&mut self, now: Instant) -> Option<Arrival> {
-        while self.held.peek().is_some_and(|first| first.0.due <= now) {
-            let Reverse(Held { due, way, admitted, packet, .. }) = self.held.pop()?;
-            if way.receiver.is_some_and(|agent| self.faults.of(agent).loses_towards()) {
+    pub(super) fn arrive(&mut self, now: Instant) -> Option<DuePacket> {
+        while self.in_transit.peek().is_some_and(|first| first.0.due <= now) {
+            let Reverse(QueuedPacket { due, path, admitted, packet, .. }) = self.in_transit.pop()?;
+            if path.receiver.is_some_and(|agent| self.faults.of(agent).loses_towards()) {
                 count(&self.traffic.cut);
                 continue;
             }
-            let arrival = Arrival { device: way.device, due, packet };
-            let Some(agent) = way.receiver.filter(|_| !admitted) else { return Some(arrival) };
+            let arrival = DuePacket { device: path.device, due, packet };
+            let Some(agent) = path.receiver.filter(|_| !admitted) else { return Some(arrival) };
             let link = &mut self.down[agent];
             match pass(link, due, arrival.packet.len(), self.bytes_per_s, self.access_queue) {
                 None => count(&self.traffic.queue_full),
-                Some(passed) if passed > now => self.hold(passed, way, true, arrival.packet),
-                Some(passed) => return Some(Arrival { due: passed, ..arrival }),
+                Some(passed) if passed > now => self.hold(passed, path, true, arrival.packet),
+                Some(passed) => return Some(DuePacket { due: passed, ..arrival }),
             }
         }
         None
@@ -163,23 +169,23 @@ impl Switch {
 
     /// When to look again; `None` when nothing is under way.
     pub(super) fn next_due(&self) -> Option<Instant> {
-        self.held.peek().map(|first| first.0.due)
+        self.in_transit.peek().map(|first| first.0.due)
     }
 
-    fn hold(&mut self, due: Instant, way: Way, admitted: bool, packet: Vec<u8>) {
+    fn hold(&mut self, due: Instant, path: PacketPath, admitted: bool, packet: Vec<u8>) {
         self.sequence += 1;
-        self.held.push(Reverse(Held { due, sequence: self.sequence, way, admitted, packet }));
+        self.in_transit.push(Reverse(QueuedPacket { due, sequence: self.sequence, path, admitted, packet }));
     }
 
     /// The delay from faults and jitter. Jitter applies once per round trip, on the way to the
     /// agent that opened the exchange.
-    fn slowness(&mut self, way: &Way, now: Instant) -> Duration {
+    fn slowness(&mut self, path: &PacketPath, now: Instant) -> Duration {
         let mut slowness = Duration::ZERO;
-        let mut jitter = if way.receiver.is_some() { self.jitter } else { Duration::ZERO };
-        for agent in way.sender.into_iter().chain(way.receiver) {
+        let mut jitter = if path.receiver.is_some() { self.jitter } else { Duration::ZERO };
+        for agent in path.sender.into_iter().chain(path.receiver) {
             let (extra, varying) = self.faults.of(agent).slowness(now);
             slowness += extra / 2;
-            jitter += if way.receiver == Some(agent) { varying } else { Duration::ZERO };
+            jitter += if path.receiver == Some(agent) { varying } else { Duration::ZERO };
         }
         if jitter.is_zero() { slowness } else { slowness + jitter.mul_f64(self.rng.random_range(0.0..1.0)) }
     }
@@ -202,28 +208,28 @@ fn count(counter: &AtomicU64) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::faults::Cut;
+    use super::super::faults::CutDirection;
     use super::super::paths::CORE;
     use super::*;
     use crate::world::layout::{Layout, SMALL};
     use crate::world::wan::Lane;
 
-    struct Bench {
+    struct TestSwitch {
         switch: Switch,
         scenario: Scenario,
-        faults: Faults,
+        faults: LinkFaults,
         traffic: Arc<Traffic>,
         start: Instant,
     }
 
-    fn bench(change: impl FnOnce(&mut Scenario)) -> Bench {
+    fn bench(change: impl FnOnce(&mut Scenario)) -> TestSwitch {
         let mut scenario = Layout::parse(SMALL, "small.toml").unwrap().scenario(None, None).unwrap();
         scenario.paths.iter_mut().flatten().for_each(|link| link.loss = 0.0);
         change(&mut scenario);
-        let (faults, traffic, start) = (Faults::none(scenario.agents.len()), Arc::default(), Instant::now());
-        let paths = Paths::new(&scenario, Lane::TUN, 7180);
+        let (faults, traffic, start) = (LinkFaults::none(scenario.agents.len()), Arc::default(), Instant::now());
+        let paths = PathTable::new(&scenario, Lane::TUN, 7180);
         let switch = Switch::new(&scenario, paths, faults.clone(), Arc::clone(&traffic), start);
-        Bench { switch, scenario, faults, traffic, start }
+        TestSwitch { switch, scenario, faults, traffic, start }
     }
 
     fn to_site(bytes: usize) -> Vec<u8> {
@@ -242,7 +248,7 @@ mod tests {
         packet
     }
 
-    impl Bench {
+    impl TestSwitch {
         /// When everything that is under way arrives, after the start.
         fn arrivals(&mut self) -> Vec<Duration> {
             let mut seen = Vec::new();
@@ -317,9 +323,11 @@ mod tests {
     #[test]
     fn cuts_hold_in_their_direction_and_healing_restores_exactly() {
         let second = Duration::from_secs(1);
-        for (cut, there, back) in [(Cut::Both, 0, 0), (Cut::Towards, 1, 0), (Cut::From, 0, 1)] {
+        for (cut, there, back) in
+            [(CutDirection::Both, 0, 0), (CutDirection::Towards, 1, 0), (CutDirection::From, 0, 1)]
+        {
             let mut bench = bench(|_| {});
-            let arrives = |bench: &mut Bench, at: u32| {
+            let arrives = |bench: &mut TestSwitch, at: u32| {
                 [(3, to_site(40)), (CORE, to_agent(40))].map(|(device, packet)| {
                     bench.switch.enter(bench.start + second * at, device, &packet);
                     let arrivals = bench.arrivals();
@@ -339,7 +347,7 @@ mod tests {
     fn a_cut_also_takes_what_is_under_way_to_the_agent() {
         let mut bench = bench(|_| {});
         bench.switch.enter(bench.start, CORE, &to_agent(40));
-        bench.faults.cut(2, Cut::Both);
+        bench.faults.cut(2, CutDirection::Both);
         assert_eq!(bench.arrivals().len(), 0);
         assert_eq!(bench.traffic.cut.load(Ordering::Relaxed), 1);
     }

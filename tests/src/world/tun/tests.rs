@@ -32,8 +32,8 @@ fn network(scenario: &Scenario) -> Option<Network> {
 }
 
 /// Answers every datagram with itself until nothing came for a while.
-fn echo(place: &Place, address: Ipv4Addr) -> std::thread::JoinHandle<()> {
-    let socket = place.run(move || UdpSocket::bind((address, PORT))).unwrap().unwrap();
+fn echo(namespace: &NetNamespace, address: Ipv4Addr) -> std::thread::JoinHandle<()> {
+    let socket = namespace.run(move || UdpSocket::bind((address, PORT))).unwrap().unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     std::thread::spawn(move || {
         let mut packet = [0_u8; 2048];
@@ -135,7 +135,7 @@ fn an_agent_is_cut_off_slowed_and_healed_while_packets_flow() {
     let echoes = [echo(network.core(), Lane::TUN.site(5)), echo(network.agent(2), Lane::TUN.agent(2))];
     let (out, others) = (asker(&network, 2, Lane::TUN.site(5)), asker(&network, 4, Lane::TUN.site(5)));
     let before = best(&out);
-    for cut in [Cut::Both, Cut::Towards, Cut::From] {
+    for cut in [CutDirection::Both, CutDirection::Towards, CutDirection::From] {
         network.faults().cut(2, cut);
         assert_eq!(ask(&out, rtt * 3), None, "{cut:?}");
         assert!(ask(&others, PATIENCE).is_some(), "{cut:?}: another agent is not touched");
@@ -203,7 +203,7 @@ fn an_agent_reaches_a_scheduler_on_its_own_loopback_unless_it_is_away_or_the_age
     let (took, rtt) = (start.elapsed(), scenario.mesh[0][3].rtt());
     assert!(took >= rtt * 3 / 2, "{took:?} for a handshake and half of {rtt:?}");
 
-    network.faults().cut(3, Cut::Both);
+    network.faults().cut(3, CutDirection::Both);
     far.write_all(b"anybody").unwrap();
     near.set_read_timeout(Some(rtt * 4)).unwrap();
     assert!(near.read(&mut said).is_err(), "nothing passes a cut");
@@ -230,10 +230,10 @@ fn processes_stand_in_their_namespace_and_die_with_it() {
     let Some(network) = network(&scenario) else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let _context = runtime.enter();
-    let place = network.agent(1).clone();
-    let mut command = place.command("sleep");
+    let namespace = network.agent(1).clone();
+    let mut command = namespace.command("sleep");
     command.arg("600").kill_on_drop(true);
-    let mut child = place.run(move || command.spawn()).unwrap().unwrap();
+    let mut child = namespace.run(move || command.spawn()).unwrap().unwrap();
     let namespace = |of: &str| std::fs::read_link(format!("/proc/{of}/ns/net")).unwrap();
     assert_ne!(namespace(&child.id().unwrap().to_string()), namespace("self"));
     drop(network);
@@ -249,10 +249,10 @@ fn wait_to_be_killed() {
     let network = Network::start(&scenario(|_| {})).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let _context = runtime.enter();
-    let place = network.agent(0).clone();
-    let mut command = place.command("sleep");
+    let namespace = network.agent(0).clone();
+    let mut command = namespace.command("sleep");
     command.arg("600");
-    let child = place.run(move || command.spawn()).unwrap().unwrap();
+    let child = namespace.run(move || command.spawn()).unwrap().unwrap();
     println!("\nprocess {}", child.id().unwrap());
     std::thread::sleep(Duration::from_secs(600));
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use landfall_lab::cluster::process::until;
 use landfall_lab::world::Grade;
 use landfall_lab::world::layout::SMALL;
-use landfall_lab::world::tun::{self, Cut};
+use landfall_lab::world::tun::{self, CutDirection};
 
 use crate::harness::{PATIENCE, beside, cluster_on, small_scenario};
 
@@ -23,7 +23,7 @@ async fn an_agent_that_is_cut_off_loses_its_session_and_comes_back_after_healing
         let query = "select count(*) from sessions s join agents a on a.id = s.agent_id where s.state = 'active' and a.name = $1";
         Ok(sqlx::query_scalar(query).bind(&name).fetch_one(&pool).await?)
     };
-    for cut in [Cut::Both, Cut::Towards, Cut::From] {
+    for cut in [CutDirection::Both, CutDirection::Towards, CutDirection::From] {
         let faults = cluster.world.network().unwrap().faults().clone();
         let began = Instant::now();
         faults.cut(1, cut);

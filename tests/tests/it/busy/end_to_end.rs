@@ -2,10 +2,10 @@
 
 use landfall_lab::cluster::Cluster;
 use landfall_lab::cluster::process::until;
-use landfall_lab::evidence::check::Expect;
-use landfall_lab::evidence::witness::Facts;
+use landfall_lab::evidence::check::RunKind;
+use landfall_lab::evidence::witness::BatchRecord;
 
-use crate::harness::{ENDED, PATIENCE, await_crawler, beside, offences, small, submit, submit_file};
+use crate::harness::{ENDED, PATIENCE, await_crawler, beside, small, submit, submit_file, violations};
 
 const CAPACITY: u32 = 8;
 
@@ -36,8 +36,8 @@ async fn a_batch_waits_for_the_agents_it_asks_for_and_its_choices_are_explained(
     let agent = cluster.agent_names().remove(1);
     cluster.operate(&["agents", "tag", &agent, "--add", "chosen"]).await.unwrap();
     cluster.operate(&["sites", "watch", "--batch", "autumn"]).await.unwrap();
-    let facts = cluster.facts("autumn").await.unwrap();
-    assert!(facts.tasks.iter().all(|task| task.agent.as_ref() == Some(&agent)), "{:?}", facts.tasks);
+    let record = cluster.batch_record("autumn").await.unwrap();
+    assert!(record.tasks.iter().all(|task| task.agent.as_ref() == Some(&agent)), "{:?}", record.tasks);
     let explained = cluster.operate(&["explain", &site, "--batch", "autumn", "--wide"]).await.unwrap();
     for said in ["was chosen because ", "excluded: ", ": each lacks the tag 'chosen'"] {
         assert!(explained.contains(said), "{said}: {explained}");
@@ -60,9 +60,9 @@ async fn one_agent_alone_is_a_fleet() {
     let _turn = beside().await;
     let cluster = small(1, 5, CAPACITY).await;
     submit(&cluster, &["--request-interval", "100ms", "--watch"]).await;
-    let facts = cluster.facts("autumn").await.unwrap();
-    assert_eq!(offences(&cluster, &facts, Expect::Calm), Vec::<String>::new());
-    assert_eq!(facts.landmarks, Vec::<String>::new());
+    let record = cluster.batch_record("autumn").await.unwrap();
+    assert_eq!(violations(&cluster, &record, RunKind::Calm), Vec::<String>::new());
+    assert_eq!(record.landmarks, Vec::<String>::new());
     cluster.stop().await.unwrap();
 }
 
@@ -77,10 +77,10 @@ async fn the_sites_of_a_killed_agent_are_finished_by_others_exactly_once() {
     cluster.kill_agent(index).await.unwrap();
 
     cluster.await_count("every task to end", ENDED, 9, PATIENCE).await.unwrap();
-    let facts = cluster.facts("autumn").await.unwrap();
-    assert_eq!(offences(&cluster, &facts, Expect::Losses), Vec::<String>::new());
-    let moved: Vec<_> = facts.tasks.iter().filter(|task| task.leases > 1).collect();
-    assert!(!moved.is_empty(), "the killed agent held a lease: {:?}", facts.tasks);
+    let record = cluster.batch_record("autumn").await.unwrap();
+    assert_eq!(violations(&cluster, &record, RunKind::Losses), Vec::<String>::new());
+    let moved: Vec<_> = record.tasks.iter().filter(|task| task.leases > 1).collect();
+    assert!(!moved.is_empty(), "the killed agent held a lease: {:?}", record.tasks);
     assert!(moved.iter().all(|task| task.crawler.as_ref() != Some(&victim)), "{moved:?}");
     cluster.stop().await.unwrap();
 }
@@ -101,13 +101,13 @@ async fn an_agent_drained_in_mid_batch_finishes_what_it_began_and_gets_nothing_m
     assert!(line.contains("drained"), "{listed}");
 
     cluster.await_count("every task to end", ENDED, 18, PATIENCE).await.unwrap();
-    let facts = cluster.facts("autumn").await.unwrap();
-    assert_eq!(offences(&cluster, &facts, Expect::Losses), Vec::<String>::new());
-    assert!(facts.tasks.iter().all(|task| task.leases == 1), "nothing was cut or crawled twice: {:?}", facts.tasks);
-    assert!(facts.tasks.iter().any(|task| task.crawler.as_ref() == Some(&drained)), "it finished what it had");
+    let record = cluster.batch_record("autumn").await.unwrap();
+    assert_eq!(violations(&cluster, &record, RunKind::Losses), Vec::<String>::new());
+    assert!(record.tasks.iter().all(|task| task.leases == 1), "nothing was cut or crawled twice: {:?}", record.tasks);
+    assert!(record.tasks.iter().any(|task| task.crawler.as_ref() == Some(&drained)), "it finished what it had");
     assert_eq!(after.bind(&drained).fetch_one(&cluster.pool).await.unwrap(), 0, "nothing was granted to it any more");
 
-    what_is_said_of_it(&cluster, &drained, &facts).await;
+    what_is_said_of_it(&cluster, &drained, &record).await;
     let said = cluster.operate(&["agents", "resume", &drained]).await.unwrap();
     assert_eq!(said, format!("{drained} takes work again\n"));
     let said = cluster.operate(&["agents", "remove", &drained]).await.unwrap();
@@ -124,12 +124,12 @@ async fn an_agent_drained_in_mid_batch_finishes_what_it_began_and_gets_nothing_m
 }
 
 /// An operator who looks afterwards finds the drain, and every step of a site, in what the commands print.
-async fn what_is_said_of_it(cluster: &Cluster, drained: &str, facts: &Facts) {
+async fn what_is_said_of_it(cluster: &Cluster, drained: &str, record: &BatchRecord) {
     let shown = cluster.operate(&["agents", "show", drained]).await.unwrap();
     assert!(shown.contains("drained") && shown.contains("session    active, incarnation 1"), "{shown}");
     let of_agent = cluster.operate(&["events", "--agent", drained, "--newest", "1000", "--wide"]).await.unwrap();
     assert!(of_agent.contains(&format!(" agent {drained} draining")), "{of_agent}");
-    let done = facts.tasks.iter().find(|task| task.crawler.as_deref() == Some(drained)).unwrap();
+    let done = record.tasks.iter().find(|task| task.crawler.as_deref() == Some(drained)).unwrap();
     let of_site = cluster.operate(&["events", "--site", &done.site, "--format", "json"]).await.unwrap();
     let path: Vec<String> = of_site
         .lines()

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use landfall_lab::cluster::process::until;
-use landfall_lab::cluster::{Cluster, HURRIED, Options};
+use landfall_lab::cluster::{Cluster, ClusterOptions, HURRIED};
 use landfall_lab::world::World;
 use landfall_lab::world::layout::SMALL;
 use tokio::process::Command;
@@ -15,7 +15,7 @@ const DONE: &str = "select count(*) from tasks where state = 'done'";
 
 async fn cluster(sharing: usize) -> Cluster {
     let world = World::start(small_scenario(SMALL, 2, SITES)).await.unwrap();
-    let options = Options { scheduler: HURRIED.to_owned(), capacity: 2, logs: None, sharing };
+    let options = ClusterOptions { scheduler: HURRIED.to_owned(), capacity: 2, logs: None, sharing };
     Cluster::start(world, &options).await.unwrap()
 }
 

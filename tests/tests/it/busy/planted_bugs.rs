@@ -33,8 +33,8 @@ fn every_planted_bug_turns_the_judge_red() {
         let text = std::fs::read_to_string(patch).unwrap();
         let rules = text.lines().find_map(|line| line.strip_prefix("rule: ")).unwrap();
         let history = read(&folder("histories").join(format!("{name}.json"))).unwrap();
-        let offences = judge::judge(&history);
-        let broken: Vec<&str> = offences.iter().map(|offence| offence.rule.name()).collect();
+        let violations = judge::judge(&history);
+        let broken: Vec<&str> = violations.iter().map(|violation| violation.rule.name()).collect();
         assert!(rules.split(' ').any(|rule| broken.contains(&rule)), "{name}: {rules} wanted, {broken:?} found");
     }
 }

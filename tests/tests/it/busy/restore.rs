@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use landfall_lab::cluster::Cluster;
-use landfall_lab::evidence::check::{self, Evidence, Expect};
+use landfall_lab::evidence::check::{self, Evidence, RunKind};
 
 use crate::harness::{MAX_DEPTH, PATIENCE, beside, count, small};
 
@@ -16,8 +16,8 @@ const FLOOR: i64 = 1_000_000_000_000;
 
 /// Sites that are done, as the database has it now.
 async fn done(cluster: &Cluster) -> BTreeSet<String> {
-    let facts = cluster.facts("autumn").await.unwrap();
-    facts.tasks.into_iter().filter(|task| task.state == "done").map(|task| task.site).collect()
+    let record = cluster.batch_record("autumn").await.unwrap();
+    record.tasks.into_iter().filter(|task| task.state == "done").map(|task| task.site).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -51,10 +51,10 @@ async fn a_fleet_goes_on_from_a_backup_and_what_was_crawled_since_is_crawled_aga
     cluster.await_connected(AGENTS).await.unwrap();
     cluster.await_count("every site to be crawled", OUTCOMES, SITES, PATIENCE).await.unwrap();
 
-    let facts = cluster.facts("autumn").await.unwrap();
+    let record = cluster.batch_record("autumn").await.unwrap();
     let (sites, agents, log) = (cluster.site_names(), cluster.agent_names(), cluster.world.log.entries());
     let evidence = Evidence {
-        facts: &facts,
+        record: &record,
         sites: &sites,
         agents: &agents,
         webs: &cluster.world.webs,
@@ -62,8 +62,11 @@ async fn a_fleet_goes_on_from_a_backup_and_what_was_crawled_since_is_crawled_aga
         max_depth: MAX_DEPTH,
         probe_interval: Duration::ZERO,
     };
-    let broken: Vec<String> =
-        check::all(&evidence, Expect::Restore).iter().filter(|check| !check.holds()).map(check::Check::lines).collect();
+    let broken: Vec<String> = check::all(&evidence, RunKind::Restore)
+        .iter()
+        .filter(|check| !check.holds())
+        .map(check::Check::lines)
+        .collect();
     assert_eq!(broken, Vec::<String>::new());
 
     // What the backup held as done was left alone; what ended since was crawled once more, under a token that nobody had.
@@ -73,7 +76,7 @@ async fn a_fleet_goes_on_from_a_backup_and_what_was_crawled_since_is_crawled_aga
     };
     let again: Vec<&String> = since.difference(&kept).collect();
     assert!(again.len() >= 2, "{since:?} {kept:?}");
-    for task in &facts.tasks {
+    for task in &record.tasks {
         if before.contains(&task.site) {
             assert!(task.token < FLOOR && crawls(&task.site) == 1, "{task:?}");
         } else if again.contains(&&task.site) {

@@ -4,16 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use landfall_lab::cluster::Cluster;
-use landfall_lab::evidence::check::Expect;
+use landfall_lab::evidence::check::RunKind;
 use landfall_lab::evidence::truth;
-use landfall_lab::evidence::witness::Facts;
+use landfall_lab::evidence::witness::BatchRecord;
 use landfall_lab::world::Grade;
 use landfall_lab::world::layout::SMALL;
 use landfall_lab::world::sites::Access;
 use landfall_lab::world::tun;
 
 use crate::harness::{
-    PATIENCE, PROBE_INTERVAL, alone, cluster, cluster_on, offences, small, small_scenario, submit, untrue,
+    PATIENCE, PROBE_INTERVAL, alone, cluster, cluster_on, small, small_scenario, submit, untrue, violations,
 };
 
 const CAPACITY: u32 = 8;
@@ -35,13 +35,13 @@ async fn six_agents_crawl_24_sites() -> Vec<String> {
     let elected = cluster.operate(&["landmarks", "elect", "--count", "4", "--format", "json"]).await.unwrap();
     let said = submit(&cluster, &["--request-interval", "100ms", "--watch"]).await;
     assert!(said.contains("24"), "{said}");
-    let facts = cluster.facts("autumn").await.unwrap();
-    assert_eq!(offences(&cluster, &facts, Expect::Calm), Vec::<String>::new());
-    assert_eq!(facts.landmarks.len(), 4, "{elected}");
-    assert!(facts.tasks.iter().all(|task| task.strategy.as_deref() == Some("gnp-top3")), "{:?}", facts.tasks);
-    assert!(facts.tasks.iter().all(|task| task.fallback.is_none()), "{:?}", facts.tasks);
-    let probers: BTreeSet<&str> = facts.site_measurements.iter().map(|one| one.prober.as_str()).collect();
-    assert_eq!(probers, facts.landmarks.iter().map(String::as_str).collect(), "only landmarks measure sites");
+    let record = cluster.batch_record("autumn").await.unwrap();
+    assert_eq!(violations(&cluster, &record, RunKind::Calm), Vec::<String>::new());
+    assert_eq!(record.landmarks.len(), 4, "{elected}");
+    assert!(record.tasks.iter().all(|task| task.strategy.as_deref() == Some("gnp-top3")), "{:?}", record.tasks);
+    assert!(record.tasks.iter().all(|task| task.fallback.is_none()), "{:?}", record.tasks);
+    let probers: BTreeSet<&str> = record.site_measurements.iter().map(|one| one.prober.as_str()).collect();
+    assert_eq!(probers, record.landmarks.iter().map(String::as_str).collect(), "only landmarks measure sites");
 
     let again = submit(&cluster, &["--request-interval", "100ms"]).await;
     assert!(again.contains("nothing changed"), "{again}");
@@ -49,20 +49,20 @@ async fn six_agents_crawl_24_sites() -> Vec<String> {
     assert_eq!(report.lines().count(), 25, "a head and a row a site: {report}");
     let grown = cluster.operate(&["report", "throughput", "--batch", "autumn", "--slices", "4"]).await.unwrap();
     assert!(grown.starts_with("batch autumn: 24 of 24 sites crawled, in "), "{grown}");
-    let bytes: u64 = facts.tasks.iter().map(|task| u64::try_from(task.bytes).unwrap()).sum();
+    let bytes: u64 = record.tasks.iter().map(|task| u64::try_from(task.bytes).unwrap()).sum();
     let grown = cluster.operate(&["report", "throughput", "--batch", "autumn", "--format", "csv"]).await.unwrap();
     let last: Vec<&str> = grown.lines().last().unwrap().split(',').collect();
     assert_eq!((grown.lines().count(), last[1], last[3]), (21, "24", bytes.to_string().as_str()), "{grown}");
-    plans_are_made(&cluster, &facts).await;
-    let offences = untrue(&cluster, &facts, FEWEST_PAIRS);
+    plans_are_made(&cluster, &record).await;
+    let violations = untrue(&cluster, &record, FEWEST_PAIRS);
     cluster.stop().await.unwrap();
-    offences
+    violations
 }
 
 /// `landfall plan` predicts another fleet for the sites on the map.
-async fn plans_are_made(cluster: &Cluster, facts: &Facts) {
+async fn plans_are_made(cluster: &Cluster, record: &BatchRecord) {
     let leaver = &cluster.agent_names()[0];
-    let add = format!("city=Chengdu,carrier=Telecom,near={}", facts.tasks[0].site);
+    let add = format!("city=Chengdu,carrier=Telecom,near={}", record.tasks[0].site);
     let words = ["plan", "--add", &add, "--remove", leaver, "--suggest", "2", "--strategy", "gnp-top1", "--format"];
     let text = cluster.operate(&[&words[..], &["text"]].concat()).await.unwrap();
     assert!(text.contains("chengdu-telecom") && text.contains("places tried, of all sites"), "{text}");
@@ -86,30 +86,30 @@ async fn confirmers_measure_politely_and_their_sites_go_to_agents_no_farther_tha
     cluster.await_mesh(PATIENCE).await.unwrap();
     cluster.operate(&["landmarks", "elect", "--count", "3"]).await.unwrap();
     submit(&cluster, &["--request-interval", "100ms", "--strategy", "gnp-confirmed", "--watch"]).await;
-    let facts = cluster.facts("autumn").await.unwrap();
+    let record = cluster.batch_record("autumn").await.unwrap();
     // The sites' own logs, confirmers included: no two probes of a site closer than the interval.
-    assert_eq!(offences(&cluster, &facts, Expect::Calm), Vec::<String>::new());
-    assert!(facts.tasks.iter().all(|task| task.strategy.as_deref() == Some("gnp-confirmed")), "{:?}", facts.tasks);
-    assert!(facts.tasks.iter().all(|task| task.fallback.is_none()), "{:?}", facts.tasks);
+    assert_eq!(violations(&cluster, &record, RunKind::Calm), Vec::<String>::new());
+    assert!(record.tasks.iter().all(|task| task.strategy.as_deref() == Some("gnp-confirmed")), "{:?}", record.tasks);
+    assert!(record.tasks.iter().all(|task| task.fallback.is_none()), "{:?}", record.tasks);
     let by_others = |site: &str| {
-        let rows = facts.site_measurements.iter().filter(|one| one.target == site);
-        rows.filter(|one| !facts.landmarks.contains(&one.prober)).count()
+        let rows = record.site_measurements.iter().filter(|one| one.target == site);
+        rows.filter(|one| !record.landmarks.contains(&one.prober)).count()
     };
-    assert!(facts.tasks.iter().all(|task| by_others(&task.site) <= 2), "{:?}", facts.site_measurements);
-    assert!(facts.tasks.iter().any(|task| by_others(&task.site) > 0), "{:?}", facts.site_measurements);
+    assert!(record.tasks.iter().all(|task| by_others(&task.site) <= 2), "{:?}", record.site_measurements);
+    assert!(record.tasks.iter().any(|task| by_others(&task.site) > 0), "{:?}", record.site_measurements);
 
-    let (confirmed, predicted) = confirmed_and_predicted_ms(&cluster, &facts);
+    let (confirmed, predicted) = confirmed_and_predicted_ms(&cluster, &record);
     println!("mean round trip to the crawler: {confirmed:.1} ms confirmed, {predicted:.1} ms as predicted");
     assert!(confirmed <= predicted * 1.05, "{confirmed} ms confirmed, {predicted} ms as predicted");
-    let shown = cluster.operate(&["sites", "show", &facts.tasks[0].site]).await.unwrap();
+    let shown = cluster.operate(&["sites", "show", &record.tasks[0].site]).await.unwrap();
     assert!(shown.contains(" probes"), "{shown}");
     cluster.stop().await.unwrap();
 }
 
 /// Mean true round trips over all sites: to the agent that was chosen, and to the one that `gnp-top1` would have
 /// chosen by what landmarks measured and the map predicts.
-fn confirmed_and_predicted_ms(cluster: &Cluster, facts: &Facts) -> (f64, f64) {
-    let (scenario, names, map) = (cluster.world.scenario(), cluster.agent_names(), facts.embedding.as_ref().unwrap());
+fn confirmed_and_predicted_ms(cluster: &Cluster, record: &BatchRecord) -> (f64, f64) {
+    let (scenario, names, map) = (cluster.world.scenario(), cluster.agent_names(), record.embedding.as_ref().unwrap());
     let (mut confirmed, mut predicted) = (0.0, 0.0);
     for (site, name) in cluster.site_names().iter().enumerate() {
         let true_ms = |agent: &str| {
@@ -117,17 +117,17 @@ fn confirmed_and_predicted_ms(cluster: &Cluster, facts: &Facts) -> (f64, f64) {
             scenario.paths[index][site].rtt_ms
         };
         let expected = |agent: &String| {
-            let by_landmark = facts.site_measurements.iter().find(|one| one.prober == *agent && one.target == *name);
-            match by_landmark.filter(|_| facts.landmarks.contains(agent)).and_then(|one| one.rtt_us) {
+            let by_landmark = record.site_measurements.iter().find(|one| one.prober == *agent && one.target == *name);
+            match by_landmark.filter(|_| record.landmarks.contains(agent)).and_then(|one| one.rtt_us) {
                 Some(micros) => Duration::from_micros(micros.unsigned_abs()),
                 None => map.embedding.predict(&map.sites[name], &map.agents[agent]).unwrap().as_duration(),
             }
         };
         predicted += true_ms(names.iter().min_by_key(|agent| expected(agent)).unwrap());
-        let task = facts.tasks.iter().find(|task| task.site == *name).unwrap();
+        let task = record.tasks.iter().find(|task| task.site == *name).unwrap();
         confirmed += true_ms(task.agent.as_deref().unwrap());
     }
-    let sites = f64::from(u32::try_from(facts.tasks.len()).unwrap());
+    let sites = f64::from(u32::try_from(record.tasks.len()).unwrap());
     (confirmed / sites, predicted / sites)
 }
 
@@ -146,9 +146,9 @@ async fn sites_share_measurements() -> Vec<String> {
     let began = Instant::now();
     submit(&cluster, &["--request-interval", "100ms", "--watch"]).await;
     println!("{SITES} sites measured by {AGENTS} agents and crawled in {:.1?}", began.elapsed());
-    let mut facts = cluster.facts("autumn").await.unwrap();
-    assert_eq!(offences(&cluster, &facts, Expect::Calm), Vec::<String>::new());
-    assert_eq!(facts.site_measurements.len(), AGENTS * SITES, "everyone knows the way to every site");
+    let mut record = cluster.batch_record("autumn").await.unwrap();
+    assert_eq!(violations(&cluster, &record, RunKind::Calm), Vec::<String>::new());
+    assert_eq!(record.site_measurements.len(), AGENTS * SITES, "everyone knows the way to every site");
 
     let log = cluster.world.log.entries();
     // Every page is served to HEAD: probers send nothing else.
@@ -169,12 +169,12 @@ async fn sites_share_measurements() -> Vec<String> {
         .unwrap();
     assert_eq!(usize::try_from(counted).ok(), Some(probes.len()), "the agents' count is the servers'");
 
-    shows_what_measuring_cost(&cluster, &facts, &probes).await;
+    shows_what_measuring_cost(&cluster, &record, &probes).await;
     // The others are copies, and one that is wrong would count as often as it was copied.
-    facts.site_measurements.retain(|one| own.contains_key(&(one.prober.clone(), one.target.clone())));
-    let offences = untrue(&cluster, &facts, FEWEST_PAIRS);
+    record.site_measurements.retain(|one| own.contains_key(&(one.prober.clone(), one.target.clone())));
+    let violations = untrue(&cluster, &record, FEWEST_PAIRS);
     cluster.stop().await.unwrap();
-    offences
+    violations
 }
 
 /// The sites' own measurements, in microseconds, by prober and site. All others equal the one that they are said to be from.
@@ -197,7 +197,7 @@ async fn own_measurements(cluster: &Cluster) -> BTreeMap<(String, String), Optio
 
 /// `sites show` prints the requests that the site's server saw, and how many measurements are
 /// shared.
-async fn shows_what_measuring_cost(cluster: &Cluster, facts: &Facts, probes: &[&Access]) {
+async fn shows_what_measuring_cost(cluster: &Cluster, record: &BatchRecord, probes: &[&Access]) {
     for (site, name) in cluster.site_names().iter().enumerate() {
         let shown = cluster.operate(&["sites", "show", name, "--wide"]).await.unwrap();
         let seen = probes.iter().filter(|probe| probe.site == site).count();
@@ -209,7 +209,7 @@ async fn shows_what_measuring_cost(cluster: &Cluster, facts: &Facts, probes: &[&
         .fetch_one(&cluster.pool)
         .await
         .unwrap();
-        let all = facts.site_measurements.iter().filter(|one| one.target == *name).count();
+        let all = record.site_measurements.iter().filter(|one| one.target == *name).count();
         let said = format!("; {shared} of {all} measurements are another site's");
         assert_eq!(shown.contains(&said), shared > 0, "{shown}");
         if site == 0 {
@@ -252,14 +252,14 @@ async fn measure_and_crawl() -> Vec<String> {
     cluster.await_mesh(PATIENCE).await.unwrap();
     cluster.operate(&["landmarks", "elect", "--count", "4"]).await.unwrap();
     submit(&cluster, &["--request-interval", "100ms", "--watch"]).await;
-    let facts = cluster.facts("autumn").await.unwrap();
-    assert_eq!(offences(&cluster, &facts, Expect::Calm), Vec::<String>::new());
+    let record = cluster.batch_record("autumn").await.unwrap();
+    assert_eq!(violations(&cluster, &record, RunKind::Calm), Vec::<String>::new());
     let log = cluster.world.log.entries();
     assert!(log.iter().all(|access| access.agent.is_some()), "every request came from an agent's own address");
     let lateness = cluster.world.lateness();
     let [p50, p99] = [0.5, 0.99].map(|share| lateness.quantile(share));
     println!("late by p50 {p50:?}, p99 {p99:?}; {:?}", cluster.world.network().unwrap().traffic());
-    let offences = untrue(&cluster, &facts, FEWEST_TUN_PAIRS);
+    let violations = untrue(&cluster, &record, FEWEST_TUN_PAIRS);
     cluster.stop().await.unwrap();
-    offences
+    violations
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use landfall_lab::cluster::Cluster;
-use landfall_lab::evidence::pace::{Fullest, Promise, most_at_once};
+use landfall_lab::evidence::pace::{FullestWindow, RequestLimit, most_at_once};
 use landfall_lab::world::layout::{Layout, PAPER};
 use landfall_lab::world::scenario::Scenario;
 use landfall_lab::world::sites::Access;
@@ -42,13 +42,13 @@ async fn crawl_all(cluster: &mut Cluster, policy: &[&str]) {
 /// What the sites of one address saw.
 struct Address {
     sites: u32,
-    fullest: Fullest,
+    fullest: FullestWindow,
     at_once: usize,
 }
 
 /// What the sites of each address saw; `at_once` gives the crawls that an address bears by its
 /// number of sites.
-fn addresses(cluster: &Cluster, log: &[Access], promise: Promise, at_once: impl Fn(u32) -> u32) -> Vec<Address> {
+fn addresses(cluster: &Cluster, log: &[Access], limit: RequestLimit, at_once: impl Fn(u32) -> u32) -> Vec<Address> {
     let scenario = cluster.world.scenario();
     let mut found = Vec::new();
     for machine in 0..scenario.machines() {
@@ -56,7 +56,7 @@ fn addresses(cluster: &Cluster, log: &[Access], promise: Promise, at_once: impl 
         let arrivals = arrivals(log, |access| there.contains(&access.site));
         let sites = u32::try_from(there.len()).unwrap();
         let spans: Vec<(Instant, Instant)> = there.iter().map(|site| span(log, *site)).collect();
-        let fullest = promise.fullest(&arrivals, at_once(sites)).unwrap();
+        let fullest = limit.fullest(&arrivals, at_once(sites)).unwrap();
         found.push(Address { sites, fullest, at_once: most_at_once(&spans) });
     }
     found
@@ -76,11 +76,11 @@ fn span(log: &[Access], site: usize) -> (Instant, Instant) {
 }
 
 /// No site is crawled by two agents at once, or faster than promised.
-fn sites_are_asked_as_was_promised(cluster: &Cluster, promise: Promise) {
+fn sites_are_asked_as_was_promised(cluster: &Cluster, limit: RequestLimit) {
     let log = cluster.world.log.entries();
     let mut most: f64 = 0.0;
     for site in 0..cluster.world.scenario().sites.len() {
-        let fullest = promise.fullest(&arrivals(&log, |access| access.site == site), 1).unwrap();
+        let fullest = limit.fullest(&arrivals(&log, |access| access.site == site), 1).unwrap();
         assert!(fullest.share() <= 1.0, "site {site}: {fullest:?}");
         most = most.max(fullest.share());
     }
@@ -98,10 +98,10 @@ async fn thirty_agents_ask_no_host_and_no_address_more_often_than_was_promised()
     crawl_all(&mut cluster, &["--request-interval", "500ms"]).await;
     println!("crawled in {:.1?}, {} times a turn had not come", began.elapsed(), count(&cluster, IN_VAIN).await);
     assert!(count(&cluster, IN_VAIN).await > 0, "no address was ever full: this shows nothing");
-    let promise = Promise { interval: Duration::from_millis(500), slack: SLACK };
-    sites_are_asked_as_was_promised(&cluster, promise);
+    let limit = RequestLimit { interval: Duration::from_millis(500), slack: SLACK };
+    sites_are_asked_as_was_promised(&cluster, limit);
     let log = cluster.world.log.entries();
-    for Address { sites, fullest, at_once } in addresses(&cluster, &log, promise, |sites| bears(sites, 8)) {
+    for Address { sites, fullest, at_once } in addresses(&cluster, &log, limit, |sites| bears(sites, 8)) {
         let borne = bears(sites, 8);
         println!("{sites:2} sites, {at_once} of {borne} at once, {fullest:?} {:.2}", fullest.share());
         assert!(
@@ -111,7 +111,7 @@ async fn thirty_agents_ask_no_host_and_no_address_more_often_than_was_promised()
         assert!(fullest.share() <= 1.0, "{sites} sites: {fullest:?}");
     }
     // The same log would not pass, had one crawl at a time been promised.
-    let strict = addresses(&cluster, &log, promise, |_| 1);
+    let strict = addresses(&cluster, &log, limit, |_| 1);
     assert!(strict.iter().any(|address| address.fullest.share() > 1.0 && address.at_once > 1));
     cluster.stop().await.unwrap();
 }
@@ -123,16 +123,16 @@ async fn where_an_address_bears_one_crawl_its_sites_are_crawled_one_after_the_ot
     let policy = ["--request-interval", "1s", "--max-pages", "2"];
     crawl_all(&mut cluster, &policy).await;
     assert!(count(&cluster, IN_VAIN).await > 0, "no address was ever full: this shows nothing");
-    let promise = Promise { interval: Duration::from_secs(1), slack: SLACK };
+    let limit = RequestLimit { interval: Duration::from_secs(1), slack: SLACK };
     let (first, in_vain) = (cluster.world.log.entries(), count(&cluster, IN_VAIN).await);
     // Whose origin is known is asked for robots.txt as soon as its turn has come, which is as soon as another's crawl has ended.
     submit_list(&cluster, &cluster.world.site_list(), "again", &policy).await;
     cluster.await_count("every task to end again", ENDED, 18, PATIENCE).await.unwrap();
     assert_eq!(count(&cluster, IN_VAIN).await, in_vain, "where a site is, and that its address is full, is known now");
-    sites_are_asked_as_was_promised(&cluster, promise);
+    sites_are_asked_as_was_promised(&cluster, limit);
     let log = cluster.world.log.entries();
     for (crawls, log) in [("first", &first[..]), ("second", &log[first.len()..])] {
-        for Address { sites, fullest, at_once } in addresses(&cluster, log, promise, |_| 1) {
+        for Address { sites, fullest, at_once } in addresses(&cluster, log, limit, |_| 1) {
             println!("{crawls} crawls of {sites} sites: {fullest:?} {:.2}", fullest.share());
             assert_eq!(at_once, 1, "{sites} sites");
             assert!(fullest.share() <= 1.0, "{crawls} crawls of {sites} sites: {fullest:?}");

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use landfall_lab::experiments::paper::stage::Stage;
-use landfall_lab::experiments::sweep::Field;
+use landfall_lab::experiments::paper::stage::SurveyedCluster;
+use landfall_lab::experiments::sweep::LayoutSimulation;
 use landfall_lab::experiments::sweep::settings::{EXPERIMENTS, Settings};
 use landfall_scheduler::model::Strategy;
 
@@ -31,26 +31,27 @@ fn small() -> anyhow::Result<Settings> {
 async fn a_cell_in_the_lab_asks_for_what_the_simulation_asks_for() {
     let _turn = alone().await;
     let settings = small().unwrap();
-    let (grounds, _) = settings.grounds(Path::new("/nowhere")).unwrap();
-    let mut stage = Stage::survey(&settings, &grounds[0], 1).await.unwrap();
+    let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
+    let mut surveyed = SurveyedCluster::survey(&settings, &layouts[0], 1).await.unwrap();
     for strategy in [Strategy::GnpTop3, Strategy::Random] {
-        let came = stage.play(settings.base, strategy).await.unwrap();
-        let mut field = Field::surveyed(&settings, &grounds[0], 1, &came.found, came.first_task).unwrap();
-        let simulated = field.simulate(settings.base, strategy, 0).unwrap();
+        let result = surveyed.crawl_cell(settings.base, strategy).await.unwrap();
+        let mut simulation =
+            LayoutSimulation::surveyed(&settings, &layouts[0], 1, &result.measurements, result.first_task).unwrap();
+        let simulated = simulation.simulate(settings.base, strategy, 0).unwrap();
         // Every site has a slot at once, so that none moves: the same survey, the same agents.
-        assert_eq!(came.per_agent, simulated.per_agent, "{strategy}");
-        assert_eq!(came.sites.len(), settings.sites);
+        assert_eq!(result.per_agent, simulated.per_agent, "{strategy}");
+        assert_eq!(result.sites.len(), settings.sites);
         let bytes: usize = simulated.arrived.iter().map(|body| body.bytes).sum();
-        let arrived = came.growth.curve.last().unwrap().1 * 1e6;
+        let arrived = result.growth.curve.last().unwrap().1 * 1e6;
         assert!((arrived - landfall_lab::evidence::figures::float(bytes)).abs() < 1.0, "{arrived} of {bytes} bytes");
-        let requests = came.machine.requests_per_s * came.makespan_s;
+        let requests = result.machine.requests_per_s * result.makespan_s;
         assert!(
             (requests - landfall_lab::evidence::figures::float(simulated.requests)).abs() < 0.5,
             "{requests}: {simulated:?}"
         );
         // Nobody is faster than the interval. How much slower depends on what else the machine does.
         let least = simulated.makespan.as_secs_f64() * 0.8;
-        assert!(came.makespan_s > least && came.growth.mb_per_min > 0.0, "{came:?} and {least} s");
+        assert!(result.makespan_s > least && result.growth.mb_per_min > 0.0, "{result:?} and {least} s");
     }
-    stage.end().await.unwrap();
+    surveyed.end().await.unwrap();
 }

@@ -30,7 +30,7 @@ fn write_config(world: &World, agent: usize, folder: &Path) {
 
 /// A prober's round trip to a site and the scenario's, in milliseconds.
 async fn probe(binary: &Path, world: &World, agent: usize, site: usize, folder: &Path, metric: &str) -> (f64, f64) {
-    let place = world.place(agent);
+    let place = world.namespace(agent);
     let mut command = place.command(binary);
     command.args(["probe", &world.site_name(site), "--metric", metric, "--count", "5", "--interval", "5ms"]);
     command.args(["--format", "json", "--dir"]).arg(folder).kill_on_drop(true);
@@ -79,9 +79,9 @@ async fn measure(world: &World, agent_binary: &Path, metric: &str, folder: &dyn 
     let [p50, p95] = [50, 95].map(|percent| errors[(errors.len() * percent).div_ceil(100) - 1]);
     println!("{metric}: too long by p50 {p50:.2}, p95 {p95:.2} ms");
     accuracy
-        .offence(metric, world.void().as_deref())
+        .violation(metric, world.void().as_deref())
         .into_iter()
-        .map(|offence| format!("{offence}: {measured:?}"))
+        .map(|violation| format!("{violation}: {measured:?}"))
         .collect()
 }
 

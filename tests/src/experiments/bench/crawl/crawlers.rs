@@ -7,16 +7,16 @@ use anyhow::Context;
 use crate::cluster::Binaries;
 
 /// What calls a crawler with the URL of a site, in a folder of its own.
-pub(super) type Call = fn(&Places, &str) -> Vec<String>;
+pub(super) type BuildCommand = fn(&CrawlerPaths, &str) -> Vec<String>;
 
 pub(super) struct Crawler {
     pub(super) name: &'static str,
     /// How it is called, or why it cannot be.
-    pub(super) call: Result<Call, String>,
+    pub(super) call: Result<BuildCommand, String>,
 }
 
 /// Where crawlers lie.
-pub(super) struct Places {
+pub(super) struct CrawlerPaths {
     agent: PathBuf,
     spider: PathBuf,
     python: PathBuf,
@@ -30,7 +30,7 @@ pub(super) const SPIDER: &str = "spider (library), pages discarded";
 pub(super) const WGET2: &str = "wget2, 8 threads, pages deleted";
 pub(super) const SCRAPY: &str = "Scrapy, pages discarded";
 
-impl Places {
+impl CrawlerPaths {
     /// Beside the lab's own binary, in the target folder.
     pub(super) fn find() -> anyhow::Result<Self> {
         let agent = Binaries::find()?.agent;

@@ -17,7 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What a process cost.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Cost {
+pub struct ProcessCost {
     /// Processor time in its own code, in seconds.
     pub user_s: f64,
     pub system_s: f64,
@@ -27,7 +27,7 @@ pub struct Cost {
     pub peak_kib: i64,
 }
 
-impl Cost {
+impl ProcessCost {
     /// All of its processor time.
     pub fn cpu_s(&self) -> f64 {
         self.user_s + self.system_s
@@ -35,7 +35,7 @@ impl Cost {
 }
 
 /// Runs a command, its output on this one's standard error, and says what it cost.
-pub async fn measured(command: &[String]) -> anyhow::Result<Cost> {
+pub async fn measured(command: &[String]) -> anyhow::Result<ProcessCost> {
     let (program, args) = command.split_first().context("there is a command")?;
     let started = Instant::now();
     let mut command = Command::new(program);
@@ -47,7 +47,7 @@ pub async fn measured(command: &[String]) -> anyhow::Result<Cost> {
     ensure!(status.success(), "{program}: {status}");
     let usage = getrusage(UsageWho::RUSAGE_CHILDREN).context("ask what the child cost")?;
     let (user_s, system_s) = (seconds(usage.user_time()), seconds(usage.system_time()));
-    Ok(Cost { user_s, system_s, wall_s, peak_kib: usage.max_rss() })
+    Ok(ProcessCost { user_s, system_s, wall_s, peak_kib: usage.max_rss() })
 }
 
 fn seconds(time: TimeVal) -> f64 {
@@ -57,7 +57,7 @@ fn seconds(time: TimeVal) -> f64 {
 }
 
 /// Runs a command in `folder` by way of `lab measured`.
-pub(super) async fn cost_of(command: &[String], folder: &Path) -> anyhow::Result<Cost> {
+pub(super) async fn cost_of(command: &[String], folder: &Path) -> anyhow::Result<ProcessCost> {
     let own = std::env::current_exe().context("find the lab's own executable")?;
     let mut lab = Command::new(own);
     lab.arg("measured").arg("--").args(command).current_dir(folder).stdin(Stdio::null()).kill_on_drop(true);

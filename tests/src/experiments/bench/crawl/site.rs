@@ -42,7 +42,7 @@ const PARAGRAPH: usize = 600;
 
 /// What a site is made of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
-pub struct Plan {
+pub struct SitePlan {
     /// Pages, the start page among them
     #[arg(long)]
     pub pages: u64,
@@ -57,7 +57,7 @@ pub struct Plan {
     pub bytes: usize,
 }
 
-impl Plan {
+impl SitePlan {
     pub fn path(page: u64) -> String {
         if page == 0 { "/".to_owned() } else { format!("/section-{}/page-{page:07}.html", page % 50) }
     }
@@ -126,9 +126,9 @@ impl Plan {
 
 /// What a server serves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
-pub struct Served {
+pub struct ServedSites {
     #[command(flatten)]
-    plan: Plan,
+    plan: SitePlan,
     /// Sites, 1 to 250, each at its own address
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=250))]
     sites: u8,
@@ -137,14 +137,14 @@ pub struct Served {
     late_ms: u64,
 }
 
-impl Served {
+impl ServedSites {
     /// One site, as fast as may be.
-    pub(in crate::experiments::bench) const fn one(plan: Plan) -> Self {
+    pub(in crate::experiments::bench) const fn one(plan: SitePlan) -> Self {
         Self { plan, sites: 1, late_ms: 0 }
     }
 
     /// Many sites that are far away.
-    pub(in crate::experiments::bench) const fn many(plan: Plan, sites: u8, late_ms: u64) -> Self {
+    pub(in crate::experiments::bench) const fn many(plan: SitePlan, sites: u8, late_ms: u64) -> Self {
         Self { plan, sites, late_ms }
     }
 }
@@ -157,7 +157,7 @@ pub(in crate::experiments::bench) fn addresses(sites: u8) -> impl Iterator<Item 
 
 /// What a server was asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::experiments::bench) struct Asked {
+pub(in crate::experiments::bench) struct RequestCounts {
     /// Different pages of the site.
     pub(in crate::experiments::bench) pages: u64,
     /// Requests in all, robots.txt and what is not there included.
@@ -174,10 +174,10 @@ pub(in crate::experiments::bench) struct Server {
 }
 
 impl Server {
-    pub(in crate::experiments::bench) async fn start(served: &Served) -> anyhow::Result<Self> {
+    pub(in crate::experiments::bench) async fn start(served: &ServedSites) -> anyhow::Result<Self> {
         let own = std::env::current_exe().context("find the lab's own executable")?;
         let mut command = Command::new(own);
-        let Served { plan, sites, late_ms } = served;
+        let ServedSites { plan, sites, late_ms } = served;
         command.arg("bench-site").args(plan.args());
         command.args(["--sites", &sites.to_string(), "--late-ms", &late_ms.to_string()]);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
@@ -189,25 +189,25 @@ impl Server {
     }
 
     /// What it was asked for since it was reset last.
-    pub(in crate::experiments::bench) async fn asked(&mut self) -> anyhow::Result<Asked> {
+    pub(in crate::experiments::bench) async fn asked(&mut self) -> anyhow::Result<RequestCounts> {
         self.tell("asked").await
     }
 
     /// The same, and begins to count anew.
-    pub(in crate::experiments::bench) async fn reset(&mut self) -> anyhow::Result<Asked> {
+    pub(in crate::experiments::bench) async fn reset(&mut self) -> anyhow::Result<RequestCounts> {
         self.tell("reset").await
     }
 
-    async fn tell(&mut self, command: &str) -> anyhow::Result<Asked> {
+    async fn tell(&mut self, command: &str) -> anyhow::Result<RequestCounts> {
         self.commands.write_all(format!("{command}\n").as_bytes()).await.context("tell the site's server")?;
         let line = self.answers.next_line().await?.context("the site's server ended")?;
         let (pages, requests) = line.split_once(' ').context("two numbers")?;
-        Ok(Asked { pages: pages.parse()?, requests: requests.parse()? })
+        Ok(RequestCounts { pages: pages.parse()?, requests: requests.parse()? })
     }
 }
 
 /// Serves sites until the standard input ends.
-pub async fn serve(served: Served) -> anyhow::Result<()> {
+pub async fn serve(served: ServedSites) -> anyhow::Result<()> {
     let site = Arc::new(Site::new(served)?);
     // All listen on the port that the first is given.
     let mut port = 0;
@@ -226,7 +226,7 @@ pub async fn serve(served: Served) -> anyhow::Result<()> {
 /// Does what the standard input says, a command a line.
 fn obey(site: &Site) -> anyhow::Result<()> {
     for command in std::io::stdin().lines() {
-        let Asked { pages, requests } = match command?.as_str() {
+        let RequestCounts { pages, requests } = match command?.as_str() {
             "asked" => site.asked(),
             "reset" => site.reset(),
             other => bail!("there is no command '{other}'"),
@@ -238,7 +238,7 @@ fn obey(site: &Site) -> anyhow::Result<()> {
 
 /// A site that is served.
 struct Site {
-    plan: Plan,
+    plan: SitePlan,
     late: Duration,
     /// Bodies of all pages, where they are few: making one takes longer than sending it.
     made: Vec<Bytes>,
@@ -251,8 +251,8 @@ impl Site {
     /// Pages of a site whose bodies are all made before the first request.
     const FEW: u64 = 10_000;
 
-    fn new(served: Served) -> anyhow::Result<Self> {
-        let Served { plan, late_ms, .. } = served;
+    fn new(served: ServedSites) -> anyhow::Result<Self> {
+        let ServedSites { plan, late_ms, .. } = served;
         let late = Duration::from_millis(late_ms);
         let few = if plan.pages <= Self::FEW { plan.pages } else { 0 };
         let made = (0..few).map(|page| Bytes::from(plan.body(page))).collect();
@@ -260,11 +260,11 @@ impl Site {
         Ok(Self { plan, late, made, seen, pages: AtomicU64::new(0), requests: AtomicU64::new(0) })
     }
 
-    fn asked(&self) -> Asked {
-        Asked { pages: self.pages.load(Ordering::Relaxed), requests: self.requests.load(Ordering::Relaxed) }
+    fn asked(&self) -> RequestCounts {
+        RequestCounts { pages: self.pages.load(Ordering::Relaxed), requests: self.requests.load(Ordering::Relaxed) }
     }
 
-    fn reset(&self) -> Asked {
+    fn reset(&self) -> RequestCounts {
         let asked = self.asked();
         self.seen.iter().for_each(|seen| seen.store(false, Ordering::Relaxed));
         self.pages.store(0, Ordering::Relaxed);
@@ -339,7 +339,7 @@ mod tests {
 
     use super::*;
 
-    const PLAN: Plan = Plan { pages: 333, fan: 4, others: 16, bytes: 4096 };
+    const PLAN: SitePlan = SitePlan { pages: 333, fan: 4, others: 16, bytes: 4096 };
 
     #[test]
     fn every_page_is_found_from_the_first_and_by_its_path() {
@@ -348,7 +348,7 @@ mod tests {
             next.extend(PLAN.links(page).filter(|link| found.insert(*link)));
         }
         assert!(found.into_iter().eq(0..PLAN.pages));
-        assert!((0..PLAN.pages).all(|page| PLAN.page(&Plan::path(page)) == Some(page)));
+        assert!((0..PLAN.pages).all(|page| PLAN.page(&SitePlan::path(page)) == Some(page)));
         for path in
             ["/x", "/section-1/page-0000333.html", "/section-2/page-0000001.html", "/section-0/page-0000000.html"]
         {
@@ -366,10 +366,10 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_counts_each_page_once_and_every_request() {
-        let site = Arc::new(Site::new(Served::one(PLAN)).unwrap());
+        let site = Arc::new(Site::new(ServedSites::one(PLAN)).unwrap());
         assert_eq!(site.body(3), site.body(3));
         site.body(5);
         assert_eq!(site.reset().pages, 2);
-        assert_eq!(site.asked(), Asked { pages: 0, requests: 0 });
+        assert_eq!(site.asked(), RequestCounts { pages: 0, requests: 0 });
     }
 }

@@ -30,7 +30,7 @@ pub(super) enum Mode {
 }
 
 /// A running agent; it ends when dropped.
-pub(super) struct Agent {
+pub(super) struct SimulatedAgent {
     mode: watch::Sender<Mode>,
     counts: Arc<Counts>,
     running: tokio::task::JoinHandle<()>,
@@ -45,7 +45,7 @@ struct Counts {
 }
 
 /// What the running agent holds.
-struct Running {
+struct AgentLoop {
     outbound: mpsc::Sender<v1::SessionRequest>,
     mode: watch::Receiver<Mode>,
     held: VecDeque<(i64, i64)>,
@@ -55,7 +55,7 @@ struct Running {
     counts: Arc<Counts>,
 }
 
-impl Agent {
+impl SimulatedAgent {
     pub(super) async fn start(
         url: &str,
         credential: &str,
@@ -75,11 +75,11 @@ impl Agent {
         let mut request = tonic::Request::new(ReceiverStream::new(requests));
         request.metadata_mut().insert("authorization", format!("Bearer {credential}").parse()?);
         let inbound = AgentServiceClient::new(channel).session(request).await.context("open a session")?.into_inner();
-        let (mode, told) = watch::channel(Mode::Pause);
+        let (mode, mode_changes) = watch::channel(Mode::Pause);
         let counts = Arc::<Counts>::default();
-        let running = Running {
+        let running = AgentLoop {
             outbound,
-            mode: told,
+            mode: mode_changes,
             held: VecDeque::new(),
             freed: VecDeque::new(),
             granted,
@@ -88,7 +88,7 @@ impl Agent {
         Ok(Self { mode, counts, running: tokio::spawn(running.run(inbound)) })
     }
 
-    pub(super) fn is_to(&self, mode: Mode) {
+    pub(super) fn set_mode(&self, mode: Mode) {
         self.mode.send_replace(mode);
     }
 
@@ -108,13 +108,13 @@ impl Agent {
     }
 }
 
-impl Drop for Agent {
+impl Drop for SimulatedAgent {
     fn drop(&mut self) {
         self.running.abort();
     }
 }
 
-impl Running {
+impl AgentLoop {
     async fn run(mut self, mut inbound: Streaming<v1::SessionResponse>) {
         let mut next = tokio::time::Instant::now();
         loop {
@@ -129,7 +129,7 @@ impl Running {
             let outbound = self.outbound.clone();
             tokio::select! {
                 message = inbound.message() => match message {
-                    Ok(Some(v1::SessionResponse { message: Some(message) })) => self.hear(message),
+                    Ok(Some(v1::SessionResponse { message: Some(message) })) => self.receive(message),
                     Ok(Some(_)) => {}
                     Ok(None) | Err(_) => return,
                 },
@@ -155,7 +155,7 @@ impl Running {
         }
     }
 
-    fn hear(&mut self, message: Down) {
+    fn receive(&mut self, message: Down) {
         match message {
             Down::Crawl(order) => {
                 self.granted.fetch_add(1, Ordering::Relaxed);

@@ -9,8 +9,8 @@ use anyhow::{Context, ensure};
 use tokio::process::Command;
 
 use super::super::median;
-use super::agent::{Agent, Mode};
-use super::{Bench, Line, await_count, load, rate, secs, seed};
+use super::agent::{Mode, SimulatedAgent};
+use super::{BenchScheduler, Line, await_count, load, rate, secs, seed};
 use crate::cluster::Binaries;
 
 const SITES: u64 = 1_000_000;
@@ -23,7 +23,7 @@ const SPELL: Duration = Duration::from_secs(6);
 
 /// Runs the section.
 pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
-    let bench = Bench::start(AGENTS).await?;
+    let bench = BenchScheduler::start(AGENTS).await?;
     seed::assigned(&bench.pool, SITES).await?;
     seed::measured(&bench.pool).await?;
     seed::slots(&bench.pool, CAPACITY).await?;
@@ -32,9 +32,9 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     let granted = Arc::new(AtomicU64::new(0));
     let mut agents = Vec::new();
     for credential in &bench.credentials {
-        agents.push(Agent::start(&url, credential, CAPACITY, Arc::clone(&granted)).await?);
+        agents.push(SimulatedAgent::start(&url, credential, CAPACITY, Arc::clone(&granted)).await?);
     }
-    agents.iter().for_each(|agent| agent.is_to(Mode::Answer));
+    agents.iter().for_each(|agent| agent.set_mode(Mode::Answer));
     await_count(&granted, 10_000).await?;
 
     let spell = async || {
@@ -74,7 +74,12 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
 }
 
 /// Runs a command on a file and a data directory of the benchmark's.
-async fn landfall(bench: &Bench, words: &[&str], file: &std::path::Path, data_dir: &str) -> anyhow::Result<()> {
+async fn landfall(
+    bench: &BenchScheduler,
+    words: &[&str],
+    file: &std::path::Path,
+    data_dir: &str,
+) -> anyhow::Result<()> {
     let mut command = Command::new(Binaries::find()?.landfall);
     command.arg("--data-dir").arg(bench.directory.path().join(data_dir)).args(words).arg(file);
     let output = command.stdin(Stdio::null()).kill_on_drop(true).output().await.context("run landfall")?;

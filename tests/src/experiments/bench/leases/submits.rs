@@ -13,7 +13,7 @@ use tokio::process::Command;
 use tonic::transport::Channel;
 
 use super::super::median;
-use super::{Bench, Line, load, resident, secs};
+use super::{BenchScheduler, Line, load, resident, secs};
 use crate::cluster::Binaries;
 
 /// Sites of the submissions that are timed.
@@ -32,21 +32,21 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut lines = vec![Line::plain("load average at the start", load()?)];
     let (mut fresh, mut after_small) = (Vec::new(), Vec::new());
     for _ in 0..RUNS {
-        let mut desk = Desk::open().await?;
-        fresh.push(desk.submit("first", SITES).await?);
-        desk.close().await?;
-        let mut desk = Desk::open().await?;
-        desk.small_batches().await?;
-        after_small.push(desk.submit("first", SITES).await?);
-        desk.close().await?;
+        let mut setup = SubmitSetup::open().await?;
+        fresh.push(setup.submit("first", SITES).await?);
+        setup.close().await?;
+        let mut setup = SubmitSetup::open().await?;
+        setup.small_batches().await?;
+        after_small.push(setup.submit("first", SITES).await?);
+        setup.close().await?;
     }
-    let mut desk = Desk::open().await?;
+    let mut setup = SubmitSetup::open().await?;
     for number in 0..LARGE {
-        desk.submit(&format!("before-{number}"), SITES).await?;
+        setup.submit(&format!("before-{number}"), SITES).await?;
     }
     let mut after_large = Vec::new();
     for number in 0..RUNS {
-        after_large.push(desk.submit(&format!("after-{number}"), SITES).await?);
+        after_large.push(setup.submit(&format!("after-{number}"), SITES).await?);
     }
     let (fresh, small, large) = (median(fresh), median(after_small), median(after_large));
     lines.push(Line::at_most("100,000 sites, the first there are, s", fresh, MOST_SECONDS));
@@ -54,12 +54,12 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     lines.push(Line::at_most("after ten batches of 100,000, s", large, MOST_SECONDS));
     lines.push(Line::at_most("after small batches / the first", small / fresh, MOST_RATIO));
     lines.push(Line::at_most("after large batches / the first", large / fresh, MOST_RATIO));
-    crawled(&desk.bench.pool).await?;
-    let before = resident(&desk.process)?;
+    crawled(&setup.bench.pool).await?;
+    let before = resident(&setup.process)?;
     for format in ["table", "csv", "json"] {
         let (mut first, mut all) = (Vec::new(), Vec::new());
         for _ in 0..RUNS {
-            let (began, ended) = desk.report(format).await?;
+            let (began, ended) = setup.report(format).await?;
             first.push(began);
             all.push(ended);
         }
@@ -67,24 +67,24 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
         lines.push(Line::at_most(format!("{what}, first byte, s"), median(first), MOST_TO_FIRST_BYTE));
         lines.push(Line::at_most(format!("{what}, all, s"), median(all), MOST_SECONDS));
     }
-    let grown = (resident(&desk.process)? - before) / 1e6;
+    let grown = (resident(&setup.process)? - before) / 1e6;
     lines.push(Line::plain("scheduler's memory, more by, MB", format!("{grown:.0}")));
-    desk.close().await?;
+    setup.close().await?;
     lines.push(Line::plain("load average at the end", load()?));
     Ok(lines)
 }
 
 /// A scheduler with its own database, and its client.
-struct Desk {
-    bench: Bench,
+struct SubmitSetup {
+    bench: BenchScheduler,
     process: crate::cluster::process::Process,
     sites: SiteServiceClient<Channel>,
     token: String,
 }
 
-impl Desk {
+impl SubmitSetup {
     async fn open() -> anyhow::Result<Self> {
-        let bench = Bench::start(1).await?;
+        let bench = BenchScheduler::start(1).await?;
         let (process, url) = bench.serve().await?;
         let channel = tonic::transport::Endpoint::from_shared(url)?.connect().await?;
         let token = bench.token()?;

@@ -32,7 +32,7 @@ impl Lie {
 }
 
 /// One drawing with its landmarks and, maybe, liars among them.
-pub(super) struct World<'a> {
+pub(super) struct LyingFleet<'a> {
     pub(super) draw: &'a Draw<'a>,
     pub(super) landmarks: &'a [AgentId],
     pub(super) seed: u64,
@@ -42,7 +42,7 @@ pub(super) struct World<'a> {
     alibi: Option<AgentId>,
 }
 
-impl<'a> World<'a> {
+impl<'a> LyingFleet<'a> {
     pub(super) fn new(draw: &'a Draw<'a>, landmarks: &'a [AgentId], seed: u64, lie: Lie, liars: usize) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed ^ 0x7157);
         let mut order = landmarks.to_vec();
@@ -53,7 +53,7 @@ impl<'a> World<'a> {
     }
 
     /// What an agent says of a target to which it measured `honest`; `alibi` is what is true from the colluders' alibi.
-    fn told(&self, agent: AgentId, target: u64, honest: Rtt, alibi: Option<Rtt>) -> Rtt {
+    fn reported(&self, agent: AgentId, target: u64, honest: Rtt, alibi: Option<Rtt>) -> Rtt {
         if !self.liars.contains(&agent) {
             return honest;
         }
@@ -84,7 +84,7 @@ impl<'a> World<'a> {
                 let alibi = self.alibi.and_then(|alibi| {
                     if b == alibi || self.liars.contains(&b) { near } else { honest.measured(alibi, b) }
                 });
-                mesh.insert(a, b, self.told(a, b.get().unsigned_abs(), rtt, alibi));
+                mesh.insert(a, b, self.reported(a, b.get().unsigned_abs(), rtt, alibi));
             }
         }
         mesh
@@ -95,6 +95,6 @@ impl<'a> World<'a> {
         let alibi = self.alibi.and_then(|alibi| self.draw.measured(site, &[alibi]).pop()).map(|(_, rtt)| rtt);
         let target = 1_000_000 + u64::try_from(site).unwrap_or(0);
         let honest = self.draw.measured(site, self.landmarks);
-        honest.into_iter().map(|(agent, rtt)| (agent, self.told(agent, target, rtt, alibi))).collect()
+        honest.into_iter().map(|(agent, rtt)| (agent, self.reported(agent, target, rtt, alibi))).collect()
     }
 }

@@ -20,7 +20,7 @@ const TOLD: usize = 5;
 
 /// What was counted over some time.
 #[derive(Debug, Clone)]
-pub(super) struct Cost {
+pub(super) struct SchedulerCost {
     /// Processor time, in percent of one core.
     pub(super) scheduler: f64,
     pub(super) postgres: f64,
@@ -32,7 +32,7 @@ pub(super) struct Cost {
     pub(super) longest: Option<(f64, String)>,
 }
 
-impl Cost {
+impl SchedulerCost {
     /// Processor time of both, in percent of one core.
     pub(super) fn together(&self) -> f64 {
         self.scheduler + self.postgres
@@ -41,7 +41,7 @@ impl Cost {
 
 /// What was counted until a moment.
 #[derive(Debug)]
-pub(super) struct Count {
+pub(super) struct Counters {
     at: Instant,
     scheduler: Pid,
     postmaster: Pid,
@@ -50,7 +50,7 @@ pub(super) struct Count {
     rows: (i64, i64),
 }
 
-impl Count {
+impl Counters {
     /// Counts now, and forgets what statements there were.
     pub(super) async fn now(pool: &PgPool, scheduler: Pid, postmaster: Pid, statements: bool) -> anyhow::Result<Self> {
         let rows = rows(pool).await?;
@@ -62,14 +62,14 @@ impl Count {
     }
 
     /// What came since.
-    pub(super) async fn cost(&self, pool: &PgPool, statements: bool) -> anyhow::Result<Cost> {
+    pub(super) async fn cost(&self, pool: &PgPool, statements: bool) -> anyhow::Result<SchedulerCost> {
         let seconds = self.at.elapsed().as_secs_f64();
         let (scheduler_s, postgres_s) = (processor_s(self.scheduler)?.0, family_processor_s(self.postmaster)?);
         let longest = if statements { longest(pool).await? } else { None };
         let (read, written) = rows(pool).await?;
         let percent = |before: f64, now: f64| (now - before) / seconds * 100.0;
         let read = f64::from(u32::try_from(read - self.rows.0).unwrap_or(u32::MAX));
-        Ok(Cost {
+        Ok(SchedulerCost {
             scheduler: percent(self.scheduler_s, scheduler_s),
             postgres: percent(self.postgres_s, postgres_s),
             read: read * PASS.as_secs_f64() / seconds,

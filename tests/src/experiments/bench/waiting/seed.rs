@@ -22,7 +22,7 @@ const ROUNDS: u32 = 10;
 
 /// How tasks wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(super) enum Standing {
+pub(super) enum WaitingCase {
     /// Submitted, with no agent connected.
     Submitted,
     /// As many as may be are measured, by agents that have all the orders they may have; the others are submitted.
@@ -44,7 +44,7 @@ pub(super) enum Standing {
     Done,
 }
 
-impl Standing {
+impl WaitingCase {
     /// What it is called, on the command line and in tables.
     pub(super) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
@@ -64,31 +64,31 @@ impl Standing {
     fn text(self, tasks: u32) -> String {
         let located = "submitted,located";
         let measured = "submitted,measuring,located";
-        let waiting = Waiting { tasks, state: "located", ..Waiting::default() };
+        let waiting = WaitingTasks { tasks, state: "located", ..WaitingTasks::default() };
         let text = match self {
             Self::Submitted => waiting.submitted().text(),
             Self::Measuring => [connected(1, false), waiting.submitted().text(), measuring(tasks)].concat(),
-            Self::Random => [connected(1, true), Waiting { log: located, ..waiting }.text()].concat(),
+            Self::Random => [connected(1, true), WaitingTasks { log: located, ..waiting }.text()].concat(),
             Self::Top3 => {
-                let waiting = Waiting { strategy: "gnp-top3", log: measured, known: true, ..waiting };
+                let waiting = WaitingTasks { strategy: "gnp-top3", log: measured, known: true, ..waiting };
                 [connected(1, true), waiting.text(), mapped(tasks)].concat()
             }
             Self::EarliestFinish => {
-                let waiting = Waiting { strategy: "earliest-finish", log: measured, known: true, ..waiting };
+                let waiting = WaitingTasks { strategy: "earliest-finish", log: measured, known: true, ..waiting };
                 let busy = busy(tasks, u32::try_from(AGENTS).unwrap_or(u32::MAX) * SLOTS);
                 [connected(SLOTS, false), waiting.text(), mapped(tasks), busy].concat()
             }
             Self::Parked => {
-                let waiting = Waiting { log: located, known: true, held: true, ..waiting };
+                let waiting = WaitingTasks { log: located, known: true, held: true, ..waiting };
                 let slots = ADDRESSES * AT_ADDRESS / u32::try_from(AGENTS).unwrap_or(1) + 1;
                 [connected(slots, false), waiting.text(), busy(tasks, ADDRESSES * AT_ADDRESS), held("address")].concat()
             }
             Self::Unmet => {
-                let waiting = Waiting { log: located, held: true, ..waiting };
+                let waiting = WaitingTasks { log: located, held: true, ..waiting };
                 [connected(1, false), waiting.text(), constrained(r#"{"countries": ["AQ"]}"#, "country")].concat()
             }
             Self::Quota => {
-                let waiting = Waiting { log: located, held: true, ..waiting };
+                let waiting = WaitingTasks { log: located, held: true, ..waiting };
                 let done = "update tasks set state = 'done', held = false, token = 1, assignment_id = id
                     where id % 10 = 0;"
                     .to_owned();
@@ -116,10 +116,10 @@ const EPILOGUE: &str = "
     set session_replication_role = origin;";
 
 /// Makes this many tasks stand so, as if for long, with nothing left to be tidied up.
-pub(super) async fn stand(pool: &PgPool, standing: Standing, tasks: u32) -> anyhow::Result<()> {
+pub(super) async fn create(pool: &PgPool, case: WaitingCase, tasks: u32) -> anyhow::Result<()> {
     let mut conn = pool.acquire().await.context("connect")?;
     conn.execute(PROLOGUE).await.context("take time")?;
-    conn.execute(AssertSqlSafe(standing.text(tasks))).await.context("make tasks that wait")?;
+    conn.execute(AssertSqlSafe(case.text(tasks))).await.context("make tasks that wait")?;
     conn.execute("vacuum analyze").await.context("vacuum")?;
     conn.execute("checkpoint").await.context("write all of it")?;
     // With its session end the statistics of what it wrote are complete.
@@ -139,7 +139,7 @@ fn connected(slots: u32, paused: bool) -> String {
 
 /// Tasks that wait, of one batch, whose sites and tasks are numbered from 1.
 #[derive(Debug, Clone, Copy)]
-struct Waiting<'a> {
+struct WaitingTasks<'a> {
     tasks: u32,
     strategy: &'a str,
     state: &'a str,
@@ -150,13 +150,13 @@ struct Waiting<'a> {
     log: &'a str,
 }
 
-impl Default for Waiting<'_> {
+impl Default for WaitingTasks<'_> {
     fn default() -> Self {
         Self { tasks: 0, strategy: "random", state: "", held: false, known: false, log: "" }
     }
 }
 
-impl Waiting<'_> {
+impl WaitingTasks<'_> {
     fn submitted(self) -> Self {
         Self { strategy: "gnp-top3", state: "submitted", log: "submitted", ..self }
     }

@@ -15,7 +15,7 @@ const AT_MOST: Duration = Duration::from_secs(3600);
 
 /// What was done of a site when its crawl was taken back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Begun {
+pub(super) struct PartialCrawl {
     pub(super) from: usize,
     /// Pages that were fetched.
     pub(super) pages: u32,
@@ -24,7 +24,7 @@ pub(super) struct Begun {
 impl Fleet<'_> {
     /// The sites whose crawls are asked for, when none waits for a slot. `told` says how many pages a site's crawl had fetched, and how long it
     /// had taken for them, at its last checkpoint.
-    pub fn stragglers(&mut self, told: impl Fn(usize) -> Option<(u32, Duration)>, now: Duration) -> Vec<usize> {
+    pub fn stragglers(&mut self, checkpoint: impl Fn(usize) -> Option<(u32, Duration)>, now: Duration) -> Vec<usize> {
         if self.strategy != Strategy::EarliestFinish || !self.pool.is_empty() {
             return Vec::new();
         }
@@ -32,10 +32,10 @@ impl Fleet<'_> {
             .agents
             .iter()
             .enumerate()
-            .flat_map(|(agent, holder)| holder.crawls.iter().map(move |site| (agent, *site)))
+            .flat_map(|(agent, state)| state.crawls.iter().map(move |site| (agent, *site)))
             .filter(|(_, site)| !self.recalled.contains_key(site))
             .collect();
-        let candidates = |(agent, site): (usize, usize)| self.under_way(agent, site, told(site), now);
+        let candidates = |(agent, site): (usize, usize)| self.under_way(agent, site, checkpoint(site), now);
         let (sites, under_way): (Vec<usize>, Vec<UnderWay>) =
             crawls.into_iter().filter_map(|crawl| Some((crawl.1, candidates(crawl)?))).unzip();
         let mut asked = Vec::new();
@@ -49,12 +49,12 @@ impl Fleet<'_> {
 
     /// Slots of each agent in which a crawl could begin, less those that recalled ones are to have.
     fn idle(&self) -> BTreeMap<AgentId, u32> {
-        let under_way = |site: &usize| self.agents.iter().any(|holder| holder.crawls.contains(site));
+        let under_way = |site: &usize| self.agents.iter().any(|state| state.crawls.contains(site));
         let mut idle = BTreeMap::new();
-        for (agent, holder) in self.agents.iter().enumerate() {
+        for (agent, state) in self.agents.iter().enumerate() {
             let promised = self.recalled.iter().filter(|(site, to)| **to == agent && under_way(site)).count();
-            let taken = holder.waiting.len() + promised;
-            let taken = holder.leased.saturating_add(u32::try_from(taken).unwrap_or(u32::MAX));
+            let taken = state.waiting.len() + promised;
+            let taken = state.leased.saturating_add(u32::try_from(taken).unwrap_or(u32::MAX));
             idle.insert(agent_id(agent), self.slots.saturating_sub(taken));
         }
         idle
@@ -69,7 +69,7 @@ impl Fleet<'_> {
     ) -> Option<UnderWay> {
         let (work, sized) = self.work_of(site);
         let mut elsewhere: Vec<Candidate> = self.known[site].to_vec();
-        elsewhere.iter_mut().zip(&self.agents).for_each(|(one, holder)| one.speed = self.speed(holder));
+        elsewhere.iter_mut().zip(&self.agents).for_each(|(one, state)| one.speed = self.speed(state));
         Some(UnderWay {
             took: now.saturating_sub(*self.since.get(&site)?),
             takes: *self.expected.get(&site)?,
@@ -77,7 +77,7 @@ impl Fleet<'_> {
             most_pages: u32::MAX,
             work,
             sized,
-            fetched: fetched.filter(|_| !self.begun.contains_key(&site)),
+            fetched: fetched.filter(|_| !self.partial.contains_key(&site)),
             here: *elsewhere.get(agent)?,
             elsewhere,
         })
@@ -86,10 +86,10 @@ impl Fleet<'_> {
     /// Notes that an agent has handed back a site after this many fetched pages: the site is
     /// planned again.
     pub fn hand_back(&mut self, agent: usize, site: usize, pages: u32) {
-        let holder = &mut self.agents[agent];
-        holder.leased = holder.leased.saturating_sub(1);
-        holder.crawls.remove(&site);
-        self.begun.insert(site, Begun { from: agent, pages });
+        let state = &mut self.agents[agent];
+        state.leased = state.leased.saturating_sub(1);
+        state.crawls.remove(&site);
+        self.partial.insert(site, PartialCrawl { from: agent, pages });
         self.pool.insert(site);
     }
 }
