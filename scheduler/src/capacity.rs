@@ -22,7 +22,7 @@ mod sites;
 mod suggest;
 
 pub use sites::Sites;
-pub use suggest::{Suggested, suggest};
+pub use suggest::{Suggestions, suggest};
 
 /// Sites per part: large enough for low overhead, small enough that all threads end together.
 const PART: usize = 8_192;
@@ -33,7 +33,7 @@ const LONGEST_S: f64 = 1000.0 * 365.0 * 86_400.0;
 
 /// How a strategy splits a site among the agents on average.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Split {
+pub enum SiteSplit {
     /// Evenly over all agents.
     All,
     /// Evenly over this many nearest agents, 1 to 3; over all if there are fewer.
@@ -64,7 +64,7 @@ pub enum CapacityError {
     Coordinate(usize),
 }
 
-impl TryFrom<Strategy> for Split {
+impl TryFrom<Strategy> for SiteSplit {
     type Error = CapacityError;
 
     fn try_from(strategy: Strategy) -> Result<Self, CapacityError> {
@@ -86,7 +86,7 @@ impl TryFrom<Strategy> for Split {
 
 /// An agent's change between before and after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
+pub enum AgentChange {
     /// The agent is in the fleet before and after.
     Stays,
     /// The agent is added.
@@ -108,7 +108,7 @@ pub struct Agent {
     /// The speed of its crawls.
     pub speed: Speed,
     /// Its change.
-    pub change: Change,
+    pub change: AgentChange,
 }
 
 /// The predicted load of one agent.
@@ -126,7 +126,7 @@ pub struct Load {
 
 /// The predictions for a fleet.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Outlook {
+pub struct FleetPrediction {
     /// The mean predicted round trip between a site and its agent, in milliseconds.
     pub mean_ms: f64,
     /// The busy time of the busiest agent: the earliest end of all crawls.
@@ -139,35 +139,35 @@ pub struct Outlook {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
     /// Without added agents.
-    pub before: Outlook,
+    pub before: FleetPrediction,
     /// Without removed agents.
-    pub after: Outlook,
+    pub after: FleetPrediction,
 }
 
 /// Predicts the fleet before and after its changes.
 pub fn compare(
     sites: &Sites,
     agents: &[Agent],
-    split: Split,
+    split: SiteSplit,
     threads: NonZeroUsize,
 ) -> Result<Comparison, CapacityError> {
     if sites.is_empty() {
         return Err(CapacityError::NoSites);
     }
-    let fleet_without = |change: Change| Fleet::of(sites, agents, change);
-    let before = fleet_without(Change::Comes)?.ok_or(CapacityError::NoAgents(sites.epoch))?;
-    let after = fleet_without(Change::Leaves)?.ok_or(CapacityError::NobodyLeft(sites.epoch))?;
+    let fleet_without = |change: AgentChange| Fleet::of(sites, agents, change);
+    let before = fleet_without(AgentChange::Comes)?.ok_or(CapacityError::NoAgents(sites.epoch))?;
+    let after = fleet_without(AgentChange::Leaves)?.ok_or(CapacityError::NobodyLeft(sites.epoch))?;
     // An agent's total for all sites does not depend on the other agents: computed once for both
     // fleets.
     let of_all = match split {
-        Split::All => of_all_sites(sites, agents, threads),
-        Split::Nearest(_) => Vec::new(),
+        SiteSplit::All => of_all_sites(sites, agents, threads),
+        SiteSplit::Nearest(_) => Vec::new(),
     };
     let outlook = |fleet: &Fleet<'_>| match split {
-        Split::All => fleet.outlook(sites, fleet.evenly(sites, &of_all)),
-        Split::Nearest(most) => fleet.outlook(sites, fleet.over_nearest(sites, most, threads)),
+        SiteSplit::All => fleet.outlook(sites, fleet.evenly(sites, &of_all)),
+        SiteSplit::Nearest(most) => fleet.outlook(sites, fleet.over_nearest(sites, most, threads)),
     };
-    let unchanged = agents.iter().all(|agent| agent.change == Change::Stays);
+    let unchanged = agents.iter().all(|agent| agent.change == AgentChange::Stays);
     let before = outlook(&before);
     let after = if unchanged { before.clone() } else { outlook(&after) };
     Ok(Comparison { before, after })
@@ -184,14 +184,14 @@ struct Fleet<'a> {
 }
 
 /// The sums of a part of the sites, by agent of the fleet: sites, and seconds.
-struct Sums {
+struct AgentSums {
     millis: f64,
     loads: Vec<(f64, f64)>,
 }
 
 impl<'a> Fleet<'a> {
     /// The fleet without agents of this change; `None` if it is empty.
-    fn of(sites: &Sites, agents: &'a [Agent], without: Change) -> Result<Option<Self>, CapacityError> {
+    fn of(sites: &Sites, agents: &'a [Agent], without: AgentChange) -> Result<Option<Self>, CapacityError> {
         let there: Vec<(usize, &Agent)> =
             agents.iter().enumerate().filter(|(_, agent)| agent.change != without).collect();
         if there.is_empty() {
@@ -209,9 +209,10 @@ impl<'a> Fleet<'a> {
         Ok(Some(Self { all: agents.len(), there, map }))
     }
 
-    fn outlook(&self, sites: &Sites, Sums { millis, loads }: Sums) -> Outlook {
+    fn outlook(&self, sites: &Sites, AgentSums { millis, loads }: AgentSums) -> FleetPrediction {
         let all = sites.len() as f64;
-        let mut outlook = Outlook { mean_ms: millis / all, makespan: Duration::ZERO, loads: vec![None; self.all] };
+        let mut outlook =
+            FleetPrediction { mean_ms: millis / all, makespan: Duration::ZERO, loads: vec![None; self.all] };
         for ((sites, seconds), (place, agent)) in loads.into_iter().zip(&self.there) {
             let busy = duration(seconds / f64::from(agent.slots.max(1)));
             outlook.makespan = outlook.makespan.max(busy);
@@ -222,12 +223,12 @@ impl<'a> Fleet<'a> {
         outlook
     }
 
-    fn nothing(&self) -> Sums {
-        Sums { millis: 0.0, loads: vec![(0.0, 0.0); self.there.len()] }
+    fn nothing(&self) -> AgentSums {
+        AgentSums { millis: 0.0, loads: vec![(0.0, 0.0); self.there.len()] }
     }
 
     /// An even share of every site for each agent, from [`of_all_sites`].
-    fn evenly(&self, sites: &Sites, of_all: &[(f64, f64)]) -> Sums {
+    fn evenly(&self, sites: &Sites, of_all: &[(f64, f64)]) -> AgentSums {
         let mut sums = self.nothing();
         let share = 1.0 / self.there.len() as f64;
         for ((place, _), load) in self.there.iter().zip(&mut sums.loads) {
@@ -239,7 +240,7 @@ impl<'a> Fleet<'a> {
     }
 
     /// An even share of every site for each of its `most` nearest agents.
-    fn over_nearest(&self, sites: &Sites, most: usize, threads: NonZeroUsize) -> Sums {
+    fn over_nearest(&self, sites: &Sites, most: usize, threads: NonZeroUsize) -> AgentSums {
         let usual = sites.usual();
         let mut all = self.nothing();
         for part in in_parts(sites.len(), threads, |part| self.part_over_nearest(sites, usual, most, part)) {
@@ -252,7 +253,7 @@ impl<'a> Fleet<'a> {
         all
     }
 
-    fn part_over_nearest(&self, sites: &Sites, usual: (u32, u64), most: usize, part: Range<usize>) -> Sums {
+    fn part_over_nearest(&self, sites: &Sites, usual: (u32, u64), most: usize, part: Range<usize>) -> AgentSums {
         let mut sums = self.nothing();
         for (index, near) in part.clone().zip(nearest(&self.map, sites, &part)) {
             let work = sites.work(index, usual).counted();
@@ -296,9 +297,9 @@ fn of_all_sites(sites: &Sites, agents: &[Agent], threads: NonZeroUsize) -> Vec<(
 }
 
 /// The agents nearest to a site.
-struct Near(crate::gnp::Nearest);
+struct NearestAgents(crate::gnp::Nearest);
 
-impl Near {
+impl NearestAgents {
     /// Their indices and milliseconds, nearest first.
     fn iter(&self) -> impl Iterator<Item = (usize, f64)> + '_ {
         self.0.iter().filter_map(|(agent, rtt)| Some((usize::try_from(agent.get()).ok()?, rtt.as_millis_f64())))
@@ -307,9 +308,9 @@ impl Near {
 
 /// The nearest agents of each site in a part. [`Fleet::of`] has checked that the map can compute
 /// them.
-fn nearest(map: &Embedding, sites: &Sites, part: &Range<usize>) -> Vec<Near> {
+fn nearest(map: &Embedding, sites: &Sites, part: &Range<usize>) -> Vec<NearestAgents> {
     let found = map.locator().ok().and_then(|locator| locator.nearest(sites.coordinates_of(part)).ok());
-    found.unwrap_or_default().into_iter().map(Near).collect()
+    found.unwrap_or_default().into_iter().map(NearestAgents).collect()
 }
 
 /// Runs `of` on every part of `count` items on several threads; results in order of the parts.
@@ -327,7 +328,7 @@ fn duration(seconds: f64) -> Duration {
 pub fn beside(site: &[f64], agents: &[Agent]) -> Vec<f64> {
     let mut heights: Vec<f64> = agents
         .iter()
-        .filter(|agent| agent.change != Change::Comes)
+        .filter(|agent| agent.change != AgentChange::Comes)
         .filter_map(|agent| agent.coordinate.last().copied())
         .collect();
     heights.sort_unstable_by(f64::total_cmp);

@@ -212,7 +212,7 @@ struct RunArgs {
     geoip: Option<PathBuf>,
     /// How agents dial this scheduler, where that is not the address it listens on
     #[arg(long, env = "LANDFALL_ADVERTISE", value_name = "HOST:PORT")]
-    advertise: Option<up::Advertised>,
+    advertise: Option<up::AdvertisedAddress>,
     /// Where the database knows the secrets of another scheduler, and those are lost: put this data directory's in their place
     #[arg(long)]
     replace_secrets: bool,

@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer};
 
 use crate::model::contact::ContactUrl;
 use crate::model::{CrawlPolicy, PolicyRequest};
-use crate::store::schema::retention::Subject;
+use crate::store::schema::retention::RetainedKind;
 use crate::strategy::learned::confidence;
 
 /// The default listening address.
@@ -350,16 +350,16 @@ section! {
 
 impl KeepConfig {
     /// How long rows of this subject are kept.
-    pub const fn of(&self, subject: Subject) -> Duration {
+    pub const fn of(&self, subject: RetainedKind) -> Duration {
         match subject {
-            Subject::Rounds => self.rounds,
-            Subject::Moves => self.moves,
-            Subject::Measurements => self.measurements,
-            Subject::Sessions => self.sessions,
-            Subject::Submissions => self.submissions,
-            Subject::Quarantines => self.quarantines,
-            Subject::Embeddings => self.embeddings,
-            Subject::Enrolments => self.enrolments,
+            RetainedKind::Rounds => self.rounds,
+            RetainedKind::Moves => self.moves,
+            RetainedKind::Measurements => self.measurements,
+            RetainedKind::Sessions => self.sessions,
+            RetainedKind::Submissions => self.submissions,
+            RetainedKind::Quarantines => self.quarantines,
+            RetainedKind::Embeddings => self.embeddings,
+            RetainedKind::Enrolments => self.enrolments,
         }
     }
 

@@ -36,19 +36,19 @@ mod refined;
 mod simplex;
 pub mod trust;
 
-pub use anycast::{Detector, Evidence, Observation, Verdict};
-pub use elect::explain::{Coverage, Diversity, Explanation, Worth, explain_election};
+pub use anycast::{AnycastDetector, AnycastEvidence, LocationVerdict, Observation};
+pub use elect::explain::{Coverage, Diversity, Explanation, LandmarkWorth, explain_election};
 pub use elect::held_out::elect_held_out;
 pub use elect::replace::replace_landmark;
-pub use elect::{ElectError, Elected, Nominee, elect};
+pub use elect::{ElectError, ElectedLandmark, Nominee, elect};
 pub use fit::{FitError, fit, refit};
 pub use geo::{Direction, Position, PositionError, beats_light, great_circle_km, least_round_trip};
 pub use locate::{LocateError, Locator, Solver};
 pub use mesh::Mesh;
 pub use nearest::{Nearest, RaggedCoordinates};
-pub use place::{Place, Predicted};
+pub use place::{PredictedRtt, SitePlace};
 pub use quality::{AgentQuality, Quality, Residual};
-pub use refined::{Ingredients, Posterior, Prediction, Refined};
+pub use refined::{Posterior, Prediction, Refined, RefinedSwitches};
 
 /// The least number of landmarks for a map, and of measurements for a site: two distances do not
 /// even determine a point on a line.

@@ -44,7 +44,7 @@ pub struct Scheduler {
     /// The signals between services and jobs.
     pub wakes: Arc<wake::Wakes>,
     /// The newest embedding and its refined map.
-    pub maps: Arc<jobs::locate::refined::Maps>,
+    pub maps: Arc<jobs::locate::refined::MapCache>,
     /// Positions by address, if the operator has a file of them.
     pub geoip: Option<Arc<app::geoip::GeoIp>>,
     /// The validated configuration.

@@ -8,10 +8,10 @@ use std::str::FromStr;
 use std::time::Duration;
 
 pub use cause::{
-    ChoiceCause, Fallback, FallbackCause, Gain, Parted, Parting, Stage, Unmeasured, UnmeasuredCause, UnmetCause,
-    WaitCause, Why,
+    ChoiceCause, ChoiceReasons, Fallback, FallbackCause, FormerAgent, Gain, Parting, Stage, Unmeasured,
+    UnmeasuredCause, UnmetCause, WaitCause,
 };
-pub use policy::{CrawlPolicy, Difference, OutOfBounds, PolicyRequest};
+pub use policy::{CrawlPolicy, OutOfBounds, PolicyDifference, PolicyRequest};
 pub use task::{ReasonKind, TaskState};
 
 // Before the modules that use it.

@@ -25,13 +25,13 @@ mod tests;
 pub use distribution::Distributions;
 pub use draw::Draw;
 pub use dump::dump;
-pub use judged::{Judged, JudgedAgent, JudgedSite, Taken, play_drawing};
+pub use judged::{ContenderChoice, JudgedAgent, JudgedSite, SeedResult, play_drawing};
 pub use matrix::Matrix;
 pub use nodes::Node;
 pub use page::{Page, page};
 pub use plot::{Axis, Curve, document, lines};
 pub use run::{SimulateError, judge, run};
-pub use score::{Estimate, LeftOut, Report, Standing};
+pub use score::{ContenderScore, Estimate, LeftOut, Report};
 pub use settings::{Election, Settings, SettingsError, Tier, judged};
 
 use std::path::{Path, PathBuf};

@@ -68,7 +68,7 @@ pub enum Error {
     Inconsistent { table: Cow<'static, str>, column: Cow<'static, str>, value: String },
     /// The migrations could not be applied.
     #[error(transparent)]
-    Schema(#[from] schema::Obstacle),
+    Schema(#[from] schema::MigrationObstacle),
     #[error("the database's schema is newer than this program (it has migration {0}): run the newer landfall")]
     NewerSchema(i64),
     /// A restore into this database was interrupted.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
-use crate::gnp::{Direction, Position, Predicted};
+use crate::gnp::{Direction, Position, PredictedRtt};
 use crate::model::{AgentId, Fallback, FallbackCause, Rtt, Strategy};
 
 pub(crate) mod explain;
@@ -26,8 +26,8 @@ pub mod schedule;
 pub use learned::explore::explored;
 pub use load::LoadLevel;
 pub use rules::anycast::choose_among_near;
-pub use rules::next::{Former, Listed, choose_next};
-pub use schedule::work::{Counted, Crawl, Speed, Work};
+pub use rules::next::{RecordedCandidate, RecordedChoice, choose_next};
+pub use schedule::work::{Crawl, PreparedWork, Speed, Work};
 
 /// What is known of the site.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
@@ -43,7 +43,7 @@ pub struct Site<'a> {
 
 /// An agent's location, from its operator and its connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Home {
+pub struct AgentLocation {
     /// The country, two capital letters (ISO 3166-1 alpha-2).
     pub country: Option<[u8; 2]>,
     /// The direction of its position.
@@ -99,7 +99,7 @@ pub struct Candidate {
     pub wait: Option<Duration>,
     /// The speed of its crawls, learned from its crawls so far.
     pub speed: Speed,
-    pub home: Home,
+    pub home: AgentLocation,
 }
 
 impl Candidate {
@@ -117,14 +117,14 @@ impl Candidate {
             pace: Duration::from_secs(1),
             wait: None,
             speed: Speed::default(),
-            home: Home::default(),
+            home: AgentLocation::default(),
         }
     }
 
     /// The same candidate with its distance to one site: predicted by the map and measured by
     /// agents.
     #[must_use]
-    pub fn to_site(self, predicted: Option<Predicted>, measured: &[(AgentId, Rtt)]) -> Self {
+    pub fn to_site(self, predicted: Option<PredictedRtt>, measured: &[(AgentId, Rtt)]) -> Self {
         Self {
             predicted: predicted.map(|predicted| predicted.rtt),
             expected: predicted.and_then(|predicted| predicted.expected),

@@ -50,15 +50,15 @@ struct NamedStatements;
 
 impl<'writer> FormatFields<'writer> for NamedStatements {
     fn format_fields<R: RecordFields>(&self, writer: Writer<'writer>, fields: R) -> fmt::Result {
-        let mut named = Named(DefaultVisitor::new(writer, true));
+        let mut named = StatementNames(DefaultVisitor::new(writer, true));
         fields.record(&mut named);
         named.0.finish()
     }
 }
 
-struct Named<'writer>(DefaultVisitor<'writer>);
+struct StatementNames<'writer>(DefaultVisitor<'writer>);
 
-impl Visit for Named<'_> {
+impl Visit for StatementNames<'_> {
     fn record_str(&mut self, field: &Field, text: &str) {
         if field.name() != "db.statement" {
             return self.0.record_str(field, text);

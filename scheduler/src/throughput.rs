@@ -11,8 +11,8 @@ use crate::model::stats;
 mod lengths;
 mod remaining;
 
-pub use lengths::Lasted;
-pub use remaining::{Estimate, Recent, Remaining, Stalled, Standstill, estimate};
+pub use lengths::BegunCrawl;
+pub use remaining::{Estimate, RecentCrawls, Remaining, StallReason, StalledCrawls, estimate};
 
 /// The longest remaining time reported; no plan goes beyond it.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);

@@ -19,23 +19,23 @@ use crate::app::database::Database;
 use crate::model::AgentId;
 use crate::store::schedulers::terms::Role;
 
-use notifier::{News, Notifier};
+use notifier::{Notifier, Signals};
 
 /// When the last signal of any kind came.
 #[derive(Debug)]
-struct Activity {
+struct LastSignal {
     began: Instant,
     /// Milliseconds after `began`.
     last: AtomicU64,
 }
 
-impl Default for Activity {
+impl Default for LastSignal {
     fn default() -> Self {
         Self { began: Instant::now(), last: AtomicU64::new(0) }
     }
 }
 
-impl Activity {
+impl LastSignal {
     fn note(&self) {
         let now = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.last.fetch_max(now, Ordering::Relaxed);
@@ -53,7 +53,7 @@ pub struct Signal {
     here: Notify,
     came: AtomicU64,
     notifier: Arc<Notifier>,
-    activity: Arc<Activity>,
+    activity: Arc<LastSignal>,
 }
 
 impl Signal {
@@ -113,7 +113,7 @@ macro_rules! tasks {
             /// Whether the database answers.
             pub database: Database,
             notifier: Arc<Notifier>,
-            activity: Arc<Activity>,
+            activity: Arc<LastSignal>,
             /// Guards only the map itself, and is never held across an await.
             agents: Mutex<HashMap<AgentId, Arc<Notify>>>,
             /// The URLs at which the other schedulers are dialled.
@@ -122,7 +122,7 @@ macro_rules! tasks {
 
         impl Default for Wakes {
             fn default() -> Self {
-                let (notifier, activity) = (Arc::<Notifier>::default(), Arc::<Activity>::default());
+                let (notifier, activity) = (Arc::<Notifier>::default(), Arc::<LastSignal>::default());
                 let signal = |task| {
                     let (notifier, activity) = (Arc::clone(&notifier), Arc::clone(&activity));
                     Signal { task, here: Notify::new(), came: AtomicU64::new(0), notifier, activity }
@@ -218,7 +218,7 @@ impl Wakes {
     }
 
     /// Wakes here what another scheduler signalled.
-    fn hear(&self, news: &News) {
+    fn hear(&self, news: &Signals) {
         self.activity.note();
         news.tasks().for_each(|task| self.signal(task).ring());
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);

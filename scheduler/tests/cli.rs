@@ -44,7 +44,7 @@ fn a_file_of_positions_that_cannot_help_ends_the_start_with_a_sentence() {
     let home = home();
     fs::write(home.path().join("cities.mmdb"), "no such thing").unwrap();
     for (file, sentence) in [
-        ("missing.mmdb", "read the positions by address in missing.mmdb"),
+        ("missing.mmdb", "read the GeoIP file missing.mmdb"),
         ("cities.mmdb", "cities.mmdb is not in the format MaxMind DB"),
     ] {
         let ran = landfall(home.path(), &["up", "--data-dir", "data", "--geoip", file]);

@@ -13,7 +13,7 @@ use landfall_scheduler::Scheduler;
 use landfall_scheduler::app::secret::Secret;
 use landfall_scheduler::config::{Config, PolitenessConfig};
 use landfall_scheduler::grpc::Identity;
-use landfall_scheduler::store::agents::enrolments::{self, Name, Wanted};
+use landfall_scheduler::store::agents::enrolments::{self, AgentRequest, Name};
 use landfall_scheduler::store::batches::{self, changes};
 use landfall_scheduler::store::{agents, settings};
 use sqlx::PgPool;
@@ -86,7 +86,7 @@ impl Running {
     /// A token for an agent of this name.
     async fn token(&self, name: &str) -> String {
         let mut conn = self.pool.acquire().await.expect("connect");
-        let wanted = Wanted {
+        let wanted = AgentRequest {
             name: Name::Given(name.to_owned()),
             city: "Harbin".into(),
             carrier: "CERNET".into(),
@@ -469,7 +469,7 @@ async fn a_cancelled_task_is_called_back_down_the_stream(pool: PgPool) {
     let (running, mut agent, order) = Running::crawling(&pool).await;
     let mut conn = pool.acquire().await.expect("a connection");
     let batch = batches::by_name(&mut conn, "b").await.expect("read").expect("a batch");
-    changes::cancel(&mut conn, batch.id, "b", &changes::Extent::All).await.expect("cancel");
+    changes::cancel(&mut conn, batch.id, "b", &changes::ChangeScope::All).await.expect("cancel");
     let cancel = heard!(agent, Cancel);
     assert_eq!((cancel.task_id, cancel.token), (order.task_id, order.token));
     let ack = agent.report(&order).await;
@@ -606,7 +606,7 @@ async fn while_the_database_is_silent_everybody_is_told_and_afterwards_all_goes_
     way.open.send_replace(false);
     agent.say(outcome(&order)).await;
     let ended = agent.ended().await;
-    assert_eq!((ended.code(), ended.message()), (Code::Unavailable, "the database is away: try again"));
+    assert_eq!((ended.code(), ended.message()), (Code::Unavailable, "the database does not answer: try again"));
     let held = held(&order);
     let refused = running.refused(&agent.credential, held.clone()).await;
     assert_eq!(refused.code(), Code::Unavailable, "at once, and not after a patience of its own: {refused}");

@@ -184,7 +184,7 @@ mod tests {
         let dir = base.path().join("data");
         let held = DataDir::claim(&dir).unwrap();
         let refused = DataDir::claim(&dir).unwrap_err().to_string();
-        assert!(refused.ends_with(&format!("is in use by process {}", std::process::id())), "{refused}");
+        assert!(refused.contains(&format!("is in use by process {}:", std::process::id())), "{refused}");
         drop(held);
         DataDir::claim(&dir).unwrap();
     }

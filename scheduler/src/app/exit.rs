@@ -45,14 +45,14 @@ pub fn table() -> String {
 /// A sentence, and its exit code.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
-pub struct Ended {
+pub struct ExitError {
     code: Code,
     message: String,
 }
 
 /// An exit with this code, as an `anyhow` error.
 pub fn ended(code: Code, message: impl Into<String>) -> anyhow::Error {
-    anyhow::Error::new(Ended { code, message: message.into() })
+    anyhow::Error::new(ExitError { code, message: message.into() })
 }
 
 /// The exit for an invalid request.
@@ -82,7 +82,7 @@ pub fn report(result: anyhow::Result<()>) -> ExitCode {
     if reader_is_gone(&error) {
         return ExitCode::SUCCESS;
     }
-    let ended = error.chain().find_map(|cause| cause.downcast_ref::<Ended>());
+    let ended = error.chain().find_map(|cause| cause.downcast_ref::<ExitError>());
     let code = ended.map_or(Code::NotDone, |ended| ended.code);
     let head = if code == Code::Interrupted { "" } else { "error: " };
     // If standard error is closed, there is no reader.

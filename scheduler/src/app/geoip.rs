@@ -157,7 +157,7 @@ pub(crate) mod tests {
     #[test]
     fn a_file_that_cannot_help_is_refused_by_name() {
         let missing = GeoIp::open(Path::new("/nowhere/cities.mmdb")).unwrap_err().to_string();
-        assert_eq!(missing, "read the positions by address in /nowhere/cities.mmdb");
+        assert_eq!(missing, "read the GeoIP file /nowhere/cities.mmdb");
         let whole = file(&at(1.0, 2.0));
         for cut in [0, 5, whole.len() / 2] {
             let error = opened(&whole[..cut]).unwrap_err();

@@ -107,7 +107,7 @@ impl PrivatePostgres {
     async fn start_with(data_dir: &Path, settings: &[&str]) -> Result<Self, PostgresError> {
         let data_dir = std::path::absolute(data_dir).with_context(|| format!("find {}", data_dir.display()))?;
         // Runs programs and waits for a former server, which would block the runtime's threads.
-        let prepared = tokio::task::spawn_blocking(move || Prepared::make(&data_dir)).await;
+        let prepared = tokio::task::spawn_blocking(move || PreparedServer::make(&data_dir)).await;
         let prepared = prepared.context("prepare the private Postgres")??;
         let server = prepared.spawn(settings)?;
         let running = Self { server, socket: prepared.socket, log: prepared.log };
@@ -215,7 +215,7 @@ fn options_for(socket: &Path, database: &str) -> PgConnectOptions {
 
 /// Everything prepared before the server is spawned.
 #[derive(Debug)]
-struct Prepared {
+struct PreparedServer {
     account: Account,
     binaries: Binaries,
     cluster: PathBuf,
@@ -223,7 +223,7 @@ struct Prepared {
     log: PathBuf,
 }
 
-impl Prepared {
+impl PreparedServer {
     fn make(data_dir: &Path) -> Result<Self, PostgresError> {
         let account = Account::of_server()?;
         account.check_reach(data_dir)?;

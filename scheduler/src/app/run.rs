@@ -17,7 +17,7 @@ use crate::app::tls::{self, ServerTls};
 use crate::grpc::{self, Identity};
 use crate::jobs::assign::{Assign, balance, confirm};
 use crate::jobs::fit::{Fit, landmarks, trust};
-use crate::jobs::leadership::Terms;
+use crate::jobs::leadership::HeldTerms;
 use crate::jobs::locate::Locate;
 use crate::jobs::{Period, measure, prune, reap, recrawl, run_periodic};
 use crate::store::schedulers::terms::Role;
@@ -37,8 +37,8 @@ pub async fn run(
 ) -> anyhow::Result<()> {
     prepare(&scheduler).await?;
     let stop = shutdown.child_token();
-    let mut parts = Parts::new();
-    let terms = Terms::new(&scheduler, &identity.scheduler_url);
+    let mut parts = ProcessParts::new();
+    let terms = HeldTerms::new(&scheduler, &identity.scheduler_url);
     spawn_keepers(&mut parts, &scheduler, &terms, &stop);
     spawn_jobs(&mut parts, &scheduler, &terms, &stop);
     let config = tls.as_ref().map(|tls| Arc::clone(&tls.config));
@@ -77,7 +77,7 @@ async fn prepare(scheduler: &Scheduler) -> anyhow::Result<()> {
 }
 
 /// The result type of `JoinSet`: which part ended, and how.
-type Parts = JoinSet<(&'static str, anyhow::Result<()>)>;
+type ProcessParts = JoinSet<(&'static str, anyhow::Result<()>)>;
 
 /// What triggers a background task; it also has the task's name and role.
 #[derive(Debug, Clone, Copy)]
@@ -122,7 +122,7 @@ macro_rules! jobs {
     )+};
 }
 
-fn spawn_jobs(parts: &mut Parts, scheduler: &Scheduler, terms: &Terms, stop: &CancellationToken) {
+fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms, stop: &CancellationToken) {
     let relaxed = |millis| Period::Relaxed(Duration::from_millis(millis));
     let reap = Period::Steady(scheduler.config.lease.grace / REAPS_PER_GRACE);
     jobs! { (parts, scheduler, terms, stop);
@@ -147,7 +147,7 @@ fn spawn_jobs(parts: &mut Parts, scheduler: &Scheduler, terms: &Terms, stop: &Ca
 
 /// Maintains this scheduler's roles and its signals to the other schedulers, and watches the
 /// database.
-fn spawn_keepers(parts: &mut Parts, scheduler: &Scheduler, terms: &Terms, stop: &CancellationToken) {
+fn spawn_keepers(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms, stop: &CancellationToken) {
     let of_each = || (scheduler.pool.connect_options().as_ref().clone(), Arc::clone(&scheduler.wakes), stop.clone());
     let (options, wakes, stop) = of_each();
     parts.spawn(async move {

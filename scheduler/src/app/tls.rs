@@ -81,11 +81,11 @@ pub struct Leaf {
     dir: PathBuf,
     names: Vec<String>,
     /// Never held across an await.
-    served: RwLock<Served>,
+    served: RwLock<ServedCertificate>,
 }
 
 #[derive(Debug, Clone)]
-struct Served {
+struct ServedCertificate {
     key: Arc<CertifiedKey>,
     until: DateTime<Utc>,
 }
@@ -97,7 +97,7 @@ impl ResolvesServerCert for Leaf {
 }
 
 impl Leaf {
-    fn served(&self) -> Served {
+    fn served(&self) -> ServedCertificate {
         self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -133,7 +133,7 @@ impl Leaf {
         if self.served().until - now > RENEWED_BEFORE {
             return Ok(false);
         }
-        let issued = Issued::new(&self.dir, &self.names, now)?;
+        let issued = IssuedCertificate::new(&self.dir, &self.names, now)?;
         // Used even if the disk is full: the files are only for the operator to inspect.
         *self.served.write().unwrap_or_else(PoisonError::into_inner) = issued.served()?;
         issued.write(&self.dir)?;
@@ -159,7 +159,7 @@ pub fn prepare(data_dir: &Path, names: &[String], now: DateTime<Utc>) -> anyhow:
         write_atomically(&key_path, 0o600, key.serialize_pem().as_bytes())?;
         write_atomically(&ca_path, 0o644, ca.pem().as_bytes())?;
     }
-    let issued = Issued::new(&dir, names, now)?;
+    let issued = IssuedCertificate::new(&dir, names, now)?;
     issued.write(&dir)?;
     let ca_ends = validity::not_after(&issued.ca).filter(|until| *until - now < AUTHORITY_WARNED_BEFORE);
     let ca_fingerprint = hex(&Sha256::digest(&issued.ca));
@@ -175,14 +175,14 @@ pub fn prepare(data_dir: &Path, names: &[String], now: DateTime<Utc>) -> anyhow:
 }
 
 /// A server certificate just issued.
-struct Issued {
+struct IssuedCertificate {
     leaf: Certificate,
     key: KeyPair,
     ca: CertificateDer<'static>,
     until: DateTime<Utc>,
 }
 
-impl Issued {
+impl IssuedCertificate {
     /// Issues it by the authority in `dir`.
     fn new(dir: &Path, names: &[String], now: DateTime<Utc>) -> anyhow::Result<Self> {
         let ca_path = dir.join(CA);
@@ -194,12 +194,12 @@ impl Issued {
         Ok(Self { leaf, key, ca, until })
     }
 
-    fn served(&self) -> anyhow::Result<Served> {
+    fn served(&self) -> anyhow::Result<ServedCertificate> {
         let chain = vec![self.leaf.der().clone(), self.ca.clone()];
         let key = PrivatePkcs8KeyDer::from(self.key.serialize_der()).into();
         let key = CertifiedKey::from_der(chain, key, &rustls::crypto::ring::default_provider())
             .context("serve the certificate")?;
-        Ok(Served { key: Arc::new(key), until: self.until })
+        Ok(ServedCertificate { key: Arc::new(key), until: self.until })
     }
 
     fn write(&self, dir: &Path) -> anyhow::Result<()> {

@@ -29,7 +29,7 @@ use crate::app::tls::{self, ServerTls};
 use crate::config::Config;
 use crate::grpc::Identity;
 use crate::model::contact::ContactUrl;
-use crate::store::schema::restores::{self, Restored};
+use crate::store::schema::restores::{self, RestoreResult};
 use crate::store::{self, schedulers};
 
 /// The command's options.
@@ -50,14 +50,14 @@ pub struct Options {
     /// Positions by address; `None`: the configuration's.
     pub geoip: Option<PathBuf>,
     /// The address at which agents dial it; `None`: derived from the listening address.
-    pub advertise: Option<Advertised>,
+    pub advertise: Option<AdvertisedAddress>,
     /// The data directory's secrets replace those known to the database.
     pub replace_secrets: bool,
 }
 
 /// HOST:PORT as agents dial it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Advertised {
+pub struct AdvertisedAddress {
     host: String,
     port: u16,
 }
@@ -67,7 +67,7 @@ pub struct Advertised {
 #[error("'{0}' is not HOST:PORT")]
 pub struct NotAdvertisable(String);
 
-impl FromStr for Advertised {
+impl FromStr for AdvertisedAddress {
     type Err = NotAdvertisable;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -82,7 +82,7 @@ impl FromStr for Advertised {
     }
 }
 
-impl Advertised {
+impl AdvertisedAddress {
     fn url(&self, scheme: &str) -> String {
         let Self { host, port } = self;
         if host.contains(':') { format!("{scheme}://[{host}]:{port}") } else { format!("{scheme}://{host}:{port}") }
@@ -275,7 +275,7 @@ pub(crate) fn on_signal() -> anyhow::Result<CancellationToken> {
 }
 
 /// The names in the server's certificate beside the fixed one.
-fn names(address: SocketAddr, advertise: Option<&Advertised>) -> Vec<String> {
+fn names(address: SocketAddr, advertise: Option<&AdvertisedAddress>) -> Vec<String> {
     let mut names: Vec<String> = advertise.map(|advertised| advertised.host.clone()).into_iter().collect();
     if address.ip().is_unspecified() {
         names.extend(host_name());
@@ -296,11 +296,11 @@ fn host_name() -> Option<String> {
     }
 }
 
-fn identity(address: SocketAddr, advertise: Option<&Advertised>, tls: Option<&ServerTls>) -> Identity {
+fn identity(address: SocketAddr, advertise: Option<&AdvertisedAddress>, tls: Option<&ServerTls>) -> Identity {
     let scheme = if tls.is_some() { "https" } else { "http" };
     let reached = advertise.cloned().unwrap_or_else(|| {
         let named = address.ip().is_unspecified().then(host_name).flatten();
-        Advertised { host: named.unwrap_or_else(|| local(address).ip().to_string()), port: address.port() }
+        AdvertisedAddress { host: named.unwrap_or_else(|| local(address).ip().to_string()), port: address.port() }
     });
     Identity { scheduler_url: reached.url(scheme), ca_fingerprint: tls.map(|tls| tls.ca_fingerprint.clone()) }
 }
@@ -328,7 +328,7 @@ fn greeting(
     data_dir: &DataDir,
     identity: &Identity,
     address: SocketAddr,
-    (others, restored): (&[String], Option<&Restored>),
+    (others, restored): (&[String], Option<&RestoreResult>),
 ) -> anyhow::Result<String> {
     let scheme = if identity.ca_fingerprint.is_some() { "https" } else { "http" };
     let mut text = String::new();
@@ -388,10 +388,10 @@ mod tests {
             ("192.0.2.7:443", "https://192.0.2.7:443"),
             ("[2001:db8::7]:7171", "https://[2001:db8::7]:7171"),
         ] {
-            assert_eq!(text.parse::<Advertised>().unwrap().url("https"), url);
+            assert_eq!(text.parse::<AdvertisedAddress>().unwrap().url("https"), url);
         }
         for text in ["example.org", "example.org:0", "example.org:99999", ":7171", "a b:7171", "https://x:1"] {
-            assert_eq!(text.parse::<Advertised>(), Err(NotAdvertisable(text.to_owned())), "{text}");
+            assert_eq!(text.parse::<AdvertisedAddress>(), Err(NotAdvertisable(text.to_owned())), "{text}");
         }
     }
 

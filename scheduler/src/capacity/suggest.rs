@@ -12,7 +12,7 @@ use std::num::NonZeroUsize;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use super::{Agent, CapacityError, Change, Fleet, Sites, Split, TOP, beside, in_parts, nearest};
+use super::{Agent, AgentChange, CapacityError, Fleet, SiteSplit, Sites, TOP, beside, in_parts, nearest};
 use crate::gnp::predicted_ms;
 use crate::model::parallel::in_order;
 
@@ -38,7 +38,7 @@ pub struct Suggestion {
 
 /// The suggestions and their basis.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Suggested {
+pub struct Suggestions {
     /// The picks, best first; fewer than requested if no further pick helps.
     pub picks: Vec<Suggestion>,
     /// Sites in the sample.
@@ -49,24 +49,24 @@ pub struct Suggested {
 
 /// A site's distances to its nearest agents, nearest first, in milliseconds; infinite if there are
 /// fewer agents.
-type Nearby = [f32; TOP];
+type NearestDistances = [f32; TOP];
 
 /// Suggests the best locations for new agents, after the changes to the fleet. Deterministic for a
 /// seed.
 pub fn suggest(
     sites: &Sites,
     agents: &[Agent],
-    split: Split,
+    split: SiteSplit,
     count: usize,
     seed: u64,
     threads: NonZeroUsize,
-) -> Result<Suggested, CapacityError> {
-    let Split::Nearest(most) = split else { return Err(CapacityError::NothingToSuggest) };
+) -> Result<Suggestions, CapacityError> {
+    let SiteSplit::Nearest(most) = split else { return Err(CapacityError::NothingToSuggest) };
     if sites.is_empty() {
         return Err(CapacityError::NoSites);
     }
     let most = most.clamp(1, TOP);
-    let fleet = Fleet::of(sites, agents, Change::Leaves)?.ok_or(CapacityError::NobodyLeft(sites.epoch))?;
+    let fleet = Fleet::of(sites, agents, AgentChange::Leaves)?.ok_or(CapacityError::NobodyLeft(sites.epoch))?;
     let mut nearby = in_parts(sites.len(), threads, |part| {
         let near = nearest(&fleet.map, sites, &part).into_iter();
         near.map(|near| nearby(near.iter().map(|(_, millis)| millis))).collect::<Vec<_>>()
@@ -86,7 +86,7 @@ pub fn suggest(
         picks.push(Suggestion { site: candidates[best], gain_ms: mean_ms - now_ms, mean_ms: now_ms, share });
         mean_ms = now_ms;
     }
-    Ok(Suggested { picks, sample: sample.len(), candidates: candidates.len() })
+    Ok(Suggestions { picks, sample: sample.len(), candidates: candidates.len() })
 }
 
 /// One site from each of [`SAMPLE`] equal stretches of the list, so that every part is represented.
@@ -143,7 +143,7 @@ fn best_of(places: &[Vec<f64>], threads: NonZeroUsize, worth: impl Fn(&Vec<f64>)
 }
 
 /// The total saving over the sample of an agent at this location, in milliseconds.
-fn gain(sites: &Sites, nearby: &[Nearby], sample: &[usize], place: &[f64], most: usize) -> f64 {
+fn gain(sites: &Sites, nearby: &[NearestDistances], sample: &[usize], place: &[f64], most: usize) -> f64 {
     let saved = sample.iter().map(|site| {
         let near = &nearby[*site];
         let with = joined(near, single(predicted_ms(sites.coordinate(*site), place)));
@@ -153,7 +153,7 @@ fn gain(sites: &Sites, nearby: &[Nearby], sample: &[usize], place: &[f64], most:
 }
 
 /// Adds an agent at this location; returns its share of all sites.
-fn takes(sites: &Sites, nearby: &mut [Nearby], place: &[f64], most: usize) -> f64 {
+fn takes(sites: &Sites, nearby: &mut [NearestDistances], place: &[f64], most: usize) -> f64 {
     let mut taken = 0.0;
     for (index, near) in nearby.iter_mut().enumerate() {
         let millis = single(predicted_ms(sites.coordinate(index), place));
@@ -165,7 +165,7 @@ fn takes(sites: &Sites, nearby: &mut [Nearby], place: &[f64], most: usize) -> f6
     taken / sites.len() as f64
 }
 
-fn nearby(millis: impl Iterator<Item = f64>) -> Nearby {
+fn nearby(millis: impl Iterator<Item = f64>) -> NearestDistances {
     let mut nearby = [f32::INFINITY; TOP];
     for (slot, millis) in nearby.iter_mut().zip(millis) {
         *slot = single(millis);
@@ -174,7 +174,7 @@ fn nearby(millis: impl Iterator<Item = f64>) -> Nearby {
 }
 
 /// The nearest distances after adding one.
-fn joined(near: &Nearby, millis: f32) -> Nearby {
+fn joined(near: &NearestDistances, millis: f32) -> NearestDistances {
     let mut with = *near;
     if millis < with[TOP - 1] {
         with[TOP - 1] = millis;
@@ -188,18 +188,18 @@ fn joined(near: &Nearby, millis: f32) -> Nearby {
 }
 
 /// The number of finite distances among the first `most`.
-fn there(near: &Nearby, most: usize) -> usize {
+fn there(near: &NearestDistances, most: usize) -> usize {
     near.iter().take(most).filter(|millis| millis.is_finite()).count().max(1)
 }
 
 /// The mean over the agents that share a site, in milliseconds; 0 if there are none.
-fn mean_of(near: &Nearby, most: usize) -> f64 {
+fn mean_of(near: &NearestDistances, most: usize) -> f64 {
     let sum: f64 = near.iter().take(most).filter(|millis| millis.is_finite()).copied().map(f64::from).sum();
     sum / there(near, most) as f64
 }
 
 /// The mean over all sites, in milliseconds.
-fn mean(nearby: &[Nearby], most: usize) -> f64 {
+fn mean(nearby: &[NearestDistances], most: usize) -> f64 {
     nearby.iter().map(|near| mean_of(near, most)).sum::<f64>() / nearby.len().max(1) as f64
 }
 

@@ -11,7 +11,7 @@ use crate::strategy::Work;
 const EPOCH: EmbeddingEpoch = EmbeddingEpoch::new(4);
 const TWO: NonZeroUsize = NonZeroUsize::new(2).unwrap();
 
-fn agent(name: &str, coordinate: &[f64], change: Change) -> Agent {
+fn agent(name: &str, coordinate: &[f64], change: AgentChange) -> Agent {
     Agent {
         name: name.into(),
         city: "Harbin".into(),
@@ -41,7 +41,7 @@ fn network(sites_count: usize, agents: usize, seed: u64) -> (Sites, Vec<Agent>) 
         vec![at(city[0]), at(city[1]), at(reach).abs()]
     };
     let coordinates: Vec<Vec<f64>> = (0..sites_count).map(|_| drawn(10.0)).collect();
-    let agents = (0..agents).map(|number| agent(&format!("a{number}"), &drawn(3.0), Change::Stays)).collect();
+    let agents = (0..agents).map(|number| agent(&format!("a{number}"), &drawn(3.0), AgentChange::Stays)).collect();
     (sites(&coordinates), agents)
 }
 
@@ -53,14 +53,14 @@ fn close(a: f64, b: f64) -> bool {
 fn a_tiny_network_comes_to_what_is_worked_out_by_hand() {
     let sites = sites(&[vec![10.0, 2.0], vec![90.0, 2.0]]);
     let agents = [
-        agent("west", &[0.0, 1.0], Change::Stays),
-        agent("east", &[100.0, 1.0], Change::Leaves),
-        agent("new", &[90.0, 1.0], Change::Comes),
+        agent("west", &[0.0, 1.0], AgentChange::Stays),
+        agent("east", &[100.0, 1.0], AgentChange::Leaves),
+        agent("new", &[90.0, 1.0], AgentChange::Comes),
     ];
-    let top1 = compare(&sites, &agents, Split::Nearest(1), TWO).unwrap();
+    let top1 = compare(&sites, &agents, SiteSplit::Nearest(1), TWO).unwrap();
     // 10 + 2 + 1 for either site; afterwards the second is 3 from the new agent.
     assert!(close(top1.before.mean_ms, 13.0) && close(top1.after.mean_ms, 8.0), "{top1:?}");
-    let load = |outlook: &Outlook, place: usize| outlook.loads[place].unwrap();
+    let load = |outlook: &FleetPrediction, place: usize| outlook.loads[place].unwrap();
     // Three opening round trips and one for each of ten pages, on two slots.
     let west = load(&top1.before, 0);
     assert!(close(west.sites, 1.0) && close(west.share, 0.5), "{west:?}");
@@ -70,11 +70,11 @@ fn a_tiny_network_comes_to_what_is_worked_out_by_hand() {
     assert!(close(top1.after.makespan.as_secs_f64(), 0.0845));
 
     // Each site is shared by two agents, as there is no third.
-    let top3 = compare(&sites, &agents, Split::Nearest(3), TWO).unwrap();
+    let top3 = compare(&sites, &agents, SiteSplit::Nearest(3), TWO).unwrap();
     assert!(close(top3.before.mean_ms, 53.0), "{top3:?}");
     // 13 and 83, 93 and 3.
     assert!(close(top3.after.mean_ms, 48.0), "{top3:?}");
-    let all = compare(&sites, &agents, Split::All, TWO).unwrap();
+    let all = compare(&sites, &agents, SiteSplit::All, TWO).unwrap();
     assert!(close(all.before.mean_ms, 53.0) && close(load(&all.before, 1).sites, 1.0), "{all:?}");
 }
 
@@ -98,8 +98,8 @@ fn an_agent_beside_a_cluster_lowers_the_mean_and_suggestions_find_it() {
     coordinates.extend((0..100).map(|number| vec![500.0 + f64::from(number % 5), 5.0]));
     let sites = sites(&coordinates);
     let mut agents: Vec<Agent> =
-        (0..3).map(|number| agent("a", &[f64::from(number * 5), 1.0], Change::Stays)).collect();
-    let split = Split::Nearest(3);
+        (0..3).map(|number| agent("a", &[f64::from(number * 5), 1.0], AgentChange::Stays)).collect();
+    let split = SiteSplit::Nearest(3);
     let suggested = suggest(&sites, &agents, split, 4, 7, TWO).unwrap();
     assert!(suggested.picks.len() >= 3, "{suggested:?}");
     // The far cluster has no agent: the first three picks go there, each for a third of it.
@@ -112,7 +112,7 @@ fn an_agent_beside_a_cluster_lowers_the_mean_and_suggestions_find_it() {
     for pick in suggested.picks {
         let coordinate = beside(sites.coordinate(pick.site), &agents);
         assert_eq!(coordinate.last(), Some(&1.0), "as high as agents are");
-        agents.push(agent("new", &coordinate, Change::Comes));
+        agents.push(agent("new", &coordinate, AgentChange::Comes));
         // The prediction for a pick equals the result of adding it.
         let compared = compare(&sites, &agents, split, TWO).unwrap();
         assert!(close(compared.before.mean_ms, before) && close(compared.after.mean_ms, pick.mean_ms), "{pick:?}");
@@ -124,25 +124,25 @@ fn an_agent_beside_a_cluster_lowers_the_mean_and_suggestions_find_it() {
 #[test]
 fn where_nobody_helps_nothing_is_suggested() {
     let sites = sites(&[vec![1.0, 1.0], vec![1.0, 1.0]]);
-    let agents = [agent("a", &[1.0, 1.0], Change::Stays)];
-    assert_eq!(suggest(&sites, &agents, Split::Nearest(1), 3, 1, TWO).unwrap().picks, []);
+    let agents = [agent("a", &[1.0, 1.0], AgentChange::Stays)];
+    assert_eq!(suggest(&sites, &agents, SiteSplit::Nearest(1), 3, 1, TWO).unwrap().picks, []);
 }
 
 #[test]
 fn questions_without_an_answer_are_refused_with_a_sentence() {
     let (sites, mut agents) = network(10, 2, 1);
     let none = Sites::new(EPOCH, 2);
-    assert_eq!(compare(&none, &agents, Split::All, TWO), Err(CapacityError::NoSites));
-    assert_eq!(suggest(&none, &agents, Split::Nearest(3), 1, 1, TWO), Err(CapacityError::NoSites));
-    assert_eq!(compare(&sites, &[], Split::All, TWO), Err(CapacityError::NoAgents(EPOCH)));
-    agents.iter_mut().for_each(|agent| agent.change = Change::Leaves);
-    assert_eq!(compare(&sites, &agents, Split::All, TWO), Err(CapacityError::NobodyLeft(EPOCH)));
-    assert_eq!(suggest(&sites, &agents, Split::All, 1, 1, TWO), Err(CapacityError::NothingToSuggest));
+    assert_eq!(compare(&none, &agents, SiteSplit::All, TWO), Err(CapacityError::NoSites));
+    assert_eq!(suggest(&none, &agents, SiteSplit::Nearest(3), 1, 1, TWO), Err(CapacityError::NoSites));
+    assert_eq!(compare(&sites, &[], SiteSplit::All, TWO), Err(CapacityError::NoAgents(EPOCH)));
+    agents.iter_mut().for_each(|agent| agent.change = AgentChange::Leaves);
+    assert_eq!(compare(&sites, &agents, SiteSplit::All, TWO), Err(CapacityError::NobodyLeft(EPOCH)));
+    assert_eq!(suggest(&sites, &agents, SiteSplit::All, 1, 1, TWO), Err(CapacityError::NothingToSuggest));
     agents[0].coordinate.pop();
-    assert_eq!(compare(&sites, &agents, Split::All, TWO), Err(CapacityError::Coordinate(2)));
-    let foreseen = Strategy::ALL.iter().copied().filter(|one| Split::try_from(*one).is_ok()).map(Strategy::name);
+    assert_eq!(compare(&sites, &agents, SiteSplit::All, TWO), Err(CapacityError::Coordinate(2)));
+    let foreseen = Strategy::ALL.iter().copied().filter(|one| SiteSplit::try_from(*one).is_ok()).map(Strategy::name);
     assert_eq!(foreseen.collect::<Vec<_>>(), ["random", "gnp-top1", "gnp-top3"]);
-    let refused = Split::try_from(Strategy::EarliestFinish).unwrap_err().to_string();
+    let refused = SiteSplit::try_from(Strategy::EarliestFinish).unwrap_err().to_string();
     assert_eq!(
         refused,
         "a plan knows what random, gnp-top1 and gnp-top3 do on average, and not what earliest-finish does"
@@ -152,7 +152,7 @@ fn questions_without_an_answer_are_refused_with_a_sentence() {
 #[test]
 fn slots_and_heights_of_an_added_agent_are_the_median_agents() {
     let mut agents: Vec<Agent> =
-        [3.0, 1.0, 2.0].iter().map(|height| agent("a", &[0.0, *height], Change::Stays)).collect();
+        [3.0, 1.0, 2.0].iter().map(|height| agent("a", &[0.0, *height], AgentChange::Stays)).collect();
     agents[0].slots = 9;
     assert_eq!((usual_slots(&agents), beside(&[7.0, 50.0], &agents)), (2, vec![7.0, 2.0]));
     assert_eq!((usual_slots(&[]), beside(&[], &[])), (1, vec![0.0]));
@@ -164,18 +164,18 @@ proptest! {
     #[test]
     fn with_the_nearest_alone_another_agent_never_raises_the_mean(seed in any::<u64>(), count in 1_usize..8) {
         let (sites, mut agents) = network(60, count + 1, seed);
-        agents[count].change = Change::Comes;
-        let compared = compare(&sites, &agents, Split::Nearest(1), TWO).unwrap();
+        agents[count].change = AgentChange::Comes;
+        let compared = compare(&sites, &agents, SiteSplit::Nearest(1), TWO).unwrap();
         prop_assert!(compared.after.mean_ms <= compared.before.mean_ms, "{compared:?}");
     }
 
     #[test]
     fn removing_is_the_inverse_of_adding_and_every_site_is_somebodys(seed in any::<u64>(), which in 0_usize..5) {
         let (sites, mut agents) = network(60, 5, seed);
-        for split in [Split::All, Split::Nearest(1), Split::Nearest(3)] {
-            agents[which].change = Change::Comes;
+        for split in [SiteSplit::All, SiteSplit::Nearest(1), SiteSplit::Nearest(3)] {
+            agents[which].change = AgentChange::Comes;
             let added = compare(&sites, &agents, split, TWO).unwrap();
-            agents[which].change = Change::Leaves;
+            agents[which].change = AgentChange::Leaves;
             let removed = compare(&sites, &agents, split, TWO).unwrap();
             prop_assert!(added.before == removed.after && added.after == removed.before);
             for outlook in [added.before, added.after] {
@@ -192,7 +192,7 @@ proptest! {
         let (sites, agents) = network(60, 7, seed);
         let mut backwards = agents.clone();
         backwards.reverse();
-        for split in [Split::All, Split::Nearest(1), Split::Nearest(3)] {
+        for split in [SiteSplit::All, SiteSplit::Nearest(1), SiteSplit::Nearest(3)] {
             let one = compare(&sites, &agents, split, NonZeroUsize::MIN).unwrap();
             prop_assert!(one == compare(&sites, &agents, split, TWO).unwrap());
             let other = compare(&sites, &backwards, split, TWO).unwrap().before;

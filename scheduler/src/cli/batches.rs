@@ -18,7 +18,7 @@ use super::ConnectionArgs;
 use super::client::Client;
 use super::output::{self, Column, FormatArgs, Row, ShowFormatArgs, View};
 use crate::app::exit;
-use crate::model::constraints::{Constraints, ConstraintsRequest, Unmet};
+use crate::model::constraints::{Constraints, ConstraintsRequest, UnmetAction};
 use crate::model::{CrawlPolicy, PolicyRequest, ReasonKind};
 
 /// Kinds of reasons that are shown without --wide.
@@ -75,7 +75,7 @@ impl BatchesCommand {
             Self::Show { batch, format } => {
                 let client = Client::connect(connection).await?;
                 let shown = client.answer(client.sites().show_batch(ShowBatchRequest { batch }).await)?;
-                format.print(&Shown::try_from(shown)?, text)
+                format.print(&ShownBatch::try_from(shown)?, text)
             }
             Self::Wait(args) => exit::unless_interrupted(args.run(connection), || "the batches go on".to_owned()).await,
             Self::Remove(args) => args.run(connection).await,
@@ -100,7 +100,7 @@ impl Row for Batch {
 
 /// One batch, as shown to programs.
 #[derive(Debug, Serialize)]
-pub(super) struct Shown {
+pub(super) struct ShownBatch {
     name: String,
     strategy: String,
     #[serde(flatten)]
@@ -114,7 +114,7 @@ pub(super) struct Shown {
     constraints: Constraints,
 }
 
-impl TryFrom<ShowBatchResponse> for Shown {
+impl TryFrom<ShowBatchResponse> for ShownBatch {
     type Error = anyhow::Error;
 
     fn try_from(shown: ShowBatchResponse) -> anyhow::Result<Self> {
@@ -126,10 +126,10 @@ impl TryFrom<ShowBatchResponse> for Shown {
     }
 }
 
-pub(super) fn text(shown: &Shown, view: &View) -> anyhow::Result<String> {
+pub(super) fn text(shown: &ShownBatch, view: &View) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "batch {} ({})", shown.name, shown.strategy)?;
-    let Shown { policy, progress, .. } = shown;
+    let ShownBatch { policy, progress, .. } = shown;
     writeln!(
         text,
         "  each site  at most {} pages, {}, depth {}, {}; a request every {}",
@@ -220,7 +220,7 @@ fn agents_line(asked: &Constraints) -> String {
     if let Some(bytes) = asked.bytes_per_day {
         parts.push(format!("at most {} a day each", output::bytes_cell(bytes)));
     }
-    if asked.unmet == Unmet::Fail {
+    if asked.unmet == UnmetAction::Fail {
         parts.push("else they fail".to_owned());
     }
     parts.join(", ")
@@ -241,7 +241,7 @@ mod tests {
         )
         .unwrap();
         let shown = ShowBatchResponse { name: "b".into(), policy: Some(policy.into()), ..ShowBatchResponse::default() };
-        let shown = Shown::try_from(shown).unwrap();
+        let shown = ShownBatch::try_from(shown).unwrap();
         let text = text(&shown, &View::plain()).unwrap();
         let said = "a request every 2s\n             of a large one every 1s\n  include    /a /x\n  exclude    /b /x\n  \
                     sitemaps   not read\n  store      not stored\n  contact    https://example.org/study\n  \
@@ -276,7 +276,7 @@ mod tests {
         let said = "batch autumn (gnp-top3)\n  each site  at most 200 pages, 67.1 MB, depth 8, 15m; a request every 1s\n  sites      2 complete, 3 failed\n  \
                     because    2 no connection (no-connection)\n               for one: a.cn: failed: so\n             \
                     1 crashed too often (poison)\n               a.cn: failed: so\n";
-        let mut shown = Shown::try_from(shown).unwrap();
+        let mut shown = ShownBatch::try_from(shown).unwrap();
         assert_eq!(text(&shown, &View::plain()).unwrap(), said);
         // An older scheduler sends no kind, only the reason.
         shown.endings = vec![ending(v1::ReasonKind::Unspecified, 12_345)];
@@ -295,7 +295,7 @@ mod tests {
             carriers: vec!["CERNET".into()],
             tags: vec!["fast".into()],
             bytes_per_day: Some(7),
-            unmet: Unmet::Fail,
+            unmet: UnmetAction::Fail,
         };
         assert_eq!(agents_line(&asked), "in CN or JP, of CERNET, tagged fast, at most 7 B a day each, else they fail");
         assert_eq!(agents_line(&Constraints::default()), "");

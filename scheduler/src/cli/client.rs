@@ -36,7 +36,7 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
 /// A channel on which every call carries the operator's token.
-pub(super) type Authorized = InterceptedService<Channel, Bearer>;
+pub(super) type AuthorizedChannel = InterceptedService<Channel, Bearer>;
 
 /// Adds the operator's token.
 #[derive(Clone)]
@@ -53,7 +53,7 @@ impl Interceptor for Bearer {
 #[derive(Clone)]
 pub(super) struct Client {
     url: String,
-    authorized: Authorized,
+    authorized: AuthorizedChannel,
     token: Bearer,
     /// The schedulers to choose from.
     known: Arc<[(String, Endpoint)]>,
@@ -103,25 +103,25 @@ impl Client {
         &self.url
     }
 
-    pub(super) fn fleet(&self) -> FleetServiceClient<Authorized> {
+    pub(super) fn fleet(&self) -> FleetServiceClient<AuthorizedChannel> {
         // Thousands of agents or tokens come in one message.
         FleetServiceClient::new(self.authorized.clone()).max_decoding_message_size(MOST_BYTES)
     }
 
-    pub(super) fn embeddings(&self) -> EmbeddingServiceClient<Authorized> {
+    pub(super) fn embeddings(&self) -> EmbeddingServiceClient<AuthorizedChannel> {
         // Coordinates of thousands of agents come in one message.
         EmbeddingServiceClient::new(self.authorized.clone()).max_decoding_message_size(MOST_BYTES)
     }
 
-    pub(super) fn events(&self) -> EventServiceClient<Authorized> {
+    pub(super) fn events(&self) -> EventServiceClient<AuthorizedChannel> {
         EventServiceClient::new(self.authorized.clone())
     }
 
-    pub(super) fn sites(&self) -> SiteServiceClient<Authorized> {
+    pub(super) fn sites(&self) -> SiteServiceClient<AuthorizedChannel> {
         SiteServiceClient::new(self.authorized.clone())
     }
 
-    pub(super) fn reports(&self) -> ReportServiceClient<Authorized> {
+    pub(super) fn reports(&self) -> ReportServiceClient<AuthorizedChannel> {
         ReportServiceClient::new(self.authorized.clone())
     }
 

@@ -12,7 +12,7 @@ use prost_types::Duration;
 use serde::Serialize;
 
 use super::view::Table;
-pub(super) use super::view::{Lines, View, Wide};
+pub(super) use super::view::{TextLines, View, WideFlag};
 use crate::app::exit::print;
 
 /// How to print rows.
@@ -40,20 +40,20 @@ pub(super) struct FormatArgs<R: Row> {
     #[arg(short = 'o', long, value_enum, env = "LANDFALL_FORMAT", default_value_t = Format::Table)]
     pub(super) format: Format,
     #[command(flatten)]
-    pub(super) wide: Wide<R>,
+    pub(super) wide: WideFlag<R>,
 }
 
 /// The flags of commands that print one thing, or a log; `R` is what the longest table of it has.
 #[derive(Debug, Args)]
-pub(super) struct ShowFormatArgs<R: Row = Lines> {
+pub(super) struct ShowFormatArgs<R: Row = TextLines> {
     /// How to print: for people, or one object, of a log an object a line
     #[arg(short = 'o', long, value_enum, env = "LANDFALL_FORMAT", default_value_t = ShowFormat::Table)]
     pub(super) format: ShowFormat,
     #[command(flatten)]
-    pub(super) wide: Wide<R>,
+    pub(super) wide: WideFlag<R>,
 }
 
-impl<R: Printed> FormatArgs<R> {
+impl<R: PrintedRow> FormatArgs<R> {
     /// Prints rows. An empty table is replaced by the sentence `none`, unless that is empty; below
     /// a table stands the number `more` of rows that a limit has cut.
     pub(super) fn print(&self, rows: &[R], none: &str, more: u64) -> anyhow::Result<()> {
@@ -91,11 +91,11 @@ pub(super) trait Row: Sized + 'static {
 pub(super) type Column<R> = (&'static str, fn(&R, &View) -> String);
 
 /// A row that is printed for programs, too.
-pub(super) trait Printed: Row + Serialize + Default {}
+pub(super) trait PrintedRow: Row + Serialize + Default {}
 
-impl<R: Row + Serialize + Default> Printed for R {}
+impl<R: Row + Serialize + Default> PrintedRow for R {}
 
-pub(super) fn print_rows<R: Printed>(rows: &[R], format: Format, view: &View) -> anyhow::Result<()> {
+pub(super) fn print_rows<R: PrintedRow>(rows: &[R], format: Format, view: &View) -> anyhow::Result<()> {
     let mut printer = Printer::new(format, view);
     print(&(printer.page(rows)? + &printer.end()?))
 }
@@ -110,7 +110,7 @@ pub(super) struct Printer<'a, R> {
     rows: PhantomData<R>,
 }
 
-impl<'a, R: Printed> Printer<'a, R> {
+impl<'a, R: PrintedRow> Printer<'a, R> {
     pub(super) const fn new(format: Format, view: &'a View) -> Self {
         Self { format, view, table: None, begun: false, rows: PhantomData }
     }
@@ -167,7 +167,7 @@ pub(super) fn table<R: Row>(rows: &[R], view: &View) -> String {
 }
 
 /// Rows as CSV, with a header or without.
-pub(super) fn csv_text<R: Printed>(rows: &[R], header: bool) -> anyhow::Result<String> {
+pub(super) fn csv_text<R: PrintedRow>(rows: &[R], header: bool) -> anyhow::Result<String> {
     let mut writer = csv::WriterBuilder::new().has_headers(header).from_writer(Vec::new());
     for row in rows {
         writer.serialize(row)?;

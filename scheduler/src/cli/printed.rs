@@ -98,7 +98,7 @@ impl Printed {
         }
     }
 
-    fn rows<M: Message + Default, R: output::Printed>(&mut self, name: &str, show: impl Fn(M) -> R) {
+    fn rows<M: Message + Default, R: output::PrintedRow>(&mut self, name: &str, show: impl Fn(M) -> R) {
         let csv = output::csv_text(&[show(self.contract.filled()), show(M::default())], true).unwrap();
         assert!(csv.starts_with(&output::csv_text::<R>(&[], true).unwrap()));
         write!(self.text, "{name}, CSV:\n{csv}").unwrap();
@@ -135,7 +135,7 @@ fn what_programs_read_stays_as_it_is() {
     printed.shown("batches show", |mut shown: v1::ShowBatchResponse| {
         // The generated values are out of their bounds.
         (shown.policy, shown.constraints) = (None, None);
-        batches::Shown::try_from(shown).unwrap()
+        batches::ShownBatch::try_from(shown).unwrap()
     });
     printed.rows("sites list", tasks::SiteRow);
     printed.rows("sites alarms", |alarm: v1::Alarm| alarm);
@@ -231,7 +231,7 @@ fn no_line_of_a_text_is_wider_than_it_may_be() {
     fits(&site::text(&long.filled(), &view).unwrap());
     fits(&explain::text(&long.filled(), &view).unwrap());
     let batch = v1::ShowBatchResponse { policy: None, constraints: None, ..long.filled() };
-    fits(&batches::text(&batches::Shown::try_from(batch).unwrap(), &view).unwrap());
+    fits(&batches::text(&batches::ShownBatch::try_from(batch).unwrap(), &view).unwrap());
     let grown = v1::ThroughputResponse { growth: vec![long.filled(); 500], ..long.filled() };
     fits(&throughput::text(&throughput::Shown::of(LONG.into(), None, grown), Some(LONG), &view));
     for change in ["stays", "removed"] {

@@ -19,11 +19,11 @@ use tempfile::NamedTempFile;
 use super::output::{self, Column, Row, ShowFormatArgs, View, float_cell as figure};
 use super::{ConnectionArgs, one_of};
 use crate::app::exit::{sentence, usage};
-use crate::gnp::Ingredients;
+use crate::gnp::RefinedSwitches;
 use crate::model::Strategy;
 use crate::simulate::{
-    Distributions, Election, Estimate, FileError, Matrix, Node, Page, Report, Settings, SettingsError, SimulateError,
-    Standing, Tier, dump, judge, judged, nodes, page,
+    ContenderScore, Distributions, Election, Estimate, FileError, Matrix, Node, Page, Report, Settings, SettingsError,
+    SimulateError, Tier, dump, judge, judged, nodes, page,
 };
 
 /// The mode of a new file, before the umask of the process.
@@ -61,7 +61,7 @@ pub(super) struct SimulateArgs {
     #[arg(long, default_value = Tier::Refined.name(), value_parser = one_of(Tier::ALL.iter().copied(), Tier::name))]
     tier: Tier,
     /// Leave ingredients out of the refined map, to see what each is worth
-    #[arg(long, value_name = "INGREDIENT,...", value_delimiter = ',', value_parser = one_of(Ingredients::NAMES, |name| name))]
+    #[arg(long, value_name = "INGREDIENT,...", value_delimiter = ',', value_parser = one_of(RefinedSwitches::NAMES, |name| name))]
     without: Vec<&'static str>,
     /// How landmarks are chosen
     #[arg(long, default_value = Election::Improved.name(), value_parser = one_of(Election::ALL.iter().copied(), Election::name))]
@@ -80,7 +80,7 @@ pub(super) struct SimulateArgs {
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
     #[command(flatten)]
-    format: ShowFormatArgs<Standing>,
+    format: ShowFormatArgs<ContenderScore>,
     /// Write every judged pair to this file: seed,site,agent,is_landmark,measured_ms,predicted_ms,rank
     #[arg(long, value_name = "FILE")]
     dump: Option<PathBuf>,
@@ -216,11 +216,11 @@ fn text(Answer { matrix, report }: &Answer<'_>, view: &View) -> String {
          each seed: {agents} agents, {landmarks} of them landmarks ({election}), {each} sites that only landmarks measured\n\
          map: {map}\n\n"
     );
-    let yardstick = |name, mean_rtt_ms: Option<f64>| Standing {
+    let yardstick = |name, mean_rtt_ms: Option<f64>| ContenderScore {
         name,
         mean_rtt_ms,
         stretch: mean_rtt_ms.zip(report.oracle_rtt_ms).map(|(mean, oracle)| mean / oracle),
-        ..Standing::default()
+        ..ContenderScore::default()
     };
     let mut rows =
         vec![yardstick("(nearest agent)", report.oracle_rtt_ms), yardstick("(any agent)", report.random_rtt_ms)];
@@ -238,7 +238,7 @@ fn left_out(report: &Report) -> String {
             text += &format!("left out: {}, which goes by {lacks}: --nodes FILE tells them\n", left.name);
         }
     }
-    for Standing { name, fallbacks, .. } in report.strategies.iter().filter(|standing| standing.fallbacks > 0) {
+    for ContenderScore { name, fallbacks, .. } in report.strategies.iter().filter(|standing| standing.fallbacks > 0) {
         text += &format!("{name} had nothing to go by for {}, and drew\n", output::counted(*fallbacks as u64, "site"));
     }
     text
@@ -251,7 +251,7 @@ fn learning(report: &Report) -> String {
         return String::new();
     }
     let mut text = "\n\nexcess over the nearest agent in each crawl of the same sites, ms (median of seeds), and what is left of the first's\n".to_owned();
-    for Standing { name, excess_ms, .. } in learned() {
+    for ContenderScore { name, excess_ms, .. } in learned() {
         let first = excess_ms.first().copied().unwrap_or(0.0);
         let one = |excess: &f64| format!("{excess:>8.2} ({:>4.2})", excess / first);
         let cells: Vec<String> = excess_ms.iter().map(one).collect();
@@ -287,7 +287,7 @@ fn estimate_text(report: &Report) -> String {
     text
 }
 
-impl Row for Standing {
+impl Row for ContenderScore {
     const COLUMNS: &'static [Column<Self>] = &[
         ("strategy", |row, _| row.name.to_owned()),
         (">mean rtt ms", |row, _| figure(row.mean_rtt_ms, 1)),

@@ -11,7 +11,7 @@ use crate::app::exit::sentence;
 
 /// What is printed.
 #[derive(Debug, Default, Serialize)]
-struct Shown {
+struct Versions {
     version: &'static str,
     /// The scheduler that answered, and its version; `None` if no scheduler is named or answers.
     scheduler: Option<String>,
@@ -22,9 +22,9 @@ struct Shown {
 
 /// Prints the versions. An unreachable scheduler is no failure, but part of the output.
 pub(super) async fn run(format: ShowFormatArgs, connection: &ConnectionArgs) -> anyhow::Result<()> {
-    let own = Shown { version: crate::VERSION, ..Shown::default() };
+    let own = Versions { version: crate::VERSION, ..Versions::default() };
     let shown = match Client::connect(connection).await {
-        Err(error) => Shown { problem: Some(sentence(&error)), ..own },
+        Err(error) => Versions { problem: Some(sentence(&error)), ..own },
         Ok(client) => {
             let asked = client.fleet().show_scheduler(ShowSchedulerRequest {}).await;
             let (version, problem) = match asked {
@@ -34,14 +34,14 @@ pub(super) async fn run(format: ShowFormatArgs, connection: &ConnectionArgs) -> 
                 }
                 Err(status) => (None, Some(sentence(&client.refusal(&status)))),
             };
-            Shown { scheduler: Some(client.url().to_owned()), scheduler_version: version, problem, ..own }
+            Versions { scheduler: Some(client.url().to_owned()), scheduler_version: version, problem, ..own }
         }
     };
     format.print(&shown, |shown, _| Ok(text(shown)))
 }
 
-fn text(shown: &Shown) -> String {
-    let Shown { scheduler, scheduler_version, problem, .. } = shown;
+fn text(shown: &Versions) -> String {
+    let Versions { scheduler, scheduler_version, problem, .. } = shown;
     let at = scheduler.as_ref().map(|url| format!(" at {url}")).unwrap_or_default();
     let said = scheduler_version.as_ref().or(problem.as_ref()).map_or("unknown", String::as_str);
     format!("landfall   {}\nscheduler  {said}{at}\n", crate::LONG_VERSION)
@@ -53,17 +53,17 @@ mod tests {
 
     #[test]
     fn the_scheduler_says_its_version_or_it_is_said_why_not() {
-        let answers = Shown {
+        let answers = Versions {
             scheduler: Some("http://127.0.0.1:7171".to_owned()),
             scheduler_version: Some("0.1.0+f2acb2d8".to_owned()),
-            ..Shown::default()
+            ..Versions::default()
         };
         assert!(
             text(&answers).ends_with("\nscheduler  0.1.0+f2acb2d8 at http://127.0.0.1:7171\n"),
             "{}",
             text(&answers)
         );
-        let nobody = Shown { problem: Some("no scheduler answers".to_owned()), ..Shown::default() };
+        let nobody = Versions { problem: Some("no scheduler answers".to_owned()), ..Versions::default() };
         assert!(text(&nobody).ends_with("\nscheduler  no scheduler answers\n"), "{}", text(&nobody));
     }
 }

@@ -32,14 +32,14 @@ const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(5);
 
 /// The flag of everything that prints rows of `R`.
 #[derive(Debug, Args)]
-pub(super) struct Wide<R: Row> {
+pub(super) struct WideFlag<R: Row> {
     #[arg(long, help = wide_help::<R>())]
     wide: bool,
     #[arg(skip)]
     rows: PhantomData<R>,
 }
 
-impl<R: Row> Wide<R> {
+impl<R: Row> WideFlag<R> {
     pub(super) fn view(&self) -> View {
         let columns = Term::stdout().size_checked().map_or(COLUMNS, |(_, columns)| usize::from(columns));
         View { wide: self.wide, columns: columns.max(FEWEST_COLUMNS), now: now() }
@@ -60,9 +60,9 @@ fn wide_help<R: Row>() -> String {
 
 /// Stands for the rows of an answer that is lines of text.
 #[derive(Debug)]
-pub(super) struct Lines;
+pub(super) struct TextLines;
 
-impl Row for Lines {
+impl Row for TextLines {
     const COLUMNS: &'static [output::Column<Self>] = &[];
 }
 

@@ -31,7 +31,7 @@ mod addresses;
 mod pairs;
 mod places;
 
-use places::Places;
+use places::DrawnPlaces;
 
 /// The least measurements for a verdict by the map: three distances leave too much open.
 const FEWEST_MEASURED: usize = 4;
@@ -67,7 +67,7 @@ pub struct Observation {
 
 /// Whether a host is in one location.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Verdict {
+pub enum LocationVerdict {
     /// There is no evidence of several locations.
     Unicast,
     /// The host probably has several locations.
@@ -75,13 +75,13 @@ pub enum Verdict {
         /// 0 to 1; 1 is certain.
         confidence: f64,
         /// The evidence, strongest first; not empty.
-        evidence: Vec<Evidence>,
+        evidence: Vec<AnycastEvidence>,
     },
 }
 
 /// A piece of evidence for several locations.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Evidence {
+pub enum AnycastEvidence {
     /// Two landmarks' round trips add up to less than light in fibre needs between them.
     Light {
         pair: (AgentId, AgentId),
@@ -119,7 +119,7 @@ pub enum Evidence {
     },
 }
 
-impl Evidence {
+impl AnycastEvidence {
     /// The evidence as text; `name` returns an agent's name.
     pub fn words(&self, name: impl Fn(AgentId) -> String) -> String {
         match *self {
@@ -153,7 +153,7 @@ impl Evidence {
 
 /// Judges hosts by the landmarks' measurements. Built once per epoch.
 #[derive(Debug, Clone, Default)]
-pub struct Detector {
+pub struct AnycastDetector {
     positions: BTreeMap<AgentId, Position>,
     map: Option<MapJudge>,
 }
@@ -161,12 +161,12 @@ pub struct Detector {
 #[derive(Debug, Clone)]
 struct MapJudge {
     mesh: Mesh,
-    places: Places,
+    places: DrawnPlaces,
     /// The score beyond which a host is suspect.
     limit: f64,
 }
 
-impl Detector {
+impl AnycastDetector {
     /// Without a map: light and addresses only.
     pub const fn without_map(positions: BTreeMap<AgentId, Position>) -> Self {
         Self { positions, map: None }
@@ -177,7 +177,7 @@ impl Detector {
         if embedding.agents().len() < FEWEST_AGENTS {
             return Self::without_map(positions);
         }
-        let places = Places::new(embedding, mesh);
+        let places = DrawnPlaces::new(embedding, mesh);
         let mut judge = MapJudge { mesh: mesh.clone(), places, limit: LEAST_LIMIT };
         let scores: Vec<f64> = embedding
             .agents()
@@ -193,7 +193,7 @@ impl Detector {
     }
 
     /// Judges one host. Repeated measurements of a landmark count once; the order does not matter.
-    pub fn judge(&self, observations: &[Observation]) -> Verdict {
+    pub fn judge(&self, observations: &[Observation]) -> LocationVerdict {
         let once: BTreeMap<AgentId, Observation> = observations.iter().map(|one| (one.landmark, *one)).collect();
         let mut doubt = 1.0;
         let mut evidence = Vec::new();
@@ -210,14 +210,14 @@ impl Detector {
         }
         if let Some((confidence, differ)) = addresses::evidence(once.values()) {
             doubt *= 1.0 - confidence;
-            suspect |= matches!(differ, Evidence::Prefixes { .. });
+            suspect |= matches!(differ, AnycastEvidence::Prefixes { .. });
             evidence.push(differ);
         }
-        if suspect { Verdict::Suspect { confidence: 1.0 - doubt, evidence } } else { Verdict::Unicast }
+        if suspect { LocationVerdict::Suspect { confidence: 1.0 - doubt, evidence } } else { LocationVerdict::Unicast }
     }
 
     /// The two landmarks whose sum is farthest below the time that light needs.
-    fn light(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<Evidence> {
+    fn light(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<AnycastEvidence> {
         let placed: Vec<(&Observation, Position)> =
             seen.values().filter_map(|one| Some((one, *self.positions.get(&one.landmark)?))).collect();
         let pairs = placed.iter().enumerate().flat_map(|(i, a)| placed[..i].iter().map(move |b| (b, a)));
@@ -225,7 +225,7 @@ impl Detector {
             let sum = a.rtt.as_duration() + b.rtt.as_duration();
             let least = least_round_trip(*at, *bt);
             let sum_rtt = Rtt::try_new(sum).ok()?;
-            let evidence = Evidence::Light {
+            let evidence = AnycastEvidence::Light {
                 pair: (a.landmark, b.landmark),
                 sum: sum_rtt,
                 way_km: great_circle_km(*at, *bt),
@@ -236,7 +236,7 @@ impl Detector {
         short.max_by_key(|(short, _)| *short).map(|(_, evidence)| evidence)
     }
 
-    fn map_evidence(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<(f64, Evidence)> {
+    fn map_evidence(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<(f64, AnycastEvidence)> {
         let judge = self.map.as_ref()?;
         // Only landmarks count: the baseline comes from them, and other agents may be anywhere.
         let landmarks = seen.values().filter(|one| judge.places.knows(one.landmark));
@@ -246,7 +246,7 @@ impl Detector {
             return None;
         }
         let pairs = pairs::short(&judge.mesh, &measured);
-        Some((beyond, Evidence::Map { beyond, pair: pairs.shortest, short_pairs: pairs.far_below }))
+        Some((beyond, AnycastEvidence::Map { beyond, pair: pairs.shortest, short_pairs: pairs.far_below }))
     }
 }
 
@@ -325,13 +325,13 @@ mod tests {
     fn a_host_in_one_place_is_not_suspect_and_one_at_every_corner_is() {
         for seed in 0..5 {
             let (map, mesh) = world(seed);
-            let detector = Detector::new(&map, &mesh, BTreeMap::new());
+            let detector = AnycastDetector::new(&map, &mesh, BTreeMap::new());
             for at in [[20.0, 30.0, 2.0], [100.0, 100.0, 40.0], [190.0, 10.0, 5.0]] {
-                assert_eq!(detector.judge(&seen(&map, &[at])), Verdict::Unicast, "seed {seed}, {at:?}");
+                assert_eq!(detector.judge(&seen(&map, &[at])), LocationVerdict::Unicast, "seed {seed}, {at:?}");
             }
             let corners = [[10.0, 10.0, 1.0], [190.0, 10.0, 1.0], [10.0, 190.0, 1.0], [190.0, 190.0, 1.0]];
             let verdict = detector.judge(&seen(&map, &corners));
-            let Verdict::Suspect { confidence, evidence } = verdict else { panic!("seed {seed}: {verdict:?}") };
+            let LocationVerdict::Suspect { confidence, evidence } = verdict else { panic!("seed {seed}: {verdict:?}") };
             assert!(confidence > 0.5 && confidence < 1.0, "{confidence}");
             let words = evidence[0].words(|agent| format!("a{agent}"));
             assert!(words.starts_with("no one place explains the round trips as well as several do"), "{words}");
@@ -343,24 +343,26 @@ mod tests {
         let position = |latitude, longitude| Position::try_new(latitude, longitude).unwrap();
         let (beijing, frankfurt) = (position(39.9, 116.4), position(50.1, 8.7));
         let positions = BTreeMap::from([(agent(1), beijing), (agent(2), frankfurt)]);
-        let detector = Detector::without_map(positions);
+        let detector = AnycastDetector::without_map(positions);
         let seen = |millis: f64| [1, 2, 3].map(|i| Observation { landmark: agent(i), rtt: rtt(millis), address: None });
-        let Verdict::Suspect { confidence, evidence } = detector.judge(&seen(20.0)) else { panic!("not suspect") };
+        let LocationVerdict::Suspect { confidence, evidence } = detector.judge(&seen(20.0)) else {
+            panic!("not suspect")
+        };
         assert!((confidence - 1.0).abs() < f64::EPSILON);
         let words = evidence[0].words(|agent| format!("a{agent}"));
         assert!(words.starts_with("a1 and a2 see it within 40.0 ms together, and light in fibre needs 7"), "{words}");
-        assert_eq!(detector.judge(&seen(40.0)), Verdict::Unicast, "80 ms is enough for Beijing and Frankfurt");
+        assert_eq!(detector.judge(&seen(40.0)), LocationVerdict::Unicast, "80 ms is enough for Beijing and Frankfurt");
     }
 
     #[test]
     fn different_networks_are_suspect_and_round_robin_alone_is_not() {
         let (map, _) = world(1);
-        let detector = Detector::without_map(BTreeMap::new());
+        let detector = AnycastDetector::without_map(BTreeMap::new());
         let host = seen(&map, &[[20.0, 30.0, 2.0]]);
         let robin = with_addresses(host.clone(), &["192.0.2.1", "192.0.2.2", "192.0.2.1"]);
-        assert_eq!(detector.judge(&robin), Verdict::Unicast);
+        assert_eq!(detector.judge(&robin), LocationVerdict::Unicast);
         let apart = with_addresses(host, &["192.0.2.1", "198.51.100.7", "192.0.2.1"]);
-        let Verdict::Suspect { evidence, .. } = detector.judge(&apart) else { panic!("not suspect") };
+        let LocationVerdict::Suspect { evidence, .. } = detector.judge(&apart) else { panic!("not suspect") };
         let words = evidence[0].words(|agent| agent.to_string());
         assert_eq!(words, "3 landmarks were sent to 2 different networks, 192.0.2.1 and 198.51.100.7 among them");
     }
@@ -368,12 +370,12 @@ mod tests {
     #[test]
     fn few_agents_or_few_measurements_leave_the_map_out() {
         let (map, mesh) = world(2);
-        let detector = Detector::new(&map, &mesh, BTreeMap::new());
+        let detector = AnycastDetector::new(&map, &mesh, BTreeMap::new());
         let corners = [[10.0, 10.0, 1.0], [190.0, 10.0, 1.0], [10.0, 190.0, 1.0], [190.0, 190.0, 1.0]];
         let seen = seen(&map, &corners);
-        assert_ne!(detector.judge(&seen), Verdict::Unicast);
-        assert_eq!(detector.judge(&seen[..FEWEST_MEASURED - 1]), Verdict::Unicast);
-        assert_eq!(detector.judge(&[]), Verdict::Unicast);
+        assert_ne!(detector.judge(&seen), LocationVerdict::Unicast);
+        assert_eq!(detector.judge(&seen[..FEWEST_MEASURED - 1]), LocationVerdict::Unicast);
+        assert_eq!(detector.judge(&[]), LocationVerdict::Unicast);
     }
 
     #[test]
@@ -392,13 +394,13 @@ mod tests {
             seed in any::<u64>(),
         ) {
             let (map, mesh) = world(seed % 4);
-            let detector = Detector::new(&map, &mesh, BTreeMap::new());
+            let detector = AnycastDetector::new(&map, &mesh, BTreeMap::new());
             let observation = |(i, &us): (usize, &i64)| {
                 Observation { landmark: agent(i), rtt: Rtt::try_from_micros(us).unwrap(), address: None }
             };
             let mut seen: Vec<Observation> = micros.iter().enumerate().map(observation).collect();
             let verdict = detector.judge(&seen);
-            if let Verdict::Suspect { confidence, evidence } = &verdict {
+            if let LocationVerdict::Suspect { confidence, evidence } = &verdict {
                 prop_assert!((0.0..=1.0).contains(confidence) && !evidence.is_empty());
             }
             seen.reverse();

@@ -46,7 +46,7 @@ pub struct Nominee {
 
 /// A chosen landmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Elected {
+pub struct ElectedLandmark {
     pub agent: AgentId,
     /// The reason, for display to the operator.
     pub reason: String,
@@ -72,8 +72,8 @@ pub enum ElectError {
 
 /// Elects `count` landmarks among the nominees by the mesh, the most important first.
 /// Deterministic, and independent of the order of the nominees.
-pub fn elect(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Result<Vec<Elected>, ElectError> {
-    let ballot = Ballot::new(mesh, nominees, seed);
+pub fn elect(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Result<Vec<ElectedLandmark>, ElectError> {
+    let ballot = Nominees::new(mesh, nominees, seed);
     let there = ballot.nominees.len();
     if count == 0 {
         return Err(ElectError::NoneAsked);
@@ -84,14 +84,14 @@ pub fn elect(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Resu
     if count > ballot.eligible.len() {
         return Err(ElectError::TooFewReached { asked: count, reached: ballot.eligible.len(), there });
     }
-    let mut cover = Cover::new(&ballot);
+    let mut cover = CoverCost::new(&ballot);
     let mut chosen = ballot.build(count, &mut cover);
     ballot.swap(&mut chosen, MOST_PASSES, &mut cover);
     Ok(chosen.iter().map(|&i| ballot.elected(i, &chosen)).collect())
 }
 
 /// The cost of a choice.
-pub(super) trait Cost {
+pub(super) trait ElectionCost {
     /// The cost of these agents.
     fn of(&mut self, chosen: &[usize]) -> f64;
 
@@ -104,11 +104,11 @@ pub(super) trait Cost {
     fn took(&mut self, _chosen: &[usize]) {}
 }
 
-pub(super) struct Ballot<'a> {
+pub(super) struct Nominees<'a> {
     /// Sorted by identifier, without repeats.
     nominees: Vec<&'a Nominee>,
     /// The kind of each one's city, of its carrier, and of both together.
-    kinds: [Kinds; 3],
+    kinds: [NomineeKinds; 3],
     /// Indices of those that may be elected, shuffled: equal choices fall to the seed.
     eligible: Vec<usize>,
     /// Milliseconds, symmetric; an unmeasured pair has the greatest measured distance.
@@ -117,7 +117,7 @@ pub(super) struct Ballot<'a> {
     mean: f64,
 }
 
-impl<'a> Ballot<'a> {
+impl<'a> Nominees<'a> {
     pub(super) fn new(mesh: &Mesh, nominees: &'a [Nominee], seed: u64) -> Self {
         let by_agent: BTreeMap<AgentId, &Nominee> = nominees.iter().map(|nominee| (nominee.agent, nominee)).collect();
         let nominees: Vec<&Nominee> = by_agent.into_values().collect();
@@ -136,9 +136,9 @@ impl<'a> Ballot<'a> {
         };
         let distance = nominees.iter().map(row).collect();
         let kinds = [
-            Kinds::new(&nominees, &eligible, |one| (&one.city, "")),
-            Kinds::new(&nominees, &eligible, |one| (&one.carrier, "")),
-            Kinds::new(&nominees, &eligible, |one| (&one.city, &one.carrier)),
+            NomineeKinds::new(&nominees, &eligible, |one| (&one.city, "")),
+            NomineeKinds::new(&nominees, &eligible, |one| (&one.carrier, "")),
+            NomineeKinds::new(&nominees, &eligible, |one| (&one.city, &one.carrier)),
         ];
         Self { kinds, eligible, distance, mean: known.iter().sum::<f64>() / size, nominees }
     }
@@ -163,12 +163,12 @@ impl<'a> Ballot<'a> {
     }
 
     /// One of the chosen agents, with the reason.
-    pub(super) fn elected(&self, place: usize, chosen: &[usize]) -> Elected {
-        Elected { agent: self.agent(place), reason: self.reason(place, chosen) }
+    pub(super) fn elected(&self, place: usize, chosen: &[usize]) -> ElectedLandmark {
+        ElectedLandmark { agent: self.agent(place), reason: self.reason(place, chosen) }
     }
 
     /// Greedy: adds the agent that lowers the cost most, one after another.
-    fn build(&self, count: usize, cover: &mut Cover<'_>) -> Vec<usize> {
+    fn build(&self, count: usize, cover: &mut CoverCost<'_>) -> Vec<usize> {
         let mut chosen: Vec<usize> = Vec::with_capacity(count);
         while chosen.len() < count {
             let free = self.eligible.iter().copied().filter(|i| !chosen.contains(i));
@@ -181,7 +181,7 @@ impl<'a> Ballot<'a> {
     }
 
     /// Swaps a chosen agent for another while that lowers the cost, in up to `most_passes` passes.
-    pub(super) fn swap(&self, chosen: &mut [usize], most_passes: usize, cost_of: &mut impl Cost) {
+    pub(super) fn swap(&self, chosen: &mut [usize], most_passes: usize, cost_of: &mut impl ElectionCost) {
         let mut cost = cost_of.of(chosen);
         cost_of.took(chosen);
         for _ in 0..most_passes {
@@ -224,7 +224,7 @@ impl<'a> Ballot<'a> {
         // Chosen agents beyond the first of each pair; and cities and carriers that could have a
         // landmark and have none.
         let repeated = count(chosen.len() - pairs.among(chosen));
-        let missing = |kinds: &Kinds| count(kinds.all.min(chosen.len()).saturating_sub(kinds.among(chosen)));
+        let missing = |kinds: &NomineeKinds| count(kinds.all.min(chosen.len()).saturating_sub(kinds.among(chosen)));
         self.mean * (SAME_PAIR * repeated + MISSING * (missing(carriers) + missing(cities)))
     }
 
@@ -259,13 +259,13 @@ impl<'a> Ballot<'a> {
 }
 
 /// The kind of each nominee.
-struct Kinds {
+struct NomineeKinds {
     of: Vec<usize>,
     /// Kinds among the eligible.
     all: usize,
 }
 
-impl Kinds {
+impl NomineeKinds {
     fn new<'a, K: Ord>(nominees: &[&'a Nominee], eligible: &[usize], kind: impl Fn(&'a Nominee) -> K) -> Self {
         let mut numbers: BTreeMap<K, usize> = BTreeMap::new();
         let mut number = |nominee: &&'a Nominee| {
@@ -287,11 +287,11 @@ impl Kinds {
 
 /// The nearest and second nearest chosen agent of each agent, so that a swap costs one look per
 /// agent, as in FastPAM (Schubert and Rousseeuw, "Faster k-medoids clustering", 2019). Sums the
-/// same minima in the same order as [`Ballot::cost`], so that results are bit-identical. FastPAM's
+/// same minima in the same order as [`Nominees::cost`], so that results are bit-identical. FastPAM's
 /// shared sums of changes would round differently, and here the first improving swap is taken, not
 /// the best.
-struct Cover<'a> {
-    ballot: &'a Ballot<'a>,
+struct CoverCost<'a> {
+    ballot: &'a Nominees<'a>,
     nearest: Vec<Nearest>,
 }
 
@@ -304,8 +304,8 @@ struct Nearest {
     second: f64,
 }
 
-impl<'a> Cover<'a> {
-    fn new(ballot: &'a Ballot<'a>) -> Self {
+impl<'a> CoverCost<'a> {
+    fn new(ballot: &'a Nominees<'a>) -> Self {
         let none = Nearest { place: usize::MAX, distance: f64::INFINITY, second: f64::INFINITY };
         Self { ballot, nearest: vec![none; ballot.size()] }
     }
@@ -323,7 +323,7 @@ impl<'a> Cover<'a> {
     }
 }
 
-impl Cost for Cover<'_> {
+impl ElectionCost for CoverCost<'_> {
     fn of(&mut self, chosen: &[usize]) -> f64 {
         self.ballot.cost(chosen)
     }
@@ -353,7 +353,7 @@ mod tests {
     use super::super::fixture::{agent, line, nominees, rtt};
     use super::*;
 
-    fn agents(elected: &[Elected]) -> BTreeSet<i64> {
+    fn agents(elected: &[ElectedLandmark]) -> BTreeSet<i64> {
         elected.iter().map(|elected| elected.agent.get()).collect()
     }
 
@@ -429,9 +429,9 @@ mod tests {
     }
 
     /// The cost by its definition, computed from scratch each time.
-    struct Plain<'a>(&'a Ballot<'a>);
+    struct PlainCost<'a>(&'a Nominees<'a>);
 
-    impl Plain<'_> {
+    impl PlainCost<'_> {
         fn missing<'b>(&'b self, chosen: &[usize], kind: impl Fn(&'b Nominee) -> &'b str) -> f64 {
             let kinds = |of: &[usize]| of.iter().map(|&i| kind(self.0.nominees[i])).collect::<BTreeSet<&str>>().len();
             let most = kinds(&self.0.eligible).min(chosen.len());
@@ -439,9 +439,9 @@ mod tests {
         }
     }
 
-    impl Cost for Plain<'_> {
+    impl ElectionCost for PlainCost<'_> {
         fn of(&mut self, chosen: &[usize]) -> f64 {
-            let Ballot { nominees, distance, mean, .. } = self.0;
+            let Nominees { nominees, distance, mean, .. } = self.0;
             let pair = |&i: &usize| format!("{}\n{}", nominees[i].city, nominees[i].carrier);
             let pairs: BTreeSet<String> = chosen.iter().map(pair).collect();
             let repeated = f64::from(u32::try_from(chosen.len() - pairs.len()).unwrap());
@@ -453,8 +453,8 @@ mod tests {
     }
 
     /// The election with that cost.
-    fn plainly(ballot: &Ballot<'_>, count: usize) -> Vec<usize> {
-        let (mut plain, mut chosen) = (Plain(ballot), Vec::new());
+    fn plainly(ballot: &Nominees<'_>, count: usize) -> Vec<usize> {
+        let (mut plain, mut chosen) = (PlainCost(ballot), Vec::new());
         while chosen.len() < count {
             let free = ballot.eligible().filter(|i| !chosen.contains(i));
             let costed = free.map(|i| (plain.of(&[chosen.as_slice(), &[i]].concat()), i));
@@ -470,9 +470,9 @@ mod tests {
         for seed in 0..60 {
             let agents = 3 + u32::try_from(seed).unwrap();
             let (mesh, fleet) = at_random(agents, seed);
-            let ballot = Ballot::new(&mesh, &fleet, seed);
+            let ballot = Nominees::new(&mesh, &fleet, seed);
             let count = (1 + usize::try_from(seed % 11).unwrap()).min(ballot.eligible.len());
-            let (mut plain, mut cover) = (Plain(&ballot), Cover::new(&ballot));
+            let (mut plain, mut cover) = (PlainCost(&ballot), CoverCost::new(&ballot));
             let mut chosen: Vec<usize> = ballot.eligible().take(count).collect();
             cover.took(&chosen);
             for (place, other) in (0..count).flat_map(|place| ballot.eligible().map(move |other| (place, other))) {

@@ -19,7 +19,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::model::{AgentId, EmbeddingEpoch};
 
 use super::objective::{Anchor, distance, finite, host_cost, relative_error, rms_relative_error, root_mean};
-use super::simplex::{SimplexError, Stop, minimise};
+use super::simplex::{SimplexError, StopRule, minimise};
 use super::{Embedding, Mesh, Placement, millis, softening};
 
 pub(super) mod mds;
@@ -32,7 +32,7 @@ const MOST_SWEEPS: usize = 40;
 /// A sweep that lowers the cost by less than this part of it is the last.
 const CONVERGED: f64 = 1e-3;
 /// When one agent's simplex in one sweep ends.
-const STOP: Stop = Stop { steps: 150, tolerance: 1e-4 };
+const STOP: StopRule = StopRule { steps: 150, tolerance: 1e-4 };
 /// The round by which steps have shrunk to the last: a start known to be near begins there.
 const LAST_ROUND: usize = 11;
 /// The simplex's step in the first sweep and in the last, as parts of the scale.

@@ -14,7 +14,7 @@ use std::fmt::Debug;
 use crate::model::{AgentId, Rtt};
 
 use super::nearest::{Nearest, RaggedCoordinates};
-use super::simplex::{SimplexError, Stop, minimise_fixed};
+use super::simplex::{SimplexError, StopRule, minimise_fixed};
 use super::{Embedding, Placement, millis};
 use host::{Ground, Host, Point};
 
@@ -47,7 +47,7 @@ const LEAST_RESTART: f64 = 0.0025;
 /// The first simplex's step, as a part of the embedding's scale.
 const STEP: f64 = 0.1;
 /// When a host's simplex ends.
-const STOP: Stop = Stop { steps: 400, tolerance: 6e-4 };
+const STOP: StopRule = StopRule { steps: 400, tolerance: 6e-4 };
 
 /// Why a host could not be placed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -76,7 +76,7 @@ impl Embedding {
     /// Makes this embedding ready to place many hosts.
     pub fn locator(&self) -> Result<Locator<'_>, LocateError> {
         let dimensions = self.dimensions;
-        let ground: Box<dyn Place> = match dimensions {
+        let ground: Box<dyn AnyAnchorage> = match dimensions {
             1 => self.ground::<2>(),
             2 => self.ground::<3>(),
             3 => self.ground::<4>(),
@@ -92,7 +92,7 @@ impl Embedding {
         Ok(Locator { embedding: self, agents: self.agents.keys().copied().collect(), ground })
     }
 
-    fn ground<const N: usize>(&self) -> Box<dyn Place> {
+    fn ground<const N: usize>(&self) -> Box<dyn AnyAnchorage> {
         let coordinates = self.agents.values().map(|placement| placement.coordinate.as_slice());
         let restart = (RESTART_FIT_ERRORS * self.fit_error()).powi(2).clamp(LEAST_RESTART, RESTART);
         Box::new(Ground::<N>::new(coordinates, self.dimensions, self.scale, restart))
@@ -105,7 +105,7 @@ pub struct Locator<'a> {
     embedding: &'a Embedding,
     /// In ascending order, as their numbers on the ground are.
     agents: Vec<AgentId>,
-    ground: Box<dyn Place>,
+    ground: Box<dyn AnyAnchorage>,
 }
 
 impl Locator<'_> {
@@ -136,14 +136,14 @@ impl Locator<'_> {
 }
 
 /// The ground with its number of components hidden.
-trait Place: Debug + Send + Sync {
+trait AnyAnchorage: Debug + Send + Sync {
     /// The coordinate of a host that these agents measured, and its fit error.
     fn place(&self, measured: &[(usize, f64)], solver: Solver) -> Result<(Vec<f64>, f64), LocateError>;
 
     fn nearest(&self, coordinates: &[f64], agents: &[AgentId]) -> Vec<Nearest>;
 }
 
-impl<const N: usize> Place for Ground<N> {
+impl<const N: usize> AnyAnchorage for Ground<N> {
     fn place(&self, measured: &[(usize, f64)], solver: Solver) -> Result<(Vec<f64>, f64), LocateError> {
         let host = self.host(measured);
         let (mut point, _) = match solver {

@@ -6,7 +6,7 @@ use super::{Embedding, Placement, Posterior, Prediction};
 
 /// Where one site lies.
 #[derive(Debug)]
-pub enum Place<'m> {
+pub enum SitePlace<'m> {
     Point(&'m Embedding, Placement),
     /// Somewhere in a cloud.
     Cloud(Posterior<'m>),
@@ -14,7 +14,7 @@ pub enum Place<'m> {
 
 /// How far an agent is from the site, as the map has it.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Predicted {
+pub struct PredictedRtt {
     /// The round trip to print, and of which relative errors are.
     pub rtt: Rtt,
     /// What agents are ranked by; `None` where the map knows points only, and the round trip ranks.
@@ -24,22 +24,22 @@ pub struct Predicted {
     pub spread: Option<f64>,
 }
 
-impl From<Prediction> for Predicted {
+impl From<Prediction> for PredictedRtt {
     fn from(prediction: Prediction) -> Self {
         Self { rtt: prediction.median, expected: Some(prediction.expected), spread: Some(prediction.spread) }
     }
 }
 
-impl Place<'_> {
+impl SitePlace<'_> {
     /// The distance to an agent; `None` when the map does not have it, or the point is of another
     /// epoch.
-    pub fn predict(&self, agent: AgentId) -> Option<Predicted> {
+    pub fn predict(&self, agent: AgentId) -> Option<PredictedRtt> {
         match self {
             Self::Point(embedding, placement) => {
                 let rtt = embedding.predict(placement, embedding.placement(agent)?).ok()?;
-                Some(Predicted { rtt, expected: None, spread: None })
+                Some(PredictedRtt { rtt, expected: None, spread: None })
             }
-            Self::Cloud(posterior) => posterior.predict(agent).map(Predicted::from),
+            Self::Cloud(posterior) => posterior.predict(agent).map(PredictedRtt::from),
         }
     }
 

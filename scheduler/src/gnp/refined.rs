@@ -4,7 +4,7 @@
 //! The plain tier gives a site one point. Here a site is a cloud of possible points, each weighted
 //! by how well it explains the measurements. The map's errors between agents are carried over to
 //! hosts near them. The result is a median for display, an expectation for ranking, and a spread.
-//! Every step is an ingredient that can be switched off ([`Ingredients`]), so that its value can be
+//! Every step is an ingredient that can be switched off ([`RefinedSwitches`]), so that its value can be
 //! measured: `docs/accuracy.md`.
 //!
 //! - [`layout`]: the coordinates of agents, in 3, 4 and 5 dimensions;
@@ -28,7 +28,7 @@ mod layout;
 mod penalty;
 mod posterior;
 
-use cloud::{Bare, Cloud};
+use cloud::{Cloud, UncorrectedPoints};
 use held_out::choose_constants;
 pub(super) use held_out::{HeldOut, MOST_AGENTS, Prepared};
 use kriging::Kriging;
@@ -50,7 +50,7 @@ const MOST_MEASUREMENTS: usize = 64;
 
 /// The switches of the refined tier; all are on by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ingredients {
+pub struct RefinedSwitches {
     /// Every host has a height; off: no heights.
     pub height: bool,
     /// Outlying pairs of the mesh count linearly; off: every error counts by its square.
@@ -73,7 +73,7 @@ pub struct Ingredients {
     pub penalty: bool,
 }
 
-impl Default for Ingredients {
+impl Default for RefinedSwitches {
     fn default() -> Self {
         Self {
             height: true,
@@ -89,7 +89,7 @@ impl Default for Ingredients {
     }
 }
 
-impl Ingredients {
+impl RefinedSwitches {
     /// The names of all switches.
     pub const NAMES: [&'static str; 9] =
         ["height", "robust", "kriging", "constants", "residuals", "cloud", "dimensions", "expectation", "penalty"];
@@ -120,7 +120,7 @@ pub struct Refined {
     agents: Vec<AgentId>,
     index: BTreeMap<AgentId, usize>,
     layers: Vec<Layer>,
-    ingredients: Ingredients,
+    ingredients: RefinedSwitches,
     /// Milliseconds.
     softening: f64,
     /// The penalty of a prediction against a measurement, in milliseconds.
@@ -136,7 +136,7 @@ struct Layer {
 
 impl Refined {
     /// Builds the map of every agent that measurements connect to the landmarks. Deterministic.
-    pub fn new(mesh: &Mesh, landmarks: &[AgentId], ingredients: &Ingredients, seed: u64) -> Result<Self, FitError> {
+    pub fn new(mesh: &Mesh, landmarks: &[AgentId], ingredients: &RefinedSwitches, seed: u64) -> Result<Self, FitError> {
         super::fit::check(landmarks, 1)?;
         let measured = Measured::joined(mesh, landmarks)?;
         let softening = SOFTENING * measured.scale();
@@ -149,7 +149,7 @@ impl Refined {
         let constants = ingredients.kriging.then(|| choose_constants(&middle, landmarks.len(), ingredients));
         let layer = |mesh: &LaidOut<'_>| {
             let kriging = constants.and_then(|constants| Kriging::fit(mesh, constants));
-            let cloud = Bare::draw(mesh, kriging.as_ref(), PARTICLES).corrected(kriging.as_ref());
+            let cloud = UncorrectedPoints::draw(mesh, kriging.as_ref(), PARTICLES).corrected(kriging.as_ref());
             Layer { kriging, cloud }
         };
         let layers = meshes.iter().map(layer).collect();
@@ -198,7 +198,7 @@ mod tests {
         fixture::hosts(count, 3, seed)
     }
 
-    fn map_of(hosts: &[Vec<f64>], landmarks: usize, ingredients: &Ingredients) -> Refined {
+    fn map_of(hosts: &[Vec<f64>], landmarks: usize, ingredients: &RefinedSwitches) -> Refined {
         let landmarks: Vec<AgentId> = (0..landmarks).map(agent).collect();
         Refined::new(&mesh_of(hosts, 1.0), &landmarks, ingredients, 1).unwrap()
     }
@@ -211,7 +211,7 @@ mod tests {
     fn in_a_network_that_is_a_map_the_nearest_agents_of_a_site_are_found() {
         let hosts = hosts(18, 4);
         let (sites, agents) = hosts.split_at(6);
-        let map = map_of(agents, 7, &Ingredients::default());
+        let map = map_of(agents, 7, &RefinedSwitches::default());
         let mut errors: Vec<f64> = Vec::new();
         for site in sites {
             let seen = measured(agents, site, 7);
@@ -231,7 +231,7 @@ mod tests {
     fn a_host_behind_a_long_way_of_its_own_is_far_from_everybody() {
         let hosts = hosts(18, 4);
         let (sites, agents) = hosts.split_at(1);
-        let map = map_of(agents, 7, &Ingredients::default());
+        let map = map_of(agents, 7, &RefinedSwitches::default());
         // The map is some hundred milliseconds wide.
         for height in [500.0, 2_400.0, 8_000.0] {
             let mut site = sites[0].clone();
@@ -250,11 +250,11 @@ mod tests {
         let hosts = hosts(10, 9);
         let (sites, agents) = hosts.split_at(1);
         let seen = measured(agents, &sites[0], 5);
-        let all = map_of(agents, 5, &Ingredients::default());
+        let all = map_of(agents, 5, &RefinedSwitches::default());
         let with = all.locate(&seen).unwrap().predict(agent(7)).unwrap();
-        for name in Ingredients::NAMES {
-            let ingredients = Ingredients::default().without(name).unwrap();
-            assert_ne!(ingredients, Ingredients::default(), "{name}");
+        for name in RefinedSwitches::NAMES {
+            let ingredients = RefinedSwitches::default().without(name).unwrap();
+            assert_ne!(ingredients, RefinedSwitches::default(), "{name}");
             let map = map_of(agents, 5, &ingredients);
             let without = map.locate(&seen).unwrap().predict(agent(7)).unwrap();
             // On a map without odd pairs the robust loss meets none, and the list's first constants
@@ -263,14 +263,14 @@ mod tests {
                 assert_ne!(with, without, "{name}");
             }
         }
-        assert_eq!(Ingredients::default().without("salt"), None);
+        assert_eq!(RefinedSwitches::default().without("salt"), None);
     }
 
     #[test]
     fn those_who_confirm_are_distinct_candidates_and_no_more_than_there_are() {
         let hosts = hosts(13, 2);
         let (site, agents) = hosts.split_last().unwrap();
-        let map = map_of(agents, 7, &Ingredients::default());
+        let map = map_of(agents, 7, &RefinedSwitches::default());
         let seen = measured(agents, site, 7);
         let posterior = map.locate(&seen).unwrap();
         let others: Vec<AgentId> = (7..13).map(agent).collect();
@@ -287,7 +287,7 @@ mod tests {
     #[test]
     fn nobody_confirms_a_site_beside_an_agent_that_has_measured_it() {
         let hosts = hosts(12, 2);
-        let map = map_of(&hosts, 7, &Ingredients::default());
+        let map = map_of(&hosts, 7, &RefinedSwitches::default());
         let mut site = hosts[0].clone();
         site[0] += 1.0;
         let others: Vec<AgentId> = (7..12).map(agent).collect();
@@ -307,7 +307,7 @@ mod tests {
         }
         let landmarks: Vec<AgentId> = (0..4).map(agent).collect();
         let measured = Measured::joined(&mesh, &landmarks).unwrap();
-        let ingredients = Ingredients::default();
+        let ingredients = RefinedSwitches::default();
         let layout = Layout::fit(&measured, 3, &ingredients, 2.0, 1);
         let laid_out = LaidOut { measured: &measured, layout: &layout, softening: 2.0, seed: 1 };
         let kriging = Kriging::fit(&laid_out, choose_constants(&laid_out, 4, &ingredients)).unwrap();
@@ -322,12 +322,12 @@ mod tests {
         let mut mesh = mesh_of(&hosts(5, 3), 1.0);
         mesh.insert(agent(20), agent(21), rtt(3.0));
         let landmarks: Vec<AgentId> = (0..4).map(agent).collect();
-        let map = Refined::new(&mesh, &landmarks, &Ingredients::default(), 1).unwrap();
+        let map = Refined::new(&mesh, &landmarks, &RefinedSwitches::default(), 1).unwrap();
         assert_eq!(map.agents().len(), 5);
         let posterior = map.locate(&[(agent(0), rtt(10.0))]).unwrap();
         assert_eq!(posterior.predict(agent(20)), None);
         assert_eq!(map.locate(&[(agent(20), rtt(9.0))]).unwrap_err(), LocateError::NothingMeasured { measured: 1 });
-        assert!(Refined::new(&mesh, &landmarks[..1], &Ingredients::default(), 1).is_err());
+        assert!(Refined::new(&mesh, &landmarks[..1], &RefinedSwitches::default(), 1).is_err());
     }
 
     proptest! {
@@ -345,7 +345,7 @@ mod tests {
                 hostile.insert(agent(i), agent(j), Rtt::try_from_micros(*us).unwrap());
             }
             let landmarks: Vec<AgentId> = (0..5).map(agent).collect();
-            let map = Refined::new(&hostile, &landmarks, &Ingredients::default(), seed).unwrap();
+            let map = Refined::new(&hostile, &landmarks, &RefinedSwitches::default(), seed).unwrap();
             let mut seen: Vec<(AgentId, Rtt)> =
                 micros.iter().enumerate().map(|(i, &us)| (agent(i), Rtt::try_from_micros(us).unwrap())).collect();
             let predict = |seen: &[(AgentId, Rtt)]| {

@@ -12,7 +12,7 @@ use super::objective::{WORST, finite};
 
 /// When a run of the simplex ends.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Stop {
+pub(super) struct StopRule {
     /// Steps at most.
     pub(super) steps: u64,
     /// Converged when the standard deviation of the cost over the simplex is below this part of the
@@ -33,7 +33,7 @@ pub(super) struct Minimum {
 pub struct SimplexError(String);
 
 /// A point and its cost.
-type Found<D> = (OVector<f64, D>, f64);
+type PointAndCost<D> = (OVector<f64, D>, f64);
 
 /// A cost over points of `D` components.
 struct Problem<F, D>(F, PhantomData<D>);
@@ -58,7 +58,7 @@ pub(super) fn minimise(
     cost: impl Fn(&[f64]) -> f64,
     start: &[f64],
     step: f64,
-    stop: Stop,
+    stop: StopRule,
 ) -> Result<Minimum, SimplexError> {
     let start_cost = finite(cost(start));
     let origin = DVector::from_column_slice(start);
@@ -76,7 +76,7 @@ pub(super) fn minimise_fixed<const N: usize>(
     start: &[f64; N],
     axes: impl Iterator<Item = usize>,
     step: f64,
-    stop: Stop,
+    stop: StopRule,
 ) -> Result<([f64; N], f64), SimplexError> {
     let start_cost = finite(cost(start));
     let slice = |point: &[f64]| point.first_chunk().map_or(WORST, &cost);
@@ -91,8 +91,8 @@ fn run<D: Dim>(
     axes: impl Iterator<Item = usize>,
     step: f64,
     start_cost: f64,
-    stop: Stop,
-) -> Result<Option<Found<D>>, SimplexError>
+    stop: StopRule,
+) -> Result<Option<PointAndCost<D>>, SimplexError>
 where
     DefaultAllocator: Allocator<D>,
 {
@@ -114,7 +114,7 @@ where
 mod tests {
     use super::*;
 
-    const STOP: Stop = Stop { steps: 2_000, tolerance: 1e-12 };
+    const STOP: StopRule = StopRule { steps: 2_000, tolerance: 1e-12 };
 
     #[test]
     fn the_simplex_finds_the_bottom_of_a_bowl_the_same_way_twice() {

@@ -25,7 +25,7 @@ use crate::model::{AgentId, EmbeddingEpoch, Rtt, words};
 
 use super::{Embedding, Mesh, default_dimensions, fit};
 pub use claim::{is_near_enough, leaves_light_time};
-use size::{Believed, Size};
+use size::{ReportBias, TypicalSize};
 
 mod claim;
 mod collusion;
@@ -79,7 +79,7 @@ words!(
 
 /// The standing of an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Standing {
+pub enum Trust {
     /// Its measurements are used.
     Trusted,
     /// Its measurements are used, but it is doubtful and counts towards the alarm.
@@ -90,17 +90,17 @@ pub enum Standing {
 
 /// The verdict on an agent.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Charge {
+pub struct Finding {
     pub kind: Kind,
     /// Its standing.
-    pub standing: Standing,
+    pub standing: Trust,
     /// The reason, with figures, for display.
     pub reason: String,
 }
 
 /// The evidence for a judgement.
 #[derive(Debug, Clone, Copy)]
-pub struct Evidence<'a> {
+pub struct TrustEvidence<'a> {
     pub mesh: &'a Mesh,
     /// The landmarks, in order of choice.
     pub landmarks: &'a [AgentId],
@@ -113,8 +113,8 @@ pub struct Evidence<'a> {
 
 /// The agents' standings.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Judgement {
-    charges: BTreeMap<AgentId, Charge>,
+pub struct FleetTrust {
+    charges: BTreeMap<AgentId, Finding>,
     /// The kinds of evidence available for each agent.
     heard: BTreeMap<AgentId, BTreeSet<Kind>>,
     landmarks: Vec<AgentId>,
@@ -134,20 +134,20 @@ impl fmt::Display for Alarm {
     }
 }
 
-impl Judgement {
+impl FleetTrust {
     /// The verdict on an agent; `None` if it is trusted.
-    pub fn charge(&self, agent: AgentId) -> Option<&Charge> {
+    pub fn charge(&self, agent: AgentId) -> Option<&Finding> {
         self.charges.get(&agent)
     }
 
     /// All doubtful agents, with the reasons.
-    pub const fn charges(&self) -> &BTreeMap<AgentId, Charge> {
+    pub const fn charges(&self) -> &BTreeMap<AgentId, Finding> {
         &self.charges
     }
 
     /// The standing of an agent.
-    pub fn standing(&self, agent: AgentId) -> Standing {
-        self.charge(agent).map_or(Standing::Trusted, |charge| charge.standing)
+    pub fn standing(&self, agent: AgentId) -> Trust {
+        self.charge(agent).map_or(Trust::Trusted, |charge| charge.standing)
     }
 
     /// Whether there was enough evidence of this kind to judge the agent.
@@ -157,7 +157,7 @@ impl Judgement {
 
     /// The quarantined agents.
     pub fn quarantined(&self) -> BTreeSet<AgentId> {
-        let held = self.charges.iter().filter(|(_, charge)| charge.standing == Standing::Quarantined);
+        let held = self.charges.iter().filter(|(_, charge)| charge.standing == Trust::Quarantined);
         held.map(|(&agent, _)| agent).collect()
     }
 
@@ -170,8 +170,8 @@ impl Judgement {
 }
 
 /// Judges every agent by all the evidence.
-pub fn judge(evidence: &Evidence<'_>) -> Judgement {
-    let mut court = Court::new(evidence);
+pub fn judge(evidence: &TrustEvidence<'_>) -> FleetTrust {
+    let mut court = TrustEvaluation::new(evidence);
     court.try_light();
     court.try_collusion();
     court.try_asymmetry();
@@ -184,17 +184,17 @@ pub fn judge(evidence: &Evidence<'_>) -> Judgement {
 }
 
 /// The state of one judgement.
-struct Court<'a> {
-    evidence: &'a Evidence<'a>,
+struct TrustEvaluation<'a> {
+    evidence: &'a TrustEvidence<'a>,
     agents: Vec<AgentId>,
     /// Agents set aside: none of their measurements is used.
     aside: BTreeSet<AgentId>,
     /// Charges that later evidence cannot withdraw.
-    proven: BTreeMap<AgentId, Charge>,
+    proven: BTreeMap<AgentId, Finding>,
 }
 
-impl<'a> Court<'a> {
-    fn new(evidence: &'a Evidence<'a>) -> Self {
+impl<'a> TrustEvaluation<'a> {
+    fn new(evidence: &'a TrustEvidence<'a>) -> Self {
         let agents = evidence.mesh.agents().into_iter().collect();
         Self { evidence, agents, aside: BTreeSet::new(), proven: BTreeMap::new() }
     }
@@ -204,7 +204,7 @@ impl<'a> Court<'a> {
         for &agent in &self.agents {
             if let Some(reason) = evidence::impossible(self.evidence, agent) {
                 self.aside.insert(agent);
-                self.proven.insert(agent, Charge { kind: Kind::Light, standing: Standing::Quarantined, reason });
+                self.proven.insert(agent, Finding { kind: Kind::Light, standing: Trust::Quarantined, reason });
             }
         }
     }
@@ -215,7 +215,7 @@ impl<'a> Court<'a> {
         let believed: Vec<AgentId> = self.agents.iter().copied().filter(|agent| !self.aside.contains(agent)).collect();
         for (agent, reason) in collusion::colluders(self.evidence.mesh, &believed) {
             self.aside.insert(agent);
-            self.proven.insert(agent, Charge { kind: Kind::Collusion, standing: Standing::Quarantined, reason });
+            self.proven.insert(agent, Finding { kind: Kind::Collusion, standing: Trust::Quarantined, reason });
         }
     }
 
@@ -250,7 +250,7 @@ impl<'a> Court<'a> {
         let convicted = confirmers.filter_map(|&agent| {
             let size = self.sites(map, agent).filter(|size| size.bias <= TOO_NEAR)?;
             let reason = evidence::claims(&size, self.evidence.landmarks.len());
-            Some((agent, Charge { kind: Kind::Sites, standing: Standing::Quarantined, reason }))
+            Some((agent, Finding { kind: Kind::Sites, standing: Trust::Quarantined, reason }))
         });
         for (agent, charge) in convicted.collect::<Vec<_>>() {
             self.aside.insert(agent);
@@ -259,28 +259,28 @@ impl<'a> Court<'a> {
     }
 
     /// The worst of the agents to set aside by this evidence.
-    fn worst(&self, kind: Kind, size: impl Fn(&Self, AgentId) -> Option<Size>) -> Option<AgentId> {
+    fn worst(&self, kind: Kind, size: impl Fn(&Self, AgentId) -> Option<ReportBias>) -> Option<AgentId> {
         let sizes = self.sizes(size);
-        let believed = Believed::of(sizes.values());
-        let convicted = sizes.iter().filter(|(_, size)| believed.standing(kind, size) == Standing::Quarantined);
+        let believed = TypicalSize::of(sizes.values());
+        let convicted = sizes.iter().filter(|(_, size)| believed.standing(kind, size) == Trust::Quarantined);
         convicted.max_by(|a, b| a.1.far().total_cmp(&b.1.far())).map(|(&agent, _)| agent)
     }
 
     /// The sizes of the agents not set aside.
-    fn sizes(&self, size: impl Fn(&Self, AgentId) -> Option<Size>) -> BTreeMap<AgentId, Size> {
+    fn sizes(&self, size: impl Fn(&Self, AgentId) -> Option<ReportBias>) -> BTreeMap<AgentId, ReportBias> {
         let believed = self.agents.iter().filter(|agent| !self.aside.contains(agent));
         believed.filter_map(|&agent| Some((agent, size(self, agent)?))).collect()
     }
 
-    fn asymmetry(&self, agent: AgentId) -> Option<Size> {
+    fn asymmetry(&self, agent: AgentId) -> Option<ReportBias> {
         let mesh = self.evidence.mesh;
         let pairs = self
             .others(agent)
             .filter_map(|other| Some(evidence::log_ratio(mesh.measured(agent, other)?, mesh.measured(other, agent)?)));
-        Size::of(&pairs.collect::<Vec<f64>>(), FEWEST)
+        ReportBias::of(&pairs.collect::<Vec<f64>>(), FEWEST)
     }
 
-    fn residual(&self, map: &Embedding, agent: AgentId) -> Option<Size> {
+    fn residual(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         let mesh = self.evidence.mesh;
         let of_it: Vec<(AgentId, Rtt)> =
             self.others(agent).filter_map(|other| Some((other, mesh.measured(other, agent)?))).collect();
@@ -292,12 +292,12 @@ impl<'a> Court<'a> {
             let predicted = map.predict(&place, map.placement(other)?).ok()?;
             Some(evidence::log_ratio(mesh.measured(agent, other)?, predicted))
         });
-        Size::of(&rows.collect::<Vec<f64>>(), FEWEST)
+        ReportBias::of(&rows.collect::<Vec<f64>>(), FEWEST)
     }
 
     /// A landmark's measurements of sites, corrected by the error of the other landmarks without
     /// its measurements.
-    fn landmark_sites(&self, map: &Embedding, agent: AgentId) -> Option<Size> {
+    fn landmark_sites(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         if !self.evidence.landmarks.contains(&agent) {
             return None;
         }
@@ -311,7 +311,7 @@ impl<'a> Court<'a> {
     /// Landmarks that are close together, as three in one town, locate everything too far from a
     /// fourth. All sites then share one error, which more sites do not average out, and which is
     /// not the fourth landmark's.
-    fn control(&self, map: &Embedding, agent: AgentId) -> Option<Size> {
+    fn control(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         let own = map.placement(agent)?;
         let mesh = self.evidence.mesh;
         let landmarks = self.evidence.landmarks;
@@ -327,10 +327,10 @@ impl<'a> Court<'a> {
             Some(evidence::log_ratio(said, map.predict(&place, own).ok()?))
         };
         let witnesses = self.others(agent).filter(|other| !landmarks.contains(other)).take(MOST_SITES);
-        Size::of(&witnesses.filter_map(witness).collect::<Vec<f64>>(), FEWEST)
+        ReportBias::of(&witnesses.filter_map(witness).collect::<Vec<f64>>(), FEWEST)
     }
 
-    fn sites(&self, map: &Embedding, agent: AgentId) -> Option<Size> {
+    fn sites(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         let own = map.placement(agent)?;
         let site = |measured: &Vec<(AgentId, Rtt)>| {
             let (_, rtt) = measured.iter().find(|(prober, _)| *prober == agent)?;
@@ -347,7 +347,7 @@ impl<'a> Court<'a> {
             Some(evidence::log_ratio(*rtt, map.predict(&place, own).ok()?))
         };
         let sites = self.evidence.sites.iter().take(MOST_SITES);
-        Size::of(&sites.filter_map(site).collect::<Vec<f64>>(), FEWEST_SITES)
+        ReportBias::of(&sites.filter_map(site).collect::<Vec<f64>>(), FEWEST_SITES)
     }
 
     /// All agents except this one and those set aside.
@@ -365,8 +365,8 @@ impl<'a> Court<'a> {
     }
 
     /// Judges all agents, including those set aside, against the agents trusted in the end.
-    fn conclude(&self, map: Option<&Embedding>) -> Judgement {
-        let mut judgement = Judgement {
+    fn conclude(&self, map: Option<&Embedding>) -> FleetTrust {
+        let mut judgement = FleetTrust {
             charges: self.proven.clone(),
             heard: BTreeMap::new(),
             landmarks: self.evidence.landmarks.to_vec(),
@@ -382,17 +382,17 @@ impl<'a> Court<'a> {
         judgement
     }
 
-    fn conclude_by(&self, kind: Kind, size: impl Fn(AgentId) -> Option<Size>, judgement: &mut Judgement) {
-        let sizes: BTreeMap<AgentId, Size> =
+    fn conclude_by(&self, kind: Kind, size: impl Fn(AgentId) -> Option<ReportBias>, judgement: &mut FleetTrust) {
+        let sizes: BTreeMap<AgentId, ReportBias> =
             self.agents.iter().filter_map(|&agent| Some((agent, size(agent)?))).collect();
         let believed =
-            Believed::of(sizes.iter().filter(|(agent, _)| !self.aside.contains(agent)).map(|(_, size)| size));
+            TypicalSize::of(sizes.iter().filter(|(agent, _)| !self.aside.contains(agent)).map(|(_, size)| size));
         for (&agent, size) in &sizes {
             judgement.heard.entry(agent).or_default().insert(kind);
             let standing = believed.standing(kind, size);
             if standing > judgement.standing(agent) {
                 let reason = evidence::reason(kind, size, &believed, judgement.landmarks.len());
-                judgement.charges.insert(agent, Charge { kind, standing, reason });
+                judgement.charges.insert(agent, Finding { kind, standing, reason });
             }
         }
     }

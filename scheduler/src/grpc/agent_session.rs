@@ -20,15 +20,15 @@ mod group_commit;
 mod outcomes;
 mod stream;
 
-use stream::{Recordings, Session};
+use stream::{OutcomeCommits, Session};
 
 use crate::Scheduler;
 use crate::grpc::auth;
 use crate::grpc::operator::convert::{reach as wire_reach, timestamp};
 use crate::model::AgentId;
 use crate::store::agents::refusals::{self, Refusal};
-use crate::store::agents::{self, Holder, enrolments, sessions};
-use crate::store::measurements::reach::{self, Asked};
+use crate::store::agents::{self, CredentialHolder, enrolments, sessions};
+use crate::store::measurements::reach::{self, ReachFilter};
 use crate::store::{self, embeddings};
 
 /// Messages to an agent that may wait in memory; the session of an agent that reads more slowly
@@ -44,7 +44,7 @@ const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, Clone)]
 pub(super) struct AgentDesk {
     scheduler: Scheduler,
-    recordings: Arc<Recordings>,
+    recordings: Arc<OutcomeCommits>,
     sessions: TaskTracker,
     shutdown: CancellationToken,
 }
@@ -82,8 +82,12 @@ impl v1::agent_service_server::AgentService for AgentDesk {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let auth::Agent { holder, .. } = auth::caller(&request)?;
         let config = &self.scheduler.config.measure;
-        let asked =
-            Asked { agent: holder.agent, other: None, max_age: config.mesh_max_age, max_peers: config.max_mesh_peers };
+        let asked = ReachFilter {
+            agent: holder.agent,
+            other: None,
+            max_age: config.mesh_max_age,
+            max_peers: config.max_mesh_peers,
+        };
         let ways = reach::ways(&mut conn, &asked).await?;
         let agent = agents::show(&mut conn, &holder.name).await?;
         let now = embeddings::clock(&mut conn).await?;
@@ -124,10 +128,10 @@ impl v1::agent_service_server::AgentService for AgentDesk {
 impl AgentDesk {
     async fn open(
         &self,
-        (Holder { agent, name, .. }, credential): (&Holder, auth::Credential),
+        (CredentialHolder { agent, name, .. }, credential): (&CredentialHolder, auth::Credential),
         peer: Option<IpAddr>,
         register: v1::Register,
-    ) -> Result<sessions::Opened, Status> {
+    ) -> Result<sessions::OpenedSession, Status> {
         let agent = *agent;
         let registration = convert::registration(register, peer)?;
         let terms = convert::terms(&self.scheduler.config.lease);

@@ -11,7 +11,7 @@ use tonic::codegen::http::{Extensions, HeaderMap};
 use tonic_health::pb::health_server;
 
 use crate::app::secret::SecretHash;
-use crate::store::agents::{self, Holder};
+use crate::store::agents::{self, CredentialHolder};
 use crate::store::{self, settings};
 
 /// Why a caller is rejected.
@@ -35,13 +35,13 @@ pub(super) enum AuthError {
 
 /// Who may make a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Callers {
+enum AllowedCallers {
     Anybody,
     Agents,
     Operator,
 }
 
-impl Callers {
+impl AllowedCallers {
     /// Only the operator may make a call that is not listed here, so that a new service is closed
     /// by default.
     fn of(path: &str) -> Self {
@@ -61,14 +61,14 @@ pub(super) async fn admit(
     headers: &HeaderMap,
     extensions: &mut Extensions,
 ) -> Result<(), Status> {
-    let callers = Callers::of(path);
-    if callers == Callers::Anybody {
+    let callers = AllowedCallers::of(path);
+    if callers == AllowedCallers::Anybody {
         return Ok(());
     }
     // Before any query, so that a stranger costs no database work.
     let presented = presented(headers)?;
     let mut conn = store::acquire(pool).await?;
-    if callers == Callers::Operator {
+    if callers == AllowedCallers::Operator {
         extensions.insert(operator(&mut conn, presented).await?);
     } else {
         let credential = Credential(presented);
@@ -95,7 +95,7 @@ async fn operator(conn: &mut PgConnection, presented: SecretHash) -> Result<Oper
 /// An agent, with the credential it presented.
 #[derive(Debug, Clone)]
 pub(super) struct Agent {
-    pub(super) holder: Holder,
+    pub(super) holder: CredentialHolder,
     pub(super) credential: Credential,
 }
 
@@ -114,7 +114,7 @@ impl Credential {
     /// # Errors
     /// `Unauthenticated` for an unknown credential or a removed agent, `PermissionDenied` for an
     /// agent that another machine has replaced.
-    pub(super) async fn agent(&self, conn: &mut PgConnection) -> Result<Holder, Status> {
+    pub(super) async fn agent(&self, conn: &mut PgConnection) -> Result<CredentialHolder, Status> {
         let holder = agents::by_credential(conn, &self.0).await?;
         let holder = holder.ok_or(AuthError::WrongCredential)?;
         if let Some(at) = holder.replaced_at {

@@ -13,9 +13,9 @@ use sqlx::PgConnection;
 use crate::gnp::{self, ElectError, Explanation, Mesh, Nominee};
 use crate::model::AgentId;
 use crate::store::agents::{self, Agent};
-use crate::store::embeddings::landmarks::{self, ChosenBy, Unreached};
+use crate::store::embeddings::landmarks::{self, ChosenBy, UnreachedAgent};
 use crate::store::measurements;
-use crate::store::measurements::reach::{self, Trouble};
+use crate::store::measurements::reach::{self, ReachFailure};
 use crate::store::settings;
 
 /// A fixed seed, so that one mesh always gives the same landmarks.
@@ -54,7 +54,7 @@ pub enum ChoiceError {
     Elect {
         error: ElectError,
         /// Why agents do not reach each other, if that is the cause.
-        trouble: Option<Box<Trouble>>,
+        trouble: Option<Box<ReachFailure>>,
     },
     #[error("the election was interrupted")]
     Interrupted(#[from] tokio::task::JoinError),
@@ -123,23 +123,23 @@ pub async fn elect(
 
 /// The quality of the present landmarks.
 #[derive(Debug, Clone)]
-pub struct Explained {
+pub struct ExplainedLandmarks {
     /// From the mesh of the connected agents.
     pub explanation: Explanation,
     pub names: BTreeMap<AgentId, String>,
     /// Connected agents that cannot be landmarks, since no agent reached them.
-    pub unreached: Vec<Unreached>,
+    pub unreached: Vec<UnreachedAgent>,
 }
 
 /// Explains the present landmarks.
-pub async fn explain(conn: &mut PgConnection) -> Result<Explained, ChoiceError> {
+pub async fn explain(conn: &mut PgConnection) -> Result<ExplainedLandmarks, ChoiceError> {
     let landmarks: Vec<AgentId> = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
     let agents = agents::list(conn).await?;
     let names = agents.iter().map(|agent| (agent.id, agent.name.clone())).collect();
     let fleet: Vec<Nominee> =
         agents.into_iter().filter(|agent| agent.connected || landmarks.contains(&agent.id)).map(nominee).collect();
     let explanation = gnp::explain_election(&mesh(conn).await?, &fleet, &landmarks);
-    Ok(Explained { explanation, names, unreached: landmarks::unreached(conn).await? })
+    Ok(ExplainedLandmarks { explanation, names, unreached: landmarks::unreached(conn).await? })
 }
 
 /// A landmark that was elected in place of a lost one.

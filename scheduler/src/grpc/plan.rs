@@ -11,14 +11,14 @@ use std::thread;
 use sqlx::{PgConnection, PgPool};
 use tokio::sync::OwnedMutexGuard;
 
-use crate::capacity::{self, Agent, CapacityError, Change, Comparison, Sites, Split, Suggested};
+use crate::capacity::{self, Agent, AgentChange, CapacityError, Comparison, SiteSplit, Sites, Suggestions};
 use crate::gnp::Position;
 use crate::model::site_list::SiteName;
 use crate::model::{SiteId, Strategy, naming};
 use crate::store;
 use crate::store::assignments::facts;
 use crate::store::embeddings::placements;
-use crate::store::reports::capacity::{Enrolled, Located, MOST_SITES};
+use crate::store::reports::capacity::{EnrolledAgent, LocatedEmbedding, MOST_SITES};
 use crate::store::sites;
 use crate::store::sites::positions::{self, Source};
 use crate::strategy::Speed;
@@ -31,7 +31,7 @@ const DRAINING: &str = "takes no more work: it drains";
 
 /// A request for a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct WhatIfRequest {
     /// Agents to add.
     pub add: Vec<Addition>,
     /// Agents to remove, by name.
@@ -59,7 +59,7 @@ pub struct Addition {
 #[derive(Debug, Clone)]
 pub struct Plan {
     /// The embedding, and how many sites are placed in others.
-    pub located: Located,
+    pub located: LocatedEmbedding,
     pub strategy: Strategy,
     /// Number of sites in the computation.
     pub sites: usize,
@@ -76,14 +76,14 @@ pub struct Plan {
     /// Agents not in the computation, and why.
     pub left_out: Vec<(String, &'static str)>,
     /// The suggestions, if any were requested.
-    pub suggested: Option<Suggested>,
+    pub suggested: Option<Suggestions>,
     /// Names and positions of the suggested sites, in the order of the picks.
-    pub picked: Vec<Picked>,
+    pub picked: Vec<SuggestedSite>,
 }
 
 /// A site beside which an agent would help.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Picked {
+pub struct SuggestedSite {
     pub name: String,
     /// Its position, and the source of that.
     pub position: Option<(Position, Source)>,
@@ -120,8 +120,8 @@ pub enum PlanError {
 }
 
 /// The state that was read.
-struct Ground {
-    located: Located,
+struct WhatIfInput {
+    located: LocatedEmbedding,
     sites: Sites,
     suspects: u64,
     agents: Vec<Agent>,
@@ -133,13 +133,13 @@ struct Ground {
 ///
 /// # Errors
 /// When a requested name is unknown or has no place, no site is located, or the database fails.
-pub async fn plan(pool: &PgPool, wanted: &Wanted, turn: OwnedMutexGuard<()>) -> Result<Plan, PlanError> {
-    let split = Split::try_from(wanted.strategy).map_err(PlanError::Strategy)?;
-    if wanted.suggest > 0 && split == Split::All {
+pub async fn plan(pool: &PgPool, wanted: &WhatIfRequest, turn: OwnedMutexGuard<()>) -> Result<Plan, PlanError> {
+    let split = SiteSplit::try_from(wanted.strategy).map_err(PlanError::Strategy)?;
+    if wanted.suggest > 0 && split == SiteSplit::All {
         return Err(PlanError::Strategy(CapacityError::NothingToSuggest));
     }
     let mut tx = store::begin_snapshot(pool).await?;
-    let ground = Ground::read(&mut tx, wanted).await?;
+    let ground = WhatIfInput::read(&mut tx, wanted).await?;
     tx.commit().await.map_err(store::Error::from)?;
 
     let count = wanted.suggest;
@@ -156,14 +156,14 @@ pub async fn plan(pool: &PgPool, wanted: &Wanted, turn: OwnedMutexGuard<()>) -> 
     let picks: Vec<SiteId> = picks.filter_map(|pick| ground.sites.id(pick.site)).collect();
     let mut conn = pool.acquire().await.map_err(store::Error::from)?;
     let picked = picked(&mut conn, &picks).await?;
-    let Ground { located, sites, suspects, agents, left_out } = ground;
+    let WhatIfInput { located, sites, suspects, agents, left_out } = ground;
     let (known, usual, strategy) = (sites.known(), sites.usual(), wanted.strategy);
     let sites = sites.len();
     Ok(Plan { located, strategy, sites, suspects, known, usual, agents, compared, left_out, suggested, picked })
 }
 
-impl Ground {
-    async fn read(conn: &mut PgConnection, wanted: &Wanted) -> Result<Self, PlanError> {
+impl WhatIfInput {
+    async fn read(conn: &mut PgConnection, wanted: &WhatIfRequest) -> Result<Self, PlanError> {
         let located = store::reports::capacity::located(conn).await?.ok_or(CapacityError::NoSites)?;
         if located.sites > MOST_SITES {
             return Err(PlanError::TooManySites(located.sites));
@@ -184,7 +184,7 @@ impl Ground {
                     coordinate: one.coordinate.clone().unwrap_or_default(),
                     slots: one.slots,
                     speed: learned(crawls.get(&one.agent).map_or(&[][..], Vec::as_slice)),
-                    change: Change::Stays,
+                    change: AgentChange::Stays,
                 }),
             }
         }
@@ -197,7 +197,15 @@ impl Ground {
             let coordinate = near(conn, located, &enrolled, &agents, &addition.near).await?;
             let slots = addition.slots.unwrap_or_else(|| capacity::usual_slots(&agents));
             let (city, carrier) = (addition.city.clone(), addition.carrier.clone());
-            added.push(Agent { name, city, carrier, coordinate, slots, speed: learned(&all), change: Change::Comes });
+            added.push(Agent {
+                name,
+                city,
+                carrier,
+                coordinate,
+                slots,
+                speed: learned(&all),
+                change: AgentChange::Comes,
+            });
         }
         agents.append(&mut added);
         let mut sites = Sites::new(located.epoch, located.dimensions);
@@ -207,7 +215,7 @@ impl Ground {
 }
 
 /// Why an agent is not in the computation; `None` if it is.
-fn no_part(agent: &Enrolled) -> Option<&'static str> {
+fn no_part(agent: &EnrolledAgent) -> Option<&'static str> {
     match &agent.coordinate {
         _ if agent.draining => Some(DRAINING),
         None => Some(NO_PLACE),
@@ -226,13 +234,13 @@ fn remove(agents: &mut [Agent], left_out: &[(String, &'static str)], names: &[St
             return Err(PlanError::NoPart(name.clone(), why));
         }
         let agent = agents.iter_mut().find(|agent| agent.name == *name);
-        agent.ok_or_else(|| PlanError::UnknownAgent(name.clone()))?.change = Change::Leaves;
+        agent.ok_or_else(|| PlanError::UnknownAgent(name.clone()))?.change = AgentChange::Leaves;
     }
     Ok(())
 }
 
 /// The name of an agent to add: the requested one, or a free one formed from city and carrier.
-fn free_name(addition: &Addition, enrolled: &[Enrolled], added: &[Agent]) -> Result<String, PlanError> {
+fn free_name(addition: &Addition, enrolled: &[EnrolledAgent], added: &[Agent]) -> Result<String, PlanError> {
     let taken = |name: &str| enrolled.iter().any(|agent| agent.name == name);
     let repeated = |name: &str| added.iter().any(|agent| agent.name == name);
     match &addition.name {
@@ -249,8 +257,8 @@ fn free_name(addition: &Addition, enrolled: &[Enrolled], added: &[Agent]) -> Res
 /// Where an agent beside this agent or site would be.
 async fn near(
     conn: &mut PgConnection,
-    located: Located,
-    enrolled: &[Enrolled],
+    located: LocatedEmbedding,
+    enrolled: &[EnrolledAgent],
     agents: &[Agent],
     near: &str,
 ) -> Result<Vec<f64>, PlanError> {
@@ -275,10 +283,12 @@ async fn near(
 }
 
 /// The names and positions of the picked sites.
-async fn picked(conn: &mut PgConnection, picks: &[SiteId]) -> Result<Vec<Picked>, PlanError> {
+async fn picked(conn: &mut PgConnection, picks: &[SiteId]) -> Result<Vec<SuggestedSite>, PlanError> {
     let names = store::reports::capacity::names(conn, picks).await?;
     let mut positions: HashMap<_, _> = positions::of_sites(conn, picks).await?;
-    let one =
-        |site: &SiteId| Picked { name: names.get(site).cloned().unwrap_or_default(), position: positions.remove(site) };
+    let one = |site: &SiteId| SuggestedSite {
+        name: names.get(site).cloned().unwrap_or_default(),
+        position: positions.remove(site),
+    };
     Ok(picks.iter().map(one).collect())
 }

@@ -23,21 +23,21 @@ use sqlx::types::ipnet::IpNet;
 
 use crate::config::Config;
 use crate::model::{
-    AgentId, BatchId, ChoiceCause, Fallback, FallbackCause, SiteId, Stage, Strategy, TaskId, Why, seed,
+    AgentId, BatchId, ChoiceCause, ChoiceReasons, Fallback, FallbackCause, SiteId, Stage, Strategy, TaskId, seed,
 };
 use crate::store::assignments::facts::{self, SiteFacts};
-use crate::store::assignments::loads::{self, Available};
-use crate::store::assignments::{self, Assignment, From, Pool, Waiting};
+use crate::store::assignments::loads::{self, AvailableAgent};
+use crate::store::assignments::{self, Assignment, Pool, UnassignScope, WaitingTask};
 use crate::store::measurements::quarantines;
 use crate::store::sites::{addresses, alarms};
-use crate::store::tasks::confirmations::{self, Standing, Wanted};
-use crate::store::tasks::holds::{self, Which};
+use crate::store::tasks::confirmations::{self, ConfirmationRequest, ConfirmationState};
+use crate::store::tasks::holds::{self, HoldFilter};
 use crate::store::tasks::{unmet, waits};
 use crate::strategy::learned::confidence;
 use crate::strategy::{self, Candidate, Choice};
 
 use super::leadership::Leader;
-use super::locate::refined::Current;
+use super::locate::refined::CurrentMap;
 use crate::jobs::assign::admission::{Admission, Fate};
 use crate::jobs::assign::known::Known;
 use crate::jobs::assign::plan::Planner;
@@ -87,7 +87,7 @@ impl Assign {
         let next = || self.next_address.lock().unwrap_or_else(PoisonError::into_inner);
         let from = *next();
         let mut tx = self.scheduler.begin().await?;
-        let due = holds::release(&mut tx, Which::Due, TASKS_PER_PASS).await.context("release held tasks")?.len();
+        let due = holds::release(&mut tx, HoldFilter::Due, TASKS_PER_PASS).await.context("release held tasks")?.len();
         let admitted = addresses::admit(&mut tx, cap, from, TASKS_PER_PASS).await;
         let (admitted, place) = admitted.context("admit tasks to addresses")?;
         tx.commit().await.context("commit the tasks that go on")?;
@@ -144,7 +144,7 @@ impl Assign {
             return Ok(false);
         }
         let from = Admission::read(&mut tx, batches).await?.withdrawn();
-        let withdrawn = assignments::unassign(&mut tx, From::Excluded(&from), TASKS_PER_PASS).await;
+        let withdrawn = assignments::unassign(&mut tx, UnassignScope::Excluded(&from), TASKS_PER_PASS).await;
         let withdrawn = withdrawn.context("withdraw from the excluded")?;
         tx.commit().await.context("commit withdrawn assignments")?;
         if withdrawn > 0 {
@@ -158,7 +158,7 @@ impl Assign {
     async fn withdraw_some(&self) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let patience = self.scheduler.config.lease.grace;
-        let withdrawn = assignments::unassign(&mut tx, From::Unavailable(patience), TASKS_PER_PASS)
+        let withdrawn = assignments::unassign(&mut tx, UnassignScope::Unavailable(patience), TASKS_PER_PASS)
             .await
             .context("withdraw assignments of lost agents")?;
         tx.commit().await.context("commit withdrawn assignments")?;
@@ -170,7 +170,7 @@ impl Assign {
     }
 
     /// Assigns one bounded batch of tasks; returns `true` when more may wait.
-    async fn choose_some(&self, map: Option<Arc<Current>>) -> anyhow::Result<bool> {
+    async fn choose_some(&self, map: Option<Arc<CurrentMap>>) -> anyhow::Result<bool> {
         let mut tx = self.scheduler.begin().await?;
         let waiting = assignments::waiting(&mut tx, Pool::EachByItself, TASKS_PER_PASS).await;
         let waiting = waiting.context("read located tasks")?;
@@ -209,7 +209,7 @@ impl Assign {
             let asked = standing.contains_key(&task.site);
             let may_be = alarm.is_none() && task.former.is_none() && !asked && may_be_confirmed(task, &known);
             if may_be && confidence::unsure(&candidates) && waits(&candidates, choice.agent) >= confirming {
-                unsure.push(Wanted { task: task.task, site: task.site, patience: Some(confirming) });
+                unsure.push(ConfirmationRequest { task: task.task, site: task.site, patience: Some(confirming) });
                 continue;
             }
             let alarmed = alarm.as_deref().filter(|_| task.strategy.needs_distance());
@@ -237,15 +237,15 @@ impl Assign {
 
 /// Whether a task's site may be confirmed while the task waits, if its distances are uncertain. Not
 /// a site that probably has several locations: no measurement shows which agent is nearest.
-pub(super) fn may_be_confirmed(task: &Waiting, known: &Known) -> bool {
+pub(super) fn may_be_confirmed(task: &WaitingTask, known: &Known) -> bool {
     task.strategy.confirms_the_unsure() && !known.suspicions.contains_key(&task.site)
 }
 
 /// Waiting tasks, without those that wait for a confirmation.
 pub(super) struct Unconfirmed {
-    pub(super) waiting: Vec<Waiting>,
+    pub(super) waiting: Vec<WaitingTask>,
     /// Confirmations of these tasks' sites that are valid or under way.
-    pub(super) standing: HashMap<SiteId, Standing>,
+    pub(super) standing: HashMap<SiteId, ConfirmationState>,
     /// Whether a confirmation was requested.
     pub(super) wanted: bool,
 }
@@ -256,48 +256,51 @@ pub(super) struct Unconfirmed {
 pub(super) async fn hold_unconfirmed(
     conn: &mut PgConnection,
     config: &Config,
-    waiting: Vec<Waiting>,
+    waiting: Vec<WaitingTask>,
 ) -> anyhow::Result<Unconfirmed> {
     let max_age = config.measure.site_max_age;
-    let always = |task: &Waiting| task.strategy == Strategy::GnpConfirmed;
+    let always = |task: &WaitingTask| task.strategy == Strategy::GnpConfirmed;
     let concerned = waiting.iter().filter(|task| always(task) || task.strategy.confirms_the_unsure());
     let sites: Vec<SiteId> = concerned.map(|task| task.site).collect();
     if sites.is_empty() {
         return Ok(Unconfirmed { waiting, standing: HashMap::new(), wanted: false });
     }
     let standing = confirmations::standing(conn, &sites, max_age).await.context("read how sites are confirmed")?;
-    let patience = |task: &Waiting| match standing.get(&task.site) {
-        Some(Standing::Ended) => None,
-        Some(Standing::Open { .. }) | None if always(task) => Some(None),
-        Some(Standing::Open { since }) if task.strategy.confirms_the_unsure() => {
+    let patience = |task: &WaitingTask| match standing.get(&task.site) {
+        Some(ConfirmationState::Ended) => None,
+        Some(ConfirmationState::Open { .. }) | None if always(task) => Some(None),
+        Some(ConfirmationState::Open { since }) if task.strategy.confirms_the_unsure() => {
             config.confirming().checked_sub(*since).filter(|left| !left.is_zero()).map(Some)
         }
-        Some(Standing::Open { .. }) | None => None,
+        Some(ConfirmationState::Open { .. }) | None => None,
     };
-    let wanted = waiting
-        .iter()
-        .filter_map(|task| patience(task).map(|patience| Wanted { task: task.task, site: task.site, patience }));
-    let wanted: Vec<Wanted> = wanted.collect();
+    let wanted = waiting.iter().filter_map(|task| {
+        patience(task).map(|patience| ConfirmationRequest { task: task.task, site: task.site, patience })
+    });
+    let wanted: Vec<ConfirmationRequest> = wanted.collect();
     confirmations::want(conn, &wanted, max_age).await.context("want sites confirmed")?;
     let held = wanted.iter().map(|one| one.task).collect();
     Ok(Unconfirmed { waiting: without(waiting, &held), standing, wanted: !wanted.is_empty() })
 }
 
 /// Holds the tasks of sites whose circuit is open; returns the others.
-pub(super) async fn hold_broken(conn: &mut PgConnection, waiting: Vec<Waiting>) -> anyhow::Result<Vec<Waiting>> {
+pub(super) async fn hold_broken(
+    conn: &mut PgConnection,
+    waiting: Vec<WaitingTask>,
+) -> anyhow::Result<Vec<WaitingTask>> {
     let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
     let held = alarms::hold(conn, &tasks).await.context("hold tasks of sites whose circuit is open")?;
     Ok(without(waiting, &held.into_iter().collect()))
 }
 
 /// Holds the tasks whose address is known to be full; returns the others, which get a place there.
-async fn hold_ahead(conn: &mut PgConnection, waiting: Vec<Waiting>, cap: u32) -> anyhow::Result<Vec<Waiting>> {
+async fn hold_ahead(conn: &mut PgConnection, waiting: Vec<WaitingTask>, cap: u32) -> anyhow::Result<Vec<WaitingTask>> {
     let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
     let held = addresses::ahead::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
     Ok(without(waiting, &held))
 }
 
-fn without(mut waiting: Vec<Waiting>, held: &HashSet<TaskId>) -> Vec<Waiting> {
+fn without(mut waiting: Vec<WaitingTask>, held: &HashSet<TaskId>) -> Vec<WaitingTask> {
     waiting.retain(|task| !held.contains(&task.task));
     waiting
 }
@@ -307,14 +310,14 @@ fn waits(candidates: &[Candidate], agent: AgentId) -> Duration {
     candidates.iter().find(|one| one.agent == agent).map_or(Duration::ZERO, Candidate::waits)
 }
 
-fn now_has_one_more(agents: &mut [Available], chosen: AgentId) {
+fn now_has_one_more(agents: &mut [AvailableAgent], chosen: AgentId) {
     if let Some(agent) = agents.iter_mut().find(|agent| agent.agent == chosen) {
         agent.load = agent.load.saturating_add(1);
     }
 }
 
 /// Why a choice fell back: an alarm, or why the site is unmeasured, tells more than `generic`.
-pub(super) fn fallback(task: &Waiting, generic: Option<Fallback>, alarm: Option<&str>) -> Option<Fallback> {
+pub(super) fn fallback(task: &WaitingTask, generic: Option<Fallback>, alarm: Option<&str>) -> Option<Fallback> {
     match alarm {
         Some(said) => Some(Fallback { cause: FallbackCause::UntrustedMap, said: said.to_owned() }),
         None => generic.map(|generic| task.unmeasured.clone().map_or(generic, Into::into)),
@@ -323,31 +326,35 @@ pub(super) fn fallback(task: &Waiting, generic: Option<Fallback>, alarm: Option<
 
 /// The choice for one task, its seed, and the cause. Distances are not trusted during an alarm.
 fn chosen_for(
-    task: &Waiting,
+    task: &WaitingTask,
     facts: &SiteFacts,
     known: &Known,
     candidates: &[Candidate],
     alarm: bool,
-) -> Option<(Choice, u64, Why)> {
+) -> Option<(Choice, u64, ChoiceReasons)> {
     let seed = draw_seed(task);
     if alarm && task.strategy.needs_distance() {
-        return Some((strategy::choose(Strategy::Random, &facts.site(None), candidates, seed)?, seed, Why::default()));
+        return Some((
+            strategy::choose(Strategy::Random, &facts.site(None), candidates, seed)?,
+            seed,
+            ChoiceReasons::default(),
+        ));
     }
     let parted = task.parted.clone();
     if let Some(former) = task.former.as_ref().filter(|_| parted.is_some())
         && let Some(choice) = strategy::choose_next(former, candidates)
     {
-        return Some((choice, seed, Why { cause: ChoiceCause::NextCandidate, parted, fallback: None }));
+        return Some((choice, seed, ChoiceReasons { cause: ChoiceCause::NextCandidate, parted, fallback: None }));
     }
     if let Some((choice, cause)) = spread(known, task, candidates, seed) {
-        return Some((choice, seed, Why { cause, parted, fallback: None }));
+        return Some((choice, seed, ChoiceReasons { cause, parted, fallback: None }));
     }
     let choice = strategy::choose(task.strategy, &facts.site(None), candidates, seed)?;
     if let Some(choice) = exploration(task.strategy, &choice, candidates, known.crawls(task.site), seed) {
-        return Some((choice, seed, Why { cause: ChoiceCause::Explores, parted, fallback: None }));
+        return Some((choice, seed, ChoiceReasons { cause: ChoiceCause::Explores, parted, fallback: None }));
     }
     let cause = passed_over(&choice);
-    Some((choice, seed, Why { cause, parted, fallback: None }))
+    Some((choice, seed, ChoiceReasons { cause, parted, fallback: None }))
 }
 
 /// The choice of an agent that might be nearer than the chosen one, if this task explores.
@@ -382,7 +389,7 @@ fn passed_over(choice: &Choice) -> ChoiceCause {
 
 /// The choice and cause for a site that probably has several locations; `None` if the strategy
 /// ignores distance or no distance is known.
-fn spread(known: &Known, task: &Waiting, candidates: &[Candidate], seed: u64) -> Option<(Choice, ChoiceCause)> {
+fn spread(known: &Known, task: &WaitingTask, candidates: &[Candidate], seed: u64) -> Option<(Choice, ChoiceCause)> {
     let suspicion = known.suspicions.get(&task.site).filter(|_| task.strategy.needs_distance())?;
     let choice = strategy::choose_among_near(task.strategy, candidates, seed)?;
     let near = count(choice.candidates.len());
@@ -395,6 +402,6 @@ fn count(agents: usize) -> u32 {
 
 /// The seed of a task's draw: the same for the same task and number of former choices, so that a
 /// choice can be replayed, and unrelated between neighbouring tasks.
-pub(super) fn draw_seed(task: &Waiting) -> u64 {
+pub(super) fn draw_seed(task: &WaitingTask) -> u64 {
     seed::spread(task.task.get().cast_unsigned() ^ task.choices.cast_unsigned().rotate_left(48))
 }

@@ -16,9 +16,9 @@ use sqlx::{Postgres, Transaction};
 
 use crate::gnp::{self, Embedding, FitError, Quality};
 use crate::model::EmbeddingEpoch;
-use crate::store::embeddings::{self, FitRequest, Fitted, Newest};
+use crate::store::embeddings::{self, FitRequest, NewEmbedding, Newest};
 use crate::store::measurements::MeshMeasurement;
-use crate::store::measurements::reach::{self, Trouble};
+use crate::store::measurements::reach::{self, ReachFailure};
 use crate::store::settings;
 use crate::strategy::explain;
 
@@ -107,12 +107,12 @@ impl Fit {
         let former = embeddings::latest(&mut tx).await.context("read the newest embedding")?;
         let epoch = embeddings::next_epoch(&mut tx).await.context("draw an epoch")?;
         tx.commit().await.context("commit the epoch")?;
-        let due = Due { reason, epoch, dimensions, ground, newest, former };
+        let due = DueFit { reason, epoch, dimensions, ground, newest, former };
         self.fit(due).await
     }
 
     /// Fits an embedding and lets it take over.
-    async fn fit(&self, due: Due) -> anyhow::Result<()> {
+    async fn fit(&self, due: DueFit) -> anyhow::Result<()> {
         let (as_of, former) = (due.ground.as_of, due.newest.as_ref().map(|newest| newest.epoch));
         // An old fit is no standard of comparison, because the network may have changed since.
         let young = due.newest.as_ref().is_some_and(|newest| !newest.aged);
@@ -177,7 +177,7 @@ impl Fit {
     }
 }
 
-struct Due {
+struct DueFit {
     reason: String,
     epoch: EmbeddingEpoch,
     dimensions: usize,
@@ -187,16 +187,16 @@ struct Due {
 }
 
 /// A finished fit.
-struct Solved {
+struct FinishedFit {
     reason: String,
     embedding: Embedding,
     mesh_error: Option<f64>,
     median_move: Option<Duration>,
 }
 
-impl Due {
+impl DueFit {
     /// The fit itself; a failure returns the mesh it failed on.
-    fn solve(self) -> Result<Solved, (FitError, Vec<MeshMeasurement>)> {
+    fn solve(self) -> Result<FinishedFit, (FitError, Vec<MeshMeasurement>)> {
         let (mesh, landmarks) = (self.ground.mesh(), &self.ground.landmarks);
         // The epoch is the seed: a fit can be replayed, and a failed one is not repeated
         // identically.
@@ -211,14 +211,14 @@ impl Due {
         };
         let mesh_error = Quality::of(&embedding, &mesh).median_error();
         let median_move = self.former.as_ref().and_then(|former| embedding.median_move_from(former));
-        Ok(Solved { reason: self.reason, embedding, mesh_error, median_move })
+        Ok(FinishedFit { reason: self.reason, embedding, mesh_error, median_move })
     }
 }
 
-impl Solved {
-    fn fitted(&self, as_of: chrono::DateTime<chrono::Utc>) -> Fitted<'_> {
+impl FinishedFit {
+    fn fitted(&self, as_of: chrono::DateTime<chrono::Utc>) -> NewEmbedding<'_> {
         let Self { reason, embedding, mesh_error, median_move } = self;
-        Fitted { embedding, as_of, reason, mesh_error: *mesh_error, median_move: *median_move }
+        NewEmbedding { embedding, as_of, reason, mesh_error: *mesh_error, median_move: *median_move }
     }
 }
 
@@ -229,7 +229,7 @@ async fn refuse(mut tx: Transaction<'static, Postgres>, why: &str) -> anyhow::Re
 }
 
 /// Why a map cannot be fitted.
-fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&Trouble>) -> String {
+fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&ReachFailure>) -> String {
     match (fleet.probers(), trouble) {
         // No landmark could be elected either.
         (_, Some(trouble)) if ground.mesh.is_empty() => {
@@ -239,7 +239,7 @@ fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&Trouble>) -> String 
         (Ok(_), trouble) => format!(
             "a map needs {FEWEST_LANDMARKS} landmarks that have measured each other, there are {}: {}",
             ground.landmarks.len(),
-            trouble.map_or("`landfall agents list` shows whose beacon is reached".to_owned(), Trouble::to_string)
+            trouble.map_or("`landfall agents list` shows whose beacon is reached".to_owned(), ReachFailure::to_string)
         ),
     }
 }
@@ -402,7 +402,7 @@ mod tests {
         let first = pass(&trial).await.expect("an embedding");
         let mut tx = crate::store::begin(&trial.scheduler.pool).await.expect("begin");
         let as_of = embeddings::clock(&mut tx).await.expect("the time");
-        let late = Fitted { embedding: &first, as_of, reason: "late", mesh_error: None, median_move: None };
+        let late = NewEmbedding { embedding: &first, as_of, reason: "late", mesh_error: None, median_move: None };
         let taken = embeddings::take_over(&mut tx, &late, None).await.expect("no failure");
         assert!(!taken, "it knew of no former embedding");
     }

@@ -21,7 +21,7 @@ use crate::store::schedulers::terms::{self, Role};
 use crate::store::{self, schedulers};
 use crate::wake::Wakes;
 
-use super::locate::refined::Maps;
+use super::locate::refined::MapCache;
 
 /// Renewals of a scheduler's row in the life of a term: three may be lost.
 const RENEWALS_PER_LIFE: u32 = 4;
@@ -39,11 +39,11 @@ pub struct NotLeader;
 #[derive(Debug, Clone)]
 pub struct Leader {
     role: Role,
-    terms: Terms,
+    terms: HeldTerms,
     /// The signals between services and tasks.
     pub wakes: Arc<Wakes>,
     /// The newest embedding and its refined map.
-    pub maps: Arc<Maps>,
+    pub maps: Arc<MapCache>,
     /// Positions by address, if the operator has a file of them.
     pub geoip: Option<Arc<GeoIp>>,
     /// The validated configuration.
@@ -69,25 +69,25 @@ impl Leader {
 
 /// The terms that one scheduler assumes it has. Cheap to clone.
 #[derive(Debug, Clone)]
-pub struct Terms {
+pub struct HeldTerms {
     pool: PgPool,
     url: Arc<str>,
     life: Duration,
     /// Life and grace of a session: a new leader of the reaper extends every session, by up to this.
     lifetime: Duration,
-    standing: Arc<Mutex<Standing>>,
+    standing: Arc<Mutex<SchedulerEntry>>,
 }
 
 /// This process's entry in the store. Never locked across an await.
 #[derive(Debug, Default)]
-struct Standing {
+struct SchedulerEntry {
     scheduler: Option<SchedulerId>,
     held: HashMap<Role, TermNumber>,
 }
 
-impl Terms {
+impl HeldTerms {
     /// The terms of a scheduler that agents dial at `url`. It has none before the first
-    /// [`Terms::renew`].
+    /// [`HeldTerms::renew`].
     pub fn new(scheduler: &Scheduler, url: &str) -> Self {
         let (term, lease) = (&scheduler.config.term, &scheduler.config.lease);
         Self {
@@ -148,7 +148,7 @@ impl Terms {
 
     /// Registers this process, for the first time or anew: any earlier terms are no longer its own.
     async fn join(&self, conn: &mut PgConnection, former: Option<SchedulerId>) -> Result<SchedulerId, store::Error> {
-        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = Standing::default();
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = SchedulerEntry::default();
         let mut tx = conn.begin().await?;
         if let Some(former) = former {
             schedulers::leave(&mut tx, former).await?;

@@ -15,11 +15,11 @@ use anyhow::Context;
 
 use crate::gnp::{Embedding, Locator, Position, Solver};
 use crate::model::{AgentId, Rtt, SiteId, Stage, Unmeasured, UnmeasuredCause, WaitCause};
-use crate::store::embeddings::placements::{self, Located, Outdated};
+use crate::store::embeddings::placements::{self, LocatedSite, OutdatedSite};
 use crate::store::measurements;
 use crate::store::sites::positions;
-use crate::store::sites::verdicts::{self, Suspicion};
-use crate::store::tasks::{self, Heard, waits};
+use crate::store::sites::verdicts::{self, SuspectedSite};
+use crate::store::tasks::{self, MeasuredSite, waits};
 
 use super::leadership::Leader;
 use super::measure::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
@@ -81,11 +81,11 @@ impl Locate {
     /// Decides on each site and stores all decisions at once; returns how many tasks advanced.
     async fn settle(
         &self,
-        heard: Vec<Heard>,
+        heard: Vec<MeasuredSite>,
         embedding: Option<Arc<Embedding>>,
         awaits_fit: bool,
     ) -> anyhow::Result<u64> {
-        let (waiting, going): (Vec<Heard>, Vec<Heard>) =
+        let (waiting, going): (Vec<MeasuredSite>, Vec<MeasuredSite>) =
             heard.into_iter().partition(|site| awaits_fit && !site.overdue && site.measured.len() >= FEWEST_LANDMARKS);
         let awaited = (!waiting.is_empty()).then_some(WaitCause::NoMap);
         let ended: Vec<(SiteId, Option<Unmeasured>)> = going.iter().map(|site| (site.site, unmeasured(site))).collect();
@@ -126,7 +126,7 @@ impl Locate {
         &self,
         ended: &[(SiteId, Option<Unmeasured>)],
         embedding: Option<&Arc<Embedding>>,
-    ) -> anyhow::Result<Vec<(SiteId, Option<Suspicion>)>> {
+    ) -> anyhow::Result<Vec<(SiteId, Option<SuspectedSite>)>> {
         let sites: Vec<SiteId> = ended.iter().map(|(site, _)| *site).collect();
         let mut tx = self.scheduler.begin().await?;
         self.judge.judge(&mut tx, &sites, embedding).await
@@ -143,7 +143,7 @@ impl Locate {
             return Ok(());
         }
         let full = outdated.len() == usize::try_from(SITES_PER_PASS).unwrap_or(usize::MAX);
-        let (open, idle): (Vec<Outdated>, Vec<Outdated>) = outdated.into_iter().partition(|site| site.open);
+        let (open, idle): (Vec<OutdatedSite>, Vec<OutdatedSite>) = outdated.into_iter().partition(|site| site.open);
         let [sites, idle] = [open, idle].map(|of| of.into_iter().map(|site| site.site).collect::<Vec<SiteId>>());
         let measured = measurements::of_sites(&mut tx, &sites).await.context("read measurements")?;
         let judged = self.judge.judge(&mut tx, &sites, Some(embedding)).await?;
@@ -165,7 +165,7 @@ impl Locate {
 }
 
 /// Places the sites that can be placed, off the async threads.
-async fn place(embedding: &Arc<Embedding>, sites: Vec<Measured>, solver: Solver) -> anyhow::Result<Vec<Located>> {
+async fn place(embedding: &Arc<Embedding>, sites: Vec<Measured>, solver: Solver) -> anyhow::Result<Vec<LocatedSite>> {
     let embedding = Arc::clone(embedding);
     let place_all = move || match embedding.locator() {
         Ok(locator) => sites.into_iter().filter_map(|site| place_one(&embedding, &locator, site, solver)).collect(),
@@ -182,13 +182,13 @@ fn place_one(
     locator: &Locator<'_>,
     (site, mut measured): Measured,
     solver: Solver,
-) -> Option<Located> {
+) -> Option<LocatedSite> {
     measured.retain(|(agent, _)| embedding.placement(*agent).is_some());
     if measured.len() < FEWEST_LANDMARKS {
         return None;
     }
     match locator.locate(&measured, solver) {
-        Ok(placement) => Some(Located { site, placement }),
+        Ok(placement) => Some(LocatedSite { site, placement }),
         Err(error) => {
             tracing::warn!(site.id = %site, error = %error, "a site could not be located; measured distances decide");
             None
@@ -197,7 +197,7 @@ fn place_one(
 }
 
 /// Why a site has no distance, if no prober could measure it.
-fn unmeasured(site: &Heard) -> Option<Unmeasured> {
+fn unmeasured(site: &MeasuredSite) -> Option<Unmeasured> {
     let cause = if site.failure.is_some() { UnmeasuredCause::Failed } else { UnmeasuredCause::Silent };
     site.measured.is_empty().then(|| Unmeasured { cause, said: site.failure.clone().unwrap_or_default() })
 }

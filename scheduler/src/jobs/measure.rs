@@ -13,7 +13,7 @@ use anyhow::Context;
 use crate::config::MeasureConfig;
 use crate::model::{AgentId, SiteId, Stage};
 use crate::store::measurements::of_sites;
-use crate::store::measurements::orders::{self, Due, MeshPlan, Turn};
+use crate::store::measurements::orders::{self, AvailableProber, DueSite, MeshPlan};
 use crate::store::sites::origin;
 use crate::store::tasks::{self, waits};
 
@@ -121,12 +121,14 @@ pub(super) fn order_lifetime(samples: u32, interval: Duration, timeout: Duration
 
 /// Gives each site to the prober with the fewest open orders among those that have yet to measure
 /// it. No prober gets more than `most` orders, and an address gets one site.
-pub(super) fn spread(due: &[Due], mut open: HashMap<AgentId, u32>, most: u32) -> Vec<(SiteId, AgentId)> {
+pub(super) fn spread(due: &[DueSite], mut open: HashMap<AgentId, u32>, most: u32) -> Vec<(SiteId, AgentId)> {
     let mut orders = Vec::with_capacity(due.len());
     let mut taken = HashSet::new();
     for site in due {
-        let load = |turn: &&Turn| open.get(&turn.prober).copied().unwrap_or(u32::MAX);
-        let may = |turn: &&Turn| load(turn) < most && !turn.address.is_some_and(|address| taken.contains(&address));
+        let load = |turn: &&AvailableProber| open.get(&turn.prober).copied().unwrap_or(u32::MAX);
+        let may = |turn: &&AvailableProber| {
+            load(turn) < most && !turn.address.is_some_and(|address| taken.contains(&address))
+        };
         let Some(&turn) = site.turns.iter().filter(may).min_by_key(load) else { continue };
         taken.extend(turn.address);
         open.entry(turn.prober).and_modify(|held| *held += 1);
@@ -285,15 +287,15 @@ mod tests {
     #[test]
     fn sites_are_spread_over_probers_within_their_bounds() {
         let (a, b) = (AgentId::new(1), AgentId::new(2));
-        let seen_at = |site: u8, turns: &[(AgentId, u8)]| Due {
+        let seen_at = |site: u8, turns: &[(AgentId, u8)]| DueSite {
             site: SiteId::new(site.into()),
             turns: turns
                 .iter()
-                .map(|&(prober, last)| Turn { prober, address: Some([192, 0, 2, last].into()) })
+                .map(|&(prober, last)| AvailableProber { prober, address: Some([192, 0, 2, last].into()) })
                 .collect(),
         };
         let at = |site: u8, last: u8| seen_at(site, &[(a, last), (b, last)]);
-        let due: Vec<Due> = (0..6).map(|site| at(site, site)).collect();
+        let due: Vec<DueSite> = (0..6).map(|site| at(site, site)).collect();
         let orders = spread(&due, HashMap::from([(a, 0), (b, 2)]), 4);
         let given = |agent| orders.iter().filter(|(_, prober)| *prober == agent).count();
         assert_eq!((given(a), given(b)), (4, 2));

@@ -6,7 +6,7 @@ use anyhow::Context;
 use crate::store::batches::constraints;
 use crate::store::leases::checkpoints;
 use crate::store::reports::events;
-use crate::store::schema::retention::{self, Subject};
+use crate::store::schema::retention::{self, RetainedKind};
 
 use super::leadership::Leader;
 
@@ -25,7 +25,7 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     checkpoints::prune(&mut tx).await.context("prune checkpoints")?;
     constraints::prune_spending(&mut tx).await.context("prune what counts for no quota")?;
     tx.commit().await.context("commit pruned checkpoints")?;
-    for subject in Subject::ALL {
+    for subject in RetainedKind::ALL {
         loop {
             let mut tx = scheduler.begin().await?;
             let more = retention::prune(&mut tx, subject, keep.of(subject)).await;

@@ -15,14 +15,14 @@ use crate::store::batches::constraints;
 use crate::store::embeddings::{self, landmarks};
 use crate::store::fixtures;
 use crate::store::measurements::orders::{self, Order, OrderTarget};
-use crate::store::measurements::{self, Measured, MeasurementResult, Recorded, Report};
+use crate::store::measurements::{self, Measured, MeasurementResult, Report, ReportTarget};
 use crate::store::schedulers::terms::Role;
 use crate::store::tasks::waits;
-use crate::strategy::explain::Wait;
+use crate::strategy::explain::ExplainedWait;
 
 use super::assign::{Assign, balance, confirm};
 use super::fit::{Fit, landmarks as lost_landmarks, trust};
-use super::leadership::{Leader, Terms};
+use super::leadership::{HeldTerms, Leader};
 use super::locate::Locate;
 use super::{measure, prune, reap, recrawl};
 use crate::gnp::Embedding;
@@ -32,7 +32,7 @@ pub(super) type Agent = (AgentId, SessionId);
 
 pub(super) struct Trial {
     pub(super) scheduler: Scheduler,
-    terms: Terms,
+    terms: HeldTerms,
     /// The connected agents, in the order of joining.
     pub(super) agents: Vec<Agent>,
 }
@@ -86,7 +86,7 @@ impl Trial {
     /// A scheduler that has no role yet.
     pub(super) fn beside(pool: PgPool, config: Config) -> Self {
         let scheduler = Scheduler::new(pool, config);
-        let terms = Terms::new(&scheduler, "http://127.0.0.1:7171");
+        let terms = HeldTerms::new(&scheduler, "http://127.0.0.1:7171");
         Self { scheduler, terms, agents: Vec::new() }
     }
 
@@ -213,7 +213,7 @@ impl Trial {
     }
 
     /// The same, with the subject of the wait.
-    pub(super) async fn wait(&self, task: TaskId) -> Option<Wait> {
+    pub(super) async fn wait(&self, task: TaskId) -> Option<ExplainedWait> {
         waits::of(&mut *self.conn().await, &[task]).await.expect("read why a task waits").remove(&task)
     }
 
@@ -222,7 +222,7 @@ impl Trial {
         &self,
         agent: Agent,
         result: impl Fn(&OrderTarget) -> Option<MeasurementResult>,
-    ) -> Vec<Recorded> {
+    ) -> Vec<ReportTarget> {
         self.answer_at(agent, |target| result(target).map(|result| (result, None))).await
     }
 
@@ -231,7 +231,7 @@ impl Trial {
         &self,
         (agent, session): Agent,
         result: impl Fn(&OrderTarget) -> Option<(MeasurementResult, Option<String>)>,
-    ) -> Vec<Recorded> {
+    ) -> Vec<ReportTarget> {
         let mut conn = self.conn().await;
         let orders: Vec<Order> = orders::take_unsent(&mut conn, agent, session).await.expect("take orders");
         let mut recorded = Vec::new();

@@ -186,7 +186,7 @@ impl From<Unmeasured> for Fallback {
 
 /// A previously chosen agent, and what happened to the task there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Parted {
+pub struct FormerAgent {
     /// The agent's name at that time.
     pub agent: String,
     /// What happened to the task.
@@ -264,12 +264,12 @@ impl ChoiceCause {
 
 /// The recorded reasons for a task's agent.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Why {
+pub struct ChoiceReasons {
     #[serde(flatten)]
     pub cause: ChoiceCause,
     /// What happened to the task at its previous agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub parted: Option<Parted>,
+    pub parted: Option<FormerAgent>,
     /// Why the batch's own strategy was not followed; `None` if it was.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn what_is_recorded_of_a_choice_is_read_as_it_was_written_and_named_by_its_word() {
-        let parted = Some(Parted { agent: "a".into(), how: Parting::WaitedDisconnected });
+        let parted = Some(FormerAgent { agent: "a".into(), how: Parting::WaitedDisconnected });
         let fallback = Some(Fallback { cause: FallbackCause::UntrustedMap, said: "it lies".into() });
         let causes = [
             ChoiceCause::default(),
@@ -294,13 +294,13 @@ mod tests {
         ];
         for cause in causes {
             for (parted, fallback) in [(None, None), (parted.clone(), fallback.clone())] {
-                let why = Why { cause: cause.clone(), parted, fallback };
+                let why = ChoiceReasons { cause: cause.clone(), parted, fallback };
                 let stored = serde_json::to_value(&why).unwrap();
                 assert_eq!(stored["cause"], cause.name());
-                assert_eq!(serde_json::from_value::<Why>(stored).unwrap(), why);
+                assert_eq!(serde_json::from_value::<ChoiceReasons>(stored).unwrap(), why);
             }
         }
-        assert_eq!(serde_json::to_string(&Why::default()).unwrap(), r#"{"cause":"strategy"}"#);
+        assert_eq!(serde_json::to_string(&ChoiceReasons::default()).unwrap(), r#"{"cause":"strategy"}"#);
         assert_eq!(serde_json::to_string(&Parting::WaitedDisconnected).unwrap(), r#""waited-disconnected""#);
     }
 }

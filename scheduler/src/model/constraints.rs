@@ -11,7 +11,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Deserializer, Serialize};
 
-use crate::model::{Difference, OutOfBounds, UnmetCause, naming};
+use crate::model::{OutOfBounds, PolicyDifference, UnmetCause, naming};
 
 /// The most values in a list, and the most tags of an agent: every pass compares them for every
 /// agent.
@@ -24,14 +24,14 @@ const MOST_BYTES: u64 = i64::MAX.unsigned_abs();
 /// What happens to a task that no agent may crawl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Unmet {
+pub enum UnmetAction {
     /// It waits for one that may.
     #[default]
     Wait,
     Fail,
 }
 
-impl Unmet {
+impl UnmetAction {
     /// The name on the command line and in the store.
     pub const fn name(self) -> &'static str {
         match self {
@@ -53,7 +53,7 @@ pub struct Constraints {
     /// The most bytes that one agent may fetch for the batch within 24 hours; at least 1.
     pub bytes_per_day: Option<u64>,
     /// What happens to tasks that no agent may crawl.
-    pub unmet: Unmet,
+    pub unmet: UnmetAction,
 }
 
 /// Requested constraints, from flags, a file or a message; absent values come from another source.
@@ -77,7 +77,7 @@ pub struct ConstraintsRequest {
     pub bytes_per_day: Option<u64>,
     /// What becomes of sites that no agent may crawl: they wait, or they fail
     #[arg(long, value_name = "wait|fail", hide_possible_values = true)]
-    pub unmet: Option<Unmet>,
+    pub unmet: Option<UnmetAction>,
 }
 
 /// In a file, a single text stands for a list of one.
@@ -142,7 +142,7 @@ impl ConstraintsRequest {
     }
 
     /// The requested values that differ from these constraints.
-    pub fn differences(&self, has: &Constraints) -> Vec<Difference> {
+    pub fn differences(&self, has: &Constraints) -> Vec<PolicyDifference> {
         let mut found = Vec::new();
         let lists = [
             ("country", &has.countries, &self.countries),
@@ -153,15 +153,15 @@ impl ConstraintsRequest {
             let same = has.len() == asked.len() && has.iter().zip(asked).all(|(one, other)| alike(one, other));
             if !asked.is_empty() && !same {
                 let has = if has.is_empty() { "no".to_owned() } else { has.join(", ") };
-                found.push(Difference { field, has, asked: asked.join(", ") });
+                found.push(PolicyDifference { field, has, asked: asked.join(", ") });
             }
         }
         if let Some(asked) = self.bytes_per_day.filter(|asked| Some(*asked) != has.bytes_per_day) {
             let has = has.bytes_per_day.map_or_else(|| "none".to_owned(), |bytes| bytes.to_string());
-            found.push(Difference { field: "bytes_per_day", has, asked: asked.to_string() });
+            found.push(PolicyDifference { field: "bytes_per_day", has, asked: asked.to_string() });
         }
         if let Some(asked) = self.unmet.filter(|asked| *asked != has.unmet) {
-            found.push(Difference { field: "unmet", has: has.unmet.name().into(), asked: asked.name().into() });
+            found.push(PolicyDifference { field: "unmet", has: has.unmet.name().into(), asked: asked.name().into() });
         }
         found
     }
@@ -221,7 +221,7 @@ fn is_among(value: &str, list: &[String]) -> bool {
 
 /// The properties of an agent that constraints check.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Traits {
+pub struct AgentTraits {
     /// ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
     pub carrier: String,
@@ -231,7 +231,7 @@ pub struct Traits {
 
 /// What an agent fetched for a batch within 24 hours, and what its tasks will add.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Spending {
+pub struct QuotaUse {
     pub fetched: u64,
     /// The agent's unfinished tasks of the batch.
     pub under_way: u32,
@@ -239,7 +239,7 @@ pub struct Spending {
     pub expected: u64,
 }
 
-impl Spending {
+impl QuotaUse {
     fn all(self) -> u64 {
         self.fetched.saturating_add(self.expected.saturating_mul(self.under_way.into()))
     }
@@ -305,12 +305,12 @@ impl FromStr for Exclusion {
 
 /// How many agents a batch excludes.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
-pub struct Excluded {
+pub struct ExcludedAgents {
     pub fleet: usize,
     pub by: BTreeMap<Exclusion, usize>,
 }
 
-impl Excluded {
+impl ExcludedAgents {
     /// Agents that meet the constraints.
     pub fn meet(&self) -> usize {
         self.fleet.saturating_sub(self.by.values().sum())
@@ -319,16 +319,16 @@ impl Excluded {
 
 /// Why no agent gets the tasks of a batch although some agent takes work.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Nobody {
+pub struct NoEligibleAgent {
     pub cause: UnmetCause,
     /// How many agents are excluded.
-    pub excluded: Excluded,
+    pub excluded: ExcludedAgents,
 }
 
-impl Nobody {
+impl NoEligibleAgent {
     /// For a fleet of `fleet` agents with these exclusions.
     pub fn of<'a>(fleet: usize, exclusions: impl IntoIterator<Item = &'a Exclusion>) -> Self {
-        let mut excluded = Excluded { fleet, by: BTreeMap::new() };
+        let mut excluded = ExcludedAgents { fleet, by: BTreeMap::new() };
         for exclusion in exclusions {
             *excluded.by.entry(exclusion.clone()).or_default() += 1;
         }
@@ -339,7 +339,7 @@ impl Nobody {
 
 impl Constraints {
     /// Why an agent may not crawl for the batch, apart from its quota; `None` if it may.
-    pub fn excludes(&self, agent: &Traits) -> Option<Exclusion> {
+    pub fn excludes(&self, agent: &AgentTraits) -> Option<Exclusion> {
         if !self.countries.is_empty() && !is_among(&agent.country, &self.countries) {
             return Some(Exclusion::Country);
         }
@@ -351,26 +351,26 @@ impl Constraints {
 
     /// Why an agent gets no further task of the batch; `None` if it may get one. Counts unfinished
     /// tasks, so that a quota is exceeded by less than one site.
-    pub fn refuses(&self, agent: &Traits, spending: Spending) -> Option<Exclusion> {
+    pub fn refuses(&self, agent: &AgentTraits, spending: QuotaUse) -> Option<Exclusion> {
         let used_up = || self.bytes_per_day.is_some_and(|quota| spending.all() >= quota);
         self.excludes(agent).or_else(|| used_up().then_some(Exclusion::Quota))
     }
 
     /// Why an agent may not begin the tasks that wait at it; `None` if it may. Counts only fetched
     /// bytes, because the waiting tasks are themselves the unfinished ones.
-    pub fn withdraws(&self, agent: &Traits, fetched: u64) -> Option<Exclusion> {
-        self.refuses(agent, Spending { fetched, ..Spending::default() })
+    pub fn withdraws(&self, agent: &AgentTraits, fetched: u64) -> Option<Exclusion> {
+        self.refuses(agent, QuotaUse { fetched, ..QuotaUse::default() })
     }
 
     /// How many further tasks an agent that is not excluded may get, up to `most`.
-    pub fn room(&self, spending: Spending, most: u64) -> u64 {
+    pub fn room(&self, spending: QuotaUse, most: u64) -> u64 {
         let Some(quota) = self.bytes_per_day else { return most };
         quota.saturating_sub(spending.all()).div_ceil(spending.expected.max(1)).min(most)
     }
 
     /// One warning for each value that no agent has, as it may be misspelled.
-    pub fn unheard_of(&self, fleet: &[Traits]) -> Vec<String> {
-        let missing = |values: &[String], has: &dyn Fn(&Traits, &str) -> bool| -> Vec<String> {
+    pub fn unheard_of(&self, fleet: &[AgentTraits]) -> Vec<String> {
+        let missing = |values: &[String], has: &dyn Fn(&AgentTraits, &str) -> bool| -> Vec<String> {
             values.iter().filter(|value| !fleet.iter().any(|agent| has(agent, value))).cloned().collect()
         };
         let country = missing(&self.countries, &|agent, value| alike(&agent.country, value));
@@ -393,8 +393,8 @@ mod tests {
         values.iter().map(|&value| value.to_owned()).collect()
     }
 
-    fn agent(country: &str, carrier: &str, tags: &[&str]) -> Traits {
-        Traits { country: country.into(), carrier: carrier.into(), tags: texts(tags) }
+    fn agent(country: &str, carrier: &str, tags: &[&str]) -> AgentTraits {
+        AgentTraits { country: country.into(), carrier: carrier.into(), tags: texts(tags) }
     }
 
     fn asked() -> ConstraintsRequest {
@@ -403,7 +403,7 @@ mod tests {
             carriers: texts(&["CERNET"]),
             tags: texts(&["Fast", "rack-2"]),
             bytes_per_day: Some(1_500_000),
-            unmet: Some(Unmet::Fail),
+            unmet: Some(UnmetAction::Fail),
         }
     }
 
@@ -424,15 +424,15 @@ mod tests {
             let stored = exclusion.as_ref().map(|exclusion| exclusion.to_string().parse());
             assert_eq!(stored, exclusion.map(Ok));
         }
-        assert_eq!(Constraints::default().excludes(&Traits::default()), None);
+        assert_eq!(Constraints::default().excludes(&AgentTraits::default()), None);
         assert!("tags".parse::<Exclusion>().is_err());
     }
 
     #[test]
     fn a_quota_counts_what_is_under_way_and_is_exceeded_by_less_than_a_site() {
         let constraints = Constraints { bytes_per_day: Some(100), ..Constraints::default() };
-        let spent = |fetched, under_way| Spending { fetched, under_way, expected: 40 };
-        let anyone = Traits::default();
+        let spent = |fetched, under_way| QuotaUse { fetched, under_way, expected: 40 };
+        let anyone = AgentTraits::default();
         for (spending, room) in
             [(spent(0, 0), 3), (spent(0, 2), 1), (spent(99, 0), 1), (spent(100, 0), 0), (spent(21, 2), 0)]
         {
@@ -444,9 +444,9 @@ mod tests {
         assert_eq!(constraints.withdraws(&anyone, 100), Some(Exclusion::Quota));
         // A small quota still allows one site, and a huge fetched or expected size does not
         // overflow.
-        let huge = Spending { fetched: 0, under_way: 0, expected: u64::MAX };
+        let huge = QuotaUse { fetched: 0, under_way: 0, expected: u64::MAX };
         assert_eq!(constraints.refuses(&anyone, huge), None);
-        assert!(constraints.refuses(&anyone, Spending { under_way: u32::MAX, ..huge }).is_some());
+        assert!(constraints.refuses(&anyone, QuotaUse { under_way: u32::MAX, ..huge }).is_some());
         assert_eq!(Constraints::default().room(spent(0, 0), 7), 7);
     }
 
@@ -490,12 +490,12 @@ mod tests {
     #[test]
     fn what_is_stored_of_the_excluded_is_read_as_it_was_written() {
         let exclusions = [Exclusion::Country, Exclusion::Tag("fast".into()), Exclusion::Country, Exclusion::Quota];
-        let Nobody { cause, excluded } = Nobody::of(4, &exclusions);
+        let NoEligibleAgent { cause, excluded } = NoEligibleAgent::of(4, &exclusions);
         assert_eq!(cause, UnmetCause::Excluded);
         let stored = serde_json::to_string(&excluded).unwrap();
         assert_eq!(stored, r#"{"fleet":4,"by":{"country":2,"tag:fast":1,"quota":1}}"#);
-        assert_eq!(serde_json::from_str::<Excluded>(&stored).unwrap(), excluded);
-        assert!(serde_json::from_str::<Excluded>(r#"{"fleet":4,"by":{"tags":2}}"#).is_err());
-        assert_eq!(Nobody::of(5, &exclusions).cause, UnmetCause::TakeNoWork);
+        assert_eq!(serde_json::from_str::<ExcludedAgents>(&stored).unwrap(), excluded);
+        assert!(serde_json::from_str::<ExcludedAgents>(r#"{"fleet":4,"by":{"tags":2}}"#).is_err());
+        assert_eq!(NoEligibleAgent::of(5, &exclusions).cause, UnmetCause::TakeNoWork);
     }
 }

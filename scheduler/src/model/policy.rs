@@ -93,7 +93,7 @@ macro_rules! policy {
             }
 
             /// The requested values that differ from the policy.
-            pub fn differences(&self, has: &CrawlPolicy) -> Vec<Difference> {
+            pub fn differences(&self, has: &CrawlPolicy) -> Vec<PolicyDifference> {
                 let found = [
                     $(differ(stringify!($field), Some(&has.$field), self.$field.as_ref()),)*
                     $(differ(stringify!($may), has.$may.as_ref(), self.$may.as_ref()),)*
@@ -189,23 +189,23 @@ pub struct OutOfBounds {
 
 /// A requested value that differs from the current one.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Difference {
+pub struct PolicyDifference {
     pub field: &'static str,
     /// The current value, for display.
     pub has: String,
     pub asked: String,
 }
 
-impl Display for Difference {
+impl Display for PolicyDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} ({} was asked for)", self.field, self.has, self.asked)
     }
 }
 
-fn differ<T: PartialEq + Debug>(field: &'static str, has: Option<&T>, asked: Option<&T>) -> Option<Difference> {
+fn differ<T: PartialEq + Debug>(field: &'static str, has: Option<&T>, asked: Option<&T>) -> Option<PolicyDifference> {
     let asked = asked.filter(|asked| Some(*asked) != has)?;
     let has = has.map_or_else(|| "none".to_owned(), |has| format!("{has:?}"));
-    Some(Difference { field, has, asked: format!("{asked:?}") })
+    Some(PolicyDifference { field, has, asked: format!("{asked:?}") })
 }
 
 impl CrawlPolicy {

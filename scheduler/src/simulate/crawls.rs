@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::JudgedSite;
 use super::judged::Field;
 use crate::model::{AgentId, Rtt, SiteId, Strategy};
-use crate::strategy::learned::{Crawled, Lesson, Lessons, teach};
+use crate::strategy::learned::{CrawlObservation, CrawlResidual, LearnedCorrections, teach};
 use crate::strategy::{Candidate, Site, choose, explored};
 
 /// A day between crawls, so that a crawl of a week ago counts half.
@@ -19,7 +19,7 @@ const BETWEEN: Duration = Duration::from_secs(86_400);
 /// Plays every crawl of every contender and records the round trips.
 pub(super) fn crawl_again(field: &Field<'_>, sites: &[usize], judged: &mut [JudgedSite]) {
     let fresh: Vec<Vec<Candidate>> =
-        sites.iter().map(|site| field.candidates(*site, &Lessons::default(), &[])).collect();
+        sites.iter().map(|site| field.candidates(*site, &LearnedCorrections::default(), &[])).collect();
     for strategy in field.strategies() {
         // `gnp-confirmed` does not learn: its distances come from probes.
         let learns = strategy.needs_distance() && *strategy != Strategy::GnpConfirmed;
@@ -33,17 +33,19 @@ pub(super) fn crawl_again(field: &Field<'_>, sites: &[usize], judged: &mut [Judg
 /// One contender's crawls: per site, the true round trip of each.
 fn play(field: &Field<'_>, sites: &[usize], fresh: &[Vec<Candidate>], strategy: Strategy) -> Vec<Vec<f64>> {
     let mut truths = vec![Vec::new(); sites.len()];
-    let mut crawls: Vec<Vec<(usize, Crawled)>> = vec![Vec::new(); sites.len()];
-    let mut told: Vec<(usize, Lesson)> = Vec::new();
+    let mut crawls: Vec<Vec<(usize, CrawlObservation)>> = vec![Vec::new(); sites.len()];
+    let mut told: Vec<(usize, CrawlResidual)> = Vec::new();
     let measured: HashMap<SiteId, Vec<(AgentId, Rtt)>> =
         sites.iter().map(|site| (site_id(*site), field.measured(*site))).collect();
     for crawl in 0..field.crawls() {
-        let lessons: Vec<Lesson> =
-            told.iter().map(|(at, lesson)| Lesson { weight: weight(crawl, *at), ..*lesson }).collect();
-        let lessons = Lessons::of(&lessons, &measured);
+        let lessons: Vec<CrawlResidual> =
+            told.iter().map(|(at, lesson)| CrawlResidual { weight: weight(crawl, *at), ..*lesson }).collect();
+        let lessons = LearnedCorrections::of(&lessons, &measured);
         for (index, site) in sites.iter().enumerate() {
-            let own: Vec<Crawled> =
-                crawls[index].iter().map(|(at, seen)| Crawled { weight: weight(crawl, *at), ..*seen }).collect();
+            let own: Vec<CrawlObservation> = crawls[index]
+                .iter()
+                .map(|(at, seen)| CrawlObservation { weight: weight(crawl, *at), ..*seen })
+                .collect();
             let mut candidates =
                 if own.is_empty() { fresh[index].clone() } else { field.candidates(*site, &lessons, &own) };
             let probed = measured.get(&site_id(*site)).map_or(&[][..], Vec::as_slice);
@@ -54,12 +56,12 @@ fn play(field: &Field<'_>, sites: &[usize], fresh: &[Vec<Candidate>], strategy: 
             let Some(truth) = field.truth(*site, taken.agent) else { continue };
             truths[index].push(truth);
             let Ok(rtt) = Rtt::try_from_millis_f64(truth) else { continue };
-            crawls[index].push((crawl, Crawled { agent: taken.agent, rtt, weight: 1.0 }));
+            crawls[index].push((crawl, CrawlObservation { agent: taken.agent, rtt, weight: 1.0 }));
             let before = fresh[index].iter().find(|one| one.agent == taken.agent);
             let known =
                 before.and_then(|one| one.measured.or(one.predicted).map(|known| (known, one.measured.is_some())));
             if let Some((known, probed)) = known {
-                let lesson = Lesson {
+                let lesson = CrawlResidual {
                     agent: taken.agent,
                     site: site_id(*site),
                     network: None,

@@ -1,7 +1,7 @@
 //! The distributions of round trips and errors, for plots. A pure function of the judged seeds.
 
 use super::score::{nearest, relative_error};
-use super::{Judged, JudgedSite, Settings};
+use super::{JudgedSite, SeedResult, Settings};
 use crate::model::stats::count;
 
 /// Steps that a distribution is cut into: enough for any screen, and few enough for a page.
@@ -21,7 +21,7 @@ pub struct Distributions {
 }
 
 impl Distributions {
-    pub fn of(settings: &Settings, judged: &[Judged]) -> Self {
+    pub fn of(settings: &Settings, judged: &[SeedResult]) -> Self {
         let sites = || judged.iter().flat_map(|seed| &seed.sites);
         let taken = |index: usize| {
             let each = |site: &JudgedSite| -> Vec<(f64, f64)> {

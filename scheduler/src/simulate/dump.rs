@@ -7,12 +7,12 @@
 
 use std::io::Write;
 
-use super::Judged;
+use super::SeedResult;
 
 const HEADER: [&str; 7] = ["seed", "site", "agent", "is_landmark", "measured_ms", "predicted_ms", "rank"];
 
 /// Writes the header and a row for each pair.
-pub fn dump(judged: &[Judged], out: impl Write) -> Result<(), csv::Error> {
+pub fn dump(judged: &[SeedResult], out: impl Write) -> Result<(), csv::Error> {
     let mut rows = csv::Writer::from_writer(out);
     rows.write_record(HEADER)?;
     for seed in judged {

@@ -8,14 +8,14 @@ use super::crawls::crawl_again;
 use super::landmarks::landmarks;
 use super::map::Map;
 use super::{Draw, Matrix, Node, Settings, SimulateError};
-use crate::gnp::Place;
+use crate::gnp::SitePlace;
 use crate::model::{AgentId, Rtt, Strategy, seed, stats};
-use crate::strategy::learned::{Crawled, Lessons, measured_by_crawls};
-use crate::strategy::{Candidate, Home, Site, choose};
+use crate::strategy::learned::{CrawlObservation, LearnedCorrections, measured_by_crawls};
+use crate::strategy::{AgentLocation, Candidate, Site, choose};
 
 /// The results of one seed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Judged {
+pub struct SeedResult {
     pub seed: u64,
     /// Whether a map could be fitted to the landmarks' mesh; without one measured distances decide.
     pub mapped: bool,
@@ -36,7 +36,7 @@ pub struct JudgedSite {
     /// are candidates.
     pub agents: Vec<JudgedAgent>,
     /// Each contender's choice, in the order of the settings; empty without candidates.
-    pub taken: Vec<Taken>,
+    pub taken: Vec<ContenderChoice>,
     /// The true round trip to each contender's choice in each crawl, in milliseconds; empty if
     /// sites are crawled once.
     pub crawls: Vec<Vec<f64>>,
@@ -61,7 +61,7 @@ pub struct JudgedAgent {
 
 /// A contender's choice for one site.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Taken {
+pub struct ContenderChoice {
     /// The agent's row in the matrix, from 0.
     pub node: usize,
     /// The true round trip to the agent in milliseconds; for an even draw among several, their
@@ -91,7 +91,7 @@ pub(super) fn play(
     settings: &Settings,
     seed: u64,
     site_done: &(dyn Fn() + Sync),
-) -> Result<Judged, SimulateError> {
+) -> Result<SeedResult, SimulateError> {
     let draw = Draw::new(matrix, settings.agents, seed)?;
     play_drawing(draw, settings, seed, site_done)
 }
@@ -102,7 +102,7 @@ pub fn play_drawing(
     settings: &Settings,
     seed: u64,
     site_done: &(dyn Fn() + Sync),
-) -> Result<Judged, SimulateError> {
+) -> Result<SeedResult, SimulateError> {
     let mesh = draw.mesh();
     let landmarks = landmarks(&draw, &mesh, settings.election, settings.landmarks, seed)
         .map_err(|source| SimulateError::Elect { seed, source })?;
@@ -123,7 +123,7 @@ pub fn play_drawing(
     if settings.crawls > 1 {
         crawl_again(&field, &sites, &mut judged);
     }
-    Ok(Judged { seed, mapped: field.map.is_some(), sites: judged })
+    Ok(SeedResult { seed, mapped: field.map.is_some(), sites: judged })
 }
 
 impl Field<'_> {
@@ -152,7 +152,7 @@ impl Field<'_> {
         JudgedSite { node, located: place.is_some(), measurements: measured.len(), agents, taken, crawls }
     }
 
-    fn agent(&self, site: usize, agent: usize, place: Option<&Place<'_>>) -> Option<JudgedAgent> {
+    fn agent(&self, site: usize, agent: usize, place: Option<&SitePlace<'_>>) -> Option<JudgedAgent> {
         let truth = self.draw.truth(site, agent)?;
         let id = self.draw.agent_id(agent);
         let landmark = self.landmarks.contains(&id);
@@ -164,7 +164,7 @@ impl Field<'_> {
         Some(JudgedAgent { node: self.draw.agent_node(agent), landmark, truth, predicted, rank: None })
     }
 
-    fn candidate(&self, agent: usize, place: Option<&Place<'_>>, measured: &[(AgentId, Rtt)]) -> Candidate {
+    fn candidate(&self, agent: usize, place: Option<&SitePlace<'_>>, measured: &[(AgentId, Rtt)]) -> Candidate {
         let home = self.told(self.draw.agent_node(agent)).map(home).unwrap_or_default();
         let agent = self.draw.agent_id(agent);
         let predicted = place.and_then(|place| place.predict(agent));
@@ -198,7 +198,7 @@ impl Field<'_> {
         candidates: &[Candidate],
         probes: usize,
         seed: u64,
-    ) -> Option<Taken> {
+    ) -> Option<ContenderChoice> {
         let node = self.draw.site_node(site);
         let told = self.told(node);
         // A matrix has no names: the row stands for one.
@@ -216,11 +216,16 @@ impl Field<'_> {
         let truths: Vec<f64> =
             drawn_among.into_iter().filter_map(|candidate| self.truth(site, candidate.agent)).collect();
         let (truth, fell_back) = (stats::mean(&truths)?, choice.fallback.is_some());
-        Some(Taken { node: self.node(choice.agent)?, truth, probes, among: truths, fell_back })
+        Some(ContenderChoice { node: self.node(choice.agent)?, truth, probes, among: truths, fell_back })
     }
 
     /// The candidates for a site after learning from crawls.
-    pub(super) fn candidates(&self, site: usize, lessons: &Lessons, crawls: &[Crawled]) -> Vec<Candidate> {
+    pub(super) fn candidates(
+        &self,
+        site: usize,
+        lessons: &LearnedCorrections,
+        crawls: &[CrawlObservation],
+    ) -> Vec<Candidate> {
         let measured = self.measured(site);
         let placed_by = [&measured[..], &measured_by_crawls(lessons, &measured, crawls)].concat();
         let place = self.map.as_ref().and_then(|map| map.locate(&placed_by));
@@ -258,7 +263,12 @@ impl Field<'_> {
 
     /// The candidates after the confirmers that the map selects have measured the site too, and the
     /// number of confirmers.
-    fn confirmed(&self, site: usize, candidates: &[Candidate], place: Option<&Place<'_>>) -> (Vec<Candidate>, usize) {
+    fn confirmed(
+        &self,
+        site: usize,
+        candidates: &[Candidate],
+        place: Option<&SitePlace<'_>>,
+    ) -> (Vec<Candidate>, usize) {
         let free: Vec<AgentId> = candidates.iter().filter(|one| one.measured.is_none()).map(|one| one.agent).collect();
         let asked = place.map(|place| place.confirm(self.settings.confirm, &free)).unwrap_or_default();
         let mut candidates = candidates.to_vec();
@@ -278,8 +288,8 @@ impl Field<'_> {
 }
 
 /// Where an agent stands.
-fn home(node: &Node) -> Home {
-    Home { country: node.country, direction: node.position.map(Into::into), address: node.address }
+fn home(node: &Node) -> AgentLocation {
+    AgentLocation { country: node.country, direction: node.position.map(Into::into), address: node.address }
 }
 
 /// The seed of one site's draws, unrelated between neighbouring sites and seeds.

@@ -2,7 +2,7 @@
 //! sites.
 
 use super::{Settings, Tier};
-use crate::gnp::{self, Embedding, FEWEST_LANDMARKS, FitError, Mesh, Place, Refined};
+use crate::gnp::{self, Embedding, FEWEST_LANDMARKS, FitError, Mesh, Refined, SitePlace};
 use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
 /// Other landmarks a landmark must share a round trip with to be fitted, as in the scheduler.
@@ -48,7 +48,7 @@ impl Map {
 
     /// Locates a site by what landmarks measured; `None` where they are too few, as in the
     /// scheduler.
-    pub(super) fn locate(&self, measured: &[(AgentId, Rtt)]) -> Option<Place<'_>> {
+    pub(super) fn locate(&self, measured: &[(AgentId, Rtt)]) -> Option<SitePlace<'_>> {
         let maps = |agent: AgentId| match self {
             Self::Plain(embedding) => embedding.placement(agent).is_some(),
             Self::Refined(map) => map.agents().contains(&agent),
@@ -57,8 +57,8 @@ impl Map {
             return None;
         }
         match self {
-            Self::Plain(embedding) => Some(Place::Point(embedding, embedding.locate(measured).ok()?)),
-            Self::Refined(map) => Some(Place::Cloud(map.locate(measured).ok()?)),
+            Self::Plain(embedding) => Some(SitePlace::Point(embedding, embedding.locate(measured).ok()?)),
+            Self::Refined(map) => Some(SitePlace::Cloud(map.locate(measured).ok()?)),
         }
     }
 }

@@ -53,7 +53,7 @@ pub fn parse(file: &Path, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
             return Err(at(line, format!("{values} values where the header has {columns} columns")));
         }
         let values: Vec<(&'static str, &str)> = columns.iter().copied().zip(record.iter()).collect();
-        let bad = |(column, value, complaint): Bad| at(line, format!("{column}: '{value}' {complaint}"));
+        let bad = |(column, value, complaint): BadColumn| at(line, format!("{column}: '{value}' {complaint}"));
         nodes.push(node(&values).map_err(bad)?);
     }
     Ok(nodes)
@@ -86,9 +86,9 @@ fn columns(header: &csv::StringRecord) -> Result<Vec<&'static str>, String> {
 }
 
 /// What is wrong, with which column and value.
-type Bad = (&'static str, String, String);
+type BadColumn = (&'static str, String, String);
 
-fn node(values: &[(&'static str, &str)]) -> Result<Node, Bad> {
+fn node(values: &[(&'static str, &str)]) -> Result<Node, BadColumn> {
     let text = |column: &'static str| {
         values.iter().find(|(name, value)| *name == column && !value.is_empty()).map(|(_, value)| *value)
     };

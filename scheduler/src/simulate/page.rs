@@ -4,7 +4,7 @@
 use maud::{Markup, html};
 
 use super::plot::{Axis, Bar, Curve, bars, document, lines};
-use super::{Distributions, LeftOut, Report, Settings, Standing};
+use super::{ContenderScore, Distributions, LeftOut, Report, Settings};
 use crate::model::Strategy;
 use crate::model::stats::count;
 
@@ -61,7 +61,7 @@ fn standings(page: &Page<'_>) -> Markup {
     let report = page.report;
     let shown =
         |figure: Option<f64>, digits: usize| figure.map_or("–".to_owned(), |figure| format!("{figure:.digits$}"));
-    let excess = |standing: &Standing| Some(standing.mean_rtt_ms? - report.oracle_rtt_ms?);
+    let excess = |standing: &ContenderScore| Some(standing.mean_rtt_ms? - report.oracle_rtt_ms?);
     html! { section {
         h2 { "Every strategy" }
         p.soft {
@@ -116,7 +116,7 @@ fn round_trips(page: &Page<'_>) -> Markup {
 
 fn excess(page: &Page<'_>) -> Markup {
     let report = page.report;
-    let bar = |standing: &Standing| {
+    let bar = |standing: &ContenderScore| {
         let value = standing.mean_rtt_ms.zip(report.oracle_rtt_ms).map(|(mean, nearest)| mean - nearest);
         Bar { name: standing.name.to_owned(), class: standing.name, value }
     };
@@ -158,8 +158,8 @@ fn errors(page: &Page<'_>) -> Markup {
 }
 
 fn learning(page: &Page<'_>) -> Markup {
-    let learned = |standing: &&Standing| standing.excess_ms.len() > 1;
-    let curve = |standing: &Standing| {
+    let learned = |standing: &&ContenderScore| standing.excess_ms.len() > 1;
+    let curve = |standing: &ContenderScore| {
         let points = (1..).zip(&standing.excess_ms).map(|(crawl, excess)| (count(crawl), *excess)).collect();
         Curve { name: standing.name.to_owned(), class: standing.name, points, marked: true }
     };

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::judged::play;
-use super::{Judged, Matrix, Report, Settings, SettingsError};
+use super::{Matrix, Report, SeedResult, Settings, SettingsError};
 use crate::gnp::{ElectError, FitError};
 use crate::model::parallel::in_order_while;
 
@@ -38,7 +38,7 @@ pub fn judge(
     matrix: &Matrix,
     settings: &Settings,
     site_done: &(dyn Fn() + Sync),
-) -> Result<Vec<Judged>, SimulateError> {
+) -> Result<Vec<SeedResult>, SimulateError> {
     settings.check(matrix)?;
     let failed = AtomicBool::new(false);
     // Seeds begin in order, so that when one fails every lower one runs to its end, and the error

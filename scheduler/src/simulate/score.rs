@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::nodes::lacks;
-use super::{Judged, JudgedAgent, JudgedSite, Settings, Tier};
+use super::{JudgedAgent, JudgedSite, SeedResult, Settings, Tier};
 use crate::model::Strategy;
 use crate::model::stats::{count, mean, quantile};
 
@@ -31,7 +31,7 @@ pub struct Report {
     /// The mean over sites of the mean true round trip to an agent, milliseconds.
     pub random_rtt_ms: Option<f64>,
     /// Each contender, in the order asked.
-    pub strategies: Vec<Standing>,
+    pub strategies: Vec<ContenderScore>,
     /// The first seed.
     pub first_seed: u64,
     pub tier: &'static str,
@@ -85,7 +85,7 @@ pub struct Estimate {
 
 /// How a contender did.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-pub struct Standing {
+pub struct ContenderScore {
     pub name: &'static str,
     /// The mean over sites of the true round trip to the chosen agent, in milliseconds; for an even
     /// draw, its expectation.
@@ -120,7 +120,7 @@ impl Report {
     }
 
     /// Sums up what was judged.
-    pub fn of(nodes: usize, settings: &Settings, judged: &[Judged]) -> Self {
+    pub fn of(nodes: usize, settings: &Settings, judged: &[SeedResult]) -> Self {
         let sites: Vec<&JudgedSite> =
             judged.iter().flat_map(|seed| &seed.sites).filter(|site| !site.agents.is_empty()).collect();
         let drawn: usize = judged.iter().map(|seed| seed.sites.len()).sum();
@@ -168,11 +168,17 @@ impl Report {
     }
 }
 
-fn standing(index: usize, strategy: Strategy, settings: &Settings, judged: &[Judged], oracle: Option<f64>) -> Standing {
+fn standing(
+    index: usize,
+    strategy: Strategy,
+    settings: &Settings,
+    judged: &[SeedResult],
+    oracle: Option<f64>,
+) -> ContenderScore {
     let taken = || judged.iter().flat_map(|seed| &seed.sites).filter_map(|site| site.taken.get(index));
     let mean_rtt_ms = mean(&taken().map(|taken| taken.truth).collect::<Vec<f64>>());
     let loads: Vec<f64> = judged.iter().filter_map(|seed| load_cv(seed, index, settings.agents)).collect();
-    Standing {
+    ContenderScore {
         name: strategy.name(),
         mean_rtt_ms,
         stretch: mean_rtt_ms.zip(oracle).map(|(mean, oracle)| mean / oracle),
@@ -185,9 +191,9 @@ fn standing(index: usize, strategy: Strategy, settings: &Settings, judged: &[Jud
 
 /// The excess of a contender's round trips over the nearest agent's in one crawl: the mean over
 /// sites, the median over seeds.
-fn excess(index: usize, crawl: usize, judged: &[Judged]) -> Option<f64> {
+fn excess(index: usize, crawl: usize, judged: &[SeedResult]) -> Option<f64> {
     let of_site = |site: &JudgedSite| Some(site.crawls.get(index)?.get(crawl)? - nearest(site)?);
-    let of_seed = |seed: &Judged| mean(&seed.sites.iter().filter_map(of_site).collect::<Vec<f64>>());
+    let of_seed = |seed: &SeedResult| mean(&seed.sites.iter().filter_map(of_site).collect::<Vec<f64>>());
     let mut seeds: Vec<f64> = judged.iter().filter_map(of_seed).collect();
     seeds.sort_by(f64::total_cmp);
     quantile(&seeds, 0.5)
@@ -211,7 +217,7 @@ fn hit(site: &JudgedSite, first: usize) -> f64 {
 }
 
 /// How unevenly one seed's sites went to its agents; those that got none count.
-fn load_cv(seed: &Judged, index: usize, agents: usize) -> Option<f64> {
+fn load_cv(seed: &SeedResult, index: usize, agents: usize) -> Option<f64> {
     let mut got: BTreeMap<usize, usize> = BTreeMap::new();
     for taken in seed.sites.iter().filter_map(|site| site.taken.get(index)) {
         *got.entry(taken.node).or_default() += 1;
@@ -236,14 +242,14 @@ fn mean_over(sites: &[&JudgedSite], figure: impl Fn(&JudgedSite) -> Option<f64>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simulate::Taken;
+    use crate::simulate::ContenderChoice;
 
     fn agent(node: usize, landmark: bool, truth: f64, predicted: f64, rank: usize) -> JudgedAgent {
         JudgedAgent { node, landmark, truth, predicted: Some(predicted), rank: Some(rank) }
     }
 
     fn site(agents: Vec<JudgedAgent>, node: usize, truth: f64) -> JudgedSite {
-        let taken = vec![Taken { node, truth, probes: 4, among: vec![truth], fell_back: false }];
+        let taken = vec![ContenderChoice { node, truth, probes: 4, among: vec![truth], fell_back: false }];
         JudgedSite { node: 9, located: true, measurements: 1, agents, taken, crawls: vec![vec![truth, 12.0]] }
     }
 
@@ -251,7 +257,7 @@ mod tests {
     fn figures_of_a_run_small_enough_to_reckon_by_hand() {
         let first = site(vec![agent(0, true, 10.0, 10.0, 1), agent(1, false, 20.0, 22.0, 2)], 0, 10.0);
         let second = site(vec![agent(0, true, 30.0, 30.0, 1), agent(1, false, 15.0, 60.0, 2)], 0, 30.0);
-        let judged = Judged { seed: 0, mapped: true, sites: vec![first, second] };
+        let judged = SeedResult { seed: 0, mapped: true, sites: vec![first, second] };
         let settings = Settings {
             agents: 2,
             landmarks: 1,

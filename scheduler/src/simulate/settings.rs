@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 
 use super::nodes::{Node, lacks};
 use super::{Draw, Matrix};
-use crate::gnp::{self, FEWEST_LANDMARKS, Ingredients};
+use crate::gnp::{self, FEWEST_LANDMARKS, RefinedSwitches};
 use crate::model::{Strategy, words};
 
 /// What to draw, how to map it and whom to judge. The report is a function of these and the matrix.
@@ -134,9 +134,9 @@ impl Settings {
     }
 
     /// What the refined map is made of.
-    pub(super) fn ingredients(&self) -> Ingredients {
-        let less = |all: Ingredients, name: &&'static str| all.without(name).unwrap_or(all);
-        self.without.iter().fold(Ingredients::default(), less)
+    pub(super) fn ingredients(&self) -> RefinedSwitches {
+        let less = |all: RefinedSwitches, name: &&'static str| all.without(name).unwrap_or(all);
+        self.without.iter().fold(RefinedSwitches::default(), less)
     }
 
     /// Sites judged in all seeds together, of a matrix of this many nodes.

@@ -41,13 +41,13 @@ fn small() -> Settings {
 
 fn nothing_watched() {}
 
-fn judged(matrix: &Matrix, settings: &Settings) -> Vec<Judged> {
+fn judged(matrix: &Matrix, settings: &Settings) -> Vec<SeedResult> {
     judge(matrix, settings, &nothing_watched).unwrap()
 }
 
 /// A row of a dump: measured, predicted, rank.
 #[derive(Debug)]
-struct Dumped {
+struct DumpRow {
     landmark: bool,
     measured: f64,
     predicted: Option<f64>,
@@ -55,17 +55,17 @@ struct Dumped {
 }
 
 /// The dump, read back by its header, by seed and site.
-fn dumped(judged: &[Judged]) -> BTreeMap<(u64, usize), Vec<Dumped>> {
+fn dumped(judged: &[SeedResult]) -> BTreeMap<(u64, usize), Vec<DumpRow>> {
     let mut text = Vec::new();
     dump(judged, &mut text).unwrap();
     let mut rows = csv::Reader::from_reader(text.as_slice());
     let header = ["seed", "site", "agent", "is_landmark", "measured_ms", "predicted_ms", "rank"];
     assert_eq!(rows.headers().unwrap(), &header[..]);
-    let mut sites: BTreeMap<(u64, usize), Vec<Dumped>> = BTreeMap::new();
+    let mut sites: BTreeMap<(u64, usize), Vec<DumpRow>> = BTreeMap::new();
     for row in rows.records() {
         let row = row.unwrap();
         assert_ne!(row[1], row[2], "a site is no agent");
-        sites.entry((row[0].parse().unwrap(), row[1].parse().unwrap())).or_default().push(Dumped {
+        sites.entry((row[0].parse().unwrap(), row[1].parse().unwrap())).or_default().push(DumpRow {
             landmark: &row[3] == "1",
             measured: row[4].parse().unwrap(),
             predicted: row[5].parse().ok(),
@@ -75,7 +75,7 @@ fn dumped(judged: &[Judged]) -> BTreeMap<(u64, usize), Vec<Dumped>> {
     sites
 }
 
-fn assert_recomputed(report: &Report, sites: &BTreeMap<(u64, usize), Vec<Dumped>>) {
+fn assert_recomputed(report: &Report, sites: &BTreeMap<(u64, usize), Vec<DumpRow>>) {
     let mean = |values: &[f64]| values.iter().sum::<f64>() / f64::from(u32::try_from(values.len()).unwrap());
     let mut errors: Vec<f64> = sites
         .values()
@@ -91,17 +91,17 @@ fn assert_recomputed(report: &Report, sites: &BTreeMap<(u64, usize), Vec<Dumped>
         errors[place / 100] * (1.0 - part) + above * part
     };
     let accuracy = |percent: usize| 1.0 - mean(&errors[..errors.len() * percent / 100]);
-    let best = |site: &[Dumped], within: usize| {
+    let best = |site: &[DumpRow], within: usize| {
         let ranked = site.iter().filter(|row| row.rank.is_some_and(|rank| rank <= within));
         ranked.map(|row| row.measured).fold(f64::INFINITY, f64::min)
     };
     let hits = |within: usize| {
-        let hit = |site: &Vec<Dumped>| f64::from(u8::from(best(site, within) <= best_of_all(site)));
+        let hit = |site: &Vec<DumpRow>| f64::from(u8::from(best(site, within) <= best_of_all(site)));
         mean(&sites.values().map(hit).collect::<Vec<f64>>())
     };
     let top1 = mean(&sites.values().map(|site| best(site, 1)).collect::<Vec<f64>>());
     let oracle = mean(&sites.values().map(|site| best_of_all(site)).collect::<Vec<f64>>());
-    let measured = |site: &Vec<Dumped>| mean(&site.iter().map(|row| row.measured).collect::<Vec<f64>>());
+    let measured = |site: &Vec<DumpRow>| mean(&site.iter().map(|row| row.measured).collect::<Vec<f64>>());
     let random = mean(&sites.values().map(measured).collect::<Vec<f64>>());
     let standing = report.strategies.iter().find(|standing| standing.name == "gnp-top1").unwrap();
     let estimate = &report.estimate;
@@ -121,7 +121,7 @@ fn assert_recomputed(report: &Report, sites: &BTreeMap<(u64, usize), Vec<Dumped>
     }
 }
 
-fn best_of_all(site: &[Dumped]) -> f64 {
+fn best_of_all(site: &[DumpRow]) -> f64 {
     site.iter().map(|row| row.measured).fold(f64::INFINITY, f64::min)
 }
 
@@ -224,7 +224,7 @@ fn strategies_rank_as_they_should_and_their_probes_are_counted() {
     let report = run(&plane(60, |_, _| false), &settings, &nothing_watched).unwrap();
     let [random, top1, top3, confirmed] = &report.strategies[..] else { panic!("{report:?}") };
     assert_eq!(random.mean_rtt_ms, report.random_rtt_ms);
-    let mean = |standing: &Standing| standing.mean_rtt_ms.unwrap();
+    let mean = |standing: &ContenderScore| standing.mean_rtt_ms.unwrap();
     assert!(report.oracle_rtt_ms.unwrap() <= mean(confirmed), "{report:?}");
     assert!(mean(confirmed) <= mean(top1) && mean(top1) < mean(top3) && mean(top3) < mean(random), "{report:?}");
     let probes: Vec<f64> = report.strategies.iter().map(|standing| standing.probes_per_site.unwrap()).collect();
@@ -336,7 +336,7 @@ fn the_page_holds_every_strategy_and_escapes_names() {
     }
 }
 
-fn standing(report: &Report, strategy: Strategy) -> &Standing {
+fn standing(report: &Report, strategy: Strategy) -> &ContenderScore {
     report.strategies.iter().find(|standing| standing.name == strategy.name()).unwrap()
 }
 
@@ -364,7 +364,7 @@ fn on_planetlab_the_map_predicts_and_three_nearest_beat_random() {
 }
 
 #[derive(Clone)]
-struct End {
+struct LayoutHost {
     city: String,
     carrier: String,
     access: f64,
@@ -382,7 +382,7 @@ fn paper(seed: u64) -> (Matrix, usize) {
     let mut ends = Vec::new();
     for group in layout["agents"].as_array().unwrap() {
         for _ in 0..group["count"].as_integer().unwrap() {
-            ends.push(End { city: text(group, "city"), carrier: text(group, "carrier"), access: 1.0 });
+            ends.push(LayoutHost { city: text(group, "city"), carrier: text(group, "carrier"), access: 1.0 });
         }
     }
     let agents = ends.len();
@@ -390,7 +390,7 @@ fn paper(seed: u64) -> (Matrix, usize) {
     for _ in 0..PAPER_SITES {
         let city = cities.choose(&mut rng).unwrap().0.clone();
         let carrier = (*["Telecom", "Unicom", "Netcom", "CERNET"].choose(&mut rng).unwrap()).to_owned();
-        ends.push(End { city, carrier, access: rng.random_range(2.0..8.0) });
+        ends.push(LayoutHost { city, carrier, access: rng.random_range(2.0..8.0) });
     }
     let km = |a: &str, b: &str| {
         let at = |name: &str| cities.iter().find(|(city, _)| city == name).unwrap().1;
@@ -399,7 +399,7 @@ fn paper(seed: u64) -> (Matrix, usize) {
             ((north - south) / 2.0).sin().powi(2) + south.cos() * north.cos() * ((east - west) / 2.0).sin().powi(2);
         2.0 * 6371.0 * chord.sqrt().asin()
     };
-    let trip = |a: &End, b: &End| {
+    let trip = |a: &LayoutHost, b: &LayoutHost| {
         let exchanges = ["Beijing", "Shanghai", "Guangzhou"];
         let through = exchanges.map(|via| km(&a.city, via) + km(via, &b.city)).into_iter().fold(f64::MAX, f64::min);
         let (path, penalty) = match (a.carrier == b.carrier, a.carrier == "CERNET" || b.carrier == "CERNET") {
@@ -415,7 +415,7 @@ fn paper(seed: u64) -> (Matrix, usize) {
 #[test]
 fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones() {
     let settings = Settings { seeds: 3, tier: Tier::Plain, election: Election::KMedoids, ..Settings::default() };
-    let judged: Vec<Judged> = (0..settings.seeds)
+    let judged: Vec<SeedResult> = (0..settings.seeds)
         .map(|seed| {
             let (matrix, agents) = paper(seed);
             let draw = Draw::given(&matrix, (0..agents).collect(), (agents..matrix.nodes()).collect());

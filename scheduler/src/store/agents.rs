@@ -15,7 +15,7 @@ use crate::gnp::Position;
 use crate::model::AgentId;
 use crate::strategy::LoadLevel;
 
-use super::assignments::loads::Said;
+use super::assignments::loads::ReportedLoad;
 use super::rows::Rows;
 use super::types::Unsigned;
 use super::{Error, position};
@@ -36,7 +36,7 @@ pub struct Agent {
     /// Tasks assigned to it and not leased.
     pub waiting: u32,
     /// The load in its last heartbeat; `None` before the first, and while it is away.
-    pub said: Option<Said>,
+    pub said: Option<ReportedLoad>,
     pub connected: bool,
     pub landmark: bool,
     /// How many other agents have measured its beacon.
@@ -163,8 +163,8 @@ fn said(
     free_slots: Option<Unsigned<u32>>,
     crawls: Option<Unsigned<u32>>,
     outcomes_waiting: Option<Unsigned<u32>>,
-) -> Option<Said> {
-    Some(Said { free_slots: free_slots?.0, crawls: crawls?.0, outcomes_waiting: outcomes_waiting?.0 })
+) -> Option<ReportedLoad> {
+    Some(ReportedLoad { free_slots: free_slots?.0, crawls: crawls?.0, outcomes_waiting: outcomes_waiting?.0 })
 }
 
 impl Agent {
@@ -195,18 +195,18 @@ impl Agent {
 
 /// An agent's name and position.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Located {
+pub struct AgentPosition {
     pub agent: AgentId,
     pub name: String,
     pub position: Option<Position>,
 }
 
 /// The positions of all agents, including removed ones.
-pub async fn positions(conn: &mut PgConnection) -> Result<Vec<Located>, Error> {
+pub async fn positions(conn: &mut PgConnection) -> Result<Vec<AgentPosition>, Error> {
     let rows = sqlx::query!("select id, name, latitude, longitude from agents").all(conn).await?;
     let located = rows.into_iter().map(|row| {
         let position = position("agents", row.latitude, row.longitude)?;
-        Ok(Located { agent: row.id, name: row.name, position })
+        Ok(AgentPosition { agent: row.id, name: row.name, position })
     });
     located.collect()
 }
@@ -224,7 +224,7 @@ pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Agent
 
 /// The holder of a credential.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Holder {
+pub struct CredentialHolder {
     pub agent: AgentId,
     pub name: String,
     pub removed_at: Option<DateTime<Utc>>,
@@ -233,9 +233,12 @@ pub struct Holder {
 }
 
 /// The agent that got this credential, even if it was removed or replaced since.
-pub async fn by_credential(conn: &mut PgConnection, credential: &SecretHash) -> Result<Option<Holder>, Error> {
+pub async fn by_credential(
+    conn: &mut PgConnection,
+    credential: &SecretHash,
+) -> Result<Option<CredentialHolder>, Error> {
     sqlx::query_as!(
-        Holder,
+        CredentialHolder,
         r#"
         select id as agent, name, removed_at, case when credential_hash <> $1 then replaced_at end as replaced_at
         from agents where credential_hash = $1 or former_credential_hash = $1

@@ -8,13 +8,13 @@ use std::time::Duration;
 use serde::Serialize;
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, BatchId, Parted, Rtt, SiteId, Strategy, TaskId, Unmeasured, Why};
-use crate::strategy::{Candidate, Choice, Former};
+use crate::model::{AgentId, BatchId, ChoiceReasons, FormerAgent, Rtt, SiteId, Strategy, TaskId, Unmeasured};
+use crate::strategy::{Candidate, Choice, RecordedChoice};
 
 use super::Error;
 use super::rows::{Rows, Statement};
 use super::types::{Interval, whole};
-pub use unassign::{From, unassign};
+pub use unassign::{UnassignScope, unassign};
 use waiting::Row;
 
 pub(crate) mod facts;
@@ -24,7 +24,7 @@ mod waiting;
 
 /// A task that needs an agent.
 #[derive(Debug, Clone)]
-pub struct Waiting {
+pub struct WaitingTask {
     pub task: TaskId,
     pub site: SiteId,
     pub batch: BatchId,
@@ -33,9 +33,9 @@ pub struct Waiting {
     pub unmeasured: Option<Unmeasured>,
     /// The number of its earlier assignments.
     pub choices: i64,
-    pub former: Option<Former>,
+    pub former: Option<RecordedChoice>,
     /// Why the former choice ended.
-    pub parted: Option<Parted>,
+    pub parted: Option<FormerAgent>,
     /// How long it has been in its state.
     pub waited: Duration,
 }
@@ -54,7 +54,7 @@ pub enum Pool<'a> {
 
 /// Located tasks that are not held: those that lost a lease first, then the oldest. Locks them for
 /// the transaction, and skips those that another scheduler has locked.
-pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Result<Vec<Waiting>, Error> {
+pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Result<Vec<WaitingTask>, Error> {
     let next = match pool {
         Pool::EachByItself => next_alone(conn, limit).await?,
         Pool::Together { without } => next_planned(conn, without, limit).await?,
@@ -100,7 +100,7 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
     )
     .all(conn)
     .await?;
-    Ok(rows.into_iter().map(Waiting::from).collect())
+    Ok(rows.into_iter().map(WaitingTask::from).collect())
 }
 
 /// Those of these tasks that still need a choice. Locks them for the transaction, and skips those
@@ -173,7 +173,7 @@ pub struct Assignment {
     pub seed: u64,
     /// The candidates, best first.
     pub candidates: Vec<Candidate>,
-    pub why: Why,
+    pub why: ChoiceReasons,
     /// The predicted length of the crawl.
     pub takes: Option<Duration>,
     /// How many agents took work and were not excluded.
@@ -184,16 +184,16 @@ pub struct Assignment {
 }
 
 impl Assignment {
-    pub fn new(task: TaskId, seed: u64, choice: Choice, why: Why) -> Self {
+    pub fn new(task: TaskId, seed: u64, choice: Choice, why: ChoiceReasons) -> Self {
         let Choice { agent, candidates, strategy, fallback } = choice;
-        let why = Why { fallback, ..why };
+        let why = ChoiceReasons { fallback, ..why };
         Self { task, agent, strategy, seed, candidates, why, takes: None, available: 0, exclusions: None }
     }
 }
 
 /// A row of assignments: the fields are its columns.
 #[derive(Serialize)]
-struct Stored<'a> {
+struct AssignmentRow<'a> {
     task_id: i64,
     agent_id: i64,
     strategy: &'a str,
@@ -205,13 +205,13 @@ struct Stored<'a> {
     levels: Vec<Option<i64>>,
     cause: &'a str,
     fallback: Option<&'a str>,
-    detail: Option<&'a Why>,
+    detail: Option<&'a ChoiceReasons>,
     available: i32,
     exclusions_id: Option<i64>,
     crawl_ms: Option<i64>,
 }
 
-impl<'a> Stored<'a> {
+impl<'a> AssignmentRow<'a> {
     fn of(made: &'a Assignment) -> Self {
         let of = |known: fn(&Candidate) -> Option<Rtt>| {
             made.candidates.iter().map(|one| known(one).map(Rtt::as_micros)).collect()
@@ -228,7 +228,7 @@ impl<'a> Stored<'a> {
             levels: made.candidates.iter().map(level).collect(),
             cause: made.why.cause.name(),
             fallback: made.why.fallback.as_ref().map(|fallback| fallback.cause.name()),
-            detail: Some(&made.why).filter(|why| **why != Why::default()),
+            detail: Some(&made.why).filter(|why| **why != ChoiceReasons::default()),
             available: whole(made.available),
             exclusions_id: made.exclusions,
             crawl_ms: made.takes.map(|takes| whole(takes.as_millis())),
@@ -241,7 +241,7 @@ pub async fn insert(conn: &mut PgConnection, made: &[Assignment]) -> Result<(), 
     if made.is_empty() {
         return Ok(());
     }
-    let rows: Vec<Stored<'_>> = made.iter().map(Stored::of).collect();
+    let rows: Vec<AssignmentRow<'_>> = made.iter().map(AssignmentRow::of).collect();
     let rows = serde_json::to_string(&rows).map_err(|error| Error::inconsistent("assignments", "detail", &error))?;
     sqlx::query!(
         r#"
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!((named(&mut conn).await, load(&mut conn).await), (None, vec![0, 0]));
         for (agent, loads) in [(agents[1], vec![0, 1]), (agents[0], vec![1, 0])] {
             let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
-            insert(&mut conn, &[Assignment::new(task, 1, choice, Why::default())]).await.expect("assign");
+            insert(&mut conn, &[Assignment::new(task, 1, choice, ChoiceReasons::default())]).await.expect("assign");
             assert_eq!((named(&mut conn).await, load(&mut conn).await), (Some(agent), loads));
         }
         assert_eq!(leases::grant(&mut conn, agents[0], session).await.expect("grant").len(), 1);
@@ -332,10 +332,13 @@ mod tests {
             .await
             .expect("lock");
         for withdrawn in [1, 1, 0] {
-            assert_eq!(unassign(&mut conn, From::Unavailable(PATIENCE), 1).await.expect("withdraw"), withdrawn);
+            assert_eq!(
+                unassign(&mut conn, UnassignScope::Unavailable(PATIENCE), 1).await.expect("withdraw"),
+                withdrawn
+            );
         }
         held.rollback().await.expect("roll back");
-        assert_eq!(unassign(&mut conn, From::Unavailable(PATIENCE), 10).await.expect("withdraw"), 1);
+        assert_eq!(unassign(&mut conn, UnassignScope::Unavailable(PATIENCE), 10).await.expect("withdraw"), 1);
         for (task, state) in tasks.into_iter().zip(["located", "located", "located", "assigned"]) {
             assert_eq!(fixtures::state(&mut conn, task).await, state);
         }
@@ -346,23 +349,25 @@ mod tests {
         let agent = fixtures::agent(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "gnp-top3").await;
         let mut made = Vec::new();
-        let said = Why { cause: ChoiceCause::NextCandidate, ..Why::default() };
-        let parted = Some(Parted { agent: "it's \"b\"".to_owned(), how: Parting::Lost });
+        let said = ChoiceReasons { cause: ChoiceCause::NextCandidate, ..ChoiceReasons::default() };
+        let parted = Some(FormerAgent { agent: "it's \"b\"".to_owned(), how: Parting::Lost });
         let fallback = Some(Fallback { cause: FallbackCause::Unmeasured, said: "connect: refused".to_owned() });
-        for (host, parted, fallback, why) in [("a.cn", None, None, Why::default()), ("b.cn", parted, fallback, said)] {
+        for (host, parted, fallback, why) in
+            [("a.cn", None, None, ChoiceReasons::default()), ("b.cn", parted, fallback, said)]
+        {
             let site = fixtures::site(&mut conn, host).await;
             let task = fixtures::task(&mut conn, batch, site, "located").await;
             let near = Candidate { measured: Rtt::try_from_micros(7).ok(), ..Candidate::new(agent, 2) };
             let choice = Choice { agent, candidates: vec![near], strategy: Strategy::GnpTop3, fallback };
             let takes = Some(Duration::from_millis(9));
-            made.push(Assignment { takes, ..Assignment::new(task, u64::MAX, choice, Why { parted, ..why }) });
+            made.push(Assignment { takes, ..Assignment::new(task, u64::MAX, choice, ChoiceReasons { parted, ..why }) });
         }
         insert(&mut conn, &made).await.expect("assign");
         type Row = (String, Option<String>, Option<String>, i64, Vec<i64>, i64);
         let rows: Vec<Row> = fixtures::rows(&mut conn, "select cause::text, fallback::text, detail::text, seed, measured_us, crawl_ms from assignments order by id").await;
         assert_eq!(rows[0], ("strategy".to_owned(), None, None, -1, vec![7], 9));
         assert_eq!((rows[1].0.as_str(), rows[1].1.as_deref()), ("next-candidate", Some("unmeasured")));
-        let why: Why = serde_json::from_str(rows[1].2.as_deref().expect("a detail")).expect("a cause");
+        let why: ChoiceReasons = serde_json::from_str(rows[1].2.as_deref().expect("a detail")).expect("a cause");
         assert_eq!(why, made[1].why);
         for task in &made {
             assert_eq!(fixtures::state(&mut conn, task.task).await, "assigned");
@@ -376,8 +381,9 @@ mod tests {
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
         let task = fixtures::assigned(&mut conn, batch, site, gone).await;
-        let withdrawn =
-            async |conn: &mut PgConnection| unassign(conn, From::Unavailable(PATIENCE), 10).await.expect("withdraw");
+        let withdrawn = async |conn: &mut PgConnection| {
+            unassign(conn, UnassignScope::Unavailable(PATIENCE), 10).await.expect("withdraw")
+        };
         let ago = async |conn: &mut PgConnection, seconds: f64| {
             let earlier = "update sessions set disconnected_at = now() - make_interval(secs => $1) where disconnected_at is not null";
             sqlx::query(earlier).bind(seconds).execute(conn).await.expect("let time pass");

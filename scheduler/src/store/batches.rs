@@ -10,7 +10,7 @@ use sqlx::PgConnection;
 use sqlx::types::Json;
 
 use crate::model::{BatchId, CrawlPolicy, ReasonKind, Strategy};
-use crate::strategy::explain::Wait;
+use crate::strategy::explain::ExplainedWait;
 
 use super::Error;
 use super::rows::{Rows, Statement};
@@ -46,7 +46,7 @@ pub struct Progress {
     pub pages: u64,
     pub bytes: u64,
     /// The most frequent wait of tasks without an agent, and their number.
-    pub waiting_for: Option<(Wait, u64)>,
+    pub waiting_for: Option<(ExplainedWait, u64)>,
     /// When the next round of an ended task is due.
     pub next_recrawl: Option<DateTime<Utc>>,
 }
@@ -108,7 +108,7 @@ pub async fn lock_or_create(
 
 /// A batch in a list.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Listed {
+pub struct BatchSummary {
     pub name: String,
     pub strategy: Strategy,
     /// When it was first submitted to.
@@ -121,7 +121,7 @@ pub struct Listed {
 }
 
 /// The newest batches, newest first, at most `limit`; and the number of all.
-pub async fn list(conn: &mut PgConnection, limit: Option<i64>) -> Result<(Vec<Listed>, u64), Error> {
+pub async fn list(conn: &mut PgConnection, limit: Option<i64>) -> Result<(Vec<BatchSummary>, u64), Error> {
     let rows = sqlx::query!(
         r#"
         select b.name as "name!", b.strategy as "strategy!", b.created_at as "created_at!",
@@ -140,7 +140,7 @@ pub async fn list(conn: &mut PgConnection, limit: Option<i64>) -> Result<(Vec<Li
     .all(conn)
     .await?;
     let all = rows.first().map_or(0, |row| row.all.0);
-    let listed = rows.into_iter().map(|row| Listed {
+    let listed = rows.into_iter().map(|row| BatchSummary {
         name: row.name,
         strategy: row.strategy,
         created_at: row.created_at,
@@ -154,7 +154,7 @@ pub async fn list(conn: &mut PgConnection, limit: Option<i64>) -> Result<(Vec<Li
 
 /// A reason for which tasks of a batch failed or were cancelled.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Ended {
+pub struct EndReason {
     pub kind: ReasonKind,
     pub tasks: u64,
     pub site: String,
@@ -163,9 +163,9 @@ pub struct Ended {
 }
 
 /// Why tasks of the batch failed or were cancelled, by kind, the most frequent first.
-pub async fn endings(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<Ended>, Error> {
+pub async fn endings(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<EndReason>, Error> {
     let endings = sqlx::query_as!(
-        Ended,
+        EndReason,
         r#"
         select kinds.kind as "kind!: ReasonKind", kinds.tasks as "tasks!: Unsigned<u64>", s.name as site,
                t.state::text || coalesce(': ' || t.reason, '') as "reason!"

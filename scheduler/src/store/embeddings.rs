@@ -157,7 +157,7 @@ pub async fn clock(conn: &mut PgConnection) -> Result<DateTime<Utc>, Error> {
 
 /// A fit that is to become the newest embedding.
 #[derive(Debug, Clone, Copy)]
-pub struct Fitted<'a> {
+pub struct NewEmbedding<'a> {
     pub embedding: &'a Embedding,
     /// When the mesh was read.
     pub as_of: DateTime<Utc>,
@@ -173,7 +173,7 @@ pub struct Fitted<'a> {
 /// another replaced `former` meanwhile.
 pub async fn take_over(
     conn: &mut PgConnection,
-    fitted: &Fitted<'_>,
+    fitted: &NewEmbedding<'_>,
     former: Option<EmbeddingEpoch>,
 ) -> Result<bool, Error> {
     // Only lets the next statement see what another fit committed; the epoch is the fence.
@@ -203,7 +203,7 @@ pub async fn take_over(
 }
 
 /// Adds the epoch's line to the history, and deletes the oldest beyond [`HISTORY`].
-async fn remember(conn: &mut PgConnection, fitted: &Fitted<'_>) -> Result<(), Error> {
+async fn remember(conn: &mut PgConnection, fitted: &NewEmbedding<'_>) -> Result<(), Error> {
     let embedding = fitted.embedding;
     sqlx::query!(
         r#"

@@ -9,11 +9,11 @@ use sqlx::{Decode, Encode, FromRow, PgConnection, PgPool, Postgres, Transaction,
 
 use crate::model::{AgentId, BatchId, CrawlPolicy, LeaseToken, SessionId, SiteId, TaskId};
 
-use super::agents::sessions::{self, Registration, Terms};
+use super::agents::sessions::{self, Registration, SessionTerms};
 use super::assignments::{self, Pool};
 use super::leases;
-use super::leases::outcomes::{self, Answer, Ending, Report};
-use super::sites::addresses::Claim;
+use super::leases::outcomes::{self, CrawlEnding, OutcomeAnswer, Report};
+use super::sites::addresses::AddressClaim;
 
 /// The connection of a test.
 pub(crate) type Conn = PoolConnection<Postgres>;
@@ -25,7 +25,8 @@ pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Allows any number of supersessions.
-pub(crate) const TERMS: Terms = Terms { lifetime: LIFETIME, max_supersessions: 1000, max_crashes: MAX_CRASHES };
+pub(crate) const TERMS: SessionTerms =
+    SessionTerms { lifetime: LIFETIME, max_supersessions: 1000, max_crashes: MAX_CRASHES };
 
 /// The default.
 pub(crate) const MAX_CRASHES: u32 = 5;
@@ -107,7 +108,7 @@ pub(crate) async fn overdue(conn: &mut PgConnection) {
     execute(conn, "update sessions set expires_at = now() - interval '1 second' where state = 'active'").await;
 }
 
-pub(crate) fn report(task: TaskId, token: LeaseToken, ending: Ending) -> Report {
+pub(crate) fn report(task: TaskId, token: LeaseToken, ending: CrawlEnding) -> Report {
     Report {
         task,
         token,
@@ -125,13 +126,13 @@ pub(crate) fn report(task: TaskId, token: LeaseToken, ending: Ending) -> Report 
 }
 
 /// Records one outcome.
-pub(crate) async fn record(conn: &mut PgConnection, agent: AgentId, report: &Report) -> Answer {
+pub(crate) async fn record(conn: &mut PgConnection, agent: AgentId, report: &Report) -> OutcomeAnswer {
     outcomes::record_all(conn, &[(agent, report)]).await.expect("record an outcome")[0]
 }
 
 /// Records a complete crawl under the task's first lease.
-pub(crate) async fn complete(conn: &mut PgConnection, agent: AgentId, task: TaskId) -> Answer {
-    record(conn, agent, &report(task, TOKEN, Ending::Complete)).await
+pub(crate) async fn complete(conn: &mut PgConnection, agent: AgentId, task: TaskId) -> OutcomeAnswer {
+    record(conn, agent, &report(task, TOKEN, CrawlEnding::Complete)).await
 }
 
 pub(crate) async fn batch(conn: &mut PgConnection, name: &str, strategy: &str) -> BatchId {
@@ -217,7 +218,7 @@ pub(crate) async fn located(conn: &mut PgConnection, batch: BatchId, hosts: &[&s
 
 /// A leased task in a batch of its own.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Leased {
+pub(crate) struct LeasedTask {
     pub(crate) agent: AgentId,
     pub(crate) session: SessionId,
     pub(crate) batch: BatchId,
@@ -225,21 +226,21 @@ pub(crate) struct Leased {
     pub(crate) task: TaskId,
 }
 
-impl Leased {
-    pub(crate) fn claim(&self, address: &str) -> Claim {
+impl LeasedTask {
+    pub(crate) fn claim(&self, address: &str) -> AddressClaim {
         let Self { agent, session, task, .. } = *self;
-        Claim { agent, session, task, token: TOKEN, address: address.parse().expect("an address") }
+        AddressClaim { agent, session, task, token: TOKEN, address: address.parse().expect("an address") }
     }
 }
 
 /// Leases the site `NAME.cn` to a new agent; the agent and its batch are called `name`.
-pub(crate) async fn leased(conn: &mut PgConnection, name: &str) -> Leased {
+pub(crate) async fn leased(conn: &mut PgConnection, name: &str) -> LeasedTask {
     let (agent, session) = crawler(conn, name).await;
     let batch = batch(conn, name, "random").await;
     let site = site(conn, &format!("{name}.cn")).await;
     let task = assigned(conn, batch, site, agent).await;
     assert_eq!(grant(conn, agent, session).await, [(task, TOKEN)]);
-    Leased { agent, session, batch, site, task }
+    LeasedTask { agent, session, batch, site, task }
 }
 
 pub(crate) async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Vec<(TaskId, LeaseToken)> {

@@ -11,10 +11,10 @@ use super::agents::drains;
 use super::agents::refusals::Refusal;
 use super::agents::sessions::{self, OpenError, Registration};
 use super::assignments::{self, Assignment, loads};
-use super::batches::changes::{self, Extent};
-use super::leases::outcomes::Answer;
+use super::batches::changes::{self, ChangeScope};
+use super::leases::outcomes::OutcomeAnswer;
 use super::{fixtures, leases};
-use crate::model::{AgentId, BatchId, SessionId, SiteId, Strategy, TaskId, Why};
+use crate::model::{AgentId, BatchId, ChoiceReasons, SessionId, SiteId, Strategy, TaskId};
 use crate::strategy::Choice;
 
 mod endings;
@@ -56,16 +56,16 @@ impl Scene {
         fixtures::grant(conn, self.agent, self.session).await.len()
     }
 
-    async fn complete(&self, conn: &mut PgConnection) -> Answer {
+    async fn complete(&self, conn: &mut PgConnection) -> OutcomeAnswer {
         fixtures::complete(conn, self.agent, self.tasks[0]).await
     }
 
-    async fn cancel(&self, conn: &mut PgConnection) -> changes::Cancelled {
-        changes::cancel(conn, self.batch, "b", &Extent::All).await.expect("cancel")
+    async fn cancel(&self, conn: &mut PgConnection) -> changes::CancelResult {
+        changes::cancel(conn, self.batch, "b", &ChangeScope::All).await.expect("cancel")
     }
 
     /// The agent reconnects and reports its first lease.
-    async fn reopen(&self, conn: &mut PgConnection) -> Result<sessions::Opened, OpenError> {
+    async fn reopen(&self, conn: &mut PgConnection) -> Result<sessions::OpenedSession, OpenError> {
         let held = vec![(self.tasks[0], fixtures::TOKEN)];
         let registration = Registration { held, ..fixtures::registration() };
         sessions::open(conn, self.agent, &registration, fixtures::TERMS).await
@@ -192,7 +192,7 @@ async fn an_outcome_that_comes_while_its_task_is_cancelled_is_stale(pool: PgPool
     let mut cancelling = scene.begin().await;
     assert_eq!(scene.cancel(&mut cancelling).await.leases, 1);
     let answer = scene.behind(cancelling, async |conn| scene.complete(conn).await).await;
-    assert_eq!(answer, Answer::Refused(Refusal::EndedTask));
+    assert_eq!(answer, OutcomeAnswer::Refused(Refusal::EndedTask));
     assert_eq!((scene.task().await, scene.lease().await), ("cancelled".into(), "revoked".into()));
 }
 
@@ -253,9 +253,9 @@ async fn two_agents_granted_one_site_at_once_do_not_both_get_it(pool: PgPool) {
 async fn an_outcome_whose_answer_was_lost_is_offered_again_and_counts_once(pool: PgPool) {
     let scene = Scene::leased(pool).await;
     let mut recording = scene.begin().await;
-    assert!(matches!(scene.complete(&mut recording).await, Answer::Accepted { .. }));
+    assert!(matches!(scene.complete(&mut recording).await, OutcomeAnswer::Accepted { .. }));
     // The agent stopped waiting and reports again on another connection, before the first commits.
-    assert_eq!(scene.behind(recording, async |conn| scene.complete(conn).await).await, Answer::Duplicate);
+    assert_eq!(scene.behind(recording, async |conn| scene.complete(conn).await).await, OutcomeAnswer::Duplicate);
     assert_eq!(scene.task().await, "done");
 }
 
@@ -263,9 +263,9 @@ async fn an_outcome_whose_answer_was_lost_is_offered_again_and_counts_once(pool:
 async fn an_outcome_whose_commit_failed_counts_when_it_is_offered_again(pool: PgPool) {
     let scene = Scene::leased(pool).await;
     let mut recording = scene.begin().await;
-    assert!(matches!(scene.complete(&mut recording).await, Answer::Accepted { .. }));
+    assert!(matches!(scene.complete(&mut recording).await, OutcomeAnswer::Accepted { .. }));
     recording.rollback().await.expect("rollback");
-    assert!(matches!(scene.complete(&mut *scene.conn().await).await, Answer::Accepted { .. }));
+    assert!(matches!(scene.complete(&mut *scene.conn().await).await, OutcomeAnswer::Accepted { .. }));
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -276,7 +276,7 @@ async fn a_retry_made_twice_at_once_is_made_once(pool: PgPool) {
         .await
         .expect("fail it");
     let retry = async |conn: &mut PgConnection| {
-        changes::retry(conn, scene.batch, "b", &Extent::All).await.expect("retry").tasks
+        changes::retry(conn, scene.batch, "b", &ChangeScope::All).await.expect("retry").tasks
     };
     let mut retrying = scene.begin().await;
     assert_eq!(retry(&mut retrying).await, 1);
@@ -299,7 +299,7 @@ async fn two_sessions_of_an_agent_opened_at_once_leave_the_newer_one(pool: PgPoo
 }
 
 /// Another agent, and the scene's first task as it waits.
-async fn rebalanced(scene: &Scene) -> (AgentId, SessionId, loads::Waiting) {
+async fn rebalanced(scene: &Scene) -> (AgentId, SessionId, loads::QueuedTask) {
     let mut conn = scene.conn().await;
     let (other, session) = fixtures::crawler(&mut conn, "b").await;
     let waiting = loads::waiting_at(&mut conn, &[scene.agent], 10).await.expect("look").pop().expect("it waits");
@@ -307,10 +307,10 @@ async fn rebalanced(scene: &Scene) -> (AgentId, SessionId, loads::Waiting) {
 }
 
 /// Returns whether the task was rebalanced.
-async fn rebalance(conn: &mut PgConnection, waiting: &loads::Waiting, agent: AgentId) -> bool {
+async fn rebalance(conn: &mut PgConnection, waiting: &loads::QueuedTask, agent: AgentId) -> bool {
     let held = loads::hold_on(conn, &[waiting]).await.expect("hold on");
     let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
-    let moved = held.iter().map(|task| Assignment::new(*task, 1, choice.clone(), Why::default()));
+    let moved = held.iter().map(|task| Assignment::new(*task, 1, choice.clone(), ChoiceReasons::default()));
     assignments::insert(conn, &moved.collect::<Vec<_>>()).await.expect("rebalance");
     !held.is_empty()
 }

@@ -51,7 +51,7 @@ pub struct Grant {
 
 /// A lease that an agent holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Held {
+pub struct ActiveLease {
     pub site: String,
     pub batch: String,
     pub token: LeaseToken,
@@ -59,9 +59,9 @@ pub struct Held {
 }
 
 /// An agent's active leases, oldest first.
-pub async fn held(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Held>, Error> {
+pub async fn held(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<ActiveLease>, Error> {
     let held = sqlx::query_as!(
-        Held,
+        ActiveLease,
         r#"
         select s.name as site, b.name as batch, l.token, l.granted_at
         from leases l
@@ -78,7 +78,7 @@ pub async fn held(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<Held>, 
 
 /// An agent's session and its free slots.
 #[derive(Debug, Clone, Copy)]
-pub struct Free {
+pub struct FreeSlots {
     pub agent: AgentId,
     pub session: SessionId,
     pub slots: i64,
@@ -87,7 +87,7 @@ pub struct Free {
 /// Grants leases on the agent's assigned tasks, within its free slots. Grants nothing to a session
 /// that is no longer active, nor to a draining or paused agent. The caller commits before it sends.
 pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Vec<Grant>, Error> {
-    let asking = Free { agent, session, slots: 0 };
+    let asking = FreeSlots { agent, session, slots: 0 };
     let Some(capacity) = lock(conn, &[asking]).await?.remove(&agent) else { return Ok(Vec::new()) };
     let active = sqlx::query_scalar!(
         r#"select count(*) as "count!" from leases where agent_id = $1 and state = 'active'"#,
@@ -95,7 +95,7 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
     )
     .one(conn)
     .await?;
-    let granted = choose(conn, &[Free { slots: i64::from(capacity) - active, ..asking }]).await?;
+    let granted = choose(conn, &[FreeSlots { slots: i64::from(capacity) - active, ..asking }]).await?;
     Ok(granted.into_iter().map(|(_, grant)| grant).collect())
 }
 
@@ -103,7 +103,7 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
 /// grants to it, so the slots need not be counted, which for thousands of agents would be most of
 /// the work. Returns grants in the order of `asking`. Each agent appears once and is [locked](lock)
 /// before.
-pub async fn fill(conn: &mut PgConnection, asking: &[Free]) -> Result<Vec<Vec<Grant>>, Error> {
+pub async fn fill(conn: &mut PgConnection, asking: &[FreeSlots]) -> Result<Vec<Vec<Grant>>, Error> {
     let mut granted: HashMap<AgentId, Vec<Grant>> = HashMap::new();
     for (agent, grant) in choose(conn, asking).await? {
         granted.entry(agent).or_default().push(grant);
@@ -114,7 +114,7 @@ pub async fn fill(conn: &mut PgConnection, asking: &[Free]) -> Result<Vec<Vec<Gr
 /// Locks the agents' rows for the transaction, so that two grants cannot take the same free slot.
 /// Returns the agents' capacities, without draining or paused agents and those whose session has
 /// ended. Lock order: agents before tasks.
-pub async fn lock(conn: &mut PgConnection, asking: &[Free]) -> Result<HashMap<AgentId, u32>, Error> {
+pub async fn lock(conn: &mut PgConnection, asking: &[FreeSlots]) -> Result<HashMap<AgentId, u32>, Error> {
     if asking.is_empty() {
         return Ok(HashMap::new());
     }
@@ -138,8 +138,8 @@ pub async fn lock(conn: &mut PgConnection, asking: &[Free]) -> Result<HashMap<Ag
     Ok(rows.into_iter().map(|row| (row.id, row.capacity.0)).collect())
 }
 
-async fn choose(conn: &mut PgConnection, free: &[Free]) -> Result<Vec<(AgentId, Grant)>, Error> {
-    let free: Vec<&Free> = free.iter().filter(|free| free.slots > 0).collect();
+async fn choose(conn: &mut PgConnection, free: &[FreeSlots]) -> Result<Vec<(AgentId, Grant)>, Error> {
+    let free: Vec<&FreeSlots> = free.iter().filter(|free| free.slots > 0).collect();
     if free.is_empty() {
         return Ok(Vec::new());
     }
@@ -342,7 +342,13 @@ mod tests {
         let waiting = sessions::waiting(&mut conn, agent, session).await.expect("look");
         assert_eq!(
             waiting,
-            Some(sessions::Waiting { orders: false, revocations: false, recalls: false, tasks: false, free: 2 })
+            Some(sessions::PendingMessages {
+                orders: false,
+                revocations: false,
+                recalls: false,
+                tasks: false,
+                free: 2
+            })
         );
         assert!(grant(&mut conn, agent, session).await.expect("grant").is_empty());
         assert!(crate::store::assignments::loads::available(&mut conn).await.expect("look").is_empty());
@@ -350,7 +356,7 @@ mod tests {
         assert_eq!(shown.paused.as_deref(), Some("the disk is full"));
         let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
         assert_eq!(
-            assignments::unassign(&mut tx, assignments::From::Unavailable(Duration::from_secs(5)), 10)
+            assignments::unassign(&mut tx, assignments::UnassignScope::Unavailable(Duration::from_secs(5)), 10)
                 .await
                 .expect("withdraw"),
             1,
@@ -360,7 +366,7 @@ mod tests {
 
         assert!(sessions::pause(&mut conn, session, None).await.expect("go on"));
         assert_eq!(
-            assignments::unassign(&mut conn, assignments::From::Unavailable(Duration::from_secs(5)), 10)
+            assignments::unassign(&mut conn, assignments::UnassignScope::Unavailable(Duration::from_secs(5)), 10)
                 .await
                 .expect("withdraw"),
             0
@@ -389,9 +395,10 @@ mod tests {
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let filled = async |conn: &mut PgConnection, asking: &[(AgentId, SessionId)], slots| {
-            let asking: Vec<Free> = asking.iter().map(|&(agent, session)| Free { agent, session, slots }).collect();
+            let asking: Vec<FreeSlots> =
+                asking.iter().map(|&(agent, session)| FreeSlots { agent, session, slots }).collect();
             let locked = lock(conn, &asking).await.expect("lock");
-            let (served, refused): (Vec<Free>, Vec<Free>) =
+            let (served, refused): (Vec<FreeSlots>, Vec<FreeSlots>) =
                 asking.iter().partition(|free| locked.contains_key(&free.agent));
             let granted = fill(conn, &served).await.expect("fill");
             let named = granted.iter().map(|grants| grants.iter().map(|grant| grant.name.clone()).collect());
@@ -421,7 +428,7 @@ mod tests {
             let agent = fixtures::agent(&mut conn, name).await;
             let batch = fixtures::batch(&mut conn, name, "random").await;
             fixtures::assigned(&mut conn, batch, site, agent).await;
-            asking.push(Free { agent, session: fixtures::session(&mut conn, agent).await, slots: 2 });
+            asking.push(FreeSlots { agent, session: fixtures::session(&mut conn, agent).await, slots: 2 });
         }
         let granted = fill(&mut conn, &asking).await.expect("fill");
         assert_eq!(granted.iter().map(Vec::len).sum::<usize>(), 1, "{granted:?}");
@@ -442,8 +449,9 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_waits_for_an_agent_is_what_it_would_be_given(mut conn: Conn) {
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
-        let waiting =
-            |tasks, free| Some(sessions::Waiting { orders: false, revocations: false, recalls: false, tasks, free });
+        let waiting = |tasks, free| {
+            Some(sessions::PendingMessages { orders: false, revocations: false, recalls: false, tasks, free })
+        };
         let mut seen = Vec::new();
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         for host in ["a.cn", "b.cn", "c.cn"] {

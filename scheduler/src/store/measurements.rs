@@ -43,7 +43,7 @@ pub type MeasurementResult = Result<Measured, Failure>;
 /// A prober's answer to an order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Report {
-    pub finding: Finding,
+    pub finding: ReportContent,
     pub origin: Option<String>,
     /// The address that it connected to, or would have.
     pub address: Option<IpAddr>,
@@ -53,7 +53,7 @@ pub struct Report {
 
 /// The content of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Finding {
+pub enum ReportContent {
     /// The prober measured, or tried to.
     Measured {
         result: MeasurementResult,
@@ -74,13 +74,13 @@ pub enum Finding {
 
 impl From<MeasurementResult> for Report {
     fn from(result: MeasurementResult) -> Self {
-        Self { finding: Finding::Measured { result, agreed: None }, origin: None, address: None, requests: 0 }
+        Self { finding: ReportContent::Measured { result, agreed: None }, origin: None, address: None, requests: 0 }
     }
 }
 
 /// The target of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Recorded {
+pub enum ReportTarget {
     /// A site; if the report settled it at another site's origin, that other site.
     Site(SiteId),
     Beacon(AgentId),
@@ -112,7 +112,7 @@ pub async fn record(
     agent: AgentId,
     order: OrderId,
     report: &Report,
-) -> Result<Recorded, Error> {
+) -> Result<ReportTarget, Error> {
     let mut tx = conn.begin().await?;
     let answered = sqlx::query!(
         "delete from measurement_orders where id = $1 and prober_id = $2
@@ -131,15 +131,15 @@ pub async fn record(
                 Some(origin) => origin::settle(&mut tx, site, origin).await?,
                 None => site,
             };
-            Recorded::Site(site)
+            ReportTarget::Site(site)
         }
         Some((None, Some(target))) => {
-            if let Finding::Measured { result, .. } = &report.finding {
+            if let ReportContent::Measured { result, .. } = &report.finding {
                 upsert_beacon(&mut tx, agent, target, result).await?;
             }
-            Recorded::Beacon(target)
+            ReportTarget::Beacon(target)
         }
-        Some((None, None)) | None => Recorded::Unknown,
+        Some((None, None)) | None => ReportTarget::Unknown,
     };
     tx.commit().await?;
     Ok(recorded)
@@ -355,17 +355,17 @@ mod tests {
 
         let stolen =
             record(&mut conn, other, order, &report(measured(), Some("https://evil:443"), None)).await.expect("record");
-        assert_eq!(stolen, Recorded::Unknown);
+        assert_eq!(stolen, ReportTarget::Unknown);
         assert!(of_sites(&mut conn, &[site]).await.expect("read").is_empty());
 
         let first = report(measured(), Some("https://a.cn"), Some(address));
         let first = record(&mut conn, ours, order, &first).await.expect("record");
-        assert_eq!(first, Recorded::Site(site));
+        assert_eq!(first, ReportTarget::Site(site));
         let known = of_sites(&mut conn, &[site]).await.expect("read");
         assert_eq!(known[&site], [(ours, Rtt::try_from_micros(12_345).expect("a round trip"))]);
 
         let repeat = record(&mut conn, ours, order, &Err("late".into()).into()).await.expect("record");
-        assert_eq!(repeat, Recorded::Unknown, "the order was answered");
+        assert_eq!(repeat, ReportTarget::Unknown, "the order was answered");
         assert_eq!(of_sites(&mut conn, &[site]).await.expect("read"), known);
         let stored: (String, String) =
             sqlx::query_as("select origin, host(site_measurements.address) from sites, site_measurements")

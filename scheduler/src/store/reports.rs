@@ -8,8 +8,8 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use sqlx::{Connection, PgConnection};
 
-use crate::model::{AgentId, BatchId, ReasonKind, Rtt, SiteId, Strategy, TaskId, TaskState, Why};
-use crate::strategy::explain::Wait;
+use crate::model::{AgentId, BatchId, ChoiceReasons, ReasonKind, Rtt, SiteId, Strategy, TaskId, TaskState};
+use crate::strategy::explain::ExplainedWait;
 
 use super::Error;
 use super::leases::outcomes::OutcomeKind;
@@ -26,7 +26,7 @@ pub(crate) mod throughput;
 
 /// Selects tasks of a batch: their newest rounds that meet all of these conditions.
 #[derive(Debug, Clone)]
-pub struct Wanted {
+pub struct TaskFilter {
     pub batch: BatchId,
     /// The task is in one of these states; empty: in any.
     pub states: Vec<TaskState>,
@@ -36,7 +36,7 @@ pub struct Wanted {
     pub agent: Option<AgentId>,
 }
 
-impl Wanted {
+impl TaskFilter {
     fn states(&self) -> Option<Vec<String>> {
         let names = self.states.iter().map(|state| state.name().to_owned());
         (!self.states.is_empty()).then(|| names.collect())
@@ -53,7 +53,7 @@ impl Wanted {
 pub struct AssignmentRow {
     pub task: TaskId,
     /// The row's place in the report.
-    pub key: Key,
+    pub key: ListKey,
     pub round: u32,
     /// The site's name as submitted.
     pub site: String,
@@ -64,12 +64,12 @@ pub struct AssignmentRow {
     /// The agent's message about the end of the crawl.
     pub message: Option<String>,
     /// What it waits for, if it has no agent.
-    pub waits: Option<Wait>,
+    pub waits: Option<ExplainedWait>,
     /// Why it failed or was cancelled, as one word.
     pub reason_kind: Option<ReasonKind>,
     /// The confidence of a suspicion that the site stands in several places; `None` without one.
     pub anycast: Option<f64>,
-    pub choice: Option<Choice>,
+    pub choice: Option<NewestChoice>,
     pub assignments: u32,
     pub outcome: Option<Outcome>,
     /// Probes of the site in each prober's newest measurement, answered or lost; a shared one
@@ -83,13 +83,13 @@ pub struct AssignmentRow {
 
 /// The newest choice of an agent.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Choice {
+pub struct NewestChoice {
     pub agent: String,
     pub city: String,
     pub carrier: String,
     pub strategy: Strategy,
     /// Why this agent, and why not by the batch's strategy if it was not.
-    pub why: Why,
+    pub why: ChoiceReasons,
     /// The agent's rank among the candidates, from 1.
     pub rank: Option<u32>,
     pub predicted: Option<Rtt>,
@@ -114,7 +114,7 @@ pub struct Outcome {
 /// The key of a row; the next page continues after it. Sites come in the order in which they were
 /// stored, those of one list by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Key {
+pub struct ListKey {
     site: i64,
     round: u32,
 }
@@ -132,15 +132,15 @@ async fn expect_order(conn: &mut PgConnection) -> Result<(), Error> {
 /// The next rows after `after`, at most `limit`.
 pub async fn assignments(
     conn: &mut PgConnection,
-    wanted: &Wanted,
-    after: Key,
+    wanted: &TaskFilter,
+    after: ListKey,
     limit: i64,
 ) -> Result<Vec<AssignmentRow>, Error> {
     let mut tx = conn.begin().await?;
     expect_order(&mut tx).await?;
     let (states, reasons) = (wanted.states(), wanted.reasons());
     let rows = sqlx::query_as!(
-        Stored,
+        TaskRow,
         r#"
         with page as materialized (
             select t.id, t.site_id, t.round, t.state, t.state_since, t.reason, t.reason_kind, t.assignment_id
@@ -205,7 +205,7 @@ pub async fn assignments(
 }
 
 /// The number of rows after `after`.
-pub async fn count_behind(conn: &mut PgConnection, wanted: &Wanted, after: Key) -> Result<u64, Error> {
+pub async fn count_behind(conn: &mut PgConnection, wanted: &TaskFilter, after: ListKey) -> Result<u64, Error> {
     let (states, reasons) = (wanted.states(), wanted.reasons());
     let count = sqlx::query_scalar!(
         r#"
@@ -230,7 +230,7 @@ pub async fn count_behind(conn: &mut PgConnection, wanted: &Wanted, after: Key) 
 }
 
 /// A row as stored; the columns of an assignment or an outcome are null together.
-struct Stored {
+struct TaskRow {
     id: TaskId,
     site_id: SiteId,
     round: u32,
@@ -245,7 +245,7 @@ struct Stored {
     city: Option<String>,
     carrier: Option<String>,
     strategy: Option<Strategy>,
-    detail: Option<Why>,
+    detail: Option<ChoiceReasons>,
     anycast: Option<f64>,
     rank: Option<Unsigned<u32>>,
     predicted_us: Option<Rtt>,
@@ -263,14 +263,14 @@ struct Stored {
     confirming_probes: Unsigned<u64>,
 }
 
-impl Stored {
-    fn choice(&mut self) -> Option<Choice> {
+impl TaskRow {
+    fn choice(&mut self) -> Option<NewestChoice> {
         let (Some(agent), Some(city), Some(carrier), Some(strategy)) =
             (self.agent.take(), self.city.take(), self.carrier.take(), self.strategy)
         else {
             return None;
         };
-        Some(Choice {
+        Some(NewestChoice {
             agent,
             city,
             carrier,
@@ -300,12 +300,12 @@ impl Stored {
     }
 }
 
-impl From<Stored> for AssignmentRow {
-    fn from(mut row: Stored) -> Self {
+impl From<TaskRow> for AssignmentRow {
+    fn from(mut row: TaskRow) -> Self {
         let (choice, outcome) = (row.choice(), row.outcome());
         Self {
             task: row.id,
-            key: Key { site: row.site_id.get(), round: row.round },
+            key: ListKey { site: row.site_id.get(), round: row.round },
             round: row.round,
             site: row.site,
             origin: row.origin,

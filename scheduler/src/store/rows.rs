@@ -47,19 +47,19 @@ macro_rules! rows {
     () => {
         async fn all(self, conn: &mut PgConnection) -> Result<Vec<O>, Error> {
             let columns = Columns::default();
-            let read = self.fetch_all(Watched { conn, columns: &columns }).await;
+            let read = self.fetch_all(WatchedConnection { conn, columns: &columns }).await;
             named(conn, read, columns).await
         }
 
         async fn one(self, conn: &mut PgConnection) -> Result<O, Error> {
             let columns = Columns::default();
-            let read = self.fetch_one(Watched { conn, columns: &columns }).await;
+            let read = self.fetch_one(WatchedConnection { conn, columns: &columns }).await;
             named(conn, read, columns).await
         }
 
         async fn optional(self, conn: &mut PgConnection) -> Result<Option<O>, Error> {
             let columns = Columns::default();
-            let read = self.fetch_optional(Watched { conn, columns: &columns }).await;
+            let read = self.fetch_optional(WatchedConnection { conn, columns: &columns }).await;
             named(conn, read, columns).await
         }
     };
@@ -97,12 +97,12 @@ impl Columns {
 
 /// A connection that records the columns of its rows before they are decoded.
 #[derive(Debug)]
-struct Watched<'c> {
+struct WatchedConnection<'c> {
     conn: &'c mut PgConnection,
     columns: &'c Columns,
 }
 
-impl<'c> Executor<'c> for Watched<'c> {
+impl<'c> Executor<'c> for WatchedConnection<'c> {
     type Database = Postgres;
 
     fn fetch_many<'e, 'q: 'e, E>(self, query: E) -> BoxStream<'e, Result<Either<PgQueryResult, PgRow>, sqlx::Error>>

@@ -16,7 +16,7 @@ use super::{Error, MIGRATOR};
 
 /// Why the schema cannot be migrated.
 #[derive(Debug, thiserror::Error)]
-pub enum Obstacle {
+pub enum MigrationObstacle {
     #[error(
         "the role {role} may not create tables in the schema {schema} of the database {database}: let the database's owner run \
          `grant usage, create on schema {schema} to {role}`"
@@ -93,7 +93,7 @@ pub fn newest() -> i64 {
 pub async fn migrate(conn: &mut PgConnection) -> Result<(), Error> {
     let Err(error) = MIGRATOR.run(&mut *conn).await else { return Ok(()) };
     if let MigrateError::Dirty(version) = error {
-        return Err(Obstacle::HalfDone(version).into());
+        return Err(MigrationObstacle::HalfDone(version).into());
     }
     let (said, version) = match error {
         MigrateError::Execute(error) => (error, None),
@@ -101,7 +101,7 @@ pub async fn migrate(conn: &mut PgConnection) -> Result<(), Error> {
         MigrateError::VersionMissing(version) | MigrateError::VersionMismatch(version) => {
             return Err(unknown_migration(conn, version).await?);
         }
-        other => return Err(Obstacle::Other(other).into()),
+        other => return Err(MigrationObstacle::Other(other).into()),
     };
     let Some(postgres) = said.as_database_error().and_then(|error| error.try_downcast_ref::<PgDatabaseError>()) else {
         return Err(said.into());
@@ -113,16 +113,16 @@ pub async fn migrate(conn: &mut PgConnection) -> Result<(), Error> {
 }
 
 /// The database role, and where it works.
-struct Place {
+struct DatabaseRole {
     role: String,
     database: String,
     schema: String,
     creates: bool,
 }
 
-async fn place(conn: &mut PgConnection) -> Result<Place, Error> {
+async fn place(conn: &mut PgConnection) -> Result<DatabaseRole, Error> {
     sqlx::query_as!(
-        Place,
+        DatabaseRole,
         r#"
         select quote_ident(current_user) as "role!", current_database()::text as "database!",
                quote_ident(coalesce(current_schema()::text, 'public')) as "schema!",
@@ -139,21 +139,21 @@ async fn obstacle(
     conn: &mut PgConnection,
     refusal: &PgDatabaseError,
     version: Option<i64>,
-) -> Result<Option<Obstacle>, Error> {
+) -> Result<Option<MigrationObstacle>, Error> {
     let said = refusal.message().to_owned();
     let first = MIGRATOR.iter().map(|migration| migration.version).min();
-    let Place { role, database, schema, creates } = match refusal.code() {
+    let DatabaseRole { role, database, schema, creates } = match refusal.code() {
         // After an error of another class, the connection itself may be broken.
         code if ["25", "3F", "42"].iter().any(|class| code.starts_with(class)) => place(conn).await?,
         _ => return Ok(None),
     };
     Ok(match (refusal.code(), version) {
-        ("25006", _) => Some(Obstacle::ReadOnly(database)),
-        ("42501" | "3F000", _) if !creates => Some(Obstacle::NoCreate { role, schema, database }),
-        ("42501", _) => Some(Obstacle::NotOwner { role, database, said }),
+        ("25006", _) => Some(MigrationObstacle::ReadOnly(database)),
+        ("42501" | "3F000", _) if !creates => Some(MigrationObstacle::NoCreate { role, schema, database }),
+        ("42501", _) => Some(MigrationObstacle::NotOwner { role, database, said }),
         // Tables exist before Landfall's first migration, or the table of migrations is not sqlx's.
-        (_, version) if version.is_none() || version == first => Some(Obstacle::Foreign { database, said }),
-        (_, Some(version)) => Some(Obstacle::Unfit { version, said }),
+        (_, version) if version.is_none() || version == first => Some(MigrationObstacle::Foreign { database, said }),
+        (_, Some(version)) => Some(MigrationObstacle::Unfit { version, said }),
         (_, None) => None,
     })
 }
@@ -170,8 +170,8 @@ pub async fn unknown_migration(conn: &mut PgConnection, version: i64) -> Result<
     .one(conn)
     .await?;
     if !ours {
-        return Ok(Obstacle::Foreign { database, said: format!("it has their migration {version}") }.into());
+        return Ok(MigrationObstacle::Foreign { database, said: format!("it has their migration {version}") }.into());
     }
     let newer = version > newest() && version < NUMBERED_BY_TIME;
-    Ok(if newer { Error::NewerSchema(version) } else { Obstacle::OtherBuild { database, version }.into() })
+    Ok(if newer { Error::NewerSchema(version) } else { MigrationObstacle::OtherBuild { database, version }.into() })
 }

@@ -14,8 +14,8 @@ use sqlx::PgConnection;
 
 use crate::gnp::Placement;
 use crate::model::site_list::SiteName;
-use crate::model::{Rtt, SiteId, Strategy, TaskId, TaskState, Why};
-use crate::strategy::explain::Wait;
+use crate::model::{ChoiceReasons, Rtt, SiteId, Strategy, TaskId, TaskState};
+use crate::strategy::explain::ExplainedWait;
 
 use super::Error;
 use super::leases::checkpoints::RateState;
@@ -69,11 +69,11 @@ pub struct SiteTask {
     /// The agent's message about the end of the crawl.
     pub message: Option<String>,
     /// What it waits for, if it has no agent.
-    pub waits: Option<Wait>,
+    pub waits: Option<ExplainedWait>,
     pub agent: Option<String>,
     pub strategy: Option<Strategy>,
     /// Why this agent, and why not by the batch's strategy if it was not.
-    pub why: Why,
+    pub why: ChoiceReasons,
     pub candidates: Vec<Candidate>,
     pub outcome: Option<Outcome>,
     /// The progress of the active crawl, as far as another agent could continue it.

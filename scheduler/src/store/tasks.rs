@@ -21,7 +21,7 @@ use super::types::Interval;
 
 /// A site with measuring tasks for which every prober has answered.
 #[derive(Debug, Clone)]
-pub struct Heard {
+pub struct MeasuredSite {
     pub site: SiteId,
     pub measured: Vec<(AgentId, Rtt)>,
     /// The newest failure.
@@ -32,7 +32,7 @@ pub struct Heard {
 
 /// The result of one pass that begins to measure.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Begun {
+pub struct MeasuringBegun {
     pub tasks: u64,
     /// Submitted sites that meanwhile became aliases, each with the site it points at.
     pub aliases: Vec<(SiteId, SiteId)>,
@@ -40,7 +40,7 @@ pub struct Begun {
 
 /// Moves submitted tasks to measuring: at most `limit`, and while fewer than `at_once` are
 /// measuring.
-pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Begun, Error> {
+pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<MeasuringBegun, Error> {
     let measuring = sqlx::query_scalar!(
         r#"select count(*) as "count!" from (select from tasks where state = 'measuring' limit $1) measuring"#,
         at_once,
@@ -67,7 +67,7 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
     let tasks = u64::try_from(begun.len()).unwrap_or(u64::MAX);
     let aliases = begun.into_iter().filter_map(|row| Some((row.site_id, row.alias_of?)));
     let aliases: BTreeMap<SiteId, SiteId> = aliases.collect();
-    Ok(Begun { tasks, aliases: aliases.into_iter().collect() })
+    Ok(MeasuringBegun { tasks, aliases: aliases.into_iter().collect() })
 }
 
 /// The sites of measuring tasks that each of these probers has measured or failed to measure, by
@@ -79,7 +79,7 @@ pub async fn heard(
     max_age: Duration,
     patience: Duration,
     limit: i64,
-) -> Result<Vec<Heard>, Error> {
+) -> Result<Vec<MeasuredSite>, Error> {
     let rows = sqlx::query!(
         r#"
         with waiting as (
@@ -121,7 +121,7 @@ pub async fn heard(
         .into_iter()
         .map(|row| {
             let measured = row.probers.unwrap_or_default().into_iter().zip(row.rtts.unwrap_or_default()).collect();
-            Heard { site: row.site_id, measured, failure: row.failure, overdue: row.overdue }
+            MeasuredSite { site: row.site_id, measured, failure: row.failure, overdue: row.overdue }
         })
         .collect())
 }

@@ -14,11 +14,11 @@ use sqlx::types::Json;
 use sqlx::{Decode, Encode, Postgres, Type, TypeInfo, ValueRef};
 
 use crate::gnp::trust::Kind as Evidence;
-use crate::model::constraints::{Constraints, Excluded};
+use crate::model::constraints::{Constraints, ExcludedAgents};
 use crate::model::{
-    AgentId, AssignmentId, BatchId, CrawlPolicy, EmbeddingEpoch, Incarnation, LeaseToken, OrderId, ReasonKind, Rtt,
-    SchedulerId, SessionId, SiteId, Stage, Strategy, TaskId, TaskState, TermNumber, UnmeasuredCause, UnmetCause,
-    WaitCause, Why,
+    AgentId, AssignmentId, BatchId, ChoiceReasons, CrawlPolicy, EmbeddingEpoch, Incarnation, LeaseToken, OrderId,
+    ReasonKind, Rtt, SchedulerId, SessionId, SiteId, Stage, Strategy, TaskId, TaskState, TermNumber, UnmeasuredCause,
+    UnmetCause, WaitCause,
 };
 
 use super::agents::refusals::Refusal;
@@ -153,7 +153,7 @@ macro_rules! from_json {
     )+};
 }
 
-from_json!(Constraints, CrawlPolicy, Excluded, Why);
+from_json!(Constraints, CrawlPolicy, ExcludedAgents, ChoiceReasons);
 
 impl Type<Postgres> for Strategy {
     fn type_info() -> PgTypeInfo {

@@ -4,13 +4,14 @@
 
 use std::time::Duration;
 
-use crate::model::constraints::{Constraints, Excluded, Exclusion, Nobody};
+use crate::model::constraints::{Constraints, ExcludedAgents, Exclusion, NoEligibleAgent};
 use crate::model::{
-    ChoiceCause, Fallback, FallbackCause, Gain, Parted, Parting, Rtt, Strategy, UnmetCause, WaitCause, Why,
+    ChoiceCause, ChoiceReasons, Fallback, FallbackCause, FormerAgent, Gain, Parting, Rtt, Strategy, UnmetCause,
+    WaitCause,
 };
 
 /// "a, chosen before, was lost with its crawl".
-pub fn parted(Parted { agent, how }: &Parted) -> String {
+pub fn parted(FormerAgent { agent, how }: &FormerAgent) -> String {
     let how = match how {
         Parting::Lost => "was lost with its crawl",
         Parting::Restarted => "began anew without its crawl",
@@ -51,7 +52,7 @@ pub fn fallback(Fallback { cause, said }: &Fallback) -> String {
 }
 
 /// How the strategy deviated from its usual course; `None` if it did not.
-pub fn note(why: &Why) -> Option<String> {
+pub fn note(why: &ChoiceReasons) -> Option<String> {
     let parted = why.parted.as_ref().map(parted);
     let how = match &why.cause {
         ChoiceCause::Strategy { full: 0, .. } => return parted,
@@ -93,7 +94,7 @@ fn about(time: Duration) -> String {
 
 /// A candidate of a recorded choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Considered {
+pub struct ExplainedCandidate {
     pub agent: String,
     /// The predicted round trip.
     pub predicted: Option<Rtt>,
@@ -103,7 +104,7 @@ pub struct Considered {
     pub level: Option<i64>,
 }
 
-impl Considered {
+impl ExplainedCandidate {
     /// Its distance, and whether that was measured or predicted.
     fn distance(&self) -> Option<String> {
         let said = |rtt: Option<Rtt>, how: &str| rtt.map(|rtt| format!("{rtt} {how}"));
@@ -113,7 +114,7 @@ impl Considered {
 
 /// A recorded choice.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Recorded {
+pub struct ExplainedChoice {
     /// The name of the agent that was chosen.
     pub agent: String,
     /// The strategy that chose.
@@ -122,17 +123,17 @@ pub struct Recorded {
     /// The seed of the draw.
     pub seed: u64,
     /// The candidates, best first.
-    pub candidates: Vec<Considered>,
+    pub candidates: Vec<ExplainedCandidate>,
     /// Available agents: those that took work and were not excluded. `None` if not recorded.
     pub available: Option<u32>,
     /// Agents excluded by constraints.
     pub excluded: usize,
     /// Why the choice was made, and why it deviated from the batch's strategy.
-    pub why: Why,
+    pub why: ChoiceReasons,
 }
 
 /// "chosen because ...".
-pub fn because(choice: &Recorded) -> String {
+pub fn because(choice: &ExplainedChoice) -> String {
     let note = note(&choice.why);
     // These causes explain more than the strategy, which had chosen earlier.
     let moved = match (&choice.why.cause, &note) {
@@ -165,8 +166,8 @@ pub fn because(choice: &Recorded) -> String {
 }
 
 /// What the strategy did.
-fn drawn(choice: &Recorded) -> String {
-    let Recorded { strategy, asked, seed, .. } = choice;
+fn drawn(choice: &ExplainedChoice) -> String {
+    let ExplainedChoice { strategy, asked, seed, .. } = choice;
     let among = match choice.available {
         Some(1) => "it was the only agent to choose from".to_owned(),
         Some(count) => format!("it was drawn at random among {count} agents, with the seed {seed}"),
@@ -183,8 +184,8 @@ fn drawn(choice: &Recorded) -> String {
 }
 
 /// What a strategy other than `random` did.
-fn by_strategy(choice: &Recorded, rank: &str) -> String {
-    let Recorded { strategy, seed, .. } = choice;
+fn by_strategy(choice: &ExplainedChoice, rank: &str) -> String {
+    let ExplainedChoice { strategy, seed, .. } = choice;
     match (strategy, choice.candidates.len()) {
         (Strategy::GnpTop1, 1) => format!("it is the nearest{}", of_it(choice)),
         (Strategy::GnpConfirmed, _) => format!("of those that measured the site it is {rank}"),
@@ -205,7 +206,7 @@ fn by_strategy(choice: &Recorded, rank: &str) -> String {
 }
 
 /// "2nd of 3, 12.0 ms predicted"; `None` if the agent is not among the candidates.
-fn ranked(choice: &Recorded) -> Option<String> {
+fn ranked(choice: &ExplainedChoice) -> Option<String> {
     let place = choice.candidates.iter().position(|one| one.agent == choice.agent)? + 1;
     let count = choice.candidates.len();
     let place = if count == 1 { "the only candidate".to_owned() } else { format!("{} of {count}", ordinal(place)) };
@@ -213,9 +214,9 @@ fn ranked(choice: &Recorded) -> Option<String> {
 }
 
 /// ", 12.0 ms predicted", or nothing.
-fn of_it(choice: &Recorded) -> String {
+fn of_it(choice: &ExplainedChoice) -> String {
     let it = choice.candidates.iter().find(|one| one.agent == choice.agent);
-    it.and_then(Considered::distance).map_or_else(String::new, |distance| format!(", {distance}"))
+    it.and_then(ExplainedCandidate::distance).map_or_else(String::new, |distance| format!(", {distance}"))
 }
 
 fn ordinal(number: usize) -> String {
@@ -231,22 +232,22 @@ fn ordinal(number: usize) -> String {
 
 /// Why a task has no agent yet.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wait {
+pub struct ExplainedWait {
     pub cause: WaitCause,
-    pub about: About,
+    pub about: WaitDetail,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum About {
+pub enum WaitDetail {
     /// The cause needs no detail.
     #[default]
     Cause,
     Address(String),
     /// The batch's constraints, and why no agent gets its tasks.
-    Constraints(Constraints, Nobody),
+    Constraints(Constraints, NoEligibleAgent),
 }
 
-impl About {
+impl WaitDetail {
     /// The wait as text.
     pub fn text(&self) -> String {
         match self {
@@ -257,14 +258,14 @@ impl About {
     }
 }
 
-impl From<WaitCause> for Wait {
+impl From<WaitCause> for ExplainedWait {
     fn from(cause: WaitCause) -> Self {
-        Self { cause, about: About::Cause }
+        Self { cause, about: WaitDetail::Cause }
     }
 }
 
 /// The wait as text that follows "no agent yet: " or "12 sites: ".
-pub fn waits(Wait { cause, about }: &Wait) -> String {
+pub fn waits(ExplainedWait { cause, about }: &ExplainedWait) -> String {
     let why = match cause {
         WaitCause::Turn => "its turn to be measured has not come",
         WaitCause::Measurements => "it is being measured",
@@ -280,7 +281,7 @@ pub fn waits(Wait { cause, about }: &Wait) -> String {
         WaitCause::NoMap => "waiting for the embedding",
         WaitCause::Confirming => "the agents that may be nearest measure it",
         WaitCause::Address => match about {
-            About::Address(address) => return format!("its turn at {address} has not come"),
+            WaitDetail::Address(address) => return format!("its turn at {address} has not come"),
             _ => "its turn at its address has not come",
         },
         WaitCause::Pause => "its site asked to be left alone",
@@ -288,7 +289,7 @@ pub fn waits(Wait { cause, about }: &Wait) -> String {
             "requests to its site failed without end: `landfall sites reopen` lets it be crawled again"
         }
         WaitCause::Unmet => match about {
-            About::Constraints(asked, why) => return nobody(asked, why),
+            WaitDetail::Constraints(asked, why) => return nobody(asked, why),
             _ => "no agent meets the constraints",
         },
     };
@@ -314,8 +315,8 @@ fn excluded(asked: &Constraints, exclusion: &Exclusion, one: bool) -> String {
 }
 
 /// Why no agent gets a batch's tasks although some agent takes work.
-pub fn nobody(asked: &Constraints, Nobody { cause, excluded: out }: &Nobody) -> String {
-    let Excluded { fleet, by } = out;
+pub fn nobody(asked: &Constraints, NoEligibleAgent { cause, excluded: out }: &NoEligibleAgent) -> String {
+    let ExcludedAgents { fleet, by } = out;
     match cause {
         UnmetCause::TakeNoWork => {
             let meet = out.meet();
@@ -354,13 +355,18 @@ fn bytes(bytes: u64) -> String {
 }
 
 /// "12 sites: no agent is connected".
-pub fn sites_wait(wait: &Wait, sites: u64) -> String {
+pub fn sites_wait(wait: &ExplainedWait, sites: u64) -> String {
     format!("{sites} site{}: {}", if sites == 1 { "" } else { "s" }, waits(wait))
 }
 
 /// One line for a list: why the task ended, waits or fell back, in that order; empty in the normal
 /// case.
-pub fn reason(ended: Option<String>, waits_for: Option<&Wait>, why: Option<&Why>, message: Option<String>) -> String {
+pub fn reason(
+    ended: Option<String>,
+    waits_for: Option<&ExplainedWait>,
+    why: Option<&ChoiceReasons>,
+    message: Option<String>,
+) -> String {
     let waits = || waits_for.filter(|wait| wait.cause.needs_saying()).map(waits);
     let fallback = || why.filter(|_| waits_for.is_none()).and_then(|why| why.fallback.as_ref()).map(fallback);
     ended.or_else(waits).or_else(fallback).or(message).unwrap_or_default()
@@ -370,13 +376,18 @@ pub fn reason(ended: Option<String>, waits_for: Option<&Wait>, why: Option<&Why>
 mod tests {
     use super::*;
 
-    fn considered(agent: &str, predicted: Option<f64>, measured: Option<f64>) -> Considered {
+    fn considered(agent: &str, predicted: Option<f64>, measured: Option<f64>) -> ExplainedCandidate {
         let rtt = |millis: f64| Rtt::try_from_millis_f64(millis).unwrap();
-        Considered { agent: agent.into(), predicted: predicted.map(rtt), measured: measured.map(rtt), level: Some(-1) }
+        ExplainedCandidate {
+            agent: agent.into(),
+            predicted: predicted.map(rtt),
+            measured: measured.map(rtt),
+            level: Some(-1),
+        }
     }
 
-    fn choice(strategy: Strategy) -> Recorded {
-        Recorded {
+    fn choice(strategy: Strategy) -> ExplainedChoice {
+        ExplainedChoice {
             agent: "b".into(),
             strategy,
             asked: strategy,
@@ -388,20 +399,20 @@ mod tests {
             ],
             available: Some(30),
             excluded: 0,
-            why: Why::default(),
+            why: ChoiceReasons::default(),
         }
     }
 
-    fn why(cause: ChoiceCause) -> Why {
-        Why { cause, ..Why::default() }
+    fn why(cause: ChoiceCause) -> ChoiceReasons {
+        ChoiceReasons { cause, ..ChoiceReasons::default() }
     }
 
-    fn lost() -> Option<Parted> {
-        Some(Parted { agent: "a".into(), how: Parting::Lost })
+    fn lost() -> Option<FormerAgent> {
+        Some(FormerAgent { agent: "a".into(), how: Parting::Lost })
     }
 
-    fn fell_back(cause: FallbackCause) -> Why {
-        Why { fallback: Some(cause.into()), ..Why::default() }
+    fn fell_back(cause: FallbackCause) -> ChoiceReasons {
+        ChoiceReasons { fallback: Some(cause.into()), ..ChoiceReasons::default() }
     }
 
     #[test]
@@ -418,7 +429,7 @@ mod tests {
             because(&choice(Strategy::GnpConfirmed)),
             "chosen because of those that measured the site it is 2nd of 3, 12.0 ms predicted"
         );
-        let alone = Recorded {
+        let alone = ExplainedChoice {
             agent: "a".into(),
             candidates: vec![considered("a", None, Some(10.0))],
             ..choice(Strategy::GnpTop1)
@@ -426,7 +437,7 @@ mod tests {
         assert_eq!(because(&alone), "chosen because it is the nearest, 10.0 ms measured");
         let taken = ChoiceCause::TakenBack { from: "a".into(), remaining_ms: 83_600, takes_ms: Some(4_260) };
         assert_eq!(
-            because(&Recorded { why: why(taken), ..choice(Strategy::EarliestFinish) }),
+            because(&ExplainedChoice { why: why(taken), ..choice(Strategy::EarliestFinish) }),
             "chosen because the site was taken back from a, where it would have gone on for about 84 s; it takes about \
              4.3 s here; it is 2nd of 3, 12.0 ms predicted"
         );
@@ -434,31 +445,31 @@ mod tests {
             because(&choice(Strategy::Random)),
             "chosen because it was drawn at random among 30 agents, with the seed 7"
         );
-        let only = Recorded { available: Some(1), ..choice(Strategy::Random) };
+        let only = ExplainedChoice { available: Some(1), ..choice(Strategy::Random) };
         assert_eq!(because(&only), "chosen because it was the only agent to choose from");
     }
 
     #[test]
     fn what_was_not_as_usual_is_said() {
-        let no_map = || Recorded {
+        let no_map = || ExplainedChoice {
             strategy: Strategy::Random,
             asked: Strategy::GnpTop3,
             why: fell_back(FallbackCause::NoDistance),
             available: None,
             ..choice(Strategy::Random)
         };
-        let nearest = Recorded {
+        let nearest = ExplainedChoice {
             strategy: Strategy::GnpTop1,
             asked: Strategy::GnpConfirmed,
-            why: Why { fallback: Some(FallbackCause::Unmeasured.into()), ..Why::default() },
+            why: ChoiceReasons { fallback: Some(FallbackCause::Unmeasured.into()), ..ChoiceReasons::default() },
             candidates: vec![considered("b", None, Some(12.0))],
             ..no_map()
         };
         let full = why(ChoiceCause::Strategy { full: 1, of: 3 });
         let waited = why(ChoiceCause::Rebalanced { from: "a".into(), gain: Gain::BeginsAtOnce });
-        let next = Why { cause: ChoiceCause::NextCandidate, parted: lost(), fallback: None };
-        let explores = Why { cause: ChoiceCause::Explores, parted: lost(), fallback: None };
-        let top3 = |why: Why| Recorded { why, ..choice(Strategy::GnpTop3) };
+        let next = ChoiceReasons { cause: ChoiceCause::NextCandidate, parted: lost(), fallback: None };
+        let explores = ChoiceReasons { cause: ChoiceCause::Explores, parted: lost(), fallback: None };
+        let top3 = |why: ChoiceReasons| ExplainedChoice { why, ..choice(Strategy::GnpTop3) };
         for (recorded, said) in [
             (
                 nearest,
@@ -471,7 +482,7 @@ mod tests {
                  (no agent's distance to the site is known)",
             ),
             (
-                Recorded { excluded: 18, ..top3(full) },
+                ExplainedChoice { excluded: 18, ..top3(full) },
                 "it was drawn among the 3 nearest, with the seed 7: it is 2nd of 3, 12.0 ms predicted; \
                  1 of 3 candidates had no room; 18 agents were excluded by the batch's constraints",
             ),
@@ -489,7 +500,7 @@ mod tests {
                  be nearer than the best known; a, chosen before, was lost with its crawl",
             ),
             (
-                Recorded { agent: "x".into(), excluded: 1, ..choice(Strategy::GnpTop3) },
+                ExplainedChoice { agent: "x".into(), excluded: 1, ..choice(Strategy::GnpTop3) },
                 "it was drawn at random among 30 agents, with the seed 7; 1 agent was excluded by the batch's constraints",
             ),
         ] {
@@ -502,7 +513,7 @@ mod tests {
         let name = |agent: &str| agent.to_owned();
         let waits = WaitCause::ALL.iter().map(|cause| waits(&(*cause).into()));
         let fallbacks = FallbackCause::ALL.iter().map(|cause| fallback(&Fallback { cause: *cause, said: name("so") }));
-        let partings = Parting::ALL.iter().map(|how| parted(&Parted { agent: name("a"), how: *how }));
+        let partings = Parting::ALL.iter().map(|how| parted(&FormerAgent { agent: name("a"), how: *how }));
         let gains = Gain::ALL.iter().map(|gain| ChoiceCause::Rebalanced { from: name("a"), gain: *gain });
         let others = [
             ChoiceCause::Strategy { full: 2, of: 3 },
@@ -516,17 +527,20 @@ mod tests {
         let different: std::collections::BTreeSet<&String> = said.iter().collect();
         assert_eq!(different.len(), said.len(), "{said:#?}");
         assert!(said.iter().all(|one| !one.is_empty() && !one.ends_with('.')), "{said:#?}");
-        assert_eq!(note(&Why::default()), None, "the strategy was followed");
+        assert_eq!(note(&ChoiceReasons::default()), None, "the strategy was followed");
     }
 
     #[test]
     fn a_wait_names_what_it_is_about() {
-        let about = |cause, about| waits(&Wait { cause, about });
+        let about = |cause, about| waits(&ExplainedWait { cause, about });
         let asked = Constraints { countries: vec!["JP".into()], ..Constraints::default() };
-        let unmet = About::Constraints(asked, Nobody::of(1, &[Exclusion::Country]));
-        assert_eq!(about(WaitCause::Address, About::Address("10.0.0.1".into())), "its turn at 10.0.0.1 has not come");
+        let unmet = WaitDetail::Constraints(asked, NoEligibleAgent::of(1, &[Exclusion::Country]));
+        assert_eq!(
+            about(WaitCause::Address, WaitDetail::Address("10.0.0.1".into())),
+            "its turn at 10.0.0.1 has not come"
+        );
         assert_eq!(about(WaitCause::Unmet, unmet), "no agent meets the constraints: 1 of 1 is not in JP");
-        assert_eq!(about(WaitCause::NoAgent, About::Cause), "no agent is connected");
+        assert_eq!(about(WaitCause::NoAgent, WaitDetail::Cause), "no agent is connected");
     }
 
     #[test]
@@ -539,7 +553,7 @@ mod tests {
         let fast = Exclusion::Tag("fast".into());
         let said = |fleet, by: &[(&Exclusion, usize)]| {
             let each = by.iter().flat_map(|(exclusion, count)| std::iter::repeat_n(*exclusion, *count));
-            nobody(&asked, &Nobody::of(fleet, each))
+            nobody(&asked, &NoEligibleAgent::of(fleet, each))
         };
         assert_eq!(
             said(30, &[(&Exclusion::Country, 12), (&fast, 17), (&Exclusion::Quota, 1)]),

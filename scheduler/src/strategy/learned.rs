@@ -26,7 +26,7 @@ use crate::model::{AgentId, Rtt, SiteId, stats};
 use super::{Candidate, Spread};
 use alike::{Alike, Told};
 
-pub use alike::Near;
+pub use alike::SimilarCrawls;
 
 /// The spread of one crawl's round trip, as a standard deviation of its logarithm: medians over a
 /// crawl's pages repeat within about ten per cent, and servers vary from day to day.
@@ -53,9 +53,9 @@ pub const HALF_LIFE: Duration = Duration::from_secs(7 * 86_400);
 
 /// A network prefix: 24 bits of an IPv4 address, 48 of an IPv6 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Network(u64);
+pub struct Prefix(u64);
 
-impl From<IpAddr> for Network {
+impl From<IpAddr> for Prefix {
     fn from(address: IpAddr) -> Self {
         match address.to_canonical() {
             IpAddr::V4(v4) => Self(u64::from(v4.to_bits() >> 8)),
@@ -66,11 +66,11 @@ impl From<IpAddr> for Network {
 
 /// One crawl compared with the map.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Lesson {
+pub struct CrawlResidual {
     pub agent: AgentId,
     pub site: SiteId,
     /// The site's network; `None` if its address is unknown.
-    pub network: Option<Network>,
+    pub network: Option<Prefix>,
     /// The round trip known before the crawl.
     pub known: Rtt,
     /// Whether probes had measured `known`; otherwise the map predicted it.
@@ -91,7 +91,7 @@ pub fn weight(age: Duration) -> f64 {
 
 /// The corrections learned from all lessons.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Lessons {
+pub struct LearnedCorrections {
     /// The extra time of pages over probes, as a log ratio.
     bias: f64,
     by_agent: HashMap<AgentId, f64>,
@@ -113,23 +113,23 @@ impl Sum {
     }
 }
 
-impl Lessons {
+impl LearnedCorrections {
     /// Learns from lessons. `measured` holds the probers' measurements of the lessons' sites, which
     /// determine their similarity. Only pairs that probes had measured determine the extra time of
     /// pages.
-    pub fn of(lessons: &[Lesson], measured: &HashMap<SiteId, Vec<(AgentId, Rtt)>>) -> Self {
-        let told = |lesson: &Lesson| ln(lesson.crawled) - ln(lesson.known);
+    pub fn of(lessons: &[CrawlResidual], measured: &HashMap<SiteId, Vec<(AgentId, Rtt)>>) -> Self {
+        let told = |lesson: &CrawlResidual| ln(lesson.crawled) - ln(lesson.known);
         let bias = shrunk_median(lessons.iter().filter(|lesson| lesson.probed).map(told).collect());
-        let ratio = |lesson: &Lesson| (told(lesson) - bias).clamp(-MOST, MOST);
+        let ratio = |lesson: &CrawlResidual| (told(lesson) - bias).clamp(-MOST, MOST);
         let mut agents: HashMap<AgentId, Sum> = HashMap::new();
         for lesson in lessons.iter().filter(|lesson| !lesson.probed && !lesson.preferred) {
             agents.entry(lesson.agent).or_default().add(ratio(lesson), lesson.weight);
         }
         let by_agent: HashMap<AgentId, f64> = agents.into_iter().map(|(agent, sum)| (agent, sum.shrunk())).collect();
-        let told = |lesson: &Lesson| {
+        let told = |lesson: &CrawlResidual| {
             // The residual after the agent's own correction.
             let residual = ratio(lesson) - by_agent.get(&lesson.agent).copied().unwrap_or(0.0);
-            let Lesson { agent, site, network, weight, .. } = *lesson;
+            let CrawlResidual { agent, site, network, weight, .. } = *lesson;
             Told { agent, site, network, residual, weight }
         };
         let alike = Alike::of(lessons.iter().filter(|lesson| !lesson.probed).map(told).collect(), measured);
@@ -144,7 +144,7 @@ impl Lessons {
 
     /// The crawls of sites similar to a site in this network with these measurements. Scans every
     /// crawled site: do not call it on a thread that serves requests.
-    pub fn near(&self, network: Option<Network>, measured: &[(AgentId, Rtt)]) -> Near {
+    pub fn near(&self, network: Option<Prefix>, measured: &[(AgentId, Rtt)]) -> SimilarCrawls {
         self.alike.near(measured, network)
     }
 
@@ -156,7 +156,7 @@ impl Lessons {
 
 /// A crawl of one site: agent, round trip and weight ([`weight`]).
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Crawled {
+pub struct CrawlObservation {
     pub agent: AgentId,
     /// The median round trip over its pages.
     pub rtt: Rtt,
@@ -167,7 +167,11 @@ pub struct Crawled {
 /// The round trips that crawls measured of a site, one per agent that is not in `measured`. The map
 /// also locates the site by these, so that an agent which proved farther than predicted makes its
 /// neighbours' predictions farther too.
-pub fn measured_by_crawls(lessons: &Lessons, measured: &[(AgentId, Rtt)], crawls: &[Crawled]) -> Vec<(AgentId, Rtt)> {
+pub fn measured_by_crawls(
+    lessons: &LearnedCorrections,
+    measured: &[(AgentId, Rtt)],
+    crawls: &[CrawlObservation],
+) -> Vec<(AgentId, Rtt)> {
     let mut by_crawls: Vec<(AgentId, Rtt)> = Vec::new();
     for crawl in crawls {
         let known = |all: &[(AgentId, Rtt)]| all.iter().any(|(agent, _)| *agent == crawl.agent);
@@ -180,8 +184,13 @@ pub fn measured_by_crawls(lessons: &Lessons, measured: &[(AgentId, Rtt)], crawls
 
 /// Applies what crawls taught to the candidates for one site: a crawled pair gets a measured
 /// distance, other predictions are corrected. `crawls` are those of this site, `near` those of
-/// similar sites ([`Lessons::near`] of the same lessons).
-pub fn teach(candidates: &mut [Candidate], lessons: &Lessons, near: &Near, crawls: &[Crawled]) {
+/// similar sites ([`LearnedCorrections::near`] of the same lessons).
+pub fn teach(
+    candidates: &mut [Candidate],
+    lessons: &LearnedCorrections,
+    near: &SimilarCrawls,
+    crawls: &[CrawlObservation],
+) {
     for one in candidates {
         let own: Vec<(Rtt, f64)> = crawls
             .iter()
@@ -206,7 +215,13 @@ pub fn teach(candidates: &mut [Candidate], lessons: &Lessons, near: &Near, crawl
 
 /// Shifts the expected round trip by the residuals of similar sites. The margin above the
 /// prediction, for an agent that might be far, shrinks with the variance.
-fn take_over(one: &mut Candidate, lessons: &Lessons, near: &Near, predicted: Option<Rtt>, spread: f64) {
+fn take_over(
+    one: &mut Candidate,
+    lessons: &LearnedCorrections,
+    near: &SimilarCrawls,
+    predicted: Option<Rtt>,
+    spread: f64,
+) {
     let (Some(predicted), Some(expected)) = (predicted, one.expected) else { return };
     let Some((residual, left)) = lessons.alike.expects(near, one.agent, spread) else { return };
     let premium = (ln(expected) - ln(predicted)) * (left / spread).powi(2);
@@ -223,7 +238,7 @@ fn shrunk_median(mut ratios: Vec<f64>) -> f64 {
 }
 
 /// The estimate for a pair: `prior` with its `spread` from the map or the probes, and `crawls` with
-/// round trips ([`Lessons::probed`]) and weights.
+/// round trips ([`LearnedCorrections::probed`]) and weights.
 pub fn believed(prior: Rtt, spread: f64, crawls: &[(Rtt, f64)]) -> Rtt {
     let precision = 1.0 / spread.max(LEAST_SPREAD).powi(2);
     let (mut sum, mut total) = (precision * ln(prior), precision);
@@ -253,15 +268,15 @@ mod tests {
         Rtt::try_from_millis_f64(millis).unwrap()
     }
 
-    fn lesson(agent: i64, net: u8, known: f64, crawled: f64) -> Lesson {
-        let network = Some(Network::from(IpAddr::from([10, 0, net, 7])));
+    fn lesson(agent: i64, net: u8, known: f64, crawled: f64) -> CrawlResidual {
+        let network = Some(Prefix::from(IpAddr::from([10, 0, net, 7])));
         let (agent, site, known, crawled) = (AgentId::new(agent), SiteId::new(net.into()), rtt(known), rtt(crawled));
-        Lesson { agent, site, network, known, probed: false, preferred: false, crawled, weight: 1.0 }
+        CrawlResidual { agent, site, network, known, probed: false, preferred: false, crawled, weight: 1.0 }
     }
 
     /// Lessons from sites without measurements.
-    fn learned(lessons: &[Lesson]) -> Lessons {
-        Lessons::of(lessons, &HashMap::new())
+    fn learned(lessons: &[CrawlResidual]) -> LearnedCorrections {
+        LearnedCorrections::of(lessons, &HashMap::new())
     }
 
     #[test]
@@ -277,11 +292,11 @@ mod tests {
     }
 
     /// The expected round trip of an agent to a site in this network, for a prediction of 10 ms.
-    fn expected(lessons: &Lessons, agent: i64, net: u8) -> (f64, f64) {
+    fn expected(lessons: &LearnedCorrections, agent: i64, net: u8) -> (f64, f64) {
         let agent = AgentId::new(agent);
         let mut one =
             [Candidate { predicted: Some(rtt(10.0)), spread: Some(Spread::new(0.3)), ..Candidate::new(agent, 1) }];
-        let network = Some(Network::from(IpAddr::from([10, 0, net, 200])));
+        let network = Some(Prefix::from(IpAddr::from([10, 0, net, 200])));
         teach(&mut one, lessons, &lessons.near(network, &[]), &[]);
         assert_eq!(one[0].predicted, Some(rtt(10.0)), "it stays the map's");
         (one[0].expected.unwrap().as_millis_f64(), one[0].doubt.unwrap().ratio())
@@ -301,11 +316,11 @@ mod tests {
 
     #[test]
     fn who_was_chosen_for_its_prediction_teaches_of_alike_sites_alone() {
-        let preferred = Lesson { preferred: true, ..lesson(1, 1, 10.0, 20.0) };
+        let preferred = CrawlResidual { preferred: true, ..lesson(1, 1, 10.0, 20.0) };
         let lessons = learned(&[preferred; 50]);
         assert!((expected(&lessons, 1, 9).0 - 10.0).abs() < 0.01);
         assert!(expected(&lessons, 1, 1).0 > 15.0);
-        let probed = Lesson { probed: true, ..preferred };
+        let probed = CrawlResidual { probed: true, ..preferred };
         assert!(
             (expected(&learned(&[probed]), 1, 1).0 - 10.0).abs() < 0.01,
             "what pages take longer is no error of the map"
@@ -314,8 +329,8 @@ mod tests {
 
     #[test]
     fn what_all_pages_take_longer_corrects_nobody() {
-        let lesson = |i: i64| Lesson { probed: i % 2 == 0, ..lesson(i % 10, 1, 10.0, 15.0) };
-        let lessons = learned(&(0..100).map(lesson).collect::<Vec<Lesson>>());
+        let lesson = |i: i64| CrawlResidual { probed: i % 2 == 0, ..lesson(i % 10, 1, 10.0, 15.0) };
+        let lessons = learned(&(0..100).map(lesson).collect::<Vec<CrawlResidual>>());
         let corrected = lessons.corrected(AgentId::new(1), rtt(10.0)).as_millis_f64();
         assert!((corrected - 10.0).abs() < 0.5, "{corrected}");
         assert!((lessons.probed(rtt(15.0)).as_millis_f64() - 10.0).abs() < 0.5);

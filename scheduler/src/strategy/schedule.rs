@@ -19,7 +19,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-use exchange::Places;
+use exchange::SlotAssignment;
 
 mod exchange;
 pub mod straggler;
@@ -82,7 +82,7 @@ impl Job {
 
 /// One site's place in a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Planned {
+pub struct PlannedSite {
     /// The site's index.
     pub job: usize,
     /// The agent's index.
@@ -95,7 +95,7 @@ pub struct Planned {
 
 /// Plans all jobs. `frees` holds for each agent when each of its slots is free, from now; an agent
 /// without slots gets nothing. Omits jobs that no agent may have. Sorted by agent, then by begin.
-pub fn plan(jobs: &[Job], frees: &[Vec<Duration>]) -> Vec<Planned> {
+pub fn plan(jobs: &[Job], frees: &[Vec<Duration>]) -> Vec<PlannedSite> {
     let mut slots: Vec<Slots> = frees.iter().map(|frees| Slots::new(frees)).collect();
     let best = |(index, job): (usize, &Job)| Some((Reverse(job.takes.iter().flatten().min().copied()?), index));
     let mut order: Vec<(Reverse<Duration>, usize)> = jobs.iter().enumerate().filter_map(best).collect();
@@ -109,12 +109,12 @@ pub fn plan(jobs: &[Job], frees: &[Vec<Duration>]) -> Vec<Planned> {
     }
     let takes: Vec<&[Option<Duration>]> = jobs.iter().map(|job| job.takes.as_slice()).collect();
     let ends = slots.iter().map(|slots| slots.ends.iter().map(Duration::as_secs_f64).collect()).collect();
-    let mut places = Places::new(&takes, places, ends);
+    let mut places = SlotAssignment::new(&takes, places, ends);
     places.better(&order);
-    let mut placed: Vec<Vec<Placed>> = vec![Vec::new(); frees.len()];
+    let mut placed: Vec<Vec<PlacedJob>> = vec![Vec::new(); frees.len()];
     for (job, place) in places.of.iter().enumerate() {
         if let Some((agent, takes)) = place.and_then(|(agent, _)| Some((agent, jobs[job].takes[agent]?))) {
-            placed[agent].push(Placed { job, takes });
+            placed[agent].push(PlacedJob { job, takes });
         }
     }
     let mut planned = Vec::new();
@@ -126,7 +126,7 @@ pub fn plan(jobs: &[Job], frees: &[Vec<Duration>]) -> Vec<Planned> {
 
 /// A job placed at an agent, and its time there.
 #[derive(Debug, Clone, Copy)]
-struct Placed {
+struct PlacedJob {
     job: usize,
     takes: Duration,
 }
@@ -156,14 +156,14 @@ fn affordable(cost: f64) -> Duration {
 }
 
 /// An agent's jobs in the order of their begin.
-fn in_turn(agent: usize, jobs: &[Job], mut placed: Vec<Placed>, frees: &[Duration]) -> Vec<Planned> {
+fn in_turn(agent: usize, jobs: &[Job], mut placed: Vec<PlacedJob>, frees: &[Duration]) -> Vec<PlannedSite> {
     placed.sort_by_key(|one| jobs[one.job].turn(one.takes));
     let mut free: BinaryHeap<Reverse<Duration>> = frees.iter().copied().map(Reverse).collect();
-    let begun = placed.into_iter().filter_map(|Placed { job, takes }| {
+    let begun = placed.into_iter().filter_map(|PlacedJob { job, takes }| {
         let mut first = free.peek_mut()?;
         let begins = first.0;
         first.0 = begins.saturating_add(takes);
-        Some(Planned { job, agent, begins, ends: first.0 })
+        Some(PlannedSite { job, agent, begins, ends: first.0 })
     });
     begun.collect()
 }
@@ -310,7 +310,7 @@ mod tests {
             let possible = |job: &&Job| job.takes.iter().zip(&frees).any(|(takes, slots)| takes.is_some() && !slots.is_empty());
             prop_assert_eq!(planned.len(), jobs.iter().filter(possible).count());
             for (agent, slots) in frees.iter().enumerate() {
-                let here: Vec<&Planned> = planned.iter().filter(|one| one.agent == agent).collect();
+                let here: Vec<&PlannedSite> = planned.iter().filter(|one| one.agent == agent).collect();
                 for one in &here {
                     prop_assert_eq!(Some(one.ends - one.begins), jobs[one.job].takes[agent]);
                     let during = here.iter().filter(|other| other.begins <= one.begins && one.begins < other.ends).count();

@@ -82,7 +82,7 @@ fn full(agents: &[(f64, f64, u8)]) -> Vec<Candidate> {
     (1..)
         .zip(agents)
         .map(|(number, &(millis, latitude, net))| Candidate {
-            home: Home {
+            home: AgentLocation {
                 country: Some(if net % 2 == 0 { *b"CN" } else { *b"JP" }),
                 direction: Position::try_new(latitude, 100.0).ok().map(Direction::from),
                 address: Some(IpAddr::from([10, net, 0, 1])),

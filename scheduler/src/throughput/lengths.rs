@@ -24,7 +24,7 @@ const PARTS: u32 = 64;
 
 /// A crawl that has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Lasted {
+pub struct BegunCrawl {
     /// Its duration, so far if it has not ended.
     pub time: Duration,
     /// Whether it has ended.
@@ -33,7 +33,7 @@ pub struct Lasted {
 
 /// The distribution of crawl durations: a share of `exp(-(t / scale)^shape)` is longer than `t`.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Lengths {
+pub(super) struct DurationDistribution {
     shape: f64,
     /// In seconds.
     scale: f64,
@@ -41,11 +41,11 @@ pub(super) struct Lengths {
     at_most: f64,
 }
 
-impl Lengths {
+impl DurationDistribution {
     /// Estimates from a sample of crawls and the time limit of a crawl. `None` if no crawl has
     /// ended.
-    pub(super) fn of(crawls: &[Lasted], at_most: Duration) -> Option<Self> {
-        let seconds = |one: &Lasted| one.time.as_secs_f64().max(SHORTEST_S);
+    pub(super) fn of(crawls: &[BegunCrawl], at_most: Duration) -> Option<Self> {
+        let seconds = |one: &BegunCrawl| one.time.as_secs_f64().max(SHORTEST_S);
         let longest = crawls.iter().map(seconds).fold(SHORTEST_S, f64::max);
         // Relative to the longest, so that no power overflows.
         let logs: Vec<f64> = crawls.iter().map(|one| (seconds(one) / longest).ln()).collect();
@@ -114,9 +114,9 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3600);
 
     /// A thousand durations of this shape and scale, observed `now` seconds after all began.
-    fn seen(shape: f64, scale: f64, now: f64) -> Vec<Lasted> {
+    fn seen(shape: f64, scale: f64, now: f64) -> Vec<BegunCrawl> {
         let length = |part: u32| scale * (-((f64::from(part) + 0.5) / 1000.0).ln()).powf(shape.recip());
-        let one = |length: f64| Lasted { time: Duration::from_secs_f64(length.min(now)), ended: length <= now };
+        let one = |length: f64| BegunCrawl { time: Duration::from_secs_f64(length.min(now)), ended: length <= now };
         (0..1000).map(|part| one(length(part))).collect()
     }
 
@@ -125,7 +125,7 @@ mod tests {
         for (shape, scale) in [(0.7, 20.0), (1.0, 5.0), (2.0, 60.0)] {
             for (ended, near) in [(0.1_f64, 0.25), (0.5, 0.1), (1.0 - 1e-9, 0.05)] {
                 let now = scale * (-(1.0 - ended).ln()).powf(1.0 / shape);
-                let lengths = Lengths::of(&seen(shape, scale, now), HOUR).unwrap();
+                let lengths = DurationDistribution::of(&seen(shape, scale, now), HOUR).unwrap();
                 let off = (lengths.shape / shape - 1.0).abs().max((lengths.scale / scale - 1.0).abs());
                 assert!(off < near, "{shape} {scale} {ended}: {lengths:?}");
             }
@@ -134,9 +134,9 @@ mod tests {
 
     #[test]
     fn the_mean_is_of_all_and_none_lasts_longer_than_it_may() {
-        let lengths = Lengths { shape: 1.0, scale: 10.0, at_most: 3600.0 };
+        let lengths = DurationDistribution { shape: 1.0, scale: 10.0, at_most: 3600.0 };
         assert!((lengths.mean_s() - 10.0).abs() < 0.1, "{}", lengths.mean_s());
-        let cut = Lengths { at_most: 10.0, ..lengths };
+        let cut = DurationDistribution { at_most: 10.0, ..lengths };
         // 1 - 1/e of ten seconds.
         assert!((cut.mean_s() - 6.32).abs() < 0.1, "{}", cut.mean_s());
         assert_eq!((cut.ends_within(4.0, 6.0), cut.ends_within(1.0, 60.0)), (0.0, 0.0));
@@ -149,8 +149,8 @@ mod tests {
 
     #[test]
     fn nothing_is_told_before_one_has_ended() {
-        assert_eq!(Lengths::of(&[], HOUR), None);
-        assert_eq!(Lengths::of(&[Lasted { time: HOUR, ended: false }; 5], HOUR), None);
+        assert_eq!(DurationDistribution::of(&[], HOUR), None);
+        assert_eq!(DurationDistribution::of(&[BegunCrawl { time: HOUR, ended: false }; 5], HOUR), None);
     }
 
     proptest! {
@@ -160,9 +160,9 @@ mod tests {
             at_most in prop_oneof![Just(0), Just(u64::MAX), 0_u64..1 << 40],
             age in 0.0..1e9_f64,
         ) {
-            let lasted = |(micros, ended)| Lasted { time: Duration::from_micros(micros), ended };
-            let crawls: Vec<Lasted> = crawls.into_iter().map(lasted).collect();
-            if let Some(lengths) = Lengths::of(&crawls, Duration::from_micros(at_most)) {
+            let lasted = |(micros, ended)| BegunCrawl { time: Duration::from_micros(micros), ended };
+            let crawls: Vec<BegunCrawl> = crawls.into_iter().map(lasted).collect();
+            if let Some(lengths) = DurationDistribution::of(&crawls, Duration::from_micros(at_most)) {
                 prop_assert!(lengths.mean_s() >= 0.0 && lengths.mean_s() <= lengths.at_most * 1.000_001, "{lengths:?}");
                 let within: Vec<f64> = [0.0, 1.0, 1e3, 1e6].map(|time| lengths.ends_within(time, age)).to_vec();
                 prop_assert!(within.iter().all(|one| *one <= 0.0) && within.is_sorted(), "{lengths:?} {within:?}");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::lengths::{Lasted, Lengths};
+use super::lengths::{BegunCrawl, DurationDistribution};
 use super::{count, seconds};
 
 /// The most groups of waiting sites; all sites of a group begin at once.
@@ -14,16 +14,16 @@ const FEWEST_AT_ONCE: f64 = 1e-6;
 
 /// Crawls under way at a stalled agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Stalled {
+pub struct StalledCrawls {
     pub agent: String,
     /// Why the agent is stalled.
-    pub why: Standstill,
+    pub why: StallReason,
     pub sites: u64,
 }
 
 /// Why an agent is stalled. Its duration cannot be predicted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Standstill {
+pub enum StallReason {
     /// The agent paused itself, with this reason.
     Paused(String),
     /// The agent's stream broke: it reconnects soon, or its crawls go to other agents.
@@ -44,7 +44,7 @@ pub struct Remaining {
     /// Crawls under way, without stalled ones.
     pub crawling: u64,
     /// Stalled crawls, by agent, the most crawls first.
-    pub stalled: Vec<Stalled>,
+    pub stalled: Vec<StalledCrawls>,
     /// The longest remaining pause that a site asked for.
     pub paused_for: Duration,
     /// The time limit of a crawl.
@@ -57,9 +57,9 @@ pub struct Remaining {
 
 /// Statistics of recent crawls.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Recent {
+pub struct RecentCrawls {
     /// Recent crawls, or a sample of them.
-    pub crawls: Vec<Lasted>,
+    pub crawls: Vec<BegunCrawl>,
     /// The times so far of crawls under way, or a sample of them.
     pub under_way: Vec<Duration>,
     /// The average number of concurrent crawls in the recent window.
@@ -91,7 +91,7 @@ pub struct Estimate {
 /// one half. Waiting sites begin evenly over the time that their crawls take at the present or the
 /// recent concurrency, whichever is higher; or at the recent rate of begun crawls if that is
 /// slower, because measuring may be the bottleneck.
-pub fn estimate(remaining: &Remaining, recent: &Recent) -> Option<Estimate> {
+pub fn estimate(remaining: &Remaining, recent: &RecentCrawls) -> Option<Estimate> {
     let &Remaining { waiting, held, crawling, ref stalled, .. } = remaining;
     let sites = waiting.saturating_add(crawling);
     let still = stalled.iter().fold(0_u64, |sum, one| sum.saturating_add(one.sites));
@@ -113,19 +113,19 @@ pub fn estimate(remaining: &Remaining, recent: &Recent) -> Option<Estimate> {
 const NAMED: usize = 3;
 
 /// "3 sites are at a, which has disconnected, and are not in the estimate".
-fn stands_still(stalled: &[Stalled], sites: u64) -> Option<String> {
+fn stands_still(stalled: &[StalledCrawls], sites: u64) -> Option<String> {
     let at = match stalled {
         [] => return None,
-        [Stalled { agent, why, .. }] => match why {
-            Standstill::Paused(reason) => format!("{agent}, which has paused ({reason}),"),
-            Standstill::Disconnected => format!("{agent}, which has disconnected,"),
-            Standstill::Away => format!("{agent}, which is away,"),
+        [StalledCrawls { agent, why, .. }] => match why {
+            StallReason::Paused(reason) => format!("{agent}, which has paused ({reason}),"),
+            StallReason::Disconnected => format!("{agent}, which has disconnected,"),
+            StallReason::Away => format!("{agent}, which is away,"),
         },
         several => {
-            let named = several.iter().take(NAMED).map(|Stalled { agent, why, .. }| match why {
-                Standstill::Paused(_) => format!("{agent}: paused"),
-                Standstill::Disconnected => format!("{agent}: disconnected"),
-                Standstill::Away => format!("{agent}: away"),
+            let named = several.iter().take(NAMED).map(|StalledCrawls { agent, why, .. }| match why {
+                StallReason::Paused(_) => format!("{agent}: paused"),
+                StallReason::Disconnected => format!("{agent}: disconnected"),
+                StallReason::Away => format!("{agent}: away"),
             });
             let more = several.len().saturating_sub(NAMED);
             let more = (more > 0).then(|| format!("and {more} more"));
@@ -139,7 +139,7 @@ fn stands_still(stalled: &[Stalled], sites: u64) -> Option<String> {
     })
 }
 
-fn left(remaining: &Remaining, recent: &Recent) -> Result<Duration, &'static str> {
+fn left(remaining: &Remaining, recent: &RecentCrawls) -> Result<Duration, &'static str> {
     let &Remaining { waiting, unassigned, crawling, paused_for, at_most, connected, taking, .. } = remaining;
     if waiting == 0 && crawling == 0 {
         return Err("no estimate: nothing is left but what waits");
@@ -150,7 +150,7 @@ fn left(remaining: &Remaining, recent: &Recent) -> Result<Duration, &'static str
     if waiting > 0 && !taking {
         return Err("no estimate: no agent takes new sites, each has paused, has disconnected or drains");
     }
-    let lengths = Lengths::of(&recent.crawls, at_most).ok_or("no estimate yet: nothing has ended")?;
+    let lengths = DurationDistribution::of(&recent.crawls, at_most).ok_or("no estimate yet: nothing has ended")?;
     let usual = lengths.mean_s();
     let at_once = count(crawling).max(recent.at_once).max(FEWEST_AT_ONCE);
     let measured = match recent.begun {
@@ -158,15 +158,15 @@ fn left(remaining: &Remaining, recent: &Recent) -> Result<Duration, &'static str
         begun => count(unassigned) * recent.begun_window.as_secs_f64() / count(begun),
     };
     let begins = (count(waiting) * usual / at_once).max(measured);
-    let left = Left { lengths, begins, waiting, crawling, under_way: &recent.under_way };
+    let left = UnendedCrawls { lengths, begins, waiting, crawling, under_way: &recent.under_way };
     // A paused site is crawled after its pause.
     let paused = if paused_for.is_zero() { 0.0 } else { paused_for.as_secs_f64() + usual };
     Ok(seconds(left.median_s().max(paused)))
 }
 
 /// The crawls that have not ended.
-struct Left<'a> {
-    lengths: Lengths,
+struct UnendedCrawls<'a> {
+    lengths: DurationDistribution,
     /// When the last waiting crawl begins, in seconds from now.
     begins: f64,
     waiting: u64,
@@ -175,7 +175,7 @@ struct Left<'a> {
     under_way: &'a [Duration],
 }
 
-impl Left<'_> {
+impl UnendedCrawls<'_> {
     /// The time in seconds within which all end with a probability of one half.
     fn median_s(&self) -> f64 {
         let longest = super::LONGEST.as_secs_f64();
@@ -219,8 +219,8 @@ mod tests {
     }
 
     /// Crawls that ended after these seconds.
-    fn ended(lasted: &[f64]) -> Vec<Lasted> {
-        lasted.iter().map(|time| Lasted { time: secs(*time), ended: true }).collect()
+    fn ended(lasted: &[f64]) -> Vec<BegunCrawl> {
+        lasted.iter().map(|time| BegunCrawl { time: secs(*time), ended: true }).collect()
     }
 
     /// A connected agent, and a time limit of an hour.
@@ -228,14 +228,14 @@ mod tests {
         Remaining { at_most: secs(3600.0), connected: true, taking: true, ..Remaining::default() }
     }
 
-    fn left_s(remaining: &Remaining, recent: &Recent) -> f64 {
+    fn left_s(remaining: &Remaining, recent: &RecentCrawls) -> f64 {
         estimate(remaining, recent).unwrap().left.unwrap().as_secs_f64()
     }
 
     #[test]
     fn what_waits_takes_its_turn_and_the_last_one_ends() {
         // Nearly equal durations, four at once.
-        let recent = Recent { crawls: ended(&[10.0; 400]), at_once: 4.0, ..Recent::default() };
+        let recent = RecentCrawls { crawls: ended(&[10.0; 400]), at_once: 4.0, ..RecentCrawls::default() };
         let estimated = estimate(&Remaining { waiting: 40, held: 2, ..some_left() }, &recent).unwrap();
         assert_eq!((estimated.sites, estimated.held), (40, 2));
         assert_eq!(estimated.note, "2 sites wait with a reason and are not in the estimate");
@@ -243,7 +243,8 @@ mod tests {
         assert!((100.0..115.0).contains(&left), "{left}");
         // With eight at once it takes half the time.
         let under_way = vec![Duration::ZERO; 8];
-        let left = left_s(&Remaining { waiting: 40, crawling: 8, ..some_left() }, &Recent { under_way, ..recent });
+        let left =
+            left_s(&Remaining { waiting: 40, crawling: 8, ..some_left() }, &RecentCrawls { under_way, ..recent });
         assert!((50.0..65.0).contains(&left), "{left}");
     }
 
@@ -253,11 +254,11 @@ mod tests {
         // longer.
         let short: Vec<f64> = (1..=10).map(f64::from).collect();
         let mut crawls = ended(&short);
-        crawls.extend([Lasted { time: secs(10.0), ended: false }; 90]);
-        let recent = Recent { crawls, under_way: vec![secs(10.0); 90], at_once: 90.0, ..Recent::default() };
+        crawls.extend([BegunCrawl { time: secs(10.0), ended: false }; 90]);
+        let recent = RecentCrawls { crawls, under_way: vec![secs(10.0); 90], at_once: 90.0, ..RecentCrawls::default() };
         let all = left_s(&Remaining { crawling: 90, ..some_left() }, &recent);
         assert!(all > 100.0, "{all}");
-        let one = Recent { under_way: vec![secs(10.0)], ..recent.clone() };
+        let one = RecentCrawls { under_way: vec![secs(10.0)], ..recent.clone() };
         let one = left_s(&Remaining { crawling: 1, ..some_left() }, &one);
         assert!(one < all / 2.0, "{one} {all}");
         // The time limit is a minute.
@@ -267,9 +268,9 @@ mod tests {
 
     #[test]
     fn a_few_of_many_stand_for_all() {
-        let recent = Recent { crawls: ended(&[5.0, 10.0, 15.0, 20.0]), ..Recent::default() };
+        let recent = RecentCrawls { crawls: ended(&[5.0, 10.0, 15.0, 20.0]), ..RecentCrawls::default() };
         let of = |told: usize| {
-            let recent = Recent { under_way: vec![secs(3.0); told], ..recent.clone() };
+            let recent = RecentCrawls { under_way: vec![secs(3.0); told], ..recent.clone() };
             left_s(&Remaining { crawling: 1000, ..some_left() }, &recent)
         };
         assert!((of(10) / of(1000) - 1.0).abs() < 0.01, "{} {}", of(10), of(1000));
@@ -278,7 +279,7 @@ mod tests {
     #[test]
     fn sites_that_are_slow_to_begin_are_waited_for() {
         // A site begins every five seconds.
-        let recent = Recent {
+        let recent = RecentCrawls {
             crawls: ended(&[7.0; 100]),
             at_once: 1.4,
             begun: 20,
@@ -287,22 +288,22 @@ mod tests {
         };
         let left = left_s(&Remaining { waiting: 40, unassigned: 30, ..some_left() }, &recent);
         assert!((185.0..215.0).contains(&left), "{left}");
-        let many = Recent { at_once: 100.0, ..recent };
+        let many = RecentCrawls { at_once: 100.0, ..recent };
         let left = left_s(&Remaining { waiting: 40, unassigned: 30, ..some_left() }, &many);
         assert!((154.0..165.0).contains(&left), "{left}");
     }
 
     #[test]
     fn what_cannot_be_estimated_says_why() {
-        let note = |remaining: &Remaining, recent: &Recent| {
+        let note = |remaining: &Remaining, recent: &RecentCrawls| {
             let estimated = estimate(remaining, recent).unwrap();
             assert_eq!(estimated.left, None);
             estimated.note
         };
-        let steady = Recent { crawls: ended(&[1.0; 10]), at_once: 1.0, ..Recent::default() };
+        let steady = RecentCrawls { crawls: ended(&[1.0; 10]), at_once: 1.0, ..RecentCrawls::default() };
         let remaining = Remaining { waiting: 3, held: 1, ..some_left() };
         assert_eq!(
-            note(&remaining, &Recent::default()),
+            note(&remaining, &RecentCrawls::default()),
             "no estimate yet: nothing has ended; 1 site waits with a reason and is not in the estimate"
         );
         let away = Remaining { waiting: 3, connected: false, taking: false, ..some_left() };
@@ -324,10 +325,10 @@ mod tests {
 
     #[test]
     fn crawls_of_agents_that_stand_still_are_told_and_not_waited_for() {
-        let steady = Recent { crawls: ended(&[1.0; 10]), at_once: 1.0, ..Recent::default() };
-        let at = |agent: &str, why, sites| Stalled { agent: agent.into(), why, sites };
-        let full = at("a", Standstill::Paused("the disk is full".into()), 14);
-        let of = |stalled: &[Stalled], crawling| {
+        let steady = RecentCrawls { crawls: ended(&[1.0; 10]), at_once: 1.0, ..RecentCrawls::default() };
+        let at = |agent: &str, why, sites| StalledCrawls { agent: agent.into(), why, sites };
+        let full = at("a", StallReason::Paused("the disk is full".into()), 14);
+        let of = |stalled: &[StalledCrawls], crawling| {
             estimate(&Remaining { crawling, stalled: stalled.to_vec(), ..some_left() }, &steady).unwrap()
         };
         let alone = of(std::slice::from_ref(&full), 0);
@@ -337,11 +338,11 @@ mod tests {
             "no estimate: nothing is left but what waits; 14 sites are at a, which has paused (the disk is full), and are not in \
              the estimate"
         );
-        let disconnected = of(&[at("b", Standstill::Disconnected, 1)], 2);
+        let disconnected = of(&[at("b", StallReason::Disconnected, 1)], 2);
         assert!(disconnected.left.is_some());
         assert_eq!(disconnected.note, "1 site is at b, which has disconnected, and is not in the estimate");
-        let away = |name| at(name, Standstill::Away, 1);
-        let many = of(&[full, at("b", Standstill::Disconnected, 2), away("c"), away("d"), away("e")], 2);
+        let away = |name| at(name, StallReason::Away, 1);
+        let many = of(&[full, at("b", StallReason::Disconnected, 2), away("c"), away("d"), away("e")], 2);
         assert_eq!(
             many.note,
             "19 sites are at 5 agents that stand still (a: paused, b: disconnected, c: away, and 2 more) and are not in the estimate"
@@ -356,8 +357,8 @@ mod tests {
         prop_oneof![Just(0), Just(u64::MAX), 0u64..1000]
     }
 
-    fn lasted() -> impl Strategy<Value = Vec<Lasted>> {
-        prop::collection::vec((times(), any::<bool>()).prop_map(|(time, ended)| Lasted { time, ended }), 0..20)
+    fn lasted() -> impl Strategy<Value = Vec<BegunCrawl>> {
+        prop::collection::vec((times(), any::<bool>()).prop_map(|(time, ended)| BegunCrawl { time, ended }), 0..20)
     }
 
     proptest! {
@@ -371,12 +372,12 @@ mod tests {
             (connected, taking) in (any::<bool>(), any::<bool>()),
             still in counts(),
         ) {
-            let stalled = vec![Stalled { agent: "a".into(), why: Standstill::Away, sites: still }];
+            let stalled = vec![StalledCrawls { agent: "a".into(), why: StallReason::Away, sites: still }];
             let remaining = Remaining {
                 waiting, unassigned, held, crawling, stalled, paused_for, at_most, connected, taking,
             };
             let ended = crawls.iter().any(|one| one.ended);
-            let recent = Recent { crawls, under_way, at_once, begun, begun_window };
+            let recent = RecentCrawls { crawls, under_way, at_once, begun, begun_window };
             match estimate(&remaining, &recent) {
                 None => prop_assert!(waiting == 0 && crawling == 0 && held == 0 && still == 0),
                 Some(Estimate { left: None, note, .. }) => {
@@ -396,7 +397,7 @@ mod tests {
             waiting in 0u64..200, crawling in 0usize..50, age in 0.0..1000.0_f64,
             lengths in prop::collection::vec(0.1..500.0_f64, 1..30),
         ) {
-            let recent = Recent { crawls: ended(&lengths), under_way: vec![secs(age); crawling], at_once: 3.0, ..Recent::default() };
+            let recent = RecentCrawls { crawls: ended(&lengths), under_way: vec![secs(age); crawling], at_once: 3.0, ..RecentCrawls::default() };
             let crawling = u64::try_from(crawling).unwrap();
             let of = |waiting| left_s(&Remaining { waiting, unassigned: waiting, crawling, ..some_left() }, &recent);
             // To the precision of the search.

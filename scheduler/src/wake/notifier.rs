@@ -50,17 +50,17 @@ struct Waiting {
     heard: bool,
     /// Roles that this scheduler leads: signals for their tasks are not sent.
     here: Vec<Role>,
-    news: News,
+    news: Signals,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct News {
+pub struct Signals {
     tasks: BTreeSet<Task>,
     agents: BTreeSet<AgentId>,
     everybody: bool,
 }
 
-impl News {
+impl Signals {
     /// Every task and every agent.
     fn all() -> Self {
         Self { tasks: Task::ALL.iter().copied().collect(), agents: BTreeSet::new(), everybody: true }
@@ -91,7 +91,7 @@ impl News {
 }
 
 /// The format on the wire: names of tasks, a semicolon, and identifiers of agents or a star.
-impl fmt::Display for News {
+impl fmt::Display for Signals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tasks: Vec<&str> = self.tasks.iter().map(|task| task.name()).collect();
         let agents: Vec<String> = self.agents.iter().map(ToString::to_string).collect();
@@ -100,7 +100,7 @@ impl fmt::Display for News {
 }
 
 /// Cannot fail: an unknown format is from another version, and then means every task and agent.
-impl FromStr for News {
+impl FromStr for Signals {
     type Err = std::convert::Infallible;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -146,7 +146,7 @@ impl Notifier {
         }
     }
 
-    fn take(&self) -> News {
+    fn take(&self) -> Signals {
         std::mem::take(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner).news)
     }
 }
@@ -200,11 +200,11 @@ impl Wakes {
         let connecting = tokio::time::timeout(PATIENCE, Listener::connect(options.clone())).await;
         let mut listener = connecting.context("connect in time")?.context("connect")?;
         // Notices sent before are lost.
-        self.hear(&News::all());
+        self.hear(&Signals::all());
         loop {
             match tokio::time::timeout(SILENCE, listener.next()).await {
                 Ok(Ok(Some(payload))) => {
-                    let Ok(news) = payload.parse::<News>();
+                    let Ok(news) = payload.parse::<Signals>();
                     self.hear(&news);
                 }
                 Ok(Ok(None)) => return Ok(()),
@@ -221,7 +221,7 @@ impl Wakes {
 async fn tell(
     options: &PgConnectOptions,
     connection: Option<PgConnection>,
-    news: &News,
+    news: &Signals,
 ) -> anyhow::Result<PgConnection> {
     let mut conn = match connection {
         Some(conn) => conn,
@@ -235,30 +235,31 @@ async fn tell(
 mod tests {
     use super::*;
 
-    fn news(tasks: &[Task], agents: &[i64]) -> News {
+    fn news(tasks: &[Task], agents: &[i64]) -> Signals {
         let agents = agents.iter().copied().map(AgentId::new).collect();
-        News { tasks: tasks.iter().copied().collect(), agents, everybody: false }
+        Signals { tasks: tasks.iter().copied().collect(), agents, everybody: false }
     }
 
     #[test]
     fn what_is_told_is_heard() {
-        for told in [news(&[Task::Assign, Task::Reap], &[3, 17]), news(&[], &[1]), news(&[Task::Fit], &[]), News::all()]
+        for told in
+            [news(&[Task::Assign, Task::Reap], &[3, 17]), news(&[], &[1]), news(&[Task::Fit], &[]), Signals::all()]
         {
-            assert_eq!(told.to_string().parse::<News>().unwrap(), told, "{told}");
+            assert_eq!(told.to_string().parse::<Signals>().unwrap(), told, "{told}");
         }
         assert_eq!(news(&[Task::Assign], &[3, 17]).to_string(), "assign;3,17");
         for strange in ["", "dance;", "assign;x", "assign"] {
-            assert_eq!(strange.parse::<News>().unwrap(), News::all(), "{strange}");
+            assert_eq!(strange.parse::<Signals>().unwrap(), Signals::all(), "{strange}");
         }
     }
 
     #[test]
     fn the_longest_notice_fits_into_a_payload() {
-        let mut longest = News { tasks: Task::ALL.iter().copied().collect(), ..News::default() };
+        let mut longest = Signals { tasks: Task::ALL.iter().copied().collect(), ..Signals::default() };
         (0..256).for_each(|id| longest.add(AgentId::new(i64::MAX - id)));
         assert!(longest.agents().is_some() && longest.to_string().len() < 8000, "{}", longest.to_string().len());
         longest.add(AgentId::new(1));
-        assert_eq!(longest, News::all());
+        assert_eq!(longest, Signals::all());
     }
 
     #[test]

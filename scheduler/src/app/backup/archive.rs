@@ -104,7 +104,7 @@ fn header(name: &str, length: u64, time: u64) -> [u8; BLOCK] {
 
 /// The place of an entry's content in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Span {
+pub(super) struct EntrySpan {
     pub(super) at: u64,
     pub(super) length: u64,
 }
@@ -124,7 +124,7 @@ pub(super) fn first<R: Read + Seek>(file: &mut R, name: &str) -> anyhow::Result<
 
 /// Reads the whole file and compares every sum; returns the place of each entry. Rejects a
 /// truncated or damaged file.
-pub(super) fn check<R: Read + Seek>(file: &mut R) -> anyhow::Result<BTreeMap<String, Span>> {
+pub(super) fn check<R: Read + Seek>(file: &mut R) -> anyhow::Result<BTreeMap<String, EntrySpan>> {
     file.seek(SeekFrom::Start(0)).context("read it")?;
     let (mut spans, mut found, mut at) = (BTreeMap::new(), String::new(), 0);
     loop {
@@ -151,7 +151,7 @@ pub(super) fn check<R: Read + Seek>(file: &mut R) -> anyhow::Result<BTreeMap<Str
             rest -= u64::try_from(wanted).unwrap_or(0);
         }
         found.push_str(&format!("{}  {name}\n", hex(&sum.finalize())));
-        spans.insert(name, Span { at, length });
+        spans.insert(name, EntrySpan { at, length });
         let end = (at + length).next_multiple_of(BLOCK_LENGTH);
         at = file.seek(SeekFrom::Start(end)).context("read it")?;
     }
@@ -169,7 +169,7 @@ fn compare(found: &str, told: &str) -> anyhow::Result<()> {
 }
 
 /// The content of a small entry.
-pub(super) fn small<R: Read + Seek>(file: &mut R, span: Span) -> anyhow::Result<Vec<u8>> {
+pub(super) fn small<R: Read + Seek>(file: &mut R, span: EntrySpan) -> anyhow::Result<Vec<u8>> {
     ensure!(span.length <= SMALL, "an entry is too long");
     file.seek(SeekFrom::Start(span.at)).context("read it")?;
     let mut content = vec![0; usize::try_from(span.length).unwrap_or(0)];

@@ -33,7 +33,7 @@ pub(super) struct Manifest {
 
 /// What is the same in all forms.
 #[derive(Deserialize)]
-struct Form {
+struct FormHeader {
     format: u32,
     #[serde(default)]
     landfall: String,
@@ -49,7 +49,7 @@ impl Manifest {
 
     /// Reads it; refuses a form that is not this program's.
     pub(super) fn read(content: &[u8]) -> anyhow::Result<Self> {
-        let form: Form = serde_json::from_slice(content).context("it is damaged: its manifest cannot be read")?;
+        let form: FormHeader = serde_json::from_slice(content).context("it is damaged: its manifest cannot be read")?;
         if form.format != FORMAT {
             bail!(
                 "it is of format {}, made by landfall {}, and this landfall {} knows only format {FORMAT}: use the landfall that made it",

@@ -18,10 +18,10 @@ use crate::app::exit::{Code, ended};
 use crate::app::postgres::{PrivatePostgres, Tool, tool};
 use crate::app::up::{self, quoted};
 use crate::store;
-use crate::store::schema::restores::{self, Restored};
+use crate::store::schema::restores::{self, RestoreResult};
 use crate::store::schema::{self, snapshots};
 
-use super::archive::{self, Span};
+use super::archive::{self, EntrySpan};
 use super::manifest::Manifest;
 use super::programs::{self, Libpq};
 use super::secrets::Secrets;
@@ -57,7 +57,7 @@ pub async fn restore(wanted: Restore) -> anyhow::Result<String> {
     let pg_restore = tool("pg_restore", source.manifest.pg_dump)?;
     let secrets = if wanted.secrets { source.secrets()? } else { Secrets::default() };
     ensure_theirs(&source.manifest, &data_dir)?;
-    let work = Work { manifest: source.manifest.clone(), pg_restore, secrets, source, data_dir };
+    let work = RestoreInput { manifest: source.manifest.clone(), pg_restore, secrets, source, data_dir };
     let (work, restored) = match &wanted.database_url {
         Some(url) => {
             let options = up::database_options(url)?;
@@ -79,7 +79,7 @@ fn ensure_theirs(manifest: &Manifest, data_dir: &Path) -> anyhow::Result<()> {
 struct Source {
     file: File,
     manifest: Manifest,
-    spans: BTreeMap<String, Span>,
+    spans: BTreeMap<String, EntrySpan>,
 }
 
 impl Source {
@@ -119,7 +119,7 @@ impl Source {
 }
 
 /// The input of a restore, without the destination.
-struct Work {
+struct RestoreInput {
     source: Source,
     manifest: Manifest,
     pg_restore: Tool,
@@ -133,8 +133,12 @@ fn interruption(left: &str) -> anyhow::Error {
 
 type Interrupted = tokio_util::sync::CancellationToken;
 
-impl Work {
-    async fn into_own(self, options: &PgConnectOptions, interrupted: &Interrupted) -> anyhow::Result<(Self, Restored)> {
+impl RestoreInput {
+    async fn into_own(
+        self,
+        options: &PgConnectOptions,
+        interrupted: &Interrupted,
+    ) -> anyhow::Result<(Self, RestoreResult)> {
         let mut conn = options.connect().await.context("reach the database")?;
         if restores::under_way(&mut conn).await? {
             return Err(store::Error::HalfRestored.into());
@@ -159,7 +163,7 @@ impl Work {
         }
     }
 
-    async fn into_private(self, interrupted: &Interrupted) -> anyhow::Result<(Self, Restored)> {
+    async fn into_private(self, interrupted: &Interrupted) -> anyhow::Result<(Self, RestoreResult)> {
         let cluster = PrivatePostgres::cluster(&self.data_dir);
         let claimed = DataDir::claim(&self.data_dir)?;
         ensure!(
@@ -210,7 +214,7 @@ impl Work {
     }
 
     /// Restores the rows, adapts them to the present time, and writes the secrets.
-    async fn load(self, options: &PgConnectOptions) -> anyhow::Result<(Self, Restored)> {
+    async fn load(self, options: &PgConnectOptions) -> anyhow::Result<(Self, RestoreResult)> {
         let mut work = self;
         let libpq = Libpq::of(options);
         let loading = tokio::task::spawn_blocking(move || {
@@ -232,7 +236,7 @@ impl Work {
 }
 
 /// The text that a person reads at the end.
-fn summary(wanted: &Restore, work: &Work, restored: &Restored) -> String {
+fn summary(wanted: &Restore, work: &RestoreInput, restored: &RestoreResult) -> String {
     let Manifest { sites, agents, made_at, .. } = &work.manifest;
     let secrets = match (work.secrets.files().next().is_some(), wanted.database_url.is_some()) {
         (true, _) => "the backup's, in the data directory",

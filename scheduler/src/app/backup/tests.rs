@@ -59,7 +59,7 @@ async fn a_backup_of_a_running_scheduler_comes_back_whole_and_nothing_else_does(
     assert_eq!(fs::metadata(base.join("b.tar")).unwrap().mode() & 0o777, 0o600);
     assert!(!base.join("b.tar.new").exists());
     let again = backup(wanted(base, "b.tar")).await.unwrap_err().to_string();
-    assert!(again.contains("is there already") && again.contains("--force"), "{again}");
+    assert!(again.contains("already exists") && again.contains("--force"), "{again}");
     backup(Backup { force: true, ..wanted(base, "b.tar") }).await.unwrap();
     backup(Backup { secrets: false, ..wanted(base, "bare.tar") }).await.unwrap();
 
@@ -69,7 +69,7 @@ async fn a_backup_of_a_running_scheduler_comes_back_whole_and_nothing_else_does(
     postgres.stop().await.unwrap();
     drop(claimed);
     let told = refused(into(base, "one", "b.tar")).await;
-    assert!(told.contains("holds a database already"), "{told}");
+    assert!(told.contains("already contains a database"), "{told}");
     // One that nobody runs is backed up as well.
     backup(wanted(base, "stopped.tar")).await.unwrap();
     bad_files_change_nothing(base).await;
@@ -86,7 +86,7 @@ async fn a_backup_of_a_running_scheduler_comes_back_whole_and_nothing_else_does(
     pool.close().await;
     postgres.stop().await.unwrap();
     let said = restore(into(base, "three", "bare.tar")).await.unwrap();
-    assert!(said.contains("none put") && !base.join("three/operator-token").exists(), "{said}");
+    assert!(said.contains("none restored") && !base.join("three/operator-token").exists(), "{said}");
 }
 
 async fn bad_files_change_nothing(base: &Path) {
@@ -95,10 +95,10 @@ async fn bad_files_change_nothing(base: &Path) {
     let mut damaged = bytes.clone();
     damaged[bytes.len() / 2] ^= 4;
     let cases: [(&[u8], &str); 4] = [
-        (&bytes[..bytes.len() / 2], "it is cut: it ends before SHA256SUMS"),
-        (&damaged, "it is damaged: the sum of database.dump"),
-        (b"", "it is no backup of landfall"),
-        (b"no tar, surely; and longer than nothing", "it is no backup of landfall"),
+        (&bytes[..bytes.len() / 2], "it is truncated: it ends before SHA256SUMS"),
+        (&damaged, "it is damaged: the checksum of database.dump"),
+        (b"", "it is not a backup of landfall"),
+        (b"no tar, surely; and longer than nothing", "it is not a backup of landfall"),
     ];
     for (content, expected) in cases {
         fs::write(&bad, content).unwrap();
@@ -107,23 +107,23 @@ async fn bad_files_change_nothing(base: &Path) {
     }
     with_manifest(&whole, &bad, |manifest| manifest["format"] = 2.into());
     let told = refused(into(base, "never", "bad.tar")).await;
-    assert!(told.contains("it is of format 2, made by landfall"), "{told}");
+    assert!(told.contains("it has format 2 of landfall"), "{told}");
     with_manifest(&whole, &bad, |manifest| manifest["schema"] = 2999.into());
     let told = refused(into(base, "never", "bad.tar")).await;
-    assert!(told.contains("of schema 2999") && told.contains("use the newer landfall"), "{told}");
+    assert!(told.contains("has schema 2999") && told.contains("use the newer landfall"), "{told}");
     with_manifest(&whole, &bad, |manifest| manifest["schema"] = 20_261_124_000_321_i64.into());
     let told = refused(into(base, "never", "bad.tar")).await;
-    assert!(told.contains("an earlier build of landfall, with a schema (20261124000321)"), "{told}");
+    assert!(told.contains("an earlier build of landfall with a schema (20261124000321)"), "{told}");
     with_manifest(&whole, &bad, |manifest| manifest["pg_dump"] = 99.into());
     let told = refused(into(base, "never", "bad.tar")).await;
-    assert!(told.contains("and Postgres 99 is needed"), "{told}");
+    assert!(told.contains("but Postgres 99 is needed"), "{told}");
     let told = refused(into(base, "never", "none.tar")).await;
     assert!(told.contains("none.tar: open it: No such file"), "{told}");
     assert!(!base.join("never").exists(), "nothing is made for what cannot be restored");
     // Known only once the server runs.
     with_manifest(&whole, &bad, |manifest| manifest["postgres"] = 99.into());
     let told = refused(into(base, "undone", "bad.tar")).await;
-    assert!(told.contains("the backup is of Postgres 99, and the server is Postgres"), "{told}");
+    assert!(told.contains("the backup is of Postgres 99, but the server is Postgres"), "{told}");
     assert!(!base.join("undone/postgres").exists(), "what was begun is taken away");
 }
 
@@ -133,7 +133,10 @@ async fn bad_places_change_nothing(base: &Path) {
     fs::write(foreign.join("operator-token"), "another\n").unwrap();
     for secrets in [true, false] {
         let told = refused(Restore { secrets, ..into(base, "foreign", "b.tar") }).await;
-        assert!(told.contains("is not the backup's: it is another fleet's, or was changed since"), "{told}");
+        assert!(
+            told.contains("differs from the backup's: it belongs to another fleet, or was replaced since"),
+            "{told}"
+        );
     }
     let strange = base.join("strange");
     fs::create_dir(&strange).unwrap();
@@ -141,7 +144,7 @@ async fn bad_places_change_nothing(base: &Path) {
     let told = refused(into(base, "strange", "b.tar")).await;
     assert!(told.contains("is not empty and was not made by landfall"), "{told}");
     let told = backup(Backup { data_dir: Some(strange), ..wanted(base, "s.tar") }).await.unwrap_err().to_string();
-    assert!(told.contains("holds no private Postgres"), "{told}");
+    assert!(told.contains("contains no private Postgres"), "{told}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -161,11 +164,11 @@ async fn a_database_of_ones_own_is_backed_up_and_restored_where_it_is_empty() {
     let said = backup(Backup { database_url: url("landfall"), ..wanted(base, "b.tar") }).await.unwrap();
     assert!(said.contains("500 sites"), "{said}");
     let told = backup(Backup { database_url: url("empty"), ..wanted(base, "e.tar") }).await.unwrap_err().to_string();
-    assert!(told.contains("holds no tables of landfall"), "{told}");
+    assert!(told.contains("contains no tables of landfall"), "{told}");
     // The token in the directory is not the one that the database knows.
     let other = Backup { database_url: url("landfall"), data_dir: Some(base.join("two")), ..wanted(base, "o.tar") };
     let told = backup(other).await.unwrap_err().to_string();
-    assert!(told.contains("are not those that the database knows"), "{told}");
+    assert!(told.contains("do not match the database"), "{told}");
     assert!(!base.join("o.tar").exists() && !base.join("o.tar.new").exists());
 
     let restore_into = |name: &str| Restore { database_url: url(name), ..into(base, "two", "b.tar") };
@@ -214,10 +217,10 @@ fn a_file_is_replaced_whole_or_stays_as_it_was() {
     assert_eq!(fs::read(&file).unwrap(), b"former");
     assert!(!temporary(&file).exists());
     let meanwhile = write(&file, false, |_| Ok(())).unwrap_err();
-    assert!(crate::app::exit::sentence(&meanwhile).contains("was made meanwhile"), "{meanwhile:#}");
+    assert!(crate::app::exit::sentence(&meanwhile).contains("was created in the meantime"), "{meanwhile:#}");
     write(&file, true, |_| {
         let told = crate::app::exit::sentence(&write(&file, true, |_| Ok(())).unwrap_err());
-        assert!(told.contains("another backup is just being written into"), "{told}");
+        assert!(told.contains("another process is writing a backup to"), "{told}");
         Ok(())
     })
     .unwrap();

@@ -164,7 +164,7 @@ mod tests {
         assert_eq!(dump(14).unwrap(), PathBuf::from("/x/15/pg_dump"));
         assert_eq!(dump(15).unwrap(), PathBuf::from("/x/15/pg_dump"));
         let refused = dump(18).unwrap_err().to_string();
-        assert!(refused.contains("pg_dump is of Postgres 17, and Postgres 18 is needed"), "{refused}");
+        assert!(refused.contains("pg_dump is of Postgres 17, but Postgres 18 is needed"), "{refused}");
         let refused = fitting(Vec::new(), "pg_dump", 15).unwrap_err().to_string();
         assert!(refused.contains("pg_dump is not installed") && refused.contains("postgresql-client-15"), "{refused}");
     }

@@ -91,7 +91,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::model::constraints::Unmet;
+    use crate::model::constraints::UnmetAction;
 
     fn asked(
         text: &str,
@@ -141,7 +141,7 @@ mod tests {
             carriers: list("CERNET"),
             tags: list("fast"),
             bytes_per_day: Some(7),
-            unmet: Some(Unmet::Fail),
+            unmet: Some(UnmetAction::Fail),
         };
         assert_eq!(asked(text, flags, agents), Ok((expected, constraints)));
     }

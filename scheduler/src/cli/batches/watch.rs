@@ -40,7 +40,7 @@ pub(in crate::cli) async fn to_end(
     last: &mut Option<BatchProgress>,
 ) -> anyhow::Result<()> {
     let mut client = client.clone();
-    let display = Display::new();
+    let display = ProgressDisplay::new();
     let mut reopened = 0;
     loop {
         let status = match follow(&client, batch, &display, last, &mut reopened).await {
@@ -83,7 +83,7 @@ pub(in crate::cli) fn tell(ended: &[(String, BatchProgress)]) -> anyhow::Result<
 async fn follow(
     client: &Client,
     batch: &str,
-    display: &Display,
+    display: &ProgressDisplay,
     last: &mut Option<BatchProgress>,
     reopened: &mut u32,
 ) -> Result<(), Status> {
@@ -122,12 +122,12 @@ pub(in crate::cli) fn total(progress: &BatchProgress) -> u64 {
 }
 
 /// Shows the progress on standard error, so that standard output holds only the summary.
-enum Display {
+enum ProgressDisplay {
     Bar(ProgressBar),
     Lines,
 }
 
-impl Display {
+impl ProgressDisplay {
     fn new() -> Self {
         if !std::io::stderr().is_terminal() {
             return Self::Lines;
@@ -160,7 +160,7 @@ impl Display {
     }
 }
 
-impl Drop for Display {
+impl Drop for ProgressDisplay {
     fn drop(&mut self) {
         if let Self::Bar(bar) = self {
             bar.finish_and_clear();

@@ -102,11 +102,11 @@ impl FromStr for Addition {
 
 /// An agent of a fleet that stays as it is.
 #[derive(Debug)]
-struct Sole(PlannedAgent);
+struct UnchangedAgent(PlannedAgent);
 
 /// A suggestion and its rank.
 #[derive(Debug)]
-struct Suggested(u32, PlannedSuggestion);
+struct RankedSuggestion(u32, PlannedSuggestion);
 
 impl Row for PlannedAgent {
     const COLUMNS: &'static [Column<Self>] = &[
@@ -124,7 +124,7 @@ impl Row for PlannedAgent {
     ];
 }
 
-impl Row for Sole {
+impl Row for UnchangedAgent {
     const COLUMNS: &'static [Column<Self>] = &[
         ("agent", |row, _| row.0.name.clone()),
         (">slots", |row, _| row.0.slots.to_string()),
@@ -135,7 +135,7 @@ impl Row for Sole {
     ];
 }
 
-impl Row for Suggested {
+impl Row for RankedSuggestion {
     const COLUMNS: &'static [Column<Self>] = &[
         (">rank", |row, _| row.0.to_string()),
         ("near", |row, _| row.1.near.clone()),
@@ -189,7 +189,7 @@ pub(in crate::cli) fn text(plan: &PlanResponse, suggested: bool, view: &View) ->
     } else {
         writeln!(text, "mean round trip {} ms", fine_cell(before.mean))?;
         writeln!(text, "makespan        {} ({} is busy longest)\n", span_cell(before.makespan), before.longest)?;
-        let sole: Vec<Sole> = plan.agents.iter().cloned().map(Sole).collect();
+        let sole: Vec<UnchangedAgent> = plan.agents.iter().cloned().map(UnchangedAgent).collect();
         text.push_str(&output::table(&sole, view));
     }
     if suggested {
@@ -245,7 +245,8 @@ fn write_suggestions(plan: &PlanResponse, text: &mut String, view: &View) -> any
         return Ok(writeln!(text, "\nno further agent would lower the mean, at none of {tried} that were tried")?);
     }
     writeln!(text, "\nwhere further agents would help most, one after another ({tried} tried, {where_}):")?;
-    let ranked: Vec<Suggested> = (1..).zip(&plan.suggestions).map(|(rank, one)| Suggested(rank, one.clone())).collect();
+    let ranked: Vec<RankedSuggestion> =
+        (1..).zip(&plan.suggestions).map(|(rank, one)| RankedSuggestion(rank, one.clone())).collect();
     text.push_str(&output::table(&ranked, view));
     Ok(())
 }

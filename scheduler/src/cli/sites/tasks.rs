@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::app::exit::print;
 use crate::cli::client::Client;
-use crate::cli::output::{self, Column, Format, FormatArgs, Printed, Printer, Row};
+use crate::cli::output::{self, Column, Format, FormatArgs, PrintedRow, Printer, Row};
 use crate::cli::{ConnectionArgs, one_of};
 use crate::model::{ReasonKind, TaskState};
 
@@ -36,7 +36,7 @@ pub(in crate::cli) struct TasksArgs {
 
 impl TasksArgs {
     /// Prints the requested tasks as they arrive.
-    pub(in crate::cli) async fn print<R: Printed>(
+    pub(in crate::cli) async fn print<R: PrintedRow>(
         self,
         row: fn(v1::AssignmentRow) -> R,
         limit: u64,

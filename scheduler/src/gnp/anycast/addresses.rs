@@ -5,7 +5,7 @@ use std::net::IpAddr;
 
 use crate::model::stats::count;
 
-use super::{Evidence, Observation};
+use super::{AnycastEvidence, Observation};
 
 /// The longest prefixes that are routed everywhere on the Internet.
 const PREFIX_V4: u32 = 24;
@@ -20,13 +20,13 @@ const ONE_PREFIX: f64 = 0.1;
 
 /// The differences among the addresses of one family, and their confidence; `None` without any. An
 /// address of the other family is not another location: most hosts have both.
-pub(super) fn evidence<'a>(seen: impl Iterator<Item = &'a Observation>) -> Option<(f64, Evidence)> {
+pub(super) fn evidence<'a>(seen: impl Iterator<Item = &'a Observation>) -> Option<(f64, AnycastEvidence)> {
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) =
         seen.filter_map(|one| one.address).map(|address| address.to_canonical()).partition(IpAddr::is_ipv4);
     [v4, v6].iter().filter_map(|family| of_family(family)).max_by(|a, b| a.0.total_cmp(&b.0))
 }
 
-fn of_family(seen: &[IpAddr]) -> Option<(f64, Evidence)> {
+fn of_family(seen: &[IpAddr]) -> Option<(f64, AnycastEvidence)> {
     let addresses: BTreeSet<IpAddr> = seen.iter().copied().collect();
     let prefixes: BTreeSet<u128> = addresses.iter().copied().map(prefix).collect();
     if prefixes.len() > 1 {
@@ -35,10 +35,10 @@ fn of_family(seen: &[IpAddr]) -> Option<(f64, Evidence)> {
         let spread = part(prefixes.len() - 2, seen.len().saturating_sub(2));
         let confidence = TWO_PREFIXES + (EVERY_LANDMARK_ITS_OWN - TWO_PREFIXES) * spread;
         let (prefixes, landmarks) = (prefixes.len(), seen.len());
-        return Some((confidence, Evidence::Prefixes { prefixes, landmarks, examples: (first, other) }));
+        return Some((confidence, AnycastEvidence::Prefixes { prefixes, landmarks, examples: (first, other) }));
     }
     (addresses.len() > 1)
-        .then_some((ONE_PREFIX, Evidence::Addresses { addresses: addresses.len(), landmarks: seen.len() }))
+        .then_some((ONE_PREFIX, AnycastEvidence::Addresses { addresses: addresses.len(), landmarks: seen.len() }))
 }
 
 /// The part of an address that is routed globally.

@@ -16,7 +16,7 @@ const SOFTENING_MS: f64 = 2.0;
 
 /// The result for all pairs.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Short {
+pub(super) struct ShortPairs {
     /// The sum over the pairs of ln(distance / sum), nothing negative.
     pub(super) total: f64,
     /// Pairs whose sum is below [`FAR_BELOW`] of their distance.
@@ -26,7 +26,7 @@ pub(super) struct Short {
 }
 
 /// Matches the landmarks of a host's measurements.
-pub(super) fn short(mesh: &Mesh, measured: &[(AgentId, Rtt)]) -> Short {
+pub(super) fn short(mesh: &Mesh, measured: &[(AgentId, Rtt)]) -> ShortPairs {
     let mut pairs: Vec<(f64, AgentId, AgentId, f64, Rtt)> = Vec::new();
     for (i, &(a, to_a)) in measured.iter().enumerate() {
         for &(b, to_b) in &measured[..i] {
@@ -40,7 +40,7 @@ pub(super) fn short(mesh: &Mesh, measured: &[(AgentId, Rtt)]) -> Short {
     }
     pairs.sort_by(|a, b| a.0.total_cmp(&b.0).then((a.1, a.2).cmp(&(b.1, b.2))));
     let mut used: Vec<AgentId> = Vec::new();
-    let mut short = Short { total: 0.0, far_below: 0, shortest: None };
+    let mut short = ShortPairs { total: 0.0, far_below: 0, shortest: None };
     for (ratio, a, b, sum, apart) in pairs {
         if used.contains(&a) || used.contains(&b) {
             continue;

@@ -47,34 +47,34 @@ const FREEDOM: f64 = 3.0;
 
 /// The drawn places and mixes, with each landmark's expected measurement.
 #[derive(Debug, Clone)]
-pub(super) struct Places {
+pub(super) struct DrawnPlaces {
     /// The column of each landmark.
     columns: BTreeMap<AgentId, usize>,
-    one: Vec<Expected>,
-    several: Vec<Expected>,
+    one: Vec<ExpectedRtts>,
+    several: Vec<ExpectedRtts>,
     /// Milliseconds.
     softening: f64,
 }
 
 /// The landmarks' expected measurements.
 #[derive(Debug, Clone)]
-struct Expected {
+struct ExpectedRtts {
     /// The agents of its places.
     around: Vec<AgentId>,
     /// The logarithm of softened milliseconds, a column per landmark.
     row: Vec<f64>,
 }
 
-impl Places {
+impl DrawnPlaces {
     /// Draws places on a map; the epoch is the seed.
     pub(super) fn new(embedding: &Embedding, mesh: &Mesh) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(embedding.epoch().get().cast_unsigned());
         let agents: Vec<AgentId> = embedding.agents().keys().copied().collect();
         let softening = SOFTENING * embedding.scale;
-        let one: Vec<Expected> = (0..PLACES)
+        let one: Vec<ExpectedRtts> = (0..PLACES)
             .map(|i| {
                 let agent = agents[i % agents.len()];
-                Expected { around: vec![agent], row: drawn(embedding, mesh, agent, softening, &mut rng) }
+                ExpectedRtts { around: vec![agent], row: drawn(embedding, mesh, agent, softening, &mut rng) }
             })
             .collect();
         let several = (0..MIXES).map(|_| mixed(&one, &mut rng)).collect();
@@ -95,7 +95,7 @@ impl Places {
             .iter()
             .filter_map(|(agent, millis)| Some((*self.columns.get(agent)?, (millis + self.softening).ln())))
             .collect();
-        let mean = |all: &[Expected], spread: f64| {
+        let mean = |all: &[ExpectedRtts], spread: f64| {
             let allowed = all.iter().filter(|one| !without.is_some_and(|agent| one.around.contains(&agent)));
             log_mean(&allowed.map(|one| one.log_likelihood(&seen, spread)).collect::<Vec<f64>>())
         };
@@ -103,7 +103,7 @@ impl Places {
     }
 }
 
-impl Expected {
+impl ExpectedRtts {
     /// Student's log density, without the terms that both hypotheses share.
     fn log_likelihood(&self, seen: &[(usize, f64)], spread: f64) -> f64 {
         // A single logarithm of the product: the few factors neither overflow nor underflow.
@@ -136,11 +136,11 @@ fn drawn(embedding: &Embedding, mesh: &Mesh, agent: AgentId, softening: f64, rng
 }
 
 /// A few places at once; each landmark sees the nearest.
-fn mixed(places: &[Expected], rng: &mut ChaCha8Rng) -> Expected {
-    let members: Vec<&Expected> =
+fn mixed(places: &[ExpectedRtts], rng: &mut ChaCha8Rng) -> ExpectedRtts {
+    let members: Vec<&ExpectedRtts> =
         (0..rng.random_range(PLACES_OF_MIX)).map(|_| &places[rng.random_range(0..places.len())]).collect();
     let nearest = |column: usize| members.iter().map(|place| place.row[column]).fold(f64::INFINITY, f64::min);
-    Expected {
+    ExpectedRtts {
         around: members.iter().flat_map(|place| place.around.iter().copied()).collect(),
         row: (0..places[0].row.len()).map(nearest).collect(),
     }

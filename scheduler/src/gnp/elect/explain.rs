@@ -33,7 +33,7 @@ pub struct Explanation {
     /// The same of carriers.
     pub carriers: Diversity,
     /// What each landmark adds, in the order given.
-    pub landmarks: Vec<Worth>,
+    pub landmarks: Vec<LandmarkWorth>,
 }
 
 /// Agents with a landmark within a distance.
@@ -52,7 +52,7 @@ pub struct Diversity {
 
 /// What one landmark is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Worth {
+pub struct LandmarkWorth {
     pub landmark: AgentId,
     /// Other agents to which it is the nearest landmark.
     pub nearest_to: usize,
@@ -96,7 +96,7 @@ fn nearest_of(mesh: &Mesh, agent: AgentId, landmarks: &[AgentId], without: Optio
     others.filter_map(|&landmark| Some((mesh.distance(agent, landmark)?, landmark))).min()
 }
 
-fn worth(mesh: &Mesh, fleet: &[Nominee], landmarks: &[AgentId], landmark: AgentId) -> Worth {
+fn worth(mesh: &Mesh, fleet: &[Nominee], landmarks: &[AgentId], landmark: AgentId) -> LandmarkWorth {
     let (mut nearest_to, mut counted, mut sum) = (0, 0.0, 0.0);
     for agent in fleet.iter().map(|nominee| nominee.agent) {
         if agent != landmark && landmarks.contains(&agent) {
@@ -118,7 +118,7 @@ fn worth(mesh: &Mesh, fleet: &[Nominee], landmarks: &[AgentId], landmark: AgentI
     } else {
         Duration::ZERO
     };
-    Worth { landmark, nearest_to, adds }
+    LandmarkWorth { landmark, nearest_to, adds }
 }
 
 fn diversity<'a>(fleet: &'a [Nominee], landmarks: &[AgentId], kind: impl Fn(&'a Nominee) -> &'a String) -> Diversity {

@@ -9,7 +9,7 @@
 use crate::model::AgentId;
 use crate::model::stats::mean;
 
-use super::{Ballot, Cost, ElectError, Elected, Nominee};
+use super::{ElectError, ElectedLandmark, ElectionCost, Nominee, Nominees};
 use crate::gnp::fit::Measured;
 use crate::gnp::refined::{HeldOut, MOST_AGENTS, Prepared};
 use crate::gnp::{Mesh, elect};
@@ -22,7 +22,12 @@ const NEARNESS: f64 = 0.06;
 
 /// Elects as [`elect`] does, then improves the choice. The landmarks come by identifier: none
 /// matters more than another.
-pub fn elect_held_out(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Result<Vec<Elected>, ElectError> {
+pub fn elect_held_out(
+    mesh: &Mesh,
+    nominees: &[Nominee],
+    count: usize,
+    seed: u64,
+) -> Result<Vec<ElectedLandmark>, ElectError> {
     let elected = elect(mesh, nominees, count, seed)?;
     let landmarks: Vec<AgentId> = elected.iter().map(|elected| elected.agent).collect();
     if nominees.len() > MOST_AGENTS {
@@ -32,15 +37,15 @@ pub fn elect_held_out(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64
     let Ok(measured) = Measured::joined(mesh, &landmarks) else { return Ok(elected) };
     let Some(prepared) = Prepared::new(&measured, landmarks.len(), seed) else { return Ok(elected) };
     let Some(held_out) = prepared.held_out() else { return Ok(elected) };
-    let ballot = Ballot::new(mesh, nominees, seed);
-    let mut contest = Contest::new(&ballot, held_out, &measured);
+    let ballot = Nominees::new(mesh, nominees, seed);
+    let mut contest = HeldOutCost::new(&ballot, held_out, &measured);
     let mut chosen: Vec<usize> = ballot.places(&landmarks);
     ballot.swap(&mut chosen, MOST_PASSES, &mut contest);
     Ok(chosen.iter().map(|&place| ballot.elected(place, &chosen)).collect())
 }
 
-struct Contest<'a> {
-    ballot: &'a Ballot<'a>,
+struct HeldOutCost<'a> {
+    ballot: &'a Nominees<'a>,
     held_out: HeldOut<'a>,
     /// Per nominee, its index in the measured mesh.
     measured: Vec<Option<usize>>,
@@ -48,8 +53,8 @@ struct Contest<'a> {
     nearest: f64,
 }
 
-impl<'a> Contest<'a> {
-    fn new(ballot: &'a Ballot<'a>, held_out: HeldOut<'a>, measured: &Measured) -> Self {
+impl<'a> HeldOutCost<'a> {
+    fn new(ballot: &'a Nominees<'a>, held_out: HeldOut<'a>, measured: &Measured) -> Self {
         let place = |agent: AgentId| measured.agents.iter().position(|other| *other == agent);
         let nearest: Vec<f64> = measured
             .rows
@@ -66,7 +71,7 @@ impl<'a> Contest<'a> {
     }
 }
 
-impl Cost for Contest<'_> {
+impl ElectionCost for HeldOutCost<'_> {
     fn of(&mut self, chosen: &[usize]) -> f64 {
         // An agent that the mesh does not connect to the others cannot be held out, nor locate one
         // that is.
@@ -97,7 +102,7 @@ mod tests {
         (mesh, nominees(&[("", ""); 12]))
     }
 
-    fn agents(elected: &[Elected]) -> BTreeSet<i64> {
+    fn agents(elected: &[ElectedLandmark]) -> BTreeSet<i64> {
         elected.iter().map(|elected| elected.agent.get()).collect()
     }
 

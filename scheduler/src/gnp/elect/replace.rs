@@ -4,7 +4,7 @@
 
 use crate::model::AgentId;
 
-use super::{Ballot, Elected};
+use super::{ElectedLandmark, Nominees};
 use crate::gnp::{Mesh, Nominee};
 
 /// Elects the candidate that goes best with the landmarks that are kept; `None` when no candidate
@@ -16,8 +16,8 @@ pub fn replace_landmark(
     kept: &[AgentId],
     candidates: &[AgentId],
     seed: u64,
-) -> Option<Elected> {
-    let ballot = Ballot::new(mesh, fleet, seed);
+) -> Option<ElectedLandmark> {
+    let ballot = Nominees::new(mesh, fleet, seed);
     let mut chosen = ballot.places(kept);
     let open = ballot.eligible().filter(|&place| {
         let agent = ballot.agent(place);

@@ -39,7 +39,7 @@ pub(super) struct Cloud {
 
 /// Points before any correction, to be corrected by several sets of weights.
 #[derive(Debug)]
-pub(super) struct Bare {
+pub(super) struct UncorrectedPoints {
     /// Whose place each point was drawn around.
     around: Vec<usize>,
     /// Point by point, the log of the softened distance to every agent.
@@ -60,7 +60,7 @@ impl Cloud {
     }
 }
 
-impl Bare {
+impl UncorrectedPoints {
     /// Draws `particles` points, and the far ones beside.
     pub(super) fn draw(mesh: &LaidOut<'_>, kriging: Option<&Kriging>, particles: usize) -> Self {
         let LaidOut { measured, layout, softening, seed } = *mesh;

@@ -6,11 +6,11 @@
 use crate::gnp::fit::Measured;
 use crate::model::stats::count;
 
-use super::Ingredients;
-use super::cloud::{Bare, Cloud};
+use super::RefinedSwitches;
+use super::cloud::{Cloud, UncorrectedPoints};
 use super::kriging::{CONSTANTS, Constants, Kriging};
 use super::layout::{LaidOut, Layout};
-use super::posterior::Weighed;
+use super::posterior::WeightedPoints;
 
 /// Points of a held-out agent's cloud: fewer than a site's, since only sets are compared.
 const PARTICLES: usize = 600;
@@ -37,7 +37,7 @@ impl<'a> Prepared<'a> {
     /// Lays out everyone in `measured`, of whom the first `landmarks` are landmarks for the choice
     /// of the constants; `None` when the kriging cannot be solved.
     pub(in crate::gnp) fn new(measured: &'a Measured, landmarks: usize, seed: u64) -> Option<Self> {
-        let ingredients = Ingredients::default();
+        let ingredients = RefinedSwitches::default();
         let softening = super::SOFTENING * measured.scale();
         let layout = Layout::fit(measured, super::SINGLE_DIMENSION[0], &ingredients, softening, seed);
         let mesh = LaidOut { measured, layout: &layout, softening, seed };
@@ -54,7 +54,7 @@ impl<'a> Prepared<'a> {
 
 /// The kriging constants that predict held-out agents best, with the first `landmarks` agents of
 /// the mesh as the landmarks.
-pub(super) fn choose_constants(mesh: &LaidOut<'_>, landmarks: usize, ingredients: &Ingredients) -> Constants {
+pub(super) fn choose_constants(mesh: &LaidOut<'_>, landmarks: usize, ingredients: &RefinedSwitches) -> Constants {
     if !ingredients.constants {
         return CONSTANTS[0];
     }
@@ -85,7 +85,7 @@ impl<'a> HeldOut<'a> {
         if measured.agents.len() > MOST_AGENTS {
             return None;
         }
-        let bare = Bare::draw(mesh, Some(kriging), PARTICLES);
+        let bare = UncorrectedPoints::draw(mesh, Some(kriging), PARTICLES);
         let clouds = (0..measured.agents.len()).map(|agent| bare.without(kriging, agent)).collect();
         Some(Self { measured, kriging, residuals, softening, clouds })
     }
@@ -116,9 +116,9 @@ impl<'a> HeldOut<'a> {
 
     /// For each held-out agent, as a site measured by the landmarks at these indices, the choice of
     /// an agent.
-    pub(super) fn choices(&self, landmarks: &[usize]) -> Vec<Choice> {
-        let choice = |(row, weighed): (&[(usize, f64)], Weighed)| {
-            let mut choice = Choice::none();
+    pub(super) fn choices(&self, landmarks: &[usize]) -> Vec<HeldOutChoice> {
+        let choice = |(row, weighed): (&[(usize, f64)], WeightedPoints)| {
+            let mut choice = HeldOutChoice::none();
             for &(other, distance) in row {
                 choice.nearest = choice.nearest.min(distance);
                 if landmarks.contains(&other) {
@@ -137,7 +137,7 @@ impl<'a> HeldOut<'a> {
 
     /// Every agent that is no landmark and that a landmark has measured: its row of the mesh, and
     /// its posterior from the landmarks' measurements.
-    fn sites(&self, landmarks: &[usize]) -> impl Iterator<Item = (&[(usize, f64)], Weighed)> {
+    fn sites(&self, landmarks: &[usize]) -> impl Iterator<Item = (&[(usize, f64)], WeightedPoints)> {
         self.measured.rows.iter().enumerate().filter(|(site, _)| !landmarks.contains(site)).filter_map(|(site, row)| {
             let soft = |distance: f64| (distance + self.softening).ln();
             let known: Vec<(usize, f64)> =
@@ -146,7 +146,7 @@ impl<'a> HeldOut<'a> {
                 return None;
             }
             let kriging = self.residuals.then_some(self.kriging);
-            Some((row.as_slice(), Weighed::of(&self.clouds[site], kriging, &known, true)))
+            Some((row.as_slice(), WeightedPoints::of(&self.clouds[site], kriging, &known, true)))
         })
     }
 }
@@ -154,7 +154,7 @@ impl<'a> HeldOut<'a> {
 /// The choice of an agent for one site: the nearest landmark, or the other agent with the least
 /// expected distance. Milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Choice {
+pub(super) struct HeldOutChoice {
     /// The distance of the nearest landmark.
     pub(super) landmark: f64,
     /// The least expected distance of another agent.
@@ -165,7 +165,7 @@ pub(super) struct Choice {
     pub(super) nearest: f64,
 }
 
-impl Choice {
+impl HeldOutChoice {
     /// Without any agent.
     const fn none() -> Self {
         let far = f64::INFINITY;

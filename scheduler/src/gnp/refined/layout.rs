@@ -12,7 +12,7 @@ use rand_chacha::ChaCha8Rng;
 use crate::gnp::fit::{Measured, mds};
 use crate::gnp::objective::{HUBER, huber_within, log_error};
 
-use super::Ingredients;
+use super::RefinedSwitches;
 
 /// Sweeps with the plain square, which pulls every start to one basin before odd pairs are
 /// discounted.
@@ -59,7 +59,7 @@ impl Layout {
     pub(super) fn fit(
         measured: &Measured,
         dimensions: usize,
-        ingredients: &Ingredients,
+        ingredients: &RefinedSwitches,
         softening: f64,
         seed: u64,
     ) -> Self {
@@ -80,7 +80,7 @@ impl Layout {
                 *last = height;
             }
         }
-        let problem = Problem { measured, softening, huber, heights: ingredients.height };
+        let problem = LayoutProblem { measured, softening, huber, heights: ingredients.height };
         let (points, _) = [start, other]
             .into_iter()
             .map(|start| problem.descend(start))
@@ -90,7 +90,7 @@ impl Layout {
     }
 }
 
-struct Problem<'a> {
+struct LayoutProblem<'a> {
     measured: &'a Measured,
     /// Milliseconds.
     softening: f64,
@@ -99,7 +99,7 @@ struct Problem<'a> {
     heights: bool,
 }
 
-impl Problem<'_> {
+impl LayoutProblem<'_> {
     fn descend(&self, mut points: Vec<Vec<f64>>) -> (Vec<Vec<f64>>, f64) {
         let mut damping = vec![FIRST_DAMPING; points.len()];
         for (huber, sweeps) in [(f64::INFINITY, SQUARE_SWEEPS), (self.huber, ROBUST_SWEEPS)] {

@@ -10,7 +10,7 @@ use rand::SeedableRng;
 use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
-use super::held_out::{Choice, HeldOut};
+use super::held_out::{HeldOut, HeldOutChoice};
 use super::kriging::{Constants, Kriging};
 use super::layout::LaidOut;
 
@@ -41,7 +41,7 @@ pub(super) fn choose(mesh: &LaidOut<'_>, constants: Constants, landmarks: usize,
 
 /// The smallest penalty whose choices are not clearly farther than those of the best; a part of the
 /// scale.
-fn smallest(choices: &[Choice], scale: f64) -> f64 {
+fn smallest(choices: &[HeldOutChoice], scale: f64) -> f64 {
     let total = |part: f64| choices.iter().map(|choice| choice.taken(part * scale)).sum::<f64>();
     let totals = PARTS.map(total);
     let least = totals.iter().copied().fold(f64::INFINITY, f64::min);
@@ -55,8 +55,8 @@ mod tests {
     use super::*;
 
     /// A landmark is 50 ms away; somebody expected at 40 ms is truly as far as given.
-    fn predicted_nearer(truth: f64) -> Choice {
-        Choice { landmark: 50.0, expected: 40.0, truth, nearest: truth.min(50.0) }
+    fn predicted_nearer(truth: f64) -> HeldOutChoice {
+        HeldOutChoice { landmark: 50.0, expected: 40.0, truth, nearest: truth.min(50.0) }
     }
 
     #[test]

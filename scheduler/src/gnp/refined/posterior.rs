@@ -39,14 +39,14 @@ pub struct Prediction {
 #[derive(Debug)]
 pub struct Posterior<'a> {
     map: &'a Refined,
-    layers: Vec<Weighed>,
+    layers: Vec<WeightedPoints>,
     /// The measuring agents (by index), and their measured softened distances.
     measured: Vec<(usize, f64)>,
 }
 
 /// The points of one layer that matter.
 #[derive(Debug)]
-pub(super) struct Weighed {
+pub(super) struct WeightedPoints {
     /// Sums to 1.
     weights: Vec<f64>,
     /// Per agent and then per point: the log of the softened distance.
@@ -59,7 +59,7 @@ impl<'a> Posterior<'a> {
     pub(super) fn of(map: &'a Refined, known: &[(usize, f64)]) -> Self {
         let weigh = |layer: &Layer| {
             let kriging = layer.kriging.as_ref().filter(|_| map.ingredients.residuals);
-            Weighed::of(&layer.cloud, kriging, known, map.ingredients.cloud)
+            WeightedPoints::of(&layer.cloud, kriging, known, map.ingredients.cloud)
         };
         let layers = map.layers.iter().map(weigh).collect();
         Self { map, layers, measured: known.iter().map(|&(agent, log)| (agent, log.exp())).collect() }
@@ -116,7 +116,7 @@ impl<'a> Posterior<'a> {
     }
 }
 
-impl Weighed {
+impl WeightedPoints {
     /// Weighs the points of a cloud by what was measured; with `kriging` the residuals of the
     /// measurements are carried over to the other agents. Without `all` only the heaviest point
     /// counts.

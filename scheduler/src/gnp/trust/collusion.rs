@@ -27,11 +27,11 @@ const AGREED: f64 = 0.35;
 
 /// A pair's claim, and the least distance that half of the witnesses see between the two, in
 /// milliseconds.
-type Denied = (f64, f64);
+type DisputedPair = (f64, f64);
 
 /// The agents with colluding partners, and the reason for display.
 pub(super) fn colluders(mesh: &Mesh, agents: &[AgentId]) -> BTreeMap<AgentId, String> {
-    let mut partners: BTreeMap<AgentId, Vec<Denied>> = BTreeMap::new();
+    let mut partners: BTreeMap<AgentId, Vec<DisputedPair>> = BTreeMap::new();
     let of_it: Vec<BTreeMap<AgentId, f64>> = agents.iter().map(|&agent| witnesses(mesh, agents, agent)).collect();
     for (i, &a) in agents.iter().enumerate() {
         for (j, &b) in agents[..i].iter().enumerate() {
@@ -59,7 +59,7 @@ fn claimed(mesh: &Mesh, a: AgentId, b: AgentId) -> Option<f64> {
 
 /// Whether the agents that measured both of a pair contradict its claim. The pair itself is
 /// excluded: neither measured itself.
-fn denied(claimed: f64, of_a: &BTreeMap<AgentId, f64>, of_b: &BTreeMap<AgentId, f64>) -> Option<Denied> {
+fn denied(claimed: f64, of_a: &BTreeMap<AgentId, f64>, of_b: &BTreeMap<AgentId, f64>) -> Option<DisputedPair> {
     let apart = of_a.iter().filter_map(|(witness, to_a)| Some((to_a - of_b.get(witness)?).abs()));
     let seen: Vec<f64> = apart.take(MOST_WITNESSES).collect();
     if seen.len() < FEWEST_WITNESSES {
@@ -69,7 +69,7 @@ fn denied(claimed: f64, of_a: &BTreeMap<AgentId, f64>, of_b: &BTreeMap<AgentId, 
     (seen + SOFTENING >= DENIED_BY * (claimed + SOFTENING)).then_some((claimed, seen))
 }
 
-fn reason(partners: &[Denied]) -> String {
+fn reason(partners: &[DisputedPair]) -> String {
     let plainest = partners.iter().max_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0)));
     let (claimed, seen) = plainest.copied().unwrap_or_default();
     format!(

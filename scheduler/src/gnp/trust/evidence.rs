@@ -6,8 +6,8 @@ use crate::gnp::{Mesh, millis};
 use crate::model::stats::count;
 use crate::model::{AgentId, Rtt};
 
-use super::size::{Believed, Size};
-use super::{Evidence, FEWEST_IMPOSSIBLE, IMPOSSIBLE_SHARE, Kind};
+use super::size::{ReportBias, TypicalSize};
+use super::{FEWEST_IMPOSSIBLE, IMPOSSIBLE_SHARE, Kind, TrustEvidence};
 
 /// Milliseconds added to both sides of a ratio: below a millisecond differences are the hosts', not
 /// the network's.
@@ -30,7 +30,7 @@ pub(super) fn jury(landmarks: &[AgentId], mesh: &Mesh) -> BTreeSet<AgentId> {
 /// Why an agent's own reports are impossible: shorter than light needs while the other end's report
 /// of the same pair is not. Where both are too short it is a position that is wrong, which the map
 /// does not use.
-pub(super) fn impossible(evidence: &Evidence<'_>, agent: AgentId) -> Option<String> {
+pub(super) fn impossible(evidence: &TrustEvidence<'_>, agent: AgentId) -> Option<String> {
     let mut rows = 0_usize;
     let mut broken: Vec<(f64, f64)> = Vec::new();
     for (&(a, b), &least) in evidence.least {
@@ -60,7 +60,7 @@ pub(super) fn impossible(evidence: &Evidence<'_>, agent: AgentId) -> Option<Stri
 }
 
 /// Why an agent is doubted, for people.
-pub(super) fn reason(kind: Kind, size: &Size, believed: &Believed, landmarks: usize) -> String {
+pub(super) fn reason(kind: Kind, size: &ReportBias, believed: &TypicalSize, landmarks: usize) -> String {
     let rows = size.rows;
     let against = match kind {
         Kind::Light => "light".to_owned(),
@@ -82,7 +82,7 @@ pub(super) fn reason(kind: Kind, size: &Size, believed: &Believed, landmarks: us
 }
 
 /// Why an agent's claims are doubted, for people.
-pub(super) fn claims(size: &Size, landmarks: usize) -> String {
+pub(super) fn claims(size: &ReportBias, landmarks: usize) -> String {
     let (factor, rows) = ((-size.bias).exp(), size.rows);
     format!(
         "it claims too little: off by a factor of {factor:.2} in the median from where {landmarks} landmarks place {rows} \

@@ -5,7 +5,7 @@
 //! judged separately, because a bias is known to a fraction of the spread: thirty odd paths show
 //! little of a network's noise and much of one agent's deviation from all others.
 
-use super::{Kind, Standing};
+use super::{Kind, Trust};
 use crate::model::stats::{count, median};
 
 /// Scales the MAD of normally distributed values to their standard deviation.
@@ -27,17 +27,17 @@ const FARTHER_SPREAD: f64 = 10.0;
 
 /// The limits from which on an agent is doubtful.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Limits {
+struct BiasLimits {
     /// The log of a factor, and the least z; both must be reached.
     bias: (f64, f64),
     /// The same for the spread.
     spread: (f64, f64),
-    standing: Standing,
+    standing: Trust,
 }
 
 impl Kind {
     /// The limits of this kind of evidence, the gravest first.
-    const fn limits(self) -> [Limits; 3] {
+    const fn limits(self) -> [BiasLimits; 3] {
         let ([bias, odd_bias], [far, near, odd]) = match self {
             // Neither kind has a size: offences are counted.
             Self::Light | Self::Collusion => ([f64::INFINITY; 2], [f64::INFINITY; 3]),
@@ -48,16 +48,16 @@ impl Kind {
             Self::Sites => ([0.35, 0.35], [0.55, 0.5, 0.35]),
         };
         [
-            Limits { bias: (bias, FAR_BIAS), spread: (far, FAR_SPREAD), standing: Standing::Quarantined },
-            Limits { bias: (bias, FAR_BIAS), spread: (near, FARTHER_SPREAD), standing: Standing::Quarantined },
-            Limits { bias: (odd_bias, ODD_BIAS), spread: (odd, FARTHER_SPREAD), standing: Standing::Suspect },
+            BiasLimits { bias: (bias, FAR_BIAS), spread: (far, FAR_SPREAD), standing: Trust::Quarantined },
+            BiasLimits { bias: (bias, FAR_BIAS), spread: (near, FARTHER_SPREAD), standing: Trust::Quarantined },
+            BiasLimits { bias: (odd_bias, ODD_BIAS), spread: (odd, FARTHER_SPREAD), standing: Trust::Suspect },
         ]
     }
 }
 
 /// The agent's reports against the expected values.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Size {
+pub(super) struct ReportBias {
     /// The median log ratio: positive if it reports too much.
     pub(super) bias: f64,
     /// The median distance of the log ratios from the bias.
@@ -68,7 +68,7 @@ pub(super) struct Size {
     pub(super) rows: usize,
 }
 
-impl Size {
+impl ReportBias {
     /// `None` for fewer than `fewest` ratios.
     pub(super) fn of(ratios: &[f64], fewest: usize) -> Option<Self> {
         let rows = ratios.len();
@@ -95,7 +95,7 @@ impl Size {
 
 /// The centre and deviation of the sizes of the agents not set aside.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Believed {
+pub(super) struct TypicalSize {
     /// Medians, and scaled MADs.
     bias: f64,
     bias_deviation: f64,
@@ -104,9 +104,9 @@ pub(super) struct Believed {
     deviation: f64,
 }
 
-impl Believed {
-    pub(super) fn of<'a>(sizes: impl Iterator<Item = &'a Size>) -> Self {
-        let sizes: Vec<&Size> = sizes.collect();
+impl TypicalSize {
+    pub(super) fn of<'a>(sizes: impl Iterator<Item = &'a ReportBias>) -> Self {
+        let sizes: Vec<&ReportBias> = sizes.collect();
         let (bias, bias_deviation) = center(&sizes.iter().map(|size| size.bias).collect::<Vec<f64>>());
         let (spread, spread_deviation) = center(&sizes.iter().map(|size| size.spread).collect::<Vec<f64>>());
         let deviation = median(sizes.iter().map(|size| size.deviation).collect()).unwrap_or(0.0);
@@ -114,28 +114,28 @@ impl Believed {
     }
 
     /// The bias in standard deviations: of the trusted agents' biases, and of its own error.
-    fn z_of_bias(&self, size: &Size) -> f64 {
+    fn z_of_bias(&self, size: &ReportBias) -> f64 {
         let rows = count(size.rows.max(1));
         let error = MEDIAN_ERROR * size.deviation.max(self.deviation) / rows.sqrt();
         (size.bias - self.bias).abs() / self.bias_deviation.hypot(error).max(LEAST_DEVIATION)
     }
 
-    fn z_of_spread(&self, size: &Size) -> f64 {
+    fn z_of_spread(&self, size: &ReportBias) -> f64 {
         (size.spread - self.spread) / self.spread_deviation.max(LEAST_DEVIATION)
     }
 
-    pub(super) fn standing(&self, kind: Kind, size: &Size) -> Standing {
+    pub(super) fn standing(&self, kind: Kind, size: &ReportBias) -> Trust {
         let off = (size.bias - self.bias).abs();
         let reached = kind.limits().into_iter().find(|limits| {
             let (bias, spread) = (limits.bias, limits.spread);
             (off >= bias.0 && self.z_of_bias(size) >= bias.1)
                 || (size.spread >= spread.0 && self.z_of_spread(size) >= spread.1)
         });
-        reached.map_or(Standing::Trusted, |limits| limits.standing)
+        reached.map_or(Trust::Trusted, |limits| limits.standing)
     }
 
     /// Whether the bias is the outlier, and not the spread.
-    pub(super) fn is_biased(&self, size: &Size) -> bool {
+    pub(super) fn is_biased(&self, size: &ReportBias) -> bool {
         (size.bias - self.bias).abs() >= size.spread
     }
 }

@@ -13,7 +13,7 @@ fn agent(index: usize) -> AgentId {
 
 /// Points in a square of 150 ms with heights, and the distances among them; between carriers they
 /// are longer.
-struct Net {
+struct TestNetwork {
     points: Vec<[f64; 3]>,
     carriers: Vec<usize>,
 }
@@ -21,7 +21,7 @@ struct Net {
 /// The carrier that is far from all others.
 const REMOTE: usize = 3;
 
-impl Net {
+impl TestNetwork {
     fn new(count: usize, seed: u64) -> Self {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let point = |_| [rng.random_range(0.0..150.0), rng.random_range(0.0..150.0), rng.random_range(1.0..5.0)];
@@ -60,13 +60,13 @@ fn landmarks(count: usize) -> Vec<AgentId> {
     (0..count).map(agent).collect()
 }
 
-fn judged(mesh: &Mesh, landmarks: &[AgentId], sites: &[Vec<(AgentId, Rtt)>]) -> Judgement {
-    judge(&Evidence { mesh, landmarks, sites, least: &BTreeMap::new() })
+fn judged(mesh: &Mesh, landmarks: &[AgentId], sites: &[Vec<(AgentId, Rtt)>]) -> FleetTrust {
+    judge(&TrustEvidence { mesh, landmarks, sites, least: &BTreeMap::new() })
 }
 
 #[test]
 fn an_honest_network_has_no_liars_and_a_lying_landmark_is_named_with_its_figures() {
-    let net = Net::new(12, 3);
+    let net = TestNetwork::new(12, 3);
     let honest = judged(&net.mesh(12, |_, millis| millis), &landmarks(8), &[]);
     assert_eq!(honest.charges(), &BTreeMap::new());
     assert_eq!(honest.alarm(), None);
@@ -83,7 +83,7 @@ fn an_honest_network_has_no_liars_and_a_lying_landmark_is_named_with_its_figures
 
 #[test]
 fn who_lies_about_sites_alone_is_found_by_where_the_others_place_them() {
-    let net = Net::new(30, 5);
+    let net = TestNetwork::new(30, 5);
     let mesh = net.mesh(14, |_, millis| millis);
     let sites = net.sites(14, 8, |agent, millis| if agent == 5 { 3.0 * millis } else { millis });
     let judgement = judged(&mesh, &landmarks(8), &sites);
@@ -99,7 +99,7 @@ fn landmarks_that_stand_together_do_not_convict_a_fourth_of_what_they_misplace_a
     let agents = [(0, 1), (1, 0), (1, 1), (1, 3), (0, 0), (0, 2), (0, 3), (1, 2), (2, 0), (2, 1)];
     let sites = (0..20).map(|site| ([0, 3, 0, 2][site % 4], [0, 1, 3][site % 3]));
     let hosts: Vec<(usize, usize)> = agents.into_iter().chain(sites).collect();
-    let mut net = Net::new(hosts.len(), 13);
+    let mut net = TestNetwork::new(hosts.len(), 13);
     net.carriers = hosts.iter().map(|&(_, carrier)| carrier).collect();
     for (index, &(town, _)) in hosts.iter().enumerate() {
         let access = if index < agents.len() { 0.5 } else { [2.0, 5.0, 8.0, 3.0][index % 4] };
@@ -115,7 +115,7 @@ fn landmarks_that_stand_together_do_not_convict_a_fourth_of_what_they_misplace_a
 
 #[test]
 fn who_nobody_measured_is_judged_by_the_map_of_the_others_where_they_placed_it() {
-    let net = Net::new(12, 9);
+    let net = TestNetwork::new(12, 9);
     let mut mesh = Mesh::new();
     let full = net.mesh(12, |agent, millis| if agent == 4 { 3.0 * millis } else { millis });
     for a in 0..12 {
@@ -135,7 +135,7 @@ fn who_nobody_measured_is_judged_by_the_map_of_the_others_where_they_placed_it()
 
 #[test]
 fn a_drift_of_a_sixth_is_found_and_noise_that_is_as_large_is_not_taken_for_a_lie() {
-    let net = Net::new(16, 4);
+    let net = TestNetwork::new(16, 4);
     let mut mesh = net.mesh(16, |agent, millis| if agent == 3 { 1.17 * millis } else { millis });
     // Every path of agent 6 is off by a fifth, half of them in either direction.
     for target in (0..16).filter(|&target| target != 6) {
@@ -149,7 +149,7 @@ fn a_drift_of_a_sixth_is_found_and_noise_that_is_as_large_is_not_taken_for_a_lie
 #[test]
 fn who_bears_others_out_against_everybody_is_found_even_where_it_says_the_truth_of_the_rest() {
     // The last agent is honest, and right beside the first, who lies about its partners only.
-    let mut net = Net::new(16, 11);
+    let mut net = TestNetwork::new(16, 11);
     net.points[0] = [10.0, 10.0, 1.0];
     net.points[1] = [140.0, 20.0, 1.0];
     net.points[2] = [80.0, 140.0, 1.0];
@@ -174,7 +174,7 @@ fn who_bears_others_out_against_everybody_is_found_even_where_it_says_the_truth_
 
 #[test]
 fn a_round_trip_faster_than_light_convicts_whose_pair_denies_it() {
-    let net = Net::new(8, 2);
+    let net = TestNetwork::new(8, 2);
     // Little enough that neither asymmetry nor the map would convict.
     let mesh = net.mesh(8, |agent, millis| if agent == 1 { 0.9 * millis } else { millis });
     let mut least = BTreeMap::new();
@@ -183,7 +183,7 @@ fn a_round_trip_faster_than_light_convicts_whose_pair_denies_it() {
             least.insert((agent(b), agent(a)), rtt(0.95 * net.millis(a, b)));
         }
     }
-    let judgement = judge(&Evidence { mesh: &mesh, landmarks: &landmarks(6), sites: &[], least: &least });
+    let judgement = judge(&TrustEvidence { mesh: &mesh, landmarks: &landmarks(6), sites: &[], least: &least });
     assert_eq!(judgement.quarantined(), BTreeSet::from([agent(1)]));
     let charge = judgement.charge(agent(1)).unwrap();
     assert_eq!(charge.kind, Kind::Light);
@@ -196,7 +196,7 @@ fn a_round_trip_faster_than_light_convicts_whose_pair_denies_it() {
 
 #[test]
 fn a_third_of_the_landmarks_raises_the_alarm() {
-    let net = Net::new(20, 7);
+    let net = TestNetwork::new(20, 7);
     let mesh = net.mesh(20, |agent, millis| if agent < 4 { 10.0 * millis } else { millis });
     let judgement = judged(&mesh, &landmarks(12), &[]);
     assert_eq!(judgement.quarantined(), (0..4).map(agent).collect());

@@ -11,16 +11,16 @@ use tonic::Status;
 
 use crate::config::{ConfirmConfig, LeaseConfig, MeasureConfig};
 use crate::model::{AgentId, LeaseToken, OrderId, PolicyRequest, ReasonKind, Rtt, TaskId, naming};
-use crate::store::agents::enrolments::Redeemed;
+use crate::store::agents::enrolments::RedeemResult;
 use crate::store::agents::refusals::Refusal;
-use crate::store::agents::sessions::{Opened, Registration, Terms};
-use crate::store::assignments::loads::Said;
+use crate::store::agents::sessions::{OpenedSession, Registration, SessionTerms};
+use crate::store::assignments::loads::ReportedLoad;
 use crate::store::leases::Grant;
-use crate::store::leases::outcomes::{self, Answer, Blocker, Budget, Ending};
-use crate::store::leases::recalls::Order as Recall;
+use crate::store::leases::outcomes::{self, Blocker, Budget, CrawlEnding, OutcomeAnswer};
+use crate::store::leases::recalls::PreemptionOrder as Recall;
 use crate::store::measurements::failures::Failure;
 use crate::store::measurements::orders::{Order, OrderTarget};
-use crate::store::measurements::{Finding, Measured, Report};
+use crate::store::measurements::{Measured, Report, ReportContent};
 use crate::strategy::explain;
 
 use crate::grpc::operator::convert::{duration, moment, plain};
@@ -85,20 +85,20 @@ pub(in crate::grpc) fn lease_key(task: i64, token: i64) -> (TaskId, LeaseToken) 
 }
 
 /// The load that a heartbeat reports; `None` from an agent that reports none.
-pub(in crate::grpc) fn said(heartbeat: &v1::Heartbeat) -> Option<Said> {
+pub(in crate::grpc) fn said(heartbeat: &v1::Heartbeat) -> Option<ReportedLoad> {
     let v1::Heartbeat { active_crawls: crawls, free_slots, outcomes_waiting, .. } = *heartbeat;
-    Some(Said { free_slots: free_slots?.min(MAX_CAPACITY), crawls: crawls.min(MAX_CAPACITY), outcomes_waiting })
+    Some(ReportedLoad { free_slots: free_slots?.min(MAX_CAPACITY), crawls: crawls.min(MAX_CAPACITY), outcomes_waiting })
 }
 
 /// The terms of a session under this configuration.
-pub(in crate::grpc) fn terms(lease: &LeaseConfig) -> Terms {
+pub(in crate::grpc) fn terms(lease: &LeaseConfig) -> SessionTerms {
     let LeaseConfig { life, grace, max_supersessions, max_crashes, .. } = *lease;
-    Terms { lifetime: life + grace, max_supersessions, max_crashes }
+    SessionTerms { lifetime: life + grace, max_supersessions, max_crashes }
 }
 
 pub(in crate::grpc) fn welcome(
     agent: AgentId,
-    opened: &Opened,
+    opened: &OpenedSession,
     lease: &LeaseConfig,
     contact_url: Option<String>,
     others: Vec<String>,
@@ -192,20 +192,20 @@ pub(in crate::grpc) fn measurement(report: v1::MeasurementReport) -> Result<Meas
     use v1::measurement_report::Result as Reported;
     let finding = match report.result {
         None => return Err(Status::invalid_argument("result: missing")),
-        Some(Reported::Postponed(v1::Postponed {})) => Finding::Postponed,
-        Some(Reported::Failure(said)) => Finding::Measured { result: Err(failure(said)), agreed: None },
+        Some(Reported::Postponed(v1::Postponed {})) => ReportContent::Postponed,
+        Some(Reported::Failure(said)) => ReportContent::Measured { result: Err(failure(said)), agreed: None },
         Some(Reported::Measurement(measurement)) => match (measured(&measurement), report.shared_from) {
             // An implausible round trip is a failed measurement, not a reason to end the session.
             (Err(field), _) => {
                 let failure = Failure::from(format!("the prober's report: {field}").as_str());
-                Finding::Measured { result: Err(failure), agreed: None }
+                ReportContent::Measured { result: Err(failure), agreed: None }
             }
             (Ok(measured), from) if from.is_empty() => {
-                Finding::Measured { result: Ok(measured), agreed: report.agreed }
+                ReportContent::Measured { result: Ok(measured), agreed: report.agreed }
             }
             (Ok(measured), from) => {
                 let age = plain(report.age).unwrap_or_default().min(OLDEST_SHARED);
-                Finding::Shared { measured, from: clip(from), age }
+                ReportContent::Shared { measured, from: clip(from), age }
             }
         },
     };
@@ -269,13 +269,13 @@ pub(in crate::grpc) fn outcome(report: v1::OutcomeReport) -> Result<(outcomes::R
     Ok((report, origin))
 }
 
-fn ending(report: &v1::OutcomeReport) -> Result<Ending, Status> {
+fn ending(report: &v1::OutcomeReport) -> Result<CrawlEnding, Status> {
     match report.kind() {
-        v1::OutcomeKind::Complete => Ok(Ending::Complete),
-        v1::OutcomeKind::Blocked => Ok(Ending::Blocked(Blocker::try_from(report.blocked_by()).ok())),
-        v1::OutcomeKind::Unreachable => Ok(Ending::Unreachable(trouble(report.trouble()))),
+        v1::OutcomeKind::Complete => Ok(CrawlEnding::Complete),
+        v1::OutcomeKind::Blocked => Ok(CrawlEnding::Blocked(Blocker::try_from(report.blocked_by()).ok())),
+        v1::OutcomeKind::Unreachable => Ok(CrawlEnding::Unreachable(trouble(report.trouble()))),
         v1::OutcomeKind::Truncated => Budget::try_from(report.budget())
-            .map(Ending::Truncated)
+            .map(CrawlEnding::Truncated)
             .map_err(|_| Status::invalid_argument("budget: missing in a truncated outcome")),
         v1::OutcomeKind::Unspecified => Err(Status::invalid_argument("kind: missing or unknown")),
     }
@@ -297,14 +297,14 @@ const fn trouble(trouble: v1::Trouble) -> Option<ReasonKind> {
     }
 }
 
-pub(in crate::grpc) fn outcome_ack(task: TaskId, token: LeaseToken, said: Answer) -> v1::SessionResponse {
+pub(in crate::grpc) fn outcome_ack(task: TaskId, token: LeaseToken, said: OutcomeAnswer) -> v1::SessionResponse {
     let answer = match said {
-        Answer::Accepted { .. } => v1::outcome_ack::Answer::Accepted,
+        OutcomeAnswer::Accepted { .. } => v1::outcome_ack::Answer::Accepted,
         // The first outcome stays, and the agent need not repeat this one.
-        Answer::Duplicate | Answer::Refused(Refusal::Contradiction) => v1::outcome_ack::Answer::Duplicate,
-        Answer::Refused(_) => v1::outcome_ack::Answer::Stale,
+        OutcomeAnswer::Duplicate | OutcomeAnswer::Refused(Refusal::Contradiction) => v1::outcome_ack::Answer::Duplicate,
+        OutcomeAnswer::Refused(_) => v1::outcome_ack::Answer::Stale,
     };
-    let reason = if let Answer::Refused(refusal) = said { refusal.to_string() } else { String::new() };
+    let reason = if let OutcomeAnswer::Refused(refusal) = said { refusal.to_string() } else { String::new() };
     respond(v1::session_response::Message::Outcome(v1::OutcomeAck {
         task_id: task.get(),
         token: token.get(),
@@ -313,7 +313,7 @@ pub(in crate::grpc) fn outcome_ack(task: TaskId, token: LeaseToken, said: Answer
     }))
 }
 
-pub(in crate::grpc) fn enrolled(redeemed: Redeemed) -> v1::EnrolResponse {
+pub(in crate::grpc) fn enrolled(redeemed: RedeemResult) -> v1::EnrolResponse {
     v1::EnrolResponse {
         agent_id: redeemed.agent.get(),
         credential: redeemed.credential,
@@ -387,7 +387,7 @@ mod tests {
             let result = Some(v1::measurement_report::Result::Measurement(reported));
             let report = v1::MeasurementReport { order_id: 1, result, ..v1::MeasurementReport::default() };
             match measurement(report).expect("understood").report.finding {
-                Finding::Measured { result, .. } => result,
+                ReportContent::Measured { result, .. } => result,
                 other => panic!("neither measured nor failed: {other:?}"),
             }
         };
@@ -416,7 +416,7 @@ mod tests {
         };
         assert!(outcome(report.clone()).is_err());
         let named = v1::OutcomeReport { budget: v1::Budget::Bytes.into(), ..report };
-        assert_eq!(outcome(named).expect("valid").0.ending, Ending::Truncated(Budget::Bytes));
+        assert_eq!(outcome(named).expect("valid").0.ending, CrawlEnding::Truncated(Budget::Bytes));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::store;
 use crate::store::agents::refusals::{self, Refusal};
 use crate::store::leases::{self, checkpoints, recalls};
 use crate::store::schema::restores;
-use crate::store::sites::addresses::{self, Claimed};
+use crate::store::sites::addresses::{self, ClaimResult};
 
 impl Session {
     pub(super) async fn release(&mut self, release: v1::LeaseRelease) -> Result<(), Status> {
@@ -75,12 +75,12 @@ impl Session {
         let claimed = addresses::claim(&mut tx, &claim, cap).await?;
         store::commit(tx).await?;
         let reason = match claimed {
-            Claimed::NotHeld => {
+            ClaimResult::NotHeld => {
                 tracing::debug!(agent.name = self.name, task.id = %claim.task, "an address for a lease that is not held");
                 return Ok(());
             }
-            Claimed::Granted => None,
-            Claimed::Full { crawls } => {
+            ClaimResult::Granted => None,
+            ClaimResult::Full { crawls } => {
                 self.free = self.free.saturating_add(1);
                 self.wake.notify_one();
                 Some(format!("{crawls} crawled at {}", claim.address))

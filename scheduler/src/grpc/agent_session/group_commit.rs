@@ -45,7 +45,7 @@ pub(super) trait Request: Sized + Send + Sync {
 /// answer.
 #[derive(Debug)]
 pub(super) struct GroupCommit<R: Request> {
-    waiting: Mutex<VecDeque<Waiting<R>>>,
+    waiting: Mutex<VecDeque<PendingRequest<R>>>,
     /// Held by the session that runs the transaction.
     turn: Semaphore,
     /// Held by the session that runs a second one beside it.
@@ -53,14 +53,14 @@ pub(super) struct GroupCommit<R: Request> {
 }
 
 #[derive(Debug)]
-struct Waiting<R: Request> {
+struct PendingRequest<R: Request> {
     request: R,
-    verdict: oneshot::Sender<Verdict<R>>,
+    verdict: oneshot::Sender<CommitResult<R>>,
 }
 
 /// The result of a request.
 #[derive(Debug)]
-enum Verdict<R: Request> {
+enum CommitResult<R: Request> {
     /// It was done, or failed for good.
     Answered(Result<R::Answer, Status>),
     /// Nothing was done: the session has to run it in a transaction of its own, however long that
@@ -80,7 +80,7 @@ impl<R: Request> GroupCommit<R> {
         let (verdict, mut judged) = oneshot::channel();
         let crowded = {
             let mut queue = self.queue();
-            queue.push_back(Waiting { request, verdict });
+            queue.push_back(PendingRequest { request, verdict });
             queue.iter().map(|waiting| waiting.request.rows()).sum::<usize>() >= CROWD_ROWS
         };
         loop {
@@ -103,7 +103,7 @@ impl<R: Request> GroupCommit<R> {
 
     /// Takes the requests of the next transaction, oldest first; drops those whose session no
     /// longer waits.
-    fn take(&self) -> Vec<Waiting<R>> {
+    fn take(&self) -> Vec<PendingRequest<R>> {
         let mut queue = self.queue();
         let (mut batch, mut rows) = (Vec::new(), 0);
         while let Some(next) = queue.pop_front() {
@@ -121,33 +121,33 @@ impl<R: Request> GroupCommit<R> {
     }
 
     /// Never held across an await.
-    fn queue(&self) -> MutexGuard<'_, VecDeque<Waiting<R>>> {
+    fn queue(&self) -> MutexGuard<'_, VecDeque<PendingRequest<R>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Runs the requests in one transaction. If Postgres refuses it, each request is returned to its
 /// session, so that none fails or waits because of another.
-async fn serve<R: Request>(pool: &PgPool, batch: Vec<Waiting<R>>) {
+async fn serve<R: Request>(pool: &PgPool, batch: Vec<PendingRequest<R>>) {
     let requests: Vec<&R> = batch.iter().map(|waiting| &waiting.request).collect();
     let begun = store::begin_impatient(pool, LOCK_PATIENCE).await;
     // A session that has gone away meanwhile finds the result in the store when it returns.
     match attempt(begun, &requests).await {
         Ok(answers) => {
             for (waiting, answer) in batch.into_iter().zip(answers) {
-                let _heard = waiting.verdict.send(Verdict::Answered(Ok(answer)));
+                let _heard = waiting.verdict.send(CommitResult::Answered(Ok(answer)));
             }
         }
-        Err(Failed::Refused(error)) => {
+        Err(FailedTransaction::Refused(error)) => {
             tracing::info!(error = &error as &dyn std::error::Error, requests = batch.len(), "each goes by itself");
             for waiting in batch {
-                let _heard = waiting.verdict.send(Verdict::Alone(waiting.request));
+                let _heard = waiting.verdict.send(CommitResult::Alone(waiting.request));
             }
         }
-        Err(Failed::Broken(error)) => {
+        Err(FailedTransaction::Broken(error)) => {
             let status = Status::from(error);
             for waiting in batch {
-                let _heard = waiting.verdict.send(Verdict::Answered(Err(status.clone())));
+                let _heard = waiting.verdict.send(CommitResult::Answered(Err(status.clone())));
             }
         }
     }
@@ -157,20 +157,20 @@ async fn serve<R: Request>(pool: &PgPool, batch: Vec<Waiting<R>>) {
 /// dropped in the middle of it, as all are when the scheduler stops or the database is away.
 async fn conclude<R: Request>(
     pool: &PgPool,
-    verdict: Result<Verdict<R>, oneshot::error::RecvError>,
+    verdict: Result<CommitResult<R>, oneshot::error::RecvError>,
 ) -> Result<R::Answer, Status> {
     match verdict {
-        Ok(Verdict::Answered(answer)) => answer,
-        Ok(Verdict::Alone(request)) => match attempt(store::begin(pool).await, &[&request]).await {
+        Ok(CommitResult::Answered(answer)) => answer,
+        Ok(CommitResult::Alone(request)) => match attempt(store::begin(pool).await, &[&request]).await {
             Ok(mut answers) => answers.pop().ok_or_else(status::away),
-            Err(Failed::Refused(error) | Failed::Broken(error)) => Err(error.into()),
+            Err(FailedTransaction::Refused(error) | FailedTransaction::Broken(error)) => Err(error.into()),
         },
         Err(_) => Err(status::away()),
     }
 }
 
 /// A transaction that failed.
-enum Failed {
+enum FailedTransaction {
     /// Refused because of a request: nothing was done.
     Refused(store::Error),
     /// The database went away, perhaps during the commit: anything not idempotent must not be
@@ -181,18 +181,18 @@ enum Failed {
 async fn attempt<R: Request>(
     begun: Result<Transaction<'static, Postgres>, store::Error>,
     requests: &[&R],
-) -> Result<Vec<R::Answer>, Failed> {
-    let mut tx = begun.map_err(Failed::Broken)?;
+) -> Result<Vec<R::Answer>, FailedTransaction> {
+    let mut tx = begun.map_err(FailedTransaction::Broken)?;
     match R::run(&mut tx, requests).await {
         Ok(answers) => {
-            tx.commit().await.map_err(|error| Failed::Broken(error.into()))?;
+            tx.commit().await.map_err(|error| FailedTransaction::Broken(error.into()))?;
             Ok(answers)
         }
-        Err(error) if !refused(&error) => Err(Failed::Broken(error)),
+        Err(error) if !refused(&error) => Err(FailedTransaction::Broken(error)),
         Err(error) => {
             // Before any retry, so that it does not wait for these locks.
-            tx.rollback().await.map_err(|error| Failed::Broken(error.into()))?;
-            Err(Failed::Refused(error))
+            tx.rollback().await.map_err(|error| FailedTransaction::Broken(error.into()))?;
+            Err(FailedTransaction::Refused(error))
         }
     }
 }
@@ -277,7 +277,7 @@ mod tests {
         let most = i32::try_from(MOST_ROWS).expect("a number");
         let ask = |rows| {
             let (verdict, judged) = oneshot::channel();
-            group.queue().push_back(Waiting { request: Divide(rows), verdict });
+            group.queue().push_back(PendingRequest { request: Divide(rows), verdict });
             judged
         };
         let _waiting = [ask(most + 1), ask(most - 1)];

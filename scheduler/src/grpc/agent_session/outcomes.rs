@@ -14,9 +14,9 @@ use super::group_commit::Request;
 use super::stream::{FILLED_AT_ONCE, Session};
 use crate::model::{AgentId, SiteId};
 use crate::store;
-use crate::store::leases::outcomes::{self, Answer, Report};
-use crate::store::leases::{self, Free, Grant};
-use crate::store::measurements::contradictions::{self, Crawled};
+use crate::store::leases::outcomes::{self, OutcomeAnswer, Report};
+use crate::store::leases::{self, FreeSlots, Grant};
+use crate::store::measurements::contradictions::{self, CrawlRtt};
 use crate::store::sites::origin;
 
 /// Outcomes recorded at once: enough that the commit costs each little, few enough that it takes
@@ -61,11 +61,11 @@ impl Session {
         let keys: Vec<_> = converted.iter().map(|(report, _)| (report.task, report.token)).collect();
         // A session that is about to end gets no more leases.
         let free = if wrong.is_none() { self.fillable() } else { None };
-        let recording = Recording { agent: self.agent, reports: converted, free };
-        let Recorded { answers, grants, slots } = self.recordings.ask(&self.scheduler.pool, recording).await?;
+        let recording = OutcomeBatch { agent: self.agent, reports: converted, free };
+        let RecordedOutcome { answers, grants, slots } = self.recordings.ask(&self.scheduler.pool, recording).await?;
         self.freed(&answers);
         self.scheduler.wakes.crawls.notify_one();
-        if answers.iter().any(|answer| matches!(answer, Answer::Accepted { waited_for: true, .. })) {
+        if answers.iter().any(|answer| matches!(answer, OutcomeAnswer::Accepted { waited_for: true, .. })) {
             // Wake at once, because the address is idle meanwhile.
             self.scheduler.wakes.assign.notify_one();
         }
@@ -78,40 +78,40 @@ impl Session {
 }
 
 #[derive(Debug)]
-pub(super) struct Recording {
+pub(super) struct OutcomeBatch {
     agent: AgentId,
     /// Each report with the origin where its site was found.
     reports: Vec<(Report, Option<String>)>,
     /// The agent's free slots, if these and the newly freed ones are to be filled.
-    free: Option<Free>,
+    free: Option<FreeSlots>,
 }
 
 /// The result of a recording.
 #[derive(Debug)]
-pub(super) struct Recorded {
+pub(super) struct RecordedOutcome {
     /// In the order of the reports.
-    answers: Vec<Answer>,
+    answers: Vec<OutcomeAnswer>,
     /// Leases granted into free slots, and the number of these slots.
     grants: Vec<Grant>,
     slots: i64,
 }
 
 /// Number of outcomes whose lease was active until now, which is the number of freed slots.
-pub(super) fn freed(answers: &[Answer]) -> i64 {
-    let freed = answers.iter().filter(|answer| matches!(answer, Answer::Accepted { freed: true, .. })).count();
+pub(super) fn freed(answers: &[OutcomeAnswer]) -> i64 {
+    let freed = answers.iter().filter(|answer| matches!(answer, OutcomeAnswer::Accepted { freed: true, .. })).count();
     i64::try_from(freed).unwrap_or(i64::MAX)
 }
 
-impl Request for Recording {
-    type Answer = Recorded;
+impl Request for OutcomeBatch {
+    type Answer = RecordedOutcome;
 
     fn rows(&self) -> usize {
         self.reports.len()
     }
 
-    async fn run(conn: &mut PgConnection, requests: &[&Self]) -> Result<Vec<Recorded>, store::Error> {
+    async fn run(conn: &mut PgConnection, requests: &[&Self]) -> Result<Vec<RecordedOutcome>, store::Error> {
         // Locked before any task, as in every other transaction that locks both.
-        let asking: Vec<Free> = requests.iter().filter_map(|asked| asked.free).collect();
+        let asking: Vec<FreeSlots> = requests.iter().filter_map(|asked| asked.free).collect();
         let locked = leases::lock(conn, &asking).await?;
         let reported: Vec<(AgentId, &Report, Option<&str>)> = requests
             .iter()
@@ -121,17 +121,17 @@ impl Request for Recording {
         let answers = outcomes::record_all(conn, &reports).await?;
         let (mut settled, mut crawls) = (Vec::new(), Vec::new());
         for (&(agent, report, origin), answer) in reported.iter().zip(&answers) {
-            if let Answer::Accepted { site, .. } = *answer {
+            if let OutcomeAnswer::Accepted { site, .. } = *answer {
                 settled.extend(origin.map(|origin| (site, origin)));
-                crawls.extend(report.rtt.map(|rtt| Crawled { agent, site, task: report.task, rtt }));
+                crawls.extend(report.rtt.map(|rtt| CrawlRtt { agent, site, task: report.task, rtt }));
             }
         }
         settle(conn, settled).await?;
         note(conn, crawls).await?;
         let mut answers = answers.into_iter();
-        let mut recorded: Vec<Recorded> = requests
+        let mut recorded: Vec<RecordedOutcome> = requests
             .iter()
-            .map(|asked| Recorded {
+            .map(|asked| RecordedOutcome {
                 answers: answers.by_ref().take(asked.reports.len()).collect(),
                 grants: Vec::new(),
                 slots: 0,
@@ -146,14 +146,14 @@ impl Request for Recording {
 /// Grants leases into the slots of the agents that freed some.
 async fn fill(
     conn: &mut PgConnection,
-    recorded: impl Iterator<Item = (Option<Free>, &mut Recorded)>,
+    recorded: impl Iterator<Item = (Option<FreeSlots>, &mut RecordedOutcome)>,
 ) -> Result<(), store::Error> {
     let (mut filled, mut asking) = (Vec::new(), Vec::new());
     for (free, recorded) in recorded {
         let freed = freed(&recorded.answers);
         if let Some(free) = free.filter(|_| freed > 0) {
             recorded.slots = free.slots.saturating_add(freed).min(FILLED_AT_ONCE);
-            asking.push(Free { slots: recorded.slots, ..free });
+            asking.push(FreeSlots { slots: recorded.slots, ..free });
             filled.push(recorded);
         }
     }
@@ -178,7 +178,7 @@ async fn settle(conn: &mut PgConnection, mut settled: Vec<(SiteId, &str)>) -> Re
     Ok(())
 }
 
-async fn note(conn: &mut PgConnection, mut crawls: Vec<Crawled>) -> Result<(), store::Error> {
+async fn note(conn: &mut PgConnection, mut crawls: Vec<CrawlRtt>) -> Result<(), store::Error> {
     if crawls.is_empty() {
         return Ok(());
     }

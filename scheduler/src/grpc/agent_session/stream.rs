@@ -24,9 +24,9 @@ use crate::grpc::status;
 use crate::model::{AgentId, SessionId, TaskId};
 use crate::store;
 use crate::store::agents::refusals::{self, Refusal};
-use crate::store::agents::{Holder, sessions};
-use crate::store::leases::outcomes::Answer;
-use crate::store::leases::{self, Free, Grant, checkpoints, recalls};
+use crate::store::agents::{CredentialHolder, sessions};
+use crate::store::leases::outcomes::OutcomeAnswer;
+use crate::store::leases::{self, FreeSlots, Grant, checkpoints, recalls};
 use crate::store::measurements::{self, orders};
 
 /// How long one message may wait for room in the queue.
@@ -44,12 +44,12 @@ pub(super) const FILLED_AT_ONCE: i64 = 512;
 pub(super) type Outbound = mpsc::Sender<Result<v1::SessionResponse, Status>>;
 
 /// The group commit of outcomes, shared by the sessions of one scheduler.
-pub(super) type Recordings = GroupCommit<outcomes::Recording>;
+pub(super) type OutcomeCommits = GroupCommit<outcomes::OutcomeBatch>;
 
 /// One connected agent.
 pub(super) struct Session {
     pub(super) scheduler: Scheduler,
-    pub(super) recordings: Arc<Recordings>,
+    pub(super) recordings: Arc<OutcomeCommits>,
     pub(super) agent: AgentId,
     /// The agent's name, for logs.
     pub(super) name: String,
@@ -75,8 +75,8 @@ pub(super) struct Session {
 impl Session {
     pub(super) fn new(
         scheduler: &Scheduler,
-        recordings: &Arc<Recordings>,
-        Holder { agent, name, .. }: Holder,
+        recordings: &Arc<OutcomeCommits>,
+        CredentialHolder { agent, name, .. }: CredentialHolder,
         session: SessionId,
         outbound: Outbound,
         contact_url: Option<String>,
@@ -221,16 +221,16 @@ impl Session {
         store::commit(tx).await?;
         let wakes = &self.scheduler.wakes;
         match recorded {
-            measurements::Recorded::Site(_) => {
+            measurements::ReportTarget::Site(_) => {
                 wakes.measure.notify_one();
                 wakes.locate.notify_one();
                 wakes.confirm.notify_one();
             }
-            measurements::Recorded::Beacon(_) => {
+            measurements::ReportTarget::Beacon(_) => {
                 wakes.measure.notify_one();
                 wakes.fit.notify_one();
             }
-            measurements::Recorded::Unknown => {
+            measurements::ReportTarget::Unknown => {
                 tracing::debug!(agent.name = self.name, order.id = %answer.order, "a report on an order that is not open");
             }
         }
@@ -247,18 +247,22 @@ impl Session {
         // heartbeat, crawling tasks that another agent holds by now.
         let Some(waiting) = waiting else { return Err(self.ended().await?) };
         (self.free, self.waits) = (waiting.free, waiting.tasks);
-        let waiting = sessions::Waiting { tasks: waiting.tasks && self.may_grant(), ..waiting };
+        let waiting = sessions::PendingMessages { tasks: waiting.tasks && self.may_grant(), ..waiting };
         let any = waiting.orders || waiting.revocations || waiting.recalls || waiting.leases();
         if any { self.hand_out(waiting).await } else { Ok(()) }
     }
 
     /// The slots to fill when outcomes free more, if a task may wait for them.
-    pub(super) fn fillable(&self) -> Option<Free> {
-        (self.waits && self.may_grant()).then_some(Free { agent: self.agent, session: self.session, slots: self.free })
+    pub(super) fn fillable(&self) -> Option<FreeSlots> {
+        (self.waits && self.may_grant()).then_some(FreeSlots {
+            agent: self.agent,
+            session: self.session,
+            slots: self.free,
+        })
     }
 
     /// Adds the slots that outcomes freed.
-    pub(super) fn freed(&mut self, answers: &[Answer]) {
+    pub(super) fn freed(&mut self, answers: &[OutcomeAnswer]) {
         self.free = self.free.saturating_add(outcomes::freed(answers));
     }
 
@@ -278,7 +282,7 @@ impl Session {
         !self.leaving && Instant::now() >= self.grants_from
     }
 
-    async fn hand_out(&mut self, waiting: sessions::Waiting) -> Result<(), Status> {
+    async fn hand_out(&mut self, waiting: sessions::PendingMessages) -> Result<(), Status> {
         let (mut orders, mut revoked, mut recalled, mut grants) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut tx = store::begin(&self.scheduler.pool).await?;
         if waiting.orders {

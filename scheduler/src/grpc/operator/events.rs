@@ -10,7 +10,7 @@ use landfall_proto::v1::event_service_server::{EventService, EventServiceServer}
 use tokio_util::sync::CancellationToken;
 use tonic::{Request, Response, Status};
 
-use crate::store::reports::events::{self, Cursor, Event, Filter, Page, Past};
+use crate::store::reports::events::{self, Cursor, Event, EventsSince, Filter, Page};
 use crate::{Scheduler, store};
 
 use super::convert::events as convert;
@@ -43,7 +43,7 @@ impl EventService for EventDesk {
         let filter = filter(&mut conn, &wanted).await?;
         let (past, first) = match wanted.since {
             Some(since) => {
-                let past = Past::since(&mut conn, since).await?;
+                let past = EventsSince::since(&mut conn, since).await?;
                 (Some(past), Page { events: Vec::new(), next: past.end() })
             }
             None => (None, events::newest(&mut conn, &filter, wanted.newest).await?),
@@ -83,7 +83,7 @@ struct Reader {
     filter: Filter,
     follow: bool,
     /// The remaining history.
-    past: Option<Past>,
+    past: Option<EventsSince>,
     next: Cursor,
     events: VecDeque<Event>,
 }
@@ -109,7 +109,7 @@ impl Reader {
     }
 
     /// Reads the next page of the history.
-    async fn history(&mut self, past: Past) -> Result<(), Status> {
+    async fn history(&mut self, past: EventsSince) -> Result<(), Status> {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let (events, next) = events::past(&mut conn, &self.filter, past).await?;
         (self.events, self.past) = (events.into(), next);

@@ -12,7 +12,7 @@ use crate::store::agents::{self, drains, refusals, sessions};
 use crate::store::batches::constraints;
 use crate::store::embeddings::{self, landmarks};
 use crate::store::measurements::quarantines;
-use crate::store::measurements::reach::{self, Asked};
+use crate::store::measurements::reach::{self, ReachFilter};
 use crate::store::reports::events::{self, Filter};
 use crate::store::{self, leases, settings};
 
@@ -142,7 +142,7 @@ impl FleetService for FleetDesk {
         }
         let config = &self.scheduler.config.measure;
         let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let asked = Asked {
+        let asked = ReachFilter {
             agent: named::agent(&mut conn, &agent).await?,
             other: if other.is_empty() { None } else { Some(named::agent(&mut conn, &other).await?) },
             max_age: config.mesh_max_age,

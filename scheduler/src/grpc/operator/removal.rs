@@ -8,7 +8,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Status;
 
 use crate::store::batches::Batch;
-use crate::store::batches::removal::{self, Place, Step};
+use crate::store::batches::removal::{self, RemovalStep, TaskPosition};
 use crate::{Scheduler, store};
 
 use crate::grpc::status;
@@ -25,7 +25,7 @@ pub(in crate::grpc) struct Removal {
     batch: Batch,
     tasks: u64,
     removed: u64,
-    place: Place,
+    place: TaskPosition,
     rest: Duration,
     begun: bool,
     done: bool,
@@ -33,7 +33,7 @@ pub(in crate::grpc) struct Removal {
 
 impl Removal {
     pub(in crate::grpc) fn new(scheduler: Scheduler, shutdown: CancellationToken, batch: Batch, tasks: u64) -> Self {
-        let (removed, place, rest) = (0, Place::default(), Duration::ZERO);
+        let (removed, place, rest) = (0, TaskPosition::default(), Duration::ZERO);
         Self { scheduler, shutdown, batch, tasks, removed, place, rest, begun: false, done: false }
     }
 
@@ -63,9 +63,11 @@ impl Removal {
         let step = removal::step(&mut tx, *id, name, self.place).await?;
         store::commit(tx).await?;
         match step {
-            Step::Removed(tasks, place) => (self.removed, self.place, self.rest) = (self.removed + tasks, place, REST),
-            Step::Waits => self.rest = WAIT,
-            Step::Done => {
+            RemovalStep::Removed(tasks, place) => {
+                (self.removed, self.place, self.rest) = (self.removed + tasks, place, REST)
+            }
+            RemovalStep::Waits => self.rest = WAIT,
+            RemovalStep::Done => {
                 tracing::info!(batch = name, tasks = self.removed, "a batch was removed");
                 self.done = true;
             }

@@ -11,10 +11,10 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 use crate::Scheduler;
-use crate::grpc::plan::{self, Wanted};
+use crate::grpc::plan::{self, WhatIfRequest};
 use crate::store;
 use crate::store::reports;
-use crate::store::reports::throughput::{self, Grown, Scope};
+use crate::store::reports::throughput::{self, BatchGrowth, ReportScope};
 
 use super::convert::{reports as asked, throughput as convert, whole};
 use super::named;
@@ -50,7 +50,7 @@ impl ReportService for ReportDesk {
     ) -> Result<Response<Self::AssignmentsStream>, Status> {
         let request = request.into_inner();
         let mut conn = store::acquire(&self.scheduler.pool).await?;
-        let wanted = reports::Wanted {
+        let wanted = reports::TaskFilter {
             batch: named::batch(&mut conn, &request.batch).await?.id,
             states: asked::states(&request.states)?,
             reasons: asked::reasons(&request.reasons)?,
@@ -88,7 +88,7 @@ impl ReportService for ReportDesk {
         // One snapshot for both queries, so that the slices cover the same crawls as the sums.
         let mut tx = store::begin_snapshot(&self.scheduler.pool).await?;
         let batch = named::batch(&mut tx, &asked.batch).await?.id;
-        let scope = Scope { batch, round: asked.round };
+        let scope = ReportScope { batch, round: asked.round };
         if let Some(round) = asked.round {
             let newest = throughput::newest_round(&mut tx, batch).await?;
             if newest.is_none_or(|newest| round > newest) {
@@ -96,13 +96,13 @@ impl ReportService for ReportDesk {
                 return Err(Unknown::Round { batch, round, newest }.into());
             }
         }
-        let report = Grown::read(&mut tx, scope, asked.slices).await?;
+        let report = BatchGrowth::read(&mut tx, scope, asked.slices).await?;
         store::commit(tx).await?;
         Ok(Response::new(report.into()))
     }
 
     async fn plan(&self, request: Request<v1::PlanRequest>) -> Result<Response<v1::PlanResponse>, Status> {
-        let wanted = Wanted::try_from(request.into_inner())?;
+        let wanted = WhatIfRequest::try_from(request.into_inner())?;
         let turn = Arc::clone(&self.planning).lock_owned().await;
         let plan = plan::plan(&self.scheduler.pool, &wanted, turn).await?;
         Ok(Response::new(plan.into()))
@@ -114,7 +114,7 @@ impl ReportService for ReportDesk {
 /// No connection is held between pages, and no more than two pages are in memory.
 fn messages(
     scheduler: Scheduler,
-    wanted: reports::Wanted,
+    wanted: reports::TaskFilter,
     limit: Option<u64>,
 ) -> impl Stream<Item = Result<v1::AssignmentRow, Status>> + Send {
     let (sender, receiver) = mpsc::channel(1);
@@ -135,11 +135,11 @@ fn messages(
 
 async fn read(
     scheduler: &Scheduler,
-    wanted: &reports::Wanted,
+    wanted: &reports::TaskFilter,
     limit: Option<u64>,
     sender: &mpsc::Sender<Result<Vec<v1::AssignmentRow>, Status>>,
 ) -> Result<(), store::Error> {
-    let (mut after, mut size, mut left) = (reports::Key::default(), FIRST_PAGE, limit.unwrap_or(u64::MAX));
+    let (mut after, mut size, mut left) = (reports::ListKey::default(), FIRST_PAGE, limit.unwrap_or(u64::MAX));
     loop {
         size = size.min(left);
         let mut conn = scheduler.pool.acquire().await?;

@@ -13,11 +13,11 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::Scheduler;
 use crate::gnp::Position;
-use crate::model::constraints::{Constraints, Traits};
+use crate::model::constraints::{AgentTraits, Constraints};
 use crate::model::site_list::SiteName;
 use crate::model::{AssignmentId, BatchId, SiteId};
 use crate::store;
-use crate::store::batches::changes::{self, Extent};
+use crate::store::batches::changes::{self, ChangeScope};
 use crate::store::batches::submissions::{self, Submission, SubmitError};
 use crate::store::batches::{self, Progress, constraints, removal};
 use crate::store::measurements::{of_sites, orders};
@@ -85,7 +85,7 @@ impl SiteService for SiteDesk {
     ) -> Result<Response<Self::WatchBatchStream>, Status> {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let batch = named::batch(&mut conn, &request.get_ref().batch).await?;
-        Ok(Response::new(Box::pin(Watch::new(self, batch.id).messages())))
+        Ok(Response::new(Box::pin(BatchWatch::new(self, batch.id).messages())))
     }
 
     async fn cancel_tasks(
@@ -145,8 +145,8 @@ impl SiteService for SiteDesk {
         let extent = convert::extent(&names, all, "all")?;
         let mut tx = store::begin(&self.scheduler.pool).await?;
         let meant = match extent {
-            Extent::All => None,
-            Extent::Sites(names) => Some(known_sites(&mut tx, &names).await?),
+            ChangeScope::All => None,
+            ChangeScope::Sites(names) => Some(known_sites(&mut tx, &names).await?),
         };
         let (sites, tasks) = alarms::reopen(&mut tx, meant.as_deref()).await?;
         store::commit(tx).await?;
@@ -163,7 +163,7 @@ impl SiteService for SiteDesk {
         let mut tx = store::begin(&self.scheduler.pool).await?;
         let batch = named::batch(&mut tx, &batch).await?;
         let agents = if cancel {
-            changes::cancel(&mut tx, batch.id, &batch.name, &Extent::All).await?.agents
+            changes::cancel(&mut tx, batch.id, &batch.name, &ChangeScope::All).await?.agents
         } else {
             Vec::new()
         };
@@ -269,7 +269,7 @@ async fn unheard_of(conn: &mut PgConnection, batch: &str) -> Result<Vec<String>,
     if asked == Constraints::default() {
         return Ok(Vec::new());
     }
-    let fleet: Vec<Traits> = constraints::traits(conn).await?.into_values().collect();
+    let fleet: Vec<AgentTraits> = constraints::traits(conn).await?.into_values().collect();
     Ok(asked.unheard_of(&fleet))
 }
 
@@ -312,7 +312,7 @@ async fn left(conn: &mut PgConnection, batch: BatchId, progress: &Progress) -> R
 }
 
 /// One operator following one batch.
-struct Watch {
+struct BatchWatch {
     scheduler: Scheduler,
     batch: BatchId,
     ticks: Interval,
@@ -323,7 +323,7 @@ struct Watch {
     estimate_at: Instant,
 }
 
-impl Watch {
+impl BatchWatch {
     fn new(desk: &SiteDesk, batch: BatchId) -> Self {
         let mut ticks = tokio::time::interval(WATCH_PERIOD);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);

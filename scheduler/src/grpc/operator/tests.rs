@@ -24,7 +24,7 @@ use crate::config::{Config, TermConfig};
 use crate::grpc::Identity;
 use crate::jobs::assign::Assign;
 use crate::jobs::fit::Fit;
-use crate::jobs::leadership::Terms;
+use crate::jobs::leadership::HeldTerms;
 use crate::jobs::{Period, run_periodic};
 use crate::model::{AgentId, SessionId};
 use crate::store::agents::enrolments;
@@ -37,19 +37,19 @@ mod plan;
 
 /// Sends a token with every call.
 #[derive(Clone)]
-struct Presents(String);
+struct TokenSender(String);
 
-impl Interceptor for Presents {
+impl Interceptor for TokenSender {
     fn call(&mut self, mut request: Request<()>) -> Result<Request<()>, Status> {
         request.metadata_mut().insert("authorization", format!("Bearer {}", self.0).parse().expect("ASCII"));
         Ok(request)
     }
 }
 
-type Client = InterceptedService<Channel, Presents>;
+type Client = InterceptedService<Channel, TokenSender>;
 
 /// A server and an operator's client. Stops when dropped.
-struct Desk {
+struct OperatorServer {
     pool: PgPool,
     scheduler: Scheduler,
     channel: Channel,
@@ -58,7 +58,7 @@ struct Desk {
     _stop: DropGuard,
 }
 
-impl Desk {
+impl OperatorServer {
     async fn open(pool: PgPool) -> Self {
         let token = Secret::generate().expect("randomness");
         let mut conn = pool.acquire().await.expect("a connection");
@@ -78,8 +78,8 @@ impl Desk {
         Self { pool, scheduler, channel, token, _stop: shutdown.clone().drop_guard(), shutdown }
     }
 
-    fn operator(&self) -> Presents {
-        Presents(self.token.reveal().to_owned())
+    fn operator(&self) -> TokenSender {
+        TokenSender(self.token.reveal().to_owned())
     }
 
     fn sites(&self) -> SiteServiceClient<Client> {
@@ -100,7 +100,7 @@ impl Desk {
 
     /// Fits in the background, as a running scheduler does, until the desk is dropped.
     async fn fits(&self) {
-        let terms = Terms::new(&self.scheduler, "http://127.0.0.1:7171");
+        let terms = HeldTerms::new(&self.scheduler, "http://127.0.0.1:7171");
         terms.renew(&mut self.pool.acquire().await.expect("a connection")).await.expect("the term");
         let (fit, wakes) = (Fit::new(terms.on(Role::Fit, &self.scheduler)), Arc::clone(&self.scheduler.wakes));
         let stop = self.shutdown.clone();
@@ -117,7 +117,7 @@ impl Desk {
     }
 
     fn agent(&self, credential: &str) -> AgentServiceClient<Client> {
-        AgentServiceClient::with_interceptor(self.channel.clone(), Presents(credential.to_owned()))
+        AgentServiceClient::with_interceptor(self.channel.clone(), TokenSender(credential.to_owned()))
     }
 
     async fn submit(&self, batch: &str, names: &[&str]) -> Result<v1::SubmitResponse, Status> {
@@ -155,7 +155,7 @@ impl Desk {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn the_same_list_twice_says_so(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     let first = desk.submit("autumn", &["A.cn", "a.cn", "http://b.cn:80/path"]).await.expect("submitted");
     assert_eq!((first.added, first.already_present, first.duplicates, first.batch_total), (2, 0, 1, 2));
     let second = desk.submit("autumn", &["a.cn", "http://b.cn"]).await.expect("submitted");
@@ -164,7 +164,7 @@ async fn the_same_list_twice_says_so(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_bad_site_is_named_and_nothing_is_stored(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     let refused = desk.submit("autumn", &["a.cn", "b c.cn"]).await.expect_err("refused");
     assert_eq!(refused.code(), Code::InvalidArgument);
     assert!(refused.message().starts_with("sites[1]: 'b c.cn' names no site"), "{}", refused.message());
@@ -176,7 +176,7 @@ async fn a_bad_site_is_named_and_nothing_is_stored(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_submission_without_a_contact_url_is_refused(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     desk.run("update settings set contact_url = null").await;
     let refused = desk.submit("autumn", &["a.cn"]).await.expect_err("refused");
     assert_eq!(refused.code(), Code::FailedPrecondition);
@@ -188,7 +188,7 @@ async fn a_submission_without_a_contact_url_is_refused(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn an_unknown_batch_or_site_is_named(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     let watched = desk.sites().watch_batch(v1::WatchBatchRequest { batch: "winter".into() }).await;
     let reported =
         desk.reports().assignments(v1::AssignmentsRequest { batch: "winter".into(), ..Default::default() }).await;
@@ -201,7 +201,7 @@ async fn an_unknown_batch_or_site_is_named(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn constraints_are_kept_shown_and_warned_about(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     desk.agents(1).await;
     let text = |text: &str| vec![text.to_owned()];
     let tag = |add: &str, remove: &str| {
@@ -249,7 +249,7 @@ async fn constraints_are_kept_shown_and_warned_about(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn where_a_site_is_goes_in_with_its_list_and_is_shown(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     let submit = async |index, latitude| {
         let header = v1::SubmitHeader { batch: "b".into(), ..v1::SubmitHeader::default() };
         let position = v1::ListedPosition { index, latitude, longitude: 116.5 };
@@ -278,7 +278,7 @@ async fn where_a_site_is_goes_in_with_its_list_and_is_shown(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn every_choice_is_explained_by_what_it_was_made_from(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     desk.agents(3).await;
     let request = v1::TagAgentRequest { name: "agent2".into(), remove: Vec::new(), add: vec!["slow".into()] };
     desk.fleet().tag_agent(request.clone()).await.expect("tagged");
@@ -296,7 +296,7 @@ async fn every_choice_is_explained_by_what_it_was_made_from(pool: PgPool) {
          select s.id, a.id, 10000 * a.id, 5, 0 from sites s, agents a where s.name = 'a.cn'",
     )
     .await;
-    let terms = Terms::new(&desk.scheduler, "http://127.0.0.1:7171");
+    let terms = HeldTerms::new(&desk.scheduler, "http://127.0.0.1:7171");
     terms.renew(&mut desk.pool.acquire().await.expect("a connection")).await.expect("the term");
     let assign = Assign::new(terms.on(Role::Plan, &desk.scheduler));
     assign.run_once().await.expect("a pass");
@@ -355,7 +355,7 @@ async fn every_choice_is_explained_by_what_it_was_made_from(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn an_enrolment_token_works_once(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     let request = v1::CreateEnrolmentRequest {
         city: "Harbin".into(),
         carrier: "CERNET".into(),
@@ -396,7 +396,7 @@ async fn an_enrolment_token_works_once(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn several_agents_get_their_tokens_together_or_none(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     let mut fleet = desk.fleet();
     fixtures::agent(&mut desk.pool.acquire().await.expect("a connection"), "busy").await;
     let one = |name: &str, city: &str| v1::CreateEnrolmentRequest {
@@ -443,7 +443,7 @@ async fn several_agents_get_their_tokens_together_or_none(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_replaced_operators_token_is_good_for_its_grace_and_replaces_nothing(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     let new = Secret::generate().expect("randomness");
     let request = |token: &Secret, seconds| v1::ReplaceOperatorTokenRequest {
         token_sha256: token.hash().as_bytes().to_vec(),
@@ -458,7 +458,7 @@ async fn a_replaced_operators_token_is_good_for_its_grace_and_replaces_nothing(p
     let other = Secret::generate().expect("randomness");
     let refused = desk.fleet().replace_operator_token(request(&other, 0)).await.expect_err("the former one");
     assert_eq!(refused.code(), Code::FailedPrecondition);
-    let mut with_new = FleetServiceClient::with_interceptor(desk.channel.clone(), Presents(new.reveal().to_owned()));
+    let mut with_new = FleetServiceClient::with_interceptor(desk.channel.clone(), TokenSender(new.reveal().to_owned()));
     with_new.replace_operator_token(request(&other, 0)).await.expect("replaced again");
     let refused = with_new.list_agents(v1::ListAgentsRequest::default()).await.expect_err("refused");
     assert_eq!(refused.code(), Code::Unauthenticated);
@@ -469,7 +469,7 @@ async fn a_replaced_operators_token_is_good_for_its_grace_and_replaces_nothing(p
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn an_election_waits_for_the_mesh_and_for_sense(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     let elect = async |count, dimensions| {
         desk.fleet()
             .elect_landmarks(v1::ElectLandmarksRequest { count, dimensions })
@@ -497,7 +497,7 @@ async fn an_election_waits_for_the_mesh_and_for_sense(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn an_election_and_a_fit_that_lack_agents_whom_others_reach_say_why_they_do_not(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     desk.agents(12).await;
     desk.run(
         "insert into mesh_measurements (prober_id, agent_id, answered, lost, failure, cause, said, failed_at)
@@ -518,7 +518,7 @@ async fn an_election_and_a_fit_that_lack_agents_whom_others_reach_say_why_they_d
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn landmarks_are_set_by_name_or_not_at_all(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     desk.agents(3).await;
     let set = async |names: &[&str], dimensions| {
         let names = names.iter().map(|&name| name.to_owned()).collect();
@@ -547,7 +547,7 @@ async fn landmarks_are_set_by_name_or_not_at_all(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_watch_ends_with_its_batch_or_with_the_scheduler(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     desk.submit("autumn", &["a.cn", "b.cn"]).await.expect("submitted");
     let request = || v1::WatchBatchRequest { batch: "autumn".into() };
     let mut watch = desk.sites().watch_batch(request()).await.expect("a stream").into_inner();
@@ -579,7 +579,7 @@ async fn a_watch_ends_with_its_batch_or_with_the_scheduler(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_site_is_shown_under_any_spelling(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     desk.submit("autumn", &["a.cn", "www.a.cn"]).await.expect("submitted");
     let (near, session) = desk.agents(2).await[0];
     desk.run("update sites set origin = 'https://www.a.cn' where name = 'a.cn'").await;
@@ -610,7 +610,7 @@ async fn a_site_is_shown_under_any_spelling(pool: PgPool) {
 }
 
 /// Ends the task of `a.cn` as crawled by this agent, predicted but not measured.
-async fn choose(desk: &Desk, agent: AgentId, session: SessionId) {
+async fn choose(desk: &OperatorServer, agent: AgentId, session: SessionId) {
     sqlx::query(
         "insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us)
          select t.id, $1, 'gnp-top3', 1, (select array_agg(id order by id) from agents), array[15000, null], array[null, 9000]
@@ -640,7 +640,7 @@ async fn choose(desk: &Desk, agent: AgentId, session: SessionId) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_report_has_every_task_once_in_order(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     // More than two pages.
     let names: Vec<String> = (0..1_100).map(|number| format!("s{number}.cn")).chain(["a.cn".into()]).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
@@ -678,7 +678,7 @@ async fn a_report_has_every_task_once_in_order(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn throughput_is_reported_by_slice_agent_and_strategy(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     desk.submit("autumn", &["a.cn", "b.cn"]).await.expect("submitted");
     let ask = async |batch: &str, round, slices| {
         let request = v1::ThroughputRequest { batch: batch.into(), round, slices };
@@ -717,7 +717,7 @@ async fn throughput_is_reported_by_slice_agent_and_strategy(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn an_agent_is_drained_resumed_and_removed_by_name(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     let (agent, session) = desk.agents(1).await[0];
     let mut conn = desk.pool.acquire().await.expect("a connection");
     let batch = fixtures::batch(&mut conn, "autumn", "random").await;
@@ -766,7 +766,7 @@ async fn an_agent_is_drained_resumed_and_removed_by_name(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn sites_are_cancelled_and_retried_by_name_or_not_at_all(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     desk.submit("autumn", &["a.cn", "b.cn", "c.cn"]).await.expect("submitted");
     let mut client = desk.sites();
     let batch = || "autumn".to_owned();
@@ -811,7 +811,7 @@ async fn sites_are_cancelled_and_retried_by_name_or_not_at_all(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn who_follows_the_log_hears_what_happens_and_only_what_was_asked_for(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     desk.submit("autumn", &["a.cn", "b.cn"]).await.expect("submitted");
     for (request, said) in [
         (v1::EventsRequest { batch: "winter".into(), ..Default::default() }, "no batch is called 'winter'"),
@@ -842,7 +842,7 @@ const MESH: &str = "insert into mesh_measurements (prober_id, agent_id, rtt_us, 
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn the_map_is_fitted_when_asked_or_says_what_is_missing(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     let mut embeddings = desk.embeddings();
     let shown = embeddings.show_embedding(v1::ShowEmbeddingRequest {}).await.expect("an answer").into_inner();
     assert_eq!(shown, v1::ShowEmbeddingResponse::default(), "there is none yet");
@@ -878,7 +878,7 @@ async fn the_map_is_fitted_when_asked_or_says_what_is_missing(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn an_election_is_explained_and_unreached_agents_are_named_with_their_port(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     desk.agents(6).await;
     desk.run(MESH).await;
     desk.run(

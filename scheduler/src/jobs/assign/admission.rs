@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use anyhow::Context;
 use sqlx::PgConnection;
 
-use crate::model::constraints::{Constraints, Exclusion, Nobody, Spending, Traits, Unmet};
+use crate::model::constraints::{AgentTraits, Constraints, Exclusion, NoEligibleAgent, QuotaUse, UnmetAction};
 use crate::model::{AgentId, BatchId, TaskId};
 use crate::store::batches::constraints;
 use crate::store::tasks::unmet;
@@ -20,8 +20,8 @@ use crate::strategy::explain;
 pub(in crate::jobs) struct Admission {
     constraints: HashMap<BatchId, Constraints>,
     /// All enrolled agents, including disconnected ones.
-    fleet: BTreeMap<AgentId, Traits>,
-    spending: HashMap<(BatchId, AgentId), Spending>,
+    fleet: BTreeMap<AgentId, AgentTraits>,
+    spending: HashMap<(BatchId, AgentId), QuotaUse>,
     /// Bytes that a site of each batch is expected to cost.
     expected: HashMap<BatchId, u64>,
     excluded: HashMap<BatchId, BTreeMap<AgentId, Exclusion>>,
@@ -34,7 +34,7 @@ pub(in crate::jobs) struct Admission {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::jobs) enum Fate {
     /// They wait, for this cause.
-    Wait(Nobody),
+    Wait(NoEligibleAgent),
     /// They fail, with this reason for people.
     Fail(String),
 }
@@ -67,7 +67,7 @@ impl Admission {
                 constraints::spending(conn, &limited).await.context("read what was fetched for the batches")?;
         }
         for (batch, asked) in &read.constraints {
-            let refused = |(agent, traits): (&AgentId, &Traits)| {
+            let refused = |(agent, traits): (&AgentId, &AgentTraits)| {
                 Some((*agent, asked.refuses(traits, read.spending(*batch, *agent))?))
             };
             read.excluded.insert(*batch, read.fleet.iter().filter_map(refused).collect());
@@ -75,9 +75,9 @@ impl Admission {
         Ok(read)
     }
 
-    fn spending(&self, batch: BatchId, agent: AgentId) -> Spending {
+    fn spending(&self, batch: BatchId, agent: AgentId) -> QuotaUse {
         let expected = self.expected.get(&batch).copied().unwrap_or_default();
-        self.spending.get(&(batch, agent)).copied().unwrap_or(Spending { expected, ..Spending::default() })
+        self.spending.get(&(batch, agent)).copied().unwrap_or(QuotaUse { expected, ..QuotaUse::default() })
     }
 
     /// Whether an agent may get a task of a batch.
@@ -147,9 +147,9 @@ impl Admission {
     /// absence of agents that meet the constraints.
     pub(in crate::jobs) fn fate(&self, batch: BatchId) -> Option<Fate> {
         let asked = self.constraints.get(&batch)?;
-        let nobody = Nobody::of(self.fleet.len(), self.excluded.get(&batch)?.values());
+        let nobody = NoEligibleAgent::of(self.fleet.len(), self.excluded.get(&batch)?.values());
         let for_good = self.fleet.values().all(|agent| asked.excludes(agent).is_some());
-        let fails = for_good && asked.unmet == Unmet::Fail;
+        let fails = for_good && asked.unmet == UnmetAction::Fail;
         Some(if fails { Fate::Fail(explain::nobody(asked, &nobody)) } else { Fate::Wait(nobody) })
     }
 
@@ -157,7 +157,7 @@ impl Admission {
     pub(in crate::jobs) fn withdrawn(&self) -> Vec<(BatchId, AgentId)> {
         let mut withdrawn = Vec::new();
         for (batch, asked) in &self.constraints {
-            let may_not = |agent: &AgentId, traits: &Traits| {
+            let may_not = |agent: &AgentId, traits: &AgentTraits| {
                 asked.withdraws(traits, self.spending(*batch, *agent).fetched).is_some()
             };
             let agents = self.fleet.iter().filter(|(agent, traits)| may_not(agent, traits));
@@ -193,9 +193,9 @@ mod tests {
     use crate::model::constraints::ConstraintsRequest;
     use crate::model::{LeaseToken, SiteId, WaitCause};
     use crate::store::agents::drains;
-    use crate::store::batches::changes::{self, Extent};
+    use crate::store::batches::changes::{self, ChangeScope};
     use crate::store::fixtures;
-    use crate::store::leases::outcomes::{Ending, Report};
+    use crate::store::leases::outcomes::{CrawlEnding, Report};
 
     /// A batch with these constraints.
     async fn batch(trial: &Trial, name: &str, asked: ConstraintsRequest) -> BatchId {
@@ -213,7 +213,7 @@ mod tests {
     }
 
     async fn fetched(trial: &Trial, (task, token): (TaskId, LeaseToken), bytes: u64) {
-        let report = Report { bytes, ..fixtures::report(task, token, Ending::Complete) };
+        let report = Report { bytes, ..fixtures::report(task, token, CrawlEnding::Complete) };
         fixtures::record(&mut *trial.conn().await, trial.agents[0].0, &report).await;
     }
 
@@ -271,14 +271,15 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_task_fails_where_its_batch_says_so_and_can_go_again(pool: PgPool) {
         let trial = Trial::new(pool, 2).await;
-        let asked = ConstraintsRequest { countries: vec!["JP".into()], unmet: Some(Unmet::Fail), ..tagged(&["fast"]) };
+        let asked =
+            ConstraintsRequest { countries: vec!["JP".into()], unmet: Some(UnmetAction::Fail), ..tagged(&["fast"]) };
         let batch = batch(&trial, "b", asked).await;
         let task = trial.located(batch, "a.cn").await;
         trial.assign().await;
         let reason = "no agent meets the constraints: 2 of 2 are not in JP".to_owned();
         assert_eq!(trial.state(task).await, ("failed".into(), Some(reason)));
         let mut conn = trial.conn().await;
-        let again = changes::retry(&mut conn, batch, "b", &Extent::All).await.expect("retry");
+        let again = changes::retry(&mut conn, batch, "b", &ChangeScope::All).await.expect("retry");
         assert_eq!(again.tasks, 1);
     }
 
@@ -286,7 +287,8 @@ mod tests {
     async fn nothing_fails_while_one_that_may_crawl_it_is_away(pool: PgPool) {
         let trial = Trial::new(pool, 2).await;
         trial.tag(0, &["fast"]).await;
-        let batch = batch(&trial, "b", ConstraintsRequest { unmet: Some(Unmet::Fail), ..tagged(&["fast"]) }).await;
+        let batch =
+            batch(&trial, "b", ConstraintsRequest { unmet: Some(UnmetAction::Fail), ..tagged(&["fast"]) }).await;
         let task = trial.located(batch, "a.cn").await;
         drains::drain(&mut *trial.conn().await, "a0").await.expect("drain");
         trial.assign().await;
@@ -330,7 +332,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_quota_that_is_used_up_is_waited_for_until_the_day_has_passed(pool: PgPool) {
         let trial = Trial::new(pool, 1).await;
-        let batch = batch(&trial, "b", ConstraintsRequest { unmet: Some(Unmet::Fail), ..limited(1000) }).await;
+        let batch = batch(&trial, "b", ConstraintsRequest { unmet: Some(UnmetAction::Fail), ..limited(1000) }).await;
         let (first, second) = (trial.located(batch, "a.cn").await, trial.located(batch, "b.cn").await);
         let used_up = "no agent meets the constraints: 1 of 1 has used up 1.0 kB a day, or will with what is under way";
         trial.assign().await;
@@ -430,7 +432,7 @@ mod tests {
         trial.assign().await;
         assert_eq!(trial.count("select count(*) from task_holds").await, 1);
         let mut conn = trial.conn().await;
-        changes::cancel(&mut conn, batch, "b", &Extent::All).await.expect("cancel");
+        changes::cancel(&mut conn, batch, "b", &ChangeScope::All).await.expect("cancel");
         trial.tag(0, &["fast"]).await;
         assert_eq!(trial.count("select count(*) from task_holds").await, 0);
         trial.assign().await;

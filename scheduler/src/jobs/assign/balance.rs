@@ -12,13 +12,13 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
-use crate::model::{AgentId, ChoiceCause, Gain, SiteId, Why};
+use crate::model::{AgentId, ChoiceCause, ChoiceReasons, Gain, SiteId};
 use crate::store::agents;
-use crate::store::assignments::loads::{self, Available, Waiting};
+use crate::store::assignments::loads::{self, AvailableAgent, QueuedTask};
 use crate::store::assignments::{self, Assignment};
 use crate::store::measurements::quarantines;
-use crate::strategy::load::balance::{self, Move, Queued};
-use crate::strategy::{Candidate, Choice, Former, LoadLevel};
+use crate::strategy::load::balance::{self, MovableTask, TaskMove};
+use crate::strategy::{Candidate, Choice, LoadLevel, RecordedChoice};
 
 use super::admission::Admission;
 use super::known::Known;
@@ -37,12 +37,12 @@ const QUEUES: usize = 20;
 const PREDICTED: usize = 100;
 
 /// The input of a pass.
-struct Sight {
-    agents: Vec<Available>,
-    waiting: Vec<Waiting>,
+struct BalanceInput {
+    agents: Vec<AvailableAgent>,
+    waiting: Vec<QueuedTask>,
     /// The agents as candidates, for each waiting task.
     candidates: Vec<Arc<[Candidate]>>,
-    queued: Vec<Queued>,
+    queued: Vec<MovableTask>,
     admission: Admission,
 }
 
@@ -59,7 +59,7 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
 
 /// Reads the tasks that wait at full agents while others have room, and the agents that may take
 /// them; `None` when there is nothing to do.
-async fn look(scheduler: &Leader) -> anyhow::Result<Option<Sight>> {
+async fn look(scheduler: &Leader) -> anyhow::Result<Option<BalanceInput>> {
     let mut tx = scheduler.begin().await?;
     let agents = loads::available(&mut tx).await.context("read available agents")?;
     let longest = longest_queues(&agents);
@@ -67,7 +67,7 @@ async fn look(scheduler: &Leader) -> anyhow::Result<Option<Sight>> {
         return Ok(None);
     }
     let waiting = loads::waiting_at(&mut tx, &longest, LOOKED_AT).await.context("read what waits")?;
-    let newcomers = |task: &Waiting| -> Vec<AgentId> {
+    let newcomers = |task: &QueuedTask| -> Vec<AgentId> {
         let came = agents.iter().filter(|agent| agent.since > task.chosen_at && may_take(agent));
         let listed = |agent: AgentId| task.former.listed.iter().any(|one| one.agent == agent);
         came.map(|agent| agent.agent).filter(|agent| !listed(*agent) && *agent != task.former.agent).collect()
@@ -97,16 +97,16 @@ async fn look(scheduler: &Leader) -> anyhow::Result<Option<Sight>> {
     let queued = waiting.iter().zip(&newcomers).zip(&candidates).map(|((task, new), candidates)| {
         let mut takers = balance::takers(&task.former, candidates, new);
         takers.retain(|taker| admission.admits(task.batch, taker.agent));
-        Queued { at: task.former.agent, takers }
+        MovableTask { at: task.former.agent, takers }
     });
     let queued = queued.collect();
-    Ok(Some(Sight { agents, waiting, candidates, queued, admission }))
+    Ok(Some(BalanceInput { agents, waiting, candidates, queued, admission }))
 }
 
-async fn carry_out(scheduler: &Leader, sight: &mut Sight, moves: &[Move]) -> anyhow::Result<()> {
+async fn carry_out(scheduler: &Leader, sight: &mut BalanceInput, moves: &[TaskMove]) -> anyhow::Result<()> {
     let mut tx = scheduler.begin().await?;
     let names = agents::names(&mut tx).await.context("read the agents' names")?;
-    let looked_at: Vec<&Waiting> = moves.iter().filter_map(|one| sight.waiting.get(one.queued)).collect();
+    let looked_at: Vec<&QueuedTask> = moves.iter().filter_map(|one| sight.waiting.get(one.queued)).collect();
     let held = loads::hold_on(&mut tx, &looked_at).await.context("lock what waits")?;
     let (mut made, mut to) = (Vec::new(), BTreeSet::new());
     for one in moves {
@@ -121,9 +121,9 @@ async fn carry_out(scheduler: &Leader, sight: &mut Sight, moves: &[Move]) -> any
         let Some(taker) = taker.filter(|_| held.contains(&waiting.task)) else { continue };
         let candidates_now = balance::relisted(&waiting.former, taker, candidates);
         let exclusions = sight.admission.exclusions(&mut tx, waiting.batch).await?;
-        let Former { strategy, ref fallback, .. } = waiting.former;
+        let RecordedChoice { strategy, ref fallback, .. } = waiting.former;
         let choice = Choice { agent: one.to, candidates: candidates_now, strategy, fallback: fallback.clone() };
-        let why = Why { cause: rebalanced(waiting, one.gain, &names), ..Why::default() };
+        let why = ChoiceReasons { cause: rebalanced(waiting, one.gain, &names), ..ChoiceReasons::default() };
         let assignment = Assignment::new(waiting.task, waiting.seed, choice, why);
         made.push(Assignment { available, exclusions, ..assignment });
         sight.admission.gave(waiting.batch, waiting.former.agent);
@@ -138,29 +138,29 @@ async fn carry_out(scheduler: &Leader, sight: &mut Sight, moves: &[Move]) -> any
 }
 
 /// An agent as a candidate without a distance.
-fn plain(agent: &Available) -> Candidate {
+fn plain(agent: &AvailableAgent) -> Candidate {
     Candidate { load: agent.load, pace: agent.pace, ..Candidate::new(agent.agent, agent.capacity) }
 }
 
-fn level(agent: &Available) -> LoadLevel {
+fn level(agent: &AvailableAgent) -> LoadLevel {
     LoadLevel::of(agent.load, agent.capacity)
 }
 
 /// Whether an agent may take a newcomer's share: no more than one task per slot waits there.
-fn may_take(agent: &Available) -> bool {
+fn may_take(agent: &AvailableAgent) -> bool {
     level(agent).get() < i64::from(agent.capacity)
 }
 
 /// The agents where a task waits without a slot, the fullest first.
-fn longest_queues(agents: &[Available]) -> Vec<AgentId> {
-    let mut queues: Vec<&Available> =
+fn longest_queues(agents: &[AvailableAgent]) -> Vec<AgentId> {
+    let mut queues: Vec<&AvailableAgent> =
         agents.iter().filter(|agent| agent.waiting > 0 && level(agent).get() > 0).collect();
     queues.sort_by_key(|agent| std::cmp::Reverse((level(agent), agent.agent)));
     queues.iter().map(|agent| agent.agent).take(QUEUES).collect()
 }
 
 /// The cause recorded for a move.
-fn rebalanced(waiting: &Waiting, gain: Gain, names: &BTreeMap<AgentId, String>) -> ChoiceCause {
+fn rebalanced(waiting: &QueuedTask, gain: Gain, names: &BTreeMap<AgentId, String>) -> ChoiceCause {
     let from = names.get(&waiting.former.agent).map_or("another agent", String::as_str);
     ChoiceCause::Rebalanced { from: from.to_owned(), gain }
 }
@@ -171,7 +171,7 @@ mod tests {
 
     use super::*;
     use crate::jobs::trial::Trial;
-    use crate::model::{Parted, Parting, TaskId};
+    use crate::model::{FormerAgent, Parting, TaskId};
     use crate::store::agents::drains;
     use crate::store::fixtures;
 
@@ -187,10 +187,10 @@ mod tests {
     }
 
     /// The index of the agent that has a task now, and why.
-    async fn at(trial: &Trial, task: TaskId) -> (usize, Why) {
+    async fn at(trial: &Trial, task: TaskId) -> (usize, ChoiceReasons) {
         let choice = "select c.agent_id, c.detail::text from tasks t join assignments c on c.id = t.assignment_id where t.id = $1";
         let (agent, why): (i64, Option<String>) = trial.row_for(choice, task.get()).await;
-        let why = why.map_or_else(Why::default, |why| serde_json::from_str(&why).expect("a cause"));
+        let why = why.map_or_else(ChoiceReasons::default, |why| serde_json::from_str(&why).expect("a cause"));
         (trial.place(AgentId::new(agent)), why)
     }
 
@@ -209,7 +209,7 @@ mod tests {
         trial.located(batch, "z.cn").await;
         trial.assign().await;
         assert_eq!(loads(&trial).await, [3, 3, 3]);
-        assert_eq!(at(&trial, more).await.1, Why::default(), "none had room, so that none was passed over");
+        assert_eq!(at(&trial, more).await.1, ChoiceReasons::default(), "none had room, so that none was passed over");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -285,8 +285,8 @@ mod tests {
         // Neither of the other two agents has room, so the nearer one is next.
         assert_eq!(loads(&trial).await, [4, 2]);
         let next_after = |agent: &str, how| {
-            let parted = Some(Parted { agent: agent.to_owned(), how });
-            Why { cause: ChoiceCause::NextCandidate, parted, fallback: None }
+            let parted = Some(FormerAgent { agent: agent.to_owned(), how });
+            ChoiceReasons { cause: ChoiceCause::NextCandidate, parted, fallback: None }
         };
         let mut next = 0;
         for task in tasks {
@@ -341,8 +341,8 @@ mod tests {
             let (next, why) = at(&trial, task).await;
             assert_ne!(next, place, "{how:?}");
             let former = format!("a{place}");
-            let parted = Some(Parted { agent: former.clone(), how });
-            assert_eq!(why, Why { cause: ChoiceCause::NextCandidate, parted, fallback: None });
+            let parted = Some(FormerAgent { agent: former.clone(), how });
+            assert_eq!(why, ChoiceReasons { cause: ChoiceCause::NextCandidate, parted, fallback: None });
             let logged = "select cause from events where task_id = $1 and what = 'assigned' order by id desc limit 1";
             let logged: String = trial.read_for(logged, task.get()).await;
             assert_eq!(logged, format!("next-candidate: {former} {}", how.name()), "so does the log");

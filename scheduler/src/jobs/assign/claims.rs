@@ -12,7 +12,7 @@ use crate::gnp::Position;
 use crate::gnp::trust::{is_near_enough, leaves_light_time};
 use crate::model::{AgentId, Rtt};
 
-use crate::jobs::locate::refined::Current;
+use crate::jobs::locate::refined::CurrentMap;
 use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
 
 /// A claim is rejected once this many landmarks have a round trip that, together with it, is
@@ -20,13 +20,13 @@ use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
 const FEWEST_IMPOSSIBLE: usize = 2;
 
 /// Whether an agent that is no landmark measured.
-pub(in crate::jobs) fn are_among(map: &Current, measured: &[(AgentId, Rtt)]) -> bool {
+pub(in crate::jobs) fn are_among(map: &CurrentMap, measured: &[(AgentId, Rtt)]) -> bool {
     measured.iter().any(|(agent, _)| !map.embedding.landmarks().contains(agent))
 }
 
 /// What was measured of one site that stands in one place, without the claims that cannot be true.
 pub(in crate::jobs) fn believed(
-    map: &Current,
+    map: &CurrentMap,
     positions: &BTreeMap<AgentId, Position>,
     measured: &[(AgentId, Rtt)],
 ) -> Vec<(AgentId, Rtt)> {

@@ -18,17 +18,17 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::gnp::Place;
+use crate::gnp::SitePlace;
 use crate::model::{AgentId, BatchId, Rtt, SiteId};
 use crate::store::assignments::loads;
 use crate::store::batches::constraints;
 use crate::store::measurements::{orders, quarantines};
-use crate::store::tasks::confirmations::{self, Tried};
+use crate::store::tasks::confirmations::{self, ConfirmationAttempt};
 
 use super::admission::Admission;
 use super::claims;
 use crate::jobs::leadership::Leader;
-use crate::jobs::locate::refined::Current;
+use crate::jobs::locate::refined::CurrentMap;
 use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
 use crate::jobs::measure::{order_lifetime, spread};
 
@@ -86,7 +86,7 @@ async fn begin(scheduler: &Leader) -> anyhow::Result<u64> {
     let map = scheduler.maps.current(scheduler).await?;
     let quarantined = quarantined.into_iter().map(|held| held.agent).collect();
     let available = agents.iter().map(|agent| agent.agent).collect();
-    let ground = Ground { available, quarantined, map, tried, constrained, admission };
+    let ground = ConfirmInput { available, quarantined, map, tried, constrained, admission };
     let most = usize::try_from(scheduler.config.confirm.agents).unwrap_or(usize::MAX);
     let chosen =
         tokio::task::spawn_blocking(move || ground.confirmers(&sites, most)).await.context("choose confirmers")?;
@@ -130,18 +130,18 @@ fn patience(scheduler: &Leader) -> Duration {
 }
 
 /// The facts by which confirmers are chosen.
-struct Ground {
+struct ConfirmInput {
     available: Vec<AgentId>,
     /// These agents may crawl, but their measurements are not trusted.
     quarantined: BTreeSet<AgentId>,
-    map: Option<Arc<Current>>,
-    tried: HashMap<SiteId, Vec<Tried>>,
+    map: Option<Arc<CurrentMap>>,
+    tried: HashMap<SiteId, Vec<ConfirmationAttempt>>,
     /// Sites that only batches with constraints wait for, and these batches.
     constrained: HashMap<SiteId, Vec<BatchId>>,
     admission: Admission,
 }
 
-impl Ground {
+impl ConfirmInput {
     /// Whether an agent may get a task of the site.
     fn admits(&self, site: SiteId, agent: AgentId) -> bool {
         let batches = self.constrained.get(&site);
@@ -172,8 +172,9 @@ impl Ground {
         let mut candidates: Vec<AgentId> = self.available.iter().copied().filter(may).collect();
         candidates.retain(|agent| self.admits(site, *agent));
         let cloud = map.refined.as_ref().and_then(|refined| refined.locate(&measured).ok());
-        let point = || map.embedding.locate(&measured).map(|placement| Place::Point(&map.embedding, placement)).ok();
-        cloud.map(Place::Cloud).or_else(point).map_or_else(Vec::new, |place| place.confirm(most, &candidates))
+        let point =
+            || map.embedding.locate(&measured).map(|placement| SitePlace::Point(&map.embedding, placement)).ok();
+        cloud.map(SitePlace::Cloud).or_else(point).map_or_else(Vec::new, |place| place.confirm(most, &candidates))
     }
 }
 
@@ -185,7 +186,7 @@ mod tests {
     use crate::gnp::trust::Kind;
     use crate::jobs::trial::{Trial, took};
     use crate::model::{Strategy, TaskId, WaitCause};
-    use crate::store::embeddings::placements::{self, Located};
+    use crate::store::embeddings::placements::{self, LocatedSite};
     use crate::store::fixtures;
 
     /// Agents on a line, 10 ms apart; three spread from end to end are landmarks and have measured
@@ -213,7 +214,7 @@ mod tests {
             let map = line.trial.map().await.expect("a map");
             let placement = map.locate(&millis.map(|(agent, millis)| (agent, rtt(millis)))).expect("a place");
             let mut conn = line.trial.conn().await;
-            placements::upsert(&mut conn, &[Located { site, placement }]).await.expect("store the place");
+            placements::upsert(&mut conn, &[LocatedSite { site, placement }]).await.expect("store the place");
             drop(conn);
             line
         }

@@ -9,42 +9,42 @@ use std::sync::Arc;
 
 use anyhow::Context;
 
-use crate::gnp::{Place, Placement, Position, Predicted};
+use crate::gnp::{Placement, Position, PredictedRtt, SitePlace};
 use crate::model::{AgentId, Rtt, SiteId};
 use crate::store::assignments::facts::{self, CrawledSite};
-use crate::store::assignments::loads::Available;
+use crate::store::assignments::loads::AvailableAgent;
 use crate::store::embeddings::placements;
-use crate::store::sites::verdicts::{self, Suspicion};
+use crate::store::sites::verdicts::{self, SuspectedSite};
 use crate::store::{agents, measurements};
-use crate::strategy::learned::{Crawled, Lessons, Near, measured_by_crawls, teach};
+use crate::strategy::learned::{CrawlObservation, LearnedCorrections, SimilarCrawls, measured_by_crawls, teach};
 use crate::strategy::{Candidate, Spread};
 
 use super::claims;
-use crate::jobs::locate::refined::{Current, Maps};
+use crate::jobs::locate::refined::{CurrentMap, MapCache};
 
 /// What is known of the sites of one pass.
 pub(in crate::jobs) struct Known {
     /// Per site on the map, the prediction for each agent, in the order of the agents.
-    predicted: HashMap<SiteId, Vec<Option<Predicted>>>,
+    predicted: HashMap<SiteId, Vec<Option<PredictedRtt>>>,
     measured: HashMap<SiteId, Vec<(AgentId, Rtt)>>,
     /// Sites that probably have several locations.
-    pub(in crate::jobs) suspicions: HashMap<SiteId, Suspicion>,
+    pub(in crate::jobs) suspicions: HashMap<SiteId, SuspectedSite>,
     /// What crawls showed about the sites.
     crawled: HashMap<SiteId, CrawledSite>,
     /// What crawls showed about the agents.
-    lessons: Arc<Lessons>,
+    lessons: Arc<LearnedCorrections>,
     /// What is known from similar sites on the map.
-    near: HashMap<SiteId, Near>,
+    near: HashMap<SiteId, SimilarCrawls>,
 }
 
 impl Known {
     /// Reads what is known of these sites, and predicts the rest.
     pub(in crate::jobs) async fn read(
         conn: &mut sqlx::PgConnection,
-        maps: &Maps,
+        maps: &MapCache,
         sites: &[SiteId],
-        agents: &[Available],
-        map: Option<Arc<Current>>,
+        agents: &[AvailableAgent],
+        map: Option<Arc<CurrentMap>>,
     ) -> anyhow::Result<Self> {
         let measured = measurements::of_sites(conn, sites).await.context("read the sites' measurements")?;
         let suspicions = verdicts::suspicions(conn, sites).await.context("read suspicions")?;
@@ -88,7 +88,7 @@ impl Known {
                 let network = crawled.get(site).and_then(|crawled| crawled.network);
                 (*site, taught.near(network, measured.get(site).map_or(&[][..], Vec::as_slice)))
             };
-            let near: HashMap<SiteId, Near> = placed.keys().map(near).collect();
+            let near: HashMap<SiteId, SimilarCrawls> = placed.keys().map(near).collect();
             let predict = |(site, placement)| {
                 let measured = measured.get(&site).map_or(&[][..], Vec::as_slice);
                 let crawls = crawled.get(&site).map_or(&[][..], |crawled| crawled.crawls.as_slice());
@@ -109,7 +109,7 @@ impl Known {
     }
 
     /// The agents as candidates for a site.
-    pub(in crate::jobs) fn candidates(&self, site: SiteId, agents: &[Available]) -> Vec<Candidate> {
+    pub(in crate::jobs) fn candidates(&self, site: SiteId, agents: &[AvailableAgent]) -> Vec<Candidate> {
         let measured = self.measured.get(&site).map_or(&[][..], Vec::as_slice);
         let predicted = self.predicted.get(&site);
         let mut candidates: Vec<Candidate> = agents
@@ -132,7 +132,7 @@ impl Known {
         if !self.suspicions.contains_key(&site) {
             let crawled = self.crawled.get(&site);
             let own = crawled.map_or(&[][..], |crawled| &crawled.crawls);
-            let nothing = Near::default();
+            let nothing = SimilarCrawls::default();
             teach(&mut candidates, &self.lessons, self.near.get(&site).unwrap_or(&nothing), own);
         }
         candidates
@@ -142,14 +142,14 @@ impl Known {
 /// The plausible crawls of a site: a crawl's duration is as much its agent's claim as a round trip
 /// is. Landmarks are judged elsewhere.
 fn believed_crawls(
-    map: &Current,
+    map: &CurrentMap,
     positions: &BTreeMap<AgentId, Position>,
-    lessons: &Lessons,
+    lessons: &LearnedCorrections,
     measured: &[(AgentId, Rtt)],
-    crawls: &[Crawled],
-) -> Vec<Crawled> {
-    let by_landmark = |crawl: &Crawled| map.embedding.landmarks().contains(&crawl.agent);
-    let said = |crawl: &Crawled| (crawl.agent, lessons.probed(crawl.rtt));
+    crawls: &[CrawlObservation],
+) -> Vec<CrawlObservation> {
+    let by_landmark = |crawl: &CrawlObservation| map.embedding.landmarks().contains(&crawl.agent);
+    let said = |crawl: &CrawlObservation| (crawl.agent, lessons.probed(crawl.rtt));
     let claimed = crawls.iter().filter(|crawl| !by_landmark(crawl)).map(said);
     let all: Vec<(AgentId, Rtt)> = measured.iter().copied().chain(claimed).collect();
     let believed = claims::believed(map, positions, &all);
@@ -165,12 +165,12 @@ async fn positions(conn: &mut sqlx::PgConnection) -> anyhow::Result<BTreeMap<Age
 /// The prediction for one placed site: by the refined map if there is one, else by the site's
 /// point.
 fn predict(
-    map: &Current,
+    map: &CurrentMap,
     placement: Placement,
     measured: &[(AgentId, Rtt)],
     agents: &[AgentId],
-) -> Vec<Option<Predicted>> {
+) -> Vec<Option<PredictedRtt>> {
     let cloud = map.refined.as_ref().and_then(|refined| refined.locate(measured).ok());
-    let place = cloud.map_or_else(|| Place::Point(&map.embedding, placement), Place::Cloud);
+    let place = cloud.map_or_else(|| SitePlace::Point(&map.embedding, placement), SitePlace::Cloud);
     agents.iter().map(|&agent| place.predict(agent)).collect()
 }

@@ -14,14 +14,14 @@ use anyhow::Context;
 
 use crate::model::{AgentId, BatchId, TaskId};
 use crate::store::assignments::{self, Pool, loads};
-use crate::store::tasks::confirmations::{self, Wanted};
+use crate::store::tasks::confirmations::{self, ConfirmationRequest};
 use crate::strategy::{Candidate, Crawl, Speed, schedule};
 
 use super::admission::Admission;
 use super::{Unconfirmed, hold_broken, hold_unconfirmed, straggle};
 use crate::jobs::leadership::Leader;
-use crate::jobs::locate::refined::Current;
-use sight::{Decisions, Sight};
+use crate::jobs::locate::refined::CurrentMap;
+use sight::{PlanDecisions, PlanInput};
 
 mod sight;
 
@@ -38,23 +38,23 @@ const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 /// Makes plans, and keeps the newest while a new one would be the same.
 #[derive(Debug, Default)]
 pub(in crate::jobs) struct Planner {
-    kept: Mutex<Option<Kept>>,
+    kept: Mutex<Option<UnchangedPlan>>,
 }
 
 /// A plan that moved no task.
 #[derive(Debug)]
-struct Kept {
+struct UnchangedPlan {
     /// Number of signals received before the plan was made.
     signals: u64,
     /// When the first task of the plan is to be decided.
     until: Instant,
-    seen: Seen,
+    seen: PassTotals,
 }
 
-impl Kept {
+impl UnchangedPlan {
     /// A plan begun at `began`; `None` if it moved a task, because the next may then move more, or
     /// if it planned nothing.
-    fn new(signals: u64, began: Instant, seen: &Seen) -> Option<Self> {
+    fn new(signals: u64, began: Instant, seen: &PassTotals) -> Option<Self> {
         let first = seen.first.map_or(KEPT_AT_MOST, |begins| begins.saturating_sub(schedule::AHEAD));
         let until = began + first.min(KEPT_AT_MOST);
         let kept = || Self { signals, until, seen: seen.clone() };
@@ -68,7 +68,7 @@ impl Kept {
 
 impl Planner {
     /// One pass.
-    pub(in crate::jobs) async fn run(&self, scheduler: &Leader, map: Option<Arc<Current>>) -> anyhow::Result<()> {
+    pub(in crate::jobs) async fn run(&self, scheduler: &Leader, map: Option<Arc<CurrentMap>>) -> anyhow::Result<()> {
         // Signals of tasks, agents and ended crawls. Measurements are signalled all day and free no
         // slot.
         let (signals, now) = (scheduler.wakes.assign.came() + scheduler.wakes.crawls.came(), Instant::now());
@@ -76,13 +76,13 @@ impl Planner {
         let seen = match stands {
             Some(seen) => seen,
             None => {
-                let mut seen = Seen::default();
+                let mut seen = PassTotals::default();
                 for _ in 0..WINDOWS {
                     if !window(scheduler, map.clone(), &mut seen).await? {
                         break;
                     }
                 }
-                *self.kept() = Kept::new(signals, now, &seen);
+                *self.kept() = UnchangedPlan::new(signals, now, &seen);
                 seen
             }
         };
@@ -97,14 +97,14 @@ impl Planner {
         *self.kept() = None;
     }
 
-    fn kept(&self) -> MutexGuard<'_, Option<Kept>> {
+    fn kept(&self) -> MutexGuard<'_, Option<UnchangedPlan>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// The accumulated results of a pass's windows.
 #[derive(Debug, Clone, Default)]
-struct Seen {
+struct PassTotals {
     /// The batches whose tasks were planned.
     batches: BTreeSet<BatchId>,
     /// The agents admitted to any of these tasks.
@@ -123,7 +123,7 @@ struct Seen {
 /// Plans the oldest tasks of the batches not yet seen. Returns `true` if they fill a whole window
 /// and some agent is admitted to none of them: such an agent must not idle because of tasks it may
 /// not take.
-async fn window(scheduler: &Leader, map: Option<Arc<Current>>, seen: &mut Seen) -> anyhow::Result<bool> {
+async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut PassTotals) -> anyhow::Result<bool> {
     let mut tx = scheduler.begin().await?;
     let without: Vec<BatchId> = seen.batches.iter().copied().collect();
     let pool = Pool::Together { without: &without };
@@ -142,7 +142,7 @@ async fn window(scheduler: &Leader, map: Option<Arc<Current>>, seen: &mut Seen) 
     let waiting = hold_broken(&mut tx, waiting).await?;
     let Unconfirmed { waiting, standing, mut wanted } = hold_unconfirmed(&mut tx, &scheduler.config, waiting).await?;
     let admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
-    let (sight, ways) = Sight::read(&mut tx, &scheduler.maps, (waiting, &standing), agents, map).await?;
+    let (sight, ways) = PlanInput::read(&mut tx, &scheduler.maps, (waiting, &standing), agents, map).await?;
     // No row stays locked while the plan is made, which takes up to a second.
     tx.commit().await.context("commit what is held")?;
     let confirming = scheduler.config.confirming();
@@ -150,12 +150,12 @@ async fn window(scheduler: &Leader, map: Option<Arc<Current>>, seen: &mut Seen) 
         let decisions = sight.decided(&admission, confirming, |task| ways.candidates(task));
         (sight, admission, decisions)
     });
-    let (sight, mut admission, Decisions { mut decided, mut unsure, first }) = planned.await.context("plan")?;
+    let (sight, mut admission, PlanDecisions { mut decided, mut unsure, first }) = planned.await.context("plan")?;
     let mut tx = scheduler.begin().await?;
     let tasks: Vec<TaskId> = sight.waiting.iter().map(|task| task.task).collect();
     let waiting = assignments::still_waiting(&mut tx, &tasks).await.context("lock the planned tasks")?;
     decided.retain(|decided| waiting.contains(&tasks[decided.job]));
-    unsure.retain(|wanted: &Wanted| waiting.contains(&wanted.task));
+    unsure.retain(|wanted: &ConfirmationRequest| waiting.contains(&wanted.task));
     let cap = scheduler.config.politeness.crawls_at_address;
     let max_age = scheduler.config.measure.site_max_age;
     confirmations::want(&mut tx, &unsure, max_age).await.context("want unsure sites confirmed")?;
@@ -270,13 +270,13 @@ mod tests {
     #[test]
     fn a_plan_stands_until_its_first_task_is_due_and_never_for_long() {
         let (began, second) = (Instant::now(), Duration::from_secs(1));
-        let seen = |first: Option<Duration>, moved| Seen {
+        let seen = |first: Option<Duration>, moved| PassTotals {
             batches: [BatchId::new(1)].into(),
             first,
             moved,
-            ..Seen::default()
+            ..PassTotals::default()
         };
-        let kept = |first| Kept::new(7, began, &seen(first, false)).expect("kept");
+        let kept = |first| UnchangedPlan::new(7, began, &seen(first, false)).expect("kept");
         for (first, lasts) in
             [(Some(10 * second), 9 * second), (None, KEPT_AT_MOST), (Some(9999 * second), KEPT_AT_MOST)]
         {
@@ -285,8 +285,8 @@ mod tests {
             assert!(!kept(first).stands(8, began), "something was signalled");
         }
         assert!(!kept(Some(second / 2)).stands(7, began), "it is due now");
-        assert!(Kept::new(7, began, &seen(None, true)).is_none());
-        assert!(Kept::new(7, began, &Seen::default()).is_none(), "what comes is planned at once");
+        assert!(UnchangedPlan::new(7, began, &seen(None, true)).is_none());
+        assert!(UnchangedPlan::new(7, began, &PassTotals::default()).is_none(), "what comes is planned at once");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]

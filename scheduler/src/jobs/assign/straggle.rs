@@ -16,7 +16,7 @@ use sqlx::{Postgres, Transaction};
 use crate::model::{AgentId, SiteId, TaskId};
 use crate::store::agents;
 use crate::store::assignments::facts::{self, SiteFacts};
-use crate::store::assignments::loads::{self, Available};
+use crate::store::assignments::loads::{self, AvailableAgent};
 use crate::store::leases::recalls;
 use crate::store::measurements::quarantines;
 use crate::strategy::schedule::straggler::{self, UnderWay};
@@ -25,7 +25,7 @@ use super::admission::Admission;
 use super::known::Known;
 use super::plan::{speeds, with_speeds};
 use crate::jobs::leadership::Leader;
-use crate::jobs::locate::refined::Current;
+use crate::jobs::locate::refined::CurrentMap;
 
 /// Crawls considered in a pass, the longest-running first: the distances of a site take half a
 /// millisecond.
@@ -36,7 +36,7 @@ const LOOKED_AT: i64 = 32;
 pub(in crate::jobs) async fn run(
     scheduler: &Leader,
     mut tx: Transaction<'static, Postgres>,
-    map: Option<Arc<Current>>,
+    map: Option<Arc<CurrentMap>>,
     wanted: &BTreeSet<AgentId>,
 ) -> anyhow::Result<()> {
     let crawls = recalls::under_way(&mut tx, straggler::LEAST_UNDER_WAY, LOOKED_AT).await;
@@ -74,9 +74,12 @@ pub(in crate::jobs) async fn run(
 }
 
 /// Slots of each agent in which a crawl could begin, minus those reserved for recalled crawls.
-async fn idle(tx: &mut Transaction<'static, Postgres>, agents: &[Available]) -> anyhow::Result<BTreeMap<AgentId, u32>> {
+async fn idle(
+    tx: &mut Transaction<'static, Postgres>,
+    agents: &[AvailableAgent],
+) -> anyhow::Result<BTreeMap<AgentId, u32>> {
     let promised = recalls::promised(tx).await.context("read what was promised to whom")?;
-    let free = |agent: &Available| {
+    let free = |agent: &AvailableAgent| {
         let taken = agent.load.saturating_add(promised.get(&agent.agent).copied().unwrap_or_default());
         (agent.agent, agent.capacity.saturating_sub(taken))
     };
@@ -89,8 +92,8 @@ async fn lasting<'a>(
     tx: &mut Transaction<'static, Postgres>,
     scheduler: &Leader,
     crawls: &'a [recalls::UnderWay],
-    agents: &[Available],
-    map: Option<Arc<Current>>,
+    agents: &[AvailableAgent],
+    map: Option<Arc<CurrentMap>>,
 ) -> anyhow::Result<Vec<(&'a recalls::UnderWay, UnderWay)>> {
     let sites: Vec<SiteId> = crawls.iter().map(|crawl| crawl.site).collect();
     let tasks: Vec<TaskId> = crawls.iter().map(|crawl| crawl.task).collect();
@@ -124,7 +127,7 @@ mod tests {
 
     use super::*;
     use crate::jobs::trial::Trial;
-    use crate::model::{BatchId, ChoiceCause, LeaseToken, SessionId, Strategy, Why};
+    use crate::model::{BatchId, ChoiceCause, ChoiceReasons, LeaseToken, SessionId, Strategy};
     use crate::store::agents::sessions::{self, Registration};
     use crate::store::fixtures;
     use crate::store::leases::checkpoints::{self, Checkpoint, RateState};
@@ -180,7 +183,7 @@ mod tests {
             back
         }
 
-        async fn told(&self, session: SessionId) -> Vec<recalls::Order> {
+        async fn told(&self, session: SessionId) -> Vec<recalls::PreemptionOrder> {
             recalls::take_unsent(&mut *self.trial.conn().await, self.trial.agents[0].0, session).await.expect("take")
         }
     }
@@ -226,7 +229,7 @@ mod tests {
         let choice = "select c.agent_id, c.detail::text, c.crawl_ms from tasks t join assignments c on c.id = t.assignment_id where t.id = $1";
         let (agent, why, millis): (i64, String, i64) = scene.trial.row_for(choice, scene.task.get()).await;
         assert_eq!(agent, scene.trial.agents[1].0.get());
-        let why: Why = serde_json::from_str(&why).expect("a cause");
+        let why: ChoiceReasons = serde_json::from_str(&why).expect("a cause");
         assert!(
             matches!(&why.cause, ChoiceCause::TakenBack { from, remaining_ms: 1.., takes_ms: Some(_) } if from == "a0"),
             "{why:?}"

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-use crate::gnp::trust::{Evidence, FEWEST_SITES, Judgement, Kind, Standing, judge};
+use crate::gnp::trust::{FEWEST_SITES, FleetTrust, Kind, Trust, TrustEvidence, judge};
 use crate::gnp::{Embedding, Mesh, Position, least_round_trip};
 use crate::model::{AgentId, Rtt};
-use crate::store::agents::{self, Located};
+use crate::store::agents::{self, AgentPosition};
 use crate::store::embeddings::landmarks;
 use crate::store::measurements::{self, orders, quarantines};
 
@@ -95,7 +95,7 @@ pub(in crate::jobs) async fn review(scheduler: &Leader) -> anyhow::Result<Review
         None
     } else {
         let passed = tokio::task::spawn_blocking(move || {
-            judge(&Evidence { mesh: &mesh, landmarks: &chosen, sites: &sites, least: &least })
+            judge(&TrustEvidence { mesh: &mesh, landmarks: &chosen, sites: &sites, least: &least })
         });
         Some(passed.await.context("judge the agents")?)
     };
@@ -103,7 +103,7 @@ pub(in crate::jobs) async fn review(scheduler: &Leader) -> anyhow::Result<Review
 }
 
 /// The shortest possible round trip between every two agents whose positions are known.
-fn least(agents: &[Located]) -> BTreeMap<(AgentId, AgentId), Rtt> {
+fn least(agents: &[AgentPosition]) -> BTreeMap<(AgentId, AgentId), Rtt> {
     let placed: Vec<(AgentId, Position)> = agents.iter().filter_map(|one| Some((one.agent, one.position?))).collect();
     let mut least = BTreeMap::new();
     for (i, &(a, here)) in placed.iter().enumerate() {
@@ -117,7 +117,7 @@ fn least(agents: &[Located]) -> BTreeMap<(AgentId, AgentId), Rtt> {
     least
 }
 
-async fn store_verdicts(scheduler: &Leader, judgement: Option<&Judgement>) -> anyhow::Result<Review> {
+async fn store_verdicts(scheduler: &Leader, judgement: Option<&FleetTrust>) -> anyhow::Result<Review> {
     let mut tx = scheduler.begin().await?;
     let Some(judgement) = judgement else {
         let alarm = quarantines::alarm(&mut tx).await.context("read the alarm")?;
@@ -126,7 +126,7 @@ async fn store_verdicts(scheduler: &Leader, judgement: Option<&Judgement>) -> an
     let mut changed = false;
     let mut held_anew = Vec::new();
     for (&agent, charge) in judgement.charges() {
-        if charge.standing == Standing::Quarantined
+        if charge.standing == Trust::Quarantined
             && quarantines::hold(&mut tx, agent, charge.kind, &charge.reason).await.context("store a quarantine")?
         {
             changed = true;
@@ -167,9 +167,9 @@ async fn store_verdicts(scheduler: &Leader, judgement: Option<&Judgement>) -> an
 }
 
 /// Whether an agent is consistent by the kind of evidence that convicted it.
-fn is_consistent(judgement: &Judgement, agent: AgentId, evidence: Kind) -> bool {
+fn is_consistent(judgement: &FleetTrust, agent: AgentId, evidence: Kind) -> bool {
     let counted = matches!(evidence, Kind::Light | Kind::Collusion);
-    (counted || judgement.heard(agent, evidence)) && judgement.standing(agent) == Standing::Trusted
+    (counted || judgement.heard(agent, evidence)) && judgement.standing(agent) == Trust::Trusted
 }
 
 /// Accepts or rejects a fit.

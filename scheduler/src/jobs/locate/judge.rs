@@ -1,6 +1,6 @@
 //! Judging: whether the sites that are being located have a single location.
 //!
-//! The detector is `gnp::Detector`, pure; this module gathers its input and records its result. It
+//! The detector is `gnp::AnycastDetector`, pure; this module gathers its input and records its result. It
 //! is made once an epoch, since it draws thousands of points from the map.
 
 use std::collections::{BTreeMap, HashMap};
@@ -9,9 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::Context;
 use sqlx::PgConnection;
 
-use crate::gnp::{Detector, Embedding, Mesh, Observation, Position, Verdict};
+use crate::gnp::{AnycastDetector, Embedding, LocationVerdict, Mesh, Observation, Position};
 use crate::model::{AgentId, EmbeddingEpoch, SiteId};
-use crate::store::sites::verdicts::{self, Suspicion};
+use crate::store::sites::verdicts::{self, SuspectedSite};
 use crate::store::{agents, measurements};
 
 /// The inputs that the detector in use was made from.
@@ -21,7 +21,7 @@ type MadeFrom = (Option<EmbeddingEpoch>, BTreeMap<AgentId, Position>);
 #[derive(Debug, Default)]
 pub(in crate::jobs) struct Judge {
     /// The lock is held only to read or to replace.
-    detector: Mutex<Option<(MadeFrom, Arc<Detector>)>>,
+    detector: Mutex<Option<(MadeFrom, Arc<AnycastDetector>)>>,
 }
 
 impl Judge {
@@ -35,7 +35,7 @@ impl Judge {
         conn: &mut PgConnection,
         sites: &[SiteId],
         embedding: Option<&Arc<Embedding>>,
-    ) -> anyhow::Result<Vec<(SiteId, Option<Suspicion>)>> {
+    ) -> anyhow::Result<Vec<(SiteId, Option<SuspectedSite>)>> {
         if sites.is_empty() {
             return Ok(Vec::new());
         }
@@ -57,7 +57,7 @@ impl Judge {
         conn: &mut PgConnection,
         embedding: Option<&Arc<Embedding>>,
         positions: BTreeMap<AgentId, Position>,
-    ) -> anyhow::Result<Arc<Detector>> {
+    ) -> anyhow::Result<Arc<AnycastDetector>> {
         let made_from = (embedding.map(|embedding| embedding.epoch()), positions);
         let kept = self.detector.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some((from, detector)) = kept
@@ -67,14 +67,14 @@ impl Judge {
         }
         let positions = made_from.1.clone();
         let detector = match embedding {
-            None => Detector::without_map(positions),
+            None => AnycastDetector::without_map(positions),
             Some(embedding) => {
                 let mut mesh = Mesh::new();
                 for pair in measurements::mesh(conn).await.context("read the mesh")? {
                     mesh.insert(pair.prober, pair.target, pair.rtt);
                 }
                 let embedding = Arc::clone(embedding);
-                tokio::task::spawn_blocking(move || Detector::new(&embedding, &mesh, positions))
+                tokio::task::spawn_blocking(move || AnycastDetector::new(&embedding, &mesh, positions))
                     .await
                     .context("make the detector")?
             }
@@ -85,13 +85,17 @@ impl Judge {
     }
 }
 
-fn suspicion(detector: &Detector, seen: &[Observation], names: &HashMap<AgentId, String>) -> Option<Suspicion> {
+fn suspicion(
+    detector: &AnycastDetector,
+    seen: &[Observation],
+    names: &HashMap<AgentId, String>,
+) -> Option<SuspectedSite> {
     match detector.judge(seen) {
-        Verdict::Unicast => None,
-        Verdict::Suspect { confidence, evidence } => {
+        LocationVerdict::Unicast => None,
+        LocationVerdict::Suspect { confidence, evidence } => {
             let name = |agent: AgentId| names.get(&agent).cloned().unwrap_or_else(|| format!("agent {agent}"));
             let words: Vec<String> = evidence.iter().map(|evidence| evidence.words(name)).collect();
-            Some(Suspicion { confidence, evidence: words.join("; ") })
+            Some(SuspectedSite { confidence, evidence: words.join("; ") })
         }
     }
 }

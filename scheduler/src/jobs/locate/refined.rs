@@ -12,17 +12,17 @@ use anyhow::Context;
 use sqlx::PgConnection;
 use tokio::sync::Mutex;
 
-use crate::gnp::{Embedding, Ingredients, Mesh, Refined};
+use crate::gnp::{Embedding, Mesh, Refined, RefinedSwitches};
 use crate::model::SiteId;
 use crate::store::assignments::facts;
 use crate::store::{embeddings, measurements};
-use crate::strategy::learned::Lessons;
+use crate::strategy::learned::LearnedCorrections;
 
 use crate::jobs::leadership::Leader;
 
 /// An embedding and, if it could be made, its refined map.
 #[derive(Debug)]
-pub struct Current {
+pub struct CurrentMap {
     /// The newest embedding.
     pub embedding: Arc<Embedding>,
     /// `None` when the mesh lacks the data for it; then the embedding predicts.
@@ -31,22 +31,22 @@ pub struct Current {
 
 /// The newest map of this process.
 #[derive(Debug, Default)]
-pub struct Maps {
+pub struct MapCache {
     /// Held while a map is made, so that two tasks do not make the same one.
-    current: Mutex<Option<Arc<Current>>>,
+    current: Mutex<Option<Arc<CurrentMap>>>,
     /// The newest embedding as last read; held while it is read.
     embedding: Mutex<Option<Arc<Embedding>>>,
     /// The lessons from crawls, and when they were read.
-    lessons: Mutex<Option<(Instant, Arc<Lessons>)>>,
+    lessons: Mutex<Option<(Instant, Arc<LearnedCorrections>)>>,
 }
 
 /// Age after which the lessons from crawls are read again: one crawl changes little, and reading
 /// those of a thousand agents takes a tenth of a second.
 const LESSONS_AGE: Duration = Duration::from_secs(10);
 
-impl Maps {
+impl MapCache {
     /// The lessons from the agents' newest crawls, not older than [`LESSONS_AGE`].
-    pub(in crate::jobs) async fn lessons(&self, conn: &mut PgConnection) -> anyhow::Result<Arc<Lessons>> {
+    pub(in crate::jobs) async fn lessons(&self, conn: &mut PgConnection) -> anyhow::Result<Arc<LearnedCorrections>> {
         let mut kept = self.lessons.lock().await;
         if let Some((_, lessons)) = kept.as_ref().filter(|(read, _)| read.elapsed() < LESSONS_AGE) {
             return Ok(Arc::clone(lessons));
@@ -56,13 +56,13 @@ impl Maps {
         sites.sort_unstable();
         sites.dedup();
         let measured = measurements::of_sites(conn, &sites).await.context("read what tells crawled sites apart")?;
-        let lessons = Arc::new(Lessons::of(&lessons, &measured));
+        let lessons = Arc::new(LearnedCorrections::of(&lessons, &measured));
         *kept = Some((Instant::now(), Arc::clone(&lessons)));
         Ok(lessons)
     }
 
     /// The newest embedding with its refined map; `None` while there is no embedding.
-    pub(in crate::jobs) async fn current(&self, leader: &Leader) -> anyhow::Result<Option<Arc<Current>>> {
+    pub(in crate::jobs) async fn current(&self, leader: &Leader) -> anyhow::Result<Option<Arc<CurrentMap>>> {
         let mut current = self.current.lock().await;
         let mut conn = leader.begin().await?;
         let Some(embedding) = self.embedding(&mut conn).await? else { return Ok(None) };
@@ -79,12 +79,12 @@ impl Maps {
         }
         let made = tokio::task::spawn_blocking(move || {
             let seed = embedding.epoch().get().unsigned_abs();
-            let refined = Refined::new(&mesh, embedding.landmarks(), &Ingredients::default(), seed)
+            let refined = Refined::new(&mesh, embedding.landmarks(), &RefinedSwitches::default(), seed)
                 .inspect_err(
                     |error| tracing::warn!(embedding.epoch = %embedding.epoch(), error = %error, "no refined map"),
                 )
                 .ok();
-            Arc::new(Current { embedding, refined })
+            Arc::new(CurrentMap { embedding, refined })
         })
         .await
         .context("make the refined map")?;

@@ -14,7 +14,7 @@ use crate::gnp::{Embedding, Mesh};
 use crate::model::{AgentId, WaitCause};
 use crate::store::Error;
 use crate::store::embeddings;
-use crate::store::embeddings::landmarks::{self, Connected};
+use crate::store::embeddings::landmarks::{self, ConnectedAgent};
 use crate::store::measurements::{self, MeshMeasurement, quarantines};
 
 /// Connected agents up to which no landmarks are needed.
@@ -25,7 +25,7 @@ const FEWEST_PARTNERS: usize = 2;
 /// The connected agents, and the landmarks that were set.
 #[derive(Debug)]
 pub(in crate::jobs) struct Fleet {
-    connected: Vec<Connected>,
+    connected: Vec<ConnectedAgent>,
     landmarks: Vec<AgentId>,
     /// Agents whose measurements are not trusted.
     quarantined: Vec<AgentId>,

@@ -10,21 +10,21 @@ use crate::jobs::trial::{Agent, Trial, took};
 use crate::model::{AgentId, OrderId};
 use crate::store::fixtures;
 use crate::store::measurements::orders::{self, OrderTarget};
-use crate::store::measurements::{self, Finding, Report};
+use crate::store::measurements::{self, Report, ReportContent};
 
 const HERE: [u8; 4] = [192, 0, 2, 1];
 const THERE: [u8; 4] = [192, 0, 2, 2];
 const REQUESTS: u32 = 6;
 
-fn took_so_long(millis: u64) -> Finding {
-    Finding::Measured { result: took(millis), agreed: None }
+fn took_so_long(millis: u64) -> ReportContent {
+    ReportContent::Measured { result: took(millis), agreed: None }
 }
 
 async fn report(
     trial: &Trial,
     agent: Agent,
     order: OrderId,
-    finding: Finding,
+    finding: ReportContent,
     address: Option<[u8; 4]>,
     requests: u32,
 ) {
@@ -34,11 +34,11 @@ async fn report(
 
 /// Answers an agent's orders as if all names resolved to `address`: with `finding` where the order
 /// holds the turn there, else with the address. Returns the turns the orders held.
-async fn answer(trial: &Trial, agent: Agent, finding: &Finding, address: [u8; 4]) -> Vec<Option<IpAddr>> {
+async fn answer(trial: &Trial, agent: Agent, finding: &ReportContent, address: [u8; 4]) -> Vec<Option<IpAddr>> {
     let mut turns = Vec::new();
     for (order, turn) in take(trial, agent).await {
         let here = turn == Some(IpAddr::from(address));
-        let (finding, requests) = if here { (finding.clone(), REQUESTS) } else { (Finding::Postponed, 0) };
+        let (finding, requests) = if here { (finding.clone(), REQUESTS) } else { (ReportContent::Postponed, 0) };
         report(trial, agent, order, finding, Some(address), requests).await;
         turns.push(turn);
     }
@@ -192,7 +192,7 @@ async fn a_site_that_is_postponed_again_and_again_has_failed_and_so_has_one_with
         for (order, _) in take(&trial, trial.agents[0]).await {
             orders += 1;
             assert!(orders < 100, "no end");
-            report(&trial, trial.agents[0], order, Finding::Postponed, Some([192, 0, 2, orders]), 2).await;
+            report(&trial, trial.agents[0], order, ReportContent::Postponed, Some([192, 0, 2, orders]), 2).await;
         }
     }
     assert_eq!(orders, 6, "one to find the address out, and five that held a turn");
@@ -204,7 +204,7 @@ async fn a_site_that_is_postponed_again_and_again_has_failed_and_so_has_one_with
     trial.measure().await;
     let (order, turn) = take(&trial, trial.agents[0]).await[0];
     assert_eq!(turn, None);
-    report(&trial, trial.agents[0], order, Finding::Postponed, None, 0).await;
+    report(&trial, trial.agents[0], order, ReportContent::Postponed, None, 0).await;
     assert_eq!(trial.count("select count(*) from site_measurements where failure like '%without an address'").await, 1);
     trial.measure().await;
     assert_eq!(trial.site_orders().await, []);
@@ -235,7 +235,7 @@ async fn a_site_that_settles_elsewhere_is_measured_there_by_everyone(pool: PgPoo
     let (order, turn) = take(&trial, settling).await[0];
     assert_eq!(turn, Some(HERE.into()));
     let origin = Some("https://www.a.cn:443".to_owned());
-    let report = Report { finding: Finding::Postponed, origin, address: Some(THERE.into()), requests: 2 };
+    let report = Report { finding: ReportContent::Postponed, origin, address: Some(THERE.into()), requests: 2 };
     measurements::record(&mut *trial.conn().await, settling.0, order, &report).await.expect("record");
     let held = finish(&trial, &trial.agents, |_| THERE).await;
     assert_eq!(held.iter().map(|(_, turn)| *turn).collect::<Vec<_>>(), [Some(IpAddr::from(THERE)); 2]);
@@ -256,7 +256,7 @@ async fn checked(trial: &Trial, name: &str, agent: Agent, agreed: bool) -> bool 
         OrderTarget::Beacon { .. } => None,
     });
     let (order, may_share) = of_sites.next_back().expect("an order");
-    let finding = Finding::Measured { result: took(90), agreed: Some(agreed) };
+    let finding = ReportContent::Measured { result: took(90), agreed: Some(agreed) };
     report(trial, agent, order, finding, Some(HERE), REQUESTS).await;
     may_share
 }
@@ -295,7 +295,7 @@ async fn a_shared_measurement_is_as_old_as_it_is_and_says_whose_it_is(pool: PgPo
     trial.measure().await;
     let measured = took(10).expect("a measurement");
     let (from, age) = ("https://b.cn:443".to_owned(), Duration::from_secs(600));
-    answer(&trial, trial.agents[0], &Finding::Shared { measured, from, age }, HERE).await;
+    answer(&trial, trial.agents[0], &ReportContent::Shared { measured, from, age }, HERE).await;
     let told = "select count(*) from site_measurements
                 where shared_from = 'https://b.cn:443' and measured_at between now() - interval '11 minutes'
                                                                            and now() - interval '10 minutes'";

@@ -11,14 +11,14 @@ use crate::model::AgentId;
 
 use super::enrolments;
 use super::sessions::{self, EndCause};
-use crate::store::assignments::{self, From};
+use crate::store::assignments::{self, UnassignScope};
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Unsigned;
 use crate::store::{Error, leases, minute};
 
 /// The result of a drain or a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Drained {
+pub struct DrainResult {
     /// Tasks assigned to it and not begun: other agents are chosen for them.
     pub withdrawn: u64,
     /// Leases that it keeps (drain) or that were revoked (removal).
@@ -48,14 +48,14 @@ fn counted(leases: u64) -> String {
 }
 
 /// Stops grants and assignments to the agent; it goes on with its leases. Run in a transaction.
-pub async fn drain(conn: &mut PgConnection, name: &str) -> Result<Drained, DrainError> {
+pub async fn drain(conn: &mut PgConnection, name: &str) -> Result<DrainResult, DrainError> {
     let agent = present(conn, name).await?;
     sqlx::query!("update agents set draining_since = coalesce(draining_since, now()) where id = $1", agent.id.get())
         .run(conn)
         .await?;
-    let withdrawn = assignments::unassign(conn, From::Agent(agent.id), i64::MAX).await?;
+    let withdrawn = assignments::unassign(conn, UnassignScope::Agent(agent.id), i64::MAX).await?;
     let leases = active_leases(conn, agent.id).await?;
-    Ok(Drained { withdrawn, leases, before: agent.draining })
+    Ok(DrainResult { withdrawn, leases, before: agent.draining })
 }
 
 /// Returns an agent to service. `false`: it was not draining.
@@ -68,10 +68,15 @@ pub async fn resume(conn: &mut PgConnection, name: &str) -> Result<bool, DrainEr
 /// Removes an agent: ends its session, refuses its credential and keeps its history. With `force`,
 /// releases its leases. An elected landmark is replaced like one that stays away; one set by hand
 /// is no longer a landmark. Run in a transaction.
-pub async fn remove(conn: &mut PgConnection, name: &str, force: bool, max_crashes: u32) -> Result<Drained, DrainError> {
+pub async fn remove(
+    conn: &mut PgConnection,
+    name: &str,
+    force: bool,
+    max_crashes: u32,
+) -> Result<DrainResult, DrainError> {
     let agent = locked(conn, name).await?;
     if agent.removed_at.is_some() {
-        return Ok(Drained { withdrawn: 0, leases: 0, before: true });
+        return Ok(DrainResult { withdrawn: 0, leases: 0, before: true });
     }
     let leases = active_leases(conn, agent.id).await?;
     if leases > 0 && !force {
@@ -80,22 +85,22 @@ pub async fn remove(conn: &mut PgConnection, name: &str, force: bool, max_crashe
     sqlx::query!("update agents set removed_at = now() where id = $1", agent.id.get()).run(conn).await?;
     sessions::close_active(conn, agent.id, EndCause::Removed).await?;
     leases::release_of_ended_sessions(conn, max_crashes).await?;
-    let withdrawn = assignments::unassign(conn, From::Agent(agent.id), i64::MAX).await?;
+    let withdrawn = assignments::unassign(conn, UnassignScope::Agent(agent.id), i64::MAX).await?;
     sqlx::query!("delete from landmarks where agent_id = $1 and not elected", agent.id.get()).run(conn).await?;
     // The withdrawn tasks include the leased ones.
-    Ok(Drained { withdrawn: withdrawn.saturating_sub(leases), leases, before: false })
+    Ok(DrainResult { withdrawn: withdrawn.saturating_sub(leases), leases, before: false })
 }
 
-struct Locked {
+struct LockedAgent {
     id: AgentId,
     draining: bool,
     removed_at: Option<DateTime<Utc>>,
 }
 
 /// Locks the agent's row against grants and new sessions until the transaction ends.
-async fn locked(conn: &mut PgConnection, name: &str) -> Result<Locked, DrainError> {
+async fn locked(conn: &mut PgConnection, name: &str) -> Result<LockedAgent, DrainError> {
     let found = sqlx::query_as!(
-        Locked,
+        LockedAgent,
         r#"
         select id, draining_since is not null as "draining!", removed_at from agents where name = $1
         for no key update
@@ -111,7 +116,7 @@ async fn locked(conn: &mut PgConnection, name: &str) -> Result<Locked, DrainErro
     }
 }
 
-async fn present(conn: &mut PgConnection, name: &str) -> Result<Locked, DrainError> {
+async fn present(conn: &mut PgConnection, name: &str) -> Result<LockedAgent, DrainError> {
     let agent = locked(conn, name).await?;
     match agent.removed_at {
         Some(at) => Err(DrainError::Removed { name: name.to_owned(), at }),
@@ -162,7 +167,7 @@ mod tests {
     async fn a_draining_agent_keeps_its_leases_and_gets_nothing_new(mut conn: Conn) {
         let (agent, session, tasks) = busy(&mut conn).await;
         let drained = drain(&mut conn, "a").await.expect("drain");
-        assert_eq!(drained, Drained { withdrawn: 1, leases: 2, before: false });
+        assert_eq!(drained, DrainResult { withdrawn: 1, leases: 2, before: false });
         assert_eq!(states(&mut conn, &tasks).await, ["leased", "leased", "located"]);
         assert!(crate::store::assignments::loads::available(&mut conn).await.expect("read").is_empty());
 
@@ -175,13 +180,15 @@ mod tests {
         let waits = sessions::waiting(&mut conn, agent, session).await.expect("look").expect("an active session");
         assert!(!waits.leases());
         assert_eq!(
-            assignments::unassign(&mut conn, From::Unavailable(Duration::from_secs(5)), 10).await.expect("withdraw"),
+            assignments::unassign(&mut conn, UnassignScope::Unavailable(Duration::from_secs(5)), 10)
+                .await
+                .expect("withdraw"),
             1
         );
         assert_eq!(states(&mut conn, &tasks).await, ["located", "leased", "located"]);
 
         let again = drain(&mut conn, "a").await.expect("drain");
-        assert_eq!(again, Drained { withdrawn: 0, leases: 1, before: true });
+        assert_eq!(again, DrainResult { withdrawn: 0, leases: 1, before: true });
         assert!(resume(&mut conn, "a").await.expect("resume"));
         assert!(!resume(&mut conn, "a").await.expect("resume"), "once");
         assert_eq!(crate::store::assignments::loads::available(&mut conn).await.expect("read").len(), 1);
@@ -195,7 +202,7 @@ mod tests {
         assert_eq!(states(&mut conn, &tasks).await, ["leased", "leased", "assigned"]);
 
         let removed = remove(&mut conn, "a", true, fixtures::MAX_CRASHES).await.expect("remove");
-        assert_eq!(removed, Drained { withdrawn: 1, leases: 2, before: false });
+        assert_eq!(removed, DrainResult { withdrawn: 1, leases: 2, before: false });
         assert_eq!(states(&mut conn, &tasks).await, ["located", "located", "located"]);
         assert!(!sessions::renew(&mut conn, session, fixtures::LIFETIME).await.expect("renew"));
         let back = sessions::open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await;

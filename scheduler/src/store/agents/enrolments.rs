@@ -21,8 +21,8 @@ use crate::store::{Error, leases, minute};
 
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
-use names::Taken;
-pub use tokens::{RevokeError, Revoked, State, Token, is_open, list, not_yet, open_tokens, prune, revoke};
+use names::TakenNames;
+pub use tokens::{RevokeError, RevokedToken, State, Token, is_open, list, not_yet, open_tokens, prune, revoke};
 
 mod names;
 mod tokens;
@@ -32,7 +32,7 @@ const ID_BYTES: usize = 5;
 
 /// The agent that an operator wants to enrol.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Wanted {
+pub struct AgentRequest {
     pub name: Name,
     pub city: String,
     pub carrier: String,
@@ -102,7 +102,7 @@ fn first(refused: &[(usize, Refusal)]) -> String {
 
 /// The result of redeeming a token.
 #[derive(Debug, Clone)]
-pub struct Redeemed {
+pub struct RedeemResult {
     pub agent: AgentId,
     /// The credential in clear text, returned only here.
     pub credential: String,
@@ -140,10 +140,10 @@ pub enum RedeemError {
 }
 
 /// Makes a token for every wanted agent, or none. Run in a transaction.
-pub async fn create(conn: &mut PgConnection, wanted: &[Wanted]) -> Result<Vec<Enrolment>, CreateError> {
+pub async fn create(conn: &mut PgConnection, wanted: &[AgentRequest]) -> Result<Vec<Enrolment>, CreateError> {
     // Prevents two operators from finding the same name free.
     sqlx::query!("select pg_advisory_xact_lock(7172)").run(conn).await?;
-    let taken = Taken::of(conn, wanted).await?;
+    let taken = TakenNames::of(conn, wanted).await?;
     let names = taken.names(wanted).map_err(CreateError::Refused)?;
     let secrets = wanted.iter().map(|_| Secret::generate()).collect::<io::Result<Vec<_>>>()?;
     let ends = insert(conn, wanted, &names, &secrets).await?;
@@ -159,12 +159,12 @@ pub async fn create(conn: &mut PgConnection, wanted: &[Wanted]) -> Result<Vec<En
 /// Stores the tokens; returns their expiry times, by hash.
 async fn insert(
     conn: &mut PgConnection,
-    wanted: &[Wanted],
+    wanted: &[AgentRequest],
     names: &[String],
     secrets: &[Secret],
 ) -> Result<HashMap<Vec<u8>, DateTime<Utc>>, Error> {
     let hashes: Vec<Vec<u8>> = secrets.iter().map(|secret| secret.hash().as_bytes().to_vec()).collect();
-    let texts = |of: fn(&Wanted) -> &String| wanted.iter().map(of).cloned().collect::<Vec<String>>();
+    let texts = |of: fn(&AgentRequest) -> &String| wanted.iter().map(of).cloned().collect::<Vec<String>>();
     let degrees = |of: fn(Position) -> f64| wanted.iter().map(|one| one.position.map(of)).collect::<Vec<Option<f64>>>();
     // A tag contains no blank.
     let tags: Vec<String> = wanted.iter().map(|one| one.tags.join(" ")).collect();
@@ -202,7 +202,7 @@ fn id(hash: &SecretHash) -> String {
 }
 
 /// Turns a token into an agent's credential, once. Run in a transaction.
-pub async fn redeem(conn: &mut PgConnection, token: &str, max_crashes: u32) -> Result<Redeemed, RedeemError> {
+pub async fn redeem(conn: &mut PgConnection, token: &str, max_crashes: u32) -> Result<RedeemResult, RedeemError> {
     let hash = SecretHash::of(token.trim());
     let row = sqlx::query!(
         r#"
@@ -260,7 +260,7 @@ pub async fn redeem(conn: &mut PgConnection, token: &str, max_crashes: u32) -> R
         sessions::close_active(conn, id, EndCause::Replaced).await?;
         leases::release_of_ended_sessions(conn, max_crashes).await?;
     }
-    Ok(Redeemed {
+    Ok(RedeemResult {
         agent: id,
         credential: credential.reveal().to_owned(),
         name: row.agent_name,
@@ -279,8 +279,8 @@ mod tests {
     use crate::store::agents;
     use crate::store::fixtures::{self, Conn};
 
-    fn wanted(name: Option<&str>) -> Wanted {
-        Wanted {
+    fn wanted(name: Option<&str>) -> AgentRequest {
+        AgentRequest {
             name: name.map_or_else(|| Name::Formed("harbin-cernet".into()), |name| Name::Given(name.into())),
             city: "Harbin".into(),
             carrier: "CERNET".into(),
@@ -297,11 +297,11 @@ mod tests {
     }
 
     async fn to_replace(conn: &mut PgConnection, name: &str) -> Enrolment {
-        let wanted = Wanted { replaces: true, ..wanted(Some(name)) };
+        let wanted = AgentRequest { replaces: true, ..wanted(Some(name)) };
         create(conn, &[wanted]).await.expect("an enrolment").remove(0)
     }
 
-    async fn used(conn: &mut PgConnection, enrolment: &Enrolment) -> Result<Redeemed, RedeemError> {
+    async fn used(conn: &mut PgConnection, enrolment: &Enrolment) -> Result<RedeemResult, RedeemError> {
         redeem(conn, enrolment.token.reveal(), fixtures::MAX_CRASHES).await
     }
 

@@ -15,7 +15,7 @@ use crate::model::{AgentId, Incarnation, LeaseToken, SessionId, TaskId, words};
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, whole};
 use crate::store::{Error, leases};
-pub use active::{Waiting, disconnect, pause, renew, waiting};
+pub use active::{PendingMessages, disconnect, pause, renew, waiting};
 
 mod active;
 
@@ -42,7 +42,7 @@ pub struct Registration {
 
 /// A new session.
 #[derive(Debug, Clone)]
-pub struct Opened {
+pub struct OpenedSession {
     pub session: SessionId,
     /// Its number among the agent's sessions.
     pub incarnation: Incarnation,
@@ -83,7 +83,7 @@ words!(
 
 /// The scheduler's terms for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Terms {
+pub struct SessionTerms {
     /// How long it lives without a renewal, including the grace.
     pub lifetime: Duration,
     /// Number of supersessions of an agent's sessions within a minute at which further ones are
@@ -122,8 +122,8 @@ pub async fn open(
     conn: &mut PgConnection,
     agent: AgentId,
     registration: &Registration,
-    terms: Terms,
-) -> Result<Opened, OpenError> {
+    terms: SessionTerms,
+) -> Result<OpenedSession, OpenError> {
     let incarnation = sqlx::query_scalar!(
         r#"
         update agents
@@ -162,7 +162,7 @@ pub async fn open(
     let kept = leases::rebind(conn, agent, session, &registration.held).await?;
     leases::recalls::tell_again(conn, agent, session).await?;
     leases::release_of_ended_sessions(conn, terms.max_crashes).await?;
-    Ok(Opened { session, incarnation, kept })
+    Ok(OpenedSession { session, incarnation, kept })
 }
 
 /// Why the agent's active session ends, if a new one may replace it. The caller has locked the
@@ -196,7 +196,7 @@ async fn end_of_former(
 
 /// The state of an agent's newest session.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Standing {
+pub struct NewestSession {
     pub session: SessionId,
     /// Its number among the agent's sessions.
     pub incarnation: Incarnation,
@@ -209,9 +209,9 @@ pub struct Standing {
 }
 
 /// The agent's newest session; `None` when it never connected.
-pub async fn newest(conn: &mut PgConnection, agent: AgentId) -> Result<Option<Standing>, Error> {
+pub async fn newest(conn: &mut PgConnection, agent: AgentId) -> Result<Option<NewestSession>, Error> {
     let newest = sqlx::query_as!(
-        Standing,
+        NewestSession,
         r#"
         select id as session, incarnation, state, opened_at, renewed_at, expires_at, end_cause
         from sessions where agent_id = $1 order by incarnation desc limit 1
@@ -326,7 +326,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_process_that_connects_anew_neither_supersedes_itself_nor_flaps_nor_yields_to_itself(mut conn: Conn) {
         let agent = fixtures::agent(&mut conn, "a").await;
-        let terms = Terms { max_supersessions: 2, ..fixtures::TERMS };
+        let terms = SessionTerms { max_supersessions: 2, ..fixtures::TERMS };
         let process = |number| Registration { process: Some(number), ..fixtures::registration() };
         for _ in 0..5 {
             open(&mut conn, agent, &process(1), terms).await.expect("open");

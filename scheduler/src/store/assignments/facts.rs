@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 use crate::gnp::Position;
 use crate::model::site_list::SiteName;
 use crate::model::{AgentId, Rtt, SiteId, Strategy, TaskId};
-use crate::strategy::learned::{Crawled, Lesson, Network, weight};
+use crate::strategy::learned::{CrawlObservation, CrawlResidual, Prefix, weight};
 use crate::strategy::{Crawl, Site, Work};
 
 use crate::store::rows::Rows;
@@ -139,9 +139,9 @@ pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashM
 /// One site's network and crawls.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CrawledSite {
-    pub network: Option<Network>,
+    pub network: Option<Prefix>,
     /// Its newest crawls, newest first.
-    pub crawls: Vec<Crawled>,
+    pub crawls: Vec<CrawlObservation>,
 }
 
 /// The network of each of these sites, and its newest crawls.
@@ -169,9 +169,9 @@ pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMa
     let mut crawled: HashMap<SiteId, CrawledSite> = HashMap::new();
     for row in rows {
         let of_it = crawled.entry(row.id).or_default();
-        of_it.network = row.address.map(Network::from);
+        of_it.network = row.address.map(Prefix::from);
         if let (Some(agent), Some(rtt), Some(age)) = (row.agent_id, row.rtt_us, row.age) {
-            of_it.crawls.push(Crawled { agent, rtt, weight: weight(age.0) });
+            of_it.crawls.push(CrawlObservation { agent, rtt, weight: weight(age.0) });
         }
     }
     Ok(crawled)
@@ -179,7 +179,7 @@ pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMa
 
 /// The errors of the map that the newest crawls of the connected agents show. Omits crawls whose
 /// agent had neither a measured nor a predicted round trip to the site.
-pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
+pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<CrawlResidual>, Error> {
     let preferring = Strategy::ALL.iter().copied().filter(|strategy| strategy.prefers_the_nearest());
     let preferring: Vec<String> = preferring.map(|strategy| strategy.name().to_owned()).collect();
     let rows = sqlx::query!(
@@ -212,10 +212,10 @@ pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<Lesson>, Error> {
     let mut lessons = Vec::new();
     for row in rows {
         let Some(known) = row.probed_us.or(row.predicted_us) else { continue };
-        lessons.push(Lesson {
+        lessons.push(CrawlResidual {
             agent: row.agent_id,
             site: row.site_id,
-            network: row.address.map(Network::from),
+            network: row.address.map(Prefix::from),
             known,
             probed: row.probed_us.is_some(),
             preferred: row.preferred,
@@ -242,7 +242,7 @@ mod tests {
     use crate::model::LeaseToken;
     use crate::store::fixtures::{self, Conn};
     use crate::store::leases;
-    use crate::store::leases::outcomes::{Ending, Report};
+    use crate::store::leases::outcomes::{CrawlEnding, Report};
     use crate::store::measurements::quarantines;
     use crate::store::sites::verdicts;
 
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!((fresh[&task].host.as_str(), fresh[&task].size), ("www.a.cn", None));
         let token: LeaseToken = leases::grant(&mut conn, agent, session).await.expect("grant")[0].token;
         let rtt = Rtt::try_from_micros(20_000).ok();
-        let report = Report { pages: 7, bytes: 9_000, rtt, ..fixtures::report(task, token, Ending::Complete) };
+        let report = Report { pages: 7, bytes: 9_000, rtt, ..fixtures::report(task, token, CrawlEnding::Complete) };
         fixtures::record(&mut conn, agent, &report).await;
         assert_eq!(of_tasks(&mut conn, &[task]).await.expect("read")[&task].size, Some((7, 9_000)));
         let seen = crawled(&mut conn, &[site]).await.expect("read");
@@ -268,7 +268,7 @@ mod tests {
             learned.iter().map(|one| (one.known.as_micros(), one.crawled.as_micros())).collect::<Vec<_>>(),
             [(15_000, 20_000)]
         );
-        let suspicion = verdicts::Suspicion { confidence: 0.9, evidence: "two are too near".into() };
+        let suspicion = verdicts::SuspectedSite { confidence: 0.9, evidence: "two are too near".into() };
         verdicts::upsert(&mut conn, &[(site, Some(suspicion))]).await.expect("judge");
         assert!(lessons(&mut conn).await.expect("read").is_empty(), "nobody knows where it was served from");
         verdicts::upsert(&mut conn, &[(site, None)]).await.expect("judge");

@@ -13,7 +13,7 @@ use sqlx::PgConnection;
 
 use crate::gnp::Direction;
 use crate::model::{AgentId, AssignmentId, BatchId, Rtt, SessionId, SiteId, TaskId};
-use crate::strategy::{Former, Home, Listed};
+use crate::strategy::{AgentLocation, RecordedCandidate, RecordedChoice};
 
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Millis, Unsigned, whole};
@@ -32,7 +32,7 @@ const LONGEST_MS: i64 = 86_400_000;
 
 /// An agent's report of its load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Said {
+pub struct ReportedLoad {
     /// Slots in which a crawl could begin.
     pub free_slots: u32,
     pub crawls: u32,
@@ -40,7 +40,7 @@ pub struct Said {
 }
 
 /// Stores the load that a session's agent reports, if it reports one.
-pub async fn record(conn: &mut PgConnection, session: SessionId, said: Option<Said>) -> Result<(), Error> {
+pub async fn record(conn: &mut PgConnection, session: SessionId, said: Option<ReportedLoad>) -> Result<(), Error> {
     let Some(said) = said else { return Ok(()) };
     sqlx::query!(
         r#"
@@ -58,7 +58,7 @@ pub async fn record(conn: &mut PgConnection, session: SessionId, said: Option<Sa
 
 /// An agent that takes work.
 #[derive(Debug, Clone, Copy)]
-pub struct Available {
+pub struct AvailableAgent {
     pub agent: AgentId,
     pub capacity: u32,
     /// Tasks assigned or leased to it, and slots that it reports as unusable.
@@ -70,12 +70,12 @@ pub struct Available {
     pub pace: Duration,
     /// When its session was opened.
     pub since: DateTime<Utc>,
-    pub home: Home,
+    pub home: AgentLocation,
 }
 
 /// A crawl that an agent has begun, or that waits at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Held {
+pub struct AgentCrawl {
     pub agent: AgentId,
     /// The predicted length of the crawl; `None` without a prediction.
     pub takes: Option<Duration>,
@@ -84,7 +84,7 @@ pub struct Held {
 }
 
 /// What the agents hold: their active crawls, and at most `MOST_COUNTED` waiting tasks each.
-pub async fn held(conn: &mut PgConnection) -> Result<Vec<Held>, Error> {
+pub async fn held(conn: &mut PgConnection) -> Result<Vec<AgentCrawl>, Error> {
     let rows = sqlx::query!(
         r#"
         select l.agent_id as "agent_id!: AgentId", c.crawl_ms as "crawl_ms: Millis", now() - l.granted_at as "under_way: Interval"
@@ -105,7 +105,7 @@ pub async fn held(conn: &mut PgConnection) -> Result<Vec<Held>, Error> {
     )
     .all(conn)
     .await?;
-    let held = rows.into_iter().map(|row| Held {
+    let held = rows.into_iter().map(|row| AgentCrawl {
         agent: row.agent_id,
         takes: row.crawl_ms.map(Duration::from),
         under_way: row.under_way.map(Duration::from),
@@ -116,7 +116,7 @@ pub async fn held(conn: &mut PgConnection) -> Result<Vec<Held>, Error> {
 /// The agents with an active session that are neither draining, paused nor disconnected. A
 /// disconnected agent may come back: it keeps its tasks until its session expires, and other agents
 /// get new ones.
-pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error> {
+pub async fn available(conn: &mut PgConnection) -> Result<Vec<AvailableAgent>, Error> {
     let rows = sqlx::query!(
         r#"
         select a.id, a.capacity, s.opened_at, a.country, a.latitude, a.longitude, s.address,
@@ -151,14 +151,14 @@ pub async fn available(conn: &mut PgConnection) -> Result<Vec<Available>, Error>
             let waiting: u32 = row.waiting.0;
             let leased: u32 = row.leased.0;
             let withheld: u32 = row.withheld.0;
-            Ok(Available {
+            Ok(AvailableAgent {
                 agent: row.id,
                 capacity: row.capacity.0,
                 load: waiting.saturating_add(leased).saturating_add(withheld),
                 waiting,
                 pace: pace(row.took_ms, row.crawls, fleet),
                 since: row.opened_at,
-                home: Home {
+                home: AgentLocation {
                     country: country(&row.country),
                     direction: position("agents", row.latitude, row.longitude)?.map(Direction::from),
                     address: row.address,
@@ -185,19 +185,19 @@ fn pace(took_ms: i64, crawls: i64, fleet: Duration) -> Duration {
 
 /// A task that is assigned and not begun.
 #[derive(Debug, Clone)]
-pub struct Waiting {
+pub struct QueuedTask {
     pub task: TaskId,
     pub site: SiteId,
     pub batch: BatchId,
     pub assignment: AssignmentId,
     pub chosen_at: DateTime<Utc>,
     pub seed: u64,
-    pub former: Former,
+    pub former: RecordedChoice,
 }
 
 /// The tasks that wait at these agents, last turn first, at most `each` per agent. Omits tasks
 /// whose site another task holds, because they wait for that task.
-pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) -> Result<Vec<Waiting>, Error> {
+pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) -> Result<Vec<QueuedTask>, Error> {
     let rows = sqlx::query!(
         r#"
         select t.id as task_id, t.site_id, t.batch_id, c.id, c.created_at, c.agent_id, c.strategy, c.seed, c.detail,
@@ -220,14 +220,14 @@ pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) 
     )
     .all(conn)
     .await?;
-    let waiting = rows.into_iter().map(|row| Waiting {
+    let waiting = rows.into_iter().map(|row| QueuedTask {
         task: row.task_id,
         site: row.site_id,
         batch: row.batch_id,
         assignment: row.id,
         chosen_at: row.created_at,
         seed: row.seed.cast_unsigned(),
-        former: Former {
+        former: RecordedChoice {
             agent: row.agent_id,
             strategy: row.strategy,
             fallback: row.detail.and_then(|why| why.fallback),
@@ -242,15 +242,16 @@ pub(in crate::store) fn listed(
     candidates: &[AgentId],
     predicted: &[Option<Rtt>],
     measured: &[Option<Rtt>],
-) -> Vec<Listed> {
+) -> Vec<RecordedCandidate> {
     let at = |round_trips: &[Option<Rtt>], place: usize| round_trips.get(place).copied().flatten();
-    let one = |(place, &agent)| Listed { agent, predicted: at(predicted, place), measured: at(measured, place) };
+    let one =
+        |(place, &agent)| RecordedCandidate { agent, predicted: at(predicted, place), measured: at(measured, place) };
     candidates.iter().enumerate().map(one).collect()
 }
 
 /// Locks those of these tasks that still have the assignment that was read and that no other
 /// transaction has locked: they may move.
-pub async fn hold_on(conn: &mut PgConnection, waiting: &[&Waiting]) -> Result<BTreeSet<TaskId>, Error> {
+pub async fn hold_on(conn: &mut PgConnection, waiting: &[&QueuedTask]) -> Result<BTreeSet<TaskId>, Error> {
     let (tasks, assignments): (Vec<i64>, Vec<i64>) =
         waiting.iter().map(|one| (one.task.get(), one.assignment.get())).unzip();
     let held = sqlx::query_scalar!(
@@ -273,7 +274,7 @@ pub async fn hold_on(conn: &mut PgConnection, waiting: &[&Waiting]) -> Result<BT
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{ChoiceCause, Gain, Strategy, Why};
+    use crate::model::{ChoiceCause, ChoiceReasons, Gain, Strategy};
     use crate::store::agents::{self, ServiceState, sessions};
     use crate::store::assignments::{self, Assignment};
     use crate::store::fixtures::{self, Conn};
@@ -295,7 +296,7 @@ mod tests {
         assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 2);
         assert_eq!(level(&mut conn).await, (1, 1));
         // The agent reports that one of its two slots crawls and none is free.
-        let said = Said { free_slots: 0, crawls: 1, outcomes_waiting: 70 };
+        let said = ReportedLoad { free_slots: 0, crawls: 1, outcomes_waiting: 70 };
         record(&mut conn, session, Some(said)).await.expect("record");
         record(&mut conn, session, None).await.expect("an older agent says nothing");
         assert_eq!(level(&mut conn).await, (2, 1));
@@ -329,7 +330,7 @@ mod tests {
         let candidates = vec![Candidate::new(waiting[0].former.listed[0].agent, 1)];
         let choice = Choice { agent: to, candidates, strategy: Strategy::GnpTop3, fallback: None };
         let cause = ChoiceCause::Rebalanced { from: "a".to_owned(), gain: Gain::EndsSooner };
-        let moved = Assignment::new(task, waiting[0].seed, choice, Why { cause, ..Why::default() });
+        let moved = Assignment::new(task, waiting[0].seed, choice, ChoiceReasons { cause, ..ChoiceReasons::default() });
         assignments::insert(&mut conn, &[moved]).await.expect("rebalance");
         let rows: Vec<(i64, i64, String, i64)> =
             fixtures::rows(&mut conn, "select agent_id, seed, cause::text, candidates[1] from assignments order by id")

@@ -12,7 +12,7 @@ use crate::store::types::Interval;
 
 /// Which tasks are withdrawn.
 #[derive(Debug, Clone, Copy)]
-pub enum From<'a> {
+pub enum UnassignScope<'a> {
     /// All tasks of one agent; waits for a transaction that is granting one.
     Agent(AgentId),
     /// Tasks of agents without an active session, draining, paused, or disconnected for longer than
@@ -23,12 +23,12 @@ pub enum From<'a> {
 }
 
 /// Withdraws tasks, at most `limit`, so that they need a new choice. Skips tasks locked by another
-/// transaction, except for [`From::Agent`]. Returns the number.
-pub async fn unassign(conn: &mut PgConnection, from: From<'_>, limit: i64) -> Result<u64, Error> {
+/// transaction, except for [`UnassignScope::Agent`]. Returns the number.
+pub async fn unassign(conn: &mut PgConnection, from: UnassignScope<'_>, limit: i64) -> Result<u64, Error> {
     let locked = match from {
-        From::Agent(agent) => of_agent(conn, agent, limit).await?,
-        From::Unavailable(patience) => of_unavailable(conn, patience, limit).await?,
-        From::Excluded(pairs) => of_excluded(conn, pairs, limit).await?,
+        UnassignScope::Agent(agent) => of_agent(conn, agent, limit).await?,
+        UnassignScope::Unavailable(patience) => of_unavailable(conn, patience, limit).await?,
+        UnassignScope::Excluded(pairs) => of_excluded(conn, pairs, limit).await?,
     };
     if locked.is_empty() {
         return Ok(0);

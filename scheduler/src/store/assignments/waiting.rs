@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use crate::model::{
-    AgentId, BatchId, Parted, Parting, Rtt, SiteId, Strategy, TaskId, Unmeasured, UnmeasuredCause, Why,
+    AgentId, BatchId, ChoiceReasons, FormerAgent, Parting, Rtt, SiteId, Strategy, TaskId, Unmeasured, UnmeasuredCause,
 };
 use crate::store::agents::sessions::EndCause;
 use crate::store::assignments::loads;
 use crate::store::leases::LeaseState;
-use crate::strategy::Former;
+use crate::strategy::RecordedChoice;
 
-use super::Waiting;
+use super::WaitingTask;
 
 /// A task, its newest choice, the chosen agent and the lease that followed.
 pub(super) struct Row {
@@ -25,7 +25,7 @@ pub(super) struct Row {
     pub(super) agent_id: Option<AgentId>,
     pub(super) agent: Option<String>,
     pub(super) chosen_by: Option<Strategy>,
-    pub(super) detail: Option<Why>,
+    pub(super) detail: Option<ChoiceReasons>,
     pub(super) candidates: Option<Vec<AgentId>>,
     pub(super) predicted_us: Option<Vec<Option<Rtt>>>,
     pub(super) measured_us: Option<Vec<Option<Rtt>>>,
@@ -38,13 +38,13 @@ pub(super) struct Row {
     pub(super) disconnected: Option<bool>,
 }
 
-impl From<Row> for Waiting {
+impl From<Row> for WaitingTask {
     fn from(row: Row) -> Self {
         let parting = row.parting();
         let former = match (row.agent_id, row.chosen_by, row.candidates) {
             (Some(agent), Some(chosen_by), Some(candidates)) => {
                 let (predicted, measured) = (row.predicted_us.unwrap_or_default(), row.measured_us.unwrap_or_default());
-                Some(Former {
+                Some(RecordedChoice {
                     agent,
                     strategy: chosen_by,
                     fallback: row.detail.and_then(|why| why.fallback),
@@ -62,7 +62,7 @@ impl From<Row> for Waiting {
             unmeasured: row.unmeasured.map(|cause| Unmeasured { cause, said }),
             choices: row.choices,
             former,
-            parted: row.agent.map(|agent| Parted { agent, how: parting }),
+            parted: row.agent.map(|agent| FormerAgent { agent, how: parting }),
             waited: row.waited,
         }
     }

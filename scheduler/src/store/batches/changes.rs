@@ -22,7 +22,7 @@ pub const CANCELLED: &str = "cancelled by the operator";
 const NAMED_AT_MOST: usize = 5;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Extent {
+pub enum ChangeScope {
     /// The whole batch; for a retry, every failed task.
     All,
     Sites(Vec<SiteName>),
@@ -30,7 +30,7 @@ pub enum Extent {
 
 /// The result of a cancellation.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Cancelled {
+pub struct CancelResult {
     pub tasks: u64,
     pub leases: u64,
     /// Tasks that had ended before, and stay as they are.
@@ -43,7 +43,7 @@ pub struct Cancelled {
 
 /// The result of a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Retried {
+pub struct RetryResult {
     /// Tasks of a new round.
     pub tasks: u64,
     /// Sites whose newest round has not ended; they stay unchanged.
@@ -75,11 +75,11 @@ pub async fn cancel(
     conn: &mut PgConnection,
     batch: BatchId,
     name: &str,
-    extent: &Extent,
-) -> Result<Cancelled, ChangeError> {
+    extent: &ChangeScope,
+) -> Result<CancelResult, ChangeError> {
     let sites: Option<Vec<SiteId>> = match extent {
-        Extent::All => None,
-        Extent::Sites(names) => Some(of_batch(conn, batch, name, names).await?.into_iter().flatten().collect()),
+        ChangeScope::All => None,
+        ChangeScope::Sites(names) => Some(of_batch(conn, batch, name, names).await?.into_iter().flatten().collect()),
     };
     // Before the open tasks are read: a round that is being made is then finished and found.
     let mut recrawls = rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
@@ -123,7 +123,7 @@ pub async fn cancel(
     .one(conn)
     .await?;
     let tasks = u64::try_from(cancelled.len()).unwrap_or(u64::MAX);
-    Ok(Cancelled {
+    Ok(CancelResult {
         tasks,
         leases: u64::try_from(revoked.len()).unwrap_or(u64::MAX),
         ended: total.0.saturating_sub(tasks),
@@ -138,13 +138,13 @@ pub async fn retry(
     conn: &mut PgConnection,
     batch: BatchId,
     name: &str,
-    extent: &Extent,
-) -> Result<Retried, ChangeError> {
+    extent: &ChangeScope,
+) -> Result<RetryResult, ChangeError> {
     let (again, open) = match extent {
-        Extent::All => (failed(conn, batch).await?, 0),
-        Extent::Sites(names) => named(conn, batch, name, names).await?,
+        ChangeScope::All => (failed(conn, batch).await?, 0),
+        ChangeScope::Sites(names) => named(conn, batch, name, names).await?,
     };
-    Ok(Retried { tasks: rounds::next(conn, &again).await?, open })
+    Ok(RetryResult { tasks: rounds::next(conn, &again).await?, open })
 }
 
 /// Locks the batch's failed tasks, without those of a site that is open or done under another name.
@@ -244,10 +244,10 @@ mod tests {
     use crate::store::agents::sessions;
     use crate::store::batches;
     use crate::store::fixtures::{self, Conn};
-    use crate::store::leases::outcomes::{Answer, Ending, Report};
+    use crate::store::leases::outcomes::{CrawlEnding, OutcomeAnswer, Report};
 
-    fn names(names: &[&str]) -> Extent {
-        Extent::Sites(names.iter().map(|name| name.parse().expect("a name")).collect())
+    fn names(names: &[&str]) -> ChangeScope {
+        ChangeScope::Sites(names.iter().map(|name| name.parse().expect("a name")).collect())
     }
 
     /// A batch of three sites, all assigned to one agent of two slots.
@@ -258,7 +258,7 @@ mod tests {
         (batch, agent, session, tasks)
     }
 
-    fn report(task: TaskId, ending: Ending) -> Report {
+    fn report(task: TaskId, ending: CrawlEnding) -> Report {
         fixtures::report(task, fixtures::TOKEN, ending)
     }
 
@@ -267,7 +267,7 @@ mod tests {
         let (batch, agent, session, tasks) = batch(&mut conn).await;
         assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 2);
         let cancelled = cancel(&mut conn, batch, "autumn", &names(&["a.cn", "c.cn"])).await.expect("cancel");
-        assert_eq!(cancelled, Cancelled { tasks: 2, leases: 1, ended: 0, recrawls: 0, agents: vec![agent] });
+        assert_eq!(cancelled, CancelResult { tasks: 2, leases: 1, ended: 0, recrawls: 0, agents: vec![agent] });
         assert_eq!(fixtures::state(&mut conn, tasks[1]).await, "leased", "it was not named");
 
         let waits = sessions::waiting(&mut conn, agent, session).await.expect("look").expect("an active session");
@@ -275,14 +275,14 @@ mod tests {
         let revoked = leases::take_revoked(&mut conn, session).await.expect("take");
         assert_eq!(revoked, [(tasks[0], fixtures::TOKEN)]);
         assert!(leases::take_revoked(&mut conn, session).await.expect("take").is_empty(), "told once");
-        let late = fixtures::record(&mut conn, agent, &report(tasks[0], Ending::Complete)).await;
-        assert_eq!(late, Answer::Refused(Refusal::EndedTask));
+        let late = fixtures::record(&mut conn, agent, &report(tasks[0], CrawlEnding::Complete)).await;
+        assert_eq!(late, OutcomeAnswer::Refused(Refusal::EndedTask));
         assert!(!fixtures::hand_back(&mut conn, agent, tasks[0]).await);
         assert_eq!(fixtures::state(&mut conn, tasks[0]).await, "cancelled");
 
         let again = cancel(&mut conn, batch, "autumn", &names(&["a.cn", "c.cn"])).await.expect("cancel");
-        assert_eq!(again, Cancelled { ended: 2, ..Cancelled::default() });
-        let all = cancel(&mut conn, batch, "autumn", &Extent::All).await.expect("cancel");
+        assert_eq!(again, CancelResult { ended: 2, ..CancelResult::default() });
+        let all = cancel(&mut conn, batch, "autumn", &ChangeScope::All).await.expect("cancel");
         assert_eq!((all.tasks, all.leases, all.ended), (1, 1, 2));
         assert_eq!(batches::progress(&mut conn, batch).await.expect("progress").open(), 0);
     }
@@ -291,8 +291,8 @@ mod tests {
     async fn what_failed_goes_again_in_a_new_round_and_counts_once(mut conn: Conn) {
         let (batch, agent, session, tasks) = batch(&mut conn).await;
         fixtures::grant(&mut conn, agent, session).await;
-        fixtures::record(&mut conn, agent, &report(tasks[0], Ending::Unreachable(None))).await;
-        fixtures::record(&mut conn, agent, &report(tasks[1], Ending::Complete)).await;
+        fixtures::record(&mut conn, agent, &report(tasks[0], CrawlEnding::Unreachable(None))).await;
+        fixtures::record(&mut conn, agent, &report(tasks[1], CrawlEnding::Complete)).await;
         cancel(&mut conn, batch, "autumn", &names(&["c.cn"])).await.expect("cancel");
 
         let refused = retry(&mut conn, batch, "autumn", &names(&["a.cn", "b.cn"])).await.expect_err("b.cn is done");
@@ -300,11 +300,11 @@ mod tests {
         let refused = retry(&mut conn, batch, "autumn", &names(&["x.cn"])).await.expect_err("unknown");
         assert_eq!(refused.to_string(), "batch autumn does not have x.cn");
 
-        let failed = retry(&mut conn, batch, "autumn", &Extent::All).await.expect("retry");
-        assert_eq!(failed, Retried { tasks: 1, open: 0 }, "a cancelled one goes again by name alone");
+        let failed = retry(&mut conn, batch, "autumn", &ChangeScope::All).await.expect("retry");
+        assert_eq!(failed, RetryResult { tasks: 1, open: 0 }, "a cancelled one goes again by name alone");
         let named = retry(&mut conn, batch, "autumn", &names(&["a.cn", "c.cn"])).await.expect("retry");
-        assert_eq!(named, Retried { tasks: 1, open: 1 }, "a.cn is under way");
-        assert_eq!(retry(&mut conn, batch, "autumn", &Extent::All).await.expect("retry"), Retried::default());
+        assert_eq!(named, RetryResult { tasks: 1, open: 1 }, "a.cn is under way");
+        assert_eq!(retry(&mut conn, batch, "autumn", &ChangeScope::All).await.expect("retry"), RetryResult::default());
 
         let rounds: Vec<(String, i32, String)> = fixtures::rows(
             &mut conn,
@@ -336,7 +336,7 @@ mod tests {
         let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
         assert_eq!(retry(&mut tx, batch, "autumn", &names(&["b.cn", "c.cn"])).await.expect("retry").tasks, 1);
         tx.rollback().await.expect("rollback");
-        assert_eq!(retry(&mut conn, batch, "autumn", &Extent::All).await.expect("retry").tasks, 1);
+        assert_eq!(retry(&mut conn, batch, "autumn", &ChangeScope::All).await.expect("retry").tasks, 1);
         let open: Vec<(String, i32)> = fixtures::rows(
             &mut conn,
             "select s.name, t.round from tasks t join sites s on s.id = t.site_id where t.state = 'located'",

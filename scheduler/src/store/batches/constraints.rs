@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use sqlx::PgConnection;
 use sqlx::types::Json;
 
-use crate::model::constraints::{Constraints, ConstraintsRequest, Exclusion, Spending, Traits};
+use crate::model::constraints::{AgentTraits, Constraints, ConstraintsRequest, Exclusion, QuotaUse};
 use crate::model::{AgentId, BatchId, SiteId, TaskId};
 
 use crate::store::Error;
@@ -47,10 +47,11 @@ pub async fn of_batches(conn: &mut PgConnection, batches: &[BatchId]) -> Result<
 }
 
 /// The enrolled agents' properties that constraints read, including agents that are away.
-pub async fn traits(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, Traits>, Error> {
+pub async fn traits(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, AgentTraits>, Error> {
     let rows = sqlx::query!("select id, country, carrier, tags from agents where removed_at is null").all(conn).await?;
-    let traits =
-        rows.into_iter().map(|row| (row.id, Traits { country: row.country, carrier: row.carrier, tags: row.tags }));
+    let traits = rows
+        .into_iter()
+        .map(|row| (row.id, AgentTraits { country: row.country, carrier: row.carrier, tags: row.tags }));
     Ok(traits.collect())
 }
 
@@ -75,7 +76,7 @@ pub async fn lock_tags(conn: &mut PgConnection, name: &str) -> Result<Option<(Ag
 pub async fn spending(
     conn: &mut PgConnection,
     batches: &[BatchId],
-) -> Result<(HashMap<(BatchId, AgentId), Spending>, HashMap<BatchId, u64>), Error> {
+) -> Result<(HashMap<(BatchId, AgentId), QuotaUse>, HashMap<BatchId, u64>), Error> {
     let fetched = sqlx::query!(
         r#"
         select batch_id, agent_id, least(sum(bytes), 9223372036854775807)::bigint as "bytes!: Unsigned<u64>", sum(crawls)::bigint as "crawls!: Unsigned<u64>"
@@ -112,7 +113,7 @@ pub async fn spending(
         let mean = bytes.checked_div(crawls).and_then(|mean| u64::try_from(mean).ok());
         expected.insert(row.id, mean.unwrap_or(row.max_bytes.0));
     }
-    let mut spending: HashMap<(BatchId, AgentId), Spending> = HashMap::new();
+    let mut spending: HashMap<(BatchId, AgentId), QuotaUse> = HashMap::new();
     for row in fetched {
         let one = spending.entry((row.batch_id, row.agent_id)).or_default();
         one.fetched = row.bytes.0;

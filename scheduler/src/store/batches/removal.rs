@@ -9,7 +9,7 @@ use sqlx::PgConnection;
 
 use crate::model::{BatchId, TaskId};
 
-use super::changes::{self, ChangeError, Extent};
+use super::changes::{self, ChangeError, ChangeScope};
 use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Unsigned, whole};
@@ -32,9 +32,9 @@ const fn had(open: u64) -> &'static str {
 
 /// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Step {
+pub enum RemovalStep {
     /// The number of removed tasks, and where the next step begins.
-    Removed(u64, Place),
+    Removed(u64, TaskPosition),
     /// The remaining tasks must wait: for an agent that has to be told to stop, or for another
     /// transaction.
     Waits,
@@ -44,7 +44,7 @@ pub enum Step {
 
 /// A place among a batch's tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Place {
+pub struct TaskPosition {
     site: i64,
     round: u32,
 }
@@ -73,7 +73,12 @@ pub async fn begin(conn: &mut PgConnection, batch: BatchId, name: &str) -> Resul
 }
 
 /// Removes the next tasks, and the batch after the last of them. Run in a transaction.
-pub async fn step(conn: &mut PgConnection, batch: BatchId, name: &str, from: Place) -> Result<Step, ChangeError> {
+pub async fn step(
+    conn: &mut PgConnection,
+    batch: BatchId,
+    name: &str,
+    from: TaskPosition,
+) -> Result<RemovalStep, ChangeError> {
     let going = sqlx::query!(
         r#"
         select t.id, t.site_id, t.round from tasks t
@@ -94,16 +99,16 @@ pub async fn step(conn: &mut PgConnection, batch: BatchId, name: &str, from: Pla
     .all(conn)
     .await?;
     let Some(last) = going.last() else {
-        return if from == Place::default() {
+        return if from == TaskPosition::default() {
             finish(conn, batch, name).await
         } else {
-            Ok(Step::Removed(0, Place::default()))
+            Ok(RemovalStep::Removed(0, TaskPosition::default()))
         };
     };
-    let place = Place { site: last.site_id.get(), round: last.round.0 };
+    let place = TaskPosition { site: last.site_id.get(), round: last.round.0 };
     let tasks: Vec<TaskId> = going.iter().map(|task| task.id).collect();
     remove_tasks(conn, &tasks).await?;
-    Ok(Step::Removed(u64::try_from(tasks.len()).unwrap_or(u64::MAX), place))
+    Ok(RemovalStep::Removed(u64::try_from(tasks.len()).unwrap_or(u64::MAX), place))
 }
 
 /// Removes ended tasks, which the caller has locked, with their rows. Returns the exclusions that
@@ -128,20 +133,20 @@ pub(in crate::store) async fn remove_tasks(
 }
 
 /// Removes the batch itself once it has no task.
-async fn finish(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<Step, ChangeError> {
+async fn finish(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<RemovalStep, ChangeError> {
     let left = sqlx::query_scalar!(r#"select exists (select from tasks where batch_id = $1) as "left!""#, batch.get())
         .one(conn)
         .await?;
     if left {
         // The open tasks are of a round that was being made when the removal began.
-        changes::cancel(conn, batch, name, &Extent::All).await?;
-        return Ok(Step::Waits);
+        changes::cancel(conn, batch, name, &ChangeScope::All).await?;
+        return Ok(RemovalStep::Waits);
     }
     sqlx::query!("delete from exclusions where batch_id = $1", batch.get()).run(conn).await?;
     sqlx::query!("delete from batch_constraints where batch_id = $1", batch.get()).run(conn).await?;
     sqlx::query!("delete from submissions where batch_id = $1", batch.get()).run(conn).await?;
     sqlx::query!("delete from batches where id = $1", batch.get()).run(conn).await?;
-    Ok(Step::Done)
+    Ok(RemovalStep::Done)
 }
 
 #[cfg(test)]
@@ -154,15 +159,15 @@ mod tests {
     use crate::store::{batches, leases};
 
     /// Runs steps until the batch is gone or has to wait.
-    async fn steps(pool: &PgPool, batch: BatchId) -> (u64, Step) {
-        let (mut removed, mut place) = (0, Place::default());
+    async fn steps(pool: &PgPool, batch: BatchId) -> (u64, RemovalStep) {
+        let (mut removed, mut place) = (0, TaskPosition::default());
         loop {
             let mut tx = pool.begin().await.expect("begin");
             let step = step(&mut tx, batch, "autumn", place).await.expect("a step");
             tx.commit().await.expect("commit");
             match step {
-                Step::Removed(tasks, next) => (removed, place) = (removed + tasks, next),
-                Step::Waits | Step::Done => return (removed, step),
+                RemovalStep::Removed(tasks, next) => (removed, place) = (removed + tasks, next),
+                RemovalStep::Waits | RemovalStep::Done => return (removed, step),
             }
         }
     }
@@ -188,9 +193,9 @@ mod tests {
         tx.rollback().await.expect("roll back");
         assert!(!batches::by_name(&mut conn, "autumn").await.expect("look").expect("it is there").removing);
 
-        changes::cancel(&mut conn, autumn, "autumn", &Extent::All).await.expect("cancel");
+        changes::cancel(&mut conn, autumn, "autumn", &ChangeScope::All).await.expect("cancel");
         assert_eq!(begin(&mut conn, autumn, "autumn").await.expect("begin"), 2);
-        assert_eq!(steps(&pool, autumn).await, (0, Step::Waits), "the agent has not been told to stop");
+        assert_eq!(steps(&pool, autumn).await, (0, RemovalStep::Waits), "the agent has not been told to stop");
         let told = leases::take_revoked(&mut conn, session).await.expect("take");
         assert_eq!(told.iter().map(|(_, token)| *token).collect::<Vec<_>>(), [fixtures::TOKEN; 2]);
         // A round made at the last moment is cancelled and removed too.
@@ -200,8 +205,8 @@ mod tests {
             .execute(&mut *conn)
             .await
             .expect("a round");
-        assert_eq!(steps(&pool, autumn).await, (2, Step::Waits));
-        assert_eq!(steps(&pool, autumn).await, (1, Step::Done));
+        assert_eq!(steps(&pool, autumn).await, (2, RemovalStep::Waits));
+        assert_eq!(steps(&pool, autumn).await, (1, RemovalStep::Done));
         assert!(batches::by_name(&mut conn, "autumn").await.expect("look").is_none());
         for (what, left) in [("tasks", 1), ("assignments", 0), ("leases", 0), ("sites", 2)] {
             let count: i64 = sqlx::query_scalar(sqlx::AssertSqlSafe(format!("select count(*) from {what}")))
@@ -234,14 +239,14 @@ mod tests {
         assert_eq!(begin(&mut conn, autumn, "autumn").await.expect("begin"), 3500);
         assert_eq!(rounds::recrawl(&mut conn, 100).await.expect("look").due, 0, "it is going");
         let mut tx = pool.begin().await.expect("begin");
-        let first = step(&mut tx, autumn, "autumn", Place::default()).await.expect("a step");
-        assert!(matches!(first, Step::Removed(1000, _)), "{first:?}");
+        let first = step(&mut tx, autumn, "autumn", TaskPosition::default()).await.expect("a step");
+        assert!(matches!(first, RemovalStep::Removed(1000, _)), "{first:?}");
         // Before that commits, the shared site is granted, and another batch gets a new task.
         fixtures::execute(&mut conn, "set lock_timeout = '2s'").await;
         assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 1);
         let new = fixtures::site(&mut conn, "new.cn").await;
         fixtures::task(&mut conn, winter, new, "submitted").await;
         tx.commit().await.expect("commit");
-        assert_eq!(steps(&pool, autumn).await, (2500, Step::Done));
+        assert_eq!(steps(&pool, autumn).await, (2500, RemovalStep::Done));
     }
 }

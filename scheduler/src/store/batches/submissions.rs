@@ -14,7 +14,7 @@ use sqlx::PgConnection;
 use crate::gnp::Position;
 use crate::model::constraints::ConstraintsRequest;
 use crate::model::site_list::SiteName;
-use crate::model::{BatchId, CrawlPolicy, Difference, OutOfBounds, PolicyRequest, Strategy};
+use crate::model::{BatchId, CrawlPolicy, OutOfBounds, PolicyDifference, PolicyRequest, Strategy};
 
 use super::constraints;
 use crate::store::rows::{Rows, Statement};
@@ -54,7 +54,7 @@ pub struct Submission {
 
 /// The result of a submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Submitted {
+pub struct SubmissionResult {
     /// Sites that became tasks.
     pub added: u64,
     /// Sites that the batch had before.
@@ -80,7 +80,7 @@ pub enum SubmitError {
     Differs {
         batch: String,
         /// The batch's values and the requested ones.
-        differences: Vec<Difference>,
+        differences: Vec<PolicyDifference>,
     },
     #[error("batch {0} is being removed: `landfall batches remove {0}` finishes that, then the name is free")]
     BeingRemoved(String),
@@ -98,12 +98,12 @@ pub enum SubmitError {
     Store(#[from] Error),
 }
 
-fn listed(differences: &[Difference]) -> String {
+fn listed(differences: &[PolicyDifference]) -> String {
     differences.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Stores a submission; the caller's transaction makes it durable.
-pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<Submitted, SubmitError> {
+pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<SubmissionResult, SubmitError> {
     if let Some(key) = &submission.idempotency_key
         && let Some(first) = first_answer(conn, key, &submission.batch).await?
     {
@@ -119,7 +119,7 @@ pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<
     let added = add_tasks(conn, batch, &sites).await?;
     let present = u64::try_from(sites.len()).unwrap_or(u64::MAX);
     let names = u64::try_from(submission.sites.len()).unwrap_or(u64::MAX);
-    let submitted = Submitted {
+    let submitted = SubmissionResult {
         added,
         already_present: present - added,
         duplicates: submission.duplicates + (names - present),
@@ -132,7 +132,11 @@ pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<
 }
 
 /// The answer to an earlier submission with this key. Locks the key until the transaction ends.
-async fn first_answer(conn: &mut PgConnection, key: &str, batch: &str) -> Result<Option<Submitted>, SubmitError> {
+async fn first_answer(
+    conn: &mut PgConnection,
+    key: &str,
+    batch: &str,
+) -> Result<Option<SubmissionResult>, SubmitError> {
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7173))", key).run(conn).await?;
     let row = sqlx::query!(
         r#"
@@ -148,7 +152,7 @@ async fn first_answer(conn: &mut PgConnection, key: &str, batch: &str) -> Result
     if row.name != batch {
         return Err(SubmitError::KeyOfOtherBatch { key: key.to_owned(), batch: row.name });
     }
-    Ok(Some(Submitted {
+    Ok(Some(SubmissionResult {
         added: row.added.0,
         already_present: row.already_present.0,
         duplicates: row.duplicates.0,
@@ -156,7 +160,12 @@ async fn first_answer(conn: &mut PgConnection, key: &str, batch: &str) -> Result
     }))
 }
 
-async fn remember(conn: &mut PgConnection, key: &str, batch: BatchId, submitted: &Submitted) -> Result<(), Error> {
+async fn remember(
+    conn: &mut PgConnection,
+    key: &str,
+    batch: BatchId,
+    submitted: &SubmissionResult,
+) -> Result<(), Error> {
     sqlx::query!(
         r#"
         insert into submissions (idempotency_key, batch_id, added, already_present, duplicates, batch_total)
@@ -306,7 +315,7 @@ mod tests {
         }
     }
 
-    async fn run(pool: &PgPool, submission: &Submission) -> Result<Submitted, SubmitError> {
+    async fn run(pool: &PgPool, submission: &Submission) -> Result<SubmissionResult, SubmitError> {
         let mut tx = crate::store::begin(pool).await?;
         let submitted = submit(&mut tx, submission).await?;
         crate::store::commit(tx).await?;
@@ -323,9 +332,9 @@ mod tests {
         with_contact(&pool).await;
         let list = submission(names(0..25_000));
         let first = run(&pool, &list).await.expect("submitted");
-        assert_eq!(first, Submitted { added: 25_000, already_present: 0, duplicates: 0, batch_total: 25_000 });
+        assert_eq!(first, SubmissionResult { added: 25_000, already_present: 0, duplicates: 0, batch_total: 25_000 });
         let second = run(&pool, &list).await.expect("submitted");
-        assert_eq!(second, Submitted { added: 0, already_present: 25_000, duplicates: 0, batch_total: 25_000 });
+        assert_eq!(second, SubmissionResult { added: 0, already_present: 25_000, duplicates: 0, batch_total: 25_000 });
         let more = run(&pool, &submission(names(24_990..25_010))).await.expect("submitted");
         assert_eq!((more.added, more.already_present, more.batch_total), (10, 10, 25_010));
     }
@@ -419,7 +428,7 @@ mod tests {
         fixtures::execute(&mut conn, "insert into sites (name) values ('site0.cn')").await;
         fixtures::execute(&mut conn, "insert into sites (name, alias_of) select 'site1.cn', id from sites").await;
         let submitted = run(&pool, &submission(names(0..3))).await.expect("submitted");
-        assert_eq!(submitted, Submitted { added: 2, already_present: 0, duplicates: 1, batch_total: 2 });
+        assert_eq!(submitted, SubmissionResult { added: 2, already_present: 0, duplicates: 1, batch_total: 2 });
         let sites: Vec<String> =
             sqlx::query_scalar("select name from sites where id in (select site_id from tasks) order by name")
                 .fetch_all(&mut *conn)

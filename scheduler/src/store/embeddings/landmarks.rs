@@ -37,7 +37,7 @@ pub enum ChosenBy {
 
 /// An elected landmark that stays away.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Lost {
+pub struct AbsentLandmark {
     pub agent: AgentId,
     pub name: String,
     /// The time since its last session ended.
@@ -46,7 +46,7 @@ pub struct Lost {
 
 /// A connected agent that no other has reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unreached {
+pub struct UnreachedAgent {
     pub name: String,
     /// The URL of its beacon, if it runs one.
     pub beacon_url: Option<String>,
@@ -56,7 +56,7 @@ pub struct Unreached {
 
 /// An agent with an active session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Connected {
+pub struct ConnectedAgent {
     pub agent: AgentId,
     pub has_beacon: bool,
 }
@@ -82,9 +82,9 @@ pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: 
 
 /// The elected landmark whose last session ended longest ago, and at least `after` ago, unless it
 /// was removed; `None` without one.
-pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Lost>, Error> {
+pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<AbsentLandmark>, Error> {
     sqlx::query_as!(
-        Lost,
+        AbsentLandmark,
         r#"
         select a.id as agent, a.name, now() - ended.at as "away_for!: Interval"
         from landmarks l
@@ -126,9 +126,9 @@ pub async fn replace_one(conn: &mut PgConnection, lost: AgentId, by: AgentId, re
 
 /// Connected agents that no other has measured, by name: without a beacon, or with failed tries
 /// only.
-pub async fn unreached(conn: &mut PgConnection) -> Result<Vec<Unreached>, Error> {
+pub async fn unreached(conn: &mut PgConnection) -> Result<Vec<UnreachedAgent>, Error> {
     sqlx::query_as!(
-        Unreached,
+        UnreachedAgent,
         r#"
         select a.name, a.beacon_url,
                (select tried.failure from mesh_measurements tried where tried.agent_id = a.id
@@ -176,9 +176,9 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Landmark>, Error> {
 }
 
 /// The agents with an active session, by identifier.
-pub async fn connected(conn: &mut PgConnection) -> Result<Vec<Connected>, Error> {
+pub async fn connected(conn: &mut PgConnection) -> Result<Vec<ConnectedAgent>, Error> {
     sqlx::query_as!(
-        Connected,
+        ConnectedAgent,
         r#"
         select agents.id as agent, beacon_url is not null as "has_beacon!"
         from agents join sessions on sessions.agent_id = agents.id and sessions.state = 'active'

@@ -13,7 +13,7 @@ use crate::store::types::whole;
 
 /// A site's placement, and the number of measurements behind it.
 #[derive(Debug, Clone)]
-pub struct Located {
+pub struct LocatedSite {
     pub site: SiteId,
     pub placement: Placement,
 }
@@ -41,7 +41,7 @@ pub async fn sites(
 }
 
 /// Stores sites' placements in place of former ones.
-pub async fn upsert(conn: &mut PgConnection, located: &[Located]) -> Result<(), Error> {
+pub async fn upsert(conn: &mut PgConnection, located: &[LocatedSite]) -> Result<(), Error> {
     let Some(width) = located.iter().map(|located| located.placement.coordinate.len()).max() else { return Ok(()) };
     let mut sites = Vec::with_capacity(located.len());
     let mut epochs = Vec::with_capacity(located.len());
@@ -79,7 +79,7 @@ pub async fn upsert(conn: &mut PgConnection, located: &[Located]) -> Result<(), 
 
 /// A site placed in an older embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Outdated {
+pub struct OutdatedSite {
     pub site: SiteId,
     /// Whether a task of the site needs the placement.
     pub open: bool,
@@ -87,7 +87,7 @@ pub struct Outdated {
 
 /// Sites placed in an older embedding and not [set aside](set_idle), at most `limit`; the last
 /// placed first, because the tasks of sites placed long ago are mostly about to end.
-pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64) -> Result<Vec<Outdated>, Error> {
+pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64) -> Result<Vec<OutdatedSite>, Error> {
     let rows = sqlx::query!(
         r#"
         select placed.site_id, exists (
@@ -103,7 +103,7 @@ pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64
     )
     .all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| Outdated { site: row.site_id, open: row.open }).collect())
+    Ok(rows.into_iter().map(|row| OutdatedSite { site: row.site_id, open: row.open }).collect())
 }
 
 /// Sets aside placements in embeddings before `epoch` that no task needs: they stay until their

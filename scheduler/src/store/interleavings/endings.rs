@@ -7,21 +7,21 @@ use sqlx::{PgConnection, PgPool};
 
 use crate::model::{SiteId, TaskId};
 use crate::store::agents::drains;
-use crate::store::batches::changes::{self, Extent};
-use crate::store::fixtures::{self, Leased};
-use crate::store::leases::outcomes::Answer;
+use crate::store::batches::changes::{self, ChangeScope};
+use crate::store::fixtures::{self, LeasedTask};
+use crate::store::leases::outcomes::OutcomeAnswer;
 use crate::store::leases::{self, recalls};
-use crate::store::sites::addresses::{self, Claimed};
+use crate::store::sites::addresses::{self, ClaimResult};
 use crate::store::sites::alarms;
-use crate::store::tasks::confirmations::{self, Wanted};
-use crate::store::tasks::holds::{self, Which};
+use crate::store::tasks::confirmations::{self, ConfirmationRequest};
+use crate::store::tasks::holds::{self, HoldFilter};
 
 const ADDRESS: &str = "192.0.2.7";
 const DAY: Duration = Duration::from_secs(86_400);
 
 /// What may end a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
+enum LeaseEnding {
     Outcome,
     HandBack,
     Pause,
@@ -32,16 +32,24 @@ enum End {
     Cancel,
 }
 
-const ALL: [End; 8] =
-    [End::Outcome, End::HandBack, End::Pause, End::AddressFull, End::Recall, End::Expiry, End::Removal, End::Cancel];
+const ALL: [LeaseEnding; 8] = [
+    LeaseEnding::Outcome,
+    LeaseEnding::HandBack,
+    LeaseEnding::Pause,
+    LeaseEnding::AddressFull,
+    LeaseEnding::Recall,
+    LeaseEnding::Expiry,
+    LeaseEnding::Removal,
+    LeaseEnding::Cancel,
+];
 
 /// Makes a recalled lease, with an expired session if expiry is one of the endings.
-async fn lease(conn: &mut PgConnection, name: &str, ends: [End; 2]) -> Leased {
+async fn lease(conn: &mut PgConnection, name: &str, ends: [LeaseEnding; 2]) -> LeasedTask {
     let lease = fixtures::leased(conn, name).await;
     let recalled = "insert into recalls (task_id, token, agent_id, to_agent_id, here_ms, there_ms)
                     select task_id, token, agent_id, agent_id, 1000, 100 from leases where task_id = $1";
     fixtures::execute_for(conn, recalled, lease.task).await;
-    if ends.contains(&End::Expiry) {
+    if ends.contains(&LeaseEnding::Expiry) {
         let expire = "update sessions set state = 'expired', end_cause = 'expired', ended_at = now() where id = $1";
         fixtures::execute_for(conn, expire, lease.session).await;
     }
@@ -50,20 +58,22 @@ async fn lease(conn: &mut PgConnection, name: &str, ends: [End; 2]) -> Leased {
 
 /// Ends a lease, and returns whether that changed anything; the agent and the batch are called
 /// `name`.
-async fn end(conn: &mut PgConnection, lease: Leased, name: &str, by: End) -> bool {
-    let Leased { agent, batch, task, .. } = lease;
+async fn end(conn: &mut PgConnection, lease: LeasedTask, name: &str, by: LeaseEnding) -> bool {
+    let LeasedTask { agent, batch, task, .. } = lease;
     match by {
-        End::Outcome => matches!(fixtures::complete(conn, agent, task).await, Answer::Accepted { .. }),
-        End::HandBack => fixtures::hand_back(conn, agent, task).await,
-        End::Pause => leases::pause(conn, agent, task, fixtures::TOKEN, DAY).await.expect("pause"),
-        End::AddressFull => {
+        LeaseEnding::Outcome => matches!(fixtures::complete(conn, agent, task).await, OutcomeAnswer::Accepted { .. }),
+        LeaseEnding::HandBack => fixtures::hand_back(conn, agent, task).await,
+        LeaseEnding::Pause => leases::pause(conn, agent, task, fixtures::TOKEN, DAY).await.expect("pause"),
+        LeaseEnding::AddressFull => {
             let claimed = addresses::claim(conn, &lease.claim(ADDRESS), 1).await.expect("claim");
-            claimed == Claimed::Full { crawls: 1 }
+            claimed == ClaimResult::Full { crawls: 1 }
         }
-        End::Recall => recalls::release(conn, agent, task, fixtures::TOKEN).await.expect("release"),
-        End::Expiry => fixtures::reap(conn).await == 1,
-        End::Removal => drains::remove(conn, name, true, fixtures::MAX_CRASHES).await.expect("remove").leases == 1,
-        End::Cancel => changes::cancel(conn, batch, name, &Extent::All).await.expect("cancel").tasks == 1,
+        LeaseEnding::Recall => recalls::release(conn, agent, task, fixtures::TOKEN).await.expect("release"),
+        LeaseEnding::Expiry => fixtures::reap(conn).await == 1,
+        LeaseEnding::Removal => {
+            drains::remove(conn, name, true, fixtures::MAX_CRASHES).await.expect("remove").leases == 1
+        }
+        LeaseEnding::Cancel => changes::cancel(conn, batch, name, &ChangeScope::All).await.expect("cancel").tasks == 1,
     }
 }
 
@@ -81,28 +91,28 @@ async fn states(conn: &mut PgConnection, task: TaskId) -> (String, String, Optio
 }
 
 /// The states after one ending.
-const fn leaves(by: End) -> (&'static str, &'static str, Option<&'static str>) {
+const fn leaves(by: LeaseEnding) -> (&'static str, &'static str, Option<&'static str>) {
     match by {
-        End::Outcome => ("done", "completed", None),
-        End::HandBack => ("assigned", "released", None),
-        End::Pause => ("located", "released", Some("pause")),
-        End::AddressFull => ("located", "released", Some("address")),
-        End::Recall => ("located", "released", None),
-        End::Expiry => ("assigned", "expired", None),
-        End::Removal => ("located", "expired", None),
-        End::Cancel => ("cancelled", "revoked", None),
+        LeaseEnding::Outcome => ("done", "completed", None),
+        LeaseEnding::HandBack => ("assigned", "released", None),
+        LeaseEnding::Pause => ("located", "released", Some("pause")),
+        LeaseEnding::AddressFull => ("located", "released", Some("address")),
+        LeaseEnding::Recall => ("located", "released", None),
+        LeaseEnding::Expiry => ("assigned", "expired", None),
+        LeaseEnding::Removal => ("located", "expired", None),
+        LeaseEnding::Cancel => ("cancelled", "revoked", None),
     }
 }
 
 /// The states after two endings. The first ends the lease. The second ends the task if it is an
 /// ending of tasks, and withdraws the task if it removes the agent.
-fn leave(first: End, second: End) -> (&'static str, &'static str, Option<&'static str>) {
+fn leave(first: LeaseEnding, second: LeaseEnding) -> (&'static str, &'static str, Option<&'static str>) {
     let (task, lease, hold) = leaves(first);
     match second {
-        _ if matches!(first, End::Outcome | End::Cancel) => (task, lease, hold),
-        End::Outcome => leaves(second),
-        End::Cancel => ("cancelled", lease, None),
-        End::Removal if task == "assigned" => ("located", lease, hold),
+        _ if matches!(first, LeaseEnding::Outcome | LeaseEnding::Cancel) => (task, lease, hold),
+        LeaseEnding::Outcome => leaves(second),
+        LeaseEnding::Cancel => ("cancelled", lease, None),
+        LeaseEnding::Removal if task == "assigned" => ("located", lease, hold),
         _ => (task, lease, hold),
     }
 }
@@ -111,14 +121,14 @@ fn leave(first: End, second: End) -> (&'static str, &'static str, Option<&'stati
 async fn of_any_two_endings_of_a_lease_the_second_waits_and_finds_it_ended(pool: PgPool) {
     let mut conn = pool.acquire().await.expect("connect");
     let occupant = fixtures::leased(&mut conn, "occupant").await.claim(ADDRESS);
-    assert_eq!(addresses::claim(&mut conn, &occupant, 1).await.expect("claim"), Claimed::Granted);
+    assert_eq!(addresses::claim(&mut conn, &occupant, 1).await.expect("claim"), ClaimResult::Granted);
     let pairs = ALL.iter().flat_map(|first| ALL.iter().map(move |second| (*first, *second)));
     for (number, (first, second)) in pairs.enumerate() {
         let name = format!("a{number}");
         let lease = lease(&mut conn, &name, [first, second]).await;
         let mut ending = fixtures::begin(&pool).await;
         assert!(end(&mut ending, lease, &name, first).await, "{first:?} ends it");
-        if (first, second) == (End::Removal, End::Removal) {
+        if (first, second) == (LeaseEnding::Removal, LeaseEnding::Removal) {
             ending.commit().await.expect("commit");
             assert!(!end(&mut conn, lease, &name, second).await);
         } else {
@@ -130,7 +140,7 @@ async fn of_any_two_endings_of_a_lease_the_second_waits_and_finds_it_ended(pool:
                 again
             })
             .await;
-            if first == End::Outcome && matches!(second, End::Expiry | End::Cancel) {
+            if first == LeaseEnding::Outcome && matches!(second, LeaseEnding::Expiry | LeaseEnding::Cancel) {
                 assert!(!again, "{first:?}, then {second:?}: it counts nothing");
             }
         }
@@ -144,12 +154,12 @@ async fn of_any_two_endings_of_a_lease_the_second_waits_and_finds_it_ended(pool:
 }
 
 /// A located task of a `gnp-confirmed` batch, with an open confirmation of its site.
-async fn confirmed(conn: &mut PgConnection) -> (Wanted, SiteId) {
+async fn confirmed(conn: &mut PgConnection) -> (ConfirmationRequest, SiteId) {
     let batch = fixtures::batch(conn, "b", "gnp-confirmed").await;
     let site = fixtures::site(conn, "a.cn").await;
     let task = fixtures::task(conn, batch, site, "located").await;
     fixtures::execute_for(conn, "insert into confirmations (site_id, began_at) values ($1, now())", site).await;
-    (Wanted { task, site, patience: None }, site)
+    (ConfirmationRequest { task, site, patience: None }, site)
 }
 
 async fn held(conn: &mut PgConnection) -> i64 {
@@ -195,7 +205,7 @@ async fn a_confirmation_that_is_wanted_as_it_is_looked_at_is_not_forgotten(pool:
     wanting.commit().await.expect("commit");
     assert_eq!(confirmations::due(&mut conn, 10, 10).await.expect("look").sites, [site]);
     // Once no task waits for the confirmation, it is forgotten.
-    assert_eq!(holds::release(&mut conn, Which::Confirming(&[site]), 10).await.expect("release").len(), 1);
+    assert_eq!(holds::release(&mut conn, HoldFilter::Confirming(&[site]), 10).await.expect("release").len(), 1);
     assert_eq!(confirmations::due(&mut conn, 10, 10).await.expect("look").sites, []);
     let left = sqlx::query_scalar::<_, i64>("select count(*) from confirmations").fetch_one(&mut *conn).await;
     assert_eq!(left.expect("count"), 0);
@@ -204,7 +214,7 @@ async fn a_confirmation_that_is_wanted_as_it_is_looked_at_is_not_forgotten(pool:
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn what_is_held_for_a_circuit_as_it_is_closed_goes_on(pool: PgPool) {
     let mut conn = pool.acquire().await.expect("connect");
-    let (Wanted { task, site, .. }, _) = confirmed(&mut conn).await;
+    let (ConfirmationRequest { task, site, .. }, _) = confirmed(&mut conn).await;
     let agent = fixtures::agent(&mut conn, "a").await;
     alarms::raise(&mut conn, &[(site, agent, "no answer")]).await.expect("raise");
     let mut holding = fixtures::begin(&pool).await;

@@ -21,7 +21,7 @@ use crate::store::sites::alarms;
 use crate::store::tasks::holds;
 use crate::store::types::whole;
 use crate::store::{Error, leases};
-pub use ending::{Blocker, Budget, Ending, OutcomeKind};
+pub use ending::{Blocker, Budget, CrawlEnding, OutcomeKind};
 
 mod ending;
 
@@ -30,7 +30,7 @@ mod ending;
 pub struct Report {
     pub task: TaskId,
     pub token: LeaseToken,
-    pub ending: Ending,
+    pub ending: CrawlEnding,
     pub pages: u32,
     /// Body bytes received.
     pub bytes: u64,
@@ -50,7 +50,7 @@ pub struct Report {
 
 /// The scheduler's answer to a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Answer {
+pub enum OutcomeAnswer {
     Accepted {
         site: SiteId,
         /// Whether the lease was active until now, so that a slot of the agent became free.
@@ -67,7 +67,7 @@ pub enum Answer {
 
 /// Records outcomes of one or several agents, each once, and returns the answers in the order of
 /// the reports. Run in a transaction: it keeps the tasks' rows locked.
-pub async fn record_all(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<Vec<Answer>, Error> {
+pub async fn record_all(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<Vec<OutcomeAnswer>, Error> {
     let mut answers = Vec::with_capacity(reports.len());
     let mut rest = reports;
     let mut locked = lock(conn, reports).await?;
@@ -83,7 +83,7 @@ pub async fn record_all(conn: &mut PgConnection, reports: &[(AgentId, &Report)])
 }
 
 /// A locked task of a report.
-struct Locked {
+struct LockedTask {
     site: SiteId,
     token: LeaseToken,
     open: bool,
@@ -92,7 +92,7 @@ struct Locked {
 }
 
 /// Locks the tasks' rows in order of their identifiers: the lock order of every ending of leases.
-async fn lock(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<HashMap<TaskId, Locked>, Error> {
+async fn lock(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<HashMap<TaskId, LockedTask>, Error> {
     let ids: Vec<i64> = reports.iter().map(|(_, report)| report.task.get()).collect();
     let rows = sqlx::query!(
         r#"
@@ -108,7 +108,7 @@ async fn lock(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result
     .await?;
     let locked = rows.into_iter().map(|row| {
         let (site, token) = (row.site_id, row.token);
-        (row.id, Locked { site, token, open: row.open, limited: row.limited })
+        (row.id, LockedTask { site, token, open: row.open, limited: row.limited })
     });
     Ok(locked.collect())
 }
@@ -116,14 +116,14 @@ async fn lock(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result
 /// Records outcomes of different tasks, and ends the tasks.
 async fn record_distinct(
     conn: &mut PgConnection,
-    locked: &mut HashMap<TaskId, Locked>,
+    locked: &mut HashMap<TaskId, LockedTask>,
     reports: &[(AgentId, &Report)],
-) -> Result<Vec<Answer>, Error> {
+) -> Result<Vec<OutcomeAnswer>, Error> {
     let (verdicts, on_hold) = judge(conn, locked, reports).await?;
     let accepted: Vec<(AgentId, &Report)> = reports
         .iter()
         .zip(&verdicts)
-        .filter(|(_, verdict)| matches!(verdict, Answer::Accepted { .. }))
+        .filter(|(_, verdict)| matches!(verdict, OutcomeAnswer::Accepted { .. }))
         .map(|(reported, _)| *reported)
         .collect();
     if !accepted.is_empty() {
@@ -145,7 +145,7 @@ async fn record_distinct(
         }
     }
     for ((agent, report), verdict) in reports.iter().zip(&verdicts) {
-        if let Answer::Refused(refusal) = *verdict {
+        if let OutcomeAnswer::Refused(refusal) = *verdict {
             let detail = format!("task {}, token {}: {refusal}", report.task, report.token);
             refusals::count(conn, *agent, refusal, &detail).await?;
         }
@@ -156,10 +156,10 @@ async fn record_distinct(
 /// Raises alarms for the sites whose crawls the breaker ended.
 async fn raise_alarms(
     conn: &mut PgConnection,
-    locked: &HashMap<TaskId, Locked>,
+    locked: &HashMap<TaskId, LockedTask>,
     accepted: &[(AgentId, &Report)],
 ) -> Result<(), Error> {
-    let ended = accepted.iter().filter(|(_, report)| report.ending == Ending::Blocked(Some(Blocker::Breaker)));
+    let ended = accepted.iter().filter(|(_, report)| report.ending == CrawlEnding::Blocked(Some(Blocker::Breaker)));
     let ended = ended.filter_map(|(agent, report)| {
         let task = locked.get(&report.task)?;
         Some((task.site, *agent, report.message.as_str()))
@@ -172,9 +172,9 @@ async fn raise_alarms(
 /// was taken back, or never claimed the address at which they hold a place.
 async fn judge(
     conn: &mut PgConnection,
-    locked: &HashMap<TaskId, Locked>,
+    locked: &HashMap<TaskId, LockedTask>,
     reports: &[(AgentId, &Report)],
-) -> Result<(Vec<Answer>, Vec<TaskId>), Error> {
+) -> Result<(Vec<OutcomeAnswer>, Vec<TaskId>), Error> {
     let (ids, tokens): (Vec<i64>, Vec<i64>) =
         reports.iter().map(|(_, report)| (report.task.get(), report.token.get())).unzip();
     // A separate statement: a transaction that held a row before may have granted or recorded.
@@ -196,14 +196,14 @@ async fn judge(
     .await?;
     let leases: HashMap<TaskId, _> = rows.into_iter().map(|row| (row.task_id, row)).collect();
     let floor = if leases.len() == reports.len() { 0 } else { restores::floor(conn).await? };
-    let odd = |number, otherwise| Answer::Refused(restores::blame(number, floor, otherwise));
+    let odd = |number, otherwise| OutcomeAnswer::Refused(restores::blame(number, floor, otherwise));
     let verdict = |(agent, report): &(AgentId, &Report)| {
         let Some(task) = locked.get(&report.task) else { return odd(report.task.get(), Refusal::UnknownTask) };
         let Some(known) = leases.get(&report.task) else { return odd(report.token.get(), Refusal::ForgedToken) };
         if known.agent_id != *agent {
-            return Answer::Refused(Refusal::ForeignLease);
+            return OutcomeAnswer::Refused(Refusal::ForeignLease);
         }
-        let stored = Stored::from(*report);
+        let stored = StoredFigures::from(*report);
         match known.accepted {
             Some(token) if token == report.token => {
                 let same = known.kind == Some(stored.kind)
@@ -213,22 +213,22 @@ async fn judge(
                     && known.errors == Some(stored.errors)
                     && known.duration_ms == Some(stored.duration_ms)
                     && known.rtt_us == stored.rtt_us;
-                if same { Answer::Duplicate } else { Answer::Refused(Refusal::Contradiction) }
+                if same { OutcomeAnswer::Duplicate } else { OutcomeAnswer::Refused(Refusal::Contradiction) }
             }
-            _ if task.token != report.token => Answer::Refused(Refusal::OldToken),
-            _ if !task.open => Answer::Refused(Refusal::EndedTask),
-            _ => Answer::Accepted { site: task.site, freed: known.active, waited_for: known.waited_for },
+            _ if task.token != report.token => OutcomeAnswer::Refused(Refusal::OldToken),
+            _ if !task.open => OutcomeAnswer::Refused(Refusal::EndedTask),
+            _ => OutcomeAnswer::Accepted { site: task.site, freed: known.active, waited_for: known.waited_for },
         }
     };
-    let verdicts: Vec<Answer> = reports.iter().map(verdict).collect();
-    let ends = reports.iter().zip(&verdicts).filter(|(_, verdict)| matches!(verdict, Answer::Accepted { .. }));
+    let verdicts: Vec<OutcomeAnswer> = reports.iter().map(verdict).collect();
+    let ends = reports.iter().zip(&verdicts).filter(|(_, verdict)| matches!(verdict, OutcomeAnswer::Accepted { .. }));
     let on_hold = |task: &TaskId| leases.get(task).is_some_and(|lease| lease.on_hold);
     let on_hold = ends.map(|((_, report), _)| report.task).filter(on_hold).collect();
     Ok((verdicts, on_hold))
 }
 
 /// A report's figures as stored; a figure out of range becomes the column's maximum.
-struct Stored {
+struct StoredFigures {
     kind: OutcomeKind,
     budget: Option<Budget>,
     pages: i32,
@@ -238,7 +238,7 @@ struct Stored {
     rtt_us: Option<i64>,
 }
 
-impl From<&Report> for Stored {
+impl From<&Report> for StoredFigures {
     fn from(report: &Report) -> Self {
         Self {
             kind: report.ending.kind(),
@@ -255,7 +255,7 @@ impl From<&Report> for Stored {
 async fn insert(conn: &mut PgConnection, reported: &[(AgentId, &Report)]) -> Result<(), Error> {
     let agents: Vec<i64> = reported.iter().map(|(agent, _)| agent.get()).collect();
     let reports: Vec<&Report> = reported.iter().map(|(_, report)| *report).collect();
-    let stored: Vec<Stored> = reports.iter().copied().map(Stored::from).collect();
+    let stored: Vec<StoredFigures> = reports.iter().copied().map(StoredFigures::from).collect();
     let tasks: Vec<i64> = reports.iter().map(|report| report.task.get()).collect();
     let tokens: Vec<i64> = reports.iter().map(|report| report.token.get()).collect();
     let kinds: Vec<&str> = stored.iter().map(|stored| stored.kind.name()).collect();
@@ -337,27 +337,27 @@ mod tests {
     use super::*;
     use crate::model::SessionId;
     use crate::store::agents::sessions;
-    use crate::store::fixtures::{self, Conn, Leased};
+    use crate::store::fixtures::{self, Conn, LeasedTask};
 
-    fn report(task: TaskId, token: i64, ending: Ending) -> Report {
+    fn report(task: TaskId, token: i64, ending: CrawlEnding) -> Report {
         let rtt = Rtt::try_from_micros(20_000).ok();
         Report { rtt, ..fixtures::report(task, LeaseToken::new(token), ending) }
     }
 
     async fn leased(conn: &mut PgConnection) -> (AgentId, SessionId, TaskId) {
-        let Leased { agent, session, task, .. } = fixtures::leased(conn, "a").await;
+        let LeasedTask { agent, session, task, .. } = fixtures::leased(conn, "a").await;
         (agent, session, task)
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_outcome_is_stored_once(mut conn: Conn) {
         let (agent, _, task) = leased(&mut conn).await;
-        let first = report(task, 1, Ending::Truncated(Budget::Pages));
-        assert!(matches!(fixtures::record(&mut conn, agent, &first).await, Answer::Accepted { .. }));
+        let first = report(task, 1, CrawlEnding::Truncated(Budget::Pages));
+        assert!(matches!(fixtures::record(&mut conn, agent, &first).await, OutcomeAnswer::Accepted { .. }));
         assert_eq!(fixtures::state(&mut conn, task).await, "done");
-        assert_eq!(fixtures::record(&mut conn, agent, &first).await, Answer::Duplicate);
+        assert_eq!(fixtures::record(&mut conn, agent, &first).await, OutcomeAnswer::Duplicate);
         let contradicting = [
-            report(task, 1, Ending::Complete),
+            report(task, 1, CrawlEnding::Complete),
             Report { pages: 4, ..first.clone() },
             Report { bytes: 1001, ..first.clone() },
             Report { errors: 0, ..first.clone() },
@@ -365,7 +365,7 @@ mod tests {
         ];
         for contradicting in &contradicting {
             let answer = fixtures::record(&mut conn, agent, contradicting).await;
-            assert_eq!(answer, Answer::Refused(Refusal::Contradiction), "{contradicting:?}");
+            assert_eq!(answer, OutcomeAnswer::Refused(Refusal::Contradiction), "{contradicting:?}");
         }
         let counted = refusals::of_agent(&mut conn, agent).await.expect("read");
         assert_eq!((counted.len(), counted[0].kind, counted[0].times), (1, Refusal::Contradiction, 5));
@@ -381,20 +381,24 @@ mod tests {
         let second = fixtures::assigned(&mut conn, batch, site, agent).await;
         assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 1);
         let reports = [
-            report(second, 1, Ending::Unreachable(None)),
-            report(TaskId::new(999), 1, Ending::Complete),
-            report(first, 1, Ending::Complete),
-            report(first, 1, Ending::Complete),
-            report(second, 1, Ending::Complete),
-            report(first, 2, Ending::Complete),
+            report(second, 1, CrawlEnding::Unreachable(None)),
+            report(TaskId::new(999), 1, CrawlEnding::Complete),
+            report(first, 1, CrawlEnding::Complete),
+            report(first, 1, CrawlEnding::Complete),
+            report(second, 1, CrawlEnding::Complete),
+            report(first, 2, CrawlEnding::Complete),
         ];
         let answers = record_all(&mut conn, &reports.each_ref().map(|report| (agent, report))).await.expect("record");
-        assert_eq!(answers[0], Answer::Accepted { site, freed: true, waited_for: false });
-        assert_eq!(answers[1], Answer::Refused(Refusal::UnknownTask));
-        assert!(matches!(answers[2], Answer::Accepted { .. }));
+        assert_eq!(answers[0], OutcomeAnswer::Accepted { site, freed: true, waited_for: false });
+        assert_eq!(answers[1], OutcomeAnswer::Refused(Refusal::UnknownTask));
+        assert!(matches!(answers[2], OutcomeAnswer::Accepted { .. }));
         assert_eq!(
             answers[3..],
-            [Answer::Duplicate, Answer::Refused(Refusal::Contradiction), Answer::Refused(Refusal::ForgedToken)]
+            [
+                OutcomeAnswer::Duplicate,
+                OutcomeAnswer::Refused(Refusal::Contradiction),
+                OutcomeAnswer::Refused(Refusal::ForgedToken)
+            ]
         );
         assert_eq!(fixtures::state(&mut conn, first).await, "done");
         assert_eq!(fixtures::state(&mut conn, second).await, "failed");
@@ -408,14 +412,14 @@ mod tests {
         sessions::close(&mut conn, session).await.expect("close");
         fixtures::reap(&mut conn).await;
         let mut tx = sqlx::Connection::begin(&mut *conn).await.expect("begin");
-        let late = fixtures::record(&mut tx, agent, &report(task, 1, Ending::Complete)).await;
-        assert!(matches!(late, Answer::Accepted { freed: false, .. }), "the slot was free before");
+        let late = fixtures::record(&mut tx, agent, &report(task, 1, CrawlEnding::Complete)).await;
+        assert!(matches!(late, OutcomeAnswer::Accepted { freed: false, .. }), "the slot was free before");
         tx.rollback().await.expect("rollback");
 
         let session = fixtures::session(&mut conn, agent).await;
         assert_eq!(leases::grant(&mut conn, agent, session).await.expect("grant")[0].token.get(), 2);
-        let late = fixtures::record(&mut conn, agent, &report(task, 1, Ending::Complete)).await;
-        assert_eq!(late, Answer::Refused(Refusal::OldToken));
+        let late = fixtures::record(&mut conn, agent, &report(task, 1, CrawlEnding::Complete)).await;
+        assert_eq!(late, OutcomeAnswer::Refused(Refusal::OldToken));
         assert_eq!(fixtures::state(&mut conn, task).await, "leased");
     }
 
@@ -429,8 +433,8 @@ mod tests {
             (task, -1, Refusal::ForgedToken),
             (TaskId::new(999), 1, Refusal::UnknownTask),
         ] {
-            let answer = fixtures::record(&mut conn, thief, &report(task, token, Ending::Complete)).await;
-            assert_eq!(answer, Answer::Refused(refusal));
+            let answer = fixtures::record(&mut conn, thief, &report(task, token, CrawlEnding::Complete)).await;
+            assert_eq!(answer, OutcomeAnswer::Refused(refusal));
         }
         let counted = refusals::of_agent(&mut conn, thief).await.expect("read");
         assert_eq!(counted.iter().map(|count| count.times).sum::<u64>(), 4, "{counted:?}");
@@ -445,7 +449,7 @@ mod tests {
             let site = fixtures::site(&mut conn, host).await;
             let task = fixtures::assigned(&mut conn, batch, site, agent).await;
             fixtures::grant(&mut conn, agent, session).await;
-            let absurd = Report { pages: u32::MAX, bytes: u64::MAX, ..report(task, 1, Ending::Complete) };
+            let absurd = Report { pages: u32::MAX, bytes: u64::MAX, ..report(task, 1, CrawlEnding::Complete) };
             fixtures::record(&mut conn, agent, &absurd).await;
         }
         let most = i64::MAX.unsigned_abs();
@@ -458,7 +462,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn an_unreachable_site_fails_with_the_reason(mut conn: Conn) {
         let (agent, _, task) = leased(&mut conn).await;
-        let unreachable = Ending::Unreachable(Some(crate::model::ReasonKind::NoConnection));
+        let unreachable = CrawlEnding::Unreachable(Some(crate::model::ReasonKind::NoConnection));
         fixtures::record(&mut conn, agent, &report(task, 1, unreachable)).await;
         let (state, reason, kind): (String, String, String) =
             sqlx::query_as("select state::text, reason, reason_kind::text from tasks")

@@ -158,7 +158,7 @@ pub async fn ask(
 
 /// A recall as sent to the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Order {
+pub struct PreemptionOrder {
     pub task: TaskId,
     pub token: LeaseToken,
     /// The name of the agent that would finish sooner.
@@ -171,9 +171,13 @@ pub struct Order {
 
 /// Returns the recalls not yet sent on this session, and marks them as sent. The caller commits
 /// before it sends.
-pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Vec<Order>, Error> {
+pub async fn take_unsent(
+    conn: &mut PgConnection,
+    agent: AgentId,
+    session: SessionId,
+) -> Result<Vec<PreemptionOrder>, Error> {
     let orders = sqlx::query_as!(
-        Order,
+        PreemptionOrder,
         r#"
         with asked as (
             update recalls set sent_at = now() where agent_id = $1 and sent_at is null
@@ -219,7 +223,7 @@ pub async fn release(conn: &mut PgConnection, agent: AgentId, task: TaskId, toke
 
 /// The recall of a task's last lease, with the agent that had it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recalled {
+pub struct PreemptedLease {
     pub token: LeaseToken,
     pub from: AgentId,
     pub name: String,
@@ -228,7 +232,10 @@ pub struct Recalled {
 }
 
 /// Those of these tasks whose last lease was recalled.
-pub async fn of_last_leases(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, Recalled>, Error> {
+pub async fn of_last_leases(
+    conn: &mut PgConnection,
+    tasks: &[TaskId],
+) -> Result<HashMap<TaskId, PreemptedLease>, Error> {
     let rows = sqlx::query!(
         r#"
         select r.task_id, r.token, r.agent_id, a.name, r.here_ms
@@ -243,7 +250,7 @@ pub async fn of_last_leases(conn: &mut PgConnection, tasks: &[TaskId]) -> Result
         .into_iter()
         .map(|row| {
             let (token, from, here) = (row.token, row.agent_id, row.here_ms.0);
-            (row.task_id, Recalled { token, from, name: row.name, here })
+            (row.task_id, PreemptedLease { token, from, name: row.name, here })
         })
         .collect())
 }

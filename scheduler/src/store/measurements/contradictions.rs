@@ -14,7 +14,7 @@ use crate::store::types::Interval;
 
 /// The round trip that a crawl observed.
 #[derive(Debug, Clone, Copy)]
-pub struct Crawled {
+pub struct CrawlRtt {
     pub agent: AgentId,
     pub site: SiteId,
     pub task: TaskId,
@@ -23,7 +23,7 @@ pub struct Crawled {
 
 /// Compares crawls' round trips with those known when the agents were chosen. Doubts a site's
 /// measurements after enough contradictions, and returns the newly doubted sites.
-pub async fn note(conn: &mut PgConnection, crawls: &[Crawled]) -> Result<Vec<SiteId>, Error> {
+pub async fn note(conn: &mut PgConnection, crawls: &[CrawlRtt]) -> Result<Vec<SiteId>, Error> {
     let (tasks, agents): (Vec<i64>, Vec<i64>) =
         crawls.iter().map(|crawled| (crawled.task.get(), crawled.agent.get())).unzip();
     let rows = sqlx::query!(
@@ -105,7 +105,7 @@ mod tests {
         let batch = fixtures::batch(&mut conn, "b", "gnp-top1").await;
         let site = fixtures::site(&mut conn, "a.cn").await;
         let task = fixtures::assigned(&mut conn, batch, site, agent).await;
-        let crawled = Crawled { agent, site, task, rtt: Rtt::try_from_micros(200_000).expect("a round trip") };
+        let crawled = CrawlRtt { agent, site, task, rtt: Rtt::try_from_micros(200_000).expect("a round trip") };
         for (measured_us, predicted_us, doubted) in
             [(None, None, false), (Some(190_000), Some(10_000), false), (Some(20_000), Some(190_000), true)]
         {
@@ -122,7 +122,7 @@ mod tests {
             assert_eq!(!noted.is_empty(), doubted, "{measured_us:?} {predicted_us:?}");
         }
         assert!(
-            note(&mut conn, &[Crawled { agent: other, ..crawled }]).await.expect("note").is_empty(),
+            note(&mut conn, &[CrawlRtt { agent: other, ..crawled }]).await.expect("note").is_empty(),
             "nobody chose it"
         );
         // A crawl that agrees resets the count.

@@ -20,7 +20,7 @@ use sqlx::PgConnection;
 
 use crate::model::{AgentId, SiteId};
 
-use super::{Columns, Finding, MeasurementResult, Report};
+use super::{Columns, MeasurementResult, Report, ReportContent};
 use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::sites::Site;
@@ -44,21 +44,21 @@ pub(in crate::store) async fn upsert(
     report: &Report,
 ) -> Result<(), Error> {
     let settled = report.origin.is_some();
-    let seen = report.address.map(|address| Seen { site, prober, address, settled });
+    let seen = report.address.map(|address| ReportedAddress { site, prober, address, settled });
     match &report.finding {
-        Finding::Measured { result, agreed } => {
+        ReportContent::Measured { result, agreed } => {
             if let (Some(false), Some(address)) = (agreed, report.address) {
                 note_disagreement(conn, address, prober).await?;
             }
             let requests = not_counted(conn, site, prober, seen).await? + u64::from(report.requests);
             upsert_result(conn, site, prober, result, None, report.address, requests).await
         }
-        Finding::Shared { measured, from, age } => {
+        ReportContent::Shared { measured, from, age } => {
             let requests = not_counted(conn, site, prober, seen).await? + u64::from(report.requests);
             let shared = Some((from.as_str(), *age));
             upsert_result(conn, site, prober, &Ok(measured.clone()), shared, report.address, requests).await
         }
-        Finding::Postponed => {
+        ReportContent::Postponed => {
             let failure = match seen {
                 None => POSTPONED_NOWHERE,
                 Some(seen) => {
@@ -76,7 +76,12 @@ pub(in crate::store) async fn upsert(
 
 /// Stores the address of a site that was measured or failed. Returns the requests of former reports
 /// without a measurement.
-async fn not_counted(conn: &mut PgConnection, site: SiteId, prober: AgentId, seen: Option<Seen>) -> Result<u64, Error> {
+async fn not_counted(
+    conn: &mut PgConnection,
+    site: SiteId,
+    prober: AgentId,
+    seen: Option<ReportedAddress>,
+) -> Result<u64, Error> {
     match seen {
         Some(seen) => measured(conn, seen).await,
         None => forget(conn, site, prober).await,
@@ -135,7 +140,7 @@ pub struct ResolvedAddress {
 
 /// The address part of a prober's report.
 #[derive(Debug, Clone, Copy)]
-struct Seen {
+struct ReportedAddress {
     site: SiteId,
     prober: AgentId,
     /// The address that the name resolved to.
@@ -146,7 +151,7 @@ struct Seen {
 
 /// Stores the address of a site that a prober measured. Returns the requests that it sent before
 /// and that no measurement counts yet.
-async fn measured(conn: &mut PgConnection, seen: Seen) -> Result<u64, Error> {
+async fn measured(conn: &mut PgConnection, seen: ReportedAddress) -> Result<u64, Error> {
     let former = forget(conn, seen.site, seen.prober).await?;
     move_site(conn, seen).await?;
     keep(conn, seen, 0, 0).await?;
@@ -167,13 +172,18 @@ async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentId) -> Resul
 
 /// Stores the address of a site that a prober did not measure. `had_turn`: its order held the turn
 /// at an address. Returns how often in a row it held the turn and did not measure.
-async fn postponed(conn: &mut PgConnection, seen: Seen, had_turn: bool, requests: u32) -> Result<u32, Error> {
+async fn postponed(
+    conn: &mut PgConnection,
+    seen: ReportedAddress,
+    had_turn: bool,
+    requests: u32,
+) -> Result<u32, Error> {
     move_site(conn, seen).await?;
     keep(conn, seen, i32::from(had_turn), requests).await
 }
 
 /// Moves the site's address to the observed one, if the invariants allow it.
-async fn move_site(conn: &mut PgConnection, seen: Seen) -> Result<(), Error> {
+async fn move_site(conn: &mut PgConnection, seen: ReportedAddress) -> Result<(), Error> {
     sqlx::query!(
         r#"
         update sites set address = $3
@@ -195,7 +205,7 @@ async fn move_site(conn: &mut PgConnection, seen: Seen) -> Result<(), Error> {
 }
 
 /// Stores an observed address that differs from the site's, and postponed orders and requests.
-async fn keep(conn: &mut PgConnection, seen: Seen, postponed: i32, requests: u32) -> Result<u32, Error> {
+async fn keep(conn: &mut PgConnection, seen: ReportedAddress, postponed: i32, requests: u32) -> Result<u32, Error> {
     let postponed = sqlx::query_scalar!(
         r#"
         insert into resolved_addresses (site_id, prober_id, address, postponed, requests)

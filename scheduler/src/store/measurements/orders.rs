@@ -53,22 +53,22 @@ pub enum OrderTarget {
 
 /// A site that needs a prober, and the probers that have not measured it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Due {
+pub struct DueSite {
     pub site: SiteId,
     /// The probers that may be asked now, in order of their identifiers; at least one.
-    pub turns: Vec<Turn>,
+    pub turns: Vec<AvailableProber>,
 }
 
 /// A prober that may be asked to measure a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Turn {
+pub struct AvailableProber {
     pub prober: AgentId,
     /// The address at which it presumably sees the site, without another open order; `None` while
     /// it is unknown.
     pub address: Option<IpAddr>,
 }
 
-impl Turn {
+impl AvailableProber {
     /// Joins two parallel columns of a query.
     pub(in crate::store) fn listed(probers: Vec<AgentId>, addresses: Vec<Option<IpAddr>>) -> Vec<Self> {
         probers.into_iter().zip(addresses).map(|(prober, address)| Self { prober, address }).collect()
@@ -77,7 +77,7 @@ impl Turn {
 
 /// The open order that a site waits for, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Awaited {
+pub struct OpenOrder {
     pub prober: String,
     /// The address whose turn it holds; `None` when it only asks for the address.
     pub address: Option<String>,
@@ -269,7 +269,7 @@ pub async fn due_sites(
     probers: &[AgentId],
     max_age: Duration,
     limit: i64,
-) -> Result<Vec<Due>, Error> {
+) -> Result<Vec<DueSite>, Error> {
     let rows = sqlx::query!(
         r#"
         select waiting.site_id, missing.probers as "probers!: Vec<AgentId>", missing.addresses as "addresses!: Vec<Option<IpAddr>>"
@@ -302,7 +302,10 @@ pub async fn due_sites(
     )
     .all(conn)
     .await?;
-    Ok(rows.into_iter().map(|row| Due { site: row.site_id, turns: Turn::listed(row.probers, row.addresses) }).collect())
+    Ok(rows
+        .into_iter()
+        .map(|row| DueSite { site: row.site_id, turns: AvailableProber::listed(row.probers, row.addresses) })
+        .collect())
 }
 
 /// Orders measurements of these sites. A site that has an open order, or whose address has one,
@@ -336,9 +339,9 @@ pub async fn order_sites(
 
 /// The open order that a site waits for: its own, or another site's at its address while it waits
 /// to be measured.
-pub async fn awaited(conn: &mut PgConnection, site: &Site) -> Result<Option<Awaited>, Error> {
+pub async fn awaited(conn: &mut PgConnection, site: &Site) -> Result<Option<OpenOrder>, Error> {
     sqlx::query_as!(
-        Awaited,
+        OpenOrder,
         r#"
         select a.name as prober, host(o.address) as address,
                case when o.site_id = any($1) then null else other.name end as other

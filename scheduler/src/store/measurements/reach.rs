@@ -17,12 +17,12 @@ pub const MESH_RETRY: Duration = Duration::from_secs(60);
 
 /// The direction from one agent to another's beacon.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Way {
+pub struct ReachDirection {
     pub prober: String,
     pub target: String,
     /// The beacon's URL; `None` where the target runs none.
     pub beacon_url: Option<String>,
-    pub standing: Standing,
+    pub standing: Reachability,
     /// The newest round trip, and its time.
     pub reached: Option<(Rtt, DateTime<Utc>)>,
     /// The newest failure, and its time.
@@ -32,7 +32,7 @@ pub struct Way {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Standing {
+pub enum Reachability {
     /// The newest measurement failed.
     Failed,
     /// Not measured yet, but planned.
@@ -47,7 +47,7 @@ pub enum Standing {
     Reached,
 }
 
-impl Standing {
+impl Reachability {
     /// `reached`: whether the newest measurement succeeded.
     const fn of(connected: bool, has_beacon: bool, reached: Option<bool>, peers: bool) -> Self {
         match (connected, reached) {
@@ -63,7 +63,7 @@ impl Standing {
 
 /// Which directions are selected.
 #[derive(Debug, Clone, Copy)]
-pub struct Asked {
+pub struct ReachFilter {
     /// From and to this agent.
     pub agent: AgentId,
     /// The other agent; `None`: all that are connected or were measured.
@@ -75,7 +75,7 @@ pub struct Asked {
 }
 
 /// The selected directions: problems first, then by name.
-pub async fn ways(conn: &mut PgConnection, asked: &Asked) -> Result<Vec<Way>, Error> {
+pub async fn ways(conn: &mut PgConnection, asked: &ReachFilter) -> Result<Vec<ReachDirection>, Error> {
     let rows = sqlx::query!(
         r#"
         with connected as (
@@ -127,7 +127,7 @@ pub async fn ways(conn: &mut PgConnection, asked: &Asked) -> Result<Vec<Way>, Er
     let mut ways = Vec::with_capacity(rows.len());
     for row in rows {
         let reached = row.measured_at.map(|_| row.reached);
-        let standing = Standing::of(row.connected, row.beacon_url.is_some(), reached, row.peers);
+        let standing = Reachability::of(row.connected, row.beacon_url.is_some(), reached, row.peers);
         let reached = match (row.reached_us, row.reached_at) {
             (Some(rtt), Some(at)) => Some((rtt, at)),
             _ => None,
@@ -136,8 +136,8 @@ pub async fn ways(conn: &mut PgConnection, asked: &Asked) -> Result<Vec<Way>, Er
             (Some(cause), Some(at)) => Some((Failure { cause, said: row.said.unwrap_or_default() }, at)),
             _ => None,
         };
-        let due = matches!(standing, Standing::Reached | Standing::Failed);
-        ways.push(Way {
+        let due = matches!(standing, Reachability::Reached | Reachability::Failed);
+        ways.push(ReachDirection {
             prober: row.prober,
             target: row.target,
             beacon_url: row.beacon_url,
@@ -153,7 +153,7 @@ pub async fn ways(conn: &mut PgConnection, asked: &Asked) -> Result<Vec<Way>, Er
 
 /// The most frequent reason why connected agents do not reach each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Trouble {
+pub struct ReachFailure {
     /// How many agents had this cause.
     pub agents: u64,
     /// One of these agents.
@@ -165,7 +165,7 @@ pub struct Trouble {
 
 /// The most frequent cause among agents that failed to reach another; `None` when all tried ones
 /// succeeded.
-pub async fn trouble(conn: &mut PgConnection) -> Result<Option<Trouble>, Error> {
+pub async fn trouble(conn: &mut PgConnection) -> Result<Option<ReachFailure>, Error> {
     let row = sqlx::query!(
         r#"
         with failing as (
@@ -188,7 +188,7 @@ pub async fn trouble(conn: &mut PgConnection) -> Result<Option<Trouble>, Error> 
     .optional(conn)
     .await?;
     row.map(|row| {
-        Ok(Trouble {
+        Ok(ReachFailure {
             agents: u64::try_from(row.agents).unwrap_or(0),
             prober: row.prober,
             target: row.target,
@@ -198,7 +198,7 @@ pub async fn trouble(conn: &mut PgConnection) -> Result<Option<Trouble>, Error> 
     .transpose()
 }
 
-impl std::fmt::Display for Trouble {
+impl std::fmt::Display for ReachFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { agents, prober, target, failure } = self;
         let plural = if *agents == 1 { "" } else { "s" };
@@ -243,8 +243,8 @@ mod tests {
         Failure { cause: Cause::Guard, said: "the guard refuses 198.18.0.5".into() }
     }
 
-    fn asked(agent: AgentId, other: Option<AgentId>) -> Asked {
-        Asked { agent, other, max_age: Duration::from_secs(3600), max_peers: 1 }
+    fn asked(agent: AgentId, other: Option<AgentId>) -> ReachFilter {
+        ReachFilter { agent, other, max_age: Duration::from_secs(3600), max_peers: 1 }
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -256,8 +256,8 @@ mod tests {
         measured(&mut conn, b, a, Ok(took())).await;
         let ways = ways(&mut conn, &asked(a, Some(b))).await.expect("read");
         let [there, back] = &ways[..] else { panic!("{ways:?}") };
-        assert_eq!((there.prober.as_str(), there.standing), ("a", Standing::Failed), "what is wrong comes first");
-        assert_eq!((back.prober.as_str(), back.standing), ("b", Standing::Reached));
+        assert_eq!((there.prober.as_str(), there.standing), ("a", Reachability::Failed), "what is wrong comes first");
+        assert_eq!((back.prober.as_str(), back.standing), ("b", Reachability::Reached));
         for way in [there, back] {
             assert_eq!(way.reached.map(|(rtt, _)| rtt), Some(took().rtt));
             assert_eq!(way.failed.as_ref().map(|(failure, _)| failure), Some(&refused()));
@@ -283,9 +283,9 @@ mod tests {
             let ways = ways(&mut conn, &asked(a, Some(other))).await.expect("read");
             ways.into_iter().find(|way| way.prober == "a").expect("this direction").standing
         };
-        assert_eq!(standing(b).await, Standing::Untried);
-        assert_eq!(standing(mute).await, Standing::NoBeacon);
-        assert_eq!(standing(away).await, Standing::Away);
+        assert_eq!(standing(b).await, Reachability::Untried);
+        assert_eq!(standing(mute).await, Reachability::NoBeacon);
+        assert_eq!(standing(away).await, Reachability::Away);
         let c = connected(&mut conn, "c", true).await;
         let mut standings = Vec::new();
         for other in [b, c] {
@@ -293,7 +293,7 @@ mod tests {
             standings.extend(ways.into_iter().filter(|way| way.prober == "a").map(|way| way.standing));
         }
         standings.sort();
-        assert_eq!(standings, [Standing::Untried, Standing::NotAsked], "one peer each");
+        assert_eq!(standings, [Reachability::Untried, Reachability::NotAsked], "one peer each");
         let plan = orders::MeshPlan {
             max_age: Duration::from_secs(3600),
             max_peers: 1,
@@ -308,7 +308,7 @@ mod tests {
             .expect("one order");
         let ways = ways(&mut conn, &asked(a, Some(AgentId::new(peer)))).await.expect("read");
         assert!(
-            ways.iter().any(|way| way.prober == "a" && way.standing == Standing::Untried),
+            ways.iter().any(|way| way.prober == "a" && way.standing == Reachability::Untried),
             "whom it was told to measure"
         );
     }

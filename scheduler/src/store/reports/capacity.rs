@@ -21,7 +21,7 @@ pub const MOST_SITES: u64 = 10_000_000;
 
 /// An embedding with located sites.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Located {
+pub struct LocatedEmbedding {
     pub epoch: EmbeddingEpoch,
     /// Its dimensions, without the height.
     pub dimensions: usize,
@@ -33,7 +33,7 @@ pub struct Located {
 
 /// An agent that was not removed.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Enrolled {
+pub struct EnrolledAgent {
     pub agent: AgentId,
     pub name: String,
     pub city: String,
@@ -45,7 +45,7 @@ pub struct Enrolled {
 }
 
 /// The newest embedding with located sites; `None` when no site is located.
-pub async fn located(conn: &mut PgConnection) -> Result<Option<Located>, Error> {
+pub async fn located(conn: &mut PgConnection) -> Result<Option<LocatedEmbedding>, Error> {
     let rows = sqlx::query!(
         r#"
         select p.epoch, e.dimensions, p.sites as "sites!: Unsigned<u64>"
@@ -55,12 +55,12 @@ pub async fn located(conn: &mut PgConnection) -> Result<Option<Located>, Error> 
     )
     .all(conn)
     .await?;
-    let mut newest: Option<Located> = None;
+    let mut newest: Option<LocatedEmbedding> = None;
     for row in rows {
         match &mut newest {
             Some(newest) => newest.elsewhere += row.sites.0,
             None => {
-                newest = Some(Located {
+                newest = Some(LocatedEmbedding {
                     epoch: row.epoch,
                     dimensions: row.dimensions.into(),
                     sites: row.sites.0,
@@ -73,9 +73,9 @@ pub async fn located(conn: &mut PgConnection) -> Result<Option<Located>, Error> 
 }
 
 /// Every agent that was not removed, by name, with its place in an embedding.
-pub async fn agents(conn: &mut PgConnection, epoch: EmbeddingEpoch) -> Result<Vec<Enrolled>, Error> {
+pub async fn agents(conn: &mut PgConnection, epoch: EmbeddingEpoch) -> Result<Vec<EnrolledAgent>, Error> {
     let agents = sqlx::query_as!(
-        Enrolled,
+        EnrolledAgent,
         r#"
         select a.id as agent, a.name, a.city, a.carrier, a.capacity as slots, a.draining_since is not null as "draining!",
                p.coordinate as "coordinate?"

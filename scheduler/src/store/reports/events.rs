@@ -106,13 +106,13 @@ pub const KINDS: [&str; 27] = [
 
 /// A reader's place in the history since a time; events come in order of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Past {
+pub struct EventsSince {
     horizon: i64,
     at: DateTime<Utc>,
     id: i64,
 }
 
-impl Past {
+impl EventsSince {
     /// All events since `at` that are committed by now.
     pub async fn since(conn: &mut PgConnection, at: DateTime<Utc>) -> Result<Self, Error> {
         Ok(Self { horizon: horizon(conn).await?, at, id: 0 })
@@ -209,7 +209,11 @@ pub async fn newest(conn: &mut PgConnection, filter: &Filter, limit: i64) -> Res
 }
 
 /// The next [`PAGE`] events of the history, and where to continue; `None` after the last.
-pub async fn past(conn: &mut PgConnection, filter: &Filter, from: Past) -> Result<(Vec<Event>, Option<Past>), Error> {
+pub async fn past(
+    conn: &mut PgConnection,
+    filter: &Filter,
+    from: EventsSince,
+) -> Result<(Vec<Event>, Option<EventsSince>), Error> {
     let rows = read!(
         conn,
         from.horizon,
@@ -221,7 +225,7 @@ pub async fn past(conn: &mut PgConnection, filter: &Filter, from: Past) -> Resul
     )
     .await?;
     let full = i64::try_from(rows.len()).is_ok_and(|count| count == PAGE);
-    let next = rows.last().filter(|_| full).map(|row| Past { at: row.at, id: row.id, ..from });
+    let next = rows.last().filter(|_| full).map(|row| EventsSince { at: row.at, id: row.id, ..from });
     Ok((rows.into_iter().map(Event::from).collect(), next))
 }
 
@@ -330,7 +334,7 @@ mod tests {
         fixtures::grant(&mut conn, agent, session).await;
         drains::drain(&mut conn, "a").await.expect("drain");
         fixtures::session(&mut conn, agent).await;
-        changes::cancel(&mut conn, batch, "autumn", &changes::Extent::All).await.expect("cancel");
+        changes::cancel(&mut conn, batch, "autumn", &changes::ChangeScope::All).await.expect("cancel");
         settle(&mut conn).await;
 
         let of_task = newest(&mut conn, &Filter { batch: Some(batch), ..Filter::default() }, 100).await.expect("read");
@@ -424,7 +428,7 @@ mod tests {
              from generate_series(1, 1200) n", agent).await;
         settle(&mut conn).await;
         let at = DateTime::parse_from_rfc3339("2026-01-01T00:00:11Z").expect("a moment").to_utc();
-        let mut past = Some(Past::since(&mut conn, at).await.expect("ask"));
+        let mut past = Some(EventsSince::since(&mut conn, at).await.expect("ask"));
         let drained = Filter { kinds: Some(vec!["agent-draining".to_owned()]), ..Filter::default() };
         let (mut times, mut pages) = (Vec::new(), 0);
         while let Some(from) = past {

@@ -6,8 +6,8 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::constraints::Exclusion;
-use crate::model::{AssignmentId, BatchId, Rtt, Strategy, TaskId, TaskState, Why};
-use crate::strategy::explain::{Considered, Recorded, Wait};
+use crate::model::{AssignmentId, BatchId, ChoiceReasons, Rtt, Strategy, TaskId, TaskState};
+use crate::strategy::explain::{ExplainedCandidate, ExplainedChoice, ExplainedWait};
 
 use crate::store::Error;
 use crate::store::rows::Rows;
@@ -28,18 +28,18 @@ pub struct Task {
     pub state: TaskState,
     pub reason: Option<String>,
     /// What it waits for, if it has no agent.
-    pub waits: Option<Wait>,
+    pub waits: Option<ExplainedWait>,
 }
 
 /// A choice of an agent for one of the tasks.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Choice {
+pub struct TaskChoice {
     pub id: AssignmentId,
     pub task: TaskId,
     pub at: DateTime<Utc>,
     /// Whether the task has this agent now, or had it when it ended.
     pub newest: bool,
-    pub recorded: Recorded,
+    pub recorded: ExplainedChoice,
     /// The agents that constraints excluded, by constraint.
     pub excluded: BTreeMap<Exclusion, Vec<String>>,
 }
@@ -83,7 +83,11 @@ pub async fn tasks(
 }
 
 /// The choices for these tasks, newest first; with `at`, only that one.
-pub async fn choices(conn: &mut PgConnection, tasks: &[Task], at: Option<AssignmentId>) -> Result<Vec<Choice>, Error> {
+pub async fn choices(
+    conn: &mut PgConnection,
+    tasks: &[Task],
+    at: Option<AssignmentId>,
+) -> Result<Vec<TaskChoice>, Error> {
     let ids: Vec<TaskId> = tasks.iter().map(|task| task.id).collect();
     let rows = sqlx::query_as!(
         Row,
@@ -112,7 +116,7 @@ pub async fn choices(conn: &mut PgConnection, tasks: &[Task], at: Option<Assignm
     )
     .all(conn)
     .await?;
-    rows.into_iter().map(Choice::try_from).collect()
+    rows.into_iter().map(TaskChoice::try_from).collect()
 }
 
 struct Row {
@@ -124,7 +128,7 @@ struct Row {
     strategy: Strategy,
     asked: Strategy,
     seed: i64,
-    detail: Option<Why>,
+    detail: Option<ChoiceReasons>,
     available: Option<Unsigned<u32>>,
     candidates: Vec<String>,
     predicted_us: Vec<Option<Rtt>>,
@@ -134,12 +138,12 @@ struct Row {
     causes: Vec<String>,
 }
 
-impl TryFrom<Row> for Choice {
+impl TryFrom<Row> for TaskChoice {
     type Error = Error;
 
     fn try_from(row: Row) -> Result<Self, Error> {
         let at = |round_trips: &[Option<Rtt>], place: usize| round_trips.get(place).copied().flatten();
-        let considered = |(place, agent)| Considered {
+        let considered = |(place, agent)| ExplainedCandidate {
             agent,
             predicted: at(&row.predicted_us, place),
             measured: at(&row.measured_us, place),
@@ -155,7 +159,7 @@ impl TryFrom<Row> for Choice {
             task: row.task_id,
             at: row.created_at,
             newest: row.newest,
-            recorded: Recorded {
+            recorded: ExplainedChoice {
                 strategy: row.strategy,
                 asked: row.asked,
                 agent: row.agent,

@@ -9,13 +9,13 @@ use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
 
 use crate::model::{BatchId, Rtt, Strategy};
-use crate::throughput::{self, Amount, Estimate, Lasted, Recent, Remaining, Slice, Total};
+use crate::throughput::{self, Amount, BegunCrawl, Estimate, RecentCrawls, Remaining, Slice, Total};
 
 use crate::store::Error;
 
 use crate::store::rows::Rows;
 use crate::store::types::{Interval, Unsigned, whole};
-pub use standing::{Standing, standing};
+pub use standing::{TaskTotals, standing};
 
 mod standing;
 
@@ -28,13 +28,13 @@ const MOST_TOLD: i64 = 1000;
 
 /// Which tasks are reported on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Scope {
+pub struct ReportScope {
     pub batch: BatchId,
     /// This round; `None`: each site's newest.
     pub round: Option<u32>,
 }
 
-impl Scope {
+impl ReportScope {
     /// The newest rounds of a batch.
     pub const fn newest(batch: BatchId) -> Self {
         Self { batch, round: None }
@@ -48,7 +48,7 @@ impl Scope {
 /// The remaining time of a batch's newest rounds; `None` when none remain. Reads the whole batch
 /// three times.
 pub async fn left(conn: &mut PgConnection, batch: BatchId) -> Result<Option<Estimate>, Error> {
-    let scope = Scope::newest(batch);
+    let scope = ReportScope::newest(batch);
     let remaining = standing(conn, scope).await?.remaining;
     Ok(throughput::estimate(&remaining, &recent(conn, scope).await?))
 }
@@ -66,7 +66,7 @@ pub async fn newest_round(conn: &mut PgConnection, batch: BatchId) -> Result<Opt
 
 /// Totals of some of the ended crawls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Part {
+pub struct CrawlTotals {
     pub total: Total,
     /// How long each agent had at least one of them active, summed over agents.
     pub busy: Duration,
@@ -79,13 +79,13 @@ pub struct Part {
 /// Totals of all ended crawls, and by agent and strategy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Crawls {
-    pub all: Part,
+    pub all: CrawlTotals,
     /// When the first began and the last ended; `None` without any.
     pub time: Option<(DateTime<Utc>, DateTime<Utc>)>,
     /// By the agent that crawled, in order of names.
-    pub agents: Vec<(Agent, Part)>,
+    pub agents: Vec<(Agent, CrawlTotals)>,
     /// By the strategy of the newest assignment, in order of names.
-    pub strategies: Vec<(Strategy, Part)>,
+    pub strategies: Vec<(Strategy, CrawlTotals)>,
 }
 
 /// An agent, as a report names it.
@@ -97,7 +97,7 @@ pub struct Agent {
 }
 
 /// Sums up the ended crawls.
-pub async fn crawls(conn: &mut PgConnection, scope: Scope) -> Result<Crawls, Error> {
+pub async fn crawls(conn: &mut PgConnection, scope: ReportScope) -> Result<Crawls, Error> {
     let rows = sqlx::query!(
         r#"
         with crawled as (
@@ -134,7 +134,7 @@ pub async fn crawls(conn: &mut PgConnection, scope: Scope) -> Result<Crawls, Err
     .await?;
     let mut crawls = Crawls::default();
     for row in rows {
-        let part = Part {
+        let part = CrawlTotals {
             total: Total { sites: row.sites.0, pages: row.pages.0, bytes: row.bytes.0 },
             busy: row.busy.unwrap_or_default().0,
             crawling: row.crawling.unwrap_or_default().0,
@@ -153,7 +153,7 @@ pub async fn crawls(conn: &mut PgConnection, scope: Scope) -> Result<Crawls, Err
 /// What crawls fetched in each of `slices` equal slices of a time.
 pub async fn slices(
     conn: &mut PgConnection,
-    scope: Scope,
+    scope: ReportScope,
     from: DateTime<Utc>,
     span: Duration,
     slices: u16,
@@ -215,7 +215,7 @@ pub async fn slices(
 /// since the earliest of the ten that ended last, if that is longer ago. Of more than a thousand it
 /// samples any thousand. Also counts the recent begins: in the last quarter of that time, or since
 /// the tenth newest began.
-pub async fn recent(conn: &mut PgConnection, scope: Scope) -> Result<Recent, Error> {
+pub async fn recent(conn: &mut PgConnection, scope: ReportScope) -> Result<RecentCrawls, Error> {
     let row = sqlx::query!(
         r#"
         with crawled as (
@@ -263,9 +263,9 @@ pub async fn recent(conn: &mut PgConnection, scope: Scope) -> Result<Recent, Err
     )
     .one(conn)
     .await?;
-    let lasted = |all: &[Interval], ended| all.iter().map(move |time| Lasted { time: time.0, ended }).collect();
-    let (over, going_on): (Vec<Lasted>, Vec<Lasted>) = (lasted(&row.over, true), lasted(&row.going_on, false));
-    Ok(Recent {
+    let lasted = |all: &[Interval], ended| all.iter().map(move |time| BegunCrawl { time: time.0, ended }).collect();
+    let (over, going_on): (Vec<BegunCrawl>, Vec<BegunCrawl>) = (lasted(&row.over, true), lasted(&row.going_on, false));
+    Ok(RecentCrawls {
         crawls: [over, going_on].concat(),
         under_way: row.under_way.into_iter().map(Duration::from).collect(),
         at_once: row.at_once,
@@ -276,10 +276,10 @@ pub async fn recent(conn: &mut PgConnection, scope: Scope) -> Result<Recent, Err
 
 /// How a batch grew, read in one snapshot.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Grown {
-    pub standing: Standing,
+pub struct BatchGrowth {
+    pub standing: TaskTotals,
     pub crawls: Crawls,
-    pub recent: Recent,
+    pub recent: RecentCrawls,
     /// From the begin of the first crawl until now, or until the end of the last if none is to
     /// come; `None` before the first.
     pub time: Option<(DateTime<Utc>, DateTime<Utc>)>,
@@ -287,9 +287,9 @@ pub struct Grown {
     pub slices: Vec<Slice>,
 }
 
-impl Grown {
+impl BatchGrowth {
     /// Run in a transaction that sees one snapshot.
-    pub async fn read(conn: &mut PgConnection, scope: Scope, slices: u16) -> Result<Self, Error> {
+    pub async fn read(conn: &mut PgConnection, scope: ReportScope, slices: u16) -> Result<Self, Error> {
         let standing = standing(conn, scope).await?;
         let crawls = crawls(conn, scope).await?;
         let recent = recent(conn, scope).await?;
@@ -318,7 +318,7 @@ mod tests {
     use crate::model::{AgentId, SessionId, TaskId};
     use crate::store::fixtures;
     use crate::store::tasks::holds::{self, Cause};
-    use crate::throughput::{Stalled, Standstill, estimate, growth};
+    use crate::throughput::{StallReason, StalledCrawls, estimate, growth};
 
     /// A batch that agents crawl; `begin` is an hour ago.
     struct Scene {
@@ -403,8 +403,8 @@ mod tests {
             fixtures::execute_for(&mut self.conn, "update tasks set state = 'done' where id = $1", task).await;
         }
 
-        async fn read(&mut self, slices: u16) -> Grown {
-            Grown::read(&mut self.conn, Scope::newest(self.batch), slices).await.expect("read")
+        async fn read(&mut self, slices: u16) -> BatchGrowth {
+            BatchGrowth::read(&mut self.conn, ReportScope::newest(self.batch), slices).await.expect("read")
         }
     }
 
@@ -530,12 +530,12 @@ mod tests {
         for _ in 0..40 {
             scene.crawled(a, crawl(2900.0, 3000.0, 1)).await;
         }
-        let recent = recent(&mut scene.conn, Scope::newest(batch)).await.expect("recent");
+        let recent = recent(&mut scene.conn, ReportScope::newest(batch)).await.expect("recent");
         assert_eq!(recent.begun, 41, "a quarter of the time is not long enough for ten of them");
-        let over = Lasted { time: secs(100.0), ended: true };
+        let over = BegunCrawl { time: secs(100.0), ended: true };
         assert_eq!(recent.crawls.iter().filter(|one| **one == over).count(), 40, "nor half of it: {recent:?}");
         let [going_on] = recent.under_way[..] else { panic!("one is under way: {recent:?}") };
-        assert!(recent.crawls.contains(&Lasted { time: going_on, ended: false }) && recent.crawls.len() == 41);
+        assert!(recent.crawls.contains(&BegunCrawl { time: going_on, ended: false }) && recent.crawls.len() == 41);
         // Forty crawls of a hundred seconds and the active one, in the window that opens 2,900
         // seconds after `begin`.
         let since = (going_on + secs(100.0)).as_secs_f64();
@@ -563,11 +563,11 @@ mod tests {
             .execute("update sessions set disconnected_at = now() from agents a where a.id = agent_id and name = 'c'")
             .await;
         let grown = scene.read(5).await;
-        let stalled = |agent: &str, why, sites| Stalled { agent: agent.into(), why, sites };
-        let full = Standstill::Paused("the disk is full".into());
+        let stalled = |agent: &str, why, sites| StalledCrawls { agent: agent.into(), why, sites };
+        let full = StallReason::Paused("the disk is full".into());
         assert_eq!(
             grown.standing.remaining.stalled,
-            [stalled("b", full, 2), stalled("c", Standstill::Disconnected, 1)]
+            [stalled("b", full, 2), stalled("c", StallReason::Disconnected, 1)]
         );
         assert_eq!((grown.standing.remaining.crawling, grown.standing.remaining.waiting), (1, 0));
         assert_eq!(grown.recent.under_way.len(), 1, "the others say nothing of lengths");
@@ -600,7 +600,7 @@ mod tests {
         scene.execute("insert into tasks (batch_id, site_id, round) select batch_id, site_id, 2 from tasks").await;
         let (mut sums, batch) = (Vec::new(), scene.batch);
         for round in [None, Some(1), Some(2), Some(3), Some(u32::MAX)] {
-            let grown = Grown::read(&mut scene.conn, Scope { batch, round }, 3).await.expect("read");
+            let grown = BatchGrowth::read(&mut scene.conn, ReportScope { batch, round }, 3).await.expect("read");
             sums.push((grown.standing.tasks, grown.crawls.all.total.bytes));
         }
         assert_eq!(sums, [(1, 0), (1, 7), (1, 0), (0, 0), (0, 0)]);

@@ -34,7 +34,7 @@ words!(
 
 /// A term just taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Taken {
+pub struct TakenTerm {
     pub number: TermNumber,
     /// Sessions that were extended, because renewals or reaping may have stopped meanwhile.
     pub extended: u64,
@@ -54,7 +54,7 @@ pub async fn take(
     role: Role,
     scheduler: SchedulerId,
     lifetime: Duration,
-) -> Result<Option<Taken>, Error> {
+) -> Result<Option<TakenTerm>, Error> {
     if !is_free(conn, role, scheduler).await? {
         return Ok(None);
     }
@@ -65,7 +65,7 @@ pub async fn take(
         return Ok(None);
     }
     let former = sqlx::query_as!(
-        Former,
+        FormerTerm,
         r#"
         select t.taken_at, coalesce(s.renewed_at, t.served_until) as served_until
         from terms t left join schedulers s on s.id = t.holder where t.role = $1
@@ -89,11 +89,11 @@ pub async fn take(
         Role::Reap => sessions::extend(conn, lifetime, former.taken_at, former.served_until).await?,
         Role::Fit | Role::Plan => 0,
     };
-    Ok(Some(Taken { number, extended }))
+    Ok(Some(TakenTerm { number, extended }))
 }
 
 /// The former term.
-struct Former {
+struct FormerTerm {
     taken_at: Option<DateTime<Utc>>,
     served_until: Option<DateTime<Utc>>,
 }

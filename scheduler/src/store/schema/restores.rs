@@ -21,7 +21,7 @@ const LEAP: i64 = 1_000_000_000_000;
 
 /// The result of a restore, for people.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Restored {
+pub struct RestoreResult {
     pub at: DateTime<Utc>,
     pub backed_up_at: DateTime<Utc>,
     pub backup_version: String,
@@ -31,7 +31,7 @@ pub struct Restored {
     pub tokens: u64,
 }
 
-impl Restored {
+impl RestoreResult {
     pub fn sentence(&self) -> String {
         format!(
             "restored from the backup of {} (landfall {}): {} sessions and {} leases of then are ended, {} enrolment tokens void",
@@ -77,7 +77,7 @@ pub async fn rewind(
     conn: &mut PgConnection,
     backed_up_at: DateTime<Utc>,
     backup_version: &str,
-) -> Result<Restored, Error> {
+) -> Result<RestoreResult, Error> {
     let (floor, transactions) = lift(conn).await?;
     // Agents get new orders; a report for an old one finds no order.
     sqlx::query!("delete from measurement_orders").run(conn).await?;
@@ -110,7 +110,7 @@ pub async fn rewind(
     .one(conn)
     .await?;
     let backup_version = backup_version.to_owned();
-    let restored = Restored { at, backed_up_at, backup_version, sessions: ended, leases, tokens: voided };
+    let restored = RestoreResult { at, backed_up_at, backup_version, sessions: ended, leases, tokens: voided };
     let cause = restored.sentence();
     sqlx::query!("insert into events (noun, what, cause) values ('database', 'restored', $1)", cause).run(conn).await?;
     give_up(conn).await?;
@@ -155,9 +155,9 @@ async fn lift(conn: &mut PgConnection) -> Result<(i64, i64), Error> {
 }
 
 /// Returns the newest restore that no scheduler has reported yet, and marks it as reported.
-pub async fn take_untold(conn: &mut PgConnection) -> Result<Option<Restored>, Error> {
+pub async fn take_untold(conn: &mut PgConnection) -> Result<Option<RestoreResult>, Error> {
     let untold = sqlx::query_as!(
-        Restored,
+        RestoreResult,
         r#"
         update restores set told_at = now() where told_at is null
         returning restored_at as at, backed_up_at, backup_version, sessions, leases, tokens
@@ -175,15 +175,15 @@ mod tests {
     use super::*;
     use crate::model::{LeaseToken, TaskId};
     use crate::store::agents::{enrolments, sessions};
-    use crate::store::fixtures::{self, Conn, Leased};
-    use crate::store::leases::outcomes::{Answer, Ending, Report};
+    use crate::store::fixtures::{self, Conn, LeasedTask};
+    use crate::store::leases::outcomes::{CrawlEnding, OutcomeAnswer, Report};
     use crate::store::reports::events::{self, Filter};
 
     fn report(task: TaskId, token: i64) -> Report {
-        fixtures::report(task, LeaseToken::new(token), Ending::Complete)
+        fixtures::report(task, LeaseToken::new(token), CrawlEnding::Complete)
     }
 
-    async fn rewound(conn: &mut PgConnection) -> Restored {
+    async fn rewound(conn: &mut PgConnection) -> RestoreResult {
         let mut tx = conn.begin().await.expect("begin");
         let restored = rewind(&mut tx, DateTime::<Utc>::UNIX_EPOCH, "0.1.0").await.expect("rewind");
         tx.commit().await.expect("commit");
@@ -192,9 +192,9 @@ mod tests {
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn nothing_of_then_goes_on_and_no_number_comes_twice(mut conn: Conn) {
-        let Leased { agent, task, .. } = fixtures::leased(&mut conn, "a").await;
-        let Leased { agent: other, task: second, .. } = fixtures::leased(&mut conn, "b").await;
-        let wanted = enrolments::Wanted {
+        let LeasedTask { agent, task, .. } = fixtures::leased(&mut conn, "a").await;
+        let LeasedTask { agent: other, task: second, .. } = fixtures::leased(&mut conn, "b").await;
+        let wanted = enrolments::AgentRequest {
             name: enrolments::Name::Given("lhasa".into()),
             city: "Lhasa".into(),
             carrier: "Unicom".into(),
@@ -216,11 +216,11 @@ mod tests {
 
         // A number issued after the backup is not the agent's fault; one never issued is.
         let answers = [
-            (report(task, 2), Answer::Refused(Refusal::Restored)),
-            (report(TaskId::new(999), 1), Answer::Refused(Refusal::Restored)),
-            (report(task, LEAP + 1), Answer::Refused(Refusal::ForgedToken)),
-            (report(TaskId::new(LEAP + 1), 1), Answer::Refused(Refusal::UnknownTask)),
-            (report(second, 0), Answer::Refused(Refusal::ForgedToken)),
+            (report(task, 2), OutcomeAnswer::Refused(Refusal::Restored)),
+            (report(TaskId::new(999), 1), OutcomeAnswer::Refused(Refusal::Restored)),
+            (report(task, LEAP + 1), OutcomeAnswer::Refused(Refusal::ForgedToken)),
+            (report(TaskId::new(LEAP + 1), 1), OutcomeAnswer::Refused(Refusal::UnknownTask)),
+            (report(second, 0), OutcomeAnswer::Refused(Refusal::ForgedToken)),
         ];
         for (report, expected) in answers {
             assert_eq!(fixtures::record(&mut conn, agent, &report).await, expected, "{report:?}");
@@ -228,7 +228,7 @@ mod tests {
         // Like any expired lease, the backup's own may complete until a newer one is granted.
         let mut tx = conn.begin().await.expect("begin");
         let late = fixtures::record(&mut tx, other, &report(second, 1)).await;
-        assert!(matches!(late, Answer::Accepted { freed: false, .. }), "{late:?}");
+        assert!(matches!(late, OutcomeAnswer::Accepted { freed: false, .. }), "{late:?}");
         tx.rollback().await.expect("roll back");
 
         let opened = sessions::open(&mut conn, agent, &fixtures::registration(), fixtures::TERMS).await.expect("open");
@@ -238,7 +238,7 @@ mod tests {
         let site = fixtures::site(&mut conn, "new.cn").await;
         assert_eq!(site.get(), LEAP + 1);
         let answer = fixtures::record(&mut conn, agent, &report(task, LEAP + 1)).await;
-        assert!(matches!(answer, Answer::Accepted { .. }), "{answer:?}");
+        assert!(matches!(answer, OutcomeAnswer::Accepted { .. }), "{answer:?}");
 
         rewound(&mut conn).await;
         assert_eq!(floor(&mut conn).await.expect("floor"), 2 * LEAP, "a second one goes beyond the first");

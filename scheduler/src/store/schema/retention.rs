@@ -22,7 +22,7 @@ pub const PIECE: i64 = 1_000;
 
 /// What is deleted by age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Subject {
+pub enum RetainedKind {
     /// Rounds followed by a newer round of the same site and batch, with their rows.
     Rounds,
     /// Assignments and leases followed by a newer choice for the same task.
@@ -41,7 +41,7 @@ pub enum Subject {
     Enrolments,
 }
 
-impl Subject {
+impl RetainedKind {
     pub const ALL: [Self; 8] = [
         Self::Rounds,
         Self::Moves,
@@ -56,16 +56,16 @@ impl Subject {
 
 /// Deletes the next piece of rows that ended at least `keep` ago; returns whether more may remain.
 /// Run in a transaction.
-pub async fn prune(conn: &mut PgConnection, subject: Subject, keep: Duration) -> Result<bool, Error> {
+pub async fn prune(conn: &mut PgConnection, subject: RetainedKind, keep: Duration) -> Result<bool, Error> {
     let pruned = match subject {
-        Subject::Rounds => rounds(conn, keep).await?,
-        Subject::Moves => moves(conn, keep).await?,
-        Subject::Measurements => measurements(conn, keep).await?,
-        Subject::Sessions => sessions(conn, keep).await?,
-        Subject::Submissions => submissions(conn, keep).await?,
-        Subject::Quarantines => quarantines(conn, keep).await?,
-        Subject::Embeddings => embeddings(conn, keep).await?,
-        Subject::Enrolments => enrolments::prune(conn, keep).await?,
+        RetainedKind::Rounds => rounds(conn, keep).await?,
+        RetainedKind::Moves => moves(conn, keep).await?,
+        RetainedKind::Measurements => measurements(conn, keep).await?,
+        RetainedKind::Sessions => sessions(conn, keep).await?,
+        RetainedKind::Submissions => submissions(conn, keep).await?,
+        RetainedKind::Quarantines => quarantines(conn, keep).await?,
+        RetainedKind::Embeddings => embeddings(conn, keep).await?,
+        RetainedKind::Enrolments => enrolments::prune(conn, keep).await?,
     };
     Ok(i64::try_from(pruned).is_ok_and(|pruned| pruned >= PIECE))
 }
@@ -263,7 +263,7 @@ mod tests {
     use sqlx::PgPool;
 
     use super::*;
-    use crate::model::{AgentId, Parting, SessionId, Strategy, TaskId, Why};
+    use crate::model::{AgentId, ChoiceReasons, Parting, SessionId, Strategy, TaskId};
     use crate::store::assignments::{self, Assignment, Pool};
     use crate::store::fixtures;
     use crate::store::tasks::rounds;
@@ -280,7 +280,7 @@ mod tests {
     }
 
     /// Deletes pieces until none remains.
-    async fn pruned(pool: &PgPool, subject: Subject) {
+    async fn pruned(pool: &PgPool, subject: RetainedKind) {
         loop {
             let mut tx = fixtures::begin(pool).await;
             let more = prune(&mut tx, subject, HOUR).await.expect("prune");
@@ -316,11 +316,11 @@ mod tests {
             execute(&pool, ended).await;
         }
         assert_eq!(rounds::next(&mut conn, &[first]).await.expect("a round"), 1);
-        pruned(&pool, Subject::Rounds).await;
+        pruned(&pool, RetainedKind::Rounds).await;
         assert_eq!(count(&pool, "select count(*) from tasks").await, 2, "not old enough");
         execute(&pool, "update tasks set retried_at = now() - interval '2 hours' where retried_at is not null").await;
         execute(&pool, "update tasks set state_since = now() - interval '2 years'").await;
-        pruned(&pool, Subject::Rounds).await;
+        pruned(&pool, RetainedKind::Rounds).await;
         assert_eq!(
             count(&pool, "select min(round)::bigint from tasks having count(*) = 1").await,
             2,
@@ -335,7 +335,7 @@ mod tests {
     async fn choose(pool: &PgPool, task: TaskId, agent: AgentId) {
         let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
         let mut conn = pool.acquire().await.expect("connect");
-        let made = Assignment::new(task, 1, choice, Why::default());
+        let made = Assignment::new(task, 1, choice, ChoiceReasons::default());
         assignments::insert(&mut conn, &[made]).await.expect("assign");
     }
 
@@ -351,14 +351,14 @@ mod tests {
         fixtures::grant(&mut conn, a, of_a).await;
         execute(&pool, "update assignments set created_at = now() - interval '3 hours'").await;
         execute(&pool, "update leases set granted_at = now() - interval '3 hours'").await;
-        pruned(&pool, Subject::Moves).await;
+        pruned(&pool, RetainedKind::Moves).await;
         assert_eq!(count(&pool, "select count(*) from assignments").await, 1, "it is in use, however old");
         assert!(fixtures::hand_back(&mut conn, a, task).await);
         choose(&pool, task, b).await;
-        pruned(&pool, Subject::Moves).await;
+        pruned(&pool, RetainedKind::Moves).await;
         assert_eq!(count(&pool, "select count(*) from assignments").await, 2, "the move is of this hour");
         execute(&pool, "update assignments set created_at = now() - interval '2 hours'").await;
-        pruned(&pool, Subject::Moves).await;
+        pruned(&pool, RetainedKind::Moves).await;
         assert_eq!(count(&pool, "select count(*) from leases").await, 1, "the newest lease may still be answered");
         fixtures::grant(&mut conn, b, of_b).await;
         assert_eq!(count(&pool, "select agent_id from assignments").await, b.get());
@@ -378,10 +378,10 @@ mod tests {
         execute(&pool, "update assignments set created_at = now() - interval '2 hours'").await;
         execute(&pool, "update assignments set created_at = now() where id = (select min(id) + 1 from assignments)")
             .await;
-        pruned(&pool, Subject::Moves).await;
+        pruned(&pool, RetainedKind::Moves).await;
         assert_eq!(count(&pool, "select count(*) from assignments").await, 4, "the second is not old enough");
         execute(&pool, "update assignments set created_at = now() - interval '2 hours'").await;
-        pruned(&pool, Subject::Moves).await;
+        pruned(&pool, RetainedKind::Moves).await;
         assert_eq!(count(&pool, "select count(*) from assignments").await, 2);
     }
 
@@ -401,7 +401,7 @@ mod tests {
         ] {
             execute(&pool, lost).await;
         }
-        pruned(&pool, Subject::Sessions).await;
+        pruned(&pool, RetainedKind::Sessions).await;
         assert_eq!(count(&pool, "select count(*) from sessions").await, 1);
         let waiting = assignments::waiting(&mut conn, Pool::EachByItself, 10).await.expect("look");
         assert_eq!(waiting[0].parted.as_ref().map(|parted| parted.how), Some(Parting::Lost));
@@ -434,7 +434,7 @@ mod tests {
             "insert into trust_alarms (reason, since, ended_at) values ('x', now(), now() - interval '2 hours'), ('y', now(), null)",
         )
         .await;
-        for subject in Subject::ALL {
+        for subject in RetainedKind::ALL {
             pruned(&pool, subject).await;
         }
         assert_eq!(count(&pool, "select site_id from site_measurements").await, fresh.get());

@@ -46,7 +46,7 @@ pub async fn begin(conn: &mut PgConnection) -> Result<Snapshot, Error> {
 
 /// Facts that decide whether a database can be backed up, or restored into.
 #[derive(Debug, Clone, sqlx::FromRow)]
-pub struct Place {
+pub struct DatabaseFacts {
     /// The server's major version.
     pub postgres: i32,
     /// The schema in which tables are created.
@@ -58,7 +58,7 @@ pub struct Place {
 }
 
 /// Reads these facts of any database.
-pub async fn look(conn: &mut PgConnection) -> Result<Place, Error> {
+pub async fn look(conn: &mut PgConnection) -> Result<DatabaseFacts, Error> {
     let place = sqlx::query_as(
         "select current_setting('server_version_num')::integer / 10000 as postgres, current_schema()::text as schema,
                 to_regclass('_sqlx_migrations') is not null and to_regclass('settings') is not null as ours,

@@ -27,7 +27,7 @@ pub mod ahead;
 
 /// The result of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Claimed {
+pub enum ClaimResult {
     /// The lease has the address until it ends.
     Granted,
     /// The address is full: the lease has ended, and its task is held.
@@ -41,7 +41,7 @@ pub enum Claimed {
 
 /// A lease's claim of an address.
 #[derive(Debug, Clone, Copy)]
-pub struct Claim {
+pub struct AddressClaim {
     pub agent: AgentId,
     pub session: SessionId,
     pub task: TaskId,
@@ -75,8 +75,8 @@ fn shared(address: IpAddr) -> IpNet {
 }
 
 /// Claims an address for a lease. Run in a transaction.
-pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<Claimed, Error> {
-    let Claim { agent, session, task, token, address } = *claim;
+pub async fn claim(conn: &mut PgConnection, claim: &AddressClaim, cap: u32) -> Result<ClaimResult, Error> {
+    let AddressClaim { agent, session, task, token, address } = *claim;
     let address = shared(address);
     // Locks the task before its lease, like every ending of a lease.
     let site = sqlx::query_scalar!(
@@ -93,7 +93,7 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
     )
     .optional(conn)
     .await?;
-    let Some(site) = site else { return Ok(Claimed::NotHeld) };
+    let Some(site) = site else { return Ok(ClaimResult::NotHeld) };
     // Serialises claims of one address: two would both take its last place.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended('address ' || $1, 0))", address.to_string())
         .run(conn)
@@ -118,7 +118,7 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
         let ended = leases::end(conn, &[(task, token)], Some(agent), Ending::Anew).await?;
         let full = ended.into_iter().map(|(task, _)| (task, Cause::Address { address, admitted: false }));
         holds::hold(conn, &full.collect::<Vec<_>>()).await?;
-        return Ok(Claimed::Full { crawls });
+        return Ok(ClaimResult::Full { crawls });
     }
     holds::end(conn, &[task]).await?;
     sqlx::query!(
@@ -129,13 +129,13 @@ pub async fn claim(conn: &mut PgConnection, claim: &Claim, cap: u32) -> Result<C
     )
     .run(conn)
     .await?;
-    Ok(Claimed::Granted)
+    Ok(ClaimResult::Granted)
 }
 
 /// Stores where a crawl found a site, if the session holds the lease: no other agent may change an
 /// address's number of sites. Not in the transaction of its [claim]: other transactions lock a
 /// site's row before tasks.
-pub async fn note_address(conn: &mut PgConnection, claim: &Claim) -> Result<(), Error> {
+pub async fn note_address(conn: &mut PgConnection, claim: &AddressClaim) -> Result<(), Error> {
     sqlx::query!(
         r#"
         update sites s set crawled_address = $3
@@ -216,7 +216,7 @@ mod tests {
     }
 
     /// Claims of one address, each for a lease of another agent.
-    async fn crowd(conn: &mut PgConnection, sites: usize) -> Vec<Claim> {
+    async fn crowd(conn: &mut PgConnection, sites: usize) -> Vec<AddressClaim> {
         let mut claims = Vec::new();
         for number in 0..sites {
             claims.push(fixtures::leased(conn, &format!("s{number}")).await.claim("192.0.2.7"));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     /// Stores the address and claims it, as the session does.
-    async fn claimed(pool: &PgPool, one: &Claim) -> Claimed {
+    async fn claimed(pool: &PgPool, one: &AddressClaim) -> ClaimResult {
         note_address(&mut pool.acquire().await.expect("connect"), one).await.expect("note");
         let mut tx = fixtures::begin(pool).await;
         let claimed = claim(&mut tx, one, 8).await.expect("claim");
@@ -242,14 +242,14 @@ mod tests {
             answers.push(claimed(&pool, claim).await);
         }
         // One site bears one crawl; two to four bear two; five bear three.
-        let full = Claimed::Full { crawls: 2 };
-        assert_eq!(answers, [Claimed::Granted, Claimed::Granted, full, full, Claimed::Granted]);
-        assert_eq!(claimed(&pool, &claims[0]).await, Claimed::Granted, "it has it");
-        assert_eq!(claimed(&pool, &claims[2]).await, Claimed::NotHeld, "its lease has ended");
-        let foreign = Claim { agent: claims[1].agent, session: claims[1].session, ..claims[0] };
+        let full = ClaimResult::Full { crawls: 2 };
+        assert_eq!(answers, [ClaimResult::Granted, ClaimResult::Granted, full, full, ClaimResult::Granted]);
+        assert_eq!(claimed(&pool, &claims[0]).await, ClaimResult::Granted, "it has it");
+        assert_eq!(claimed(&pool, &claims[2]).await, ClaimResult::NotHeld, "its lease has ended");
+        let foreign = AddressClaim { agent: claims[1].agent, session: claims[1].session, ..claims[0] };
         let elsewhere = "192.0.2.9".parse().expect("an address");
         for lie in [foreign, claims[2]] {
-            note_address(&mut conn, &Claim { address: elsewhere, ..lie }).await.expect("note");
+            note_address(&mut conn, &AddressClaim { address: elsewhere, ..lie }).await.expect("note");
         }
         let moved: i64 =
             fixtures::scalar(&mut conn, "select count(*) from sites where crawled_address = '192.0.2.9'").await;
@@ -266,8 +266,8 @@ mod tests {
     async fn two_claims_of_the_last_place_come_one_after_the_other(pool: PgPool) {
         let claims = crowd(&mut pool.acquire().await.expect("connect"), 2).await;
         let mut first = fixtures::begin(&pool).await;
-        assert_eq!(claim(&mut first, &claims[0], 1).await.expect("claim"), Claimed::Granted);
+        assert_eq!(claim(&mut first, &claims[0], 1).await.expect("claim"), ClaimResult::Granted);
         let second = async |conn: &mut PgConnection| claim(conn, &claims[1], 1).await.expect("claim");
-        assert_eq!(fixtures::behind(&pool, first, second).await, Claimed::Full { crawls: 1 });
+        assert_eq!(fixtures::behind(&pool, first, second).await, ClaimResult::Full { crawls: 1 });
     }
 }

@@ -11,7 +11,7 @@ use crate::model::{AgentId, SiteId, TaskId};
 
 use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
-use crate::store::tasks::holds::{self, Cause, Which};
+use crate::store::tasks::holds::{self, Cause, HoldFilter};
 use crate::store::types::Unsigned;
 
 /// A site whose circuit is open.
@@ -105,25 +105,25 @@ pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>) -> Result
         named.as_deref(),
     );
     let open = open.all(conn).await?;
-    let mut released = holds::release(conn, Which::Breaker(&open), i64::MAX).await?.len();
+    let mut released = holds::release(conn, HoldFilter::Breaker(&open), i64::MAX).await?.len();
     let closed = sqlx::query!("delete from open_circuits where site_id = any($1)", &open as _);
     let closed = closed.affected(conn).await?;
-    released += holds::release(conn, Which::Breaker(&open), i64::MAX).await?.len();
+    released += holds::release(conn, HoldFilter::Breaker(&open), i64::MAX).await?.len();
     Ok((closed, u64::try_from(released).unwrap_or(u64::MAX)))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::fixtures::{self, Conn, Leased};
-    use crate::store::leases::outcomes::{Blocker, Ending};
+    use crate::store::fixtures::{self, Conn, LeasedTask};
+    use crate::store::leases::outcomes::{Blocker, CrawlEnding};
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_site_whose_circuit_is_open_waits_for_a_person(mut conn: Conn) {
-        let Leased { agent, site, task, .. } = fixtures::leased(&mut conn, "a").await;
+        let LeasedTask { agent, site, task, .. } = fixtures::leased(&mut conn, "a").await;
         let second = fixtures::batch(&mut conn, "second", "random").await;
         let other = fixtures::site(&mut conn, "b.cn").await;
-        let ending = Ending::Blocked(Some(Blocker::Breaker));
+        let ending = CrawlEnding::Blocked(Some(Blocker::Breaker));
         let report = fixtures::report(task, fixtures::TOKEN, ending);
         fixtures::record(&mut conn, agent, &report).await;
         let next = fixtures::task(&mut conn, second, site, "located").await;

@@ -315,7 +315,7 @@ mod tests {
         settle(&mut conn, www, ORIGIN).await.expect("settle");
         let late = fixtures::task(&mut conn, batch, www, "submitted").await;
         let begun = tasks::begin_measuring(&mut conn, 10, 10).await.expect("begin");
-        assert_eq!(begun, tasks::Begun { tasks: 1, aliases: vec![(www, bare)] });
+        assert_eq!(begun, tasks::MeasuringBegun { tasks: 1, aliases: vec![(www, bare)] });
         follow_aliases(&mut conn, &begun.aliases).await.expect("follow");
         assert_eq!(task(&mut conn, late).await, (bare.get(), "submitted".into(), None));
     }

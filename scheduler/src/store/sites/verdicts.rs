@@ -13,7 +13,7 @@ use crate::store::rows::{Rows, Statement};
 
 /// A site that may stand in several places.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Suspicion {
+pub struct SuspectedSite {
     /// 0 to 1; 1 is certain.
     pub confidence: f64,
     /// The evidence, for people; not empty.
@@ -49,10 +49,10 @@ pub async fn observations(
 }
 
 /// Stores verdicts in place of former ones; `None` is a site in one place.
-pub async fn upsert(conn: &mut PgConnection, judged: &[(SiteId, Option<Suspicion>)]) -> Result<(), Error> {
+pub async fn upsert(conn: &mut PgConnection, judged: &[(SiteId, Option<SuspectedSite>)]) -> Result<(), Error> {
     let sites: Vec<i64> = judged.iter().map(|(site, _)| site.get()).collect();
     let confidence =
-        |(_, suspicion): &(SiteId, Option<Suspicion>)| suspicion.as_ref().map_or(0.0, |one| one.confidence);
+        |(_, suspicion): &(SiteId, Option<SuspectedSite>)| suspicion.as_ref().map_or(0.0, |one| one.confidence);
     let confidences: Vec<f64> = judged.iter().map(confidence).collect();
     let evidence: Vec<String> = judged
         .iter()
@@ -76,20 +76,20 @@ pub async fn upsert(conn: &mut PgConnection, judged: &[(SiteId, Option<Suspicion
 }
 
 /// Those of these sites that may stand in several places.
-pub async fn suspicions(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, Suspicion>, Error> {
+pub async fn suspicions(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, SuspectedSite>, Error> {
     let rows = sqlx::query!(
         "select site_id, confidence, evidence from site_verdicts where site_id = any($1) and suspect",
         sites as _,
     )
     .all(conn)
     .await?;
-    let suspicion = |confidence, evidence| Suspicion { confidence, evidence };
+    let suspicion = |confidence, evidence| SuspectedSite { confidence, evidence };
     Ok(rows.into_iter().map(|row| (row.site_id, suspicion(row.confidence, row.evidence))).collect())
 }
 
 /// The newest verdict on a site, or on the site it points at: `None` when it was not judged,
 /// `Some(None)` when it stands in one place.
-pub async fn of_site(conn: &mut PgConnection, site: &Site) -> Result<Option<Option<Suspicion>>, Error> {
+pub async fn of_site(conn: &mut PgConnection, site: &Site) -> Result<Option<Option<SuspectedSite>>, Error> {
     let row = sqlx::query!(
         r#"
         select suspect, confidence, evidence from site_verdicts where site_id = any($1)
@@ -99,5 +99,5 @@ pub async fn of_site(conn: &mut PgConnection, site: &Site) -> Result<Option<Opti
     )
     .optional(conn)
     .await?;
-    Ok(row.map(|row| row.suspect.then_some(Suspicion { confidence: row.confidence, evidence: row.evidence })))
+    Ok(row.map(|row| row.suspect.then_some(SuspectedSite { confidence: row.confidence, evidence: row.evidence })))
 }

@@ -13,18 +13,18 @@ use sqlx::{Connection, PgConnection};
 
 use crate::model::{AgentId, Rtt, SiteId, TaskId};
 
-use super::holds::{self, Cause, Which};
+use super::holds::{self, Cause, HoldFilter};
 use crate::store::Error;
-use crate::store::measurements::orders::{self, Due, Turn};
+use crate::store::measurements::orders::{self, AvailableProber, DueSite};
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
 /// An agent's round trip to a site; `None` when its measurement failed.
-pub type Tried = (AgentId, Option<Rtt>);
+pub type ConfirmationAttempt = (AgentId, Option<Rtt>);
 
 /// The state of a site's newest confirmation, unless that is too old to count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub enum ConfirmationState {
     Open {
         /// The time since it began; since it was wanted if it has not begun.
         since: Duration,
@@ -38,7 +38,7 @@ pub async fn standing(
     conn: &mut PgConnection,
     sites: &[SiteId],
     max_age: Duration,
-) -> Result<HashMap<SiteId, Standing>, Error> {
+) -> Result<HashMap<SiteId, ConfirmationState>, Error> {
     let rows = sqlx::query!(
         r#"
         select site_id, ended_at is null as "open!",
@@ -51,13 +51,13 @@ pub async fn standing(
     )
     .all(conn)
     .await?;
-    let standing = |open: bool, since| if open { Standing::Open { since } } else { Standing::Ended };
+    let standing = |open: bool, since| if open { ConfirmationState::Open { since } } else { ConfirmationState::Ended };
     Ok(rows.into_iter().map(|row| (row.site_id, standing(row.open, row.since.0))).collect())
 }
 
 /// A task that has to wait until its site is confirmed.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted {
+pub struct ConfirmationRequest {
     pub task: TaskId,
     pub site: SiteId,
     /// How long the task waits at most; `None`: until the confirmation ends.
@@ -67,7 +67,7 @@ pub struct Wanted {
 /// Requests confirmations of sites, and holds the tasks that wait for them. The tasks are located,
 /// and the caller has locked them. A confirmation that ended more than `max_age` ago starts again.
 /// One that ends at this moment holds no task.
-pub async fn want(conn: &mut PgConnection, wanted: &[Wanted], max_age: Duration) -> Result<(), Error> {
+pub async fn want(conn: &mut PgConnection, wanted: &[ConfirmationRequest], max_age: Duration) -> Result<(), Error> {
     if wanted.is_empty() {
         return Ok(());
     }
@@ -87,21 +87,21 @@ pub async fn want(conn: &mut PgConnection, wanted: &[Wanted], max_age: Duration)
     .run(conn)
     .await?;
     let open = standing(conn, &sites, Duration::ZERO).await?;
-    let open = |one: &&Wanted| matches!(open.get(&one.site), Some(Standing::Open { .. }));
+    let open = |one: &&ConfirmationRequest| matches!(open.get(&one.site), Some(ConfirmationState::Open { .. }));
     let holds = wanted.iter().filter(open).map(|one| (one.task, Cause::Confirming(one.patience)));
     holds::hold(conn, &holds.collect::<Vec<_>>()).await?;
     Ok(())
 }
 
 #[derive(Debug, Default)]
-pub struct Next {
+pub struct DueConfirmations {
     pub sites: Vec<SiteId>,
     pub looked_at: usize,
 }
 
 /// The sites with the longest-wanted confirmations: at most `limit`, and at most as many as leave
 /// `at_once` open. Deletes confirmations that no task waits for.
-pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Next, Error> {
+pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<DueConfirmations, Error> {
     // Locks the rows first: [`want`] holds its tasks in the same transaction, so the next statement
     // sees them.
     let wanted = sqlx::query_scalar!(
@@ -120,7 +120,7 @@ pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Ne
     .all(conn)
     .await?;
     if wanted.is_empty() {
-        return Ok(Next::default());
+        return Ok(DueConfirmations::default());
     }
     sqlx::query!(
         r#"
@@ -136,7 +136,7 @@ pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Ne
         sqlx::query_scalar!("select site_id from confirmations where site_id = any($1) order by site_id", &wanted as _)
             .all(conn)
             .await?;
-    Ok(Next { sites, looked_at: wanted.len() })
+    Ok(DueConfirmations { sites, looked_at: wanted.len() })
 }
 
 /// The agents that measured these sites, or failed to, within `max_age`; sites without any are
@@ -145,7 +145,7 @@ pub async fn tried(
     conn: &mut PgConnection,
     sites: &[SiteId],
     max_age: Duration,
-) -> Result<HashMap<SiteId, Vec<Tried>>, Error> {
+) -> Result<HashMap<SiteId, Vec<ConfirmationAttempt>>, Error> {
     let rows = sqlx::query!(
         r#"
         select site_id, prober_id, rtt_us from site_measurements
@@ -157,7 +157,7 @@ pub async fn tried(
     )
     .all(conn)
     .await?;
-    let mut tried: HashMap<SiteId, Vec<Tried>> = HashMap::new();
+    let mut tried: HashMap<SiteId, Vec<ConfirmationAttempt>> = HashMap::new();
     for row in rows {
         tried.entry(row.site_id).or_default().push((row.prober_id, row.rtt_us));
     }
@@ -194,14 +194,14 @@ pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentI
     .await?;
     let ended = confirmations.iter().filter(|(site, confirmers)| confirmers.is_empty() && begun.contains(site));
     let ended: Vec<SiteId> = ended.map(|(site, _)| *site).collect();
-    holds::release(conn, Which::Confirming(&ended), i64::MAX).await?;
+    holds::release(conn, HoldFilter::Confirming(&ended), i64::MAX).await?;
     Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
 }
 
 /// The sites of open confirmations without an open order, each with its connected, trusted
 /// confirmers that have not answered; the longest open first, at most `limit`. A site whose order
 /// was lost with its session is included again.
-pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Due>, Error> {
+pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<DueSite>, Error> {
     let rows = sqlx::query!(
         r#"
         select r.site_id, array_agg(c.agent_id order by c.agent_id) as "confirmers!: Vec<AgentId>",
@@ -228,7 +228,7 @@ pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<Due>, Er
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| Due { site: row.site_id, turns: Turn::listed(row.confirmers, row.addresses) })
+        .map(|row| DueSite { site: row.site_id, turns: AvailableProber::listed(row.confirmers, row.addresses) })
         .collect())
 }
 
@@ -304,6 +304,6 @@ pub async fn end(conn: &mut PgConnection, patience: Duration) -> Result<u64, Err
     .all(conn)
     .await?;
     // A separate statement: it sees a task held a moment ago.
-    holds::release(conn, Which::Confirming(&ended), i64::MAX).await?;
+    holds::release(conn, HoldFilter::Confirming(&ended), i64::MAX).await?;
     Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
 }

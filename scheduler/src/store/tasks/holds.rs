@@ -101,7 +101,7 @@ pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<
 
 /// Which tasks are released.
 #[derive(Debug, Clone, Copy)]
-pub enum Which<'a> {
+pub enum HoldFilter<'a> {
     /// Tasks whose hold has run out.
     Due,
     /// Unmet tasks of a batch, in order of their holds.
@@ -114,16 +114,20 @@ pub enum Which<'a> {
 
 /// Releases tasks, at most `limit`, and returns them with their sites. A task locked by another
 /// transaction is skipped where a later pass looks again, and waited for elsewhere.
-pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> Result<Vec<(TaskId, SiteId)>, Error> {
+pub async fn release(
+    conn: &mut PgConnection,
+    which: HoldFilter<'_>,
+    limit: i64,
+) -> Result<Vec<(TaskId, SiteId)>, Error> {
     let next = match which {
-        Which::Due => {
+        HoldFilter::Due => {
             let due = sqlx::query_scalar!(
                 "select task_id from task_holds where until <= now() order by until limit $1",
                 limit,
             );
             due.all(conn).await?
         }
-        Which::Unmet(batch) => {
+        HoldFilter::Unmet(batch) => {
             let unmet = sqlx::query_scalar!(
                 "select task_id from task_holds where cause = 'unmet' and batch_id = $1 order by since, task_id limit $2",
                 batch.get(),
@@ -131,7 +135,7 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
             );
             unmet.all(conn).await?
         }
-        Which::Breaker(sites) => {
+        HoldFilter::Breaker(sites) => {
             let broken = sqlx::query_scalar!(
                 "select task_id from task_holds where cause = 'breaker' and site_id = any($1) limit $2",
                 sites as _,
@@ -139,7 +143,7 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
             );
             broken.all(conn).await?
         }
-        Which::Confirming(sites) => {
+        HoldFilter::Confirming(sites) => {
             let confirmed = sqlx::query_scalar!(
                 "select task_id from task_holds where cause = 'confirming' and site_id = any($1) limit $2",
                 sites as _,
@@ -151,7 +155,7 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
     if next.is_empty() {
         return Ok(Vec::new());
     }
-    let locked = if matches!(which, Which::Due | Which::Unmet(_)) {
+    let locked = if matches!(which, HoldFilter::Due | HoldFilter::Unmet(_)) {
         sqlx::query_scalar!("select id from tasks where id = any($1) order by id for update skip locked", &next as _)
             .all(conn)
             .await?
@@ -174,10 +178,10 @@ pub async fn release(conn: &mut PgConnection, which: Which<'_>, limit: i64) -> R
         "#,
         &locked as _,
         match which {
-            Which::Due => None,
-            Which::Unmet(_) => Some("unmet"),
-            Which::Breaker(_) => Some("breaker"),
-            Which::Confirming(_) => Some("confirming"),
+            HoldFilter::Due => None,
+            HoldFilter::Unmet(_) => Some("unmet"),
+            HoldFilter::Breaker(_) => Some("breaker"),
+            HoldFilter::Confirming(_) => Some("confirming"),
         },
     )
     .all(conn)

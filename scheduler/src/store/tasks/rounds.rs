@@ -15,7 +15,7 @@ use crate::store::rows::{Rows, Statement};
 
 /// The result of one pass over due recrawls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Recrawled {
+pub struct RecrawlResult {
     /// Due tasks found: the limit, when there may be more.
     pub due: u64,
     /// New rounds made for them.
@@ -24,7 +24,7 @@ pub struct Recrawled {
 
 /// Makes the next round of tasks that are due by Postgres' clock, at most `limit`. Run in a
 /// transaction.
-pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<Recrawled, Error> {
+pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<RecrawlResult, Error> {
     let due = sqlx::query_scalar!(
         r#"
         select id from tasks
@@ -40,7 +40,7 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<Recrawled, E
     .all(conn)
     .await?;
     if due.is_empty() {
-        return Ok(Recrawled::default());
+        return Ok(RecrawlResult::default());
     }
     // A separate statement: it sees what happened to the tasks until they were locked.
     let covered = sqlx::query_scalar!(
@@ -63,7 +63,7 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<Recrawled, E
     .await?;
     let again: Vec<TaskId> = due.iter().filter(|id| !covered.contains(id)).copied().collect();
     let rounds = next(conn, &again).await?;
-    Ok(Recrawled { due: u64::try_from(due.len()).unwrap_or(u64::MAX), rounds })
+    Ok(RecrawlResult { due: u64::try_from(due.len()).unwrap_or(u64::MAX), rounds })
 }
 
 /// Makes the next round of these tasks' sites, each once, and returns how many. Aliases of one site
@@ -132,8 +132,8 @@ mod tests {
     use super::*;
     use crate::model::{AgentId, SessionId};
     use crate::store::batches;
-    use crate::store::batches::changes::{self, Cancelled, Extent};
-    use crate::store::leases::outcomes::{Answer, Ending};
+    use crate::store::batches::changes::{self, CancelResult, ChangeScope};
+    use crate::store::leases::outcomes::{CrawlEnding, OutcomeAnswer};
     use crate::store::{fixtures, leases};
 
     /// A batch with an hourly recrawl and one without; an agent that has leased a site of each.
@@ -173,10 +173,10 @@ mod tests {
             sqlx::query(sql).execute(&self.pool).await.expect("execute");
         }
 
-        async fn end(&self, conn: &mut PgConnection, task: TaskId, ending: Ending) {
+        async fn end(&self, conn: &mut PgConnection, task: TaskId, ending: CrawlEnding) {
             let report = fixtures::report(task, fixtures::TOKEN, ending);
             let answer = fixtures::record(conn, self.agent, &report).await;
-            assert!(matches!(answer, Answer::Accepted { .. }), "{answer:?}");
+            assert!(matches!(answer, OutcomeAnswer::Accepted { .. }), "{answer:?}");
         }
 
         /// Moves all ends of tasks back by `time`.
@@ -189,15 +189,15 @@ mod tests {
         }
 
         /// Runs a recrawl in a transaction of its own.
-        async fn recrawl(&self) -> Recrawled {
+        async fn recrawl(&self) -> RecrawlResult {
             let mut tx = fixtures::begin(&self.pool).await;
             let made = recrawl(&mut tx, 10).await.expect("recrawl");
             tx.commit().await.expect("commit");
             made
         }
 
-        async fn cancel(&self, conn: &mut PgConnection) -> Cancelled {
-            changes::cancel(conn, self.batch, "hourly", &Extent::All).await.expect("cancel")
+        async fn cancel(&self, conn: &mut PgConnection) -> CancelResult {
+            changes::cancel(conn, self.batch, "hourly", &ChangeScope::All).await.expect("cancel")
         }
 
         /// Each task's name, round and state, and whether a next round is due.
@@ -217,15 +217,15 @@ mod tests {
         (site.to_owned(), round, state.to_owned(), next)
     }
 
-    const ONE: Recrawled = Recrawled { due: 1, rounds: 1 };
-    const NONE: Recrawled = Recrawled { due: 0, rounds: 0 };
+    const ONE: RecrawlResult = RecrawlResult { due: 1, rounds: 1 };
+    const NONE: RecrawlResult = RecrawlResult { due: 0, rounds: 0 };
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_site_goes_again_an_interval_after_its_crawl_ended_and_once(pool: PgPool) {
         let scene = Scene::new(pool).await;
         assert_eq!(scene.recrawl().await, NONE, "it is crawled");
         for task in [scene.task, scene.once] {
-            scene.end(&mut *scene.conn().await, task, Ending::Complete).await;
+            scene.end(&mut *scene.conn().await, task, CrawlEnding::Complete).await;
         }
         scene.pass("59 minutes").await;
         assert_eq!(scene.recrawl().await, NONE, "not due");
@@ -251,7 +251,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_failed_goes_again_as_well_but_not_what_was_poison(pool: PgPool) {
         let scene = Scene::new(pool).await;
-        scene.end(&mut *scene.conn().await, scene.task, Ending::Unreachable(None)).await;
+        scene.end(&mut *scene.conn().await, scene.task, CrawlEnding::Unreachable(None)).await;
         scene.pass("1 hour").await;
         assert_eq!(scene.recrawl().await, ONE);
         assert_eq!(scene.rounds().await, [round("a.cn", 1, "failed", false), round("a.cn", 2, "located", false)]);
@@ -269,10 +269,10 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_retry_takes_the_recrawls_place(pool: PgPool) {
         let scene = Scene::new(pool).await;
-        scene.end(&mut *scene.conn().await, scene.task, Ending::Unreachable(None)).await;
+        scene.end(&mut *scene.conn().await, scene.task, CrawlEnding::Unreachable(None)).await;
         scene.pass("1 hour").await;
         let retrying = async |conn: &mut PgConnection| {
-            changes::retry(conn, scene.batch, "hourly", &Extent::All).await.expect("retry").tasks
+            changes::retry(conn, scene.batch, "hourly", &ChangeScope::All).await.expect("retry").tasks
         };
         let mut tx = fixtures::begin(&scene.pool).await;
         assert_eq!(retrying(&mut tx).await, 1);
@@ -285,7 +285,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn two_that_look_at_once_make_one_round(pool: PgPool) {
         let scene = Scene::new(pool).await;
-        scene.end(&mut *scene.conn().await, scene.task, Ending::Complete).await;
+        scene.end(&mut *scene.conn().await, scene.task, CrawlEnding::Complete).await;
         scene.pass("1 hour").await;
         let mut one = fixtures::begin(&scene.pool).await;
         assert_eq!(recrawl(&mut one, 10).await.expect("recrawl"), ONE);
@@ -308,9 +308,9 @@ mod tests {
         let cancel = async |conn: &mut PgConnection| scene.cancel(conn).await;
         // The outcome commits just before the cancellation.
         let mut ending = fixtures::begin(&scene.pool).await;
-        scene.end(&mut ending, scene.task, Ending::Complete).await;
+        scene.end(&mut ending, scene.task, CrawlEnding::Complete).await;
         let cancelled = fixtures::behind(&scene.pool, ending, cancel).await;
-        assert_eq!(cancelled, Cancelled { ended: 1, recrawls: 1, ..Cancelled::default() });
+        assert_eq!(cancelled, CancelResult { ended: 1, recrawls: 1, ..CancelResult::default() });
         assert_eq!(scene.rounds().await, [round("a.cn", 1, "done", false)]);
 
         // The new round is made while the batch is cancelled.
@@ -318,7 +318,7 @@ mod tests {
         let mut making = fixtures::begin(&scene.pool).await;
         assert_eq!(recrawl(&mut making, 10).await.expect("recrawl"), ONE);
         let cancelled = fixtures::behind(&scene.pool, making, cancel).await;
-        assert_eq!(cancelled, Cancelled { tasks: 1, ..Cancelled::default() });
+        assert_eq!(cancelled, CancelResult { tasks: 1, ..CancelResult::default() });
         assert_eq!(scene.rounds().await, [round("a.cn", 1, "done", false), round("a.cn", 2, "cancelled", false)]);
 
         // The other order: a recrawl skips tasks that another transaction is cancelling.
@@ -333,7 +333,7 @@ mod tests {
 
         // An operator can retry a cancelled task by name, and again later.
         scene.execute("update tasks set retried_at = now() where round = 1").await;
-        let named = Extent::Sites(vec!["a.cn".parse().expect("a name")]);
+        let named = ChangeScope::Sites(vec!["a.cn".parse().expect("a name")]);
         let mut conn = scene.conn().await;
         let retried = changes::retry(&mut conn, scene.batch, "hourly", &named).await.expect("retry");
         assert_eq!(retried.tasks, 1);
@@ -346,15 +346,15 @@ mod tests {
         let mut conn = scene.conn().await;
         let site = fixtures::site(&mut conn, "www.a.cn").await;
         let alias = fixtures::assigned(&mut conn, scene.batch, site, scene.agent).await;
-        scene.end(&mut conn, scene.task, Ending::Complete).await;
+        scene.end(&mut conn, scene.task, CrawlEnding::Complete).await;
         assert_eq!(fixtures::grant(&mut conn, scene.agent, scene.session).await.len(), 1);
-        scene.end(&mut conn, alias, Ending::Complete).await;
+        scene.end(&mut conn, alias, CrawlEnding::Complete).await;
         drop(conn);
         scene
             .execute("update sites set alias_of = (select id from sites where name = 'a.cn') where name = 'www.a.cn'")
             .await;
         scene.pass("1 hour").await;
-        assert_eq!(scene.recrawl().await, Recrawled { due: 2, rounds: 1 });
+        assert_eq!(scene.recrawl().await, RecrawlResult { due: 2, rounds: 1 });
         let rounds =
             [round("a.cn", 1, "done", false), round("a.cn", 2, "located", false), round("www.a.cn", 1, "done", false)];
         assert_eq!(scene.rounds().await, rounds);

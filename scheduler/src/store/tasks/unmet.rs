@@ -8,10 +8,10 @@ use std::collections::HashMap;
 use sqlx::PgConnection;
 use sqlx::types::Json;
 
-use crate::model::constraints::{Constraints, Nobody};
+use crate::model::constraints::{Constraints, NoEligibleAgent};
 use crate::model::{BatchId, TaskId};
 
-use super::holds::{self, Cause, Which};
+use super::holds::{self, Cause, HoldFilter};
 use crate::store::Error;
 use crate::store::batches::constraints;
 use crate::store::rows::{Rows, Statement};
@@ -32,14 +32,19 @@ pub async fn fail(conn: &mut PgConnection, tasks: &[TaskId], reason: &str) -> Re
 }
 
 /// Holds tasks that no agent may crawl now. They are located, and the caller has locked them.
-pub async fn hold(conn: &mut PgConnection, batch: BatchId, tasks: &[TaskId], why: &Nobody) -> Result<(), Error> {
+pub async fn hold(
+    conn: &mut PgConnection,
+    batch: BatchId,
+    tasks: &[TaskId],
+    why: &NoEligibleAgent,
+) -> Result<(), Error> {
     let unmet: Vec<(TaskId, Cause)> = tasks.iter().map(|task| (*task, Cause::Unmet)).collect();
     holds::hold(conn, &unmet).await?;
     explain(conn, batch, why).await
 }
 
 /// Stores why a batch's unmet tasks wait.
-pub async fn explain(conn: &mut PgConnection, batch: BatchId, why: &Nobody) -> Result<(), Error> {
+pub async fn explain(conn: &mut PgConnection, batch: BatchId, why: &NoEligibleAgent) -> Result<(), Error> {
     sqlx::query!(
         r#"
         update batch_constraints set unmet_cause = $2, unmet_detail = $3
@@ -58,7 +63,7 @@ pub async fn explain(conn: &mut PgConnection, batch: BatchId, why: &Nobody) -> R
 pub async fn why(
     conn: &mut PgConnection,
     batches: &[BatchId],
-) -> Result<HashMap<BatchId, (Constraints, Nobody)>, Error> {
+) -> Result<HashMap<BatchId, (Constraints, NoEligibleAgent)>, Error> {
     let mut asked = constraints::of_batches(conn, batches).await?;
     let rows = sqlx::query!(
         r#"
@@ -70,7 +75,7 @@ pub async fn why(
     .all(conn)
     .await?;
     let why = rows.into_iter().map(|row| {
-        let nobody = Nobody { cause: row.cause, excluded: row.excluded };
+        let nobody = NoEligibleAgent { cause: row.cause, excluded: row.excluded };
         (row.batch_id, (asked.remove(&row.batch_id).unwrap_or_default(), nobody))
     });
     Ok(why.collect())
@@ -92,7 +97,8 @@ pub async fn batches(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
 /// Releases unmet tasks of a batch, or fails them with a reason; at most `limit`. Returns the
 /// number. Sites without any agent to confirm them are confirmed again.
 pub async fn recall(conn: &mut PgConnection, batch: BatchId, failure: Option<&str>, limit: i64) -> Result<u64, Error> {
-    let (tasks, sites): (Vec<_>, Vec<_>) = holds::release(conn, Which::Unmet(batch), limit).await?.into_iter().unzip();
+    let (tasks, sites): (Vec<_>, Vec<_>) =
+        holds::release(conn, HoldFilter::Unmet(batch), limit).await?.into_iter().unzip();
     if let Some(reason) = failure {
         fail(conn, &tasks, reason).await?;
     }

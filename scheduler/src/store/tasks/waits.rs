@@ -8,9 +8,9 @@ use std::collections::{HashMap, HashSet};
 
 use sqlx::PgConnection;
 
-use crate::model::constraints::{Constraints, Nobody};
+use crate::model::constraints::{Constraints, NoEligibleAgent};
 use crate::model::{BatchId, Stage, Strategy, TaskId, TaskState, WaitCause};
-use crate::strategy::explain::{About, Wait};
+use crate::strategy::explain::{ExplainedWait, WaitDetail};
 
 use super::unmet;
 use crate::store::Error;
@@ -56,7 +56,7 @@ pub async fn nobody(conn: &mut PgConnection) -> Result<Option<WaitCause>, Error>
 }
 
 /// Why these tasks wait, for those without an agent.
-pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, Wait>, Error> {
+pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, ExplainedWait>, Error> {
     let rows = sqlx::query!(
         r#"
         select t.id, t.batch_id, t.state, b.strategy, h.cause as "held?", abbrev(h.address) as address
@@ -72,27 +72,27 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
     if rows.is_empty() {
         return Ok(HashMap::new());
     }
-    let closed = Closed::read(&mut *conn).await?;
+    let closed = ClosedStages::read(&mut *conn).await?;
     let unmet = rows.iter().filter(|row| row.held == Some(WaitCause::Unmet)).map(|row| row.batch_id);
     let unmet: HashSet<BatchId> = unmet.collect();
     let why = unmet::why(conn, &unmet.into_iter().collect::<Vec<_>>()).await?;
     Ok(rows
         .into_iter()
         .map(|row| {
-            let standing = Standing { state: row.state, strategy: row.strategy, held: row.held };
+            let standing = UnassignedTask { state: row.state, strategy: row.strategy, held: row.held };
             let cause = standing.waits_for(&closed);
             let about = match row.address {
-                Some(address) => About::Address(address),
+                Some(address) => WaitDetail::Address(address),
                 None => about(cause, why.get(&row.batch_id)),
             };
-            (row.id, Wait { cause, about })
+            (row.id, ExplainedWait { cause, about })
         })
         .collect())
 }
 
 /// The most frequent wait of a batch's tasks without an agent, among those worth reporting, and its
 /// number of tasks.
-pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option<(Wait, u64)>, Error> {
+pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option<(ExplainedWait, u64)>, Error> {
     let rows = sqlx::query!(
         r#"
         select t.state, b.strategy, h.cause as "held?", count(*) as "count!: Unsigned<u64>"
@@ -106,13 +106,13 @@ pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option
     )
     .all(conn)
     .await?;
-    let closed = Closed::read(&mut *conn).await?;
+    let closed = ClosedStages::read(&mut *conn).await?;
     let why = unmet::why(conn, &[batch]).await?.remove(&batch);
-    let mut counted: Vec<(Wait, u64)> = Vec::new();
+    let mut counted: Vec<(ExplainedWait, u64)> = Vec::new();
     for row in rows {
-        let standing = Standing { state: row.state, strategy: row.strategy, held: row.held };
+        let standing = UnassignedTask { state: row.state, strategy: row.strategy, held: row.held };
         let cause = standing.waits_for(&closed);
-        let wait = Wait { cause, about: about(cause, why.as_ref()) };
+        let wait = ExplainedWait { cause, about: about(cause, why.as_ref()) };
         let Unsigned(tasks) = row.count;
         match counted.iter_mut().find(|(one, _)| *one == wait) {
             Some((_, count)) => *count += tasks,
@@ -124,18 +124,18 @@ pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option
 }
 
 /// The details of a wait: for an unmet task, its batch's constraints and why no agent meets them.
-fn about(cause: WaitCause, why: Option<&(Constraints, Nobody)>) -> About {
+fn about(cause: WaitCause, why: Option<&(Constraints, NoEligibleAgent)>) -> WaitDetail {
     let why = why.filter(|_| cause == WaitCause::Unmet);
-    why.cloned().map_or(About::Cause, |(asked, nobody)| About::Constraints(asked, nobody))
+    why.cloned().map_or(WaitDetail::Cause, |(asked, nobody)| WaitDetail::Constraints(asked, nobody))
 }
 
-struct Closed {
+struct ClosedStages {
     stages: HashMap<Stage, WaitCause>,
     /// Whether any agent is connected: known even before a pass has written the stage's cause.
     connected: bool,
 }
 
-impl Closed {
+impl ClosedStages {
     async fn read(conn: &mut PgConnection) -> Result<Self, Error> {
         let rows = sqlx::query!("select stage, cause from stage_causes").all(conn).await?;
         let stages = rows.into_iter().map(|row| (row.stage, row.cause)).collect();
@@ -150,14 +150,14 @@ impl Closed {
 }
 
 /// A task without an agent: its state, its batch's strategy and its hold.
-struct Standing {
+struct UnassignedTask {
     state: TaskState,
     strategy: Strategy,
     held: Option<WaitCause>,
 }
 
-impl Standing {
-    fn waits_for(&self, closed: &Closed) -> WaitCause {
+impl UnassignedTask {
+    fn waits_for(&self, closed: &ClosedStages) -> WaitCause {
         if let Some(held) = self.held {
             return held;
         }

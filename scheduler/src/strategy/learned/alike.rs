@@ -21,7 +21,7 @@ use crate::gnp::FEWEST_LANDMARKS;
 use crate::model::stats::count;
 use crate::model::{AgentId, Rtt, SiteId};
 
-use super::{CRAWL_SPREAD, Network};
+use super::{CRAWL_SPREAD, Prefix};
 
 /// The scale of similarity, as a root mean square of log round trips: at this difference similarity
 /// falls to 0.6, at three times that to 0.01. A prober's own measurements of one host differ by
@@ -89,7 +89,7 @@ impl Signature {
 pub(in crate::strategy) struct Told {
     pub(in crate::strategy) agent: AgentId,
     pub(in crate::strategy) site: SiteId,
-    pub(in crate::strategy) network: Option<Network>,
+    pub(in crate::strategy) network: Option<Prefix>,
     pub(in crate::strategy) residual: f64,
     /// The weight: 1 for a crawl now, less with age.
     pub(in crate::strategy) weight: f64,
@@ -97,21 +97,21 @@ pub(in crate::strategy) struct Told {
 
 /// A crawled site with residuals by agent.
 #[derive(Debug, Clone, PartialEq)]
-struct Crawled {
+struct CrawledSite {
     signature: Signature,
-    network: Option<Network>,
+    network: Option<Prefix>,
     told: Vec<Told>,
 }
 
 /// All crawled sites with residuals.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(in crate::strategy) struct Alike {
-    sites: Vec<Crawled>,
+    sites: Vec<CrawledSite>,
 }
 
 /// The crawls of sites similar to one site.
 #[derive(Debug, Clone, Default)]
-pub struct Near {
+pub struct SimilarCrawls {
     by_agent: HashMap<AgentId, Vec<Neighbour>>,
 }
 
@@ -135,11 +135,11 @@ impl Alike {
         });
         let mut by_site: HashMap<SiteId, usize> = HashMap::new();
         let mut of_agent: HashMap<AgentId, usize> = HashMap::new();
-        let mut sites: Vec<Crawled> = Vec::new();
+        let mut sites: Vec<CrawledSite> = Vec::new();
         for told in told {
             let at = *by_site.entry(told.site).or_insert_with(|| {
                 let signature = Signature::of(measured.get(&told.site).map_or(&[][..], Vec::as_slice));
-                sites.push(Crawled { signature, network: told.network, told: Vec::new() });
+                sites.push(CrawledSite { signature, network: told.network, told: Vec::new() });
                 sites.len() - 1
             });
             let Some(site) = sites.get_mut(at) else { continue };
@@ -153,12 +153,12 @@ impl Alike {
     }
 
     /// The crawls of sites similar to a site with these measurements in this network.
-    pub(in crate::strategy) fn near(&self, measured: &[(AgentId, Rtt)], network: Option<Network>) -> Near {
-        let mut near = Near::default();
+    pub(in crate::strategy) fn near(&self, measured: &[(AgentId, Rtt)], network: Option<Prefix>) -> SimilarCrawls {
+        let mut near = SimilarCrawls::default();
         if self.sites.is_empty() {
             return near;
         }
-        let here = Crawled { signature: Signature::of(measured), network, told: Vec::new() };
+        let here = CrawledSite { signature: Signature::of(measured), network, told: Vec::new() };
         for (index, site) in self.sites.iter().enumerate() {
             let likeness = likeness(&here, site);
             if likeness <= 0.0 {
@@ -179,9 +179,9 @@ impl Alike {
 
     /// The expected log residual of a prediction with this spread, and the remaining spread; `None`
     /// if no crawl of a similar site concerns this agent. `near` must come from the same sites.
-    pub(in crate::strategy) fn expects(&self, near: &Near, agent: AgentId, spread: f64) -> Option<(f64, f64)> {
+    pub(in crate::strategy) fn expects(&self, near: &SimilarCrawls, agent: AgentId, spread: f64) -> Option<(f64, f64)> {
         let near = near.by_agent.get(&agent)?;
-        let places = near.iter().map(|one| self.sites.get(one.site)).collect::<Option<Vec<&Crawled>>>()?;
+        let places = near.iter().map(|one| self.sites.get(one.site)).collect::<Option<Vec<&CrawledSite>>>()?;
         let variance = spread * spread;
         let mut covariance = DMatrix::from_fn(near.len(), near.len(), |a, b| {
             if a == b { variance } else { variance * likeness(places[a], places[b]) }
@@ -205,7 +205,7 @@ impl Alike {
 }
 
 /// The correlation of the residuals of two sites.
-fn likeness(one: &Crawled, other: &Crawled) -> f64 {
+fn likeness(one: &CrawledSite, other: &CrawledSite) -> f64 {
     let neighbours = one.network.is_some() && one.network == other.network;
     LIKENESS * if neighbours { 1.0 } else { one.signature.alike(&other.signature) }
 }
@@ -224,8 +224,8 @@ mod tests {
         Told { agent: AgentId::new(agent), site: SiteId::new(site), network: None, residual, weight: 1.0 }
     }
 
-    fn network(third: u8) -> Option<Network> {
-        Some(Network::from(std::net::IpAddr::from([10, 0, third, 1])))
+    fn network(third: u8) -> Option<Prefix> {
+        Some(Prefix::from(std::net::IpAddr::from([10, 0, third, 1])))
     }
 
     const HERE: [f64; 4] = [20.0, 50.0, 90.0, 130.0];

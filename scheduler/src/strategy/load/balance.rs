@@ -28,7 +28,7 @@ use crate::model::{AgentId, Gain, Rtt, Strategy};
 
 use super::last_ends;
 use crate::strategy::rules::anycast;
-use crate::strategy::rules::next::Former;
+use crate::strategy::rules::next::RecordedChoice;
 use crate::strategy::{Candidate, LoadLevel};
 
 /// Waiting tasks per slot up to which ending a whole crawl sooner suffices: the next task of each
@@ -46,7 +46,7 @@ const NEARER_BY: Duration = Duration::from_millis(2);
 
 /// An agent that may take a task that waits elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Taker {
+pub struct BalanceTarget {
     pub agent: AgentId,
     /// It became available after the choice, and is clearly nearer than the chosen agent.
     pub nearer: bool,
@@ -54,14 +54,14 @@ pub struct Taker {
 
 /// A task that is assigned and not begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Queued {
+pub struct MovableTask {
     pub at: AgentId,
     /// The other eligible agents, best first.
-    pub takers: Vec<Taker>,
+    pub takers: Vec<BalanceTarget>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Move {
+pub struct TaskMove {
     pub queued: usize,
     pub to: AgentId,
     pub gain: Gain,
@@ -74,10 +74,10 @@ pub struct Move {
 /// For `random` every agent is a candidate; for `gnp-confirmed` only those as near as the best; for
 /// strategies by name alone, no other agent. Newcomers qualify by nearness, so only `gnp-top1`,
 /// `gnp-top3` and `gnp-balanced` accept them.
-pub fn takers(former: &Former, available: &[Candidate], newcomers: &[AgentId]) -> Vec<Taker> {
-    let others = |listed: &[Candidate]| -> Vec<Taker> {
+pub fn takers(former: &RecordedChoice, available: &[Candidate], newcomers: &[AgentId]) -> Vec<BalanceTarget> {
+    let others = |listed: &[Candidate]| -> Vec<BalanceTarget> {
         let others = listed.iter().map(|one| one.agent).filter(|agent| *agent != former.agent);
-        others.map(|agent| Taker { agent, nearer: false }).collect()
+        others.map(|agent| BalanceTarget { agent, nearer: false }).collect()
     };
     let listed = former.candidates(available);
     match former.strategy {
@@ -95,7 +95,10 @@ pub fn takers(former: &Former, available: &[Candidate], newcomers: &[AgentId]) -
     for newcomer in available.iter().filter(|one| newcomers.contains(&one.agent)) {
         let Some(distance) = newcomer.distance().filter(|distance| *distance < worst) else { continue };
         if listed.iter().all(|one| one.agent != newcomer.agent) {
-            takers.push(Taker { agent: newcomer.agent, nearer: at.is_some_and(|at| clearly_nearer(distance, at)) });
+            takers.push(BalanceTarget {
+                agent: newcomer.agent,
+                nearer: at.is_some_and(|at| clearly_nearer(distance, at)),
+            });
         }
     }
     takers
@@ -108,7 +111,7 @@ fn clearly_nearer(distance: Rtt, than: Rtt) -> bool {
 
 /// The candidates of a task that moves to `to`: as recorded, with a newcomer inserted in rank
 /// order; then the last candidate drops out.
-pub fn relisted(former: &Former, to: &Candidate, available: &[Candidate]) -> Vec<Candidate> {
+pub fn relisted(former: &RecordedChoice, to: &Candidate, available: &[Candidate]) -> Vec<Candidate> {
     let mut listed = former.candidates(available);
     if former.strategy == Strategy::Random {
         return vec![*to];
@@ -124,10 +127,10 @@ pub fn relisted(former: &Former, to: &Candidate, available: &[Candidate]) -> Vec
 
 /// Which queued tasks move where, up to `most`. `available` are all agents that take work; tasks
 /// that wait at other agents do not move.
-pub fn plan(available: &[Candidate], queued: &[Queued], most: usize) -> Vec<Move> {
-    let mut standing: BTreeMap<AgentId, Standing> = available
+pub fn plan(available: &[Candidate], queued: &[MovableTask], most: usize) -> Vec<TaskMove> {
+    let mut standing: BTreeMap<AgentId, AgentQueue> = available
         .iter()
-        .map(|one| (one.agent, Standing { level: one.level(), capacity: one.capacity, pace: one.pace }))
+        .map(|one| (one.agent, AgentQueue { level: one.level(), capacity: one.capacity, pace: one.pace }))
         .collect();
     let mut queues: BTreeMap<AgentId, Vec<usize>> = BTreeMap::new();
     for (index, task) in queued.iter().enumerate() {
@@ -144,7 +147,7 @@ pub fn plan(available: &[Candidate], queued: &[Queued], most: usize) -> Vec<Move
             queues.remove(&at);
             continue;
         };
-        moves.push(Move { queued: tasks.remove(place), to, gain });
+        moves.push(TaskMove { queued: tasks.remove(place), to, gain });
         for (agent, tasks) in [(at, -1), (to, 1)] {
             if let Some(standing) = standing.get_mut(&agent) {
                 standing.level = standing.level.plus(tasks);
@@ -156,13 +159,13 @@ pub fn plan(available: &[Candidate], queued: &[Queued], most: usize) -> Vec<Move
 
 /// An agent's state during planning.
 #[derive(Debug, Clone, Copy)]
-struct Standing {
+struct AgentQueue {
     level: LoadLevel,
     capacity: u32,
     pace: Duration,
 }
 
-impl Standing {
+impl AgentQueue {
     /// When its last task ends with `more` tasks.
     fn ends(&self, more: i64) -> Duration {
         last_ends(self.level.plus(more), self.capacity, self.pace)
@@ -188,10 +191,10 @@ impl Standing {
 
 /// The best move from one queue to the emptiest taker: index in the queue, target and gain.
 fn best(
-    from: Standing,
+    from: AgentQueue,
     tasks: &[usize],
-    queued: &[Queued],
-    standing: &BTreeMap<AgentId, Standing>,
+    queued: &[MovableTask],
+    standing: &BTreeMap<AgentId, AgentQueue>,
 ) -> Option<(usize, AgentId, Gain)> {
     let mut best: Option<(Duration, usize, usize, AgentId, Gain)> = None;
     for (place, index) in tasks.iter().enumerate() {

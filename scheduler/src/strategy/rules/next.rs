@@ -13,18 +13,18 @@ use crate::strategy::{Candidate, Choice};
 
 /// A recorded choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Former {
+pub struct RecordedChoice {
     pub agent: AgentId,
     pub strategy: Strategy,
     /// Why `strategy` was not the batch's own; `None` if it was.
     pub fallback: Option<Fallback>,
     /// The candidates, best first, with the predicted and measured round trips of that time.
-    pub listed: Vec<Listed>,
+    pub listed: Vec<RecordedCandidate>,
 }
 
 /// A recorded candidate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Listed {
+pub struct RecordedCandidate {
     pub agent: AgentId,
     /// Its predicted round trip.
     pub predicted: Option<Rtt>,
@@ -32,10 +32,10 @@ pub struct Listed {
     pub measured: Option<Rtt>,
 }
 
-impl Former {
+impl RecordedChoice {
     /// The list as candidates, with loads from `now`; candidates absent from `now` count as full.
     pub(in crate::strategy) fn candidates(&self, now: &[Candidate]) -> Vec<Candidate> {
-        let known = |listed: &Listed| {
+        let known = |listed: &RecordedCandidate| {
             let now = now.iter().find(|candidate| candidate.agent == listed.agent);
             let gone = Candidate { pace: Duration::ZERO, ..Candidate::new(listed.agent, 0) };
             let now = now.copied().unwrap_or(gone);
@@ -55,7 +55,7 @@ impl Former {
 /// The best available other candidate of a previous choice, candidates with room first. `None` if
 /// none is available: then the caller chooses anew. Also `None` if the strategy has a single agent
 /// for a site and that agent is available.
-pub fn choose_next(former: &Former, available: &[Candidate]) -> Option<Choice> {
+pub fn choose_next(former: &RecordedChoice, available: &[Candidate]) -> Option<Choice> {
     let only_one = matches!(former.strategy, Strategy::Hash | Strategy::Domain);
     if only_one && available.iter().any(|one| one.agent == former.agent) {
         return None;
@@ -77,9 +77,18 @@ mod tests {
         Candidate { load, ..Candidate::new(AgentId::new(agent), 2) }
     }
 
-    fn former(agent: i64, listed: &[i64]) -> Former {
-        let listed = listed.iter().map(|&agent| Listed { agent: AgentId::new(agent), predicted: None, measured: None });
-        Former { agent: AgentId::new(agent), strategy: Strategy::GnpTop3, fallback: None, listed: listed.collect() }
+    fn former(agent: i64, listed: &[i64]) -> RecordedChoice {
+        let listed = listed.iter().map(|&agent| RecordedCandidate {
+            agent: AgentId::new(agent),
+            predicted: None,
+            measured: None,
+        });
+        RecordedChoice {
+            agent: AgentId::new(agent),
+            strategy: Strategy::GnpTop3,
+            fallback: None,
+            listed: listed.collect(),
+        }
     }
 
     #[test]
@@ -95,7 +104,7 @@ mod tests {
     #[test]
     fn a_strategy_that_has_one_agent_for_a_site_keeps_to_it_as_long_as_it_is_there() {
         for strategy in [Strategy::Hash, Strategy::Domain] {
-            let former = Former { strategy, ..former(7, &[7, 9]) };
+            let former = RecordedChoice { strategy, ..former(7, &[7, 9]) };
             let next = |available: &[Candidate]| choose_next(&former, available).map(|choice| choice.agent.get());
             assert_eq!(next(&[available(7, 0), available(9, 0)]), None);
             assert_eq!(next(&[available(9, 0)]), Some(9));

@@ -17,7 +17,7 @@ const MOST_LOOKS: usize = 150_000;
 const LEAST_GAIN: f64 = 1e-9;
 
 /// The assignment of sites to slots.
-pub(super) struct Places<'a> {
+pub(super) struct SlotAssignment<'a> {
     /// The time of each site at each agent; `None` if the agent may not have the site.
     pub(super) takes: &'a [&'a [Option<Duration>]],
     /// The agent and slot of each site; `None` if no agent may have the site.
@@ -27,7 +27,7 @@ pub(super) struct Places<'a> {
     looks: usize,
 }
 
-impl<'a> Places<'a> {
+impl<'a> SlotAssignment<'a> {
     pub(super) const fn new(
         takes: &'a [&'a [Option<Duration>]],
         of: Vec<Option<(usize, usize)>>,
@@ -128,7 +128,7 @@ mod tests {
         (millis > 0).then(|| Duration::from_millis(millis))
     }
 
-    fn cost(places: &Places<'_>) -> f64 {
+    fn cost(places: &SlotAssignment<'_>) -> f64 {
         places.ends.iter().flatten().copied().map(fourth_power).sum()
     }
 
@@ -136,14 +136,15 @@ mod tests {
     fn sites_that_suit_each_others_agents_change_places() {
         let takes = [[ms(100), ms(40)], [ms(40), ms(100)]];
         let takes: Vec<&[Option<Duration>]> = takes.iter().map(|takes| &takes[..]).collect();
-        let mut places = Places::new(&takes, vec![Some((0, 0)), Some((1, 0))], vec![vec![0.1], vec![0.1]]);
+        let mut places = SlotAssignment::new(&takes, vec![Some((0, 0)), Some((1, 0))], vec![vec![0.1], vec![0.1]]);
         places.better(&[0, 1]);
         assert_eq!(places.of, [Some((1, 0)), Some((0, 0))]);
         // A site that no agent may have stays unplaced, and a site that only one agent may have
         // stays there.
         let takes = [[ms(100), None], [ms(40), ms(100)], [None, None]];
         let takes: Vec<&[Option<Duration>]> = takes.iter().map(|takes| &takes[..]).collect();
-        let mut places = Places::new(&takes, vec![Some((0, 0)), Some((1, 0)), None], vec![vec![0.1], vec![0.1]]);
+        let mut places =
+            SlotAssignment::new(&takes, vec![Some((0, 0)), Some((1, 0)), None], vec![vec![0.1], vec![0.1]]);
         places.better(&[0, 1, 2]);
         assert_eq!(places.of, [Some((0, 0)), Some((1, 0)), None]);
     }
@@ -152,11 +153,11 @@ mod tests {
     fn a_site_moves_to_a_slot_that_ends_sooner() {
         let takes = [[ms(50), ms(60)], [ms(50), ms(60)]];
         let takes: Vec<&[Option<Duration>]> = takes.iter().map(|takes| &takes[..]).collect();
-        let mut places = Places::new(&takes, vec![Some((0, 0)), Some((0, 0))], vec![vec![0.1], vec![0.0]]);
+        let mut places = SlotAssignment::new(&takes, vec![Some((0, 0)), Some((0, 0))], vec![vec![0.1], vec![0.0]]);
         places.better(&[0, 1]);
         assert_eq!(places.of, [Some((1, 0)), Some((0, 0))]);
         // Moves to another slot of the same agent too.
-        let mut places = Places::new(&takes, vec![Some((0, 0)), Some((0, 0))], vec![vec![0.1, 0.0], vec![]]);
+        let mut places = SlotAssignment::new(&takes, vec![Some((0, 0)), Some((0, 0))], vec![vec![0.1, 0.0], vec![]]);
         places.better(&[0, 1]);
         assert_eq!(places.of, [Some((0, 1)), Some((0, 0))]);
     }
@@ -184,7 +185,7 @@ mod tests {
             // Each site at the first agent that may have it, in its first slot.
             let of: Vec<Option<(usize, usize)>> =
                 takes.iter().map(|takes| takes.iter().position(Option::is_some).map(|agent| (agent, 0))).collect();
-            let mut places = Places::new(&takes, of.clone(), ends_of(&of));
+            let mut places = SlotAssignment::new(&takes, of.clone(), ends_of(&of));
             let before = cost(&places);
             places.better(&(0..takes.len()).collect::<Vec<_>>());
             prop_assert!(cost(&places) <= before * (1.0 + 1e-6));

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::model::AgentId;
 
-use super::work::{Counted, HELD_BACK, OPENING_TRIPS};
+use super::work::{HELD_BACK, OPENING_TRIPS, PreparedWork};
 use crate::strategy::{Candidate, Work, schedule};
 
 /// No lease is asked back within this time of its grant: the first seconds are the connection,
@@ -55,7 +55,7 @@ pub struct UnderWay {
 
 /// A crawl that moves to another agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Move {
+pub struct CrawlMove {
     /// The crawl's index.
     pub crawl: usize,
     pub to: AgentId,
@@ -67,9 +67,9 @@ pub struct Move {
 
 /// The crawls to ask back, those with the longest remaining time first. `free` holds the number of
 /// idle slots by agent.
-pub fn moves(crawls: &[UnderWay], free: &BTreeMap<AgentId, u32>) -> Vec<Move> {
+pub fn moves(crawls: &[UnderWay], free: &BTreeMap<AgentId, u32>) -> Vec<CrawlMove> {
     let mut free = free.clone();
-    let mut lasting: Vec<(usize, &UnderWay, Rest)> = crawls
+    let mut lasting: Vec<(usize, &UnderWay, RemainingWork)> = crawls
         .iter()
         .enumerate()
         .filter(|(_, crawl)| crawl.took >= LEAST_UNDER_WAY)
@@ -86,7 +86,7 @@ pub fn moves(crawls: &[UnderWay], free: &BTreeMap<AgentId, u32>) -> Vec<Move> {
         else {
             continue;
         };
-        moves.push(Move { crawl: index, to, here, there });
+        moves.push(CrawlMove { crawl: index, to, here, there });
         if let Some(slots) = free.get_mut(&to) {
             *slots -= 1;
         }
@@ -99,7 +99,7 @@ pub fn moves(crawls: &[UnderWay], free: &BTreeMap<AgentId, u32>) -> Vec<Move> {
 
 /// The remaining work of a crawl.
 #[derive(Debug, Clone, Copy)]
-struct Rest {
+struct RemainingWork {
     /// The remaining time at the current agent, in seconds.
     here_s: f64,
     /// The remaining pages, from the remaining time and its pace.
@@ -107,12 +107,12 @@ struct Rest {
     /// The factor by which a page is assumed to take longer than predicted at another agent.
     slower: f64,
     /// The agent-independent part of its site's work.
-    counted: Counted,
+    counted: PreparedWork,
 }
 
 impl UnderWay {
     /// The remaining work; `None` if there is no basis for an estimate.
-    fn rest(&self) -> Option<Rest> {
+    fn rest(&self) -> Option<RemainingWork> {
         let (counted, distance) = (self.work.counted(), self.here.distance()?);
         let (interval_s, predicted_s) = (counted.interval_s(distance), counted.page_s(distance, self.here.speed));
         let (page_s, remaining, slower) = match self.fetched {
@@ -128,15 +128,16 @@ impl UnderWay {
             }
             _ => (predicted_s.max(interval_s), schedule::remaining(self.takes, self.took), 1.0),
         };
-        let rest = Rest { here_s: remaining.as_secs_f64(), pages: remaining.as_secs_f64() / page_s, slower, counted };
+        let rest =
+            RemainingWork { here_s: remaining.as_secs_f64(), pages: remaining.as_secs_f64() / page_s, slower, counted };
         // The time limit may end the crawl before its pages do.
         let here_s = rest.here_s.min(self.at_most.saturating_sub(self.took).as_secs_f64());
-        (rest.pages.is_finite() && rest.slower.is_finite()).then_some(Rest { here_s, ..rest })
+        (rest.pages.is_finite() && rest.slower.is_finite()).then_some(RemainingWork { here_s, ..rest })
     }
 
     /// The agent with an idle slot where the remaining work would end first, and in how many
     /// seconds; of ties the first agent.
-    fn first_end(&self, rest: &Rest, free: &BTreeMap<AgentId, u32>) -> Option<(f64, AgentId)> {
+    fn first_end(&self, rest: &RemainingWork, free: &BTreeMap<AgentId, u32>) -> Option<(f64, AgentId)> {
         let interval_s = self.work.interval.as_secs_f64();
         let mut first: Option<(f64, AgentId)> = None;
         for one in self.elsewhere.iter().filter(|one| one.agent != self.here.agent) {
@@ -151,7 +152,7 @@ impl UnderWay {
     }
 }
 
-impl Rest {
+impl RemainingWork {
     /// Seconds that an agent would take, including the handover; `None` if its distance is unknown.
     fn there_s(&self, interval_s: f64, agent: &Candidate) -> Option<f64> {
         let distance = agent.distance()?;
@@ -198,7 +199,7 @@ mod tests {
         agents.iter().map(|(number, slots)| (AgentId::new(*number), *slots)).collect()
     }
 
-    fn to(moves: &[Move]) -> Vec<(usize, i64)> {
+    fn to(moves: &[CrawlMove]) -> Vec<(usize, i64)> {
         moves.iter().map(|one| (one.crawl, one.to.get())).collect()
     }
 

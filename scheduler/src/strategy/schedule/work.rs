@@ -96,10 +96,10 @@ impl Work {
     }
 
     /// The agent-independent part of the work.
-    pub fn counted(&self) -> Counted {
+    pub fn counted(&self) -> PreparedWork {
         let interval_s = self.interval.as_secs_f64();
         let (page_bytes, rounds) = (self.page_bytes(), self.rounds());
-        Counted { pages: f64::from(self.pages.max(1)), page_bytes, rounds, interval_s }
+        PreparedWork { pages: f64::from(self.pages.max(1)), page_bytes, rounds, interval_s }
     }
 
     /// Slow-start rounds for one page.
@@ -121,14 +121,14 @@ impl Work {
 
 /// Work with its agent-independent part computed.
 #[derive(Debug, Clone, Copy)]
-pub struct Counted {
+pub struct PreparedWork {
     pages: f64,
     page_bytes: f64,
     rounds: f64,
     interval_s: f64,
 }
 
-impl Counted {
+impl PreparedWork {
     /// The time of an agent at this distance.
     pub fn takes(&self, distance: Rtt, speed: Speed) -> Duration {
         seconds(self.takes_s(distance, speed))
@@ -185,7 +185,7 @@ impl Speed {
     /// byte that fit the relative times best (least squares), with `PRIOR_CRAWLS` crawls that match
     /// the prior.
     pub fn learned(self, crawls: &[Crawl]) -> Self {
-        let mut sums = Sums::default();
+        let mut sums = RegressionSums::default();
         for crawl in crawls.iter().filter(|crawl| crawl.work.pages > 0 && crawl.weight > 0.0) {
             let page = crawl.took.as_secs_f64() / f64::from(crawl.work.pages);
             if page < HELD_BACK * crawl.work.counted().interval_s(crawl.rtt) {
@@ -206,7 +206,7 @@ fn believed(factor: f64) -> f64 {
 
 /// The sums of a regression of `y` on `x` and `z` without an intercept.
 #[derive(Debug, Default)]
-struct Sums {
+struct RegressionSums {
     weight: f64,
     xx: f64,
     xz: f64,
@@ -215,7 +215,7 @@ struct Sums {
     zy: f64,
 }
 
-impl Sums {
+impl RegressionSums {
     fn add(&mut self, weight: f64, x: f64, z: f64, y: f64) {
         if ![x, z, y].iter().all(|one| one.is_finite()) {
             return;

@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 use landfall_scheduler::gnp::{Direction, Position};
 use landfall_scheduler::model::{AgentId, Rtt, SiteId, Strategy};
-use landfall_scheduler::strategy::learned::{Lesson, Lessons, teach};
+use landfall_scheduler::strategy::learned::{CrawlResidual, LearnedCorrections, teach};
 use landfall_scheduler::strategy::schedule::straggler::{UnderWay, moves};
 use landfall_scheduler::strategy::schedule::{Job, plan};
-use landfall_scheduler::strategy::{Candidate, Home, Site, Speed, Spread, Work, choose};
+use landfall_scheduler::strategy::{AgentLocation, Candidate, Site, Speed, Spread, Work, choose};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -88,10 +88,10 @@ fn lesson_micros(candidates: &[Candidate]) -> f64 {
     let lesson = |(site, agent): (i64, &Candidate)| {
         let (known, crawled) = (agent.predicted?, agent.expected?);
         let (agent, site) = (agent.agent, SiteId::new(site));
-        Some(Lesson { agent, site, network: None, known, probed: false, preferred: true, crawled, weight: 1.0 })
+        Some(CrawlResidual { agent, site, network: None, known, probed: false, preferred: true, crawled, weight: 1.0 })
     };
-    let lessons: Vec<Lesson> = (0..CRAWLS).zip(candidates.iter().cycle()).filter_map(lesson).collect();
-    let lessons = Lessons::of(&lessons, &measured);
+    let lessons: Vec<CrawlResidual> = (0..CRAWLS).zip(candidates.iter().cycle()).filter_map(lesson).collect();
+    let lessons = LearnedCorrections::of(&lessons, &measured);
     let mut candidates = candidates.to_vec();
     let began = Instant::now();
     for measured in measured.values().take(usize::try_from(SITES).unwrap_or(1)) {
@@ -126,7 +126,7 @@ fn fleet() -> Vec<Candidate> {
                 spread: Some(Spread::new(0.2)),
                 load: rng.random_range(0..SLOTS + 2),
                 speed: Speed::new(rng.random_range(0.8..1.5), Some(500_000.0)),
-                home: Home {
+                home: AgentLocation {
                     country: Some(if rng.random_bool(0.5) { *b"CN" } else { *b"JP" }),
                     direction: Position::try_new(degrees.0, degrees.1).ok().map(Direction::from),
                     address: Some(IpAddr::from([10, rng.random(), rng.random(), 1])),

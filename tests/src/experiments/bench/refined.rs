@@ -5,7 +5,7 @@
 use std::hint::black_box;
 
 use anyhow::Context;
-use landfall_scheduler::gnp::{Ingredients, Refined, elect_held_out};
+use landfall_scheduler::gnp::{Refined, RefinedSwitches, elect_held_out};
 use landfall_scheduler::model::{AgentId, Rtt};
 use landfall_scheduler::simulate::Draw;
 
@@ -27,7 +27,7 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
         let began = processor_time()?;
         let elected = elect_held_out(&mesh, &nominees, LANDMARKS, SEED).context("elect")?;
         let landmarks: Vec<AgentId> = elected.into_iter().map(|elected| elected.agent).collect();
-        let map = Refined::new(&mesh, &landmarks, &Ingredients::default(), SEED).context("make the map")?;
+        let map = Refined::new(&mesh, &landmarks, &RefinedSwitches::default(), SEED).context("make the map")?;
         making.push(spent(began)?);
         let sites: Vec<Vec<(AgentId, Rtt)>> = (0..draw.sites()).map(|site| draw.measured(site, &landmarks)).collect();
         let began = processor_time()?;

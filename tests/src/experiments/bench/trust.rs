@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 use landfall_agent::probe::weighted_mean::weighted_mean;
-use landfall_scheduler::gnp::trust::{Evidence, Judgement, Standing, judge};
-use landfall_scheduler::gnp::{self, Embedding, Ingredients, Mesh, Refined};
+use landfall_scheduler::gnp::trust::{FleetTrust, Trust, TrustEvidence, judge};
+use landfall_scheduler::gnp::{self, Embedding, Mesh, Refined, RefinedSwitches};
 use landfall_scheduler::model::{AgentId, EmbeddingEpoch, Rtt};
 use landfall_scheduler::simulate::{Draw, Matrix};
 use rand::{RngExt, SeedableRng};
@@ -84,7 +84,7 @@ impl Maps {
     fn fit(mesh: &Mesh, landmarks: &[AgentId], seed: u64) -> anyhow::Result<Self> {
         Ok(Self {
             plain: fitted(mesh, landmarks, seed)?,
-            refined: Refined::new(mesh, landmarks, &Ingredients::default(), seed).context("fit the refined map")?,
+            refined: Refined::new(mesh, landmarks, &RefinedSwitches::default(), seed).context("fit the refined map")?,
         })
     }
 }
@@ -123,10 +123,10 @@ fn score(
     figures
 }
 
-fn judged(fleet: &LyingFleet<'_>, mesh: &Mesh) -> Judgement {
+fn judged(fleet: &LyingFleet<'_>, mesh: &Mesh) -> FleetTrust {
     let reports: Vec<Vec<(AgentId, Rtt)>> =
         sites(fleet.draw).step_by(JUDGED_BY).map(|site| fleet.measured(site)).collect();
-    judge(&Evidence { mesh, landmarks: fleet.landmarks, sites: &reports, least: &BTreeMap::new() })
+    judge(&TrustEvidence { mesh, landmarks: fleet.landmarks, sites: &reports, least: &BTreeMap::new() })
 }
 
 /// What a drawing is worth without the reports of these; kept where nobody lies any more, since it does not depend on the
@@ -263,8 +263,8 @@ fn honest(name: &str, draws: &[(u64, Draw<'_>)], landmarks: usize, clean: &mut M
         let judgement = judged(&fleet, &mesh);
         agents += draw.agents();
         let standings = judgement.charges().values().map(|charge| charge.standing);
-        quarantined += standings.clone().filter(|standing| *standing == Standing::Quarantined).count();
-        suspect += standings.filter(|standing| *standing == Standing::Suspect).count();
+        quarantined += standings.clone().filter(|standing| *standing == Trust::Quarantined).count();
+        suspect += standings.filter(|standing| *standing == Trust::Suspect).count();
         alarms += usize::from(judgement.alarm().is_some());
         for (agent, charge) in judgement.charges() {
             let at = if elected.contains(agent) { "landmark" } else { "agent" };

@@ -9,7 +9,7 @@ use std::num::NonZeroUsize;
 
 use anyhow::{Context, ensure};
 use comfy_table::Table;
-use landfall_scheduler::simulate::{self, Draw, Judged, Matrix, Report, Tier, play_drawing};
+use landfall_scheduler::simulate::{self, Draw, Matrix, Report, SeedResult, Tier, play_drawing};
 use serde::Serialize;
 
 use crate::experiments::sweep::settings::{LayoutData, Settings};
@@ -154,7 +154,7 @@ fn report(settings: &Settings, source: &MatrixSource<'_>, dims: usize, landmarks
                 let draw = Draw::given(matrix, agents.collect(), (settings.agents..matrix.nodes()).collect());
                 play_drawing(draw, &asked, seed, &|| ())
             });
-            let judged: Vec<Judged> = judged.collect::<Result<_, _>>()?;
+            let judged: Vec<SeedResult> = judged.collect::<Result<_, _>>()?;
             Ok(Report::of(matrices.first().map_or(0, Matrix::nodes), &asked, &judged))
         }
     }

@@ -9,10 +9,10 @@ use std::time::Duration;
 use anyhow::Context;
 use landfall_scheduler::model::seed;
 use landfall_scheduler::model::{Rtt, Strategy};
-use landfall_scheduler::strategy::learned::Crawled;
-use landfall_scheduler::strategy::load::balance::{self, Queued};
+use landfall_scheduler::strategy::learned::CrawlObservation;
+use landfall_scheduler::strategy::load::balance::{self, MovableTask};
 use landfall_scheduler::strategy::schedule::{self, Job};
-use landfall_scheduler::strategy::{self, Candidate, Crawl, Former, Listed, Site, Speed, Work};
+use landfall_scheduler::strategy::{self, Candidate, Crawl, RecordedCandidate, RecordedChoice, Site, Speed, Work};
 
 use super::survey::{self, Survey, agent_id, agent_index};
 use stragglers::PartialCrawl;
@@ -56,7 +56,7 @@ pub struct Fleet<'a> {
     /// For each site, what is known of each agent's way to it, without load.
     known: Vec<Cow<'a, [Candidate]>>,
     /// The newest choice of each site.
-    chosen: BTreeMap<usize, Former>,
+    chosen: BTreeMap<usize, RecordedChoice>,
     /// Sites that are planned together and not assigned yet.
     pool: BTreeSet<usize>,
     /// Sites that are being confirmed, and when they will have been; and those that were.
@@ -157,7 +157,7 @@ impl<'a> Fleet<'a> {
         }
         self.agents[agent].waiting.insert(site);
         let (by, strategy, fallback) = (choice.agent, choice.strategy, choice.fallback);
-        self.chosen.insert(site, Former { agent: by, strategy, fallback, listed });
+        self.chosen.insert(site, RecordedChoice { agent: by, strategy, fallback, listed });
         Some(Some(agent))
     }
 
@@ -219,7 +219,7 @@ impl<'a> Fleet<'a> {
             self.pool.remove(&site);
             self.expected.insert(site, planned.ends.saturating_sub(planned.begins));
             let (agent, strategy) = (agent_id(planned.agent), Strategy::EarliestFinish);
-            self.chosen.insert(site, Former { agent, strategy, fallback: None, listed: Vec::new() });
+            self.chosen.insert(site, RecordedChoice { agent, strategy, fallback: None, listed: Vec::new() });
             self.agents[planned.agent].waiting.insert(site);
             got.insert(planned.agent);
         }
@@ -326,9 +326,9 @@ impl<'a> Fleet<'a> {
             .collect();
         let queued = |site: &usize| {
             let former = &self.chosen[site];
-            Queued { at: former.agent, takers: balance::takers(former, &fleet, &[]) }
+            MovableTask { at: former.agent, takers: balance::takers(former, &fleet, &[]) }
         };
-        let queued: Vec<Queued> = sites.iter().map(queued).collect();
+        let queued: Vec<MovableTask> = sites.iter().map(queued).collect();
         let mut got = BTreeSet::new();
         for one in balance::plan(&fleet, &queued, MOVES) {
             let Some(&site) = sites.get(one.queued) else { continue };
@@ -381,7 +381,7 @@ impl<'a> Fleet<'a> {
 fn known<'a>(survey: &'a Survey, site: usize, before: Option<&CrawlHistory>) -> Cow<'a, [Candidate]> {
     match before.and_then(|before| Some((before, before.sites.get(&site)?))) {
         Some((before, (agent, stats))) => {
-            let crawl = Crawled { agent: agent_id(*agent), rtt: stats.rtt, weight: 1.0 };
+            let crawl = CrawlObservation { agent: agent_id(*agent), rtt: stats.rtt, weight: 1.0 };
             Cow::Owned(survey.predicted(site, before.confirmed.contains(&site), &[crawl]))
         }
         None => Cow::Borrowed(survey.candidates(site)),
@@ -389,8 +389,8 @@ fn known<'a>(survey: &'a Survey, site: usize, before: Option<&CrawlHistory>) -> 
 }
 
 /// A candidate as the scheduler records it.
-fn listed(candidate: &Candidate) -> Listed {
-    Listed { agent: candidate.agent, predicted: candidate.predicted, measured: candidate.measured }
+fn listed(candidate: &Candidate) -> RecordedCandidate {
+    RecordedCandidate { agent: candidate.agent, predicted: candidate.predicted, measured: candidate.measured }
 }
 
 #[cfg(test)]

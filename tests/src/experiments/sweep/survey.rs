@@ -4,11 +4,13 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use landfall_scheduler::gnp::{Ingredients, Place, Refined};
+use landfall_scheduler::gnp::{Refined, RefinedSwitches, SitePlace};
 use landfall_scheduler::model::{AgentId, Rtt};
 use landfall_scheduler::strategy::Candidate;
 use landfall_scheduler::strategy::learned::confidence::{self, unsure};
-use landfall_scheduler::strategy::learned::{Crawled, Lessons, Near, measured_by_crawls, teach};
+use landfall_scheduler::strategy::learned::{
+    CrawlObservation, LearnedCorrections, SimilarCrawls, measured_by_crawls, teach,
+};
 
 use super::measured::LayoutMeasurements;
 use crate::world::scenario::Scenario;
@@ -61,7 +63,7 @@ impl Survey {
             let known: Vec<Candidate> = (0..agents).map(|agent| Candidate::new(agent_id(agent), 1)).collect();
             return Ok(Self::given(vec![known; sites]));
         };
-        let map = Refined::new(&measurements.mesh()?, &measurements.landmarks(), &Ingredients::default(), epoch)
+        let map = Refined::new(&measurements.mesh()?, &measurements.landmarks(), &RefinedSwitches::default(), epoch)
             .context("fit the map")?;
         let mut survey =
             Self { agents, map: Some(map), measured: measurements.sites()?, known: Vec::new(), confirmed: Vec::new() };
@@ -89,16 +91,16 @@ impl Survey {
     }
 
     /// What is known of each agent's way to a site, confirmed if that is needed, after these crawls of it.
-    pub fn predicted(&self, site: usize, confirmed: bool, crawls: &[Crawled]) -> Vec<Candidate> {
+    pub fn predicted(&self, site: usize, confirmed: bool, crawls: &[CrawlObservation]) -> Vec<Candidate> {
         let confirmed = self.confirmed.get(site).and_then(Option::as_ref).filter(|_| confirmed);
         let measured = confirmed.map(|confirmed| &confirmed.measured).or_else(|| self.measured.get(site));
         measured.map_or_else(Vec::new, |measured| self.placed(site, measured, crawls))
     }
 
-    fn placed(&self, site: usize, measured: &[(AgentId, Rtt)], crawls: &[Crawled]) -> Vec<Candidate> {
+    fn placed(&self, site: usize, measured: &[(AgentId, Rtt)], crawls: &[CrawlObservation]) -> Vec<Candidate> {
         let Some(map) = &self.map else { return self.candidates(site).to_vec() };
-        let placed_by = [measured, &measured_by_crawls(&Lessons::default(), measured, crawls)].concat();
-        let place = map.locate(&placed_by).ok().map(Place::Cloud);
+        let placed_by = [measured, &measured_by_crawls(&LearnedCorrections::default(), measured, crawls)].concat();
+        let place = map.locate(&placed_by).ok().map(SitePlace::Cloud);
         let one = |agent: usize| {
             let agent = agent_id(agent);
             let predicted = place.as_ref().and_then(|place| place.predict(agent));
@@ -106,7 +108,7 @@ impl Survey {
         };
         let mut candidates: Vec<Candidate> = (0..self.agents).map(one).collect();
         if !crawls.is_empty() {
-            teach(&mut candidates, &Lessons::default(), &Near::default(), crawls);
+            teach(&mut candidates, &LearnedCorrections::default(), &SimilarCrawls::default(), crawls);
         }
         candidates
     }

@@ -8,7 +8,7 @@ use tonic::Status;
 use super::{clip, lease_key, plain, respond};
 use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
 use crate::store::leases::checkpoints::{self, Checkpoint, RateState};
-use crate::store::sites::addresses::Claim;
+use crate::store::sites::addresses::AddressClaim;
 
 /// No agent leaves a site alone for longer at a time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 3600);
@@ -31,12 +31,16 @@ pub(in crate::grpc) fn release(release: v1::LeaseRelease) -> Released {
     Released { task, token, crash, pause }
 }
 
-pub(in crate::grpc) fn claim(asked: &v1::AddressClaim, agent: AgentId, session: SessionId) -> Result<Claim, Status> {
+pub(in crate::grpc) fn claim(
+    asked: &v1::AddressClaim,
+    agent: AgentId,
+    session: SessionId,
+) -> Result<AddressClaim, Status> {
     let (task, token) = lease_key(asked.task_id, asked.token);
     let address = asked.address.parse().map_err(|_| {
         Status::invalid_argument(format!("address: '{}' is no IP address", clip(asked.address.clone())))
     })?;
-    Ok(Claim { agent, session, task, token, address })
+    Ok(AddressClaim { agent, session, task, token, address })
 }
 
 /// The answer to a claim; `reason` says why it is refused.

@@ -5,14 +5,14 @@ use std::time::Duration;
 use landfall_proto::v1;
 
 use super::{count, duration};
-use crate::model::{ChoiceCause, Fallback, Parted, Why};
-use crate::strategy::explain::{About, Wait};
+use crate::model::{ChoiceCause, ChoiceReasons, Fallback, FormerAgent};
+use crate::strategy::explain::{ExplainedWait, WaitDetail};
 
-impl From<&Wait> for v1::Wait {
-    fn from(wait: &Wait) -> Self {
+impl From<&ExplainedWait> for v1::Wait {
+    fn from(wait: &ExplainedWait) -> Self {
         let cause = v1::WaitCause::from(wait.cause).into();
         let mut message = Self { cause, about: wait.about.text(), ..Self::default() };
-        if let About::Constraints(_, nobody) = &wait.about {
+        if let WaitDetail::Constraints(_, nobody) = &wait.about {
             message.unmet = v1::UnmetCause::from(nobody.cause).into();
             message.fleet = count(nobody.excluded.fleet);
             let by = nobody.excluded.by.iter();
@@ -23,14 +23,14 @@ impl From<&Wait> for v1::Wait {
     }
 }
 
-impl From<&Why> for v1::Why {
-    fn from(why: &Why) -> Self {
+impl From<&ChoiceReasons> for v1::Why {
+    fn from(why: &ChoiceReasons) -> Self {
         let mut message = Self::default();
         if let Some(Fallback { cause, said }) = &why.fallback {
             message.fallback = v1::FallbackCause::from(*cause).into();
             message.fallback_said.clone_from(said);
         }
-        if let Some(Parted { agent, how }) = &why.parted {
+        if let Some(FormerAgent { agent, how }) = &why.parted {
             message.parted = v1::Parting::from(*how).into();
             message.parted_agent.clone_from(agent);
         }
@@ -65,14 +65,14 @@ impl From<&Why> for v1::Why {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::constraints::{Constraints, Exclusion, Nobody};
+    use crate::model::constraints::{Constraints, Exclusion, NoEligibleAgent};
     use crate::model::{FallbackCause, Gain, Parting, WaitCause};
 
     #[test]
     fn every_cause_is_the_same_after_it_was_sent_and_printed_as_it_is_recorded() {
-        let parted = Some(Parted { agent: "a".into(), how: Parting::Drained });
+        let parted = Some(FormerAgent { agent: "a".into(), how: Parting::Drained });
         let fallback = Some(Fallback { cause: FallbackCause::Unmeasured, said: "connect: refused".into() });
-        let others = Why { cause: ChoiceCause::NextCandidate, parted, fallback };
+        let others = ChoiceReasons { cause: ChoiceCause::NextCandidate, parted, fallback };
         let causes = [
             ChoiceCause::Strategy { full: 1, of: 3 },
             ChoiceCause::Explores,
@@ -80,8 +80,8 @@ mod tests {
             ChoiceCause::Rebalanced { from: "b".into(), gain: Gain::Nearer },
             ChoiceCause::TakenBack { from: "b".into(), remaining_ms: 83_600, takes_ms: Some(4_260) },
         ];
-        let causes = causes.into_iter().map(|cause| Why { cause, ..Why::default() });
-        for why in causes.chain([others, Why::default()]) {
+        let causes = causes.into_iter().map(|cause| ChoiceReasons { cause, ..ChoiceReasons::default() });
+        for why in causes.chain([others, ChoiceReasons::default()]) {
             let (printed, recorded) = (serde_json::to_value(v1::Why::from(&why)), serde_json::to_value(why));
             assert_eq!(printed.unwrap(), recorded.unwrap());
         }
@@ -90,12 +90,13 @@ mod tests {
         let newer = v1::Why { cause: v1::ChoiceCause::Rebalanced.into(), gain: 99, ..v1::Why::default() };
         assert!(serde_json::to_value(newer).unwrap().is_null(), "a newer scheduler knows more gains");
         for cause in WaitCause::ALL {
-            let wait = v1::Wait::from(&Wait::from(*cause));
+            let wait = v1::Wait::from(&ExplainedWait::from(*cause));
             assert_eq!(WaitCause::try_from(wait.cause()), Ok(*cause));
         }
         let asked = Constraints { countries: vec!["JP".into()], ..Constraints::default() };
-        let nobody = Nobody::of(3, &[Exclusion::Country, Exclusion::Country]);
-        let unmet = v1::Wait::from(&Wait { cause: WaitCause::Unmet, about: About::Constraints(asked, nobody) });
+        let nobody = NoEligibleAgent::of(3, &[Exclusion::Country, Exclusion::Country]);
+        let unmet =
+            v1::Wait::from(&ExplainedWait { cause: WaitCause::Unmet, about: WaitDetail::Constraints(asked, nobody) });
         assert_eq!((unmet.unmet(), unmet.fleet), (v1::UnmetCause::TakeNoWork, 3));
         assert_eq!(unmet.excluded, [v1::ExcludedCount { constraint: "country".to_owned(), agents: 2 }]);
         for how in Parting::ALL {

@@ -6,7 +6,7 @@ use landfall_proto::v1;
 
 use crate::model::BatchId;
 use crate::model::constraints::Constraints;
-use crate::store::reports::explain::{Choice, Task};
+use crate::store::reports::explain::{Task, TaskChoice};
 use crate::strategy::explain;
 
 use super::{rtt, timestamp};
@@ -14,7 +14,7 @@ use super::{rtt, timestamp};
 /// A site's tasks with their choices, newest first.
 pub(in crate::grpc) fn tasks(
     tasks: Vec<Task>,
-    choices: &[Choice],
+    choices: &[TaskChoice],
     asked: &HashMap<BatchId, Constraints>,
 ) -> Vec<v1::ExplainedTask> {
     let one = |task: Task| {
@@ -37,7 +37,7 @@ pub(in crate::grpc) fn tasks(
     tasks.into_iter().map(one).collect()
 }
 
-fn explained(choice: &Choice, constraints: &Constraints) -> v1::ExplainedChoice {
+fn explained(choice: &TaskChoice, constraints: &Constraints) -> v1::ExplainedChoice {
     let recorded = &choice.recorded;
     let candidates = recorded.candidates.iter().map(|one| v1::ExplainedCandidate {
         agent: one.agent.clone(),

@@ -7,18 +7,18 @@ use landfall_proto::v1;
 use url::Url;
 
 use crate::app::secret::SecretHash;
-use crate::gnp::{Coverage, Diversity, Embedding, Position, PositionError, Worth};
+use crate::gnp::{Coverage, Diversity, Embedding, LandmarkWorth, Position, PositionError};
 use crate::grpc::Identity;
-use crate::grpc::landmark_choice::Explained;
+use crate::grpc::landmark_choice::ExplainedLandmarks;
 use crate::model::contact::ContactUrl;
 use crate::model::{AgentId, constraints, naming};
 use crate::store::agents::Agent;
-use crate::store::agents::drains::Drained;
-use crate::store::agents::enrolments::{Enrolment, Name, Token, Wanted};
+use crate::store::agents::drains::DrainResult;
+use crate::store::agents::enrolments::{AgentRequest, Enrolment, Name, Token};
 use crate::store::agents::refusals::Count;
-use crate::store::agents::sessions::{EndCause, Standing};
-use crate::store::embeddings::landmarks::{ChosenBy, Landmark, Unreached};
-use crate::store::leases::Held;
+use crate::store::agents::sessions::{EndCause, NewestSession};
+use crate::store::embeddings::landmarks::{ChosenBy, Landmark, UnreachedAgent};
+use crate::store::leases::ActiveLease;
 use crate::store::reports::events::Event;
 use crate::strategy::LoadLevel;
 
@@ -34,7 +34,7 @@ const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Default dimensions of the embedding, if there are enough landmarks.
 const DEFAULT_DIMENSIONS: u32 = 8;
 
-impl TryFrom<v1::CreateEnrolmentRequest> for Wanted {
+impl TryFrom<v1::CreateEnrolmentRequest> for AgentRequest {
     type Error = InvalidField;
 
     fn try_from(request: v1::CreateEnrolmentRequest) -> Result<Self, InvalidField> {
@@ -140,10 +140,10 @@ pub(in crate::grpc) fn contact_url(request: &v1::SetContactUrlRequest) -> Result
 /// invalid ones.
 pub(in crate::grpc) fn several(
     asked: Vec<v1::CreateEnrolmentRequest>,
-) -> (Vec<usize>, Vec<Wanted>, Vec<v1::EnrolmentProblem>) {
+) -> (Vec<usize>, Vec<AgentRequest>, Vec<v1::EnrolmentProblem>) {
     let (mut places, mut wanted, mut problems) = (Vec::new(), Vec::new(), Vec::new());
     for (index, one) in asked.into_iter().enumerate() {
-        match Wanted::try_from(one) {
+        match AgentRequest::try_from(one) {
             Ok(one) => {
                 places.push(index);
                 wanted.push(one);
@@ -236,8 +236,8 @@ impl From<Agent> for v1::Agent {
 /// The full description of an agent.
 pub(in crate::grpc) fn shown(
     agent: Agent,
-    session: Option<Standing>,
-    held: Vec<Held>,
+    session: Option<NewestSession>,
+    held: Vec<ActiveLease>,
     refused: Vec<Count>,
     events: Vec<Event>,
 ) -> v1::ShowAgentResponse {
@@ -250,8 +250,8 @@ pub(in crate::grpc) fn shown(
     }
 }
 
-impl From<Standing> for v1::AgentSession {
-    fn from(session: Standing) -> Self {
+impl From<NewestSession> for v1::AgentSession {
+    fn from(session: NewestSession) -> Self {
         Self {
             session_id: session.session.get(),
             incarnation: session.incarnation.get(),
@@ -264,8 +264,8 @@ impl From<Standing> for v1::AgentSession {
     }
 }
 
-impl From<Held> for v1::AgentLease {
-    fn from(held: Held) -> Self {
+impl From<ActiveLease> for v1::AgentLease {
+    fn from(held: ActiveLease) -> Self {
         Self {
             site: held.site,
             batch: held.batch,
@@ -287,14 +287,14 @@ impl From<Count> for v1::AgentRefusal {
     }
 }
 
-impl From<Drained> for v1::DrainAgentResponse {
-    fn from(Drained { withdrawn, leases, before }: Drained) -> Self {
+impl From<DrainResult> for v1::DrainAgentResponse {
+    fn from(DrainResult { withdrawn, leases, before }: DrainResult) -> Self {
         Self { withdrawn, leases, before }
     }
 }
 
-impl From<Drained> for v1::RemoveAgentResponse {
-    fn from(Drained { withdrawn, leases, before }: Drained) -> Self {
+impl From<DrainResult> for v1::RemoveAgentResponse {
+    fn from(DrainResult { withdrawn, leases, before }: DrainResult) -> Self {
         Self { withdrawn, leases, before }
     }
 }
@@ -316,13 +316,13 @@ pub(in crate::grpc) fn landmarks(
     }
 }
 
-impl From<Explained> for v1::ElectionExplanation {
-    fn from(explained: Explained) -> Self {
-        let Explained { explanation: told, names, unreached } = explained;
+impl From<ExplainedLandmarks> for v1::ElectionExplanation {
+    fn from(explained: ExplainedLandmarks) -> Self {
+        let ExplainedLandmarks { explanation: told, names, unreached } = explained;
         let name = |agent: AgentId| names.get(&agent).cloned().unwrap_or_default();
         let coverage =
             |reach: Coverage| v1::Coverage { within: Some(duration(reach.within)), agents: count(reach.agents) };
-        let worth = |worth: Worth| v1::LandmarkWorth {
+        let worth = |worth: LandmarkWorth| v1::LandmarkWorth {
             name: name(worth.landmark),
             nearest_to: count(worth.nearest_to),
             adds: Some(duration(worth.adds)),
@@ -346,8 +346,8 @@ fn diversity(kinds: Diversity) -> v1::Diversity {
     v1::Diversity { with: kinds.with, without: kinds.without }
 }
 
-impl From<Unreached> for v1::UnreachedAgent {
-    fn from(unreached: Unreached) -> Self {
+impl From<UnreachedAgent> for v1::UnreachedAgent {
+    fn from(unreached: UnreachedAgent) -> Self {
         let beacon_url = unreached.beacon_url.unwrap_or_default();
         let port = Url::parse(&beacon_url).ok().and_then(|url| url.port_or_known_default()).unwrap_or(0);
         let failure = unreached.failure.unwrap_or_default();

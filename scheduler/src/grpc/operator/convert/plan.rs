@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use landfall_proto::v1;
 
-use crate::capacity::{Agent, Change, Load, Outlook};
-use crate::grpc::plan::{Addition, Plan, Wanted};
+use crate::capacity::{Agent, AgentChange, FleetPrediction, Load};
+use crate::grpc::plan::{Addition, Plan, WhatIfRequest};
 use crate::model::Strategy;
 
 use super::{InvalidField, agent_name, duration, line, sites, whole};
@@ -19,7 +19,7 @@ const MOST_SUGGESTED: u32 = 20;
 /// Slots of an agent, with the store's bounds.
 const SLOTS: std::ops::RangeInclusive<u32> = 1..=10_000;
 
-impl TryFrom<v1::PlanRequest> for Wanted {
+impl TryFrom<v1::PlanRequest> for WhatIfRequest {
     type Error = InvalidField;
 
     fn try_from(request: v1::PlanRequest) -> Result<Self, InvalidField> {
@@ -111,7 +111,7 @@ impl From<Plan> for v1::PlanResponse {
     }
 }
 
-fn outlook(outlook: &Outlook, agents: &[Agent]) -> v1::PlannedOutlook {
+fn outlook(outlook: &FleetPrediction, agents: &[Agent]) -> v1::PlannedOutlook {
     let busy = agents.iter().zip(&outlook.loads).filter_map(|(agent, load)| Some((load.as_ref()?.busy, agent)));
     let longest = busy.max_by_key(|(busy, _)| *busy).map(|(_, agent)| agent.name.clone());
     v1::PlannedOutlook {
@@ -123,9 +123,9 @@ fn outlook(outlook: &Outlook, agents: &[Agent]) -> v1::PlannedOutlook {
 
 fn planned(agent: &Agent, before: Option<Load>, after: Option<Load>) -> v1::PlannedAgent {
     let change = match agent.change {
-        Change::Stays => "stays",
-        Change::Comes => "added",
-        Change::Leaves => "removed",
+        AgentChange::Stays => "stays",
+        AgentChange::Comes => "added",
+        AgentChange::Leaves => "removed",
     };
     let load = |load: Load| v1::PlannedLoad {
         sites: load.sites,

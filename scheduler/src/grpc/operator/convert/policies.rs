@@ -5,7 +5,7 @@ use std::time::Duration;
 use landfall_proto::v1;
 
 use crate::model::PolicyRequest;
-use crate::model::constraints::{ConstraintsRequest, Unmet};
+use crate::model::constraints::{ConstraintsRequest, UnmetAction};
 
 use super::{InvalidField, duration};
 
@@ -65,7 +65,7 @@ impl TryFrom<v1::Constraints> for ConstraintsRequest {
     /// Fails if a value is out of bounds.
     fn try_from(asked: v1::Constraints) -> Result<Self, InvalidField> {
         let unmet = match v1::Unmet::try_from(asked.unmet) {
-            Ok(unmet) => Unmet::try_from(unmet).ok(),
+            Ok(unmet) => UnmetAction::try_from(unmet).ok(),
             Err(_) => return Err(InvalidField::new("constraints.unmet", "neither wait nor fail")),
         };
         let v1::Constraints { countries, carriers, tags, bytes_per_day, .. } = asked;

@@ -5,10 +5,10 @@ use landfall_proto::v1::measurement_failure::Reason;
 
 use super::{count, rtt, timestamp};
 use crate::store::measurements::failures::Failure;
-use crate::store::measurements::reach::{Standing, Way};
+use crate::store::measurements::reach::{ReachDirection, Reachability};
 
-impl From<Way> for v1::Way {
-    fn from(way: Way) -> Self {
+impl From<ReachDirection> for v1::Way {
+    fn from(way: ReachDirection) -> Self {
         let (trip, reached_at) = way.reached.unzip();
         let (failure, failed_at) = way.failed.unzip();
         let said = |Failure { cause, said }: Failure| v1::MeasurementFailure {
@@ -30,12 +30,12 @@ impl From<Way> for v1::Way {
 }
 
 /// An agent's standing, with how it and other agents reach each other.
-pub(in crate::grpc) fn with_ways(standing: v1::CheckResponse, ways: &[Way]) -> v1::CheckResponse {
-    let counted = |here: &dyn Fn(&Way) -> bool, there: fn(&Way) -> &str| {
+pub(in crate::grpc) fn with_ways(standing: v1::CheckResponse, ways: &[ReachDirection]) -> v1::CheckResponse {
+    let counted = |here: &dyn Fn(&ReachDirection) -> bool, there: fn(&ReachDirection) -> &str| {
         let tried = ways.iter().filter(|way| here(way));
         let standing = |wanted| tried.clone().filter(|way| way.standing == wanted).count();
-        let (reached, failed) = (standing(Standing::Reached), standing(Standing::Failed));
-        let failure = tried.clone().filter(|way| way.standing == Standing::Failed).find_map(|way| {
+        let (reached, failed) = (standing(Reachability::Reached), standing(Reachability::Failed));
+        let failure = tried.clone().filter(|way| way.standing == Reachability::Failed).find_map(|way| {
             let failure = &way.failed.as_ref()?.0;
             let message = if failure.said.is_empty() { failure.to_string() } else { failure.said.clone() };
             Some(v1::BeaconFailure { agent: there(way).to_owned(), message })

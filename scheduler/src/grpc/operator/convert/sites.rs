@@ -8,14 +8,14 @@ use crate::gnp::{Placement, Position};
 use crate::model::constraints::{Constraints, ConstraintsRequest};
 use crate::model::site_list::SiteName;
 use crate::model::{CrawlPolicy, PolicyRequest, Strategy, naming};
-use crate::store::batches::changes::{Cancelled, Extent, Retried};
-use crate::store::batches::submissions::{Submission, Submitted};
-use crate::store::batches::{Batch, Ended, Listed, Progress};
+use crate::store::batches::changes::{CancelResult, ChangeScope, RetryResult};
+use crate::store::batches::submissions::{Submission, SubmissionResult};
+use crate::store::batches::{Batch, BatchSummary, EndReason, Progress};
 use crate::store::measurements::of_sites::ResolvedAddress;
-use crate::store::measurements::orders::Awaited;
+use crate::store::measurements::orders::OpenOrder;
 use crate::store::sites::alarms::Alarm;
 use crate::store::sites::positions::Source;
-use crate::store::sites::verdicts::Suspicion;
+use crate::store::sites::verdicts::SuspectedSite;
 use crate::store::sites::{Candidate, Site, SiteMeasurement, SiteTask};
 use crate::strategy::explain;
 use crate::throughput::Estimate;
@@ -128,9 +128,9 @@ impl From<Alarm> for v1::Alarm {
 }
 
 /// The tasks of a batch that a request affects: all, or those of the named sites.
-pub(in crate::grpc) fn extent(sites: &[String], all: bool, flag: &str) -> Result<Extent, InvalidField> {
+pub(in crate::grpc) fn extent(sites: &[String], all: bool, flag: &str) -> Result<ChangeScope, InvalidField> {
     match (sites.len(), all) {
-        (0, true) => return Ok(Extent::All),
+        (0, true) => return Ok(ChangeScope::All),
         (0, false) => return Err(InvalidField::new("sites", format!("none are named, and `{flag}` is not set"))),
         (_, true) => return Err(InvalidField::new(flag, "sites are named as well")),
         (named, false) if named > MAX_CHUNK => {
@@ -143,7 +143,7 @@ pub(in crate::grpc) fn extent(sites: &[String], all: bool, flag: &str) -> Result
     // Each name once, so that the count is one of sites.
     let mut seen = HashSet::new();
     let names: Vec<SiteName> = parsed.collect::<Result<_, _>>()?;
-    Ok(Extent::Sites(names.into_iter().filter(|name: &SiteName| seen.insert(name.clone())).collect()))
+    Ok(ChangeScope::Sites(names.into_iter().filter(|name: &SiteName| seen.insert(name.clone())).collect()))
 }
 
 fn strategy(text: &str) -> Result<Option<Strategy>, InvalidField> {
@@ -153,8 +153,8 @@ fn strategy(text: &str) -> Result<Option<Strategy>, InvalidField> {
     text.parse().map(Some).map_err(InvalidField::of("strategy"))
 }
 
-impl From<Submitted> for v1::SubmitResponse {
-    fn from(submitted: Submitted) -> Self {
+impl From<SubmissionResult> for v1::SubmitResponse {
+    fn from(submitted: SubmissionResult) -> Self {
         Self {
             added: submitted.added,
             already_present: submitted.already_present,
@@ -165,21 +165,21 @@ impl From<Submitted> for v1::SubmitResponse {
     }
 }
 
-impl From<Cancelled> for v1::CancelTasksResponse {
-    fn from(cancelled: Cancelled) -> Self {
-        let Cancelled { tasks, leases, ended, recrawls, agents: _ } = cancelled;
+impl From<CancelResult> for v1::CancelTasksResponse {
+    fn from(cancelled: CancelResult) -> Self {
+        let CancelResult { tasks, leases, ended, recrawls, agents: _ } = cancelled;
         Self { tasks, leases, ended, recrawls }
     }
 }
 
-impl From<Retried> for v1::RetryTasksResponse {
-    fn from(Retried { tasks, open }: Retried) -> Self {
+impl From<RetryResult> for v1::RetryTasksResponse {
+    fn from(RetryResult { tasks, open }: RetryResult) -> Self {
         Self { tasks, open }
     }
 }
 
-impl From<Listed> for v1::Batch {
-    fn from(batch: Listed) -> Self {
+impl From<BatchSummary> for v1::Batch {
+    fn from(batch: BatchSummary) -> Self {
         Self {
             name: batch.name,
             strategy: batch.strategy.name().to_owned(),
@@ -197,7 +197,7 @@ pub(in crate::grpc) fn shown_batch(
     batch: Batch,
     asked: Constraints,
     progress: v1::BatchProgress,
-    endings: Vec<Ended>,
+    endings: Vec<EndReason>,
 ) -> v1::ShowBatchResponse {
     v1::ShowBatchResponse {
         name: batch.name,
@@ -209,9 +209,9 @@ pub(in crate::grpc) fn shown_batch(
     }
 }
 
-impl From<Ended> for v1::Ending {
-    fn from(ended: Ended) -> Self {
-        let Ended { kind, tasks, site, reason } = ended;
+impl From<EndReason> for v1::Ending {
+    fn from(ended: EndReason) -> Self {
+        let EndReason { kind, tasks, site, reason } = ended;
         Self { reason, tasks, kind: v1::ReasonKind::from(kind).into(), site }
     }
 }
@@ -253,7 +253,7 @@ pub(in crate::grpc) fn shown(
     site: Site,
     measurements: Vec<SiteMeasurement>,
     placement: Option<Placement>,
-    verdict: Option<Option<Suspicion>>,
+    verdict: Option<Option<SuspectedSite>>,
     tasks: Vec<SiteTask>,
 ) -> v1::ShowSiteResponse {
     v1::ShowSiteResponse {
@@ -275,14 +275,14 @@ impl From<ResolvedAddress> for v1::ResolvedAddress {
     }
 }
 
-impl From<Awaited> for v1::SiteOrder {
-    fn from(Awaited { prober, address, other }: Awaited) -> Self {
+impl From<OpenOrder> for v1::SiteOrder {
+    fn from(OpenOrder { prober, address, other }: OpenOrder) -> Self {
         Self { prober, address: address.unwrap_or_default(), site: other.unwrap_or_default() }
     }
 }
 
-fn verdict_message(suspicion: Option<Suspicion>) -> v1::SiteVerdict {
-    suspicion.map_or_else(v1::SiteVerdict::default, |Suspicion { confidence, evidence }| v1::SiteVerdict {
+fn verdict_message(suspicion: Option<SuspectedSite>) -> v1::SiteVerdict {
+    suspicion.map_or_else(v1::SiteVerdict::default, |SuspectedSite { confidence, evidence }| v1::SiteVerdict {
         suspect: true,
         confidence,
         evidence,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use landfall_proto::v1;
 
 use crate::model::Strategy;
-use crate::store::reports::throughput::{Agent, Grown, Part};
+use crate::store::reports::throughput::{Agent, BatchGrowth, CrawlTotals};
 use crate::throughput::{self, Estimate, Growth, growth, megabytes_per_minute, per_minute};
 
 use super::{InvalidField, duration, rtt, timestamp};
@@ -38,9 +38,9 @@ pub(in crate::grpc) fn asked(request: v1::ThroughputRequest) -> Result<Asked, In
     Ok(Asked { batch, round, slices })
 }
 
-impl From<Grown> for v1::ThroughputResponse {
-    fn from(grown: Grown) -> Self {
-        let Grown { standing, crawls, recent, time, slices } = grown;
+impl From<BatchGrowth> for v1::ThroughputResponse {
+    fn from(grown: BatchGrowth) -> Self {
+        let BatchGrowth { standing, crawls, recent, time, slices } = grown;
         let all = crawls.all.total;
         let span = time.map_or(Duration::ZERO, |(begun, until)| (until - begun).to_std().unwrap_or_default());
         Self {
@@ -63,7 +63,7 @@ impl From<Grown> for v1::ThroughputResponse {
     }
 }
 
-fn row(Agent { name, city, carrier }: Agent, part: &Part, bytes: u64, span: Duration) -> v1::AgentThroughput {
+fn row(Agent { name, city, carrier }: Agent, part: &CrawlTotals, bytes: u64, span: Duration) -> v1::AgentThroughput {
     v1::AgentThroughput {
         agent: name,
         city,
@@ -78,7 +78,7 @@ fn row(Agent { name, city, carrier }: Agent, part: &Part, bytes: u64, span: Dura
     }
 }
 
-fn strategy(strategy: Strategy, part: &Part, span: Duration) -> v1::StrategyThroughput {
+fn strategy(strategy: Strategy, part: &CrawlTotals, span: Duration) -> v1::StrategyThroughput {
     v1::StrategyThroughput {
         strategy: strategy.name().to_owned(),
         sites: part.total.sites,

@@ -4,13 +4,13 @@ use landfall_proto::v1;
 use landfall_proto::v1::measurement_failure::Reason;
 
 use crate::config::Metric;
-use crate::model::constraints::Unmet;
+use crate::model::constraints::UnmetAction;
 use crate::model::{FallbackCause, Gain, Parting, ReasonKind, TaskState, UnmetCause, WaitCause};
 use crate::store::agents::ServiceState;
 use crate::store::agents::enrolments::State as EnrolmentState;
 use crate::store::leases::outcomes::{Blocker, Budget};
 use crate::store::measurements::failures::Cause;
-use crate::store::measurements::reach::Standing;
+use crate::store::measurements::reach::Reachability;
 
 /// Maps an enum of the core to one of the wire with the same values; both must be covered
 /// completely.
@@ -56,10 +56,10 @@ same! {
         WaitedAway WaitedRemoved WaitedDrained WaitedPaused WaitedDisconnected WaitedExcluded
     }
     Gain = Gain { BeginsAtOnce EndsSooner Nearer }
-    Unmet = Unmet { Wait Fail }
+    UnmetAction = Unmet { Wait Fail }
     ServiceState = ServiceState { Ready Draining Drained Paused Away Removed Quarantined NeverConnected }
     EnrolmentState = EnrolmentState { Open Used Expired Revoked }
-    Standing = WayState { Failed Untried NotAsked NoBeacon Away Reached }
+    Reachability = WayState { Failed Untried NotAsked NoBeacon Away Reached }
     Blocker = BlockedBy { Robots Guard Breaker }
     Budget = Budget { Pages Bytes Duration Depth }
     Metric = DistanceMetric { Ttfb Connect Icmp }

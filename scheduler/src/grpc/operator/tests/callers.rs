@@ -18,7 +18,7 @@ fn rpcs() -> Vec<String> {
 }
 
 /// The status of a call without a message.
-async fn call(desk: &Desk, path: &str, secret: Option<&str>) -> Status {
+async fn call(desk: &OperatorServer, path: &str, secret: Option<&str>) -> Status {
     let mut request = http::Request::post(path).header("content-type", "application/grpc");
     if let Some(secret) = secret {
         request = request.header("authorization", format!("Bearer {secret}"));
@@ -31,7 +31,7 @@ async fn call(desk: &Desk, path: &str, secret: Option<&str>) -> Status {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn no_call_is_answered_to_a_stranger(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     desk.agents(1).await;
     let (operator, agent) = (desk.token.reveal(), "agent0");
     let (mut of_agents, mut of_operator) = (0, 0);
@@ -61,7 +61,7 @@ async fn no_call_is_answered_to_a_stranger(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_service_that_nobody_has_opened_is_the_operators(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     let path = "/landfall.v1.NewService/Call";
     assert_eq!(call(&desk, path, None).await.code(), Code::Unauthenticated);
     assert_eq!(call(&desk, path, Some(desk.token.reveal())).await.code(), Code::Unimplemented);
@@ -69,7 +69,7 @@ async fn a_service_that_nobody_has_opened_is_the_operators(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn health_and_enrolment_are_open_to_anybody(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     let health = HealthClient::new(desk.channel.clone()).check(HealthCheckRequest::default()).await.expect("open");
     assert_eq!(health.into_inner().status(), ServingStatus::Serving);
     let unknown = AgentServiceClient::new(desk.channel.clone()).enrol(v1::EnrolRequest::default()).await;

@@ -4,7 +4,7 @@ use super::*;
 
 /// A batch of six: one done by an agent, three failed for two reasons, one failed without a kind,
 /// one cancelled.
-async fn ended(desk: &Desk) {
+async fn ended(desk: &OperatorServer) {
     desk.submit("autumn", &["a.cn", "b.cn", "c.cn", "d.cn", "e.cn", "f.cn"]).await.expect("submitted");
     let (agent, session) = desk.agents(2).await[0];
     choose(desk, agent, session).await;
@@ -18,7 +18,7 @@ async fn ended(desk: &Desk) {
     .await;
 }
 
-async fn listed(desk: &Desk, request: v1::AssignmentsRequest) -> Result<Vec<v1::AssignmentRow>, Status> {
+async fn listed(desk: &OperatorServer, request: v1::AssignmentsRequest) -> Result<Vec<v1::AssignmentRow>, Status> {
     let mut stream = desk.reports().assignments(request).await?.into_inner();
     let mut rows = Vec::new();
     while let Some(row) = stream.message().await? {
@@ -29,7 +29,7 @@ async fn listed(desk: &Desk, request: v1::AssignmentsRequest) -> Result<Vec<v1::
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn sites_are_listed_by_state_reason_and_agent_and_cut(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     ended(&desk).await;
     let (failed, done) = (v1::TaskState::Failed.into(), v1::TaskState::Done.into());
     let timed_out = v1::ReasonKind::TimedOut.into();
@@ -85,7 +85,7 @@ async fn sites_are_listed_by_state_reason_and_agent_and_cut(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn failures_are_told_by_kind_with_one_example_each(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     ended(&desk).await;
     let asked = desk.sites().show_batch(v1::ShowBatchRequest { batch: "autumn".into() }).await;
     let endings = asked.expect("shown").into_inner().endings;
@@ -104,7 +104,7 @@ async fn failures_are_told_by_kind_with_one_example_each(pool: PgPool) {
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn agents_and_batches_are_listed_as_asked(pool: PgPool) {
-    let desk = Desk::open(pool).await;
+    let desk = OperatorServer::open(pool).await;
     for batch in ["autumn", "winter", "spring"] {
         desk.submit(batch, &["a.cn"]).await.expect("submitted");
     }

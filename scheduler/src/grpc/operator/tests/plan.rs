@@ -4,8 +4,8 @@ use super::*;
 
 /// Three agents, of which the last has no place. Four sites: one was crawled, one has several
 /// locations, one is placed in another embedding, and one is beside the second agent.
-async fn ground(pool: PgPool) -> Desk {
-    let desk = Desk::open(pool).await;
+async fn ground(pool: PgPool) -> OperatorServer {
+    let desk = OperatorServer::open(pool).await;
     desk.agents(3).await;
     desk.submit("autumn", &["a.cn", "b.cn", "many.cn", "old.cn", "nowhere.cn"]).await.expect("submitted");
     for sql in [

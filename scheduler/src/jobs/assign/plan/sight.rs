@@ -9,31 +9,31 @@ use std::time::Duration;
 use anyhow::Context;
 use sqlx::PgConnection;
 
-use crate::model::{AgentId, BatchId, ChoiceCause, Rtt, SiteId, Strategy, TaskId, Why};
+use crate::model::{AgentId, BatchId, ChoiceCause, ChoiceReasons, Rtt, SiteId, Strategy, TaskId};
 use crate::store::assignments::facts::{self, SiteFacts};
-use crate::store::assignments::loads::{self, Available, Held};
-use crate::store::assignments::{self, Assignment, Waiting};
-use crate::store::leases::recalls::{self, Recalled};
+use crate::store::assignments::loads::{self, AgentCrawl, AvailableAgent};
+use crate::store::assignments::{self, Assignment, WaitingTask};
+use crate::store::leases::recalls::{self, PreemptedLease};
 use crate::store::measurements::quarantines;
 use crate::store::sites::addresses;
-use crate::store::tasks::confirmations::{Standing, Wanted};
+use crate::store::tasks::confirmations::{ConfirmationRequest, ConfirmationState};
 use crate::strategy::learned::confidence;
-use crate::strategy::schedule::{self, Job, Planned};
+use crate::strategy::schedule::{self, Job, PlannedSite};
 use crate::strategy::{self, Candidate, Choice, Speed, explored};
 
 use super::super::admission::Admission;
 use super::super::known::Known;
 use super::{speeds, with_speeds};
 use crate::jobs::assign::{draw_seed, fallback, may_be_confirmed};
-use crate::jobs::locate::refined::{Current, Maps};
+use crate::jobs::locate::refined::{CurrentMap, MapCache};
 
 /// Agents listed with a choice: the one that takes the site, and those that would have ended it
 /// next.
 const LISTED: usize = 3;
 
 /// The input of a plan.
-pub(super) struct Sight {
-    pub(super) waiting: Vec<Waiting>,
+pub(super) struct PlanInput {
+    pub(super) waiting: Vec<WaitingTask>,
     /// The agents that take work. Candidates have the same order.
     pub(super) agents: Vec<AgentId>,
     facts: HashMap<TaskId, SiteFacts>,
@@ -42,7 +42,7 @@ pub(super) struct Sight {
     /// Number of stored crawls of each waiting task's site.
     crawls: Vec<usize>,
     /// Tasks whose lease was recalled.
-    recalled: HashMap<TaskId, Recalled>,
+    recalled: HashMap<TaskId, PreemptedLease>,
     /// When each agent's slots become free, in the order of the agents.
     frees: Vec<Vec<Duration>>,
     /// Whether each waiting task's site may be confirmed while the task waits.
@@ -52,21 +52,21 @@ pub(super) struct Sight {
 }
 
 /// What is known of the paths from the agents to the waiting sites.
-pub(super) struct Ways {
+pub(super) struct PathDistances {
     known: Known,
-    agents: Vec<Available>,
+    agents: Vec<AvailableAgent>,
     speeds: HashMap<AgentId, Speed>,
 }
 
-impl Ways {
+impl PathDistances {
     /// The agents as candidates for one waiting task.
-    pub(super) fn candidates(&self, task: &Waiting) -> Vec<Candidate> {
+    pub(super) fn candidates(&self, task: &WaitingTask) -> Vec<Candidate> {
         with_speeds(self.known.candidates(task.site, &self.agents), &self.speeds)
     }
 }
 
 /// A task whose agent is decided.
-pub(super) struct Decided {
+pub(super) struct DecidedTask {
     /// Index of the waiting task.
     pub(super) job: usize,
     choice: Choice,
@@ -78,17 +78,17 @@ pub(super) struct Decided {
 
 /// What a plan decides now.
 #[derive(Default)]
-pub(super) struct Decisions {
-    pub(super) decided: Vec<Decided>,
+pub(super) struct PlanDecisions {
+    pub(super) decided: Vec<DecidedTask>,
     /// Sites to confirm while their tasks wait, as they would wait longer than a confirmation
     /// takes.
-    pub(super) unsure: Vec<Wanted>,
+    pub(super) unsure: Vec<ConfirmationRequest>,
     /// When the first undecided task begins, from now.
     pub(super) first: Option<Duration>,
 }
 
 /// Why a recalled crawl goes on at another agent.
-fn taken_back(recalled: &Recalled, takes: Option<Duration>) -> ChoiceCause {
+fn taken_back(recalled: &PreemptedLease, takes: Option<Duration>) -> ChoiceCause {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     ChoiceCause::TakenBack {
         from: recalled.name.clone(),
@@ -97,14 +97,14 @@ fn taken_back(recalled: &Recalled, takes: Option<Duration>) -> ChoiceCause {
     }
 }
 
-impl Sight {
+impl PlanInput {
     pub(super) async fn read(
         conn: &mut PgConnection,
-        maps: &Maps,
-        (waiting, standing): (Vec<Waiting>, &HashMap<SiteId, Standing>),
-        agents: Vec<Available>,
-        map: Option<Arc<Current>>,
-    ) -> anyhow::Result<(Self, Ways)> {
+        maps: &MapCache,
+        (waiting, standing): (Vec<WaitingTask>, &HashMap<SiteId, ConfirmationState>),
+        agents: Vec<AvailableAgent>,
+        map: Option<Arc<CurrentMap>>,
+    ) -> anyhow::Result<(Self, PathDistances)> {
         let sites: Vec<SiteId> = waiting.iter().map(|task| task.site).collect();
         let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
         let ids: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
@@ -119,7 +119,7 @@ impl Sight {
             alarm.is_none() && !asked && may_be_confirmed(task, &known)
         });
         let confirmable = confirmable.collect();
-        let mut held_by: HashMap<AgentId, Vec<Held>> = HashMap::new();
+        let mut held_by: HashMap<AgentId, Vec<AgentCrawl>> = HashMap::new();
         for one in held {
             held_by.entry(one.agent).or_default().push(one);
         }
@@ -128,7 +128,7 @@ impl Sight {
         let (usual, speeds) = (facts::usual(&crawls), speeds(&crawls));
         let crawls = waiting.iter().map(|task| known.crawls(task.site)).collect();
         let sight = Self { waiting, agents: ids, facts, usual, crawls, recalled, frees, confirmable, alarm };
-        Ok((sight, Ways { known, agents, speeds }))
+        Ok((sight, PathDistances { known, agents, speeds }))
     }
 
     /// Records the decisions; returns the agents that got a task, and whether some task has no
@@ -139,13 +139,13 @@ impl Sight {
         conn: &mut PgConnection,
         admission: &mut Admission,
         cap: u32,
-        decided: &[Decided],
+        decided: &[DecidedTask],
         locked: &HashSet<TaskId>,
     ) -> anyhow::Result<(BTreeSet<AgentId>, bool)> {
         let tasks: Vec<TaskId> = decided.iter().map(|decided| self.waiting[decided.job].task).collect();
         let held = addresses::ahead::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
         let (mut chosen, mut made) = (BTreeSet::new(), Vec::new());
-        for Decided { job, choice, takes, explores } in
+        for DecidedTask { job, choice, takes, explores } in
             decided.iter().filter(|decided| !held.contains(&self.waiting[decided.job].task))
         {
             let task = &self.waiting[*job];
@@ -157,9 +157,11 @@ impl Sight {
             let exclusions = admission.exclusions(conn, task.batch).await?;
             let available = self.agents.iter().filter(|agent| admission.admits(task.batch, **agent)).count();
             let why = match self.recalled.get(&task.task) {
-                Some(recalled) => Why { cause: taken_back(recalled, *takes), ..Why::default() },
-                None if *explores => Why { cause: ChoiceCause::Explores, parted: task.parted.clone(), fallback: None },
-                None => Why { parted: task.parted.clone(), ..Why::default() },
+                Some(recalled) => ChoiceReasons { cause: taken_back(recalled, *takes), ..ChoiceReasons::default() },
+                None if *explores => {
+                    ChoiceReasons { cause: ChoiceCause::Explores, parted: task.parted.clone(), fallback: None }
+                }
+                None => ChoiceReasons { parted: task.parted.clone(), ..ChoiceReasons::default() },
             };
             admission.took(task.batch, choice.agent);
             chosen.insert(choice.agent);
@@ -168,7 +170,7 @@ impl Sight {
             made.push(Assignment { takes: *takes, available, exclusions, ..assignment });
         }
         assignments::insert(conn, &made).await.context("record assignments")?;
-        let nobody = |task: &&Waiting| !self.agents.iter().any(|agent| admission.admits(task.batch, *agent));
+        let nobody = |task: &&WaitingTask| !self.agents.iter().any(|agent| admission.admits(task.batch, *agent));
         let mut unmet: BTreeMap<BatchId, Vec<TaskId>> = BTreeMap::new();
         let decided: HashSet<TaskId> = tasks.into_iter().collect();
         for task in self.waiting.iter().filter(nobody) {
@@ -188,10 +190,10 @@ impl Sight {
         &self,
         admission: &Admission,
         confirming: Duration,
-        among: impl Fn(&Waiting) -> Vec<Candidate>,
-    ) -> Decisions {
+        among: impl Fn(&WaitingTask) -> Vec<Candidate>,
+    ) -> PlanDecisions {
         let (mut jobs, mut tried, mut is_unsure) = (Vec::new(), Vec::new(), Vec::new());
-        let Decisions { mut decided, mut unsure, mut first } = Decisions::default();
+        let PlanDecisions { mut decided, mut unsure, mut first } = PlanDecisions::default();
         for (index, task) in self.waiting.iter().enumerate() {
             let candidates = among(task);
             let tries = self.tried(index, &candidates, admission);
@@ -200,7 +202,7 @@ impl Sight {
             if job.takes.iter().all(Option::is_none)
                 && let Some(choice) = self.draw(task, &admitted)
             {
-                decided.push(Decided { job: index, choice, takes: None, explores: false });
+                decided.push(DecidedTask { job: index, choice, takes: None, explores: false });
             }
             is_unsure.push(self.confirmable[index] && confidence::unsure(&admitted));
             jobs.push(job);
@@ -212,16 +214,16 @@ impl Sight {
             {
                 let takes = Some(planned.ends.saturating_sub(planned.begins));
                 let explores = tried[planned.job] == Some(choice.agent);
-                decided.push(Decided { job: planned.job, choice, takes, explores });
+                decided.push(DecidedTask { job: planned.job, choice, takes, explores });
                 continue;
             }
             first = first.into_iter().chain([planned.begins]).min();
             if is_unsure[planned.job] && planned.begins >= confirming {
-                let Waiting { task, site, .. } = self.waiting[planned.job];
-                unsure.push(Wanted { task, site, patience: Some(confirming) });
+                let WaitingTask { task, site, .. } = self.waiting[planned.job];
+                unsure.push(ConfirmationRequest { task, site, patience: Some(confirming) });
             }
         }
-        Decisions { decided, unsure, first }
+        PlanDecisions { decided, unsure, first }
     }
 
     /// The agents admitted to any waiting task.
@@ -269,7 +271,7 @@ impl Sight {
     }
 
     /// A random agent, as no distance is known or trusted.
-    fn draw(&self, task: &Waiting, among: &[Candidate]) -> Option<Choice> {
+    fn draw(&self, task: &WaitingTask, among: &[Candidate]) -> Option<Choice> {
         let facts = self.facts.get(&task.task).cloned().unwrap_or_default();
         let strategy = if self.alarm.is_some() { Strategy::Random } else { task.strategy };
         strategy::choose(strategy, &facts.site(self.usual), among, draw_seed(task))
@@ -277,7 +279,7 @@ impl Sight {
 
     /// The choice for an entry of the plan: its agent, and those that would end the crawl first if
     /// it were the only one.
-    fn choice(&self, planned: &Planned, job: &Job, candidates: &[Candidate]) -> Option<Choice> {
+    fn choice(&self, planned: &PlannedSite, job: &Job, candidates: &[Candidate]) -> Option<Choice> {
         let taker = *candidates.get(planned.agent)?;
         let ends = |agent: usize| {
             let free = self.frees.get(agent)?.iter().min()?;
@@ -300,8 +302,8 @@ fn admitted(admission: &Admission, batch: BatchId, among: &[Candidate]) -> Vec<C
 
 /// When each of an agent's slots becomes free, from the crawls it holds. A crawl without a
 /// prediction takes as long as that agent's crawls usually do.
-fn frees(agent: &Available, held: &[Held]) -> Vec<Duration> {
-    let takes = |held: &Held| held.takes.unwrap_or(agent.pace);
+fn frees(agent: &AvailableAgent, held: &[AgentCrawl]) -> Vec<Duration> {
+    let takes = |held: &AgentCrawl| held.takes.unwrap_or(agent.pace);
     let mut under_way: Vec<Duration> =
         held.iter().filter_map(|held| Some(schedule::remaining(takes(held), held.under_way?))).collect();
     under_way.sort_unstable_by_key(|remaining| Reverse(*remaining));
@@ -325,8 +327,8 @@ mod tests {
         let unsure = Candidate { predicted: rtt(22.0), spread: Some(Spread::new(0.4)), ..Candidate::new(agents[1], 1) };
         let mut explored = 0;
         for task in 1..=40 {
-            let sight = Sight {
-                waiting: vec![Waiting {
+            let sight = PlanInput {
+                waiting: vec![WaitingTask {
                     task: TaskId::new(task),
                     site: SiteId::new(1),
                     batch: BatchId::new(1),

@@ -9,18 +9,18 @@ use crate::model::naming;
 use crate::store::Error;
 use crate::store::rows::Rows;
 
-use super::{Name, Refusal, Wanted};
+use super::{AgentRequest, Name, Refusal};
 
 /// The holders of the wanted names, and of names formed from the same words.
-pub(super) struct Taken {
+pub(super) struct TakenNames {
     /// Agents, and whether each is in use.
     agents: HashMap<String, bool>,
     /// Open tokens, and when they were made.
     open: HashMap<String, DateTime<Utc>>,
 }
 
-impl Taken {
-    pub(super) async fn of(conn: &mut PgConnection, wanted: &[Wanted]) -> Result<Self, Error> {
+impl TakenNames {
+    pub(super) async fn of(conn: &mut PgConnection, wanted: &[AgentRequest]) -> Result<Self, Error> {
         let (mut given, mut formed) = (Vec::new(), Vec::new());
         for one in wanted {
             match &one.name {
@@ -61,7 +61,7 @@ impl Taken {
 
     /// The name of each wanted agent, or all refusals. Given names come first, so that no formed
     /// name takes one of them.
-    pub(super) fn names(&self, wanted: &[Wanted]) -> Result<Vec<String>, Vec<(usize, Refusal)>> {
+    pub(super) fn names(&self, wanted: &[AgentRequest]) -> Result<Vec<String>, Vec<(usize, Refusal)>> {
         let (mut names, mut refused) = (HashSet::new(), Vec::new());
         for (index, one) in wanted.iter().enumerate() {
             let Name::Given(name) = &one.name else { continue };

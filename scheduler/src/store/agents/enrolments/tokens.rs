@@ -131,7 +131,7 @@ pub fn not_yet(name: &str) -> String {
 
 /// A token that an operator revoked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Revoked {
+pub struct RevokedToken {
     pub name: String,
     /// Whether it was revoked before.
     pub before: bool,
@@ -154,7 +154,7 @@ pub enum RevokeError {
 }
 
 /// Revokes the open token with this agent's name, or with this identifier.
-pub async fn revoke(conn: &mut PgConnection, named: &str) -> Result<Revoked, RevokeError> {
+pub async fn revoke(conn: &mut PgConnection, named: &str) -> Result<RevokedToken, RevokeError> {
     let revoked = sqlx::query_scalar!(
         r#"
         update enrolments set revoked_at = now()
@@ -167,7 +167,7 @@ pub async fn revoke(conn: &mut PgConnection, named: &str) -> Result<Revoked, Rev
     .all(conn)
     .await?;
     if let Some(name) = revoked.into_iter().next() {
-        return Ok(Revoked { name, before: false });
+        return Ok(RevokedToken { name, before: false });
     }
     let newest = sqlx::query!(
         r#"
@@ -183,7 +183,7 @@ pub async fn revoke(conn: &mut PgConnection, named: &str) -> Result<Revoked, Rev
     let name = newest.agent_name;
     match stands(newest.used_at, newest.revoked_at, Some(newest.expires_at)) {
         (State::Used, Some(at)) => Err(RevokeError::Used { name, at }),
-        (State::Revoked, _) => Ok(Revoked { name, before: true }),
+        (State::Revoked, _) => Ok(RevokedToken { name, before: true }),
         _ => Err(RevokeError::Expired { name, at: newest.expires_at }),
     }
 }
@@ -196,13 +196,13 @@ pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::agents::enrolments::{Name, Wanted, create, redeem};
+    use crate::store::agents::enrolments::{AgentRequest, Name, create, redeem};
     use crate::store::fixtures::{self, Conn};
 
     const HOUR: Duration = Duration::from_secs(3600);
 
     async fn made(conn: &mut PgConnection, name: &str) -> crate::store::agents::enrolments::Enrolment {
-        let wanted = Wanted {
+        let wanted = AgentRequest {
             name: Name::Given(name.into()),
             city: "北京".into(),
             carrier: "电信".into(),
@@ -250,8 +250,8 @@ mod tests {
         let unknown = revoke(&mut conn, "a").await.expect_err("nothing");
         assert!(matches!(unknown, RevokeError::Unknown(_)), "{unknown}");
         made(&mut conn, "a").await;
-        assert_eq!(revoke(&mut conn, "a").await.expect("open"), Revoked { name: "a".into(), before: false });
-        assert_eq!(revoke(&mut conn, "a").await.expect("again"), Revoked { name: "a".into(), before: true });
+        assert_eq!(revoke(&mut conn, "a").await.expect("open"), RevokedToken { name: "a".into(), before: false });
+        assert_eq!(revoke(&mut conn, "a").await.expect("again"), RevokedToken { name: "a".into(), before: true });
         let token = made(&mut conn, "a").await;
         redeem(&mut conn, token.token.reveal(), fixtures::MAX_CRASHES).await.expect("used");
         let used = revoke(&mut conn, "a").await.expect_err("used");

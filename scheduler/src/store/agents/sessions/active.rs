@@ -47,7 +47,7 @@ pub async fn disconnect(conn: &mut PgConnection, session: SessionId) -> Result<(
 
 /// What waits to be sent on a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Waiting {
+pub struct PendingMessages {
     pub orders: bool,
     /// Revoked leases of this session that were not sent to the agent yet.
     pub revocations: bool,
@@ -59,7 +59,7 @@ pub struct Waiting {
     pub free: i64,
 }
 
-impl Waiting {
+impl PendingMessages {
     /// Whether leases can be granted.
     pub const fn leases(&self) -> bool {
         self.tasks && self.free > 0
@@ -68,9 +68,13 @@ impl Waiting {
 
 /// What waits to be sent on this session; `None` when it has ended. Only reads: this runs every
 /// second for every agent, and a commit without writes does not wait for the disk.
-pub async fn waiting(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<Option<Waiting>, Error> {
+pub async fn waiting(
+    conn: &mut PgConnection,
+    agent: AgentId,
+    session: SessionId,
+) -> Result<Option<PendingMessages>, Error> {
     sqlx::query_as!(
-        Waiting,
+        PendingMessages,
         r#"
         select exists (select from measurement_orders o where o.prober_id = $1 and o.session_id is null) as "orders!",
                exists (

@@ -4,7 +4,7 @@ use crate::model::{ReasonKind, words};
 
 /// How a crawl ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ending {
+pub enum CrawlEnding {
     /// Everything was fetched.
     Complete,
     /// A budget cut it.
@@ -53,7 +53,7 @@ words!(
     }
 );
 
-impl Ending {
+impl CrawlEnding {
     /// Why the task fails; `None` when it is done.
     pub(super) const fn reason(self) -> Option<ReasonKind> {
         match self {

@@ -6,13 +6,13 @@ use sqlx::PgConnection;
 use crate::store::Error;
 use crate::store::rows::Rows;
 use crate::store::types::{Interval, Millis, Unsigned};
-use crate::throughput::{Remaining, Stalled, Standstill};
+use crate::throughput::{Remaining, StallReason, StalledCrawls};
 
-use super::Scope;
+use super::ReportScope;
 
 /// The state of the tasks.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Standing {
+pub struct TaskTotals {
     /// The database's clock.
     pub now: DateTime<Utc>,
     pub tasks: u64,
@@ -26,7 +26,7 @@ pub struct Standing {
 }
 
 /// Counts tasks by their state.
-pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing, Error> {
+pub async fn standing(conn: &mut PgConnection, scope: ReportScope) -> Result<TaskTotals, Error> {
     let row = sqlx::query!(
         r#"
         select now() as "now!", count(*) as "tasks!: Unsigned<u64>",
@@ -62,7 +62,7 @@ pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing,
     let stalled = stalled(conn, scope).await?;
     let still = stalled.iter().map(|one| one.sites).sum();
     let (open, held, crawling) = (row.open.0, row.held.0, row.crawling.0);
-    Ok(Standing {
+    Ok(TaskTotals {
         now: row.now,
         tasks: row.tasks.0,
         uncrawled: row.uncrawled.0,
@@ -84,7 +84,7 @@ pub async fn standing(conn: &mut PgConnection, scope: Scope) -> Result<Standing,
 
 /// The active crawls at agents that are paused, disconnected or gone, by agent, most first. Reads
 /// only the batch's leased tasks.
-async fn stalled(conn: &mut PgConnection, scope: Scope) -> Result<Vec<Stalled>, Error> {
+async fn stalled(conn: &mut PgConnection, scope: ReportScope) -> Result<Vec<StalledCrawls>, Error> {
     let rows = sqlx::query!(
         r#"
         select a.name, s.state <> 'active' as "away!", s.disconnected_at is not null as "disconnected!", s.paused, count(*) as "sites!: Unsigned<u64>"
@@ -106,11 +106,11 @@ async fn stalled(conn: &mut PgConnection, scope: Scope) -> Result<Vec<Stalled>, 
         .into_iter()
         .map(|row| {
             let why = match row.paused {
-                _ if row.away => Standstill::Away,
-                Some(reason) if !row.disconnected => Standstill::Paused(reason),
-                _ => Standstill::Disconnected,
+                _ if row.away => StallReason::Away,
+                Some(reason) if !row.disconnected => StallReason::Paused(reason),
+                _ => StallReason::Disconnected,
             };
-            Stalled { agent: row.name, why, sites: row.sites.0 }
+            StalledCrawls { agent: row.name, why, sites: row.sites.0 }
         })
         .collect())
 }

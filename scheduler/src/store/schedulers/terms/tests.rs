@@ -4,7 +4,7 @@ use sqlx::{PgPool, Postgres, Transaction};
 
 use super::*;
 use crate::model::{AgentId, SessionId};
-use crate::store::fixtures::{self, Leased};
+use crate::store::fixtures::{self, LeasedTask};
 use crate::store::schedulers;
 
 /// Nothing expires by itself in a test.
@@ -46,7 +46,7 @@ async fn two(pool: &PgPool) -> (SchedulerId, SchedulerId) {
 /// An expired session with one lease.
 async fn overdue(pool: &PgPool) -> (AgentId, SessionId) {
     let mut conn = pool.acquire().await.expect("connect");
-    let Leased { agent, session, .. } = fixtures::leased(&mut conn, "a").await;
+    let LeasedTask { agent, session, .. } = fixtures::leased(&mut conn, "a").await;
     fixtures::overdue(&mut conn).await;
     (agent, session)
 }

@@ -22,7 +22,7 @@ use super::{bears, most_counted};
 
 /// The free places of an address.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct AddressRoom {
     /// The number of further crawls that the address bears, beside active crawls and admitted
     /// tasks.
     pub(super) places: i64,
@@ -37,7 +37,7 @@ pub(super) async fn room(
     conn: &mut PgConnection,
     addresses: &[IpNet],
     cap: u32,
-) -> Result<HashMap<IpNet, Room>, Error> {
+) -> Result<HashMap<IpNet, AddressRoom>, Error> {
     let rows = sqlx::query!(
         r#"
         select a.address as "address!: IpNet",
@@ -61,8 +61,11 @@ pub(super) async fn room(
     .await?;
     let rooms = rows.into_iter().map(|row| {
         let borne = i64::from(bears(row.sites.0, cap));
-        let room =
-            Room { places: borne - row.taken, alone: row.sites.0 <= 1 && row.taken == 0, waited_for: row.waited_for };
+        let room = AddressRoom {
+            places: borne - row.taken,
+            alone: row.sites.0 <= 1 && row.taken == 0,
+            waited_for: row.waited_for,
+        };
         (row.address, room)
     });
     Ok(rooms.collect())
@@ -149,7 +152,7 @@ mod tests {
         assert_eq!(addresses::admit(&mut conn, CAP, None, 10).await.expect("admit").0, 0);
 
         // A later task does not overtake waiting ones, although a place is free now.
-        let first = changes::Extent::Sites(vec!["a.cn".parse().expect("a name")]);
+        let first = changes::ChangeScope::Sites(vec!["a.cn".parse().expect("a name")]);
         changes::cancel(&mut conn, batch, "b", &first).await.expect("cancel one");
         let later = known(&mut conn, batch, &[("g.cn", at)]).await;
         assert_eq!(held(&mut conn, &later).await, later);
@@ -169,8 +172,8 @@ mod tests {
         assert_eq!(grant.task, leased);
         // A crawl finds a third site there, whose address was unknown.
         let address = "192.0.2.7".parse().expect("an address");
-        let claim = addresses::Claim { agent, session, task: leased, token: grant.token, address };
-        assert_eq!(addresses::claim(&mut conn, &claim, 1).await.expect("claim"), addresses::Claimed::Granted);
+        let claim = addresses::AddressClaim { agent, session, task: leased, token: grant.token, address };
+        assert_eq!(addresses::claim(&mut conn, &claim, 1).await.expect("claim"), addresses::ClaimResult::Granted);
         holds::end(&mut conn, &tasks).await.expect("forget");
         assert_eq!(hold(&mut conn, &tasks, 1).await.expect("hold").len(), 2, "it is full");
         let waits = sqlx::query_scalar::<_, i64>("select count(*) from task_holds where not admitted");

@@ -3,7 +3,7 @@
 use proptest::prelude::{prop, prop_assert, proptest};
 
 use super::*;
-use crate::strategy::Listed;
+use crate::strategy::RecordedCandidate;
 use crate::strategy::fixture::measured;
 
 fn agent(agent: i64, load: u32, capacity: u32) -> Candidate {
@@ -15,21 +15,21 @@ fn at_distance(number: i64, load: u32, millis: f64) -> Candidate {
     Candidate { load, capacity: 2, ..measured(number, millis) }
 }
 
-fn waits(at: i64, takers: &[i64]) -> Queued {
-    let takers = takers.iter().map(|&agent| Taker { agent: AgentId::new(agent), nearer: false });
-    Queued { at: AgentId::new(at), takers: takers.collect() }
+fn waits(at: i64, takers: &[i64]) -> MovableTask {
+    let takers = takers.iter().map(|&agent| BalanceTarget { agent: AgentId::new(agent), nearer: false });
+    MovableTask { at: AgentId::new(at), takers: takers.collect() }
 }
 
-fn former(strategy: Strategy, chosen: i64, listed: &[(i64, f64)]) -> Former {
-    let listed = listed.iter().map(|&(agent, millis)| Listed {
+fn former(strategy: Strategy, chosen: i64, listed: &[(i64, f64)]) -> RecordedChoice {
+    let listed = listed.iter().map(|&(agent, millis)| RecordedCandidate {
         agent: AgentId::new(agent),
         predicted: None,
         measured: Rtt::try_from_millis_f64(millis).ok(),
     });
-    Former { agent: AgentId::new(chosen), strategy, fallback: None, listed: listed.collect() }
+    RecordedChoice { agent: AgentId::new(chosen), strategy, fallback: None, listed: listed.collect() }
 }
 
-fn moved(moves: &[Move]) -> Vec<(usize, i64, Gain)> {
+fn moved(moves: &[TaskMove]) -> Vec<(usize, i64, Gain)> {
     moves.iter().map(|one| (one.queued, one.to.get(), one.gain)).collect()
 }
 
@@ -48,12 +48,12 @@ fn nothing_leaves_an_agent_with_a_free_slot_and_nothing_that_is_gone_gives() {
 
 #[test]
 fn one_task_a_slot_is_laid_ready_where_a_whole_round_less_waits() {
-    let queue: Vec<Queued> = (0..9).map(|_| waits(1, &[2])).collect();
+    let queue: Vec<MovableTask> = (0..9).map(|_| waits(1, &[2])).collect();
     // Agent 1 has 3 waiting per slot, agent 2 none: one task moves and becomes agent 2's next.
     assert_eq!(moved(&plan(&[agent(1, 4, 1), agent(2, 1, 1)], &queue[..3], 10)), [(0, 2, Gain::EndsSooner)]);
     // Both queues are long: they become even to within a quarter.
     let long = [agent(1, 101, 1), agent(2, 51, 1)];
-    let queue_of_100: Vec<Queued> = (0..100).map(|_| waits(1, &[2])).collect();
+    let queue_of_100: Vec<MovableTask> = (0..100).map(|_| waits(1, &[2])).collect();
     let moves = plan(&long, &queue_of_100, 100).len();
     assert!((8..=20).contains(&moves), "{moves} moves leave {} and {}", 101 - moves, 51 + moves);
     // Two against one: a move gains nothing.
@@ -98,7 +98,8 @@ fn a_newcomer_is_a_taker_where_it_would_be_a_candidate() {
 #[test]
 fn a_newcomer_that_is_clearly_nearer_takes_what_would_wait_no_longer_there() {
     let nearer = |load| {
-        let queue = [Queued { takers: vec![Taker { agent: AgentId::new(2), nearer: true }], ..waits(1, &[]) }];
+        let queue =
+            [MovableTask { takers: vec![BalanceTarget { agent: AgentId::new(2), nearer: true }], ..waits(1, &[]) }];
         moved(&plan(&[agent(1, 3, 2), agent(2, load, 2)], &queue, 10))
     };
     assert_eq!(nearer(1), [(0, 2, Gain::BeginsAtOnce)]);
@@ -127,14 +128,14 @@ proptest! {
     ) {
         let count = capacities.len();
         let id = |index: usize| AgentId::new(i64::try_from(index % count).unwrap());
-        let mut queued: Vec<Queued> = tasks
+        let mut queued: Vec<MovableTask> = tasks
             .iter()
             .map(|(at, others)| {
-                let takers = others.iter().map(|&other| Taker { agent: id(other), nearer: false });
-                Queued { at: id(*at), takers: takers.chain([Taker { agent: id(*at), nearer: false }]).collect() }
+                let takers = others.iter().map(|&other| BalanceTarget { agent: id(other), nearer: false });
+                MovableTask { at: id(*at), takers: takers.chain([BalanceTarget { agent: id(*at), nearer: false }]).collect() }
             })
             .collect();
-        let fleet = |queued: &[Queued]| -> Vec<Candidate> {
+        let fleet = |queued: &[MovableTask]| -> Vec<Candidate> {
             let load = |agent: AgentId| u32::try_from(queued.iter().filter(|task| task.at == agent).count()).unwrap();
             let one = |(index, &slots): (usize, &u32)| Candidate {
                 pace: Duration::from_secs(paces[index]),
@@ -145,9 +146,9 @@ proptest! {
         let mut passes = 0;
         loop {
             let before = fleet(&queued);
-            let others: Vec<Queued> = queued
+            let others: Vec<MovableTask> = queued
                 .iter()
-                .map(|task| Queued { takers: task.takers.iter().filter(|one| one.agent != task.at).copied().collect(), ..*task })
+                .map(|task| MovableTask { takers: task.takers.iter().filter(|one| one.agent != task.at).copied().collect(), ..*task })
                 .collect();
             let moves = plan(&before, &others, most);
             prop_assert!(moves.len() <= most);
@@ -169,7 +170,7 @@ proptest! {
         for task in &queued {
             let at = of(task.at);
             let here = last_ends(at.level(), at.capacity, at.pace);
-            let better = |taker: &Taker| of(taker.agent).level().has_room() && of(taker.agent).next_ends() < here;
+            let better = |taker: &BalanceTarget| of(taker.agent).level().has_room() && of(taker.agent).next_ends() < here;
             prop_assert!(at.level().get() <= 0 || !task.takers.iter().any(better), "it waits and a candidate idles");
         }
     }

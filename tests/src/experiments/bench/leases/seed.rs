@@ -1,14 +1,14 @@
 //! What the benchmark of leases begins with: agents that are enrolled, and open tasks that are assigned to them.
 
 use anyhow::Context;
-use landfall_scheduler::store::agents::enrolments::{self, Name, Wanted};
+use landfall_scheduler::store::agents::enrolments::{self, AgentRequest, Name};
 use sqlx::{AssertSqlSafe, Executor as _, PgPool};
 
 /// Enrols agents; returns their credentials.
 pub(super) async fn agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<String>> {
     let mut credentials = Vec::with_capacity(count);
     for number in 0..count {
-        let wanted = Wanted {
+        let wanted = AgentRequest {
             name: Name::Given(format!("bench-{number}")),
             city: "Harbin".to_owned(),
             carrier: "CERNET".to_owned(),
