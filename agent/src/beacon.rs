@@ -20,14 +20,14 @@ use tokio_util::sync::CancellationToken;
 
 /// Maximum connections at once. Each of a fleet's agents measures at most a few dozen beacons.
 const MAX_CONNECTIONS: usize = 256;
-/// When all places are taken, a connection idle for this long makes room for another: a prober's
-/// pauses in a series are not longer.
+/// When the beacon is full, a connection idle for this long may be closed for a new one: a
+/// prober's pauses within a series are not longer.
 const CROWDED_IDLE: Duration = Duration::from_secs(5);
 const MAX_HEADERS: usize = 32;
 const MAX_HEADER_BYTES: usize = 16 << 10;
 /// Time limit for the next request on a connection: longer than the pause between two probes.
 const IDLE: Duration = Duration::from_secs(30);
-/// Maximum life of a connection, so that no client keeps a place for ever.
+/// Maximum life of a connection, so that no client blocks a slot for ever.
 const MAX_LIFE: Duration = Duration::from_secs(600);
 /// Delay after a failed accept: file descriptors have run out, and may become free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
@@ -54,7 +54,7 @@ impl Beacon {
     }
 
     async fn serve_all(self, stop: CancellationToken) {
-        let guests = Guests::default();
+        let connections = Connections::default();
         let mut failing = false;
         loop {
             let accepted = tokio::select! {
@@ -65,23 +65,23 @@ impl Beacon {
                 Ok(accepted) => accepted,
                 Err(error) => {
                     if !std::mem::replace(&mut failing, true) {
-                        tracing::warn!(%error, "the beacon accepts no connection; it tries again");
+                        tracing::warn!(%error, "the beacon cannot accept connections; it tries again");
                     }
                     tokio::time::sleep(ACCEPT_RETRY).await;
                     continue;
                 }
             };
             failing = false;
-            let Some(guest) = guests.admit(peer.ip(), Instant::now()) else {
-                tracing::debug!(%peer, "the beacon is crowded");
+            let Some(connection) = connections.admit(peer.ip(), Instant::now()) else {
+                tracing::debug!(%peer, "the beacon is full: a connection was refused");
                 continue;
             };
             let stop = stop.clone();
             tokio::spawn(async move {
                 tokio::select! {
                     () = stop.cancelled() => {}
-                    () = guest.leave.cancelled() => {}
-                    () = answer(stream, &guest) => {}
+                    () = connection.close.cancelled() => {}
+                    () = answer(stream, &connection) => {}
                 }
             });
         }
@@ -94,85 +94,85 @@ async fn supervised(serving: impl Future<Output = ()>, stop: CancellationToken) 
     serving.await;
 }
 
-/// The current connections. When all places are taken, the peer with the most connections loses
-/// one, so that no peer blocks the beacon for others. Cheap to clone.
+/// The current connections. When the beacon is full, the peer with the most connections loses one,
+/// so that no peer blocks the beacon for others. Cheap to clone.
 #[derive(Debug, Clone, Default)]
-struct Guests {
+struct Connections {
     /// Never held across an await.
-    present: Arc<Mutex<Present>>,
+    table: Arc<Mutex<ConnectionTable>>,
 }
 
 #[derive(Debug, Default)]
-struct Present {
-    guests: HashMap<u64, Seat>,
+struct ConnectionTable {
+    connections: HashMap<u64, ConnectionState>,
     next: u64,
 }
 
 #[derive(Debug)]
-struct Seat {
+struct ConnectionState {
     peer: IpAddr,
-    /// When its last request came, or when it connected.
-    asked: Instant,
-    leave: CancellationToken,
+    /// The time of its last request, or of the connection.
+    last_request: Instant,
+    close: CancellationToken,
 }
 
-/// A current connection; dropping it frees its place.
+/// A current connection; dropping it frees its slot.
 #[derive(Debug)]
-struct Guest {
+struct Connection {
     number: u64,
-    guests: Guests,
-    /// Cancelled when it must make room.
-    leave: CancellationToken,
+    connections: Connections,
+    /// Cancelled when the connection must end for a new one.
+    close: CancellationToken,
 }
 
-impl Guests {
-    /// Admits a connection if there is room, or if another makes room for it.
-    fn admit(&self, peer: IpAddr, now: Instant) -> Option<Guest> {
+impl Connections {
+    /// Admits a connection if there is a free slot, or if another connection can be closed for it.
+    fn admit(&self, peer: IpAddr, now: Instant) -> Option<Connection> {
         let peer = network(peer);
-        let mut present = self.present();
-        if present.guests.len() >= MAX_CONNECTIONS {
-            let number = present.who_makes_room_for(peer, now)?;
-            if let Some(seat) = present.guests.remove(&number) {
-                seat.leave.cancel();
+        let mut table = self.table();
+        if table.connections.len() >= MAX_CONNECTIONS {
+            let number = table.connection_to_evict_for(peer, now)?;
+            if let Some(state) = table.connections.remove(&number) {
+                state.close.cancel();
             }
         }
-        let (number, leave) = (present.next, CancellationToken::new());
-        present.next += 1;
-        present.guests.insert(number, Seat { peer, asked: now, leave: leave.clone() });
-        Some(Guest { number, guests: self.clone(), leave })
+        let (number, close) = (table.next, CancellationToken::new());
+        table.next += 1;
+        table.connections.insert(number, ConnectionState { peer, last_request: now, close: close.clone() });
+        Some(Connection { number, connections: self.clone(), close })
     }
 
-    fn present(&self) -> MutexGuard<'_, Present> {
-        self.present.lock().unwrap_or_else(PoisonError::into_inner)
+    fn table(&self) -> MutexGuard<'_, ConnectionTable> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Present {
-    /// The connection idle for longest, of the peer with the most connections. A peer that itself
-    /// has the most only gets the place of an idle connection.
-    fn who_makes_room_for(&self, peer: IpAddr, now: Instant) -> Option<u64> {
-        let mut seats: HashMap<IpAddr, usize> = HashMap::new();
-        for seat in self.guests.values() {
-            *seats.entry(seat.peer).or_default() += 1;
+impl ConnectionTable {
+    /// The connection idle for longest, of the peer with the most connections. For a new connection
+    /// of that peer itself, only an idle one is closed.
+    fn connection_to_evict_for(&self, peer: IpAddr, now: Instant) -> Option<u64> {
+        let mut counts: HashMap<IpAddr, usize> = HashMap::new();
+        for state in self.connections.values() {
+            *counts.entry(state.peer).or_default() += 1;
         }
-        let has = |peer: &IpAddr| seats.get(peer).copied().unwrap_or_default();
-        let idle = |seat: &Seat| now.saturating_duration_since(seat.asked);
-        let (number, seat) = self.guests.iter().max_by_key(|(_, seat)| (has(&seat.peer), idle(seat)))?;
-        (has(&seat.peer) > has(&peer) + 1 || idle(seat) >= CROWDED_IDLE).then_some(*number)
+        let has = |peer: &IpAddr| counts.get(peer).copied().unwrap_or_default();
+        let idle = |state: &ConnectionState| now.saturating_duration_since(state.last_request);
+        let (number, state) = self.connections.iter().max_by_key(|(_, state)| (has(&state.peer), idle(state)))?;
+        (has(&state.peer) > has(&peer) + 1 || idle(state) >= CROWDED_IDLE).then_some(*number)
     }
 }
 
-impl Guest {
-    fn asks(&self) {
-        if let Some(seat) = self.guests.present().guests.get_mut(&self.number) {
-            seat.asked = Instant::now();
+impl Connection {
+    fn note_request(&self) {
+        if let Some(state) = self.connections.table().connections.get_mut(&self.number) {
+            state.last_request = Instant::now();
         }
     }
 }
 
-impl Drop for Guest {
+impl Drop for Connection {
     fn drop(&mut self) {
-        self.guests.present().guests.remove(&self.number);
+        self.connections.table().connections.remove(&self.number);
     }
 }
 
@@ -184,22 +184,22 @@ fn network(peer: IpAddr) -> IpAddr {
     }
 }
 
-async fn answer(stream: TcpStream, guest: &Guest) {
+async fn answer(stream: TcpStream, connection: &Connection) {
     // The response must leave at once: other agents measure it.
     if stream.set_nodelay(true).is_err() {
         return;
     }
     let mut builder = http1::Builder::new();
     builder.timer(TokioTimer::new()).header_read_timeout(IDLE).max_headers(MAX_HEADERS).max_buf_size(MAX_HEADER_BYTES);
-    let connection = builder.serve_connection(TokioIo::new(stream), service_fn(|request| reply(request, guest)));
-    match tokio::time::timeout(MAX_LIFE, connection).await {
+    let serving = builder.serve_connection(TokioIo::new(stream), service_fn(|request| reply(request, connection)));
+    match tokio::time::timeout(MAX_LIFE, serving).await {
         Ok(Ok(())) | Err(_) => {}
         Ok(Err(error)) => tracing::debug!(%error, "beacon connection broke"),
     }
 }
 
-async fn reply(request: Request<Incoming>, guest: &Guest) -> Result<Response<Empty<Bytes>>, Infallible> {
-    guest.asks();
+async fn reply(request: Request<Incoming>, connection: &Connection) -> Result<Response<Empty<Bytes>>, Infallible> {
+    connection.note_request();
     let mut response = Response::new(Empty::new());
     *response.status_mut() = match *request.method() {
         Method::HEAD | Method::GET => StatusCode::NO_CONTENT,
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_peer_cannot_take_the_beacon_from_the_others() {
+    async fn one_peer_cannot_block_the_beacon() {
         let beacon = Beacon::bind("127.0.0.1:0".parse().unwrap()).await.unwrap();
         let port = beacon.port;
         let stop = CancellationToken::new();
@@ -261,26 +261,27 @@ mod tests {
     }
 
     #[test]
-    fn where_it_is_crowded_whoever_has_most_and_is_idle_makes_room() {
-        let (guests, begin) = (Guests::default(), Instant::now());
+    fn a_full_beacon_evicts_an_idle_connection_of_the_peer_with_most() {
+        let (connections, begin) = (Connections::default(), Instant::now());
         let peer = |last: u8| IpAddr::from([192, 0, 2, last]);
         let half = MAX_CONNECTIONS / 2;
-        let mut present: Vec<Guest> =
-            (0..MAX_CONNECTIONS).map(|number| guests.admit(peer(u8::from(number >= half)), begin).unwrap()).collect();
+        let mut open: Vec<Connection> = (0..MAX_CONNECTIONS)
+            .map(|number| connections.admit(peer(u8::from(number >= half)), begin).unwrap())
+            .collect();
         let soon = begin + CROWDED_IDLE / 2;
-        assert!(guests.admit(peer(0), soon).is_none(), "it has its share, and nobody is idle");
-        let new = guests.admit(peer(2), soon).unwrap();
-        let left: Vec<usize> = (0..MAX_CONNECTIONS).filter(|number| present[*number].leave.is_cancelled()).collect();
+        assert!(connections.admit(peer(0), soon).is_none(), "this peer has its share, and no connection is idle");
+        let new = connections.admit(peer(2), soon).unwrap();
+        let left: Vec<usize> = (0..MAX_CONNECTIONS).filter(|number| open[*number].close.is_cancelled()).collect();
         assert_eq!(left.len(), 1);
-        present.retain(|guest| !guest.leave.is_cancelled());
-        assert_eq!(guests.present().guests.len(), MAX_CONNECTIONS);
-        assert!(guests.admit(peer(0), begin + CROWDED_IDLE).is_some(), "somebody is idle");
-        drop((new, present));
-        assert_eq!(guests.present().guests.len(), 0);
+        open.retain(|connection| !connection.close.is_cancelled());
+        assert_eq!(connections.table().connections.len(), MAX_CONNECTIONS);
+        assert!(connections.admit(peer(0), begin + CROWDED_IDLE).is_some(), "a connection is idle");
+        drop((new, open));
+        assert_eq!(connections.table().connections.len(), 0);
     }
 
     #[test]
-    fn a_peer_of_ipv6_is_a_network() {
+    fn an_ipv6_peer_is_a_network() {
         let network = |address: &str| network(address.parse().unwrap()).to_string();
         assert_eq!(network("2001:db8:1:2:3:4:5:6"), "2001:db8:1:2::");
         assert_eq!(network("::ffff:192.0.2.1"), "192.0.2.1");

@@ -194,8 +194,8 @@ impl Crawl {
         let mut politeness = self.politeness();
         let politeness_state = self.politeness_state();
         politeness.restore(politeness_state, Instant::now());
-        let hands_back = self.permits.are_asked();
-        if hands_back && politeness_state.pause >= walk::HANDED_BACK_FROM {
+        let hands_back = self.permits.come_from_scheduler();
+        if hands_back && politeness_state.pause >= walk::MIN_HANDED_BACK_PAUSE {
             return WalkEnd::Paused(politeness_state.pause);
         }
         let site_address = Arc::new(SiteAddress::new(context, self.permits.clone(), self.timeouts.connect));
@@ -260,7 +260,7 @@ impl Crawl {
     fn rested_at(&self) -> Option<Instant> {
         let last = self.fetcher.as_ref().map_or(self.settled_at, Fetcher::last_start);
         let rest = self.job.policy.request_interval.min(LONGEST_REST);
-        last.filter(|_| self.permits.are_asked()).map(|last| last + rest)
+        last.filter(|_| self.permits.come_from_scheduler()).map(|last| last + rest)
     }
 
     fn politeness(&self) -> Politeness {

@@ -32,12 +32,12 @@ pub mod warc;
 /// The version, and the commit if the build was given it: `0.1.0+f2acb2d8`. `ops/package.sh` passes
 /// it; a build that read it from git itself would be repeated for every commit.
 pub const VERSION: &str = match option_env!("LANDFALL_VERSION") {
-    Some(told) => told,
+    Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),
 };
 /// The same and the commit's date, for people.
 pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
-    Some(told) => told,
+    Some(version) => version,
     None => concat!(env!("CARGO_PKG_VERSION"), " (built by hand: the commit was not recorded)"),
 };
 
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_agent_says_who_it_is_and_what_it_will_do() {
+    fn the_greeting_names_the_agent_and_its_settings() {
         let text = "scheduler = 'https://s.example.org:7171'\nname = 'harbin-cernet'\ncity = '哈尔滨'\ncarrier = 'CERNET'\ncountry = 'CN'\n";
         let config: Config = toml::from_str(text).unwrap();
         assert_eq!(
@@ -166,8 +166,11 @@ mod tests {
             ]
         );
         let open = format!("{text}allow_net = ['10.0.0.0/8']\n[store]\nfolder = 'pages'\n");
-        let told = greeting(&toml::from_str(&open).unwrap(), None);
-        assert!(told.contains("(哈尔滨, CERNET, CN)") && told.contains("public addresses and 10.0.0.0/8"), "{told}");
-        assert!(told.contains("no landmark") && told.contains("stored in pages"), "{told}");
+        let greeting_text = greeting(&toml::from_str(&open).unwrap(), None);
+        assert!(
+            greeting_text.contains("(哈尔滨, CERNET, CN)") && greeting_text.contains("public addresses and 10.0.0.0/8"),
+            "{greeting_text}"
+        );
+        assert!(greeting_text.contains("no landmark") && greeting_text.contains("stored in pages"), "{greeting_text}");
     }
 }

@@ -176,7 +176,7 @@ async fn one_session(
     *welcomed = true;
     schedulers.learn(&welcome.other_scheduler_urls);
     let mut serving = ActiveSession::new(outbound, &welcome, registered, work, rng);
-    serving.tell_claimed(meanwhile_ended, &welcome);
+    serving.report_claimed(meanwhile_ended, &welcome);
     match serving.serve(inbound, work, stop, rng).await {
         Ok(inbound) => serving.drain(inbound, work).await,
         Err(ended) => ended,
@@ -215,11 +215,11 @@ impl ActiveSession {
 
     /// Reports crawls that ended after the session had claimed their leases: a scheduler that kept
     /// them would wait for ever.
-    fn tell_claimed(&mut self, ended: Vec<WorkEvent>, welcome: &Welcome) {
+    fn report_claimed(&mut self, ended: Vec<WorkEvent>, welcome: &Welcome) {
         let kept: HashSet<LeaseKey> =
             welcome.kept.iter().map(|held| LeaseKey { task_id: held.task_id, token: held.token }).collect();
         for event in ended.into_iter().filter(|one| one.ends().is_some_and(|key| kept.contains(&key))) {
-            self.tell(event);
+            self.report(event);
         }
     }
 
@@ -244,7 +244,7 @@ impl ActiveSession {
                 event = work.next() => match event {
                     WorkEvent::DeadlinePassed => return Err(SessionEnd::Silent),
                     WorkEvent::SpaceChecked => self.heartbeat(work),
-                    event => self.tell(event),
+                    event => self.report(event),
                 },
                 permit = outbound.reserve(), if !self.pending.is_empty() => {
                     flush(&mut self.pending, permit)?;
@@ -292,7 +292,7 @@ impl ActiveSession {
         Ok(())
     }
 
-    fn tell(&mut self, event: WorkEvent) {
+    fn report(&mut self, event: WorkEvent) {
         match event {
             WorkEvent::Outcome(report) => self.pending.push(Up::Outcome(report)),
             WorkEvent::Unfinished(key, checkpoint) => self.hand_back(checkpoint, wire::release(key)),
@@ -363,7 +363,7 @@ impl ActiveSession {
                         Ok(Some(_)) => {}
                         Ok(None) | Err(_) => return,
                     },
-                    event = work.next() => self.tell(event),
+                    event = work.next() => self.report(event),
                     permit = outbound.reserve(), if !self.pending.is_empty() => {
                         if flush(&mut self.pending, permit).is_err() {
                             return;

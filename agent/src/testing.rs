@@ -206,7 +206,7 @@ impl TestServer {
         self.addr.port()
     }
 
-    pub(crate) fn seen(&self) -> Vec<SeenRequest> {
+    pub(crate) fn requests(&self) -> Vec<SeenRequest> {
         self.log.seen.lock().unwrap().clone()
     }
 
@@ -353,12 +353,12 @@ impl TestNames {
     }
 
     /// Number of queries of any kind, for any name.
-    pub(crate) fn questions(&self) -> usize {
+    pub(crate) fn all_queries(&self) -> usize {
         self.questions.load(Ordering::SeqCst)
     }
 
     /// Number of IPv4 queries for a name.
-    pub(crate) fn asked(&self, name: &str) -> usize {
+    pub(crate) fn queries(&self, name: &str) -> usize {
         self.asked.lock().unwrap().get(name).copied().unwrap_or_default()
     }
 }

@@ -133,19 +133,19 @@ impl Recorder {
     /// Returns when all ended exchanges are passed to the system: they survive the end of this
     /// process.
     pub async fn stored(&self) -> io::Result<()> {
-        self.ask(Message::Stored).await
+        self.await_reply(Message::Stored).await
     }
 
     /// Returns when all ended exchanges are on the disk: they survive a crash of the machine.
     pub async fn synced(&self) -> io::Result<()> {
-        self.ask(Message::Synced).await
+        self.await_reply(Message::Synced).await
     }
 
-    async fn ask(&self, question: fn(oneshot::Sender<()>) -> Message) -> io::Result<()> {
+    async fn await_reply(&self, question: fn(oneshot::Sender<()>) -> Message) -> io::Result<()> {
         self.hand_over().await?;
-        let (tell, told) = oneshot::channel();
-        self.store.messages.send(question(tell)).await.map_err(closed)?;
-        told.await.map_err(closed)
+        let (sender, reply) = oneshot::channel();
+        self.store.messages.send(question(sender)).await.map_err(closed)?;
+        reply.await.map_err(closed)
     }
 
     /// Hands over the ended exchanges. Loses nothing if cancelled.

@@ -74,29 +74,29 @@ fn no_proxy_of_the_environment_is_used() {
     let names = ["http_proxy", "HTTP_PROXY", "https_proxy", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"];
     let environment = names.map(|name| (name, proxy.clone()));
     let output = crawl(&format!("http://{site}"), &["--allow-net", "127.0.0.1/32"], &environment);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success() && said.contains("complete: 1 pages"), "{output:?}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success() && printed.contains("complete: 1 pages"), "{output:?}");
     assert!(asked.load(Ordering::SeqCst) > 0);
     assert_eq!(proxied.load(Ordering::SeqCst), 0);
 }
 
 #[test]
-fn an_open_guard_is_said_and_a_closed_one_connects_nothing() {
+fn an_open_guard_is_announced_and_a_closed_one_connects_to_nothing() {
     let (site, _, connected) = site(1);
     let site = format!("http://{site}");
     let open = "THE GUARD IS OPEN";
     let output = crawl(&site, &[], &[]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("the guard refuses 127.0.0.1"), "{output:?}");
-    assert!(!said.contains(open), "{output:?}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && printed.contains("the guard refuses 127.0.0.1"), "{output:?}");
+    assert!(!printed.contains(open), "{output:?}");
     assert_eq!(connected.load(Ordering::SeqCst), 0);
     let output = crawl(&site, &["--allow-net", "127.0.0.0/8"], &[]);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains(&format!("127.0.0.0/8: {open}")), "{output:?}");
+    let printed = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && printed.contains(&format!("127.0.0.0/8: {open}")), "{output:?}");
 }
 
 #[test]
-fn an_agent_says_at_its_start_that_its_guard_is_open() {
+fn an_agent_warns_at_its_start_that_its_guard_is_open() {
     let folder = tempfile::tempdir().unwrap();
     // No server listens on the discard port: the agent keeps retrying.
     let config = "scheduler = 'http://127.0.0.1:9'\nname = 'a'\ncity = 'Harbin'\ncarrier = 'x'\nallow_net = ['10.0.0.0/8']\n\
@@ -109,8 +109,8 @@ fn an_agent_says_at_its_start_that_its_guard_is_open() {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut said = BufReader::new(agent.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let warnings: Vec<String> = said.by_ref().take_while(|line| !line.contains("agent started")).collect();
+    let mut printed = BufReader::new(agent.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let warnings: Vec<String> = printed.by_ref().take_while(|line| !line.contains("agent started")).collect();
     agent.kill().unwrap();
     agent.wait().unwrap();
     for net in ["10.0.0.0/8", "127.2.0.0/16"] {
@@ -135,23 +135,23 @@ fn refused(arguments: &[&str], input: &str) -> String {
 }
 
 #[test]
-fn relative_paths_are_meant_from_the_folder_that_is_said_and_errors_name_the_file() {
+fn relative_paths_start_at_the_given_folder_and_errors_name_the_file() {
     let (etc, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let config = etc.path().join("x.toml");
     let text = "scheduler = 'http://127.0.0.1:1'\nname = 'a'\ncity = 'b'\ncarrier = 'c'\nbeacon.enabled = false\n";
     std::fs::write(&config, text).unwrap();
     let (config, dir) = (config.to_str().unwrap(), state.path().to_str().unwrap());
-    let said = refused(&["run", "--config", config, "--dir", dir], "");
+    let printed = refused(&["run", "--config", config, "--dir", dir], "");
     let missing = |folder: &str| format!("credential: read {folder}/credential: No such file");
-    assert!(said.contains(&missing(dir)), "{said}");
-    let said = refused(&["run", "--config", config], "");
-    assert!(said.contains(&missing(etc.path().to_str().unwrap())), "{said}");
-    let said = refused(&["run", "--dir", dir, "--allow-net", "127.0.1.0/33"], "");
-    assert!(said.contains("'127.0.1.0/33': a prefix is 0 to 32 (IPv4)"), "{said}");
+    assert!(printed.contains(&missing(dir)), "{printed}");
+    let printed = refused(&["run", "--config", config], "");
+    assert!(printed.contains(&missing(etc.path().to_str().unwrap())), "{printed}");
+    let printed = refused(&["run", "--dir", dir, "--allow-net", "127.0.1.0/33"], "");
+    assert!(printed.contains("'127.0.1.0/33': a prefix is 0 to 32 (IPv4)"), "{printed}");
 }
 
 #[test]
-fn a_token_comes_from_one_place_and_is_one_word() {
+fn a_token_has_one_source_and_is_one_word() {
     let dir = tempfile::tempdir().unwrap();
     let dir = dir.path().to_str().unwrap();
     let enrol = |more: &[&str], input: &str| {
@@ -159,7 +159,7 @@ fn a_token_comes_from_one_place_and_is_one_word() {
     };
     assert!(enrol(&[], "").contains("--token-file <FILE>|--token <TOKEN>"));
     assert!(enrol(&["--token", "a", "--token-file", "-"], "").contains("cannot be used with"));
-    for (file, input, said) in [
+    for (file, input, printed) in [
         ("-", " \n", "--token-file: standard input is empty: it must hold the token alone"),
         ("-", "a b\n", "--token-file: standard input holds more than one word, and must hold the token alone"),
         ("missing", "", "--token-file: read missing: No such file"),
@@ -167,7 +167,7 @@ fn a_token_comes_from_one_place_and_is_one_word() {
         ("-", "abc\n", "connect the scheduler at http://127.0.0.1:1"),
     ] {
         let refusal = enrol(&["--token-file", file], input);
-        assert!(refusal.contains(said), "{refusal}");
+        assert!(refusal.contains(printed), "{refusal}");
     }
 }
 
@@ -193,7 +193,7 @@ fn log_length(folder: &Path) -> u64 {
 }
 
 #[test]
-fn a_crawl_that_is_killed_again_and_again_has_stored_every_page_in_the_end() {
+fn a_crawl_that_is_killed_repeatedly_stores_every_page() {
     let (site, asked, _) = site(PAGES);
     let folder = tempfile::tempdir().unwrap();
     let policy = folder.path().join("policy.toml");
@@ -213,8 +213,8 @@ fn a_crawl_that_is_killed_again_and_again_has_stored_every_page_in_the_end() {
     let in_vain = asked.load(Ordering::SeqCst);
     let output =
         storing(site, folder.path()).arg("--policy").arg(&policy).args(["--request-interval", "0s"]).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains(&format!("complete: {PAGES} pages")), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && printed.contains(&format!("complete: {PAGES} pages")), "{printed}");
     let asked = asked.load(Ordering::SeqCst);
     assert!(asked < in_vain + PAGES, "it went on: {asked} requests in all, {in_vain} before the last start");
 
@@ -233,22 +233,22 @@ fn a_crawl_that_is_killed_again_and_again_has_stored_every_page_in_the_end() {
 }
 
 #[test]
-fn flags_go_before_the_policy_and_mistakes_in_it_are_named() {
+fn flags_override_the_policy_file_and_its_mistakes_are_named() {
     let (site, ..) = site(PAGES);
     let folder = tempfile::tempdir().unwrap();
     let policy = folder.path().join("policy.toml");
     std::fs::write(&policy, "max_pages = 7\nrequest_interval = '0s'\n").unwrap();
     for (flags, pages) in [(&[][..], 7), (&["--max-pages", "3"], 3)] {
         let output = storing(site, folder.path()).arg("--policy").arg(&policy).args(flags).output().unwrap();
-        let said = String::from_utf8(output.stdout).unwrap();
-        assert!(said.contains(&format!("truncated by pages: {pages} pages")), "{said}");
-        assert!(said.contains("\nstored in "), "{said}");
+        let printed = String::from_utf8(output.stdout).unwrap();
+        assert!(printed.contains(&format!("truncated by pages: {pages} pages")), "{printed}");
+        assert!(printed.contains("\nstored in "), "{printed}");
     }
     std::fs::write(&policy, "max_pages = 7\nmax_page = 8\n").unwrap();
     let output = storing(site, folder.path()).arg("--policy").arg(&policy).output().unwrap();
-    let said = String::from_utf8(output.stderr).unwrap();
+    let printed = String::from_utf8(output.stderr).unwrap();
     assert!(
-        !output.status.success() && said.contains("policy.toml: line 2: max_page: there is no such field"),
-        "{said}"
+        !output.status.success() && printed.contains("policy.toml: line 2: max_page: there is no such field"),
+        "{printed}"
     );
 }

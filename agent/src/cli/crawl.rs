@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn large_sites_are_not_asked_less_often_than_small_ones() {
+    fn an_interval_longer_for_large_sites_is_refused() {
         let seconds = Duration::from_secs;
         let both = |request, shortest| settings(&["--request-interval", request, "--shortest-interval", shortest]);
         assert_eq!(both("2s", "1s"), Ok((seconds(2), seconds(1))));
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_on_the_command_line_goes_before_the_files() {
+    fn a_product_name_on_the_command_line_overrides_the_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("policy.toml");
         std::fs::write(&file, "user_agent = 'FileBot'\n").unwrap();

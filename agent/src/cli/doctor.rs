@@ -34,18 +34,18 @@ const ANSWER: &[u8] = b"HTTP/1.1 204 ";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CheckResult {
     about: &'static str,
-    said: String,
+    text: String,
     /// What to do; `None` without a problem.
     remedy: Option<String>,
 }
 
 impl CheckResult {
-    fn ok(about: &'static str, said: impl Into<String>) -> Self {
-        Self { about, said: said.into(), remedy: None }
+    fn ok(about: &'static str, text: impl Into<String>) -> Self {
+        Self { about, text: text.into(), remedy: None }
     }
 
-    fn wrong(about: &'static str, said: impl Into<String>, remedy: impl Into<String>) -> Self {
-        Self { about, said: said.into(), remedy: Some(remedy.into()) }
+    fn wrong(about: &'static str, text: impl Into<String>, remedy: impl Into<String>) -> Self {
+        Self { about, text: text.into(), remedy: Some(remedy.into()) }
     }
 
     pub const fn is_wrong(&self) -> bool {
@@ -55,10 +55,10 @@ impl CheckResult {
 
 impl fmt::Display for CheckResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { about, said, remedy } = self;
+        let Self { about, text, remedy } = self;
         match remedy {
-            None => writeln!(f, "ok     {about:<10}  {said}"),
-            Some(remedy) => writeln!(f, "WRONG  {about:<10}  {said}\n       {:<10}  do: {remedy}", ""),
+            None => writeln!(f, "ok     {about:<10}  {text}"),
+            Some(remedy) => writeln!(f, "WRONG  {about:<10}  {text}\n       {:<10}  do: {remedy}", ""),
         }
     }
 }
@@ -115,7 +115,7 @@ async fn schedulers(config: &Config) -> (Vec<CheckResult>, Option<SchedulerCheck
         let certificate = if scheduler.tls { ", and its certificate is the right one" } else { "" };
         results.push(CheckResult::ok("scheduler", format!("{url} answers{certificate}")));
         if check.is_none() {
-            match ask(config, channel).await {
+            match check_credential(config, channel).await {
                 Ok(found) => check = Some(found),
                 Err(result) => results.push(result),
             }
@@ -129,7 +129,7 @@ async fn connect(config: &Config, scheduler: &SchedulerUrl, ca: Option<&str>) ->
     endpoint.local_address(config.bind).connect().await.map_err(|error| unreached::why(&error))
 }
 
-async fn ask(config: &Config, channel: Channel) -> Result<SchedulerCheck, CheckResult> {
+async fn check_credential(config: &Config, channel: Channel) -> Result<SchedulerCheck, CheckResult> {
     let anew = format!("`landfall agents enrol` for {}, and run what it prints here with --force", config.name);
     let read = std::fs::read_to_string(&config.credential);
     let read = read.map_err(|error| format!("read {}: {error}", config.credential.display()));
@@ -165,10 +165,10 @@ async fn ask(config: &Config, channel: Channel) -> Result<SchedulerCheck, CheckR
 fn name(config: &Config, check: &CheckResponse) -> CheckResult {
     let known = &check.name;
     if *known != config.name {
-        let said = format!("it is that of {known}, and agent.toml says {}", config.name);
+        let text = format!("it is that of {known}, and agent.toml says {}", config.name);
         return CheckResult::wrong(
             "credential",
-            said,
+            text,
             format!("set name = \"{known}\" in agent.toml, or enrol the agent anew"),
         );
     }
@@ -177,10 +177,10 @@ fn name(config: &Config, check: &CheckResponse) -> CheckResult {
 }
 
 fn clock(offset: Duration) -> CheckResult {
-    let said = format!("{:.1} s off the scheduler's", offset.as_secs_f64());
+    let text = format!("{:.1} s off the scheduler's", offset.as_secs_f64());
     match offset > CLOCKS_DIFFER {
-        true => CheckResult::wrong("clock", said, "set this machine's clock, and the scheduler's, by NTP"),
-        false => CheckResult::ok("clock", said),
+        true => CheckResult::wrong("clock", text, "set this machine's clock, and the scheduler's, by NTP"),
+        false => CheckResult::ok("clock", text),
     }
 }
 
@@ -234,35 +234,35 @@ fn local(listen: SocketAddr) -> SocketAddr {
 }
 
 async fn answers(address: SocketAddr) -> bool {
-    let asking = async {
+    let request = async {
         let mut stream = TcpStream::connect(address).await?;
         stream.write_all(b"HEAD / HTTP/1.1\r\nhost: beacon\r\nconnection: close\r\n\r\n").await?;
         let mut answer = [0; ANSWER.len()];
         stream.read_exact(&mut answer).await?;
         std::io::Result::Ok(answer == ANSWER)
     };
-    tokio::time::timeout(PATIENCE, asking).await.is_ok_and(|answered| answered.unwrap_or(false))
+    tokio::time::timeout(PATIENCE, request).await.is_ok_and(|answered| answered.unwrap_or(false))
 }
 
 /// What other agents report about this beacon, and this agent about theirs.
 fn others(check: &CheckResponse) -> [CheckResult; 2] {
-    let way = |about, said: String, none: bool, failure: Option<&BeaconFailure>| match failure {
+    let direction = |about, text: String, none: bool, failure: Option<&BeaconFailure>| match failure {
         Some(BeaconFailure { agent, message }) if none => CheckResult::wrong(
             about,
-            format!("{said}; {agent}: {message}"),
+            format!("{text}; {agent}: {message}"),
             format!("`landfall agents reach {} {agent}`, where the scheduler is, says what", check.name),
         ),
-        _ => CheckResult::ok(about, said),
+        _ => CheckResult::ok(about, text),
     };
     let CheckResponse { reached_by, tried_by, reaches, tries, .. } = *check;
     [
-        way(
+        direction(
             "reached",
             format!("by {reached_by} of {tried_by} agents that tried its beacon"),
             reached_by == 0,
             check.not_reached_by.as_ref(),
         ),
-        way(
+        direction(
             "reaches",
             format!("{reaches} of {tries} beacons of others that it tried"),
             reaches == 0,
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_there_is_ok_and_what_is_wrong_says_what_to_do() {
+    async fn each_wrong_result_names_a_remedy() {
         let scheduler = TestScheduler::start(None).await;
         let folder = tempfile::tempdir().unwrap();
         let good = config(&format!("http://{}", scheduler.addr), folder.path());
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_at_the_schedulers_address_is_wrong_and_all_else_is_looked_at_all_the_same() {
+    async fn an_absent_scheduler_is_reported_and_the_other_checks_still_run() {
         let folder = tempfile::tempdir().unwrap();
         let results = examine(&config("http://127.0.0.1:1", folder.path())).await;
         assert!(about(&results, "scheduler").is_wrong());
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_beacon_that_answers_is_told_from_another_program_at_its_port() {
+    async fn doctor_distinguishes_a_beacon_from_another_program_at_its_port() {
         let folder = tempfile::tempdir().unwrap();
         let mut config = config("http://127.0.0.1:1", folder.path());
         let stranger = TcpListener::bind("127.0.0.1:0").await.unwrap();

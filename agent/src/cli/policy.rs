@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_says_some_fields_or_all() {
+    fn a_file_may_set_some_fields_or_all() {
         assert_eq!(read_text("").unwrap(), named(OTHERWISE, None));
         assert_eq!(read_text("max_depth = 0\n").unwrap(), named(Policy { max_depth: 0, ..OTHERWISE }, None));
         let all = "max_pages = 7\nmax_bytes = 1_000_000\nmax_depth = 3\nmax_duration = '10m'\nrequest_interval = '250ms'\n\

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_line_says_why_nothing_happens() {
+    fn the_progress_line_shows_the_cause_of_a_pause() {
         let at = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
         let progress = CrawlProgress { pages: 7, bytes: 3 << 20, queued: 12, errors: 1, paused_until: Some(at(61)) };
         let counts = "7 pages (3 MiB), 12 queued, 1.5 pages/s, 1 errors;";

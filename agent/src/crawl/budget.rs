@@ -131,7 +131,7 @@ mod tests {
     };
 
     #[test]
-    fn a_budget_forbids_the_request_after_the_one_that_used_it_up() {
+    fn an_exhausted_budget_forbids_the_next_request() {
         let mut ledger = Ledger::default();
         ledger.complete_page();
         assert_eq!(ledger.exhausted(&POLICY), None);

@@ -260,7 +260,7 @@ impl Politeness {
             self.pause(now, asked.unwrap_or(own), rng);
         }
         self.count(now, badly);
-        self.look_at_window(now, rng);
+        self.check_error_share(now, rng);
     }
 
     /// Records that the body of a good response broke off, or took too long.
@@ -269,10 +269,10 @@ impl Politeness {
         if let Some(second) = self.window.back_mut() {
             second.errors = second.errors.saturating_add(1).min(second.requests);
         }
-        self.look_at_window(now, rng);
+        self.check_error_share(now, rng);
     }
 
-    fn look_at_window(&mut self, now: Instant, rng: &mut impl Rng) {
+    fn check_error_share(&mut self, now: Instant, rng: &mut impl Rng) {
         if self.too_many_errors(now) {
             self.window.clear();
             self.pause(now, WINDOW_PAUSE, rng);
@@ -281,8 +281,8 @@ impl Politeness {
 
     /// Counts a response in the window, and drops the old ones.
     fn count(&mut self, now: Instant, badly: bool) {
-        let under_way = |second: &WindowSecond| now.saturating_duration_since(second.began) < SECOND;
-        if !self.window.back().is_some_and(under_way) {
+        let is_current = |second: &WindowSecond| now.saturating_duration_since(second.began) < SECOND;
+        if !self.window.back().is_some_and(is_current) {
             self.window.push_back(WindowSecond { began: now, requests: 0, errors: 0 });
         }
         if let Some(second) = self.window.back_mut() {
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn on_its_own_it_is_half_as_fast_and_then_as_before() {
+    fn a_silent_scheduler_doubles_the_interval() {
         let begin = Instant::now();
         let mut politeness = Politeness::new(ms(1000)).down_to(ms(100));
         politeness.start(begin);
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_site_is_asked_more_often_unless_it_minds() {
+    fn a_large_site_gets_a_shorter_interval_unless_it_responds_slowly() {
         let begin = Instant::now();
         let mut politeness = Politeness::new(ms(1000)).down_to(ms(100));
         politeness.start(begin);
@@ -414,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_that_no_clock_holds_is_cut() {
+    fn a_pause_beyond_the_clocks_range_is_capped() {
         let begin = Instant::now();
         let mut politeness = Politeness::new(Duration::MAX);
         politeness.start(begin);
@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn who_turns_a_crawl_away_is_left_alone_for_as_long_as_it_asks() {
+    fn a_refusal_with_a_pause_is_honoured_up_to_a_day() {
         let (now, mut politeness) = (Instant::now(), Politeness::new(ms(1)));
         politeness.record(now, ResponseKind::TurnedAway(Some(Duration::from_secs(7))), None, &mut rng());
         assert!(about(wait(&politeness, now), 7));
@@ -444,7 +444,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_asks_for_nothing_is_left_alone_for_twice_as_long_each_time_until_it_is_forgiven() {
+    fn a_refusal_without_a_pause_doubles_the_pause_until_the_count_resets() {
         let (mut now, mut politeness, mut rng) = (Instant::now(), Politeness::new(ms(1)), rng());
         for seconds in [60, 120, 240, 480] {
             politeness.record(now, ResponseKind::TurnedAway(None), None, &mut rng);
@@ -462,7 +462,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_a_tenth_of_errors_in_a_minute_is_a_pause_of_a_minute() {
+    fn more_than_a_tenth_of_errors_in_a_minute_causes_a_pause() {
         let (now, mut rng) = (Instant::now(), rng());
         let after = |errors: usize, well: usize, apart: Duration, rng: &mut ChaCha8Rng| {
             let mut politeness = Politeness::new(ms(1));
@@ -481,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_minute_of_answers_takes_no_more_memory_the_more_there_are() {
+    fn the_error_window_takes_the_same_memory_at_any_rate() {
         let (now, mut politeness, mut rng) = (Instant::now(), Politeness::new(ms(0)), rng());
         for number in 0..200_000 {
             politeness.record(now + Duration::from_micros(500 * number), ResponseKind::Good, None, &mut rng);
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_that_break_off_are_errors_like_others() {
+    fn bodies_that_break_off_count_as_errors() {
         let (mut politeness, mut rng, begin) = (Politeness::new(ms(0)), rng(), Instant::now());
         for number in 1..=BREAKER {
             assert!(!politeness.is_broken());
@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_without_end_break_it_off_and_one_good_answer_does_not() {
+    fn only_consecutive_errors_open_the_breaker() {
         let (now, mut politeness, mut rng) = (Instant::now(), Politeness::new(ms(1)), rng());
         for _ in 1..BREAKER {
             politeness.record(now, ResponseKind::Bad, None, &mut rng);
@@ -525,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn first_bytes_that_come_late_slow_it_down() {
+    fn late_first_bytes_lengthen_the_interval() {
         let (now, mut politeness, mut rng) = (Instant::now(), Politeness::new(ms(500)), rng());
         politeness.start(now);
         (0..30).for_each(|_| politeness.record(now, ResponseKind::Good, Some(ms(400)), &mut rng));
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn a_restart_makes_nobody_forget() {
+    fn a_restart_keeps_the_politeness_state() {
         let (now, mut politeness, mut rng) = (Instant::now(), Politeness::new(ms(1)), rng());
         (0..3).for_each(|_| politeness.record(now, ResponseKind::TurnedAway(None), None, &mut rng));
         let mut next = Politeness::new(ms(1));
@@ -569,7 +569,7 @@ mod tests {
         // Whatever a site returns, no request starts sooner than the interval after the previous
         // one.
         #[test]
-        fn nothing_makes_it_faster_than_its_interval(
+        fn no_response_shortens_the_interval(
             answers in prop::collection::vec((0_u8..4, 0_u64..100_000, 0_u64..40_000), 0..200),
             interval in 0_u64..5000,
         ) {
@@ -592,7 +592,7 @@ mod tests {
         }
 
         #[test]
-        fn a_larger_site_is_never_asked_less_often_and_none_beyond_the_bounds(
+        fn a_larger_site_never_gets_a_longer_interval_and_all_stay_within_the_bounds(
             (one, other) in (0_u64..1 << 40, 0_u64..200_000), slow in 0_u64..100_000, fast in 0_u64..100_000,
         ) {
             let of = |pages| interval_of(Some(pages), ms(slow), ms(fast));

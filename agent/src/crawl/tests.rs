@@ -137,11 +137,11 @@ async fn a_small_site_is_fetched_whole() {
     // Breadth first, with robots.txt before everything else.
     assert_eq!(site.paths(), ["/robots.txt", "/", "/a", "/b?x=1&y=2", "/dir/c", "/deep/d"]);
     let contact = "landfall-agent/0.1 (+https://example.org/crawler)";
-    assert!(site.seen().iter().all(|request| request.header("user-agent") == contact));
+    assert!(site.requests().iter().all(|request| request.header("user-agent") == contact));
 }
 
 #[tokio::test]
-async fn forbidden_paths_are_never_asked_for() {
+async fn forbidden_paths_are_never_requested() {
     let site = TestServer::start(|path| match path {
         "/robots.txt" => page("text/plain", "User-agent: *\nDisallow: /private\nDisallow: /moved-there\n"),
         "/" => html("<a href=/private/1><a href=/open><a href=/moved><a href=/private/2>"),
@@ -163,7 +163,7 @@ async fn requests_start_an_interval_apart() {
     })
     .await;
     crawl_with(&site, Policy { request_interval: MS(800), ..policy() }).await;
-    assert!(site.seen().len() >= 7);
+    assert!(site.requests().len() >= 7);
     assert_gaps(&site, MS(800));
 }
 
@@ -185,7 +185,7 @@ const LATER: Duration = Duration::from_millis(100);
 
 /// The server sees a request after it started, so the first one's delay may shorten a gap.
 fn assert_gaps(site: &TestServer, interval: Duration) {
-    let seen = site.seen();
+    let seen = site.requests();
     for pair in seen.windows(2) {
         let gap = pair[1].at - pair[0].at;
         assert!(gap + LATER >= interval, "{gap:?} between {} and {}", pair[0].path(), pair[1].path());
@@ -294,7 +294,7 @@ async fn broken_links_are_counted() {
 }
 
 #[tokio::test]
-async fn a_page_that_hangs_is_given_up() {
+async fn a_page_that_hangs_times_out() {
     let site = TestServer::start(|path| match path {
         "/" => html("<a href=/silent><a href=/stuck><a href=/fine>"),
         "/silent" => vec![ServerAction::Wait],
@@ -338,7 +338,7 @@ async fn redirects_are_followed_inside_the_site_only() {
 }
 
 #[tokio::test]
-async fn a_start_page_that_leads_away_is_no_crawl() {
+async fn a_start_page_that_redirects_out_of_the_site_is_unreachable() {
     let site = TestServer::start(|path| if path == "/" { redirect("http://192.0.2.1/") } else { status(404) }).await;
     let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Unreachable, 0, 0));
@@ -351,7 +351,7 @@ async fn a_private_address_is_refused_before_any_request() {
     let outcome = TestCrawl::of(&site).context(context(&["127.0.0.2/32"])).outcome().await;
     assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Blocked(Blocker::Guard), 0));
     assert!(outcome.message.contains("the guard refuses 127.0.0.1"), "{}", outcome.message);
-    assert!(site.seen().is_empty());
+    assert!(site.requests().is_empty());
 }
 
 #[tokio::test]
@@ -364,9 +364,9 @@ async fn a_name_with_a_private_address_is_refused_and_with_an_allowed_one_crawle
     {
         let outcome = TestCrawl::at(&format!("http://{host}")).context(names.context(&[allowed])).outcome().await;
         assert_eq!(outcome.kind, kind, "{}", outcome.message);
-        assert_eq!(site.seen().is_empty(), kind == OutcomeKind::Blocked(Blocker::Guard));
+        assert_eq!(site.requests().is_empty(), kind == OutcomeKind::Blocked(Blocker::Guard));
     }
-    assert!(site.seen().iter().all(|request| request.header("host") == host));
+    assert!(site.requests().iter().all(|request| request.header("host") == host));
 }
 
 #[tokio::test]
@@ -379,7 +379,7 @@ async fn a_redirect_of_robots_txt_to_a_private_address_is_refused() {
     let outcome = crawl(&site).await;
     assert_eq!(outcome.kind, OutcomeKind::Blocked(Blocker::Robots));
     assert!(outcome.message.contains("the guard refuses 127.0.0.2"), "{}", outcome.message);
-    assert!(private.seen().is_empty());
+    assert!(private.requests().is_empty());
     assert_eq!(site.paths(), ["/robots.txt"]);
 }
 
@@ -394,7 +394,7 @@ async fn robots_txt_may_be_elsewhere_but_not_endlessly() {
         (outcome.kind, outcome.message),
         (OutcomeKind::Blocked(Blocker::Robots), format!("robots.txt forbids {}/", site.origin()))
     );
-    assert!(elsewhere.seen().iter().all(|request| request.header("authorization").is_empty()));
+    assert!(elsewhere.requests().iter().all(|request| request.header("authorization").is_empty()));
 
     let site = TestServer::start(|path| if path == "/" { html("page") } else { redirect(&format!("{path}x")) }).await;
     assert_eq!(crawl(&site).await.kind, OutcomeKind::Complete);
@@ -402,7 +402,7 @@ async fn robots_txt_may_be_elsewhere_but_not_endlessly() {
 }
 
 #[tokio::test]
-async fn a_robots_txt_that_cannot_be_had_forbids_and_one_that_is_missing_allows() {
+async fn an_unavailable_robots_txt_forbids_and_a_missing_one_allows() {
     for (code, kind) in [
         (500, OutcomeKind::Blocked(Blocker::Robots)),
         (503, OutcomeKind::Blocked(Blocker::Robots)),
@@ -496,7 +496,7 @@ async fn a_submitted_name_is_settled_first() {
 }
 
 #[tokio::test]
-async fn an_https_site_is_crawled_and_a_stranger_certificate_is_not_trusted() {
+async fn an_https_site_is_crawled_and_an_unknown_certificate_is_not_trusted() {
     let certificate = TestCertificate::new();
     let server = TestServer::tls(&certificate, |seen| {
         html(if seen.head.starts_with("GET / ") { "<a href=/robots.txt>" } else { "" })
@@ -506,7 +506,7 @@ async fn an_https_site_is_crawled_and_a_stranger_certificate_is_not_trusted() {
     let trusting = TestCrawl::at(&crawl.job.name).context(certificate.trusting());
     let outcome = trusting.outcome().await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 0), "{}", outcome.message);
-    let connections: Vec<usize> = server.seen().iter().map(|seen| seen.connection).collect();
+    let connections: Vec<usize> = server.requests().iter().map(|seen| seen.connection).collect();
     assert_eq!(connections, [0, 0, 0]);
 
     let outcome = crawl.outcome().await;

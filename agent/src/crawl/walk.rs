@@ -23,7 +23,7 @@ mod time;
 mod unread;
 
 use time::unix_ms;
-pub(super) use time::{HANDED_BACK_FROM, Stopwatch};
+pub(super) use time::{MIN_HANDED_BACK_PAUSE, Stopwatch};
 use unread::UnreadPage;
 
 /// Maximum body bytes of one page; a larger page is an error.
@@ -113,7 +113,7 @@ impl Walk<'_> {
             if let Some(budget) = self.ledger.exhausted(&self.policy) {
                 return Err(WalkEnd::Cut(budget));
             }
-            self.look_at_pause()?;
+            self.check_pause()?;
             self.renew_rules().await?;
             // The rules may have changed since it was queued, perhaps by another agent.
             if self.rules.allow(&entry.path) {
@@ -124,7 +124,7 @@ impl Walk<'_> {
             if self.unread.is_none() {
                 self.end_visit().await;
             }
-            self.tell().await?;
+            self.report_snapshot().await?;
         }
         Ok(())
     }
@@ -195,7 +195,7 @@ impl Walk<'_> {
         let QueueEntry { mut path, depth } = entry;
         let mut hops = vec![path.fingerprint()];
         loop {
-            let Some(answer) = self.ask(&path, depth).await? else { return Ok(()) };
+            let Some(answer) = self.request(&path, depth).await? else { return Ok(()) };
             let target = answer.location().and_then(|location| self.url(&path)?.join(location).ok());
             let redirects = answer.status().is_redirection();
             if !redirects {
@@ -215,7 +215,7 @@ impl Walk<'_> {
 
     /// Sends a request and repeats it while the site refuses it, so that a refusal does not count
     /// as a missing page. `None` when it failed.
-    async fn ask(&mut self, path: &SitePath, depth: u32) -> Result<Option<CrawlResponse>, WalkEnd> {
+    async fn request(&mut self, path: &SitePath, depth: u32) -> Result<Option<CrawlResponse>, WalkEnd> {
         let Some(url) = self.url(path) else {
             self.catch_up().await;
             self.fail(path, Trouble::Other, "is no URL");
@@ -230,8 +230,8 @@ impl Walk<'_> {
                     // The wait may be long: store the state, so that a restart does not shorten it.
                     self.note_totals();
                     self.frontier.note_totals().await?;
-                    self.look_at_pause()?;
-                    self.tell().await?;
+                    self.check_pause()?;
+                    self.report_snapshot().await?;
                 }
                 Ok(answer) => return Ok(Some(answer)),
                 Err(FetchError::OutOfTime) => {
@@ -257,7 +257,7 @@ impl Walk<'_> {
         Ok(None)
     }
 
-    async fn tell(&mut self) -> Result<(), WalkEnd> {
+    async fn report_snapshot(&mut self) -> Result<(), WalkEnd> {
         if self.state_writer.is_due(self.fetcher.is_paused()) {
             let (rate_state, last_error) =
                 (self.fetcher.rate_state(), self.ledger.last_error.clone().unwrap_or_default());

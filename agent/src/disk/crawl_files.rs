@@ -24,7 +24,7 @@ const EXTENSION: &str = "crawl";
 /// How long to keep an unused file: after a week a task may as well start again.
 const MOST_AGE: Duration = Duration::from_secs(7 * 86_400);
 
-const LOOK_EVERY: Duration = Duration::from_secs(3600);
+const SWEEP_EVERY: Duration = Duration::from_secs(3600);
 
 /// The folder of crawls. Cheap to clone.
 #[derive(Debug, Clone)]
@@ -39,7 +39,7 @@ pub struct CrawlFiles {
 struct FileIndex {
     /// Per task: the tokens of its files, and of files its crawls may have made.
     tokens: HashMap<i64, BTreeSet<i64>>,
-    looked: Instant,
+    swept_at: Instant,
 }
 
 impl CrawlFiles {
@@ -49,16 +49,16 @@ impl CrawlFiles {
         let lock = FOLDER.take(folder)?;
         remove_old(folder).map_err(unusable)?;
         let tokens = tokens_in(folder).map_err(unusable)?;
-        let index = FileIndex { tokens, looked: Instant::now() };
+        let index = FileIndex { tokens, swept_at: Instant::now() };
         Ok(Self { folder: folder.into(), index: Arc::new(Mutex::new(index)), _lock: Arc::new(lock) })
     }
 
     /// Whether to look for old files now; true once an hour.
-    fn looks(&self) -> bool {
+    fn is_sweep_due(&self) -> bool {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
-        let due = index.looked.elapsed() >= LOOK_EVERY;
+        let due = index.swept_at.elapsed() >= SWEEP_EVERY;
         if due {
-            index.looked = Instant::now();
+            index.swept_at = Instant::now();
         }
         due
     }
@@ -66,11 +66,11 @@ impl CrawlFiles {
     /// The file for a lease; reuses the file of a previous lease of its task if there is one.
     pub(crate) async fn file_of(&self, key: LeaseKey) -> io::Result<PathBuf> {
         let folder = Arc::clone(&self.folder);
-        if self.looks() {
+        if self.is_sweep_due() {
             let folder = Arc::clone(&folder);
             blocking(move || remove_old(&folder)).await?.into_iter().for_each(|key| self.drop_token(key));
         }
-        let mut former = self.take_before(key);
+        let mut former = self.take_older(key);
         self.note(key);
         blocking(move || {
             let wanted = folder.join(name(key));
@@ -89,7 +89,7 @@ impl CrawlFiles {
 
     /// Deletes the files of a lease and of earlier leases of its task.
     pub(crate) async fn forget(&self, key: LeaseKey) {
-        let (folder, mut tokens) = (Arc::clone(&self.folder), self.take_before(key));
+        let (folder, mut tokens) = (Arc::clone(&self.folder), self.take_older(key));
         tokens.insert(key.token);
         self.drop_token(key);
         let removed = blocking(move || remove(&folder, key.task_id, &tokens)).await;
@@ -100,7 +100,7 @@ impl CrawlFiles {
     }
 
     /// Takes a task's tokens that are older than this one.
-    fn take_before(&self, key: LeaseKey) -> BTreeSet<i64> {
+    fn take_older(&self, key: LeaseKey) -> BTreeSet<i64> {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(tokens) = index.tokens.get_mut(&key.task_id) else { return BTreeSet::new() };
         let newer = tokens.split_off(&key.token);
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_crawl_is_looked_for_by_its_name_and_in_no_list_of_all() {
+    async fn a_crawls_file_is_found_without_reading_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let kept = CrawlFiles::open(folder.path()).unwrap();
         // The index does not know this file: only code that reads the folder at each crawl's start
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_comes_back_for_goes() {
+    fn old_files_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         for (task, age) in [(1, MOST_AGE + Duration::from_secs(60)), (2, Duration::ZERO)] {
             let file = std::fs::File::create(folder.path().join(name(key(task, 1)))).unwrap();

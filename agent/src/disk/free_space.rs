@@ -18,18 +18,18 @@ const HANGS: Duration = Duration::from_secs(10);
 pub(crate) struct FreeSpaceCheck {
     folder: PathBuf,
     free: io::Result<u64>,
-    under_way: Option<(Instant, JoinHandle<io::Result<u64>>)>,
+    pending: Option<(Instant, JoinHandle<io::Result<u64>>)>,
 }
 
 impl FreeSpaceCheck {
     pub(crate) fn at(folder: &Path) -> Self {
-        Self { folder: folder.to_owned(), free: free_bytes(folder), under_way: None }
+        Self { folder: folder.to_owned(), free: free_bytes(folder), pending: None }
     }
 
     /// Starts a look at the disk unless one is under way.
     pub(crate) fn begin(&mut self) {
         let folder = &self.folder;
-        self.under_way.get_or_insert_with(|| {
+        self.pending.get_or_insert_with(|| {
             let folder = folder.clone();
             (Instant::now(), tokio::task::spawn_blocking(move || free_bytes(&folder)))
         });
@@ -37,14 +37,14 @@ impl FreeSpaceCheck {
 
     /// Returns when the current look has ended; never if none is under way. Cancel-safe.
     pub(crate) async fn ended(&mut self) {
-        let Some((_, check)) = &mut self.under_way else { return std::future::pending().await };
+        let Some((_, check)) = &mut self.pending else { return std::future::pending().await };
         self.free = check.await.map_err(io::Error::other).flatten();
-        self.under_way = None;
+        self.pending = None;
     }
 
     /// The last reading, or why it is not valid.
     pub(crate) fn free(&self) -> Result<u64, String> {
-        match &self.under_way {
+        match &self.pending {
             Some((began, _)) if began.elapsed() >= HANGS => Err(format!("it has not answered for {HANGS:?}")),
             _ => self.free.as_ref().copied().map_err(ToString::to_string),
         }
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_disk_is_full_until_there_is_twice_the_room_that_made_it_so() {
+    fn a_full_disk_stays_full_until_twice_the_limit_is_free() {
         let mut limit = FreeSpaceLimit::new(64 << 20);
         let seen: Vec<bool> =
             [65, 64, 63, 64, 65, 127, 128, 127, 64, 63].map(|mib| limit.full(mib << 20).is_some()).to_vec();
@@ -94,18 +94,18 @@ mod tests {
     }
 
     #[test]
-    fn without_a_least_no_disk_is_ever_full() {
+    fn a_limit_of_zero_never_reports_a_full_disk() {
         assert_eq!(FreeSpaceLimit::new(0).full(0), None);
         assert!(FreeSpaceLimit::new(u64::MAX).full(u64::MAX - 1).is_some(), "and the greatest does not overflow");
     }
 
     #[tokio::test]
-    async fn a_disk_that_hangs_is_waited_for_by_nobody_and_said_to_hang() {
+    async fn a_disk_that_hangs_is_reported_without_waiting() {
         let folder = tempfile::tempdir().unwrap();
         let mut check = FreeSpaceCheck::at(folder.path());
         let (answer, hangs) = std::sync::mpsc::channel();
         let began = Instant::now().checked_sub(HANGS).unwrap();
-        check.under_way = Some((began, tokio::task::spawn_blocking(move || hangs.recv().map_err(io::Error::other))));
+        check.pending = Some((began, tokio::task::spawn_blocking(move || hangs.recv().map_err(io::Error::other))));
         check.begin();
         assert_eq!(check.free(), Err("it has not answered for 10s".to_owned()));
         answer.send(7).unwrap();

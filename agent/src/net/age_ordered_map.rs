@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn making_room_takes_no_longer_among_many() {
+    fn evicting_takes_constant_time() {
         let mut aged = AgeOrderedMap::default();
         let begin = std::time::Instant::now();
         for number in 0..100_000_u64 {

@@ -82,7 +82,7 @@ impl Resolver {
 
     fn with_limits(server: Option<SocketAddr>, kept: CacheLimits) -> Result<Self, NoNameServers> {
         let mut builder = match server {
-            Some(server) => ask_only(server),
+            Some(server) => only_server(server),
             None => TokioResolver::builder_tokio().map_err(|error| NoNameServers(Box::new(error)))?,
         };
         let options = builder.options_mut();
@@ -129,7 +129,7 @@ struct CacheLimits {
     negative: (Duration, Duration),
 }
 
-fn ask_only(server: SocketAddr) -> ResolverBuilder<TokioRuntimeProvider> {
+fn only_server(server: SocketAddr) -> ResolverBuilder<TokioRuntimeProvider> {
     let mut name_server = NameServerConfig::udp_and_tcp(server.ip());
     for connection in &mut name_server.connections {
         connection.port = server.port();
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn rubbish_is_refused_before_it_is_asked() {
+    async fn an_invalid_name_is_refused_before_any_query() {
         let resolver = Resolver::new(Some("127.0.0.1:9".parse().unwrap())).unwrap();
         for host in ["", "a b", "a/b", "[::1", "999.999.999.999"] {
             assert!(matches!(resolver.resolve(host).await, Err(DnsError::BadName(_))), "{host}");
@@ -173,10 +173,10 @@ mod tests {
     }
 
     /// Resolves a name until its server has received `times` queries; returns how long that took.
-    async fn until_asked(resolver: &Resolver, names: &TestNames, name: &str, times: usize) -> Duration {
+    async fn until_queried(resolver: &Resolver, names: &TestNames, name: &str, times: usize) -> Duration {
         let started = Instant::now();
-        while names.asked(name) < times {
-            assert!(started.elapsed() < Duration::from_secs(10), "{name} is asked for {} times", names.asked(name));
+        while names.queries(name) < times {
+            assert!(started.elapsed() < Duration::from_secs(10), "{name} is asked for {} times", names.queries(name));
             drop(resolver.resolve(name).await);
             tokio::task::yield_now().await;
         }
@@ -201,30 +201,30 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_answer_is_kept_while_it_lives_and_not_longer() {
+    async fn an_answer_is_cached_for_its_ttl() {
         let names = names().await;
         let kept = CacheLimits { answers: 100, positive: LONGEST_KEPT, negative: (Duration::ZERO, LONGEST_MISSED) };
         let resolver = Resolver::with_limits(Some(names.addr), kept).unwrap();
         let second = |elapsed: Duration| assert!(elapsed > Duration::from_millis(700), "{elapsed:?}");
         tokio::join!(
             async {
-                second(until_asked(&resolver, &names, "short.example", 2).await);
+                second(until_queried(&resolver, &names, "short.example", 2).await);
             },
             async {
-                second(until_asked(&resolver, &names, "gone.example", 2).await);
+                second(until_queried(&resolver, &names, "gone.example", 2).await);
             },
         );
         for name in ["long.example", "long-gone.example"] {
             for _ in 0..20 {
                 drop(resolver.resolve(name).await);
             }
-            assert_eq!(names.asked(name), 1, "{name}");
+            assert_eq!(names.queries(name), 1, "{name}");
         }
         assert!(matches!(resolver.resolve("long-gone.example").await, Err(DnsError::NotFound(_))));
     }
 
     #[tokio::test]
-    async fn no_answer_is_kept_longer_than_our_own_limits() {
+    async fn no_answer_is_cached_longer_than_the_limits() {
         let names = names().await;
         let limit = Duration::from_secs(1);
         let kept = CacheLimits { answers: 100, positive: limit, negative: (Duration::ZERO, limit) };
@@ -232,16 +232,16 @@ mod tests {
         let second = |elapsed: Duration| assert!(elapsed > Duration::from_millis(700), "{elapsed:?}");
         tokio::join!(
             async {
-                second(until_asked(&resolver, &names, "long.example", 2).await);
+                second(until_queried(&resolver, &names, "long.example", 2).await);
             },
             async {
-                second(until_asked(&resolver, &names, "long-gone.example", 2).await);
+                second(until_queried(&resolver, &names, "long-gone.example", 2).await);
             },
         );
     }
 
     #[tokio::test]
-    async fn no_more_answers_are_kept_than_there_is_room_for() {
+    async fn the_cache_is_bounded_in_answers() {
         let names = TestNames::answering(|name, _| match name.starts_with("gone") {
             true => DnsAnswer::Gone(DAY),
             false => DnsAnswer::At(vec![[192, 0, 2, 7].into()], DAY),
@@ -255,7 +255,7 @@ mod tests {
                 for host in 0..hosts {
                     drop(resolver.resolve(&format!("{kind}-{host}.example")).await);
                 }
-                (0..hosts).map(|host| names.asked(&format!("{kind}-{host}.example"))).sum::<usize>()
+                (0..hosts).map(|host| names.queries(&format!("{kind}-{host}.example"))).sum::<usize>()
             };
             assert_eq!(asked().await, hosts);
             let again = asked().await - hosts;
@@ -264,36 +264,36 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn that_a_name_has_no_ipv6_is_kept_though_its_server_does_not_say_how_long() {
+    async fn a_missing_ipv6_address_is_cached_though_the_server_sets_no_ttl() {
         let names = names().await;
         let resolver = Resolver::new(Some(names.addr)).unwrap();
         for _ in 0..20 {
             resolver.resolve("long.example").await.unwrap();
         }
-        assert_eq!(names.questions(), 2);
+        assert_eq!(names.all_queries(), 2);
     }
 
     #[tokio::test]
-    async fn without_a_cache_every_lookup_is_a_question() {
+    async fn every_lookup_is_a_query_without_a_cache() {
         let names = names().await;
         let resolver = Resolver::without_cache(Some(names.addr)).unwrap();
         for name in ["long.example", "long-gone.example"] {
             for _ in 0..5 {
                 drop(resolver.resolve(name).await);
             }
-            assert_eq!(names.asked(name), 5, "{name}");
+            assert_eq!(names.queries(name), 5, "{name}");
         }
     }
 
     #[tokio::test]
-    async fn of_many_addresses_a_few_are_looked_at() {
+    async fn many_addresses_of_a_name_are_cut() {
         let names = names().await;
         let resolver = Resolver::new(Some(names.addr)).unwrap();
         assert_eq!(resolver.resolve("many.example").await.unwrap().len(), MAX_ADDRESSES);
     }
 
     #[tokio::test]
-    async fn a_silent_server_is_given_up_in_time() {
+    async fn a_silent_name_server_times_out() {
         let names = names().await;
         let resolver = Resolver::new(Some(names.addr)).unwrap();
         let started = Instant::now();

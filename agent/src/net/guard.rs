@@ -46,7 +46,7 @@ pub struct RefusedAddress {
 
 impl RefusedAddress {
     /// The same for another agent's beacon, and how the operator can allow it.
-    pub fn with_way_in(&self) -> String {
+    pub fn with_remedy(&self) -> String {
         let Self { addr, why } = *self;
         if NEVER_A_BEACON.contains(&why) {
             return self.to_string();
@@ -220,9 +220,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_network_that_is_none_says_why() {
+    fn an_invalid_network_is_explained() {
         assert!(parse_network("127.0.1.0/24").is_ok() && parse_network("2001:db8::/128").is_ok());
-        for (text, said) in [
+        for (text, message) in [
             ("127.0.1.0/33", "'127.0.1.0/33': a prefix is 0 to 32 (IPv4)"),
             ("127.0.1.0/x", "'127.0.1.0/x': a prefix is 0 to 32 (IPv4)"),
             ("2001:db8::/129", "'2001:db8::/129': a prefix is 0 to 128 (IPv6)"),
@@ -230,7 +230,7 @@ mod tests {
             ("lan/8", "'lan/8' is not ADDRESS/PREFIX, such as 10.0.0.0/8"),
             ("", "'' is not ADDRESS/PREFIX, such as 10.0.0.0/8"),
         ] {
-            assert_eq!(parse_network(text), Err(said.to_owned()));
+            assert_eq!(parse_network(text), Err(message.to_owned()));
         }
     }
 
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beacon_is_private_only_where_this_agents_operator_says_so() {
+    fn a_private_beacon_passes_only_in_a_configured_network() {
         let vet = |guard: &Guard, addr: &str| guard.vet(addr.parse().unwrap()).is_ok();
         for addr in ["10.0.0.5", "127.0.0.1", "192.168.0.1", "100.64.0.1", "fc00::1"] {
             assert!(!vet(&Guard::new(Vec::new()).for_beacon(), addr), "{addr}: whoever advertises it");
@@ -286,15 +286,16 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_names_the_network_that_would_let_it_pass_but_not_for_the_metadata_service() {
-        let said = |addr: &str| Guard::new(Vec::new()).vet(addr.parse().unwrap()).unwrap_err().with_way_in();
+    fn a_refused_beacon_names_the_network_to_allow_except_for_metadata_services() {
+        let message = |addr: &str| Guard::new(Vec::new()).vet(addr.parse().unwrap()).unwrap_err().with_remedy();
         for (addr, net) in [("198.18.0.5", "198.18.0.0/15"), ("10.0.0.5", "10.0.0.0/8"), ("5f00::1", "5f00::1/128")] {
-            let (said, allowed) = (said(addr), format!("add allow_net = [\"{net}\"] under [beacon] in agent.toml"));
-            assert!(said.contains(addr) && said.contains(&allowed), "{said}");
+            let (message, allowed) =
+                (message(addr), format!("add allow_net = [\"{net}\"] under [beacon] in agent.toml"));
+            assert!(message.contains(addr) && message.contains(&allowed), "{message}");
             let guard = Guard::new(Vec::new()).with_beacons(vec![net.parse().unwrap()]);
             assert!(guard.for_beacon().vet(addr.parse().unwrap()).is_ok());
         }
-        assert!(!said("169.254.169.254").contains("add"), "{}", said("169.254.169.254"));
+        assert!(!message("169.254.169.254").contains("add"), "{}", message("169.254.169.254"));
     }
 
     #[tokio::test]

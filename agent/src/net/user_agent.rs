@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn another_name_hides_neither_the_contact_nor_the_software() {
+    fn a_product_name_hides_neither_the_contact_nor_the_software() {
         let ours = UserAgent::new("https://example.org/crawler").unwrap();
         for (name, token, text) in [
             ("StudyBot/1.2-rc1", "StudyBot", "StudyBot/1.2-rc1 (+https://example.org/crawler) landfall-agent/0.1"),

@@ -241,17 +241,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_second_site_at_an_address_is_asked_nothing_once_it_is_settled() {
+    async fn a_settled_second_site_at_an_address_gets_no_request() {
         let (context, server, addresses) = (context().await, server(5).await, Addresses::default());
         let (a, b) = (origin("a.example.com", &server), origin("b.example.com", &server));
         let first = addresses.measure(&context, &Target::settled(a.clone()), &order(), SHARES).await;
         assert!(matches!(first.outcome, Ok(OrderOutcome::Measured(_, None))), "{first:?}");
-        assert_eq!((first.requests, server.seen().len()), (5, 5), "one thrown away and four samples");
+        assert_eq!((first.requests, server.requests().len()), (5, 5), "one thrown away and four samples");
 
         let second = addresses.measure(&context, &Target::settled(b.clone()), &order(), SHARES).await;
         let Ok(OrderOutcome::Shared { probed, from, .. }) = second.outcome else { panic!("{second:?}") };
         assert_eq!((probed.origin, from, probed.samples.len()), (Some(b.clone()), a, 4));
-        assert_eq!((second.requests, server.seen().len()), (0, 5));
+        assert_eq!((second.requests, server.requests().len()), (0, 5));
 
         let fresh = ProbeOrder { share_max_age: None, ..order() };
         let third = addresses.measure(&context, &Target::settled(b), &fresh, SHARES).await;
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_site_still_to_be_settled_is_asked_only_where_it_is() {
+    async fn an_unsettled_site_gets_only_the_settling_request() {
         let (context, server, addresses) = (context().await, server(5).await, Addresses::default());
         let a = Target::settled(origin("a.example.com", &server));
         addresses.measure(&context, &a, &order(), SHARES).await;
@@ -268,11 +268,11 @@ mod tests {
         let Ok(OrderOutcome::Shared { probed, .. }) = result.outcome else { panic!("{result:?}") };
         assert_eq!(probed.origin, Some(origin("b.example.com", &server)));
         assert!(probed.phases.connect.is_some(), "its own connection was timed");
-        assert_eq!((result.requests, server.seen().len()), (1, 6));
+        assert_eq!((result.requests, server.requests().len()), (1, 6));
     }
 
     #[tokio::test]
-    async fn a_site_slower_than_its_neighbour_is_found_out_and_ends_the_sharing() {
+    async fn a_site_slower_than_its_neighbour_ends_the_sharing() {
         let slow_b = TestServer::plain(|seen: &SeenRequest| {
             ok_after(if seen.head.contains("host: b.example.com") { 60 } else { 5 })
         });
@@ -297,7 +297,7 @@ mod tests {
         let [a, b, c] = results;
         let (a, b, c) = tokio::join!(a, b, c);
         assert!(a.outcome.is_ok() && b.outcome.is_ok() && c.outcome.is_ok());
-        let connections: Vec<usize> = server.seen().iter().map(|seen| seen.connection).collect();
+        let connections: Vec<usize> = server.requests().iter().map(|seen| seen.connection).collect();
         assert!(connections.is_sorted(), "one site after the other: {connections:?}");
     }
 
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_order_without_a_turn_finds_the_address_out_and_sends_nothing() {
+    async fn an_order_without_a_lock_resolves_the_name_and_sends_nothing() {
         let (context, server, addresses) = (context().await, server(1).await, Addresses::default());
         for name in ["a.example.com".to_owned(), origin("b.example.com", &server).to_string(), "127.0.0.1".to_owned()] {
             let target = Target::site(&name).unwrap();
@@ -314,7 +314,7 @@ mod tests {
             let postponed =
                 matches!(result.outcome, Ok(OrderOutcome::Postponed { address, origin: None }) if address == HERE);
             assert!(postponed, "{result:?}");
-            assert_eq!((result.requests, server.seen().len()), (0, 0));
+            assert_eq!((result.requests, server.requests().len()), (0, 0));
         }
         let unknown = Target::site("nobody.example.com").unwrap();
         let result = addresses.measure(&context, &unknown, &order_at(AddressLock::Nowhere), SHARES).await;
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_order_is_carried_out_at_the_address_it_has_the_turn_of_and_nowhere_else() {
+    async fn an_order_is_carried_out_only_at_the_address_it_has_locked() {
         let (context, here, addresses) = (context().await, server(1).await, Addresses::default());
         let result = async |host: &str, lock: Ipv4Addr| {
             let target = Target::settled(origin(host, &here));
@@ -334,7 +334,7 @@ mod tests {
         let elsewhere = result("a.example.com", THERE).await;
         let led_here =
             matches!(elsewhere.outcome, Ok(OrderOutcome::Postponed { address, origin: None }) if address == HERE);
-        assert!(led_here && elsewhere.requests == 0 && here.seen().is_empty(), "{elsewhere:?}");
+        assert!(led_here && elsewhere.requests == 0 && here.requests().is_empty(), "{elsewhere:?}");
         assert!(matches!(result("a.example.com", HERE).await.outcome, Ok(OrderOutcome::Measured(..))));
 
         // Of several addresses, the one named by the turn comes first.
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_site_that_settles_at_another_address_is_measured_when_it_is_its_turn_there() {
+    async fn a_site_that_settles_at_another_address_needs_that_addresss_lock() {
         let there = TestServer::start_at((THERE, 0), |_| ok_after(0)).await.unwrap();
         let moved = origin("moved.example.com", &there);
         let to = moved.to_string();
@@ -357,7 +357,11 @@ mod tests {
         let result = addresses.measure(&context, &target, &order_at(AddressLock::At(HERE.into())), SHARES).await;
         let Ok(OrderOutcome::Postponed { address, origin }) = result.outcome else { panic!("{result:?}") };
         assert_eq!((address, origin), (IpAddr::from(THERE), Some(moved.clone())));
-        assert_eq!((result.requests, here.seen().len(), there.seen().len()), (2, 1, 1), "one to find that it answers");
+        assert_eq!(
+            (result.requests, here.requests().len(), there.requests().len()),
+            (2, 1, 1),
+            "one to find that it answers"
+        );
         let result = addresses
             .measure(&context, &Target::settled(moved), &order_at(AddressLock::At(THERE.into())), SHARES)
             .await;
@@ -365,14 +369,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_stays_taken_is_reported_and_nothing_is_sent() {
+    async fn an_address_that_stays_locked_is_reported_and_nothing_is_sent() {
         let (context, server) = (context().await, server(1).await);
         let addresses = Addresses { wait: Duration::from_millis(20), ..Addresses::default() };
         let taken = addresses.lock(server.addr.ip()).await;
         let target = Target::settled(origin("127.0.0.1", &server));
         let result = addresses.measure(&context, &target, &order(), SHARES).await;
         assert!(matches!(result.outcome, Ok(OrderOutcome::Postponed { address, .. }) if address == server.addr.ip()));
-        assert_eq!((result.requests, server.seen().len()), (0, 0));
+        assert_eq!((result.requests, server.requests().len()), (0, 0));
         drop(taken);
     }
 }

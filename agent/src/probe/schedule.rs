@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_is_warmed_again_only_when_it_is_gone() {
+    fn a_new_connection_is_warmed_only_when_the_old_one_is_closed() {
         use Event::{Answered, AnsweredAndClosed, Closed, Lost};
         use Step::{Sample, WarmUp};
         for (samples, events, steps, lost) in [
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_always_closes_is_sampled_cold_and_given_up_where_it_is_silent_then() {
+    fn a_server_that_always_closes_is_sampled_cold_until_it_stops_answering() {
         let (steps, lost) = play(3, &[Event::Closed], Event::AnsweredAndClosed);
         assert_eq!(steps[..3], [Step::Sample, Step::WarmUp, Step::Sample]);
         assert_eq!((&steps[3..], lost), (&[Step::ColdSample; 3][..], 0));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_answered_once_is_asked_to_the_end() {
+    fn a_host_that_answered_once_gets_all_samples() {
         let (steps, lost) = play(10, &[Event::Answered, Event::Lost], Event::Lost);
         assert_eq!((lost, steps.iter().filter(|step| **step == Step::Sample).count()), (9, 10));
     }

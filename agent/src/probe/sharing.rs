@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_measurement_answers_for_its_address_port_and_scheme_while_it_is_fresh() {
+    fn a_fresh_measurement_is_shared_for_its_address_port_and_scheme() {
         let (mut sharing, now) = (MeasurementSharing::default(), Instant::now());
         let here = key("192.0.2.1", 443);
         sharing.learn(here, probed(50), now);
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded_and_the_oldest_goes() {
+    fn the_stored_measurements_are_bounded_and_the_oldest_is_evicted() {
         let (mut sharing, now) = (MeasurementSharing::default(), Instant::now());
         let port = |index: usize| key("192.0.2.1", u16::try_from(index).unwrap());
         for index in 0..=REMEMBERED {

@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_that_disagree_are_not() {
+    fn samples_that_disagree_are_not_enough() {
         assert!(!stable(&[50_000, 50_100, 900_000, 1_700_000], 3));
         assert!(!stable(&[50_000, 70_000, 90_000], 3));
     }

@@ -29,7 +29,7 @@ async fn probe(server: &TestServer, order: &ProbeOrder) -> Result<HostMeasuremen
 }
 
 #[tokio::test]
-async fn the_first_request_of_a_connection_is_thrown_away() {
+async fn the_first_request_of_a_connection_is_discarded() {
     let server = TestServer::plain(|seen: &SeenRequest| ok_after(if seen.request == 0 { 400 } else { 20 })).await;
     let probed = probe(&server, &order(3)).await.unwrap();
     assert_eq!((probed.samples.len(), probed.lost), (3, 0));
@@ -38,33 +38,33 @@ async fn the_first_request_of_a_connection_is_thrown_away() {
     }
     assert_eq!(probed.phases.dns, None, "no name was resolved");
     assert!(probed.phases.connect.is_some() && probed.phases.tls.is_none());
-    let seen = server.seen();
+    let seen = server.requests();
     assert_eq!(seen.len(), 4);
     assert!(seen.iter().all(|seen| seen.method() == "HEAD" && seen.connection == 0));
     assert!(seen.iter().all(|seen| seen.head.contains("landfall-agent/0.1 (+https://example.org/crawler)")));
 }
 
 #[tokio::test]
-async fn a_server_that_refuses_head_is_asked_by_get() {
+async fn a_server_that_refuses_head_is_measured_by_get() {
     let server = TestServer::plain(|seen: &SeenRequest| match seen.method() {
         "HEAD" => status(405),
         _ => answer(200, "", "hello"),
     })
     .await;
     assert_eq!(probe(&server, &order(2)).await.unwrap().samples.len(), 2);
-    let methods: Vec<String> = server.seen().iter().map(|seen| seen.method().to_owned()).collect();
+    let methods: Vec<String> = server.requests().iter().map(|seen| seen.method().to_owned()).collect();
     assert_eq!(methods, ["HEAD", "GET", "GET"]);
 }
 
 #[tokio::test]
-async fn a_server_that_hangs_up_on_head_is_asked_by_get() {
+async fn a_server_that_disconnects_on_head_is_measured_by_get() {
     let server = TestServer::plain(|seen: &SeenRequest| match seen.method() {
         "HEAD" => vec![ServerAction::Close],
         _ => ok_after(0),
     })
     .await;
     assert_eq!(probe(&server, &order(2)).await.unwrap().samples.len(), 2);
-    assert_eq!(server.seen().iter().filter(|seen| seen.method() == "HEAD").count(), 1);
+    assert_eq!(server.requests().iter().filter(|seen| seen.method() == "HEAD").count(), 1);
 }
 
 #[tokio::test]
@@ -76,7 +76,7 @@ async fn a_long_body_is_dropped_and_the_next_connection_warmed() {
     .await;
     assert_eq!(probe(&server, &order(2)).await.unwrap().samples.len(), 2);
     let seen: Vec<(usize, String)> =
-        server.seen().iter().map(|seen| (seen.connection, seen.method().to_owned())).collect();
+        server.requests().iter().map(|seen| (seen.connection, seen.method().to_owned())).collect();
     let expected = [(0, "HEAD"), (0, "GET"), (1, "HEAD"), (1, "GET")].map(|(n, method)| (n, method.to_owned()));
     assert_eq!(seen, expected);
 }
@@ -98,7 +98,7 @@ async fn a_server_that_closes_after_each_answer_is_measured_by_first_requests() 
         TestServer::start(|_| [answer(200, "connection: close\r\n", ""), vec![ServerAction::Close]].concat()).await;
     let probed = probe(&server, &order(5)).await.unwrap();
     assert_eq!((probed.samples.len(), probed.lost), (5, 0));
-    assert!(server.seen().len() <= 7, "{} requests", server.seen().len());
+    assert!(server.requests().len() <= 7, "{} requests", server.requests().len());
 }
 
 #[tokio::test]
@@ -132,7 +132,7 @@ async fn the_pause_comes_before_every_request() {
 }
 
 #[tokio::test]
-async fn rubbish_and_silence_are_told_apart() {
+async fn rubbish_and_silence_are_different_errors() {
     let rubbish = TestServer::start(|_| vec![send("SSH-2.0-OpenSSH\r\n\r\n"), ServerAction::Close]).await;
     let error = probe(&rubbish, &order(2)).await.unwrap_err();
     assert!(matches!(error, ProbeError::Protocol { .. }), "{error}");
@@ -157,7 +157,7 @@ async fn handshakes_are_samples_of_the_connect_metric() {
     let server = TestServer::start(|_| vec![ServerAction::Wait]).await;
     let probed = probe(&server, &ProbeOrder { metric: Metric::Connect, ..order(3) }).await.unwrap();
     assert_eq!(probed.samples.len(), 3);
-    assert!(server.seen().is_empty());
+    assert!(server.requests().is_empty());
 }
 
 #[tokio::test]
@@ -179,7 +179,7 @@ async fn a_bare_host_that_speaks_tls_settles_at_https() {
 }
 
 #[tokio::test]
-async fn a_redirect_inside_the_domain_moves_the_site_and_one_out_of_it_does_not() {
+async fn only_a_redirect_inside_the_domain_moves_the_site() {
     let last = TestServer::start(|_| ok_after(0)).await;
     let to = format!("http://{}/there", last.addr);
     let first = TestServer::start(move |_| redirect(&to)).await;
@@ -203,11 +203,11 @@ async fn private_addresses_are_refused_before_anything_is_sent() {
         let error = measure(&context, &target, &ProbeOrder { metric, ..order(1) }, &mut |_| {}).await.unwrap_err();
         assert!(matches!(error, ProbeError::Guard(_)), "{error}");
     }
-    assert!(server.seen().is_empty());
+    assert!(server.requests().is_empty());
     let beacon = Target::beacon(&format!("http://{}/", server.addr)).unwrap();
     let error = measure(&context, &beacon, &order(1), &mut |_| {}).await.unwrap_err();
     assert!(matches!(error, ProbeError::Guard(_)), "{error}");
-    assert!(server.seen().is_empty(), "an agent aims others at nothing that is private");
+    assert!(server.requests().is_empty(), "an agent aims others at nothing that is private");
     let guard = context.guard.clone().with_beacons(vec!["127.0.0.0/8".parse().unwrap()]);
     let context = RequestContext { guard, ..context };
     assert!(measure(&context, &beacon, &order(1), &mut |_| {}).await.is_ok(), "unless their operators say so");
@@ -221,7 +221,7 @@ async fn names_are_resolved_and_a_redirect_into_a_private_address_is_refused() {
     let target = Target::site(&format!("http://site.example.com:{}", plain.addr.port())).unwrap();
     let probed = measure(&context, &target, &order(2), &mut |_| {}).await.unwrap();
     assert!(probed.phases.dns.is_some());
-    assert!(plain.seen()[0].head.contains(&format!("host: site.example.com:{}", plain.addr.port())));
+    assert!(plain.requests()[0].head.contains(&format!("host: site.example.com:{}", plain.addr.port())));
 
     let server = TestServer::start(|_| redirect("http://inside.example.com/")).await;
     let target = Target::site(&format!("http://site.example.com:{}", server.addr.port())).unwrap();
@@ -233,15 +233,15 @@ async fn names_are_resolved_and_a_redirect_into_a_private_address_is_refused() {
 }
 
 #[tokio::test]
-async fn an_agent_chooses_no_path_that_others_ask_its_neighbours_for() {
+async fn a_beacons_path_is_ignored() {
     let server = TestServer::start(|_| ok_after(0)).await;
     let beacon = Target::beacon(&format!("http://{}/delete?everything", server.addr)).unwrap();
     measure(&context(&["127.0.0.0/8"]), &beacon, &order(1), &mut |_| {}).await.unwrap();
-    assert!(server.seen().iter().all(|seen| seen.head.starts_with("HEAD / HTTP/1.1\r\n")));
+    assert!(server.requests().iter().all(|seen| seen.head.starts_with("HEAD / HTTP/1.1\r\n")));
 }
 
 #[tokio::test]
-async fn addresses_that_swallow_packets_share_one_time_out() {
+async fn addresses_that_drop_packets_share_one_time_out() {
     // A listener that never accepts drops connections once its queue is full.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();

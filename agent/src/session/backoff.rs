@@ -41,7 +41,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn waits_double_to_the_ceiling_and_begin_again() {
+    fn waits_double_to_the_ceiling_and_restart_after_a_reset() {
         let second = Duration::from_secs(1);
         let mut backoff = Backoff::new(second, 8 * second);
         let mut rng = ChaCha8Rng::seed_from_u64(1);

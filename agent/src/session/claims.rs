@@ -28,13 +28,13 @@ pub(super) struct AddressClaims {
     sender: mpsc::Sender<PendingClaim>,
     receiver: mpsc::Receiver<PendingClaim>,
     /// Claims without a reply yet, one per crawl.
-    asked: HashMap<LeaseKey, PendingClaim>,
+    pending: HashMap<LeaseKey, PendingClaim>,
 }
 
 impl Default for AddressClaims {
     fn default() -> Self {
         let (sender, receiver) = mpsc::channel(WAITING);
-        Self { sender, receiver, asked: HashMap::new() }
+        Self { sender, receiver, pending: HashMap::new() }
     }
 }
 
@@ -47,33 +47,33 @@ impl AddressClaims {
     pub(super) async fn next(&mut self) -> (LeaseKey, IpAddr) {
         let claim = self.receiver.recv().await.expect("a sender is kept beside it");
         let (key, address) = (claim.key, claim.address);
-        self.asked.insert(key, claim);
+        self.pending.insert(key, claim);
         (key, address)
     }
 
     pub(super) fn unanswered(&self) -> impl Iterator<Item = (LeaseKey, IpAddr)> {
-        self.asked.values().map(|claim| (claim.key, claim.address))
+        self.pending.values().map(|claim| (claim.key, claim.address))
     }
 
     pub(super) fn answered(&mut self, answer: AddressAnswer) {
         let key = LeaseKey { task_id: answer.task_id, token: answer.token };
         // Of two replies from two sessions the first one counts.
-        let Entry::Occupied(asked) = self.asked.entry(key) else { return };
-        if answer.address.parse() == Ok(asked.get().address) {
+        let Entry::Occupied(claim) = self.pending.entry(key) else { return };
+        if answer.address.parse() == Ok(claim.get().address) {
             let permit = if answer.granted { Ok(()) } else { Err(NotPermitted(answer.reason)) };
             // A crawl that was stopped meanwhile no longer waits.
-            let _stopped = asked.remove().answer.send(permit);
+            let _stopped = claim.remove().answer.send(permit);
         }
     }
 
     pub(super) fn forget(&mut self, key: LeaseKey) {
-        self.asked.remove(&key);
+        self.pending.remove(&key);
     }
 }
 
 /// The scheduler's permits for one lease; `silence` tells whether the scheduler is disconnected.
 pub(super) fn permits(key: LeaseKey, claims: mpsc::Sender<PendingClaim>, silence: SchedulerSilence) -> AddressPermits {
-    let ask: PermitSource = Arc::new(move |address| {
+    let source: PermitSource = Arc::new(move |address| {
         let claims = claims.clone();
         Box::pin(async move {
             let (answer, answered) = oneshot::channel();
@@ -83,5 +83,5 @@ pub(super) fn permits(key: LeaseKey, claims: mpsc::Sender<PendingClaim>, silence
             answered.await.map_err(|_| ended())?
         })
     });
-    AddressPermits::asked(ask, silence)
+    AddressPermits::from_scheduler(source, silence)
 }

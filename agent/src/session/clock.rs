@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_that_passed_has_nothing_left() {
+    fn a_past_moment_has_no_time_remaining() {
         let now = BootTime::now();
         assert_eq!(now.after(Duration::from_secs(3)).remaining(now), Duration::from_secs(3));
         assert_eq!(now.remaining(now.after(Duration::from_secs(3))), Duration::ZERO);

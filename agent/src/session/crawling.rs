@@ -82,7 +82,7 @@ fn broken(key: LeaseKey, reason: &str) -> WorkEvent {
 
 pub(super) fn panic_message(payload: Box<dyn std::any::Any + Send>) -> String {
     match payload.downcast::<String>() {
-        Ok(said) => *said,
-        Err(payload) => payload.downcast_ref::<&str>().map_or("a panic without a message", |said| said).to_owned(),
+        Ok(text) => *text,
+        Err(payload) => payload.downcast_ref::<&str>().map_or("a panic without a message", |text| text).to_owned(),
     }
 }

@@ -23,15 +23,15 @@ impl LeaseDeadline {
 
     pub(super) fn begin(&mut self, at: BootTime) {
         self.at = Some(at);
-        self.heard();
+        self.restart_silence();
     }
 
     pub(super) fn renew(&mut self, at: BootTime) {
         self.at = self.at.max(Some(at));
-        self.heard();
+        self.restart_silence();
     }
 
-    fn heard(&self) {
+    fn restart_silence(&self) {
         let now = BootTime::now();
         let left = self.at.map(|at| at.remaining(now)).unwrap_or_default();
         self.silence.begins_at(now.after(left.mul_f64(SILENT_SHARE)));
@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn crawls_are_on_their_own_when_the_session_ends_or_most_of_the_time_has_passed_in_silence() {
+    fn the_scheduler_is_silent_after_a_session_ends_or_most_of_the_lease_has_passed() {
         let mut deadline = LeaseDeadline::default();
         let silence = deadline.silence().clone();
         assert!(!silence.has_begun(), "there never was a scheduler");

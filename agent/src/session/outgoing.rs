@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheduler_that_stalls_for_an_hour_costs_one_budget_of_bytes() {
+    fn checkpoints_for_a_stalled_scheduler_are_bounded_in_bytes() {
         let mut outgoing = OutgoingQueue::default();
         for minute in 0..60 {
             for task in 0..200 {
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn of_one_lease_the_newest_checkpoint_waits_and_before_what_ends_the_lease() {
+    fn only_the_newest_checkpoint_of_a_lease_waits_and_it_precedes_the_release() {
         let mut outgoing = OutgoingQueue::default();
         for (task, pages) in [(1, 1), (2, 1), (1, 2)] {
             outgoing.push_checkpoint(checkpoint(task, 10, pages));

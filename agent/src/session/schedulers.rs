@@ -99,11 +99,12 @@ mod tests {
     }
 
     #[test]
-    fn each_is_tried_in_turn_and_those_that_were_learnt_come_last() {
+    fn configured_schedulers_are_tried_before_reported_ones() {
         let mut schedulers = of(&["http://127.0.0.1:1", "http://127.0.0.1:2"]);
         assert_eq!(tour(&mut schedulers, 3), ["1", "2", "1"]);
-        let said = ["http://127.0.0.1:1", "http://127.0.0.1:3", "https://127.0.0.1:4", "http://192.0.2.1:5", "what"];
-        schedulers.learn(&said.map(str::to_owned));
+        let reported =
+            ["http://127.0.0.1:1", "http://127.0.0.1:3", "https://127.0.0.1:4", "http://192.0.2.1:5", "what"];
+        schedulers.learn(&reported.map(str::to_owned));
         assert_eq!(tour(&mut schedulers, 4), ["2", "3", "1", "2"], "the others are not spoken to like this one");
         assert_eq!(schedulers.current().url.port(), Some(3));
         schedulers.learn(&[]);
@@ -113,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_one_at_least() {
+    fn an_empty_list_of_schedulers_is_refused() {
         assert!(Schedulers::try_new(&[]).is_err());
     }
 }

@@ -182,7 +182,7 @@ async fn without_a_contact_url_nothing_is_sent() {
         other => panic!("{other:?}"),
     }
     assert!(matches!(session.next().await, Some(Up::Release(_))));
-    assert!(server.seen().is_empty());
+    assert!(server.requests().is_empty());
 }
 
 #[tokio::test]
@@ -210,7 +210,7 @@ async fn an_outcome_is_offered_until_it_is_acknowledged() {
 }
 
 #[tokio::test]
-async fn an_agent_that_was_killed_offers_its_outcomes_when_it_is_back() {
+async fn a_killed_agent_offers_its_outcomes_after_a_restart() {
     let mut scheduler = TestScheduler::start(None).await;
     let folder = tempfile::tempdir().unwrap();
     let config = OutboxConfig::in_folder(folder.path());
@@ -231,7 +231,7 @@ async fn an_agent_that_was_killed_offers_its_outcomes_when_it_is_back() {
 }
 
 #[tokio::test]
-async fn an_agent_whose_disk_is_full_says_so_before_it_hands_leases_back() {
+async fn an_agent_reports_a_full_disk_before_it_hands_leases_back() {
     let mut scheduler = TestScheduler::start(None).await;
     let folder = tempfile::tempdir().unwrap();
     let config = OutboxConfig { min_free_bytes: u64::MAX, ..OutboxConfig::in_folder(folder.path()) };
@@ -242,7 +242,7 @@ async fn an_agent_whose_disk_is_full_says_so_before_it_hands_leases_back() {
     let Some(Up::Heartbeat(heartbeat)) = session.next().await else { panic!("no heartbeat") };
     assert!(heartbeat.paused.contains("disk full: "), "{}", heartbeat.paused);
     assert!(matches!(session.next().await, Some(Up::Release(_))));
-    assert!(server.seen().is_empty());
+    assert!(server.requests().is_empty());
 }
 
 /// An agent that stores pages in a folder, and reports it as full below `min_free_bytes`.
@@ -254,7 +254,7 @@ fn storing(scheduler: &TestScheduler, folder: &std::path::Path, min_free_bytes: 
 }
 
 #[tokio::test]
-async fn what_a_lease_brought_is_stored_with_its_task_before_its_outcome_is_told() {
+async fn pages_are_stored_with_their_task_before_the_outcome_is_reported() {
     let mut scheduler = TestScheduler::start(None).await;
     let folder = tempfile::tempdir().unwrap();
     let _agent = storing(&scheduler, folder.path(), 0);
@@ -268,15 +268,15 @@ async fn what_a_lease_brought_is_stored_with_its_task_before_its_outcome_is_told
     let lines: Vec<ResponseLine> =
         std::fs::read_to_string(lines).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
     let site = format!("http://{}", server.addr);
-    let said: Vec<_> =
+    let reported: Vec<_> =
         lines.iter().map(|line| (line.url.as_str(), line.status, line.task, line.site.as_str())).collect();
     let (robots, start) = (format!("{site}/robots.txt"), format!("{site}/"));
     let task = Some(LEASE.task_id);
-    assert_eq!(said, [(robots.as_str(), 404, task, site.as_str()), (start.as_str(), 200, task, site.as_str())]);
+    assert_eq!(reported, [(robots.as_str(), 404, task, site.as_str()), (start.as_str(), 200, task, site.as_str())]);
 }
 
 #[tokio::test]
-async fn an_agent_that_has_no_room_for_pages_takes_no_lease_and_says_why() {
+async fn an_agent_without_space_for_pages_takes_no_lease_and_reports_why() {
     let mut scheduler = TestScheduler::start(None).await;
     let folder = tempfile::tempdir().unwrap();
     let _agent = storing(&scheduler, folder.path(), 1 << 60);
@@ -286,11 +286,11 @@ async fn an_agent_that_has_no_room_for_pages_takes_no_lease_and_says_why() {
     let Some(Up::Heartbeat(heartbeat)) = session.next().await else { panic!("no heartbeat") };
     assert!(heartbeat.paused.contains("/pages has "), "{}", heartbeat.paused);
     assert!(matches!(session.next().await, Some(Up::Release(_))));
-    assert!(server.seen().is_empty());
+    assert!(server.requests().is_empty());
 }
 
 #[tokio::test]
-async fn a_crawl_goes_on_across_sessions_until_its_lease_is_not_kept() {
+async fn a_crawl_continues_across_sessions_until_its_lease_is_not_kept() {
     let mut scheduler = TestScheduler::start(None).await;
     let _agent = TestAgent::start(&scheduler);
     let server = silent_server().await;
@@ -330,7 +330,7 @@ async fn a_superseded_agent_drops_its_crawls_and_yields_until_the_other_process_
 }
 
 #[tokio::test]
-async fn an_agent_whose_place_is_another_machines_stops_by_itself() {
+async fn a_replaced_agent_stops() {
     let (_scheduler, agent, mut session) = connected().await;
     let server = silent_server().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
@@ -355,7 +355,7 @@ async fn the_deadline_stops_crawls_and_their_leases_are_no_longer_claimed() {
 }
 
 #[tokio::test]
-async fn the_deadline_passes_though_nothing_that_is_sent_is_read() {
+async fn the_deadline_passes_while_the_scheduler_reads_nothing() {
     let mut scheduler = TestScheduler::start(None).await;
     let _agent = TestAgent::start(&scheduler);
     let server = silent_server().await;
@@ -374,7 +374,7 @@ async fn the_deadline_passes_though_nothing_that_is_sent_is_read() {
 }
 
 #[tokio::test]
-async fn a_newer_lease_of_a_task_stops_the_older_and_an_older_is_not_taken() {
+async fn a_newer_lease_of_a_task_stops_the_older_and_an_older_one_is_handed_back() {
     let (_scheduler, _agent, mut session) = connected().await;
     let server = silent_server().await;
     for (token, handed_back) in [(2, None), (3, Some(2)), (1, Some(1)), (4, Some(3)), (5, Some(4))] {
@@ -420,7 +420,7 @@ async fn a_scheduler_that_never_acknowledges_cannot_fill_the_memory() {
 }
 
 #[tokio::test]
-async fn absurd_terms_and_orders_do_not_end_the_agent() {
+async fn an_extreme_welcome_and_extreme_orders_do_not_end_the_agent() {
     let mut scheduler = TestScheduler::start(None).await;
     let _agent = TestAgent::start(&scheduler);
     let server = page_server().await;
@@ -458,7 +458,7 @@ async fn an_agent_that_stops_hands_its_leases_back() {
 }
 
 #[test]
-fn a_refused_credential_is_told_from_a_broken_stream() {
+fn a_refused_credential_is_distinguished_from_a_broken_stream() {
     assert!(matches!(refused_or_broken(&Status::unauthenticated("x")), SessionEnd::Refused(_)));
     assert!(matches!(refused_or_broken(&Status::unavailable("x")), SessionEnd::Broken(_)));
     assert!(matches!(refused_or_broken(&Status::aborted("x")), SessionEnd::Superseded(_)));
@@ -467,7 +467,7 @@ fn a_refused_credential_is_told_from_a_broken_stream() {
 }
 
 #[tokio::test]
-async fn an_agent_takes_its_leases_to_whichever_scheduler_answers() {
+async fn an_agent_takes_its_leases_to_the_next_scheduler_that_answers() {
     let (mut first, mut second) = (TestScheduler::start(None).await, TestScheduler::start(None).await);
     let nobody = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let closed = nobody.local_addr().unwrap();

@@ -10,7 +10,7 @@ use crate::config::SchedulerUrl;
 
 /// Why the connection failed.
 pub(crate) fn why(error: &(dyn Error + 'static)) -> String {
-    peer::stranger(error).map_or_else(|| innermost(error), in_its_place)
+    peer::stranger(error).map_or_else(|| innermost(error), foreign_server)
 }
 
 /// Why the first call over a new connection failed.
@@ -19,10 +19,10 @@ pub(crate) async fn why_broken(scheduler: &SchedulerUrl, status: &Status) -> Str
         Ok(uri) => peer::greeted(&uri).await,
         Err(_) => None,
     };
-    stranger.map_or_else(|| innermost(status), in_its_place)
+    stranger.map_or_else(|| innermost(status), foreign_server)
 }
 
-fn in_its_place(stranger: peer::Stranger) -> String {
+fn foreign_server(stranger: peer::Stranger) -> String {
     format!("what answers there is no scheduler of this fleet: {stranger}")
 }
 

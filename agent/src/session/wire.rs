@@ -41,9 +41,9 @@ pub(super) struct InvalidOrder(pub(super) String);
 /// The mean heartbeat interval, and how long a heartbeat keeps the leases alive. Whatever the
 /// welcome sets, several heartbeats fit into a life, and both fit into a clock.
 pub(super) fn rhythm(welcome: &Welcome) -> (Duration, Duration) {
-    let said = |wire, otherwise| duration(wire).filter(|said| !said.is_zero()).unwrap_or(otherwise);
-    let life = said(welcome.lease_life, Duration::from_secs(30)).clamp(2 * SHORTEST_INTERVAL, LONGEST_LIFE);
-    let interval = said(welcome.heartbeat_interval, life / 3).clamp(SHORTEST_INTERVAL, life / 2);
+    let given = |wire, otherwise| duration(wire).filter(|given| !given.is_zero()).unwrap_or(otherwise);
+    let life = given(welcome.lease_life, Duration::from_secs(30)).clamp(2 * SHORTEST_INTERVAL, LONGEST_LIFE);
+    let interval = given(welcome.heartbeat_interval, life / 3).clamp(SHORTEST_INTERVAL, life / 2);
     (interval, life)
 }
 
@@ -116,7 +116,7 @@ pub(super) fn measured(order_id: i64, target: &Target, result: OrderResult) -> M
             ..MeasurementReport::default()
         },
         Err(ProbeError::Guard(refused)) if target.is_beacon() => {
-            failed(order_id, Reason::Guard, &refused.with_way_in())
+            failed(order_id, Reason::Guard, &refused.with_remedy())
         }
         Err(error) => failed(order_id, reason(&error), &error.to_string()),
     };
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn absurd_orders_are_not_carried_out() {
+    fn invalid_orders_are_refused() {
         let (_, read) = measurement(order(5, seconds(1))).unwrap();
         assert_eq!((read.interval, read.timeout), (Duration::from_secs(1), LONGEST));
         assert!(measurement(order(5, seconds(0))).is_ok(), "beacons may be asked without a pause");
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_former_scheduler_does_not_say_is_as_it_was() {
+    fn fields_missing_from_an_older_scheduler_get_defaults() {
         let granted = granted(crawl_order(CrawlPolicy::default())).unwrap();
         assert_eq!(granted.job.policy.shortest_interval, Duration::from_secs(5));
         assert!(
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_policy_that_cannot_be_followed_is_not_followed_in_part() {
+    fn an_invalid_policy_is_refused_as_a_whole() {
         let patterns = |text: &str| Some(PathPatterns { patterns: vec![text.to_owned()] });
         let whole = CrawlPolicy {
             include: patterns("/a"),
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn an_order_says_at_which_address_it_may_be_carried_out() {
+    fn an_orders_address_lock_is_read() {
         let lock = |resolve_only, address: &str| {
             let order = MeasureOrder { resolve_only, address: address.to_owned(), ..order(5, seconds(1)) };
             measurement(order).unwrap().1.lock
@@ -422,15 +422,15 @@ mod tests {
     }
 
     #[test]
-    fn a_site_does_not_choose_how_long_a_sentence_is() {
+    fn a_sentence_from_a_site_is_bounded() {
         assert_eq!(sentence("no answer\0\n"), "no answer");
         let long = sentence(&"é".repeat(40_000));
         assert!(long.len() <= MAX_SENTENCE + '…'.len_utf8() && long.ends_with("é…"), "{}", long.len());
     }
 
     #[test]
-    fn several_heartbeats_fit_into_a_life_whatever_the_welcome_says() {
-        let said = |interval: i64, life: i64| {
+    fn several_heartbeats_fit_into_a_lease_for_any_welcome() {
+        let given = |interval: i64, life: i64| {
             let duration = |seconds| Some(prost_types::Duration { seconds, nanos: 0 });
             rhythm(&Welcome {
                 heartbeat_interval: duration(interval),
@@ -439,11 +439,11 @@ mod tests {
             })
         };
         let seconds = Duration::from_secs;
-        assert_eq!(said(10, 30), (seconds(10), seconds(30)));
-        assert_eq!(said(31_536_000, 30), (seconds(15), seconds(30)), "a life is never prolonged to the interval");
-        assert_eq!(said(0, 0), (seconds(10), seconds(30)));
-        assert_eq!(said(-5, -5), (seconds(10), seconds(30)));
-        assert_eq!(said(i64::MAX, i64::MAX), (LONGEST_LIFE / 2, LONGEST_LIFE));
+        assert_eq!(given(10, 30), (seconds(10), seconds(30)));
+        assert_eq!(given(31_536_000, 30), (seconds(15), seconds(30)), "a life is never prolonged to the interval");
+        assert_eq!(given(0, 0), (seconds(10), seconds(30)));
+        assert_eq!(given(-5, -5), (seconds(10), seconds(30)));
+        assert_eq!(given(i64::MAX, i64::MAX), (LONGEST_LIFE / 2, LONGEST_LIFE));
         assert_eq!(rhythm(&Welcome::default()), (seconds(10), seconds(30)));
     }
 }

@@ -339,9 +339,9 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_crawl_that_panics_hands_its_lease_back_and_says_so() {
+    async fn a_crawl_that_panics_hands_its_lease_back_with_the_message() {
         let (mut work, _folder) = work();
-        for (page, said) in [(0, "on purpose"), (7, "at page 7")] {
+        for (page, reported) in [(0, "on purpose"), (7, "at page 7")] {
             let key = LeaseKey { task_id: 1, token: 2 };
             let crawling = work
                 .crawls
@@ -349,13 +349,13 @@ mod tests {
             let (task, stop, preempt) = (crawling.id(), CancellationToken::new(), CancellationToken::new());
             work.running.insert(key, RunningCrawl { task, stop, preempt });
             let WorkEvent::Crashed(crashed, crash) = work.next().await else { panic!("it was not told") };
-            assert_eq!((crashed, crash.as_str()), (key, said));
+            assert_eq!((crashed, crash.as_str()), (key, reported));
             assert_eq!((work.active_crawls(), work.held()), (0, Vec::new()));
         }
     }
 
     #[tokio::test]
-    async fn a_crawl_that_ends_after_its_lease_was_claimed_is_told_of_where_the_lease_was_kept() {
+    async fn a_crawl_that_ends_while_a_session_opens_is_reported_if_its_lease_was_kept() {
         let (mut work, _folder) = work();
         let keys = [1, 2].map(|task_id| LeaseKey { task_id, token: 2 });
         for key in keys {
@@ -385,13 +385,13 @@ mod tests {
         let (outbound, _) = mpsc::channel(1);
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut serving = ActiveSession::new(outbound, &welcome, BootTime::now(), &mut work, &mut rng);
-        serving.tell_claimed(ended, &welcome);
+        serving.report_claimed(ended, &welcome);
         let told = std::iter::from_fn(|| serving.pending.pop()).filter_map(|request| request.message);
         assert_eq!(told.collect::<Vec<_>>(), [wire::release(keys[0])]);
     }
 
     #[tokio::test]
-    async fn outcomes_are_written_after_another_took_over_and_given_up_only_when_the_agent_stops() {
+    async fn outcomes_are_written_until_the_agent_stops() {
         let (mut work, folder) = work();
         std::fs::remove_dir_all(folder.path()).unwrap();
         let (writer, closing) = (work.outbox.writer(), work.closing.clone());
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_beacon_that_the_guard_refuses_says_what_lets_it_pass_and_is_warned_of_once() {
+    async fn a_refused_beacon_is_reported_with_a_remedy_and_logged_once() {
         let (mut work, _folder) = work();
         work.context = Some(Arc::new(work.request_base.context(UserAgent::new("https://example.org/bot").unwrap())));
         for (order_id, address) in [(1, "198.18.0.5"), (2, "198.19.0.5")] {
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_measurement_that_panics_is_answered_and_its_order_forgotten() {
+    async fn a_measurement_that_panics_is_reported_and_its_order_removed() {
         let (mut work, _folder) = work();
         let measuring = work.measures.spawn(async { panic!("on purpose") });
         work.orders.insert(measuring.id(), 7);

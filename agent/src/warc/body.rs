@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_body_is_whole_though_its_file_is_refused_for_a_while() {
+    async fn a_body_stays_whole_while_its_file_cannot_be_created() {
         let folder = tempfile::tempdir().unwrap();
         let pages = folder.path().join("pages");
         let mut body = Body::new(pages.as_path().into());

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_half_made_is_in_no_later_member() {
+    fn an_unfinished_member_leaves_nothing_in_the_next() {
         let mut gzip = Gzip::new();
         gzip.begin();
         gzip.write(b"never ended").unwrap();

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_is_one_component_whatever_the_agent_is_called() {
+    fn a_file_name_is_one_path_component_for_any_agent_name() {
         let at = SystemTime::UNIX_EPOCH + Duration::from_secs(86_400 * 365);
         assert_eq!(closed(&stem("a/../北京 1", at, 7)), "landfall-a-..----1-19710101000000-00007.warc.gz");
         assert!(stem(&"x".repeat(1000), at, u32::MAX).len() < 150);

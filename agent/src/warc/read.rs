@@ -53,13 +53,13 @@ fn record(bytes: &[u8], offset: u64, length: u64) -> Result<WarcRecord, String> 
     let field = |line: &str| line.split_once(": ").map(|(name, value)| (name.to_owned(), value.to_owned()));
     let fields = lines.map(|line| field(line).ok_or_else(|| format!("no field: {line}"))).collect::<Result<_, _>>()?;
     let mut record = WarcRecord { offset, length, fields, block: Vec::new() };
-    let said: usize = record.field("Content-Length").and_then(|text| text.parse().ok()).ok_or("no length")?;
-    let (block, rest) = bytes[end + 4..].split_at_checked(said).ok_or("shorter than it says")?;
+    let declared: usize = record.field("Content-Length").and_then(|text| text.parse().ok()).ok_or("no length")?;
+    let (block, rest) = bytes[end + 4..].split_at_checked(declared).ok_or("shorter than it says")?;
     if rest != b"\r\n\r\n" {
         return Err(format!("its block is followed by {rest:?}"));
     }
     record.block = block.to_vec();
-    let is = |name: &str, bytes: &[u8]| record.field(name).is_none_or(|said| said == digest::of(bytes));
+    let is = |name: &str, bytes: &[u8]| record.field(name).is_none_or(|declared| declared == digest::of(bytes));
     if !is("WARC-Block-Digest", block) || !is("WARC-Payload-Digest", record.payload()) {
         return Err("a digest is wrong".to_owned());
     }

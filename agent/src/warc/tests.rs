@@ -62,7 +62,7 @@ fn lines(folder: &Path) -> Vec<ResponseLine> {
 }
 
 #[tokio::test]
-async fn an_answer_and_its_request_are_records_and_a_line() {
+async fn a_response_and_its_request_are_two_records_and_a_line() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder);
     let recorder = store.recorder("a.cn", Some(7));
@@ -128,7 +128,7 @@ async fn an_answer_and_its_request_are_records_and_a_line() {
 }
 
 #[tokio::test]
-async fn why_a_body_is_not_whole_is_said() {
+async fn an_incomplete_body_is_stored_with_its_cause() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder);
     let recorder = store.recorder("a.cn", None);
@@ -153,7 +153,7 @@ async fn why_a_body_is_not_whole_is_said() {
     }
     recorder.synced().await.unwrap();
     store.close().await;
-    let said: Vec<(String, Option<String>)> = all_records(folder.path())
+    let read: Vec<(String, Option<String>)> = all_records(folder.path())
         .iter()
         .filter(|record| record.field("WARC-Type") == Some("response"))
         .map(|record| {
@@ -161,7 +161,7 @@ async fn why_a_body_is_not_whole_is_said() {
             (url["http://a.cn/".len()..].to_owned(), record.field("WARC-Truncated").map(str::to_owned))
         })
         .collect();
-    let said: Vec<(&str, Option<&str>)> = said.iter().map(|(path, why)| (path.as_str(), why.as_deref())).collect();
+    let read: Vec<(&str, Option<&str>)> = read.iter().map(|(path, why)| (path.as_str(), why.as_deref())).collect();
     let expected = [
         ("unread", Some("length")),
         ("timeout", Some("time")),
@@ -170,12 +170,12 @@ async fn why_a_body_is_not_whole_is_said() {
         ("out-of-time", Some("time")),
         ("stopped", Some("unspecified")),
     ];
-    assert_eq!(said, expected);
+    assert_eq!(read, expected);
     assert!(lines(folder.path()).iter().zip(expected).all(|(line, (_, why))| line.truncated.as_deref() == why));
 }
 
 #[tokio::test]
-async fn a_full_file_is_closed_and_another_begun() {
+async fn a_full_file_is_closed_and_another_is_started() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&StoreConfig { max_file_bytes: 3000, ..config(folder.path()) }, "a").unwrap();
     let recorder = store.recorder("a.cn", None);
@@ -220,7 +220,7 @@ async fn killed(exchanges: u32) -> TempDir {
 }
 
 #[tokio::test]
-async fn what_a_crash_left_is_cut_to_whole_records_and_lines() {
+async fn a_file_left_by_a_crash_is_cut_to_whole_records_and_lines() {
     let whole = killed(5).await;
     let file = files(whole.path(), ".open").pop().unwrap();
     let (bytes, all) = (fs::read(&file).unwrap(), records(&file).unwrap());
@@ -258,7 +258,7 @@ async fn what_a_crash_left_is_cut_to_whole_records_and_lines() {
 }
 
 #[tokio::test]
-async fn garbage_behind_the_last_record_goes_though_there_is_a_line_for_it() {
+async fn garbage_after_the_last_record_is_removed_with_its_line() {
     let folder = killed(3).await;
     let (file, lines_file) =
         (files(folder.path(), ".open").pop().unwrap(), files(folder.path(), ".jsonl").pop().unwrap());
@@ -276,7 +276,7 @@ async fn garbage_behind_the_last_record_goes_though_there_is_a_line_for_it() {
 }
 
 #[tokio::test]
-async fn a_folder_has_one_store_and_the_next_goes_on_beside_what_is_there() {
+async fn a_folder_has_one_store_at_a_time_and_existing_files_stay() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder);
     let taken = Store::open(&config(folder.path()), "b").unwrap_err();
@@ -298,7 +298,7 @@ async fn a_folder_has_one_store_and_the_next_goes_on_beside_what_is_there() {
 }
 
 #[tokio::test]
-async fn while_the_disk_refuses_crawls_pause_and_nothing_is_lost() {
+async fn crawls_pause_while_writes_fail_and_nothing_is_lost() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("pages");
     let store = Store::open(&config(&path), "a").unwrap();
@@ -335,7 +335,7 @@ async fn while_the_disk_refuses_crawls_pause_and_nothing_is_lost() {
 }
 
 #[tokio::test]
-async fn a_full_disk_pauses_crawls_from_the_first() {
+async fn a_full_disk_pauses_crawls_from_the_start() {
     let folder = tempfile::tempdir().unwrap();
     let store = Store::open(&StoreConfig { min_free_bytes: 1 << 60, ..config(folder.path()) }, "a").unwrap();
     let full = store.paused().unwrap();
@@ -350,7 +350,7 @@ async fn a_full_disk_pauses_crawls_from_the_first() {
 }
 
 #[tokio::test]
-async fn fifty_pages_of_five_megabytes_wait_on_the_disk() {
+async fn fifty_large_pages_wait_on_the_disk_and_not_in_memory() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(&folder);
     let recorder = store.recorder("a.cn", None);
@@ -410,19 +410,19 @@ proptest! {
         prop_assert_eq!(all.len(), 1 + 2 * made.len());
         for (record, (url, head, body)) in all[1..].iter().step_by(2).zip(&made) {
             // It must be one line, whatever it contains.
-            let said = record.field("WARC-Target-URI").unwrap();
-            prop_assert!(!said.contains(char::is_control) || said.chars().all(|c| !c.is_ascii_control()));
-            prop_assert_eq!(said.len() >= url.len(), true);
+            let read = record.field("WARC-Target-URI").unwrap();
+            prop_assert!(!read.contains(char::is_control) || read.chars().all(|c| !c.is_ascii_control()));
+            prop_assert_eq!(read.len() >= url.len(), true);
             prop_assert_eq!(record.fields.iter().filter(|(name, _)| name == "WARC-Target-URI").count(), 1);
             prop_assert_eq!(&record.block, &[head.as_slice(), body.as_slice()].concat());
         }
-        let said = lines(folder.path());
-        prop_assert!(said.iter().zip(&made).all(|(line, (url, _, body))| line.url == *url && line.stored_bytes == body.len() as u64));
+        let read = lines(folder.path());
+        prop_assert!(read.iter().zip(&made).all(|(line, (url, _, body))| line.url == *url && line.stored_bytes == body.len() as u64));
     }
 }
 
 #[test]
-fn nothing_in_a_value_begins_another_field() {
+fn no_value_can_start_another_field() {
     let mut fields = fields::Fields::new("response", "<urn:uuid:0>", &fields::date(SystemTime::UNIX_EPOCH));
     fields.add("WARC-Target-URI", "http://a.cn/\r\nWARC-Type: request\n\rx\0\u{7f}");
     let head = fields.end(0);

@@ -83,11 +83,11 @@ impl VolumeSeries {
             if let Some(Message::Synced(_)) = batch.front() {
                 self.sync()?;
             }
-            if let Some(Message::Stored(tell) | Message::Synced(tell)) =
+            if let Some(Message::Stored(sender) | Message::Synced(sender)) =
                 batch.pop_front_if(|message| !matches!(message, Message::Exchange(_)))
             {
                 // A crawl that no longer waits needs no reply.
-                let _unheard = tell.send(());
+                let _unheard = sender.send(());
             }
         }
         Ok(())
@@ -198,7 +198,7 @@ impl Writer {
                 None => full,
             };
             let failure = done.err().map(|error| format!("pages cannot be stored in {folder}: {error}"));
-            tell(&paused, failure.or_else(|| full.clone()));
+            set_paused(&paused, failure.or_else(|| full.clone()));
             if failures == 0 {
                 continue;
             }
@@ -239,16 +239,16 @@ async fn gather(messages: &mut mpsc::Receiver<Message>, batch: &mut VecDeque<Mes
 }
 
 /// Sets whether crawls pause, and logs a change.
-fn tell(paused: &watch::Sender<Option<String>>, reason: Option<String>) {
+fn set_paused(paused: &watch::Sender<Option<String>>, reason: Option<String>) {
     let changed = reason.is_some() != paused.borrow().is_some();
     match &reason {
         Some(reason) if changed => tracing::error!(reason, "crawls pause"),
         None if changed => tracing::info!("crawls go on: there is room for pages again"),
         _ => {}
     }
-    paused.send_if_modified(|told| {
-        let differs = *told != reason;
-        *told = reason;
+    paused.send_if_modified(|current| {
+        let differs = *current != reason;
+        *current = reason;
         differs
     });
 }

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_coding_is_what_the_header_says_and_one_at_most() {
+    fn the_header_gives_at_most_one_coding() {
         let read = |values: &[&str]| Coding::read(values.iter().map(|value| value.as_bytes()));
         for (values, expected) in [
             (&[][..], None),

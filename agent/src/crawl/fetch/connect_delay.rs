@@ -62,9 +62,9 @@ where
             if waits {
                 // The pool completes an abandoned connection in a task of its own. A crawl stays in
                 // one task.
-                let asker = tokio::task::try_id();
+                let task = tokio::task::try_id();
                 tokio::time::sleep(CONNECT_DELAY).await;
-                if tokio::task::try_id() != asker {
+                if tokio::task::try_id() != task {
                     return Err("the connection before was free".into());
                 }
             }

@@ -410,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_is_decoded_however_it_arrives() {
+    fn a_body_is_decoded_in_pieces_of_any_size() {
         for coding in ALL {
             let body = encode(coding, &text());
             for piece in [1, 7, 1000, 1_000_000] {
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn what_many_servers_get_wrong_is_understood() {
+    fn common_mistakes_of_servers_are_accepted() {
         for piece in [1, 2, 1000] {
             for coding in ALL {
                 assert_eq!(decode(coding, b"", piece), Ok(Vec::new()), "{coding}");
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_cut_or_goes_on_or_is_something_else_is_an_error_that_says_so() {
+    fn a_body_that_is_cut_or_too_long_or_invalid_is_an_error() {
         for coding in ALL {
             let body = encode(coding, &text());
             for piece in [1, 50, 1_000_000] {
@@ -464,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_given_up_when_it_has_grown_a_hundredfold() {
+    fn a_decompression_bomb_is_abandoned_at_a_hundredfold_expansion() {
         let zeros = vec![0; 100 << 20];
         let most = usize::try_from(FREE_BYTES).unwrap() + MAX_PIECE;
         for coding in ALL {
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_counts_once_much_is_decoded_and_only_where_it_is_large() {
+    fn a_window_counts_only_if_it_is_large_and_much_is_decoded() {
         let text = text().repeat(1 + (4 << 20) / text().len());
         for (coding, most) in [
             (Coding::Gzip, None),
@@ -503,7 +503,7 @@ mod tests {
     }
 
     #[test]
-    fn much_that_becomes_nothing_is_given_up() {
+    fn a_large_body_that_decodes_to_nothing_is_abandoned() {
         let empty_blocks = [0, 0, 0, 0xff, 0xff].repeat(300_000);
         assert_eq!(decode(Coding::Deflate, &empty_blocks, 10_000), Err(DecodeError::Hollow(Coding::Deflate)));
         let padded = [gzip(b"text"), vec![0; 2 << 20]].concat();
@@ -537,7 +537,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_give_the_same_however_they_arrive(
+        fn any_bytes_decode_the_same_in_pieces_of_any_size(
             coding in coding(),
             magic in any::<bool>(),
             rest in prop::collection::vec(any::<u8>(), 0..300),
@@ -548,7 +548,7 @@ mod tests {
         }
 
         #[test]
-        fn a_damaged_body_gives_the_same_however_it_arrives(
+        fn a_damaged_body_decodes_the_same_in_pieces_of_any_size(
             coding in coding(),
             text in prop::collection::vec(0_u8..4, 0..2000),
             at in any::<prop::sample::Index>(),

@@ -48,9 +48,9 @@ fn head(response: &Response) -> Vec<u8> {
     [b"HTTP/".as_slice(), version, b" ", status.as_str().as_bytes(), b" "]
         .iter()
         .for_each(|part| bytes.extend_from_slice(part));
-    let said = response.extensions().get::<ReasonPhrase>().map(ReasonPhrase::as_bytes);
+    let phrase = response.extensions().get::<ReasonPhrase>().map(ReasonPhrase::as_bytes);
     let reason = || response.status().canonical_reason().unwrap_or_default().as_bytes();
-    bytes.extend(said.unwrap_or_else(reason));
+    bytes.extend(phrase.unwrap_or_else(reason));
     bytes.extend(b"\r\n");
     let stored = response.headers().iter().filter(|(name, _)| *name != TRANSFER_ENCODING);
     stored.for_each(|(name, value)| header(&mut bytes, name, value.as_bytes()));
@@ -73,16 +73,16 @@ mod tests {
     }
 
     #[test]
-    fn a_head_is_that_of_http_1_whatever_was_spoken() {
+    fn a_head_is_stored_in_http_1_form_for_every_version() {
         let answer = || hyper::Response::builder().status(200);
         assert_eq!(head_of(answer().version(Version::HTTP_2)), b"HTTP/1.1 200 OK\r\n\r\n");
         assert_eq!(head_of(answer().version(Version::HTTP_10)), b"HTTP/1.0 200 OK\r\n\r\n");
-        let said = answer().status(299).extension(ReasonPhrase::from_static(b"Quite good"));
-        assert_eq!(head_of(said), b"HTTP/1.1 299 Quite good\r\n\r\n");
+        let phrase = answer().status(299).extension(ReasonPhrase::from_static(b"Quite good"));
+        assert_eq!(head_of(phrase), b"HTTP/1.1 299 Quite good\r\n\r\n");
     }
 
     #[test]
-    fn values_are_as_they_were_sent_and_the_transfer_encoding_is_gone() {
+    fn values_are_stored_as_sent_without_the_transfer_encoding() {
         let odd = HeaderValue::from_bytes(b"caf\xe9\t;").unwrap();
         let answer = hyper::Response::builder()
             .header("X-Odd", odd)
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_names_its_host_and_everything_after_it() {
+    fn a_stored_request_holds_the_host_and_the_full_path() {
         let sent = HeaderMap::from_iter([(USER_AGENT, HeaderValue::from_static("a"))]);
         for (url, line, host) in [
             ("http://a.cn", "/", "a.cn"),

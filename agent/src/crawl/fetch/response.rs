@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_may_be_as_large_as_it_may_and_no_larger() {
+    fn a_header_is_limited_in_fields_and_bytes() {
         let header = |fields: usize, value: usize| {
             let mut headers = HeaderMap::new();
             for _ in 0..fields {

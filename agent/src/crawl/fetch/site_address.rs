@@ -49,24 +49,24 @@ impl SchedulerSilence {
 /// How to ask for permits, and whether the scheduler is disconnected.
 #[derive(Clone, Default)]
 pub struct AddressPermits {
-    ask: Option<PermitSource>,
+    source: Option<PermitSource>,
     silence: SchedulerSilence,
 }
 
 impl AddressPermits {
     /// Permits that the scheduler grants through `ask`.
-    pub const fn asked(ask: PermitSource, silence: SchedulerSilence) -> Self {
-        Self { ask: Some(ask), silence }
+    pub const fn from_scheduler(source: PermitSource, silence: SchedulerSilence) -> Self {
+        Self { source: Some(source), silence }
     }
 
     /// Whether a scheduler grants the permits, so that the crawl can be handed back.
-    pub(in crate::crawl) const fn are_asked(&self) -> bool {
-        self.ask.is_some()
+    pub(in crate::crawl) const fn come_from_scheduler(&self) -> bool {
+        self.source.is_some()
     }
 
     fn of(&self, address: IpAddr) -> PendingPermit {
-        match &self.ask {
-            Some(ask) => ask(address).shared(),
+        match &self.source {
+            Some(source) => source(address).shared(),
             None => futures::future::ready(Ok(())).boxed().shared(),
         }
     }
@@ -74,7 +74,7 @@ impl AddressPermits {
 
 impl fmt::Debug for AddressPermits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AddressPermits").field("asked", &self.are_asked()).finish()
+        f.debug_struct("AddressPermits").field("asked", &self.come_from_scheduler()).finish()
     }
 }
 
@@ -193,7 +193,7 @@ mod tests {
 
     /// A place at loopback whose scheduler replies on command, and the permit requests it received.
     fn site_address(answer: watch::Receiver<Option<bool>>, asked: Arc<Mutex<Vec<IpAddr>>>) -> SiteAddress {
-        let ask: PermitSource = Arc::new(move |address| {
+        let source: PermitSource = Arc::new(move |address| {
             asked.lock().unwrap().push(address);
             let mut answer = answer.clone();
             Box::pin(async move {
@@ -203,12 +203,12 @@ mod tests {
         });
         let guard = Guard::new(vec!["127.0.0.0/8".parse().unwrap()]);
         let resolver = Resolver::new(Some("127.0.0.1:9".parse().unwrap())).unwrap();
-        let permits = AddressPermits::asked(ask, SchedulerSilence::default());
+        let permits = AddressPermits::from_scheduler(source, SchedulerSilence::default());
         SiteAddress { guard, resolver, permits, limit: Duration::from_secs(5), at: Mutex::default() }
     }
 
     #[tokio::test]
-    async fn while_a_scheduler_is_away_nobody_is_held_up_who_does_not_need_its_answer() {
+    async fn one_permit_request_serves_all_connections() {
         let ((answer, answered), asked) = (watch::channel(None), Arc::default());
         let site_address = site_address(answered, Arc::clone(&asked));
         let (mut one, mut two) = (Box::pin(site_address.of("127.0.0.1")), Box::pin(site_address.of("127.0.0.1")));
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_address_that_is_refused_is_asked_for_again() {
+    async fn a_refused_address_is_requested_again() {
         let ((answer, answered), asked) = (watch::channel(Some(false)), Arc::default());
         let site_address = site_address(answered, Arc::clone(&asked));
         assert!(matches!(site_address.of("127.0.0.1").await, Err(AddressError::NotPermitted(_))));

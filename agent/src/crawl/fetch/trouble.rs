@@ -42,14 +42,14 @@ impl Trouble {
     ) -> Self {
         for cause in causes {
             // Errors of TLS or the system may be nested in io errors.
-            let mut said = cause;
-            while let Some(inside) = said.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
-                said = inside;
+            let mut inner = cause;
+            while let Some(inside) = inner.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
+                inner = inside;
             }
-            if said.is::<rustls::Error>() {
+            if inner.is::<rustls::Error>() {
                 return Self::Tls;
             }
-            match said.downcast_ref::<io::Error>().map(io::Error::kind) {
+            match inner.downcast_ref::<io::Error>().map(io::Error::kind) {
                 Some(io::ErrorKind::ConnectionRefused) => return Self::Refused,
                 Some(io::ErrorKind::TimedOut) => return Self::TimedOut,
                 _ => {}

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn so_many_paths_wait_and_no_more_however_little_they_take_to_send() {
+    fn a_checkpoints_queued_paths_are_bounded() {
         let path = LogFrame { queued: vec![QueuedPath { path: "/".to_owned(), depth: 0 }], ..LogFrame::default() };
         let (totals, path) = (LogFrame::default().encode_to_vec(), path.encode_to_vec());
         let path = path.strip_suffix(totals.as_slice()).unwrap();
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_paths_are_written_than_are_read() {
+    fn a_written_checkpoint_holds_no_more_paths_than_may_be_read() {
         let step = |visited, paths, pages| LogFrame {
             visited,
             queued: vec![QueuedPath { path: "/".to_owned(), depth: 0 }; paths],
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn fingerprints_are_no_more_than_can_travel() {
+    fn a_checkpoints_fingerprints_are_bounded() {
         let frame = |known, beyond| LogFrame { known: vec![7; known], beyond: vec![7; beyond], ..LogFrame::default() };
         let (known, beyond) = (MAX_BYTES, MOST_BEYOND);
         assert!(CheckpointState::read(&of(&frame(known, beyond).encode_to_vec())).is_ok());
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_counted_as_they_are_read() {
+    fn the_count_of_queued_paths_is_exact() {
         let queued = |path: &str| QueuedPath { path: path.to_owned(), depth: u32::MAX };
         let frame = LogFrame {
             visited: true,

@@ -360,7 +360,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn reading_ahead_brings_every_path_once_and_in_order_whatever_the_frames_lengths() {
+    fn reading_ahead_returns_every_path_once_and_in_order() {
         let mut log = FrontierLog::temporary().unwrap();
         let frames = [0, 3, 20_000, 1, 0, 2, 7, 900, 0, 5_000, 0].map(|paths: u32| {
             let queued = (0..paths).map(|path| QueuedPath { path: format!("/{paths}/{path}"), depth: path }).collect();
@@ -401,7 +401,7 @@ pub(super) mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_crash_leaves_the_whole_frames_before_it_count(
+        fn after_a_crash_every_whole_frame_counts(
             cut in 0_usize..400,
             rubbish in prop::collection::vec(any::<u8>(), 0..40),
         ) {

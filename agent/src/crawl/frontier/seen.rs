@@ -199,7 +199,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_holds_what_a_plain_set_would(steps in prop::collection::vec((0_u8..3, 0_u16..200), 0..600)) {
+        fn it_behaves_like_a_plain_set(steps in prop::collection::vec((0_u8..3, 0_u16..200), 0..600)) {
             let (mut seen, mut plain) = (SeenPaths::default(), HashSet::new());
             for (step, number) in steps {
                 let fingerprint = crowded(number);
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_costs_no_more_than_24_bytes_from_ten_thousand_on_at_any_moment() {
+    fn a_path_costs_at_most_24_bytes_from_ten_thousand_paths_on() {
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(7);
         let mut seen = SeenPaths::default();
         for number in 1..=200_000_u32 {

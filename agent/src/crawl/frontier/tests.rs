@@ -19,7 +19,7 @@ fn entry(text: &str, depth: u32) -> QueueEntry {
 }
 
 #[tokio::test]
-async fn a_path_comes_once() {
+async fn a_path_comes_out_once() {
     let mut frontier = Frontier::temporary(3, 10).unwrap();
     frontier.offer(&path("/a"), 1);
     frontier.offer(&path("/a"), 2);
@@ -45,7 +45,7 @@ fn only_unreached_paths_count_as_beyond_the_depth() {
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_dropped_and_noted() {
+async fn paths_over_the_limit_are_dropped_and_recorded() {
     let mut frontier = Frontier::temporary(1, 1).unwrap();
     for number in 0..1004 {
         frontier.offer(&path(&format!("/{number}")), 1);
@@ -79,7 +79,7 @@ async fn traps_are_left_out_and_counted_once_over_all_parts() {
 }
 
 #[test]
-fn traps_without_end_take_no_memory_without_end() {
+fn endless_traps_take_bounded_memory() {
     let mut frontier = Frontier::temporary(9, 1000).unwrap();
     for number in 0..200_000 {
         frontier.offer(&path(&format!("/{number}/a/a/a")), 1);
@@ -141,7 +141,7 @@ proptest! {
     // However often the walk is interrupted, with or without a write just before, it skips no page;
     // it repeats only unwritten visits.
     #[test]
-    fn a_crawl_goes_on_after_a_restart_where_it_was_written_last(
+    fn a_crawl_resumes_after_a_restart_at_the_last_write(
         links in links(),
         runs in prop::collection::vec((1_usize..20, any::<bool>()), 0..6),
     ) {
@@ -165,7 +165,7 @@ proptest! {
     }
 
     #[test]
-    fn another_agent_goes_on_from_a_checkpoint(links in links(), stops in prop::collection::vec(1_usize..20, 0..6)) {
+    fn another_agent_resumes_from_a_checkpoint(links in links(), stops in prop::collection::vec(1_usize..20, 0..6)) {
         let whole = block_on(walk(&mut Frontier::temporary(9, 1000).unwrap(), &links, usize::MAX));
         let mut frontier = Frontier::temporary(9, 1000).unwrap();
         let mut visited = Vec::new();
@@ -213,7 +213,7 @@ async fn walk_wide(frontier: &mut Frontier, visits: u32) -> HashMap<String, u32>
 }
 
 #[tokio::test]
-async fn a_queue_too_large_for_a_checkpoint_goes_back_to_where_it_was_not_and_skips_nothing() {
+async fn a_checkpoint_of_a_large_queue_represents_an_earlier_moment_and_skips_nothing() {
     let mut frontier = Frontier::temporary(100, 1_000_000).unwrap();
     let first = walk_wide(&mut frontier, 1000).await;
     // 19,000 paths of 500 bytes wait, half of which is noise.
@@ -237,7 +237,7 @@ async fn a_queue_too_large_for_a_checkpoint_goes_back_to_where_it_was_not_and_sk
 }
 
 #[tokio::test]
-async fn of_very_many_visited_paths_the_newest_are_kept_and_what_was_before_them_is_not_read() {
+async fn a_checkpoint_keeps_the_newest_visited_paths_and_reads_no_older_ones() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("1-1.crawl");
     let open = || Frontier::open(&file, "a.cn", 100, 1_000_000).unwrap();
@@ -266,7 +266,7 @@ async fn of_very_many_visited_paths_the_newest_are_kept_and_what_was_before_them
 }
 
 #[tokio::test]
-async fn what_a_checkpoint_says_was_visited_is_on_the_disk() {
+async fn the_visits_of_a_checkpoint_are_on_the_disk() {
     let folder = tempfile::tempdir().unwrap();
     let mut frontier = Frontier::open(&folder.path().join("1-1.crawl"), "a.cn", 9, 1000).unwrap();
     walk(&mut frontier, &vec![(0, 1), (0, 2)], 2).await;
@@ -279,7 +279,7 @@ async fn what_a_checkpoint_says_was_visited_is_on_the_disk() {
 proptest! {
     // The crawler requests a page before it reads the previous one, so two paths are out at once.
     #[test]
-    fn the_bytes_of_what_waits_are_known_here_and_after_a_restart(links in links(), stop in 1_usize..60, ahead in any::<bool>()) {
+    fn the_bytes_of_queued_paths_are_exact_before_and_after_a_restart(links in links(), stop in 1_usize..60, ahead in any::<bool>()) {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("1-1.crawl");
         let mut frontier = Frontier::open(&file, "a.cn", 9, 1000).unwrap();

@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_calendar_ends_and_the_rest_of_the_site_does_not() {
+    fn a_calendar_is_limited_and_the_rest_of_the_site_is_not() {
         let mut traps = Traps::default();
         let day =
             |number: u32| format!("/events/{}/{:02}/{:02}", 1990 + number / 336, number / 28 % 12 + 1, number % 28 + 1);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_calendar_is_known_by_its_query_or_its_last_segments() {
+    fn a_calendar_is_identified_by_its_query_or_its_last_segments() {
         for (page, of) in [
             ("/cal?year=2031&month=7", Some("/cal&year&month")),
             ("/cal?month=2031-07&room=blue", Some("/cal&month&room=blue")),
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn calendars_without_number_take_no_memory_without_end() {
+    fn countless_calendars_take_bounded_memory() {
         let mut traps = Traps::default();
         (0..10_000).for_each(|number| {
             traps.allow(&format!("/{number}/2024-05-06"));
@@ -214,7 +214,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_path_is_judged(path in "/[0-9a-z/?&=\\-\u{e9}]{0,60}") {
+        fn any_path_is_accepted_or_left_out(path in "/[0-9a-z/?&=\\-\u{e9}]{0,60}") {
             Traps::default().allow(&path);
         }
     }

@@ -284,7 +284,7 @@ pub(in crate::crawl) mod tests {
     }
 
     #[test]
-    fn an_old_encoding_is_read_as_the_server_says_or_the_page() {
+    fn an_old_encoding_is_taken_from_the_header_or_the_page() {
         // 中 is D6 D0 in GBK: paths are percent-encoded as UTF-8, queries in the page's encoding.
         let html = [b"<a href='/\xd6\xd0?\xd6\xd0'>".as_slice()].concat();
         let expected = ["/%E4%B8%AD?%D6%D0"];
@@ -304,7 +304,7 @@ pub(in crate::crawl) mod tests {
     }
 
     #[test]
-    fn a_page_that_wants_too_much_memory_is_given_up() {
+    fn a_page_that_needs_too_much_memory_is_cut() {
         let html = format!("<a href=/first><a href='{}'><a href=/last>", "x".repeat(2 * MAX_PARSER_BYTES));
         let links = extract(html.as_bytes(), None, 4096);
         assert!(links.cut);

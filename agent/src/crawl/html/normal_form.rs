@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fetches_the_same_is_spelled_the_same() {
+    fn equivalent_paths_are_spelled_the_same() {
         for (written, normal) in [
             ("/%7euser/%41%2db", "/~user/A-b"),
             ("/%e4%b8%ad?q=%2f", "/%E4%B8%AD?q=%2F"),
@@ -124,7 +124,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_form_that_stays(text in "/(%[0-9a-fA-F]{0,2}|[a-z;/&?=.]|sid=|utm_x=|phpsessid=|[0-9a-f]{16,18}|\u{e9}){0,20}") {
+        fn the_normal_form_is_stable(text in "/(%[0-9a-fA-F]{0,2}|[a-z;/&?=.]|sid=|utm_x=|phpsessid=|[0-9a-f]{16,18}|\u{e9}){0,20}") {
             let once = normal_form(&text);
             prop_assert_eq!(normal_form(&once), once.as_ref());
             prop_assert!(once.len() <= text.len() && normal_escapes(&text).len() <= text.len());

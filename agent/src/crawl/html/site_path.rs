@@ -183,7 +183,7 @@ pub(in crate::crawl) mod tests {
     }
 
     #[test]
-    fn urls_that_fetch_the_same_have_one_path() {
+    fn equivalent_urls_have_one_path() {
         let same =
             ["x", "./x", "/dir/x", "../dir/x", "x#there", "x?", "http://EXAMPLE.cn:80/dir/x", "//example.cn./dir/x"];
         for href in same.into_iter().chain(["/dir/./y/../x", "http://me:secret@example.cn/dir/x"]) {
@@ -193,7 +193,7 @@ pub(in crate::crawl) mod tests {
     }
 
     #[test]
-    fn other_origins_have_none() {
+    fn other_origins_have_no_path() {
         for href in
             ["https://example.cn/", "http://example.cn:81/", "http://www.example.cn/", "//other.cn/", "mailto:a@b"]
         {
@@ -203,7 +203,7 @@ pub(in crate::crawl) mod tests {
     }
 
     #[test]
-    fn a_path_that_looks_like_a_host_stays_inside() {
+    fn a_path_that_looks_like_a_host_stays_inside_the_site() {
         let site = site("http://example.cn");
         let inside = site.path(&Url::parse("http://example.cn//other.cn/x").unwrap()).unwrap();
         assert_eq!(site.url(&inside).unwrap().as_str(), "http://example.cn//other.cn/x");
@@ -224,7 +224,7 @@ pub(in crate::crawl) mod tests {
 
     proptest! {
         #[test]
-        fn a_plain_path_is_what_the_parser_would_make_of_it(href in "/[a-zA-Z0-9/._\\\\~%?-]{0,12}") {
+        fn a_plain_path_equals_the_parsers_result(href in "/[a-zA-Z0-9/._\\\\~%?-]{0,12}") {
             let site = site("http://example.cn");
             let url = site.root().join("dir/page.html").unwrap().join(&href);
             if let Some(plain) = SitePath::plain(&href) {
@@ -235,7 +235,7 @@ pub(in crate::crawl) mod tests {
         }
 
         #[test]
-        fn normal_form_is_stable_and_inside(href in "\\PC{0,60}", base in "(/[a-z.%?#]{0,8}){0,4}") {
+        fn a_normal_form_is_stable_and_inside_the_site(href in "\\PC{0,60}", base in "(/[a-z.%?#]{0,8}){0,4}") {
             let site = site("http://example.cn:8080");
             if let Ok(url) = site.root().join(&base).and_then(|base| base.join(&href))
                 && let Some(path) = site.path(&url)

@@ -338,7 +338,7 @@ pub(in crate::crawl) mod tests {
         </loc></url><url><loc><![CDATA[http://a.cn/3]]></loc></url><url><loc></loc></url></urlset>"#;
 
     #[test]
-    fn the_pages_of_a_sitemap_come_in_order_however_it_arrives() {
+    fn the_pages_of_a_sitemap_come_in_order_in_pieces_of_any_size() {
         let expected = ["http://a.cn/1?x=1&y=2", "http://a.cn/2", "http://a.cn/3"];
         for piece in [1, 7, 10_000] {
             for text in [URLSET.as_bytes().to_vec(), gzip(URLSET.as_bytes())] {
@@ -356,13 +356,13 @@ pub(in crate::crawl) mod tests {
     }
 
     #[test]
-    fn a_text_file_lists_a_page_a_line() {
+    fn a_text_sitemap_lists_one_page_per_line() {
         let sitemap = read(b"\xef\xbb\xbfhttp://a.cn/1\r\n\r\nhttp://a.cn/2\nhttp://a.cn/3", 5);
         assert_eq!(sitemap.pages, ["http://a.cn/1", "http://a.cn/2", "http://a.cn/3"]);
     }
 
     #[test]
-    fn a_byte_order_mark_is_none_of_it_however_it_arrives() {
+    fn a_byte_order_mark_is_skipped_in_pieces_of_any_size() {
         for piece in 1..6 {
             let text = format!("\u{feff}{URLSET}");
             assert_eq!(read(text.as_bytes(), piece).pages.len(), 3, "{piece}");
@@ -372,7 +372,7 @@ pub(in crate::crawl) mod tests {
     }
 
     #[test]
-    fn one_that_lists_too_much_or_does_not_end_is_cut() {
+    fn a_sitemap_that_is_too_long_is_cut() {
         let url = "<url><loc>http://a.cn/x</loc></url>";
         let sitemap = read(format!("<urlset>{}</urlset>", url.repeat(MAX_ENTRIES + 5)).as_bytes(), 65_536);
         assert_eq!((sitemap.pages.len(), sitemap.cut), (MAX_ENTRIES, true));
@@ -389,7 +389,7 @@ pub(in crate::crawl) mod tests {
     }
 
     #[test]
-    fn a_location_of_many_sections_holds_little_memory() {
+    fn a_location_of_many_sections_takes_little_memory() {
         let mut markup = XmlParser::default();
         let section = format!("<![CDATA[{}]]>", "x".repeat(1000));
         for byte in format!("<url><loc>{}", section.repeat(100)).bytes() {

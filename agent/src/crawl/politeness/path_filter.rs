@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_followed_that_is_included_and_not_excluded() {
+    fn a_link_is_followed_if_it_is_included_and_not_excluded() {
         let mut paths = PathFilter::ALL;
         assert!(paths.allow(&path("/x")));
         paths.exclude(&["/en/private", "/*.pdf$"]).unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_refused() {
+    fn an_invalid_pattern_is_refused() {
         let mut paths = PathFilter::ALL;
         let long = format!("/{}", "x".repeat(MAX_PATTERN_BYTES));
         for wrong in ["", "fish", "http://a.cn/", "/a b", "/a\n", "/\u{e9}", &long] {

@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_group_counts_before_the_one_for_all() {
+    fn our_own_group_precedes_the_wildcard_group() {
         let robots =
             "User-agent: *\nDisallow: /\n\nUser-agent: Landfall-Agent\nDisallow: /private\nAllow: /private/open\n";
         assert!(allows(robots, "/"));
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crawl_delay_is_a_duration_whatever_it_says() {
+    fn any_crawl_delay_is_a_duration_or_none() {
         let delay = |text: &str| {
             let text = format!("User-agent: *\nCrawl-delay: {text}\n");
             RobotsRules::parse(text.as_bytes(), UserAgent::PRODUCT).crawl_delay()
@@ -201,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dollar_inside_a_pattern_and_escapes_of_what_is_special_are_literal() {
+    fn a_dollar_inside_a_pattern_and_escaped_special_characters_are_literal() {
         // RFC 9309, 2.2.3: only the last `$` is the end.
         for (pattern, forbidden, others) in [
             ("/x$/abc", ["/x$/abc", "/x%24/abc"], ["/x", "/x/abc"]),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_patterns_with_an_end_is_held_in_little_more_than_the_text() {
+    fn patterns_with_an_end_take_no_more_memory_than_the_text() {
         for end in ["\n", "\r\n", "\r", "\0"] {
             let text = format!("User-agent: *{end}") + &format!("Disallow: /*.x${end}").repeat(25_000);
             let file = RobotsFile::parse(text.as_bytes());
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_rule_says_nothing_and_groups_may_be_without_rules() {
+    fn an_empty_rule_has_no_effect_and_a_group_may_have_no_rules() {
         assert!(!allows("User-agent: *\nDisallow:\nDisallow: /\n", "/x"));
         assert!(allows("User-agent: *\nDisallow: /\n\nUser-agent: landfall-agent\nDisallow:\n", "/x"));
         assert!(!allows("Disallow: /x\n", "/x"), "without groups all rules are for anybody");
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn our_token_counts_whatever_follows_it_and_no_other_that_begins_like_it() {
+    fn our_token_matches_with_any_suffix_and_no_longer_token_does() {
         let group = |agent: &str| format!("User-agent: *\nDisallow:\n\nUser-Agent : {agent}\nDisallow: /x\n");
         for agent in
             ["landfall-agent", "Landfall-Agent/0.1", "landfall-agent/0.1 (+https://a.cn/)", "landfall-agent # x"]
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_goes_before_the_softwares_and_that_before_all() {
+    fn the_crawls_product_name_precedes_the_softwares_and_then_the_wildcard() {
         let group = |agent: &str, path: &str| format!("User-agent: {agent}\nDisallow: {path}\n\n");
         let robots =
             [group("*", "/all"), group("landfall-agent/9", "/software"), group("StudyBot/1", "/study")].concat();

@@ -8,7 +8,7 @@ use super::*;
 const PAGES: u32 = 200;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_crawl_without_pauses_keeps_to_one_connection() {
+async fn a_crawl_without_pauses_uses_one_connection() {
     let filler = "text ".repeat(4000);
     let site = TestServer::start(move |path| {
         let next = path[1..].parse::<u32>().unwrap_or(0) + 1;
@@ -25,7 +25,7 @@ async fn a_crawl_without_pauses_keeps_to_one_connection() {
 }
 
 #[tokio::test]
-async fn what_stands_beside_a_missing_robots_txt_costs_no_connection() {
+async fn the_body_of_a_missing_robots_txt_costs_no_connection() {
     let told = |status: &str, more: &str| {
         let half = "text ".repeat(3000);
         let length = 2 * half.len();
@@ -40,11 +40,11 @@ async fn what_stands_beside_a_missing_robots_txt_costs_no_connection() {
     .await;
     let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 1), "{}", outcome.message);
-    assert_eq!((site.seen().len(), site.connections()), (3, 1));
+    assert_eq!((site.requests().len(), site.connections()), (3, 1));
 }
 
 #[tokio::test]
-async fn what_dribbles_beside_a_missing_robots_txt_is_not_waited_for() {
+async fn the_slow_body_of_a_missing_robots_txt_is_not_awaited() {
     let began = Instant::now();
     let site = TestServer::start(|path| match path {
         "/robots.txt" => vec![

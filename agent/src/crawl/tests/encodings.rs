@@ -4,7 +4,7 @@ use super::*;
 use crate::testing::{ENCODERS, brotli};
 
 #[tokio::test]
-async fn links_are_found_in_whatever_a_page_is_encoded_by() {
+async fn links_are_found_in_pages_of_every_encoding() {
     let site = TestServer::start(|path| match ENCODERS.iter().find(|(name, _)| path[1..] == **name) {
         Some((name, encode)) => encoded(name, encode(format!("<a href=/behind-{name}>").as_bytes())),
         None if path == "/" => html("<a href=/gzip><a href=/deflate><a href=/br><a href=/zstd>"),
@@ -17,17 +17,17 @@ async fn links_are_found_in_whatever_a_page_is_encoded_by() {
 }
 
 #[tokio::test]
-async fn what_can_be_decoded_is_asked_for_and_nothing_else_is() {
+async fn accept_encoding_names_the_supported_encodings() {
     let site = TestServer::start(|_| html("a page")).await;
     crawl(&site).await;
-    for seen in site.seen() {
+    for seen in site.requests() {
         assert_eq!(seen.header("accept-encoding"), "gzip, br, zstd");
     }
-    assert_eq!((site.seen().len(), site.connections()), (2, 1), "one connection is enough");
+    assert_eq!((site.requests().len(), site.connections()), (2, 1), "one connection is enough");
 }
 
 #[tokio::test]
-async fn a_large_body_is_decoded_once_there_is_room_for_its_window() {
+async fn a_large_body_waits_for_a_decoding_window() {
     let text = "<a href=/next>".to_owned() + &(0..400_000).map(|number| number.to_string()).collect::<String>();
     let large = brotli(text.as_bytes());
     let site = TestServer::start(move |path| match path {
@@ -45,7 +45,7 @@ async fn a_large_body_is_decoded_once_there_is_room_for_its_window() {
 }
 
 #[tokio::test]
-async fn a_page_that_says_it_is_encoded_and_is_not_is_read() {
+async fn a_page_wrongly_labelled_as_encoded_is_read() {
     let site = TestServer::start(|path| match path {
         "/" => encoded("gzip", "<a href=/next>"),
         "/next" => encoded("utf-8", "<a href=/last>"),
@@ -58,7 +58,7 @@ async fn a_page_that_says_it_is_encoded_and_is_not_is_read() {
 }
 
 #[tokio::test]
-async fn a_body_that_is_not_what_it_says_is_an_error_that_says_so() {
+async fn a_body_that_contradicts_its_header_is_an_error() {
     let whole = gzip(b"<a href=/never>");
     let half = whole[..whole.len() / 2].to_vec();
     let more = [&*whole, b"more"].concat();
@@ -85,7 +85,7 @@ async fn a_body_that_is_not_what_it_says_is_an_error_that_says_so() {
 }
 
 #[tokio::test]
-async fn a_bomb_is_given_up_and_the_crawl_goes_on() {
+async fn a_decompression_bomb_is_abandoned_and_the_crawl_continues() {
     let zeros = vec![b' '; 64 << 20];
     let bombs: Vec<(&str, Vec<u8>)> = ENCODERS.iter().map(|(name, encode)| (*name, encode(&zeros))).collect();
     let site = TestServer::start(move |path| match bombs.iter().find(|(name, _)| path[1..] == **name) {
@@ -102,7 +102,7 @@ async fn a_bomb_is_given_up_and_the_crawl_goes_on() {
 }
 
 #[tokio::test]
-async fn bodies_of_errors_and_redirects_may_be_bombs_too() {
+async fn decompression_bombs_in_errors_and_redirects_cost_little() {
     let bomb = gzip(&vec![b' '; 64 << 20]);
     let site = TestServer::start(move |path| {
         answer(if path == "/robots.txt" { 404 } else { 500 }, "content-encoding: gzip\r\n", &bomb)

@@ -65,7 +65,7 @@ async fn the_same_spellings_are_connected_where_the_operator_allows_it() {
 }
 
 #[tokio::test]
-async fn no_redirect_leads_to_a_private_address() {
+async fn no_redirect_is_followed_to_a_private_address() {
     let secrets = secrets().await;
     let port = secrets.0.port();
     for host in LOOPBACK.split(' ').chain(DISGUISED.split(' ')).chain(["[::1]", "localhost", "LOCALHOST."]) {
@@ -92,7 +92,7 @@ async fn no_redirect_leads_to_a_private_address() {
 }
 
 #[tokio::test]
-async fn no_name_leads_to_a_private_address() {
+async fn no_name_is_connected_at_a_private_address() {
     let names = TestNames::answering(|name, _| {
         let addr: IpAddr = match name {
             "four.example" => "127.0.0.1",
@@ -123,7 +123,7 @@ async fn no_name_leads_to_a_private_address() {
 }
 
 #[tokio::test]
-async fn of_the_addresses_of_a_name_only_those_are_connected_that_pass() {
+async fn only_the_permitted_addresses_of_a_name_are_connected() {
     let secret = TestServer::start(|_| html("secret")).await;
     let open = TestServer::start_at(([127, 0, 0, 2], secret.port()), |_| html("open")).await.unwrap();
     let both = vec![IpAddr::from([127, 0, 0, 1]), IpAddr::from([127, 0, 0, 2]), Ipv6Addr::LOCALHOST.into()];
@@ -155,12 +155,12 @@ async fn a_name_that_moves_to_a_private_address_is_vetted_again() {
     let outcome = TestCrawl::at(&origin).context(names.context(&["127.0.0.2/32"])).outcome().await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 1, 1));
     assert!(outcome.message.contains("/next: the guard refuses 127.0.0.1"), "{}", outcome.message);
-    assert!(names.asked("rebinding.example") >= 3);
+    assert!(names.queries("rebinding.example") >= 3);
     assert_eq!((secret.connections(), open.connections()), (0, 2));
 }
 
 #[tokio::test]
-async fn sitemaps_elsewhere_are_not_asked_for() {
+async fn sitemaps_of_other_origins_are_not_requested() {
     let secrets = secrets().await;
     let port = secrets.0.port();
     let spelled = LOOPBACK.split(' ').chain(DISGUISED.split(' ')).map(|host| format!("http://{host}:{port}/s.xml"));
@@ -184,7 +184,7 @@ async fn sitemaps_elsewhere_are_not_asked_for() {
 }
 
 #[tokio::test]
-async fn only_http_is_spoken_wherever_a_url_comes_from() {
+async fn only_http_urls_are_requested() {
     for name in ["file:///etc/passwd", "ftp://127.0.0.1/", "gopher://127.0.0.1:70/", "data:text/html,x", "unix:/x"] {
         let outcome = crawl_name(name, "127.0.0.1/32").await;
         assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Unreachable, 0), "{name}: {}", outcome.message);
@@ -202,12 +202,12 @@ async fn only_http_is_spoken_wherever_a_url_comes_from() {
 }
 
 #[tokio::test]
-async fn no_cookie_is_ever_sent_nor_where_one_came_from() {
+async fn no_cookie_and_no_referer_is_sent() {
     let headers = "set-cookie: id=1; path=/\r\nset-cookie: site=2\r\ncontent-type: text/html\r\n";
     let site = TestServer::start(|path| answer(200, headers, if path == "/" { "<a href=/next>" } else { "" })).await;
     crawl(&site).await;
-    assert_eq!(site.seen().len(), 3);
-    for seen in site.seen() {
+    assert_eq!(site.requests().len(), 3);
+    for seen in site.requests() {
         let head = seen.head.to_lowercase();
         assert!(!head.contains("cookie") && !head.contains("referer"), "{head}");
     }

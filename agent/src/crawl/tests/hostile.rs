@@ -85,7 +85,7 @@ async fn a_header_without_end_or_too_large_is_refused() {
 }
 
 #[tokio::test]
-async fn a_server_that_dribbles_is_given_up() {
+async fn a_server_that_sends_too_slowly_is_abandoned() {
     let (error, _) = error_of(vec![send("HTTP/1.1 200 OK\r\nx: "), ServerAction::Drip(MS(20), b"v".to_vec())]).await;
     assert_eq!(error, "no answer within 400ms");
     let (error, _) = error_of(vec![send(format!("{HTML}\r\n")), ServerAction::Drip(MS(20), b"v".to_vec())]).await;
@@ -108,7 +108,7 @@ async fn a_slow_body_that_is_fast_enough_is_received() {
 }
 
 #[tokio::test]
-async fn early_hints_without_end_are_no_answer() {
+async fn endless_early_hints_time_out() {
     let (error, _) =
         error_of(vec![ServerAction::Endless(b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n".to_vec())]).await;
     assert_eq!(error, "no answer within 400ms");
@@ -117,7 +117,7 @@ async fn early_hints_without_end_are_no_answer() {
 }
 
 #[tokio::test]
-async fn a_connection_that_breaks_in_mid_body_is_an_error() {
+async fn a_connection_that_breaks_during_a_body_is_an_error() {
     let beginning = send(format!("{HTML}content-length: 100000\r\n\r\n<a href=/after>"));
     let (error, _) = error_of(vec![beginning.clone(), ServerAction::Reset]).await;
     assert!(error.contains("reset") || error.contains("end of file"), "{error}");
@@ -131,7 +131,7 @@ async fn a_connection_that_breaks_in_mid_body_is_an_error() {
 }
 
 #[tokio::test]
-async fn a_wrong_length_breaks_one_page_at_most() {
+async fn a_wrong_content_length_breaks_at_most_one_page() {
     let (error, _) =
         error_of(vec![send(format!("{HTML}content-length: 50\r\n\r\ntoo short")), ServerAction::Close]).await;
     assert!(error.contains("end of file"), "{error}");
@@ -211,13 +211,13 @@ async fn sitemaps_that_are_bombs_or_list_each_other_cost_little() {
     .await;
     let outcome = quick(&site, policy()).await;
     assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Truncated(Budget::Pages), 1), "{}", outcome.message);
-    assert!(site.seen().len() < 60, "{}", site.seen().len());
+    assert!(site.requests().len() < 60, "{}", site.requests().len());
     let error = format!("{}/encoded.xml: the gzip body becomes more than 100 times as large", site.origin());
     assert_eq!(outcome.message, error);
 }
 
 #[tokio::test]
-async fn a_million_links_are_as_many_as_are_taken() {
+async fn a_page_of_a_million_links_is_cut_at_the_limit() {
     let links: String = (0..1_000_000).map(|number| format!("<a href=/{number}>")).collect();
     let site = TestServer::start(move |path| match path {
         "/" => html(&links),
@@ -231,7 +231,7 @@ async fn a_million_links_are_as_many_as_are_taken() {
 }
 
 #[tokio::test]
-async fn bytes_that_are_no_text_do_not_hide_the_links_around_them() {
+async fn invalid_bytes_do_not_hide_the_links_around_them() {
     let rubbish: Vec<u8> = (0..=255).cycle().take(100_000).filter(|byte| *byte != b'<').collect();
     let page = [&b"<p>\xff\xfe\xc3\x28<a href=/one>\xf0\x9f"[..], b"<!--", &rubbish, b"--><a href='/tw\xf6'>"].concat();
     let site = TestServer::start(move |path| match path {
@@ -245,7 +245,7 @@ async fn bytes_that_are_no_text_do_not_hide_the_links_around_them() {
 }
 
 #[tokio::test]
-async fn paths_that_go_round_in_circles_end() {
+async fn paths_that_go_round_in_circles_are_bounded() {
     let site = TestServer::start(|path| match path {
         "/robots.txt" => status(404),
         _ => html("<a href=a/><a href=b/><a href=../><a href=?x=1>"),
@@ -257,7 +257,7 @@ async fn paths_that_go_round_in_circles_end() {
 }
 
 #[tokio::test]
-async fn names_no_host_can_have_are_refused_before_anybody_is_asked() {
+async fn impossible_host_names_are_refused_before_any_query() {
     let long = format!("{}.example", "x".repeat(300));
     let labels = format!("{}example", "abc.".repeat(80));
     for host in [long, labels] {
@@ -281,7 +281,7 @@ async fn names_no_host_can_have_are_refused_before_anybody_is_asked() {
 }
 
 #[tokio::test]
-async fn what_does_not_connect_in_time_is_given_up_and_told_apart() {
+async fn timeouts_of_resolving_and_connecting_are_different_errors() {
     let names = TestNames::answering(|_, _| DnsAnswer::Silent).await;
     let silent = TestCrawl::at("http://silent.example:80").context(names.context(&["127.0.0.1/32"]));
     let outcome = quick_of(silent).await;

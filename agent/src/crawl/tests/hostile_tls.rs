@@ -131,7 +131,7 @@ async fn frames(bad: FrameReply) -> (Outcome, String, usize) {
 }
 
 #[tokio::test]
-async fn http2_is_spoken_where_it_is_offered_on_one_connection() {
+async fn http2_is_used_on_one_connection_if_offered() {
     let certificate = TestCertificate::new();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let addr = listener.local_addr().unwrap();
@@ -174,7 +174,7 @@ async fn a_stream_that_is_reset_costs_one_page_and_not_the_connection() {
 }
 
 #[tokio::test]
-async fn a_server_that_goes_away_is_connected_anew() {
+async fn a_server_that_sends_go_away_is_connected_again() {
     let (outcome, error, connections) = frames(|_| (frame(GO_AWAY, 0, 0, &[0, 0, 0, 0, 0, 0, 0, 1]), false)).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 1), "{error}");
     assert_eq!(connections, 2, "{error}");
@@ -210,7 +210,7 @@ async fn a_header_that_is_too_large_is_refused_in_http2_too() {
 }
 
 #[tokio::test]
-async fn frames_without_end_are_no_answer() {
+async fn endless_frames_time_out() {
     for bad in [
         (|_| (frame(PING, 0, 0, &[0; 8]), true)) as FrameReply,
         |_| (frame(SETTINGS, 0, 0, &[]), true),
@@ -245,6 +245,6 @@ async fn a_certificate_that_is_self_signed_or_has_expired_is_not_trusted() {
         // Nor while the crawl finds out whether the site uses TLS.
         let outcome = TestCrawl::named(&server.addr.to_string()).context(context).outcome().await;
         assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Unreachable, 0), "{}", outcome.message);
-        assert!(server.seen().is_empty());
+        assert!(server.requests().is_empty());
     }
 }

@@ -17,19 +17,19 @@ fn busy(code: u16, pause: Option<&str>, times: u32) -> impl Fn(&str) -> Reply + 
 }
 
 #[tokio::test]
-async fn a_page_is_asked_for_again_when_the_site_says() {
+async fn a_page_is_requested_again_after_the_sites_pause() {
     for code in [429, 503] {
         let site = TestServer::start(busy(code, Some("1"), 1)).await;
         let outcome = crawl(&site).await;
         assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 3, 0));
         assert_eq!(site.paths()[1..], ["/", "/busy", "/busy", "/after"]);
-        let seen = site.seen();
+        let seen = site.requests();
         assert!(seen[3].at - seen[2].at >= Duration::from_secs(1), "{:?}", seen[3].at - seen[2].at);
     }
 }
 
 #[tokio::test]
-async fn one_that_never_has_time_for_a_page_is_not_asked_for_ever() {
+async fn a_page_that_is_always_refused_is_requested_three_times() {
     let site = TestServer::start(busy(429, Some("0"), u32::MAX)).await;
     let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 2, 1));
@@ -46,7 +46,7 @@ async fn a_pause_longer_than_the_crawl_truncates_it_at_once() {
 }
 
 #[tokio::test]
-async fn a_restart_does_not_cut_a_pause_short() {
+async fn a_restart_does_not_shorten_a_pause() {
     let site = TestServer::start(busy(429, Some("2"), 1)).await;
     let folder = tempfile::tempdir().unwrap();
     let storage = || CrawlStorage { file: Some(folder.path().join("1-1.crawl")), ..CrawlStorage::default() };
@@ -62,13 +62,14 @@ async fn a_restart_does_not_cut_a_pause_short() {
     again.context.robots.put(site.origin().parse().unwrap(), Instant::now(), None);
     let outcome = again.outcome().await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 3, 0));
-    let asked: Vec<Instant> = site.seen().iter().filter(|seen| seen.path() == "/busy").map(|seen| seen.at).collect();
+    let asked: Vec<Instant> =
+        site.requests().iter().filter(|seen| seen.path() == "/busy").map(|seen| seen.at).collect();
     // The pause is exact to the millisecond, by the wall clock.
     assert!(asked[1] - asked[0] >= MS(1950), "{:?}", asked[1] - asked[0]);
 }
 
 #[tokio::test]
-async fn many_errors_in_a_minute_are_a_pause_of_a_minute() {
+async fn many_errors_in_a_minute_cause_a_pause_of_a_minute() {
     let site = TestServer::start(|path| match path {
         "/robots.txt" => status(404),
         "/" => html((0..100).map(|number| format!("<a href=/{number}>")).collect::<String>()),
@@ -82,7 +83,7 @@ async fn many_errors_in_a_minute_are_a_pause_of_a_minute() {
 }
 
 #[tokio::test]
-async fn a_site_that_was_given_up_is_not_asked_again_by_the_same_crawl() {
+async fn a_resumed_crawl_with_an_open_breaker_sends_no_request() {
     let site = TestServer::start(|_| html("a page")).await;
     let mut frontier = Frontier::temporary(9, 1000).unwrap();
     frontier.offer(&SitePath::root(), 0);
@@ -97,15 +98,15 @@ async fn a_site_that_was_given_up_is_not_asked_again_by_the_same_crawl() {
 }
 
 #[tokio::test]
-async fn while_nothing_is_heard_of_the_scheduler_requests_are_twice_as_far_apart() {
+async fn a_silent_scheduler_doubles_the_time_between_requests() {
     let site = TestServer::start(|path| if path == "/" { html("<a href=/b>b</a>") } else { html("a page") }).await;
     let silence = SchedulerSilence::default();
     silence.begins_at(crate::session::clock::BootTime::now());
-    let permits = AddressPermits::asked(Arc::new(|_| Box::pin(async { Ok(()) })), silence);
+    let permits = AddressPermits::from_scheduler(Arc::new(|_| Box::pin(async { Ok(()) })), silence);
     let policy = Policy { request_interval: MS(200), shortest_interval: MS(200), ..policy() };
     let outcome = TestCrawl { permits, ..TestCrawl::of(&site).policy(policy) }.outcome().await;
     assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 2));
-    let seen = site.seen();
+    let seen = site.requests();
     let [.., start, other] = &seen[..] else { panic!("two pages and robots.txt") };
     // A request arrives a little later than it starts.
     let apart = other.at.saturating_duration_since(start.at);
@@ -115,17 +116,17 @@ async fn while_nothing_is_heard_of_the_scheduler_requests_are_twice_as_far_apart
 /// How long after its last request a crawl of a one-page site ends, if it needs a permit.
 async fn ends_after(request_interval: Duration) -> Duration {
     let site = TestServer::start(|_| html("a page")).await;
-    let permits = AddressPermits::asked(Arc::new(|_| Box::pin(async { Ok(()) })), SchedulerSilence::default());
+    let permits = AddressPermits::from_scheduler(Arc::new(|_| Box::pin(async { Ok(()) })), SchedulerSilence::default());
     let crawl = TestCrawl { permits, ..TestCrawl::of(&site).policy(Policy { request_interval, ..policy() }) };
     let outcome = crawl.outcome().await;
-    let last = site.seen().last().unwrap().at;
+    let last = site.requests().last().unwrap().at;
     assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 1));
     assert!(outcome.duration < request_interval * 2, "its rest is no part of it: {:?}", outcome.duration);
     last.elapsed()
 }
 
 #[tokio::test]
-async fn a_crawl_keeps_its_address_until_it_might_ask_again_itself() {
+async fn a_crawl_keeps_its_address_for_one_interval_after_its_last_request() {
     let took = ends_after(MS(300)).await;
     // A request arrives a little later than it starts.
     assert!(took >= MS(270), "{took:?}");

@@ -10,7 +10,7 @@ fn paths(include: &[&str], exclude: &[&str]) -> PathFilter {
 }
 
 #[tokio::test]
-async fn links_that_are_not_included_or_are_excluded_are_not_followed_and_not_missed() {
+async fn links_outside_the_path_filter_are_skipped_and_the_crawl_is_complete() {
     let site = TestServer::start(|path| match path {
         "/robots.txt" => page("text/plain", "User-agent: *\nDisallow:\nSitemap: /map.xml\n"),
         "/map.xml" => {
@@ -42,7 +42,7 @@ async fn the_start_page_is_fetched_whatever_is_excluded() {
 }
 
 #[tokio::test]
-async fn a_site_whose_last_crawl_was_large_is_asked_more_often() {
+async fn a_site_whose_last_crawl_was_large_gets_a_shorter_interval() {
     let site = TestServer::start(|path| chain(path, 3)).await;
     let slow = Policy { request_interval: MS(60_000), shortest_interval: MS(800), ..policy() };
     let mut large = TestCrawl::of(&site).policy(slow);
@@ -53,7 +53,7 @@ async fn a_site_whose_last_crawl_was_large_is_asked_more_often() {
 }
 
 #[tokio::test]
-async fn what_the_sitemaps_listed_is_known_after_a_restart() {
+async fn the_number_of_listed_pages_survives_a_restart() {
     let entries: String = (0..20_000).map(|number| format!("<url><loc>/{number}</loc></url>")).collect();
     let map = format!("<urlset>{entries}</urlset>");
     let site = TestServer::start(move |path| match path {
@@ -75,7 +75,7 @@ async fn what_the_sitemaps_listed_is_known_after_a_restart() {
         stop.cancel();
         assert!(matches!(crawl.await.unwrap(), CrawlEnd::Stopped(_)));
     }
-    let seen = site.seen();
+    let seen = site.requests();
     let maps = site.paths().iter().filter(|path| path.ends_with(".xml")).count();
     assert_eq!(maps, 3, "they are read once");
     let gap = seen[19].at - seen[12].at;

@@ -63,7 +63,7 @@ fn bytes() -> impl Strategy<Value = Vec<u8>> {
 
 proptest! {
     #[test]
-    fn a_page_gives_the_same_links_however_it_arrives(
+    fn a_page_gives_the_same_links_in_pieces_of_any_size(
         html in bytes(),
         label in prop_oneof![
             prop::sample::select(vec!["utf-8", "gbk", "gb18030", "shift_jis", "utf-16le", "iso-2022-jp", "replacement", "x-user-defined"])
@@ -83,7 +83,7 @@ proptest! {
     }
 
     #[test]
-    fn a_sitemap_lists_the_same_however_it_arrives(
+    fn a_sitemap_lists_the_same_in_pieces_of_any_size(
         text in bytes(),
         zipped in any::<bool>(),
         damage in prop::option::of((any::<prop::sample::Index>(), 0_u32..8)),
@@ -146,7 +146,7 @@ proptest! {
     }
 
     #[test]
-    fn a_checkpoint_of_any_bytes_is_refused_or_gone_on_with(
+    fn a_checkpoint_of_any_bytes_is_refused_or_resumed(
         paths in prop::collection::vec("/[a-z]{1,6}", 1..20),
         damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..6),
         rubbish in prop::option::of(prop::collection::vec(any::<u8>(), 0..60)),
@@ -178,7 +178,7 @@ proptest! {
 }
 
 #[test]
-fn a_page_that_confuses_the_parser_is_given_up_and_keeps_the_links_before() {
+fn a_page_that_confuses_the_parser_keeps_its_earlier_links() {
     let html = b"<a href=/before><script  href=><iframe </iframe >";
     for piece in [1, 9, html.len()] {
         let found = links(html, None, piece);

@@ -51,7 +51,7 @@ fn assert_whole(outcome: &Outcome, site: &TestServer, handovers: usize) {
 }
 
 #[tokio::test]
-async fn another_agent_goes_on_where_one_stopped() {
+async fn another_agent_resumes_a_stopped_crawl() {
     let site = TestServer::start(tree).await;
     let mut checkpoint = Vec::new();
     for pages in [30, 60, 150] {
@@ -63,7 +63,7 @@ async fn another_agent_goes_on_where_one_stopped() {
 }
 
 #[tokio::test]
-async fn a_page_is_visited_though_the_next_is_never_answered() {
+async fn a_page_counts_as_visited_though_the_next_request_hangs() {
     let site = TestServer::start(|path| match path {
         "/" => html("<a href=/a><a href=/b>"),
         "/a" => html("<a href=/c>"),
@@ -84,7 +84,7 @@ async fn a_page_is_visited_though_the_next_is_never_answered() {
 }
 
 #[tokio::test]
-async fn an_agent_goes_on_after_a_restart() {
+async fn a_crawl_resumes_after_a_restart() {
     let site = TestServer::start(tree).await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("1-1.crawl");
@@ -119,7 +119,7 @@ async fn the_file_or_the_checkpoint_counts_whichever_is_further() {
 }
 
 #[tokio::test]
-async fn a_state_that_cannot_be_read_means_to_begin_anew() {
+async fn a_crawl_with_an_unreadable_state_starts_again() {
     let site = TestServer::start(tree).await;
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("1-1.crawl");
@@ -129,7 +129,7 @@ async fn a_state_that_cannot_be_read_means_to_begin_anew() {
 }
 
 #[tokio::test]
-async fn the_time_of_former_parts_counts_against_the_budget() {
+async fn the_time_of_earlier_parts_counts_against_the_budget() {
     let site = TestServer::start(tree).await;
     let checkpoint = crawl_until(&site, CrawlStorage::default(), 30).await.unwrap();
     let storage = CrawlStorage { checkpoint: checkpoint.bytes, ..CrawlStorage::default() };

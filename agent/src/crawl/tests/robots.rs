@@ -7,7 +7,7 @@ fn asked_for_robots(site: &TestServer) -> usize {
 }
 
 #[tokio::test]
-async fn within_a_day_a_site_is_asked_once() {
+async fn robots_txt_is_requested_once_a_day() {
     let site = TestServer::start(|path| match path {
         "/robots.txt" => page("text/plain", "User-agent: *\nDisallow: /b"),
         "/" => html("<a href=/a><a href=/b>"),
@@ -24,7 +24,7 @@ async fn within_a_day_a_site_is_asked_once() {
 }
 
 #[tokio::test]
-async fn what_could_not_be_had_is_asked_for_again() {
+async fn an_unavailable_robots_txt_is_requested_again() {
     let site = TestServer::start(|_| status(503)).await;
     let context = context(&["127.0.0.1/32"]);
     for _ in 0..2 {
@@ -35,7 +35,7 @@ async fn what_could_not_be_had_is_asked_for_again() {
 }
 
 #[tokio::test]
-async fn a_crawl_that_goes_on_for_a_day_asks_again_and_obeys() {
+async fn a_crawl_fetches_robots_txt_again_after_a_day_and_obeys_it() {
     let site = TestServer::start(|path| match path {
         "/robots.txt" => page("text/plain", "User-agent: *\nDisallow: /19\n"),
         path => chain(path, 40),
@@ -51,7 +51,7 @@ async fn a_crawl_that_goes_on_for_a_day_asks_again_and_obeys() {
 }
 
 #[tokio::test]
-async fn links_of_pages_that_say_nofollow_are_not_taken() {
+async fn links_of_nofollow_pages_are_not_followed() {
     let site = TestServer::start(|path| match path {
         "/robots.txt" => status(404),
         "/" => html("<a href=/header><a href=/others><a href=/ours>"),

@@ -19,7 +19,7 @@ fn site_with(robots: &'static str, sitemap: &'static str) -> impl Fn(&str) -> Re
 }
 
 #[tokio::test]
-async fn what_a_sitemap_lists_comes_before_what_is_linked() {
+async fn listed_pages_come_before_linked_ones() {
     let site =
         TestServer::start(site_with("Sitemap: /sitemap.xml\nSitemap: /index.xml\nSitemap: /sitemap.xml", LISTED)).await;
     let outcome = crawl(&site).await;
@@ -29,7 +29,7 @@ async fn what_a_sitemap_lists_comes_before_what_is_linked() {
 }
 
 #[tokio::test]
-async fn one_that_is_missing_or_elsewhere_costs_nothing_but_a_word() {
+async fn a_missing_or_foreign_sitemap_is_only_an_error() {
     let robots = "Sitemap: /gone.xml\nSitemap: http://other.invalid/s.xml\nSitemap: /moved.xml\nSitemap: /forbidden";
     let site = TestServer::start(site_with(robots, LISTED)).await;
     let outcome = crawl(&site).await;
@@ -39,14 +39,14 @@ async fn one_that_is_missing_or_elsewhere_costs_nothing_but_a_word() {
 }
 
 #[tokio::test]
-async fn they_are_not_read_when_the_policy_says_so() {
+async fn sitemaps_are_not_read_if_the_policy_forbids_it() {
     let site = TestServer::start(site_with("Sitemap: /sitemap.xml", LISTED)).await;
     crawl_with(&site, Policy { sitemaps: false, ..policy() }).await;
     assert_eq!(site.paths(), ["/robots.txt", "/", "/linked", "/listed"]);
 }
 
 #[tokio::test]
-async fn one_that_is_not_read_whole_makes_the_crawl_truncated() {
+async fn an_incomplete_sitemap_truncates_the_crawl() {
     let site = TestServer::start(|path| match path {
         "/robots.txt" => page("text/plain", "Sitemap: /sitemap.xml"),
         "/sitemap.xml" => stuck("<urlset><url><loc>/listed</loc></url>"),

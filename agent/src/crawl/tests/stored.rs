@@ -40,7 +40,7 @@ async fn store(site: &TestServer, folder: &Path, policy: Policy, timeouts: Timeo
 }
 
 #[tokio::test]
-async fn every_answer_is_stored_with_its_request() {
+async fn every_response_is_stored_with_its_request() {
     let site = TestServer::start(|path| match path {
         "/robots.txt" => page("text/plain", "User-agent: *\nDisallow: /private\n"),
         "/" => html("<a href=/moved><a href='/gone?x=%0D%0AY:1'><a href=/stuck><a href=/large><a href=/private>"),
@@ -56,7 +56,7 @@ async fn every_answer_is_stored_with_its_request() {
     let outcome = store(&site, folder.path(), policy(), timeouts).await;
     assert_eq!((outcome.pages, outcome.errors), (2, 3));
     let stored = answers(folder.path());
-    let said: Vec<(&str, u16, Option<&str>, Option<u32>)> = stored
+    let read: Vec<(&str, u16, Option<&str>, Option<u32>)> = stored
         .iter()
         .map(|(line, _)| (&line.url[site.origin().len()..], line.status, line.truncated.as_deref(), line.depth))
         .collect();
@@ -69,7 +69,7 @@ async fn every_answer_is_stored_with_its_request() {
         ("/stuck", 200, Some("time"), Some(1)),
         ("/large", 200, Some("length"), Some(1)),
     ];
-    assert_eq!(said, expected);
+    assert_eq!(read, expected);
     for (line, record) in &stored {
         assert_eq!(record.field("WARC-Target-URI"), Some(line.url.as_str()));
         assert_eq!((record.field("WARC-IP-Address"), line.ip.as_deref()), (Some("127.0.0.1"), Some("127.0.0.1")));
@@ -99,7 +99,7 @@ async fn every_answer_is_stored_with_its_request() {
 }
 
 #[tokio::test]
-async fn a_compressed_body_is_stored_as_its_head_says() {
+async fn a_compressed_body_is_stored_as_its_header_declares() {
     let text = "<p>the same again and again".repeat(100);
     let sent = gzip(text.as_bytes());
     let body = sent.clone();
@@ -117,7 +117,7 @@ async fn a_compressed_body_is_stored_as_its_head_says() {
 }
 
 #[tokio::test]
-async fn a_crawl_cut_by_its_time_stores_the_page_as_cut_by_time() {
+async fn a_page_cut_by_the_crawls_deadline_is_stored_as_truncated_by_time() {
     let site = TestServer::start(|path| match path {
         "/" => html("<a href=/stuck>"),
         "/stuck" => stuck("the beginning"),

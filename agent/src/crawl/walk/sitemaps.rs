@@ -56,7 +56,7 @@ impl Walk<'_> {
     async fn read_sitemap(&mut self, mut path: SitePath) -> Result<Option<Sitemap>, WalkEnd> {
         for _ in 0..=MAX_REDIRECTS {
             // Depth 0, the start page's, would report the site unreachable for a missing sitemap.
-            let Some(answer) = self.ask(&path, 1).await? else { return Ok(None) };
+            let Some(answer) = self.request(&path, 1).await? else { return Ok(None) };
             let status = answer.status();
             if status.as_u16() == 200 {
                 return self.receive_sitemap(answer, &path).await.map(Some);

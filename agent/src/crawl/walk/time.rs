@@ -7,11 +7,11 @@ use tokio::time::Instant;
 use super::{Walk, WalkEnd};
 
 /// Minimum pause for which a crawl is handed back: a handover costs a few seconds.
-pub(in crate::crawl) const HANDED_BACK_FROM: Duration = Duration::from_secs(30);
+pub(in crate::crawl) const MIN_HANDED_BACK_PAUSE: Duration = Duration::from_secs(30);
 
 /// Whether a pause is long enough to free the slot, and ends before the crawl's deadline.
 fn is_worth_handing_back(pause: Duration, deadline: Instant) -> bool {
-    pause >= HANDED_BACK_FROM && Instant::now() + pause < deadline
+    pause >= MIN_HANDED_BACK_PAUSE && Instant::now() + pause < deadline
 }
 
 /// How long a crawl has taken, including its earlier parts.
@@ -34,7 +34,7 @@ impl Stopwatch {
 
 impl Walk<'_> {
     /// Hands the crawl back if the site requires a long pause.
-    pub(super) fn look_at_pause(&self) -> Result<(), WalkEnd> {
+    pub(super) fn check_pause(&self) -> Result<(), WalkEnd> {
         let pause = self.fetcher.politeness_state().pause;
         match self.hands_back_before {
             Some(deadline) if is_worth_handing_back(pause, deadline) => Err(WalkEnd::Paused(pause)),

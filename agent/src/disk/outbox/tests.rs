@@ -17,7 +17,7 @@ async fn keep(outbox: &mut Outbox, outcome: OutcomeReport) {
 }
 
 #[tokio::test]
-async fn an_outcome_outlives_its_process_until_its_own_lease_is_acknowledged() {
+async fn an_outcome_survives_its_process_until_its_lease_is_acknowledged() {
     let folder = tempfile::tempdir().unwrap();
     let mut first = open(folder.path());
     keep(&mut first, outcome(1, 2)).await;
@@ -37,7 +37,7 @@ async fn an_outcome_outlives_its_process_until_its_own_lease_is_acknowledged() {
 }
 
 #[tokio::test]
-async fn what_cannot_be_written_is_not_told_and_is_tried_again_until_it_can() {
+async fn an_outcome_that_cannot_be_written_is_retried_before_it_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let outcomes = folder.path().join("outbox");
     let mut outbox = open(&outcomes);
@@ -66,7 +66,7 @@ async fn what_cannot_be_written_is_not_told_and_is_tried_again_until_it_can() {
 }
 
 #[tokio::test]
-async fn an_agent_that_closes_waits_for_no_disk() {
+async fn an_agent_that_closes_does_not_wait_for_the_disk() {
     let folder = tempfile::tempdir().unwrap();
     let outcomes = folder.path().join("outbox");
     let outbox = open(&outcomes);
@@ -87,7 +87,7 @@ fn two_agents_do_not_share_a_folder() {
 }
 
 #[test]
-fn what_is_no_outcome_is_put_aside_and_a_half_written_one_forgotten() {
+fn an_invalid_outcome_is_set_aside_and_an_unfinished_one_removed() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name);
     fs::write(path("1-1.outcome"), [0xff; 9]).unwrap();
@@ -100,7 +100,7 @@ fn what_is_no_outcome_is_put_aside_and_a_half_written_one_forgotten() {
 }
 
 #[test]
-fn a_full_disk_is_said_to_be_full() {
+fn a_full_disk_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let config = OutboxConfig { folder: folder.path().to_owned(), min_free_bytes: u64::MAX };
     let paused = Outbox::open(&config).unwrap().paused().unwrap();

@@ -51,7 +51,7 @@ async fn an_agent_enrols_over_tls_by_the_fingerprint_and_can_load_what_was_writt
 }
 
 #[test]
-fn what_root_writes_belongs_to_the_owner_of_the_folder() {
+fn files_written_by_root_belong_to_the_folders_owner() {
     if !nix::unistd::geteuid().is_root() {
         println!("skipped: only root can give a folder away");
         return;
@@ -81,7 +81,7 @@ async fn a_wrong_fingerprint_is_refused_and_nothing_written() {
 }
 
 #[tokio::test]
-async fn a_stale_token_is_one_sentence() {
+async fn a_stale_token_is_reported_in_one_sentence() {
     let scheduler = TestScheduler::start(None).await;
     let dir = tempfile::tempdir().unwrap();
     let mut wanted = enrolment(format!("http://{}", scheduler.addr), None, dir.path());
@@ -104,7 +104,7 @@ async fn plaintext_off_loopback_and_an_absent_scheduler_are_named() {
 }
 
 #[tokio::test]
-async fn enrolling_again_keeps_what_the_operator_set_and_how_it_is_written() {
+async fn enrolling_again_keeps_the_operators_settings_and_comments() {
     let scheduler = TestScheduler::start(None).await;
     let url = format!("http://{}", scheduler.addr);
     let dir = tempfile::tempdir().unwrap();
@@ -151,13 +151,13 @@ folder = '/srv/pages'
 }
 
 #[tokio::test]
-async fn a_file_that_cannot_be_kept_is_refused_before_the_token_is_spent() {
+async fn an_invalid_file_is_refused_before_the_token_is_spent() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join(FILE);
     // No server listens there: a connection attempt would fail with another error.
     let wanted = Enrolment { force: true, ..enrolment("http://127.0.0.1:1".to_owned(), None, dir.path()) };
     let least = "scheduler = 'http://127.0.0.1:1'\nname = 'a'\ncity = 'b'\ncarrier = 'c'\n";
-    for (more, said) in [
+    for (more, expected) in [
         ("[beacon\n", "agent.toml: line 5: "),
         ("capacty = 4\n", "agent.toml: line 5: unknown field `capacty`"),
         ("capacity = 'many'\n", "agent.toml: line 5: "),
@@ -166,7 +166,7 @@ async fn a_file_that_cannot_be_kept_is_refused_before_the_token_is_spent() {
         let text = format!("{least}{more}");
         std::fs::write(&file, &text).unwrap();
         let error = enrol(&wanted).await.unwrap_err();
-        assert!(matches!(error, EnrolError::Config(_)) && error.to_string().contains(said), "{error}");
+        assert!(matches!(error, EnrolError::Config(_)) && error.to_string().contains(expected), "{error}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
     }
     // Settings that the enrolment writes itself may be missing.

@@ -15,7 +15,7 @@ fn ordered(server: &TestServer, change: impl FnOnce(&mut CrawlPolicy)) -> CrawlO
 }
 
 #[tokio::test]
-async fn a_batchs_contact_url_is_what_its_sites_see_and_the_fleets_what_all_others_do() {
+async fn a_batchs_contact_url_is_sent_to_its_sites_only() {
     let (_scheduler, _agent, mut session) = connected().await;
     for (task_id, contact_url, seen) in [(5, Some(STUDY), STUDY), (6, None, CONTACT)] {
         let server = page_server().await;
@@ -23,7 +23,7 @@ async fn a_batchs_contact_url_is_what_its_sites_see_and_the_fleets_what_all_othe
         session.send(Down::Crawl(CrawlOrder { task_id, ..order })).await;
         let Some(Up::Outcome(outcome)) = session.next().await else { panic!("no outcome") };
         assert_eq!(outcome.pages, 1);
-        let heads: Vec<String> = server.seen().iter().map(|seen| seen.head.to_lowercase()).collect();
+        let heads: Vec<String> = server.requests().iter().map(|seen| seen.head.to_lowercase()).collect();
         assert!(heads.len() >= 2, "robots.txt and a page: {heads:?}");
         assert!(heads.iter().all(|head| head.contains(&format!(" (+{seen})\r\n"))), "{heads:?}");
         let answer = outcome_ack::Answer::Accepted.into();
@@ -33,11 +33,11 @@ async fn a_batchs_contact_url_is_what_its_sites_see_and_the_fleets_what_all_othe
     let server = page_server().await;
     session.send(Down::Measure(measure_order(&server))).await;
     assert!(matches!(session.next().await, Some(Up::Measurement(_))));
-    assert!(server.seen().iter().all(|seen| seen.head.contains(CONTACT)));
+    assert!(server.requests().iter().all(|seen| seen.head.contains(CONTACT)));
 }
 
 #[tokio::test]
-async fn a_batchs_name_is_what_its_sites_see_whosever_the_contact() {
+async fn a_batchs_product_name_is_sent_with_either_contact() {
     let (_scheduler, _agent, mut session) = connected().await;
     for (task_id, contact_url, seen) in [(5, Some(STUDY), STUDY), (6, None, CONTACT)] {
         let server = page_server().await;
@@ -49,7 +49,7 @@ async fn a_batchs_name_is_what_its_sites_see_whosever_the_contact() {
         let Some(Up::Outcome(outcome)) = session.next().await else { panic!("no outcome") };
         assert_eq!(outcome.pages, 1);
         let named = format!("user-agent: StudyBot/1.2 (+{seen}) landfall-agent/");
-        let heads: Vec<String> = server.seen().iter().map(|seen| seen.head.clone()).collect();
+        let heads: Vec<String> = server.requests().iter().map(|seen| seen.head.clone()).collect();
         // The spelling of a header's name does not matter.
         assert!(heads.iter().all(|head| head.replace("User-Agent:", "user-agent:").contains(&named)), "{heads:?}");
         let answer = outcome_ack::Answer::Accepted.into();
@@ -58,7 +58,7 @@ async fn a_batchs_name_is_what_its_sites_see_whosever_the_contact() {
 }
 
 #[tokio::test]
-async fn what_a_batch_does_not_want_stored_is_not() {
+async fn pages_are_not_stored_if_the_batch_forbids_it() {
     let mut scheduler = TestScheduler::start(None).await;
     let folder = tempfile::tempdir().unwrap();
     let _agent = storing(&scheduler, folder.path(), 0);
@@ -74,7 +74,7 @@ async fn what_a_batch_does_not_want_stored_is_not() {
 }
 
 #[tokio::test]
-async fn a_site_that_was_large_when_it_was_crawled_last_is_asked_at_the_rate_of_large_ones() {
+async fn a_site_whose_last_crawl_was_large_gets_the_interval_of_large_sites() {
     let (_scheduler, _agent, mut session) = connected().await;
     let server = page_server().await;
     let order = ordered(&server, |policy| {
@@ -88,15 +88,15 @@ async fn a_site_that_was_large_when_it_was_crawled_last_is_asked_at_the_rate_of_
     session.permit().await;
     let paged = server.until(|seen| seen.iter().any(|seen| seen.head.starts_with("GET / ")));
     tokio::time::timeout(Duration::from_secs(10), paged).await.expect("robots.txt, and at once a page");
-    assert!(server.seen().len() >= 2, "that was not the first request");
+    assert!(server.requests().len() >= 2, "that was not the first request");
 }
 
 #[tokio::test]
-async fn an_order_that_would_ask_large_sites_less_often_than_small_ones_is_handed_back() {
+async fn an_order_with_a_longer_interval_for_large_sites_is_handed_back() {
     let (_scheduler, _agent, mut session) = connected().await;
     let server = page_server().await;
     session.send(Down::Crawl(ordered(&server, |policy| policy.shortest_interval = seconds(1)))).await;
     let Some(Up::Release(release)) = session.next().await else { panic!("it is not handed back") };
     assert_eq!((release.task_id, release.token), (LEASE.task_id, LEASE.token));
-    assert_eq!(server.seen().len(), 0);
+    assert_eq!(server.requests().len(), 0);
 }

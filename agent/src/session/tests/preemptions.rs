@@ -24,7 +24,7 @@ fn recall(token: i64) -> Down {
 }
 
 #[tokio::test]
-async fn a_lease_that_is_asked_for_comes_back_after_its_checkpoint_and_another_agent_goes_on() {
+async fn a_preempted_lease_is_released_after_its_checkpoint_and_another_agent_resumes() {
     let (mut scheduler, _agent, mut session) = connected().await;
     let server = half_a_site().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
@@ -47,11 +47,11 @@ async fn a_lease_that_is_asked_for_comes_back_after_its_checkpoint_and_another_a
     other.send(Down::Crawl(order)).await;
     let Some(Up::Outcome(outcome)) = other.next_but_heartbeats().await else { panic!("no outcome") };
     assert_eq!((outcome.kind(), outcome.pages, outcome.refetched), (OutcomeKind::Complete, 2, 0));
-    assert!(!whole.seen().iter().any(|seen| seen.head.starts_with("GET / ")), "it was fetched before");
+    assert!(!whole.requests().iter().any(|seen| seen.head.starts_with("GET / ")), "it was fetched before");
 }
 
 #[tokio::test]
-async fn a_crawl_that_has_ended_reports_its_outcome_though_its_lease_is_asked_for() {
+async fn a_crawl_that_ended_before_its_preemption_reports_its_outcome() {
     let (_scheduler, _agent, mut session) = connected().await;
     let server = page_server().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
@@ -65,7 +65,7 @@ async fn a_crawl_that_has_ended_reports_its_outcome_though_its_lease_is_asked_fo
 }
 
 #[tokio::test]
-async fn its_site_is_left_alone_for_an_interval_before_the_lease_is_anothers() {
+async fn a_preempted_crawl_rests_for_an_interval_before_its_release() {
     let (_scheduler, _agent, mut session) = connected().await;
     let server = half_a_site().await;
     let mut order = crawl_order(&server);

@@ -5,7 +5,7 @@ use super::*;
 const HALF_A_SECOND: prost_types::Duration = prost_types::Duration { seconds: 0, nanos: 500_000_000 };
 
 #[tokio::test]
-async fn when_the_session_breaks_the_site_is_asked_half_as_often() {
+async fn a_broken_session_doubles_the_interval() {
     let mut scheduler = TestScheduler::start(None).await;
     let _agent = TestAgent::start(&scheduler);
     let server = TestServer::start(|path| match path {
@@ -25,7 +25,7 @@ async fn when_the_session_breaks_the_site_is_asked_half_as_often() {
     assert_eq!(register.held.len(), 1, "the crawl goes on");
     let four = server.until(|seen| seen.len() >= 4);
     tokio::time::timeout(Duration::from_secs(20), four).await.expect("robots.txt and three pages");
-    let asked = server.seen();
+    let asked = server.requests();
     // Requests under way when the session broke kept the normal pace; later ones did not. A request
     // may arrive a little late.
     let apart = asked[3].at.duration_since(asked[2].at);

@@ -15,7 +15,7 @@ async fn claimed(session: &mut TestSession) -> AddressClaim {
 }
 
 #[tokio::test]
-async fn nothing_is_sent_to_an_address_before_it_is_permitted_whatever_breaks_meanwhile() {
+async fn no_request_is_sent_before_the_permit_even_if_the_session_breaks() {
     let (mut scheduler, _agent, mut session) = connected().await;
     let server = page_server().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
@@ -26,7 +26,7 @@ async fn nothing_is_sent_to_an_address_before_it_is_permitted_whatever_breaks_me
     assert_eq!(register.held, [LEASE], "the crawl waits");
     let again = claimed(&mut session).await;
     assert_eq!(again, first, "it is asked for once more");
-    assert_eq!(server.seen().len(), 0);
+    assert_eq!(server.requests().len(), 0);
     // A reply about another address does not count.
     session.answer(AddressClaim { address: "127.0.0.9".to_owned(), ..again.clone() }, false).await;
     session.answer(again, true).await;
@@ -53,11 +53,11 @@ async fn a_crawl_that_gets_no_permit_frees_its_slots_and_sends_nothing() {
     }
     agent.stop.cancel();
     assert!(matches!(session.next_but_heartbeats().await, Some(Up::Leave(_))));
-    assert_eq!(server.seen().len(), 0);
+    assert_eq!(server.requests().len(), 0);
 }
 
 #[tokio::test]
-async fn a_site_that_asks_to_be_left_alone_is_handed_back_with_its_wish() {
+async fn a_site_that_requires_a_long_pause_is_handed_back_with_it() {
     let mut scheduler = TestScheduler::start(None).await;
     let _agent = TestAgent::start(&scheduler);
     let server = TestServer::plain(|seen: &SeenRequest| match (seen.method(), seen.path()) {
@@ -75,7 +75,7 @@ async fn a_site_that_asks_to_be_left_alone_is_handed_back_with_its_wish() {
     assert!(wish.is_some_and(|wish| (39..=44).contains(&wish)), "{wish:?}");
     // Another agent that resumes before the pause ends also hands it back, and sends the site
     // nothing.
-    let asked = server.seen().len();
+    let asked = server.requests().len();
     let order = CrawlOrder { token: 3, checkpoint: checkpoint.state, ..crawl_order(&server) };
     session.send(Down::Crawl(order)).await;
     loop {
@@ -85,5 +85,5 @@ async fn a_site_that_asks_to_be_left_alone_is_handed_back_with_its_wish() {
             other => panic!("{other:?}"),
         }
     }
-    assert_eq!(server.seen().len(), asked);
+    assert_eq!(server.requests().len(), asked);
 }

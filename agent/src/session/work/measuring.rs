@@ -59,7 +59,7 @@ impl Work {
                 self.orders.remove(&id);
                 // Once for each kind of address.
                 if let Some(refused) = refused_beacon.filter(|refused| self.warned.insert(refused.why)) {
-                    tracing::warn!("another agent's beacon is not measured: {}", refused.with_way_in());
+                    tracing::warn!("another agent's beacon is not measured: {}", refused.with_remedy());
                 }
                 Some(report)
             }

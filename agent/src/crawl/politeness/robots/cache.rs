@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn large_ones_wait_for_each_other_and_small_ones_for_nobody() {
+    async fn large_files_wait_for_memory_and_small_ones_do_not() {
         let cache = RobotsCache::default();
         let most = RobotsFile::parse("Disallow: /\u{7f}\n".repeat(42_000).as_bytes());
         let mut rooms = Vec::new();

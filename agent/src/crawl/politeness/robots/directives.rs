@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nofollow_and_none_count_for_everybody_and_for_us() {
+    fn nofollow_and_none_count_for_all_crawlers_and_for_this_one() {
         for values in [
             &["nofollow"][..],
             &["noindex, NoFollow"],

@@ -114,7 +114,7 @@ fn encodings_and_special_characters() {
 }
 
 #[test]
-fn what_the_documentation_says() {
+fn the_documented_examples() {
     let of = |rule: &str| format!("user-agent: FooBot\ndisallow: /\nallow: {rule}\n");
     for (rule, yes, no) in [
         (
