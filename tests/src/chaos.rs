@@ -1,7 +1,9 @@
-//! `lab chaos`: everything that can break breaks while a batch is crawled, and a judge says what was lost or done twice.
+//! `lab chaos`: injects faults of every kind while a batch is crawled; a judge finds what was lost
+//! or done twice.
 //!
-//! Several schedulers on one Postgres, real agents behind a proxy each, and a schedule of faults drawn from a seed. Exit code 0
-//! only when the judge found nothing; the record of a run in which it did is kept.
+//! Several schedulers share one Postgres, real agents connect through proxies, and a seed draws the
+//! schedule of faults. The exit code is 0 only when the judge found no violation; otherwise the
+//! record of the run is kept.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -40,34 +42,33 @@ pub mod twins;
 const LAYOUT: &str = include_str!("../scenarios/chaos.toml");
 /// Sites an agent crawls at once.
 const CAPACITY: u32 = 5;
-/// How long the fleet takes for a site among faults: 10 agents, their slots, a second and a half a crawl, and half of it lost.
+/// The fleet's time per site under faults: 10 agents with their slots, 1.5 s per crawl, half of the
+/// work lost.
 const A_SITE: Duration = Duration::from_millis(45);
-/// The least mean time between two faults: with ten agents, a shorter time leaves no agent at work.
+/// Minimum mean time between two faults: with ten agents, a shorter one leaves no agent working.
 const LEAST_INTERVAL: Duration = Duration::from_millis(400);
-/// How long the client's first list may take to be measured.
+/// Time limit for measuring the client's first list.
 const SURVEY_PATIENCE: Duration = Duration::from_secs(600);
-/// How often the judge looks while the run goes on.
+/// How often the judge checks a running test.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
-/// Machines that the sites are on. Sites of one machine are measured one after another: on few, measuring would take longer
-/// than the faults; on many, most of the work would be measuring.
+/// Machines of the sites. Sites on one machine are measured one after another: with few machines,
+/// measuring takes longer than the faults; with many, most of the work is measuring.
 const MACHINES: usize = 250;
-/// How long nothing may end after healing before the run is given up; ten lifetimes of a session more.
+/// The run is given up when no task ends for this long after healing, plus ten session lifetimes.
 const LEAST_PATIENCE: Duration = Duration::from_secs(60);
-/// How often the end is looked for: ten thousand tasks are read each time.
+/// Poll interval for the end: each poll reads ten thousand tasks.
 const REST: Duration = Duration::from_secs(1);
-/// Lists in which the client submits what it submits among the faults.
+/// The number of lists that the client submits during the faults.
 const LISTS: usize = 50;
 
-/// How results are printed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Format {
-    /// For people.
+    /// Tables.
     Table,
     /// One JSON object.
     Json,
 }
 
-/// What a run is made of.
 #[derive(Debug, Clone, Args)]
 pub struct ChaosArgs {
     /// Sites to crawl
@@ -79,7 +80,8 @@ pub struct ChaosArgs {
     /// Draws the faults
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Mean time between the beginnings of two faults [default: such that the sites last as long as the faults]
+    /// Mean time between the beginnings of two faults [default: such that the sites last as long as
+    /// the faults]
     #[arg(long, value_name = "TIME", value_parser = humantime_serde::re::humantime::parse_duration)]
     interval: Option<Duration>,
     /// The emulated network: real packets (root), or none [default: what this machine can have]
@@ -111,7 +113,6 @@ pub struct ChaosArgs {
     format: Format,
 }
 
-/// Lease times of a run.
 #[derive(Debug, Clone, Copy)]
 struct LeaseTimes {
     heartbeat: Duration,
@@ -132,11 +133,11 @@ impl LeaseTimes {
         self.life + self.grace
     }
 
-    /// The schedulers' configuration. What is not about time is wider than its default, since a thousand faults on ten agents
-    /// are more than a fleet sees in a year: sessions break all the time, and every site loses its agent again and again.
+    /// The schedulers' configuration. Limits that are not times are higher than their defaults: a
+    /// thousand faults on ten agents exceed what a fleet sees in a year.
     fn scheduler(self) -> String {
         let Self { heartbeat, life, grace } = self;
-        // As much shorter than its default as the leases are.
+        // Shortened in proportion to the leases.
         let term = landfall_scheduler::config::TermConfig::default().life.min(life / 3);
         format!(
             "[term]\nlife = '{term:?}'\n[lease]\nheartbeat_interval = '{heartbeat:?}'\nlife = '{life:?}'\ngrace = '{grace:?}'\n\
@@ -146,10 +147,10 @@ impl LeaseTimes {
     }
 }
 
-/// Runs; takes everything down also when it failed or was interrupted.
+/// Runs the test; cleans up also after a failure or an interrupt.
 ///
 /// # Errors
-/// When something could not be done, or the judge found anything.
+/// When a step fails, or the judge found a violation.
 pub async fn chaos(args: ChaosArgs) -> anyhow::Result<()> {
     let times = if args.real_times { LeaseTimes::real() } else { LeaseTimes::SHORT };
     let quiet = args.format == Format::Json;
@@ -186,7 +187,7 @@ pub async fn chaos(args: ChaosArgs) -> anyhow::Result<()> {
     stopped
 }
 
-/// Everything between the start of the schedulers and the end.
+/// The run between the start of the schedulers and the end.
 async fn run(
     args: &ChaosArgs,
     times: LeaseTimes,
@@ -231,8 +232,9 @@ async fn run(
     Ok(())
 }
 
-/// The first half of the sites is submitted and measured before anything breaks, and crawled while it does: with nothing to
-/// crawl faults would prove nothing. The other half is submitted and measured among the faults.
+/// The first half of the sites is submitted and measured before the faults and crawled during them:
+/// without crawls, faults would prove nothing. The other half is submitted and measured during the
+/// faults.
 async fn survey(cluster: &mut Cluster, client: &Client, sites: usize) -> anyhow::Result<()> {
     let names = cluster.agent_names();
     for name in &names {
@@ -247,7 +249,7 @@ async fn survey(cluster: &mut Cluster, client: &Client, sites: usize) -> anyhow:
     Ok(())
 }
 
-/// Faults while a client submits; then healing, and the end.
+/// Injects faults while the client submits, then heals and waits for the end.
 async fn inject_faults(
     args: &ChaosArgs,
     cluster: &mut Cluster,
@@ -264,7 +266,8 @@ async fn inject_faults(
     let mut shown = 0;
     while !injector.is_over() || acknowledged.lists() < lists {
         let wake = injector.step(cluster).await?;
-        // Lists come as the faults go on, so that there is work for all of them; after the last one at once.
+        // Lists are spread over the faults, so that there is always work; after the last fault they
+        // follow at once.
         let wanted = if injector.is_over() {
             lists
         } else {
@@ -293,7 +296,7 @@ async fn inject_faults(
     await_end(args, cluster, injector, recorder, &acknowledged, healed).await
 }
 
-/// Waits for the last task, or until nothing has ended for too long.
+/// Waits until all tasks have ended, or none has for too long.
 async fn await_end(
     args: &ChaosArgs,
     cluster: &Cluster,
@@ -320,7 +323,7 @@ async fn await_end(
     }
 }
 
-/// Reads what happened and judges what must hold at every moment.
+/// Reads new events and checks the safety rules.
 async fn check_safety(
     cluster: &Cluster,
     injector: &Injector,
@@ -329,7 +332,7 @@ async fn check_safety(
 ) -> Vec<Violation> {
     match recorder.advance(cluster, injector.proxies(), &acknowledged.sites()).await {
         Ok(()) => judge::safety(&recorder.history),
-        // The database may be what is broken just now.
+        // The database may be down because of a fault.
         Err(error) => {
             tracing::debug!(error = format!("{error:#}"), "the record waits for the database");
             Vec::new()

@@ -1,7 +1,7 @@
-//! One running emulated world: sites, names and the paths between them, on addresses of its own.
+//! A running emulated network: sites, a name server and the paths between addresses.
 //!
-//! Agents are not part of it: they are real processes that [`crate::cluster`] starts in the places
-//! the world has for them.
+//! Agents are not part of it: [`crate::cluster`] starts them as real processes in the namespaces
+//! that the world provides.
 
 pub mod beacons;
 pub mod layout;
@@ -35,24 +35,25 @@ use crate::world::tun::{NetNamespace, Network};
 use crate::world::wan::{LANES, Lane, Wan};
 use crate::world::web::SiteWeb;
 
-/// The port of the name server; the process that holds it on a lane holds the lane.
+/// The name server's port. Whoever binds it on a lane owns the lane.
 pub const NAMES_PORT: u16 = 5300;
-/// Ports the sites may share, in order of preference.
+/// Candidate ports of the sites, in order of preference.
 const SITE_PORTS: [u16; 4] = [8080, 18080, 28080, 38080];
 /// Lateness up to this never voids a run.
 const MAX_LATENESS: Duration = Duration::from_millis(3);
-/// Minimum idle share of the machine for its timing to be trusted.
+/// Minimum idle share of the machine; below it, times are not trusted.
 pub const LEAST_IDLE: f64 = 0.20;
 /// Time limit for server tasks to end.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
-/// What carries the world's bytes.
+/// What carries the bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Grade {
-    /// Loopback, and servers that answer late. Takes no rights; connecting takes no time, and nothing is ever cut off.
+    /// Loopback, and servers that delay their answers. Needs no rights. Connecting takes no time,
+    /// and links cannot be cut.
     #[default]
     Rootless,
-    /// Network namespaces, and packets that are delayed and lost between them: kernel TCP, ICMP and cuts are real. Takes
+    /// Network namespaces with delayed and lost packets: kernel TCP, ICMP and cuts are real. Needs
     /// root and /dev/net/tun
     Tun,
 }
@@ -75,10 +76,10 @@ pub struct World {
 }
 
 impl World {
-    /// Starts a scenario without its agents, and without privileges.
+    /// Starts a scenario without its agents, in the rootless grade.
     ///
     /// # Errors
-    /// When no lane is free, or an address on it is taken.
+    /// When no lane is free, or an address on it is in use.
     pub async fn start(scenario: Scenario) -> anyhow::Result<Self> {
         Self::start_on(Grade::Rootless, scenario).await
     }
@@ -86,7 +87,7 @@ impl World {
     /// Starts a scenario without its agents.
     ///
     /// # Errors
-    /// When the grade is not available here, no lane is free, or an address is taken.
+    /// When the grade is not available here, no lane is free, or an address is in use.
     pub async fn start_on(grade: Grade, scenario: Scenario) -> anyhow::Result<Self> {
         raise_file_limit()?;
         let rules = scenario.web.clone();
@@ -136,28 +137,28 @@ impl World {
         SocketAddr::new(IpAddr::V4(self.wan.lane().names()), NAMES_PORT)
     }
 
-    /// The network of the tun grade, with its faults; `None` when rootless.
+    /// The network of the tun grade; `None` when rootless.
     pub fn network(&self) -> Option<&Network> {
         self.network.as_ref()
     }
 
-    /// Where to start an agent's processes.
+    /// The network namespace for an agent's processes.
     ///
     /// # Panics
-    /// When there is no such agent.
+    /// When the index is invalid.
     pub fn namespace(&self, agent: usize) -> &NetNamespace {
         self.network.as_ref().map_or(&NetNamespace::HOST, |network| network.agent(agent))
     }
 
-    /// The part of the agents' pause between two probes that the sites' own logs must show: all of
-    /// it when rootless. None of it over real packets: a lost one is sent again, and arrives just
-    /// before the next.
+    /// The minimum gap between two probes that the sites' logs must show, for a configured pause:
+    /// the whole pause when rootless; zero over real packets, where a retransmitted probe may
+    /// arrive just before the next one.
     pub fn probe_gap(&self, left: Duration) -> Duration {
         if self.network.is_some() { Duration::ZERO } else { left }
     }
 
-    /// Lets agents reach the scheduler on this port of the host's loopback, as they do anyway when
-    /// rootless. The scheduler may come and go.
+    /// Lets agents reach a scheduler on this port of the host's loopback; when rootless they
+    /// already do. The scheduler may restart.
     pub fn forward(&self, port: u16) -> anyhow::Result<()> {
         match &self.network {
             Some(network) => network.forward(port, &self.tasks, &self.shutdown),
@@ -165,7 +166,7 @@ impl World {
         }
     }
 
-    /// The port of the agents' beacons, and of the proxies before them.
+    /// The port of the agents' beacons and their proxies.
     pub fn beacon_port(&self) -> u16 {
         self.beacon_port
     }
@@ -175,13 +176,14 @@ impl World {
         format!("http://{}:{}", self.scenario().sites[site].host, self.site_port)
     }
 
-    /// The site list, one per line.
+    /// All site names, one per line.
     pub fn site_list(&self) -> String {
         (0..self.scenario().sites.len()).map(|site| self.site_name(site) + "\n").collect()
     }
 
-    /// Why the world's own lateness voids a run: p99 beyond the larger of 3 ms and 5 % of the
-    /// median round trip, or packets it had no room for. `None` when its timing can be trusted.
+    /// Why the emulated network's lateness voids a run: a p99 above the larger of 3 ms and 5 % of
+    /// the median round trip, or packets lost for lack of capacity. `None` when its timing is
+    /// sound.
     pub fn too_late(&self) -> Option<String> {
         let late = self.lateness().quantile(0.99);
         let allowed = MAX_LATENESS.max(self.scenario().median_rtt().mul_f64(0.05));
@@ -192,19 +194,19 @@ impl World {
         (overrun > 0).then(|| format!("the lab had no room for {overrun} packets"))
     }
 
-    /// How late the world was: its answers when rootless, its packets otherwise.
+    /// The lateness of answers when rootless, of packets otherwise.
     pub fn lateness(&self) -> &Lateness {
         self.network.as_ref().map_or_else(|| self.wan.timer().lateness(), Network::lateness)
     }
 
-    /// Why the timing of the whole run since the start proves nothing: the world was too late, or the machine under
-    /// [`LEAST_IDLE`] idle. `None` when it can be trusted.
+    /// Why the timing since the start is void: the network was too late, or the machine less idle
+    /// than [`LEAST_IDLE`]. `None` when it is sound.
     pub fn void(&self) -> Option<String> {
         let idle = || CpuTime::now().zip(self.began).map(|(now, began)| now.idle_since(began));
         self.too_late().or_else(|| idle().and_then(too_busy))
     }
 
-    /// Ends all servers, and then the network, which kills every process still in it.
+    /// Ends all servers, then the network, which kills every process in it.
     pub async fn stop(&self) {
         self.shutdown.cancel();
         self.tasks.close();
@@ -223,7 +225,7 @@ impl Drop for World {
     }
 }
 
-/// Why a machine with this idle share was too busy for timing to be trusted; `None` when it was not.
+/// Why a machine with this idle share was too busy to trust times; `None` when it was not.
 pub fn too_busy(idle: f64) -> Option<String> {
     let percent = |share: f64| share * 100.0;
     let reason =
@@ -235,7 +237,7 @@ async fn start_network(scenario: Scenario) -> anyhow::Result<Network> {
     tokio::task::spawn_blocking(move || Network::start(&scenario)).await.context("wait for the network")?
 }
 
-/// A thousand listeners and their connections exhaust the usual limit.
+/// A thousand listeners and their connections exceed the usual limit.
 fn raise_file_limit() -> anyhow::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of open files")?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the limit of open files")
@@ -277,7 +279,7 @@ mod tests {
     use std::time::Instant;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    /// Sends a request on a connection; returns the head's delay and the whole response.
+    /// Sends a request; returns the delay until the first byte, and the whole response.
     async fn ask(stream: &mut tokio::net::TcpStream, request: &str, until: &str) -> (Duration, String) {
         let start = Instant::now();
         stream.write_all(request.as_bytes()).await.unwrap();

@@ -1,4 +1,5 @@
-//! The client of a run: submits the sites in lists, each until it is acknowledged, and remembers which were.
+//! The client of a run: submits the sites in lists, repeats each until it is acknowledged, and
+//! records the acknowledged sites.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -13,12 +14,12 @@ use tokio::sync::Notify;
 use crate::cluster::Cluster;
 
 pub const BATCH: &str = "chaos";
-/// The rest between two attempts to submit a list.
+/// Delay between two attempts to submit a list.
 const REST: Duration = Duration::from_millis(300);
-/// A command that takes longer was lost with its scheduler, and is tried again.
+/// Time limit of a submission; then it is repeated.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What was acknowledged so far. Cheap to clone.
+/// The acknowledged sites and lists. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct AcknowledgedSites {
     sites: Arc<Mutex<Vec<String>>>,
@@ -30,13 +31,12 @@ impl AcknowledgedSites {
         self.sites.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// How many lists.
+    /// The number of lists.
     pub fn lists(&self) -> usize {
         self.lists.load(Ordering::Relaxed)
     }
 }
 
-/// The lists of a run, and how they are submitted.
 #[derive(Debug)]
 pub struct Client {
     lists: Vec<(Vec<String>, PathBuf)>,
@@ -47,7 +47,7 @@ pub struct Client {
 }
 
 impl Client {
-    /// Writes the world's sites as lists: the first half as one, the rest as `others`.
+    /// Writes the sites as lists: the first half as one, the rest as `others` lists.
     pub fn new(cluster: &Cluster, others: usize, request_interval: &str) -> anyhow::Result<Self> {
         let sites = cluster.site_names();
         let (first, rest) = sites.split_at(sites.len().div_ceil(2));
@@ -68,17 +68,17 @@ impl Client {
         })
     }
 
-    /// What was acknowledged; goes on being true while lists are submitted.
+    /// The acknowledged sites; updated while lists are submitted.
     pub fn acknowledged(&self) -> AcknowledgedSites {
         self.acknowledged.clone()
     }
 
-    /// How many lists there are.
+    /// The number of lists.
     pub fn lists(&self) -> usize {
         self.lists.len()
     }
 
-    /// Submits a list until it is acknowledged, by each scheduler in turn.
+    /// Submits a list to each scheduler in turn until it is acknowledged.
     pub async fn submit(&self, list: usize) {
         let Some((sites, file)) = self.lists.get(list) else { return };
         for attempt in list.. {
@@ -101,7 +101,7 @@ impl Client {
         self.acknowledged.lists.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Submits all lists but the first, one whenever `next` is signalled.
+    /// Submits all lists but the first, one per signal of `next`.
     pub async fn submit_rest(self, next: Arc<Notify>) {
         for list in 1..self.lists.len() {
             next.notified().await;

@@ -1,4 +1,4 @@
-//! Small disks, for the agents' outboxes and for a database, which the lab can fill: a tmpfs each.
+//! Small tmpfs disks for the agents' outboxes and for a database, which the lab can fill.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -7,13 +7,12 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-/// Bytes of an outbox's disk: some thousand outcomes.
+/// Bytes of an outbox's disk: thousands of outcomes.
 pub const OUTBOX_BYTES: usize = 4 << 20;
-/// Below this an agent takes no lease, as its configuration says.
+/// An agent with less free space takes no lease (its configuration).
 pub const MIN_FREE_BYTES: usize = 512 << 10;
 const BALLAST: &str = "ballast";
 
-/// The disks, unmounted when dropped.
 #[derive(Debug)]
 pub struct SmallDisks {
     folders: Vec<PathBuf>,
@@ -23,7 +22,7 @@ impl SmallDisks {
     /// Mounts a disk of this size in bytes at each folder.
     ///
     /// # Errors
-    /// When the system does not let this process mount.
+    /// When mounting is not permitted.
     pub fn mount(folders: Vec<PathBuf>, bytes: usize) -> anyhow::Result<Self> {
         let mut disks = Self { folders: Vec::new() };
         for folder in folders {
@@ -35,10 +34,10 @@ impl SmallDisks {
         Ok(disks)
     }
 
-    /// Fills a disk to its last byte.
+    /// Fills a disk completely.
     ///
     /// # Errors
-    /// When writing fails for another reason than that it is full.
+    /// When writing fails for another reason than a full disk.
     pub fn fill(&self, index: usize) -> anyhow::Result<()> {
         let file = self.folders[index].join(BALLAST);
         let mut ballast = File::create(&file).with_context(|| format!("make {}", file.display()))?;
@@ -52,10 +51,10 @@ impl SmallDisks {
         }
     }
 
-    /// Makes room again.
+    /// Frees the space again.
     ///
     /// # Errors
-    /// When the ballast cannot be removed.
+    /// When the ballast file cannot be removed.
     pub fn free(&self, index: usize) -> anyhow::Result<()> {
         let file = self.folders[index].join(BALLAST);
         std::fs::remove_file(&file).with_context(|| format!("remove {}", file.display()))
@@ -65,7 +64,7 @@ impl SmallDisks {
 impl Drop for SmallDisks {
     fn drop(&mut self) {
         for folder in &self.folders {
-            // Lazily: an agent that is still ending may hold a file.
+            // Lazily: an ending agent may still have an open file.
             if let Err(error) = run("umount", &["--lazy"], folder) {
                 tracing::warn!(%error, "a small disk stays mounted");
             }

@@ -1,7 +1,8 @@
-//! Carries a schedule out on a cluster, one action at a time, and heals everything in the end.
+//! Executes a schedule of faults on a cluster, one action at a time, and heals all of them in the
+//! end.
 //!
-//! A fault begins when its time has come and somebody is there that it can befall; else it waits for that. What several faults
-//! do to the same messages adds up, and a process suffers one fault of its own at a time.
+//! A fault begins when it is due and a target is free; otherwise it waits. Faults of messages add
+//! up; a process has one fault of its own at a time.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
@@ -22,43 +23,41 @@ use crate::cluster::Cluster;
 use crate::cluster::database::DatabaseAction;
 use crate::world::tun::CutDirection;
 
-/// How often a flapping stream breaks while the fault lasts.
+/// The number of breaks of a flapping stream during one fault.
 const FLAPS: u32 = 4;
-/// The rest between two attempts of the operator's.
+/// Delay between two attempts of an operator's command.
 const REST: Duration = Duration::from_millis(200);
-/// How late messages are, milliseconds at most.
+/// Maximum delay of messages in milliseconds.
 const MOST_DELAY_MS: u64 = 1500;
-/// How far a clock is off: beyond any lease.
+/// The shift of a wall clock: longer than any lease.
 const SHIFTED: &str = "-3600s";
 const TRUE: &str = "+0";
 
-/// What faults need beside the cluster.
+/// The means of injecting faults, apart from the cluster.
 #[derive(Debug)]
 pub struct FaultTools {
-    /// The proxies of each agent, one to each scheduler.
+    /// The proxies of each agent: one per scheduler.
     pub proxies: Vec<Vec<StreamProxy>>,
-    /// The small disks of the agents' outboxes, where the lab may mount any.
+    /// The agents' outbox disks; `None` where mounting is not permitted.
     pub disks: Option<SmallDisks>,
-    /// The file by which each agent's wall clock is shifted; none: it cannot be.
+    /// The file that shifts each agent's wall clock; `None` when it cannot be shifted.
     pub clocks: Vec<Option<PathBuf>>,
     /// An older build of the agent.
     pub old_agent: Option<PathBuf>,
-    /// Second processes of agents.
     pub twins: AgentCopies,
 }
 
-/// A fault that was injected.
 #[derive(Debug, Clone, Copy)]
 pub struct InjectedFault {
     pub fault: Fault,
-    /// The agent or scheduler it befell.
+    /// The affected agent or scheduler.
     pub target: usize,
     pub from: Instant,
-    /// When it ended; none yet.
+    /// When it ended; `None` while it lasts.
     pub to: Option<Instant>,
 }
 
-/// How many faults do each thing to one agent's messages.
+/// The number of active faults of each kind on one agent's messages.
 #[derive(Debug, Clone, Copy, Default)]
 struct WireFaults {
     cut_up: u32,
@@ -74,37 +73,37 @@ struct WireFaults {
 pub struct Injector {
     start: Instant,
     waiting: VecDeque<Fault>,
-    /// Under way, by when they end.
+    /// Active faults by end.
     lasting: BTreeMap<(Instant, usize), InjectedFault>,
-    /// What was done, in the order it ended.
+    /// Ended faults in the order of their ends.
     pub done: Vec<InjectedFault>,
     tools: FaultTools,
     wires: Vec<WireFaults>,
     agents_busy: Vec<bool>,
     schedulers_busy: Vec<bool>,
     postgres_busy: bool,
-    /// Breaks of flapping streams still to come.
+    /// Scheduled breaks of flapping streams.
     flaps: Vec<(Instant, usize)>,
     commands: CommandQueue,
 }
 
-/// What a command is done to: the commands of one subject run in the order in which they were given.
+/// The target of a command: commands for one target run in the order in which they were given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CommandTarget {
     Database,
     Agent(usize),
 }
 
-/// What takes its time, beside everything else: the operator's commands, and what is done to the database.
+/// Slow actions that run in the background: operator's commands, and actions on the database.
 #[derive(Debug, Default)]
 struct CommandQueue {
     running: JoinSet<anyhow::Result<()>>,
-    /// The end of the newest command of each subject.
+    /// The end of the newest command of each target.
     newest: BTreeMap<CommandTarget, oneshot::Receiver<()>>,
 }
 
 impl CommandQueue {
-    /// Runs a command once every earlier one of its subject has ended: a resume must not overtake its drain.
+    /// Runs a command after all earlier ones of its target: a resume must not overtake its drain.
     fn enqueue<F>(&mut self, target: CommandTarget, command: F)
     where
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
@@ -113,7 +112,7 @@ impl CommandQueue {
         let earlier = self.newest.insert(target, end);
         self.running.spawn(async move {
             if let Some(earlier) = earlier {
-                // The sender is dropped, never used.
+                // Ends when the sender is dropped.
                 let _ = earlier.await;
             }
             let _ended = ended;
@@ -123,7 +122,6 @@ impl CommandQueue {
 }
 
 impl Injector {
-    /// Begins now.
     pub fn new(faults: Vec<Fault>, tools: FaultTools, cluster: &Cluster) -> Self {
         let agents = tools.proxies.len();
         Self {
@@ -145,22 +143,22 @@ impl Injector {
         &self.tools.proxies
     }
 
-    /// How many faults were begun.
+    /// The number of started faults.
     pub fn begun(&self) -> usize {
         self.done.len() + self.lasting.len()
     }
 
-    /// Whether nothing is left to begin or to end.
+    /// Whether all faults have ended.
     pub fn is_over(&self) -> bool {
         self.waiting.is_empty() && self.lasting.is_empty()
     }
 
-    /// Forgets what was to come: only healing is left.
+    /// Drops the faults that have not started.
     pub fn cut_short(&mut self) {
         self.waiting.clear();
     }
 
-    /// Does what is due; returns when to look again.
+    /// Starts and ends due faults; returns when to call it again.
     pub async fn step(&mut self, cluster: &mut Cluster) -> anyhow::Result<Instant> {
         let now = Instant::now();
         while let Some(entry) = self.lasting.first_entry().filter(|entry| entry.key().0 <= now) {
@@ -193,7 +191,6 @@ impl Injector {
         Ok(ends.into_iter().chain(begins).min().unwrap_or(soon).clamp(soon, now + Duration::from_millis(200)))
     }
 
-    /// The target; `None` while no agent or scheduler is free.
     fn target(&self, fault: Fault) -> Option<usize> {
         let free = |busy: &[bool]| {
             let count = busy.len();
@@ -222,7 +219,7 @@ impl Injector {
             FaultKind::AgentOld => {
                 cluster.kill_agent(target).await?;
                 let binary = self.tools.old_agent.clone().context("there is no older build")?;
-                // It knows one scheduler alone.
+                // An old build supports only one scheduler.
                 self.reach(cluster, target, 1)?;
                 cluster.restart_agent_as(target, &binary)
             }
@@ -316,14 +313,14 @@ impl Injector {
         Ok(())
     }
 
-    /// Does something to the database beside everything else: it may take seconds, and other faults are not to wait for it.
+    /// Acts on the database in the background: it may take seconds, and other faults must not wait.
     fn database(&mut self, cluster: &Cluster, action: DatabaseAction) -> anyhow::Result<()> {
         let shared = Arc::clone(cluster.postgres.as_ref().context("the schedulers share no database")?);
         self.commands.enqueue(CommandTarget::Database, async move { shared.lock().await.apply(action).await });
         Ok(())
     }
 
-    /// Runs an operator's command until it succeeds, by whichever scheduler answers.
+    /// Runs an operator's command, by each scheduler in turn, until it succeeds.
     fn operate(&mut self, cluster: &Cluster, words: &'static [&'static str], target: usize) -> anyhow::Result<()> {
         let name = cluster.world.scenario().agents[target].name.clone();
         let mut commands: Vec<_> = (0..cluster.schedulers.len()).map(|index| cluster.landfall_at(index)).collect();
@@ -342,7 +339,7 @@ impl Injector {
         Ok(())
     }
 
-    /// Lets an agent know this many of the schedulers at its next start.
+    /// Configures how many schedulers an agent knows from its next start.
     fn reach(&self, cluster: &Cluster, target: usize, most: usize) -> anyhow::Result<()> {
         let mut urls = super::prepare::urls(&self.tools.proxies[target]);
         urls.truncate(most);
@@ -358,10 +355,10 @@ impl Injector {
         std::fs::write(file, format!("{by}\n")).with_context(|| format!("write {}", file.display()))
     }
 
-    /// Waits until every command of the operator's has succeeded, and the database is there.
+    /// Waits until every command has succeeded and the database runs.
     ///
     /// # Errors
-    /// When the database cannot be started again.
+    /// When the database cannot be started.
     pub async fn settle(&mut self) -> anyhow::Result<()> {
         while let Some(ended) = self.commands.running.join_next().await {
             ended.context("a command panicked")??;
@@ -369,14 +366,14 @@ impl Injector {
         Ok(())
     }
 
-    /// Whether the database may be away.
+    /// Whether the database may be down.
     pub fn database_suffers(&self, cluster: &Cluster) -> bool {
-        // The task that restarts it holds it.
+        // The task that restarts it holds the lock.
         self.postgres_busy || cluster.postgres.as_ref().is_some_and(|postgres| postgres.try_lock().is_err())
     }
 }
 
-/// Whether it befalls messages, of which any number of faults may have hold at once.
+/// Whether it affects messages; several of these faults can be active at once.
 const fn on_wire(kind: FaultKind) -> bool {
     matches!(
         kind,
@@ -403,7 +400,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn commands_of_one_subject_run_one_after_another_in_the_order_given() {
+    async fn commands_for_one_target_run_in_order() {
         let mut commands = CommandQueue::default();
         let (note, mut noted) = mpsc::channel(4);
         let (open, gate) = oneshot::channel::<()>();

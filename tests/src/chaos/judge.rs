@@ -1,7 +1,7 @@
-//! The judge of a run: whether anything was lost or done twice, from witnesses that do not depend on one another.
+//! The judge of a run: finds what was lost or done twice, from independent sources.
 //!
-//! Pure. Each rule looks at a [`History`] and yields an offence for everything that breaks it. Rules of safety hold at every
-//! moment, those of liveness only after healing.
+//! Pure. Each rule checks a [`History`] and returns its violations. Safety rules must hold at every
+//! moment, liveness rules after healing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,6 @@ pub mod recovery;
 #[cfg(test)]
 mod tests;
 
-/// What must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
     /// Every acknowledged site has its task.
@@ -22,23 +21,23 @@ pub enum Rule {
     DoubleCompleted,
     /// No outcome was accepted with a token that was not the newest, or after its task's end.
     StaleAccepted,
-    /// Crawls of one site by two agents overlap by no more than the request in flight.
+    /// Crawls of one site by two agents overlap by at most one request.
     Overlap,
-    /// Tokens rise by one per grant, and no agent was sent a grant that is not recorded.
+    /// Tokens rise by one per grant, and every grant sent to an agent is recorded.
     Tokens,
     /// At most one lease of a site was active at a time.
     OneLease,
-    /// Incarnations rise, and no lease was given to a session after a newer one was opened.
+    /// Incarnations rise, and no lease was granted to a session after the agent opened a newer one.
     Incarnations,
-    /// A session ended before its leases were taken.
+    /// A session ended before its leases expired.
     SessionFirst,
-    /// Nothing was done under a term after a newer one of its role had been taken.
+    /// No event of a term follows the start of a newer term of the same role.
     Terms,
-    /// Every outcome that an agent was told is recorded is recorded.
+    /// Every acknowledged outcome is recorded.
     Acknowledged,
-    /// After healing every orphan was granted again within three lives.
+    /// After healing, every orphaned task was granted again within three session lifetimes.
     Orphans,
-    /// After healing every task ended.
+    /// After healing, every task ended.
     Unfinished,
 }
 
@@ -58,7 +57,7 @@ impl Rule {
         Self::Unfinished,
     ];
 
-    /// Its name in figures.
+    /// Its name in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lost => "lost",
@@ -77,16 +76,16 @@ impl Rule {
     }
 }
 
-/// Something that broke a rule.
+/// A violation of a rule.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
     pub rule: Rule,
-    /// The task it is about, where it is about one.
+    /// The affected task, if any.
     pub task: Option<i64>,
     pub message: String,
 }
 
-/// All that is wrong with a run that is over.
+/// All violations of a finished run.
 pub fn judge(history: &History) -> Vec<Violation> {
     let mut violations = safety(history);
     let log = EventLog::of(history);
@@ -95,7 +94,7 @@ pub fn judge(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// What is wrong by now with a run that is not over.
+/// The violations of safety rules so far.
 pub fn safety(history: &History) -> Vec<Violation> {
     let log = EventLog::of(history);
     let mut violations = lost(history);
@@ -106,11 +105,11 @@ pub fn safety(history: &History) -> Vec<Violation> {
     violations.extend(incarnations(&log));
     violations.extend(session_first(history));
     violations.extend(terms(history));
-    violations.extend(promises(history, &log));
+    violations.extend(notices(history, &log));
     violations
 }
 
-/// The log, by what it is about, each in the order of its numbers.
+/// The events by task and by agent, in order of their numbers.
 struct EventLog<'a> {
     tasks: BTreeMap<i64, Vec<&'a Event>>,
     agents: BTreeMap<i64, Vec<&'a Event>>,
@@ -144,7 +143,7 @@ fn lost(history: &History) -> Vec<Violation> {
         .collect()
 }
 
-/// What one task's own log says.
+/// Violations in one task's events.
 fn of_task(task: i64, events: &[&Event]) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut add = |rule, message| violations.push(Violation { rule, task: Some(task), message });
@@ -169,7 +168,7 @@ fn of_task(task: i64, events: &[&Event]) -> Vec<Violation> {
                         format!("task {task} was completed with token {token} when {newest} was the newest"),
                     );
                 }
-                // A completion and its task's end are of one transaction, in either order.
+                // A completion and its task's end are written in one transaction, in either order.
                 if let Some((state, xact)) = ended
                     && xact != event.xact
                 {
@@ -191,7 +190,7 @@ fn of_task(task: i64, events: &[&Event]) -> Vec<Violation> {
     violations
 }
 
-/// The tokens in the tables are those of the log.
+/// The tokens in the tables match the events.
 fn newest_tokens(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let outcomes: BTreeMap<i64, i64> = history.outcomes.iter().map(|outcome| (outcome.task, outcome.token)).collect();
     let mut violations = Vec::new();
@@ -263,7 +262,7 @@ fn incarnations(log: &EventLog<'_>) -> Vec<Violation> {
     violations
 }
 
-/// In the other order a late heartbeat revives an agent whose tasks have moved.
+/// Otherwise a late heartbeat could revive a session whose tasks have moved.
 fn session_first(history: &History) -> Vec<Violation> {
     let ends = history.events.iter().filter(|event| event.noun == "session" && event.what != "opened");
     let ended: BTreeMap<i64, i64> = ends.filter_map(|event| Some((event.session?, event.id))).collect();
@@ -284,7 +283,7 @@ fn session_first(history: &History) -> Vec<Violation> {
         .collect()
 }
 
-/// Taking a term waits for the transactions of the former one, whose events have lower numbers.
+/// Taking a term waits for the transactions of the previous one, whose events have lower numbers.
 fn terms(history: &History) -> Vec<Violation> {
     let mut written: Vec<(&Event, &str, u64)> = history
         .events
@@ -312,8 +311,8 @@ fn terms(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// What agents were told, and what is recorded.
-fn promises(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
+/// Compares the messages to agents with the records.
+fn notices(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let recorded: BTreeSet<(i64, i64)> = history.outcomes.iter().map(|outcome| (outcome.task, outcome.token)).collect();
     let mut violations = Vec::new();
     for notices in &history.notices {
@@ -333,7 +332,7 @@ fn promises(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     violations
 }
 
-/// Tasks that lost their lease, and what became of them after healing.
+/// Tasks that lost their lease and were not granted again in time after healing.
 fn orphans(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let patience = 3 * history.lifetime_us;
     let mut violations = Vec::new();

@@ -1,5 +1,5 @@
-//! What faults need: a proxy before each agent, small disks, clocks that can be shifted; and which faults this machine can
-//! have at all.
+//! Sets up the means of injecting faults: proxies, small disks and shiftable clocks. Also
+//! determines which faults this machine supports.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
@@ -19,13 +19,13 @@ use crate::cluster::Cluster;
 use crate::cluster::scheduler::SchedulerNode;
 use crate::world::{Grade, tun};
 
-/// Where what preloads a wall clock of one's own may lie.
+/// Possible locations of libfaketime.
 const FAKETIME: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1"];
-/// Set in a lab whose mounts are its own.
+/// Set in a lab with private mounts.
 const PRIVATE: &str = "LANDFALL_LAB_PRIVATE_MOUNTS";
 
-/// Starts this program again with mounts of its own, where it may: then no disk that it mounts outlives it, however it ends.
+/// Restarts this program with private mounts where permitted: then none of its mounts outlives it.
 pub fn have_private_mounts() {
     if !nix::unistd::geteuid().is_root() || std::env::var_os(PRIVATE).is_some() {
         return;
@@ -33,12 +33,12 @@ pub fn have_private_mounts() {
     let Ok(own) = std::env::current_exe() else { return };
     let mut command = std::process::Command::new("unshare");
     command.args(["--mount", "--propagation", "private"]).arg(own).args(std::env::args_os().skip(1)).env(PRIVATE, "1");
-    // It returns only when it failed; then the disks are unmounted at an orderly end alone.
+    // It returns only after a failure; then disks are unmounted only at a regular end.
     let error = command.exec();
     tracing::warn!(%error, "no private mounts");
 }
 
-/// Enrols the agents, puts a proxy before each, and gets what the faults need.
+/// Enrols the agents, starts their proxies, and prepares disks and clocks.
 pub(super) async fn tools(
     args: &ChaosArgs,
     kinds: &[FaultKind],
@@ -57,7 +57,7 @@ pub(super) async fn tools(
             cluster.world.forward(proxy.port())?;
             own_proxies.push(proxy);
         }
-        // Agents begin with different schedulers.
+        // Agents start with different schedulers.
         let turn = index % own_proxies.len();
         own_proxies.rotate_left(turn);
         let outbox = toml::Table::from_iter([(
@@ -84,13 +84,13 @@ pub(super) async fn tools(
     Ok(FaultTools { proxies, disks, clocks, old_agent: args.old_agent.clone(), twins })
 }
 
-/// The schedulers as an agent finds them.
+/// The schedulers' URLs for an agent.
 pub(super) fn urls(own_proxies: &[StreamProxy]) -> Vec<String> {
     own_proxies.iter().map(StreamProxy::url).collect()
 }
 
-/// Gives every third agent a wall clock that can be shifted, or everybody where that is asked for by name; the others run as they
-/// would anywhere.
+/// Gives every third agent a shiftable wall clock, or all agents if that fault was requested by
+/// name.
 fn clock(kinds: &[FaultKind], cluster: &mut Cluster, index: usize, everybody: bool) -> anyhow::Result<Option<PathBuf>> {
     let Some(library) =
         faketime().filter(|_| kinds.contains(&FaultKind::ClockShift) && (everybody || index.is_multiple_of(3)))
@@ -104,7 +104,7 @@ fn clock(kinds: &[FaultKind], cluster: &mut Cluster, index: usize, everybody: bo
         ("LD_PRELOAD", library),
         ("FAKETIME_TIMESTAMP_FILE", &named),
         ("FAKETIME_CACHE_DURATION", "1"),
-        // Only the wall clock: no process can have another boot clock than its machine's.
+        // Only the wall clock: the boot clock is the same for all processes.
         ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
     ];
     let owned = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -117,7 +117,7 @@ fn faketime() -> Option<&'static str> {
 }
 
 impl ChaosArgs {
-    /// The emulated network: with packets that can be lost where this machine can have them.
+    /// The requested grade; by default with real packets if this machine supports it.
     pub(super) fn grade(&self, quiet: bool) -> Grade {
         let missing = || match tun::missing() {
             Some(missing) => {
@@ -131,7 +131,7 @@ impl ChaosArgs {
         self.grade.unwrap_or_else(missing)
     }
 
-    /// The kinds of fault that can be injected here; says which cannot, and why.
+    /// The supported kinds of fault; prints which are left out, and why.
     pub(super) fn kinds(&self, quiet: bool) -> anyhow::Result<Vec<FaultKind>> {
         let known: BTreeMap<&str, FaultKind> = FaultKind::ALL.iter().map(|kind| (kind.name(), *kind)).collect();
         let mut asked = Vec::new();

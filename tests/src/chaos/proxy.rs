@@ -1,9 +1,9 @@
-//! A proxy on the stream between one agent and one scheduler: it holds, delays, duplicates and cuts messages, and notes what
-//! schedulers promised.
+//! A proxy for the stream between one agent and one scheduler: it holds, delays, duplicates and
+//! drops messages, and records grants and acknowledgements.
 //!
-//! It works on whole messages, so that what a network cannot do by itself (a message twice, one an old stream delivers long
-//! after its agent has a new one) happens too. What was read and is held is delivered when the way is free again,
-//! whatever became of the agent meanwhile.
+//! It works on whole messages. So it can also send a message twice, or deliver it from an old
+//! stream long after the agent has opened a new one. Held messages are delivered when the hold
+//! ends, whatever has happened to the agent.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -27,40 +27,39 @@ use tokio_util::task::TaskTracker;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status, Streaming};
 
-/// Messages of one way that may be under way; the sender waits when there are more.
+/// Maximum messages in transit per direction; then the sender waits.
 const UNDER_WAY: usize = 4096;
-/// How long a scheduler may take to accept a connection or a session.
+/// Time limit for opening a connection or a session.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What happens to messages of one way.
+/// The rules for one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DirectionRules {
     pub held: bool,
-    /// Each message is this late.
+    /// The delay of each message.
     pub delay: Duration,
-    /// Each message that may come twice does.
+    /// Whether messages are sent twice, where the protocol allows it.
     pub twice: bool,
 }
 
-/// What happens to the messages of one agent.
+/// The rules for one agent's messages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProxyRules {
     pub up: DirectionRules,
     pub down: DirectionRules,
 }
 
-/// What a scheduler told an agent.
+/// A grant or an acknowledgement from a scheduler to an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProxyNotice {
     /// When the proxy read it.
     pub at: Instant,
     pub task: i64,
     pub token: i64,
-    /// Whether it was the acknowledgement that an outcome is recorded; else a lease was granted.
+    /// Whether it acknowledges an outcome; otherwise it grants a lease.
     pub accepted: bool,
 }
 
-/// A running proxy.
 #[derive(Debug, Clone)]
 pub struct StreamProxy {
     address: SocketAddr,
@@ -70,17 +69,17 @@ pub struct StreamProxy {
 #[derive(Debug)]
 struct ProxyState {
     rules: watch::Sender<ProxyRules>,
-    /// How often the streams were broken.
+    /// The number of breaks so far.
     broken: watch::Sender<u64>,
     upstream: Channel,
-    /// Appended by the streams' tasks; never held across an await.
+    /// Not held across an await.
     notices: Mutex<Vec<ProxyNotice>>,
     tasks: TaskTracker,
     shutdown: CancellationToken,
 }
 
 impl StreamProxy {
-    /// Listens on a free port of loopback, and leads to a scheduler.
+    /// Starts a proxy to a scheduler on a free loopback port.
     pub async fn start(
         scheduler: SocketAddr,
         tasks: &TaskTracker,
@@ -108,27 +107,25 @@ impl StreamProxy {
         Ok(Self { address, state })
     }
 
-    /// Where the agent finds it.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Its port of the host's loopback.
     pub fn port(&self) -> u16 {
         self.address.port()
     }
 
-    /// Sets the rules from now on, for what is under way too.
+    /// Sets the rules, also for messages in transit.
     pub fn rule(&self, rules: ProxyRules) {
         self.state.rules.send_replace(rules);
     }
 
-    /// Cuts every stream that is open; new ones may be opened.
+    /// Cuts all open streams; new ones can be opened.
     pub fn break_streams(&self) {
         self.state.broken.send_modify(|times| *times += 1);
     }
 
-    /// What schedulers have told the agent so far.
+    /// The grants and acknowledgements so far.
     pub fn notices(&self) -> Vec<ProxyNotice> {
         self.state.notices.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -157,7 +154,8 @@ impl AgentService for ProxyService {
         let (up, upward) = mpsc::channel(UNDER_WAY);
         let (down, downward) = mpsc::channel(UNDER_WAY);
         let state = Arc::clone(&self.0);
-        // The agent's first message may be held: it must be read before the scheduler can answer.
+        // Before the session is opened: the scheduler answers only after the agent's first message,
+        // which may be held.
         self.0.spawn(pump(Arc::clone(&state), inbound, up, |rules| rules.up, |_, _| {}, may_repeat));
         let mut outgoing = Request::new(ReceiverStream::new(upward).filter_map(Result::ok));
         *outgoing.metadata_mut() = metadata;
@@ -170,7 +168,7 @@ impl AgentService for ProxyService {
     }
 }
 
-/// Whether a message may be sent twice: these two begin and end a session by themselves.
+/// Whether a message may be sent twice: not these two, which begin and end a session.
 fn may_repeat(request: &SessionRequest) -> bool {
     use session_request::Message;
     !matches!(request.message, Some(Message::Register(_) | Message::Leave(_)))
@@ -195,7 +193,7 @@ impl ProxyState {
     }
 }
 
-/// Carries one way's messages: as they come, but under the rules.
+/// Forwards one direction's messages according to the rules.
 async fn pump<M: Clone + Send + 'static>(
     state: Arc<ProxyState>,
     mut from: Streaming<M>,
@@ -220,7 +218,7 @@ async fn pump<M: Clone + Send + 'static>(
     broken.mark_unchanged();
     let carrying = async {
         while let Some((at, message)) = waiting.recv().await {
-            // The sender of the rules lives as long as this one.
+            // The sender of the rules outlives this task.
             let delay =
                 rules.wait_for(|rules| !rule(rules).held).await.map_or(Duration::ZERO, |rules| rule(&rules).delay);
             tokio::time::sleep_until((at + delay).into()).await;

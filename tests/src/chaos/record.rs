@@ -1,6 +1,7 @@
-//! Records a run as the judge reads it.
+//! Records a run for the judge.
 //!
-//! What the witnesses saw is read before the database: then everything it rests on is in what the database says.
+//! The proxies and logs are read before the database, so that the database contains everything they
+//! refer to.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -14,10 +15,9 @@ use super::proxy::StreamProxy;
 use crate::chaos::judge::history::{Event, FaultRecord, History, Notice, Outcome, Request, Task};
 use crate::cluster::Cluster;
 
-/// How long one reading may take: the database may stand still.
+/// Time limit of one read: the database may be stopped.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// The recorder of one run.
 #[derive(Debug)]
 pub struct Recorder {
     /// The record so far.
@@ -25,11 +25,11 @@ pub struct Recorder {
     start: Instant,
     /// The database's clock at the start.
     start_db: DateTime<Utc>,
-    /// Identifiers of the agents, in the scenario's order.
+    /// The agents' identifiers in the scenario's order.
     agents: Vec<i64>,
     sites: Vec<String>,
     seen: BTreeSet<i64>,
-    /// Below this transaction everything was read.
+    /// All transactions below this one were read.
     read_below: String,
     requests_read: usize,
     notices_read: Vec<Vec<usize>>,
@@ -62,7 +62,7 @@ struct TaskRow {
 }
 
 impl Recorder {
-    /// Begins now; all agents are enrolled.
+    /// Starts recording. All agents must be enrolled.
     pub async fn start(cluster: &Cluster, seed: u64, lifetime: Duration) -> anyhow::Result<Self> {
         let start_db = sqlx::query_scalar("select clock_timestamp()").fetch_one(&cluster.pool).await;
         let (start_db, start) = (start_db.context("ask the database for the time")?, Instant::now());
@@ -92,7 +92,7 @@ impl Recorder {
         })
     }
 
-    /// Reads what is new. What the database did not answer in time is read the next time.
+    /// Reads new data. If the database does not answer in time, the next call reads the rest.
     pub async fn advance(
         &mut self,
         cluster: &Cluster,
@@ -150,7 +150,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// What was written since the last reading, and from which transaction on the next one has to look.
+    /// The events since the last read, and the transaction from which the next read starts.
     async fn new_events(&self, tx: &mut PgConnection) -> anyhow::Result<(Vec<EventRow>, String)> {
         let next: String = sqlx::query_scalar("select pg_snapshot_xmin(pg_current_snapshot())::text")
             .fetch_one(&mut *tx)
@@ -177,7 +177,7 @@ impl Recorder {
         }
     }
 
-    /// Closes the record: what was done, when everything had been healed, and when the run was over.
+    /// Adds the faults, the time of healing and the end.
     pub fn close(&mut self, done: &[InjectedFault], healed: Instant) {
         let since = |at: Instant| micros(at.saturating_duration_since(self.start));
         self.history.healed_us = since(healed);
@@ -186,7 +186,7 @@ impl Recorder {
             .iter()
             .map(|done| FaultRecord {
                 kind: done.fault.kind.name().to_owned(),
-                agent: done.fault.kind.befalls_an_agent().then(|| self.agents[done.target]),
+                agent: done.fault.kind.affects_an_agent().then(|| self.agents[done.target]),
                 from_us: since(done.from),
                 to_us: since(done.to.unwrap_or(healed)),
             })

@@ -1,4 +1,4 @@
-//! `lab judge`: judges the record of a run again, and keeps the part of it that tells what is wrong.
+//! `lab judge`: judges a recorded run again, and can extract the part with the violations.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use super::report::Summary;
 use crate::chaos::judge::history::History;
 use crate::chaos::judge::{self, Rule, Violation};
 
-/// Tasks that offend of each rule that are kept.
+/// Violating tasks kept per rule.
 const KEPT_OFFENDING: usize = 2;
-/// Tasks that do not offend that are kept, to compare with.
+/// Other tasks kept for comparison.
 const KEPT_OTHERS: usize = 3;
 
 #[derive(Debug, Clone, Args)]
@@ -28,16 +28,16 @@ pub struct JudgeArgs {
 /// Reads a record.
 ///
 /// # Errors
-/// When there is none, or it is no record.
+/// When the file cannot be read or is not a record.
 pub fn read(file: &Path) -> anyhow::Result<History> {
     let text = std::fs::read_to_string(file).with_context(|| format!("read {}", file.display()))?;
     serde_json::from_str(&text).with_context(|| format!("{} is no record of a run", file.display()))
 }
 
-/// Prints what the judge finds; fails when that is anything.
+/// Prints the violations; fails if there are any.
 ///
 /// # Errors
-/// When the record cannot be read, or its part not be written.
+/// When the record cannot be read, or its part cannot be written.
 pub fn rejudge(args: &JudgeArgs) -> anyhow::Result<ExitCode> {
     let history = read(&args.record)?;
     let violations = judge::judge(&history);
@@ -52,7 +52,7 @@ pub fn rejudge(args: &JudgeArgs) -> anyhow::Result<ExitCode> {
     Ok(if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The part of a record with a few of the tasks that offend, and a few that do not.
+/// The part of a record with a few violating tasks and a few others.
 fn shrunk(history: &History, violations: &[Violation]) -> History {
     let mut kept = BTreeSet::new();
     for rule in Rule::ALL {
@@ -60,7 +60,7 @@ fn shrunk(history: &History, violations: &[Violation]) -> History {
         kept.extend(of_rule.filter_map(|violation| violation.task).take(KEPT_OFFENDING));
     }
     let violating: BTreeSet<i64> = violations.iter().filter_map(|violation| violation.task).collect();
-    // Those that lost a lease tell more than those that never did.
+    // Prefer tasks that lost a lease.
     let lost = history.events.iter().filter(|event| event.is("lease", "expired")).filter_map(|event| event.task);
     let others = lost.chain(history.tasks.iter().map(|task| task.id)).filter(|task| !violating.contains(task));
     kept.extend(others.take(KEPT_OTHERS).collect::<Vec<_>>());

@@ -1,4 +1,4 @@
-//! What a run came to, as a table and as JSON.
+//! The results of a run as a table and as JSON.
 
 use std::collections::BTreeMap;
 
@@ -8,37 +8,34 @@ use crate::chaos::judge::history::History;
 use crate::chaos::judge::recovery::{Recovery, recovery};
 use crate::chaos::judge::{Rule, Violation};
 
-/// The figures of a run; the names are those of the JSON object.
+/// The results of a run; the field names are those in JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
     pub seed: u64,
     /// Sites whose submission was acknowledged.
     pub sites: usize,
     pub faults: usize,
-    /// The same by kind.
+    /// Faults by kind.
     pub by_fault: BTreeMap<String, usize>,
     #[serde(flatten)]
     pub violations: BTreeMap<&'static str, usize>,
-    /// Tasks that ended otherwise than done, by the beginning of their reason.
+    /// Failed and cancelled tasks by state and the beginning of the reason.
     pub failed: BTreeMap<String, usize>,
     pub grants: usize,
     pub sessions_expired: usize,
-    /// How long the run took, in seconds.
     pub took_s: f64,
-    /// How fast it recovered.
     pub recovery_s: RecoverySeconds,
 }
 
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct RecoverySeconds {
-    /// From an agent's kill to the next grant of a task it held.
+    /// From an agent's kill to the next grant of its tasks.
     pub agent_p99: Option<f64>,
     /// From a scheduler's kill to the next grant.
     pub scheduler_p99: Option<f64>,
 }
 
 impl Summary {
-    /// Sums a run up.
     #[expect(clippy::cast_precision_loss, reason = "microseconds of a run fit a double exactly")]
     pub fn of(history: &History, violations: &[Violation]) -> Self {
         let mut by_fault = BTreeMap::new();
@@ -67,7 +64,6 @@ impl Summary {
         }
     }
 
-    /// For people.
     pub fn table(&self) -> String {
         let mut faults = comfy_table::Table::new();
         faults.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY).set_header(["fault", "injected"]);

@@ -1,7 +1,7 @@
-//! What is done to a system under test, and when: drawn from a seed, so that a run can be repeated.
+//! The schedule of faults, drawn from a seed so that a run can be repeated.
 //!
-//! Pure. A fault begins, lasts, and ends; several may last at once. Which of the agents or schedulers it befalls is a drawn
-//! number that the injector takes modulo those that can be befallen then.
+//! Pure. Faults have a start and a duration, and can overlap. The target is a random number that
+//! the injector takes modulo the number of possible targets.
 
 use std::time::Duration;
 
@@ -11,48 +11,49 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::chaos::judge::recovery::{AGENT_KILL, SCHEDULER_KILL};
 
-/// A kind of fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
-    /// kill -9 of an agent, started again when it ends.
+    /// kill -9 of an agent, which is restarted when the fault ends.
     AgentKill,
     /// SIGSTOP and SIGCONT of an agent.
     AgentStop,
-    /// An agent is stopped in order and runs an older build until it ends.
+    /// An agent is replaced by an older build until the fault ends.
     AgentOld,
-    /// A second process with an agent's credential.
+    /// A second process runs with an agent's credential.
     Twin,
-    /// An operator drains an agent, and takes it back into service.
+    /// An operator drains an agent and resumes it later.
     Drain,
     /// An agent's disk is full.
     DiskFull,
-    /// An agent's wall clock is an hour off.
+    /// An agent's wall clock is wrong by an hour.
     ClockShift,
-    /// Nothing passes between an agent and anybody; rootless, between it and the schedulers.
+    /// All packets from and to an agent are lost; rootless, its messages with the schedulers are
+    /// held.
     CutBoth,
-    /// Nothing passes from an agent, likewise.
+    /// The same for packets from an agent.
     CutUp,
-    /// Nothing passes to an agent, likewise.
+    /// The same for packets to an agent.
     CutDown,
     /// An agent's streams break several times.
     Flap,
-    /// Messages of an agent are late.
+    /// An agent's messages are delayed.
     Delay,
-    /// Messages of an agent come twice.
+    /// An agent's messages are duplicated.
     Duplicate,
-    /// Messages of an agent wait on their way, and come in the end, whatever became of it meanwhile.
+    /// Messages from an agent are held and delivered later, whatever happens to it meanwhile.
     HoldUp,
-    /// Messages to an agent, likewise.
+    /// The same for messages to an agent.
     HoldDown,
-    /// kill -9 of a scheduler, started again when it ends.
+    /// kill -9 of a scheduler, which is restarted when the fault ends.
     SchedulerKill,
-    /// SIGSTOP and SIGCONT of a scheduler: another takes over, and both believe to be in charge when it goes on.
+    /// SIGSTOP and SIGCONT of a scheduler: another one takes over, and after SIGCONT both act as
+    /// leader.
     SchedulerStop,
-    /// The database is restarted in order.
+    /// The database is restarted.
     PostgresRestart,
     /// The database crashes and recovers.
     PostgresCrash,
-    /// The database stands still.
+    /// The database is stopped and continued by signals.
     PostgresStop,
 }
 
@@ -80,7 +81,7 @@ impl FaultKind {
         Self::PostgresStop,
     ];
 
-    /// Its name in figures.
+    /// Its name in results.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AgentKill => AGENT_KILL,
@@ -106,7 +107,8 @@ impl FaultKind {
         }
     }
 
-    /// How often it is drawn among all. What stops everybody is rarer, so that the others meet a system at work.
+    /// Its weight in the draw. Faults that stop everything are rarer, so that the others hit a
+    /// working system.
     const fn weight(self) -> u32 {
         match self {
             Self::PostgresRestart | Self::PostgresCrash | Self::PostgresStop => 1,
@@ -115,8 +117,8 @@ impl FaultKind {
         }
     }
 
-    /// How long it lasts, in parts of a session's lifetime: up to beyond what an agent survives, but the database, without which
-    /// nothing moves, is soon back.
+    /// The maximum duration in session lifetimes, so that some agents lose their session. The
+    /// database is back soon, because nothing works without it.
     fn longest(self, longest: f64) -> f64 {
         match self {
             Self::PostgresRestart | Self::PostgresCrash | Self::PostgresStop => longest.min(0.4),
@@ -124,8 +126,8 @@ impl FaultKind {
         }
     }
 
-    /// Whether one agent suffers it.
-    pub const fn befalls_an_agent(self) -> bool {
+    /// Whether it affects one agent.
+    pub const fn affects_an_agent(self) -> bool {
         !matches!(
             self,
             Self::SchedulerKill
@@ -137,35 +139,34 @@ impl FaultKind {
     }
 }
 
-/// One fault to come.
+/// A scheduled fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
     pub number: usize,
     pub kind: FaultKind,
-    /// Whom, modulo those it can befall.
+    /// A random number, modulo the number of possible targets.
     pub target: usize,
-    /// When, from the beginning of the faults.
+    /// When it begins, from the start of the run.
     pub at: Duration,
-    /// For how long.
     pub lasts: Duration,
 }
 
-/// What a schedule is drawn from.
+/// The parameters of a schedule.
 #[derive(Debug, Clone)]
 pub struct FaultPlan {
     pub seed: u64,
     pub faults: usize,
-    /// The mean time between the beginnings of two.
+    /// The mean time between the beginnings of two faults.
     pub interval: Duration,
-    /// How long a session lives without a renewal.
+    /// The lifetime of a session without renewal.
     pub lifetime: Duration,
-    /// How long a fault lasts at most, in lifetimes; 0.2 or more.
+    /// The maximum duration of a fault in session lifetimes; 0.2 or more.
     pub longest: f64,
-    /// Which kinds may be drawn.
     pub kinds: Vec<FaultKind>,
 }
 
-/// Draws the faults, in the order of their beginnings: every kind once in a shuffled round, then by weight.
+/// Draws the faults in the order of their beginnings: every kind once in random order, then by
+/// weight.
 pub fn draw(plan: &FaultPlan) -> Vec<Fault> {
     let mut rng = ChaCha8Rng::seed_from_u64(plan.seed);
     let mut at = Duration::ZERO;
@@ -193,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_draws_the_same_faults_and_every_kind_comes_early() {
+    fn a_seed_determines_the_faults_and_every_kind_comes_early() {
         let plan = FaultPlan {
             seed: 7,
             faults: 60,

@@ -1,4 +1,5 @@
-//! Second processes with an agent's credential, as when somebody copies an agent's folder to another machine.
+//! Second processes with an agent's credential, as if its folder had been copied to another
+//! machine.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,7 @@ use anyhow::Context;
 use crate::cluster::Cluster;
 use crate::cluster::process::Process;
 
-/// The twins that run.
+/// The running copies.
 #[derive(Debug)]
 pub struct AgentCopies {
     folder: PathBuf,
@@ -20,7 +21,7 @@ impl AgentCopies {
         Self { folder, running: BTreeMap::new() }
     }
 
-    /// Copies what an agent was enrolled with, and starts it a second time.
+    /// Copies an agent's credential and starts a second process.
     ///
     /// # Errors
     /// When the copy cannot be made or started.
@@ -32,7 +33,7 @@ impl AgentCopies {
         Ok(())
     }
 
-    /// Kills a twin.
+    /// Kills a copy.
     pub async fn end(&mut self, agent: usize) -> anyhow::Result<()> {
         match self.running.remove(&agent) {
             Some(mut twin) => twin.kill().await,
@@ -41,7 +42,7 @@ impl AgentCopies {
     }
 }
 
-/// The configuration, without the beacon's port that the original holds, and the credential.
+/// Copies the credential and the configuration, without the beacon, whose port is in use.
 fn copy_settings(original: &Path, copy: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(copy)?;
     for entry in std::fs::read_dir(original)? {

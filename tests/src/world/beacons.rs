@@ -1,7 +1,7 @@
-//! The delay proxies before every agent's beacon, rootless grade: what other agents measure.
+//! Delay proxies for the agents' beacons in the rootless grade; other agents measure through them.
 //!
-//! A proxy passes each request to the real beacon and answers when the WAN lets it: the way to the beacon and back is
-//! inside the delay, not on top of it.
+//! A proxy forwards each request to the real beacon and answers when the WAN allows it. The time
+//! that the beacon takes is part of the delay, not added to it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -22,24 +22,24 @@ use tokio_util::task::TaskTracker;
 use crate::world::sites::{Body, delayed_body};
 use crate::world::wan::{Connection, Destination, Wan};
 
-/// The port of every beacon, and of every proxy before one: the first that is free. An agent that runs on this machine
-/// has its beacon on the usual one, on every address.
+/// Candidate ports of all beacons and proxies. An agent outside the lab may already use the first
+/// one on every address.
 const BEACON_PORTS: [u16; 4] = [7180, 17180, 27180, 37180];
-/// Bytes of a beacon's answer at most.
+/// Maximum bytes of a beacon's answer.
 const MAX_ANSWER: usize = 64 << 10;
 
-/// Listeners of all proxies, bound and not yet served.
+/// The bound listeners of all proxies.
 #[derive(Debug)]
 pub struct BeaconProxies {
     listeners: Vec<TcpListener>,
     port: u16,
 }
 
-/// A proxy's connection to the real beacon, opened when first needed.
+/// A proxy's connection to the real beacon, opened on first use.
 type Upstream = Mutex<Option<SendRequest<Empty<Bytes>>>>;
 
 impl BeaconProxies {
-    /// Binds a proxy for each of the WAN's agents, all on one port.
+    /// Binds a proxy for each agent, all on one port.
     ///
     /// # Errors
     /// When none of the ports is free on all addresses.
@@ -67,12 +67,11 @@ impl BeaconProxies {
         Ok(listeners)
     }
 
-    /// The port of every proxy, and to be that of every beacon behind one.
+    /// The port of every proxy; the beacons must use the same one.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Serves until `shutdown`.
     pub fn serve(self, wan: &Wan, tasks: &TaskTracker, shutdown: &CancellationToken) {
         let port = self.port;
         for (agent, listener) in self.listeners.into_iter().enumerate() {
@@ -113,7 +112,7 @@ async fn serve_connection(wan: Wan, agent: usize, port: u16, stream: TcpStream, 
     }
 }
 
-/// Passes one request. A beacon that is not there breaks the connection, as a dead host's would.
+/// Forwards one request. An unreachable beacon closes the connection, as a dead host would.
 async fn pass(
     request: &Request<Incoming>,
     connection: Arc<Connection>,

@@ -1,6 +1,7 @@
-//! An emulated country: cities, carriers and the rule that turns them into round trips.
+//! An emulated country: cities, carriers, and the rule that computes round trips from them.
 //!
-//! A layout is read from TOML and, with its seed, fully determines a [`Scenario`]. Pure but for reading the file.
+//! A layout is read from TOML. With its seed it fully determines a [`Scenario`]. Pure, except for
+//! reading the file.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -12,7 +13,7 @@ use serde::Deserialize;
 
 use crate::world::scenario::{AgentNode, Link, Scenario, SiteNode, WebRules};
 
-/// The paper's layout, fixed before any run.
+/// The paper's layout.
 pub const PAPER: &str = include_str!("../../scenarios/paper.toml");
 /// Six agents and 24 sites, for tests.
 pub const SMALL: &str = include_str!("../../scenarios/small.toml");
@@ -20,45 +21,44 @@ pub const SMALL: &str = include_str!("../../scenarios/small.toml");
 /// The mean radius of the earth, in kilometres.
 const EARTH_RADIUS_KM: f64 = 6371.0;
 
-/// A layout as written.
+/// A layout file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Layout {
-    /// What it is called.
     pub name: String,
     /// The country of every agent, ISO 3166-1 alpha-2.
     pub country: String,
-    /// Draws sites, their access and the web.
+    /// The seed of the sites, their access times and their pages.
     pub seed: u64,
-    /// What a path costs.
+    /// The rules for round trips and loss.
     pub path: PathRules,
     pub sites: SiteRules,
-    /// What the sites hold.
+    /// The content of the sites.
     pub web: WebRules,
     /// The agents, in groups of one city and carrier.
     pub agents: Vec<AgentGroup>,
     pub cities: Vec<City>,
 }
 
-/// What a path costs.
+/// The rules for round trips and loss.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PathRules {
     /// Milliseconds of round trip per 100 km of great circle.
     pub ms_per_100_km: f64,
-    /// Cities through the best of which a path between carriers goes.
+    /// Exchange cities: a path between carriers takes the shortest way through one of them.
     pub exchanges: Vec<String>,
     /// Milliseconds added between two carriers.
     pub between_carriers_ms: f64,
-    /// Carriers to or from which it costs `academic_ms` instead.
+    /// Carriers for which `academic_ms` replaces `between_carriers_ms`.
     pub academic_carriers: Vec<String>,
     /// Milliseconds added to or from an academic carrier.
     pub academic_ms: f64,
-    /// Milliseconds of an agent's access.
+    /// Milliseconds added by an agent's access.
     pub agent_access_ms: f64,
-    /// Milliseconds of a site's access: drawn evenly between the two.
+    /// Milliseconds added by a site's access: minimum and maximum of a uniform distribution.
     pub site_access_ms: [f64; 2],
-    /// Milliseconds by which an answer may be late, drawn evenly from zero.
+    /// Maximum random delay of an answer in milliseconds, uniform from zero.
     pub jitter_ms: f64,
     /// Share of body packets lost inside a carrier, 0 to 1.
     pub loss_inside: f64,
@@ -72,13 +72,12 @@ pub struct PathRules {
 #[serde(deny_unknown_fields)]
 pub struct SiteRules {
     pub count: usize,
-    /// Drawn from evenly, as the cities are.
+    /// Drawn uniformly, as the cities are.
     pub carriers: Vec<String>,
-    /// How many in a row are on one machine, at one address; each has its own when nothing is said.
+    /// Consecutive sites that share one machine and address; without it, every site has its own.
     pub per_machine: Option<NonZeroUsize>,
 }
 
-/// Agents of one city and carrier.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AgentGroup {
@@ -95,7 +94,6 @@ pub struct City {
     pub longitude: f64,
 }
 
-/// One end of a path.
 struct End<'a> {
     city: &'a City,
     carrier: &'a str,
@@ -103,13 +101,13 @@ struct End<'a> {
 }
 
 impl Layout {
-    /// Parses a layout; `origin` names it in complaints.
+    /// Parses a layout; `origin` names it in error messages.
     ///
     /// # Errors
-    /// When it is not TOML of a layout, or contradicts itself.
+    /// When the text is not a layout, or is inconsistent.
     pub fn parse(text: &str, origin: &str) -> anyhow::Result<Self> {
         let layout: Self = toml::from_str(text).map_err(|error| {
-            // The error's own text draws the line it is about; one sentence names it instead.
+            // The error's own text shows a drawing of the line; the message names it instead.
             let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or_default().lines().count().max(1));
             anyhow::anyhow!("{origin}: line {line}: {}", error.message())
         })?;
@@ -148,10 +146,11 @@ impl Layout {
         }
     }
 
-    /// Draws the scenario. Fewer agents than laid out are taken evenly from the groups.
+    /// Draws the scenario. If fewer agents are requested than the layout has, they are taken evenly
+    /// from the groups.
     ///
     /// # Errors
-    /// When more agents are asked for than laid out.
+    /// When more agents are requested than the layout has.
     pub fn scenario(&self, agents: Option<usize>, sites: Option<usize>) -> anyhow::Result<Scenario> {
         let mut rng = ChaCha8Rng::seed_from_u64(self.seed);
         let agents = self.draw_agents(agents)?;
@@ -226,7 +225,7 @@ impl Layout {
         sites
     }
 
-    /// The rule: path, exchange, penalty, access.
+    /// Round trip = distance (through an exchange between carriers) + penalty + access.
     fn link(&self, a: &End<'_>, b: &End<'_>) -> anyhow::Result<Link> {
         let rules = &self.path;
         let access_ms = a.access_ms + b.access_ms;
@@ -249,7 +248,7 @@ impl Layout {
     }
 }
 
-/// The great-circle distance, by the haversine formula.
+/// The great-circle distance in kilometres (haversine formula).
 fn great_circle_km(a: &City, b: &City) -> f64 {
     let (from, to) = (a.latitude.to_radians(), b.latitude.to_radians());
     let half_height = ((to - from) / 2.0).sin();
@@ -310,7 +309,7 @@ mod tests {
         let inside = scenario.mesh[telecom][shanghai];
         assert!((inside.rtt_ms - 18.0).abs() < 0.2, "{inside:?}");
         assert!((inside.loss - 0.001).abs() < 1e-12);
-        // In one city between two carriers only the penalty is added.
+        // Two carriers in one city: only the penalty is added.
         assert!((scenario.mesh[telecom][unicom].rtt_ms - 10.0).abs() < 1e-9);
         assert!((scenario.mesh[telecom][unicom].loss - 0.01).abs() < 1e-12);
         // Harbin to Beijing is 1,054 km; the academic penalty is 25 ms.

@@ -1,6 +1,6 @@
-//! The lab's name server: site hosts to their addresses, over UDP and TCP.
+//! The lab's name server: addresses of site hosts, over UDP and TCP.
 //!
-//! Answers at once: resolving is no part of the distance. A name that is no site's does not exist.
+//! It answers at once, because resolving is not part of the distance. Other names do not exist.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,12 +17,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::world::sites::listen;
 
-/// How long an answer may be kept, in seconds.
 const TTL_SECONDS: u32 = 300;
-/// The longest question that is read over UDP.
+/// Maximum bytes of a question over UDP.
 const MAX_QUESTION: usize = 4096;
 
-/// Hosts, without a trailing dot and in lower case, and where they are.
+/// Addresses by host name: lower case, no trailing dot.
 pub type Hosts = HashMap<String, Ipv4Addr>;
 
 /// A bound name server.
@@ -33,14 +32,13 @@ pub struct NameServer {
 }
 
 impl NameServer {
-    /// Takes an address, in the network of the thread it is called on.
+    /// Binds an address in the network namespace of the calling thread.
     pub fn bind(address: SocketAddr) -> std::io::Result<Self> {
         let udp = std::net::UdpSocket::bind(address)?;
         udp.set_nonblocking(true)?;
         Ok(Self { udp: UdpSocket::from_std(udp)?, tcp: listen(address)? })
     }
 
-    /// Answers until `shutdown`.
     pub fn serve(self, hosts: Hosts, tasks: &TaskTracker, shutdown: &CancellationToken) {
         let hosts = Arc::new(hosts);
         let Self { udp, tcp } = self;
@@ -66,7 +64,7 @@ async fn serve_udp(socket: &UdpSocket, hosts: &Hosts) {
         let (length, from) = match socket.recv_from(&mut question).await {
             Ok(received) => received,
             Err(error) => {
-                // An earlier answer to a port that has closed comes back here as an error; the socket lives on.
+                // An earlier answer to a closed port is reported here; the socket still works.
                 tracing::debug!(%error, "a name answer was refused");
                 continue;
             }
@@ -93,7 +91,7 @@ async fn serve_tcp(mut stream: TcpStream, hosts: &Hosts) -> anyhow::Result<()> {
     }
 }
 
-/// The answer to one question; `None` for what is no question.
+/// The answer to a question; `None` when it is invalid.
 pub(crate) fn answer(question: &[u8], hosts: &Hosts) -> Option<Vec<u8>> {
     let question = Message::from_vec(question).ok()?;
     let mut reply = Message::response(question.metadata.id, question.metadata.op_code);

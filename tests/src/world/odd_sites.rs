@@ -1,6 +1,6 @@
-//! Misbehaving sites: each a server of its own on its own address, with a log of its requests.
+//! Misbehaving sites: each is a server with its own address and request log.
 //!
-//! Written on bare sockets, because no serious server behaves like these.
+//! They use plain sockets, because no HTTP library behaves like this.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -18,10 +18,10 @@ use crate::world::sites::listen;
 const DRIP: Duration = Duration::from_millis(100);
 const DROP: [u8; 256] = [b'x'; 256];
 
-/// How a site misbehaves. Each has no robots.txt, and responds normally to HEAD.
+/// How a site misbehaves. All respond normally to HEAD, and have no robots.txt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Oddity {
-    /// Its pages come as slowly as an agent tolerates, and never end.
+    /// Its pages are as slow as an agent tolerates, and never end.
     TarPit,
     /// Every page gets a 429 with this Retry-After in seconds.
     TurnsAway(u32),
@@ -29,7 +29,6 @@ pub enum Oddity {
     Breaks(usize),
 }
 
-/// One request.
 #[derive(Debug, Clone)]
 pub struct LoggedRequest {
     pub what: String,
@@ -55,7 +54,7 @@ struct OddSiteState {
 }
 
 impl OddSite {
-    /// Serves on any free port of an address.
+    /// Serves on a free port of an address.
     pub fn start(address: Ipv4Addr, oddity: Oddity) -> std::io::Result<Self> {
         let listener = listen(SocketAddr::new(address.into(), 0))?;
         let address = listener.local_addr()?;
@@ -71,12 +70,12 @@ impl OddSite {
         Ok(Self { address, site, ended })
     }
 
-    /// The site as it is submitted.
+    /// The site's name for submitting.
     pub fn name(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// From now on it behaves normally.
+    /// Ends the misbehaviour.
     pub fn mend(&self) {
         self.site.mended.store(true, Ordering::Relaxed);
     }
@@ -94,7 +93,7 @@ impl Drop for OddSite {
 }
 
 impl OddSiteState {
-    /// Responds to one request after another; the client may leave at any time.
+    /// Responds to requests until the client disconnects.
     async fn serve(&self, stream: TcpStream) {
         let mut stream = BufReader::new(stream);
         while let Some(what) = request(&mut stream).await {
@@ -121,7 +120,7 @@ impl OddSiteState {
                 send(stream, &status, "").await
             }
             Some(Oddity::Breaks(after)) if self.pages.fetch_add(1, Ordering::Relaxed) >= after => {
-                // What was not read when it is closed is answered with a reset; and so is this.
+                // Closing with unread data, or with zero linger, resets the connection.
                 stream.get_ref().set_zero_linger()?;
                 Err(std::io::ErrorKind::ConnectionReset.into())
             }
@@ -131,7 +130,7 @@ impl OddSiteState {
     }
 }
 
-/// The method and the path of the next request, after reading its header; `None` at the end.
+/// The next request's method and path, after reading its header; `None` at the end.
 async fn request(stream: &mut BufReader<TcpStream>) -> Option<String> {
     let mut first = String::new();
     stream.read_line(&mut first).await.ok()?;
@@ -149,7 +148,7 @@ async fn send(stream: &mut BufReader<TcpStream>, status: &str, body: &str) -> st
     stream.flush().await
 }
 
-/// A page that ends when its reader is gone.
+/// Sends a page that ends when its reader disconnects.
 async fn drip(stream: &mut BufReader<TcpStream>) -> std::io::Result<()> {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 1000000\r\n\r\n";
     stream.write_all(head.as_bytes()).await?;

@@ -1,8 +1,9 @@
-//! How a body arrives: TCP Reno in rounds of one round trip each. Pure.
+//! The arrival of a body: TCP Reno in rounds of one round trip. Pure.
 //!
-//! The first window is ten segments; slow start doubles it each round until a random loss halves it, after which it grows
-//! by a segment a round; it never exceeds what the rate carries in a round trip. A lost segment is sent again in the
-//! next round. The handshake and request cost their own round trips, which [`crate::world::wan`] charges.
+//! The first window is ten segments. Slow start doubles it each round until a random loss halves
+//! it; then it grows by a segment per round. It never exceeds what the rate carries in a round
+//! trip. A lost segment is sent again in the next round. [`crate::world::wan`] adds the round trips
+//! of the handshake and the request.
 
 use std::time::Duration;
 
@@ -10,22 +11,21 @@ use rand::{Rng, RngExt};
 
 /// Bytes of a full segment.
 pub const SEGMENT: usize = 1460;
-/// Segments of the first window.
 const INITIAL_WINDOW: usize = 10;
-/// The smallest window after a loss, in segments.
+/// Minimum window after a loss, in segments.
 const LEAST_WINDOW: usize = 2;
 
-/// What a round of one path can carry.
+/// A path's properties.
 #[derive(Debug, Clone, Copy)]
 pub struct Path {
     pub rtt: Duration,
     /// Share of packets lost, 0 to 1.
     pub loss: f64,
-    /// Bytes per second at most.
+    /// Maximum bytes per second.
     pub bytes_per_s: f64,
 }
 
-/// How many bytes arrive in each round; the first round arrives with the head.
+/// The bytes that arrive in each round; the first round comes with the response's head.
 pub fn rounds(body: usize, path: Path, rng: &mut impl Rng) -> Vec<usize> {
     let most = (whole(path.bytes_per_s * path.rtt.as_secs_f64()) / SEGMENT).max(LEAST_WINDOW);
     let mut window = INITIAL_WINDOW.min(most);

@@ -1,7 +1,7 @@
-//! What is emulated: agents, sites, and the link between any two of them.
+//! The emulated agents and sites, and the links between them.
 //!
-//! A scenario comes from a [`crate::world::layout::Layout`] or from a measured [`Matrix`]; both end as plain tables, which only
-//! the lab sees. The scheduler never does.
+//! A scenario comes from a [`crate::world::layout::Layout`] or a measured [`Matrix`]. Only the lab
+//! sees it, never the scheduler.
 
 use std::time::Duration;
 
@@ -13,33 +13,29 @@ use serde::Deserialize;
 
 use landfall_scheduler::simulate::Matrix;
 
-/// One emulated world.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// What it is called.
     pub name: String,
-    /// What was drawn was drawn with this.
+    /// The seed of all random choices.
     pub seed: u64,
     pub agents: Vec<AgentNode>,
     pub sites: Vec<SiteNode>,
-    /// From agent to agent's beacon.
+    /// From agents to agents' beacons.
     pub mesh: Vec<Vec<Link>>,
-    /// From agent to site.
+    /// From agents to sites.
     pub paths: Vec<Vec<Link>>,
-    /// Milliseconds by which an answer may be late, drawn evenly from zero.
+    /// Maximum random delay of an answer in milliseconds, uniform from zero.
     pub jitter_ms: f64,
-    /// What an agent's access carries.
+    /// The capacity of an agent's access link.
     pub agent_bytes_per_s: f64,
-    /// How much of that each agent's access carries, by index; an agent beyond the list: all of it.
+    /// Factors of that capacity by agent; agents beyond the list have 1.
     pub shapes: Vec<f64>,
-    /// What the sites hold.
+    /// The content of the sites.
     pub web: WebRules,
 }
 
-/// An emulated agent.
 #[derive(Debug, Clone)]
 pub struct AgentNode {
-    /// Its name in the fleet.
     pub name: String,
     pub city: String,
     pub carrier: String,
@@ -47,17 +43,16 @@ pub struct AgentNode {
     pub country: String,
 }
 
-/// An emulated site.
 #[derive(Debug, Clone)]
 pub struct SiteNode {
     pub host: String,
     pub city: String,
     pub carrier: String,
-    /// The machine it is on, by index: sites of one machine have one address.
+    /// The index of its machine; sites on one machine share an address.
     pub machine: usize,
 }
 
-/// A path between two nodes.
+/// The path between two nodes.
 #[derive(Debug, Clone, Copy)]
 pub struct Link {
     /// Milliseconds of round trip.
@@ -67,13 +62,12 @@ pub struct Link {
 }
 
 impl Link {
-    /// The round trip.
     pub fn rtt(&self) -> Duration {
         Duration::from_secs_f64(self.rtt_ms / 1e3)
     }
 }
 
-/// What the sites hold; every share is from 0 to 1.
+/// The content of the sites; every share is from 0 to 1.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebRules {
@@ -81,26 +75,26 @@ pub struct WebRules {
     pub mean_pages: f64,
     /// Standard deviation of the logarithm of the pages.
     pub pages_sigma: f64,
-    /// Pages of a site at most.
+    /// Maximum pages of a site.
     pub max_pages: usize,
     /// Mean bytes of a page, lognormal.
     pub mean_bytes: f64,
     /// Standard deviation of the logarithm of the bytes.
     pub bytes_sigma: f64,
-    /// Bytes of a page at most.
+    /// Maximum bytes of a page.
     pub max_bytes: usize,
-    /// Share of pages with a link to a page that is not there.
+    /// Share of pages with a broken link.
     pub broken_share: f64,
-    /// Share of pages that the server thinks about first.
+    /// Share of pages whose answer is delayed by the server.
     pub slow_share: f64,
-    /// Milliseconds it thinks.
+    /// That delay in milliseconds.
     pub slow_ms: u64,
     /// Share of sites whose robots.txt disallows /private/.
     pub robots_share: f64,
 }
 
 impl Default for WebRules {
-    /// The paper layout's.
+    /// The values of the paper's layout.
     fn default() -> Self {
         Self {
             mean_pages: 25.0,
@@ -118,7 +112,7 @@ impl Default for WebRules {
 }
 
 impl WebRules {
-    /// Refuses what cannot be drawn.
+    /// Checks that sites can be drawn.
     ///
     /// # Errors
     /// When a share is not from 0 to 1, or a mean is below 1.
@@ -138,17 +132,17 @@ impl WebRules {
     }
 }
 
-/// Loss on the paths of a matrix, which says none: the layout's inside a carrier.
+/// Loss on the paths of a matrix, which has no loss data: the layout's value inside a carrier.
 const MATRIX_LOSS: f64 = 0.001;
-/// Access rate on a matrix, which says none: the layout's 20 Mbit/s.
+/// Access rate on a matrix, which has no rates: the layout's 20 Mbit/s.
 const MATRIX_AGENT_BYTES_PER_S: f64 = 2.5e6;
 
 impl Scenario {
-    /// Draws agents and sites from the nodes of a matrix. A node that was not measured to or from one that was drawn
-    /// before it is skipped.
+    /// Draws agents and sites from the nodes of a matrix. A node is skipped when the matrix has no
+    /// value between it and a node drawn before.
     ///
     /// # Errors
-    /// When the matrix has too few nodes for that.
+    /// When the matrix has too few nodes.
     pub fn from_matrix(matrix: &Matrix, name: &str, seed: u64, agents: usize, sites: usize) -> anyhow::Result<Self> {
         let nodes = matrix.nodes();
         ensure!(agents >= 1 && sites >= 1, "at least one agent and one site are needed");
@@ -165,7 +159,7 @@ impl Scenario {
         for node in order {
             let agent_row = drawn_agents.iter().all(|&agent| both(agent, node));
             if drawn_agents.len() < agents {
-                // A node that little is known of would push out everything drawn after it.
+                // A node with few values would exclude most nodes drawn after it.
                 let gaps = (0..nodes).filter(|&other| other != node && !both(node, other)).count();
                 if agent_row && gaps * 2 <= nodes {
                     drawn_agents.push(node);
@@ -200,10 +194,10 @@ impl Scenario {
         })
     }
 
-    /// The same with its agents in this order, told by their indices.
+    /// Reorders the agents by their indices.
     ///
     /// # Errors
-    /// When it is no order of all agents.
+    /// When `order` is not a permutation of all agents.
     pub fn ranked(mut self, order: &[usize]) -> anyhow::Result<Self> {
         let mut all = order.to_vec();
         all.sort_unstable();
@@ -218,22 +212,22 @@ impl Scenario {
         Ok(self)
     }
 
-    /// What an agent's access carries, in bytes per second.
+    /// The capacity of an agent's access link, in bytes per second.
     pub fn bytes_per_s(&self, agent: usize) -> f64 {
         self.agent_bytes_per_s * self.shapes.get(agent).copied().unwrap_or(1.0)
     }
 
-    /// How many machines the sites are on.
+    /// The number of machines.
     pub fn machines(&self) -> usize {
         self.sites.iter().map(|site| site.machine + 1).max().unwrap_or(0)
     }
 
-    /// The sites of a machine, by index.
+    /// The indices of a machine's sites.
     pub fn sites_of(&self, machine: usize) -> impl Iterator<Item = usize> {
         self.sites.iter().enumerate().filter(move |(_, site)| site.machine == machine).map(|(index, _)| index)
     }
 
-    /// The median round trip over all links, agents to agents and agents to sites.
+    /// The median round trip over all links.
     pub fn median_rtt(&self) -> Duration {
         let others = self.mesh.iter().enumerate().flat_map(|(from, row)| {
             row.iter().enumerate().filter(move |(to, _)| *to != from).map(|(_, link)| link.rtt_ms)
@@ -244,7 +238,7 @@ impl Scenario {
     }
 }
 
-/// A matrix knows no places: each node is its own city and carrier, as every PlanetLab site was.
+/// A matrix has no cities: every node becomes its own city and carrier.
 fn matrix_agent(node: usize) -> AgentNode {
     let label = format!("node-{node}");
     AgentNode { name: label.clone(), city: label.clone(), carrier: label, country: String::new() }
@@ -269,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_node_without_a_complete_row_is_skipped() {
-        // Node 2 was never measured to node 0.
+        // There is no value between nodes 2 and 0.
         let matrix = matrix(&["0,10,nan,30", "10,0,21,31", "22,21,0,32", "30,31,32,0"]);
         for seed in 0..20 {
             let Ok(scenario) = Scenario::from_matrix(&matrix, "m.csv", seed, 2, 1) else { continue };
@@ -302,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_in_another_order_keep_their_ways() {
+    fn reordered_agents_keep_their_links() {
         let matrix = matrix(&["0,1,2,3", "4,0,5,6", "7,8,0,9", "10,11,12,0"]);
         let mut scenario = Scenario::from_matrix(&matrix, "m", 1, 3, 1).unwrap();
         scenario.shapes = vec![0.5];

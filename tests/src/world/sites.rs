@@ -1,6 +1,7 @@
-//! The sites' servers: one listener per machine on its own address, all on one port.
+//! The sites' servers: one listener per machine, all on one port.
 //!
-//! Every answer goes through [`crate::world::wan`]. The access log is the independent witness of what agents really asked for.
+//! [`crate::world::wan`] delays every answer. The access log is independent evidence of what agents
+//! requested.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -25,46 +26,42 @@ use tokio_util::task::TaskTracker;
 use crate::world::wan::{Connection, Destination, Wan};
 use crate::world::web::{NO_PAGE, NO_ROBOTS, SiteWeb};
 
-/// Connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;
-/// Real packets are lost in the tun grade, and this is what most sites do about it; some hosts' default, bbr, hardly
-/// notices.
+/// Congestion control in the tun grade, where packets are lost. Most sites use cubic; bbr, the
+/// default of some hosts, hardly reacts to loss.
 pub(crate) const CONGESTION_CONTROL: &str = "cubic";
 
-/// A body whose bytes leave when the WAN lets them.
+/// A body whose bytes are sent when the WAN allows it.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
-/// One request that reached a site.
 #[derive(Debug, Clone)]
 pub struct Access {
-    /// The site, by index.
+    /// The site's index.
     pub site: usize,
-    /// The agent that asked, by index; `None` when it was none.
+    /// The requesting agent's index; `None` for another client.
     pub agent: Option<usize>,
-    /// Whether it was a GET.
     pub get: bool,
     pub path: String,
     pub status: StatusCode,
-    /// When the request had arrived.
+    /// When the request arrived.
     pub at: Instant,
-    /// Bytes of the answer's body; zero for HEAD.
+    /// Bytes of the response body; zero for HEAD.
     pub bytes: usize,
 }
 
-/// A body on its way.
+/// The transmission of a body.
 #[derive(Debug, Clone, Copy)]
 pub struct Delivery {
-    /// The site that sends it, by index.
+    /// The sending site's index.
     pub site: usize,
-    /// When its first byte leaves.
+    /// When the first byte is sent.
     pub from: Instant,
-    /// When its last one does, which is when it has arrived.
+    /// When the last byte is sent, which is also when it arrives.
     pub until: Instant,
-    /// Its bytes.
     pub bytes: usize,
 }
 
-/// Every request that reached a site, in order of arrival, and what was sent. Cheap to clone.
+/// Every request that reached a site, in order of arrival, and every body sent. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct AccessLog {
     /// Appended by every server task; never held across an await.
@@ -84,18 +81,18 @@ impl AccessLog {
         self.deliveries.lock().unwrap_or_else(PoisonError::into_inner).push(delivery);
     }
 
-    /// A copy of the bodies that were sent so far, those on their way included.
+    /// The bodies sent so far, including unfinished ones.
     pub fn deliveries(&self) -> Vec<Delivery> {
         self.deliveries.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// A copy of what was noted so far.
+    /// The requests so far.
     pub fn entries(&self) -> Vec<Access> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Listens on an address, in the network of the thread it is called on.
+/// Listens on an address in the network namespace of the calling thread.
 pub(crate) fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
@@ -103,7 +100,7 @@ pub(crate) fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     socket.listen(BACKLOG)
 }
 
-/// Listeners of all sites, bound and not yet served.
+/// The bound listeners of all machines.
 #[derive(Debug)]
 pub struct SiteServers {
     listeners: Vec<TcpListener>,
@@ -111,10 +108,10 @@ pub struct SiteServers {
 }
 
 impl SiteServers {
-    /// Binds a listener for each of the machines that the WAN's sites are on, in the network of the thread it is called on.
+    /// Binds a listener for each machine, in the network namespace of the calling thread.
     ///
     /// # Errors
-    /// When one of the addresses is taken.
+    /// When one of the addresses is in use.
     pub fn bind(wan: &Wan, port: u16) -> anyhow::Result<Self> {
         let mut listeners = Vec::new();
         for machine in 0..wan.scenario().machines() {
@@ -134,7 +131,6 @@ impl SiteServers {
         self.port
     }
 
-    /// Serves until `shutdown`.
     pub fn serve(
         self,
         wan: &Wan,
@@ -155,7 +151,7 @@ impl SiteServers {
                             streams.spawn(ended.clone().run_until_cancelled_owned(served));
                         }
                         Err(error) => {
-                            // Out of files, most likely: let some connections end first.
+                            // Probably out of file descriptors: wait until some connections end.
                             tracing::warn!(%error, machine, "a site could not accept a connection");
                             tokio::time::sleep(Duration::from_millis(50)).await;
                         }
@@ -169,14 +165,13 @@ impl SiteServers {
 
 #[derive(Debug, Clone)]
 struct SiteServer {
-    /// The sites on this machine; never empty.
+    /// The machine's sites; never empty.
     sites: Arc<[usize]>,
     wan: Wan,
     webs: Arc<Vec<SiteWeb>>,
     log: AccessLog,
 }
 
-/// What a site answers, before the WAN delays it.
 struct Answer {
     status: StatusCode,
     content_type: &'static str,
@@ -186,7 +181,7 @@ struct Answer {
 
 impl SiteServer {
     async fn connection(self, stream: TcpStream, source: IpAddr) {
-        // Small answers must not wait for acknowledgements of earlier ones.
+        // Small answers must not wait for acknowledgements.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "nodelay was refused");
         }
@@ -198,7 +193,7 @@ impl SiteServer {
         });
         let served = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
         if let Err(error) = served {
-            // Agents drop connections in the middle of bodies as a matter of course.
+            // Agents often close connections in the middle of a body.
             tracing::debug!(%error, site = self.sites[0], "a connection to a site broke");
         }
     }
@@ -240,7 +235,7 @@ impl SiteServer {
         response
     }
 
-    /// The site a request names; the first of the machine when it names none of them.
+    /// The site in the request's Host header; otherwise the machine's first site.
     fn site_of(&self, request: &Request<Incoming>) -> usize {
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
         let host = host.split(':').next().unwrap_or_default();
@@ -277,13 +272,13 @@ impl SiteServer {
     }
 }
 
-/// A body that leaves in the WAN's rounds, beginning now.
+/// A body sent in the WAN's rounds from now on.
 pub fn delayed_body(body: Bytes, connection: Arc<Connection>) -> Body {
     let releases = connection.schedule(body.len(), Instant::now());
     timed_body(body, releases, connection)
 }
 
-/// A body whose pieces leave at these moments.
+/// A body whose pieces are sent at these times.
 fn timed_body(body: Bytes, releases: Vec<(Instant, usize)>, connection: Arc<Connection>) -> Body {
     let chunks = futures::stream::iter(releases).scan(0_usize, move |sent, (at, bytes)| {
         let chunk = body.slice(*sent..*sent + bytes);

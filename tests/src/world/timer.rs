@@ -1,7 +1,8 @@
-//! A timer finer than the runtime's millisecond: one thread, a heap, and a condition variable.
+//! A timer with a finer resolution than tokio's millisecond: one thread, a heap, and a condition
+//! variable.
 //!
-//! The emulated WAN is only as true as its clock. The thread sleeps until the earliest deadline (the kernel's
-//! high-resolution timer) and wakes the waiting task; the waiter notes how late it was, its own scheduling included.
+//! The thread sleeps until the earliest deadline (the kernel's high-resolution timer) and wakes the
+//! waiting task. The task records how late it was, including its own scheduling delay.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -11,22 +12,22 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-/// Width of a lateness bucket.
+/// The width of a histogram bucket.
 const BUCKET: Duration = Duration::from_micros(50);
-/// Buckets kept; the last one takes everything beyond, 200 ms and later.
+/// The number of buckets; the last one counts everything from 200 ms.
 const BUCKETS: usize = 4000;
 
-/// Wakes tasks at instants. Cheap to clone; the thread ends with the last clone.
+/// Wakes tasks at given instants. Cheap to clone; the thread ends with the last clone.
 #[derive(Debug, Clone)]
 pub struct Timer {
     shared: Arc<Shared>,
-    /// Ends the thread when the last timer is dropped.
+    /// Ends the thread when the last clone is dropped.
     _guard: Arc<Guard>,
 }
 
 #[derive(Debug)]
 struct Shared {
-    /// Guards the heap, and pairs with `changed`.
+    /// Used with `changed`.
     queue: Mutex<Queue>,
     changed: Condvar,
     lateness: Lateness,
@@ -80,7 +81,7 @@ impl Timer {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When the system gives no thread.
+    /// When no thread can be created.
     pub fn start() -> std::io::Result<Self> {
         let shared =
             Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new(), lateness: Lateness::default() });
@@ -89,10 +90,10 @@ impl Timer {
         Ok(Self { _guard: Arc::new(Guard(Arc::clone(&shared))), shared })
     }
 
-    /// Sleeps until an instant, and notes by how much it overslept; an instant that has passed counts in full.
+    /// Sleeps until an instant and records the lateness, also for an instant in the past.
     pub async fn sleep_until(&self, at: Instant) {
         if let Some(woken) = self.enqueue(at) {
-            // The thread ends only after the last timer, so the sender cannot be lost while `self` is borrowed.
+            // The thread lives as long as `self` is borrowed, so the sender cannot be lost.
             let _ = woken.await;
         }
         self.shared.lateness.note(Instant::now().saturating_duration_since(at));
@@ -115,20 +116,18 @@ impl Timer {
         Some(woken)
     }
 
-    /// How late the wake-ups were.
     pub fn lateness(&self) -> &Lateness {
         &self.shared.lateness
     }
 }
 
-/// Wakes due waiters until the last timer is dropped.
 fn serve(shared: &Shared) {
     let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
     while !queue.ended {
         let now = Instant::now();
         while queue.waiting.peek().is_some_and(|first| first.0.at <= now) {
             if let Some(Reverse(due)) = queue.waiting.pop() {
-                // A waiter that has gone away is no concern of the timer's.
+                // The waiter may be gone.
                 let _ = due.wake.send(());
             }
         }
@@ -142,7 +141,7 @@ fn serve(shared: &Shared) {
     }
 }
 
-/// A histogram of how late wake-ups were.
+/// A histogram of lateness.
 #[derive(Debug)]
 pub struct Lateness {
     buckets: Vec<AtomicU64>,
@@ -160,12 +159,13 @@ impl Lateness {
         self.buckets[bucket.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many were noted.
+    /// The number of wake-ups.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
     }
 
-    /// The lateness that `share` of the wake-ups did not exceed, to a bucket's upper edge; zero when there were none.
+    /// The lateness that `share` of the wake-ups did not exceed, rounded up to a bucket's edge;
+    /// zero without wake-ups.
     pub fn quantile(&self, share: f64) -> Duration {
         let counts: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect();
         let total: u64 = counts.iter().sum();
@@ -180,7 +180,7 @@ impl Lateness {
     }
 }
 
-/// A count as a float; counts here are far below 2^53.
+/// A count as a float. It saturates at 2^32.
 fn precise(count: u64) -> f64 {
     u32::try_from(count).map_or(f64::from(u32::MAX), f64::from)
 }
@@ -190,7 +190,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_sleeper_is_never_woken_early_and_in_order_of_deadlines() {
+    async fn sleepers_are_never_woken_early() {
         let timer = Timer::start().unwrap();
         let start = Instant::now();
         let sleeps = [30_u64, 5, 15].map(|millis| {
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_instant_that_has_passed_is_counted_as_late() {
+    async fn an_instant_in_the_past_counts_as_late() {
         let timer = Timer::start().unwrap();
         let Some(past) = Instant::now().checked_sub(Duration::from_millis(40)) else { return };
         timer.sleep_until(past).await;
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_come_from_the_buckets() {
+    fn a_quantile_is_a_buckets_upper_edge() {
         let lateness = Lateness::default();
         for micros in [10, 10, 10, 990] {
             lateness.note(Duration::from_micros(micros));

@@ -1,8 +1,9 @@
-//! The emulated WAN, tun grade: real packets between network namespaces, delayed, lost and queued by a router of ours.
+//! The emulated WAN, tun grade: real packets between network namespaces, which a router of the lab
+//! delays, queues and drops.
 //!
-//! Every agent has a namespace and an address of its own; the sites and the lab's servers share another one. What the
-//! kernel does is real: connecting, ICMP, congestion, retransmission, silence. It takes root and `/dev/net/tun`; see
-//! [`missing`].
+//! Every agent has its own namespace and address; the sites and the lab's servers share one. The
+//! kernel's part is real: connecting, ICMP, congestion control, retransmission, timeouts. Needs
+//! root and `/dev/net/tun`; see [`missing`].
 
 mod device;
 mod faults;
@@ -34,13 +35,12 @@ use paths::PathTable;
 use router::Router;
 use switch::Switch;
 
-/// The port of every beacon: nothing else is in its agent's namespace.
+/// The port of every beacon. Nothing else listens in an agent's namespace.
 pub const BEACON_PORT: u16 = 7180;
 
-/// Said where the grade cannot be had.
 const NEEDS: &str = "the tun grade takes root, /dev/net/tun and iproute2";
 
-/// Why the tun grade cannot be had here; `None` when it can.
+/// Why the tun grade is not available here; `None` when it is.
 pub fn missing() -> Option<String> {
     let tried = || {
         let namespace = NetNamespace::inside(NamespaceThread::start("wan-trial")?);
@@ -58,18 +58,19 @@ pub struct Network {
     faults: LinkFaults,
     lateness: Arc<Lateness>,
     traffic: Arc<Traffic>,
-    /// Ports of schedulers that are forwarded. Held while one more is opened, never across an await.
+    /// The forwarded ports of schedulers. Not held across an await.
     forwarded: Mutex<Vec<u16>>,
 }
 
 impl Network {
-    /// Makes the namespaces of a scenario and carries packets between them. Blocks for a fraction of a second.
+    /// Creates the namespaces of a scenario and starts the router. Blocks for a fraction of a
+    /// second.
     ///
     /// # Errors
-    /// When the system refuses; see [`missing`].
+    /// When the grade is not available; see [`missing`].
     pub fn start(scenario: &Scenario) -> anyhow::Result<Self> {
         let agents = scenario.agents.len();
-        // Each has a thread of its own and mostly waits for the kernel.
+        // In parallel: creating one mostly waits for the kernel.
         let made: Vec<anyhow::Result<(NetNamespace, tun_rs::SyncDevice)>> = std::thread::scope(|scope| {
             let making: Vec<_> = (0..=agents).map(|number| scope.spawn(move || namespace_of(number))).collect();
             making
@@ -92,39 +93,39 @@ impl Network {
         Ok(Self { core, agents: namespaces, router, faults, lateness, traffic, forwarded: Mutex::default() })
     }
 
-    /// Where the sites and the lab's servers are.
+    /// The namespace of the sites and the lab's servers.
     pub fn core(&self) -> &NetNamespace {
         &self.core
     }
 
-    /// Where an agent is.
+    /// An agent's namespace.
     ///
     /// # Panics
-    /// When there is no such agent.
+    /// When the index is invalid.
     pub fn agent(&self, index: usize) -> &NetNamespace {
         &self.agents[index]
     }
 
-    /// What is wrong with agents' links, and how to change it.
+    /// The faults of the agents' links, to read and to change.
     pub fn faults(&self) -> &LinkFaults {
         &self.faults
     }
 
-    /// How late packets were handed over.
+    /// The lateness of delivered packets.
     pub fn lateness(&self) -> &Lateness {
         &self.lateness
     }
 
-    /// What became of the packets.
+    /// The counters of packets.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
     }
 
-    /// Lets every agent reach a scheduler on this port of the host's loopback, at the same port of its own. The scheduler
-    /// may come and go. A port that is forwarded already stays so.
+    /// Lets every agent reach a scheduler on this port of the host's loopback, at the same port of
+    /// the agent's own loopback. The scheduler may restart. Repeating a port has no effect.
     ///
     /// # Errors
-    /// When the port is taken in one of the namespaces.
+    /// When the port is in use in one of the namespaces.
     pub fn forward(&self, port: u16, tasks: &TaskTracker, shutdown: &CancellationToken) -> anyhow::Result<()> {
         let mut forwarded = self.forwarded.lock().unwrap_or_else(PoisonError::into_inner);
         if !forwarded.contains(&port) {
@@ -134,7 +135,7 @@ impl Network {
         Ok(())
     }
 
-    /// Takes everything down. Processes that still run in a namespace are killed.
+    /// Ends everything. Processes in the namespaces are killed.
     pub fn end(&self) {
         self.router.end();
         self.agents.iter().for_each(NetNamespace::end);
@@ -148,7 +149,7 @@ impl Drop for Network {
     }
 }
 
-/// The core, or the namespace of agent `number` - 1.
+/// The servers' namespace for 0, otherwise that of agent `number` - 1.
 fn namespace_of(number: usize) -> anyhow::Result<(NetNamespace, tun_rs::SyncDevice)> {
     let (name, addresses) = match number.checked_sub(1) {
         None => ("wan-core".to_owned(), Addresses::All(Lane::TUN.server_networks().to_vec())),

@@ -1,11 +1,10 @@
-//! The emulated WAN as its servers see it: the owner of each address, and in the rootless grade one
-//! delay code for sites and beacons alike. In the tun grade [`crate::world::tun`] delays real
-//! packets, and nothing is delayed here.
+//! The emulated WAN on the server side: addresses, and in the rootless grade the delays of sites
+//! and beacons. In the tun grade [`crate::world::tun`] delays packets, and nothing is delayed here.
 //!
 //! Rootless: the source address identifies the agent. The first request of a connection is answered
-//! two round trips after it arrived (loopback's handshake took no time, so its round trip is
-//! charged here), later ones after one. Bodies follow [`crate::world::reno`], and share the agent's
-//! access link. Loopback hides loss from the first byte: loss affects only bodies.
+//! after two round trips (loopback's handshake takes no time, so its round trip is added here),
+//! later ones after one. Bodies follow [`crate::world::reno`] and share the agent's access link.
+//! Loss affects only bodies.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,14 +18,14 @@ use crate::world::reno;
 use crate::world::scenario::{Link, Scenario};
 use crate::world::timer::Timer;
 
-/// Hosts per octet pair of a 127.x block: 250 in the last octet, from 1.
+/// Hosts per third octet of a 127.x block: 250, from 1.
 const HOSTS_PER_OCTET: usize = 250;
-/// Lanes: blocks of addresses, so that several labs may run at once.
+/// The number of lanes. A lane is a block of addresses, so that several labs can run at once.
 pub const LANES: u8 = 24;
 
-/// The first octet of rootless addresses, which are all loopback.
+/// The first octet of rootless addresses: loopback.
 const LOOPBACK: u8 = 127;
-/// The first octet of the tun grade's addresses: private ones, which are never routed by mistake.
+/// The first octet of the tun grade's addresses: a private network.
 const PRIVATE: u8 = 10;
 const AGENTS: u8 = 1;
 const SITES: u8 = 2;
@@ -44,15 +43,15 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// The one lane of the tun grade: every lab has networks of its own.
+    /// The lane of the tun grade. One is enough: every lab has its own networks.
     pub const TUN: Self = Self { first: PRIVATE, number: 0 };
 
-    /// A rootless lane by number, 0 to [`LANES`] − 1.
+    /// A rootless lane: 0 to [`LANES`] − 1.
     pub fn new(number: u8) -> Option<Self> {
         (number < LANES).then_some(Self { first: LOOPBACK, number })
     }
 
-    /// Whether packets are delayed, so that servers must not delay answers.
+    /// Whether packets are delayed, and answers are not.
     pub fn is_tun(self) -> bool {
         self == Self::TUN
     }
@@ -63,7 +62,7 @@ impl Lane {
         Ipv4Addr::new(self.first, self.number * 10 + block, third, fourth)
     }
 
-    /// The index of an address among a block's first addresses.
+    /// The index of an address in a block; `None` from `count` on.
     fn index(self, block: u8, address: Ipv4Addr, count: usize) -> Option<usize> {
         let [_, _, third, fourth] = address.octets();
         let index = usize::from(third) * HOSTS_PER_OCTET + usize::from(fourth).checked_sub(1)?;
@@ -75,7 +74,7 @@ impl Lane {
         self.address(AGENTS, index)
     }
 
-    /// The listen address of a machine's sites, by machine.
+    /// The listen address of a machine's sites.
     pub fn site(self, index: usize) -> Ipv4Addr {
         self.address(SITES, index)
     }
@@ -100,7 +99,7 @@ impl Lane {
         [SITES, NAMES, SCHEDULERS].map(|block| format!("{}.{}.0.0/16", self.first, self.number * 10 + block))
     }
 
-    /// The network that holds all of it, as `address/bits`.
+    /// The network of all addresses, as `address/bits`.
     pub fn network(self) -> String {
         format!("{}.0.0.0/8", self.first)
     }
@@ -126,7 +125,7 @@ pub enum Destination {
     Beacon(usize),
 }
 
-/// The emulated WAN of one scenario, seen from its servers. Cheap to clone.
+/// The emulated WAN of one scenario, on the server side. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Wan {
     state: Arc<WanState>,
@@ -143,30 +142,26 @@ struct WanState {
 }
 
 impl Wan {
-    /// A WAN for a scenario.
     pub fn new(scenario: Scenario, lane: Lane, timer: Timer) -> Self {
         let now = Instant::now();
         let links = scenario.agents.iter().map(|_| Mutex::new(now)).collect();
         Self { state: Arc::new(WanState { scenario, lane, timer, links, connections: AtomicU64::new(0) }) }
     }
 
-    /// The emulated scenario.
     pub fn scenario(&self) -> &Scenario {
         &self.state.scenario
     }
 
-    /// The addresses in use.
     pub fn lane(&self) -> Lane {
         self.state.lane
     }
 
-    /// Its clock.
     pub fn timer(&self) -> &Timer {
         &self.state.timer
     }
 
-    /// A new connection from an address. It has no delay if the address belongs to no agent, or if
-    /// packets were delayed already.
+    /// A new connection from an address. It has no delay in the tun grade, or if the address
+    /// belongs to no agent.
     pub fn connect(&self, source: IpAddr, destination: Destination) -> Connection {
         let scenario = &self.state.scenario;
         let agent = self.state.lane.agent_at(source, scenario.agents.len());
@@ -197,7 +192,7 @@ impl Connection {
         self.agent
     }
 
-    /// Waits until the first byte of the answer to a request that arrived at `arrived` may leave.
+    /// Waits until the first byte of an answer may be sent.
     pub async fn first_byte(&self, arrived: Instant, thinking: Duration) {
         let first = !self.used.swap(true, Ordering::Relaxed);
         let Some(link) = self.link else {
@@ -213,7 +208,7 @@ impl Connection {
         self.wan.state.timer.sleep_until(arrived + link.rtt() * trips + jitter + thinking).await;
     }
 
-    /// How many bytes of a body may leave when; the first at `first_byte`.
+    /// When how many bytes of a body may be sent; the first ones at `first_byte`.
     pub fn schedule(&self, body: usize, first_byte: Instant) -> Vec<(Instant, usize)> {
         let (Some(link), Some(agent)) = (self.link, self.agent) else { return vec![(first_byte, body)] };
         let bytes_per_s = self.wan.state.scenario.bytes_per_s(agent);
@@ -228,8 +223,8 @@ impl Connection {
         releases
     }
 
-    /// Queues bytes on the agent's access link; returns when they have passed it. Bytes that find it free pass at once:
-    /// the round trip already holds their own time on the wire.
+    /// Queues bytes on the agent's access link; returns when they pass. On a free link they pass at
+    /// once: the round trip includes their transmission time.
     fn take_link(&self, agent: usize, from: Instant, bytes: usize) -> Instant {
         let bytes_per_s = self.wan.state.scenario.bytes_per_s(agent);
         let on_wire = Duration::from_secs_f64(f64::from(u32::try_from(bytes).unwrap_or(u32::MAX)) / bytes_per_s);
@@ -239,7 +234,7 @@ impl Connection {
         begins
     }
 
-    /// Waits on the WAN's clock.
+    /// Waits with the WAN's timer.
     pub async fn wait(&self, until: Instant) {
         self.wan.state.timer.sleep_until(until).await;
     }
@@ -260,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_name_their_agents_and_lanes_never_meet() {
+    fn addresses_identify_agents_and_lanes_do_not_overlap() {
         let lane = Lane::new(0).unwrap();
         assert_eq!(lane.agent(0), Ipv4Addr::new(127, 1, 0, 1));
         assert_eq!(lane.site(250), Ipv4Addr::new(127, 2, 1, 1));

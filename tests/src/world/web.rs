@@ -1,7 +1,7 @@
-//! The synthetic web: what each site holds, drawn from the scenario's distributions with its seed.
+//! The synthetic web: the pages of each site, drawn with the scenario's seed.
 //!
-//! Pages form a tree rooted at `/`, with cross links, some links to pages that are not there, links to other hosts, and
-//! pages the server thinks about first. Bodies are made when asked for, always the same. Each site knows its truth:
+//! Pages form a tree rooted at `/`, with cross links, broken links, links to other hosts, and pages
+//! that the server delays. Bodies are generated on request, always the same. Each site computes
 //! which pages a polite crawler reaches. Pure.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -13,18 +13,17 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::world::scenario::WebRules;
 
-/// The folder that robots.txt disallows, where it does.
+/// The folder that robots.txt disallows.
 pub const DISALLOWED: &str = "/private/";
-/// One page in this many lies in the disallowed folder, on sites with a robots.txt.
+/// One page in this many is in the disallowed folder, on sites with a robots.txt.
 const PRIVATE_ONE_IN: usize = 10;
-/// A page's parent is drawn from this many pages before it: fewer make deeper sites.
+/// A page's parent is one of this many pages before it: fewer make deeper sites.
 const PARENT_WINDOW: usize = 12;
-/// Cross links of a page at most.
+/// Maximum cross links of a page.
 const MAX_CROSS_LINKS: usize = 3;
-/// A host that no lab serves: a crawler must not leave the site for it.
+/// A host outside the lab: a crawler must not leave the site.
 const ELSEWHERE: &str = "http://www.elsewhere.test/";
 
-/// One site's pages.
 #[derive(Debug, Clone)]
 pub struct SiteWeb {
     pages: Vec<Page>,
@@ -36,33 +35,33 @@ pub struct Page {
     pub path: String,
     /// Bytes of its body.
     pub bytes: usize,
-    /// How long the server thinks before it answers.
+    /// The server's delay of the answer.
     pub thinking: Duration,
-    /// Pages of this site it links to, by index.
+    /// The indices of the pages that it links to.
     links: Vec<usize>,
-    /// Whether it links to a page that is not there.
+    /// Whether it has a broken link.
     broken: bool,
     /// Whether it links to another host.
     leaves: bool,
 }
 
-/// One request of a crawl, as far as it takes time.
+/// The parts of a request that take time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SiteRequest {
     /// Bytes of the answer's body.
     pub bytes: usize,
-    /// How long the server thinks before it answers.
+    /// The server's delay of the answer.
     pub thinking: Duration,
 }
 
-/// What a polite crawler gets from a site.
+/// The expected crawl of a polite crawler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpectedCrawl {
-    /// Paths of the pages it reaches.
+    /// The paths of the reachable pages.
     pub pages: BTreeSet<String>,
     /// Bytes of their bodies.
     pub bytes: u64,
-    /// Distinct links to pages that are not there, which it meets on the way.
+    /// Distinct broken links on these pages.
     pub broken: usize,
 }
 
@@ -105,7 +104,7 @@ impl SiteWeb {
         site
     }
 
-    /// The text of robots.txt; `None` where the site has none.
+    /// The text of robots.txt; `None` without one.
     pub fn robots(&self) -> Option<String> {
         self.robots.then(|| format!("User-agent: *\nDisallow: {DISALLOWED}\n"))
     }
@@ -114,17 +113,17 @@ impl SiteWeb {
         self.pages.iter().enumerate().find(|(_, page)| page.path == path)
     }
 
-    /// How many pages there are, reachable or not.
+    /// The number of pages, reachable or not.
     pub fn len(&self) -> usize {
         self.pages.len()
     }
 
-    /// Never: every site has its start page.
+    /// Never true: every site has a start page.
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()
     }
 
-    /// The body of a page, exactly as long as the page says.
+    /// The body of a page, padded to its size.
     pub fn body(&self, index: usize) -> String {
         let wanted = self.pages[index].bytes;
         let mut text = self.head(index);
@@ -138,7 +137,7 @@ impl SiteWeb {
         text
     }
 
-    /// The body of a page up to its filler: title and links.
+    /// The beginning of a body: title and links.
     fn head(&self, index: usize) -> String {
         let page = &self.pages[index];
         let mut text = format!(
@@ -159,13 +158,13 @@ impl SiteWeb {
         text
     }
 
-    /// What a crawler that honours robots.txt asks for within `max_depth` links of the start page, in its order: robots.txt, then pages
-    /// breadth first, those that are not there among them.
+    /// The requests of a crawl that honours robots.txt, up to `max_depth` links from the start
+    /// page: robots.txt, then pages and broken links breadth first.
     pub fn requests(&self, max_depth: u32) -> Vec<SiteRequest> {
         let robots = self.robots().map_or(NO_ROBOTS.len(), |text| text.len());
         let mut asked = vec![SiteRequest { bytes: robots, thinking: Duration::ZERO }];
         let mut seen = BTreeSet::from([0]);
-        // A page that is not there has no index.
+        // A broken link has no index.
         let mut queue = VecDeque::from([(Some(0_usize), 0_u32)]);
         while let Some((index, depth)) = queue.pop_front() {
             let Some(index) = index else {
@@ -190,7 +189,8 @@ impl SiteWeb {
         asked
     }
 
-    /// What a crawler that honours robots.txt reaches within `max_depth` links of the start page.
+    /// The pages that a crawl reaches if it honours robots.txt, up to `max_depth` links from the
+    /// start page.
     pub fn expected_crawl(&self, max_depth: u32) -> ExpectedCrawl {
         let mut seen = BTreeSet::from([0]);
         let mut queue = VecDeque::from([(0_usize, 0_u32)]);
@@ -214,9 +214,9 @@ impl SiteWeb {
     }
 }
 
-/// The body where there is no robots.txt.
+/// The body of a missing robots.txt.
 pub const NO_ROBOTS: &str = "no robots.txt\n";
-/// The body where there is no such page.
+/// The body of a missing page.
 pub const NO_PAGE: &str = "no such page\n";
 const TAIL: &str = "</p></body></html>\n";
 
@@ -239,7 +239,7 @@ const WORDS: [&str; 16] = [
     "winter ",
 ];
 
-/// The path of a page: folders of eight, so that paths have some depth of their own.
+/// The path of a page: eight pages share a folder.
 fn path(index: usize, private: bool) -> String {
     match (index, private) {
         (0, _) => "/".to_owned(),
@@ -248,14 +248,14 @@ fn path(index: usize, private: bool) -> String {
     }
 }
 
-/// The path of a page that is not there.
+/// The path of a broken link.
 fn missing(index: usize) -> String {
     format!("/gone/from-{index}.html")
 }
 
-/// A lognormal whole number with the given mean, held between two bounds.
+/// A lognormal integer with the given mean, clamped to two bounds.
 fn lognormal(rng: &mut ChaCha8Rng, mean: f64, sigma: f64, least: usize, most: usize) -> usize {
-    // Box and Muller; 1 - u keeps the logarithm finite.
+    // Box–Muller transform; 1 - u is never 0.
     let (u, v): (f64, f64) = (rng.random_range(0.0..1.0), rng.random_range(0.0..1.0));
     let normal = (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos();
     let drawn = (mean.ln() - sigma * sigma / 2.0 + sigma * normal).exp();
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_are_as_long_as_said_and_the_same_each_time() {
+    fn bodies_have_the_stated_size_and_never_change() {
         let site = SiteWeb::draw(&WebRules::default(), 5, 3);
         for index in 0..site.len() {
             assert_eq!(site.body(index).len(), site.pages[index].bytes);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crawl_asks_for_robots_every_page_it_may_and_every_broken_link_once() {
+    fn a_crawl_requests_robots_txt_allowed_pages_and_broken_links_once() {
         for index in 0..40 {
             let site = SiteWeb::draw(&WebRules::default(), 5, index);
             let (asked, expected_crawl) = (site.requests(8), site.expected_crawl(8));

@@ -1,41 +1,40 @@
-//! What happened in a run, as the judge reads it: from the database, from the client, from the web servers, and from what
-//! was overheard between agents and schedulers.
+//! The record of a run for the judge: from the database, the client, the web servers, and the
+//! proxies between agents and schedulers.
 //!
-//! Times are microseconds since the run began. Agents are known by their identifier in the database, sites by their name.
+//! Times are microseconds since the start of the run. Agents are identified by their database
+//! identifier, sites by name.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-/// A run.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct History {
-    /// What drew the faults.
+    /// The seed of the faults.
     pub seed: u64,
-    /// How long a session lives without a renewal, the grace included.
+    /// The lifetime of a session without renewal, including the grace.
     pub lifetime_us: i64,
-    /// How many schedulers there were; 0 in records that do not say.
+    /// The number of schedulers; 0 in old records.
     pub schedulers: usize,
-    /// When the last fault had been healed.
+    /// When the last fault was healed.
     pub healed_us: i64,
-    /// When the run was over.
+    /// When the run ended.
     pub ended_us: i64,
     pub agents: BTreeMap<i64, String>,
     /// The sites whose submission was acknowledged.
     pub acknowledged: Vec<String>,
-    /// The tasks as they are in the end.
+    /// The tasks at the end.
     pub tasks: Vec<Task>,
-    /// The outcomes as they are in the end.
+    /// The outcomes at the end.
     pub outcomes: Vec<Outcome>,
-    /// The log of transitions.
     pub events: Vec<Event>,
-    /// What agents were told.
+    /// Messages from schedulers to agents.
     #[serde(rename = "told")]
     pub notices: Vec<Notice>,
-    /// The requests of crawls that reached the sites.
+    /// Crawl requests that reached the sites.
     pub requests: Vec<Request>,
-    /// What was done to the system.
+    /// The injected faults.
     pub faults: Vec<FaultRecord>,
 }
 
@@ -44,27 +43,26 @@ pub struct Task {
     pub id: i64,
     pub site: String,
     pub state: String,
-    /// Why it is in that state; empty when nothing is said.
+    /// The reason of its state; may be empty.
     pub reason: String,
     /// The newest token.
     pub token: i64,
 }
 
-/// An outcome that is recorded.
+/// A recorded outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     pub task: i64,
-    /// The token it came with.
     pub token: i64,
 }
 
-/// A row of the log.
+/// An event.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Event {
-    /// Its number: of one row of the database a later transition has a higher one.
+    /// Its number. For one row of the database, later transitions have higher numbers.
     pub id: i64,
-    /// The transaction that wrote it.
+    /// Its transaction.
     pub xact: i64,
     pub at_us: i64,
     /// task, lease, session, agent or term.
@@ -80,7 +78,7 @@ pub struct Event {
     pub session: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<i64>,
-    /// The role and the number of the term it was written under.
+    /// The role and number of the term in which it was written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub term: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,24 +86,22 @@ pub struct Event {
 }
 
 impl Event {
-    /// Whether it is this.
     pub fn is(&self, noun: &str, what: &str) -> bool {
         self.noun == noun && self.what == what
     }
 }
 
-/// What a scheduler told an agent.
+/// A message from a scheduler to an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Notice {
     pub at_us: i64,
     pub agent: i64,
     pub task: i64,
     pub token: i64,
-    /// That an outcome is recorded; else that a lease is granted.
+    /// Whether it acknowledges an outcome; otherwise it grants a lease.
     pub accepted: bool,
 }
 
-/// A request of a crawl.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Request {
     pub at_us: i64,
@@ -113,26 +109,26 @@ pub struct Request {
     pub agent: i64,
 }
 
-/// A fault.
+/// An injected fault.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultRecord {
     pub kind: String,
-    /// The agent it befell; none when it befell everybody.
+    /// The affected agent; `None` for faults of schedulers and the database.
     pub agent: Option<i64>,
     pub from_us: i64,
-    /// When it was over.
+    /// When it ended.
     pub to_us: i64,
 }
 
 impl History {
-    /// What is left of it when only these tasks are looked at; what concerns no task stays.
+    /// The part of it about these tasks; what belongs to no task stays.
     #[must_use]
     pub fn of_tasks(&self, keep: impl Fn(i64) -> bool) -> Self {
         let mut part = self.clone();
         part.tasks.retain(|task| keep(task.id));
         let sites: Vec<&String> = part.tasks.iter().map(|task| &task.site).collect();
         let all: std::collections::BTreeSet<&String> = self.tasks.iter().map(|task| &task.site).collect();
-        // A site without a task is why somebody looks.
+        // An acknowledged site without a task is a violation: keep it.
         part.acknowledged.retain(|site| sites.contains(&site) || !all.contains(site));
         part.requests.retain(|request| sites.contains(&&request.site));
         part.outcomes.retain(|outcome| keep(outcome.task));

@@ -1,22 +1,22 @@
-//! Whether two agents ever crawled one site at once, as the site itself saw it.
+//! Finds sites that two agents crawled at the same time, by the sites' logs.
 
 use std::collections::BTreeMap;
 
 use super::history::{Event, History, Request};
 use super::{Rule, Violation};
 
-/// Requests of one crawl that may reach a site after the next agent has begun: a crawl sends one at a time, so that one may be
-/// under way when it is stopped.
+/// Requests of a crawl that may arrive after the next agent has begun: a crawl sends one request at
+/// a time, which may be in flight when it is stopped.
 const IN_FLIGHT: usize = 1;
 
-/// What one site saw.
+/// The grants and requests of one site.
 #[derive(Default)]
 struct SiteActivity<'a> {
     grants: Vec<&'a Event>,
     requests: Vec<&'a Request>,
 }
 
-/// For every lease whose agent went on after the next agent had begun: one offence.
+/// One violation for every lease whose agent continued after the next agent had begun.
 pub(super) fn violations(history: &History) -> Vec<Violation> {
     let sites: BTreeMap<i64, &str> = history.tasks.iter().map(|task| (task.id, task.site.as_str())).collect();
     let mut activity: BTreeMap<&str, SiteActivity<'_>> = BTreeMap::new();
@@ -42,7 +42,7 @@ fn of_site(site: &str, mut activity: SiteActivity<'_>) -> Vec<Violation> {
         else {
             continue;
         };
-        // The former holder, which may not know that the lease was taken.
+        // Earlier lease holders, which may not know that their lease has ended.
         let mut strangers: BTreeMap<i64, usize> = BTreeMap::new();
         for request in activity.requests.iter().filter(within) {
             if request.at_us > begun.at_us && Some(request.agent) != next.agent {

@@ -1,31 +1,30 @@
-//! How fast a run recovered: from the kill of an agent to the next grant of each task it held, and from the kill of a
-//! scheduler to the next grant of any.
+//! Recovery times of a run: from the kill of an agent to the next grant of each of its tasks, and
+//! from the kill of a scheduler to the next grant of any task.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::history::{Event, History};
 
-/// The kinds of fault that it goes by.
+/// The name of the agent-kill fault.
 pub const AGENT_KILL: &str = "agent_kill";
-/// As above.
+/// The name of the scheduler-kill fault.
 pub const SCHEDULER_KILL: &str = "scheduler_kill";
 
-/// Seconds, the 99th percentile; `None` where nothing of the kind was seen.
+/// The 99th percentiles in seconds; `None` without such a fault.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Recovery {
-    /// From the kill of an agent to the grant of its tasks to somebody.
+    /// From the kill of an agent to the next grant of its tasks.
     pub agent_p99: Option<f64>,
-    /// How many tasks that is of.
+    /// The number of these tasks.
     pub agent_tasks: usize,
-    /// From the kill of a scheduler to the next grant, while tasks waited for one; less the time in which faults kept every scheduler
-    /// down.
+    /// From the kill of a scheduler to the next grant while tasks wait, without the time in which
+    /// faults kept all schedulers down.
     pub scheduler_p99: Option<f64>,
-    /// How many kills that is of.
+    /// The number of these kills.
     pub scheduler_kills: usize,
 }
 
-/// The figures of a run.
 pub fn recovery(history: &History) -> Recovery {
     let mut grants: Vec<&Event> = history.events.iter().filter(|event| event.is("lease", "granted")).collect();
     grants.sort_by_key(|event| event.at_us);
@@ -42,7 +41,7 @@ pub fn recovery(history: &History) -> Recovery {
         .filter_map(|kill| {
             let next = grants.partition_point(|grant| grant.at_us < kill.from_us);
             let grant = grants.get(next)?.at_us;
-            Some(grant - kill.from_us - none_there(history, kill.from_us, grant))
+            Some(grant - kill.from_us - all_down(history, kill.from_us, grant))
         })
         .collect();
     Recovery {
@@ -53,8 +52,8 @@ pub fn recovery(history: &History) -> Recovery {
     }
 }
 
-/// How much of a time was spent with every scheduler killed and not yet started again.
-fn none_there(history: &History, from_us: i64, to_us: i64) -> i64 {
+/// The part of a time span during which all schedulers were down.
+fn all_down(history: &History, from_us: i64, to_us: i64) -> i64 {
     let kills = || history.faults.iter().filter(|fault| fault.kind == SCHEDULER_KILL);
     let mut moments: Vec<i64> = kills().flat_map(|kill| [kill.from_us, kill.to_us]).collect();
     moments.retain(|moment| (from_us..to_us).contains(moment));
@@ -65,7 +64,7 @@ fn none_there(history: &History, from_us: i64, to_us: i64) -> i64 {
     spans.map(|span| span[1] - span[0]).sum()
 }
 
-/// The times at which tasks waited at their agents until they were granted.
+/// The times during which assigned tasks waited for a grant.
 fn waits(history: &History) -> Vec<Range<i64>> {
     let mut events: Vec<&Event> = history.events.iter().collect();
     events.sort_by_key(|event| event.id);
@@ -81,7 +80,7 @@ fn waits(history: &History) -> Vec<Range<i64>> {
     waits
 }
 
-/// How long each task that a killed agent held waited for its next grant.
+/// How long each task of a killed agent waited for its next grant.
 fn regrants(history: &History, leases: &BTreeMap<i64, Vec<&Event>>) -> Vec<i64> {
     let mut waits = Vec::new();
     for events in leases.values() {

@@ -1,4 +1,4 @@
-//! Histories in which one thing went wrong.
+//! Histories with one violation each.
 
 use super::history::{Event, FaultRecord, History, Notice, Outcome, Request, Task};
 use super::{Rule, judge, recovery};
@@ -39,7 +39,7 @@ fn request(at_ms: i64, agent: i64) -> Request {
     Request { at_us: at_ms * 1000, site: SITE.to_owned(), agent }
 }
 
-/// Agent 1 is killed in the middle of its crawl; agent 2 crawls the site anew.
+/// Agent 1 is killed during its crawl; agent 2 crawls the site again.
 fn history() -> History {
     History {
         lifetime_us: 3 * SECOND,
@@ -56,7 +56,7 @@ fn history() -> History {
             Event { term: Some("reap 2".to_owned()), ..session(5, 4, "expired", 1, 1) },
             lease(6, 4, "expired", 1, 1),
             lease(7, 5, "granted", 2, 2),
-            // Of one transaction, in either order.
+            // In one transaction, in either order.
             Event { xact: 9, ..task(8, 7, "done") },
             lease(9, 7, "completed", 2, 2),
             term(0, "reap 2"),
@@ -86,14 +86,14 @@ fn broken(change: impl FnOnce(&mut History)) -> Vec<Rule> {
 }
 
 #[test]
-fn a_run_that_lost_an_agent_and_nothing_else_breaks_no_rule_and_says_how_long_it_took() {
+fn a_run_with_a_killed_agent_has_no_violation_and_a_recovery_time() {
     assert_eq!(broken(|_| ()), []);
     let recovered = recovery::recovery(&history());
     assert_eq!((recovered.agent_p99, recovered.agent_tasks), (Some(3.0), 1));
 }
 
 #[test]
-fn a_scheduler_recovers_when_it_grants_again_what_waited_and_where_nothing_did_it_does_not_count() {
+fn a_schedulers_recovery_counts_only_while_tasks_wait() {
     let kill = |at: i64| FaultRecord {
         kind: recovery::SCHEDULER_KILL.to_owned(),
         agent: None,
@@ -112,7 +112,7 @@ fn a_scheduler_recovers_when_it_grants_again_what_waited_and_where_nothing_did_i
     };
     let recovered = recovery::recovery(&run);
     assert_eq!((recovered.scheduler_kills, recovered.scheduler_p99), (2, Some(2.0)));
-    // While both schedulers are down, none can grant.
+    // While both schedulers are down, nothing is granted.
     let lasting = |from: i64, to: i64| FaultRecord { from_us: from * SECOND, to_us: to * SECOND, ..kill(0) };
     let run = History { schedulers: 2, faults: vec![lasting(3, 9), lasting(5, 6)], ..run };
     let recovered = recovery::recovery(&run);
@@ -149,13 +149,13 @@ fn every_rule_can_be_broken() {
 }
 
 #[test]
-fn one_request_in_flight_is_none_too_many_and_neither_is_a_crawl_of_the_next_holder() {
+fn one_request_in_flight_and_a_later_crawl_are_allowed() {
     assert_eq!(broken(|run| run.requests.push(request(9000, 2))), []);
     assert_eq!(broken(|run| run.requests.push(request(4900, 1))), [], "before the next had begun");
 }
 
 #[test]
-fn a_part_of_a_history_keeps_what_its_tasks_are_judged_by() {
+fn a_part_of_a_history_keeps_everything_about_its_tasks() {
     let mut history = history();
     history.acknowledged.push("http://lost.test:8080".to_owned());
     let part = history.of_tasks(|_| false);

@@ -11,44 +11,45 @@ use tun_rs::{DeviceBuilder, SyncDevice};
 
 use super::namespace::NetNamespace;
 
-/// Where devices come from.
 const TUN: &str = "/dev/net/tun";
-/// What every device is called: each is alone in its namespace.
+/// The name of every device: each namespace has one.
 const NAME: &str = "wan";
-/// Bytes of a packet at most, as on Ethernet.
+/// Maximum bytes of a packet, as on Ethernet.
 pub(super) const MTU: usize = 1500;
-/// Packets that may wait for the router. The usual 500 overflow in a burst, and the kernel's losses are not the scenario's.
+/// Maximum packets waiting for the router. The default of 500 overflows in a burst, and losses must
+/// come only from the scenario.
 const QUEUE: u32 = 20_000;
 
-/// What is written below /proc/sys/net in every namespace, where it is there, and why.
+/// Settings below /proc/sys/net in every namespace; missing ones are skipped.
 const SETTINGS: [(&str, &str); 6] = [
-    // The scenarios know no IPv6, and its chatter would be carried.
+    // Scenarios have no IPv6, and its housekeeping packets would be carried too.
     ("ipv6/conf/all/disable_ipv6", "1"),
     ("ipv6/conf/default/disable_ipv6", "1"),
-    // A connection must not begin with what an earlier one learned: runs would depend on each other.
+    // Connections must not reuse metrics of earlier ones: runs would influence each other.
     ("ipv4/tcp_no_metrics_save", "1"),
-    // Every process may send ICMP echoes without a raw socket.
+    // Every process may send ICMP echoes without root.
     ("ipv4/ping_group_range", "0 2147483647"),
-    // The lab listens on the schedulers' ports in here: they come from the host's range, which is above this one.
+    // The lab listens on the schedulers' ports in the agents' namespaces. Those come from the
+    // host's range, which must not overlap with this one.
     ("ipv4/ip_local_port_range", "1024 32767"),
-    // Packets come back on the only way there is.
+    // There is only one route, so that the check is useless.
     ("ipv4/conf/all/rp_filter", "0"),
 ];
 
-/// Which addresses a namespace answers at.
+/// The addresses of a namespace.
 #[derive(Debug, Clone)]
 pub(super) enum Addresses {
     One(Ipv4Addr),
-    /// Everything in these networks, each written as `address/bits`.
+    /// All addresses of these networks (`address/bits`).
     All(Vec<String>),
 }
 
-/// Gives a namespace its device and its addresses; returns the router's end of it.
+/// Creates a namespace's device, addresses and routes; returns the device.
 ///
 /// # Errors
-/// When `ip` or the system refuses; the message repeats what it said.
+/// When `ip` or the system fails; the message contains its output.
 pub(super) fn set_up(namespace: &NetNamespace, addresses: Addresses) -> anyhow::Result<SyncDevice> {
-    // Opening it could create it otherwise.
+    // Opening a missing file could create it.
     ensure!(Path::new(TUN).exists(), "there is no {TUN}");
     namespace.run(move || {
         for (setting, value) in SETTINGS {
@@ -64,7 +65,7 @@ pub(super) fn set_up(namespace: &NetNamespace, addresses: Addresses) -> anyhow::
 fn write(setting: &str, value: &str) -> anyhow::Result<()> {
     let file = Path::new("/proc/sys/net").join(setting);
     match fs::write(&file, value) {
-        // A kernel without IPv6 has nothing to switch off.
+        // A kernel without IPv6 has no such setting.
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         written => written.with_context(|| format!("write {value} to {}", file.display())),
     }
@@ -84,7 +85,7 @@ fn commands(addresses: &Addresses) -> String {
     lines
 }
 
-/// Runs iproute2's `ip` with one command a line.
+/// Runs `ip` of iproute2 with one command per line.
 fn ip(lines: &str) -> anyhow::Result<()> {
     let mut child = Command::new("ip")
         .args(["-batch", "-"])
@@ -93,7 +94,7 @@ fn ip(lines: &str) -> anyhow::Result<()> {
         .stderr(Stdio::piped())
         .spawn()
         .context("run ip, of the Debian package iproute2")?;
-    // The lines fit into the pipe, so neither end waits for the other.
+    // The lines fit into the pipe, so this cannot block.
     child.stdin.take().context("talk to ip")?.write_all(lines.as_bytes()).context("talk to ip")?;
     let output = child.wait_with_output().context("wait for ip")?;
     ensure!(output.status.success(), "ip: {}", String::from_utf8_lossy(&output.stderr).trim());

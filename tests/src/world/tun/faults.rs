@@ -18,10 +18,10 @@ pub enum CutDirection {
     From,
 }
 
-/// The faults of every agent's link, none at first. Cheap to clone; may be called from anywhere, at any time.
+/// The faults of all agents' links, initially none. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct LinkFaults {
-    /// By agent. Locked for a copy or an assignment only.
+    /// By agent.
     links: Arc<[Mutex<LinkFault>]>,
 }
 
@@ -66,29 +66,29 @@ impl LinkFaults {
     /// Cuts an agent's link, replacing an earlier cut.
     ///
     /// # Panics
-    /// When there is no such agent.
+    /// When the index is invalid.
     pub fn cut(&self, agent: usize, cut: CutDirection) {
         self.change(agent, |fault| fault.cut = Some(cut));
     }
 
-    /// Lifts everything from an agent's link.
+    /// Removes all faults of an agent's link.
     ///
     /// # Panics
-    /// When there is no such agent.
+    /// When the index is invalid.
     pub fn heal(&self, agent: usize) {
         self.change(agent, |fault| *fault = LinkFault::default());
     }
 
-    /// Lifts everything from every link.
+    /// Removes all faults of all links.
     pub fn heal_all(&self) {
         (0..self.links.len()).for_each(|agent| self.heal(agent));
     }
 
-    /// Makes every round trip of an agent longer for a while: by `extra`, half of it each way, and
-    /// by up to `jitter` more on the way to the agent. Replaces an earlier slowness.
+    /// Lengthens every round trip of an agent for a while: by `extra`, half of it each way, and by
+    /// up to `jitter` at random on the way to the agent. Replaces an earlier slowdown.
     ///
     /// # Panics
-    /// When there is no such agent.
+    /// When the index is invalid.
     pub fn slow(&self, agent: usize, extra: Duration, jitter: Duration, lasting: Duration) {
         let until = Instant::now() + lasting;
         self.change(agent, |fault| fault.slow = Some(Slowdown { extra, jitter, until }));
@@ -97,7 +97,7 @@ impl LinkFaults {
     /// An agent's current cut; `None` without one.
     ///
     /// # Panics
-    /// When there is no such agent.
+    /// When the index is invalid.
     pub fn cut_of(&self, agent: usize) -> Option<CutDirection> {
         self.of(agent).cut
     }

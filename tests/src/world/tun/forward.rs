@@ -1,9 +1,8 @@
 //! The path from agents to schedulers, which listen on the host's loopback without TLS.
 //!
-//! In every agent's namespace the lab listens on the scheduler's port of 127.0.0.1, so an agent
-//! finds it at the configured address. The bytes pass through the router to a listener beside the
-//! sites, and from there to the host. Every delay and cut applies to them; the loopback listener is
-//! as far from the agent as the scheduler.
+//! In every agent's namespace the lab listens on the scheduler's port of 127.0.0.1, so that the
+//! configured address works. It passes the bytes through the router to a listener in the servers'
+//! namespace, and from there to the host. So delays and cuts apply to them.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -16,26 +15,27 @@ use tokio_util::task::TaskTracker;
 use super::namespace::NetNamespace;
 use crate::world::sites::listen;
 
-/// How long a connection through the network may take to open: an agent has given up long before.
+/// Time limit for opening a connection through the network; agents give up earlier.
 const CONNECT: Duration = Duration::from_secs(30);
 /// Delay after a failed accept: file descriptors have run out, and may become free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 
-/// Where the next stage of the way is.
+/// The next stage of the path.
 #[derive(Debug, Clone)]
 struct NextHop {
-    /// Where connections to it are made.
+    /// The namespace to connect from.
     from: NetNamespace,
     address: SocketAddr,
-    /// Whether it is on the host's loopback, where each agent connects from an address of its own as in the rootless grade.
-    /// From the usual one a connection to a scheduler that is away could meet itself.
+    /// Whether it is on the host's loopback. There each agent connects from its own address, as in
+    /// the rootless grade. From 127.0.0.1, a connection to a stopped scheduler could connect to
+    /// itself.
     host: bool,
 }
 
-/// Forwards one port of every agent's loopback to that of the host, until `shutdown`.
+/// Forwards a port of every agent's loopback to the host's, until `shutdown`.
 ///
 /// # Errors
-/// When the port is taken in one of the places.
+/// When the port is in use in one of the namespaces.
 pub(super) fn forward(
     port: u16,
     schedulers: Ipv4Addr,
@@ -77,7 +77,8 @@ async fn serve(listener: TcpListener, next: NextHop, tasks: TaskTracker, shutdow
     }
 }
 
-/// Passes bytes both ways until one side has closed: then the other is closed too, as no peer here closes by halves.
+/// Passes bytes both ways until one side closes; then closes the other too. No peer here closes
+/// only one direction.
 async fn pass_on(mut near: TcpStream, peer: IpAddr, next: &NextHop) -> anyhow::Result<()> {
     let socket = next.from.run(TcpSocket::new_v4)?.context("make a socket")?;
     if next.host {

@@ -1,8 +1,9 @@
-//! A network namespace: a thread that lives in it and does there what it is asked to.
+//! A network namespace: a thread that runs in it and executes jobs.
 //!
-//! A socket belongs to the namespace of the thread that made it, and a process to that of the thread that started it;
-//! afterwards both are used from anywhere. The namespace has no name in the file system: the kernel removes it with the
-//! last thread, process and socket in it, so a killed lab leaves none behind.
+//! A socket belongs to the namespace of the thread that created it, and a process to that of the
+//! thread that started it; afterwards both can be used from anywhere. The namespace has no name in
+//! the file system: the kernel removes it with its last thread, process and socket, so that a
+//! killed lab leaves nothing behind.
 
 use std::ffi::OsStr;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -14,16 +15,16 @@ use nix::sched::{CloneFlags, unshare};
 use tokio::process::Command;
 use tokio::runtime::Handle;
 
-/// Jobs that may wait for the thread; each caller waits for its job's end.
+/// Maximum jobs waiting for the thread; each caller waits for its own job.
 const MAX_JOBS: usize = 16;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A namespace of its own, and the thread in it.
+/// A namespace and the thread in it.
 #[derive(Debug)]
 pub(super) struct NamespaceThread {
     name: String,
-    /// Taken when it ends; never held while a job runs.
+    /// Empty after the end. Not held while a job runs.
     inside: Mutex<Option<Worker>>,
 }
 
@@ -34,10 +35,10 @@ struct Worker {
 }
 
 impl NamespaceThread {
-    /// Makes a namespace with nothing in it.
+    /// Creates an empty namespace.
     ///
     /// # Errors
-    /// When the system refuses: it takes root.
+    /// When the system refuses: needs root.
     pub(super) fn start(name: &str) -> anyhow::Result<Self> {
         let (jobs, asked) = sync_channel(MAX_JOBS);
         let (tell, told) = sync_channel(1);
@@ -49,13 +50,14 @@ impl NamespaceThread {
         Ok(Self { name: name.to_owned(), inside: Mutex::new(Some(Worker { jobs, thread })) })
     }
 
-    /// Does a job inside and waits for it. It finds the caller's runtime, so that it may make sockets of the runtime's.
+    /// Runs a job in the namespace and waits for it. The job has the caller's tokio runtime, so
+    /// that it can create tokio sockets.
     fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<T> {
         let runtime = Handle::try_current().ok();
         let (tell, told) = sync_channel(1);
         let work: Job = Box::new(move || {
             let _context = runtime.as_ref().map(Handle::enter);
-            // The caller waits.
+            // The receiver is waiting.
             let _ = tell.send(job());
         });
         let ended = || anyhow!("the network namespace of {} has ended", self.name);
@@ -65,7 +67,7 @@ impl NamespaceThread {
         told.recv().map_err(|_| ended())
     }
 
-    /// Ends the thread, and with it every process that was started there.
+    /// Ends the thread, and with it every process started in the namespace.
     pub(super) fn end(&self) {
         let inside = self.inside.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Worker { jobs, thread }) = inside else { return };
@@ -85,7 +87,7 @@ impl Drop for NamespaceThread {
 fn serve(tell: &SyncSender<nix::Result<()>>, jobs: &Receiver<Job>) {
     let made = unshare(CloneFlags::CLONE_NEWNET);
     let failed = made.is_err();
-    // The starter of the namespace waits.
+    // The receiver is waiting.
     let _ = tell.send(made);
     if failed {
         return;
@@ -95,19 +97,21 @@ fn serve(tell: &SyncSender<nix::Result<()>>, jobs: &Receiver<Job>) {
     }
 }
 
-/// Where sockets are made and processes started: on the host, or in a namespace. Cheap to clone.
+/// The host's network namespace or one of the lab's, in which sockets are created and processes
+/// started. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct NetNamespace(Option<Arc<NamespaceThread>>);
 
 impl NetNamespace {
-    /// The network namespace the lab itself was started in.
+    /// The namespace in which the lab was started.
     pub const HOST: Self = Self(None);
 
     pub(super) fn inside(namespace: NamespaceThread) -> Self {
         Self(Some(Arc::new(namespace)))
     }
 
-    /// Does a job there and waits for it: for what takes no time, like making a socket or starting a process.
+    /// Runs a job there and waits for it. Only for quick jobs, such as creating a socket or
+    /// starting a process.
     pub fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> anyhow::Result<T> {
         match &self.0 {
             None => Ok(job()),
@@ -115,9 +119,9 @@ impl NetNamespace {
         }
     }
 
-    /// A command to be started there by [`Self::run`]. In a namespace its process has its own id as ever, and is killed
-    /// when the namespace ends, also by the lab's own death: no other process could reach it any
-    /// more.
+    /// A command to start with [`Self::run`]. In a namespace of the lab, the process is killed when
+    /// the namespace or the lab ends, because nothing could reach it afterwards. It keeps its
+    /// process id.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         if self.0.is_none() {
             return Command::new(program);
@@ -127,7 +131,7 @@ impl NetNamespace {
         command
     }
 
-    /// Ends the namespace, if it is one.
+    /// Ends a namespace of the lab.
     pub(super) fn end(&self) {
         if let Some(namespace) = &self.0 {
             namespace.end();

@@ -1,8 +1,8 @@
-//! The path of a packet: from its header to a device and the scenario's link. Pure.
+//! The path of a packet: from its header to a device and a link of the scenario. Pure.
 //!
 //! A measured matrix is not symmetric: the round trip from a to b's beacon is the one that a
-//! measured. So between two agents the path depends on which agent opened the exchange. A packet's
-//! port shows that, or its kind for an ICMP echo.
+//! measured. So between two agents the path depends on which agent opened the exchange: the port
+//! shows it for TCP, the type for an ICMP echo.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -17,18 +17,17 @@ const TCP: u8 = 6;
 /// The type of an ICMP echo reply.
 const ECHO_REPLY: u8 = 0;
 
-/// All paths of a scenario, looked up by packet.
+/// All paths of a scenario.
 #[derive(Debug)]
 pub(super) struct PathTable {
     lane: Lane,
     beacon_port: u16,
     agents: usize,
     machines: usize,
-    /// From an agent to a peer: agents first, then machines, the name server, the schedulers.
+    /// One-way links from an agent to its peers: agents, machines, the name server, the schedulers.
     links: Vec<Vec<OneWayLink>>,
 }
 
-/// One direction of a path.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct OneWayLink {
     delay: Duration,
@@ -40,7 +39,8 @@ struct OneWayLink {
 pub(super) struct PacketPath {
     /// The device it comes out of.
     pub(super) device: usize,
-    /// The path and its direction, below [`PathTable::keys`]: packets of one never overtake each other.
+    /// The path and its direction, below [`PathTable::keys`]: packets of one never overtake each
+    /// other.
     pub(super) key: usize,
     /// Its time in transit.
     pub(super) delay: Duration,
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn between_agents_it_counts_who_asked() {
+    fn between_agents_the_requesting_agents_round_trip_applies() {
         let (_, paths) = paths();
         let (one, two) = (Lane::TUN.agent(1), Lane::TUN.agent(2));
         let port = BEACON.to_be_bytes();
@@ -208,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_sends_has_no_way() {
+    fn an_impossible_packet_has_no_path() {
         let (_, paths) = paths();
         let (agent, site) = (Lane::TUN.agent(0), Lane::TUN.site(0));
         let good = packet(agent, site, TCP, &[0; 4]);

@@ -1,9 +1,10 @@
-//! The router: one thread between all TUN devices. It waits for packets and for the next that is due, and notes how late
-//! it was.
+//! The router: one thread between all TUN devices. It delivers packets when they are due, and
+//! records its lateness.
 //!
-//! Its priority is the usual one. A real-time one was tried (single runs): it keeps the router in time on a busy machine, 50
-//! handshakes at once being 0.3 ms late at p95 in place of 1.8, and starves the endpoints, 800 at once being 32 ms late in
-//! place of 6. The router's own lateness, by which runs are judged, does not tell of that.
+//! It runs at normal priority. With real-time priority (single runs), the router stayed on time on
+//! a busy machine (50 handshakes at once: 0.3 ms late at p95, not 1.8), but it starved the
+//! endpoints (800 at once: 32 ms late, not 6). The router's own lateness, by which runs are judged,
+//! does not show that.
 
 use std::io::{Error, ErrorKind};
 use std::sync::atomic::Ordering;
@@ -26,9 +27,9 @@ use crate::world::timer::Lateness;
 /// Packets read from one device, or handed over, before the router turns to the next device: no
 /// device may starve the others.
 const BATCH: usize = 64;
-/// Events taken at once.
+/// Maximum events per wait.
 const EVENTS: usize = 64;
-/// Epoll's numbers beside the devices'.
+/// Epoll data of the timer and the stop event; devices use their index.
 const DUE: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
 
@@ -36,24 +37,24 @@ const STOP: u64 = u64::MAX - 1;
 #[derive(Debug)]
 pub(super) struct Router {
     stop: Arc<EventFd>,
-    /// Taken when it ends.
+    /// Empty after the end.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// What the thread works with.
+/// The state of the thread.
 struct RouterLoop {
     devices: Vec<SyncDevice>,
     switch: Switch,
     epoll: Epoll,
     due: TimerFd,
-    /// For when the timer is set.
+    /// The time for which the timer is set.
     armed: Option<Instant>,
     lateness: Arc<Lateness>,
     traffic: Arc<Traffic>,
 }
 
 impl Router {
-    /// Carries packets between the devices from now on.
+    /// Starts carrying packets between the devices.
     ///
     /// # Errors
     /// When the system gives no thread or no event queue.
@@ -85,7 +86,7 @@ impl Router {
         Ok(Self { stop: Arc::new(stop), thread: Mutex::new(Some(thread)) })
     }
 
-    /// Ends the thread, and with it the devices.
+    /// Ends the thread and the devices.
     pub(super) fn end(&self) {
         let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         if let Err(error) = self.stop.write(1) {
@@ -127,7 +128,7 @@ impl RouterLoop {
         }
     }
 
-    /// Hands over what is due; says whether more is.
+    /// Delivers due packets; returns whether more may be due.
     fn hand_over(&mut self) -> bool {
         for _ in 0..BATCH {
             let Some(DuePacket { device, due, packet }) = self.switch.arrive(Instant::now()) else { return false };
@@ -142,7 +143,7 @@ impl RouterLoop {
         true
     }
 
-    /// Sets the timer for the next packet that is due.
+    /// Sets the timer for the next packet.
     fn arm(&mut self) -> nix::Result<()> {
         let next = self.switch.next_due();
         if next == self.armed {
@@ -150,12 +151,12 @@ impl RouterLoop {
         }
         self.armed = next;
         let Some(next) = next else { return self.due.unset() };
-        // Zero would unset it.
+        // Zero would disable the timer.
         let wait = next.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
         self.due.set(Expiration::OneShot(TimeSpec::from_duration(wait)), TimerSetTimeFlags::empty())
     }
 
-    /// Takes note that the timer has run out: it would wake the router until somebody did.
+    /// Clears the expired timer; otherwise epoll reports it again and again.
     fn disarm(&mut self) -> nix::Result<()> {
         self.armed = None;
         match self.due.wait() {

@@ -22,14 +22,14 @@ use crate::world::scenario::Scenario;
 /// Maximum wait of a packet for an agent's access link, each way. Longer queues hide distance
 /// behind full links; with shorter ones a single connection does not fill the link.
 pub(super) const ACCESS_QUEUE: Duration = Duration::from_millis(50);
-/// Packets under way at most, 150 MB of them: far beyond what the router carries in a round trip.
+/// Maximum packets in transit (150 MB): far more than the router carries in a round trip.
 const MAX_HELD: usize = 100_000;
 
 /// Counters of packets.
 #[derive(Debug, Default)]
 pub struct Traffic {
     pub carried: AtomicU64,
-    /// Lost by the scenario's share.
+    /// Lost by the scenario's loss.
     pub lost: AtomicU64,
     /// Lost because a link's queue was full.
     pub queue_full: AtomicU64,
@@ -37,11 +37,11 @@ pub struct Traffic {
     pub cut: AtomicU64,
     /// Invalid in the scenario: not IPv4, or from or to an unknown address.
     pub strange: AtomicU64,
-    /// Lost because the lab could not hold or hand over more. A run with any of these proves nothing.
+    /// Lost because the lab could not store or deliver more; any of these voids a run.
     pub overrun: AtomicU64,
 }
 
-/// Packets on their way.
+/// Packets in transit.
 #[derive(Debug)]
 pub(super) struct Switch {
     paths: PathTable,
@@ -50,7 +50,7 @@ pub(super) struct Switch {
     bytes_per_s: f64,
     jitter: Duration,
     access_queue: Duration,
-    /// When each agent's access link is free again, from it and towards it.
+    /// When each agent's access link is free again, from the agent and to it.
     up: Vec<Instant>,
     down: Vec<Instant>,
     /// When the last packet of each path arrives, by [`PacketPath::key`].
@@ -65,7 +65,7 @@ struct QueuedPacket {
     due: Instant,
     sequence: u64,
     path: PacketPath,
-    /// Whether it has passed its receiver's access link.
+    /// Whether it has passed the receiver's access link.
     admitted: bool,
     packet: Vec<u8>,
 }
@@ -90,7 +90,7 @@ impl Ord for QueuedPacket {
     }
 }
 
-/// A packet to be handed over.
+/// A packet to deliver.
 #[derive(Debug)]
 pub(super) struct DuePacket {
     /// The device it comes out of.
@@ -101,7 +101,6 @@ pub(super) struct DuePacket {
 }
 
 impl Switch {
-    /// A network without packets.
     pub(super) fn new(
         scenario: &Scenario,
         paths: PathTable,
@@ -126,7 +125,7 @@ impl Switch {
         }
     }
 
-    /// Takes a packet in that came out of a device.
+    /// Accepts a packet from a device.
     pub(super) fn enter(&mut self, now: Instant, device: usize, packet: &[u8]) {
         let Some(path) = self.paths.path_of(device, packet) else { return count(&self.traffic.strange) };
         if path.sender.is_some_and(|agent| self.faults.of(agent).loses_from()) {
@@ -147,7 +146,7 @@ impl Switch {
         self.hold(due, path, false, packet.to_vec());
     }
 
-    /// The next packet that is due, if there is one.
+    /// The next due packet.
     pub(super) fn arrive(&mut self, now: Instant) -> Option<DuePacket> {
         while self.in_transit.peek().is_some_and(|first| first.0.due <= now) {
             let Reverse(QueuedPacket { due, path, admitted, packet, .. }) = self.in_transit.pop()?;
@@ -167,7 +166,7 @@ impl Switch {
         None
     }
 
-    /// When to look again; `None` when nothing is under way.
+    /// When the next packet is due; `None` without packets.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.in_transit.peek().map(|first| first.0.due)
     }
@@ -249,7 +248,7 @@ mod tests {
     }
 
     impl TestSwitch {
-        /// When everything that is under way arrives, after the start.
+        /// The arrival times of all packets in transit, relative to the start.
         fn arrivals(&mut self) -> Vec<Duration> {
             let mut seen = Vec::new();
             while let Some(due) = self.switch.next_due() {
@@ -275,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn access_links_take_their_time_and_lose_what_their_queue_does_not_hold() {
+    fn access_links_queue_packets_and_drop_those_beyond_the_queue() {
         // 2.5 MB/s: a packet of 1,000 bytes takes 400 µs, and 50 ms of queue hold 125.
         for (device, packet) in [(3, to_site(1000)), (CORE, to_agent(1000))] {
             let mut bench = bench(|_| {});
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn the_scenarios_share_is_lost() {
+    fn the_scenarios_share_of_packets_is_dropped() {
         let mut bench = bench(|scenario| scenario.paths[2][5].loss = 0.1);
         for n in 0..5000 {
             bench.switch.enter(bench.start + Duration::from_millis(n), 3, &to_site(40));
@@ -304,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_delays_answers_and_never_reorders_a_path() {
+    fn jitter_delays_answers_without_reordering() {
         let mut bench = bench(|scenario| scenario.jitter_ms = 10.0);
         let mut sent = Vec::new();
         for n in 0..100 {
@@ -344,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_also_takes_what_is_under_way_to_the_agent() {
+    fn a_cut_drops_packets_in_transit_to_the_agent() {
         let mut bench = bench(|_| {});
         bench.switch.enter(bench.start, CORE, &to_agent(40));
         bench.faults.cut(2, CutDirection::Both);

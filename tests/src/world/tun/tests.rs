@@ -1,4 +1,4 @@
-//! (tests) The network itself: real sockets in real namespaces.
+//! Tests of the network with real sockets in real namespaces.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -12,7 +12,7 @@ use crate::world::layout::{Layout, SMALL};
 
 /// The port of the tests' own servers.
 const PORT: u16 = 4000;
-/// How long an answer is waited for: far beyond every round trip here.
+/// Time limit for an answer: far above every round trip here.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 fn scenario(change: impl FnOnce(&mut Scenario)) -> Scenario {
@@ -22,7 +22,7 @@ fn scenario(change: impl FnOnce(&mut Scenario)) -> Scenario {
     scenario
 }
 
-/// `None`, and a line that says why, where there is no such grade.
+/// `None` where the grade is not available; prints why.
 fn network(scenario: &Scenario) -> Option<Network> {
     if let Some(reason) = missing() {
         eprintln!("skipped: {reason}");
@@ -31,20 +31,20 @@ fn network(scenario: &Scenario) -> Option<Network> {
     Some(Network::start(scenario).unwrap())
 }
 
-/// Answers every datagram with itself until nothing came for a while.
+/// Echoes every datagram until none comes for a while.
 fn echo(namespace: &NetNamespace, address: Ipv4Addr) -> std::thread::JoinHandle<()> {
     let socket = namespace.run(move || UdpSocket::bind((address, PORT))).unwrap().unwrap();
     socket.set_read_timeout(Some(PATIENCE)).unwrap();
     std::thread::spawn(move || {
         let mut packet = [0_u8; 2048];
         while let Ok((length, from)) = socket.recv_from(&mut packet) {
-            // A cut on the way back is none of the echo's.
+            // A cut may prevent the answer.
             let _ = socket.send_to(&packet[..length], from);
         }
     })
 }
 
-/// A socket of an agent's that talks to an echo.
+/// A socket in an agent's namespace, connected to an echo server.
 fn asker(network: &Network, agent: usize, echo: Ipv4Addr) -> UdpSocket {
     let address = Lane::TUN.agent(agent);
     let socket = network.agent(agent).run(move || UdpSocket::bind((address, 0))).unwrap().unwrap();
@@ -52,7 +52,8 @@ fn asker(network: &Network, agent: usize, echo: Ipv4Addr) -> UdpSocket {
     socket
 }
 
-/// How long the answer to a datagram took; `None` when none came. Late answers to earlier ones are passed over.
+/// The time until a datagram's echo; `None` without one. Late answers to earlier datagrams are
+/// ignored.
 fn ask(socket: &UdpSocket, patience: Duration) -> Option<Duration> {
     static ASKED: AtomicU64 = AtomicU64::new(0);
     let question = ASKED.fetch_add(1, Ordering::Relaxed).to_be_bytes();
@@ -70,7 +71,7 @@ fn ask(socket: &UdpSocket, patience: Duration) -> Option<Duration> {
     None
 }
 
-/// The best of several; the others measure the machine.
+/// The minimum of several; the others show the machine's load.
 fn best(socket: &UdpSocket) -> Duration {
     (0..20).map(|_| ask(socket, PATIENCE).unwrap()).min().unwrap()
 }
@@ -120,7 +121,7 @@ fn the_scenarios_share_of_packets_is_lost() {
             answered += 1;
         }
     }
-    // Both ways lose a fifth: 0.64 come back, ± four standard deviations.
+    // A fifth is lost each way, so 0.64 come back, ± four standard deviations.
     assert!((580..=700).contains(&answered), "{answered} of {SENT}");
     assert_eq!(network.traffic().overrun.load(Ordering::Relaxed), 0);
     drop(network);
@@ -140,7 +141,7 @@ fn an_agent_is_cut_off_slowed_and_healed_while_packets_flow() {
         assert_eq!(ask(&out, rtt * 3), None, "{cut:?}");
         assert!(ask(&others, PATIENCE).is_some(), "{cut:?}: another agent is not touched");
         network.faults().heal(2);
-        // What was cut is lost, so the first answer is to this question.
+        // Packets of the cut are lost, so the first answer is to this datagram.
         let after = ask(&out, PATIENCE).unwrap();
         assert!(after >= rtt, "{cut:?}: {after:?}");
     }
@@ -157,7 +158,7 @@ fn an_agent_is_cut_off_slowed_and_healed_while_packets_flow() {
 
 #[test]
 fn a_download_fills_the_access_link_and_no_more() {
-    // 1 MB at 2.5 MB/s takes 0.42 s with its headers; the queue makes room for the connection's bursts.
+    // 1 MB at 2.5 MB/s takes 0.42 s with its headers; some of it is in the queue.
     const BYTES: usize = 1_000_000;
     let scenario = scenario(|scenario| scenario.paths[2][5].rtt_ms = 20.0);
     let Some(network) = network(&scenario) else { return };
@@ -180,7 +181,7 @@ fn a_download_fills_the_access_link_and_no_more() {
 }
 
 #[test]
-fn an_agent_reaches_a_scheduler_on_its_own_loopback_unless_it_is_away_or_the_agent_cut_off() {
+fn an_agent_reaches_a_running_scheduler_on_its_loopback_unless_its_link_is_cut() {
     let scenario = scenario(|_| {});
     let Some(network) = network(&scenario) else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -225,7 +226,7 @@ fn an_agent_reaches_a_scheduler_on_its_own_loopback_unless_it_is_away_or_the_age
 }
 
 #[test]
-fn processes_stand_in_their_namespace_and_die_with_it() {
+fn processes_run_in_their_namespace_and_end_with_it() {
     let scenario = scenario(|_| {});
     let Some(network) = network(&scenario) else { return };
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -241,10 +242,10 @@ fn processes_stand_in_their_namespace_and_die_with_it() {
     assert!(!ended.unwrap().unwrap().success());
 }
 
-/// Set for the copy of this program that is to be killed.
+/// Set in the process that the test kills.
 const TO_BE_KILLED: &str = "LANDFALL_LAB_TO_BE_KILLED";
 
-/// A lab in miniature: a network, and a process in it, whose number is said.
+/// Starts a network and a process in it, prints the process id, and waits.
 fn wait_to_be_killed() {
     let network = Network::start(&scenario(|_| {})).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
