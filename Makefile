@@ -1,6 +1,6 @@
-# What a person runs. `make help` lists it. CI runs `.ci/run`, which runs `make test`.
+# Commands for developers. `make help` lists them. CI runs `.ci/run`, which runs `make test`.
 #
-# ARGS="..." is passed on by `demo`, `package`, `chaos`, `balance`, `paper` and `bench`. CARGO_TARGET_DIR is honoured.
+# `demo`, `package`, `chaos`, `balance`, `paper` and `bench` pass ARGS="..." on. CARGO_TARGET_DIR sets the target folder.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -9,21 +9,21 @@ SHELL := /bin/bash
 
 ARGS ?=
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# cargo may be installed and not be in PATH, as in a shell opened before rustup ran.
+# cargo may be installed but not in PATH, for example in a shell opened before rustup ran.
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
-# The query data in .sqlx is committed, so that a build needs no database.
+# .sqlx is committed, so that a build needs no database.
 OFFLINE := SQLX_OFFLINE=true
-# The tests' limit, the build included.
+# Time limit of the tests, including the build.
 TEST_LIMIT := 85m
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
-setup: ## Install what is missing (Debian packages; says what first)
+setup: ## Install missing Debian packages, after printing which
 	@ops/setup.sh
 
 demo: setup ## Crawl 203 sites with 30 agents in an emulated WAN; ARGS="--matrix FILE" for measured round trips
-	@# Without experiments, and optimised where it counts: `make bench` and `make package` build otherwise.
+	@# A faster build than those of `make bench` and `make package`: without experiments, partly optimised.
 	@echo "building (some minutes the first time)"; \
 	$(OFFLINE) cargo build --profile quick --workspace --no-default-features; \
 	built=$$SECONDS; \
@@ -31,31 +31,31 @@ demo: setup ## Crawl 203 sites with 30 agents in an emulated WAN; ARGS="--matrix
 	echo "built in $$((built / 60)) min $$((built % 60)) s, ran in $$(((SECONDS - built) / 60)) min $$(((SECONDS - built) % 60)) s"
 
 test: setup ## Build and run every test, on a private Postgres
-	@# At a terminal Ctrl-C must reach the tests; elsewhere the limit must reach all of their processes.
+	@# At a terminal Ctrl-C must reach the tests; otherwise the time limit must end all of their processes.
 	@foreground=; if [ -t 0 ]; then foreground=--foreground; fi; \
 	timeout $$foreground --kill-after=60 $(TEST_LIMIT) ops/test.sh
 
 package: ## Build static binaries as .tar.gz and .deb, for amd64 and arm64, into target/package; ARGS="--arch amd64" for one
 	ops/package.sh $(ARGS)
 
-check-package: ## Install the packages in Debian 11 and 12, crawl from them, remove them; as root, after make package, three minutes
+check-package: ## Install the packages in Debian 11 and 12, crawl with them, remove them; as root, after make package, three minutes
 	ops/check-package.sh
 
-chaos: setup ## Break everything while 10,000 sites are crawled, for three seeds; as root, with real packets
+chaos: setup ## Inject 1,000 faults while 10,000 sites are crawled, for three seeds; as root, with real packets
 	$(OFFLINE) cargo build --release --workspace
 	old=$$(ops/old-agent.sh) && old="--old-agent $$old" || old=; \
 	for seed in 1 2 3; do $(TARGET)/release/lab chaos --seed $$seed $$old $(ARGS) || exit 1; done; \
-	@# Crawls of ten seconds, so many that tasks wait for slots until the last fault; each kind of kill by itself, as it is timed.
+	@# Crawls of ten seconds, enough to keep every slot busy until the last fault; each kind of kill alone, because it is timed.
 	for kill in agent_kill scheduler_kill; do \
 		$(TARGET)/release/lab chaos --real-times --sites 1200 --faults 20 --interval 10s --request-interval 2s --only $$kill || exit 1; \
 	done
 
-check: fmt lint doc ## Everything short of the tests: format, lint, documentation
+check: fmt lint doc ## All checks except tests: format, lint, documentation
 
 fmt:
 	cargo fmt --all --check
 
-lint: ## clippy, the purity of the core, and the rules of style
+lint: ## Run clippy, and check the core's purity, the style and the pages
 	$(OFFLINE) cargo clippy --workspace --all-targets -- -D warnings
 	ops/lint-core.sh --self-test
 	ops/lint-core.sh
@@ -67,25 +67,25 @@ lint: ## clippy, the purity of the core, and the rules of style
 doc:
 	$(OFFLINE) RUSTDOCFLAGS='-D warnings' cargo doc --workspace --no-deps
 
-balance: setup ## Crawl a batch with agents of unequal rates, five times, and compare its time with the least possible
+balance: setup ## Crawl a batch with agents of unequal rates, five times, and compare the time with the least possible
 	$(OFFLINE) cargo build --release --workspace
 	$(TARGET)/release/lab balance $(ARGS)
 
-paper: setup ## Redo the paper's experiments, and say how long that takes; ARGS="--quick" for one seed and the base cells
+paper: setup ## Repeat the paper's experiments, and print how long that takes; ARGS="--quick" for one seed and the base cells
 	$(OFFLINE) cargo build --release --workspace
 	$(TARGET)/release/lab paper $(ARGS)
 
-bench: ## Print every figure that has a target beside it; ARGS="--only NAME" for one section
-	@# Built as README says for a deployment.
+bench: ## Measure every figure with a target, and print both; ARGS="--only NAME" for one section
+	@# The profile of a deployment (docs/operate/install.md).
 	$(OFFLINE) cargo build --profile dist --workspace
 	$(TARGET)/dist/lab trials
 	$(TARGET)/dist/lab bench $(ARGS)
 
-sqlx-prepare: setup ## Write .sqlx anew from the migrations and the queries
+sqlx-prepare: setup ## Write .sqlx from the migrations and the queries
 	ops/sqlx-prepare.sh
 
-sqlx-check: setup ## Fail when .sqlx does not match the migrations and the queries
+sqlx-check: setup ## Fail if .sqlx does not match the migrations and the queries
 	ops/sqlx-prepare.sh --check
 
-clean: ## Remove everything that was built
+clean: ## Remove all build results
 	cargo clean

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# Tries the packages of target/package as an operator would, in fresh Debian roots: the scheduler's in Debian 12, the agent's in
-# Debian 11, without systemd. Enrols over TLS, crawls local sites, and takes the agent's package away while it crawls: its leases must
-# be handed back. Then installs it again, goes on, upgrades, and purges both. Prints what took how long.
+# Tests the packages of target/package as an operator would use them, in fresh Debian roots without
+# systemd: the scheduler's in Debian 12, the agent's in Debian 11. Enrols over TLS, crawls local sites,
+# and removes the agent's package during a crawl: its leases must be returned. Then installs it again,
+# resumes, upgrades, and purges both packages. Prints the duration of the steps.
 #
-# All of it runs in namespaces of its own (network, processes, mounts) and ends with them. The roots are made once, by debootstrap,
-# which downloads some 150 MB and takes two minutes, and lie in target/roots; the rest takes a minute. As root.
+# Everything runs in new namespaces (network, processes, mounts) and ends with them. debootstrap makes
+# the roots once in target/roots, which downloads some 150 MB and takes two minutes; the rest takes a
+# minute. Run as root.
 #
 #   ops/check-package.sh
 set -euo pipefail
@@ -14,7 +16,8 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 packages=$target/package
 roots=$target/roots
 mirror=${DEBIAN_MIRROR:-http://deb.debian.org/debian}
-# Sites, and the scheduler's address, which is not loopback's, so that it speaks TLS; and the name that agents look it up by.
+# The number of sites; the scheduler's address, not loopback, so that it uses TLS; and the name by which
+# agents resolve it.
 sites=4
 address=198.51.100.1
 name=scheduler.test
@@ -33,7 +36,7 @@ make_root() { # RELEASE INCLUDED...
     local release=$1
     shift
     if [ ! -e "$roots/$release/.whole" ]; then
-        say "makes a root of $release${1:+ with $*}"
+        say "making a root of $release${1:+ with $*}"
         rm -rf "${roots:?}/$release"
         mkdir -p "$roots/$release"
         local included=$*
@@ -43,7 +46,7 @@ make_root() { # RELEASE INCLUDED...
     fi
 }
 
-# A root that is thrown away, over one that is kept.
+# Mounts a temporary root over a permanent one.
 mount_root() { # RELEASE PLACE
     mkdir -p "$work/$2"/{changes,own,root}
     mount -t overlay overlay -o "lowerdir=$roots/$1,upperdir=$work/$2/changes,workdir=$work/$2/own" "$work/$2/root"
@@ -61,7 +64,7 @@ scheduler_root() {
     chroot "$work/scheduler/root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root DEBIAN_FRONTEND=noninteractive "$@"
 }
 
-# Waits until a command succeeds. Nothing here is timed by it.
+# Waits until a command succeeds. Its polling is too coarse for measuring time.
 until_so() { # SECONDS WHAT COMMAND...
     local seconds=$1 what=$2 end
     shift 2
@@ -76,7 +79,7 @@ milliseconds() {
     date +%s%3N
 }
 
-# The least that a site can be: pages that link to the next, for as long as the crawler may go on.
+# Serves minimal sites: every page links to the next, without end.
 serve_sites() {
     python3 - <<'END'
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -98,7 +101,7 @@ ThreadingHTTPServer(("0.0.0.0", 8080), Site).serve_forever()
 END
 }
 
-# A figure of a batch: "tasks in this state".
+# The number of a batch's tasks in a state.
 count_of() { # BATCH STATE
     scheduler_root landfall batches show "$1" --format json | python3 -c '
 import json, sys
@@ -129,7 +132,7 @@ install_agent() {
 
 inside() {
     work=$(mktemp -d)
-    # The mounts end with the namespace. What is written goes to memory.
+    # The mounts end with the namespace. Files written here stay in memory.
     mount -t tmpfs tmpfs "$work"
     trap 'status=$?; [ "$status" = 0 ] || tail -n 20 "$work"/*.log >&2 || true' EXIT
     ip link set lo up
@@ -143,7 +146,7 @@ inside() {
 
     say "the scheduler, from its package"
     scheduler_root dpkg -i "/packages/$scheduler_deb" >"$work/dpkg.log" 2>&1
-    ! grep -qs landfall /proc/[0-9]*/comm || fail "something was started by the installation"
+    ! grep -qs landfall /proc/[0-9]*/comm || fail "the installation started a process"
     sed -i -e "s/^listen = .*/listen = \"$address:7171\"/" -e 's/^#: contact_url = /contact_url = /' "$work/scheduler/root/etc/landfall/landfall.toml"
     scheduler_root runuser -u landfall -- landfall up --config /etc/landfall/landfall.toml --advertise "$name:7171" >"$work/scheduler.log" 2>&1 &
     until_so 60 "the scheduler answers" scheduler_root landfall agents list
@@ -162,35 +165,35 @@ inside() {
     agent_root landfall-agent --version
     say "installed in $((installed - begun)) ms, enrolled in $((enrolled - installed)) ms, connected in $((connected - enrolled)) ms; together $((connected - begun)) ms, at most 60000"
     [ $((connected - begun)) -le 60000 ] || fail "that is too long"
-    [ "$(agent_root stat -c '%U %a' /var/lib/landfall-agent/credential)" = 'landfall-agent 600' ] || fail "the credential is not the service's alone"
+    [ "$(agent_root stat -c '%U %a' /var/lib/landfall-agent/credential)" = 'landfall-agent 600' ] || fail "other users can read the credential"
     said=$(agent_root landfall-agent run 2>&1) && fail "root ran the service's agent"
-    say "as root it says: $said"
+    say "as root it prints: $said"
 
-    say "crawls $sites sites, as far as it may"
+    say "crawls $sites sites up to the page limit"
     list=$(for i in $(seq "$sites"); do echo "http://127.0.1.$i:8080"; done)
     scheduler_root sh -c "cat >/tmp/list.txt" <<<"$list"
     scheduler_root landfall sites submit /tmp/list.txt --batch short --max-pages 3
     until_so 120 "the short batch is done" eval '[ "$(count_of short truncated)" = "$sites" ]'
 
-    say "takes the package away while it crawls"
+    say "removes the package during a crawl"
     scheduler_root landfall sites submit /tmp/list.txt --batch long --max-pages 25
     until_so 60 "the long batch is being crawled" has_leases long "$sites"
     begun=$(milliseconds)
     agent_root dpkg --remove landfall-agent
     say "removed in $(($(milliseconds) - begun)) ms"
-    has_leases long 0 || fail "$(count_of long leased) leases were not handed back"
-    is_connected no || fail "the agent is connected still"
+    has_leases long 0 || fail "$(count_of long leased) leases were not returned"
+    is_connected no || fail "the agent is still connected"
     scheduler_root landfall events --batch long --newest "$sites" || true
-    agent_root test -e /var/lib/landfall-agent/credential || fail "a removal took the credential"
-    ! agent_root test -e /usr/bin/landfall-agent || fail "the binary is there still"
+    agent_root test -e /var/lib/landfall-agent/credential || fail "the removal deleted the credential"
+    ! agent_root test -e /usr/bin/landfall-agent || fail "the binary still exists"
 
-    say "installs it again, and starts it with the credential that was kept"
+    say "installs it again, and starts it with its former credential"
     install_agent
     start_agent
     until_so 60 "the long batch is being crawled again" has_leases long "$sites"
-    say "upgrades it while it crawls"
+    say "upgrades it during a crawl"
     agent_root dpkg -i "/packages/$agent_deb"
-    has_leases long 0 || fail "$(count_of long leased) leases were not handed back before the upgrade"
+    has_leases long 0 || fail "$(count_of long leased) leases were not returned before the upgrade"
     start_agent
     until_so 180 "the long batch is done" eval '[ "$(count_of long truncated)" = "$sites" ]'
 
@@ -210,11 +213,11 @@ case "${1-}" in
     exit
     ;;
 *)
-    echo "check-package: unknown argument '$1': there is none" >&2
+    echo "check-package: unknown argument '$1': the script takes none" >&2
     exit 2
     ;;
 esac
-[ "$(id -u)" = 0 ] || fail "debootstrap and namespaces take root"
+[ "$(id -u)" = 0 ] || fail "debootstrap and namespaces need root"
 ls "$packages"/landfall-agent_*_"$arch".deb >/dev/null 2>&1 || fail "there are no packages for $arch in $packages: run make package first"
 (cd "$packages" && sha256sum --check --quiet SHA256SUMS) || fail "the packages do not match their SHA256SUMS"
 ops/setup.sh --for check-package

@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Checks WARC files with somebody else's reader: `warcio check` verifies every digest, `warcio index` reads every record.
+# Checks WARC files with an independent reader: `warcio check` verifies every digest, `warcio index`
+# reads every record.
 #
-#   ops/check-warc.sh FILE...   check these files; fails when one is wrong
+#   ops/check-warc.sh FILE...   check these files; fail if one is invalid
 #
-# Installs warcio from PyPI into the target folder when it is lacking.
+# Installs warcio from PyPI into the target folder if it is missing.
 set -euo pipefail
 
 if [ $# -eq 0 ]; then
-    echo "check-warc: say which files: ops/check-warc.sh FILE..." >&2
+    echo "check-warc: name the files: ops/check-warc.sh FILE..." >&2
     exit 2
 fi
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -18,9 +19,9 @@ if [ ! -x "$venv/bin/warcio" ]; then
 fi
 records=0
 for file in "$@"; do
-    # It prints only what is wrong; with -v it also says what it passed.
+    # Prints only errors.
     "$venv/bin/warcio" check "$file"
     found=$("$venv/bin/warcio" index -f offset,warc-type,warc-target-uri "$file" | wc -l)
     records=$((records + found))
 done
-echo "check-warc: $# files with $records records are right"
+echo "check-warc: $# files with $records records are valid"

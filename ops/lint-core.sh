@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Fails when a file of the pure core names what only the edges may know: a runtime, the database, the wire, a clock,
-# the environment, files, or a module at the edge. Comments and tests may name them.
+# Fails if a file of the pure core uses a runtime, the database, gRPC, a clock, the environment, files, or
+# a module outside the core. Comments and tests may name them.
 #
-#   ops/lint-core.sh              look at this repository
+#   ops/lint-core.sh              check this repository
 #   ops/lint-core.sh --self-test  show that every rule can fail
 set -euo pipefail
 # shellcheck source=ops/test-files.sh
@@ -36,7 +36,7 @@ core=(
     agent/src/probe/sharing.rs
 )
 
-# One extended regular expression per rule, and an example that breaks it.
+# For each rule an extended regular expression, and an example that breaks the rule.
 rules=(
     '(^|[^A-Za-z0-9_])(tokio|sqlx|tonic|hyper|reqwest)(_[a-z_]+)?::|use tokio::sync::Notify;'
     '(^|[^A-Za-z0-9_])SystemTime([^A-Za-z0-9_]|$)|let now = SystemTime::now();'
@@ -50,7 +50,7 @@ rules=(
 pattern_of() { echo "${1%|*}"; }
 example_of() { echo "${1##*|}"; }
 
-# Prints FILE:LINE:TEXT for what stands before the tests and outside line comments.
+# Prints FILE:LINE:TEXT for code before the tests and outside line comments.
 code_of() { # FILE
     awk -v file="$1" '
         after_cfg && /mod [a-z0-9_]+ \{/ { exit }
@@ -60,7 +60,7 @@ code_of() { # FILE
     ' "$1"
 }
 
-# Prints the offending lines below DIRECTORY; true when there are some.
+# Prints the lines below DIRECTORY that break a rule; succeeds if there are any.
 offences() { # DIRECTORY
     local entry file rule code tests found=1
     tests=$(test_files "$1"/*/src)
@@ -84,7 +84,7 @@ offences() { # DIRECTORY
 self_test() {
     local dir rule
     dir=$(mktemp -d)
-    # Expanded now: the variable is gone when the trap runs.
+    # Expanded now: the variable no longer exists when the trap runs.
     trap "rm -rf '$dir'" EXIT
     mkdir -p "$dir/scheduler/src/gnp"
     local file="$dir/scheduler/src/gnp/fit.rs"
@@ -97,7 +97,7 @@ self_test() {
     done
     printf '//! Knows no tokio::sync, no std::env.\npub fn f() {}\n#[cfg(test)]\nmod tests { use tokio::test; }\n' >"$file"
     if offences "$dir"; then
-        echo "lint-core: self-test: a comment or a test was taken for code" >&2
+        echo "lint-core: self-test: a comment or a test was treated as code" >&2
         exit 1
     fi
     echo "lint-core: self-test passed: ${#rules[@]} rules can fail"
@@ -107,7 +107,7 @@ case "${1-}" in
 '')
     cd "$(dirname "$0")/.."
     if offences .; then
-        echo "lint-core: the lines above make the core impure: pass in what they ask for" >&2
+        echo "lint-core: the lines above make the core impure: pass these values as arguments" >&2
         exit 1
     fi
     echo "lint-core: the core is pure"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Fails when the pages no longer match the tree: ARCHITECTURE.md must list every folder of sources and no other, and every
-# relative link in a page must lead somewhere.
+# Fails if the pages do not match the tree: ARCHITECTURE.md must list exactly the folders of sources,
+# and the target of every relative link must exist.
 #
-#   ops/lint-docs.sh              look at this repository
+#   ops/lint-docs.sh              check this repository
 #   ops/lint-docs.sh --self-test  show that every rule can fail
 set -euo pipefail
 
-# Prints the folders that ARCHITECTURE.md lists: rows of the table below `### `DIR``, by their path below DIR.
+# Prints the folders that ARCHITECTURE.md lists: the rows of the table below `### `DIR``.
 listed() { # PAGE
     awk -F'`' '
         /^##/ { dir = /^### / ? $2 : "" }
@@ -37,7 +37,7 @@ offences() { # DIRECTORY
 self_test() {
     local dir
     dir=$(mktemp -d)
-    # Expanded now: the variable is gone when the trap runs.
+    # Expanded now: the variable no longer exists when the trap runs.
     trap "rm -rf '$dir'" EXIT
     mkdir -p "$dir/agent/src/crawl/fetch" "$dir/agent/src/crawl/tests"
     touch "$dir/agent/src/lib.rs"
@@ -45,7 +45,7 @@ self_test() {
     # shellcheck disable=SC2059  # the tree is a format on purpose
     printf "$tree" >"$dir/ARCHITECTURE.md"
     if offences "$dir"; then
-        echo "lint-docs: self-test: a true page was reported" >&2
+        echo "lint-docs: self-test: a correct page was reported" >&2
         exit 1
     fi
     local case

@@ -1,26 +1,27 @@
 #!/usr/bin/env bash
-# Fails on what clippy cannot see, or sees only where it is told to: files that grew too long, `unwrap()` and `#[allow]`
-# outside tests, notes to oneself without an issue, and sentences for people that are compared. Function length is clippy's (clippy.toml).
+# Checks rules that clippy does not: maximum file length, no `unwrap()` and `#[allow]` outside tests, no
+# TODO without an issue, no comparison of sentences for people. clippy checks the length of functions
+# (clippy.toml).
 #
-#   ops/lint-style.sh              look at this repository
+#   ops/lint-style.sh              check this repository
 #   ops/lint-style.sh --self-test  show that every rule can fail
 set -euo pipefail
 # shellcheck source=ops/test-files.sh
 . "$(dirname "$0")/test-files.sh"
 
-# Lines a source file may have before its tests.
+# Maximum lines of a source file before its tests.
 max_lines=400
 sources=(proto/src scheduler/src agent/src tests/src)
 
-# What holds sentences for people, and how SQL or Rust would look at their wording.
+# Names of variables with sentences for people, and the ways to compare them in SQL or Rust.
 said='(reason|note|said|message|unmeasured_detail)'
 wording="(where|and|or|when|on|not|[(]) *([a-z_]+[.])?$said *(=|<>|!=) *'|$said( not)? i?like |$said([.]as_deref[(][)])? *[=!]= *[\"S]|$said([.]as_str[(][)])?[.](starts_with|ends_with|contains)[(]"
 
-# Prints one line per offence in FILE, which is under a `src` folder; IS_TEST is 1 when it holds nothing but tests.
+# Prints one line per violation in FILE; IS_TEST is 1 if the file contains only tests.
 offences_of() { # FILE IS_TEST
     awk -v file="$1" -v tests="$2" -v max="$max_lines" -v wording="$wording" '
         function offend(what) { print file ":" FNR ": " what }
-        # Everything from the test module on is tests: it stands last in a file.
+        # The test module is the last part of a file.
         after_cfg && /mod [a-z0-9_]+ \{/ { tests = 1 }
         { after_cfg = /^#\[cfg\(test\)\]/ }
         { code = $0; sub(/^[ \t]*\/\/.*/, "", code) }
@@ -56,7 +57,7 @@ offences() { # DIRECTORY
 self_test() {
     local dir file
     dir=$(mktemp -d)
-    # Expanded now: the variable is gone when the trap runs.
+    # Expanded now: the variable no longer exists when the trap runs.
     trap "rm -rf '$dir'" EXIT
     mkdir -p "$dir/agent/src"
     file="$dir/agent/src/lib.rs"

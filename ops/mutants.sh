@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Plants the bugs of tests/mutants, one at a time, in a copy of the sources, and runs a storm of faults against each: the judge
-# must find it, and by the rule that the patch names. Exit code 1 where one goes unnoticed.
+# Plants the bugs of tests/mutants, one at a time, in a copy of the sources, and runs a fault test with
+# each. The judge must find the bug by a rule that the patch names. Exit code 1 if it misses one.
 #
-#   ops/mutants.sh [--record DIR] [NAME...]    all of them, or these; --record keeps what the judge saw of each
+#   ops/mutants.sh [--record DIR] [NAME...]    all bugs, or these; --record keeps the judge's input
 #
-# The head of a patch says, after `rule:`, which rules may tell, and after `chaos:`, how the storm is made.
+# The head of a patch names the expected rules after `rule:`, and the arguments of `lab chaos` after
+# `chaos:`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -26,7 +27,7 @@ mkdir -p "$place"
 source=$place/source
 export CARGO_TARGET_DIR=$place/build SQLX_OFFLINE=true
 
-# Files that have not changed keep their times, so that only what a patch touches is built again.
+# Unchanged files keep their times, so that only the patched crates are built again.
 copy_sources() {
     mkdir -p "$source"
     git ls-files -z --cached --others --exclude-standard | tar --null -T - -c | tar -x --keep-newer-files -C "$source" 2>/dev/null
@@ -48,7 +49,7 @@ for name in "${names[@]}"; do
     found=
     for seed in 1 2 3; do
         out=$place/$name-$seed.json
-        # shellcheck disable=SC2046 # The words of the storm.
+        # shellcheck disable=SC2046 # The arguments are separate words.
         "$CARGO_TARGET_DIR/debug/lab" chaos --format json --seed "$seed" --record "$place/$name.history.json" \
             $(said chaos "$patch") >"$out" 2>"$place/$name-$seed.log" || true
         for rule in $(said rule "$patch"); do

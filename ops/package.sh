@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# Builds what is installed on machines without Rust: static binaries of the scheduler and the agent (musl, so that they run on any
-# Linux), as .tar.gz and as .deb with units, users, folders and example configurations. Needs a Debian machine with rustup; installs what else it
-# lacks, and says so first. The same commit built by the same toolchain gives the same bytes.
+# Builds packages for machines without Rust: static binaries of the scheduler and the agent (musl, so
+# that they run on any Linux), as .tar.gz and as .deb with units, users, folders and example
+# configurations. Needs a Debian machine with rustup; announces and installs other missing tools. The
+# same commit built by the same toolchain gives the same bytes.
 #
 #   ops/package.sh                    for amd64 and arm64, into target/package
 #   ops/package.sh --arch amd64       for one of them
-#   ops/package.sh --version          only say what the binaries will say of themselves, and the packages' version
+#   ops/package.sh --version          only print the binaries' and the packages' versions
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -36,25 +37,26 @@ target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 out=$target/package
 cargo_home=$(realpath -m "${CARGO_HOME:-$HOME/.cargo}")
 export PATH=$PATH:$cargo_home/bin
-# A fleet downloads it to many places.
+# Every machine of a fleet downloads the agent.
 most_agent_bytes=$((20 << 20))
 
-# Sets `epoch`, and what is compiled into the binaries. A date is the commit's, or SOURCE_DATE_EPOCH, never today's.
+# Sets `epoch`, and the versions compiled into the binaries. The date is the commit's, or
+# SOURCE_DATE_EPOCH, never today's.
 find_version() {
     local number commit='' changed
     number=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"$/\1/p' Cargo.toml)
-    # Another repository around an unpacked archive knows nothing of it.
+    # An unpacked archive may lie inside another repository.
     if [ "$(git rev-parse --show-toplevel 2>/dev/null)" = "$PWD" ]; then
         commit=$(git rev-parse --short=8 HEAD)
         epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
         changed=$(git status --porcelain --untracked-files=no)
         if [ -n "$changed" ]; then
-            echo "package: there are changes that were not committed; the version says so" >&2
+            echo "package: there are uncommitted changes; the version is marked as changed" >&2
             commit=$commit.changed
         fi
     else
-        echo "package: this is no git checkout; the version names no commit" >&2
-        # An archive's files carry the date they were packed with.
+        echo "package: this is not a git checkout; the version contains no commit" >&2
+        # An archive's files have the date at which they were packed.
         epoch=${SOURCE_DATE_EPOCH:-$(stat -c %Y Cargo.lock)}
     fi
     export SOURCE_DATE_EPOCH=$epoch
@@ -83,9 +85,9 @@ add_std() { # TARGET
     if [ -d "$(rustc --print target-libdir --target "$1")" ]; then
         return
     fi
-    echo "package: adds Rust's standard library for $1 (rustup target add)"
+    echo "package: installing Rust's standard library for $1 (rustup target add)"
     if ! command -v rustup >/dev/null || ! rustup target add "$1"; then
-        echo "package: Rust's standard library for $1 is missing: install Rust by https://rustup.rs, and let it reach static.rust-lang.org" >&2
+        echo "package: Rust's standard library for $1 is missing: install Rust from https://rustup.rs, and permit access to static.rust-lang.org" >&2
         exit 1
     fi
 }
@@ -102,19 +104,19 @@ build() { # ARCH
         strip=${rust%%-*}-linux-gnu-strip
         export "CARGO_TARGET_${variable^^}_LINKER=$compiler"
     fi
-    # The places where this machine keeps sources are nobody's business, and differ.
+    # Source paths of the build machine would differ between builds, and would be published.
     cflags="-ffile-prefix-map=$PWD=/landfall -ffile-prefix-map=$cargo_home=/cargo"
     export "CC_$variable=$compiler" "CFLAGS_$variable=$cflags"
     RUSTFLAGS="--remap-path-prefix=$PWD=/landfall --remap-path-prefix=$cargo_home=/cargo" SQLX_OFFLINE=true \
         cargo build --profile dist --target "$rust" --workspace --bin landfall --bin landfall-agent
-    # The names of functions, which `make bench` wants to see, are a fifth of a binary.
+    # Function names, which `make bench` needs, are a fifth of a binary.
     mkdir -p "$stage/$1"
     for binary in landfall landfall-agent; do
         "$strip" -o "$stage/$1/$binary" "$target/$rust/dist/$binary"
     done
 }
 
-# A folder as an archive that depends on nothing but its content.
+# Packs a folder into an archive whose bytes depend only on the content.
 pack_tar() { # PARENT FOLDER
     tar --directory "$1" --sort=name --mtime="@$epoch" --owner=0 --group=0 --numeric-owner --format=gnu --create "$2" |
         gzip -9n >"$out/$2.tar.gz"
@@ -131,7 +133,7 @@ debian_package() { # PACKAGE ARCH BINARIES DEPENDS STATE
     local package=$1 root=$stage/deb/$1-$2 script
     install -d "$root"/{DEBIAN,usr/bin,lib/systemd/system,usr/share/doc/"$package"}
     install -m 755 "$3/$package" "$root/usr/bin/"
-    # Its head tells how to install by hand.
+    # The unit's first comment describes an installation by hand; the package omits it.
     sed -e '1,/^\[Unit\]$/{/^#/d}' -e 's#/usr/local/bin/#/usr/bin/#' "ops/systemd/$package.service" >"$root/lib/systemd/system/$package.service"
     install -m 644 LICENSE "$root/usr/share/doc/$package/copyright"
     gzip -9n <CHANGELOG.md >"$root/usr/share/doc/$package/changelog.gz"
@@ -159,25 +161,25 @@ Section: net
 Priority: optional
 Description: $(description "$package")
 END
-    # Takes no later date than SOURCE_DATE_EPOCH into the package. bullseye's dpkg reads no zstd.
+    # dpkg-deb clamps dates to SOURCE_DATE_EPOCH. xz, because bullseye's dpkg reads no zstd.
     dpkg-deb --root-owner-group -Zxz --build "$root" "$out/${package}_${package_version}_$2.deb" >/dev/null
 }
 
 description() { # PACKAGE
     case "$1" in
     landfall)
-        echo "scheduler of crawls that are spread over a wide-area network"
-        echo " Sends every web site to an agent that is near it on the network, and says why."
-        echo " Brings the operator's commands, and runs a private Postgres."
+        echo "scheduler of web crawls by agents in a wide-area network"
+        echo " Sends every web site to an agent that is near it on the network, and explains the choice."
+        echo " Contains the operator's commands, and runs a private Postgres."
         ;;
     landfall-agent)
         echo "prober and crawler for a Landfall scheduler"
-        echo " Measures and crawls web sites, politely, for the scheduler it is enrolled at."
+        echo " Measures and crawls web sites politely, as its scheduler orders."
         ;;
     esac
 }
 
-# It must need nothing of the machine it is copied to.
+# A dynamic binary would depend on the libraries of the machine to which it is copied.
 check_binary() { # FILE
     if [[ $(readelf --program-headers "$1") = *INTERP* ]]; then
         echo "package: $1 is not static" >&2
@@ -193,7 +195,7 @@ fi
 ops/setup.sh --for package
 stage=$(mktemp -d)
 trap 'rm -rf "$stage"' EXIT
-# Modes are what is written here, whatever this user's habit.
+# File modes must not depend on this user's umask.
 umask 022
 rm -rf "$out"
 mkdir -p "$out"

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Installs the crawlers that `lab bench --only crawl` compares ours with: the library `spider` (built here, from crates.io), wget2 (a Debian
-# package) and Scrapy (from PyPI, in an environment of its own). Says what first; does nothing where nothing is missing. All but
-# wget2 lies under the target folder.
+# Installs the crawlers with which `lab bench --only crawl` compares Landfall's: the library `spider`
+# (built here, from crates.io), wget2 (a Debian package) and Scrapy (from PyPI, in a separate
+# environment). Announces each installation; does nothing if nothing is missing. All but wget2 are
+# installed under the target folder.
 #
 #   ops/peers.sh            install what is missing
-#   ops/peers.sh --dry-run  only say what is missing
+#   ops/peers.sh --dry-run  only print what is missing
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,7 +19,7 @@ case "${1-}" in
     ;;
 esac
 
-# A version that is known to run; the benchmark's figures are of these.
+# The version of the benchmark's published figures.
 scrapy=scrapy==2.19.0
 peers=${CARGO_TARGET_DIR:-target}/peers
 
@@ -27,7 +28,7 @@ say() {
     [ "$dry_run" = no ]
 }
 
-# One that cannot be had is no reason to go without the others: its row says so.
+# If one cannot be installed, the others still are; the benchmark's row of the missing one says so.
 failed=0
 
 if { [ ! -x "$peers/peer-spider" ] || [ ops/peers/spider/Cargo.toml -nt "$peers/peer-spider" ]; } && say "building peer-spider with the library spider, some minutes"; then
@@ -46,5 +47,5 @@ if [ ! -x "$peers/scrapy/bin/scrapy" ] && say "installing $scrapy in $peers/scra
     python3 -m venv "$peers/scrapy" && "$peers/scrapy/bin/pip" install --quiet "$scrapy" || failed=1
 fi
 
-[ "$failed" = 0 ] || echo "peers: something could not be installed; the benchmark goes without it" >&2
+[ "$failed" = 0 ] || echo "peers: an installation failed; the benchmark leaves that crawler out" >&2
 exit "$failed"

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# Installs what building and testing Landfall needs on a Debian machine that has Rust: a C compiler, make, ip, and
-# the binaries of the Postgres server. Says what and why before it installs anything; does nothing when nothing is missing.
+# Installs what building and testing Landfall needs on a Debian machine with Rust: a C compiler, make,
+# ip, and the binaries of the Postgres server. Prints the packages and the reasons before it installs
+# them; does nothing if nothing is missing.
 #
-# Postgres is installed without the system-wide cluster Debian would make and start: Landfall starts private ones.
-# A cluster that is there already is left as it is.
+# Installs Postgres without the system-wide cluster that Debian would create and start, because
+# Landfall starts private ones. Does not change an existing cluster.
 #
 #   ops/setup.sh                      install what is missing, as root or with sudo
-#   ops/setup.sh --for package        what `make package` needs instead
-#   ops/setup.sh --for check-package  what `make check-package` needs instead
-#   ops/setup.sh --dry-run            only say what is missing
+#   ops/setup.sh --for package        install what `make package` needs instead
+#   ops/setup.sh --for check-package  install what `make check-package` needs instead
+#   ops/setup.sh --dry-run            only print what is missing
 set -euo pipefail
 
 dry_run=no
@@ -58,7 +59,7 @@ has_postgres_server() {
     return 1
 }
 
-# A compiler without the C library's headers and start files is not enough, so it has to link something.
+# A compiler also needs the C library's headers and start files, so the test links a program.
 c_compiler_works() {
     has cc && echo '#include <stdio.h>
 int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null
@@ -70,23 +71,23 @@ find_missing() {
         need libc6-dev "the C library's headers, for the same"
     fi
     has make || need make "runs the Makefile"
-    [ -e /etc/ssl/certs/ca-certificates.crt ] || need ca-certificates "lets cargo and apt check who they download from"
+    [ -e /etc/ssl/certs/ca-certificates.crt ] || need ca-certificates "lets cargo and apt verify the servers from which they download"
     "find_missing_for_${purpose//-/_}"
 }
 
 find_missing_for_tests() {
-    has patch || need patch "plants known bugs in a copy of the sources, which the judge of faults must find"
+    has patch || need patch "plants known bugs in a copy of the sources, to test the judge of faults"
     has setpriv || need util-linux "has setpriv, which stops a private Postgres when its parent dies"
     has ip || need iproute2 "has ip, which sets up the network namespaces of the lab's tun grade"
     ls /usr/lib/*/faketime/libfaketimeMT.so.1 >/dev/null 2>&1 ||
-        need libfaketime "gives a process a wall clock that is wrong, for tests of faults"
+        need libfaketime "gives a process a wrong wall clock, for tests of faults"
     has_postgres_server || need postgresql "the database server; Landfall starts private instances of it"
 }
 
-# The architecture that is not this machine's takes a compiler of its own.
+# The other architecture needs a cross compiler.
 find_missing_for_package() {
-    has git || need git "tells the commit, which the version names"
-    has readelf || need binutils "tells whether a binary is static"
+    has git || need git "finds the commit for the version"
+    has readelf || need binutils "checks that a binary is static"
     has musl-gcc || need musl-tools "compiles the C parts of some crates for static binaries"
     case "$(uname -m)" in
     aarch64)
@@ -101,10 +102,10 @@ find_missing_for_package() {
 }
 
 find_missing_for_check_package() {
-    has debootstrap || need debootstrap "makes the Debian roots that the packages are installed in"
-    has unshare || need util-linux "has unshare, which keeps what is tried apart from this machine"
+    has debootstrap || need debootstrap "makes the Debian roots in which the packages are installed"
+    has unshare || need util-linux "has unshare, which isolates the test from this machine"
     has ip || need iproute2 "has ip, which sets up loopback in a network namespace"
-    has python3 || need python3 "serves the sites that are crawled"
+    has python3 || need python3 "serves the crawled sites"
 }
 
 check_cargo() {
@@ -114,14 +115,14 @@ check_cargo() {
     fi
 }
 
-# Sets `as_root` to the prefix under which a command runs as root.
+# Sets `as_root` to the prefix that runs a command as root.
 become_root() {
     if [ "$(id -u)" = 0 ]; then
         as_root=(env)
     elif has sudo && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
         as_root=(sudo env)
     else
-        echo "setup: ${packages[*]} must be installed, which takes root or sudo: neither is at hand" >&2
+        echo "setup: ${packages[*]} must be installed: run this as root, or with sudo" >&2
         exit 1
     fi
 }
@@ -130,15 +131,16 @@ apt() {
     "${as_root[@]}" DEBIAN_FRONTEND=noninteractive apt-get -q -y "$@"
 }
 
-# Read to its end: a reader that stops at the match may kill apt-cache, and pipefail then calls the package missing.
+# Reads all output: a reader that stops at the match may kill apt-cache, and with pipefail the package
+# would then count as missing.
 has_candidate() {
     local policy
     policy=$(apt-cache policy "$1" 2>/dev/null)
     [[ $policy =~ Candidate:\ [^\(] ]]
 }
 
-# Debian makes and starts a cluster `main` when a server is first configured, unless told not to. The note that tells
-# it is removed afterwards: a later installation by somebody else shall find Debian's default.
+# Debian creates and starts a cluster `main` when a server is first configured, unless this setting
+# forbids it. It is removed afterwards, so that later installations have Debian's default.
 note_dir=/etc/postgresql-common/createcluster.d
 note=$note_dir/landfall-setup.conf
 
@@ -166,11 +168,11 @@ install_missing() {
     fi
     for package in "${packages[@]}"; do
         if ! has_candidate "$package"; then
-            echo "setup: this system's package lists have no package $package: install what corresponds to it by hand" >&2
+            echo "setup: this system's package lists have no package $package: install its equivalent by hand" >&2
             exit 1
         fi
     done
-    # Old package lists name files that the mirror no longer has: fresh lists, then once more.
+    # Old package lists may name files that the mirror no longer has: update the lists and try again.
     if ! apt install --no-install-recommends "${packages[@]}"; then
         apt update
         apt install --no-install-recommends "${packages[@]}"
@@ -184,7 +186,7 @@ if [ "${#packages[@]}" = 0 ]; then
     exit 0
 fi
 if ! has apt-get; then
-    echo "setup: ${packages[*]} must be installed, and there is no apt-get here: install what corresponds to these Debian packages by hand" >&2
+    echo "setup: ${packages[*]} must be installed, but there is no apt-get: install the equivalents of these Debian packages by hand" >&2
     exit 1
 fi
 echo "setup: these Debian packages are missing:"

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Writes .sqlx: what Postgres says of every query in the sources, so that a build needs no database. The queries are
-# described by a throwaway Postgres that has just run the migrations. Plain shell, because Landfall's own binaries
-# cannot be built while .sqlx is wrong.
+# Writes .sqlx: Postgres' description of every query in the sources, so that a build needs no database.
+# A throwaway Postgres with the migrations applied describes the queries. This is a shell script,
+# because Landfall's own binaries cannot be built while .sqlx is wrong.
 #
-#   ops/sqlx-prepare.sh          write .sqlx anew
-#   ops/sqlx-prepare.sh --check  change nothing; fail, naming what differs
+#   ops/sqlx-prepare.sh          write .sqlx
+#   ops/sqlx-prepare.sh --check  change nothing; fail if .sqlx differs, and name the differences
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,14 +18,14 @@ case "${1-}" in
     ;;
 esac
 
-# The newest server that is installed; Debian keeps the binaries outside PATH.
+# The newest installed server; Debian keeps the binaries outside PATH.
 bin=$(find /usr/lib/postgresql -mindepth 2 -maxdepth 2 -name bin 2>/dev/null | sort -V | tail -n 1)
 if [ -z "$bin" ] || [ ! -x "$bin/initdb" ]; then
     echo "sqlx-prepare: no Postgres server below /usr/lib/postgresql: run ops/setup.sh first" >&2
     exit 1
 fi
 
-# Postgres refuses to run as root, so then it runs as the user that Debian's package makes.
+# Postgres refuses to run as root, so root starts it as the user of Debian's package.
 as_server=()
 if [ "$(id -u)" = 0 ]; then
     as_server=(setpriv --reuid=postgres --regid=postgres --init-groups --)
@@ -50,7 +50,7 @@ start_postgres() {
     if [ "$(id -u)" = 0 ]; then
         chown postgres: "$work"
     fi
-    # Nothing in it survives, so nothing is synced to disk. Only a socket in a folder of its own: no port is taken.
+    # The data is temporary, so nothing is synced to disk. It listens only on a socket in its folder.
     server initdb -D "$work/data" -U postgres -A trust -E UTF8 --locale=C --no-sync >"$work/initdb.log" 2>&1 || {
         cat "$work/initdb.log" >&2
         exit 1
@@ -72,7 +72,7 @@ migrate() {
     done
 }
 
-# The macros write their data when they are expanded, so everything that uses them has to be compiled again.
+# The macros write their data during compilation, so all files that use them must be compiled again.
 describe_queries() { # INTO
     local sources
     sources=$(grep -rlE 'query(_as|_scalar|_file)?(_unchecked)?!' --include='*.rs' scheduler agent tests || true)

@@ -1,7 +1,7 @@
-# Sourced by the lints: which source files are tests as a whole.
+# Sourced by the lints: finds source files that contain only tests.
 
-# Prints the files below the DIRECTORIES that are modules declared as `#[cfg(test)] mod name;`, and everything in the
-# folders of the same name.
+# Prints the files of modules declared as `#[cfg(test)] mod name;` below the DIRECTORIES, and all files in
+# the folders of the same name.
 test_files() { # DIRECTORY...
     local declaring name folder
     find "$@" -name '*.rs' -type f | sort | while IFS= read -r declaring; do

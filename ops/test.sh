@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Builds and runs every test. It closes with the test runner's own `test result:` lines, one line
-# that adds them up, and the times. `make test` calls it.
+# Builds and runs every test. At the end it prints the test runner's `test result:` lines, their sum
+# and the times. `make test` runs it.
 #
-# End-to-end tests mostly wait. Those that judge no times (`busy::`) run beside all other tests;
-# those that do (`quiet::`) run afterwards, alone on the machine. A test that printed `skipped:` or
-# `void:` proved nothing, and counts as skipped.
+# End-to-end tests mostly wait. Those that do not measure times (`busy::`) run beside all other tests;
+# those that do (`quiet::`) run afterwards, one at a time. A test that printed `skipped:` or `void:`
+# counts as skipped.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export SQLX_OFFLINE=true
 lab=${CARGO_TARGET_DIR:-target}/debug/lab
-# Busy end-to-end tests that run at once.
+# Number of busy end-to-end tests that run at once.
 at_once=4
 
 if [ "${1-}" = --lane ]; then
@@ -18,8 +18,8 @@ if [ "${1-}" = --lane ]; then
     exec cargo test --workspace --tests --no-fail-fast -- --show-output "$@"
 fi
 
-# Prints the output of the lanes. Of passing tests it prints only why they proved nothing; it omits
-# executables without a test in the lane.
+# Shortens the output of the lanes: of passing tests it prints only `skipped:` and `void:` lines, and it
+# omits executables without a test in the lane.
 brief() {
     awk '
         / 0 passed; 0 failed; 0 ignored; / { hidden = 0; next }
