@@ -1,4 +1,5 @@
-//! The command line of `lab`. Its future is polled here, so that the binary compiles nothing of it again.
+//! The command line of `lab`. Its future is polled in the library, so that the binary compiles none
+//! of it again.
 
 use std::process::ExitCode;
 
@@ -12,7 +13,7 @@ use crate::demo::{DemoArgs, demo};
 #[cfg(feature = "experiments")]
 mod experiments;
 
-/// The emulated network in which Landfall is proved.
+/// The emulated network in which Landfall is tested.
 #[derive(Debug, Parser)]
 #[command(name = "lab", version)]
 struct Lab {
@@ -35,7 +36,7 @@ enum Command {
     },
 }
 
-/// Runs what was typed; ends with its code.
+/// Runs the command; returns its exit code.
 pub fn main() -> ExitCode {
     let filter = std::env::var("RUST_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
     let filter = filter.unwrap_or_else(|| Targets::new().with_default(tracing::Level::WARN));

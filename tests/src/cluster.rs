@@ -1,8 +1,9 @@
-//! The harness: the real binaries in an emulated world, for tests and the demo alike.
+//! The harness: the real binaries in an emulated network, for tests and the demo.
 //!
-//! One scheduler with its private Postgres, or several on one that the lab runs, and an agent process for each of the
-//! scenario's agents. Nothing is faked: agents are enrolled by the operator's command, dial out, and reach only what the
-//! world serves. Everything lives in a temporary directory; dropping the cluster kills what still runs.
+//! One scheduler with its private Postgres, or several on a Postgres of the lab, and a process for
+//! each agent of the scenario. Agents are enrolled by the operator's command and reach only the
+//! emulated network. Everything is in a temporary directory; dropping the cluster kills the
+//! processes.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
@@ -31,17 +32,17 @@ pub mod scheduler;
 mod snapshot;
 pub mod with_postgres;
 
-/// The contact URL of all requests; only the lab's sites see it.
+/// The contact URL in all requests.
 pub const CONTACT_URL: &str = "https://lab.test/crawler";
-/// Agents connect as soon as they run.
+/// Time limit for the agents to connect.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(60);
-/// How long a process may take to end when asked.
+/// Time limit for a process to end.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
 /// Agents enrolled at once.
 const ENROLLED_AT_ONCE: usize = 6;
 
-/// A scheduler's configuration for tests: shorter than an operator would have it, so that a dead agent is found in seconds and sites are
-/// measured in no more; the rules are the same.
+/// A scheduler's configuration for tests: short intervals, so that a dead agent is detected and
+/// sites are measured within seconds.
 pub const HURRIED: &str = "
 [measure]
 site_interval = '200ms'
@@ -58,25 +59,25 @@ pub struct ClusterOptions {
     pub scheduler: String,
     /// Sites an agent crawls at once.
     pub capacity: u32,
-    /// Where logs are written; none: the temporary directory.
+    /// The folder of the logs; by default in the temporary directory.
     pub logs: Option<PathBuf>,
-    /// Schedulers on one database that the lab runs; 0: one with its private Postgres.
+    /// The number of schedulers on a shared database of the lab; 0: one scheduler with its private
+    /// Postgres.
     pub sharing: usize,
 }
 
 /// A running cluster.
 #[derive(Debug)]
 pub struct Cluster {
-    /// The world it runs in.
     pub world: World,
-    /// The database, for questions of the lab's own.
+    /// The database, for the lab's queries.
     pub pool: PgPool,
-    /// The schedulers; one or more.
+    /// One or more schedulers.
     pub schedulers: Vec<SchedulerNode>,
-    /// The database they share, where they do.
+    /// Their shared database, if any.
     pub postgres: Option<Arc<Mutex<SharedPostgres>>>,
     agents: Vec<Process>,
-    /// What is set in the environment of some agents, by index.
+    /// Extra environment variables of agents, by index.
     pub environment: BTreeMap<usize, Vec<(String, String)>>,
     binaries: Binaries,
     logs: PathBuf,
@@ -92,10 +93,10 @@ pub struct Binaries {
 }
 
 impl Binaries {
-    /// Finds them.
+    /// Finds the binaries.
     ///
     /// # Errors
-    /// When one is missing; they are built with the workspace.
+    /// When one is missing; build the workspace first.
     pub fn find() -> anyhow::Result<Self> {
         let own = std::env::current_exe().context("find the lab's own executable")?;
         // Test executables lie one folder deeper, in `deps`.
@@ -111,10 +112,11 @@ impl Binaries {
 }
 
 impl Cluster {
-    /// Starts the schedulers, enrols and starts an agent for each of the scenario's, and waits until all are connected.
+    /// Starts the schedulers, then enrols and starts all agents, and waits until they are
+    /// connected.
     ///
     /// # Errors
-    /// When one of the binaries is missing or does not do its part; the message ends with the log's end.
+    /// When a binary is missing or fails; the message ends with its log.
     pub async fn start(world: World, options: &ClusterOptions) -> anyhow::Result<Self> {
         let mut cluster = Self::without_agents(world, options).await?;
         cluster.enrol_all(options.capacity).await?;
@@ -122,13 +124,13 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts the schedulers alone.
+    /// Starts only the schedulers.
     ///
     /// # Errors
-    /// When one of the binaries is missing or does not do its part.
+    /// When a binary is missing or fails.
     pub async fn without_agents(world: World, options: &ClusterOptions) -> anyhow::Result<Self> {
         let binaries = Binaries::find()?;
-        // The private Postgres of root runs as another user, who must be able to pass.
+        // As root, Postgres runs as another user, who needs access.
         let directory = tempfile::Builder::new()
             .prefix("landfall-lab-")
             .permissions(std::fs::Permissions::from_mode(0o755))
@@ -187,19 +189,19 @@ impl Cluster {
         self.await_connected(self.agents.len()).await
     }
 
-    /// A command of the operator's, with its connection to the first scheduler set; add what it should do.
+    /// An operator's command for the first scheduler, without its arguments.
     pub fn landfall(&self) -> Command {
         self.landfall_at(0)
     }
 
-    /// The same with a connection to another scheduler.
+    /// An operator's command for any scheduler.
     pub fn landfall_at(&self, scheduler: usize) -> Command {
         let mut command = Command::new(&self.binaries.landfall);
         command.arg("--data-dir").arg(self.schedulers[scheduler].data_dir()).kill_on_drop(true);
         command
     }
 
-    /// Runs an operator's command; returns what it printed.
+    /// Runs an operator's command; returns its output.
     pub async fn operate(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let said = || format!("landfall {}", arguments.join(" "));
         let output = self.landfall().args(arguments).output().await.with_context(said)?;
@@ -222,10 +224,10 @@ impl Cluster {
         self.await_count(&format!("{pairs} measurements between agents"), query, pairs, patience).await
     }
 
-    /// Waits until a count in the database is reached.
+    /// Waits until a query returns at least this count.
     ///
     /// # Errors
-    /// When it is not in time, or a process ended meanwhile.
+    /// When the time is up, or a process has ended.
     pub async fn await_count(
         &mut self,
         awaited: &str,
@@ -245,18 +247,18 @@ impl Cluster {
         .await;
         reached.with_context(|| {
             let agent = self.agents.first().map(Process::tail).unwrap_or_default();
-            format!("{seen} of {wanted} came\n{}\n{agent}", self.schedulers[0].tail())
+            format!("the count is {seen} of {wanted}\n{}\n{agent}", self.schedulers[0].tail())
         })
     }
 
-    /// Writes the world's site list; returns where.
+    /// Writes the site list; returns its path.
     pub fn write_site_list(&self) -> anyhow::Result<PathBuf> {
         let path = self.directory.path().join("sites.txt");
         std::fs::write(&path, self.world.site_list()).context("write the site list")?;
         Ok(path)
     }
 
-    /// The batch's facts in the database.
+    /// The batch's state in the database.
     pub async fn batch_record(&self, batch: &str) -> anyhow::Result<BatchRecord> {
         witness::batch_record(&self.pool, batch).await
     }
@@ -271,12 +273,12 @@ impl Cluster {
         (0..self.world.scenario().sites.len()).map(|site| self.world.site_name(site)).collect()
     }
 
-    /// Ends an agent as a crash would.
+    /// Kills an agent.
     pub async fn kill_agent(&mut self, index: usize) -> anyhow::Result<()> {
         self.agents[index].kill().await
     }
 
-    /// Starts an agent again in its old folder.
+    /// Restarts an agent in its folder.
     pub fn restart_agent(&mut self, index: usize) -> anyhow::Result<()> {
         self.agents[index] = self.spawn_agent(index)?;
         Ok(())
@@ -286,39 +288,39 @@ impl Cluster {
         &mut self.agents[index]
     }
 
-    /// Starts an agent again in its old folder, from another build.
+    /// Restarts an agent in its folder with another binary.
     pub fn restart_agent_as(&mut self, index: usize, binary: &Path) -> anyhow::Result<()> {
         self.agents[index] = self.spawn_agent_of(index, binary, &self.agent_folder(index), "")?;
         Ok(())
     }
 
-    /// Starts a second process of an agent in another folder; `suffix` tells its log apart.
+    /// Starts a second process of an agent in another folder; `suffix` distinguishes its log.
     pub fn spawn_agent_in(&self, index: usize, folder: &Path, suffix: &str) -> anyhow::Result<Process> {
         self.spawn_agent_of(index, &self.binaries.agent, folder, suffix)
     }
 
-    /// Leaves the files where they are when everything has ended, and says where.
+    /// Keeps the files after the end, and prints their location.
     pub fn keep_files(&mut self) {
         self.directory.disable_cleanup(true);
-        eprintln!("the cluster's files are left in {}", self.directory.path().display());
+        eprintln!("the cluster's files are kept in {}", self.directory.path().display());
     }
 
-    /// The temporary directory of everything.
+    /// The temporary directory.
     pub fn folder(&self) -> &Path {
         self.directory.path()
     }
 
-    /// The scheduler's binary, for commands of the operator's.
+    /// The scheduler's binary, for operator's commands.
     pub fn binary(&self) -> PathBuf {
         self.binaries.landfall.clone()
     }
 
-    /// The processes: the first scheduler's, and the agents'.
+    /// The process ids of the first scheduler and the agents.
     pub fn pids(&self) -> (Option<Pid>, Vec<Pid>) {
         (self.schedulers[0].pid(), self.agents.iter().filter_map(Process::pid).collect())
     }
 
-    /// Where the private Postgres keeps its cluster.
+    /// The data folder of the private Postgres.
     pub fn postgres_cluster(&self) -> PathBuf {
         self.schedulers[0].data_dir().join("postgres")
     }
@@ -327,15 +329,15 @@ impl Cluster {
         &self.logs
     }
 
-    /// Ends everything in order: agents, scheduler, world.
+    /// Stops agents, schedulers and the emulated network, in this order.
     ///
     /// # Errors
-    /// When one did not end by itself when asked.
+    /// When a process had to be killed.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.halt().await
     }
 
-    /// The same, and leaves the files.
+    /// Stops everything and keeps the files.
     pub(crate) async fn halt(&mut self) -> anyhow::Result<()> {
         self.pool.close().await;
         self.agents.iter().for_each(Process::terminate);
@@ -365,7 +367,7 @@ impl Drop for Cluster {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.directory.disable_cleanup(true);
-            eprintln!("the cluster's files are left in {}", self.directory.path().display());
+            eprintln!("the cluster's files are kept in {}", self.directory.path().display());
         }
     }
 }

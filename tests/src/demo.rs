@@ -30,14 +30,14 @@ mod verdict;
 const BATCH: &str = "demo";
 /// Agents crawl this many sites at once.
 const CAPACITY: u32 = 32;
-/// Everything is the scheduler's own default but this: thirty agents on one machine measure each other more slowly, so that
-/// they do not make each other late.
+/// The scheduler's defaults, except that agents measure each other more slowly, because all of them
+/// share one machine.
 const SCHEDULER: &str = "[measure]\nmesh_interval = '100ms'\n";
-/// Time between two requests of a crawl to one site: shorter than is polite outside the lab.
+/// Time between two requests of a crawl to one site, for the lab's own sites only.
 const REQUEST_INTERVAL: &str = "250ms";
 /// Links followed from a start page.
 const MAX_DEPTH: u32 = 8;
-/// The scheduler's own default, which the demo leaves alone.
+/// The scheduler's default.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// Fleets below this size need no landmarks.
 const FLEET_WITH_LANDMARKS: usize = 10;
@@ -50,10 +50,11 @@ const MAX_AGENT_MB: f64 = 40.0;
 const PAIRS: &str = "select count(*) from mesh_measurements";
 const ENDED: &str = "select count(*) from tasks where state in ('done', 'failed')";
 
-/// What a demo is made of.
+/// Arguments of `lab demo`.
 #[derive(Debug, Clone, Args)]
 pub struct DemoArgs {
-    /// Draw agents and sites from a matrix of measured round trips (CSV, gzip or plain, milliseconds)
+    /// Draw agents and sites from a matrix of measured round trips (CSV, gzip or plain,
+    /// milliseconds)
     #[arg(long, value_name = "FILE", conflicts_with = "scenario")]
     matrix: Option<PathBuf>,
     /// Another layout than the paper's, TOML
@@ -124,10 +125,10 @@ impl DemoArgs {
     }
 }
 
-/// Runs the demo; takes everything down also when it failed or was interrupted.
+/// Runs the demo; cleans up also after a failure or an interrupt.
 ///
 /// # Errors
-/// When something broke, or the checks do not hold.
+/// When a step fails, or a check does not hold.
 pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
     args.validate()?;
     let scenario = args.scenario()?;
@@ -255,7 +256,7 @@ async fn crawl(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages) -> a
     stages.follow(&format!("{sites} sites measured, located and crawled"), (pool, ENDED, sites), crawling).await
 }
 
-/// The input of the checks, apart from the facts.
+/// The input of the checks, apart from the batch's state.
 struct CheckInput {
     sites: Vec<String>,
     agents: Vec<String>,

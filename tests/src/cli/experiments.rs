@@ -1,4 +1,5 @@
-//! The commands that `make demo` does not build: benchmarks, faults, and the paper's experiments.
+//! The commands that `make demo` does not build: benchmarks, fault injection, and the paper's
+//! experiments.
 
 use std::process::ExitCode;
 
@@ -18,11 +19,11 @@ use crate::experiments::sweep::{SweepArgs, sweep};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum Experiment {
-    /// Break everything that can break while a batch is crawled, and judge what was lost or done twice
+    /// Inject faults of every kind while a batch is crawled, and judge what was lost or done twice
     Chaos(ChaosArgs),
-    /// Judge the record of a run again
+    /// Judge a recorded run again
     Judge(JudgeArgs),
-    /// Show how well the weighted mean recovers distances, beside other estimators
+    /// Compare the weighted mean with other estimators of distance
     Trials {
         /// Draws the samples
         #[arg(long, default_value_t = 1)]
@@ -31,18 +32,19 @@ pub(super) enum Experiment {
         #[arg(long, default_value_t = 10_000)]
         count: u32,
     },
-    /// Measure what has a target, and print each figure beside it
+    /// Run the benchmarks, and print each figure with its target
     Bench(BenchArgs),
-    /// Crawl a batch with agents of unequal rates, and compare its time with the least possible
+    /// Crawl a batch with agents of unequal rates, and compare its time with the minimum
     Balance(BalanceArgs),
-    /// Redo the paper's experiments with real agents, print and plot them beside its numbers
+    /// Repeat the paper's experiments with real agents, and print and plot them with the paper's
+    /// numbers
     Paper(PaperArgs),
     /// Simulate the paper's experiment over the full product of its factors
     Sweep(SweepArgs),
-    /// Serve sites that benchmarks crawl, until the standard input ends
+    /// Serve the benchmarks' sites until the standard input ends
     #[command(hide = true)]
     BenchSite(ServedSites),
-    /// Crawl those sites all at once, until killed
+    /// Crawl those sites at once, until killed
     #[command(hide = true)]
     BenchCrowd(CrowdArgs),
     /// Run a command, and print what it cost as JSON
@@ -55,7 +57,7 @@ pub(super) enum Experiment {
 }
 
 impl Experiment {
-    /// What must be done while the process has one thread.
+    /// Preparations that need a single-threaded process.
     pub(super) fn prepare(&self) {
         if matches!(self, Self::Chaos(_)) {
             have_private_mounts();

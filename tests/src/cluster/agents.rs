@@ -1,4 +1,5 @@
-//! The agents of a cluster: enrolled by the operator's command, settled on their addresses, and started where they stand.
+//! The agents of a cluster: enrolled by the operator's command, configured for the emulated
+//! network, and started in their namespaces.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use serde::Deserialize;
 use super::{Cluster, ENROLLED_AT_ONCE};
 use crate::cluster::process::Process;
 
-/// What `landfall agents enrol --format json` says.
+/// The output of `landfall agents enrol --format json`.
 #[derive(Debug, Deserialize)]
 struct Enrolment {
     command: String,
@@ -26,7 +27,8 @@ impl Cluster {
         results.into_iter().collect()
     }
 
-    /// Does what an operator does: asks for the command, and runs it where the agent stands.
+    /// Enrols an agent as an operator does: runs `agents enrol`, and the printed command in the
+    /// agent's namespace.
     async fn enrol(&self, index: usize, capacity: u32) -> anyhow::Result<()> {
         let node = &self.world.scenario().agents[index];
         let mut ask = vec!["agents", "enrol", "--name", &node.name, "--city", &node.city, "--carrier", &node.carrier];
@@ -50,7 +52,7 @@ impl Cluster {
         self.settle(index, capacity)
     }
 
-    /// Puts the agent on its address, and tells it of the lab's names.
+    /// Configures the agent's address and name server.
     fn settle(&self, index: usize, capacity: u32) -> anyhow::Result<()> {
         self.configure_agent(index, |config| {
             let lane = self.world.wan.lane();
@@ -68,7 +70,7 @@ impl Cluster {
         })
     }
 
-    /// Where an agent keeps what is its own.
+    /// An agent's folder.
     pub(crate) fn agent_folder(&self, index: usize) -> PathBuf {
         self.directory.path().join("agents").join(&self.world.scenario().agents[index].name)
     }
@@ -94,7 +96,7 @@ impl Cluster {
         namespace.run(move || Process::spawn(&name, command, &logs))?
     }
 
-    /// Changes an agent's configuration; it counts from its next start.
+    /// Changes an agent's configuration from its next start.
     pub(crate) fn configure_agent(
         &self,
         index: usize,

@@ -1,4 +1,4 @@
-//! A Postgres that several schedulers share, and that the lab may stop, kill and start again under them.
+//! A Postgres that several schedulers share, and that the lab can stop, kill and restart.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,19 +11,19 @@ use sqlx::postgres::PgConnectOptions;
 
 use crate::evidence::machine::children;
 
-/// A server that was killed may take this long to be gone.
+/// Time limit for a killed server to end.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What is done to it.
+/// An action on the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatabaseAction {
-    /// Ended in order and started again.
+    /// Stops and starts it.
     Restart,
-    /// Ended at once, as a crash would.
+    /// Kills it.
     Crash,
-    /// Started where it is down.
+    /// Starts it if it is down.
     Resume,
-    /// Stopped as it is, or let go on.
+    /// Stops its processes with SIGSTOP, or continues them.
     Freeze(bool),
 }
 
@@ -47,20 +47,20 @@ impl SharedPostgres {
         Ok(Self { directory: directory.to_owned(), url, running: Some(running) })
     }
 
-    /// How schedulers reach it; the same after every start.
+    /// Its URL; the same after every start.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// Where its socket's folder and its cluster lie.
+    /// The folder of its socket and data.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Does this to it.
+    /// Executes an action.
     ///
     /// # Errors
-    /// When it does not stop, start, or listen to signals.
+    /// When it does not stop, start or accept a signal.
     pub async fn apply(&mut self, action: DatabaseAction) -> anyhow::Result<()> {
         match action {
             DatabaseAction::Restart => self.restart().await,
@@ -78,7 +78,7 @@ impl SharedPostgres {
         self.resume().await
     }
 
-    /// As a crash would; [`Self::resume`] recovers it.
+    /// Kills it; [`Self::resume`] recovers it.
     async fn crash(&mut self) -> anyhow::Result<()> {
         let Some(running) = self.running.take() else { return Ok(()) };
         kill(self.pid()?, Signal::SIGQUIT).context("signal Postgres")?;
@@ -98,17 +98,17 @@ impl SharedPostgres {
         let signal = if frozen { Signal::SIGSTOP } else { Signal::SIGCONT };
         let server = self.pid()?;
         for process in children(server).into_iter().chain([server]) {
-            // A backend may have ended since it was listed.
+            // A listed backend may have ended.
             let signalled = kill(process, signal);
             ensure!(signalled.is_ok() || process != server, "signal Postgres: {signalled:?}");
         }
         Ok(())
     }
 
-    /// Ends it in order.
+    /// Stops it.
     ///
     /// # Errors
-    /// When it had to be stopped the hard way.
+    /// When it had to be killed.
     pub async fn stop(&mut self) -> anyhow::Result<()> {
         match self.running.take() {
             Some(running) => running.stop().await,
@@ -116,7 +116,7 @@ impl SharedPostgres {
         }
     }
 
-    /// The server's first process, which starts all others.
+    /// The main process.
     pub fn pid(&self) -> anyhow::Result<Pid> {
         let file = self.directory.join("postgres/postmaster.pid");
         let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
@@ -128,7 +128,7 @@ impl SharedPostgres {
 /// The URL of a private Postgres.
 ///
 /// # Errors
-/// When its socket's path cannot be written into one.
+/// When its socket's path has unusual characters.
 pub fn url(options: &PgConnectOptions) -> anyhow::Result<String> {
     let socket = options.get_socket().context("the private Postgres has no socket")?;
     let folder = socket.to_str().context("the socket's path is not text")?;

@@ -1,4 +1,4 @@
-//! Child processes: logged to files, ended gently, then hard, and never left behind.
+//! Child processes: logged to files, terminated and then killed, and never left behind.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// How often an awaited condition is looked at.
+/// Poll interval of awaited conditions.
 const POLL: Duration = Duration::from_millis(50);
-/// Lines of a log shown when something went wrong.
+/// Lines of a log in an error message.
 const TAIL_LINES: usize = 15;
 
 /// A running child. Dropping it kills it.
@@ -41,17 +41,16 @@ impl Process {
         Ok(Self { name: name.to_owned(), child, pid, log })
     }
 
-    /// What it is called.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its process id; `None` once it has ended.
+    /// Its process id; `None` after its end.
     pub fn pid(&self) -> Option<Pid> {
         self.child.id().and(self.pid)
     }
 
-    /// Complains when it has ended.
+    /// Fails if it has ended.
     ///
     /// # Errors
     /// With the end of its log.
@@ -62,12 +61,11 @@ impl Process {
         }
     }
 
-    /// Ends it as a crash would.
     pub async fn kill(&mut self) -> anyhow::Result<()> {
         self.child.kill().await.with_context(|| format!("kill {}", self.name))
     }
 
-    /// Asks it to end.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         if let Some(pid) = self.pid()
             && let Err(error) = kill(pid, Signal::SIGTERM)
@@ -76,7 +74,7 @@ impl Process {
         }
     }
 
-    /// Waits for its end, and kills it when `patience` is over; `None` when it had to be killed.
+    /// Waits for its end, and kills it after `patience`; `None` when it was killed.
     pub async fn wait(&mut self, patience: Duration) -> anyhow::Result<Option<ExitStatus>> {
         match tokio::time::timeout(patience, self.child.wait()).await {
             Ok(status) => Ok(Some(status.with_context(|| format!("wait for {}", self.name))?)),
@@ -87,7 +85,6 @@ impl Process {
         }
     }
 
-    /// Where its output goes.
     pub fn log(&self) -> &Path {
         &self.log
     }
@@ -98,7 +95,7 @@ impl Process {
     }
 }
 
-/// The last lines of a log, indented under its name.
+/// The last lines of a log with its path.
 pub fn tail(log: &Path) -> String {
     let text = std::fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
@@ -111,7 +108,7 @@ pub fn tail(log: &Path) -> String {
     shown
 }
 
-/// Resolves when a person or the system asks this program to end.
+/// Resolves at SIGTERM or Ctrl-C.
 pub async fn interrupted() {
     match signal(SignalKind::terminate()) {
         Ok(mut terminate) => tokio::select! {
@@ -123,10 +120,10 @@ pub async fn interrupted() {
     }
 }
 
-/// Looks until there is an answer.
+/// Polls until there is a result.
 ///
 /// # Errors
-/// When looking fails, or there is none after `patience`; the message says what was awaited.
+/// When polling fails, or there is no result after `patience`; the message contains `awaited`.
 pub async fn until<T>(
     awaited: &str,
     patience: Duration,
@@ -149,7 +146,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn an_unexpected_end_is_told_with_the_log() {
+    async fn an_unexpected_end_is_reported_with_the_log() {
         let directory = tempfile::tempdir().unwrap();
         let mut command = Command::new("sh");
         command.args(["-c", "echo out of coffee >&2; exit 3"]);
@@ -161,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_process_is_asked_first_and_killed_when_it_does_not_listen() {
+    async fn a_process_that_ignores_sigterm_is_killed() {
         let directory = tempfile::tempdir().unwrap();
         let spawn = |script: &str| {
             let mut command = Command::new("sh");
@@ -181,7 +178,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn waiting_in_vain_says_for_what() {
+    async fn a_timeout_says_what_was_awaited() {
         let error = until("a miracle", Duration::ZERO, async || Ok(None::<()>)).await.unwrap_err();
         assert_eq!(error.to_string(), "waited 0 s for a miracle in vain");
     }

@@ -1,4 +1,5 @@
-//! A cluster whose scheduler is lost with its database, and goes on from a backup; its agents live on.
+//! Restoring a cluster from a backup after the loss of its scheduler and database. The agents keep
+//! running.
 
 use std::path::Path;
 
@@ -9,8 +10,8 @@ use super::Cluster;
 use crate::evidence::witness;
 
 impl Cluster {
-    /// Ends the first scheduler as a crash would, restores a backup into a data directory that is not there yet, and starts on
-    /// that at the old address. Returns what the restore said.
+    /// Kills the first scheduler, restores a backup into a new data directory, and starts a
+    /// scheduler there at the same address. Returns the restore's output.
     ///
     /// # Errors
     /// When the restore fails or the scheduler does not start.

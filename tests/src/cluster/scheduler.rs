@@ -1,4 +1,4 @@
-//! One scheduler process of a cluster: started, killed and started again at its old address.
+//! One scheduler process of a cluster, which can be killed and restarted at the same address.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -12,21 +12,20 @@ use tokio::process::Command;
 use super::CONTACT_URL;
 use crate::cluster::process::{Process, until};
 
-/// Starting a scheduler may initialise a database.
+/// Time limit of a start, which may initialise a database.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// The file that makes a second scheduler's data directory know the operator.
+/// The file with the operator's token in a data directory.
 const TOKEN_FILE: &str = "operator-token";
 
-/// How a scheduler is started.
 #[derive(Debug, Clone)]
 pub struct SchedulerOptions {
     pub binary: PathBuf,
     pub data_dir: PathBuf,
-    /// Its configuration.
+    /// The configuration file.
     pub config: PathBuf,
-    /// A database that it shares; none: a private one.
+    /// The URL of a shared database; `None` for a private one.
     pub database_url: Option<String>,
-    /// Where its log goes.
+    /// The folder of its log.
     pub logs: PathBuf,
 }
 
@@ -39,7 +38,7 @@ pub struct SchedulerNode {
 }
 
 impl SchedulerNode {
-    /// Starts it on any free port of loopback, and waits until it answers.
+    /// Starts it on a free loopback port, and waits until it answers.
     pub async fn start(name: &str, options: SchedulerOptions) -> anyhow::Result<Self> {
         let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let process = spawn(name, &options, anywhere)?;
@@ -52,17 +51,15 @@ impl SchedulerNode {
         Ok(node)
     }
 
-    /// Where it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Its data directory.
     pub fn data_dir(&self) -> &Path {
         &self.options.data_dir
     }
 
-    /// Its process' id; `None` once it has ended.
+    /// Its process id; `None` after its end.
     pub fn pid(&self) -> Option<Pid> {
         self.process.pid()
     }
@@ -71,28 +68,28 @@ impl SchedulerNode {
         &mut self.process
     }
 
-    /// The end of its log.
     pub fn tail(&self) -> String {
         self.process.tail()
     }
 
-    /// Starts it again at its old address; it may take a while until it answers.
+    /// Restarts it at the same address, without waiting until it answers.
     pub fn restart(&mut self) -> anyhow::Result<()> {
         self.process = spawn(&self.name, &self.options, self.address)?;
         Ok(())
     }
 
-    /// Starts it again at its old address on another data directory, and waits until it answers.
+    /// Restarts it at the same address with another data directory, and waits until it answers.
     pub(super) async fn move_to(&mut self, data_dir: PathBuf) -> anyhow::Result<()> {
         self.options.data_dir = data_dir;
         self.restart()?;
         self.await_started().await
     }
 
-    /// Starts it again at its old address from what lies in its data directory now, and waits until it answers.
+    /// Restarts it at the same address after its data directory was replaced, and waits until it
+    /// answers.
     pub(super) async fn begin_again(&mut self) -> anyhow::Result<()> {
         let told = self.options.data_dir.join(CLIENT_FILE);
-        // It is written when the scheduler answers.
+        // Its new version shows that the scheduler answers.
         match std::fs::remove_file(&told) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("remove {}", told.display()));
@@ -103,12 +100,12 @@ impl SchedulerNode {
         self.await_started().await
     }
 
-    /// Lets another data directory know the operator, before its first start.
+    /// Copies the operator's token to another scheduler's data directory before its first start.
     pub fn introduce(&self, data_dir: &Path) -> anyhow::Result<()> {
         use std::os::unix::fs::DirBuilderExt;
-        // As private as the scheduler wants its own.
+        // The scheduler requires a private directory.
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir).context("make a data directory")?;
-        // What says that a folder is a scheduler's.
+        // This file marks a scheduler's data directory.
         std::fs::File::create(data_dir.join("landfall.lock")).context("make a data directory")?;
         let token = self.options.data_dir.join(TOKEN_FILE);
         std::fs::copy(&token, data_dir.join(TOKEN_FILE)).with_context(|| format!("copy {}", token.display()))?;

@@ -1,8 +1,8 @@
-//! A cluster frozen at one moment, and begun again from there: every run from the same map, the same measurements, and nothing learned
-//! in another run.
+//! Freezing a cluster and restarting it from there: every run has the same map and measurements,
+//! and no knowledge of other runs.
 //!
-//! Frozen is what lies on disks, all processes having ended: the schedulers' data directories with their database, and the agents'
-//! folders. What processes had in memory (robots.txt, names) is gone, for every run alike.
+//! Frozen are the files of stopped processes: the schedulers' data directories with their database,
+//! and the agents' folders. The processes' memory (robots.txt, names) is lost in every run.
 
 use std::path::PathBuf;
 
@@ -19,10 +19,10 @@ const SNAPSHOT: &str = "snapshot";
 const AGENTS: &str = "agents";
 
 impl Cluster {
-    /// Ends every process and keeps what they left. The cluster does nothing until it is begun again.
+    /// Stops every process and copies the files. The cluster does nothing until it is restarted.
     ///
     /// # Errors
-    /// When a process does not end, several schedulers share a database, or the files cannot be copied.
+    /// When a process does not end, the schedulers share a database, or copying fails.
     pub async fn freeze(&mut self) -> anyhow::Result<()> {
         ensure!(self.postgres.is_none(), "a database of the lab's own is not frozen");
         self.halt().await?;
@@ -34,10 +34,10 @@ impl Cluster {
         Ok(())
     }
 
-    /// Reads the database as it was frozen, before the cluster is begun again.
+    /// Reads the frozen database.
     ///
     /// # Errors
-    /// When it does not start or stop, or reading fails.
+    /// When Postgres does not start or stop, or reading fails.
     pub async fn read_frozen<T>(&self, read: impl AsyncFnOnce(&PgPool) -> anyhow::Result<T>) -> anyhow::Result<T> {
         let data_dir = self.schedulers[0].data_dir();
         let running = PrivatePostgres::start(data_dir).await.context("start the frozen database")?;
@@ -52,11 +52,11 @@ impl Cluster {
         answer
     }
 
-    /// Begins again from where the cluster was frozen, in another world with the same nodes on the same addresses, with agents of
-    /// so many slots.
+    /// Restarts the frozen cluster in another emulated network with the same nodes and addresses,
+    /// with this many slots per agent.
     ///
     /// # Errors
-    /// When the world has other addresses, or something does not start.
+    /// When the addresses differ, or something does not start.
     pub async fn begin_again(&mut self, world: World, capacity: u32) -> anyhow::Result<()> {
         let addresses = |world: &World| (world.wan.lane(), world.site_name(0), world.beacon_port());
         let (now, then) = (addresses(&world), addresses(&self.world));
@@ -89,14 +89,13 @@ impl Cluster {
         self.start_agents().await
     }
 
-    /// The names of the frozen folders.
     fn frozen(&self) -> Vec<PathBuf> {
         let schedulers = self.schedulers.iter().filter_map(|node| node.data_dir().file_name());
         schedulers.map(PathBuf::from).chain([PathBuf::from(AGENTS)]).collect()
     }
 }
 
-/// Copies a folder with owners and modes: the private Postgres of root runs as another user.
+/// Copies a folder with owners and modes, because as root Postgres runs as another user.
 async fn copy(from: PathBuf, to: PathBuf) -> anyhow::Result<()> {
     let copied = Command::new("cp").arg("-a").arg(&from).arg(&to).output().await.context("run cp")?;
     let said = String::from_utf8_lossy(&copied.stderr);

@@ -1,5 +1,5 @@
-//! `lab with-postgres -- CMD...`: runs a command with `DATABASE_URL` set to a private Postgres of its own, which
-//! writes nothing through to the disk.
+//! `lab with-postgres -- CMD...`: runs a command with `DATABASE_URL` set to a private Postgres
+//! without durable writes.
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::ExitCode;
@@ -14,16 +14,16 @@ use tokio::process::Command;
 use crate::cluster::database::url;
 use crate::cluster::process::interrupted;
 
-/// What Postgres copies for each new database.
+/// The database that Postgres copies for each new one.
 const TEMPLATE: &str = "template1";
 
-/// Runs the command; ends with its code.
+/// Runs the command; returns its exit code.
 ///
 /// # Errors
-/// When Postgres cannot be started, or the command cannot be run.
+/// When Postgres or the command cannot be started.
 pub async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
     let (program, arguments) = words.split_first().context("no command was given after --")?;
-    // The private Postgres of root runs as another user, who must be able to pass.
+    // As root, Postgres runs as another user, who needs access.
     let directory = tempfile::Builder::new()
         .prefix("landfall-lab-")
         .permissions(std::fs::Permissions::from_mode(0o755))
@@ -36,7 +36,7 @@ pub async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
     command.args(arguments).env("DATABASE_URL", url).kill_on_drop(true);
     let ended = tokio::select! {
         status = command.status() => Some(status.with_context(|| format!("run {program}"))),
-        // The command got the signal too, being in the same group.
+        // The command got the signal too: it is in the same process group.
         () = interrupted() => None,
     };
     postgres.stop().await?;
@@ -45,10 +45,10 @@ pub async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// Gives the schema to all databases to come: every test has one of its own, and would make it from the first migration on.
+/// Installs the schema in the template, so that the tests' databases need no migrations.
 async fn prepare(template: PgConnectOptions) -> anyhow::Result<()> {
     let mut conn = PgConnection::connect_with(&template).await.context("connect to the template of new databases")?;
     MIGRATOR.run(&mut conn).await.context("give the schema to new databases")?;
-    // Nothing is copied while somebody is connected.
+    // The template cannot be copied while a connection is open.
     conn.close().await.context("leave the template of new databases")
 }

@@ -1,7 +1,7 @@
-//! The page of a run: pictures first, tables below; one self-contained file.
+//! The report of a run: pictures, then tables; one self-contained file.
 //!
-//! Everything on it was measured in the run. Colours and texts work on light and dark screens; every picture has a
-//! title and says how it was drawn.
+//! All values were measured in the run. Colours work on light and dark screens; every picture has a
+//! title and a caption.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,25 +20,21 @@ mod scatter;
 mod throughput;
 
 pub(crate) const STYLE: &str = include_str!("report/style.css");
-/// Groups of agents that get a colour of their own; the rest share one.
+/// Groups of agents with their own colour; the others share one.
 const COLOURS: usize = 9;
 
-/// What the page is made from.
+/// The content of the page.
 #[derive(Debug)]
 pub struct ReportInput<'a> {
     pub scenario: &'a Scenario,
-    /// What the database said.
     pub record: &'a BatchRecord,
-    /// What follows from it.
     pub figures: &'a Figures,
-    /// What had to be reached.
     pub targets: &'a [Target],
-    /// What had to hold.
     pub checks: &'a [Check],
     /// The sites as submitted, by index.
     pub sites: &'a [String],
     pub strategy: &'a str,
-    /// From start to here.
+    /// The time since the start.
     pub took: Duration,
     /// Why its times are approximate; `None` where they can be trusted.
     pub busy: Option<&'a str>,
@@ -155,7 +151,7 @@ fn millis(micros: i64) -> String {
     format!("{:.1} ms", f64::from(u32::try_from(micros).unwrap_or(u32::MAX)) / 1e3)
 }
 
-/// Agents grouped for colouring: by city and carrier, the most crawled first.
+/// Agents grouped by city and carrier, in descending order of crawled sites.
 #[derive(Debug)]
 pub(crate) struct Groups {
     of_agent: BTreeMap<String, usize>,
@@ -184,7 +180,7 @@ impl Groups {
         colour(self.of_agent.get(agent).copied().unwrap_or(usize::MAX))
     }
 
-    /// The groups that have a colour of their own, and whether there are others.
+    /// The groups with their own colour, and an entry for the others.
     pub(crate) fn legend(&self) -> Vec<(String, String)> {
         let mut entries: Vec<(String, String)> =
             self.names.iter().take(COLOURS).enumerate().map(|(rank, name)| (colour(rank), name.clone())).collect();
@@ -204,7 +200,7 @@ pub(crate) fn legend(entries: &[(String, String)]) -> Markup {
     html! { ul.legend { @for (colour, name) in entries { li { i style={ "background:" (colour) } {} (name) } } } }
 }
 
-/// Round tick values that cover 0 to `most`, about five of them.
+/// About five round tick values from 0 to `most`.
 pub(crate) fn ticks(most: f64) -> Vec<f64> {
     let rough = (most / 5.0).max(1e-9);
     let decade = 10_f64.powf(rough.log10().floor());
@@ -222,7 +218,7 @@ pub(crate) fn px(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// A number for people: no needless decimals.
+/// A number without needless decimals.
 pub(crate) fn label(value: f64) -> String {
     if value >= 10.0 || value.fract().abs() < 1e-9 { format!("{value:.0}") } else { format!("{value:.1}") }
 }
@@ -246,7 +242,7 @@ mod tests {
         assert_eq!((label(12.34), label(1.25), label(3.0)), ("12".to_owned(), "1.2".to_owned(), "3".to_owned()));
     }
 
-    /// A finished run of the small layout, its hosts on a made-up map.
+    /// The state after a run of the small layout, with invented coordinates.
     fn record(scenario: &Scenario, sites: &[String]) -> BatchRecord {
         let epoch = EmbeddingEpoch::new(1);
         let place = |index: usize| {

@@ -11,9 +11,9 @@ use crate::evidence::witness::{BatchRecord, TaskRecord};
 use crate::world::sites::Access;
 use crate::world::web::{DISALLOWED, SiteWeb};
 
-/// Offences of one kind that are listed in full.
+/// Maximum violations printed per check.
 const TOLD: usize = 5;
-/// An observed gap may fall this much short of the rule: the log sees arrivals, the rule is about sending.
+/// Tolerance of observed gaps: the log has arrival times, the rule is about sending.
 const GAP_TOLERANCE: f64 = 0.95;
 
 /// Whether sites may have been assigned more than once.
@@ -21,7 +21,7 @@ const GAP_TOLERANCE: f64 = 0.95;
 pub enum RunKind {
     /// No faults: one assignment, one lease, one crawler per site.
     Calm,
-    /// Agents were lost: several assignments and leases are right, several outcomes are not.
+    /// Agents were lost: several assignments and leases are allowed, several outcomes are not.
     Losses,
     /// The same, and the database was restored to an earlier state: fencing tokens leapt.
     Restore,

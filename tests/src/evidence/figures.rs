@@ -35,9 +35,11 @@ impl Prediction {
 /// All results of a run.
 #[derive(Debug, Clone)]
 pub struct Figures {
-    /// Mean true round trip from a site to the agent that crawled it; `None` when nothing was crawled.
+    /// Mean true round trip from a site to the agent that crawled it; `None` when nothing was
+    /// crawled.
     pub crawler_ms: Option<f64>,
-    /// Mean true round trip over all pairs of site and agent: what a random choice gives on average.
+    /// Mean true round trip over all pairs of site and agent: what a random choice gives on
+    /// average.
     pub random_ms: f64,
     /// Mean true round trip from a site to its nearest agent.
     pub nearest_ms: f64,
@@ -219,7 +221,7 @@ mod tests {
     }
 
     #[test]
-    fn microseconds_are_held_against_the_scenarios_milliseconds() {
+    fn measurements_are_compared_with_the_scenario() {
         let all = [measured(Some(11_900)), measured(Some(12_100)), measured(None)];
         let counted = accuracy(&all, &|_, _| Some(10.0));
         assert_eq!(counted, Accuracy { pairs: 2, right: 1, unanswered: 1 });
@@ -227,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_of_the_relative_error_are_of_the_sorted_errors() {
+    fn relative_errors_have_quantiles() {
         let prediction = |predicted_ms| Prediction { predicted_ms, true_ms: 100.0 };
         let figures = Figures {
             crawler_ms: Some(40.0),

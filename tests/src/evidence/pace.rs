@@ -1,7 +1,7 @@
-//! Checks by the servers' own logs that requests kept the promised pace. Pure.
+//! Checks by the servers' logs that requests kept the limits. Pure.
 //!
-//! A host is promised one crawl with one request per interval, and an address a number of crawls at
-//! once. So in every window from one request to a later one, there are at most crawls × (window /
+//! A host has one crawl with one request per interval, and an address a maximum number of crawls at
+//! once. So every window from one request to a later one contains at most crawls × (window /
 //! interval + 1) requests.
 
 use std::time::{Duration, Instant};
@@ -10,32 +10,32 @@ use std::time::{Duration, Instant};
 pub struct RequestLimit {
     /// From the start of one request of a crawl to the start of the next.
     pub interval: Duration,
-    /// Maximum difference in transit time of two requests. The pace is promised for their starts,
-    /// and seen at their arrivals.
+    /// Maximum difference in transit time of two requests: the limit applies to sending, the logs
+    /// contain arrivals.
     pub slack: Duration,
 }
 
-/// The window that uses up most of the promise, or exceeds it most.
+/// The window that uses most of the limit, or exceeds it most.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FullestWindow {
     /// Requests in it, including the first and the last.
     pub requests: u32,
     /// Its length.
     pub window: Duration,
-    /// Maximum requests by the promise.
+    /// Maximum requests in it.
     pub allowed: f64,
 }
 
 impl FullestWindow {
-    /// The share of the promise that is used up; more than one breaks it.
+    /// The share of the limit that is used; above one it is violated.
     pub fn share(&self) -> f64 {
         f64::from(self.requests) / self.allowed
     }
 }
 
 impl RequestLimit {
-    /// The fullest of all windows from one request to a later one of a log in order of arrival,
-    /// with `crawls` promised at once; `None` with fewer than two requests.
+    /// The fullest window of a log in order of arrival, for this many crawls at once; `None` with
+    /// fewer than two requests.
     pub fn fullest(&self, arrivals: &[Instant], crawls: u32) -> Option<FullestWindow> {
         let windows = arrivals.iter().enumerate().flat_map(|(index, first)| {
             let since = arrivals[index..].iter().map(|last| last.duration_since(*first));
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_an_interval_is_what_was_promised_and_one_more_is_not() {
+    fn one_request_per_interval_is_allowed_and_one_more_is_not() {
         assert!(holds(&[], 1) && holds(&[5], 1));
         assert!(holds(&[0, 100, 200, 300], 1));
         assert!(holds(&[0, 91, 200], 1), "one was longer under way");
@@ -80,14 +80,14 @@ mod tests {
     }
 
     #[test]
-    fn two_crawls_may_ask_at_the_same_moment_and_three_may_not() {
+    fn two_crawls_may_send_at_the_same_time_and_three_may_not() {
         assert!(holds(&[0, 0, 100, 100, 200, 200], 2));
         assert!(!holds(&[0, 0, 100, 100, 101, 200, 200], 2));
         assert!(!holds(&[0, 0, 100, 100], 1));
     }
 
     #[test]
-    fn the_fullest_window_is_the_one_that_breaks_the_promise() {
+    fn the_fullest_window_violates_the_limit() {
         let fullest = LIMIT.fullest(&at(&[0, 500, 540, 1000]), 1).unwrap();
         assert_eq!((fullest.requests, fullest.window), (2, Duration::from_millis(40)));
         assert!((fullest.allowed - 1.5).abs() < 1e-9, "{fullest:?}");

@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_true_run_is_enough_and_what_is_always_wrong_is_told() {
+    async fn one_accurate_run_is_enough_and_repeated_errors_are_reported() {
         let mut answers = vec![vec![], vec!["late".to_owned()]];
         in_one_run(async || answers.pop().unwrap()).await.unwrap();
         let mut runs = 0;

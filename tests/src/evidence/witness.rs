@@ -13,7 +13,7 @@ use landfall_scheduler::model::{AgentId, EmbeddingEpoch};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions, PgSslMode};
 use sqlx::{FromRow, PgPool};
 
-/// Everything known about one batch and the map.
+/// The state of one batch and of the map.
 #[derive(Debug, Clone)]
 pub struct BatchRecord {
     /// The batch's tasks, by site name.
@@ -28,7 +28,6 @@ pub struct BatchRecord {
     pub mesh_measurements: Vec<Measurement>,
     /// The newest embedding; `None` when there is none.
     pub embedding: Option<EmbeddingRecord>,
-    /// The agents that are distrusted now.
     pub trust: TrustRecord,
 }
 

@@ -1,9 +1,11 @@
-//! `lab balance`: agents whose crawl rates are shaped to a half, one and two share a batch; how far from the best is its end?
+//! `lab balance`: agents with rates of a half, one and two crawl a batch; compares its time with
+//! the minimum.
 //!
-//! The real binaries in the rootless WAN. An agent's rate is that of its access link, which all its crawls share: the scheduler
-//! is told nothing of it, and every agent has as many slots. All sites are measured before the clock starts, while
-//! the agents drain; then one batch is crawled, and its time, from the first grant to the end of the last lease, stands beside
-//! the least possible: the larger of total work over total rate, the longest site, and the flow bound of the candidate sets.
+//! The real binaries run in the rootless WAN. An agent's rate is that of its access link, which its
+//! crawls share; the scheduler does not know it, and all agents have the same number of slots. All
+//! sites are measured first, with the agents drained. Then one batch is crawled. Its time from the
+//! first grant to the end of the last lease is compared with the lower bound: the maximum of total
+//! work over total rate, the longest site, and the flow bound of the candidate sets.
 
 use std::time::Duration;
 
@@ -20,24 +22,25 @@ use crate::world::scenario::{Scenario, WebRules};
 
 pub mod bound;
 
-/// Nine agents of the paper's layout: so few need no landmarks, all measure every site, and distance is known, not predicted.
+/// Nine agents of the paper's layout: this few need no landmarks, all measure every site, and
+/// distances are measured, not predicted.
 const AGENTS: usize = 9;
-/// The shapes, in equal parts.
+/// The rate factors, in equal parts.
 const SHAPES: [f64; 3] = [0.5, 1.0, 2.0];
-/// Bytes per second of shape 1: slow enough that the link and nothing else bounds a crawl.
+/// Bytes per second at factor 1: slow enough that only the link limits a crawl.
 const RATE: f64 = 60_000.0;
-/// Sites an agent crawls at once: two keep a link busy while one waits for a round trip.
+/// Sites an agent crawls at once: two keep a link busy during a round trip.
 const SLOTS: u32 = 2;
-/// Above the least possible time by at most.
+/// Maximum ratio to the minimum time.
 const TARGET: f64 = 1.10;
 const SURVEY: &str = "survey";
 const BATCH: &str = "balance";
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Measuring is no part of this experiment, and quick.
+/// Quick measuring, which is not part of the experiment.
 const SCHEDULER: &str =
     "[measure]\nsite_samples = 2\nsite_least_samples = 2\nsite_interval = '200ms'\nmesh_interval = '100ms'\n";
 
-/// What may be typed after `lab balance`.
+/// Arguments of `lab balance`.
 #[derive(Debug, Clone, Args)]
 pub struct BalanceArgs {
     /// Runs, each with its own sites
@@ -54,7 +57,7 @@ pub struct BalanceArgs {
     strategy: landfall_scheduler::model::Strategy,
 }
 
-/// What one run came to.
+/// The result of one run.
 #[derive(Debug, Clone, Copy)]
 struct RunResult {
     bounds: Bounds,
@@ -68,7 +71,7 @@ impl RunResult {
     }
 }
 
-/// Runs the experiment and prints it. A missed target is printed, and is no error.
+/// Runs the experiment and prints the results. A missed target is not an error.
 pub async fn balance(args: BalanceArgs) -> anyhow::Result<()> {
     println!(
         "{AGENTS} agents of {SLOTS} slots, a third each at {SHAPES:?} of {:.0} kB/s, {} sites, {}",
@@ -109,7 +112,7 @@ fn scenario(seed: u64, sites: u16) -> anyhow::Result<Scenario> {
     let mut scenario = layout.scenario(Some(AGENTS), Some(usize::from(sites)))?;
     scenario.agent_bytes_per_s = RATE;
     scenario.shapes = (0..AGENTS).map(|agent| SHAPES[agent % SHAPES.len()]).collect();
-    // Many sites of like size, so that the idle rest at the end is small relative to the whole.
+    // Many sites of similar size, so that the idle time at the end is small.
     scenario.web = WebRules {
         mean_pages: 5.0,
         pages_sigma: 0.5,
@@ -173,7 +176,7 @@ fn work(crawled: &AssignedCrawl, names: &[String]) -> anyhow::Result<SiteWork> {
     Ok(SiteWork { bytes: u64::try_from(crawled.bytes).context("bytes")?, candidates })
 }
 
-/// What each agent did of what its link could carry.
+/// Prints how much of its link each agent used.
 fn print_agents(names: &[String], rates: &[f64], crawled: &[AssignedCrawl], took: f64) {
     for (name, rate) in names.iter().zip(rates) {
         let own: Vec<&AssignedCrawl> = crawled.iter().filter(|one| one.crawler == *name).collect();

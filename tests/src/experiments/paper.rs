@@ -1,9 +1,10 @@
-//! `lab paper`: the paper's experiments redone. Tables 1 and 2 from `simulate`; Figures 2 and 3 from real agents in the lab.
+//! `lab paper`: repeats the paper's experiments. Tables 1 and 2 come from `simulate`, Figures 2 and
+//! 3 from real agents in the lab.
 //!
-//! The paper's layout runs over the base cell and all those with one factor changed, the other layouts at the base cell; every
-//! strategy, every seed (`tests/experiments.toml`). A cell whose timing proves nothing is run once more, and then printed as void. What
-//! is finished is kept, so that a run goes on where it was interrupted. Beside each cell stands what `lab sweep`'s simulation
-//! makes of the same survey.
+//! The paper's layout runs over the base cell and all cells with one factor changed, other layouts
+//! only over the base cell; with every strategy and seed (`tests/experiments.toml`). A void cell is
+//! run once more, and then printed as void. Finished cells are stored, so that an interrupted run
+//! can continue. Each cell is compared with a simulation from the same survey.
 
 use std::time::{Duration, Instant};
 
@@ -29,18 +30,19 @@ mod simulated;
 pub mod stage;
 mod tables;
 
-/// Ours must reach this of the best of the others in every cell of the lab.
+/// Minimum share of the best other strategy's throughput that `earliest-finish` must reach in every
+/// cell.
 const LEAST_SHARE: f64 = 0.90;
-/// What a survey and the beginning and end of a cell take; for telling how long a run will.
+/// Durations of a survey, and of the beginning and end of a cell, for estimating the total time.
 const SURVEY: Duration = Duration::from_secs(100);
 const AROUND_A_CELL: Duration = Duration::from_secs(14);
 
-/// What may be typed after `lab paper`.
+/// Arguments of `lab paper`.
 #[derive(Debug, Clone, Args)]
 pub struct PaperArgs {
     #[command(flatten)]
     run: RunArgs,
-    /// One seed, and the base cells alone
+    /// One seed, and only the base cells
     #[arg(long)]
     quick: bool,
     /// Only this layout
@@ -48,7 +50,6 @@ pub struct PaperArgs {
     layout: Option<String>,
 }
 
-/// A finished cell.
 #[derive(Debug, Clone, PartialEq)]
 struct FinishedCell {
     cell: Cell,
@@ -68,7 +69,7 @@ impl FinishedCell {
     }
 }
 
-/// One cell that is to be run, and how long its crawls will take.
+/// A cell to run, and the expected duration of its crawls.
 #[derive(Debug, Clone)]
 struct PlannedCell {
     cell: Cell,
@@ -76,14 +77,14 @@ struct PlannedCell {
     takes: Duration,
 }
 
-/// Everything of one layout and seed.
+/// All cells of one layout and seed.
 struct LayoutPlan<'a> {
     layout: &'a LayoutData,
     seed: u64,
     cells: Vec<PlannedCell>,
 }
 
-/// What `--format json` prints.
+/// The output of `--format json`.
 #[derive(Serialize)]
 struct JsonOutput<'a> {
     table1: &'a [tables::AccuracyRow],
@@ -93,7 +94,8 @@ struct JsonOutput<'a> {
     grid: &'a [Row],
 }
 
-/// Runs what is not finished, and prints everything. A void cell and a missed target are printed, and are no error.
+/// Runs the unfinished cells and prints all results. A void cell or a missed target is not an
+/// error.
 pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
     let settings = Settings::committed()?;
     let (mut layouts, missing) = settings.available_layouts(&args.run.data)?;
@@ -111,7 +113,7 @@ pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
     for plan in &plans {
         tokio::select! {
             done = run_plan(&settings, plan, &mut store) => done?,
-            () = interrupted() => bail!("interrupted; what is finished is kept, and the next run goes on from there"),
+            () = interrupted() => bail!("interrupted; finished cells are stored, and the next run continues from there"),
         }
     }
     eprintln!("tables 1 and 2");
@@ -119,7 +121,6 @@ pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
     print(&args, &settings, &plans, &store, &tables)
 }
 
-/// All cells.
 fn plan<'a>(settings: &'a Settings, layouts: &'a [LayoutData], quick: bool) -> anyhow::Result<Vec<LayoutPlan<'a>>> {
     let seeds = if quick { &settings.seeds[..1] } else { &settings.seeds[..] };
     let mut plans = Vec::new();
@@ -141,7 +142,7 @@ fn plan<'a>(settings: &'a Settings, layouts: &'a [LayoutData], quick: bool) -> a
     Ok(plans)
 }
 
-/// Says how long it will take.
+/// Prints the expected duration.
 fn announce(plans: &[LayoutPlan<'_>], store: &CellStore<LabResult>) {
     let mut takes = Duration::ZERO;
     let (mut open, mut all) = (0, 0);
@@ -155,12 +156,12 @@ fn announce(plans: &[LayoutPlan<'_>], store: &CellStore<LabResult>) {
         takes += left.iter().map(|one| AROUND_A_CELL + one.takes).sum::<Duration>();
     }
     eprintln!(
-        "{open} of {all} cells are to be run, in about {} minutes; nothing else should run meanwhile",
+        "{open} of {all} cells will run, in about {} minutes; nothing else should run on this machine",
         takes.as_secs().div_ceil(60)
     );
 }
 
-/// Runs what is not finished of one layout and seed.
+/// Runs the unfinished cells of one layout and seed.
 async fn run_plan(settings: &Settings, plan: &LayoutPlan<'_>, store: &mut CellStore<LabResult>) -> anyhow::Result<()> {
     if plan.cells.iter().all(|one| store.find(&one.cell).is_some()) {
         return Ok(());
@@ -186,12 +187,12 @@ async fn run_plan(settings: &Settings, plan: &LayoutPlan<'_>, store: &mut CellSt
         }
         store.add(planned.cell.clone(), result.clone())?;
         let told = line(&planned.cell, &result, simulator.simulate(layout, planned, &result)?);
-        eprintln!("{told} (in {:.0} s all in all)", began.elapsed().as_secs_f64());
+        eprintln!("{told} (in {:.0} s)", began.elapsed().as_secs_f64());
     }
     surveyed.end().await
 }
 
-/// One cell for people.
+/// A line of text for one cell.
 fn line(cell: &Cell, result: &LabResult, simulated: SimulatedMedians) -> String {
     let (ratios, (busy, most)) = (SimulationRatios::of(simulated, result), busy(&result.per_agent));
     let Point { loss, page_kb, per_site_rps, access_mbit } = cell.point;
@@ -265,7 +266,7 @@ fn print(
     println!("{}\n{}", tables.lines(), figures::lines(&figure2, &figure3));
     lines.iter().for_each(|line| println!("{line}"));
     let names: Vec<&str> = settings.strategies.iter().map(|strategy| strategy.name()).collect();
-    println!("\nMedians over seeds; in brackets what they are of random's.\n{}", grid::table(&groups, &names));
+    println!("\nMedians over seeds; in brackets the ratio to random's.\n{}", grid::table(&groups, &names));
     verdict.iter().for_each(|line| println!("{line}"));
     println!("open {}", file.display());
     Ok(())
@@ -280,7 +281,7 @@ mod tests {
     use crate::experiments::sweep::growth::Growth;
     use crate::experiments::sweep::measured::LayoutMeasurements;
 
-    /// A base cell on the paper's layout, of two sites.
+    /// A base cell of the paper's layout with two sites.
     pub(super) fn finished(strategy: &str, seed: u64, mb_per_min: f64, void: Option<&str>) -> FinishedCell {
         let point = Settings::committed().unwrap().base;
         let machine = MachineFigures {
@@ -314,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn the_json_is_the_issues() {
+    fn the_json_has_the_expected_keys() {
         let cells = [finished("random", 1, 100.0, None), finished("gnp-top3", 1, 136.1, Some("late"))];
         let rows: Vec<Row> = cells.iter().map(FinishedCell::row).collect();
         let (figure2, figure3) = (figure2(&cells), figure3(&cells, cells[0].cell.point));
@@ -342,7 +343,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_layout_that_is_not_there_is_refused() {
+    async fn a_missing_layout_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let args = PaperArgs {
             run: RunArgs {

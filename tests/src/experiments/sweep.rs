@@ -1,7 +1,8 @@
-//! `lab sweep`: the paper's experiment in virtual time, over the full product of the factors.
+//! `lab sweep`: simulates the paper's experiment over the full product of its factors.
 //!
-//! A discrete-event simulation with the lab's transfer model and the scheduler's own strategy code (`sweep/crawls`, `sweep/fleet`). The
-//! settings are `tests/experiments.toml`; `lab paper` runs the same cells with real agents, and compares.
+//! A discrete-event simulation with the lab's transfer model and the scheduler's strategy code
+//! (`sweep/crawls`, `sweep/fleet`). The settings are in `tests/experiments.toml`; `lab paper` runs
+//! the same cells with real agents and compares.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -36,44 +37,46 @@ pub mod measured;
 pub mod settings;
 pub mod survey;
 
-/// Where the measured round trips are, beside the repository.
+/// The folder of measured round trips, outside the repository.
 pub const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
-/// Ours must reach this of the best of the others in every cell.
+/// Minimum share of the best other strategy's throughput that `earliest-finish` must reach in every
+/// cell.
 const LEAST_SHARE: f64 = 0.97;
-/// What stands for a strategy where ours crawls sites again: what crawls of them taught is known then, their sizes most of all.
+/// The name of `earliest-finish` crawling the sites again, with the history of the first crawl.
 const AGAIN: &str = "earliest-finish, again";
-/// And for the list scheduler that knows every round trip, rate and size.
+/// The name of the list scheduler, which knows every round trip, rate and size.
 const LIST: &str = "list, all known";
 
-/// How an experiment is printed.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// Tables for people.
+    /// Tables.
     #[default]
     Table,
-    /// One object.
+    /// One JSON object.
     Json,
 }
 
-/// What may be typed after `lab sweep` and `lab paper`.
+/// Arguments of `lab sweep` and `lab paper`.
 #[derive(Debug, Clone, Args)]
 pub struct RunArgs {
     /// Where the measured round trips are
     #[arg(long, value_name = "DIR", default_value = DATA)]
     pub data: PathBuf,
-    /// The file of finished cells, from which a run goes on [default: cells.jsonl in a folder beside the build]
+    /// The file of finished cells, for continuing an interrupted run [default: cells.jsonl in a
+    /// folder beside the build]
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
-    /// Runs every cell anew
+    /// Ignore finished cells
     #[arg(long)]
     pub fresh: bool,
-    /// How it is printed
+    /// The output format
     #[arg(long, value_enum, default_value_t = Format::Table)]
     pub format: Format,
 }
 
 impl RunArgs {
-    /// The finished cells of these settings by these programs and the lab's own; `folder` is the default file's.
+    /// Opens the finished cells of these settings and programs; the lab's own binary always counts.
+    /// `folder` is the default file's.
     pub fn open<T>(&self, folder: &str, settings: &str, programs: &[&Path]) -> anyhow::Result<CellStore<T>>
     where
         T: Clone + Serialize + DeserializeOwned,
@@ -87,7 +90,7 @@ impl RunArgs {
     }
 }
 
-/// What may be typed after `lab sweep`.
+/// Arguments of `lab sweep`.
 #[derive(Debug, Clone, Args)]
 pub struct SweepArgs {
     #[command(flatten)]
@@ -95,7 +98,7 @@ pub struct SweepArgs {
     /// One seed, and only one factor changed at a time
     #[arg(long)]
     quick: bool,
-    /// Slots of every agent in every cell instead of the settings', to see what they do; the output says so
+    /// Slots of every agent instead of the settings' value
     #[arg(long, value_name = "N")]
     slots: Option<NonZeroU32>,
     /// Cells simulated at once
@@ -103,7 +106,7 @@ pub struct SweepArgs {
     threads: u16,
 }
 
-/// What a simulated cell came to.
+/// The result of a simulated cell.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 struct SimulatedResult {
     mb_per_min: f64,
@@ -111,11 +114,11 @@ struct SimulatedResult {
     requests_per_s: f64,
     /// The standard deviation of the agents' busy times over their mean.
     busy_variation: f64,
-    /// Crawls that were taken back from an agent and went on at another.
-    recalled: usize,
+    /// Preempted crawls.
+    preempted: usize,
 }
 
-/// A layout and a seed, and everything that is the same for all of its cells.
+/// The simulation of one layout and seed: everything that its cells share.
 pub struct LayoutSimulation<'a> {
     settings: &'a Settings,
     layout: &'a LayoutData,
@@ -123,14 +126,14 @@ pub struct LayoutSimulation<'a> {
     /// The agents' indices in the scenario, by rank.
     agents: Vec<usize>,
     survey: Survey,
-    /// The first site's task in every cell: agents are drawn with the tasks' numbers.
+    /// The first site's task number in every cell: random choices depend on task numbers.
     first_task: u64,
-    /// What crawls ask for, by the size of pages.
+    /// The requests of each site's crawl, by mean page size.
     requests: BTreeMap<u32, Vec<Vec<SiteRequest>>>,
 }
 
 impl<'a> LayoutSimulation<'a> {
-    /// Surveys a layout by its emulated round trips.
+    /// Uses the emulated round trips as measurements.
     pub fn new(settings: &'a Settings, layout: &'a LayoutData, seed: u64) -> anyhow::Result<Self> {
         let scenario = settings.scenario(layout, seed, settings.base)?;
         Self::surveyed(
@@ -142,7 +145,7 @@ impl<'a> LayoutSimulation<'a> {
         )
     }
 
-    /// Takes what a cluster measured, whose cells begin with this task: its scheduler draws the same agents.
+    /// Uses a cluster's measurements and task numbers, so that random choices are the same.
     pub fn surveyed(
         settings: &'a Settings,
         layout: &'a LayoutData,
@@ -156,15 +159,14 @@ impl<'a> LayoutSimulation<'a> {
         Ok(Self { settings, layout, seed, agents, survey, first_task, requests: BTreeMap::new() })
     }
 
-    /// Simulates one of its cells; `draw` tells apart runs of the same cell, in which other packets are lost.
+    /// Simulates a cell; each `draw` loses other packets.
     pub fn simulate(&mut self, point: Point, strategy: Strategy, draw: u64) -> anyhow::Result<BatchResult> {
         self.with_batch(point, strategy, draw, crawls::run)
     }
 
-    /// Simulates a crawl of the same sites after that, with what it taught.
+    /// Simulates a second crawl of the same sites, with the history of the first.
     fn again(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<BatchResult> {
         let history = self.simulate(point, strategy, 0)?.history;
-        // Tasks of a second batch have other numbers.
         self.with_batch(point, strategy, 1, |batch| {
             crawls::run(Batch { before: Some(&history), first_task: batch.first_task ^ 1, ..batch })
         })
@@ -199,13 +201,13 @@ fn requests(scenario: &Scenario, max_depth: u32) -> Vec<Vec<SiteRequest>> {
     sites.map(|site| SiteWeb::draw(&scenario.web, scenario.seed, site).requests(max_depth)).collect()
 }
 
-/// Simulates every cell and prints it.
+/// Simulates all cells and prints the results.
 pub fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
     let began = Instant::now();
     let mut settings = Settings::committed()?;
     let mut key = EXPERIMENTS.to_owned();
     if let Some(slots) = args.slots {
-        eprintln!("{slots} slots an agent in every cell: these are not the settings'");
+        eprintln!("{slots} slots per agent in every cell, instead of the settings' values");
         settings.slots = Slots { unthrottled: slots, throttled: slots };
         key.push_str(&format!("\n# slots {slots}"));
     }
@@ -234,13 +236,13 @@ pub fn sweep(args: &SweepArgs) -> anyhow::Result<()> {
     let store = store.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
     let rows = rows(&layouts, &points, &strategies, seeds, &store);
     print(&rows, &strategies, args.run.format)?;
-    let recalled: usize = rows.iter().filter_map(|row| store.find(&row.cell)).map(|result| result.recalled).sum();
-    eprintln!("{recalled} crawls were taken back from their agents and went on at others");
-    eprintln!("{} cells in {:.1} s; kept in {}", rows.len(), began.elapsed().as_secs_f64(), store.file().display());
+    let preempted: usize = rows.iter().filter_map(|row| store.find(&row.cell)).map(|result| result.preempted).sum();
+    eprintln!("{preempted} crawls were preempted and continued by other agents");
+    eprintln!("{} cells in {:.1} s; stored in {}", rows.len(), began.elapsed().as_secs_f64(), store.file().display());
     Ok(())
 }
 
-/// Simulates what is not finished of a layout and a seed.
+/// Simulates the unfinished cells of a layout and a seed.
 fn simulate_field(
     settings: &Settings,
     layout: &LayoutData,
@@ -268,18 +270,18 @@ fn simulate_field(
     Ok(())
 }
 
-/// Who plays a cell.
+/// A scheduling method that is simulated in a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
     /// A strategy that crawls the sites for the first time.
     First(Strategy),
-    /// Ours, which has crawled them before.
+    /// `earliest-finish`, crawling the sites again.
     Again,
-    /// The list scheduler that knows everything.
+    /// The list scheduler.
     List,
 }
 
-/// Everybody who plays each cell; the others only beside ours.
+/// The methods of each cell; the last two only together with `earliest-finish`.
 fn methods(strategies: &[Strategy]) -> Vec<Method> {
     let ours = strategies.contains(&Strategy::EarliestFinish);
     let others = [Method::Again, Method::List].into_iter().filter(|_| ours);
@@ -308,19 +310,18 @@ impl Method {
                     makespan_s,
                     requests_per_s: 0.0,
                     busy_variation,
-                    recalled: 0,
+                    preempted: 0,
                 });
             }
         };
         let makespan_s = result.makespan.as_secs_f64();
         let mb_per_min = result.growth(simulation.settings.growth_share).mb_per_min;
         let requests_per_s = crate::evidence::figures::float(result.requests) / makespan_s;
-        let (busy_variation, recalled) = (crawls::variation(&result.busy), result.recalled);
-        Ok(SimulatedResult { mb_per_min, makespan_s, requests_per_s, busy_variation, recalled })
+        let (busy_variation, preempted) = (crawls::variation(&result.busy), result.preempted);
+        Ok(SimulatedResult { mb_per_min, makespan_s, requests_per_s, busy_variation, preempted })
     }
 }
 
-/// A cell of the grid.
 pub fn cell(layout: &LayoutData, point: Point, strategy: &str, seed: u64) -> Cell {
     Cell { layout: layout.name.clone(), point, strategy: strategy.to_owned(), seed }
 }
@@ -357,7 +358,7 @@ fn print(rows: &[Row], strategies: &[Strategy], format: Format) -> anyhow::Resul
     }
     let groups = grid::groups(rows);
     let names: Vec<&str> = methods(strategies).into_iter().map(Method::name).collect();
-    println!("Medians over seeds; in brackets what they are of random's.\n{}", grid::table(&groups, &names));
+    println!("Medians over seeds; in brackets the ratio to random's.\n{}", grid::table(&groups, &names));
     grid::verdict(&groups, LEAST_SHARE).iter().for_each(|line| println!("{line}"));
     Ok(())
 }

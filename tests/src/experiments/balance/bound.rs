@@ -1,15 +1,17 @@
-//! The least time a batch can take: by its total work, its longest site, and the candidates its sites may go to. Pure.
+//! Lower bounds for the time of a batch: total work, longest site, and candidate sets. Pure.
 //!
-//! Work is in bytes, rates in bytes per second. The flow bound is the least time in which a network from sites to their candidates to
-//! the agents' rates carries all work. By max-flow and min-cut that is, over all sets of agents, the work that can go to no other agent
-//! over the rate of the set; with at most [`MOST_AGENTS`] agents every set is looked at, which is exact.
+//! Work is in bytes, rates in bytes per second. The flow bound is the minimum time in which a
+//! network from sites through their candidates to the agents' rates carries all work. By max-flow
+//! min-cut it is the maximum, over all sets of agents, of the work that only this set may do
+//! divided by the set's rate. With at most [`MOST_AGENTS`] agents all sets are enumerated, which is
+//! exact.
 
 use anyhow::ensure;
 
-/// Agents whose sets are all looked at: a million.
+/// Maximum agents: a million sets.
 pub const MOST_AGENTS: usize = 20;
 
-/// A site's work, and who may do it.
+/// A site's work and its candidates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SiteWork {
     pub bytes: u64,
@@ -28,7 +30,6 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Computes them.
     pub fn of(work: &[SiteWork], rates: &[f64]) -> anyhow::Result<Self> {
         ensure!(
             rates.len() <= MOST_AGENTS,
@@ -47,7 +48,8 @@ impl Bounds {
             longest = longest.max(bytes / fastest);
             only[site.candidates.iter().fold(0_usize, |set, agent| set | 1 << agent)] += bytes;
         }
-        // Sums over subsets: after the loop `only[set]` is the work all of whose candidates are in the set.
+        // Sums over subsets: afterwards `only[set]` is the work whose candidates are all in the
+        // set.
         for agent in 0..rates.len() {
             for set in 0..only.len() {
                 if set & (1 << agent) != 0 {
@@ -62,7 +64,7 @@ impl Bounds {
         Ok(Self { total: total / rates.iter().sum::<f64>(), longest, flow })
     }
 
-    /// The largest: no schedule is faster.
+    /// The maximum: no schedule is faster.
     pub fn least(&self) -> f64 {
         self.total.max(self.longest).max(self.flow)
     }
@@ -77,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn free_choice_is_bounded_by_the_total_and_one_long_site_by_itself() {
+    fn the_bound_is_the_total_work_or_the_longest_site() {
         let all = [work(10, &[0, 1]), work(10, &[0, 1]), work(10, &[0, 1])];
         let bounds = Bounds::of(&all, &[1.0, 2.0]).unwrap();
         assert_eq!((bounds.total, bounds.longest, bounds.flow), (10.0, 5.0, 10.0));
@@ -86,23 +88,24 @@ mod tests {
     }
 
     #[test]
-    fn a_set_of_agents_with_too_much_of_its_own_is_the_flow_bound() {
+    fn the_flow_bound_is_the_set_of_agents_with_too_much_work() {
         let sites = [work(40, &[0, 1]), work(20, &[0]), work(10, &[1, 2]), work(10, &[2])];
         let bounds = Bounds::of(&sites, &[1.0, 1.0, 2.0]).unwrap();
         assert_eq!(bounds.total, 20.0);
         assert_eq!(bounds.flow, 30.0, "60 that only the first two may do");
     }
 
-    /// The least time by augmenting paths and bisection, to compare with.
+    /// The flow bound by augmenting paths and bisection, for comparison.
     fn by_bisection(sites: &[SiteWork], rates: &[f64]) -> f64 {
         let fits = |time: f64| {
             let mut room: Vec<f64> = rates.iter().map(|rate| rate * time).collect();
-            // How much of each site's work each agent does.
+            // Work by site and agent.
             let mut done = vec![vec![0.0_f64; rates.len()]; sites.len()];
             for (index, site) in sites.iter().enumerate() {
                 let mut left = site.bytes as f64;
                 while left > 1e-9 {
-                    // Breadth first from the site over agents, and back over what they do, to an agent with room.
+                    // Breadth-first search from the site over agents, and back over their work, to
+                    // an agent with room.
                     let mut from: Vec<Option<(usize, Option<usize>)>> = vec![None; rates.len()];
                     let mut queue: Vec<usize> = site.candidates.clone();
                     queue.iter().for_each(|agent| from[*agent] = Some((index, None)));
@@ -151,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_what_flows_and_bisection_find() {
+    fn the_flow_bound_equals_the_one_by_bisection() {
         use rand::{RngExt, SeedableRng};
         let mut rng = rand_chacha::ChaCha8Rng::seed_from_u64(4);
         for _ in 0..40 {

@@ -59,7 +59,7 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     lines.push(Line::at_most("earliest-finish, stragglers: us a crawl".to_owned(), median(stragglers), MOST_MICROS));
     lines.push(Line::plain(
         "what crawls of alike sites teach, 40,000 crawls known: us a site",
-        format!("{:.0}", lesson_micros(&candidates)),
+        format!("{:.0}", residual_micros(&candidates)),
     ));
     Ok(lines)
 }
@@ -78,24 +78,24 @@ fn straggler_micros(candidates: &[Candidate], work: Work) -> f64 {
 }
 
 /// What crawls taught of one site after another, as many crawls known as are ever read for so many agents: part of reading, not of deciding.
-fn lesson_micros(candidates: &[Candidate]) -> f64 {
+fn residual_micros(candidates: &[Candidate]) -> f64 {
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let mut rtt = |least: f64| Rtt::try_from_millis_f64(rng.random_range(least..300.0)).ok();
     let mut measure =
         || (1..=LANDMARKS).filter_map(|agent| Some((AgentId::new(agent), rtt(1.0)?))).collect::<Vec<(AgentId, Rtt)>>();
     let measured: HashMap<SiteId, Vec<(AgentId, Rtt)>> =
         (0..CRAWLS).map(|site| (SiteId::new(site), measure())).collect();
-    let lesson = |(site, agent): (i64, &Candidate)| {
+    let residual = |(site, agent): (i64, &Candidate)| {
         let (known, crawled) = (agent.predicted?, agent.expected?);
         let (agent, site) = (agent.agent, SiteId::new(site));
         Some(CrawlResidual { agent, site, network: None, known, probed: false, preferred: true, crawled, weight: 1.0 })
     };
-    let lessons: Vec<CrawlResidual> = (0..CRAWLS).zip(candidates.iter().cycle()).filter_map(lesson).collect();
-    let lessons = LearnedCorrections::of(&lessons, &measured);
+    let residuals: Vec<CrawlResidual> = (0..CRAWLS).zip(candidates.iter().cycle()).filter_map(residual).collect();
+    let residuals = LearnedCorrections::of(&residuals, &measured);
     let mut candidates = candidates.to_vec();
     let began = Instant::now();
     for measured in measured.values().take(usize::try_from(SITES).unwrap_or(1)) {
-        teach(&mut candidates, &lessons, &lessons.near(None, measured), &[]);
+        teach(&mut candidates, &residuals, &residuals.near(None, measured), &[]);
     }
     std::hint::black_box(&candidates);
     began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES)

@@ -1,4 +1,4 @@
-//! Figures 2 and 3, from the cells: throughput over time for each strategy, and what single sites gave. Pure.
+//! Figures 2 and 3: throughput over time by strategy, and rates of single sites. Pure.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -9,14 +9,14 @@ use super::FinishedCell;
 use crate::experiments::sweep::grid::{Group, groups, median};
 use crate::experiments::sweep::settings::Point;
 
-/// The paper's Figure 2: megabytes a minute.
+/// The paper's Figure 2: megabytes per minute.
 pub(super) const PAPER_GROWTH: [(&str, f64); 3] = [("random", 198.8), ("gnp-top1", 242.6), ("gnp-top3", 270.5)];
-/// Its Figure 3, of one site drawn at random.
+/// The paper's Figure 3: one random site.
 pub(super) const PAPER_SITE: [(&str, f64); 2] = [("random", 0.45), ("gnp-top3", 2.38)];
-/// Quantiles of a distribution that are told.
+/// The printed quantiles.
 const QUANTILES: [(&str, f64); 5] = [("p5", 0.05), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)];
 
-/// A strategy on a layout, over its unthrottled cells.
+/// A strategy's medians over the unthrottled cells of a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Throughput {
     pub(super) mb_per_min: f64,
@@ -26,7 +26,7 @@ pub(super) struct Throughput {
 /// By layout and strategy.
 pub(super) type Figure2 = BTreeMap<String, BTreeMap<String, Throughput>>;
 
-/// The median of the unthrottled cells.
+/// The medians of the unthrottled cells.
 pub(super) fn figure2(finished: &[FinishedCell]) -> Figure2 {
     let rows: Vec<_> = finished.iter().map(FinishedCell::row).collect();
     let mut figure = Figure2::new();
@@ -46,20 +46,20 @@ pub(super) fn figure2(finished: &[FinishedCell]) -> Figure2 {
     figure
 }
 
-/// What single sites gave on one layout, in its base cells.
+/// The rates of single sites in the base cells of a layout.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct SingleSites {
-    /// For each strategy the rate of every site of every seed, megabytes a minute, in the order of the sites.
+    /// Megabytes per minute by strategy, for every site of every seed, in the order of the sites.
     pub(super) mb_per_min: BTreeMap<String, Vec<f64>>,
     pub(super) quantiles: BTreeMap<String, BTreeMap<&'static str, f64>>,
-    /// Quantiles of Top-3's rate over random's, site by site.
+    /// Quantiles of the ratio of Top-3's rate to random's, per site.
     pub(super) ratio: BTreeMap<&'static str, f64>,
 }
 
 /// By layout.
 pub(super) type Figure3 = BTreeMap<String, SingleSites>;
 
-/// The rates of single sites under random and Top-3, for every seed of which neither is void.
+/// The rates of single sites under random and Top-3, for seeds in which both cells are valid.
 pub(super) fn figure3(finished: &[FinishedCell], base: Point) -> Figure3 {
     let at_base = || finished.iter().filter(|one| one.cell.point == base && one.result.void.is_none());
     let mut figure = Figure3::new();
@@ -104,7 +104,7 @@ fn quantiles(mut values: Vec<f64>) -> BTreeMap<&'static str, f64> {
     QUANTILES.iter().filter_map(|(name, share)| Some((*name, at(*share)?))).collect()
 }
 
-/// Both figures for people.
+/// Both figures as text.
 pub(super) fn lines(figure2: &Figure2, figure3: &Figure3) -> String {
     let mut text = String::from("Figure 2: throughput, medians of the unthrottled cells\n");
     // Writing into a string cannot fail.
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn figure_3_pairs_the_sites_of_a_seed_that_is_not_void() {
+    fn figure_3_compares_sites_only_in_valid_seeds() {
         let cells = [
             finished("random", 1, 100.0, None),
             finished("gnp-top3", 1, 150.0, None),
@@ -175,7 +175,7 @@ mod tests {
         let base = cells[0].cell.point;
         let figure = figure3(&cells, base);
         let sites = &figure["paper"];
-        // 1 MB in 60 s and 2 MB in 30 s, whatever the cell's own growth.
+        // 1 MB in 60 s and 2 MB in 30 s, independent of the cell's growth.
         assert_eq!(sites.mb_per_min["random"], [1.0, 4.0]);
         assert_eq!(sites.ratio["p50"], 1.0);
         assert_eq!(sites.quantiles["gnp-top3"]["p95"], 4.0);

@@ -1,4 +1,5 @@
-//! The page of the paper's experiments: Figures 2 and 3 as pictures, the tables and every cell below; one self-contained file.
+//! The report of the paper's experiments: both figures, the tables, and every cell; one
+//! self-contained file.
 
 use landfall_scheduler::simulate::{Axis, Curve, document, lines};
 use maud::{Markup, html};
@@ -10,10 +11,10 @@ use crate::demo::report::STYLE;
 use crate::evidence::figures::float;
 use crate::experiments::sweep::settings::Point;
 
-/// Classes of curves, in the style sheet.
+/// The curves' classes in the style sheet.
 const CLASSES: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 
-/// What the page is made from.
+/// The content of the page.
 pub(super) struct Page<'a> {
     pub(super) base: Point,
     pub(super) finished: &'a [FinishedCell],
@@ -39,7 +40,7 @@ pub(super) fn page(page: &Page<'_>) -> String {
     document("Landfall: the paper's experiments", STYLE, &body)
 }
 
-/// Figure 2 on one layout: the first seed of the base cell that is not void.
+/// Figure 2 on one layout: the first valid seed of the base cell.
 fn growth(page: &Page<'_>, layout: &str) -> Markup {
     let of =
         |one: &&FinishedCell| one.cell.layout == layout && one.cell.point == page.base && one.result.void.is_none();
@@ -61,7 +62,7 @@ fn growth(page: &Page<'_>, layout: &str) -> Markup {
     } }
 }
 
-/// Figure 3 on one layout, as a distribution over sites.
+/// Figure 3 on one layout: the distribution over sites.
 fn sites(page: &Page<'_>, layout: &str) -> Markup {
     let Some(sites) = page.figure3.get(layout) else { return html! {} };
     let curve = |(name, rates): (&String, &Vec<f64>)| {
@@ -84,7 +85,7 @@ fn sites(page: &Page<'_>, layout: &str) -> Markup {
     } }
 }
 
-/// Named lines from the origin.
+/// A plot of named curves that start at the origin.
 fn plot(title: &str, curves: Vec<(String, Vec<(f64, f64)>)>, across: &str, up: &str) -> Markup {
     let most = |of: fn(&(f64, f64)) -> f64| curves.iter().flat_map(|(_, points)| points).map(of).fold(0.0, f64::max);
     let axes = (Axis::linear(across, most(|point| point.0)), Axis::linear(up, most(|point| point.1)));
@@ -140,7 +141,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_has_both_figures_and_every_cell() {
+    fn a_page_has_both_figures_and_all_cells() {
         let finished = [finished("random", 1, 100.0, None), finished("gnp-top3", 1, 150.0, Some("the <lab> was late"))];
         let ratios = [SimulationRatios { growth: 1.02, makespan: 0.98 }; 2];
         let base = finished[0].cell.point;

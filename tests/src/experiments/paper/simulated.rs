@@ -1,5 +1,5 @@
-//! What the simulation makes of a cell that was played, from the same survey and with the same draws, and how far that is from the
-//! lab. Pure.
+//! Simulates finished cells from the same survey with the same random choices, and compares the
+//! results with the lab's. Pure.
 
 use std::collections::BTreeMap;
 
@@ -14,24 +14,24 @@ use crate::experiments::sweep::measured::LayoutMeasurements;
 use crate::experiments::sweep::settings::{LayoutData, Settings};
 use crate::experiments::sweep::{LayoutSimulation, grid};
 
-/// Simulations of each cell that are compared with the lab's one run: which packets are lost makes a cell some percent faster or slower.
+/// Simulations per cell: random packet losses change a cell by some percent.
 const DRAWS: u64 = 9;
-/// Within this of the lab's the simulation is to be.
+/// Maximum relative difference between simulation and lab.
 const AGREEMENT: f64 = 0.10;
 
-/// The simulation's figures over the lab's.
+/// The simulation's results divided by the lab's.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct SimulationRatios {
     pub(super) growth: f64,
     pub(super) makespan: f64,
 }
 
-/// The simulation's results for a cell.
+/// The medians of a cell's simulations.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct SimulatedMedians {
     pub(super) mb_per_min: f64,
     pub(super) makespan_s: f64,
-    /// Agents that crawled anything, and the most sites of one.
+    /// The number of agents that crawled, and the maximum sites of one agent.
     pub(super) busy: f64,
     pub(super) most: f64,
 }
@@ -49,10 +49,10 @@ impl SimulationRatios {
     }
 }
 
-/// Simulates cells from the surveys from which the lab played them.
+/// Simulates cells from the lab's surveys.
 pub(super) struct Simulator<'a> {
     settings: &'a Settings,
-    /// The newest survey, and what is simulated from it: the cells of one sitting have mostly one.
+    /// The newest survey and its simulation; most cells of a layout share one.
     newest: Option<(LayoutMeasurements, u64, LayoutSimulation<'a>)>,
 }
 
@@ -61,7 +61,7 @@ impl<'a> Simulator<'a> {
         Self { settings, newest: None }
     }
 
-    /// The medians of a cell's [`DRAWS`].
+    /// Simulates a cell [`DRAWS`] times.
     pub(super) fn simulate(
         &mut self,
         layout: &'a LayoutData,
@@ -79,7 +79,7 @@ impl<'a> Simulator<'a> {
         }
         let (_, _, simulation) = self.newest.as_mut().context("a survey was just taken")?;
         let share = self.settings.growth_share;
-        // As in the scheduler: where no map is trusted, everybody is drawn at random.
+        // As in the scheduler: without a trusted map, agents are drawn at random.
         let strategy = if result.measurements.epoch.is_some() { planned.strategy } else { Strategy::Random };
         let run = |draw| simulation.simulate(planned.cell.point, strategy, draw);
         let result: Vec<BatchResult> = (0..DRAWS).map(run).collect::<anyhow::Result<_>>()?;
@@ -95,13 +95,13 @@ impl<'a> Simulator<'a> {
     }
 }
 
-/// How many agents crawled anything, and the most sites of one.
+/// The number of agents that crawled, and the maximum sites of one agent.
 pub(super) fn busy(per_agent: &[usize]) -> (f64, f64) {
     let count = per_agent.iter().filter(|sites| **sites > 0).count();
     (float(count), float(per_agent.iter().copied().max().unwrap_or(0)))
 }
 
-/// How far the simulation is from the lab, over the cells that are not void.
+/// Compares simulation and lab over the valid cells.
 pub(super) fn agreement(finished: &[FinishedCell], ratios: &[SimulationRatios]) -> Vec<String> {
     let sound = finished.iter().zip(ratios).filter(|(one, _)| one.result.void.is_none());
     let mut by_strategy: BTreeMap<&str, Vec<SimulationRatios>> = BTreeMap::new();
@@ -130,7 +130,7 @@ mod tests {
     use crate::experiments::sweep::settings::EXPERIMENTS;
 
     #[test]
-    fn void_cells_say_nothing_of_the_simulation() {
+    fn void_cells_do_not_count_in_the_comparison() {
         let cells = [finished("random", 1, 100.0, None), finished("random", 2, 100.0, Some("late"))];
         let simulated = SimulatedMedians { mb_per_min: 112.0, makespan_s: 60.0, busy: 30.0, most: 8.0 };
         let ratios: Vec<SimulationRatios> =
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_map_is_trusted_every_strategy_is_simulated_as_random() {
+    fn without_a_trusted_map_every_strategy_is_simulated_as_random() {
         let fewer = [("agents = 30", "agents = 10"), ("sites = 203", "sites = 30"), ("landmarks = 9", "landmarks = 5")];
         let text = fewer.iter().fold(EXPERIMENTS.to_owned(), |text, (from, to)| text.replacen(from, to, 1));
         let settings = Settings::parse(&text).unwrap();

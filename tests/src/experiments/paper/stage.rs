@@ -1,8 +1,10 @@
-//! One layout and one seed in the lab: surveyed once, frozen, and every cell begun from there with the real binaries.
+//! One layout and seed in the lab: surveyed once, frozen, and then every cell starts from there
+//! with the real binaries.
 //!
-//! The survey is the whole measuring phase: the agents' mesh, the election, the map, and every site measured and located. It does not
-//! depend on any factor, as it sends no bodies. Each cell then begins from the same frozen files in a world of its own, so that no
-//! strategy profits from what another's crawls taught, and the clock starts with the batch's first lease.
+//! The survey is the whole measuring phase: mesh, election, map, and the location of every site. It
+//! sends no bodies, so it does not depend on any factor. Each cell starts from the same frozen
+//! files in a new emulated network, so that no strategy profits from earlier crawls. The clock
+//! starts with the batch's first lease.
 
 use std::time::{Duration, Instant};
 
@@ -21,54 +23,56 @@ use crate::world::{World, too_busy};
 
 const SURVEY: &str = "survey";
 const BATCH: &str = "paper";
-/// Everything is the scheduler's default but two intervals, since the sites are the lab's own and nobody waits for a survey; and the time that a
-/// sample may take: here connecting takes no time, and the first answer two round trips, which may be ten seconds on Seattle.
+/// The scheduler's defaults, except for shorter intervals (the sites belong to the lab) and a
+/// longer sample timeout: in the rootless grade the first answer takes two round trips, up to ten
+/// seconds on Seattle.
 const SCHEDULER: &str = "[measure]\nsite_interval = '500ms'\nmesh_interval = '100ms'\nsample_timeout = '20s'\n";
-/// Times that the survey's batch is cancelled until it is.
+/// Attempts to cancel the survey's batch.
 const CANCELS: u32 = 3;
-/// Without load a survey takes a minute, and the longest cell (Seattle, where one agent may be the nearest to many sites) ten.
+/// Time limit. Without load a survey takes a minute, and the longest cell ten (Seattle, where one
+/// agent may be nearest to many sites).
 const PATIENCE: Duration = Duration::from_secs(1800);
 
-/// What a cell came to in the lab.
+/// The result of a cell in the lab.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LabResult {
     /// From the first lease to the last outcome.
     pub makespan_s: f64,
     pub growth: Growth,
-    /// For each site its bytes, and how long its crawl took.
+    /// Bytes and crawl seconds of each site.
     pub sites: Vec<(i64, f64)>,
-    /// Sites that each agent crawled, the most first.
+    /// Sites crawled by each agent, in descending order.
     pub per_agent: Vec<usize>,
-    /// Why its timing proves nothing; `None` when it does.
+    /// Why its timing is void; `None` when it is valid.
     pub void: Option<String>,
-    /// What the machine did meanwhile.
     pub machine: MachineFigures,
-    /// The survey from which it began: with this and the tasks' numbers a simulation chooses as the scheduler did.
+    /// The survey: with it and the task numbers, a simulation makes the scheduler's random choices.
     pub measurements: LayoutMeasurements,
-    /// The first site's task: agents are drawn with the tasks' numbers.
+    /// The first site's task number: random choices depend on task numbers.
     pub first_task: u64,
 }
 
-/// What the machine did during a cell: what a simulation has to be told.
+/// The machine's load and delays during a cell, from which the simulation's constants are set.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MachineFigures {
-    /// Requests a second, over the makespan.
+    /// Requests per second over the makespan.
     pub requests_per_s: f64,
-    /// Its idle share.
+    /// The idle share of the processors.
     pub idle: f64,
-    /// The 99th percentile of the lab's own lateness, in milliseconds.
+    /// The 99th percentile of the lab's lateness, in milliseconds.
     pub late_ms: f64,
-    /// From a grant to the first request, in the mean, in milliseconds.
+    /// Mean time from a grant to the first request, in milliseconds.
     pub lease_ms: f64,
-    /// From the last byte to the recorded outcome, in the mean, in milliseconds, rest included.
+    /// Mean time from the last byte to the recorded outcome, in milliseconds, including the last
+    /// interval.
     pub outcome_ms: f64,
-    /// From a body's last byte to the next request's arrival, in the mean, in milliseconds, intervals included.
+    /// Mean time from a body's last byte to the next request's arrival, in milliseconds, including
+    /// intervals.
     pub request_ms: f64,
-    /// When as many leases were granted as there are agents, in milliseconds since the first.
+    /// Milliseconds from the first grant until there are as many grants as agents.
     pub begin_ms: f64,
 }
 
-/// A surveyed cluster.
 pub struct SurveyedCluster<'a> {
     settings: &'a Settings,
     layout: &'a LayoutData,
@@ -78,7 +82,7 @@ pub struct SurveyedCluster<'a> {
 }
 
 impl<'a> SurveyedCluster<'a> {
-    /// Starts a cluster, measures everything, and freezes it.
+    /// Starts a cluster, measures everything, and freezes the cluster.
     pub async fn survey(settings: &'a Settings, layout: &'a LayoutData, seed: u64) -> anyhow::Result<Self> {
         let world = World::start(settings.scenario(layout, seed, settings.base)?).await?;
         let options = ClusterOptions { scheduler: SCHEDULER.to_owned(), capacity: 1, logs: None, sharing: 0 };
@@ -87,9 +91,9 @@ impl<'a> SurveyedCluster<'a> {
         match surveyed.measure().await {
             Ok(()) => Ok(surveyed),
             Err(error) => {
-                // The first failure is reported.
+                // Report only the first failure.
                 if let Err(later) = surveyed.cluster.stop().await {
-                    tracing::warn!(%later, "and the cluster did not stop");
+                    tracing::warn!(%later, "the cluster did not stop either");
                 }
                 Err(error)
             }
@@ -109,7 +113,7 @@ impl<'a> SurveyedCluster<'a> {
         cluster.operate(&["sites", "submit", list, "--batch", SURVEY]).await?;
         let located = "select count(*) from tasks where state = 'located'";
         cluster.await_count("every site to be located", located, self.settings.sites, PATIENCE).await?;
-        // It may meet the pass that says why tasks wait; then it says that it is to be tried again.
+        // It may conflict with the pass that records why tasks wait; the error says to try again.
         for left in (0..CANCELS).rev() {
             match cluster.operate(&["batches", "cancel", SURVEY]).await {
                 Err(error) if left > 0 => tracing::warn!(%error, "the survey's batch was not cancelled"),
@@ -127,13 +131,12 @@ impl<'a> SurveyedCluster<'a> {
             .read_frozen(async |pool| Ok((witness::batch_record(pool, SURVEY).await?, witness::agents(pool).await?)));
         let (record, by_rank) = read.await?;
         if let Some(alarm) = &record.trust.alarm {
-            eprintln!("{alarm}; so agents are drawn at random, whatever the strategy");
+            eprintln!("{alarm}; so every strategy draws agents at random");
         }
         self.measurements = Some(LayoutMeasurements::by(&record, &by_rank, &names, &cluster.site_names())?);
         Ok(())
     }
 
-    /// Crawls one cell.
     pub async fn crawl_cell(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<LabResult> {
         let world = World::start(self.settings.scenario(self.layout, self.seed, point)?).await?;
         self.cluster.begin_again(world, self.settings.slots(point.per_site_rps)).await?;
@@ -184,7 +187,7 @@ impl<'a> SurveyedCluster<'a> {
         })
     }
 
-    /// Takes everything down.
+    /// Stops everything.
     pub async fn end(self) -> anyhow::Result<()> {
         self.cluster.stop().await
     }
@@ -197,21 +200,20 @@ fn per_agent(crawled: &[witness::TimedCrawl], agents: &[AgentNode]) -> Vec<usize
     counts
 }
 
-/// Why what was crawled is not what was to be; `None` when it is.
+/// Why some crawls are incomplete; `None` when all are complete.
 fn not_whole(crawled: &[witness::TimedCrawl]) -> Option<String> {
     let odd = || crawled.iter().filter(|crawl| crawl.kind != "complete");
     let first = odd().next()?;
     Some(format!("{} sites were not crawled whole; {}: {} {}", odd().count(), first.site, first.kind, first.message))
 }
 
-/// The bodies that arrived after the first lease.
 fn arrived(world: &World, first: Instant) -> Vec<BodyArrival> {
     let deliveries = world.log.deliveries();
     let since = deliveries.iter().filter_map(|body| Some((body.until.checked_duration_since(first)?, body.bytes)));
     since.map(|(at, bytes)| BodyArrival { at_s: at.as_secs_f64(), bytes }).collect()
 }
 
-/// The gaps between what the scheduler, the agents and the sites saw of each crawl.
+/// The delays between the events at the scheduler, the agents and the sites.
 fn machine(world: &World, crawled: &[witness::TimedCrawl], first: Instant, makespan_s: f64) -> MachineFigures {
     let entries = world.log.entries();
     let seconds = |at: Instant| at.saturating_duration_since(first).as_secs_f64();
@@ -224,7 +226,7 @@ fn machine(world: &World, crawled: &[witness::TimedCrawl], first: Instant, makes
     let names: Vec<String> = (0..sites).map(|site| world.site_name(site)).collect();
     for crawl in crawled {
         let Some(site) = names.iter().position(|name| *name == crawl.site) else { continue };
-        // What confirmers asked before is not of the crawl.
+        // Earlier requests are confirmers'.
         let own = |seconds: &[f64]| seconds.iter().copied().filter(|at| *at >= crawl.granted_s).collect::<Vec<f64>>();
         let (asked, sent) = (own(&asked[site]), own(&sent[site]));
         if let Some((asked, sent)) = asked.first().zip(sent.last()) {

@@ -1,8 +1,9 @@
-//! Tables 1 and 2: how well distances are estimated, by dimensions and by landmarks, in the paper's own measure.
+//! Tables 1 and 2: the accuracy of estimated distances by dimensions and landmarks, in the paper's
+//! measure.
 //!
-//! The measure is one minus the mean relative error of the estimates that are left when the worst 30 % or 20 % are dropped, over pairs
-//! of a site and an agent that is no landmark. The map is the plain one, as the paper fits it: a point a host, by simplex; the
-//! machinery is `landfall simulate`'s.
+//! The measure is one minus the mean relative error, without the worst 30 % or 20 % of the
+//! estimates, over pairs of a site and an agent that is not a landmark. The map is the plain one,
+//! fitted as in the paper: one point per host, by simplex. The code is that of `landfall simulate`.
 
 use std::fmt::Write as _;
 use std::num::NonZeroUsize;
@@ -15,7 +16,7 @@ use serde::Serialize;
 use crate::experiments::sweep::settings::{LayoutData, Settings};
 use crate::world::scenario::Scenario;
 
-/// The paper's Table 1 with 9 landmarks: dimensions, and the accuracy without the worst 30 % and 20 %.
+/// The paper's Table 1: dimensions, landmarks, and the accuracy without the worst 30 % and 20 %.
 const TABLE_1: [(usize, usize, f64, f64); 7] = [
     (2, 9, 0.684_679, 0.493_873),
     (3, 9, 0.737_595, 0.599_625),
@@ -25,7 +26,7 @@ const TABLE_1: [(usize, usize, f64, f64); 7] = [
     (7, 9, 0.743_145, 0.605_081),
     (8, 9, 0.744_649, 0.607_787),
 ];
-/// Its Table 2: dimensions, landmarks and the same.
+/// The paper's Table 2, with the same columns.
 const TABLE_2: [(usize, usize, f64, f64); 4] = [
     (6, 9, 0.742_344, 0.605_146),
     (6, 7, 0.505_910, 0.299_740),
@@ -33,14 +34,14 @@ const TABLE_2: [(usize, usize, f64, f64); 4] = [
     (4, 5, 0.420_972, 0.076_933),
 ];
 
-/// One row of a table, on one layout.
+/// A row of a table.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct AccuracyRow {
     pub(super) layout: String,
     /// Dimensions of the map.
     pub(super) dims: usize,
     pub(super) landmarks: usize,
-    /// Without the worst 30 %; null where nothing was estimated.
+    /// Without the worst 30 %; null without estimates.
     pub(super) without_worst_30: Option<f64>,
     /// Without the worst 20 %.
     pub(super) without_worst_20: Option<f64>,
@@ -48,23 +49,20 @@ pub(super) struct AccuracyRow {
     pub(super) paper_without_worst_20: f64,
 }
 
-/// Both tables.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Tables {
-    /// Dimensions changed.
     pub(super) table1: Vec<AccuracyRow>,
-    /// Landmarks changed.
     pub(super) table2: Vec<AccuracyRow>,
 }
 
-/// What a layout is estimated on: drawings of a matrix, or the paper's layout with one matrix a seed.
+/// The distances of a layout: one matrix for all draws, or one matrix per seed.
 enum MatrixSource<'a> {
     Matrix(&'a Matrix),
     Layout(Vec<Matrix>),
 }
 
 impl Tables {
-    /// Computes them on every layout.
+    /// Computes both tables on every layout.
     pub(super) fn of(settings: &Settings, layouts: &[LayoutData]) -> anyhow::Result<Self> {
         let (mut table1, mut table2) = (Vec::new(), Vec::new());
         for layout in layouts {
@@ -99,7 +97,7 @@ impl Tables {
         Ok(Self { table1, table2 })
     }
 
-    /// Both for people.
+    /// Both tables as text.
     pub(super) fn lines(&self) -> String {
         let mut text = String::new();
         let tables = [("Table 1: dimensions", &self.table1), ("Table 2: dimensions and landmarks", &self.table2)];
@@ -160,7 +158,7 @@ fn report(settings: &Settings, source: &MatrixSource<'_>, dims: usize, landmarks
     }
 }
 
-/// A scenario as a matrix, agents first: between two sites nothing is known.
+/// A scenario as a matrix with the agents first. It has no values between sites.
 fn matrix_of(scenario: &Scenario) -> anyhow::Result<Matrix> {
     let (agents, sites) = (scenario.agents.len(), scenario.sites.len());
     ensure!(agents > 0 && sites > 0, "a scenario without agents or sites");
@@ -180,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_layout_as_a_matrix_knows_what_agents_could_measure_and_no_more() {
+    fn a_layouts_matrix_has_only_values_that_agents_can_measure() {
         let settings = Settings::committed().unwrap();
         let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
         let scenario = settings.scenario(&layouts[0], 1, settings.base).unwrap();
@@ -193,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn on_the_papers_layout_the_map_predicts_and_the_nearest_agent_is_found() {
+    fn on_the_papers_layout_predictions_are_accurate_enough_to_find_the_nearest_agent() {
         let settings = Settings { table_seeds: 3, ..Settings::committed().unwrap() };
         let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
         let scenarios = (1..=3).map(|seed| settings.scenario(&layouts[0], seed, settings.base).unwrap());
@@ -203,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_printed_beside_the_papers() {
+    fn rows_show_the_papers_values_too() {
         let row = AccuracyRow {
             layout: "paper".to_owned(),
             dims: 8,

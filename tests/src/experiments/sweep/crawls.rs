@@ -1,9 +1,10 @@
-//! A batch as a discrete-event simulation in virtual time: crawls that ask in the agent's order, and answers that arrive as
-//! [`crate::world::wan`] lets them. Pure, and deterministic under its seed.
+//! A discrete-event simulation of a batch: crawls send requests in the agent's order, and answers
+//! arrive as in [`crate::world::wan`]. Pure, and deterministic for a seed.
 //!
-//! One event a request: the moment its first byte leaves. All rounds of the body take the agent's access link then, as in the lab,
-//! and the next request follows the last round, or the interval. What the real machine adds between (a lease, an outcome, the work
-//! of both ends) are the constants below, measured in the lab; they are the same for every strategy.
+//! There is one event per request, when its first byte is sent. All rounds of the body use the
+//! agent's access link from then on, and the next request follows the last round, or the interval.
+//! The constants below are delays of the real system, measured in the lab; they are the same for
+//! every strategy.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,54 +21,56 @@ use crate::world::reno;
 use crate::world::scenario::Scenario;
 use crate::world::web::SiteRequest;
 
-/// From a grant to the first request: the stream to the agent, its file, and the permit for the address.
+/// From a grant to the first request: sending the grant, creating the file, getting the address's
+/// permit.
 const LEASE: Duration = Duration::from_millis(15);
-/// From the last answer to the moment the scheduler has the outcome: written to the disk, sent, stored.
+/// From the last answer to the recorded outcome: written, sent, stored.
 const OUTCOME: Duration = Duration::from_millis(4);
-/// What both ends add to a request: parsing, writing down, and the lab's own lateness.
+/// Processing time of a request at both ends, and the lab's lateness.
 const REQUEST: Duration = Duration::from_micros(600);
-/// As in the agent: the weight of the newest time to first byte in their mean, and the mean from which on requests are twice that apart.
+/// The agent's values: the weight of the newest time to first byte in the mean, and the mean from
+/// which requests are twice that far apart.
 const NEWEST: f64 = 0.2;
 const SLOW: Duration = Duration::from_secs(1);
-/// As in the scheduler: how often waiting tasks are rebalanced.
+/// The scheduler's interval of rebalancing.
 const BALANCE_EVERY: Duration = Duration::from_millis(500);
-/// As in the agent: how often a crawl leaves a checkpoint, which tells its scheduler how far it is.
+/// The agent's interval of checkpoints, which report the progress to the scheduler.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
 
-/// What is simulated.
+/// The simulated batch.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
     pub scenario: &'a Scenario,
-    /// What the scheduler knows of it.
+    /// The scheduler's knowledge of distances.
     pub survey: &'a Survey,
-    /// What a crawl of each site asks for.
+    /// The requests of each site's crawl.
     pub requests: &'a [Vec<SiteRequest>],
     pub strategy: Strategy,
     /// Sites an agent crawls at once.
     pub slots: u32,
-    /// From one request to a site to the next, at least.
+    /// The minimum interval between two requests to a site.
     pub interval: Duration,
-    /// What a crawl of the same sites taught before.
+    /// The history of an earlier crawl of the same sites.
     pub before: Option<&'a CrawlHistory>,
-    /// The first site's task: the scheduler draws among agents with the tasks' numbers.
+    /// The first site's task number: random choices depend on task numbers.
     pub first_task: u64,
-    /// Draws losses and jitter.
+    /// The seed of losses and jitter.
     pub seed: u64,
 }
 
-/// What came of it.
+/// The result of a simulated batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchResult {
-    /// The bodies, in seconds from the first lease.
+    /// The arrivals of bodies, in seconds from the first lease.
     pub arrived: Vec<BodyArrival>,
     /// From the first lease to the last outcome.
     pub makespan: Duration,
     pub requests: usize,
-    /// For each site, bytes and how long its crawl took, at all agents that had it.
+    /// Bytes and crawl time of each site, over all its agents.
     pub sites: Vec<(usize, Duration)>,
-    /// Crawls that were taken back from an agent and went on at another.
-    pub recalled: usize,
-    /// Sites that each agent crawled, the most first.
+    /// Preempted crawls.
+    pub preempted: usize,
+    /// Sites crawled by each agent, in descending order.
     pub per_agent: Vec<usize>,
     /// How long each agent's crawls took, added up.
     pub busy: Vec<Duration>,
@@ -75,13 +78,12 @@ pub struct BatchResult {
 }
 
 impl BatchResult {
-    /// How it grew.
     pub fn growth(&self, share: f64) -> Growth {
         Growth::of(self.arrived.clone(), share)
     }
 }
 
-/// How unevenly agents were busy: the standard deviation of their times over the mean.
+/// The coefficient of variation of the agents' busy times.
 pub fn variation(busy: &[Duration]) -> f64 {
     let agents = crate::evidence::figures::float(busy.len().max(1));
     let mean = busy.iter().sum::<Duration>().as_secs_f64() / agents;
@@ -91,38 +93,42 @@ pub fn variation(busy: &[Duration]) -> f64 {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    /// The first byte of an answer leaves.
-    FirstByte { site: usize },
-    /// The scheduler has a crawl's outcome.
-    Outcome { site: usize },
-    /// The scheduler has back what it asked for.
-    HandedBack { site: usize },
-    /// Waiting sites are rebalanced.
+    /// The first byte of an answer is sent.
+    FirstByte {
+        site: usize,
+    },
+    /// The scheduler records a crawl's outcome.
+    Outcome {
+        site: usize,
+    },
+    /// The agent hands back a preempted crawl.
+    HandedBack {
+        site: usize,
+    },
     Balance,
 }
 
-/// A crawl under way.
+/// A running crawl.
 #[derive(Debug, Clone, Copy, Default)]
 struct Crawl {
     agent: usize,
-    /// Which request is under way.
+    /// The index of the current request.
     request: usize,
-    /// When the first one was sent, and this one.
+    /// When the first and the current request were sent.
     began: Duration,
     sent: Duration,
     took: Duration,
-    /// How long it took at agents that had it before.
+    /// The crawl time at earlier agents.
     before: Duration,
-    /// Whether it is asked for.
-    recalled: bool,
-    /// Pages it had fetched, and how long it had taken for them, at its last checkpoint.
+    preempted: bool,
+    /// Fetched pages and crawl time at the last checkpoint.
     checkpoint: Option<(u32, Duration)>,
     /// The mean time to first byte, in seconds.
     mean_first_byte: f64,
 }
 
 impl Crawl {
-    /// How long the first byte of an answer takes; counts in their mean.
+    /// The time to the first byte of an answer; updates the mean.
     fn first_byte(
         &mut self,
         scenario: &Scenario,
@@ -131,7 +137,7 @@ impl Crawl {
         thinking: Duration,
         rng: &mut ChaCha8Rng,
     ) -> Duration {
-        // Loopback connects in no time: the first request of a connection is charged for it.
+        // Loopback connects in no time: the handshake's round trip is added to the first request.
         let trips = if request == 0 { 2 } else { 1 };
         let late = Duration::from_secs_f64(scenario.jitter_ms * rng.random_range(0.0..1.0) / 1e3);
         let first_byte = scenario.paths[agent][site].rtt() * trips + late + thinking;
@@ -139,7 +145,7 @@ impl Crawl {
         first_byte
     }
 
-    /// The pause between requests to a site that has trouble to answer.
+    /// The interval for a site that answers slowly.
     fn trouble(&self) -> Duration {
         if self.mean_first_byte >= SLOW.as_secs_f64() {
             Duration::from_secs_f64(2.0 * self.mean_first_byte)
@@ -153,21 +159,20 @@ struct Run<'a> {
     batch: Batch<'a>,
     fleet: Fleet<'a>,
     rng: ChaCha8Rng,
-    /// What comes, the soonest first; at one moment in the order in which it was planned.
+    /// Future events, the earliest first; at the same time in the order of planning.
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     planned: u64,
     crawls: Vec<Crawl>,
-    /// Until when each agent's access link is taken.
+    /// When each agent's access link is free again.
     links: Vec<Duration>,
     arrived: Vec<BodyArrival>,
     sent: usize,
     open: usize,
-    recalled: usize,
+    preempted: usize,
     /// How long each agent's crawls took, added up.
     busy: Vec<Duration>,
 }
 
-/// Simulates a batch.
 pub fn run(batch: Batch<'_>) -> anyhow::Result<BatchResult> {
     let (agents, sites) = (batch.scenario.agents.len(), batch.scenario.sites.len());
     let fleet = Fleet::assign(
@@ -189,7 +194,7 @@ pub fn run(batch: Batch<'_>) -> anyhow::Result<BatchResult> {
         arrived: Vec::new(),
         sent: 0,
         open: sites,
-        recalled: 0,
+        preempted: 0,
         busy: vec![Duration::ZERO; agents],
     };
     (0..agents).for_each(|agent| run.grant(agent, Duration::ZERO));
@@ -213,11 +218,11 @@ pub fn run(batch: Batch<'_>) -> anyhow::Result<BatchResult> {
     let bytes = |site: &Vec<SiteRequest>| site.iter().map(|asked| asked.bytes).sum();
     let took = run.crawls.iter().map(|crawl| crawl.before + crawl.took);
     let sites = batch.requests.iter().map(bytes).zip(took).collect();
-    let Run { fleet, arrived, sent: requests, recalled, busy, .. } = run;
-    Ok(BatchResult { arrived, makespan, requests, sites, recalled, per_agent, busy, history: fleet.into_history() })
+    let Run { fleet, arrived, sent: requests, preempted, busy, .. } = run;
+    Ok(BatchResult { arrived, makespan, requests, sites, preempted, per_agent, busy, history: fleet.into_history() })
 }
 
-/// How long a slot of an agent is taken by a site's crawl that has the agent's access link to itself.
+/// How long a site's crawl occupies an agent's slot if nothing else uses the access link.
 pub fn alone(batch: &Batch<'_>, agent: usize, site: usize, rng: &mut ChaCha8Rng) -> Duration {
     let (mut now, mut link, mut crawl) = (LEASE, Duration::ZERO, Crawl::default());
     let mut rested = now;
@@ -232,7 +237,8 @@ pub fn alone(batch: &Batch<'_>, agent: usize, site: usize, rng: &mut ChaCha8Rng)
     rested + OUTCOME
 }
 
-/// When the last byte of a body has passed the agent's access link. Bytes that find it free pass at once.
+/// When the last byte of a body has passed the agent's access link. On a free link bytes pass at
+/// once.
 fn pass(
     scenario: &Scenario,
     (agent, site): (usize, usize),
@@ -265,7 +271,7 @@ impl Run<'_> {
             let began = now + LEASE;
             let former = self.crawls[site];
             self.crawls[site] = Crawl { agent, began, ..Crawl::default() };
-            if former.recalled {
+            if former.preempted {
                 self.resume(site, &former);
             } else {
                 self.ask(site, began);
@@ -273,7 +279,8 @@ impl Run<'_> {
         }
     }
 
-    /// Goes on with a crawl that another agent has begun: it reads robots.txt, over a connection of its own, and then asks for what is next.
+    /// Continues a crawl of another agent: first robots.txt over a new connection, then the next
+    /// request.
     fn resume(&mut self, site: usize, former: &Crawl) {
         let crawl = &mut self.crawls[site];
         crawl.request = former.request + 1;
@@ -284,7 +291,7 @@ impl Run<'_> {
         self.ask(site, began + (robots + REQUEST).max(self.batch.interval));
     }
 
-    /// Sends the request that is next.
+    /// Sends the next request.
     fn ask(&mut self, site: usize, now: Duration) {
         let Crawl { agent, request, .. } = self.crawls[site];
         self.crawls[site].sent = now;
@@ -295,7 +302,7 @@ impl Run<'_> {
         self.plan(now + first_byte, Event::FirstByte { site });
     }
 
-    /// Receives a body, and plans what follows it.
+    /// Receives a body and plans the next event.
     fn first_byte(&mut self, site: usize, now: Duration) {
         let Crawl { agent, request, began, sent, .. } = self.crawls[site];
         let asked = self.batch.requests[site][request];
@@ -306,7 +313,7 @@ impl Run<'_> {
         let crawl = &mut self.crawls[site];
         crawl.took = next.saturating_sub(began);
         if request + 1 == self.batch.requests[site].len() {
-            // It rests where a request of its own might come.
+            // The slot stays occupied for one more interval.
             self.plan(next.max(sent + interval) + OUTCOME, Event::Outcome { site });
             return;
         }
@@ -315,19 +322,19 @@ impl Run<'_> {
             crawl.checkpoint = Some((u32::try_from(request + 1).unwrap_or(u32::MAX), crawl.took));
         }
         let sends = next.max(sent + interval.max(crawl.trouble()));
-        if crawl.recalled {
+        if crawl.preempted {
             self.plan(sends + OUTCOME, Event::HandedBack { site });
             return;
         }
-        // A request is planned when it is sent: nothing that happens until then changes it.
+        // The next request can be planned now: nothing changes it before it is sent.
         crawl.request += 1;
         self.ask(site, sends);
     }
 
-    /// What is left of a site is planned as any other.
+    /// The rest of the site is planned like a new site.
     fn handed_back(&mut self, site: usize, now: Duration) {
         let Crawl { agent, request, took, .. } = self.crawls[site];
-        self.recalled += 1;
+        self.preempted += 1;
         self.busy[agent] += took;
         self.fleet.hand_back(agent, site, u32::try_from(request + 1).unwrap_or(u32::MAX));
         self.grant(agent, now);
@@ -349,7 +356,7 @@ impl Run<'_> {
         self.assign_planned(now);
     }
 
-    /// What is planned together is planned anew when a crawl has ended.
+    /// Plans all sites in the pool again.
     fn assign_planned(&mut self, now: Duration) {
         for agent in self.fleet.plan(now) {
             self.grant(agent, now);
@@ -366,7 +373,7 @@ impl Run<'_> {
         }
         let crawls = &self.crawls;
         for site in self.fleet.stragglers(|site| crawls[site].checkpoint, now) {
-            self.crawls[site].recalled = true;
+            self.crawls[site].preempted = true;
         }
         if self.open > 0 && (self.fleet.waits() || self.batch.strategy == Strategy::EarliestFinish) {
             self.plan(now + BALANCE_EVERY, Event::Balance);
@@ -382,7 +389,7 @@ pub(super) mod tests {
     use super::*;
     use crate::world::scenario::{AgentNode, Link, SiteNode, WebRules};
 
-    /// Agents on links of 2 MB/s; the round trip from agent to site is `rtt_ms[agent]`.
+    /// Agents with 2 MB/s; the round trip from agent to site is `rtt_ms[agent]`.
     pub(in super::super) fn scenario(rtt_ms: &[f64], sites: usize, loss: f64) -> Scenario {
         let named =
             |name: String| AgentNode { name, city: String::new(), carrier: String::new(), country: String::new() };
@@ -413,7 +420,7 @@ pub(super) mod tests {
         bytes.iter().map(|&bytes| SiteRequest { bytes, thinking: Duration::ZERO }).collect()
     }
 
-    /// With a slot an agent, and no interval.
+    /// A batch with one slot per agent and no interval.
     pub(in super::super) fn batch<'a>(
         scenario: &'a Scenario,
         survey: &'a Survey,
@@ -433,9 +440,10 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn one_crawl_takes_its_round_trips_by_hand() {
+    fn one_crawl_takes_the_round_trips_computed_by_hand() {
         let scenario = scenario(&[100.0], 1, 0.0);
-        // robots.txt: two round trips. 14,600 bytes: one. 50,000: 14,600, 29,200 and the rest, three.
+        // robots.txt: two round trips; 14,600 bytes: one; 50,000 bytes (14,600 + 29,200 + the
+        // rest): three.
         let mut requests = asked(&[14, 14_600, 50_000]);
         requests[1].thinking = ms(600);
         let result = simulated(&scenario, &[requests], 1, Duration::ZERO);
@@ -448,14 +456,15 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_crawl_that_is_slower_than_foreseen_is_taken_back_and_goes_on_at_another_agent() {
+    fn a_crawl_slower_than_predicted_is_preempted_and_continued_by_another_agent() {
         let truth = scenario(&[900.0, 10.0], 1, 0.0);
-        // The far agent is thought to be the nearer one.
+        // The predictions say that the far agent is nearer.
         let foreseen = survey(&scenario(&[100.0, 150.0], 1, 0.0));
         let requests = [asked(&[1000; 300])];
         let result = run(batch(&truth, &foreseen, &requests)).unwrap();
-        // The first checkpoint, after a minute, tells its pace; the rest takes three seconds, and the opening is asked for again.
-        assert_eq!((result.recalled, result.requests, result.arrived.len()), (1, 301, 300));
+        // The first checkpoint, after a minute, shows the speed; the rest takes three seconds, and
+        // robots.txt is requested again.
+        assert_eq!((result.preempted, result.requests, result.arrived.len()), (1, 301, 300));
         assert_eq!((result.sites[0].0, &result.per_agent[..]), (300_000, &[1, 0][..]));
         assert!(result.makespan > ms(60_000) && result.makespan < ms(66_000), "{result:?}");
         assert!(
@@ -467,21 +476,22 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn an_interval_holds_requests_and_the_slot_after_the_last_one() {
+    fn an_interval_delays_requests_and_keeps_the_slot_after_the_last_one() {
         let scenario = scenario(&[100.0], 2, 0.0);
         let requests = vec![asked(&[14, 1000, 1000]), asked(&[14])];
         let result = simulated(&scenario, &requests, 1, ms(1000));
-        // Requests at 0, 1 and 2 s; it rests until 3 s, and then the other begins.
+        // Requests at 0, 1 and 2 s; the slot is free at 3 s, when the other crawl begins.
         let second = LEASE + ms(3000) + OUTCOME + LEASE;
         assert_eq!(result.makespan, second + ms(1000) + OUTCOME);
         assert_eq!(result.sites[0].1, ms(2100) + REQUEST, "the rest is no part of the crawl");
     }
 
     #[test]
-    fn a_site_that_answers_slowly_is_asked_half_as_often() {
+    fn a_slow_site_gets_half_as_many_requests() {
         let scenario = scenario(&[2000.0], 1, 0.0);
         let result = simulated(&scenario, &[asked(&[14, 1000, 1000])], 1, Duration::ZERO);
-        // First bytes after 4 and 2 s: their mean, from 0, is 0.8 and then 1.04 s; so that the third request is 2.08 s after the second.
+        // First bytes after 4 and 2 s: their mean, starting from 0, is 0.8 and then 1.04 s; so the
+        // third request is 2.08 s after the second.
         let took = ms(4000) + REQUEST + ms(2080) + ms(2000) + REQUEST;
         assert_eq!(result.sites[0].1, took);
     }
@@ -491,7 +501,7 @@ pub(super) mod tests {
         let scenario = scenario(&[10.0], 2, 0.0);
         let requests = vec![asked(&[10_000]), asked(&[10_000])];
         let together = simulated(&scenario, &requests, 2, Duration::ZERO);
-        // 10,000 bytes are 5 ms of the link: the second body begins when the first has passed.
+        // 10,000 bytes occupy the link for 5 ms: then the second body begins.
         let at: Vec<f64> = together.arrived.iter().map(|body| body.at_s).collect();
         assert!((at[1] - at[0] - 0.005).abs() < 1e-9, "{at:?}");
         let alone = simulated(&scenario, &requests, 1, Duration::ZERO);
@@ -499,7 +509,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_waits_at_a_busy_agent_is_crawled_by_an_idle_candidate() {
+    fn a_site_waiting_at_a_busy_agent_moves_to_an_idle_candidate() {
         let scenario = scenario(&[10.0, 10.0, 10.0], 9, 0.0);
         let long = asked(&[1000; 400]);
         let mut requests = vec![asked(&[1000]); 8];
@@ -508,14 +518,15 @@ pub(super) mod tests {
         let batch =
             Batch { strategy: Strategy::GnpTop3, first_task: 3, seed: 3, ..batch(&scenario, &survey, &requests) };
         let result = run(batch).unwrap();
-        // The long one alone takes 400 requests; had two others waited for it, they would end after it.
+        // The long crawl takes 400 requests; if two others had waited for it, they would end after
+        // it.
         let longest = LEASE + ms(10 * 401) + 400 * REQUEST + OUTCOME;
         assert_eq!(result.makespan, longest);
         assert_eq!(result, run(batch).unwrap(), "the same seed, the same run");
     }
 
     #[test]
-    fn loss_costs_time_and_no_byte() {
+    fn loss_costs_time_but_no_bytes() {
         let requests = vec![asked(&[50_000; 40])];
         let lossless = simulated(&scenario(&[50.0], 1, 0.0), &requests, 1, Duration::ZERO);
         let lossy = simulated(&scenario(&[50.0], 1, 0.02), &requests, 1, Duration::ZERO);

@@ -1,5 +1,5 @@
-//! The scheduler's side of a simulated batch: what waits where, what each agent holds, and the
-//! scheduler's strategy code, called as its jobs call it (`jobs/assign`, `jobs/assign/balance`,
+//! The scheduler's side of a simulated batch: waiting and leased sites per agent. It calls the
+//! scheduler's strategy code as the jobs do (`jobs/assign`, `jobs/assign/balance`,
 //! `store/assignments/loads`). Pure.
 
 use std::borrow::Cow;
@@ -19,87 +19,86 @@ use stragglers::PartialCrawl;
 
 mod stragglers;
 
-/// As in the scheduler: crawls from which a pace is estimated, and the weight of the fleet's mean,
-/// in crawls.
+/// The scheduler's values: crawls from which an agent's pace is estimated, and the weight of the
+/// fleet's mean in crawls.
 const CRAWLS_PACED: usize = 20;
 const PRIOR_CRAWLS: u32 = 2;
-/// As in the scheduler: crawls from which an agent's speed is learned.
+/// The scheduler's number of crawls from which an agent's speed is learned.
 const CRAWLS_LEARNED: usize = 40;
-/// The fleet's pace before any crawl has ended.
+/// The scheduler's pace of the fleet before any crawl has ended.
 const FIRST_PACE: Duration = Duration::from_secs(1);
-/// As in the scheduler: queues and tasks of each that one pass of rebalancing looks at, and moves it makes.
+/// The scheduler's limits for one pass of rebalancing: queues, tasks per queue, and moves.
 const QUEUES: usize = 20;
 const LOOKED_AT: usize = 100;
 const MOVES: usize = 200;
 
-/// One agent as the scheduler sees it.
+/// The scheduler's state of an agent.
 #[derive(Debug, Clone, Default)]
 struct AgentState {
-    /// Sites assigned and not leased, in the order in which they are granted.
+    /// Assigned sites without a lease; granted in this order.
     waiting: BTreeSet<usize>,
     leased: u32,
-    /// How long its newest crawls took.
+    /// The durations of its newest crawls.
     took: VecDeque<Duration>,
-    /// What its newest crawls told.
+    /// The statistics of its newest crawls.
     stats: VecDeque<CrawlStats>,
     crawls: BTreeSet<usize>,
 }
 
-/// A fleet with a batch.
+/// A fleet that crawls a batch.
 #[derive(Debug)]
 pub struct Fleet<'a> {
     strategy: Strategy,
     slots: u32,
-    /// The first site's task; the others' follow.
+    /// The first site's task number; the others follow.
     first_task: u64,
     agents: Vec<AgentState>,
-    /// For each site, what is known of each agent's way to it, without load.
+    /// The candidates of each site, without load.
     known: Vec<Cow<'a, [Candidate]>>,
-    /// The newest choice of each site.
+    /// The newest assignment of each site.
     chosen: BTreeMap<usize, RecordedChoice>,
-    /// Sites that are planned together and not assigned yet.
+    /// Sites waiting for a plan.
     pool: BTreeSet<usize>,
-    /// Sites that are being confirmed, and when they will have been; and those that were.
+    /// Sites in confirmation, with its end; and confirmed sites.
     confirming: BTreeMap<usize, Duration>,
     confirmed: BTreeSet<usize>,
     survey: &'a Survey,
-    /// How long each site's crawl was planned to take, and since when it is leased.
+    /// The planned duration of each site's crawl, and the start of its lease.
     expected: BTreeMap<usize, Duration>,
     since: BTreeMap<usize, Duration>,
-    /// What a crawl of the same sites taught before.
+    /// The history of an earlier crawl of the same sites.
     before: Option<&'a CrawlHistory>,
     interval: Duration,
     /// What each site's crawl told, and whose it was.
     completed: BTreeMap<usize, (usize, CrawlStats)>,
-    /// Sites whose crawls were asked for, and on whose behalf; and what was done of those that were handed back.
-    recalled: BTreeMap<usize, usize>,
+    /// Preempted sites with the agent that is to continue; and the crawls handed back.
+    preempted: BTreeMap<usize, usize>,
     partial: BTreeMap<usize, PartialCrawl>,
 }
 
-/// What a crawl of a batch taught, for a crawl of the same sites.
+/// The history of a crawl, for a later crawl of the same sites.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CrawlHistory {
     /// What each site's crawl told, and whose it was.
     sites: BTreeMap<usize, (usize, CrawlStats)>,
-    /// What each agent's newest crawls told.
+    /// The statistics of each agent's newest crawls.
     agents: Vec<VecDeque<CrawlStats>>,
-    /// Sites that were confirmed.
+    /// Confirmed sites.
     confirmed: BTreeSet<usize>,
 }
 
-/// What a crawl that has ended tells of its agent.
+/// The statistics of a finished crawl.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CrawlStats {
     /// Pages and bytes.
     pub size: (u32, u64),
-    /// The round trip it saw.
+    /// The observed round trip.
     pub rtt: Rtt,
-    /// How long it took.
     pub took: Duration,
 }
 
 impl<'a> Fleet<'a> {
-    /// Chooses an agent for each of the sites, in turn.
+    /// Chooses an agent for each site in turn.
     pub fn assign(
         survey: &'a Survey,
         strategy: Strategy,
@@ -117,7 +116,7 @@ impl<'a> Fleet<'a> {
             chosen: BTreeMap::new(),
             pool: BTreeSet::new(),
             confirming: BTreeMap::new(),
-            // What was confirmed for a crawl before is known.
+            // Confirmations of an earlier crawl are still valid.
             confirmed: before.map(|before| before.confirmed.clone()).unwrap_or_default(),
             survey,
             expected: BTreeMap::new(),
@@ -125,21 +124,21 @@ impl<'a> Fleet<'a> {
             before,
             interval,
             completed: BTreeMap::new(),
-            recalled: BTreeMap::new(),
+            preempted: BTreeMap::new(),
             partial: BTreeMap::new(),
         };
         if let Some(before) = before {
             fleet.agents.iter_mut().zip(&before.agents).for_each(|(state, stats)| state.stats.clone_from(stats));
         }
         for site in 0..sites {
-            fleet.choose(site, Duration::ZERO).context("there is nobody to choose")?;
+            fleet.choose(site, Duration::ZERO).context("there is no candidate")?;
         }
         fleet.plan(Duration::ZERO);
         Ok(fleet)
     }
 
-    /// Chooses an agent for a site, has it planned, or has it confirmed before; returns the agent;
-    /// `None` without one.
+    /// Assigns a site, or adds it to the pool, or has it confirmed first. Returns the agent, if
+    /// assigned; `None` without a candidate.
     fn choose(&mut self, site: usize, now: Duration) -> Option<Option<usize>> {
         if self.strategy == Strategy::EarliestFinish {
             self.pool.insert(site);
@@ -161,7 +160,7 @@ impl<'a> Fleet<'a> {
         Some(Some(agent))
     }
 
-    /// Whether a site that would wait so long is confirmed meanwhile.
+    /// Whether to confirm a site while it waits this long.
     fn is_worth_confirming(&self, site: usize, waits: Duration) -> bool {
         let asks = self.strategy.confirms_the_unsure() && !self.confirmed.contains(&site);
         asks && waits >= survey::CONFIRMING && self.survey.confirmed(site).is_some()
@@ -177,7 +176,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Chooses for the sites that have been confirmed; returns the agents that got some.
+    /// Assigns the sites whose confirmation has ended; returns their agents.
     pub fn choose_confirmed(&mut self, now: Duration) -> BTreeSet<usize> {
         let completed: Vec<usize> =
             self.confirming.iter().filter(|(_, at)| **at <= now).map(|(site, _)| *site).collect();
@@ -185,7 +184,8 @@ impl<'a> Fleet<'a> {
         completed.into_iter().filter_map(|site| self.choose(site, now).flatten()).collect()
     }
 
-    /// Plans the sites of the pool as the scheduler does (`jobs/assign/plan`), and assigns what would begin soon; returns the agents that got some.
+    /// Plans the pool as the scheduler does (`jobs/assign/plan`) and assigns sites that would begin
+    /// soon; returns their agents.
     pub fn plan(&mut self, now: Duration) -> BTreeSet<usize> {
         let sites: Vec<usize> = self.pool.iter().copied().collect();
         let speeds: Vec<Speed> = self.agents.iter().map(|state| self.speed(state)).collect();
@@ -226,7 +226,7 @@ impl<'a> Fleet<'a> {
         got
     }
 
-    /// What a site's crawl will be, and whether its size is known.
+    /// The expected work of a site, and whether its size is known.
     fn work_of(&self, site: usize) -> (Work, bool) {
         let former = self.before.and_then(|before| before.sites.get(&site));
         (self.work(former.map(|(_, stats)| stats.size).or_else(|| self.usual())), former.is_some())
@@ -237,7 +237,7 @@ impl<'a> Fleet<'a> {
         Work { pages, bytes, interval: self.interval }
     }
 
-    /// The mean size of what was crawled lately.
+    /// The mean size of recent crawls.
     fn usual(&self) -> Option<(u32, u64)> {
         let stats: Vec<&CrawlStats> = self.agents.iter().flat_map(|state| &state.stats).collect();
         let count = u32::try_from(stats.len()).ok().filter(|count| *count > 0)?;
@@ -266,7 +266,7 @@ impl<'a> Fleet<'a> {
         schedule::frees(usize::try_from(self.slots).unwrap_or(usize::MAX), &under_way, &waiting)
     }
 
-    /// Grants what waits at an agent into its free slots; returns the sites.
+    /// Grants an agent's waiting sites while it has free slots; returns them.
     pub fn grant(&mut self, agent: usize, now: Duration) -> Vec<usize> {
         let state = &mut self.agents[agent];
         let mut granted = Vec::new();
@@ -281,13 +281,13 @@ impl<'a> Fleet<'a> {
         granted
     }
 
-    /// Notes that a crawl of an agent has ended, and what it told.
+    /// Records the end of a crawl.
     pub fn complete(&mut self, agent: usize, site: usize, stats: CrawlStats) {
         let state = &mut self.agents[agent];
         state.leased = state.leased.saturating_sub(1);
         state.crawls.remove(&site);
         self.completed.insert(site, (agent, stats));
-        // What was begun elsewhere tells of two agents at once.
+        // A crawl of two agents says nothing about one agent.
         if self.partial.contains_key(&site) {
             return;
         }
@@ -301,13 +301,13 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// What it taught, when it has ended.
     pub fn into_history(self) -> CrawlHistory {
         let agents = self.agents.into_iter().map(|state| state.stats).collect();
         CrawlHistory { sites: self.completed, agents, confirmed: self.confirmed }
     }
 
-    /// Passes waiting sites on, as the scheduler does twice a second; returns the agents that got some.
+    /// Rebalances waiting sites, as the scheduler does twice a second; returns the agents that got
+    /// sites.
     pub fn rebalance(&mut self) -> BTreeSet<usize> {
         let fleet = self.plain();
         let mut longest: Vec<&Candidate> = fleet
@@ -321,7 +321,7 @@ impl<'a> Fleet<'a> {
             .iter()
             .take(QUEUES)
             .filter_map(|one| self.agents.get(agent_index(one.agent)?))
-            // Those first whose turn comes last.
+            // The last in the queue first.
             .flat_map(|state| state.waiting.iter().rev().take(LOOKED_AT).copied())
             .collect();
         let queued = |site: &usize| {
@@ -344,14 +344,13 @@ impl<'a> Fleet<'a> {
         got
     }
 
-    /// Whether any site waits.
     pub fn waits(&self) -> bool {
         !self.pool.is_empty()
             || !self.confirming.is_empty()
             || self.agents.iter().any(|state| !state.waiting.is_empty())
     }
 
-    /// The agents as candidates for a site.
+    /// The candidates of a site with their current load.
     fn candidates(&self, site: usize) -> Vec<Candidate> {
         let now = self.plain();
         let known = self.known[site].iter().zip(&now);
@@ -360,7 +359,7 @@ impl<'a> Fleet<'a> {
             .collect()
     }
 
-    /// The agents as candidates whose distance is not asked for.
+    /// All agents as candidates without distances.
     fn plain(&self) -> Vec<Candidate> {
         let all: Vec<&Duration> = self.agents.iter().flat_map(|state| &state.took).collect();
         let crawls = u32::try_from(all.len()).unwrap_or(u32::MAX);
@@ -377,7 +376,7 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// What is known of each agent's way to a site, a crawl before included.
+/// The candidates of a site, corrected by an earlier crawl.
 fn known<'a>(survey: &'a Survey, site: usize, before: Option<&CrawlHistory>) -> Cow<'a, [Candidate]> {
     match before.and_then(|before| Some((before, before.sites.get(&site)?))) {
         Some((before, (agent, stats))) => {
@@ -388,7 +387,6 @@ fn known<'a>(survey: &'a Survey, site: usize, before: Option<&CrawlHistory>) -> 
     }
 }
 
-/// A candidate as the scheduler records it.
 fn listed(candidate: &Candidate) -> RecordedCandidate {
     RecordedCandidate { agent: candidate.agent, predicted: candidate.predicted, measured: candidate.measured }
 }
@@ -417,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn the_strategy_chooses_and_sites_are_granted_in_turn() {
+    fn the_strategy_assigns_sites_and_they_are_granted_in_order() {
         let survey = survey(4, 6);
         let mut fleet = Fleet::assign(&survey, Strategy::GnpTop1, (4, 6), 2, NO_SIZES, 1).unwrap();
         assert_eq!(waiting(&fleet), [6, 0, 0, 0]);
@@ -431,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_goes_to_a_candidate_that_idles() {
+    fn waiting_sites_move_to_an_idle_candidate() {
         let survey = survey(3, 6);
         let mut fleet = Fleet::assign(&survey, Strategy::GnpTop3, (3, 6), 1, NO_SIZES, 1).unwrap();
         for agent in 0..3 {
@@ -450,19 +448,18 @@ mod tests {
     }
 
     #[test]
-    fn a_pace_is_an_agents_own_with_two_of_the_fleets() {
+    fn an_agents_pace_includes_two_crawls_of_the_fleets_mean() {
         let survey = survey(2, 4);
         let mut fleet = Fleet::assign(&survey, Strategy::Random, (2, 4), 4, NO_SIZES, 1).unwrap();
         assert_eq!(fleet.plain()[1].pace, FIRST_PACE);
         (0..2).for_each(|_| fleet.complete(0, 0, stats(Duration::from_secs(4))));
         fleet.complete(1, 1, stats(Duration::from_secs(10)));
-        // The fleet's mean is 6 s.
         let paces: Vec<u128> = fleet.plain().iter().map(|one| one.pace.as_millis()).collect();
         assert_eq!(paces, [5_000, 7_333]);
     }
 
     #[test]
-    fn a_straggler_is_asked_for_once_and_only_where_a_slot_idles_and_does_not_go_straight_back() {
+    fn a_straggler_is_preempted_once_if_a_slot_is_idle_and_does_not_return_at_once() {
         let one = |millis| Rtt::try_from_millis_f64(millis).ok();
         let known = [400.0, 10.0]
             .iter()
@@ -472,7 +469,7 @@ mod tests {
         let mut fleet = Fleet::assign(&survey, Strategy::EarliestFinish, (2, 2), 1, NO_SIZES, 1).unwrap();
         let slow = |_| Some((100, Duration::from_secs(40)));
         let now = Duration::from_secs(60);
-        // The far agent is given one of them, whatever the plan says, and the near one the other.
+        // One site at the far agent and one at the near agent, whatever the plan says.
         fleet.pool.clear();
         for (agent, site) in [(0, 0), (1, 1)] {
             fleet.agents[agent].waiting = BTreeSet::from([site]);

@@ -1,4 +1,4 @@
-//! The grid: one row per cell, medians over seeds, and their ratios to random's. Pure.
+//! The grid: one row per cell, medians over seeds, and ratios to random. Pure.
 
 use comfy_table::Table;
 use serde::{Deserialize, Serialize};
@@ -6,49 +6,49 @@ use serde::{Deserialize, Serialize};
 use super::settings::{Cell, Point};
 use super::{AGAIN, LIST};
 
-/// What must be reached over the unthrottled cells of a layout, in throughput against random's: the paper's own.
+/// Targets for the throughput relative to random in unthrottled cells: the paper's values.
 const TARGETS: [(&str, f64); 2] = [("gnp-top1", 1.220), ("gnp-top3", 1.361)];
-/// The strategy that must know when distance matters, and those it must not fall behind.
+/// The strategy under test.
 const OURS: &str = "earliest-finish";
-/// Ours over Top-3 in growth, at least; and in makespan when sizes are known, at most; and over the list scheduler that knows everything.
+/// Targets: minimum growth relative to Top-3; maximum makespan relative to Top-3 when sizes are
+/// known; maximum makespan relative to the list scheduler.
 const GROWTH: f64 = 1.15;
 const AGAIN_MAKESPAN: f64 = 0.80;
 const LIST_MAKESPAN: f64 = 1.15;
-/// The coefficient of variation of agents' busy times, at most.
+/// Maximum coefficient of variation of the agents' busy times.
 const VARIATION: f64 = 0.25;
 const BALANCED: &str = "gnp-balanced";
 const OTHERS: [&str; 3] = ["random", "gnp-top1", "gnp-top3"];
 
-/// One cell, and what it came to.
+/// A cell and its result.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     #[serde(flatten)]
     pub cell: Cell,
-    /// Megabytes a minute, as the settings define it.
+    /// Megabytes per minute, as the settings define it.
     pub mb_per_min: f64,
     /// From the first lease to the last outcome, in seconds.
     pub makespan_s: f64,
-    /// The standard deviation of the agents' busy times over their mean, where it is known.
+    /// The coefficient of variation of the agents' busy times, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_variation: Option<f64>,
-    /// Whether its timing proves nothing.
+    /// Whether its timing is void.
     pub void: bool,
-    /// What made it, where that is not the lab.
+    /// Its source, if not the lab.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 }
 
-/// A strategy in a cell, over seeds.
+/// A strategy's medians over seeds in one cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StrategyMedians {
     pub strategy: String,
     pub mb_per_min: f64,
     pub makespan_s: f64,
-    /// The median, where it is known.
     pub busy_variation: Option<f64>,
 }
 
-/// A cell of one layout, over seeds.
+/// A cell of one layout with all strategies.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
     pub layout: String,
@@ -57,7 +57,6 @@ pub struct Group {
 }
 
 impl Group {
-    /// A strategy's figures.
     pub fn of(&self, strategy: &str) -> Option<&StrategyMedians> {
         self.medians.iter().find(|one| one.strategy == strategy)
     }
@@ -67,7 +66,6 @@ impl Group {
         Some(self.of(strategy)?.mb_per_min / self.of("random")?.mb_per_min)
     }
 
-    /// Whether it is of this layout, and of this pace.
     fn is_of(&self, layout: &str, unthrottled: bool) -> bool {
         self.layout == layout && self.point.per_site_rps.is_unthrottled() == unthrottled
     }
@@ -78,7 +76,7 @@ impl Group {
     }
 }
 
-/// The middle of the values, or the mean of the two middle ones; `None` of nothing.
+/// The median; `None` without values.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let upper = *values.get(values.len() / 2)?;
@@ -88,7 +86,7 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2 - 1).map(|lower| f64::midpoint(*lower, upper))
 }
 
-/// The rows by layout and point, in the order in which they come; void ones are left out.
+/// Groups rows by layout and point, in order of appearance, without void rows.
 pub fn groups(rows: &[Row]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for row in rows {
@@ -115,12 +113,12 @@ pub fn groups(rows: &[Row]) -> Vec<Group> {
     groups
 }
 
-/// A table of all cells: each strategy's medians, and in brackets what they are of random's.
+/// A table of all cells: each strategy's medians, with the ratio to random in brackets.
 pub fn table(groups: &[Group], strategies: &[&str]) -> String {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
     let fixed = ["layout", "loss", "page KB", "requests/s", "Mbit/s"].map(str::to_owned);
-    // Of the list scheduler only the end is known.
+    // The list scheduler has only a makespan.
     let growing: Vec<&str> = strategies.iter().copied().filter(|name| *name != LIST).collect();
     let growth = growing.iter().map(|name| format!("{name}\nMB/min"));
     let makespan = strategies.iter().map(|name| format!("{name}\nmakespan s"));
@@ -144,7 +142,7 @@ pub fn table(groups: &[Group], strategies: &[&str]) -> String {
     table.to_string()
 }
 
-/// The layouts, in the order in which they come.
+/// The layouts in order of appearance.
 fn layouts(groups: &[Group]) -> Vec<&str> {
     let mut layouts: Vec<&str> = groups.iter().map(|group| group.layout.as_str()).collect();
     layouts.dedup();
@@ -155,8 +153,7 @@ fn met_or_missed(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
 }
 
-/// The grid's results, as sentences; `least` is the share of the best other strategy that ours must
-/// reach in every cell.
+/// The results as sentences; `least` is the minimum share of the best other strategy.
 pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
     let mut lines = Vec::new();
     for layout in layouts(groups) {
@@ -188,11 +185,11 @@ pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
     lines
 }
 
-/// What is compared, ours, the other, the figure, and the target.
+/// The figure's name, our strategy, the other one, the figure, the target.
 type Comparison = (&'static str, &'static str, &'static str, fn(&StrategyMedians) -> f64, f64);
 
-/// Our results relative to Top-3 and the list scheduler, by layout and pace: the medians over the
-/// cells, and the worst.
+/// Our results relative to Top-3 and the list scheduler, by layout and request rate: the median
+/// over the cells, and the worst.
 fn ours(groups: &[Group]) -> Vec<String> {
     let growth = |one: &StrategyMedians| one.mb_per_min;
     let makespan = |one: &StrategyMedians| one.makespan_s;
@@ -205,7 +202,7 @@ fn ours(groups: &[Group]) -> Vec<String> {
     let mut lines = Vec::new();
     for (pace, unthrottled) in [("unthrottled", true), ("throttled", false)] {
         for (what, ours, other, figure, target) in figures {
-            // Where a request a second is allowed, everybody grows as fast.
+            // At one request per second, all strategies grow equally fast.
             if what == "growth" && !unthrottled {
                 continue;
             }
@@ -229,7 +226,7 @@ fn ours(groups: &[Group]) -> Vec<String> {
     lines
 }
 
-/// How unevenly agents were busy, by layout and pace: of every strategy the median over the cells.
+/// The variation of busy times by layout and request rate: medians over the cells.
 fn evenness(groups: &[Group]) -> Vec<String> {
     let mut lines = Vec::new();
     for (pace, unthrottled) in [("unthrottled", true), ("throttled", false)] {
@@ -250,7 +247,7 @@ fn evenness(groups: &[Group]) -> Vec<String> {
     lines
 }
 
-/// Ours of the best of the others.
+/// Our throughput relative to the best other strategy.
 fn share(group: &Group) -> Option<f64> {
     let best = OTHERS.iter().filter_map(|name| group.of(name)).map(|one| one.mb_per_min).max_by(f64::total_cmp)?;
     Some(group.of(OURS)?.mb_per_min / best)
@@ -268,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_are_medians_of_what_is_not_void() {
+    fn void_rows_do_not_count_in_medians() {
         let rows = [
             row("random", 1, 100.0, false),
             row("random", 2, 200.0, false),
@@ -288,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_is_held_against_the_best_of_the_others_in_each_cell() {
+    fn our_strategy_is_compared_with_the_best_other_one_in_each_cell() {
         let rows =
             [row("random", 1, 100.0, false), row("gnp-top3", 1, 80.0, false), row("earliest-finish", 1, 89.0, false)];
         let lines = verdict(&groups(&rows), 0.9);
@@ -297,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_is_held_against_top_3_and_when_it_crawls_again_against_the_list_scheduler() {
+    fn our_strategy_is_compared_with_top_3_and_the_list_scheduler() {
         let rows = [
             row("gnp-top3", 1, 100.0, false),
             row("earliest-finish", 1, 120.0, false),
@@ -317,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn evenness_is_told_by_pace_of_every_strategy_that_is_there() {
+    fn the_variation_of_busy_times_is_listed_for_every_strategy() {
         let busy = |strategy: &str, seed: u64, variation: f64| Row {
             busy_variation: Some(variation),
             ..row(strategy, seed, 100.0, false)
@@ -343,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_is_written_with_the_issues_names() {
+    fn a_row_has_the_expected_json() {
         let mut row = row("random", 1, 200.0, false);
         let expected = r#"{"layout":"paper","loss":1.0,"page_kb":20,"per_site_rps":null,"access_mbit":20.0,"strategy":"random","seed":1,"mb_per_min":200.0,"makespan_s":5.0,"void":false}"#;
         assert_eq!(serde_json::to_string(&row).unwrap(), expected);

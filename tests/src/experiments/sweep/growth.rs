@@ -1,32 +1,31 @@
-//! Throughput over time: the bytes of a batch as they arrived, and how fast they grew. Pure.
+//! Throughput over time, from the arrivals of a batch's bodies. Pure.
 
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::figures::float;
 
-/// Points of a curve that is kept.
+/// The number of points of a stored curve.
 const POINTS: usize = 60;
 
-/// A body that had arrived whole.
+/// The arrival of a complete body.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct BodyArrival {
     /// Seconds since the first lease.
     pub at_s: f64,
-    /// Its bytes.
     pub bytes: usize,
 }
 
-/// How a batch grew.
+/// The growth of a batch.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Growth {
-    /// Megabytes (10^6 bytes) a minute until the stated share of all bytes had arrived.
+    /// Megabytes (10^6 bytes) per minute until the stated share of all bytes had arrived.
     pub mb_per_min: f64,
-    /// Seconds since the first lease, and megabytes that had arrived by then.
+    /// Seconds since the first lease, and megabytes that had arrived.
     pub curve: Vec<(f64, f64)>,
 }
 
 impl Growth {
-    /// The growth of these bodies until `share` of their bytes had arrived; nothing grows where nothing arrives.
+    /// The growth until `share` of the bytes had arrived; zero without bodies.
     pub fn of(mut arrived: Vec<BodyArrival>, share: f64) -> Self {
         arrived.sort_by(|one, other| one.at_s.total_cmp(&other.at_s));
         let all: f64 = arrived.iter().map(|body| float(body.bytes)).sum();
@@ -36,7 +35,7 @@ impl Growth {
         let mut reached = false;
         let mut next = 1;
         for body in &arrived {
-            // A point is what had arrived before the first body after it.
+            // A point contains the bodies before it.
             while next <= POINTS && body.at_s > point_s(next, last_s) {
                 curve.push((point_s(next, last_s), so_far / 1e6));
                 next += 1;
@@ -68,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn growth_is_of_the_first_nine_tenths_whatever_the_tail() {
+    fn growth_ignores_the_tail_after_the_share() {
         let mut arrived = bodies(&[(60.0, 1_000_000); 1]);
         arrived.extend(bodies(&[(6.0, 4_000_000), (12.0, 5_000_000)]));
         let growth = Growth::of(arrived.clone(), 0.9);
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_curve_rises_to_everything_at_the_last_body() {
+    fn a_curve_ends_with_all_bytes_at_the_last_body() {
         let growth = Growth::of(bodies(&[(1.0, 500_000), (2.0, 500_000), (4.0, 1_000_000)]), 1.0);
         assert_eq!(growth.curve.len(), POINTS);
         assert_eq!(growth.curve[POINTS - 1], (4.0, 2.0));

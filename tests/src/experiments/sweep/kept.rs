@@ -1,6 +1,7 @@
-//! Cells that are finished, in a file: a line of JSON each, so that a run that was interrupted goes on where it was.
+//! A file of finished cells, one JSON line each, so that an interrupted run can continue.
 //!
-//! A line counts only under its key: a digest of the settings and of the programs that made it. Lines of others stay where they are.
+//! A line counts only under its key: a digest of the settings and the programs. Other lines stay in
+//! the file.
 
 use std::collections::hash_map::DefaultHasher;
 use std::fs::{File, OpenOptions};
@@ -14,7 +15,6 @@ use serde::{Deserialize, Serialize};
 
 use super::settings::Cell;
 
-/// The finished cells of one kind of run.
 #[derive(Debug)]
 pub struct CellStore<T> {
     file: PathBuf,
@@ -31,7 +31,7 @@ struct Line<T> {
 }
 
 impl<T: Clone + Serialize + DeserializeOwned> CellStore<T> {
-    /// Opens a file, or begins one, and reads what it has under this key.
+    /// Opens or creates a file and reads the cells with this key.
     pub fn open(file: &Path, key: &str) -> anyhow::Result<Self> {
         if let Some(folder) = file.parent() {
             std::fs::create_dir_all(folder).with_context(|| format!("make {}", folder.display()))?;
@@ -41,7 +41,7 @@ impl<T: Clone + Serialize + DeserializeOwned> CellStore<T> {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
             Err(error) => return Err(error).with_context(|| format!("read {}", file.display())),
         };
-        // A line that is cut, or of a former format, is a cell that was not finished.
+        // A truncated line, or one of an older format, does not count.
         let lines = read.lines().filter_map(|line| serde_json::from_str::<Line<T>>(line).ok());
         let cells = lines.filter(|line| line.key == key).map(|line| (line.cell, line.result)).collect();
         let mut out = OpenOptions::new()
@@ -59,7 +59,7 @@ impl<T: Clone + Serialize + DeserializeOwned> CellStore<T> {
         &self.file
     }
 
-    /// What a cell came to, if it is finished.
+    /// A cell's result, if it is finished.
     pub fn find(&self, cell: &Cell) -> Option<&T> {
         self.cells.iter().rev().find(|(known, _)| known == cell).map(|(_, result)| result)
     }
@@ -74,7 +74,7 @@ impl<T: Clone + Serialize + DeserializeOwned> CellStore<T> {
     }
 }
 
-/// The key of a run: of these settings, by these programs.
+/// The key of these settings and programs.
 pub fn key(settings: &str, programs: &[&Path]) -> anyhow::Result<String> {
     let mut hasher = DefaultHasher::new();
     settings.hash(&mut hasher);
@@ -84,7 +84,7 @@ pub fn key(settings: &str, programs: &[&Path]) -> anyhow::Result<String> {
     Ok(format!("{:016x}", hasher.finish()))
 }
 
-/// A file in a folder of its own beside the folder of the lab's executable.
+/// A file in its own folder beside the folder of the lab's executable.
 pub fn default_file(folder: &str, name: &str) -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("find the lab's own executable")?;
     let target = own.ancestors().nth(2).context("find the target directory")?;
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn finished_cells_are_there_again_under_the_same_key_only() {
+    fn finished_cells_are_found_only_under_the_same_key() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("sweep/cells.jsonl");
         let mut store = CellStore::<f64>::open(&file, "a").unwrap();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_was_cut_is_no_cell_and_spoils_none() {
+    fn a_truncated_line_is_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("cells.jsonl");
         CellStore::<f64>::open(&file, "a").unwrap().add(cell(1), 1.0).unwrap();
@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_of_the_settings_and_the_programs() {
+    fn a_key_depends_on_the_settings_and_the_programs() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("program");
         std::fs::write(&program, b"one").unwrap();

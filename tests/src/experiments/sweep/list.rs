@@ -1,9 +1,8 @@
-//! A list scheduler that knows every round trip, rate and size: the bound of what a plan could
-//! reach. Pure.
+//! A list scheduler that knows every round trip, rate and size: a bound for any plan. Pure.
 //!
-//! The site that is longest at its best agent comes first, and each goes where it ends first
-//! (Graham 1969; Ibarra and Kim 1977). It knows how long each
-//! crawl takes in the mean when it has the agent's access link to itself: where links are full it promises too much.
+//! The site with the longest crawl at its best agent comes first, and each goes where it ends first
+//! (Graham 1969; Ibarra and Kim 1977). It assumes the mean crawl time with a free access link, so
+//! it is too optimistic where links are full.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,19 +13,17 @@ use rand_chacha::ChaCha8Rng;
 
 use super::crawls::{Batch, alone};
 
-/// Plays of a crawl whose mean is taken: which packets will be lost cannot be known.
+/// Simulated crawls per mean: packet losses are not predictable.
 const PLAYS: u32 = 3;
 
-/// The result of its plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListSchedule {
-    /// How long the batch takes.
+    /// The batch's makespan.
     pub makespan: Duration,
-    /// How long each agent's crawls take, added up.
+    /// The total crawl time of each agent.
     pub busy: Vec<Duration>,
 }
 
-/// Plans a batch.
 pub fn list_schedule(batch: &Batch<'_>) -> ListSchedule {
     let mut rng = ChaCha8Rng::seed_from_u64(batch.seed);
     let (agents, sites) = (batch.scenario.agents.len(), batch.scenario.sites.len());
@@ -57,13 +54,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_longest_goes_where_it_ends_first_and_the_others_around_it() {
+    fn each_site_goes_where_it_ends_first_the_longest_one_first() {
         let scenario = scenario(&[100.0, 300.0], 3, 0.0);
         let survey = survey(&scenario);
-        // Robots.txt takes two round trips, each page one: 5, 3 and 3 round trips.
+        // robots.txt takes two round trips, each page one: 5, 3 and 3 round trips.
         let requests = [asked(&[14, 14, 14, 14]), asked(&[14, 14]), asked(&[14, 14])];
         let batch = batch(&scenario, &survey, &requests);
-        // 500 and 300 ms at the near one end before 900 ms at the far one; then 1,100 ms is later than that.
+        // 500 and 300 ms at the near agent end before 900 ms at the far one; the third site would
+        // end at 1,100 ms there.
         let [one, both, all] = [1, 2, 3].map(|sites| {
             let scenario =
                 crate::world::scenario::Scenario { sites: scenario.sites[..sites].to_vec(), ..scenario.clone() };

@@ -1,4 +1,4 @@
-//! What was measured of a layout before anything is crawled: as it is emulated, or as a cluster in the lab measured it. Pure.
+//! The measurements of a layout before any crawl: emulated, or from a cluster in the lab. Pure.
 
 use anyhow::{Context, ensure};
 use landfall_scheduler::gnp::{Mesh, Nominee, elect_held_out};
@@ -9,27 +9,27 @@ use super::survey::{agent_id, agent_index};
 use crate::evidence::witness;
 use crate::world::scenario::Scenario;
 
-/// What the scheduler elects with, and the epoch of its first map.
+/// The seed of the election, and the epoch of the first map.
 const SEED: u64 = 1;
 
-/// Round trips in milliseconds, and who measured them. Agents are told by their rank among the scheduler's identifiers, which is in
-/// what order it draws among them.
+/// Round trips in milliseconds by prober. Agents are numbered by their rank among the scheduler's
+/// identifiers, which determines random choices.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayoutMeasurements {
-    /// The agents, by rank: each one's index in the scenario.
+    /// Each agent's index in the scenario, by rank.
     pub agents: Vec<usize>,
-    /// The landmarks, in the order of their election.
+    /// The landmarks in order of election.
     pub landmarks: Vec<usize>,
-    /// The epoch of the map, which is what it is fitted with; `None` if too many landmarks are
-    /// doubted for a map to be trusted.
+    /// The map's epoch, which is also the seed of its fit; `None` if too many landmarks are
+    /// doubted.
     pub epoch: Option<u64>,
     pub mesh: Vec<(usize, usize, f64)>,
-    /// For each site, from whom.
+    /// For each site: prober and round trip.
     pub sites: Vec<Vec<(usize, f64)>>,
 }
 
 impl LayoutMeasurements {
-    /// What a scheduler would elect and measure of a scenario, were there nothing but its round trips.
+    /// The exact landmarks and measurements of a scenario.
     pub fn emulated(scenario: &Scenario, landmarks: usize) -> anyhow::Result<Self> {
         let mut all = Vec::new();
         for (from, row) in scenario.mesh.iter().enumerate() {
@@ -55,8 +55,8 @@ impl LayoutMeasurements {
         Ok(Self { agents: (0..scenario.agents.len()).collect(), landmarks, epoch: Some(SEED), mesh: all, sites })
     }
 
-    /// What a cluster measured: `by_rank` are its agents' names in the order of their identifiers, `agents` and `sites` the scenario's
-    /// names.
+    /// A cluster's measurements. `by_rank` are its agents' names in order of identifiers; `agents`
+    /// and `sites` are the scenario's names.
     pub fn by(
         record: &witness::BatchRecord,
         by_rank: &[String],
@@ -90,7 +90,6 @@ impl LayoutMeasurements {
         })
     }
 
-    /// The agents' round trips to each other.
     pub fn mesh(&self) -> anyhow::Result<Mesh> {
         mesh(&self.mesh)
     }
@@ -99,7 +98,6 @@ impl LayoutMeasurements {
         self.landmarks.iter().map(|&landmark| agent_id(landmark)).collect()
     }
 
-    /// For each site who measured it, and what.
     pub fn sites(&self) -> anyhow::Result<Vec<Vec<(AgentId, Rtt)>>> {
         let one = |&(agent, millis): &(usize, f64)| Ok((agent_id(agent), rtt(millis)?));
         self.sites.iter().map(|all| all.iter().map(one).collect()).collect()
@@ -123,7 +121,7 @@ mod tests {
     use super::*;
     use crate::world::layout::{Layout, SMALL};
 
-    /// What a cluster would tell of a scenario whose agents enrolled in the opposite order.
+    /// The record of a cluster whose agents enrolled in the opposite order.
     fn record(scenario: &Scenario, measurements: &LayoutMeasurements) -> (witness::BatchRecord, [Vec<String>; 3]) {
         let names: Vec<String> = scenario.agents.iter().map(|agent| agent.name.clone()).collect();
         let sites: Vec<String> = scenario.sites.iter().map(|site| site.host.clone()).collect();
@@ -168,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_cluster_tells_is_what_is_emulated_by_its_own_ranks() {
+    fn a_clusters_measurements_equal_the_emulated_ones_by_rank() {
         let scenario = Layout::parse(SMALL, "small.toml").unwrap().scenario(Some(6), Some(3)).unwrap();
         let emulated = LayoutMeasurements::emulated(&scenario, 3).unwrap();
         assert_eq!((emulated.landmarks.len(), emulated.mesh.len(), emulated.sites.len()), (3, 30, 3));

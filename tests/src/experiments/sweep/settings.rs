@@ -1,4 +1,4 @@
-//! The settings of the paper's experiments, read strictly, and the cells they make. Pure but for reading matrices.
+//! The settings of the paper's experiments and their cells. Pure, except for reading matrices.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -12,32 +12,31 @@ use serde::{Deserialize, Serialize};
 use crate::world::layout::{Layout, PAPER};
 use crate::world::scenario::{Scenario, SiteNode, WebRules};
 
-/// The settings that were committed before the first run.
+/// The settings in the repository.
 pub const EXPERIMENTS: &str = include_str!("../../../experiments.toml");
 const KIB: f64 = 1024.0;
 
-/// The settings as written.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Share of a batch's bytes after which growth is measured, above 0 and at most 1.
+    /// Share of a batch's bytes up to which growth is measured, above 0 and at most 1.
     pub growth_share: f64,
-    /// What draws sites, and a matrix's agents.
+    /// Seeds of the sites, and of a matrix's agents.
     pub seeds: Vec<u64>,
     pub strategies: Vec<Strategy>,
-    /// Agents of a cell.
+    /// Agents per cell.
     pub agents: usize,
-    /// Sites of a cell.
+    /// Sites per cell.
     pub sites: usize,
-    /// Landmarks elected among the agents.
+    /// Elected landmarks.
     pub landmarks: usize,
     /// Seeds of Tables 1 and 2.
     pub table_seeds: u64,
-    /// Where agents and sites are.
+    /// The layouts.
     pub layouts: Vec<LayoutRules>,
-    /// The cell from which one factor is changed.
+    /// The base cell, of which one factor at a time is changed.
     pub base: Point,
-    /// What each factor may be.
+    /// The values of each factor.
     pub factors: Factors,
     /// Sites an agent crawls at once.
     pub slots: Slots,
@@ -45,7 +44,7 @@ pub struct Settings {
     pub web: WebSettings,
 }
 
-/// One layout; all but the paper's have a file of round trips, and say how many of its nodes are sites.
+/// A layout. All but the paper's have a matrix file and the number of its nodes that become sites.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayoutRules {
@@ -54,21 +53,22 @@ pub struct LayoutRules {
     site_nodes: Option<usize>,
 }
 
-/// Where one cell stands in every factor.
+/// One value of every factor.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
-    /// Times the layout's loss.
+    /// Factor of the layout's loss.
     pub loss: f64,
     /// Mean size of a page, in units of 1,024 bytes.
     pub page_kb: u32,
-    /// Requests a second to one site.
+    /// Requests per second to one site.
     pub per_site_rps: RequestRate,
-    /// Megabits a second of an agent's access.
+    /// Megabits per second of an agent's access.
     pub access_mbit: f64,
 }
 
-/// Requests a second to one site: null in JSON, "unthrottled" in the settings, where nothing holds a crawl back.
+/// Requests per second to one site; `None` (null in JSON, "unthrottled" in the settings) without a
+/// limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RequestRate(pub Option<f64>);
 
@@ -108,28 +108,27 @@ impl fmt::Display for RequestRate {
 }
 
 impl RequestRate {
-    /// Whether nothing holds a crawl back.
     pub fn is_unthrottled(self) -> bool {
         self.0.is_none()
     }
 
-    /// Seconds between two requests to a site at least.
+    /// Minimum seconds between two requests to a site.
     pub fn interval_s(self) -> f64 {
         self.0.map_or(0.0, |rate| 1.0 / rate)
     }
 }
 
-/// What each factor may be.
+/// The values of each factor.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Factors {
-    /// Times the layout's loss.
+    /// Factor of the layout's loss.
     pub loss: Vec<f64>,
     /// Mean size of a page, in units of 1,024 bytes.
     pub page_kb: Vec<u32>,
-    /// Requests a second to one site.
+    /// Requests per second to one site.
     pub per_site_rps: Vec<RequestRate>,
-    /// Megabits a second of an agent's access.
+    /// Megabits per second of an agent's access.
     pub access_mbit: Vec<f64>,
 }
 
@@ -137,12 +136,12 @@ pub struct Factors {
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slots {
-    /// Where a site's next request follows its last answer.
+    /// In unthrottled cells.
     pub unthrottled: NonZeroU32,
     pub throttled: NonZeroU32,
 }
 
-/// What the sites hold, but for the size of pages.
+/// The content of the sites, without the page size.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebSettings {
@@ -155,11 +154,11 @@ pub struct WebSettings {
     slow_share: f64,
     slow_ms: u64,
     robots_share: f64,
-    /// Links followed from a start page.
+    /// Maximum links from the start page.
     pub max_depth: u32,
 }
 
-/// One cell of the grid.
+/// A cell of the grid.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Cell {
     pub layout: String,
@@ -169,7 +168,7 @@ pub struct Cell {
     pub seed: u64,
 }
 
-/// A layout that can be had here.
+/// A layout with its data.
 #[derive(Debug, Clone)]
 pub struct LayoutData {
     pub name: String,
@@ -177,12 +176,10 @@ pub struct LayoutData {
 }
 
 impl Settings {
-    /// The settings of the repository.
     pub fn committed() -> anyhow::Result<Self> {
         Self::parse(EXPERIMENTS)
     }
 
-    /// Parses settings.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let settings: Self = toml::from_str(text).map_err(|error| {
             let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or_default().lines().count().max(1));
@@ -229,7 +226,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The base cell and those with one factor changed, the base first.
+    /// The base cell, then those with one factor changed.
     pub fn one_at_a_time(&self) -> Vec<Point> {
         let base = self.base;
         let Factors { loss, page_kb, per_site_rps, access_mbit } = &self.factors;
@@ -265,12 +262,11 @@ impl Settings {
         points
     }
 
-    /// Slots of every agent.
     pub fn slots(&self, rate: RequestRate) -> u32 {
         if rate.is_unthrottled() { self.slots.unthrottled.get() } else { self.slots.throttled.get() }
     }
 
-    /// What the sites of a cell hold.
+    /// The content of a cell's sites.
     pub fn web_rules(&self, point: Point) -> anyhow::Result<WebRules> {
         let WebSettings { mean_pages, pages_sigma, max_pages, bytes_sigma, max_bytes, .. } = self.web;
         let WebSettings { broken_share, slow_share, slow_ms, robots_share, .. } = self.web;
@@ -291,7 +287,7 @@ impl Settings {
         Ok(rules)
     }
 
-    /// The layouts that can be had, and what is missing for the others.
+    /// The available layouts, and a message for each missing one.
     pub fn available_layouts(&self, data: &Path) -> anyhow::Result<(Vec<LayoutData>, Vec<String>)> {
         let (mut available, mut missing) = (Vec::new(), Vec::new());
         for LayoutRules { name, matrix, site_nodes } in &self.layouts {
@@ -303,13 +299,13 @@ impl Settings {
             if path.exists() {
                 available.push(LayoutData { name: name.clone(), matrix: Some((Matrix::read(&path)?, *nodes)) });
             } else {
-                missing.push(format!("{name} is left out: {} is not there", path.display()));
+                missing.push(format!("{name} is left out: {} does not exist", path.display()));
             }
         }
         Ok((available, missing))
     }
 
-    /// The emulated world of a layout, a seed and a point.
+    /// The scenario of a cell.
     pub fn scenario(&self, layout: &LayoutData, seed: u64, point: Point) -> anyhow::Result<Scenario> {
         let mut scenario = match &layout.matrix {
             None => {
@@ -331,7 +327,7 @@ impl Settings {
 }
 
 impl LayoutData {
-    /// The matrix of its round trips; the paper's layout has none.
+    /// Its matrix; the paper's layout has none.
     pub fn matrix(&self) -> Option<&Matrix> {
         self.matrix.as_ref().map(|(matrix, _)| matrix)
     }
@@ -352,7 +348,8 @@ impl Point {
     }
 }
 
-/// So many sites on the sites of a scenario, in turn; each on a machine of its own, and as far as the one it stands for.
+/// Creates this many sites from a scenario's sites in turn, each on its own machine with the
+/// distances of the original.
 fn spread_over(mut scenario: Scenario, sites: usize) -> Scenario {
     let nodes = scenario.sites.clone();
     let count = nodes.len();
@@ -383,19 +380,19 @@ mod tests {
     }
 
     #[test]
-    fn the_committed_settings_are_whole() {
+    fn the_committed_settings_are_valid() {
         let settings = Settings::committed().unwrap();
         assert_eq!(settings.one_at_a_time().len(), 9);
         assert_eq!(settings.product().len(), 81);
         assert_eq!(settings.one_at_a_time()[0], settings.base);
-        // All sites at once ask for no more than the lab can answer on time.
+        // The lab can answer the requests to all sites on time.
         for rate in settings.factors.per_site_rps.iter().filter_map(|rate| rate.0) {
             assert!(rate * crate::evidence::figures::float(settings.sites) < 1000.0);
         }
     }
 
     #[test]
-    fn what_is_misspelled_missing_or_out_of_range_is_refused_by_name() {
+    fn an_invalid_setting_is_refused_by_name() {
         let cases = [
             (("growth_share = 0.9", "growth_share = 1.9"), "growth_share must be above 0 and at most 1"),
             (("seeds = [1, 2, 3]", "seeds = []"), "seeds must have 1 to 10 entries"),
@@ -417,7 +414,7 @@ mod tests {
     }
 
     #[test]
-    fn a_point_changes_loss_pages_and_access_and_no_distance() {
+    fn a_point_changes_loss_pages_and_access_but_no_distance() {
         let settings = Settings::committed().unwrap();
         let layout = LayoutData { name: "paper".to_owned(), matrix: None };
         let base = settings.scenario(&layout, 2, settings.base).unwrap();
@@ -436,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn sites_beyond_the_nodes_of_a_matrix_share_them_in_turn() {
+    fn more_sites_than_nodes_share_the_nodes_in_turn() {
         let settings = Settings::committed().unwrap();
         let matrix = Matrix::of(40, |a, b| Some(10.0 * crate::evidence::figures::float(a.abs_diff(b))));
         let layout = LayoutData { name: "line".to_owned(), matrix: Some((matrix, 10)) };
@@ -448,7 +445,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cell_is_written_as_the_grid_wants_it() {
+    fn a_cell_has_the_expected_json() {
         let settings = Settings::committed().unwrap();
         let cell = Cell { layout: "paper".to_owned(), point: settings.base, strategy: "random".to_owned(), seed: 1 };
         let text = serde_json::to_string(&cell).unwrap();

@@ -1,5 +1,5 @@
-//! What the scheduler would know of the ways from agents to sites, before anything is crawled: the landmarks' own round trips to each
-//! site, and what the map predicts for all other agents. Pure.
+//! The scheduler's knowledge of distances before any crawl: the landmarks' round trips to each
+//! site, and the map's predictions for other agents. Pure.
 
 use std::time::Duration;
 
@@ -15,28 +15,29 @@ use landfall_scheduler::strategy::learned::{
 use super::measured::LayoutMeasurements;
 use crate::world::scenario::Scenario;
 
-/// As in the scheduler and the lab: agents that confirm a site, samples each takes, and the time from one to the next.
+/// The values of the scheduler and the lab: agents that confirm a site, their samples, and the
+/// interval between samples.
 const CONFIRMERS: usize = 3;
 const SAMPLES: u32 = 3;
 const SAMPLED_EVERY: Duration = Duration::from_millis(500);
-/// How long a confirmation takes as the scheduler reckons.
+/// The scheduler's estimate of a confirmation's duration.
 pub const CONFIRMING: Duration = confidence::takes(3, SAMPLES, SAMPLED_EVERY);
 
-/// What is known of every site.
+/// The known distances of every site.
 #[derive(Debug)]
 pub struct Survey {
     agents: usize,
-    /// What predicts; `None` where all is given.
+    /// The map; `None` when the distances are given.
     map: Option<Refined>,
-    /// For each site, who measured it, and what.
+    /// For each site: prober and round trip.
     measured: Vec<Vec<(AgentId, Rtt)>>,
-    /// For each site every agent, without load.
+    /// For each site: every agent, without load.
     known: Vec<Vec<Candidate>>,
-    /// For sites whose distances are unsure, what a confirmation brings.
+    /// The confirmation of each site with unsure distances.
     confirmed: Vec<Option<Confirmation>>,
 }
 
-/// What a confirmation of a site brings.
+/// The result of a confirmation.
 #[derive(Debug)]
 struct Confirmation {
     measured: Vec<(AgentId, Rtt)>,
@@ -44,19 +45,17 @@ struct Confirmation {
     known: Vec<Candidate>,
 }
 
-/// An agent's identifier in a survey.
 pub fn agent_id(index: usize) -> AgentId {
     AgentId::new(i64::try_from(index).unwrap_or(i64::MAX).saturating_add(1))
 }
 
-/// Which agent has this identifier.
 pub fn agent_index(id: AgentId) -> Option<usize> {
     usize::try_from(id.get().checked_sub(1)?).ok()
 }
 
 impl Survey {
-    /// Makes the map of what was measured, and predicts everything else with it; where no map is trusted, no distance is known. Agents of the
-    /// scenario are in the order of their ranks.
+    /// Fits the map and predicts all other distances; without a trusted map, no distance is known.
+    /// The scenario's agents must be in order of rank.
     pub fn of(scenario: &Scenario, measurements: &LayoutMeasurements) -> anyhow::Result<Self> {
         let (agents, sites) = (scenario.agents.len(), scenario.sites.len());
         let Some(epoch) = measurements.epoch else {
@@ -72,7 +71,7 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Has a site confirmed, if its distances are unsure: one agent after another.
+    /// Confirms a site with unsure distances, one agent after another.
     fn confirm(&self, scenario: &Scenario, site: usize) -> Option<Confirmation> {
         let (map, measured, known) = (self.map.as_ref()?, self.measured.get(site)?, self.known.get(site)?);
         if !unsure(known) {
@@ -82,7 +81,7 @@ impl Survey {
         let asked = map.locate(measured).ok()?.confirm(CONFIRMERS, &free);
         let link = |agent: &AgentId| Some(scenario.paths.get(agent_index(*agent)?)?.get(site)?.rtt());
         let links: Vec<(AgentId, Duration)> = asked.iter().filter_map(|agent| Some((*agent, link(agent)?))).collect();
-        // A connection and a request to warm it up come before the samples.
+        // Before the samples come the handshake and a warm-up request.
         let takes = links.iter().map(|(_, rtt)| *rtt * 2 + SAMPLED_EVERY.max(*rtt) * SAMPLES).sum();
         let measurements = links.iter().filter_map(|(agent, rtt)| Some((*agent, Rtt::try_new(*rtt).ok()?)));
         let measured: Vec<(AgentId, Rtt)> = measured.iter().copied().chain(measurements).collect();
@@ -90,7 +89,7 @@ impl Survey {
         Some(Confirmation { measured, takes, known })
     }
 
-    /// What is known of each agent's way to a site, confirmed if that is needed, after these crawls of it.
+    /// The candidates of a site, optionally after its confirmation, and after these crawls.
     pub fn predicted(&self, site: usize, confirmed: bool, crawls: &[CrawlObservation]) -> Vec<Candidate> {
         let confirmed = self.confirmed.get(site).and_then(Option::as_ref).filter(|_| confirmed);
         let measured = confirmed.map(|confirmed| &confirmed.measured).or_else(|| self.measured.get(site));
@@ -113,18 +112,18 @@ impl Survey {
         candidates
     }
 
-    /// What is known of each agent's way to a site.
+    /// The candidates of a site before any confirmation.
     pub fn candidates(&self, site: usize) -> &[Candidate] {
         self.known.get(site).map_or(&[], Vec::as_slice)
     }
 
-    /// The same once it is confirmed, and how long that takes; `None` where it is not needed.
+    /// The candidates after confirmation, and its duration; `None` if no confirmation is needed.
     pub fn confirmed(&self, site: usize) -> Option<(&[Candidate], Duration)> {
         let confirmed = self.confirmed.get(site)?.as_ref()?;
         Some((&confirmed.known, confirmed.takes))
     }
 
-    /// A survey of which nothing but these is known.
+    /// A survey with given candidates.
     pub(super) fn given(known: Vec<Vec<Candidate>>) -> Self {
         let (agents, sites) = (known.first().map_or(0, Vec::len), known.len());
         Self { agents, map: None, measured: vec![Vec::new(); sites], known, confirmed: Vec::new() }

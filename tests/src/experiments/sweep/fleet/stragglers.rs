@@ -1,4 +1,5 @@
-//! Crawls under way that another agent would end sooner, looked for as the scheduler does (`jobs/assign/straggle`). Pure.
+//! Running crawls that another agent would finish sooner, found as the scheduler does
+//! (`jobs/assign/straggle`). Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,20 +11,20 @@ use landfall_scheduler::strategy::schedule::straggler::{self, UnderWay};
 use super::super::survey::{agent_id, agent_index};
 use super::Fleet;
 
-/// As in the scheduler: for how long a crawl may go on.
+/// Maximum duration of a crawl.
 const AT_MOST: Duration = Duration::from_secs(3600);
 
-/// What was done of a site when its crawl was taken back.
+/// The progress of a preempted crawl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PartialCrawl {
     pub(super) from: usize,
-    /// Pages that were fetched.
+    /// Fetched pages.
     pub(super) pages: u32,
 }
 
 impl Fleet<'_> {
-    /// The sites whose crawls are asked for, when none waits for a slot. `told` says how many pages a site's crawl had fetched, and how long it
-    /// had taken for them, at its last checkpoint.
+    /// Preempts crawls if no site waits for a slot; returns their sites. `checkpoint` returns the
+    /// pages and the crawl time at a site's last checkpoint.
     pub fn stragglers(&mut self, checkpoint: impl Fn(usize) -> Option<(u32, Duration)>, now: Duration) -> Vec<usize> {
         if self.strategy != Strategy::EarliestFinish || !self.pool.is_empty() {
             return Vec::new();
@@ -33,7 +34,7 @@ impl Fleet<'_> {
             .iter()
             .enumerate()
             .flat_map(|(agent, state)| state.crawls.iter().map(move |site| (agent, *site)))
-            .filter(|(_, site)| !self.recalled.contains_key(site))
+            .filter(|(_, site)| !self.preempted.contains_key(site))
             .collect();
         let candidates = |(agent, site): (usize, usize)| self.under_way(agent, site, checkpoint(site), now);
         let (sites, under_way): (Vec<usize>, Vec<UnderWay>) =
@@ -41,18 +42,18 @@ impl Fleet<'_> {
         let mut asked = Vec::new();
         for one in straggler::moves(&under_way, &self.idle()) {
             let (Some(&site), Some(to)) = (sites.get(one.crawl), agent_index(one.to)) else { continue };
-            self.recalled.insert(site, to);
+            self.preempted.insert(site, to);
             asked.push(site);
         }
         asked
     }
 
-    /// Slots of each agent in which a crawl could begin, less those that recalled ones are to have.
+    /// The free slots of each agent, without those reserved for preempted crawls.
     fn idle(&self) -> BTreeMap<AgentId, u32> {
         let under_way = |site: &usize| self.agents.iter().any(|state| state.crawls.contains(site));
         let mut idle = BTreeMap::new();
         for (agent, state) in self.agents.iter().enumerate() {
-            let promised = self.recalled.iter().filter(|(site, to)| **to == agent && under_way(site)).count();
+            let promised = self.preempted.iter().filter(|(site, to)| **to == agent && under_way(site)).count();
             let taken = state.waiting.len() + promised;
             let taken = state.leased.saturating_add(u32::try_from(taken).unwrap_or(u32::MAX));
             idle.insert(agent_id(agent), self.slots.saturating_sub(taken));
@@ -83,8 +84,8 @@ impl Fleet<'_> {
         })
     }
 
-    /// Notes that an agent has handed back a site after this many fetched pages: the site is
-    /// planned again.
+    /// Records that an agent has handed back a site after this many pages; the site is planned
+    /// again.
     pub fn hand_back(&mut self, agent: usize, site: usize, pages: u32) {
         let state = &mut self.agents[agent];
         state.leased = state.leased.saturating_sub(1);
