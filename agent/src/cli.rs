@@ -41,7 +41,7 @@ const SYSTEMD_RUNS: &str = "/run/systemd/system";
 #[derive(Debug, Parser)]
 #[command(name = "landfall-agent", version = crate::LONG_VERSION, propagate_version = true, after_help = exit::TABLE)]
 struct Cli {
-    /// What is logged: a level, or a tracing filter.
+    /// What to log: a level (error, warn, info, debug or trace), or a tracing filter.
     #[arg(long, env = "LANDFALL_LOG", default_value = "info", global = true)]
     log: String,
     #[command(subcommand)]
@@ -50,29 +50,31 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Work for the scheduler the agent was enrolled at.
+    /// Run the agent: measure and crawl for the scheduler at which it is enrolled.
     Run(RunArgs),
     /// Exchange a one-time token for a credential.
     Enrol(EnrolArgs),
-    /// Look at all that the agent needs: scheduler, credential, clock, beacon, name server, disks. Exit code 1 if anything is wrong.
+    /// Check all that the agent needs: scheduler, credential, clock, beacon, name server, disks.
+    /// The exit code is 1 if a check fails.
     Doctor(RunArgs),
-    /// Measure a URL: httping for people.
+    /// Measure the round trip to a URL, and print a line for each sample.
     Probe(probe::ProbeArgs),
     /// Crawl one site, and print the outcome.
     Crawl(crawl::CrawlArgs),
 }
 
-/// Where an agent's files are, and what may be connected beside public addresses.
+/// Where an agent's files are, and which networks it may connect to beside public addresses.
 #[derive(Debug, Args)]
 struct RunArgs {
-    /// The agent's folder [default: /var/lib/landfall-agent for root and for its owner, else ~/.local/share/landfall-agent]
+    /// The agent's folder [default: /var/lib/landfall-agent for root and for the folder's owner,
+    /// otherwise ~/.local/share/landfall-agent]
     #[arg(long, env = "LANDFALL_AGENT_DIR", value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// The configuration file; agent.toml in the agent's folder by default. Relative paths in it are meant from --dir, or from the
-    /// folder the file lies in where no --dir is given.
+    /// The configuration file [default: agent.toml in the agent's folder]. Relative paths in it
+    /// start at --dir, or at the file's own folder without --dir.
     #[arg(long, env = "LANDFALL_AGENT_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// A network that may be probed and crawled though it is not public; may be repeated.
+    /// A network that may be probed and crawled although it is not public; may be repeated.
     #[arg(long, value_name = "CIDR", value_parser = parse_network)]
     allow_net: Vec<IpNet>,
 }
@@ -91,33 +93,38 @@ impl RunArgs {
 
 #[derive(Debug, Args)]
 struct EnrolArgs {
-    /// The scheduler: https://host:port, or http:// on loopback; several, with commas between them or repeated, if there are.
+    /// The scheduler's URL: https://host:port, or http:// on loopback. Separate the URLs of several
+    /// schedulers by commas, or repeat the flag.
     #[arg(long, value_name = "URL", value_delimiter = ',', required = true)]
     scheduler: Vec<String>,
     #[command(flatten)]
     token: TokenArgs,
-    /// SHA-256 of the scheduler's authority, as it was printed; needed for https.
+    /// SHA-256 of the scheduler's authority, as `landfall agents enrol` prints it; required for
+    /// https.
     #[arg(long, value_name = "HEX")]
     ca_fingerprint: Option<String>,
-    /// The agent's folder [default: /var/lib/landfall-agent for root and for its owner, else ~/.local/share/landfall-agent]
+    /// The agent's folder [default: /var/lib/landfall-agent for root and for the folder's owner,
+    /// otherwise ~/.local/share/landfall-agent]
     #[arg(long, env = "LANDFALL_AGENT_DIR", value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Where site owners reach you; goes into every request. The scheduler's by default.
+    /// The URL at which site owners can contact you; every request carries it [default: the
+    /// scheduler's]
     #[arg(long, env = "LANDFALL_CONTACT_URL", value_name = "URL")]
     contact_url: Option<String>,
-    /// Replace an enrolment that is there; what else agent.toml says is kept.
+    /// Replace an existing enrolment; the other settings in agent.toml are kept.
     #[arg(long)]
     force: bool,
 }
 
-/// The one-time token that `landfall agents enrol` made: one of both.
+/// The one-time token that `landfall agents enrol` made, given in one of two ways.
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false)]
 struct TokenArgs {
-    /// The file that holds the one-time token, or - for standard input.
+    /// The file with the one-time token, or - for standard input.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// The one-time token itself; everybody on the machine can read command lines, so --token-file is better.
+    /// The one-time token itself. Every user of the machine can read command lines, so prefer
+    /// --token-file.
     #[arg(long)]
     token: Option<String>,
 }
@@ -139,9 +146,9 @@ impl TokenArgs {
         let mut words = text.split_whitespace();
         match (words.next(), words.next()) {
             (Some(token), None) => Ok(token.to_owned()),
-            (None, _) => Err(exit::usage(format!("--token-file: {name} is empty: it must hold the token alone"))),
+            (None, _) => Err(exit::usage(format!("--token-file: {name} is empty; it must contain only the token"))),
             (Some(_), Some(_)) => Err(exit::usage(format!(
-                "--token-file: {name} holds more than one word, and must hold the token alone"
+                "--token-file: {name} contains more than one word; it must contain only the token"
             ))),
         }
     }
@@ -180,7 +187,7 @@ impl Cli {
 /// Writes the log lines that pass the filter to standard error.
 fn start_log(filter: &str) -> anyhow::Result<()> {
     let targets = filter.parse::<Targets>();
-    let targets = targets.map_err(|error| exit::usage(format!("read the log filter '{filter}': {error}")))?;
+    let targets = targets.map_err(|error| exit::usage(format!("--log: '{filter}' is not a log filter: {error}")))?;
     let lines = tracing_subscriber::fmt::layer()
         .with_target(false)
         .with_ansi(std::io::stderr().is_terminal())
@@ -200,11 +207,11 @@ async fn run(args: RunArgs) -> anyhow::Result<()> {
 async fn doctor(args: RunArgs) -> anyhow::Result<()> {
     let results = examine(&args.configuration()?).await;
     let text: String = results.iter().map(ToString::to_string).collect();
-    std::io::stdout().write_all(text.as_bytes()).context("print what was found")?;
+    std::io::stdout().write_all(text.as_bytes()).context("print the results")?;
     let wrong = results.iter().filter(|result| result.is_wrong()).count();
     match wrong {
         0 => Ok(()),
-        wrong => Err(exit::exit_error(exit::Code::NotDone, format!("{wrong} of {} things are wrong", results.len()))),
+        wrong => Err(exit::exit_error(exit::Code::NotDone, format!("{wrong} of {} checks failed", results.len()))),
     }
 }
 
@@ -214,7 +221,7 @@ fn refuse_to_run_for_another(args: &RunArgs) -> anyhow::Result<()> {
     let dir = folder::default_dir();
     match folder::other_owner(&dir) {
         Some(owner) if args.dir.is_none() && args.config.is_none() => anyhow::bail!(
-            "{} belongs to {}, and this is root: start it with: {}",
+            "{} belongs to the user {}, and this process runs as root: start the agent with: {}",
             dir.display(),
             owner.name,
             start_command(&dir)

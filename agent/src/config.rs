@@ -157,7 +157,8 @@ impl StoreConfig {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     #[error(
-        "there is no {0}: enrol this agent first, with the command that `landfall agents enrol` prints, or give --dir"
+        "{0} does not exist: enrol this agent first, with the command that `landfall agents enrol` prints, or give \
+         --dir"
     )]
     Missing(PathBuf),
     #[error("read {path}")]
@@ -240,7 +241,10 @@ impl Config {
             Err(error) => return invalid("scheduler", error.to_string()),
         };
         if schedulers.configured().iter().any(|scheduler| scheduler.tls) && self.ca.is_none() {
-            return invalid("ca", "an https scheduler needs the authority that signed its certificate".to_owned());
+            return invalid(
+                "ca",
+                "an https scheduler requires the authority that signed its certificate (PEM)".to_owned(),
+            );
         }
         Ok(())
     }
@@ -254,10 +258,10 @@ pub struct SchedulerUrl {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum BadSchedulerUrl {
-    #[error("'{0}' is not an https URL, nor an http URL on loopback")]
+    #[error("'{0}' is neither an https URL nor an http URL on loopback")]
     NotUrl(String),
     /// A credential would be sent unencrypted.
-    #[error("plaintext is refused off loopback: {0} is not a loopback address, use https")]
+    #[error("plaintext is refused except on loopback: {0} is not a loopback address, use https")]
     Plaintext(String),
 }
 
@@ -405,7 +409,7 @@ mod tests {
             (format!("{LEAST}[store]\nfolder = 'p'\nmax_file_bytes = 1048575\n"), "store.max_file_bytes"),
             (format!("{LEAST}[store]\nfolder = 'p'\nmin_free = 1\n"), "min_free"),
             (LEAST.replace("Harbin", " "), "city"),
-            (LEAST.replace("127.0.0.1", "192.0.2.1"), "plaintext is refused off loopback"),
+            (LEAST.replace("127.0.0.1", "192.0.2.1"), "plaintext is refused except on loopback"),
             (LEAST.replace("http:", "https:"), "ca:"),
             (LEAST.replace("http:", "ftp:"), "scheduler"),
             (LEAST.replace("'http://127.0.0.1:7171'", "[]"), "scheduler"),

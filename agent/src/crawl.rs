@@ -281,7 +281,7 @@ impl Crawl {
     async fn note_time(&mut self) {
         self.frontier.totals_mut().millis = u64::try_from(self.watch.elapsed().as_millis()).unwrap_or(u64::MAX);
         if let Err(error) = self.frontier.note_totals().await {
-            tracing::warn!(%error, "a pause is not written down, and would not count after a restart");
+            tracing::warn!(%error, "cannot write a pause to the disk; it would not count after a restart");
         }
     }
 
@@ -335,7 +335,7 @@ impl Crawl {
             WalkEnd::Exhausted => (OutcomeKind::Complete, first_error),
             WalkEnd::Broken(reason) => return CrawlEnd::Broken(reason),
             WalkEnd::NotPermitted(reason) => {
-                tracing::debug!(site = job.name, reason, "its turn has not come");
+                tracing::debug!(site = job.name, reason, "the crawl got no permit for its address");
                 return CrawlEnd::NotPermitted;
             }
             WalkEnd::Paused(pause) => return CrawlEnd::Paused(None, pause),

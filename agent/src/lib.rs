@@ -63,7 +63,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
         store.close().await;
     }
     if let Some(serving) = serving {
-        serving.await.context("the beacon failed, and the agent with it")?;
+        serving.await.context("the beacon crashed, so the agent stopped")?;
     }
     tracing::info!(agent.name = config.name, "agent stopped");
     ended.map_err(|replaced| cli::exit::exit_error(cli::exit::Code::Replaced, replaced.to_string()))
@@ -75,11 +75,11 @@ fn greeting(config: &Config, beacon_port: Option<u16>) -> String {
     let country = if country.is_empty() { String::new() } else { format!(", {country}") };
     let nets: Vec<String> = config.allow_net.iter().map(ToString::to_string).collect();
     let guard = match nets.as_slice() {
-        [] => "public addresses alone".to_owned(),
+        [] => "public addresses only".to_owned(),
         nets => format!("public addresses and {}", nets.join(", ")),
     };
     let beacon = match (&config.beacon.advertise, beacon_port) {
-        (_, None) => "none: this agent can be no landmark".to_owned(),
+        (_, None) => "disabled: this agent cannot be a landmark".to_owned(),
         (Some(url), Some(port)) => format!("port {port}, which others reach at {url}"),
         (None, Some(port)) => format!("port {port} of {}", config.beacon.listen.ip()),
     };
@@ -118,8 +118,9 @@ async fn bind_beacon(config: &Config) -> anyhow::Result<Option<Beacon>> {
     }
     let listen = config.beacon.listen;
     let beacon = Beacon::bind(listen).await;
-    let beacon =
-        beacon.with_context(|| format!("bind the beacon to {listen}; set beacon.listen, or beacon.enabled"))?;
+    let beacon = beacon.with_context(|| {
+        format!("bind the beacon to {listen}; set beacon.listen to a free address, or beacon.enabled to false")
+    })?;
     Ok(Some(beacon))
 }
 
@@ -160,7 +161,7 @@ mod tests {
             greeting(&config, Some(7180)).lines().skip(1).collect::<Vec<_>>(),
             [
                 "  scheduler  https://s.example.org:7171",
-                "  crawls     16 sites at once, from public addresses alone",
+                "  crawls     16 sites at once, from public addresses only",
                 "  beacon     port 7180 of 0.0.0.0",
                 "  store      pages are not stored: agent.toml has no [store]",
             ]
@@ -171,6 +172,6 @@ mod tests {
             greeting_text.contains("(哈尔滨, CERNET, CN)") && greeting_text.contains("public addresses and 10.0.0.0/8"),
             "{greeting_text}"
         );
-        assert!(greeting_text.contains("no landmark") && greeting_text.contains("stored in pages"), "{greeting_text}");
+        assert!(greeting_text.contains("cannot be a landmark") && greeting_text.contains("stored in pages"), "{greeting_text}");
     }
 }

@@ -202,7 +202,7 @@ pub enum ProbeError {
     Dns(DnsError),
     #[error(transparent)]
     Guard(RefusedAddress),
-    #[error("connect {origin} at {address}: {reason}")]
+    #[error("connect to {origin} at {address}: {reason}")]
     Connect { origin: String, address: IpAddr, reason: String, cause: ConnectFailure },
     #[error("TLS with {origin}: {reason}")]
     Tls { origin: String, reason: String },
@@ -245,7 +245,7 @@ pub(crate) async fn measure_paced(
     observe: Observer<'_>,
 ) -> Result<HostMeasurement, ProbeError> {
     if order.samples == 0 {
-        return Err(ProbeError::BadOrder("no samples are wanted".to_owned()));
+        return Err(ProbeError::BadOrder("the number of samples must be at least 1".to_owned()));
     }
     if let Some(origin) = target.settled_origin().filter(|_| order.metric != Metric::Ttfb) {
         let guard = settle::guard_for(context, target);

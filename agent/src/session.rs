@@ -73,7 +73,7 @@ pub struct SessionConfig {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{0} holds no credential: enrol the agent again")]
+#[error("{0} contains no credential: enrol the agent again")]
 pub struct BadCredential(pub PathBuf);
 
 pub fn bearer(credential: &str, file: &std::path::Path) -> Result<MetadataValue<Ascii>, BadCredential> {
@@ -234,7 +234,7 @@ impl ActiveSession {
         let outbound = self.outbound.clone();
         loop {
             if self.pending.is_too_long() {
-                return Err(SessionEnd::Broken("the scheduler does not read".to_owned()));
+                return Err(SessionEnd::Broken("the scheduler reads no messages".to_owned()));
             }
             tokio::select! {
                 () = stop.cancelled() => return Ok(inbound),
@@ -260,7 +260,7 @@ impl ActiveSession {
     ) -> Result<(), SessionEnd> {
         let message = match received {
             Err(status) => return Err(refused_or_broken(&status)),
-            Ok(None) => return Err(SessionEnd::Broken("the scheduler ended it".to_owned())),
+            Ok(None) => return Err(SessionEnd::Broken("the scheduler closed the stream".to_owned())),
             Ok(Some(response)) => response.message,
         };
         match message {
@@ -341,7 +341,7 @@ impl ActiveSession {
 
     /// Takes nothing new, stops the crawls, hands everything over, and closes.
     async fn drain(mut self, mut inbound: Streaming<SessionResponse>, work: &mut Work) -> SessionEnd {
-        tracing::info!(crawls = work.active_crawls(), "handing back what is not finished");
+        tracing::info!(crawls = work.active_crawls(), "handing back unfinished leases");
         work.stop_all();
         // First, so that the agent is not granted what it hands back.
         self.pending.push_first(Up::Leave(Leave {}));
@@ -373,7 +373,7 @@ impl ActiveSession {
             }
         };
         if tokio::time::timeout(DRAIN_TIMEOUT, drained).await.is_err() {
-            tracing::warn!("not everything was handed back in time");
+            tracing::warn!("some leases or outcomes were not handed back in time");
         }
         drop((outbound, self.outbound));
         // The scheduler ends the stream once it has read everything; dropping it earlier would

@@ -48,7 +48,7 @@ const QUEUE: usize = 32;
 /// Time limit for the last of them when the agent stops.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The error once the writer has ended.
-const GONE: &str = "pages are not stored any more";
+const GONE: &str = "pages are no longer stored";
 
 #[derive(Debug, Clone)]
 pub struct Store {
@@ -98,7 +98,7 @@ impl Store {
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(writing) = writing else { return };
         if tokio::time::timeout(CLOSE_TIMEOUT, writing).await.is_err() {
-            tracing::error!("not everything was stored in time; it will be fetched again");
+            tracing::error!("some pages were not stored in time; they will be fetched again");
         }
     }
 }

@@ -160,11 +160,11 @@ fn a_token_has_one_source_and_is_one_word() {
     assert!(enrol(&[], "").contains("--token-file <FILE>|--token <TOKEN>"));
     assert!(enrol(&["--token", "a", "--token-file", "-"], "").contains("cannot be used with"));
     for (file, input, printed) in [
-        ("-", " \n", "--token-file: standard input is empty: it must hold the token alone"),
-        ("-", "a b\n", "--token-file: standard input holds more than one word, and must hold the token alone"),
+        ("-", " \n", "--token-file: standard input is empty; it must contain only the token"),
+        ("-", "a b\n", "--token-file: standard input contains more than one word; it must contain only the token"),
         ("missing", "", "--token-file: read missing: No such file"),
         // No server listens there: the error shows that the token was accepted.
-        ("-", "abc\n", "connect the scheduler at http://127.0.0.1:1"),
+        ("-", "abc\n", "connect to the scheduler at http://127.0.0.1:1"),
     ] {
         let refusal = enrol(&["--token-file", file], input);
         assert!(refusal.contains(printed), "{refusal}");
@@ -247,8 +247,5 @@ fn flags_override_the_policy_file_and_its_mistakes_are_named() {
     std::fs::write(&policy, "max_pages = 7\nmax_page = 8\n").unwrap();
     let output = storing(site, folder.path()).arg("--policy").arg(&policy).output().unwrap();
     let printed = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        !output.status.success() && printed.contains("policy.toml: line 2: max_page: there is no such field"),
-        "{printed}"
-    );
+    assert!(!output.status.success() && printed.contains("policy.toml: line 2: max_page: unknown field"), "{printed}");
 }

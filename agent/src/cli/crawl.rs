@@ -38,41 +38,44 @@ const DEFAULT: Policy = Policy {
 pub(super) struct CrawlArgs {
     /// The site: scheme://host:port, or a bare host (https, then http).
     site: String,
-    /// How far to go, as TOML with the fields max_pages, max_bytes, max_depth, max_duration, request_interval, shortest_interval,
-    /// sitemaps, include, exclude and user_agent. What is said on the command line goes before it.
+    /// The crawl's policy as a TOML file with the fields max_pages, max_bytes, max_depth,
+    /// max_duration, request_interval, shortest_interval, sitemaps, include, exclude and
+    /// user_agent. Flags override it.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
-    /// Store what is fetched in this folder, as WARC files. The same command goes on with a crawl that was interrupted.
+    /// Store what is fetched in this folder as WARC files. To resume an interrupted crawl, run the
+    /// same command again.
     #[arg(long, value_name = "DIR")]
     warc: Option<PathBuf>,
-    /// Pages to fetch at most [default: 100]
+    /// Maximum pages to fetch [default: 100]
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     max_pages: Option<u32>,
-    /// Body bytes to fetch at most [default: 52428800]
+    /// Maximum body bytes to fetch [default: 52428800]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     max_bytes: Option<u64>,
-    /// Links to follow from the start page at most [default: 5]
+    /// Maximum number of links from the start page to a page [default: 5]
     #[arg(long)]
     max_depth: Option<u32>,
-    /// Time to spend at most [default: 10m]
+    /// Maximum duration of the crawl [default: 10m]
     #[arg(long, value_parser = duration)]
     max_duration: Option<Duration>,
-    /// The least time between the starts of two requests; robots.txt may ask for more [default: 1s]
+    /// Minimum time between the starts of two requests; robots.txt may require more [default: 1s]
     #[arg(long, value_parser = duration)]
     request_interval: Option<Duration>,
-    /// The least time between two requests to a large site [default: as --request-interval]
+    /// Minimum time between two requests to a large site [default: --request-interval]
     #[arg(long, value_parser = duration)]
     shortest_interval: Option<Duration>,
-    /// Follow only links whose path matches, as in robots.txt: /news/ or /*.html$; may be said again
+    /// Follow only links whose path matches this pattern, written as in robots.txt: /news/ or
+    /// /*.html$; may be repeated
     #[arg(long, value_name = "PATTERN")]
     include: Vec<String>,
-    /// Follow no links whose path matches; may be said again
+    /// Do not follow links whose path matches this pattern; may be repeated
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String>,
     /// Do not read the sitemaps that robots.txt names.
     #[arg(long)]
     no_sitemaps: bool,
-    /// What the crawler calls itself, and what robots.txt knows it by [default: landfall-agent]
+    /// The crawler's name in the User-Agent header and in robots.txt [default: landfall-agent]
     #[arg(long, value_name = "NAME[/VERSION]")]
     user_agent: Option<Product>,
     #[command(flatten)]
@@ -139,8 +142,8 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
     // system.
     let crawl = tokio::spawn(crawl::run(job, storage, AddressPermits::default(), context, stop));
     let crawled = tokio::select! {
-        ended = crawl => ended.context("the crawl broke off")?,
-        () = progress::show(watching, store.clone()) => bail!("nothing is shown any more"),
+        ended = crawl => ended.context("the crawl crashed")?,
+        () = progress::show(watching, store.clone()) => bail!("the progress display ended"),
     };
     if let Some(store) = store {
         store.close().await;
@@ -148,7 +151,7 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
     let outcome = match crawled {
         CrawlEnd::Outcome(outcome) => outcome,
         CrawlEnd::Stopped(_) if file.is_some() => {
-            return Err(exit_error(Code::Interrupted, "the crawl was stopped; the same command goes on with it"));
+            return Err(exit_error(Code::Interrupted, "the crawl was stopped; run the same command to resume it"));
         }
         // Only with a scheduler does a crawl pause elsewhere or wait for its turn.
         CrawlEnd::Stopped(_) | CrawlEnd::Paused(..) | CrawlEnd::NotPermitted => {
@@ -190,7 +193,7 @@ fn print(outcome: &Outcome, folder: Option<&Path>) -> anyhow::Result<()> {
 
 fn line(how: &str, outcome: &Outcome) -> String {
     let Outcome { pages, bytes, errors, duration, origin, message, .. } = outcome;
-    let first = if message.is_empty() { String::new() } else { format!("; the first: {message}") };
+    let first = if message.is_empty() { String::new() } else { format!("; first error: {message}") };
     let rtt = outcome.rtt.map_or_else(String::new, |rtt| format!(", round trip {:.2} ms", rtt.as_secs_f64() * 1e3));
     let trapped = match outcome.trapped {
         0 => String::new(),
@@ -251,6 +254,6 @@ mod tests {
         assert_eq!(named(&["--user-agent", "FlagBot/2"]), "FlagBot/2".parse().ok());
         let refused =
             Typed::try_parse_from(["crawl", "example.cn", "--user-agent", "Flag Bot"]).unwrap_err().to_string();
-        assert!(refused.contains("--user-agent") && refused.contains("'Flag Bot' is no user agent"), "{refused}");
+        assert!(refused.contains("--user-agent") && refused.contains("'Flag Bot' is not a product name"), "{refused}");
     }
 }

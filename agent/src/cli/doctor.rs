@@ -94,7 +94,7 @@ async fn schedulers(config: &Config) -> (Vec<CheckResult>, Option<SchedulerCheck
         Ok(ca) => ca,
         Err(error) => {
             let file = config.ca.as_deref().unwrap_or(Path::new("")).display();
-            let remedy = "enrol the agent anew with --force, or set ca in agent.toml";
+            let remedy = "enrol the agent again with --force, or set ca in agent.toml";
             return (vec![CheckResult::wrong("scheduler", format!("ca: read {file}: {error}"), remedy)], None);
         }
     };
@@ -106,13 +106,13 @@ async fn schedulers(config: &Config) -> (Vec<CheckResult>, Option<SchedulerCheck
         let channel = match channel {
             Ok(channel) => channel,
             Err(why) => {
-                let remedy = "see that the scheduler runs, that scheduler in agent.toml is its address, and that no firewall is \
-                              between; behind another certificate, enrol the agent anew";
+                let remedy = "check that the scheduler runs, that scheduler in agent.toml is its address and that no firewall blocks the \
+                              connection; if its certificate was replaced, enrol the agent again";
                 results.push(CheckResult::wrong("scheduler", format!("{url}: {why}"), remedy));
                 continue;
             }
         };
-        let certificate = if scheduler.tls { ", and its certificate is the right one" } else { "" };
+        let certificate = if scheduler.tls { ", and its certificate is valid" } else { "" };
         results.push(CheckResult::ok("scheduler", format!("{url} answers{certificate}")));
         if check.is_none() {
             match check_credential(config, channel).await {
@@ -130,7 +130,7 @@ async fn connect(config: &Config, scheduler: &SchedulerUrl, ca: Option<&str>) ->
 }
 
 async fn check_credential(config: &Config, channel: Channel) -> Result<SchedulerCheck, CheckResult> {
-    let anew = format!("`landfall agents enrol` for {}, and run what it prints here with --force", config.name);
+    let anew = format!("run `landfall agents enrol` for {}, and the command it prints here with --force", config.name);
     let read = std::fs::read_to_string(&config.credential);
     let read = read.map_err(|error| format!("read {}: {error}", config.credential.display()));
     let credential = read.and_then(|text| bearer(&text, &config.credential).map_err(|error| error.to_string()));
@@ -154,22 +154,24 @@ async fn check_credential(config: &Config, channel: Channel) -> Result<Scheduler
             Err(CheckResult::wrong("credential", status.message(), &*anew))
         }
         Err(status) if status.code() == Code::Unimplemented => {
-            Err(CheckResult::ok("credential", "the scheduler is older than this program and cannot be asked"))
+            Err(CheckResult::ok("credential", "not checked: the scheduler is older than this program"))
         }
-        Err(status) => {
-            Err(CheckResult::wrong("credential", unreached::why(&status), "try again; the scheduler's log says more"))
-        }
+        Err(status) => Err(CheckResult::wrong(
+            "credential",
+            unreached::why(&status),
+            "try again; the scheduler's log may give the cause",
+        )),
     }
 }
 
 fn name(config: &Config, check: &CheckResponse) -> CheckResult {
     let known = &check.name;
     if *known != config.name {
-        let text = format!("it is that of {known}, and agent.toml says {}", config.name);
+        let text = format!("it belongs to {known}, but name in agent.toml is {}", config.name);
         return CheckResult::wrong(
             "credential",
             text,
-            format!("set name = \"{known}\" in agent.toml, or enrol the agent anew"),
+            format!("set name = \"{known}\" in agent.toml, or enrol the agent again"),
         );
     }
     let session = if check.connected { "connected" } else { "not connected" };
@@ -177,9 +179,9 @@ fn name(config: &Config, check: &CheckResponse) -> CheckResult {
 }
 
 fn clock(offset: Duration) -> CheckResult {
-    let text = format!("{:.1} s off the scheduler's", offset.as_secs_f64());
+    let text = format!("{:.1} s from the scheduler's clock", offset.as_secs_f64());
     match offset > CLOCKS_DIFFER {
-        true => CheckResult::wrong("clock", text, "set this machine's clock, and the scheduler's, by NTP"),
+        true => CheckResult::wrong("clock", text, "synchronise this machine's clock and the scheduler's by NTP"),
         false => CheckResult::ok("clock", text),
     }
 }
@@ -189,30 +191,30 @@ fn contact(config: &Config, check: &CheckResponse) -> CheckResult {
         Some(url) => CheckResult::ok("contact", url),
         None => CheckResult::wrong(
             "contact",
-            "no contact URL is known, so no request is sent to any site",
-            "landfall contact set URL, where the scheduler is",
+            "no contact URL is set, so no request is sent to any site",
+            "run `landfall contact set URL` where the scheduler runs",
         ),
     }
 }
 
 async fn beacon(config: &Config, connected: bool) -> CheckResult {
     if !config.beacon.enabled {
-        return CheckResult::ok("beacon", "none: this agent can be no landmark");
+        return CheckResult::ok("beacon", "disabled: this agent cannot be a landmark");
     }
     let listen = config.beacon.listen;
     match TcpListener::bind(listen).await {
         Ok(_) if connected => CheckResult::wrong(
             "beacon",
-            format!("nothing listens at {listen}, though the agent is connected"),
-            "start the agent again: agent.toml was changed since, or it runs elsewhere with this credential",
+            format!("nothing listens at {listen} although the agent is connected"),
+            "restart the agent if agent.toml was changed; otherwise it runs on another machine with this credential",
         ),
-        Ok(_) => CheckResult::ok("beacon", format!("{listen} is free; the agent does not run")),
+        Ok(_) => CheckResult::ok("beacon", format!("nothing listens at {listen}: the agent does not run")),
         Err(error) if error.kind() == ErrorKind::AddrInUse && answers(local(listen)).await => {
             CheckResult::ok("beacon", format!("answers at {listen}"))
         }
         Err(error) if error.kind() == ErrorKind::AddrInUse => CheckResult::wrong(
             "beacon",
-            format!("another program has {listen}"),
+            format!("another program uses {listen}"),
             "set beacon.listen in agent.toml to a free port",
         ),
         Err(error) => CheckResult::wrong(
@@ -250,7 +252,7 @@ fn others(check: &CheckResponse) -> [CheckResult; 2] {
         Some(BeaconFailure { agent, message }) if none => CheckResult::wrong(
             about,
             format!("{text}; {agent}: {message}"),
-            format!("`landfall agents reach {} {agent}`, where the scheduler is, says what", check.name),
+            format!("run `landfall agents reach {} {agent}` where the scheduler runs", check.name),
         ),
         _ => CheckResult::ok(about, text),
     };
@@ -264,7 +266,7 @@ fn others(check: &CheckResponse) -> [CheckResult; 2] {
         ),
         direction(
             "reaches",
-            format!("{reaches} of {tries} beacons of others that it tried"),
+            format!("{reaches} of the {tries} beacons of other agents that it tried"),
             reaches == 0,
             check.not_reached.as_ref(),
         ),
@@ -282,19 +284,19 @@ async fn names(config: &Config) -> CheckResult {
     };
     match asked {
         Ok(_) | Err((true, _)) => CheckResult::ok("dns", format!("the name server ({server}) answers")),
-        Err((false, why)) => CheckResult::wrong("dns", why, "set dns in agent.toml, or mend /etc/resolv.conf"),
+        Err((false, why)) => CheckResult::wrong("dns", why, "set dns in agent.toml, or correct /etc/resolv.conf"),
     }
 }
 
 fn guard(config: &Config) -> CheckResult {
     let named = |nets: &[ipnet::IpNet]| nets.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let everything = match config.allow_net.as_slice() {
-        [] => "connects public addresses alone".to_owned(),
-        nets => format!("connects public addresses and {}", named(nets)),
+        [] => "connects to public addresses only".to_owned(),
+        nets => format!("connects to public addresses and {}", named(nets)),
     };
     let beacons = match config.beacon.allow_net.as_slice() {
         [] => String::new(),
-        nets => format!("; beacons in {}, too", named(nets)),
+        nets => format!("; also to beacons in {}", named(nets)),
     };
     CheckResult::ok("guard", everything + &beacons)
 }
@@ -306,13 +308,15 @@ fn disk(about: &'static str, folder: &Path, least: u64) -> CheckResult {
     match free_space::free_bytes(there) {
         Ok(free) if free < least => CheckResult::wrong(
             about,
-            format!("{} MiB free at {}, and less than {} is full", mib(free), folder.display(), mib(least)),
-            "make room on that disk",
+            format!("{} MiB free at {}, less than the minimum of {} MiB", mib(free), folder.display(), mib(least)),
+            "free space on that disk",
         ),
         Ok(free) => CheckResult::ok(about, format!("{} MiB free at {}", mib(free), folder.display())),
-        Err(error) => {
-            CheckResult::wrong(about, format!("{}: {error}", there.display()), "see that the folder can be used")
-        }
+        Err(error) => CheckResult::wrong(
+            about,
+            format!("{}: {error}", there.display()),
+            "make sure that the folder exists and can be read",
+        ),
     }
 }
 
@@ -357,7 +361,7 @@ mod tests {
         std::fs::write(&bad.credential, "another").unwrap();
         let results = examine(&bad).await;
         let line = about(&results, "credential").to_string();
-        assert!(line.starts_with("WRONG  credential") && line.contains("do: `landfall agents enrol`"), "{line}");
+        assert!(line.starts_with("WRONG  credential") && line.contains("do: run `landfall agents enrol`"), "{line}");
     }
 
     #[tokio::test]

@@ -21,12 +21,12 @@ pub enum Code {
 /// The codes as shown in help.
 pub const TABLE: &str = "\
 Exit codes:
-    0  all was done; an agent that was told to stop has handed back what it held
-    1  it could not be done; standard error says why
-    2  what was asked makes no sense; the same command never succeeds
-    3  the site does not answer, or refuses (probe, crawl)
+    0  success; a stopped agent has handed its leases back
+    1  failure; standard error gives the reason
+    2  the command line, or a file that it names, is invalid
+    3  the site does not answer, or refuses the request (probe, crawl)
     5  another machine was enrolled in this agent's place (run)
-  130  Ctrl-C came before";
+  130  interrupted by Ctrl-C";
 
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]

@@ -53,13 +53,13 @@ fn set(settings: &mut CrawlSettings, name: &str, value: &Value) -> Result<(), St
         "exclude" => policy.paths.exclude(&texts(value)?)?,
         "sitemaps" => policy.sitemaps = value.as_bool().ok_or_else(|| format!("{value} is not true or false"))?,
         "user_agent" => {
-            let name = value.as_str().ok_or_else(|| format!("{value} is not a text"))?;
+            let name = value.as_str().ok_or_else(|| format!("{value} is not a string"))?;
             settings.user_agent = Some(name.parse().map_err(|error: BadProduct| error.to_string())?);
         }
         _ => {
             let known = "max_pages, max_bytes, max_depth, max_duration, request_interval, shortest_interval, sitemaps, include, \
                          exclude and user_agent";
-            return Err(format!("there is no such field; there are {known}"));
+            return Err(format!("unknown field; the fields are {known}"));
         }
     }
     Ok(())
@@ -144,13 +144,13 @@ mod tests {
             ("\n\nmax_pages = -1", "line 3: max_pages: -1 is not in"),
             ("max_depth = 99999999999", "line 1: max_depth: 99999999999 is not in 0 to 10000"),
             ("max_bytes = 'much'", "line 1: max_bytes: \"much\" is not a whole number"),
-            ("sitemaps = true\nmax_page = 3", "line 2: max_page: there is no such field"),
+            ("sitemaps = true\nmax_page = 3", "line 2: max_page: unknown field"),
             ("request_interval = 1", "line 1: request_interval: 1 is not a time"),
             ("request_interval = '2 weeks'", "line 1: request_interval: "),
             ("max_duration = '0s'", "line 1: max_duration: 0s is not in 1s to"),
             ("sitemaps = 'yes'", "line 1: sitemaps: \"yes\" is not true or false"),
-            ("user_agent = 'Study Bot'", "line 1: user_agent: 'Study Bot' is no user agent: give NAME"),
-            ("user_agent = 1", "line 1: user_agent: 1 is not a text"),
+            ("user_agent = 'Study Bot'", "line 1: user_agent: 'Study Bot' is not a product name: give NAME"),
+            ("user_agent = 1", "line 1: user_agent: 1 is not a string"),
             ("include = '/a'", "line 1: include: \"/a\" is not a list"),
             ("include = [1]", "line 1: include: [1] is not a list"),
             ("exclude = [\n'/a',\n'b']", "line 1: exclude: the pattern \"b\" does not begin with"),

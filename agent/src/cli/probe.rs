@@ -18,22 +18,23 @@ use crate::probe::{self, AddressLock, HostMeasurement, Metric, Observation, Phas
 pub(super) struct ProbeArgs {
     /// An http or https URL, or a bare host (https, then http).
     url: String,
-    /// Samples to take; the connection's first request is not one of them.
+    /// Number of samples; the first request of a connection is not a sample.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     count: u32,
-    /// Stop once the weighted mean is exact to 2 % or 0.25 ms, after at least this many samples.
+    /// Stop early, but not before this many samples, when the weighted mean is exact to 2 % or 0.25
+    /// ms.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     least: Option<u32>,
-    /// What is taken for distance.
+    /// The metric: time to first byte, TCP handshake, or ICMP echo.
     #[arg(long, value_enum, default_value_t = MetricArg::Ttfb)]
     metric: MetricArg,
-    /// The pause before every request.
+    /// Pause before every request.
     #[arg(long, default_value = "1s", value_parser = duration)]
     interval: Duration,
-    /// How long one request may take.
+    /// Time limit of one request.
     #[arg(long, default_value = "5s", value_parser = duration)]
     timeout: Duration,
-    /// How the result is printed.
+    /// Format of the result.
     #[arg(short = 'o', long, value_enum, env = "LANDFALL_FORMAT", default_value_t = Format::Table)]
     format: Format,
     #[command(flatten)]
@@ -113,7 +114,7 @@ fn line(seen: &Observation, number: u32) -> String {
         Observation::Connected { origin, address, phases } => {
             format!("{origin} at {address}{}", phases_text(phases))
         }
-        Observation::WarmUp(rtt) => format!("{:>5}  {:>10}  thrown away", "first", millis(*rtt)),
+        Observation::WarmUp(rtt) => format!("{:>5}  {:>10}  discarded", "first", millis(*rtt)),
         Observation::Sample(rtt) => format!("{number:>5}  {:>10}", millis(*rtt)),
         Observation::Lost(why) => format!("{number:>5}  {:>10}  {why}", "lost"),
     }

@@ -19,19 +19,19 @@ use crate::net::user_agent::UserAgent;
 /// Who sends the requests, and where they may go.
 #[derive(Debug, Args)]
 pub(super) struct RequestArgs {
-    /// Where site owners reach you; from agent.toml by default.
+    /// The URL at which site owners can contact you [default: contact_url in agent.toml]
     #[arg(long, env = "LANDFALL_CONTACT_URL", value_name = "URL")]
     contact_url: Option<String>,
-    /// A network that may be probed and crawled though it is not public; may be repeated.
+    /// A network that may be probed and crawled although it is not public; may be repeated.
     #[arg(long, value_name = "CIDR", value_parser = parse_network)]
     allow_net: Vec<IpNet>,
-    /// The name server to ask.
+    /// The name server [default: dns in agent.toml, or the system's]
     #[arg(long, value_name = "ADDR", value_parser = parse_name_server)]
     dns: Option<SocketAddr>,
-    /// Certificates (PEM) to trust beside the public web's.
+    /// Certificate authorities (PEM) to trust beside the public web's.
     #[arg(long, value_name = "FILE")]
     extra_ca: Option<PathBuf>,
-    /// The agent's folder, whose agent.toml gives what is not said here.
+    /// The agent's folder; its agent.toml supplies the settings that are not given here.
     #[arg(long, env = "LANDFALL_AGENT_DIR")]
     dir: Option<PathBuf>,
 }
@@ -45,7 +45,7 @@ impl RequestArgs {
         let contact = self.contact_url.as_deref().or(config.and_then(|config| config.contact_url.as_deref()));
         let Some(contact) = contact else {
             return Err(usage(format!(
-                "no request leaves without a contact URL: give --contact-url, or set contact_url in {}",
+                "a contact URL is required: give --contact-url, or set contact_url in {}",
                 file.display()
             )));
         };
@@ -76,7 +76,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
         "ms" => 0.001,
         "s" | "" => 1.0,
         "m" => 60.0,
-        unit => return Err(format!("'{unit}' is not ms, s or m")),
+        unit => return Err(format!("'{unit}' is not a unit: use ms, s or m")),
     };
     let number: f64 = digits.parse().map_err(|_| format!("'{digits}' is not a number"))?;
     Duration::try_from_secs_f64(number * unit).map_err(|error| error.to_string())

@@ -85,9 +85,9 @@ pub(super) enum FetchError {
     /// No response, or an incomplete one, within the time-out.
     #[error("no {what} within {limit:?}")]
     Timeout { what: &'static str, limit: Duration },
-    #[error("the body comes slower than {MIN_RATE} bytes a second")]
+    #[error("the body arrives slower than {MIN_RATE} bytes a second")]
     TooSlow,
-    #[error("a header of more than {} KiB, or of more than {MAX_HEADER_FIELDS} fields", MAX_HEADER_BYTES >> 10)]
+    #[error("the header has more than {} KiB, or more than {MAX_HEADER_FIELDS} fields", MAX_HEADER_BYTES >> 10)]
     HeaderTooLarge,
     #[error(transparent)]
     Decode(DecodeError),

@@ -444,7 +444,7 @@ async fn a_site_without_a_page_is_unreachable() {
     let outcome = crawl(&site).await;
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Unreachable, 0, 1));
     assert_eq!(outcome.trouble, Some(Trouble::ServerError));
-    assert_eq!(outcome.message, format!("{}/: answered 503, and no time is left to ask again", site.origin()));
+    assert_eq!(outcome.message, format!("{}/: answered 503, and no time is left for another request", site.origin()));
 }
 
 #[tokio::test]

@@ -182,7 +182,7 @@ impl Walk<'_> {
         } else if self.frontier.has_beyond() {
             WalkEnd::Cut(Budget::Depth)
         } else if self.ledger.pages == 0 {
-            let nothing = || (Trouble::Other, format!("{} gave no page", self.site.root()));
+            let nothing = || (Trouble::Other, format!("{} returned no page", self.site.root()));
             let (trouble, reason) = self.ledger.first_error.clone().unwrap_or_else(nothing);
             WalkEnd::Unreachable(trouble, reason)
         } else {
@@ -203,7 +203,7 @@ impl Walk<'_> {
             }
             self.discard(answer).await?;
             let Some(target) = target else {
-                self.fail(&path, Trouble::Redirect, "redirects into nowhere");
+                self.fail(&path, Trouble::Redirect, "redirects without a valid target");
                 return Ok(());
             };
             match self.follow(&path, &target, depth, &mut hops)? {
@@ -218,7 +218,7 @@ impl Walk<'_> {
     async fn request(&mut self, path: &SitePath, depth: u32) -> Result<Option<CrawlResponse>, WalkEnd> {
         let Some(url) = self.url(path) else {
             self.catch_up().await;
-            self.fail(path, Trouble::Other, "is no URL");
+            self.fail(path, Trouble::Other, "is not a URL");
             return Ok(None);
         };
         let mut turned_away = None;
@@ -236,7 +236,7 @@ impl Walk<'_> {
                 Ok(answer) => return Ok(Some(answer)),
                 Err(FetchError::OutOfTime) => {
                     if let Some(status) = turned_away {
-                        let reason = format!("answered {}, and no time is left to ask again", status.as_u16());
+                        let reason = format!("answered {}, and no time is left for another request", status.as_u16());
                         self.fail(path, Trouble::of_status(status), &reason);
                     }
                     return Err(self.out_of_time());

@@ -17,8 +17,7 @@ use crate::disk::outbox::LeaseKey;
 use crate::session::clock;
 
 /// Two agents would resume each other's crawls.
-const FOLDER: FolderPurpose =
-    FolderPurpose { what: "crawls", does: "keeps its crawls in", otherwise: "set crawls.folder" };
+const FOLDER: FolderPurpose = FolderPurpose { what: "crawls", otherwise: "set crawls.folder" };
 
 const EXTENSION: &str = "crawl";
 /// How long to keep an unused file: after a week a task may as well start again.
@@ -95,7 +94,8 @@ impl CrawlFiles {
         let removed = blocking(move || remove(&folder, key.task_id, &tokens)).await;
         if let Err(error) = removed {
             // It is removed when it is old.
-            tracing::warn!(task.id = key.task_id, token = key.token, %error, "a finished crawl stays on the disk");
+            tracing::warn!(task.id = key.task_id, token = key.token, %error,
+                "cannot remove the file of a finished crawl");
         }
     }
 
@@ -233,7 +233,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let first = CrawlFiles::open(folder.path()).unwrap();
         let refused = CrawlFiles::open(folder.path()).unwrap_err().to_string();
-        assert!(refused.starts_with("another agent keeps its crawls in "), "{refused}");
+        assert!(refused.starts_with("another process uses ") && refused.contains("set crawls.folder"), "{refused}");
         drop(first);
         CrawlFiles::open(folder.path()).unwrap();
     }

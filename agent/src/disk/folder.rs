@@ -51,8 +51,6 @@ pub fn leave_to_owner(file: &std::fs::File, dir: &Path) -> std::io::Result<()> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FolderPurpose {
     pub(crate) what: &'static str,
-    /// What an agent does with the folder.
-    pub(crate) does: &'static str,
     /// What to do if another agent holds the folder.
     pub(crate) otherwise: &'static str,
 }
@@ -61,8 +59,8 @@ pub(crate) struct FolderPurpose {
 pub enum FolderError {
     #[error("use {folder} for {what}")]
     Unusable { folder: PathBuf, what: &'static str, source: io::Error },
-    #[error("another agent {does} {folder}: stop it first, or {otherwise}")]
-    Taken { folder: PathBuf, does: &'static str, otherwise: &'static str },
+    #[error("another process uses {folder} for its {what}: stop it first, or {otherwise}")]
+    Taken { folder: PathBuf, what: &'static str, otherwise: &'static str },
 }
 
 impl FolderPurpose {
@@ -74,8 +72,8 @@ impl FolderPurpose {
         match lock.try_lock() {
             Ok(()) => Ok(lock),
             Err(TryLockError::WouldBlock) => {
-                let Self { does, otherwise, .. } = self;
-                Err(FolderError::Taken { folder: folder.to_owned(), does, otherwise })
+                let Self { what, otherwise } = self;
+                Err(FolderError::Taken { folder: folder.to_owned(), what, otherwise })
             }
             Err(TryLockError::Error(error)) => Err(unusable(error)),
         }

@@ -45,7 +45,7 @@ impl FreeSpaceCheck {
     /// The last reading, or why it is not valid.
     pub(crate) fn free(&self) -> Result<u64, String> {
         match &self.pending {
-            Some((began, _)) if began.elapsed() >= HANGS => Err(format!("it has not answered for {HANGS:?}")),
+            Some((began, _)) if began.elapsed() >= HANGS => Err(format!("no answer for {HANGS:?}")),
             _ => self.free.as_ref().copied().map_err(ToString::to_string),
         }
     }
@@ -107,7 +107,7 @@ mod tests {
         let began = Instant::now().checked_sub(HANGS).unwrap();
         check.pending = Some((began, tokio::task::spawn_blocking(move || hangs.recv().map_err(io::Error::other))));
         check.begin();
-        assert_eq!(check.free(), Err("it has not answered for 10s".to_owned()));
+        assert_eq!(check.free(), Err("no answer for 10s".to_owned()));
         answer.send(7).unwrap();
         check.ended().await;
         assert_eq!(check.free(), Ok(7));

@@ -68,7 +68,7 @@ impl Outbox {
     pub fn open(config: &OutboxConfig) -> Result<Self, FolderError> {
         let (folder, left) = OutboxFolder::open(&config.folder)?;
         if !left.is_empty() {
-            tracing::info!(outcomes = left.len(), "outcomes of a former run wait to be acknowledged");
+            tracing::info!(outcomes = left.len(), "outcomes of an earlier run await acknowledgement");
         }
         let outcomes = left.into_iter().map(|outcome| (LeaseKey::from(&outcome), outcome)).collect();
         let writer = OutcomeWriter { folder: Arc::new(folder), failure: Arc::default() };
@@ -97,7 +97,8 @@ impl Outbox {
         self.removals.spawn_blocking(move || {
             if let Err(error) = folder.remove(key) {
                 // The next run sends it again, and the scheduler acknowledges it as known.
-                tracing::warn!(task.id = key.task_id, token = key.token, %error, "an acknowledged outcome stays on the disk");
+                tracing::warn!(task.id = key.task_id, token = key.token, %error,
+                    "cannot remove an acknowledged outcome from the disk");
             }
         });
     }
@@ -123,7 +124,7 @@ impl Outbox {
         let folder = self.writer.folder.path().display();
         let reason = match (failure, self.space_check.free()) {
             (Some(failure), _) => Some(format!("outcomes cannot be written to {folder}: {failure}")),
-            (None, Err(error)) => Some(format!("{folder} cannot be looked at: {error}")),
+            (None, Err(error)) => Some(format!("cannot read the free space at {folder}: {error}")),
             (None, Ok(free)) => self.space_limit.full(free).map(|full| format!("disk full: {folder} has {full}")),
         };
         reason.map(|reason| reason.replace(['\n', '\r'], " "))
@@ -175,7 +176,8 @@ impl OutcomeWriter {
     fn failed(&self, error: &io::Error) {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         if failure.is_none() {
-            tracing::error!(%error, folder = %self.folder.path().display(), "an outcome cannot be written; it is kept and tried again");
+            tracing::error!(%error, folder = %self.folder.path().display(),
+                "cannot write an outcome to the disk; the agent tries again");
         }
         *failure = Some(error.to_string());
     }

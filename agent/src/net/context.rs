@@ -82,7 +82,7 @@ pub enum TlsError {
         source: rustls::pki_types::pem::Error,
     },
     /// It holds an invalid certificate, or none.
-    #[error("{0} holds no usable CA certificate")]
+    #[error("{0} contains no usable CA certificate")]
     NoAnchor(PathBuf),
     #[error("configure TLS")]
     Config(#[source] rustls::Error),

@@ -44,7 +44,7 @@ pub enum DnsError {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("read the system's name servers; set `dns` to one")]
+#[error("cannot read the system's name servers; set dns in agent.toml, or give --dns")]
 pub struct NoNameServers(#[source] Box<NetError>);
 
 /// A caching stub resolver. Cheap to clone.

@@ -27,7 +27,7 @@ pub fn parse_network(text: &str) -> Result<IpNet, String> {
         match (address.parse::<IpAddr>(), prefix) {
             (Err(_), _) => format!("'{text}' is not ADDRESS/PREFIX, such as 10.0.0.0/8"),
             (Ok(address), None) => {
-                format!("'{text}' has no prefix: write {} for this address alone", IpNet::from(address))
+                format!("'{text}' has no prefix: write {} for this single address", IpNet::from(address))
             }
             (Ok(address), Some(_)) => {
                 let (longest, of) = if address.is_ipv4() { (32, "IPv4") } else { (128, "IPv6") };
@@ -38,7 +38,7 @@ pub fn parse_network(text: &str) -> Result<IpNet, String> {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the guard refuses {addr}: {why}, and no --allow-net holds it")]
+#[error("the guard refuses {addr}: {why}, and no --allow-net contains it")]
 pub struct RefusedAddress {
     pub addr: IpAddr,
     pub why: &'static str,
@@ -226,7 +226,7 @@ mod tests {
             ("127.0.1.0/33", "'127.0.1.0/33': a prefix is 0 to 32 (IPv4)"),
             ("127.0.1.0/x", "'127.0.1.0/x': a prefix is 0 to 32 (IPv4)"),
             ("2001:db8::/129", "'2001:db8::/129': a prefix is 0 to 128 (IPv6)"),
-            ("127.0.1.7", "'127.0.1.7' has no prefix: write 127.0.1.7/32 for this address alone"),
+            ("127.0.1.7", "'127.0.1.7' has no prefix: write 127.0.1.7/32 for this single address"),
             ("lan/8", "'lan/8' is not ADDRESS/PREFIX, such as 10.0.0.0/8"),
             ("", "'' is not ADDRESS/PREFIX, such as 10.0.0.0/8"),
         ] {

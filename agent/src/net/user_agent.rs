@@ -20,8 +20,8 @@ pub struct BadContactUrl(String);
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "'{0}' is no user agent: give NAME or NAME/VERSION, the name of letters, '-' and '_' and at most {MAX_TOKEN_BYTES} of them, the version of \
-     letters, digits, '.', '-' and '_' and at most {MAX_VERSION_BYTES}"
+    "'{0}' is not a product name: give NAME or NAME/VERSION, where NAME has up to {MAX_TOKEN_BYTES} letters, '-' or '_', and VERSION up to \
+     {MAX_VERSION_BYTES} letters, digits, '.', '-' or '_'"
 )]
 pub struct BadProduct(String);
 

@@ -97,7 +97,7 @@ impl<'a> Endpoint<'a> {
             addresses.retain(|address| address.is_ipv4() == bind.is_ipv4());
         }
         if addresses.is_empty() {
-            let reason = format!("{} has no address of the family of the source address", origin.host);
+            let reason = format!("{} has no address of the source address's family (IPv4 or IPv6)", origin.host);
             return Err(ProbeError::BadOrder(reason));
         }
         // The other addresses keep their order, and are tried if the first is silent.

@@ -76,7 +76,7 @@ impl LeaseCrawl {
 
 /// Not the task's fault: another agent may succeed.
 fn broken(key: LeaseKey, reason: &str) -> WorkEvent {
-    tracing::error!(task.id = key.task_id, token = key.token, reason, "a crawl cannot go on here");
+    tracing::error!(task.id = key.task_id, token = key.token, reason, "a crawl cannot continue on this agent");
     WorkEvent::Unfinished(key, None)
 }
 

@@ -55,19 +55,20 @@ pub enum EnrolError {
     #[error(transparent)]
     Scheduler(#[from] BadSchedulerUrl),
     /// An https scheduler's authority must be known.
-    #[error("an https scheduler needs --ca-fingerprint")]
+    #[error("an https scheduler requires --ca-fingerprint")]
     NoFingerprint,
     #[error("--ca-fingerprint must be 64 hexadecimal digits")]
     BadFingerprint,
     #[error(
-        "{0} does not present a certificate with that fingerprint: it is another scheduler, or someone is in between"
+        "{0} does not present a certificate with that fingerprint: it is another scheduler, or someone intercepts the \
+         connection"
     )]
     WrongFingerprint(String),
-    #[error("connect the scheduler at {scheduler}: {reason}")]
+    #[error("connect to the scheduler at {scheduler}: {reason}")]
     Connect { scheduler: String, reason: String },
     #[error("the scheduler refused the token: {0}")]
     Refused(String),
-    #[error("{0} holds an enrolled agent; --force replaces its credential and keeps the other settings")]
+    #[error("{0} already contains an enrolled agent; --force replaces its credential and keeps the other settings")]
     Enrolled(PathBuf),
     #[error("write {path}")]
     Write { path: PathBuf, source: std::io::Error },
@@ -94,7 +95,7 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
     let request = EnrolRequest { token: enrolment.token.trim().to_owned() };
     let mut client = AgentServiceClient::new(channel);
     let response = tokio::time::timeout(ANSWER_TIMEOUT, client.enrol(request)).await.map_err(|_| {
-        let reason = format!("no answer within {ANSWER_TIMEOUT:?}; if the token is used up, ask for another");
+        let reason = format!("no answer within {ANSWER_TIMEOUT:?}; if the token was used, ask for another");
         EnrolError::Connect { scheduler: scheduler.url.to_string(), reason }
     })?;
     let response = match response {

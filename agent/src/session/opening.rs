@@ -25,7 +25,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 pub(super) enum SessionEnd {
     #[error("stopped")]
     Stopped,
-    #[error("connect the scheduler at {scheduler}: {reason}")]
+    #[error("connect to the scheduler at {scheduler}: {reason}")]
     Connect { scheduler: String, reason: String },
     #[error("the scheduler refused this agent: {0}")]
     Refused(String),
@@ -33,7 +33,7 @@ pub(super) enum SessionEnd {
     #[error(transparent)]
     Replaced(AgentReplaced),
     /// Another process with this agent's credential took its place.
-    #[error("{0}; waiting until that process is gone")]
+    #[error("{0}; waiting until that process ends")]
     Superseded(String),
     #[error("the session broke: {0}")]
     Broken(String),
@@ -91,7 +91,7 @@ pub(super) async fn connect(
     };
     match first.and_then(|response| response.message) {
         Some(Down::Welcome(welcome)) => Ok((inbound, outbound, welcome)),
-        _ => Err(SessionEnd::Broken("the first answer was no welcome".to_owned())),
+        _ => Err(SessionEnd::Broken("the scheduler's first message was not a welcome".to_owned())),
     }
 }
 

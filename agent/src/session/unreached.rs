@@ -23,7 +23,7 @@ pub(crate) async fn why_broken(scheduler: &SchedulerUrl, status: &Status) -> Str
 }
 
 fn foreign_server(stranger: peer::Stranger) -> String {
-    format!("what answers there is no scheduler of this fleet: {stranger}")
+    format!("the server there is not a scheduler of this fleet: {stranger}")
 }
 
 pub(crate) fn causes<'a>(error: &'a (dyn Error + 'static)) -> impl Iterator<Item = &'a (dyn Error + 'static)> {

@@ -52,10 +52,10 @@ pub(super) fn measurement(order: MeasureOrder) -> Result<(Target, ProbeOrder), I
         DistanceMetric::Ttfb => Metric::Ttfb,
         DistanceMetric::Connect => Metric::Connect,
         DistanceMetric::Icmp => Metric::Icmp,
-        DistanceMetric::Unspecified => return Err(InvalidOrder("the metric is not known".to_owned())),
+        DistanceMetric::Unspecified => return Err(InvalidOrder("the order's metric is unknown".to_owned())),
     };
     if !(1..=MAX_SAMPLES).contains(&order.samples) {
-        return Err(InvalidOrder(format!("{} samples are not 1 to {MAX_SAMPLES}", order.samples)));
+        return Err(InvalidOrder(format!("{} samples are not in 1 to {MAX_SAMPLES}", order.samples)));
     }
     let target = match order.target {
         Some(measure_order::Target::Site(site)) => match settled_origin(&site) {
@@ -81,7 +81,7 @@ fn lock(resolve_only: bool, address: &str) -> Result<AddressLock, InvalidOrder> 
         (true, _) => Ok(AddressLock::Nowhere),
         (false, "") => Ok(AddressLock::Anywhere),
         (false, address) => {
-            address.parse().map(AddressLock::At).map_err(|_| InvalidOrder("the order's address is none".to_owned()))
+            address.parse().map(AddressLock::At).map_err(|_| InvalidOrder("the order's address is invalid".to_owned()))
         }
     }
 }

@@ -205,7 +205,7 @@ impl Work {
         let changed = paused.is_some() != self.paused.is_some();
         match &paused {
             Some(reason) if changed => tracing::warn!(reason, "crawling pauses"),
-            None if changed => tracing::info!("crawling goes on"),
+            None if changed => tracing::info!("crawling resumes"),
             _ => {}
         }
         self.paused = paused;
@@ -254,7 +254,12 @@ impl Work {
     /// its slot.
     pub(super) fn preempt(&self, key: LeaseKey, reason: &str) {
         if let Some(crawl) = self.running.get(&key) {
-            tracing::info!(task.id = key.task_id, token = key.token, reason, "a crawl is handed back unfinished");
+            tracing::info!(
+                task.id = key.task_id,
+                token = key.token,
+                reason,
+                "a crawl is handed back unfinished: its lease is preempted"
+            );
             crawl.preempt.cancel();
         }
     }
@@ -290,7 +295,10 @@ impl Work {
         }
         let checkpoint = std::mem::take(&mut order.checkpoint);
         let (Some(context), Some(granted)) = (self.context.clone(), wire::granted(order)) else {
-            tracing::warn!(task.id = key.task_id, "a lease is handed back: no contact URL, or no site or policy in it");
+            tracing::warn!(
+                task.id = key.task_id,
+                "a lease is handed back: there is no contact URL, or its site or policy is invalid"
+            );
             return Some(wire::release(key));
         };
         let wire::GrantedLease { job, store, product, user_agent } = granted;

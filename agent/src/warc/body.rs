@@ -65,7 +65,8 @@ impl Body {
                 self.most = IN_MEMORY;
             }
             Err(error) => {
-                tracing::warn!(%error, "a page stays in memory until it is stored");
+                tracing::warn!(%error,
+                    "cannot write a page to a temporary file; it stays in memory until it is stored");
                 let rest = std::mem::replace(&mut self.memory, Arc::unwrap_or_clone(moved));
                 self.memory.extend(rest);
                 self.most = self.memory.len() + IN_MEMORY;

@@ -15,8 +15,7 @@ use crate::disk::folder::{FolderError, FolderPurpose};
 const TAIL: u64 = 1 << 20;
 
 /// Two agents would write to each other's files.
-pub(super) const FOLDER: FolderPurpose =
-    FolderPurpose { what: "WARC files", does: "stores to", otherwise: "store elsewhere" };
+pub(super) const FOLDER: FolderPurpose = FolderPurpose { what: "WARC files", otherwise: "use another folder" };
 
 /// Locks the folder for this process while it holds the file, and closes the files that an earlier
 /// process left open.

@@ -54,7 +54,7 @@ fn record(bytes: &[u8], offset: u64, length: u64) -> Result<WarcRecord, String> 
     let fields = lines.map(|line| field(line).ok_or_else(|| format!("no field: {line}"))).collect::<Result<_, _>>()?;
     let mut record = WarcRecord { offset, length, fields, block: Vec::new() };
     let declared: usize = record.field("Content-Length").and_then(|text| text.parse().ok()).ok_or("no length")?;
-    let (block, rest) = bytes[end + 4..].split_at_checked(declared).ok_or("shorter than it says")?;
+    let (block, rest) = bytes[end + 4..].split_at_checked(declared).ok_or("shorter than its Content-Length")?;
     if rest != b"\r\n\r\n" {
         return Err(format!("its block is followed by {rest:?}"));
     }

@@ -185,7 +185,9 @@ impl Writer {
             let (stored, done, free);
             (series, batch, stored, done, free) = match tokio::task::spawn_blocking(work).await {
                 Ok(worked) => worked,
-                Err(error) => return tracing::error!(%error, "nothing is stored any more"),
+                Err(error) => {
+                    return tracing::error!(%error, "the writer crashed; no page is stored until the agent restarts");
+                }
             };
             // Free it on the thread that allocated it: two threads that free at once wait for each
             // other.
@@ -194,7 +196,7 @@ impl Writer {
             let folder = series.folder.display();
             full = match free {
                 Some(Ok(free)) => space_limit.full(free).map(|full| format!("disk full: {folder} has {full}")),
-                Some(Err(error)) => Some(format!("{folder} cannot be looked at: {error}")),
+                Some(Err(error)) => Some(format!("cannot read the free space at {folder}: {error}")),
                 None => full,
             };
             let failure = done.err().map(|error| format!("pages cannot be stored in {folder}: {error}"));
@@ -205,7 +207,7 @@ impl Writer {
             if closing.is_cancelled() && failures >= LAST_ATTEMPTS {
                 tracing::error!(
                     exchanges = batch.len(),
-                    "the agent stops before everything is stored; it will be fetched again"
+                    "the agent stops before all pages are stored; they will be fetched again"
                 );
                 break;
             }
@@ -243,7 +245,7 @@ fn set_paused(paused: &watch::Sender<Option<String>>, reason: Option<String>) {
     let changed = reason.is_some() != paused.borrow().is_some();
     match &reason {
         Some(reason) if changed => tracing::error!(reason, "crawls pause"),
-        None if changed => tracing::info!("crawls go on: there is room for pages again"),
+        None if changed => tracing::info!("crawls resume: pages can be stored again"),
         _ => {}
     }
     paused.send_if_modified(|current| {

@@ -11,21 +11,21 @@ pub(super) const MAX_EXPANSION: u64 = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(in crate::crawl) enum DecodeError {
-    #[error("the body is encoded as '{0}', which was not asked for")]
+    #[error("the body is encoded as '{0}', which was not requested")]
     Unknown(String),
     #[error("the body is encoded more than once: {0}")]
     Layers(String),
-    #[error("the body is broken {0}")]
+    #[error("the body is not valid {0}")]
     Broken(Coding),
     #[error("the {0} body ends too early")]
     Cut(Coding),
-    #[error("the {0} body is followed by something else")]
+    #[error("the {0} body is followed by other data")]
     Followed(Coding),
     /// A decompression bomb: a small input expands too far.
-    #[error("the {0} body becomes more than {MAX_EXPANSION} times as large")]
+    #[error("the {0} body expands more than {MAX_EXPANSION} times")]
     Expands(Coding),
     /// A large input decodes to almost nothing.
-    #[error("the {0} body holds next to nothing")]
+    #[error("the {0} body decodes to almost nothing")]
     Hollow(Coding),
 }
 

@@ -86,7 +86,7 @@ impl CheckpointState {
         let bad = |what: &str| BadCheckpoint(what.to_owned());
         let (version, deflated) = bytes.split_first().ok_or_else(|| bad("it is empty"))?;
         if *version != VERSION {
-            return Err(bad("it is of another version"));
+            return Err(bad("its version is unknown"));
         }
         let limit = u64::try_from(MOST_INFLATED).expect("a length");
         let mut body = Vec::new();
@@ -98,15 +98,15 @@ impl CheckpointState {
             return Err(bad("it is too long"));
         }
         // Check before allocating: the checkpoint comes from another agent, which may be malicious.
-        if queued_in(&body).ok_or_else(|| bad("its fields are none"))? > MAX_QUEUED {
-            return Err(bad("too many paths wait in it"));
+        if queued_in(&body).ok_or_else(|| bad("its fields are invalid"))? > MAX_QUEUED {
+            return Err(bad("it has too many queued paths"));
         }
         let frame = LogFrame::decode(body.as_slice()).map_err(|error| bad(&error.to_string()))?;
         if frame.known.len() > MAX_BYTES || frame.beyond.len() > MOST_BEYOND {
-            return Err(bad("too many fingerprints are in it"));
+            return Err(bad("it has too many fingerprints"));
         }
         if frame.visited || frame.queued.iter().any(|queued| SitePath::stored(&queued.path).is_none()) {
-            return Err(bad("a path in it is none"));
+            return Err(bad("it has an invalid path"));
         }
         Ok(Self(frame))
     }
@@ -203,10 +203,10 @@ mod tests {
         let many = |number: usize| [path.repeat(number), totals.clone()].concat();
         let most = CheckpointState::read(&of(&many(MOST))).unwrap();
         assert_eq!(most.0.queued.len(), MOST);
-        assert_eq!(refused(&many(MOST + 1)), "not a checkpoint: too many paths wait in it");
+        assert_eq!(refused(&many(MOST + 1)), "not a checkpoint: it has too many queued paths");
         // Two bytes each, and two megabytes more of them than are read.
         assert_eq!(refused(&[2 << 3 | 2, 0].repeat(9 << 20)), "not a checkpoint: it is too long");
-        assert_eq!(refused(&[2 << 3 | 2, 0].repeat(7 << 20)), "not a checkpoint: too many paths wait in it");
+        assert_eq!(refused(&[2 << 3 | 2, 0].repeat(7 << 20)), "not a checkpoint: it has too many queued paths");
     }
 
     #[test]
@@ -236,7 +236,7 @@ mod tests {
         let (known, beyond) = (MAX_BYTES, MOST_BEYOND);
         assert!(CheckpointState::read(&of(&frame(known, beyond).encode_to_vec())).is_ok());
         for frame in [frame(known + 1, 0), frame(0, beyond + 1)] {
-            assert_eq!(refused(&frame.encode_to_vec()), "not a checkpoint: too many fingerprints are in it");
+            assert_eq!(refused(&frame.encode_to_vec()), "not a checkpoint: it has too many fingerprints");
         }
     }
 

@@ -98,7 +98,7 @@ impl StateWriter {
                 Ok(()) => self.failing = false,
                 Err(error) => {
                     if !self.failing {
-                        tracing::error!(%error, "a crawl cannot be written down; it waits");
+                        tracing::error!(%error, "cannot write a crawl's state to the disk; the crawl waits");
                     }
                     self.failing = true;
                     sleep(RETRY).await;
@@ -145,7 +145,7 @@ fn open_blocking(
             Ok(frontier) => Ok(Some(frontier)),
             // The other crawl is being stopped and ends soon; only this crawl is not stored.
             Err(taken @ LogError::Taken(_)) => {
-                tracing::warn!(error = %taken, "a crawl is kept nowhere");
+                tracing::warn!(error = %taken, "a crawl's state is not stored");
                 Ok(None)
             }
             Err(LogError::Io(_, error)) => Err(error),
@@ -155,7 +155,7 @@ fn open_blocking(
     let state = match checkpoint {
         [] => None,
         bytes => CheckpointState::read(bytes)
-            .inspect_err(|error| tracing::warn!(%error, "what another agent did is not known"))
+            .inspect_err(|error| tracing::warn!(%error, "cannot read another agent's checkpoint; its work is repeated"))
             .ok(),
     };
     // A frontier without any fetched page may still hold a pause that the site requires.

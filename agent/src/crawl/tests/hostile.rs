@@ -67,7 +67,7 @@ async fn a_body_without_end_is_cut() {
 #[tokio::test]
 async fn a_header_without_end_or_too_large_is_refused() {
     let field = |size: usize| format!("x-abc: {}\r\n", "v".repeat(size));
-    let too_large = "a header of more than 64 KiB, or of more than 100 fields";
+    let too_large = "the header has more than 64 KiB, or more than 100 fields";
     for header in [field(70 << 10), field(700).repeat(100), field(1).repeat(101)] {
         let (error, _) = error_of(vec![send(format!("{HTML}{header}content-length: 0\r\n\r\n"))]).await;
         assert_eq!(error, too_large);
@@ -89,9 +89,9 @@ async fn a_server_that_sends_too_slowly_is_abandoned() {
     let (error, _) = error_of(vec![send("HTTP/1.1 200 OK\r\nx: "), ServerAction::Drip(MS(20), b"v".to_vec())]).await;
     assert_eq!(error, "no answer within 400ms");
     let (error, _) = error_of(vec![send(format!("{HTML}\r\n")), ServerAction::Drip(MS(20), b"v".to_vec())]).await;
-    assert_eq!(error, "the body comes slower than 1024 bytes a second");
+    assert_eq!(error, "the body arrives slower than 1024 bytes a second");
     let (error, _) = error_of(vec![send(format!("{HTML}content-length: 9\r\n\r\n")), ServerAction::Wait]).await;
-    assert_eq!(error, "the body comes slower than 1024 bytes a second");
+    assert_eq!(error, "the body arrives slower than 1024 bytes a second");
     // Fast enough, but endless.
     let (error, _) = error_of(vec![send(format!("{HTML}\r\n")), ServerAction::Drip(MS(20), vec![b'v'; 200])]).await;
     assert_eq!(error, "no end of the answer within 1.5s");
@@ -186,7 +186,7 @@ async fn a_robots_txt_of_any_size_and_kind_is_read_in_bounded_time() {
     let outcome = quick(&site, policy()).await;
     assert_eq!(outcome.kind, OutcomeKind::Blocked(Blocker::Robots));
     assert!(
-        outcome.message.ends_with("/robots.txt: the body comes slower than 1024 bytes a second"),
+        outcome.message.ends_with("/robots.txt: the body arrives slower than 1024 bytes a second"),
         "{}",
         outcome.message
     );
@@ -212,7 +212,7 @@ async fn sitemaps_that_are_bombs_or_list_each_other_cost_little() {
     let outcome = quick(&site, policy()).await;
     assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Truncated(Budget::Pages), 1), "{}", outcome.message);
     assert!(site.requests().len() < 60, "{}", site.requests().len());
-    let error = format!("{}/encoded.xml: the gzip body becomes more than 100 times as large", site.origin());
+    let error = format!("{}/encoded.xml: the gzip body expands more than 100 times", site.origin());
     assert_eq!(outcome.message, error);
 }
 

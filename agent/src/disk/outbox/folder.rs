@@ -11,7 +11,7 @@ use super::LeaseKey;
 use crate::disk::folder::{self, FolderError, FolderPurpose};
 
 /// Two agents would offer each other's outcomes.
-const FOLDER: FolderPurpose = FolderPurpose { what: "outcomes", does: "runs with", otherwise: "set outbox.folder" };
+const FOLDER: FolderPurpose = FolderPurpose { what: "outcomes", otherwise: "set outbox.folder" };
 
 const KEPT: &str = "outcome";
 /// Suffix of a file being written; if a crash leaves one, no outcome in it was ever reported.
@@ -74,7 +74,8 @@ fn read_all(folder: &Path) -> io::Result<Vec<OutcomeReport>> {
         match OutcomeReport::decode(bytes.as_slice()) {
             Ok(outcome) if path.ends_with(name(LeaseKey::from(&outcome), KEPT)) => outcomes.push(outcome),
             _ => {
-                tracing::warn!(file = %path.display(), "this holds no outcome of that name; it is put aside");
+                tracing::warn!(file = %path.display(),
+                    "this file does not hold the outcome of its name; it is renamed to .unreadable");
                 fs::rename(&path, path.with_extension(UNREADABLE))?;
             }
         }

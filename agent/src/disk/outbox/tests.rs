@@ -81,7 +81,7 @@ fn two_agents_do_not_share_a_folder() {
     let folder = tempfile::tempdir().unwrap();
     let first = open(folder.path());
     let refused = Outbox::open(&OutboxConfig::in_folder(folder.path())).unwrap_err().to_string();
-    assert!(refused.starts_with("another agent runs with "), "{refused}");
+    assert!(refused.starts_with("another process uses ") && refused.contains("set outbox.folder"), "{refused}");
     drop(first);
     open(folder.path());
 }

@@ -59,14 +59,14 @@ impl Work {
                 self.orders.remove(&id);
                 // Once for each kind of address.
                 if let Some(refused) = refused_beacon.filter(|refused| self.warned.insert(refused.why)) {
-                    tracing::warn!("another agent's beacon is not measured: {}", refused.with_remedy());
+                    tracing::warn!("cannot measure another agent's beacon: {}", refused.with_remedy());
                 }
                 Some(report)
             }
             Err(error) => {
                 let order_id = self.orders.remove(&error.id())?;
                 tracing::error!(%error, order.id = order_id, "a measurement panicked");
-                Some(wire::failed(order_id, Reason::Order, "the measurement failed for a mistake of the agent's"))
+                Some(wire::failed(order_id, Reason::Order, "the measurement failed because of an error in the agent"))
             }
         }
     }
