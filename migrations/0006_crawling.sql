@@ -210,7 +210,7 @@ when (
 ) execute function name_agent_of_task();
 
 create type hold_cause as enum (
-    'address',   -- its turn at its address has not come
+    'address',   -- its address has no free place
     'pause',     -- its site asked to be left alone
     'breaker',   -- the circuit of its site is open
     'unmet',     -- no agent may crawl it: `batch_constraints` holds the cause
@@ -225,10 +225,10 @@ create type wait_stage as enum (
 
 create type wait_cause as enum (
     'no-agent',          -- no agent is connected
-    'nobody-takes-work', -- no connected agent takes work
+    'none-accepts-work', -- no connected agent takes work
     'no-landmarks',      -- none are chosen, and the fleet is too large to do without
     'landmarks-away',    -- no chosen landmark is connected
-    'nobody-believed',   -- all that could measure are quarantined
+    'all-quarantined',   -- all that could measure are quarantined
     'no-map'             -- the map is about to be fitted
 );
 
@@ -253,13 +253,13 @@ create table task_holds (
     site_id bigint not null references sites (id), -- the site
     -- What it waits for.
     cause hold_cause not null,
-    -- The address, or network, whose turn it waits for; null of other causes.
+    -- The address, or network, where it waits for a place; null for other causes.
     address inet,
     -- When the hold ends by itself; null where it does not.
     until timestamptz,
     -- Since when it waits.
     since timestamptz not null default now(),
-    -- Its turn at the address has come: an agent is chosen for it, and it keeps a place at the
+    -- It is admitted to the address: an agent is chosen for it, and it keeps a place at the
     -- address until its crawl begins there.
     admitted boolean not null default false,
     constraint task_holds_at_an_address check ((cause = 'address') = (address is not null)),
@@ -506,7 +506,7 @@ create index outcomes_newest_by_agent on outcomes (agent_id, accepted_at);
 
 -- Crawls under way whose lease was asked back, because another agent would end them sooner. At most
 -- once for a task: a crawl does not go to and fro.
-create table recalls (
+create table preemptions (
     -- The task.
     task_id bigint primary key references tasks (id) on delete cascade,
     -- The token of the lease that was asked back.
@@ -524,12 +524,12 @@ create table recalls (
     asked_at timestamptz not null default now(),
     -- When it was sent to the agent, on the session that has the lease; null until then.
     sent_at timestamptz,
-    constraint recalls_of_a_lease foreign key (task_id, token) references leases (task_id, token) on delete cascade
+    constraint preemptions_of_a_lease foreign key (task_id, token) references leases (task_id, token) on delete cascade
 );
 -- A session looks up every second what it has not sent to its agent yet.
-create index recalls_untold on recalls (agent_id) where sent_at is null;
--- Slots that newly recalled crawls will take.
-create index recalls_newest on recalls (asked_at);
+create index preemptions_unsent on preemptions (agent_id) where sent_at is null;
+-- Slots that newly preempted crawls will take.
+create index preemptions_newest on preemptions (asked_at);
 
 -- Confirmations: before an agent is chosen for a site, the agents that may be nearest measure it.
 -- All tasks of a site share the newest one; tasks that wait for it are held.
@@ -553,7 +553,7 @@ create table confirmers (
     site_id bigint not null references confirmations (site_id) on delete cascade,
     -- The agent.
     agent_id bigint not null references agents (id),
-    -- When it was ordered to measure, the last time; null until its turn.
+    -- When it was ordered to measure, the last time; null before.
     asked_at timestamptz,
     -- When its measurement or its failure was seen; null until then.
     answered_at timestamptz,

@@ -282,7 +282,7 @@ impl ActiveSession {
             }
             Some(Down::Address(answer)) => work.claims.answered(answer),
             Some(Down::Cancel(order)) => work.cancel(LeaseKey { task_id: order.task_id, token: order.token }),
-            Some(Down::Recall(order)) => {
+            Some(Down::Preempt(order)) => {
                 work.preempt(LeaseKey { task_id: order.task_id, token: order.token }, &order.reason);
             }
             // A second welcome carries nothing new, and an unknown message is from a newer

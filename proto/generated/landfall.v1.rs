@@ -149,7 +149,7 @@ pub mod session_response {
         /// Asks the agent to return a lease before its crawl has ended, because another agent would end
         /// it sooner.
         #[prost(message, tag = "8")]
-        Recall(super::RecallOrder),
+        Preempt(super::PreemptOrder),
     }
 }
 /// Opens a session. Set by the agent.
@@ -707,7 +707,7 @@ pub struct CancelOrder {
 /// session; ignored for a lease that the agent does not hold. Agents older than this message
 /// continue. Set by the scheduler.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
-pub struct RecallOrder {
+pub struct PreemptOrder {
     /// The task.
     #[prost(int64, tag = "1")]
     pub task_id: i64,
@@ -6409,7 +6409,7 @@ pub enum WaitCause {
     /// The task has an agent or has ended, or the scheduler does not report the cause.
     Unspecified = 0,
     /// Other sites are measured first.
-    Turn = 1,
+    Queued = 1,
     /// The measurements of its site are under way.
     Measurements = 2,
     /// The next pass will choose an agent.
@@ -6419,13 +6419,13 @@ pub enum WaitCause {
     /// No agent is connected.
     NoAgent = 5,
     /// No connected agent accepts work.
-    NobodyTakesWork = 6,
+    NoneAcceptsWork = 6,
     /// There are no landmarks, and the fleet is too large to work without.
     NoLandmarks = 7,
     /// No landmark is connected.
     LandmarksAway = 8,
     /// Every possible prober is quarantined.
-    NobodyBelieved = 9,
+    AllQuarantined = 9,
     /// The map is not fitted yet.
     NoMap = 10,
     /// The agents that may be nearest measure its site.
@@ -6447,15 +6447,15 @@ impl WaitCause {
     pub fn as_str_name(&self) -> &'static str {
         match self {
             Self::Unspecified => "WAIT_CAUSE_UNSPECIFIED",
-            Self::Turn => "WAIT_CAUSE_TURN",
+            Self::Queued => "WAIT_CAUSE_QUEUED",
             Self::Measurements => "WAIT_CAUSE_MEASUREMENTS",
             Self::Choice => "WAIT_CAUSE_CHOICE",
             Self::Planned => "WAIT_CAUSE_PLANNED",
             Self::NoAgent => "WAIT_CAUSE_NO_AGENT",
-            Self::NobodyTakesWork => "WAIT_CAUSE_NOBODY_TAKES_WORK",
+            Self::NoneAcceptsWork => "WAIT_CAUSE_NONE_ACCEPTS_WORK",
             Self::NoLandmarks => "WAIT_CAUSE_NO_LANDMARKS",
             Self::LandmarksAway => "WAIT_CAUSE_LANDMARKS_AWAY",
-            Self::NobodyBelieved => "WAIT_CAUSE_NOBODY_BELIEVED",
+            Self::AllQuarantined => "WAIT_CAUSE_ALL_QUARANTINED",
             Self::NoMap => "WAIT_CAUSE_NO_MAP",
             Self::Confirming => "WAIT_CAUSE_CONFIRMING",
             Self::Address => "WAIT_CAUSE_ADDRESS",
@@ -6468,15 +6468,15 @@ impl WaitCause {
     pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
         match value {
             "WAIT_CAUSE_UNSPECIFIED" => Some(Self::Unspecified),
-            "WAIT_CAUSE_TURN" => Some(Self::Turn),
+            "WAIT_CAUSE_QUEUED" => Some(Self::Queued),
             "WAIT_CAUSE_MEASUREMENTS" => Some(Self::Measurements),
             "WAIT_CAUSE_CHOICE" => Some(Self::Choice),
             "WAIT_CAUSE_PLANNED" => Some(Self::Planned),
             "WAIT_CAUSE_NO_AGENT" => Some(Self::NoAgent),
-            "WAIT_CAUSE_NOBODY_TAKES_WORK" => Some(Self::NobodyTakesWork),
+            "WAIT_CAUSE_NONE_ACCEPTS_WORK" => Some(Self::NoneAcceptsWork),
             "WAIT_CAUSE_NO_LANDMARKS" => Some(Self::NoLandmarks),
             "WAIT_CAUSE_LANDMARKS_AWAY" => Some(Self::LandmarksAway),
-            "WAIT_CAUSE_NOBODY_BELIEVED" => Some(Self::NobodyBelieved),
+            "WAIT_CAUSE_ALL_QUARANTINED" => Some(Self::AllQuarantined),
             "WAIT_CAUSE_NO_MAP" => Some(Self::NoMap),
             "WAIT_CAUSE_CONFIRMING" => Some(Self::Confirming),
             "WAIT_CAUSE_ADDRESS" => Some(Self::Address),

@@ -177,15 +177,15 @@ impl Word for crate::v1::ReasonKind {
 impl Word for crate::v1::WaitCause {
     fn word(self) -> &'static str {
         match self as i32 {
-            1 => "turn",
+            1 => "queued",
             2 => "measurements",
             3 => "choice",
             4 => "planned",
             5 => "no-agent",
-            6 => "nobody-takes-work",
+            6 => "none-accepts-work",
             7 => "no-landmarks",
             8 => "landmarks-away",
-            9 => "nobody-believed",
+            9 => "all-quarantined",
             10 => "no-map",
             11 => "confirming",
             12 => "address",

@@ -44,20 +44,21 @@ pub enum SiteSplit {
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CapacityError {
     /// The strategy uses more than distances, so its choices cannot be predicted.
-    #[error("a plan knows what random, gnp-top1 and gnp-top3 do on average, and not what {0} does")]
+    #[error("a plan supports random, gnp-top1 and gnp-top3, but not {0}")]
     Unforeseen(&'static str),
-    #[error("no agent has a place in embedding {0}: once agents were measured, `landfall embedding show` lists them")]
+    #[error(
+        "no agent has a place in embedding {0} yet: `landfall embedding show` lists the agents once they are measured"
+    )]
     NoAgents(EmbeddingEpoch),
-    #[error("nobody would be left: all agents that have a place in embedding {0} are removed, and none is added")]
+    #[error("no agent would remain: all agents with a place in embedding {0} are removed, and none is added")]
     NobodyLeft(EmbeddingEpoch),
     #[error(
-        "no site is located yet: submit some, and ask again when they are (`landfall batches show` says how far each batch is)"
+        "no site is located yet: submit sites, and plan again when they are located (`landfall batches show` shows \
+         the progress)"
     )]
     NoSites,
     /// A strategy that ignores distances gains nothing from suggested locations.
-    #[error(
-        "random takes any agent, wherever it is: what is suggested goes by distance, so ask with gnp-top1 or gnp-top3"
-    )]
+    #[error("random ignores distances, on which suggestions are based: use gnp-top1 or gnp-top3")]
     NothingToSuggest,
     /// Invalid coordinates: of another length, not finite, or with a negative height.
     #[error("a coordinate is not one of {0} dimensions and a height")]

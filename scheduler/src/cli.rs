@@ -33,7 +33,8 @@ mod sites;
 mod version;
 mod view;
 
-/// Schedules crawls over a wide-area network: every site is crawled by an agent that is near it on the network.
+/// Schedules crawls over a wide-area network: each site is crawled by an agent near it on the
+/// network.
 #[derive(Debug, Parser)]
 #[command(
     name = "landfall",
@@ -50,10 +51,10 @@ struct Cli {
 
 const EXAMPLES: &str = "\
 Examples:
-  landfall up                                              a scheduler with a database of its own, on this machine
+  landfall up                                              runs a scheduler with a private database on this machine
   landfall agents enrol --city Harbin --carrier CERNET     prints the command to run on the remote machine
   landfall sites submit list.txt --batch autumn --watch
-  landfall explain www.example.cn                          why this agent
+  landfall explain www.example.cn                          says why this agent was chosen
   landfall report assignments --batch autumn --format csv";
 
 /// The heading of flags that every command has.
@@ -65,8 +66,8 @@ struct ConnectionArgs {
     /// The scheduler's data directory [default: /var/lib/landfall for root and for its owner, else ~/.local/share/landfall]
     #[arg(long, global = true, env = "LANDFALL_DATA_DIR", value_name = "DIR", help_heading = CONNECTION)]
     data_dir: Option<PathBuf>,
-    /// The scheduler to ask, or several with commas between them: the first that answers is asked [default: those of the
-    /// data directory's client.toml]
+    /// The scheduler to use, or several separated by commas: the first that answers is used
+    /// [default: those in the data directory's client.toml]
     #[arg(
         long,
         global = true,
@@ -95,7 +96,7 @@ impl ConnectionArgs {
         ];
         // A variable may be set for all commands; only a flag was meant for this one.
         match flags.into_iter().find(|(_, variable, given)| *given && std::env::var_os(variable).is_none()) {
-            Some((flag, ..)) => Err(usage(format!("{flag} is for commands that ask a scheduler; {instead}"))),
+            Some((flag, ..)) => Err(usage(format!("{flag} is for commands that contact a scheduler; {instead}"))),
             None => Ok(()),
         }
     }
@@ -109,8 +110,8 @@ Examples:
   landfall up                                                   for agents on this machine
   landfall up --listen 0.0.0.0:7171 --advertise s.example.org:7171 --contact-url https://example.org/crawler
 
-On loopback the scheduler speaks plaintext. On any other address it speaks TLS with an authority of its own, made at the
-first start, whose fingerprint it prints.")]
+On loopback the scheduler uses plaintext. On any other address it uses TLS with a private certificate authority, which it
+makes at the first start; it prints the authority's fingerprint.")]
     Up(RunArgs),
     /// Run a scheduler against a Postgres server of your own
     #[command(after_help = "\
@@ -118,8 +119,8 @@ Examples:
   landfall serve --database-url postgres://u@db/landfall --data-dir one
   landfall serve --database-url postgres://u@db/landfall --data-dir two --listen 127.0.0.1:7172
 
-Several may use one database, on one machine or many: any of them serves any agent and operator. Give the second the secrets
-of the first before it starts: cp -r one/operator-token one/tls two/ (tls is there when agents come from elsewhere).")]
+Several schedulers may use one database, on one machine or several: each serves every agent and operator. Copy the first one's
+secrets before the second starts: cp -r one/operator-token one/tls two/ (tls exists only if the first listens off loopback).")]
     Serve(RunArgs),
     /// Write a scheduler's database and secrets into one file, while it runs
     #[command(after_help = "\
@@ -127,17 +128,17 @@ Examples:
   landfall backup /backups/landfall-monday.tar
   landfall backup --database-url postgres://u@db/landfall --data-dir one monday.tar
 
-Everything is of one moment. Sites, batches, agents, measurements and the log are in it; pages are where agents store them.
-Look into it with tar: manifest.json says what it is, SHA256SUMS whether it is whole.")]
+The backup is a snapshot of one moment: sites, batches, agents, measurements and the log, but no pages, which agents store.
+It is a tar file: manifest.json describes it, and SHA256SUMS verifies it.")]
     Backup(backup::BackupArgs),
-    /// Bring a backup back, into an empty data directory or an empty database
+    /// Restore a backup into an empty data directory or an empty database
     #[command(after_help = "\
 Examples:
   landfall restore monday.tar --data-dir /var/lib/landfall
   landfall restore monday.tar --database-url postgres://u@db/empty --data-dir one
 
-The scheduler that it replaces must have ended. Agents come back by themselves where it is started at the former address. What
-happened after the backup is not known any more: it is said what that means when it is done.")]
+Stop the former scheduler first. Agents reconnect by themselves if the restored one has the former address. Everything that
+happened after the backup is lost; at its end the command prints what that means.")]
     Restore(backup::RestoreArgs),
     /// Enrol, list and show agents, take them out of service and back
     #[command(subcommand)]
@@ -145,7 +146,7 @@ happened after the backup is not known any more: it is said what that means when
     /// Choose and list the landmarks: the agents that sites are measured from
     #[command(subcommand)]
     Landmarks(landmarks::LandmarksCommand),
-    /// Look at the map of the network, and have it fitted anew
+    /// Show the map of the network, and fit it again
     #[command(subcommand)]
     Embedding(landmarks::embedding::EmbeddingCommand),
     /// Set and show the contact URL that every request carries
@@ -167,13 +168,14 @@ Examples:
   landfall events --site www.example.cn --batch autumn
   landfall events --agent harbin-cernet --newest 1000 --format json")]
     Events(reports::events::EventsArgs),
-    /// Say why a site has the agent it has, or none: every choice, with what it was made from
+    /// Explain why a site has its agent, or none: every choice with its inputs
     #[command(after_help = "\
 Examples:
   landfall explain www.example.cn
   landfall explain www.example.cn --batch autumn --at 1017 --format json")]
     Explain(sites::explain::ExplainArgs),
-    /// Say what another fleet would come to, from the sites already located: mean round trip, makespan, every agent's load
+    /// Predict the performance of a changed fleet from the sites already located: mean round trip,
+    /// makespan, each agent's load
     #[command(after_help = "\
 Examples:
   landfall plan                                                            the fleet as it is
@@ -181,9 +183,9 @@ Examples:
   landfall plan --remove harbin-cernet --add city=Harbin,carrier=Unicom,near=harbin-cernet,slots=8
   landfall plan --suggest 3                                                where the next agents would help most
 
-Nothing is changed by it. Distances are the map's; every located site is taken to be crawled once.")]
+It changes nothing. Distances come from the map; each located site counts as crawled once.")]
     Plan(reports::plan::PlanArgs),
-    /// Ask what was done
+    /// Report what was done
     #[command(subcommand)]
     Report(reports::ReportCommand),
     /// Judge the map and the strategies on measured round trips; needs no scheduler
@@ -193,7 +195,7 @@ Examples:
   landfall simulate --matrix rtt.csv.gz --landmarks 15 --format json
   landfall simulate --matrix rtt.csv.gz --strategy gnp-top3,gnp-confirmed --dump pairs.csv")]
     Simulate(simulate::SimulateArgs),
-    /// Say the version of this program, and of the scheduler where one answers
+    /// Print the version of this program, and of the scheduler if one answers
     #[command(after_help = "Example:\n  landfall version --format json")]
     Version(output::ShowFormatArgs),
 }
@@ -204,23 +206,26 @@ struct RunArgs {
     /// The address to listen on [default: the configuration's, 127.0.0.1:7171]
     #[arg(long, env = "LANDFALL_LISTEN", value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
-    /// Carried in the user agent of every request: an http or https URL, or mailto:
+    /// Sent in the user agent of every request: an http or https URL, or mailto:
     #[arg(long, env = "LANDFALL_CONTACT_URL", value_name = "URL")]
     contact_url: Option<ContactUrl>,
-    /// Says where sites are of which no list does, by their addresses: a file of cities in the format MaxMind DB
+    /// A city database in the format MaxMind DB: gives the positions of sites, by address, that no
+    /// site list gives
     #[arg(long, env = "LANDFALL_GEOIP", value_name = "FILE.mmdb")]
     geoip: Option<PathBuf>,
-    /// How agents dial this scheduler, where that is not the address it listens on
+    /// The address at which agents reach this scheduler, if it is not the one it listens on
     #[arg(long, env = "LANDFALL_ADVERTISE", value_name = "HOST:PORT")]
     advertise: Option<up::AdvertisedAddress>,
-    /// Where the database knows the secrets of another scheduler, and those are lost: put this data directory's in their place
+    /// Replace the secrets of a shared database by those of this data directory, if the former ones
+    /// are lost
     #[arg(long)]
     replace_secrets: bool,
     /// The configuration, TOML
     #[arg(long, env = "LANDFALL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The Postgres server to use [default: database_url of the configuration; without one `up` starts a private Postgres].
-    /// Everybody can read command lines: a password is better in LANDFALL_DATABASE_URL, the configuration, PGPASSWORD or ~/.pgpass
+    /// The Postgres server to use [default: database_url of the configuration; without one `up`
+    /// starts a private Postgres]. Every user of the machine can read command lines: put a password
+    /// into LANDFALL_DATABASE_URL, the configuration, PGPASSWORD or ~/.pgpass instead
     #[arg(long, env = "LANDFALL_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     database_url: Option<String>,
 }
@@ -283,7 +288,7 @@ fn command() -> clap::Command {
 }
 
 fn options(connection: &ConnectionArgs, run: RunArgs, own_database: bool) -> anyhow::Result<up::Options> {
-    connection.refuse("this one runs one")?;
+    connection.refuse("this command runs one itself")?;
     Ok(up::Options {
         data_dir: connection.data_dir.clone(),
         listen: run.listen,

@@ -8,12 +8,11 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use humantime_serde::re::humantime::format_duration;
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
 use crate::model::contact::ContactUrl;
-use crate::model::{CrawlPolicy, PolicyRequest};
+use crate::model::{CrawlPolicy, PolicyRequest, in_largest_unit};
 use crate::store::schema::retention::RetainedKind;
 use crate::strategy::learned::confidence;
 
@@ -161,7 +160,7 @@ impl Setting for Duration {
     }
 
     fn said(self) -> String {
-        format_duration(self).to_string()
+        in_largest_unit(self)
     }
 }
 
@@ -455,10 +454,10 @@ mod tests {
     fn no_default_of_a_batch_is_allowed_that_no_batch_may_have() {
         for (text, said) in [
             ("max_pages = 0", ":1: crawl.max_pages: must be 1 or more"),
-            ("max_duration = \"31days\"", ":1: crawl.max_duration: not within 1s to 2592000s"),
-            ("request_interval = \"2h\"", ":1: crawl.request_interval: not within 0ns to 3600s"),
+            ("max_duration = \"31days\"", ":1: crawl.max_duration: must be 1s to 30d"),
+            ("request_interval = \"2h\"", ":1: crawl.request_interval: must be 0ms to 1h"),
             ("shortest_interval = \"2s\"", ":1: crawl.shortest_interval: 2s is more than the request_interval of 1s"),
-            ("recrawl_interval = \"1s\"", ":1: crawl.recrawl_interval: not within 3600s to"),
+            ("recrawl_interval = \"1s\"", ":1: crawl.recrawl_interval: must be 1h to 365d"),
             ("include = [\"news\"]", ":1: crawl.include: the pattern \"news\" does not begin with"),
             ("max_page = 3", ":2: unknown field `max_page`, expected one of `max_pages`, "),
             ("max_depth = -1", ":2: invalid value: integer `-1`, expected u32"),

@@ -96,7 +96,7 @@ pub async fn run_periodic<F, Fut>(
         if let Some(Err(error)) = wakes.database.while_it_answers(run_once()).await
             && !error.is::<NotLeader>()
         {
-            tracing::error!(task = name, error = format!("{error:#}"), "a pass failed; the next tick tries again");
+            tracing::error!(task = name, error = format!("{error:#}"), "a background job failed; it is retried");
         }
         let period = period.after(wakes.quiet_for());
         let rest = began.elapsed().max(LEAST_REST).min(period);

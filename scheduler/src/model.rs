@@ -11,7 +11,7 @@ pub use cause::{
     ChoiceCause, ChoiceReasons, Fallback, FallbackCause, FormerAgent, Gain, Parting, Stage, Unmeasured,
     UnmeasuredCause, UnmetCause, WaitCause,
 };
-pub use policy::{CrawlPolicy, OutOfBounds, PolicyDifference, PolicyRequest};
+pub use policy::{CrawlPolicy, OutOfBounds, PolicyDifference, PolicyRequest, in_largest_unit};
 pub use task::{ReasonKind, TaskState};
 
 // Before the modules that use it.
@@ -213,7 +213,7 @@ words!(
 
 /// An unknown strategy name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("unknown strategy '{name}': known are {known}")]
+#[error("unknown strategy '{name}': the strategies are {known}")]
 pub struct UnknownStrategy {
     name: String,
     known: String,

@@ -36,13 +36,13 @@ pub use settings::{Election, Settings, SettingsError, Tier, judged};
 
 use std::path::{Path, PathBuf};
 
-/// Why a file is not taken.
+/// Why a file is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
     /// It cannot be opened or read.
     #[error("read {}: {source}", file.display())]
     Read { file: PathBuf, source: std::io::Error },
-    /// What it says makes no sense: the file, the place in it, and what is wrong.
+    /// Its content is invalid: the file, the place in it, and the problem.
     #[error("{0}")]
     Nonsense(String),
 }
@@ -52,7 +52,7 @@ impl FileError {
         |source| Self::Read { file: file.to_owned(), source }
     }
 
-    /// At a place, which begins with what parts it from the file's name.
+    /// At a place, whose text begins with the separator from the file's name.
     fn at(file: &Path, place: &str, complaint: impl std::fmt::Display) -> Self {
         Self::Nonsense(format!("{}{place}: {complaint}", file.display()))
     }

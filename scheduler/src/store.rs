@@ -73,7 +73,8 @@ pub enum Error {
     NewerSchema(i64),
     /// A restore into this database was interrupted.
     #[error(
-        "a restore into this database has not ended: once it runs no more, empty the database (or remove the data directory) and restore again"
+        "a restore into this database has not ended: when it no longer runs, empty the database (or remove the data \
+         directory) and restore again"
     )]
     HalfRestored,
 }

@@ -24,7 +24,7 @@ pub fn start() {
     let (targets, refused) = match asked("LANDFALL_LOG").or_else(|| asked("RUST_LOG")) {
         Some((variable, text)) => match parse(&text) {
             Ok(targets) => (Some(targets), None),
-            Err(error) => (None, Some(format!("{variable}='{text}' is no filter ({error})"))),
+            Err(error) => (None, Some(format!("{variable}='{text}' is not a valid log filter ({error})"))),
         },
         None => (None, None),
     };
@@ -35,7 +35,7 @@ pub fn start() {
         .with_ansi(std::io::stderr().is_terminal());
     let started = tracing_subscriber::registry().with(targets).with(lines).try_init();
     if let (Ok(()), Some(refused)) = (started, refused) {
-        tracing::warn!("{refused}: the default is used");
+        tracing::warn!("{refused}: the default filter is used");
     }
 }
 

@@ -77,7 +77,7 @@ fn rubbish_in_a_list_is_reported_by_line_and_nothing_is_submitted() {
     }
     assert_eq!(
         lines.last().copied(),
-        Some("error: list.txt: 3 lines name no site, nothing was submitted: mend the list, or give --skip-invalid")
+        Some("error: list.txt: 3 lines name no site; nothing was submitted: correct the list, or give --skip-invalid")
     );
     assert_eq!(ran.out, "");
 }
@@ -161,12 +161,12 @@ fn a_simulation_writes_its_page_and_names_bad_lines_of_nodes() {
     let page = fs::read_to_string(home.path().join("page.html")).unwrap();
     assert!(page.ends_with("</html>") && page.contains("<td>prefix</td>"), "{page}");
     let alone = asked(&[]);
-    assert!(alone.out.contains("left out: domain, which goes by names: --nodes FILE tells them"), "{}", alone.out);
+    assert!(alone.out.contains("left out: domain, which needs names: give --nodes FILE"), "{}", alone.out);
 
     for (text, sentence) in [
-        (format!("{header}{nodes}x,0\n"), "nodes.csv, line 14: 2 values where the header has 5 columns"),
+        (format!("{header}{nodes}x,0\n"), "nodes.csv, line 14: 2 values, but the header has 5 columns"),
         (format!("{header}n0.cn,0,999,CN,\n"), "nodes.csv, line 2: longitude: '999' is none"),
-        (format!("{header}n0.cn,0,0,CN,\n"), "nodes.csv: nodes: 1 are told of where the matrix has 12"),
+        (format!("{header}n0.cn,0,0,CN,\n"), "nodes.csv: nodes: the file describes 1, but the matrix has 12"),
     ] {
         fs::write(home.path().join("nodes.csv"), text).unwrap();
         let ran = asked(&["--nodes", "nodes.csv", "--html", "page.html"]);
@@ -221,7 +221,7 @@ fn a_watch_that_hears_nothing_says_so_and_when_interrupted_that_the_batch_goes_o
     assert!(first.starts_with(&format!("no answer yet from the scheduler at {url}")), "{first}");
     interrupt(&child);
     let last = said.next().unwrap().unwrap();
-    assert_eq!(last, "the batch goes on: `landfall sites watch --batch autumn` follows it");
+    assert_eq!(last, "the batch continues: `landfall sites watch --batch autumn` follows it");
     assert_eq!(child.wait().unwrap().code(), Some(130));
 }
 

@@ -101,7 +101,7 @@ async fn a_cluster_of_another_major_version_is_refused_by_name() {
     fs::write(cluster.join("PG_VERSION"), "9\n").unwrap();
     let Some(error) = refused(&place.data_dir()).await else { return };
     let said = error.to_string();
-    assert!(said.contains("was made by Postgres 9, and only Postgres 1"), "{said}");
+    assert!(said.contains("was made by Postgres 9, but only Postgres 1"), "{said}");
     assert_eq!(fs::read_dir(&cluster).unwrap().count(), 1, "nothing was touched");
 }
 
@@ -241,7 +241,15 @@ fn a_data_directory_in_use_is_refused_and_free_again_after_a_signal() {
         .unwrap();
     let said = String::from_utf8(refused.stderr).unwrap();
     assert_eq!(refused.status.code(), Some(1));
-    assert_eq!(said, format!("error: the data directory {} is in use by process {}\n", data_dir.display(), up.0.id()));
+    assert_eq!(
+        said,
+        format!(
+            "error: the data directory {} is in use by process {}: stop that process, or choose another with \
+             --data-dir\n",
+            data_dir.display(),
+            up.0.id()
+        )
+    );
 
     let pid = nix::unistd::Pid::from_raw(up.0.id().try_into().unwrap());
     nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();

@@ -104,7 +104,8 @@ async fn tables_of_another_program_are_not_taken_for_a_fault_of_the_schema(serve
     pool.execute("create table agents (name text)").await.expect("make their table");
     let theirs = |said: &str| {
         format!(
-            "the database {database} holds the tables of another program ({said}): give landfall a database of its own (`createdb`)"
+            "the database {database} contains the tables of another program ({said}): give landfall a database of its \
+             own (`createdb`)"
         )
     };
     assert_eq!(refused(options.clone()).await, theirs("relation \"agents\" already exists"));
@@ -127,7 +128,10 @@ async fn a_schema_that_another_build_or_half_an_upgrade_left_is_named(pool: PgPo
     };
     migration("success = false").await;
     let said = refused(options.clone()).await;
-    assert!(said.starts_with(&format!("an upgrade of this database broke off in migration {newest}, and")), "{said}");
+    assert!(
+        said.starts_with(&format!("an upgrade of this database was interrupted in migration {newest} and")),
+        "{said}"
+    );
     migration("success = true, checksum = '\\x00'").await;
     let said = refused(options.clone()).await;
     let database = options.get_database().expect("a database");
@@ -148,15 +152,15 @@ async fn a_schema_that_another_build_or_half_an_upgrade_left_is_named(pool: PgPo
     // What the first migration made is there, and nobody knows of the others.
     pool.execute("delete from _sqlx_migrations where version > 1").await.expect("forget");
     let said = refused(options.clone()).await;
-    assert!(said.starts_with("migration 2 does not fit what this database holds ("), "{said}");
+    assert!(said.starts_with("migration 2 does not fit the tables of this database ("), "{said}");
     assert!(
         said.ends_with(
-            "already exists): somebody has changed its tables; undo that, or restore a backup into an empty database"
+            "already exists), which were changed: undo the change, or restore a backup into an empty database"
         ),
         "{said}"
     );
     let standby = refused(options.options([("default_transaction_read_only", "on")])).await;
-    assert!(standby.ends_with(" can only be read: name the primary server, a standby takes no scheduler"), "{standby}");
+    assert!(standby.ends_with(" is read-only: name the primary server instead of a standby"), "{standby}");
 }
 
 #[test]

@@ -48,8 +48,8 @@ mod checkpoints;
 mod held;
 #[path = "session/policies.rs"]
 mod policies;
-#[path = "session/recalls.rs"]
-mod recalls;
+#[path = "session/preemptions.rs"]
+mod preemptions;
 #[path = "session/several.rs"]
 mod several;
 #[path = "session/together.rs"]
@@ -437,7 +437,7 @@ async fn what_cannot_be_is_refused_by_kind_and_counted_and_changes_nothing(pool:
     let (running, mut agent, order) = Running::crawling(&pool).await;
     let mut other = running.agent("b").await;
     for (order, said) in [
-        (order.clone(), "another agent's lease"),
+        (order.clone(), "a report on another agent's lease"),
         (v1::CrawlOrder { token: 9, ..order.clone() }, "a token that was never granted"),
         (v1::CrawlOrder { task_id: 999, ..order.clone() }, "an outcome of an unknown task"),
     ] {
@@ -474,7 +474,7 @@ async fn a_cancelled_task_is_called_back_down_the_stream(pool: PgPool) {
     assert_eq!((cancel.task_id, cancel.token), (order.task_id, order.token));
     let ack = agent.report(&order).await;
     assert_eq!(ack.answer(), Answer::Stale);
-    assert_eq!(ack.reason, "an outcome of a task that has ended otherwise");
+    assert_eq!(ack.reason, "an outcome of a task that has ended in another way");
     running.stop().await;
 }
 

@@ -2,7 +2,7 @@ use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::{
     AddressClaim, BeaconTarget, CancelOrder, CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, HeldLease, Leave,
-    MeasureOrder, OutcomeAck, OutcomeKind, RecallOrder, SiteTarget, measure_order, outcome_ack,
+    MeasureOrder, OutcomeAck, OutcomeKind, PreemptOrder, SiteTarget, measure_order, outcome_ack,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

@@ -74,8 +74,8 @@ pub async fn backup(wanted: Backup) -> anyhow::Result<String> {
     database.close().await?;
     let (manifest, length) = made?;
     let held = match manifest.secrets {
-        true => "it holds the operator's token and the authority's key: whoever reads it has the fleet",
-        false => "it holds no secrets: keep operator-token and tls of the data directory beside it",
+        true => "it contains the operator's token and the authority's key: whoever can read it controls the fleet",
+        false => "it contains no secrets: keep operator-token and tls of the data directory with it",
     };
     Ok(format!(
         "backed up {} sites and {} agents as of {} into {} ({:.1} MB) in {:.1} s\n{held}\n",
@@ -96,13 +96,15 @@ fn megabytes(bytes: u64) -> f64 {
 fn ensure_free(wanted: &Backup) -> anyhow::Result<()> {
     let file = &wanted.file;
     match fs::metadata(file) {
-        Ok(there) if !there.is_file() => Err(usage(format!("{} is not a file", file.display()))),
+        Ok(there) if !there.is_file() => {
+            Err(usage(format!("{} is not a regular file: name another file", file.display())))
+        }
         Ok(_) if !wanted.force => {
-            Err(usage(format!("{} is there already: name another file, or replace it with --force", file.display())))
+            Err(usage(format!("{} already exists: name another file, or replace it with --force", file.display())))
         }
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(error).with_context(|| format!("look at {}", file.display())),
+        Err(error) => Err(error).with_context(|| format!("read the metadata of {}", file.display())),
     }
 }
 
@@ -129,7 +131,8 @@ impl Database {
         }
         if !PrivatePostgres::cluster(data_dir).exists() {
             bail!(
-                "{} holds no private Postgres: give the data directory of a scheduler with --data-dir, or its --database-url",
+                "{} contains no private Postgres: name a scheduler's data directory with --data-dir, or its database \
+                 with --database-url",
                 data_dir.display()
             );
         }
@@ -166,8 +169,8 @@ async fn make(
         let fits = secrets.operator_token() == snapshot.operator_token && secrets.authority() == snapshot.authority;
         ensure!(
             fits || (secrets.operator_token() == snapshot.operator_token && snapshot.authority.is_none()),
-            "the secrets in {} are not those that the database knows: give the data directory of a scheduler of this database with \
-             --data-dir, or leave them out with --without-secrets",
+            "the secrets in {} do not match the database: name the data directory of a scheduler of this database \
+             with --data-dir, or leave the secrets out with --without-secrets",
             data_dir.display()
         );
     }
@@ -201,7 +204,10 @@ async fn ensure_dumpable(conn: &mut PgConnection) -> anyhow::Result<Tool> {
         return Err(store::Error::HalfRestored.into());
     }
     let place = snapshots::look(conn).await?;
-    ensure!(place.ours, "the database holds no tables of landfall: no scheduler has run on it");
+    ensure!(
+        place.ours,
+        "the database contains no tables of landfall, because no scheduler has used it: name another database"
+    );
     ensure_schema(place.schema.as_deref())?;
     tool("pg_dump", u32::try_from(place.postgres).context("read the server's version")?)
 }
@@ -210,7 +216,7 @@ fn ensure_schema(schema: Option<&str>) -> anyhow::Result<()> {
     let (found, wanted) = (schema.unwrap_or("(none)"), programs::SCHEMA);
     ensure!(
         found == wanted,
-        "tables of this database's user lie in the schema {found}, and backups are of {wanted} alone"
+        "the tables of this database's user are in the schema {found}, but a backup contains only the schema {wanted}"
     );
     Ok(())
 }
@@ -228,16 +234,18 @@ fn write<T>(file: &Path, force: bool, fill: impl FnOnce(&File) -> anyhow::Result
     let out = opened.with_context(|| format!("make {}", temporary.display()))?;
     match out.try_lock() {
         Ok(()) => {}
-        Err(TryLockError::WouldBlock) => bail!("another backup is just being written into {}", file.display()),
+        Err(TryLockError::WouldBlock) => {
+            bail!("another process is writing a backup to {}: wait until it ends, or name another file", file.display())
+        }
         Err(TryLockError::Error(error)) => return Err(error).with_context(|| format!("lock {}", temporary.display())),
     }
     let filled = (|| {
         // An interrupted backup may have left content.
-        out.set_len(0).and_then(|()| out.set_permissions(Permissions::from_mode(0o600))).context("clear it")?;
+        out.set_len(0).and_then(|()| out.set_permissions(Permissions::from_mode(0o600))).context("empty it")?;
         let filled = fill(&out)?;
         out.sync_all().context("sync it")?;
-        ensure!(force || !file.exists(), "{} was made meanwhile", file.display());
-        fs::rename(&temporary, file).context("put it in place")?;
+        ensure!(force || !file.exists(), "{} was created in the meantime", file.display());
+        fs::rename(&temporary, file).context("rename it")?;
         let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         File::open(folder).and_then(|folder| folder.sync_all()).context("sync its folder")?;
         Ok(filled)
@@ -265,7 +273,7 @@ fn fill(
     }
     programs::dump(pg_dump, libpq, snapshot, |output| archive.add_stream(DUMP, output))?;
     archive.finish().context("write the sums")?;
-    Ok(out.metadata().context("measure it")?.len())
+    Ok(out.metadata().context("read its length")?.len())
 }
 
 #[cfg(test)]

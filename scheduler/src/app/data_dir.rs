@@ -21,9 +21,11 @@ const SECRETS: [&str; 2] = ["operator-token", "tls"];
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
     /// Neither root, nor `XDG_DATA_HOME`, nor `HOME`.
-    #[error("no data directory: HOME is not set, give --data-dir")]
+    #[error("no data directory is known because HOME is not set: give --data-dir")]
     NoDefault,
-    #[error("the data directory {path} is in use by process {holder}")]
+    #[error(
+        "the data directory {path} is in use by process {holder}: stop that process, or choose another with --data-dir"
+    )]
     InUse {
         path: PathBuf,
         /// The process id, or what is known of it.
@@ -31,8 +33,8 @@ pub enum DataDirError {
     },
     /// It is the service's, and files written by root would make it unusable for the service.
     #[error(
-        "the data directory {path} belongs to {owner}, and this is root: `systemctl start landfall` starts the service, \
-         `runuser -u {owner} -- landfall up` runs it here; or choose another with --data-dir"
+        "the data directory {path} belongs to {owner}, but you are root: start the service with `systemctl start \
+         landfall`, run it here with `runuser -u {owner} -- landfall up`, or choose another directory with --data-dir"
     )]
     Others { path: PathBuf, owner: String },
     /// It holds files, and none of Landfall's.
@@ -153,7 +155,7 @@ pub fn write_atomically(path: &Path, mode: u32, content: &[u8]) -> Result<(), Da
         .mode(mode)
         .open(&temporary)
         .map_err(failed("make", &temporary))?;
-    give_to_owner(&file, path).map_err(failed("give away", &temporary))?;
+    give_to_owner(&file, path).map_err(failed("change the owner of", &temporary))?;
     file.write_all(content).and_then(|()| file.sync_all()).map_err(failed("write", &temporary))?;
     fs::rename(&temporary, path).map_err(failed("replace", path))?;
     let parent = path.parent().unwrap_or(Path::new("/"));

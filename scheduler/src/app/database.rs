@@ -79,8 +79,10 @@ impl Database {
             changed
         });
         match problem {
-            Some(problem) if changed => tracing::warn!(problem, "the database is away; everybody is told to try again"),
-            None if changed => tracing::warn!("the database is back"),
+            Some(problem) if changed => {
+                tracing::warn!(problem, "the database does not answer; clients and agents are told to try again")
+            }
+            None if changed => tracing::warn!("the database answers again"),
             _ => {}
         }
     }

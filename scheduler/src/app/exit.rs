@@ -28,12 +28,12 @@ pub enum Code {
 
 /// Every code, for people.
 pub const CODES: [(Code, &str); 6] = [
-    (Code::Done, "all was done"),
-    (Code::NotDone, "it could not be done; standard error says why"),
-    (Code::Usage, "what was asked makes no sense; the same command never succeeds"),
-    (Code::SitesFailed, "it was done, and sites failed (sites watch, sites submit --watch, batches wait)"),
-    (Code::TimedOut, "the time given with --timeout passed before"),
-    (Code::Interrupted, "Ctrl-C came before"),
+    (Code::Done, "everything requested was done"),
+    (Code::NotDone, "the command failed; standard error says why"),
+    (Code::Usage, "the command is invalid as typed; it never succeeds"),
+    (Code::SitesFailed, "the command succeeded, but sites failed (sites watch, sites submit --watch, batches wait)"),
+    (Code::TimedOut, "the time limit of --timeout passed first"),
+    (Code::Interrupted, "interrupted by Ctrl-C"),
 ];
 
 /// [`CODES`] as help prints them.

@@ -27,14 +27,14 @@ impl GeoIp {
     /// Reads a file.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
-        let read = || format!("read the positions by address in {shown}");
+        let read = || format!("read the GeoIP file {shown}");
         let bytes = fs::metadata(path).with_context(read)?.len();
-        ensure!(bytes <= MOST_BYTES, "{shown} has {bytes} bytes, at most {MOST_BYTES} are read");
+        ensure!(bytes <= MOST_BYTES, "{shown} has {bytes} bytes, the limit is {MOST_BYTES}");
         let reader = Reader::from_source(fs::read(path).with_context(read)?);
         let reader = reader.with_context(|| format!("{shown} is not in the format MaxMind DB (.mmdb)"))?;
         let geoip = Self { reader };
         let kind: String = geoip.reader.metadata().database_type.escape_debug().take(100).collect();
-        ensure!(geoip.knows_positions(), "{shown} ({kind}) has no latitude and longitude: use a file of cities");
+        ensure!(geoip.knows_positions(), "{shown} ({kind}) has no latitude and longitude: use a city database");
         Ok(geoip)
     }
 
@@ -165,6 +165,6 @@ pub(crate) mod tests {
         }
         let country = Field::Map(vec![("country", Field::Text("CN"))]);
         let error = opened(&file(&country)).unwrap_err();
-        assert!(error.ends_with("(Test) has no latitude and longitude: use a file of cities"), "{error}");
+        assert!(error.ends_with("(Test) has no latitude and longitude: use a city database"), "{error}");
     }
 }

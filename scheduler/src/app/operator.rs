@@ -58,7 +58,7 @@ mod one_or_more {
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
         let read = OneOrMore::deserialize(deserializer);
-        match read.map_err(|_| serde::de::Error::custom("scheduler must be a URL, or a list of URLs"))? {
+        match read.map_err(|_| serde::de::Error::custom("scheduler must be a URL or a list of URLs"))? {
             OneOrMore::One(one) => Ok(vec![one]),
             OneOrMore::More(more) => Ok(more),
         }
@@ -122,8 +122,8 @@ pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) ->
         && precedence != Precedence::Operator
     {
         tracing::warn!(
-            "the operator's token in {} was replaced at {}: copy operator-token from the folder in which `landfall operator rotate` \
-             was run, or commands are refused that look here",
+            "the operator's token in {} was replaced at {}: copy operator-token from the data directory in which \
+             `landfall operator rotate` ran; until then commands with this directory are refused",
             data_dir.path().display(),
             store::minute(&former.replaced_at)
         );
@@ -147,7 +147,7 @@ pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) ->
         if precedence == Precedence::Database {
             return Err(foreign_token(data_dir));
         }
-        tracing::warn!("the database knew another operator's token, which is void from now on");
+        tracing::warn!("the database had another operator's token, which is void from now on");
         settings::set_operator_token_hash(&mut conn, &hash).await.context("store the operator's token")?;
     }
     Ok(token)
@@ -186,7 +186,10 @@ pub async fn keep_client_file(wakes: &Wakes, client: &ClientFile, data_dir: &Dat
             Ok(_) => written = known,
             Err(error) => {
                 let error = format!("{error:#}");
-                tracing::warn!(error, "the operator's commands do not learn of other schedulers, or of a new token");
+                tracing::warn!(
+                    error,
+                    "client.toml could not be written: commands do not learn of other schedulers or of a new token"
+                );
             }
         }
     }
@@ -257,9 +260,9 @@ impl Successor {
 
 fn foreign_token(data_dir: &DataDir) -> anyhow::Error {
     anyhow::anyhow!(
-        "another scheduler of this database was here first, and {} does not hold its secrets: copy operator-token and the \
-         folder tls (where there is one) from the data directory of that one to here, and start again; \
-         if they are lost, --replace-secrets makes new ones",
+        "another scheduler set up this database, and {} does not contain its secrets: copy operator-token and the \
+         folder tls (if there is one) from that scheduler's data directory into this one and start again; if they are \
+         lost, --replace-secrets makes new ones",
         data_dir.path().display()
     )
 }
@@ -281,13 +284,13 @@ pub async fn authority(
     }
     if precedence == Precedence::Database {
         anyhow::bail!(
-            "the agents of this database trust another authority than the one in {}: copy the folder tls from the data \
-             directory of the scheduler that was here first, and start again; if it is lost, --replace-secrets puts this one \
-             in its place, and every agent elsewhere must be enrolled anew",
+            "the agents of this database trust another certificate authority than the one in {}: copy the folder tls \
+             from the data directory of the first scheduler and start again; if it is lost, --replace-secrets makes \
+             this authority the valid one, and every agent on another machine must be enrolled again",
             data_dir.path().join("tls").display()
         );
     }
-    tracing::warn!("agents that trusted another authority must be enrolled anew");
+    tracing::warn!("the certificate authority was replaced: agents that trusted the former one must be enrolled again");
     settings::set_ca_fingerprint(&mut conn, fingerprint).await.context("store the authority")
 }
 

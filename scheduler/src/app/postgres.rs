@@ -50,16 +50,17 @@ pub enum PostgresError {
     )]
     NotInstalled,
     /// The cluster's folder holds other files.
-    #[error("{0} is not empty and holds no Postgres cluster: choose another with --data-dir")]
+    #[error("{0} is not empty and contains no Postgres cluster: choose another data directory with --data-dir")]
     Foreign(PathBuf),
     #[error(
-        "root's private Postgres runs as the user postgres, who does not exist: install Debian's package postgresql, or run as an ordinary user"
+        "root runs the private Postgres as the user postgres, who does not exist: install Debian's package \
+         postgresql, or run landfall as an ordinary user"
     )]
     NoAccount,
     /// The account cannot reach the data directory.
     #[error(
-        "the user postgres cannot pass through {blocked} to reach {path}: choose another with --data-dir \
-         (/var/lib/landfall is the default), or allow it with chmod o+x {blocked}"
+        "the user postgres cannot pass through {blocked} to reach {path}: choose another directory with --data-dir \
+         (/var/lib/landfall is the default), or run chmod o+x {blocked}"
     )]
     Unreachable {
         path: PathBuf,
@@ -73,7 +74,8 @@ pub enum PostgresError {
 /// Where Postgres' programs are searched for.
 const LOOKED_IN: &str = "/usr/lib/postgresql, PATH and pg_config";
 
-/// A running private Postgres. Dropping it asks the server to stop; [`PrivatePostgres::stop`] also waits.
+/// A running private Postgres. Dropping it asks the server to stop; [`PrivatePostgres::stop`] also
+/// waits for its end.
 #[derive(Debug)]
 pub struct PrivatePostgres {
     server: Server,
@@ -149,7 +151,7 @@ impl PrivatePostgres {
         }
         self.server.quit();
         self.server.ended().await;
-        Err(self.down("did not stop in time and was stopped hard"))
+        Err(self.down("did not stop in time and was shut down immediately"))
     }
 
     async fn wait_until_ready(&self) -> anyhow::Result<()> {
@@ -164,7 +166,7 @@ impl PrivatePostgres {
         tokio::select! {
             error = self.ended() => Err(error),
             answered = tokio::time::timeout(START_PATIENCE, answering) => {
-                answered.map_err(|_| self.down(&format!("does not answer after {} s", START_PATIENCE.as_secs())))
+                answered.map_err(|_| self.down(&format!("has not answered for {} s", START_PATIENCE.as_secs())))
             }
         }
     }
@@ -187,11 +189,12 @@ impl PrivatePostgres {
         if let Some(room) = room(&path).filter(|room| *room < LEAST_ROOM) {
             let (path, megabytes) = (path.display(), room >> 20);
             return anyhow!(
-                "the private Postgres {what}, and the disk of {path} has {megabytes} MB left: make room there, and start again"
+                "the private Postgres {what}; the disk of {path} has {megabytes} MB left: free some space and start \
+                 again"
             );
         }
         anyhow!(
-            "the private Postgres {what}, its log {} ends with: {}",
+            "the private Postgres {what}; its log {} ends with: {}",
             self.log.display(),
             server::last_lines(&self.log)
         )

@@ -162,11 +162,11 @@ fn spawn_keepers(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTe
     let (options, wakes, stop) = of_each();
     parts.spawn(async move {
         wakes.tell_others(options, stop).await;
-        ("telling others", Ok(()))
+        ("notifying other schedulers", Ok(()))
     });
     let (options, wakes, stop) = of_each();
     parts.spawn(async move {
         wakes.hear_others(options, stop).await;
-        ("hearing others", Ok(()))
+        ("listening to other schedulers", Ok(()))
     });
 }

@@ -68,8 +68,9 @@ impl ServerTls {
     pub fn warning(&self) -> Option<String> {
         let (day, tls) = (self.ca_ends?.format("%Y-%m-%d"), self.leaf.dir.display());
         Some(format!(
-            "the authority in {tls}, which agents trust, ends on {day}: before that day move the folder away, start again (on a \
-             database of your own with --replace-secrets; give the new folder to your other schedulers), and enrol every agent anew"
+            "the certificate authority in {tls} expires on {day}: before that day move the folder away, start again \
+             (with --replace-secrets if --database-url is set; copy the new folder to your other schedulers), and \
+             enrol every agent again"
         ))
     }
 }
@@ -115,14 +116,15 @@ impl Leaf {
             let until = self.served().until;
             match renewed {
                 Ok(Ok(false)) => {}
-                Ok(Ok(true)) => tracing::info!(%until, "the server's certificate was issued anew"),
+                Ok(Ok(true)) => tracing::info!(%until, "the server's certificate was renewed"),
                 Ok(Err(error)) => tracing::error!(
                     error = format!("{error:#}"),
                     %until,
-                    "the server's certificate is not issued anew; when it ends no agent can connect: tried again in an hour"
+                    "the server's certificate could not be renewed; once it expires no agent can connect: retrying in \
+                     an hour"
                 ),
                 Err(error) => {
-                    tracing::error!(%error, "issuing the server's certificate broke off; tried again in an hour");
+                    tracing::error!(%error, "renewing the server's certificate panicked; retrying in an hour");
                 }
             }
         }
@@ -187,7 +189,7 @@ impl IssuedCertificate {
     fn new(dir: &Path, names: &[String], now: DateTime<Utc>) -> anyhow::Result<Self> {
         let ca_path = dir.join(CA);
         let ca = CertificateDer::from_pem_slice(read(&ca_path)?.as_bytes());
-        let ca = ca.map_err(|_| anyhow!("{} holds no certificate", ca_path.display()))?;
+        let ca = ca.map_err(|_| anyhow!("{} contains no certificate", ca_path.display()))?;
         let key = KeyPair::from_pem(&read(&dir.join(CA_KEY))?).context("read the authority's key")?;
         let (leaf, key) = issue(names, &Issuer::new(authority(now)?, key), now)?;
         let until = validity::not_after(leaf.der()).unwrap_or(now);

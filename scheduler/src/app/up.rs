@@ -129,7 +129,7 @@ async fn serve(
     listener: TcpListener,
     shutdown: CancellationToken,
 ) -> anyhow::Result<()> {
-    let address = listener.local_addr().context("ask for the listening address")?;
+    let address = listener.local_addr().context("read the listening address")?;
     if config.database_url.is_some() {
         reach(&connect).await?;
     }
@@ -148,7 +148,8 @@ async fn serve(
     if address.ip().is_unspecified() && options.advertise.is_none() {
         let dialled = &identity.scheduler_url;
         eprintln!(
-            "warning: agents will dial {dialled}; where they do not know this name, start with --advertise HOST:PORT"
+            "warning: agents will connect to {dialled}; if that name is unknown to them, start with --advertise \
+             HOST:PORT"
         );
     }
     if let Some(tls) = &tls {
@@ -188,8 +189,8 @@ fn configuration(options: &Options) -> anyhow::Result<Config> {
     }
     if options.own_database && config.database_url.is_none() {
         return Err(usage(
-            "no Postgres server is named: give --database-url URL, LANDFALL_DATABASE_URL or database_url in the configuration \
-             (--config FILE); or `landfall up`, which brings its own",
+            "no Postgres server is given: set --database-url URL, LANDFALL_DATABASE_URL or database_url in the \
+             configuration (--config FILE), or run `landfall up`, which starts a private one",
         ));
     }
     if let Some(listen) = options.listen {
@@ -203,9 +204,7 @@ fn configuration(options: &Options) -> anyhow::Result<Config> {
     }
     if options.advertise.is_some() && config.listen.ip().is_loopback() {
         let listen = config.listen;
-        return Err(usage(format!(
-            "--advertise has no meaning while listening on {listen}, which only this machine reaches: give --listen too"
-        )));
+        return Err(usage(format!("--advertise needs --listen: other machines cannot reach {listen}")));
     }
     config.validate()?;
     Ok(config)
@@ -216,14 +215,19 @@ fn warn_if_shared(config: &Path) {
     let mode = std::fs::metadata(config).map_or(0, |found| found.permissions().mode());
     if mode & 0o007 != 0 {
         let config = config.display();
-        eprintln!("warning: everybody on this machine can read the database_url in {config}: chmod o= {config}");
+        eprintln!("warning: every user of this machine can read the database_url in {config}: run chmod o= {config}");
     }
 }
 
 async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
     TcpListener::bind(listen).await.map_err(|error| match error.kind() {
-        std::io::ErrorKind::AddrInUse => anyhow::anyhow!("the address {listen} is already in use"),
-        std::io::ErrorKind::AddrNotAvailable => anyhow::anyhow!("the address {listen} is not one of this machine's"),
+        std::io::ErrorKind::AddrInUse => anyhow::anyhow!(
+            "the address {listen} is already in use: stop the process that listens there, or choose another with \
+             --listen"
+        ),
+        std::io::ErrorKind::AddrNotAvailable => {
+            anyhow::anyhow!("this machine does not have the address {listen}: choose another with --listen")
+        }
         _ => anyhow::Error::new(error).context(format!("listen on {listen}")),
     })
 }
@@ -250,7 +254,8 @@ pub(crate) async fn reach(connect: &PgConnectOptions) -> anyhow::Result<()> {
     }
 }
 
-/// Cancels at the first SIGINT or SIGTERM; the second ends the process at once, and with it the private Postgres.
+/// Cancels at the first SIGINT or SIGTERM; the second ends the process and its private Postgres at
+/// once.
 pub(crate) fn on_signal() -> anyhow::Result<CancellationToken> {
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
@@ -334,16 +339,19 @@ fn greeting(
     let mut text = String::new();
     writeln!(text, "landfall {} is listening on {scheme}://{address}", crate::VERSION)?;
     writeln!(text, "  data directory  {}", data_dir.path().display())?;
-    let database = if private { "a private Postgres" } else { "the given server" };
+    let database = if private { "a private Postgres" } else { "the configured server" };
     writeln!(text, "  database        {database}")?;
     if let Some(fingerprint) = &identity.ca_fingerprint {
         writeln!(text, "  agents dial     {}", identity.scheduler_url)?;
         writeln!(text, "  CA fingerprint  {fingerprint}")?;
     } else {
-        writeln!(text, "  reach           this machine only; give --listen ADDR:PORT for agents elsewhere (TLS)")?;
+        writeln!(
+            text,
+            "  reach           this machine only; for agents on other machines give --listen ADDR:PORT (uses TLS)"
+        )?;
     }
     if !others.is_empty() {
-        writeln!(text, "  beside          {}", others.join(", "))?;
+        writeln!(text, "  also running    {}", others.join(", "))?;
     }
     if let Some(restored) = restored {
         writeln!(text, "  database        {}", restored.sentence())?;
@@ -372,7 +380,7 @@ pub(crate) fn quoted(word: &str) -> String {
     }
 }
 
-#[expect(clippy::disallowed_methods, reason = "certificates are dated by it, here at the outermost edge")]
+#[expect(clippy::disallowed_methods, reason = "the outermost edge reads the clock, to date certificates")]
 pub(crate) fn now() -> DateTime<Utc> {
     Utc::now()
 }

@@ -39,9 +39,9 @@ Examples:
 The first line of a file names its columns: city and carrier, and country, latitude, longitude, name and tags as needed."
     )]
     Enrol(EnrolArgs),
-    /// List one-time tokens: those that are open, or all that are remembered
+    /// List one-time tokens: the open ones, or all that are kept
     Tokens(TokensArgs),
-    /// Make an open token void; its name is free again
+    /// Revoke an open token; its name becomes free
     #[command(after_help = "Example:\n  landfall agents revoke harbin-cernet")]
     Revoke {
         /// The agent the token was made for, or the token's id
@@ -62,19 +62,21 @@ Examples:
         #[command(flatten)]
         format: ShowFormatArgs<AgentLease>,
     },
-    /// Tell which agents reach an agent's beacon and whose it reaches; of two, why not, and what to do about it
+    /// Show which agents reach an agent's beacon, and which beacons it reaches; for two agents, why
+    /// one cannot reach the other and what to do
     #[command(after_help = "Example:\n  landfall agents reach harbin-cernet tokyo-iij")]
     Reach {
         /// The agent
         #[arg(value_name = "NAME")]
         name: String,
-        /// Another one: both directions between the two, in full
+        /// Another agent: show both directions between the two in full
         #[arg(value_name = "OTHER")]
         other: Option<String>,
         #[command(flatten)]
         format: ShowFormatArgs<Way>,
     },
-    /// Give an agent no more work; it finishes what it has begun, the rest goes to others
+    /// Drain an agent: it finishes the crawls that it has begun, and other agents get its waiting
+    /// tasks
     #[command(after_help = "\
 Example:
   landfall agents drain harbin-cernet --wait && ssh harbin systemctl stop landfall-agent")]
@@ -85,10 +87,10 @@ Example:
         #[arg(value_name = "NAME")]
         name: String,
     },
-    /// Give an agent tags that batches may ask for, or take them from it
+    /// Add or remove an agent's tags, which batches may require
     #[command(after_help = "Example:\n  landfall agents tag harbin-cernet --add fast --add rack-2 --remove spare")]
     Tag(TagArgs),
-    /// Remove an agent for good: its credential is refused, its history stays
+    /// Remove an agent permanently: its credential is refused, its history stays
     Remove(RemoveArgs),
 }
 
@@ -112,25 +114,25 @@ impl AgentsCommand {
 /// Which agents are listed: those that meet every flag.
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
-    /// Those that were removed as well
+    /// Include removed agents
     #[arg(long)]
     removed: bool,
-    /// Only in this city; may be said again
+    /// Only agents in this city; may be repeated
     #[arg(long, value_name = "CITY")]
     city: Vec<String>,
-    /// Only on this carrier; may be said again
+    /// Only agents on this carrier; may be repeated
     #[arg(long, value_name = "CARRIER")]
     carrier: Vec<String>,
-    /// Only in this country; may be said again
+    /// Only agents in this country; may be repeated
     #[arg(long, value_name = "CC")]
     country: Vec<String>,
-    /// Only with this tag; said again, with each of them
+    /// Only agents with this tag; may be repeated: agents with all the tags
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
-    /// Only those whose service stands like this; may be said again
+    /// Only agents in this service state; may be repeated
     #[arg(long, value_name = "STATE", value_parser = service_parser())]
     state: Vec<ServiceState>,
-    /// Agents at most, by name; 0: all
+    /// Maximum number of agents, by name; 0: all
     #[arg(long, value_name = "N", default_value_t = 0)]
     limit: u64,
     #[command(flatten)]
@@ -156,7 +158,7 @@ impl ListArgs {
         let rows: Vec<Agent> = agents.into_iter().map(known).collect();
         match format.format {
             Format::Table if any => print(&(text(&rows, open_enrolments, &format.wide.view()) + &output::more(more))),
-            _ => format.print(&rows, "no agent is like that\n", more),
+            _ => format.print(&rows, "no agent matches\n", more),
         }
     }
 }
@@ -166,10 +168,11 @@ pub(super) struct TagArgs {
     /// The agent
     #[arg(value_name = "NAME")]
     name: String,
-    /// A tag it gets: 1 to 32 characters of a-z, 0-9, '.', '_' and '-'; may be said again, 16 tags at most in all
+    /// A tag to add: 1 to 32 characters of a-z, 0-9, '.', '_' and '-'; may be repeated, up to 16
+    /// tags in all
     #[arg(long, value_name = "TAG")]
     add: Vec<String>,
-    /// A tag it loses; what waits at the agent and asks for it goes to others. May be said again
+    /// A tag to remove; waiting tasks that require it go to other agents. May be repeated
     #[arg(long, value_name = "TAG", allow_hyphen_values = true)]
     remove: Vec<String>,
 }
@@ -190,7 +193,7 @@ impl TagArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct TokensArgs {
-    /// Those that were used or revoked or have expired as well, until they are forgotten (`keep.enrolments`)
+    /// Include used, revoked and expired tokens, as long as they are kept (`keep.enrolments`)
     #[arg(long)]
     all: bool,
     #[command(flatten)]
@@ -205,7 +208,7 @@ impl TokensArgs {
         if listed.older > 0 {
             eprintln!("note: {} are not shown", output::counted(listed.older, "older token"));
         }
-        let known = if all { "remembered" } else { "open" };
+        let known = if all { "kept" } else { "open" };
         let none = format!("no tokens are {known}: landfall agents enrol --city CITY --carrier CARRIER\n");
         format.print(&listed.enrolments, &none, 0)
     }
@@ -217,7 +220,7 @@ async fn revoke(named: String, connection: &ConnectionArgs) -> anyhow::Result<()
     let revoked = client.answer(client.fleet().revoke_enrolment(RevokeEnrolmentRequest { named }).await)?;
     let name = revoked.name;
     print(&match revoked.before {
-        true => format!("the token for {name} was revoked before\n"),
+        true => format!("the token for {name} was already revoked\n"),
         false => format!("the token for {name} is revoked: nobody can enrol with it\n"),
     })
 }
@@ -247,7 +250,7 @@ pub(super) fn lines(agent: &Agent) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "{} (agent {})", agent.name, agent.agent_id)?;
     let country = if agent.country.is_empty() { String::new() } else { format!(", {}", agent.country) };
-    writeln!(text, "  stands in  {}, {}{country}", agent.city, agent.carrier)?;
+    writeln!(text, "  location   {}, {}{country}", agent.city, agent.carrier)?;
     if !agent.tags.is_empty() {
         writeln!(text, "  tags       {}", agent.tags.join(" "))?;
     }
@@ -271,7 +274,7 @@ pub(super) fn lines(agent: &Agent) -> anyhow::Result<String> {
 fn room(agent: &Agent, level: i64) -> String {
     let waiting = match agent.waiting {
         0 => String::new(),
-        waiting => format!(", {} assigned and not begun", output::number(waiting.into())),
+        waiting => format!(", {} assigned but not begun", output::number(waiting.into())),
     };
     match level {
         0.. => format!("full{waiting}"),
@@ -287,7 +290,7 @@ fn said(agent: &Agent) -> String {
     let parts = [(crawls, "crawled"), (free, "free"), (outcomes, "outcomes not acknowledged")];
     let parts: Vec<String> =
         parts.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")).collect();
-    if parts.is_empty() { String::new() } else { format!(" (it said: {})", parts.join(", ")) }
+    if parts.is_empty() { String::new() } else { format!(" (it reports: {})", parts.join(", ")) }
 }
 
 /// Parses the words for an agent's service state.

@@ -9,13 +9,14 @@ use crate::app::backup::{self, Backup, Restore};
 use crate::app::exit::print;
 use crate::config::Config;
 
-/// Which database: what the scheduler's own flags say.
+/// The database, named as by the scheduler's own flags.
 #[derive(Debug, Args)]
 struct DatabaseArgs {
-    /// The scheduler's configuration, TOML: its database_url counts
+    /// The scheduler's configuration, TOML, for its database_url
     #[arg(long, env = "LANDFALL_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// The Postgres database [default: database_url of the configuration; without one the data directory's private Postgres]
+    /// The Postgres database [default: database_url of the configuration, else the data directory's
+    /// private Postgres]
     #[arg(long, env = "LANDFALL_DATABASE_URL", hide_env_values = true, value_name = "URL")]
     database_url: Option<String>,
 }
@@ -31,21 +32,21 @@ impl DatabaseArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct BackupArgs {
-    /// Where it is written, for its owner alone to read
+    /// The file to write, readable only by its owner
     file: PathBuf,
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Leave out the operator's token and the authority
+    /// Leave out the operator's token and the certificate authority
     #[arg(long)]
     without_secrets: bool,
-    /// Replace FILE where it is there
+    /// Replace FILE if it exists
     #[arg(long)]
     force: bool,
 }
 
 impl BackupArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        connection.refuse("this one reads a database")?;
+        connection.refuse("this command reads the database itself")?;
         let wanted = Backup {
             data_dir: connection.data_dir.clone(),
             database_url: self.database.url()?,
@@ -59,18 +60,18 @@ impl BackupArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct RestoreArgs {
-    /// What `landfall backup` wrote
+    /// A file that `landfall backup` wrote
     file: PathBuf,
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Restore the database alone
+    /// Restore only the database
     #[arg(long)]
     without_secrets: bool,
 }
 
 impl RestoreArgs {
     pub(super) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        connection.refuse("this one writes a database")?;
+        connection.refuse("this command writes the database itself")?;
         let wanted = Restore {
             data_dir: connection.data_dir.clone(),
             database_url: self.database.url()?,

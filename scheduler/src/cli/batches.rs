@@ -28,13 +28,13 @@ const KINDS: usize = 6;
 pub(super) enum BatchesCommand {
     /// List the batches, the newest first
     List {
-        /// Batches at most; 0: all
+        /// Maximum number of batches; 0: all
         #[arg(long, value_name = "N", default_value_t = 0)]
         limit: u64,
         #[command(flatten)]
         format: FormatArgs<Batch>,
     },
-    /// Show one batch: how far it is, and why sites failed
+    /// Show one batch: its progress, and why sites failed
     Show {
         /// The batch
         #[arg(value_name = "NAME")]
@@ -42,16 +42,17 @@ pub(super) enum BatchesCommand {
         #[command(flatten)]
         format: ShowFormatArgs,
     },
-    /// Remove a batch with its results, events and alarms; its sites stay, with what was measured of them
+    /// Remove a batch with its results, events and alarms; its sites and their measurements stay
     #[command(after_help = "\
 Examples:
   landfall report assignments --batch autumn -o csv > autumn.csv && landfall batches remove autumn
   landfall batches remove mistake --cancel
 
-It goes a thousand sites at a time, so that other work goes on. Broken off, the same command goes on with it; until it has ended nothing
-can be submitted to the batch. A site whose circuit is open in it may be crawled again by other batches.")]
+It removes a thousand sites at a time so that other work continues. If it is interrupted, run it again to continue; until it ends,
+nothing can be submitted to the batch. Sites whose circuit this batch opened can be crawled by other batches again.")]
     Remove(RemoveArgs),
-    /// Wait until every site of these batches has ended; exit code 3 says that some failed, 4 that the time passed before
+    /// Wait until every site of these batches has ended; exit code 3 means that sites failed, 4
+    /// that the time limit passed first
     #[command(
         after_help = "Example:\n  landfall batches wait autumn winter --timeout 30m && landfall report agents --batch autumn"
     )]
@@ -77,7 +78,9 @@ impl BatchesCommand {
                 let shown = client.answer(client.sites().show_batch(ShowBatchRequest { batch }).await)?;
                 format.print(&ShownBatch::try_from(shown)?, text)
             }
-            Self::Wait(args) => exit::unless_interrupted(args.run(connection), || "the batches go on".to_owned()).await,
+            Self::Wait(args) => {
+                exit::unless_interrupted(args.run(connection), || "the batches continue".to_owned()).await
+            }
             Self::Remove(args) => args.run(connection).await,
             Self::Cancel { batch } => {
                 changes::cancel(CancelTasksRequest { batch, sites: Vec::new(), all: true }, connection).await
@@ -148,7 +151,7 @@ pub(super) fn text(shown: &ShownBatch, view: &View) -> anyhow::Result<String> {
         writeln!(text, "  sites      {}", watch::states(progress))?;
     }
     if let Some(estimate) = &progress.estimate {
-        writeln!(text, "  left       {}", watch::left(estimate))?;
+        writeln!(text, "  remaining  {}", watch::left(estimate))?;
     }
     if progress.next_recrawl.is_some() {
         writeln!(text, "  next       recrawl due {}", view.when(progress.next_recrawl))?;
@@ -165,7 +168,7 @@ fn write_endings(text: &mut String, endings: &[Ending], kinds: usize) -> std::fm
         match kind {
             Ok(kind) => {
                 writeln!(text, "  {head:<9}  {count} {} ({})", kind.words(), kind.name())?;
-                let one = if ending.tasks == 1 { "" } else { "for one: " };
+                let one = if ending.tasks == 1 { "" } else { "for example " };
                 writeln!(text, "               {one}{}: {}", ending.site, ending.reason)?;
             }
             // From a scheduler that is older than this program.
@@ -182,7 +185,7 @@ fn write_endings(text: &mut String, endings: &[Ending], kinds: usize) -> std::fm
 /// The values of a policy that differ from the defaults.
 fn write_rest(text: &mut String, policy: &CrawlPolicy) -> std::fmt::Result {
     if policy.shortest_interval != policy.request_interval {
-        writeln!(text, "             of a large one every {}", format_duration(policy.shortest_interval))?;
+        writeln!(text, "             for a large site every {}", format_duration(policy.shortest_interval))?;
     }
     for (head, patterns) in [("include", &policy.include), ("exclude", &policy.exclude)] {
         if !patterns.is_empty() {
@@ -221,7 +224,7 @@ fn agents_line(asked: &Constraints) -> String {
         parts.push(format!("at most {} a day each", output::bytes_cell(bytes)));
     }
     if asked.unmet == UnmetAction::Fail {
-        parts.push("else they fail".to_owned());
+        parts.push("else sites fail".to_owned());
     }
     parts.join(", ")
 }
@@ -243,7 +246,7 @@ mod tests {
         let shown = ShowBatchResponse { name: "b".into(), policy: Some(policy.into()), ..ShowBatchResponse::default() };
         let shown = ShownBatch::try_from(shown).unwrap();
         let text = text(&shown, &View::plain()).unwrap();
-        let said = "a request every 2s\n             of a large one every 1s\n  include    /a /x\n  exclude    /b /x\n  \
+        let said = "a request every 2s\n             for a large site every 1s\n  include    /a /x\n  exclude    /b /x\n  \
                     sitemaps   not read\n  store      not stored\n  contact    https://example.org/study\n  \
                     crawls as  StudyBot/1.2\n  recrawl    7days after each crawl\n";
         assert!(text.ends_with(said), "{text}");
@@ -274,7 +277,7 @@ mod tests {
             ..ShowBatchResponse::default()
         };
         let said = "batch autumn (gnp-top3)\n  each site  at most 200 pages, 67.1 MB, depth 8, 15m; a request every 1s\n  sites      2 complete, 3 failed\n  \
-                    because    2 no connection (no-connection)\n               for one: a.cn: failed: so\n             \
+                    because    2 the connection failed (no-connection)\n               for example a.cn: failed: so\n             \
                     1 crashed too often (poison)\n               a.cn: failed: so\n";
         let mut shown = ShownBatch::try_from(shown).unwrap();
         assert_eq!(text(&shown, &View::plain()).unwrap(), said);
@@ -297,7 +300,7 @@ mod tests {
             bytes_per_day: Some(7),
             unmet: UnmetAction::Fail,
         };
-        assert_eq!(agents_line(&asked), "in CN or JP, of CERNET, tagged fast, at most 7 B a day each, else they fail");
+        assert_eq!(agents_line(&asked), "in CN or JP, of CERNET, tagged fast, at most 7 B a day each, else sites fail");
         assert_eq!(agents_line(&Constraints::default()), "");
     }
 }

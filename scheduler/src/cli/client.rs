@@ -63,9 +63,12 @@ impl Client {
     /// Connects to the scheduler; with several, to the first that answers and has its database.
     pub(super) async fn connect(args: &ConnectionArgs) -> anyhow::Result<Self> {
         let settings = settings(args)?;
-        let mut token: MetadataValue<Ascii> = format!("Bearer {}", settings.token)
-            .parse()
-            .map_err(|_| anyhow::anyhow!("the operator's token holds characters that no token has"))?;
+        let mut token: MetadataValue<Ascii> = format!("Bearer {}", settings.token).parse().map_err(|_| {
+            anyhow::anyhow!(
+                "the operator's token contains invalid characters: use the client.toml or operator-token of the \
+                 scheduler's data directory"
+            )
+        })?;
         token.set_sensitive(true);
         let mut endpoints = Vec::new();
         for scheduler in &settings.scheduler {
@@ -140,7 +143,7 @@ impl Client {
             _ if is_transport(status) => {
                 let aside = aside(&innermost(status));
                 anyhow::anyhow!(
-                    "the connection to the scheduler at {} broke{aside}: whether it was done is unknown",
+                    "the connection to the scheduler at {} broke{aside}: it is unknown whether the command took effect",
                     self.url
                 )
             }
@@ -172,8 +175,8 @@ fn endpoint(scheduler: &str, ca: Option<&Path>) -> anyhow::Result<Endpoint> {
     if url.scheme() == "https" { Ok(endpoint.tls_config(tls(ca, scheduler)?)?) } else { Ok(endpoint) }
 }
 
-/// Connects a scheduler. Where there are others, it is asked first whether it can do anything at the moment: a command is then
-/// sent to one that can, and never to two.
+/// Connects to a scheduler. If others are known, asks first whether it can serve now, so that a
+/// command is sent to one scheduler that can, and never to two.
 async fn reach(url: &str, endpoint: &Endpoint, alone: bool) -> anyhow::Result<Channel> {
     if let Some(stranger) = peer::greeted(endpoint.uri()).await {
         return Err(no_scheduler(url, stranger));
@@ -185,7 +188,7 @@ async fn reach(url: &str, endpoint: &Endpoint, alone: bool) -> anyhow::Result<Ch
         match tokio::time::timeout(HEALTH_PATIENCE, asked).await {
             Ok(Ok(_)) => {}
             Ok(Err(status)) => anyhow::bail!("the scheduler at {url} refuses: {}", status.message()),
-            Err(_) => anyhow::bail!("the scheduler at {url} does not answer in {HEALTH_PATIENCE:?}"),
+            Err(_) => anyhow::bail!("the scheduler at {url} did not answer within {HEALTH_PATIENCE:?}"),
         }
     }
     Ok(channel)
@@ -218,7 +221,7 @@ fn nobody_answers(url: &str, why: &str) -> anyhow::Error {
 }
 
 fn no_scheduler(url: &str, stranger: Stranger) -> anyhow::Error {
-    anyhow::anyhow!("what answers at {url} is no scheduler of this fleet: {stranger}")
+    anyhow::anyhow!("the server at {url} is not a scheduler of this fleet: {stranger}")
 }
 
 /// The cause of causes: the layers above it say "transport error".
@@ -272,7 +275,7 @@ fn settings(args: &ConnectionArgs) -> anyhow::Result<ClientFile> {
 /// The token would be readable by everyone on the way: plaintext stays on this machine.
 fn checked_url(text: &str) -> anyhow::Result<Url> {
     let refused =
-        || usage(format!("'{text}' is not a scheduler's URL: it is http://127.0.0.1:PORT or https://HOST:PORT"));
+        || usage(format!("'{text}' is not a scheduler's URL: give http://127.0.0.1:PORT or https://HOST:PORT"));
     let url = Url::parse(text).map_err(|_| refused())?;
     let loopback = match url.host() {
         Some(url::Host::Ipv4(ip)) => ip.is_loopback(),

@@ -11,7 +11,7 @@ use crate::model::contact::ContactUrl;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ContactCommand {
-    /// Set it: an http or https URL, or mailto:. Agents send no request to a site without one
+    /// Set it: an http or https URL, or mailto:. Without one agents send no requests
     #[command(after_help = "Example:\n  landfall contact set https://example.org/crawler")]
     Set {
         /// The URL
@@ -46,4 +46,4 @@ impl ContactCommand {
 
 /// Printed when no contact URL is set.
 pub(super) const NO_CONTACT: &str =
-    "no contact URL is set, and agents send no request to a site without one: landfall contact set URL";
+    "no contact URL is set, and without one agents send no requests: run `landfall contact set URL`";

@@ -25,7 +25,7 @@ const FEWEST: usize = 3;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum LandmarksCommand {
-    /// Name the landmarks by hand; replaces the former ones
+    /// Set the landmarks by hand; replaces the former ones
     #[command(after_help = "Example:\n  landfall landmarks set beijing-telecom shanghai-unicom harbin-cernet")]
     Set {
         /// Agents, by name
@@ -37,7 +37,7 @@ pub(super) enum LandmarksCommand {
         #[command(flatten)]
         format: FormatArgs<Landmark>,
     },
-    /// Choose none any more: every agent of a fleet of up to nine measures each site again
+    /// Remove all landmarks: every agent of a fleet of up to nine then measures each site
     Clear {
         #[command(flatten)]
         format: FormatArgs<Landmark>,
@@ -47,14 +47,14 @@ pub(super) enum LandmarksCommand {
         #[command(flatten)]
         format: FormatArgs<Landmark>,
     },
-    /// Believe a quarantined agent again; what it measured is forgotten, and it measures anew
+    /// Release an agent from quarantine; its measurements are deleted, and it measures again
     #[command(after_help = "Example:\n  landfall landmarks trust beijing-telecom")]
     Trust {
         /// The agent, by name
         #[arg(value_name = "NAME")]
         name: String,
     },
-    /// Choose the landmarks from what agents measured of each other; replaces the former ones
+    /// Elect the landmarks by the round trips between agents; replaces the former ones
     #[command(after_help = "Example:\n  landfall landmarks elect --count 9")]
     Elect {
         /// How many, 3 or more
@@ -116,8 +116,8 @@ impl LandmarksCommand {
 fn too_few(landmarks: usize) -> String {
     let s = if landmarks == 1 { "" } else { "s" };
     format!(
-        "warning: {landmarks} landmark{s} alone measure{} each site, and fewer than three give no estimate of how far it is from other \
-         agents; `landfall landmarks clear` undoes it",
+        "warning: only {landmarks} landmark{s} measure{} each site, but its distance to other agents cannot be \
+         estimated with fewer than three; `landfall landmarks clear` undoes this",
         if s.is_empty() { "s" } else { "" }
     )
 }
@@ -126,7 +126,7 @@ async fn trust(name: String, connection: &ConnectionArgs) -> anyhow::Result<()> 
     let client = Client::connect(connection).await?;
     let released = client.answer(client.fleet().trust_agent(TrustAgentRequest { name: name.clone() }).await)?.released;
     print(&match released {
-        true => format!("{name} is believed again; what it measured is forgotten, and it measures anew\n"),
+        true => format!("{name} left quarantine; its measurements were deleted, and it measures again\n"),
         false => format!("{name} is not quarantined\n"),
     })
 }
@@ -137,7 +137,7 @@ fn dimensions(asked: Option<u32>, landmarks: usize) -> anyhow::Result<u32> {
     let most = landmarks.saturating_sub(1);
     if usize::try_from(asked)? > most {
         let s = if landmarks == 1 { "" } else { "s" };
-        return Err(usage(format!("--dims {asked} asked of {landmarks} landmark{s}: they span at most {most}")));
+        return Err(usage(format!("--dims {asked} is too many for {landmarks} landmark{s}: give at most {most}")));
     }
     Ok(asked)
 }
@@ -152,17 +152,15 @@ fn map_text(answer: &ListLandmarksResponse) -> String {
     let ListLandmarksResponse { landmarks, dimensions, epoch, fit_error, .. } = answer;
     let s = if *dimensions == 1 { "" } else { "s" };
     match (epoch, landmarks.is_empty()) {
-        (0, true) => {
-            "no landmarks are chosen: up to nine agents all measure each site; ten or more need landmarks, as \
-                      `landfall landmarks elect --count 9` chooses\n"
-                .to_owned()
-        }
+        (0, true) => "no landmarks are set: in a fleet of up to nine every agent measures each site; ten or more need \
+             landmarks: run `landfall landmarks elect --count 9`\n"
+            .to_owned(),
         (epoch, true) => format!(
-            "no landmarks are chosen: up to nine agents all measure each site, and all are landmarks of map {epoch}; ten or more \
-             need landmarks, as `landfall landmarks elect --count 9` chooses\n"
+            "no landmarks are set: in a fleet of up to nine every agent measures each site and is a landmark of map \
+             {epoch}; ten or more need landmarks: run `landfall landmarks elect --count 9`\n"
         ),
         (0, false) => {
-            format!("{dimensions} dimension{s}, not mapped yet: `landfall landmarks list` shows when it is\n")
+            format!("{dimensions} dimension{s}, no map yet: `landfall landmarks list` shows when there is one\n")
         }
         (epoch, false) => format!("{dimensions} dimension{s}, map {epoch}, relative error {fit_error:.3}\n"),
     }
@@ -173,7 +171,8 @@ fn warnings(rows: &[Landmark]) -> String {
     let lost = rows.iter().filter(|row| !row.elected).filter_map(|row| Some((&row.name, milliseconds(row.away_for)?)));
     lost.map(|(name, away)| {
         format!(
-            "warning: {name}, set by hand, has been away for {:.0} min and is not replaced: set others, or elect\n",
+            "warning: {name}, set by hand, has been disconnected for {:.0} min and is not replaced automatically: set \
+             other landmarks, or elect them\n",
             away / 60e3
         )
     })
@@ -277,7 +276,8 @@ impl Election {
         if !told.unreached.is_empty() {
             let table = output::table(&told.unreached, view);
             say(format!(
-                "\nnobody could reach the beacons of these: open their ports; ten agents and more elect only who was reached\n{}",
+                "\nno agent could reach the beacons of these: open their ports; a fleet of ten or more elects only \
+                 agents that were reached\n{}",
                 table.trim_end()
             ));
         }
@@ -326,7 +326,7 @@ mod tests {
         let away = Some(prost_types::Duration { seconds: 9_000, nanos: 0 });
         let rows = [row("a", false, None), row("b", true, away), row("c", false, away)];
         let said = warnings(&rows);
-        assert!(said.starts_with("warning: c, set by hand, has been away for 150 min"), "{said}");
+        assert!(said.starts_with("warning: c, set by hand, has been disconnected for 150 min"), "{said}");
         assert_eq!(said.lines().count(), 1);
     }
 
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!(dimensions(None, 9).unwrap(), 0);
         assert_eq!(dimensions(Some(8), 9).unwrap(), 8);
         let refused = dimensions(Some(12), 9).unwrap_err().to_string();
-        assert_eq!(refused, "--dims 12 asked of 9 landmarks: they span at most 8");
+        assert_eq!(refused, "--dims 12 is too many for 9 landmarks: give at most 8");
     }
 
     #[test]

@@ -20,7 +20,8 @@ const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[derive(Debug, Subcommand)]
 pub(super) enum OperatorCommand {
-    /// Make a new operator's token while schedulers run; agents stay connected, and the former token is refused
+    /// Make a new operator's token while schedulers run; agents stay connected, and the former
+    /// token becomes invalid
     #[command(after_help = "\
 Examples:
   landfall operator rotate
@@ -34,14 +35,14 @@ other schedulers; their client.toml follows within ten seconds.")]
 
 #[derive(Debug, Args)]
 pub(super) struct RotateArgs {
-    /// How long the former token is accepted as well, at most 7d [default: not at all]
+    /// How long the former token stays valid, at most 7d [default: not at all]
     #[arg(long, value_name = "TIME", value_parser = grace)]
     grace: Option<Duration>,
 }
 
 fn grace(text: &str) -> Result<Duration, String> {
     let parsed = parse_duration(text).map_err(|error| error.to_string())?;
-    if parsed <= LONGEST_GRACE { Ok(parsed) } else { Err("must be 7d at most".to_owned()) }
+    if parsed <= LONGEST_GRACE { Ok(parsed) } else { Err("must be at most 7d".to_owned()) }
 }
 
 impl OperatorCommand {
@@ -81,10 +82,10 @@ fn done(files: &[String], good_until: Option<DateTime<Utc>>, others: &[String]) 
         Some(until) => format!("is accepted until {}", rfc3339(until)),
         None => "is refused from now on".to_owned(),
     };
-    let mut said = format!("the operator's token is a new one, in {}\nthe former one {former}\n", files.join(" and "));
+    let mut said = format!("the new operator's token is in {}\nthe former one {former}\n", files.join(" and "));
     if !others.is_empty() {
         said += &format!(
-            "the schedulers at {} take the new one as well: copy operator-token to their data directories\n",
+            "the schedulers at {} accept the new one too: copy operator-token to their data directories\n",
             others.join(", ")
         );
     }
@@ -109,7 +110,7 @@ mod tests {
         let files = ["a/operator-token".to_owned(), "a/client.toml".to_owned()];
         assert_eq!(
             done(&files, None, &[]),
-            "the operator's token is a new one, in a/operator-token and a/client.toml\nthe former one is refused from now on\n"
+            "the new operator's token is in a/operator-token and a/client.toml\nthe former one is refused from now on\n"
         );
         let said = done(&files[..1], Some(DateTime::UNIX_EPOCH), &["http://b:1".to_owned()]);
         assert!(

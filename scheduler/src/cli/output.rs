@@ -17,7 +17,7 @@ use crate::app::exit::print;
 
 /// How to print rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-// Without help of their own, which would make every page that has the flag three times as long.
+// Without help texts, which would triple the length of every page that has the flag.
 pub(super) enum Format {
     #[value(alias = "text")]
     Table,
@@ -36,17 +36,17 @@ pub(super) enum ShowFormat {
 /// The flags of commands that print rows.
 #[derive(Debug, Args)]
 pub(super) struct FormatArgs<R: Row> {
-    /// How to print: a table for people, all fields for programs
+    /// Output format: a table for people, or all fields for programs
     #[arg(short = 'o', long, value_enum, env = "LANDFALL_FORMAT", default_value_t = Format::Table)]
     pub(super) format: Format,
     #[command(flatten)]
     pub(super) wide: WideFlag<R>,
 }
 
-/// The flags of commands that print one thing, or a log; `R` is what the longest table of it has.
+/// The flags of commands that print one thing, or a log; `R` is the row of its longest table.
 #[derive(Debug, Args)]
 pub(super) struct ShowFormatArgs<R: Row = TextLines> {
-    /// How to print: for people, or one object, of a log an object a line
+    /// Output format: text for people, or one JSON object (of a log, one per line)
     #[arg(short = 'o', long, value_enum, env = "LANDFALL_FORMAT", default_value_t = ShowFormat::Table)]
     pub(super) format: ShowFormat,
     #[command(flatten)]
@@ -86,8 +86,9 @@ pub(super) trait Row: Sized + 'static {
     const COLUMNS: &'static [Column<Self>];
 }
 
-/// A column's name and its cell in a row. Before the name stands a mark: `+` for a column that only --wide shows, then `>` for one that
-/// is aligned to the right, or `~` for a text that is cut before others are.
+/// A column's name and its cell in a row. Marks may precede the name: `+` for a column that only
+/// --wide shows, then `>` for one aligned to the right, or `~` for a text that is cut before
+/// others.
 pub(super) type Column<R> = (&'static str, fn(&R, &View) -> String);
 
 /// A row that is printed for programs, too.

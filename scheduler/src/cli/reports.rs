@@ -19,7 +19,7 @@ use super::sites::tasks::TasksArgs;
 
 #[derive(Debug, Subcommand)]
 pub(super) enum ReportCommand {
-    /// Which agent crawled each site of a batch, and why that one
+    /// Which agent crawled each site of a batch, and why
     #[command(after_help = "\
 Examples:
   landfall report assignments --batch autumn --format csv > autumn.csv
@@ -27,7 +27,7 @@ Examples:
     Assignments {
         #[command(flatten)]
         tasks: TasksArgs,
-        /// Rows at most; 0: all
+        /// Maximum number of rows; 0: all
         #[arg(long, value_name = "N", default_value_t = 0)]
         limit: u64,
         #[command(flatten)]
@@ -41,13 +41,13 @@ Examples:
         /// Only this agent
         #[arg(long, value_name = "NAME")]
         agent: Option<String>,
-        /// Agents at most; 0: all
+        /// Maximum number of agents; 0: all
         #[arg(long, value_name = "N", default_value_t = 0)]
         limit: u64,
         #[command(flatten)]
         format: FormatArgs<v1::AgentRow>,
     },
-    /// How a batch grows, by agent and by strategy, and how long it will still take
+    /// A batch's progress by agent and by strategy, and its remaining time
     Throughput(ThroughputArgs),
 }
 

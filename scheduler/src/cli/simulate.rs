@@ -31,8 +31,8 @@ const FILE_MODE: u32 = 0o666;
 
 #[derive(Debug, Args)]
 pub(super) struct SimulateArgs {
-    /// Measured round trips: a square matrix in milliseconds, comma-separated, gzip or plain, without a header; row is
-    /// source, column is destination, nan is not measured
+    /// Measured round trips: a square matrix in milliseconds, comma-separated, gzip or plain,
+    /// without a header; rows are sources, columns are destinations, nan means not measured
     #[arg(long, value_name = "FILE")]
     matrix: PathBuf,
     /// Nodes that are agents, drawn by the seed; every other node is a site
@@ -44,7 +44,7 @@ pub(super) struct SimulateArgs {
     /// Dimensions of the plain map [default: 8, or one less than the landmarks]
     #[arg(long)]
     dims: Option<usize>,
-    /// How often agents are drawn anew
+    /// Number of seeds; agents are drawn anew for each
     #[arg(long, default_value_t = 10)]
     seeds: u64,
     /// The first seed; the others follow it
@@ -53,14 +53,14 @@ pub(super) struct SimulateArgs {
     /// Sites of each seed, drawn among all [default: all]
     #[arg(long, value_name = "N")]
     sites: Option<usize>,
-    /// Strategies to compare: all, but for domain, geographic and prefix, which go by what stands in no matrix, where --nodes
-    /// does not tell it
+    /// Strategies to compare; domain, geographic and prefix need data of the nodes that only
+    /// --nodes gives
     #[arg(long, value_name = "all|NAME,...", value_delimiter = ',', default_value = "all")]
     strategy: Vec<String>,
     /// The map that predicts
     #[arg(long, default_value = Tier::Refined.name(), value_parser = one_of(Tier::ALL.iter().copied(), Tier::name))]
     tier: Tier,
-    /// Leave ingredients out of the refined map, to see what each is worth
+    /// Leave ingredients out of the refined map, to see the effect of each
     #[arg(long, value_name = "INGREDIENT,...", value_delimiter = ',', value_parser = one_of(RefinedSwitches::NAMES, |name| name))]
     without: Vec<&'static str>,
     /// How landmarks are chosen
@@ -69,11 +69,11 @@ pub(super) struct SimulateArgs {
     /// Agents that gnp-confirmed asks to measure a site once
     #[arg(long, default_value_t = 3, value_name = "K")]
     confirm: usize,
-    /// How often each site is crawled, each time with what the crawls before taught
+    /// Number of crawls of each site; each uses what the earlier ones taught
     #[arg(long, default_value_t = 1, value_name = "N")]
     crawls: usize,
-    /// What is known of the nodes besides round trips: CSV with a header of name, latitude, longitude, country and address, or
-    /// some of them; a line a node in the matrix's order
+    /// Further data of the nodes: CSV with a header of name, latitude, longitude, country and
+    /// address, or some of them; one line per node, in the order of the matrix
     #[arg(long, value_name = "FILE")]
     nodes: Option<PathBuf>,
     /// Write a page with the table and plots to this file
@@ -96,7 +96,7 @@ struct Answer<'a> {
 
 impl SimulateArgs {
     pub(super) fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
-        connection.refuse("this one needs no scheduler")?;
+        connection.refuse("this command needs no scheduler")?;
         let nodes = self.nodes.as_deref().map_or(Ok(Vec::new()), nodes::read).map_err(untaken)?;
         let settings = self.settings(nodes)?;
         let matrix = Matrix::read(&self.matrix).map_err(untaken)?;
@@ -187,7 +187,7 @@ fn bar(sites: u64) -> ProgressBar {
 /// partial file.
 fn beside(flag: &str, file: &Path) -> anyhow::Result<NamedTempFile> {
     if fs::metadata(file).is_ok_and(|there| !there.is_file()) {
-        return Err(usage(format!("{flag} {}: it exists and is no regular file", file.display())));
+        return Err(usage(format!("{flag} {}: it exists but is not a regular file", file.display())));
     }
     let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     tempfile::Builder::new()
@@ -235,11 +235,14 @@ fn left_out(report: &Report) -> String {
     let mut text = String::new();
     for left in &report.left_out {
         if let Some(lacks) = left.lacks {
-            text += &format!("left out: {}, which goes by {lacks}: --nodes FILE tells them\n", left.name);
+            text += &format!("left out: {}, which needs {lacks}: give --nodes FILE\n", left.name);
         }
     }
     for ContenderScore { name, fallbacks, .. } in report.strategies.iter().filter(|standing| standing.fallbacks > 0) {
-        text += &format!("{name} had nothing to go by for {}, and drew\n", output::counted(*fallbacks as u64, "site"));
+        text += &format!(
+            "{name} had no data on {} and drew an agent at random\n",
+            output::counted(*fallbacks as u64, "site")
+        );
     }
     text
 }
@@ -250,7 +253,10 @@ fn learning(report: &Report) -> String {
     if learned().next().is_none() {
         return String::new();
     }
-    let mut text = "\n\nexcess over the nearest agent in each crawl of the same sites, ms (median of seeds), and what is left of the first's\n".to_owned();
+    let mut text =
+        "\n\nexcess over the nearest agent in each crawl of the same sites, ms (median of seeds), and its ratio to \
+         the first crawl's\n"
+            .to_owned();
     for ContenderScore { name, excess_ms, .. } in learned() {
         let first = excess_ms.first().copied().unwrap_or(0.0);
         let one = |excess: &f64| format!("{excess:>8.2} ({:>4.2})", excess / first);

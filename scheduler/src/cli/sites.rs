@@ -27,8 +27,8 @@ use crate::model::constraints::ConstraintsRequest;
 pub(super) enum SitesCommand {
     /// Submit a site list to a batch
     #[command(after_help = "\
-A list has one site a line: a host, or a URL whose path is dropped; where it is may follow: HOST,LATITUDE,LONGITUDE. A first line
-site,latitude,longitude says which column is which. Blank lines and # comments are skipped.
+A list has one site per line: a host, or a URL whose path is ignored, optionally with its position: HOST,LATITUDE,LONGITUDE. A first
+line such as site,latitude,longitude names the columns. Blank lines and # comments are skipped.
 
 Examples:
   landfall sites submit list.txt --batch autumn --watch
@@ -36,7 +36,7 @@ Examples:
   landfall sites submit list.txt --batch news --policy policy.toml --include /news/ --exclude '/*.pdf$'
   landfall sites submit list.txt --batch inland --country CN --tag fast --bytes-per-day 2000000000")]
     Submit(Box<SubmitArgs>),
-    /// List sites of a batch, in the order in which they became known; those of one list come by name
+    /// List the sites of a batch in the order of submission; those of one list by name
     #[command(after_help = "\
 Examples:
   landfall sites list --batch autumn --state failed
@@ -49,27 +49,27 @@ Examples:
         #[arg(long, value_name = "NAME")]
         batch: String,
     },
-    /// Cancel sites of a batch that have not ended; a crawl under way is stopped
+    /// Cancel sites of a batch that have not ended; crawls under way are stopped
     #[command(after_help = "Example:\n  landfall sites cancel www.example.cn example.org --batch autumn")]
     Cancel(CancelArgs),
-    /// Make sites of a batch go again that failed or were cancelled, as a new round
+    /// Crawl failed or cancelled sites of a batch again, as a new round
     #[command(after_help = "\
 Examples:
   landfall sites retry www.example.cn --batch autumn
   landfall sites retry --failed --batch autumn")]
     Retry(RetryArgs),
-    /// List sites whose circuit is open, because requests to them failed without end
+    /// List sites whose circuit is open because requests to them kept failing
     Alarms {
-        /// Sites at most, the newest first; never more than 1000
+        /// Maximum number of sites, newest first, up to 1000
         #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1000))]
         limit: u64,
         #[command(flatten)]
         format: FormatArgs<Alarm>,
     },
-    /// Let sites be crawled again whose circuit is open
+    /// Close the open circuits of sites, so that they are crawled again
     #[command(after_help = "Examples:\n  landfall sites reopen www.example.cn\n  landfall sites reopen --all")]
     Reopen(ReopenArgs),
-    /// Show all that is known of one site
+    /// Show everything known about one site
     Show {
         /// A host, or scheme://host:port
         #[arg(value_name = "HOST")]
@@ -84,19 +84,20 @@ pub(super) struct SubmitArgs {
     /// The site list; - is standard input
     #[arg(value_name = "FILE")]
     pub(super) list: PathBuf,
-    /// The batch, made when it is new
+    /// The batch; it is created if it does not exist
     #[arg(long, value_name = "NAME")]
     pub(super) batch: String,
-    /// How agents are chosen; docs/choosing.md has every strategy [default: gnp-top3, or what the batch has]
+    /// How agents are chosen; docs/choosing.md describes every strategy [default: the batch's, or
+    /// gnp-top3 for a new batch]
     #[arg(long)]
     pub(super) strategy: Option<Strategy>,
     /// Follow the batch until every site has ended
     #[arg(long)]
     pub(super) watch: bool,
-    /// Say what the submission would come to, and change nothing
+    /// Report what the submission would do, and change nothing
     #[arg(long, conflicts_with = "watch")]
     pub(super) dry_run: bool,
-    /// Submit the valid lines of a list that holds rubbish too
+    /// Submit the valid lines of a list that also has invalid lines
     #[arg(long)]
     pub(super) skip_invalid: bool,
     #[command(flatten)]
@@ -154,7 +155,7 @@ fn sentence(ReopenSitesResponse { sites, tasks }: &ReopenSitesResponse) -> Strin
     match (sites, tasks) {
         (0, _) => "nothing changed: none of them has an open circuit".to_owned(),
         (sites, 0) => {
-            let again = "landfall sites retry makes the crawl that opened the circuit go again";
+            let again = "`landfall sites retry` repeats the crawl that opened the circuit";
             format!("{} reopened; {again}", counted(*sites, "site"))
         }
         (sites, tasks) => {

@@ -30,7 +30,7 @@ pub(super) async fn run(format: ShowFormatArgs, connection: &ConnectionArgs) -> 
             let (version, problem) = match asked {
                 Ok(answer) => (Some(answer.into_inner().version), None),
                 Err(status) if status.code() == Code::Unimplemented => {
-                    (None, Some("it does not say its version: it is older than this program".to_owned()))
+                    (None, Some("it does not report its version because it is older than this program".to_owned()))
                 }
                 Err(status) => (None, Some(sentence(&client.refusal(&status)))),
             };

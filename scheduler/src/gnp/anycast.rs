@@ -124,20 +124,21 @@ impl AnycastEvidence {
     pub fn words(&self, name: impl Fn(AgentId) -> String) -> String {
         match *self {
             Self::Light { pair: (a, b), sum, way_km, least_ms } => format!(
-                "{} and {} see it within {sum} together, and light in fibre needs {least_ms:.1} ms for the {way_km:.0} km \
-                 between them",
+                "{} and {} measure {sum} to it in sum, but light in fibre needs {least_ms:.1} ms for the {way_km:.0} \
+                 km between them",
                 name(a),
                 name(b)
             ),
             Self::Map { pair, short_pairs, .. } => {
-                let mut words = "no one place explains the round trips as well as several do".to_owned();
+                let mut words = "several places explain the round trips better than one".to_owned();
                 if let Some(((a, b), sum, apart)) = pair {
                     let (a, b) = (name(a), name(b));
-                    words = format!("{words}; {a} and {b} see it within {sum} together and each other within {apart}");
+                    words = format!("{words}; {a} and {b} measure {sum} to it in sum, but {apart} to each other");
                 }
                 if short_pairs > 1 {
-                    words =
-                        format!("{words}, and {short_pairs} separate pairs see it nearer than 0.8 of their distance");
+                    words = format!(
+                        "{words}, and {short_pairs} separate pairs measure less than 0.8 of their distance in sum"
+                    );
                 }
                 words
             }
@@ -334,7 +335,7 @@ mod tests {
             let LocationVerdict::Suspect { confidence, evidence } = verdict else { panic!("seed {seed}: {verdict:?}") };
             assert!(confidence > 0.5 && confidence < 1.0, "{confidence}");
             let words = evidence[0].words(|agent| format!("a{agent}"));
-            assert!(words.starts_with("no one place explains the round trips as well as several do"), "{words}");
+            assert!(words.starts_with("several places explain the round trips better than one"), "{words}");
         }
     }
 
@@ -350,7 +351,7 @@ mod tests {
         };
         assert!((confidence - 1.0).abs() < f64::EPSILON);
         let words = evidence[0].words(|agent| format!("a{agent}"));
-        assert!(words.starts_with("a1 and a2 see it within 40.0 ms together, and light in fibre needs 7"), "{words}");
+        assert!(words.starts_with("a1 and a2 measure 40.0 ms to it in sum, but light in fibre needs 7"), "{words}");
         assert_eq!(detector.judge(&seen(40.0)), LocationVerdict::Unicast, "80 ms is enough for Beijing and Frankfurt");
     }
 

@@ -55,13 +55,13 @@ pub struct ElectedLandmark {
 /// Why no election was held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ElectError {
-    #[error("at least 1 landmark must be asked for")]
+    #[error("at least 1 landmark must be requested")]
     NoneAsked,
     /// More landmarks asked than there are agents.
-    #[error("{asked} landmarks were asked for, there are {there} agents")]
+    #[error("{asked} landmarks were requested, but there are {there} agents")]
     TooFewAgents { asked: usize, there: usize },
     /// More landmarks asked than there are agents that others reach.
-    #[error("{asked} landmarks were asked for, only {reached} of {there} agents were reached by two others")]
+    #[error("{asked} landmarks were requested, but only {reached} of {there} agents were reached by two others")]
     TooFewReached {
         asked: usize,
         /// Agents that two others reached.
@@ -398,7 +398,7 @@ mod tests {
         assert_eq!(agents(&elect(&mesh, &fleet, 4, 1).unwrap()), BTreeSet::from([1, 2, 3, 4]));
         assert_eq!(
             elect(&mesh, &fleet, 5, 1).unwrap_err().to_string(),
-            "5 landmarks were asked for, only 4 of 10 agents were reached by two others"
+            "5 landmarks were requested, but only 4 of 10 agents were reached by two others"
         );
     }
 

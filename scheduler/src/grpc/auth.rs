@@ -23,9 +23,9 @@ pub(super) enum AuthError {
     WrongOperatorToken,
     #[error("the operator's token was replaced at {}", store::minute(.0))]
     ReplacedOperatorToken(DateTime<Utc>),
-    #[error("the credential is not known: enrol the agent again")]
+    #[error("the credential is unknown: enrol the agent again")]
     WrongCredential,
-    #[error("agent {0} was removed by the operator: enrol it again under its name to have it back")]
+    #[error("agent {0} was removed by the operator: enrol it again under its name to restore it")]
     Removed(String),
     #[error("agent {name} was moved to another machine at {}, and this one's credential is void: landfall agents enrol --name {name} --replace moves it back", store::minute(.at))]
     Replaced { name: String, at: DateTime<Utc> },

@@ -31,19 +31,22 @@ pub enum ChoiceError {
     #[error("names: {0} is named twice")]
     Repeated(String),
     /// An embedding of n dimensions needs n + 1 landmarks.
-    #[error("dimensions: {dimensions} dimensions need at least {} landmarks, {landmarks} were asked for", u64::from(*.dimensions) + 1)]
+    #[error(
+        "dimensions: {dimensions} dimensions need at least {} landmarks, but {landmarks} were requested",
+        u64::from(*.dimensions) + 1
+    )]
     TooManyDimensions { dimensions: u32, landmarks: usize },
-    #[error("count: an election needs at least {FEWEST_ELECTED} landmarks, {0} were asked for")]
+    #[error("count: an election needs at least {FEWEST_ELECTED} landmarks, but {0} were requested")]
     TooFewAsked(u32),
     /// More landmarks were requested than agents can serve.
-    #[error("{asked} landmarks were asked for, {there} agents are connected and run a beacon")]
+    #[error("{asked} landmarks were requested, but {there} agents are connected and run a beacon")]
     TooFewBeacons {
         asked: u32,
         /// Agents that are connected and run a beacon.
         there: usize,
     },
     /// The election would depend on distances that were not measured.
-    #[error("the mesh is not measured yet: {measured} of {pairs} pairs")]
+    #[error("the agents have not yet measured each other: {measured} of {pairs} pairs are measured")]
     MeshIncomplete {
         /// Directed pairs measured, or tried without success.
         measured: u64,
@@ -73,7 +76,7 @@ pub async fn set(conn: &mut PgConnection, names: &[String], dimensions: Option<u
         }
         let agent = agents.iter().find(|agent| agent.name == *name && agent.removed_at.is_none());
         let agent = agent.ok_or_else(|| ChoiceError::UnknownAgent(name.clone()))?;
-        chosen.push((agent.id, "named by the operator".to_owned()));
+        chosen.push((agent.id, "set by the operator".to_owned()));
     }
     check_dimensions(dimensions, chosen.len())?;
     replace(conn, &chosen, dimensions, ChosenBy::Hand).await
@@ -177,7 +180,7 @@ pub async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Op
     let name = |agent: AgentId| agents.iter().find(|known| known.id == agent).map(|known| known.name.clone());
     if let Some(elected) = &elected {
         let minutes = lost.away_for.as_secs() / 60;
-        let reason = format!("replaces {}, away for {minutes} min; {}", lost.name, elected.reason);
+        let reason = format!("replaces {}, disconnected for {minutes} min; {}", lost.name, elected.reason);
         landmarks::replace_one(conn, lost.agent, elected.agent, &reason).await?;
     }
     let elected = elected.and_then(|elected| name(elected.agent));

@@ -26,8 +26,8 @@ use crate::strategy::Speed;
 /// A fixed seed, so that one map always gives the same suggestions.
 const SEED: u64 = 1;
 /// Why an agent takes no part.
-const NO_PLACE: &str = "has no place in this embedding: it was not measured enough when that was fitted";
-const DRAINING: &str = "takes no more work: it drains";
+const NO_PLACE: &str = "has no place in this embedding: it had too few measurements when the embedding was fitted";
+const DRAINING: &str = "takes no new work because it is draining";
 
 /// A request for a plan.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -100,20 +100,20 @@ pub enum PlanError {
     #[error("add: near={near}: {why}")]
     Unplaced { near: String, why: String },
     /// The agent to remove is not in the computation.
-    #[error("remove: {0} {1}; without it nothing is different")]
+    #[error("remove: {0} {1}; removing it changes nothing")]
     NoPart(String, &'static str),
     #[error("{0} is named twice")]
     Repeated(String),
-    #[error("add: an agent is called {0} already: give the new one another name=")]
+    #[error("add: an agent is already called {0}: give the new one another name=")]
     Taken(String),
-    #[error("{0} sites are located, and a plan reads at most {MOST_SITES}")]
+    #[error("{0} sites are located, but a plan can include at most {MOST_SITES}")]
     TooManySites(u64),
     #[error(transparent)]
     Capacity(#[from] CapacityError),
     /// The average behaviour of this strategy is unknown.
     #[error("strategy: {0}")]
     Strategy(CapacityError),
-    #[error("the scheduler is stopping: ask again")]
+    #[error("the scheduler is stopping: try again")]
     Stopping,
     #[error(transparent)]
     Store(#[from] store::Error),

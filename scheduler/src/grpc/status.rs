@@ -32,7 +32,7 @@ pub(super) enum Unknown {
     NotYet(String),
     #[error("no site is known as '{0}'")]
     Site(String),
-    #[error("batch {batch} does not have {site}")]
+    #[error("batch {batch} does not contain {site}")]
     InBatch { batch: String, site: String },
     #[error("batch {batch} has no round {round}: {}", newest.map_or("it has no site".to_owned(), |newest| format!("its newest is {newest}")))]
     Round { batch: String, round: u32, newest: Option<u32> },
@@ -57,7 +57,7 @@ impl From<store::Error> for Status {
         };
         let chain = format!("{:#}", anyhow::Error::from(error));
         if passing {
-            tracing::warn!(error = chain, "the database is away");
+            tracing::warn!(error = chain, "the database does not answer");
             away()
         } else {
             tracing::error!(error = chain, "a request failed inside the scheduler");
@@ -68,7 +68,7 @@ impl From<store::Error> for Status {
 
 /// `Unavailable`: the request may be repeated.
 pub(super) fn away() -> Status {
-    Status::unavailable("the database is away: try again")
+    Status::unavailable("the database does not answer: try again")
 }
 
 /// Whether the same statement may succeed later: the connection failed, or Postgres is stopping,
@@ -196,7 +196,7 @@ fn no_randomness(cause: &io::Error) -> Status {
 
 /// `Internal`: the cause is logged, and not sent.
 fn failed() -> Status {
-    Status::internal("the scheduler failed: its log says why")
+    Status::internal("the scheduler failed: its log has the cause")
 }
 
 /// The status for an agent whose session has ended: `Aborted` if another process superseded it,
@@ -205,11 +205,10 @@ fn failed() -> Status {
 pub(super) fn from_end(cause: Option<EndCause>) -> Status {
     match cause {
         Some(EndCause::Superseded) => Status::aborted(
-            "superseded: another process has connected with this agent's credential, and the newest counts",
+            "superseded: another process has connected with this agent's credential, and only the newest connection \
+             is valid",
         ),
-        Some(EndCause::Reconnected) => {
-            Status::unavailable("this agent has connected anew, and this is its former stream")
-        }
+        Some(EndCause::Reconnected) => Status::unavailable("this agent has reconnected, and this is its former stream"),
         Some(EndCause::Removed) => Status::unauthenticated("this agent was removed by the operator"),
         Some(EndCause::Replaced) => {
             Status::permission_denied("this agent was moved to another machine, and this one's credential is void")
@@ -224,7 +223,7 @@ pub(super) fn from_end(cause: Option<EndCause>) -> Status {
 /// `FailedPrecondition`: the holder of only the former operator's token must not lock out the
 /// holder of the new one.
 pub(super) fn former_token() -> Status {
-    Status::failed_precondition("this operator's token was replaced and is good for a while: replace the new one")
+    Status::failed_precondition("this operator's token was already replaced: use the new token to replace it again")
 }
 
 /// `Unavailable`: the scheduler is stopping.

@@ -65,7 +65,7 @@ impl Assign {
         // Before any row is locked: the first use of a new map prepares it, which takes a second.
         let map = self.scheduler.maps.current(&self.scheduler).await?;
         self.release_held().await?;
-        self.recall_unmet().await?;
+        self.release_unmet().await?;
         while self.withdraw_excluded().await? {}
         // Withdrawn tasks are reassigned at once, even when more remain to be withdrawn.
         while self.withdraw_some().await? | (anybody && self.choose_some(map.clone()).await?) {}
@@ -94,13 +94,13 @@ impl Assign {
         *next() = place;
         if due > 0 || admitted > 0 {
             self.planner.forget();
-            tracing::debug!(due, admitted, "held tasks go on");
+            tracing::debug!(due, admitted, "held tasks continue");
         }
         Ok(())
     }
 
-    /// Recalls unmet tasks that an agent may crawl by now, and records why the remaining ones wait.
-    async fn recall_unmet(&self) -> anyhow::Result<()> {
+    /// Releases unmet tasks that an agent may crawl by now, and records why the remaining ones wait.
+    async fn release_unmet(&self) -> anyhow::Result<()> {
         let mut tx = self.scheduler.begin().await?;
         let batches = unmet::batches(&mut tx).await.context("find batches with unmet tasks")?;
         if batches.is_empty() {
@@ -113,15 +113,15 @@ impl Assign {
             let there = agents.iter().map(|available| available.agent);
             let room = admission.room(batch, there, TASKS_PER_PASS.unsigned_abs());
             if room > 0 {
-                let recalled = unmet::recall(&mut tx, batch, None, room.cast_signed()).await;
-                let recalled = recalled.context("recall unmet tasks")?;
-                tracing::debug!(batch.id = %batch, recalled, "agents meet the constraints of unmet tasks");
-                any |= recalled > 0;
+                let released = unmet::release(&mut tx, batch, None, room.cast_signed()).await;
+                let released = released.context("release unmet tasks")?;
+                tracing::debug!(batch.id = %batch, released, "agents meet the constraints of unmet tasks");
+                any |= released > 0;
                 continue;
             }
             match admission.fate(batch).filter(|_| !agents.is_empty()) {
                 Some(Fate::Fail(reason)) => {
-                    unmet::recall(&mut tx, batch, Some(&reason), TASKS_PER_PASS).await.context("fail unmet tasks")?;
+                    unmet::release(&mut tx, batch, Some(&reason), TASKS_PER_PASS).await.context("fail unmet tasks")?;
                 }
                 Some(Fate::Wait(why)) => {
                     unmet::explain(&mut tx, batch, &why).await.context("say why unmet tasks wait")?;
@@ -129,7 +129,7 @@ impl Assign {
                 None => {}
             }
         }
-        tx.commit().await.context("commit recalled tasks")?;
+        tx.commit().await.context("commit released tasks")?;
         if any {
             self.scheduler.wakes.confirm.notify_one();
         }
@@ -149,7 +149,7 @@ impl Assign {
         tx.commit().await.context("commit withdrawn assignments")?;
         if withdrawn > 0 {
             self.planner.forget();
-            tracing::info!(withdrawn, "tasks of agents that constraints exclude by now are chosen for anew");
+            tracing::info!(withdrawn, "withdrew tasks from agents that constraints now exclude");
         }
         Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
     }
@@ -164,7 +164,7 @@ impl Assign {
         tx.commit().await.context("commit withdrawn assignments")?;
         if withdrawn > 0 {
             self.planner.forget();
-            tracing::info!(withdrawn, "withdrew tasks of agents that are gone, draining or disconnected");
+            tracing::info!(withdrawn, "withdrew tasks from agents that are gone, draining or disconnected");
         }
         Ok(i64::try_from(withdrawn).is_ok_and(|count| count == TASKS_PER_PASS))
     }

@@ -101,7 +101,7 @@ impl Fit {
                 wanted,
                 landmarks,
                 fitted = dimensions,
-                "fewer landmarks can be fitted than the dimensions need"
+                "the dimensions need more landmarks than can be fitted"
             );
         }
         let former = embeddings::latest(&mut tx).await.context("read the newest embedding")?;
@@ -147,7 +147,7 @@ impl Fit {
                 embedding.landmarks = embedding.landmarks().len(),
                 embedding.fit_error = embedding.fit_error(),
                 reason = solved.reason,
-                "a new embedding took over"
+                "a new embedding is in use"
             );
             self.scheduler.wakes.locate.notify_one();
         }
@@ -237,9 +237,10 @@ fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&ReachFailure>) -> St
         }
         (Err(cause), _) => explain::waits(&cause.into()),
         (Ok(_), trouble) => format!(
-            "a map needs {FEWEST_LANDMARKS} landmarks that have measured each other, there are {}: {}",
+            "a map needs {FEWEST_LANDMARKS} landmarks that have measured each other, but there are {}: {}",
             ground.landmarks.len(),
-            trouble.map_or("`landfall agents list` shows whose beacon is reached".to_owned(), ReachFailure::to_string)
+            trouble
+                .map_or("`landfall agents list` shows which beacons are reached".to_owned(), ReachFailure::to_string)
         ),
     }
 }
@@ -354,7 +355,7 @@ mod tests {
         assert!(pass(&trial).await.is_none());
         let state = embeddings::fit_request(&mut *trial.conn().await).await.expect("read");
         let FitRequest::Refused(why) = state else { panic!("{state:?}") };
-        assert!(why.starts_with("a map needs 3 landmarks that have measured each other, there are 0"), "{why}");
+        assert!(why.starts_with("a map needs 3 landmarks that have measured each other, but there are 0"), "{why}");
 
         trial.mesh(&trial.agents).await;
         let first = pass(&trial).await.expect("an embedding");

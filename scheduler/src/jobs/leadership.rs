@@ -120,7 +120,7 @@ impl HeldTerms {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         if standing.held.get(&role) == Some(&number) {
             standing.held.remove(&role);
-            tracing::warn!(role = role.name(), term = %number, "another scheduler has taken a role over, or may");
+            tracing::warn!(role = role.name(), term = %number, "another scheduler may have taken over a role");
         }
     }
 
@@ -152,7 +152,7 @@ impl HeldTerms {
         let mut tx = conn.begin().await?;
         if let Some(former) = former {
             schedulers::leave(&mut tx, former).await?;
-            tracing::warn!("this scheduler was not heard of for the life of a term: its roles are free");
+            tracing::warn!("this scheduler did not renew its terms in time: other schedulers may take its roles");
         }
         schedulers::forget(&mut tx).await?;
         let scheduler = schedulers::join(&mut tx, &self.url, self.life).await?;
@@ -188,7 +188,7 @@ impl HeldTerms {
                 if let Some(problem) = &problem {
                     connection = None;
                     if !failing {
-                        tracing::warn!(problem, "this scheduler's roles cannot be renewed; it goes on trying");
+                        tracing::warn!(problem, "this scheduler's roles could not be renewed; retrying");
                     }
                 }
                 failing = problem.is_some();
@@ -206,8 +206,8 @@ impl HeldTerms {
         };
         match tokio::time::timeout(self.life, handing_over).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(error = %error, "roles are not handed over; they expire instead"),
-            Err(_) => tracing::warn!("roles are not handed over in time; they expire instead"),
+            Ok(Err(error)) => tracing::warn!(error = %error, "roles could not be handed over; they expire instead"),
+            Err(_) => tracing::warn!("roles could not be handed over in time; they expire instead"),
         }
     }
 

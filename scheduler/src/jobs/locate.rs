@@ -170,7 +170,7 @@ async fn place(embedding: &Arc<Embedding>, sites: Vec<Measured>, solver: Solver)
     let place_all = move || match embedding.locator() {
         Ok(locator) => sites.into_iter().filter_map(|site| place_one(&embedding, &locator, site, solver)).collect(),
         Err(error) => {
-            tracing::warn!(error = %error, "no site could be located; measured distances decide");
+            tracing::warn!(error = %error, "no site could be located; agents are chosen by measured distances");
             Vec::new()
         }
     };
@@ -190,7 +190,8 @@ fn place_one(
     match locator.locate(&measured, solver) {
         Ok(placement) => Some(LocatedSite { site, placement }),
         Err(error) => {
-            tracing::warn!(site.id = %site, error = %error, "a site could not be located; measured distances decide");
+            tracing::warn!(site.id = %site, error = %error,
+                "a site could not be located; its agent is chosen by measured distances");
             None
         }
     }

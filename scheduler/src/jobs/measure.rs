@@ -125,21 +125,21 @@ pub(super) fn spread(due: &[DueSite], mut open: HashMap<AgentId, u32>, most: u32
     let mut orders = Vec::with_capacity(due.len());
     let mut taken = HashSet::new();
     for site in due {
-        let load = |turn: &&AvailableProber| open.get(&turn.prober).copied().unwrap_or(u32::MAX);
-        let may = |turn: &&AvailableProber| {
-            load(turn) < most && !turn.address.is_some_and(|address| taken.contains(&address))
+        let load = |prober: &&AvailableProber| open.get(&prober.prober).copied().unwrap_or(u32::MAX);
+        let may = |prober: &&AvailableProber| {
+            load(prober) < most && !prober.address.is_some_and(|address| taken.contains(&address))
         };
-        let Some(&turn) = site.turns.iter().filter(may).min_by_key(load) else { continue };
-        taken.extend(turn.address);
-        open.entry(turn.prober).and_modify(|held| *held += 1);
-        orders.push((site.site, turn.prober));
+        let Some(&prober) = site.probers.iter().filter(may).min_by_key(load) else { continue };
+        taken.extend(prober.address);
+        open.entry(prober.prober).and_modify(|held| *held += 1);
+        orders.push((site.site, prober.prober));
     }
     orders
 }
 
-pub(super) mod fleet;
 #[cfg(test)]
-mod turns;
+mod address_lock;
+pub(super) mod fleet;
 
 #[cfg(test)]
 mod tests {
@@ -182,7 +182,7 @@ mod tests {
         trial.measure().await;
         let orders = trial.site_orders().await;
         assert_eq!(orders.len(), 1);
-        assert_ne!(orders[0].0, silent, "the next prober's turn");
+        assert_ne!(orders[0].0, silent, "the next prober's prober");
         let failure: String =
             trial.read_for("select failure from site_measurements where prober_id = $1", silent.get()).await;
         assert_eq!(failure, "no report from the prober in time");
@@ -287,9 +287,9 @@ mod tests {
     #[test]
     fn sites_are_spread_over_probers_within_their_bounds() {
         let (a, b) = (AgentId::new(1), AgentId::new(2));
-        let seen_at = |site: u8, turns: &[(AgentId, u8)]| DueSite {
+        let seen_at = |site: u8, probers: &[(AgentId, u8)]| DueSite {
             site: SiteId::new(site.into()),
-            turns: turns
+            probers: probers
                 .iter()
                 .map(|&(prober, last)| AvailableProber { prober, address: Some([192, 0, 2, last].into()) })
                 .collect(),

@@ -30,7 +30,7 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
         .context("release leases of ended sessions")?;
     tx.commit().await.context("commit released leases")?;
     if released > 0 || !lost.is_empty() {
-        tracing::info!(released, "leases of ended sessions went back");
+        tracing::info!(released, "leases of ended sessions were released");
         scheduler.wakes.assign.notify_one();
         scheduler.wakes.measure.notify_one();
     }

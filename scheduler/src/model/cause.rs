@@ -21,7 +21,7 @@ words!(
     /// Why a task has no agent yet.
     WaitCause {
         /// The site is queued for measurement.
-        Turn = "turn",
+        Queued = "queued",
         /// The site's measurements are under way.
         Measurements = "measurements",
         /// The choice of an agent is due.
@@ -31,13 +31,13 @@ words!(
         /// No agent is connected.
         NoAgent = "no-agent",
         /// Agents are connected, but none takes work.
-        NobodyTakesWork = "nobody-takes-work",
+        NoneAcceptsWork = "none-accepts-work",
         /// There are no landmarks, and the fleet is too large to work without them.
         NoLandmarks = "no-landmarks",
         /// No landmark is connected.
         LandmarksAway = "landmarks-away",
         /// Every prober is quarantined.
-        NobodyBelieved = "nobody-believed",
+        AllQuarantined = "all-quarantined",
         /// The map is not fitted yet.
         NoMap = "no-map",
         /// The candidate agents are measuring the site to confirm which is nearest.
@@ -56,7 +56,7 @@ words!(
 impl WaitCause {
     /// Whether the cause is out of the ordinary, so that the batch should report it.
     pub const fn needs_saying(self) -> bool {
-        !matches!(self, Self::Turn | Self::Measurements | Self::Choice)
+        !matches!(self, Self::Queued | Self::Measurements | Self::Choice)
     }
 }
 

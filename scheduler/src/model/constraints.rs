@@ -60,22 +60,22 @@ pub struct Constraints {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConstraintsRequest {
-    /// Only agents in this country, two letters (ISO 3166-1); said again, any of them
+    /// Only agents in this country, two letters (ISO 3166-1); repeated: any of these
     #[arg(long = "country", value_name = "CC")]
     #[serde(rename = "country", deserialize_with = "one_or_many")]
     pub countries: Vec<String>,
-    /// Only agents of this carrier (ISP); said again, any of them
+    /// Only agents of this carrier (ISP); repeated: any of these
     #[arg(long = "carrier", value_name = "CARRIER")]
     #[serde(rename = "carrier", deserialize_with = "one_or_many")]
     pub carriers: Vec<String>,
-    /// Only agents with this tag; said again, all of them
+    /// Only agents with this tag; repeated: all of these
     #[arg(long = "tag", value_name = "TAG")]
     #[serde(rename = "tag", deserialize_with = "one_or_many")]
     pub tags: Vec<String>,
-    /// Bytes that one agent may fetch for the batch within 24 hours
+    /// Maximum number of bytes that one agent fetches for the batch within 24 hours
     #[arg(long, value_name = "N")]
     pub bytes_per_day: Option<u64>,
-    /// What becomes of sites that no agent may crawl: they wait, or they fail
+    /// What happens to sites that no agent may crawl: they wait, or they fail
     #[arg(long, value_name = "wait|fail", hide_possible_values = true)]
     pub unmet: Option<UnmetAction>,
 }
@@ -83,7 +83,7 @@ pub struct ConstraintsRequest {
 /// In a file, a single text stands for a list of one.
 fn one_or_many<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
-    #[serde(untagged, expecting = "neither a text nor a list of texts")]
+    #[serde(untagged, expecting = "neither a string nor a list of strings")]
     enum Texts {
         One(String),
         Many(Vec<String>),
@@ -190,7 +190,11 @@ fn shown(text: &str) -> String {
 fn country(text: &str) -> Result<String, String> {
     let country = text.trim().to_ascii_uppercase();
     let known_shape = country.len() == 2 && country.bytes().all(|byte| byte.is_ascii_uppercase());
-    if known_shape { Ok(country) } else { Err(format!("'{}' is not two letters, as ISO 3166-1 has them", shown(text))) }
+    if known_shape {
+        Ok(country)
+    } else {
+        Err(format!("'{}' is not a two-letter country code (ISO 3166-1)", shown(text)))
+    }
 }
 
 fn carrier(text: &str) -> Result<String, String> {
@@ -480,8 +484,8 @@ mod tests {
         let said: Vec<String> = asked.differences(&Constraints::default()).iter().map(ToString::to_string).collect();
         assert_eq!(
             said.join("; "),
-            "country no (CN, JP was asked for); carrier no (CERNET was asked for); tag no (fast, rack-2 was asked for); \
-             bytes_per_day none (1500000 was asked for); unmet wait (fail was asked for)"
+            "country no (CN, JP was requested); carrier no (CERNET was requested); tag no (fast, rack-2 was requested); \
+             bytes_per_day none (1500000 was requested); unmet wait (fail was requested)"
         );
         let spelled = ConstraintsRequest { carriers: texts(&["cernet"]), ..ConstraintsRequest::default() };
         assert_eq!(spelled.differences(&asked.whole()), []);

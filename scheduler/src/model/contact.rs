@@ -16,7 +16,7 @@ pub struct ContactUrl(String);
 
 /// An invalid contact URL.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no contact URL: give an http or https URL, or mailto:name@host, of at most {MAX_LENGTH} bytes")]
+#[error("'{0}' is not a contact URL: give an http or https URL, or mailto:name@host, of at most {MAX_LENGTH} bytes")]
 pub struct InvalidContact(String);
 
 impl ContactUrl {

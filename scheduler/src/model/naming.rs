@@ -23,7 +23,7 @@ pub enum BadName {
     #[error("longer than {MAX_TEXT} characters")]
     TooLong,
     /// The text has a character that a terminal does not show.
-    #[error("holds U+{0:04X}, which no terminal shows")]
+    #[error("contains U+{0:04X}, which terminals do not show")]
     NotShown(u32),
     /// Not a valid agent name.
     #[error("'{0}' is not 1 to {MAX_AGENT} letters, digits, '.', '_' and '-'")]
@@ -32,7 +32,7 @@ pub enum BadName {
     #[error("'{0}' is not 1 to {MAX_BATCH} letters, digits, '.', '_' and '-'")]
     Batch(String),
     /// No letter of the city or the carrier has an ASCII spelling.
-    #[error("no name can be formed of '{0}' and '{1}': give one (--name)")]
+    #[error("no name can be formed from '{0}' and '{1}': give one with --name")]
     Unreadable(String, String),
 }
 
@@ -126,7 +126,7 @@ mod tests {
             assert_eq!(formed(city, carrier).as_deref(), Ok(name));
         }
         let refused = formed("\u{e000}", "…\u{202e}").unwrap_err().to_string();
-        assert_eq!(refused, "no name can be formed of '\u{e000}' and '…\\u{202e}': give one (--name)");
+        assert_eq!(refused, "no name can be formed from '\u{e000}' and '…\\u{202e}': give one with --name");
         let long = formed(&"哈".repeat(100), "y").unwrap();
         assert!(long.len() <= LONGEST_FORMED && agent(&long).is_ok());
     }
@@ -147,9 +147,9 @@ mod tests {
         assert_eq!(one_line("می\u{200c}خواهم"), Ok("می\u{200c}خواهم"), "some scripts need joiners");
         for (text, problem) in [
             ("  ", "missing"),
-            ("a\nb", "holds U+000A, which no terminal shows"),
-            ("Bei\u{202e}gnij", "holds U+202E, which no terminal shows"),
-            ("a\u{200b}b", "holds U+200B, which no terminal shows"),
+            ("a\nb", "contains U+000A, which terminals do not show"),
+            ("Bei\u{202e}gnij", "contains U+202E, which terminals do not show"),
+            ("a\u{200b}b", "contains U+200B, which terminals do not show"),
             (&"城".repeat(101), "longer than 100 characters"),
         ] {
             assert_eq!(one_line(text).unwrap_err().to_string(), problem);

@@ -105,26 +105,27 @@ macro_rules! policy {
 }
 
 policy! {
-    /// Pages at most
+    /// Maximum number of pages
     #[arg(long, value_name = "N")]
     max_pages: u32 = 200;
-    /// Body bytes at most
+    /// Maximum number of body bytes
     #[arg(long, value_name = "N")]
     max_bytes: u64 = 64 << 20;
-    /// Links from the start page at most; 0 is the start page alone
+    /// Maximum number of links from the start page; 0 means only the start page
     #[arg(long, value_name = "N")]
     max_depth: u32 = 8;
-    /// Time at most, as 15m
+    /// Maximum duration, such as 15m
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     #[asked(with = "humantime_serde")]
     #[stored(rename = "max_duration_ms", with = "millis")]
     max_duration: Duration = Duration::from_secs(15 * 60);
-    /// Least time between the starts of two requests to a site, as 1s
+    /// Minimum time between the starts of two requests to a site, such as 1s
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     #[asked(with = "humantime_serde")]
     #[stored(rename = "request_interval_ms", with = "millis")]
     request_interval: Duration = Duration::from_secs(1);
-    /// As much to a site of 100,000 pages and more; in between it goes by the logarithm of the size
+    /// The same for a site of 100,000 pages or more; for sizes between, interpolated by the
+    /// logarithm of the size
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     #[asked(with = "humantime_serde")]
     #[stored(rename = "shortest_interval_ms", with = "millis")]
@@ -132,23 +133,24 @@ policy! {
     /// Whether sitemaps are read
     #[arg(long, value_name = "true|false")]
     sitemaps: bool = true;
-    /// Whether agents that store pages store these
+    /// Whether agents that store pages store those of this batch
     #[arg(long, value_name = "true|false")]
     store: bool = true;
-    /// Follow only links whose path matches, as in robots.txt: /news/ or /*.html$; may be said again
+    /// Follow only links whose path matches, as in robots.txt: /news/ or /*.html$; may be repeated
     #[arg(long, value_name = "PATTERN")]
     include: Vec<String> = Vec::new();
-    /// Follow no links whose path matches; may be said again
+    /// Follow no links whose path matches; may be repeated
     #[arg(long, value_name = "PATTERN")]
     exclude: Vec<String> = Vec::new();
     or nothing
-    /// Whom these sites' owners may write to, instead of the fleet's contact URL
+    /// How the owners of these sites can reach you, instead of the fleet's contact URL
     #[arg(long, value_name = "URL")]
     contact_url: String;
-    /// What these crawls call themselves, and what robots.txt knows them by [default: landfall-agent]
+    /// The name of these crawls in the user agent and in robots.txt [default: landfall-agent]
     #[arg(long, value_name = "NAME[/VERSION]")]
     user_agent: String;
-    /// Crawl each site again so long after its crawl ended, as 7d; 1h to 365d [default: never]
+    /// Crawl each site again this long after its crawl ended, such as 7d; 1h to 365d [default:
+    /// never]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     #[asked(with = "humantime_serde")]
     #[stored(rename = "recrawl_interval_ms", serialize_with = "millis::serialize", deserialize_with = "millis::perhaps")]
@@ -198,7 +200,7 @@ pub struct PolicyDifference {
 
 impl Display for PolicyDifference {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {} ({} was asked for)", self.field, self.has, self.asked)
+        write!(f, "{} {} ({} was requested)", self.field, self.has, self.asked)
     }
 }
 
@@ -276,7 +278,7 @@ fn number<N: PartialOrd + Display + Copy>(
 ) -> Result<(), OutOfBounds> {
     match value {
         Some(value) if value < least => Err(OutOfBounds { field, problem: format!("must be {least} or more") }),
-        Some(value) if value > most => Err(OutOfBounds { field, problem: format!("more than {most}") }),
+        Some(value) if value > most => Err(OutOfBounds { field, problem: format!("must be at most {most}") }),
         _ => Ok(()),
     }
 }
@@ -288,14 +290,23 @@ fn time(
     longest: Duration,
 ) -> Result<(), OutOfBounds> {
     match value {
-        Some(value) if value < shortest || value > longest => {
-            Err(OutOfBounds { field, problem: format!("not within {shortest:?} to {longest:?}") })
-        }
+        Some(value) if value < shortest || value > longest => Err(OutOfBounds {
+            field,
+            problem: format!("must be {} to {}", in_largest_unit(shortest), in_largest_unit(longest)),
+        }),
         Some(value) if value.subsec_nanos() % 1_000_000 > 0 => {
-            Err(OutOfBounds { field, problem: format!("{value:?} is no whole number of milliseconds") })
+            Err(OutOfBounds { field, problem: format!("{value:?} is not a whole number of milliseconds") })
         }
         _ => Ok(()),
     }
+}
+
+/// A duration in the largest unit of which it is a whole number.
+pub fn in_largest_unit(duration: Duration) -> String {
+    const UNITS: [(u128, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")];
+    let millis = duration.as_millis();
+    let unit = UNITS.into_iter().find(|(length, _)| millis >= *length && millis.is_multiple_of(*length));
+    unit.map_or_else(|| format!("{millis}ms"), |(length, name)| format!("{}{name}", millis / length))
 }
 
 fn check_patterns(patterns: &[String]) -> Result<(), String> {
@@ -310,7 +321,7 @@ fn check_patterns(patterns: &[String]) -> Result<(), String> {
             return Err(format!("the pattern {pattern:?} does not begin with '/' or '*'"));
         }
         if !pattern.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(format!("the pattern {pattern:?} holds a character that a URL writes as an escape, like %20"));
+            return Err(format!("the pattern {pattern:?} contains a character that URLs write as an escape, like %20"));
         }
     }
     Ok(())

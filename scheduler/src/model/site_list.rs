@@ -97,7 +97,7 @@ pub fn parse(bytes: &[u8]) -> SiteList {
         return list;
     }
     if bytes.iter().take(BEGINNING).any(|byte| *byte == 0) {
-        let reason = "the file is no text: a site list has one host or URL a line".to_owned();
+        let reason = "the file is not text: a site list has one host or URL per line".to_owned();
         list.rejected.push(Rejected { line: 1, text: String::new(), reason });
         return list;
     }
@@ -206,7 +206,7 @@ fn canonical(text: &str) -> Result<String, String> {
     let (scheme, rest) = split_scheme(text)?;
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     if authority.contains('@') {
-        return Err("user names and passwords are not taken".to_owned());
+        return Err("user names and passwords are not allowed".to_owned());
     }
     if authority.is_empty() {
         return Err("no host".to_owned());
@@ -260,13 +260,13 @@ fn check_characters(text: &str) -> Result<(), String> {
     }
     for character in text.chars() {
         if character.is_control() && character != '\t' {
-            return Err(format!("control character U+{:04X}", u32::from(character)));
+            return Err(format!("contains the control character U+{:04X}", u32::from(character)));
         }
         if character.is_whitespace() {
-            return Err("a space inside: one site a line".to_owned());
+            return Err("contains a space: give one site per line".to_owned());
         }
         if character == '\\' {
-            return Err("a backslash inside".to_owned());
+            return Err("contains a backslash".to_owned());
         }
     }
     Ok(())
@@ -323,7 +323,7 @@ fn canonical_host(text: &str) -> Result<String, String> {
     match Host::parse(text).map_err(host_problem)? {
         // Browsers read `12345` and `1.2` as addresses; in a site list they are mistakes.
         Host::Ipv4(address) if text.trim_end_matches('.').parse::<Ipv4Addr>() != Ok(address) => {
-            Err("neither a name nor a whole IPv4 address".to_owned())
+            Err("neither a name nor a complete IPv4 address".to_owned())
         }
         Host::Domain(name) => canonical_name(name.strip_suffix('.').unwrap_or(&name)),
         address @ (Host::Ipv4(_) | Host::Ipv6(_)) => Ok(address.to_string()),
@@ -332,21 +332,21 @@ fn canonical_host(text: &str) -> Result<String, String> {
 
 fn canonical_name(name: &str) -> Result<String, String> {
     if name.len() > MAX_HOST {
-        return Err(format!("the name has {} bytes, DNS allows {MAX_HOST}", name.len()));
+        return Err(format!("the name has {} bytes, but DNS allows {MAX_HOST}", name.len()));
     }
     for label in name.split('.') {
         if label.is_empty() {
             return Err("an empty label: two dots together, or a dot first".to_owned());
         }
         if label.len() > MAX_LABEL {
-            return Err(format!("the label '{}…' has {} bytes, DNS allows {MAX_LABEL}", &label[..8], label.len()));
+            return Err(format!("the label '{}…' has {} bytes, but DNS allows {MAX_LABEL}", &label[..8], label.len()));
         }
         if label.starts_with('-') || label.ends_with('-') {
             return Err(format!("the label '{label}' begins or ends with '-'"));
         }
         let allowed = |character: char| character.is_ascii_alphanumeric() || character == '-' || character == '_';
         if let Some(character) = label.chars().find(|character| !allowed(*character)) {
-            return Err(format!("'{}' cannot be in a host name", character.escape_debug()));
+            return Err(format!("'{}' is not allowed in a host name", character.escape_debug()));
         }
     }
     Ok(name.to_owned())
@@ -356,7 +356,7 @@ fn host_problem(error: ParseError) -> String {
     match error {
         ParseError::EmptyHost => "no host".to_owned(),
         ParseError::IdnaError | ParseError::InvalidDomainCharacter => {
-            "a character that cannot be in a host name, or not there".to_owned()
+            "a character is not allowed in a host name, or not at its position".to_owned()
         }
         ParseError::InvalidIpv4Address => "not a valid IPv4 address".to_owned(),
         ParseError::InvalidIpv6Address => "not a valid IPv6 address".to_owned(),
@@ -479,15 +479,15 @@ mod tests {
             ("a:b:c", "is not a port"),
             (long_label.as_str(), "the label 'aaaaaaaa…' has 64 bytes"),
             (long_name.as_str(), "the name has 262 bytes"),
-            ("bad\u{7}bell.cn", "control character U+0007"),
-            ("*.example.cn", "'*' cannot be in a host name"),
+            ("bad\u{7}bell.cn", "contains the control character U+0007"),
+            ("*.example.cn", "'*' is not allowed in a host name"),
             ("a\\b.cn", "a backslash"),
             ("12345", "whole IPv4 address"),
             ("1.2.3", "whole IPv4 address"),
             ("256.1.1.1", "IPv4 address"),
             ("[::1", "IPv6 address"),
             ("[::1]x:80", "not a valid IPv6"),
-            ("a]b", "cannot be in a host name"),
+            ("a]b", "is not allowed in a host name"),
         ] {
             let reason = reason(text);
             assert!(reason.contains(expected), "'{text}': {reason}");
@@ -562,7 +562,7 @@ mod tests {
         let list = parse(b"a.cn,x,1\nb.cn,91,1\nc.cn,1,-181\nd.cn,1\ne.cn,1,2,3\nf.cn,,2\ng.cn,NaN,1\nh cn,1,2\nsite,latitude,longitude\n");
         assert_eq!(list.sites, []);
         let reasons: Vec<(usize, &str)> = list.rejected.iter().map(|one| (one.line, one.reason.as_str())).collect();
-        let neither = "neither a name alone, nor a rank and a name, nor a name, a latitude and a longitude";
+        let neither = "not NAME, RANK,NAME or NAME,LATITUDE,LONGITUDE";
         assert_eq!(
             reasons,
             [
@@ -573,12 +573,15 @@ mod tests {
                 (5, neither),
                 (6, "a position needs both a latitude and a longitude"),
                 (7, "a latitude is between -90 and 90 degrees"),
-                (8, "a space inside: one site a line"),
+                (8, "contains a space: give one site per line"),
                 (9, "'latitude' is not a number of degrees"),
             ]
         );
         let short = parse(b"site,latitude,longitude\na.cn,1\n");
-        assert_eq!(short.rejected[0].to_string(), "line 2: 'a.cn,1': it has fewer columns than the first line names");
+        assert_eq!(
+            short.rejected[0].to_string(),
+            "line 2: 'a.cn,1': the line has fewer columns than the first line names"
+        );
     }
 
     proptest! {

@@ -1,7 +1,7 @@
 //! Repeated crawls of the same sites: what is learned without any further probe.
 //!
 //! Each strategy that uses distance has its own history. In every crawl it chooses for every site
-//! with the lessons of all earlier crawls ([`crate::strategy::learned`]), and some strategies
+//! with the residuals of all earlier crawls ([`crate::strategy::learned`]), and some strategies
 //! explore at times. A crawl observes the true round trip of its pair.
 
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ use crate::strategy::{Candidate, Site, choose, explored};
 /// A day between crawls, so that a crawl of a week ago counts half.
 const BETWEEN: Duration = Duration::from_secs(86_400);
 
-/// Plays every crawl of every contender and records the round trips.
+/// Simulates every crawl of every contender and records the round trips.
 pub(super) fn crawl_again(field: &Field<'_>, sites: &[usize], judged: &mut [JudgedSite]) {
     let fresh: Vec<Vec<Candidate>> =
         sites.iter().map(|site| field.candidates(*site, &LearnedCorrections::default(), &[])).collect();
@@ -38,18 +38,18 @@ fn play(field: &Field<'_>, sites: &[usize], fresh: &[Vec<Candidate>], strategy: 
     let measured: HashMap<SiteId, Vec<(AgentId, Rtt)>> =
         sites.iter().map(|site| (site_id(*site), field.measured(*site))).collect();
     for crawl in 0..field.crawls() {
-        let lessons: Vec<CrawlResidual> =
-            told.iter().map(|(at, lesson)| CrawlResidual { weight: weight(crawl, *at), ..*lesson }).collect();
-        let lessons = LearnedCorrections::of(&lessons, &measured);
+        let residuals: Vec<CrawlResidual> =
+            told.iter().map(|(at, residual)| CrawlResidual { weight: weight(crawl, *at), ..*residual }).collect();
+        let residuals = LearnedCorrections::of(&residuals, &measured);
         for (index, site) in sites.iter().enumerate() {
             let own: Vec<CrawlObservation> = crawls[index]
                 .iter()
                 .map(|(at, seen)| CrawlObservation { weight: weight(crawl, *at), ..*seen })
                 .collect();
             let mut candidates =
-                if own.is_empty() { fresh[index].clone() } else { field.candidates(*site, &lessons, &own) };
+                if own.is_empty() { fresh[index].clone() } else { field.candidates(*site, &residuals, &own) };
             let probed = measured.get(&site_id(*site)).map_or(&[][..], Vec::as_slice);
-            teach(&mut candidates, &lessons, &lessons.near(None, probed), &own);
+            teach(&mut candidates, &residuals, &residuals.near(None, probed), &own);
             let Some((taken, tried)) = take(strategy, &candidates, own.len(), field.crawl_seed(*site, crawl)) else {
                 continue;
             };
@@ -61,7 +61,7 @@ fn play(field: &Field<'_>, sites: &[usize], fresh: &[Vec<Candidate>], strategy: 
             let known =
                 before.and_then(|one| one.measured.or(one.predicted).map(|known| (known, one.measured.is_some())));
             if let Some((known, probed)) = known {
-                let lesson = CrawlResidual {
+                let residual = CrawlResidual {
                     agent: taken.agent,
                     site: site_id(*site),
                     network: None,
@@ -71,7 +71,7 @@ fn play(field: &Field<'_>, sites: &[usize], fresh: &[Vec<Candidate>], strategy: 
                     crawled: rtt,
                     weight: 1.0,
                 };
-                told.push((crawl, lesson));
+                told.push((crawl, residual));
             }
         }
     }

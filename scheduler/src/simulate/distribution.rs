@@ -4,7 +4,7 @@ use super::score::{nearest, relative_error};
 use super::{JudgedSite, SeedResult, Settings};
 use crate::model::stats::count;
 
-/// Steps that a distribution is cut into: enough for any screen, and few enough for a page.
+/// Steps of a distribution: enough for any screen, few enough for a page.
 const STEPS: usize = 200;
 
 /// Distributions over the sites of all seeds. Each is a sorted list of quantiles in steps of half a
@@ -39,7 +39,7 @@ impl Distributions {
     }
 }
 
-/// Quantiles of values with weights, each a value that is there.
+/// Weighted quantiles; each is one of the values.
 fn quantiles(mut weighted: Vec<(f64, f64)>) -> Vec<f64> {
     weighted.sort_by(|one, other| one.0.total_cmp(&other.0));
     let Some((greatest, _)) = weighted.last().copied() else { return Vec::new() };

@@ -42,12 +42,12 @@ impl<'a> Draw<'a> {
         Self { matrix, agents, sites }
     }
 
-    /// How many agents.
+    /// The number of agents.
     pub fn agents(&self) -> usize {
         self.agents.len()
     }
 
-    /// How many sites.
+    /// The number of sites.
     pub fn sites(&self) -> usize {
         self.sites.len()
     }
@@ -79,7 +79,7 @@ impl<'a> Draw<'a> {
         pair(self.matrix, *self.sites.get(site)?, *self.agents.get(agent)?)
     }
 
-    /// Everything agents measured of each other.
+    /// All measurements between agents.
     pub fn mesh(&self) -> Mesh {
         let mut mesh = Mesh::new();
         for (i, &a) in self.agents.iter().enumerate() {
@@ -108,7 +108,7 @@ impl<'a> Draw<'a> {
     }
 }
 
-/// The geometric mean of both directions, or the one there is.
+/// The geometric mean of both directions, or the only known one.
 fn pair(matrix: &Matrix, a: usize, b: usize) -> Option<f64> {
     match (matrix.millis(a, b), matrix.millis(b, a)) {
         (Some(there), Some(back)) => Some((there * back).sqrt()),

@@ -85,7 +85,7 @@ pub(super) struct Field<'a> {
     seed: u64,
 }
 
-/// Plays one seed; `site_done` is called after each site.
+/// Simulates one seed; `site_done` is called after each site.
 pub(super) fn play(
     matrix: &Matrix,
     settings: &Settings,
@@ -96,7 +96,7 @@ pub(super) fn play(
     play_drawing(draw, settings, seed, site_done)
 }
 
-/// Plays one seed with the agents and sites of this drawing.
+/// Simulates one seed with the agents and sites of this drawing.
 pub fn play_drawing(
     draw: Draw<'_>,
     settings: &Settings,
@@ -168,7 +168,7 @@ impl Field<'_> {
         let home = self.told(self.draw.agent_node(agent)).map(home).unwrap_or_default();
         let agent = self.draw.agent_id(agent);
         let predicted = place.and_then(|place| place.predict(agent));
-        // Loads are left out: every site is chosen for as if it were the only one.
+        // Loads are ignored: each agent is chosen as if its site were the only one.
         Candidate { home, ..Candidate::new(agent, 1) }.to_site(predicted, measured)
     }
 
@@ -223,11 +223,11 @@ impl Field<'_> {
     pub(super) fn candidates(
         &self,
         site: usize,
-        lessons: &LearnedCorrections,
+        residuals: &LearnedCorrections,
         crawls: &[CrawlObservation],
     ) -> Vec<Candidate> {
         let measured = self.measured(site);
-        let placed_by = [&measured[..], &measured_by_crawls(lessons, &measured, crawls)].concat();
+        let placed_by = [&measured[..], &measured_by_crawls(residuals, &measured, crawls)].concat();
         let place = self.map.as_ref().and_then(|map| map.locate(&placed_by));
         (0..self.draw.agents())
             .filter(|&agent| self.draw.truth(site, agent).is_some())
@@ -240,7 +240,7 @@ impl Field<'_> {
         self.draw.measured(site, &self.landmarks)
     }
 
-    /// What is known of a node besides round trips.
+    /// A node's data besides round trips.
     fn told(&self, node: usize) -> Option<&Node> {
         self.settings.nodes.get(node)
     }
@@ -250,7 +250,7 @@ impl Field<'_> {
         &self.settings.strategies
     }
 
-    /// How often each site is crawled.
+    /// The number of crawls of each site.
     pub(super) fn crawls(&self) -> usize {
         self.settings.crawls
     }
@@ -287,7 +287,7 @@ impl Field<'_> {
     }
 }
 
-/// Where an agent stands.
+/// An agent's position.
 fn home(node: &Node) -> AgentLocation {
     AgentLocation { country: node.country, direction: node.position.map(Into::into), address: node.address }
 }

@@ -11,9 +11,9 @@ const FEWEST_PARTNERS: usize = 2;
 /// A fitted map.
 #[derive(Debug)]
 pub(super) enum Map {
-    /// One point a host.
+    /// One point per host.
     Plain(Embedding),
-    /// A cloud a site.
+    /// A cloud of points per site.
     Refined(Refined),
 }
 

@@ -55,7 +55,7 @@ impl Matrix {
             }
             if record.len() != nodes {
                 let columns = record.len();
-                let complaint = format!("{columns} columns where {nodes} are expected: the matrix must be square");
+                let complaint = format!("{columns} columns, but {nodes} are expected: the matrix must be square");
                 return Err(FileError::Nonsense(format!("{}: row {row} has {complaint}", file.display())));
             }
             count += 1;
@@ -85,7 +85,7 @@ impl Matrix {
         Self { nodes, millis: (0..nodes * nodes).map(cell).collect() }
     }
 
-    /// How many nodes.
+    /// The number of nodes.
     pub fn nodes(&self) -> usize {
         self.nodes
     }
@@ -97,7 +97,7 @@ impl Matrix {
     }
 }
 
-/// One value, or what is wrong with it.
+/// One value, or the problem with it.
 fn value(text: &str, diagonal: bool) -> Result<f64, &'static str> {
     if text.is_empty() {
         return Err("is empty: write nan for what was not measured");
@@ -144,7 +144,7 @@ mod tests {
     fn every_bad_matrix_is_refused_with_its_place() {
         let cases = [
             ("", "rtt.csv: the matrix is empty"),
-            ("0,1\n1", "rtt.csv: row 2 has 1 columns where 2 are expected: the matrix must be square"),
+            ("0,1\n1", "rtt.csv: row 2 has 1 columns, but 2 are expected: the matrix must be square"),
             ("0,1\n1,0\n1,1", "rtt.csv: 3 rows but 2 columns: the matrix must be square"),
             ("0,x\n1,0", "rtt.csv: row 1, column 2: 'x' is not a number"),
             ("0,1\n-4,0", "rtt.csv: row 2, column 1: '-4' is negative"),

@@ -16,7 +16,7 @@ use crate::model::Strategy;
 /// A name's longest form in the domain name system.
 const LONGEST_NAME: usize = 253;
 
-/// What is known of one node.
+/// One node's data.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Node {
     pub name: Option<String>,
@@ -26,7 +26,7 @@ pub struct Node {
     pub address: Option<IpAddr>,
 }
 
-/// Every column there may be.
+/// All known columns.
 const COLUMNS: [&str; 5] = ["name", "latitude", "longitude", "country", "address"];
 
 /// Reads a file.
@@ -41,7 +41,7 @@ pub fn parse(file: &Path, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
     let at = |line: u64, complaint: String| FileError::at(file, &format!(", line {line}"), complaint);
     let unread = |line: u64, error: csv::Error| at(line, format!("it is not comma-separated text: {error}"));
     let columns = columns(rows.headers().map_err(|error| unread(1, error))?)
-        .map_err(|problem| at(1, format!("{problem}: the header names columns among {}", COLUMNS.join(", "))))?;
+        .map_err(|problem| at(1, format!("{problem}: the header may name {}", COLUMNS.join(", "))))?;
     let mut nodes = Vec::new();
     let mut last = 1;
     for record in rows.records() {
@@ -50,7 +50,7 @@ pub fn parse(file: &Path, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
         last = line;
         if record.len() != columns.len() {
             let (values, columns) = (record.len(), columns.len());
-            return Err(at(line, format!("{values} values where the header has {columns} columns")));
+            return Err(at(line, format!("{values} values, but the header has {columns} columns")));
         }
         let values: Vec<(&'static str, &str)> = columns.iter().copied().zip(record.iter()).collect();
         let bad = |(column, value, complaint): BadColumn| at(line, format!("{column}: '{value}' {complaint}"));
@@ -59,8 +59,8 @@ pub fn parse(file: &Path, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
     Ok(nodes)
 }
 
-/// The line a record is on; what the reader says is that of the blank lines before it, if there are
-/// any.
+/// The line of a record. The reader reports the line where the preceding blank lines begin, if
+/// there are any.
 pub(crate) fn line_of(position: &csv::Position, bytes: &[u8]) -> u64 {
     let from = usize::try_from(position.byte()).unwrap_or(usize::MAX);
     let blank = bytes.get(from..).unwrap_or_default().iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
@@ -76,16 +76,16 @@ fn columns(header: &csv::StringRecord) -> Result<Vec<&'static str>, String> {
     let mut columns: Vec<&'static str> = Vec::new();
     for name in header {
         let known = COLUMNS.into_iter().find(|known| *known == name.to_ascii_lowercase());
-        let column = known.ok_or_else(|| format!("'{name}' is no column"))?;
+        let column = known.ok_or_else(|| format!("'{name}' is not a column"))?;
         if columns.contains(&column) {
-            return Err(format!("the column '{column}' is there twice"));
+            return Err(format!("the column '{column}' appears twice"));
         }
         columns.push(column);
     }
     Ok(columns)
 }
 
-/// What is wrong, with which column and value.
+/// The column, its value, and the problem.
 type BadColumn = (&'static str, String, String);
 
 fn node(values: &[(&'static str, &str)]) -> Result<Node, BadColumn> {
@@ -102,12 +102,12 @@ fn node(values: &[(&'static str, &str)]) -> Result<Node, BadColumn> {
     let position = Position::from_parts(latitude, longitude).map_err(|error| {
         let half = if latitude.is_none() { "latitude" } else { "longitude" };
         match latitude {
-            Some(degrees) if !(-90.0..=90.0).contains(&degrees) => bad("latitude", &format!("is none: {error}")),
-            _ => bad(half, &format!("is none: {error}")),
+            Some(degrees) if !(-90.0..=90.0).contains(&degrees) => bad("latitude", &format!("is invalid: {error}")),
+            _ => bad(half, &format!("is invalid: {error}")),
         }
     })?;
     if text("name").is_some_and(|name| name.len() > LONGEST_NAME) {
-        return Err(bad("name", "is longer than a host name may be"));
+        return Err(bad("name", "is longer than a host name can be"));
     }
     let country = text("country")
         .map(|code| {
@@ -122,8 +122,8 @@ fn node(values: &[(&'static str, &str)]) -> Result<Node, BadColumn> {
     Ok(Node { name: text("name").map(str::to_ascii_lowercase), position, country, address })
 }
 
-/// What a strategy goes by that a matrix does not say, and no node has; `None` where it can be
-/// judged.
+/// The input of a strategy that neither the matrix nor any node provides; `None` if the strategy
+/// can be judged.
 pub fn lacks(strategy: Strategy, nodes: &[Node]) -> Option<&'static str> {
     let (known, what): (fn(&Node) -> bool, _) = match strategy {
         Strategy::Domain => (|node| node.name.is_some(), "names"),
@@ -169,12 +169,12 @@ mod tests {
 
     #[test]
     fn every_bad_line_is_named() {
-        let among = "the header names columns among name, latitude, longitude, country, address";
+        let among = "the header may name name, latitude, longitude, country, address";
         for (text, complaint) in [
             ("", format!("nodes.csv, line 1: the file is empty: {among}")),
-            ("name,colour\n", format!("nodes.csv, line 1: 'colour' is no column: {among}")),
-            ("name,name\n", format!("nodes.csv, line 1: the column 'name' is there twice: {among}")),
-            ("name,country\na.cn,CN\nb.cn\n", "nodes.csv, line 3: 1 values where the header has 2 columns".to_owned()),
+            ("name,colour\n", format!("nodes.csv, line 1: 'colour' is not a column: {among}")),
+            ("name,name\n", format!("nodes.csv, line 1: the column 'name' appears twice: {among}")),
+            ("name,country\na.cn,CN\nb.cn\n", "nodes.csv, line 3: 1 values, but the header has 2 columns".to_owned()),
             ("country\nCHN\n", "nodes.csv, line 2: country: 'CHN' is not two letters (ISO 3166-1 alpha-2)".to_owned()),
             ("address\n::1\n1.2.3\n", "nodes.csv, line 3: address: '1.2.3' is not an IP address".to_owned()),
             ("latitude,longitude\n1,x\n", "nodes.csv, line 2: longitude: 'x' is not a number of degrees".to_owned()),

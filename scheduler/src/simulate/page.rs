@@ -9,19 +9,19 @@ use crate::model::Strategy;
 use crate::model::stats::count;
 
 const STYLE: &str = include_str!("style.css");
-/// Relative errors beyond this are not drawn, and said.
+/// Relative errors beyond this are not drawn; the text states their share.
 const WORST_DRAWN: f64 = 1.0;
 const NEAREST: &str = "nearest agent";
 
-/// What the page is made from.
+/// The content of the page.
 #[derive(Debug, Clone, Copy)]
 pub struct Page<'a> {
     pub matrix: &'a str,
-    /// The name of the file of nodes, where one was given.
+    /// The name of the nodes' file, if one was given.
     pub nodes: Option<&'a str>,
     pub settings: &'a Settings,
     pub report: &'a Report,
-    /// How it is distributed.
+    /// The distributions of round trips and errors.
     pub distributions: &'a Distributions,
 }
 
@@ -42,10 +42,10 @@ pub fn page(page: &Page<'_>) -> String {
 
 fn asked(page: &Page<'_>) -> Markup {
     let Page { settings, report, .. } = page;
-    let nodes = page.nodes.unwrap_or("nothing but their round trips");
+    let nodes = page.nodes.unwrap_or("only their round trips");
     let rows = [
         ("matrix", format!("{}, {} nodes", page.matrix, report.nodes)),
-        ("known of the nodes", nodes.to_owned()),
+        ("data of the nodes", nodes.to_owned()),
         ("seeds", format!("{} to {}: agents are drawn anew for each", report.first_seed, report.last_seed())),
         ("agents", report.agents.to_string()),
         ("landmarks", format!("{}, election {}", report.landmarks, report.election)),
@@ -54,7 +54,7 @@ fn asked(page: &Page<'_>) -> Markup {
         ("confirming agents", settings.confirm.to_string()),
         ("crawls of each site", settings.crawls.to_string()),
     ];
-    html! { section { h2 { "What was asked" } dl { @for (name, value) in rows { dt { (name) } dd { (value) } } } } }
+    html! { section { h2 { "Settings" } dl { @for (name, value) in rows { dt { (name) } dd { (value) } } } } }
 }
 
 fn standings(page: &Page<'_>) -> Markup {
@@ -65,7 +65,8 @@ fn standings(page: &Page<'_>) -> Markup {
     html! { section {
         h2 { "Every strategy" }
         p.soft {
-            "Mean true round trip to whom it takes, over sites; excess over the nearest agent; stretch, the mean over the nearest agents' mean; "
+            "Mean true round trip to the chosen agent, over sites; excess over the nearest agent; stretch, the mean \
+             over the nearest agents' mean; "
             "measurements and confirmations; and how unevenly sites went to agents (standard deviation over mean)."
         }
         table {
@@ -75,7 +76,7 @@ fn standings(page: &Page<'_>) -> Markup {
                 td { (standing.name) }
                 td.n { (shown(standing.mean_rtt_ms, 1)) } td.n { (shown(excess(standing), 1)) } td.n { (shown(standing.stretch, 3)) }
                 td.n { (shown(standing.probes_per_site, 1)) } td.n { (shown(standing.load_cv, 2)) }
-                td.soft { @if standing.fallbacks > 0 { "drew for " (standing.fallbacks) " sites it had nothing to go by" } }
+                td.soft { @if standing.fallbacks > 0 { "drew at random for " (standing.fallbacks) " sites without data" } }
             } }
             @for left in &report.left_out { tr {
                 td { (left.name) } td.n { "–" } td.n { "–" } td.n { "–" } td.n { "–" } td.n { "–" } td.soft { (why(left)) }
@@ -86,8 +87,7 @@ fn standings(page: &Page<'_>) -> Markup {
 
 /// Why a strategy was not judged.
 fn why(left: &LeftOut) -> String {
-    left.lacks
-        .map_or("not asked for".to_owned(), |lacks| format!("left out: it goes by {lacks}, and no node's is known"))
+    left.lacks.map_or("not requested".to_owned(), |lacks| format!("left out: it needs {lacks}, which no node has"))
 }
 
 /// A sorted list of quantiles as a line: the share, per cent, that is no greater.
@@ -105,10 +105,11 @@ fn round_trips(page: &Page<'_>) -> Markup {
     let all = || curves.iter().flat_map(|curve| &curve.points).map(|point| point.0);
     let across = Axis::ratios("round trip, ms", all().fold(f64::INFINITY, f64::min), all().fold(0.0, f64::max));
     html! { figure {
-        h2 { "Round trips to whom each strategy takes" }
+        h2 { "Round trips to the agents that each strategy chooses" }
         figcaption {
-            "Share of sites whose agent is no farther than so many milliseconds; the farther left, the nearer. Where a strategy draws evenly "
-            "among several, each counts for its part. Equal ratios are equally far apart."
+            "Share of sites whose agent is at most this many milliseconds away; a curve farther left is better. Where \
+             a strategy draws evenly "
+            "among several agents, each counts proportionally. The horizontal scale is logarithmic."
         }
         (lines("Share of sites by round trip to the chosen agent", &across, &Axis::linear("sites, %", 100.0), &curves))
     } }
@@ -172,7 +173,8 @@ fn learning(page: &Page<'_>) -> Markup {
     html! { figure {
         h2 { "What crawls teach" }
         figcaption {
-            "Mean excess over the nearest agent in each crawl of the same sites, without further probes: the median over seeds. Strategies that do not go by "
+            "Mean excess over the nearest agent in each crawl of the same sites, without further probes: the median \
+             over seeds. Strategies that do not use "
             "predicted distances learn nothing."
         }
         (lines("Excess by crawl", &across, &Axis::linear("excess, ms", most), &curves))

@@ -13,11 +13,11 @@ const LEFT: f64 = 64.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 52.0;
-/// Of a bar, with the space to the next.
+/// Height of a bar, with the space to the next.
 const BAR: f64 = 28.0;
-/// For the names of bars.
+/// Width for the names of bars.
 const NAMES: f64 = 140.0;
-/// For the figures behind bars.
+/// Width for the figures behind bars.
 const FIGURES: f64 = 90.0;
 
 /// A whole page, one self-contained file.
@@ -38,12 +38,12 @@ pub fn document(title: &str, style: &str, body: &Markup) -> String {
 }
 
 pub struct Axis {
-    /// What it shows, with its unit.
+    /// The quantity, with its unit.
     label: String,
-    /// From its begin to its end.
+    /// Its begin and its end.
     range: (f64, f64),
     ticks: Vec<f64>,
-    /// Whether equal ratios are equally far apart.
+    /// Whether the scale is logarithmic.
     ratios: bool,
 }
 
@@ -68,7 +68,7 @@ impl Axis {
         Self { label: label.into(), range: (1.0, count(most.max(2))), ticks, ratios: false }
     }
 
-    /// From `least` to `most`, equal ratios being equally far apart.
+    /// From `least` to `most`, logarithmic.
     pub(super) fn ratios(label: impl Into<String>, least: f64, most: f64) -> Self {
         let least = if least.is_finite() && least > 0.0 { least } else { 1.0 };
         let most = if most.is_finite() && most > least { most } else { least * 10.0 };
@@ -80,7 +80,7 @@ impl Axis {
         Self { label: label.into(), range: (from, to), ticks, ratios: true }
     }
 
-    /// Where a value is, 0 to 1.
+    /// The position of a value, 0 to 1.
     fn place(&self, value: f64) -> f64 {
         let (from, to) = self.range;
         let place = match self.ratios {
@@ -91,7 +91,7 @@ impl Axis {
     }
 }
 
-/// One line of a plot, in a style of the page's: a class that says its colour and how it is dashed.
+/// One line of a plot; its class in the style sheet determines its colour and dashes.
 pub struct Curve {
     pub name: String,
     pub class: &'static str,

@@ -7,7 +7,7 @@ use super::{Matrix, Report, SeedResult, Settings, SettingsError};
 use crate::gnp::{ElectError, FitError};
 use crate::model::parallel::in_order_while;
 
-/// Why a simulation did not run to its end.
+/// Why a simulation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulateError {
     #[error(transparent)]

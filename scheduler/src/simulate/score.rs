@@ -24,7 +24,7 @@ pub struct Report {
     /// Dimensions of the plain map.
     pub dims: usize,
     pub seeds: u64,
-    /// How well distances were predicted.
+    /// The quality of the predicted distances.
     pub estimate: Estimate,
     /// The mean over sites of the true round trip to the nearest agent, milliseconds.
     pub oracle_rtt_ms: Option<f64>,
@@ -35,7 +35,7 @@ pub struct Report {
     /// The first seed.
     pub first_seed: u64,
     pub tier: &'static str,
-    /// What the refined map was made without.
+    /// The ingredients that the refined map lacked.
     pub without: Vec<&'static str>,
     /// How landmarks were chosen.
     pub election: &'static str,
@@ -65,7 +65,7 @@ pub struct LeftOut {
     pub lacks: Option<&'static str>,
 }
 
-/// How well distances were predicted.
+/// The quality of the predicted distances.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate {
     /// The median of |predicted - measured| / measured over pairs of a site and an agent that is no
@@ -77,13 +77,13 @@ pub struct Estimate {
     pub acc70: Option<f64>,
     /// One minus the mean of the smallest 80 % of them.
     pub acc80: Option<f64>,
-    /// The part of all sites whose agent of rank 1 is truly the nearest, or as near as it.
+    /// The share of sites whose agent of rank 1 is truly the nearest, or equally near.
     pub top1_hit: Option<f64>,
-    /// The part of all sites where that is so of an agent of rank 1, 2 or 3.
+    /// The share of sites for which this is true of an agent of rank 1, 2 or 3.
     pub top3_hit: Option<f64>,
 }
 
-/// How a contender did.
+/// The results of a contender.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct ContenderScore {
     pub name: &'static str,
@@ -119,7 +119,7 @@ impl Report {
         }
     }
 
-    /// Sums up what was judged.
+    /// Sums up the judged seeds.
     pub fn of(nodes: usize, settings: &Settings, judged: &[SeedResult]) -> Self {
         let sites: Vec<&JudgedSite> =
             judged.iter().flat_map(|seed| &seed.sites).filter(|site| !site.agents.is_empty()).collect();

@@ -1,4 +1,4 @@
-//! What a simulation is asked to do, checked before anything runs.
+//! The settings of a simulation, checked before it runs.
 
 use std::num::NonZeroUsize;
 
@@ -7,7 +7,8 @@ use super::{Draw, Matrix};
 use crate::gnp::{self, FEWEST_LANDMARKS, RefinedSwitches};
 use crate::model::{Strategy, words};
 
-/// What to draw, how to map it and whom to judge. The report is a function of these and the matrix.
+/// What to draw, which map to fit and which strategies to judge. The report is a function of these
+/// and the matrix.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Agents drawn for each seed.
@@ -18,21 +19,21 @@ pub struct Settings {
     pub dims: Option<usize>,
     /// The first seed.
     pub first_seed: u64,
-    /// How many seeds, one after another.
+    /// The number of seeds, from the first on.
     pub seeds: u64,
     /// Sites judged for each seed, drawn among all; `None` for all.
     pub sites: Option<usize>,
     pub strategies: Vec<Strategy>,
     pub tier: Tier,
-    /// What the refined map is made without, as [`ingredient`] knows the names.
+    /// The ingredients that the refined map lacks, by their names in [`ingredient`].
     pub without: Vec<&'static str>,
     /// How landmarks are chosen.
     pub election: Election,
     /// Agents that `gnp-confirmed` asks to measure a site.
     pub confirm: usize,
-    /// How often each site is crawled, each time with what the crawls before taught.
+    /// The number of crawls of each site; each uses what the earlier ones taught.
     pub crawls: usize,
-    /// What is known of the nodes besides round trips, in the matrix's order; empty where nothing is.
+    /// The nodes' data besides round trips, in the matrix's order; empty if there is none.
     pub nodes: Vec<Node>,
     /// Seeds that run at once; the report does not depend on it.
     pub threads: NonZeroUsize,
@@ -59,7 +60,7 @@ impl Default for Settings {
     }
 }
 
-/// Settings that make no sense. Every message names the setting.
+/// Invalid settings. Every message names the setting.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
     #[error("{0}")]
@@ -96,32 +97,31 @@ impl Settings {
         let &Self { agents, landmarks, first_seed, seeds, .. } = self;
         if first_seed.checked_add(seeds - 1).is_none() {
             let greatest = u64::MAX;
-            return nonsense(format!(
-                "first-seed {first_seed} and {seeds} seeds go beyond the greatest seed, {greatest}"
-            ));
+            return nonsense(format!("first-seed {first_seed} and {seeds} seeds exceed the greatest seed, {greatest}"));
         }
         if landmarks < FEWEST_LANDMARKS {
             return nonsense(format!(
-                "landmarks must be at least {FEWEST_LANDMARKS}, is {landmarks}: fewer leave even a line open"
+                "landmarks must be at least {FEWEST_LANDMARKS}, not {landmarks}: fewer do not determine even a place \
+                 on a line"
             ));
         }
         if landmarks > agents {
-            return nonsense(format!("landmarks must be at most the number of agents, {agents}, is {landmarks}"));
+            return nonsense(format!("landmarks must be at most the number of agents, {agents}, not {landmarks}"));
         }
         if let Some(dims) = self.dims.filter(|dims| *dims >= landmarks) {
-            return nonsense(format!("dims must be below the number of landmarks, {landmarks}, is {dims}"));
+            return nonsense(format!("dims must be below the number of landmarks, {landmarks}, not {dims}"));
         }
         if let (Tier::Plain, Some(ingredient)) = (self.tier, self.without.first()) {
             return nonsense(format!("without {ingredient}: only the refined tier has ingredients"));
         }
         if !self.nodes.is_empty() && self.nodes.len() != matrix.nodes() {
             let (told, nodes) = (self.nodes.len(), matrix.nodes());
-            return Err(SettingsError::Nodes(format!("nodes: {told} are told of where the matrix has {nodes}")));
+            return Err(SettingsError::Nodes(format!("nodes: the file describes {told}, but the matrix has {nodes}")));
         }
         let lacking = |strategy: &Strategy| Some((strategy.name(), lacks(*strategy, &self.nodes)?));
         if let Some((name, lacks)) = self.strategies.iter().find_map(lacking) {
             return nonsense(format!(
-                "strategy {name}: it goes by {lacks}, which a matrix of round trips does not say, and no node's is known"
+                "strategy {name}: it needs {lacks}, which the matrix does not contain: give the nodes' in --nodes FILE"
             ));
         }
         Draw::new(matrix, agents, self.first_seed)?;
@@ -147,7 +147,7 @@ impl Settings {
     }
 }
 
-/// The strategies that can be judged: of a matrix alone not those that go by what stands in none.
+/// The strategies that can be judged. A matrix alone lacks the input of some.
 pub fn judged(nodes: &[Node]) -> impl Iterator<Item = Strategy> {
     Strategy::ALL.iter().copied().filter(move |strategy| lacks(*strategy, nodes).is_none())
 }
@@ -155,9 +155,10 @@ pub fn judged(nodes: &[Node]) -> impl Iterator<Item = Strategy> {
 words!(
     /// Which of the two maps predicts.
     Tier {
-        /// One point a host.
+        /// One point per host.
         Plain = "plain",
-        /// A cloud of points a site, corrected by what the map gets wrong between agents: what the scheduler chooses by.
+        /// A cloud of points per site, corrected by the map's errors between agents, as in the
+        /// scheduler.
         Refined = "refined",
     }
 );
@@ -165,13 +166,13 @@ words!(
 words!(
     /// How landmarks are chosen among the agents, from their mesh alone.
     Election {
-        /// The scheduler's own: k-medoids, improved by agents held out as sites.
+        /// As in the scheduler: k-medoids, improved with agents held out as sites.
         Improved = "improved",
-        /// k-medoids with nothing beside.
+        /// Only k-medoids.
         KMedoids = "kmedoids",
         /// Drawn by the seed.
         Random = "random",
-        /// Each the farthest from those before it: a known trap, here to be compared with.
+        /// Each is the farthest from those before it: a known mistake, for comparison.
         Farthest = "farthest",
     }
 );
@@ -195,9 +196,12 @@ mod tests {
         assert_eq!(refusal(|s| s.dims = Some(0)), "dims must be at least 1");
         assert_eq!(refusal(|s| s.sites = Some(0)), "sites must be at least 1");
         assert_eq!(refusal(|s| s.confirm = 0), "confirm must be at least 1");
-        assert_eq!(refusal(|s| s.landmarks = 9), "landmarks must be at most the number of agents, 8, is 9");
-        assert_eq!(refusal(|s| s.landmarks = 2), "landmarks must be at least 3, is 2: fewer leave even a line open");
-        assert_eq!(refusal(|s| s.dims = Some(4)), "dims must be below the number of landmarks, 4, is 4");
+        assert_eq!(refusal(|s| s.landmarks = 9), "landmarks must be at most the number of agents, 8, not 9");
+        assert_eq!(
+            refusal(|s| s.landmarks = 2),
+            "landmarks must be at least 3, not 2: fewer do not determine even a place on a line"
+        );
+        assert_eq!(refusal(|s| s.dims = Some(4)), "dims must be below the number of landmarks, 4, not 4");
         assert_eq!(refusal(|s| s.agents = 12), "12 agents leave no site among the 12 nodes of the matrix");
         let without = |s: &mut Settings| (s.tier, s.without) = (Tier::Plain, vec!["height"]);
         assert_eq!(refusal(without), "without height: only the refined tier has ingredients");

@@ -199,7 +199,7 @@ fn more_landmarks_than_agents_that_others_reach_are_refused_with_the_lowest_seed
     let bare = Matrix::of(40, |_, j| j.is_multiple_of(8).then_some(20.0));
     let error = judge(&bare, &Settings { landmarks: 9, dims: None, ..small() }, &nothing_watched).unwrap_err();
     let sentence = crate::app::exit::sentence(&anyhow::Error::new(error));
-    assert!(sentence.starts_with("seed 0: elect the landmarks: 9 landmarks were asked for, only "), "{sentence}");
+    assert!(sentence.starts_with("seed 0: elect the landmarks: 9 landmarks were requested, but only "), "{sentence}");
 }
 
 #[test]
@@ -290,7 +290,7 @@ fn nodes_that_are_told_of_have_every_strategy_judged() {
     let mean = |strategy| standing(&report, strategy).mean_rtt_ms.unwrap();
     assert!(mean(Strategy::Geographic) < 0.5 * mean(Strategy::Random), "{report:?}");
     let fewer = Settings { nodes: told(59), ..settings };
-    assert_eq!(fewer.check(&matrix).unwrap_err().to_string(), "nodes: 59 are told of where the matrix has 60");
+    assert_eq!(fewer.check(&matrix).unwrap_err().to_string(), "nodes: the file describes 59, but the matrix has 60");
 }
 
 /// Every element that is opened is closed, in order, and nothing else stands in a page.
@@ -324,7 +324,7 @@ fn the_page_holds_every_strategy_and_escapes_names() {
         let text = page(&Page { matrix: "<b>.csv", nodes, settings: &settings, report, distributions });
         assert_well_formed(&text);
         assert!(Strategy::ALL.iter().all(|strategy| text.contains(&format!("<td>{}</td>", strategy.name()))));
-        assert_eq!(text.matches("left out: it goes by").count(), lacking);
+        assert_eq!(text.matches("left out: it needs").count(), lacking);
         assert_eq!(text.matches("role=\"img\"").count(), plots);
         assert!(text.contains("&lt;b&gt;.csv") && text.contains("&lt;nodes&gt; &amp;"), "{text}");
         for wrong in ["<b>", "NaN", "inf ", "<script", "http:", "https:", "url("] {

@@ -20,7 +20,7 @@ pub(super) use ending::{Completed, Ending, complete, end};
 pub(crate) mod checkpoints;
 mod ending;
 pub(crate) mod outcomes;
-pub(crate) mod recalls;
+pub(crate) mod preemptions;
 
 words!(
     /// The state of a lease.
@@ -345,7 +345,7 @@ mod tests {
             Some(sessions::PendingMessages {
                 orders: false,
                 revocations: false,
-                recalls: false,
+                preemptions: false,
                 tasks: false,
                 free: 2
             })
@@ -450,7 +450,7 @@ mod tests {
     async fn what_waits_for_an_agent_is_what_it_would_be_given(mut conn: Conn) {
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let waiting = |tasks, free| {
-            Some(sessions::PendingMessages { orders: false, revocations: false, recalls: false, tasks, free })
+            Some(sessions::PendingMessages { orders: false, revocations: false, preemptions: false, tasks, free })
         };
         let mut seen = Vec::new();
         let batch = fixtures::batch(&mut conn, "b", "random").await;

@@ -39,7 +39,8 @@ pub enum MigrationObstacle {
         said: String,
     },
     #[error(
-        "the database {database} holds the tables of another program ({said}): give landfall a database of its own (`createdb`)"
+        "the database {database} contains the tables of another program ({said}): give landfall a database of its own \
+         (`createdb`)"
     )]
     Foreign {
         database: String,
@@ -59,21 +60,21 @@ pub enum MigrationObstacle {
     },
     /// A migration began and did not end.
     #[error(
-        "an upgrade of this database broke off in migration {0}, and what it left is unknown: restore the backup from before the \
-         upgrade into an empty database"
+        "an upgrade of this database was interrupted in migration {0} and its state is unknown: restore the backup \
+         from before the upgrade into an empty database"
     )]
     HalfDone(i64),
     /// A migration does not fit the database's tables.
     #[error(
-        "migration {version} does not fit what this database holds ({said}): somebody has changed its tables; undo that, or restore \
-         a backup into an empty database"
+        "migration {version} does not fit the tables of this database ({said}), which were changed: undo the change, \
+         or restore a backup into an empty database"
     )]
     Unfit {
         /// The migration that failed.
         version: i64,
         said: String,
     },
-    #[error("the database {0} can only be read: name the primary server, a standby takes no scheduler")]
+    #[error("the database {0} is read-only: name the primary server instead of a standby")]
     ReadOnly(String),
     /// An error that the operator did not cause.
     #[error("migrate the schema")]

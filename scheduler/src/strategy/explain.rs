@@ -14,21 +14,21 @@ use crate::model::{
 pub fn parted(FormerAgent { agent, how }: &FormerAgent) -> String {
     let how = match how {
         Parting::Lost => "was lost with its crawl",
-        Parting::Restarted => "began anew without its crawl",
-        Parting::Reconnected => "connected anew without its crawl",
+        Parting::Restarted => "restarted without its crawl",
+        Parting::Reconnected => "reconnected without its crawl",
         Parting::Replaced => "was moved to another machine",
         Parting::Left => "left with its crawl",
         Parting::Removed => "was removed with its crawl",
-        Parting::Restored => "crawled it when the backup was made that was restored",
-        Parting::Crashed => "has a crawl of it that crashed",
-        Parting::Drained => "is drained and handed it back",
+        Parting::Restored => "was crawling it when the restored backup was made",
+        Parting::Crashed => "had a crash while crawling it",
+        Parting::Drained => "was drained and handed it back",
         Parting::HandedBack => "handed it back",
         Parting::WaitedAway => "was away before it began it",
         Parting::WaitedRemoved => "was removed before it began it",
-        Parting::WaitedDrained => "is drained and had not begun it",
+        Parting::WaitedDrained => "was drained before it began it",
         Parting::WaitedPaused => "paused before it began it",
         Parting::WaitedDisconnected => "disconnected before it began it",
-        Parting::WaitedExcluded => "had not begun it and may not have it any more",
+        Parting::WaitedExcluded => "was excluded by the constraints before it began it",
     };
     format!("{agent}, chosen before, {how}")
 }
@@ -38,12 +38,16 @@ pub fn fallback(Fallback { cause, said }: &Fallback) -> String {
     let why = match cause {
         FallbackCause::NoDistance => "no agent's distance to the site is known",
         FallbackCause::NoAddress => "the site's address is not known",
-        FallbackCause::NothingShared => "no agent's address has anything in common with the site's",
+        FallbackCause::NothingShared => "no agent's address shares a bit with the site's",
         FallbackCause::NoSuffix => "the site's name is an address and has no suffix",
         FallbackCause::NoPosition => "the site's position is not known",
         FallbackCause::NoAgentPosition => "no agent's position is known",
-        FallbackCause::NoMap => "no map says which agents should confirm: the nearest that measured",
-        FallbackCause::NobodyMeasured => "no agent that measured the site is there: one of the three predicted nearest",
+        FallbackCause::NoMap => {
+            "there is no map to choose confirming agents by: the nearest agent that measured it was taken"
+        }
+        FallbackCause::NobodyMeasured => {
+            "no agent that measured the site is connected: one of the three predicted nearest was taken"
+        }
         FallbackCause::Unmeasured if said.is_empty() => "no landmark could measure it: nothing was reported",
         FallbackCause::Unmeasured => return format!("no landmark could measure it: {said}"),
         FallbackCause::UntrustedMap => return said.clone(),
@@ -56,13 +60,16 @@ pub fn note(why: &ChoiceReasons) -> Option<String> {
     let parted = why.parted.as_ref().map(parted);
     let how = match &why.cause {
         ChoiceCause::Strategy { full: 0, .. } => return parted,
-        ChoiceCause::Strategy { full, of } => format!("{full} of {of} candidates had no room"),
-        ChoiceCause::Explores => "explores: it may be nearer than the best known".to_owned(),
+        ChoiceCause::Strategy { full, of } => format!("{full} of {of} candidates had no free slot"),
+        ChoiceCause::Explores => "explores: it may be nearer than the best known agent".to_owned(),
         ChoiceCause::Spread { confidence, near } => {
-            format!("in several places (confidence {confidence:.2}): the freest of {near} near agents")
+            format!(
+                "the site is in several places (confidence {confidence:.2}): of {near} near agents it has the most \
+                 free slots"
+            )
         }
         ChoiceCause::NextCandidate => {
-            return Some(format!("the next candidate: {}", parted.as_deref().unwrap_or("the agent before is gone")));
+            return Some(format!("the next candidate: {}", parted.as_deref().unwrap_or("the former agent is gone")));
         }
         ChoiceCause::Rebalanced { from, gain: Gain::BeginsAtOnce } => {
             format!("waited at {from}, which was full; begins at once here")
@@ -73,9 +80,9 @@ pub fn note(why: &ChoiceReasons) -> Option<String> {
         }
         ChoiceCause::TakenBack { from, remaining_ms, takes_ms } => {
             let remaining = about(Duration::from_millis(*remaining_ms));
-            let takes = takes_ms.map(|takes| format!("; it takes about {} here", about(Duration::from_millis(takes))));
+            let takes = takes_ms.map(|takes| format!("; here it takes about {}", about(Duration::from_millis(takes))));
             let takes = takes.unwrap_or_default();
-            format!("was taken back from {from}, where it would have gone on for about {remaining}{takes}")
+            format!("was taken back from {from}, where it would have taken about {remaining} more{takes}")
         }
     };
     Some([Some(how), parted].into_iter().flatten().collect::<Vec<String>>().join("; "))
@@ -83,7 +90,7 @@ pub fn note(why: &ChoiceReasons) -> Option<String> {
 
 /// Why the scheduler asks an agent to hand back a lease; sent to the agent.
 pub fn ends_sooner(to: &str, there: Duration, here: Duration) -> String {
-    format!("{to} would end it in about {}; here it goes on for about {}", about(there), about(here))
+    format!("{to} would finish it in about {}; here it takes about {} more", about(there), about(here))
 }
 
 /// "12 s", "0.4 s".
@@ -178,7 +185,7 @@ fn drawn(choice: &ExplainedChoice) -> String {
         _ => among,
     };
     match choice.why.fallback.as_ref().map(fallback) {
-        Some(fallback) => format!("{said}: {asked} could not be followed ({fallback})"),
+        Some(fallback) => format!("{said}: {asked} could not be used ({fallback})"),
         None => said,
     }
 }
@@ -196,9 +203,11 @@ fn by_strategy(choice: &ExplainedChoice, rank: &str) -> String {
         (Strategy::Kademlia, _) => format!("its identifier is nearest to the site's key by XOR: it is {rank}"),
         (Strategy::Domain, _) => format!("the suffix of the site's name leads to it: it is {rank}"),
         (Strategy::Geographic, _) => format!("it is among the nearest on the globe: it is {rank}"),
-        (Strategy::Prefix, _) => format!("its address has most in common with the site's: it is {rank}"),
+        (Strategy::Prefix, _) => format!("its address shares the longest prefix with the site's: it is {rank}"),
         (Strategy::GnpBalanced, count) if count > 1 => {
-            format!("it was drawn by room and nearness among the {count} nearest, with the seed {seed}: it is {rank}")
+            format!(
+                "it was drawn by free slots and nearness among the {count} nearest, with the seed {seed}: it is {rank}"
+            )
         }
         (Strategy::EarliestFinish, _) => format!("it was planned together with all sites that waited: it is {rank}"),
         (strategy, _) => format!("{strategy} chose among its candidates, with the seed {seed}: it is {rank}"),
@@ -267,27 +276,25 @@ impl From<WaitCause> for ExplainedWait {
 /// The wait as text that follows "no agent yet: " or "12 sites: ".
 pub fn waits(ExplainedWait { cause, about }: &ExplainedWait) -> String {
     let why = match cause {
-        WaitCause::Turn => "its turn to be measured has not come",
+        WaitCause::Queued => "it is queued to be measured",
         WaitCause::Measurements => "it is being measured",
         WaitCause::Choice => "an agent is about to be chosen",
-        WaitCause::Planned => "planned: waits until the slot it is planned for is about to be free",
+        WaitCause::Planned => "planned: waits for its slot to become free",
         WaitCause::NoAgent => "no agent is connected",
-        WaitCause::NobodyTakesWork => {
-            "every connected agent drains, has paused or disconnected: see `landfall agents list`"
+        WaitCause::NoneAcceptsWork => {
+            "every connected agent is draining, paused or losing its connection: see `landfall agents list`"
         }
         WaitCause::NoLandmarks => "no landmarks: run `landfall landmarks elect --count 9`",
         WaitCause::LandmarksAway => "no landmark is connected",
-        WaitCause::NobodyBelieved => "every agent that could measure is quarantined: see `landfall landmarks list`",
+        WaitCause::AllQuarantined => "every agent that could measure is quarantined: see `landfall landmarks list`",
         WaitCause::NoMap => "waiting for the embedding",
-        WaitCause::Confirming => "the agents that may be nearest measure it",
+        WaitCause::Confirming => "the agents that may be nearest are measuring it",
         WaitCause::Address => match about {
-            WaitDetail::Address(address) => return format!("its turn at {address} has not come"),
-            _ => "its turn at its address has not come",
+            WaitDetail::Address(address) => return format!("other crawls occupy its address {address}"),
+            _ => "other crawls occupy its address",
         },
-        WaitCause::Pause => "its site asked to be left alone",
-        WaitCause::Breaker => {
-            "requests to its site failed without end: `landfall sites reopen` lets it be crawled again"
-        }
+        WaitCause::Pause => "its site asked for a pause",
+        WaitCause::Breaker => "its circuit is open because requests kept failing: `landfall sites reopen` closes it",
         WaitCause::Unmet => match about {
             WaitDetail::Constraints(asked, why) => return nobody(asked, why),
             _ => "no agent meets the constraints",
@@ -309,7 +316,7 @@ fn excluded(asked: &Constraints, exclusion: &Exclusion, one: bool) -> String {
         Exclusion::Tag(tag) => format!("{} the tag '{tag}'", if one { "lacks" } else { "lack" }),
         Exclusion::Quota => {
             let quota = asked.bytes_per_day.unwrap_or_default();
-            format!("{has} used up {} a day, or will with what is under way", bytes(quota))
+            format!("{has} used up {} a day, counting crawls under way", bytes(quota))
         }
     }
 }
@@ -438,7 +445,7 @@ mod tests {
         let taken = ChoiceCause::TakenBack { from: "a".into(), remaining_ms: 83_600, takes_ms: Some(4_260) };
         assert_eq!(
             because(&ExplainedChoice { why: why(taken), ..choice(Strategy::EarliestFinish) }),
-            "chosen because the site was taken back from a, where it would have gone on for about 84 s; it takes about \
+            "chosen because the site was taken back from a, where it would have taken about 84 s more; here it takes about \
              4.3 s here; it is 2nd of 3, 12.0 ms predicted"
         );
         assert_eq!(
@@ -473,18 +480,18 @@ mod tests {
         for (recorded, said) in [
             (
                 nearest,
-                "it is the nearest, 12.0 ms measured: gnp-confirmed could not be followed \
+                "it is the nearest, 12.0 ms measured: gnp-confirmed could not be used \
                  (no landmark could measure it: nothing was reported)",
             ),
             (
                 no_map(),
-                "it was drawn at random among all agents, with the seed 7: gnp-top3 could not be followed \
+                "it was drawn at random among all agents, with the seed 7: gnp-top3 could not be used \
                  (no agent's distance to the site is known)",
             ),
             (
                 ExplainedChoice { excluded: 18, ..top3(full) },
                 "it was drawn among the 3 nearest, with the seed 7: it is 2nd of 3, 12.0 ms predicted; \
-                 1 of 3 candidates had no room; 18 agents were excluded by the batch's constraints",
+                 1 of 3 candidates had no free slot; 18 agents were excluded by the batch's constraints",
             ),
             (
                 top3(waited),
@@ -496,8 +503,8 @@ mod tests {
             ),
             (
                 top3(explores),
-                "it was drawn among the 3 nearest, with the seed 7: it is 2nd of 3, 12.0 ms predicted; explores: it may \
-                 be nearer than the best known; a, chosen before, was lost with its crawl",
+                "it was drawn among the 3 nearest, with the seed 7: it is 2nd of 3, 12.0 ms predicted; explores: it \
+                 may be nearer than the best known agent; a, chosen before, was lost with its crawl",
             ),
             (
                 ExplainedChoice { agent: "x".into(), excluded: 1, ..choice(Strategy::GnpTop3) },
@@ -537,7 +544,7 @@ mod tests {
         let unmet = WaitDetail::Constraints(asked, NoEligibleAgent::of(1, &[Exclusion::Country]));
         assert_eq!(
             about(WaitCause::Address, WaitDetail::Address("10.0.0.1".into())),
-            "its turn at 10.0.0.1 has not come"
+            "other crawls occupy its address 10.0.0.1"
         );
         assert_eq!(about(WaitCause::Unmet, unmet), "no agent meets the constraints: 1 of 1 is not in JP");
         assert_eq!(about(WaitCause::NoAgent, WaitDetail::Cause), "no agent is connected");
@@ -558,7 +565,7 @@ mod tests {
         assert_eq!(
             said(30, &[(&Exclusion::Country, 12), (&fast, 17), (&Exclusion::Quota, 1)]),
             "no agent meets the constraints: 12 of 30 are not in CN or JP, 17 lack the tag 'fast', \
-             1 has used up 1.5 MB a day, or will with what is under way"
+             1 has used up 1.5 MB a day, counting crawls under way"
         );
         assert_eq!(said(1, &[(&fast, 1)]), "no agent meets the constraints: 1 of 1 lacks the tag 'fast'");
         assert_eq!(

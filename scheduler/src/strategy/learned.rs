@@ -8,7 +8,7 @@
 //!
 //! The map's error for an agent's crawled sites probably holds for its other sites too, most of all
 //! for similar ones. The mean log ratio of an agent's crawls corrects its other predictions, shrunk
-//! towards zero by `PRIOR_LESSONS` lessons without error. The residuals of crawls of similar sites
+//! towards zero by `PRIOR_RESIDUALS` residuals without error. The residuals of crawls of similar sites
 //! then correct those predictions further (`alike`). The extra time of pages over probes
 //! is common to all pairs, and is removed first.
 
@@ -24,7 +24,7 @@ use std::time::Duration;
 use crate::model::{AgentId, Rtt, SiteId, stats};
 
 use super::{Candidate, Spread};
-use alike::{Alike, Told};
+use alike::{Alike, CorrectedResidual};
 
 pub use alike::SimilarCrawls;
 
@@ -44,9 +44,9 @@ const UNTOLD_SPREAD: f64 = 0.2;
 pub const PROBE_SPREAD: f64 = 0.05;
 /// The least spread that is accepted: no map is more certain.
 const LEAST_SPREAD: f64 = 0.03;
-/// Lessons without error that an agent's own lessons are weighed against.
-const PRIOR_LESSONS: f64 = 5.0;
-/// The limit of a lesson's log ratio: a factor of four means a broken crawl or another site.
+/// Residuals without error that an agent's own residuals are weighed against.
+const PRIOR_RESIDUALS: f64 = 5.0;
+/// The limit of a residual's log ratio: a factor of four means a broken crawl or another site.
 const MOST: f64 = 1.4;
 /// The age at which a crawl counts half: routes change over weeks.
 pub const HALF_LIFE: Duration = Duration::from_secs(7 * 86_400);
@@ -89,7 +89,7 @@ pub fn weight(age: Duration) -> f64 {
     0.5_f64.powf(age.as_secs_f64() / HALF_LIFE.as_secs_f64())
 }
 
-/// The corrections learned from all lessons.
+/// The corrections learned from all crawls.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LearnedCorrections {
     /// The extra time of pages over probes, as a log ratio.
@@ -109,30 +109,29 @@ impl Sum {
     }
 
     fn shrunk(self) -> f64 {
-        self.0 / (self.1 + PRIOR_LESSONS)
+        self.0 / (self.1 + PRIOR_RESIDUALS)
     }
 }
 
 impl LearnedCorrections {
-    /// Learns from lessons. `measured` holds the probers' measurements of the lessons' sites, which
+    /// Learns from residuals. `measured` holds the probers' measurements of the residuals' sites, which
     /// determine their similarity. Only pairs that probes had measured determine the extra time of
     /// pages.
-    pub fn of(lessons: &[CrawlResidual], measured: &HashMap<SiteId, Vec<(AgentId, Rtt)>>) -> Self {
-        let told = |lesson: &CrawlResidual| ln(lesson.crawled) - ln(lesson.known);
-        let bias = shrunk_median(lessons.iter().filter(|lesson| lesson.probed).map(told).collect());
-        let ratio = |lesson: &CrawlResidual| (told(lesson) - bias).clamp(-MOST, MOST);
+    pub fn of(residuals: &[CrawlResidual], measured: &HashMap<SiteId, Vec<(AgentId, Rtt)>>) -> Self {
+        let log_ratio = |crawl: &CrawlResidual| ln(crawl.crawled) - ln(crawl.known);
+        let bias = shrunk_median(residuals.iter().filter(|residual| residual.probed).map(log_ratio).collect());
+        let ratio = |crawl: &CrawlResidual| (log_ratio(crawl) - bias).clamp(-MOST, MOST);
         let mut agents: HashMap<AgentId, Sum> = HashMap::new();
-        for lesson in lessons.iter().filter(|lesson| !lesson.probed && !lesson.preferred) {
-            agents.entry(lesson.agent).or_default().add(ratio(lesson), lesson.weight);
+        for residual in residuals.iter().filter(|residual| !residual.probed && !residual.preferred) {
+            agents.entry(residual.agent).or_default().add(ratio(residual), residual.weight);
         }
         let by_agent: HashMap<AgentId, f64> = agents.into_iter().map(|(agent, sum)| (agent, sum.shrunk())).collect();
-        let told = |lesson: &CrawlResidual| {
-            // The residual after the agent's own correction.
-            let residual = ratio(lesson) - by_agent.get(&lesson.agent).copied().unwrap_or(0.0);
-            let CrawlResidual { agent, site, network, weight, .. } = *lesson;
-            Told { agent, site, network, residual, weight }
+        let corrected = |crawl: &CrawlResidual| {
+            let CrawlResidual { agent, site, network, weight, .. } = *crawl;
+            let residual = ratio(crawl) - by_agent.get(&agent).copied().unwrap_or(0.0);
+            CorrectedResidual { agent, site, network, residual, weight }
         };
-        let alike = Alike::of(lessons.iter().filter(|lesson| !lesson.probed).map(told).collect(), measured);
+        let alike = Alike::of(residuals.iter().filter(|residual| !residual.probed).map(corrected).collect(), measured);
         Self { bias, by_agent, alike }
     }
 
@@ -168,7 +167,7 @@ pub struct CrawlObservation {
 /// also locates the site by these, so that an agent which proved farther than predicted makes its
 /// neighbours' predictions farther too.
 pub fn measured_by_crawls(
-    lessons: &LearnedCorrections,
+    residuals: &LearnedCorrections,
     measured: &[(AgentId, Rtt)],
     crawls: &[CrawlObservation],
 ) -> Vec<(AgentId, Rtt)> {
@@ -176,7 +175,7 @@ pub fn measured_by_crawls(
     for crawl in crawls {
         let known = |all: &[(AgentId, Rtt)]| all.iter().any(|(agent, _)| *agent == crawl.agent);
         if !known(measured) && !known(&by_crawls) {
-            by_crawls.push((crawl.agent, lessons.probed(crawl.rtt)));
+            by_crawls.push((crawl.agent, residuals.probed(crawl.rtt)));
         }
     }
     by_crawls
@@ -184,10 +183,10 @@ pub fn measured_by_crawls(
 
 /// Applies what crawls taught to the candidates for one site: a crawled pair gets a measured
 /// distance, other predictions are corrected. `crawls` are those of this site, `near` those of
-/// similar sites ([`LearnedCorrections::near`] of the same lessons).
+/// similar sites ([`LearnedCorrections::near`] of the same residuals).
 pub fn teach(
     candidates: &mut [Candidate],
-    lessons: &LearnedCorrections,
+    residuals: &LearnedCorrections,
     near: &SimilarCrawls,
     crawls: &[CrawlObservation],
 ) {
@@ -195,20 +194,20 @@ pub fn teach(
         let own: Vec<(Rtt, f64)> = crawls
             .iter()
             .filter(|crawl| crawl.agent == one.agent)
-            .map(|crawl| (lessons.probed(crawl.rtt), crawl.weight))
+            .map(|crawl| (residuals.probed(crawl.rtt), crawl.weight))
             .collect();
-        let corrected = |rtt: Option<Rtt>| rtt.map(|rtt| lessons.corrected(one.agent, rtt));
+        let corrected = |rtt: Option<Rtt>| rtt.map(|rtt| residuals.corrected(one.agent, rtt));
         let spread = one.spread.map_or(UNKNOWN_SPREAD, |spread| spread.ratio().hypot(UNTOLD_SPREAD));
         if let Some((last, _)) = own.first() {
             let prior =
                 one.measured.map(|rtt| (rtt, PROBE_SPREAD)).or(corrected(one.predicted).map(|rtt| (rtt, spread)));
             one.measured = Some(prior.map_or(*last, |(prior, spread)| believed(prior, spread, &own)));
         }
-        // `predicted` stays the map's own, because the next lesson is compared with it.
+        // `predicted` stays the map's own, because the next residual is compared with it.
         one.expected = corrected(one.expected.or(one.predicted));
         one.doubt = one.spread.map(|_| Spread::new(spread));
         if one.measured.is_none() {
-            take_over(one, lessons, near, corrected(one.predicted), spread);
+            take_over(one, residuals, near, corrected(one.predicted), spread);
         }
     }
 }
@@ -217,13 +216,13 @@ pub fn teach(
 /// prediction, for an agent that might be far, shrinks with the variance.
 fn take_over(
     one: &mut Candidate,
-    lessons: &LearnedCorrections,
+    residuals: &LearnedCorrections,
     near: &SimilarCrawls,
     predicted: Option<Rtt>,
     spread: f64,
 ) {
     let (Some(predicted), Some(expected)) = (predicted, one.expected) else { return };
-    let Some((residual, left)) = lessons.alike.expects(near, one.agent, spread) else { return };
+    let Some((residual, left)) = residuals.alike.expects(near, one.agent, spread) else { return };
     let premium = (ln(expected) - ln(predicted)) * (left / spread).powi(2);
     one.expected = Some(round_trip(ln(predicted) + residual + premium, expected));
     one.doubt = one.doubt.map(|_| Spread::new(left));
@@ -234,7 +233,7 @@ fn take_over(
 fn shrunk_median(mut ratios: Vec<f64>) -> f64 {
     ratios.sort_unstable_by(f64::total_cmp);
     let count = stats::count(ratios.len());
-    ratios.get(ratios.len() / 2).copied().unwrap_or(0.0) * count / (count + PRIOR_LESSONS)
+    ratios.get(ratios.len() / 2).copied().unwrap_or(0.0) * count / (count + PRIOR_RESIDUALS)
 }
 
 /// The estimate for a pair: `prior` with its `spread` from the map or the probes, and `crawls` with
@@ -268,15 +267,15 @@ mod tests {
         Rtt::try_from_millis_f64(millis).unwrap()
     }
 
-    fn lesson(agent: i64, net: u8, known: f64, crawled: f64) -> CrawlResidual {
+    fn residual(agent: i64, net: u8, known: f64, crawled: f64) -> CrawlResidual {
         let network = Some(Prefix::from(IpAddr::from([10, 0, net, 7])));
         let (agent, site, known, crawled) = (AgentId::new(agent), SiteId::new(net.into()), rtt(known), rtt(crawled));
         CrawlResidual { agent, site, network, known, probed: false, preferred: false, crawled, weight: 1.0 }
     }
 
-    /// Lessons from sites without measurements.
-    fn learned(lessons: &[CrawlResidual]) -> LearnedCorrections {
-        LearnedCorrections::of(lessons, &HashMap::new())
+    /// Residuals from sites without measurements.
+    fn learned(residuals: &[CrawlResidual]) -> LearnedCorrections {
+        LearnedCorrections::of(residuals, &HashMap::new())
     }
 
     #[test]
@@ -292,34 +291,34 @@ mod tests {
     }
 
     /// The expected round trip of an agent to a site in this network, for a prediction of 10 ms.
-    fn expected(lessons: &LearnedCorrections, agent: i64, net: u8) -> (f64, f64) {
+    fn expected(residuals: &LearnedCorrections, agent: i64, net: u8) -> (f64, f64) {
         let agent = AgentId::new(agent);
         let mut one =
             [Candidate { predicted: Some(rtt(10.0)), spread: Some(Spread::new(0.3)), ..Candidate::new(agent, 1) }];
         let network = Some(Prefix::from(IpAddr::from([10, 0, net, 200])));
-        teach(&mut one, lessons, &lessons.near(network, &[]), &[]);
+        teach(&mut one, residuals, &residuals.near(network, &[]), &[]);
         assert_eq!(one[0].predicted, Some(rtt(10.0)), "it stays the map's");
         (one[0].expected.unwrap().as_millis_f64(), one[0].doubt.unwrap().ratio())
     }
 
     #[test]
     fn an_agents_error_is_learned_slowly_and_its_network_first() {
-        let one = learned(&[lesson(1, 1, 10.0, 20.0), lesson(2, 2, 10.0, 10.0), lesson(3, 3, 10.0, 10.0)]);
+        let one = learned(&[residual(1, 1, 10.0, 20.0), residual(2, 2, 10.0, 10.0), residual(3, 3, 10.0, 10.0)]);
         let ((elsewhere, unsure), (beside, surer)) = (expected(&one, 1, 9), expected(&one, 1, 1));
-        assert!((10.5..12.5).contains(&elsewhere), "one lesson moves it by a sixth: {elsewhere}");
+        assert!((10.5..12.5).contains(&elsewhere), "one residual moves it by a sixth: {elsewhere}");
         assert!((15.0..20.0).contains(&beside) && surer < unsure, "{beside} {surer} {unsure}");
         assert!((expected(&one, 2, 9).0 - 10.0).abs() < 0.01);
-        let mut many = vec![lesson(1, 1, 10.0, 20.0); 50];
-        many.extend(vec![lesson(2, 2, 10.0, 10.0); 60]);
+        let mut many = vec![residual(1, 1, 10.0, 20.0); 50];
+        many.extend(vec![residual(2, 2, 10.0, 10.0); 60]);
         assert!(expected(&learned(&many), 1, 9).0 > 18.0);
     }
 
     #[test]
     fn who_was_chosen_for_its_prediction_teaches_of_alike_sites_alone() {
-        let preferred = CrawlResidual { preferred: true, ..lesson(1, 1, 10.0, 20.0) };
-        let lessons = learned(&[preferred; 50]);
-        assert!((expected(&lessons, 1, 9).0 - 10.0).abs() < 0.01);
-        assert!(expected(&lessons, 1, 1).0 > 15.0);
+        let preferred = CrawlResidual { preferred: true, ..residual(1, 1, 10.0, 20.0) };
+        let residuals = learned(&[preferred; 50]);
+        assert!((expected(&residuals, 1, 9).0 - 10.0).abs() < 0.01);
+        assert!(expected(&residuals, 1, 1).0 > 15.0);
         let probed = CrawlResidual { probed: true, ..preferred };
         assert!(
             (expected(&learned(&[probed]), 1, 1).0 - 10.0).abs() < 0.01,
@@ -329,11 +328,11 @@ mod tests {
 
     #[test]
     fn what_all_pages_take_longer_corrects_nobody() {
-        let lesson = |i: i64| CrawlResidual { probed: i % 2 == 0, ..lesson(i % 10, 1, 10.0, 15.0) };
-        let lessons = learned(&(0..100).map(lesson).collect::<Vec<CrawlResidual>>());
-        let corrected = lessons.corrected(AgentId::new(1), rtt(10.0)).as_millis_f64();
+        let residual = |i: i64| CrawlResidual { probed: i % 2 == 0, ..residual(i % 10, 1, 10.0, 15.0) };
+        let residuals = learned(&(0..100).map(residual).collect::<Vec<CrawlResidual>>());
+        let corrected = residuals.corrected(AgentId::new(1), rtt(10.0)).as_millis_f64();
         assert!((corrected - 10.0).abs() < 0.5, "{corrected}");
-        assert!((lessons.probed(rtt(15.0)).as_millis_f64() - 10.0).abs() < 0.5);
+        assert!((residuals.probed(rtt(15.0)).as_millis_f64() - 10.0).abs() < 0.5);
     }
 
     proptest! {

@@ -102,8 +102,8 @@ pub fn estimate(remaining: &Remaining, recent: &RecentCrawls) -> Option<Estimate
     let none = left.err().map(str::to_owned);
     let waits = match held {
         0 => None,
-        1 => Some("1 site waits with a reason and is not in the estimate".to_owned()),
-        held => Some(format!("{held} sites wait with a reason and are not in the estimate")),
+        1 => Some("1 site is held back and is not in the estimate".to_owned()),
+        held => Some(format!("{held} sites are held back and are not in the estimate")),
     };
     let note = none.into_iter().chain(stands_still(stalled, still)).chain(waits).collect::<Vec<String>>().join("; ");
     Some(Estimate { left: left.ok(), sites, held, stalled: still, note })
@@ -130,7 +130,7 @@ fn stands_still(stalled: &[StalledCrawls], sites: u64) -> Option<String> {
             let more = several.len().saturating_sub(NAMED);
             let more = (more > 0).then(|| format!("and {more} more"));
             let named: Vec<String> = named.chain(more).collect();
-            format!("{} agents that stand still ({})", several.len(), named.join(", "))
+            format!("{} agents that have stopped ({})", several.len(), named.join(", "))
         }
     };
     Some(match sites {
@@ -142,15 +142,15 @@ fn stands_still(stalled: &[StalledCrawls], sites: u64) -> Option<String> {
 fn left(remaining: &Remaining, recent: &RecentCrawls) -> Result<Duration, &'static str> {
     let &Remaining { waiting, unassigned, crawling, paused_for, at_most, connected, taking, .. } = remaining;
     if waiting == 0 && crawling == 0 {
-        return Err("no estimate: nothing is left but what waits");
+        return Err("no estimate: only waiting sites remain");
     }
     if waiting > 0 && !connected {
         return Err("no estimate: no agent is connected");
     }
     if waiting > 0 && !taking {
-        return Err("no estimate: no agent takes new sites, each has paused, has disconnected or drains");
+        return Err("no estimate: no agent takes new sites, because each is paused, disconnected or draining");
     }
-    let lengths = DurationDistribution::of(&recent.crawls, at_most).ok_or("no estimate yet: nothing has ended")?;
+    let lengths = DurationDistribution::of(&recent.crawls, at_most).ok_or("no estimate yet: no site has ended")?;
     let usual = lengths.mean_s();
     let at_once = count(crawling).max(recent.at_once).max(FEWEST_AT_ONCE);
     let measured = match recent.begun {
@@ -238,7 +238,7 @@ mod tests {
         let recent = RecentCrawls { crawls: ended(&[10.0; 400]), at_once: 4.0, ..RecentCrawls::default() };
         let estimated = estimate(&Remaining { waiting: 40, held: 2, ..some_left() }, &recent).unwrap();
         assert_eq!((estimated.sites, estimated.held), (40, 2));
-        assert_eq!(estimated.note, "2 sites wait with a reason and are not in the estimate");
+        assert_eq!(estimated.note, "2 sites are held back and are not in the estimate");
         let left = estimated.left.unwrap().as_secs_f64();
         assert!((100.0..115.0).contains(&left), "{left}");
         // With eight at once it takes half the time.
@@ -304,19 +304,19 @@ mod tests {
         let remaining = Remaining { waiting: 3, held: 1, ..some_left() };
         assert_eq!(
             note(&remaining, &RecentCrawls::default()),
-            "no estimate yet: nothing has ended; 1 site waits with a reason and is not in the estimate"
+            "no estimate yet: no site has ended; 1 site is held back and is not in the estimate"
         );
         let away = Remaining { waiting: 3, connected: false, taking: false, ..some_left() };
         assert_eq!(note(&away, &steady), "no estimate: no agent is connected");
         let still = Remaining { waiting: 3, taking: false, ..some_left() };
         assert_eq!(
             note(&still, &steady),
-            "no estimate: no agent takes new sites, each has paused, has disconnected or drains"
+            "no estimate: no agent takes new sites, because each is paused, disconnected or draining"
         );
         let held = Remaining { held: 3, ..some_left() };
         assert_eq!(
             note(&held, &steady),
-            "no estimate: nothing is left but what waits; 3 sites wait with a reason and are not in the estimate"
+            "no estimate: only waiting sites remain; 3 sites are held back and are not in the estimate"
         );
         assert_eq!(estimate(&Remaining::default(), &steady), None);
         let paused = Remaining { waiting: 1, paused_for: secs(3600.0), ..some_left() };
@@ -335,7 +335,7 @@ mod tests {
         assert_eq!((alone.left, alone.sites, alone.stalled), (None, 0, 14));
         assert_eq!(
             alone.note,
-            "no estimate: nothing is left but what waits; 14 sites are at a, which has paused (the disk is full), and are not in \
+            "no estimate: only waiting sites remain; 14 sites are at a, which has paused (the disk is full), and are not in \
              the estimate"
         );
         let disconnected = of(&[at("b", StallReason::Disconnected, 1)], 2);
@@ -345,7 +345,8 @@ mod tests {
         let many = of(&[full, at("b", StallReason::Disconnected, 2), away("c"), away("d"), away("e")], 2);
         assert_eq!(
             many.note,
-            "19 sites are at 5 agents that stand still (a: paused, b: disconnected, c: away, and 2 more) and are not in the estimate"
+            "19 sites are at 5 agents that have stopped (a: paused, b: disconnected, c: away, and 2 more) and are not \
+             in the estimate"
         );
     }
 

@@ -112,7 +112,7 @@ pub(super) struct EntrySpan {
 /// Reads the first entry, which must be called `name`.
 pub(super) fn first<R: Read + Seek>(file: &mut R, name: &str) -> anyhow::Result<Vec<u8>> {
     file.seek(SeekFrom::Start(0)).context("read it")?;
-    let foreign = || anyhow!("it is no backup of landfall: it does not begin with {name}");
+    let foreign = || anyhow!("it is not a backup of landfall: it does not begin with {name}");
     let mut block = [0; BLOCK];
     file.read_exact(&mut block).map_err(|_| foreign())?;
     let Some((found, length)) = entry(&block) else { return Err(foreign()) };
@@ -131,7 +131,7 @@ pub(super) fn check<R: Read + Seek>(file: &mut R) -> anyhow::Result<BTreeMap<Str
         let mut block = [0; BLOCK];
         file.read_exact(&mut block).map_err(cut)?;
         at += BLOCK_LENGTH;
-        let (name, length) = entry(&block).ok_or_else(|| anyhow!("it is damaged: at byte {at} no entry begins"))?;
+        let (name, length) = entry(&block).ok_or_else(|| anyhow!("it is damaged: no entry begins at byte {at}"))?;
         if name == SUMS {
             ensure!(length <= SMALL, "it is damaged: {SUMS} is too long");
             let mut told = Vec::new();
@@ -163,8 +163,8 @@ fn compare(found: &str, told: &str) -> anyhow::Result<()> {
     }
     let differs = found.lines().find(|line| !told.lines().any(|told| told == *line));
     match differs.and_then(|line| line.split_once("  ")) {
-        Some((_, name)) => bail!("it is damaged: the sum of {name} is not what {SUMS} says"),
-        None => bail!("it is damaged: {SUMS} names what is not in it"),
+        Some((_, name)) => bail!("it is damaged: the checksum of {name} differs from the one in {SUMS}"),
+        None => bail!("it is damaged: an entry of {SUMS} is missing"),
     }
 }
 
@@ -179,7 +179,7 @@ pub(super) fn small<R: Read + Seek>(file: &mut R, span: EntrySpan) -> anyhow::Re
 
 fn cut(error: io::Error) -> anyhow::Error {
     match error.kind() {
-        io::ErrorKind::UnexpectedEof => anyhow!("it is cut: it ends before {SUMS}, the last entry of a backup"),
+        io::ErrorKind::UnexpectedEof => anyhow!("it is truncated: it ends before {SUMS}, the last entry of a backup"),
         _ => anyhow::Error::new(error).context("read it"),
     }
 }

@@ -52,7 +52,8 @@ impl Manifest {
         let form: FormHeader = serde_json::from_slice(content).context("it is damaged: its manifest cannot be read")?;
         if form.format != FORMAT {
             bail!(
-                "it is of format {}, made by landfall {}, and this landfall {} knows only format {FORMAT}: use the landfall that made it",
+                "it has format {} of landfall {}, but this landfall {} knows only format {FORMAT}: use the landfall \
+                 that made it",
                 form.format,
                 form.landfall,
                 env!("CARGO_PKG_VERSION")

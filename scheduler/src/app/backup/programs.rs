@@ -131,8 +131,7 @@ fn last_words(mut said: File) -> String {
     drop(said.seek(SeekFrom::Start(0)).and_then(|_| said.take(1 << 16).read_to_end(&mut text)));
     let text = String::from_utf8_lossy(&text);
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());
-    let words =
-        lines().find(|line| line.contains("error:")).or_else(|| lines().next_back()).unwrap_or("(it said nothing)");
+    let words = lines().find(|line| line.contains("error:")).or_else(|| lines().next_back()).unwrap_or("(no output)");
     words.to_owned()
 }
 

@@ -90,19 +90,20 @@ impl Source {
         let newest = schema::newest();
         ensure!(
             manifest.schema < schema::NUMBERED_BY_TIME,
-            "it was made by an earlier build of landfall, with a schema ({}) that this one does not know: restore it with the build \
-             that made it",
+            "it was made by an earlier build of landfall with a schema ({}) that this build does not know: restore it \
+             with the build that made it",
             manifest.schema
         );
         ensure!(
             manifest.schema <= newest,
-            "it is of schema {}, made by landfall {}, and this landfall {} knows schemas up to {newest}: use the newer landfall",
+            "it has schema {} of landfall {}, but this landfall {} knows schemas only up to {newest}: use the newer \
+             landfall",
             manifest.schema,
             manifest.landfall,
             env!("CARGO_PKG_VERSION")
         );
         let spans = archive::check(&mut file)?;
-        ensure!(spans.contains_key(DUMP), "it is damaged: it holds no {DUMP}");
+        ensure!(spans.contains_key(DUMP), "it is damaged: it contains no {DUMP}");
         Ok(Self { file, manifest, spans })
     }
 
@@ -149,7 +150,7 @@ impl RestoreInput {
         restores::begin(&mut conn).await.context("make a table in the database")?;
         let loaded = tokio::select! {
             loaded = self.load(options) => loaded,
-            () = interrupted.cancelled() => return Err(interruption("empty the database before it is restored again")),
+            () = interrupted.cancelled() => return Err(interruption("empty the database before you restore again")),
         };
         match loaded {
             Ok(done) => Ok(done),
@@ -168,7 +169,7 @@ impl RestoreInput {
         let claimed = DataDir::claim(&self.data_dir)?;
         ensure!(
             !cluster.exists(),
-            "{} holds a database already: remove it, or choose an empty directory with --data-dir",
+            "{} already contains a database: remove it, or choose an empty directory with --data-dir",
             claimed.path().display()
         );
         let restored = async {
@@ -178,7 +179,7 @@ impl RestoreInput {
                 let mut conn = options.connect().await.context("reach the database")?;
                 self.ensure_fit(&mut conn).await?;
                 restores::begin(&mut conn).await?;
-                conn.close().await.context("leave the database")?;
+                conn.close().await.context("disconnect from the database")?;
                 self.load(&options).await
             };
             let restored = tokio::select! {
@@ -203,12 +204,13 @@ impl RestoreInput {
     /// Checks that the database can take the backup.
     async fn ensure_fit(&self, conn: &mut PgConnection) -> anyhow::Result<()> {
         let place = snapshots::look(conn).await?;
-        ensure!(place.empty, "the database is not empty: restore into a new one");
+        ensure!(place.empty, "the database is not empty: restore into an empty one");
         super::ensure_schema(place.schema.as_deref())?;
         let (server, needed) = (place.postgres, self.manifest.postgres);
         ensure!(
             u32::try_from(server).is_ok_and(|server| server >= needed),
-            "the backup is of Postgres {needed}, and the server is Postgres {server}: restore into Postgres {needed} or newer"
+            "the backup is of Postgres {needed}, but the server is Postgres {server}: restore into Postgres {needed} \
+             or newer"
         );
         Ok(())
     }
@@ -230,7 +232,7 @@ impl RestoreInput {
         let mut tx = conn.begin().await.context("begin")?;
         let restored = restores::rewind(&mut tx, work.manifest.made_at, &work.manifest.landfall).await?;
         tx.commit().await.context("commit")?;
-        conn.close().await.context("leave the database")?;
+        conn.close().await.context("disconnect from the database")?;
         Ok((work, restored))
     }
 }
@@ -239,13 +241,14 @@ impl RestoreInput {
 fn summary(wanted: &Restore, work: &RestoreInput, restored: &RestoreResult) -> String {
     let Manifest { sites, agents, made_at, .. } = &work.manifest;
     let secrets = match (work.secrets.files().next().is_some(), wanted.database_url.is_some()) {
-        (true, _) => "the backup's, in the data directory",
+        (true, _) => "those of the backup, now in the data directory",
         (false, true) => {
-            "none put: copy operator-token and tls of a scheduler of this fleet into the data directory before the start"
+            "none restored: copy operator-token and tls of a scheduler of this fleet into the data directory before \
+             you start it"
         }
         (false, false) => {
-            "none put: copy operator-token and tls of the fleet into the data directory before the start, or the start makes new ones \
-             (agents elsewhere must then be enrolled anew)"
+            "none restored: copy operator-token and tls of the fleet into the data directory before you start it; \
+             otherwise the scheduler makes new ones, and agents on other machines must be enrolled again"
         }
     };
     let start = match &wanted.database_url {
@@ -253,13 +256,13 @@ fn summary(wanted: &Restore, work: &RestoreInput, restored: &RestoreResult) -> S
         None => format!("landfall up --data-dir {}", quoted(&work.data_dir.to_string_lossy())),
     };
     format!(
-        "{}\n  holds           {sites} sites, {agents} agents\n  secrets         {secrets}\n\
-         What happened after {} is not known any more:\n\
-         \x20 - crawls that ended since are done again; what agents report of them is refused as \"restored\"\n\
-         \x20 - submissions, cancellations and settings made since have to be made again\n\
-         \x20 - agents enrolled since must be enrolled again; agents removed since are back: landfall agents list\n\
-         \x20 - an operator's token replaced since is in force again as it was then; enrolment tokens are void\n\
-         start it, at its former address, with: {start}\n",
+        "{}\n  contains        {sites} sites, {agents} agents\n  secrets         {secrets}\n\
+         Everything that happened after {} is lost:\n\
+         \x20 - crawls that ended since then are repeated; agents' reports of them are refused as \"restored\"\n\
+         \x20 - submissions, cancellations and settings made since then must be made again\n\
+         \x20 - agents enrolled since then must be enrolled again; agents removed since then are back: landfall agents list\n\
+         \x20 - an operator's token replaced since then is valid again; enrolment tokens are void\n\
+         start the scheduler at its former address: {start}\n",
         restored.sentence(),
         made_at.format("%Y-%m-%d %H:%M:%S UTC"),
     )

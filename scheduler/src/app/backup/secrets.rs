@@ -89,8 +89,8 @@ impl Secrets {
         {
             if differs {
                 bail!(
-                    "{} is not the backup's: it is another fleet's, or was changed since; choose another with --data-dir, or move {what} \
-                     away to take what the backup holds",
+                    "{} differs from the backup's: it belongs to another fleet, or was replaced since; choose another \
+                     directory with --data-dir, or move {what} away to use the backup's",
                     data_dir.join(what).display()
                 );
             }

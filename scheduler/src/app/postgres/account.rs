@@ -46,8 +46,8 @@ impl Account {
         }
     }
 
-    /// A command under this account, in a clean environment, that receives SIGINT when the *thread* that spawns it
-    /// ends.
+    /// A command under this account, in a clean environment. It receives SIGINT when the *thread*
+    /// that spawned it ends.
     pub(super) fn command(self, program: &Path) -> Command {
         let mut command = Command::new("setpriv");
         if let Self::Dropped(uid, gid) = self {
@@ -65,7 +65,7 @@ impl Account {
         match self {
             Self::Own(_) => Ok(()),
             Self::Dropped(uid, gid) => std::os::unix::fs::chown(path, Some(uid.as_raw()), Some(gid.as_raw()))
-                .with_context(|| format!("hand to the user postgres {}", path.display())),
+                .with_context(|| format!("make the user postgres the owner of {}", path.display())),
         }
     }
 

@@ -68,7 +68,7 @@ fn fitting(found: Vec<Binaries>, name: &str, at_least: u32) -> anyhow::Result<To
     let fits = tools.into_iter().find(|tool| tool.major >= at_least);
     fits.ok_or_else(|| {
         let problem = match newest {
-            Some(newest) => format!("is of Postgres {newest}, and Postgres {at_least} is needed"),
+            Some(newest) => format!("is of Postgres {newest}, but Postgres {at_least} is needed"),
             None => format!("is not installed (looked in {LOOKED_IN})"),
         };
         anyhow!("{name} {problem}: install Debian's package postgresql-client-{at_least}, or a newer one")
@@ -112,8 +112,8 @@ pub(super) fn of_version(installed: Vec<Binaries>, made_by: &str, data_dir: &Pat
     let found = installed.into_iter().find(|binaries| binaries.major == made_by);
     Ok(found.with_context(|| {
         format!(
-            "the data directory {} was made by Postgres {made_by}, and only Postgres {} is installed: install Debian's package \
-             postgresql-{made_by}, or choose another with --data-dir",
+            "the data directory {} was made by Postgres {made_by}, but only Postgres {} is installed: install \
+             Debian's package postgresql-{made_by}, or choose another directory with --data-dir",
             data_dir.display(),
             majors.join(", ")
         )
@@ -153,7 +153,7 @@ mod tests {
         let installed = vec![binaries("17"), binaries("15"), binaries("15")];
         assert_eq!(of_version(installed.clone(), "15", Path::new("/d")).unwrap(), binaries("15"));
         let refused = of_version(installed, "13", Path::new("/d")).unwrap_err().to_string();
-        assert!(refused.contains("/d was made by Postgres 13, and only Postgres 17, 15 is installed"), "{refused}");
+        assert!(refused.contains("/d was made by Postgres 13, but only Postgres 17, 15 is installed"), "{refused}");
     }
 
     #[test]

@@ -51,7 +51,8 @@ pub(super) fn initialise(cluster: &Path, binaries: &Binaries, account: &Account)
             }
             let path = cluster.display();
             return Err(anyhow!(
-                "{path} belongs to user id {owner}, and Postgres would run as user id {runner}: start it as it was first started"
+                "{path} belongs to user id {owner}, but Postgres would run as user id {runner}: start landfall as the \
+                 user who started it first"
             )
             .into());
         }
@@ -80,7 +81,7 @@ pub(super) fn initialise(cluster: &Path, binaries: &Binaries, account: &Account)
         let said = String::from_utf8_lossy(&output.stderr);
         return Err(anyhow!("initdb failed: {}", super::server::tail(&said)).into());
     }
-    fs::rename(&unfinished, cluster).with_context(|| failed("put in place", cluster))?;
+    fs::rename(&unfinished, cluster).with_context(|| failed("rename to", cluster))?;
     let parent = cluster.parent().unwrap_or(Path::new("/"));
     Ok(fs::File::open(parent).and_then(|dir| dir.sync_all()).with_context(|| failed("sync", parent))?)
 }
@@ -93,7 +94,8 @@ pub(super) fn await_former_server(cluster: &Path) -> anyhow::Result<()> {
         let (path, waited) = (cluster.display(), FORMER_SERVER_PATIENCE.as_secs());
         ensure!(
             begun.elapsed() <= FORMER_SERVER_PATIENCE,
-            "the Postgres process {pid} still uses {path}, {waited} s after it should have ended"
+            "the Postgres process {pid} of a former scheduler still uses {path} after {waited} s: stop that process, \
+             then start again"
         );
         std::thread::sleep(FORMER_SERVER_POLL);
     }

@@ -127,7 +127,7 @@ pub(super) fn last_lines(log: &Path) -> String {
 pub(super) fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     if lines.is_empty() {
-        return "(nothing)".to_owned();
+        return "(no output)".to_owned();
     }
     lines[lines.len().saturating_sub(SHOWN_LINES)..].join("; ")
 }

@@ -23,7 +23,7 @@ pub(in crate::cli) struct DrainArgs {
     /// The agent
     #[arg(value_name = "NAME")]
     name: String,
-    /// Wait until it holds no lease any more
+    /// Wait until it holds no lease
     #[arg(long)]
     wait: bool,
 }
@@ -33,7 +33,7 @@ pub(in crate::cli) struct RemoveArgs {
     /// The agent
     #[arg(value_name = "NAME")]
     name: String,
-    /// Take back the leases it holds; without this an agent that holds any is refused
+    /// Take back the leases it holds; without this flag an agent that holds leases is not removed
     #[arg(long)]
     force: bool,
 }
@@ -45,9 +45,9 @@ impl DrainArgs {
         let drained = client.answer(client.fleet().drain_agent(DrainAgentRequest { name: name.clone() }).await)?;
         let moved = match drained.withdrawn {
             0 => String::new(),
-            tasks => format!("; {} go to others", counted(tasks, "task")),
+            tasks => format!("; {} moved to other agents", counted(tasks, "task")),
         };
-        let drains = if drained.before { "drains already" } else { "drains" };
+        let drains = if drained.before { "is already draining" } else { "is draining" };
         match drained.leases {
             0 => return print(&format!("{name} {drains} and holds no lease{moved}\n")),
             leases if !wait => {
@@ -55,7 +55,7 @@ impl DrainArgs {
             }
             leases => eprintln!("{name} {drains}: {} to finish{moved}", counted(leases, "lease")),
         }
-        let goes_on = || format!("{name} goes on draining: `landfall agents resume {name}` takes it back into service");
+        let goes_on = || format!("{name} keeps draining: `landfall agents resume {name}` takes it back into service");
         exit::unless_interrupted(wait_until_drained(client, &name, drained.leases), goes_on).await?;
         print(&format!("{name} is drained: it holds no lease\n"))
     }
@@ -78,7 +78,7 @@ async fn wait_until_drained(mut client: Client, name: &str, mut left: u64) -> an
         };
         away = 0;
         if agent.draining_since.is_none() && agent.removed_at.is_none() {
-            anyhow::bail!("{name} was taken back into service meanwhile");
+            anyhow::bail!("{name} was taken back into service in the meantime");
         }
         let now = u64::from(agent.leased);
         if now != left && now > 0 {
@@ -103,11 +103,14 @@ impl RemoveArgs {
         let RemoveAgentResponse { withdrawn, leases, before } =
             client.answer(client.fleet().remove_agent(RemoveAgentRequest { name: name.clone(), force }).await)?;
         if before {
-            return print(&format!("{name} was removed before\n"));
+            return print(&format!("{name} was already removed\n"));
         }
         let back = if leases > 0 { format!("; {} taken back", counted(leases, "lease")) } else { String::new() };
-        let moved =
-            if withdrawn > 0 { format!("; {} go to others", counted(withdrawn, "task")) } else { String::new() };
+        let moved = if withdrawn > 0 {
+            format!("; {} moved to other agents", counted(withdrawn, "task"))
+        } else {
+            String::new()
+        };
         print(&format!("{name} is removed; its credential is refused from now on{back}{moved}\n"))
     }
 }

@@ -32,10 +32,10 @@ const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct EnrolArgs {
-    /// The city the agent stands in
+    /// The agent's city
     #[arg(long, required_unless_present = "from")]
     city: Option<String>,
-    /// The carrier (ISP) it is connected to
+    /// Its carrier (ISP)
     #[arg(long, required_unless_present = "from")]
     carrier: Option<String>,
     /// Its name [default: formed from city and carrier]
@@ -44,13 +44,15 @@ pub(in crate::cli) struct EnrolArgs {
     /// Its country, two letters (ISO 3166-1)
     #[arg(long, value_name = "CC")]
     country: Option<String>,
-    /// Where it stands: degrees north, -90 to 90. With --longitude, round trips faster than light in fibre are told apart
+    /// Its latitude in degrees, -90 to 90, together with --longitude. A position allows detecting
+    /// round trips that are shorter than light in fibre needs
     #[arg(long, value_name = "DEGREES", requires = "longitude", allow_negative_numbers = true)]
     latitude: Option<f64>,
-    /// Where it stands: degrees east, -180 to 180
+    /// Its longitude in degrees, -180 to 180
     #[arg(long, value_name = "DEGREES", requires = "latitude", allow_negative_numbers = true)]
     longitude: Option<f64>,
-    /// A tag that batches may ask for: 1 to 32 characters of a-z, 0-9, '.', '_' and '-'; may be said again, 16 times at most
+    /// A tag that batches may ask for: 1 to 32 characters of a-z, 0-9, '.', '_' and '-'; may be
+    /// repeated, up to 16 times
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,
     /// Enrol every agent of this list, CSV; - for standard input
@@ -60,10 +62,10 @@ pub(in crate::cli) struct EnrolArgs {
         conflicts_with_all = ["city", "carrier", "name", "country", "latitude", "longitude", "tag"]
     )]
     from: Option<PathBuf>,
-    /// How long a token can be used, 10m to 30d [default: 24h]
+    /// How long a token is valid, 10m to 30d [default: 24h]
     #[arg(long, value_name = "TIME", value_parser = ttl)]
     ttl: Option<Duration>,
-    /// Where the name is an agent's in use: move it to another machine when the token is used
+    /// If an agent of this name exists, move it to another machine when the token is used
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
@@ -103,11 +105,11 @@ impl EnrolArgs {
             naming::one_line(text).map_err(|problem| usage(format!("{flag}: {problem}")))?;
         }
         if self.replace && self.name.is_none() {
-            return Err(usage("--replace needs --name: which agent is to be moved to another machine"));
+            return Err(usage("--replace needs --name, the agent to move to another machine"));
         }
         let country = self.country.clone().unwrap_or_default().to_ascii_uppercase();
         if !(country.is_empty() || country.len() == 2 && country.bytes().all(|byte| byte.is_ascii_uppercase())) {
-            return Err(usage(format!("--country must be two letters, is '{country}'")));
+            return Err(usage(format!("--country must be two letters, not '{country}'")));
         }
         Position::from_parts(self.latitude, self.longitude).map_err(|problem| match problem {
             PositionError::Latitude => usage(format!("--latitude: {problem}")),
@@ -144,7 +146,7 @@ impl EnrolArgs {
             list.agents.into_iter().map(|(line, agent)| (line, request(agent))).unzip();
         let mut rejected = list.rejected;
         if agents.is_empty() && rejected.is_empty() {
-            return Err(usage(format!("{}: no agents in this list, no token was made", shown(file))));
+            return Err(usage(format!("{}: the list contains no agents; no token was made", shown(file))));
         }
         let client = Client::connect(connection).await?;
         let dry_run = !rejected.is_empty();
@@ -180,7 +182,7 @@ fn complain(file: &Path, mut rejected: Vec<Rejected>) -> anyhow::Error {
         eprintln!("{}: and {} more such lines", shown(file), rejected.len() - MOST_SAID);
     }
     let (count, s) = (rejected.len(), if rejected.len() == 1 { "" } else { "s" });
-    usage(format!("{}: {count} line{s} cannot be enrolled, no token was made: mend the list", shown(file)))
+    usage(format!("{}: {count} line{s} cannot be enrolled; no token was made: correct the list", shown(file)))
 }
 
 fn warn_without_contact(made: &CreateEnrolmentResponse) {
@@ -239,16 +241,21 @@ impl Enrolment {
         let Self { name, command, .. } = self;
         let moved = match self.replaces && self.in_use {
             true => format!(
-                "# {name} is in use. When the token is used, {name} is this other machine: the former one's credential is void, its\n\
-                 # session ends, and others get what it crawls. Until then nothing changes.\n"
+                "# {name} is in use. Using the token moves {name} to the new machine: the credential of the former \
+                 one becomes void,\n# its session ends, and other agents get its crawls. Until then nothing changes.\n"
             ),
             false => String::new(),
         };
-        format!("{command}\n# run it once, where {name} stands{}; then: landfall-agent run\n{moved}", self.until(now))
+        format!(
+            "{command}\n# run this once on the machine of {name}{}; then: landfall-agent run\n{moved}",
+            self.until(now)
+        )
     }
 
     fn until(&self, now: DateTime<Utc>) -> String {
-        json::moment(self.expires_at).map(|at| format!(" (the token ends {})", relative(at, now))).unwrap_or_default()
+        json::moment(self.expires_at)
+            .map(|at| format!(" (the token expires {})", relative(at, now)))
+            .unwrap_or_default()
     }
 }
 
@@ -267,7 +274,7 @@ fn commands(rows: &[Enrolment], now: DateTime<Utc>) -> String {
         [] => String::new(),
         names => format!("# in use, and moved to another machine when the token is used: {}\n", names.join(", ")),
     };
-    format!("{table}# run each once, where its agent stands{until}; then: landfall-agent run\n{moved}")
+    format!("{table}# run each once on the machine of its agent{until}; then: landfall-agent run\n{moved}")
 }
 
 /// One token, as a line of CSV.
@@ -316,7 +323,7 @@ mod tests {
         assert!(lines.next().is_some_and(|line| line.starts_with('#') && line.contains("landfall-agent run")));
         assert_eq!(lines.next(), None);
         let replaces = row(CreateEnrolmentResponse { replaces: true, in_use: true, ..made }).text(DateTime::UNIX_EPOCH);
-        assert!(replaces.contains("# harbin-cernet is in use. When the token is used"), "{replaces}");
+        assert!(replaces.contains("# harbin-cernet is in use. Using the token moves"), "{replaces}");
         let made = CreateEnrolmentResponse {
             other_scheduler_urls: vec!["http://127.0.0.1:2".to_owned()],
             ..CreateEnrolmentResponse::default()

@@ -48,7 +48,7 @@ impl Column {
             "longitude" => Ok(Self::Longitude),
             "name" => Ok(Self::Name),
             "tags" => Ok(Self::Tags),
-            _ => Err(format!("line 1: unknown column '{}': there are {KNOWN}", name.escape_debug())),
+            _ => Err(format!("line 1: unknown column '{}': the columns are {KNOWN}", name.escape_debug())),
         }
     }
 }
@@ -74,7 +74,7 @@ pub(in crate::cli) fn read(bytes: &[u8]) -> Result<List, String> {
             Err(reason) => list.rejected.push(Rejected { line, reason }),
             Ok(agent) => match named.get(&agent.name) {
                 Some(first) if !agent.name.is_empty() => {
-                    let reason = format!("'{}' is the name of line {first} as well", agent.name.escape_debug());
+                    let reason = format!("the name '{}' is already used in line {first}", agent.name.escape_debug());
                     list.rejected.push(Rejected { line, reason });
                 }
                 _ => {
@@ -91,19 +91,19 @@ fn columns(header: &StringRecord) -> Result<Vec<Column>, String> {
     let columns = header.iter().map(Column::parse).collect::<Result<Vec<_>, _>>()?;
     for (needed, name) in [(Column::City, "city"), (Column::Carrier, "carrier")] {
         if !columns.contains(&needed) {
-            return Err(format!("line 1: the column {name} is missing: the first line names the columns, {KNOWN}"));
+            return Err(format!("line 1: the column {name} is missing: the first line must name the columns, {KNOWN}"));
         }
     }
     let twice = columns.iter().enumerate().find(|(at, column)| columns[..*at].contains(column));
     match twice.and_then(|(at, _)| header.get(at)) {
-        Some(name) => Err(format!("line 1: the column {name} is there twice")),
+        Some(name) => Err(format!("line 1: the column {name} appears twice")),
         None => Ok(columns),
     }
 }
 
 fn agent(columns: &[Column], record: &StringRecord) -> Result<CreateEnrolmentRequest, String> {
     if record.len() != columns.len() {
-        return Err(format!("{} fields, where the first line names {}", record.len(), columns.len()));
+        return Err(format!("{} fields, but the first line names {}", record.len(), columns.len()));
     }
     let mut agent = CreateEnrolmentRequest::default();
     for (column, text) in columns.iter().zip(record) {
@@ -150,14 +150,14 @@ mod tests {
             told,
             [
                 (2, "latitude: 'north' is not a number of degrees"),
-                (3, "2 fields, where the first line names 4"),
-                (5, "'b' is the name of line 4 as well"),
+                (3, "2 fields, but the first line names 4"),
+                (5, "the name 'b' is already used in line 4"),
             ]
         );
         for (text, problem) in [
             (&b"town,isp\n"[..], "line 1: unknown column 'town'"),
             (b"city\nHarbin\n", "line 1: the column carrier is missing"),
-            (b"city,carrier,carrier\n", "line 1: the column carrier is there twice"),
+            (b"city,carrier,carrier\n", "line 1: the column carrier appears twice"),
             (b"city,carrier\nA,B\n\xff\xfe,C\n", "line 3: the file is not UTF-8"),
             (b"", "line 1: "),
         ] {

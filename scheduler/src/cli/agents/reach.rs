@@ -73,11 +73,11 @@ fn lines(way: &Way, view: &View) -> Result<String, std::fmt::Error> {
         writeln!(text, "  failed     {at}, {cause}: {}", failure.message)?;
     }
     if way.next_at.is_some() {
-        let sooner = if failed(way) { ", or at once when one of the two has started again" } else { "" };
+        let sooner = if failed(way) { ", or as soon as one of the two restarts" } else { "" };
         writeln!(text, "  next try   {}{sooner}", view.when(way.next_at))?;
     }
     if let Some(advice) = advice(way) {
-        writeln!(text, "  do         {advice}")?;
+        writeln!(text, "  advice     {advice}")?;
     }
     Ok(text)
 }
@@ -87,7 +87,9 @@ const fn verdict(state: WayState) -> &'static str {
         WayState::Reached => "reached",
         WayState::Failed => "NOT reached",
         WayState::Untried => "not tried yet",
-        WayState::NotAsked => "not tried: each agent measures the landmarks, and of the others measure.max_mesh_peers",
+        WayState::NotAsked => {
+            "not tried: each agent measures the landmarks and at most measure.max_mesh_peers other agents"
+        }
         WayState::NoBeacon => "not tried: it runs no beacon",
         WayState::Away => "not tried: one of the two is not connected",
         WayState::Unspecified => "unknown",
@@ -102,32 +104,38 @@ fn advice(way: &Way) -> Option<String> {
         WayState::NoBeacon => {
             return Some(format!("set beacon.enabled = true in agent.toml of {target}, if it is to have one"));
         }
-        WayState::Away => return Some("`landfall agents list` shows which of the two is away".to_owned()),
+        WayState::Away => return Some("`landfall agents list` shows which of the two is disconnected".to_owned()),
         _ => return None,
     };
     Some(match reason {
         Reason::Guard => format!(
-            "allow the network in agent.toml of {prober}, as said; or set beacon.advertise of {target} to a public address"
+            "allow the network in agent.toml of {prober} as the failure says, or set beacon.advertise of {target} to \
+             a public address"
         ),
         Reason::Refused => format!(
-            "nothing listens at {beacon_url}: look at beacon.listen and beacon.advertise in agent.toml of {target}, and at its firewall"
+            "nothing listens at {beacon_url}: check beacon.listen and beacon.advertise in agent.toml of {target}, and \
+             its firewall"
         ),
         Reason::ConnectTimeout | Reason::Connect => format!(
-            "open the port of {beacon_url} at {target}, in its firewall and at its router; \
-             behind address translation set beacon.advertise to what leads there"
+            "open the port of {beacon_url} in the firewall and router of {target}; behind address translation set \
+             beacon.advertise to the public address and port"
         ),
         Reason::Dns => {
-            format!("look at the name in beacon.advertise of {target}, and at the name server of {prober} (dns)")
+            format!(
+                "check the name in beacon.advertise of {target}, and the name server of {prober} (dns in its \
+                 agent.toml)"
+            )
         }
         Reason::Protocol | Reason::Tls => format!(
-            "something that is no beacon answers at {beacon_url}: look at beacon.advertise of {target}, and for a proxy on the way"
+            "the server at {beacon_url} is not a beacon: check beacon.advertise of {target}, and whether a proxy is \
+             on the path"
         ),
         Reason::Timeout => {
-            format!("it connects and gets no answer: look at the load of {target}, and for a proxy on the way")
+            format!("it connects but gets no answer: check the load of {target}, and whether a proxy is on the path")
         }
         Reason::NoContactUrl => "landfall contact set URL".to_owned(),
-        Reason::NoReport => format!("{prober} did not carry the order out in time: look at its load and its log"),
-        Reason::Metric | Reason::Order | Reason::Unspecified => format!("look at the log of {prober}"),
+        Reason::NoReport => format!("{prober} did not measure in time: check its load and read its log"),
+        Reason::Metric | Reason::Order | Reason::Unspecified => format!("read the log of {prober}"),
     })
 }
 
@@ -145,7 +153,10 @@ fn counts(agent: &str, rows: &[Way]) -> String {
     };
     let (reached, tried) = of(&|way| way.target == agent);
     let (reaches, tries) = of(&|way| way.prober == agent);
-    format!("reached by {reached} of {tried} that tried, reaches {reaches} of {tries} that it tried")
+    format!(
+        "reached by {reached} of the {tried} agents that measured it; reaches {reaches} of the {tries} agents that it \
+         measured"
+    )
 }
 
 fn all(agent: &str, rows: &[Way], view: &View) -> String {
@@ -220,7 +231,10 @@ mod tests {
         let mut rows: Vec<Way> = (0..23).map(|number| refused("a", &format!("b{number}"))).collect();
         rows.extend([way("b1", "a", WayState::Reached), way("b2", "a", WayState::Untried)]);
         let (counts, table) = section("a", &rows, &View::plain());
-        assert_eq!(counts, "reached by 1 of 1 that tried, reaches 0 of 23 that it tried");
+        assert_eq!(
+            counts,
+            "reached by 1 of the 1 agents that measured it; reaches 0 of the 23 agents that it measured"
+        );
         assert!(table.lines().count() == 22 && table.ends_with("and 3 more: landfall agents reach a\n"), "{table}");
     }
 }

@@ -133,7 +133,7 @@ mod tests {
             ..ShowAgentResponse::default()
         };
         let text = text(&Shown::new(shown, Vec::new()), &View::plain()).unwrap();
-        assert!(text.starts_with("a (agent 0)\n  stands in  Harbin, CERNET\n"), "{text}");
+        assert!(text.starts_with("a (agent 0)\n  location   Harbin, CERNET\n"), "{text}");
         assert!(text.contains("  session    closed (superseded), incarnation 3, "), "{text}");
         assert!(text.contains("old-token"), "{text}");
         assert!(text.contains("; a second process uses its credential, "), "{text}");

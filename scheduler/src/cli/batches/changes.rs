@@ -65,7 +65,7 @@ fn cancelled_sentence(CancelTasksResponse { tasks, leases, ended, recrawls }: &C
         said = format!("{said}, {} under way stopped", counted(*leases, "crawl"));
     }
     if *ended > 0 {
-        said = format!("{said}; {} had ended before", counted(*ended, "site"));
+        said = format!("{said}; {} had already ended", counted(*ended, "site"));
     }
     match recrawls {
         0 => said,
@@ -87,13 +87,13 @@ impl RetryArgs {
 fn retried_sentence(RetryTasksResponse { tasks, open }: &RetryTasksResponse) -> String {
     let said = match tasks {
         0 => "nothing changed".to_owned(),
-        1 => "1 site goes again".to_owned(),
-        tasks => format!("{tasks} sites go again"),
+        1 => "1 site is crawled again".to_owned(),
+        tasks => format!("{tasks} sites are crawled again"),
     };
     match open {
         0 => said,
-        1 => format!("{said}; 1 site is under way already"),
-        open => format!("{said}; {open} sites are under way already"),
+        1 => format!("{said}; 1 site is already under way"),
+        open => format!("{said}; {open} sites are already under way"),
     }
 }
 
@@ -102,7 +102,7 @@ pub(in crate::cli) struct RemoveArgs {
     /// The batch
     #[arg(value_name = "NAME")]
     batch: String,
-    /// Cancel what has not ended; without this a batch that is under way is refused
+    /// Cancel sites that have not ended; without this flag a batch with such sites is not removed
     #[arg(long)]
     cancel: bool,
 }
@@ -115,7 +115,7 @@ impl RemoveArgs {
             client.answer(client.sites().remove_batch(RemoveBatchRequest { batch: batch.clone(), cancel }).await)?;
         let mut told = 0;
         loop {
-            let broke = |why| anyhow::anyhow!("{why}; the same command goes on with it");
+            let broke = |why| anyhow::anyhow!("{why}; run the same command again to continue");
             let progress = match stream.message().await {
                 Ok(Some(progress)) => progress,
                 Ok(None) => return Err(broke("the scheduler ended the stream".to_owned())),
@@ -123,7 +123,7 @@ impl RemoveArgs {
             };
             if progress.done {
                 let tasks = counted(progress.removed, "task");
-                return print(&format!("batch {batch} is removed, {tasks} with it; its sites stay known\n"));
+                return print(&format!("batch {batch} and its {tasks} are removed; its sites stay known\n"));
             }
             if progress.removed >= told + TOLD_EVERY {
                 told = progress.removed;
@@ -138,7 +138,7 @@ pub(in crate::cli) struct WaitArgs {
     /// The batches
     #[arg(value_name = "NAME", required = true)]
     batches: Vec<String>,
-    /// How long to wait in all, 1s or more, such as 30m or 2h [default: for ever]
+    /// Time limit, 1s or more, such as 30m or 2h [default: none]
     #[arg(long, value_name = "TIME", value_parser = timeout)]
     timeout: Option<Duration>,
 }
@@ -170,7 +170,7 @@ impl WaitArgs {
                 let open = watch::total(progress).saturating_sub(watch::ended(progress));
                 format!("{open} of {} sites of batch {batch} have not ended", watch::total(progress))
             }
-            Some((batch, None)) => format!("the scheduler has said nothing of batch {batch}"),
+            Some((batch, None)) => format!("the scheduler has not reported on batch {batch}"),
             None => "no scheduler answered".to_owned(),
         };
         Err(exit::ended(Code::TimedOut, format!("{left} after {}", format_duration(timeout))))
@@ -187,11 +187,11 @@ mod tests {
             cancelled_sentence(&CancelTasksResponse { tasks, leases, ended, recrawls })
         };
         assert_eq!(said(3, 1, 0, 0), "3 sites cancelled, 1 crawl under way stopped");
-        assert_eq!(said(0, 0, 2, 0), "nothing changed; 2 sites had ended before");
-        assert_eq!(said(1, 0, 2, 2), "1 site cancelled; 2 sites had ended before, and 2 are not crawled again");
-        assert_eq!(said(0, 0, 1, 1), "no site under way; 1 site had ended before, and 1 is not crawled again");
+        assert_eq!(said(0, 0, 2, 0), "nothing changed; 2 sites had already ended");
+        assert_eq!(said(1, 0, 2, 2), "1 site cancelled; 2 sites had already ended, and 2 are not crawled again");
+        assert_eq!(said(0, 0, 1, 1), "no site under way; 1 site had already ended, and 1 is not crawled again");
         let said = |tasks, open| retried_sentence(&RetryTasksResponse { tasks, open });
-        assert_eq!(said(1, 0), "1 site goes again");
-        assert_eq!(said(0, 1), "nothing changed; 1 site is under way already");
+        assert_eq!(said(1, 0), "1 site is crawled again");
+        assert_eq!(said(0, 1), "nothing changed; 1 site is already under way");
     }
 }

@@ -11,11 +11,13 @@ use crate::app::exit::usage;
 use crate::model::constraints::ConstraintsRequest;
 use crate::model::{OutOfBounds, PolicyRequest};
 
-/// How far each site is crawled. What is not said is the scheduler's configuration, or what the batch has.
+/// How far each site is crawled. Absent values are those of the batch, or for a new batch of the
+/// scheduler's configuration.
 #[derive(Debug, Clone, Default, Args)]
 #[command(next_help_heading = "How far each site is crawled")]
 pub(in crate::cli) struct PolicyArgs {
-    /// All of this as TOML, with the flags' names (max_pages = 100); what is said on the command line goes before it
+    /// These settings as TOML, named like the flags (max_pages = 100); flags take precedence over
+    /// the file
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
     #[command(flatten)]
@@ -154,8 +156,8 @@ mod tests {
             ("max_bytes = 'much'", "line 1: max_bytes: invalid type: string \"much\", expected u64"),
             ("sitemaps = true\nmax_page = 3", "line 2: unknown field `max_page`, expected one of `max_pages`"),
             ("request_interval = 1", "line 1: request_interval: invalid type: integer `1`, expected a duration"),
-            ("store = true\nmax_duration = '31days'", "line 2: max_duration: not within"),
-            ("recrawl_interval = '59m'", "line 1: recrawl_interval: not within 3600s to"),
+            ("store = true\nmax_duration = '31days'", "line 2: max_duration: must be 1s to 30d"),
+            ("recrawl_interval = '59m'", "line 1: recrawl_interval: must be 1h to 365d"),
             ("store = 'yes'", "line 1: store: invalid type: string \"yes\", expected a boolean"),
             ("include = '/a'", "line 1: include: invalid type: string \"/a\", expected a sequence"),
             ("exclude = ['a']", "line 1: exclude: the pattern \"a\" does not begin with"),
@@ -168,7 +170,7 @@ mod tests {
             ),
             ("constraints = 3", "line 1: constraints: invalid type: integer `3`, expected struct"),
             ("[constraints]\ncountries = ['CN']", "line 2: constraints: unknown field `countries`, expected one of"),
-            ("[constraints]\ntag = 3", "line 2: constraints: neither a text nor a list of texts"),
+            ("[constraints]\ntag = 3", "line 2: constraints: neither a string nor a list of strings"),
             ("[constraints]\nbytes_per_day = -1", "line 2: constraints: invalid value: integer `-1`, expected u64"),
             ("[constraints]\nbytes_per_day = 0", "line 1: constraints: bytes_per_day: must be 1 to"),
             ("[constraints]\nunmet = 'perhaps'", "line 2: constraints: unknown variant `perhaps`, expected `wait`"),

@@ -27,7 +27,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// Follows a batch to its end, and reports failed sites.
 pub(in crate::cli) async fn watch(client: &Client, batch: &str) -> anyhow::Result<()> {
     let mut last = None;
-    let goes_on = || format!("the batch goes on: `landfall sites watch --batch {batch}` follows it");
+    let goes_on = || format!("the batch continues: `landfall sites watch --batch {batch}` follows it");
     exit::unless_interrupted(to_end(client, batch, &mut last), goes_on).await?;
     tell(&[(batch.to_owned(), last.unwrap_or_default())])
 }
@@ -51,7 +51,7 @@ pub(in crate::cli) async fn to_end(
             return Err(client.refusal(&status));
         }
         if reopened == 0 {
-            display.say(&format!("{}; it is tried again every {REOPEN_PAUSE:?}", client.refusal(&status)));
+            display.say(&format!("{}; retrying every {REOPEN_PAUSE:?}", client.refusal(&status)));
         }
         reopened += 1;
         tokio::time::sleep(REOPEN_PAUSE).await;
@@ -93,7 +93,7 @@ async fn follow(
         Ok(opened) => opened,
         Err(_) => {
             display.say(&format!(
-                "no answer yet from the scheduler at {}: it, or its database, is busy or away",
+                "no answer yet from the scheduler at {}: it or its database is busy or unavailable",
                 client.url()
             ));
             opening.await
@@ -262,9 +262,9 @@ mod tests {
         assert_eq!(left(&estimate(0, "")), "about 1s left for 20 sites");
         assert_eq!(left(&estimate(130, "so; and so")), "about 2m 10s left for 20 sites; so; and so");
         assert_eq!(left(&estimate(2 * 86_400 + 61, "")), "about 2days 1h left for 20 sites");
-        let none = Estimate { note: "no estimate yet: nothing has ended".to_owned(), ..Estimate::default() };
+        let none = Estimate { note: "no estimate yet: no site has ended".to_owned(), ..Estimate::default() };
         let progress = BatchProgress { leased: 1, estimate: Some(none), ..BatchProgress::default() };
-        assert_eq!(line(&progress), "1 leased; no estimate yet: nothing has ended");
+        assert_eq!(line(&progress), "1 leased; no estimate yet: no site has ended");
     }
 
     #[test]

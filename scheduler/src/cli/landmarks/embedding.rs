@@ -17,18 +17,18 @@ use crate::cli::output::{self, Column, Format, FormatArgs, Row, View};
 
 /// Printed while there is no embedding.
 const NO_EMBEDDING: &str = "no embedding yet: it is fitted when three landmarks have measured each other; \
-                            `landfall embedding fit` says what is missing";
+                            `landfall embedding fit` reports what is missing";
 /// How distances follow from coordinates.
 const FORMULA: &str = "rtt_ms(x, y) = sqrt(sum((x.position_ms - y.position_ms)^2)) + x.height_ms + y.height_ms";
 
 #[derive(Debug, Subcommand)]
 pub(in crate::cli) enum EmbeddingCommand {
-    /// Show the newest embedding: its landmarks, its errors, and who does not fit in
+    /// Show the newest embedding: its landmarks, its errors, and which agents fit badly
     Show {
         #[command(flatten)]
         format: FormatArgs<Residual>,
     },
-    /// Have a new embedding fitted now, and wait for it
+    /// Fit a new embedding now, and wait for it
     Fit {
         /// How long to wait, seconds
         #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(0..=300))]
@@ -38,19 +38,19 @@ pub(in crate::cli) enum EmbeddingCommand {
     },
     /// List the embeddings, newest first: why each was fitted, and how far it moved the agents
     History {
-        /// How many at most
+        /// Maximum number of embeddings
         #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
         limit: u32,
         #[command(flatten)]
         format: FormatArgs<Epoch>,
     },
-    /// Print every agent's coordinate: enough to predict distances elsewhere
+    /// Print every agent's coordinate, from which other programs can predict distances
     #[command(after_help = "\
 The predicted round trip of two hosts x and y, milliseconds, over all dimensions d:
   sqrt(sum of (x_d - y_d)^2) + height of x + height of y
-Coordinates of different epochs never meet.")]
+Never compare coordinates of different epochs.")]
     Export {
-        /// How to print
+        /// Output format
         #[arg(short = 'o', long, value_enum, default_value_t = ExportFormat::Json)]
         format: ExportFormat,
     },
@@ -76,7 +76,8 @@ impl EmbeddingCommand {
                 match answer.epoch {
                     Some(epoch) => format.print(&[epoch], "", 0),
                     None => Err(anyhow::anyhow!(
-                        "no new embedding within the wait; the request stands: `landfall embedding history` shows when it is fitted"
+                        "no new embedding was fitted within the wait; the request remains: `landfall embedding \
+                         history` shows when it is fitted"
                     )),
                 }
             }
@@ -140,7 +141,7 @@ fn show(answer: &ShowEmbeddingResponse, format: &FormatArgs<Residual>) -> anyhow
 fn text(epoch: &Epoch, shown: &ShowEmbeddingResponse, view: &View) -> String {
     let chosen = match shown.landmarks_chosen {
         true => "",
-        false => " (none is chosen: every agent of a fleet of up to nine is one)",
+        false => " (none are set: in a fleet of up to nine every agent is one)",
     };
     let mut text = format!(
         "embedding {}, fitted {} ({}): {} agents, {} dimensions\n\
@@ -156,14 +157,9 @@ fn text(epoch: &Epoch, shown: &ShowEmbeddingResponse, view: &View) -> String {
         error_cell(epoch.mesh_error),
         error_cell(shown.mesh_error_now),
     );
-    section(&mut text, "pairs explained worst", &shown.worst, view);
-    section(&mut text, "suspects: agents whose error stands out", &shown.suspects, view);
-    section(
-        &mut text,
-        "low confidence: agents with too few distances to be sure where they are",
-        &shown.low_confidence,
-        view,
-    );
+    section(&mut text, "pairs with the largest errors", &shown.worst, view);
+    section(&mut text, "suspects: agents with unusually large errors", &shown.suspects, view);
+    section(&mut text, "low confidence: agents with too few measured distances", &shown.low_confidence, view);
     view.fold(&text)
 }
 
@@ -271,7 +267,7 @@ mod tests {
         };
         let said = text(&epoch, &shown, &View::plain());
         assert!(said.contains("embedding 3") && said.contains("drift 12 %") && said.contains("0.071 now"), "{said}");
-        assert!(said.contains("pairs explained worst") && !said.contains("suspects"), "{said}");
+        assert!(said.contains("pairs with the largest errors") && !said.contains("suspects"), "{said}");
         assert!(said.contains("landmarks: a, b (none is chosen: every agent"), "{said}");
         let chosen = ShowEmbeddingResponse { landmarks_chosen: true, ..shown };
         assert!(text(&epoch, &chosen, &View::plain()).contains("landmarks: a, b\n"));

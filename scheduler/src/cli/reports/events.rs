@@ -25,25 +25,26 @@ const ASKED_AGAIN: u32 = 10_000;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct EventsArgs {
-    /// Only of this batch's sites
+    /// Only events of this batch's sites
     #[arg(long, value_name = "NAME")]
     batch: Option<String>,
-    /// Only of this site: a host, or scheme://host:port
+    /// Only events of this site: a host, or scheme://host:port
     #[arg(long, value_name = "HOST")]
     site: Option<String>,
-    /// Only of this agent
+    /// Only events of this agent
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
-    /// Only of this kind, a noun or what happened to it; may be said again
+    /// Only events of this kind: a noun, or what happened to it; may be repeated
     #[arg(long, value_name = "KIND", value_parser = PossibleValuesParser::new(KINDS))]
     kind: Vec<String>,
-    /// All since then, oldest first: so long ago (2h, 3days), or a moment (2026-11-24T08:00:00Z)
+    /// All events since then, oldest first: a duration ago (2h, 3days), or a time
+    /// (2026-11-24T08:00:00Z)
     #[arg(long, value_name = "TIME", value_parser = since, conflicts_with = "newest")]
     since: Option<DateTime<Utc>>,
-    /// How many of the newest to print, at most 10000
+    /// Number of newest events to print, at most 10000
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(0..=10_000))]
     newest: u32,
-    /// Go on with what happens
+    /// Keep printing new events
     #[arg(long)]
     follow: bool,
     #[command(flatten)]
@@ -58,7 +59,7 @@ fn since(text: &str) -> Result<DateTime<Utc>, String> {
     }
     let ago = parse_duration(text).ok().and_then(|ago| TimeDelta::from_std(ago).ok());
     let moment = ago.and_then(|ago| Utc::now().checked_sub_signed(ago));
-    moment.ok_or_else(|| "neither a length of time such as 2h nor a moment such as 2026-11-24T08:00:00Z".to_owned())
+    moment.ok_or_else(|| "neither a duration such as 2h nor a time such as 2026-11-24T08:00:00Z".to_owned())
 }
 
 impl EventsArgs {

@@ -22,14 +22,15 @@ const NAMED_AT_MOST: usize = 10;
 
 #[derive(Debug, Args)]
 pub(in crate::cli) struct PlanArgs {
-    /// An agent that would be there too: city=CITY,carrier=CARRIER,near=HOST and, if you like, slots=N,name=NAME. HOST is a located site or
-    /// an agent: where on the network the new one would be. May be said again, 100 at most
+    /// An agent to add: city=CITY,carrier=CARRIER,near=HOST and optionally slots=N,name=NAME. HOST
+    /// is a located site or an agent at the new agent's place on the network. May be repeated, up
+    /// to 100 times
     #[arg(long, value_name = "city=CITY,carrier=CARRIER,near=HOST")]
     add: Vec<Addition>,
-    /// An agent that would be gone; may be said again
+    /// An agent to remove; may be repeated
     #[arg(long, value_name = "NAME")]
     remove: Vec<String>,
-    /// Say so many places, 1 to 20, where further agents would help most, after those changes
+    /// Suggest this many places, 1 to 20, where further agents would help most after these changes
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=20))]
     suggest: Option<u32>,
     /// How sites are given to agents: random, gnp-top1 or gnp-top3 [default: gnp-top3]
@@ -65,7 +66,7 @@ impl FromStr for Addition {
         let (mut name, mut city, mut carrier, mut near, mut slots) = (None, None, None, None, None);
         for part in text.split(',') {
             let Some((key, value)) = part.split_once('=') else {
-                return Err(format!("'{part}' is no KEY=VALUE; what is wanted is city=CITY,carrier=CARRIER,near=HOST"));
+                return Err(format!("'{part}' is not KEY=VALUE: give city=CITY,carrier=CARRIER,near=HOST"));
             };
             let (key, value) = (key.trim(), value.trim());
             let slot = match key {
@@ -75,20 +76,20 @@ impl FromStr for Addition {
                 "near" => &mut near,
                 "slots" => &mut slots,
                 _ => {
-                    return Err(format!("unknown key '{key}': known are city, carrier, near, slots and name"));
+                    return Err(format!("unknown key '{key}': the keys are city, carrier, near, slots and name"));
                 }
             };
             if value.is_empty() {
-                return Err(format!("{key}= says nothing"));
+                return Err(format!("{key}= is empty"));
             }
             if slot.replace(value.to_owned()).is_some() {
-                return Err(format!("{key}= is said twice"));
+                return Err(format!("{key}= is given twice"));
             }
         }
         let needed = |value: Option<String>, key: &str| value.ok_or_else(|| format!("{key}= is missing"));
         let slots = slots.map(|slots| match slots.parse::<u32>() {
             Ok(number @ 1..=10_000) => Ok(number),
-            _ => Err(format!("slots={slots} is no number from 1 to 10000")),
+            _ => Err(format!("slots={slots} is not a number from 1 to 10000")),
         });
         Ok(Self(PlannedAddition {
             name: name.unwrap_or_default(),
@@ -205,11 +206,11 @@ fn write_basis(plan: &PlanResponse, text: &mut String) -> anyhow::Result<()> {
     let unknown = sites.saturating_sub(plan.sites_of_known_size);
     let usual = format!("{} pages, {}", output::number(plan.usual_pages.into()), output::bytes_cell(plan.usual_bytes));
     match (plan.sites_of_known_size, unknown) {
-        (0, _) => writeln!(text, "sizes: none was crawled before, each is taken to have {usual}")?,
+        (0, _) => writeln!(text, "sizes: no site was crawled before, each is assumed to have {usual}")?,
         (_, 0) => writeln!(text, "sizes: those of the last crawls")?,
         (known, _) => writeln!(
             text,
-            "sizes: of {} those of the last crawls, {} are taken to have their mean ({usual})",
+            "sizes: {} as in their last crawls, {} are assumed to have the mean of those ({usual})",
             output::number(known),
             output::number(unknown)
         )?,
@@ -217,7 +218,7 @@ fn write_basis(plan: &PlanResponse, text: &mut String) -> anyhow::Result<()> {
     if plan.sites_in_several_places > 0 {
         writeln!(
             text,
-            "not counted: {} suspected to stand in several places",
+            "not counted: {} suspected to be in several places",
             counted(plan.sites_in_several_places, "site")
         )?;
     }
@@ -237,12 +238,12 @@ fn write_basis(plan: &PlanResponse, text: &mut String) -> anyhow::Result<()> {
 fn write_suggestions(plan: &PlanResponse, text: &mut String, view: &View) -> anyhow::Result<()> {
     let (tried, sampled) = (counted(plan.tried_places, "place"), counted(plan.sampled_sites, "site"));
     let where_ = if plan.sampled_sites < plan.sites {
-        format!("found by a sample of {sampled}, told of all")
+        format!("found with a sample of {sampled}, computed for all")
     } else {
         "of all sites".to_owned()
     };
     if plan.suggestions.is_empty() {
-        return Ok(writeln!(text, "\nno further agent would lower the mean, at none of {tried} that were tried")?);
+        return Ok(writeln!(text, "\nno further agent would lower the mean, at any of {tried} that were tried")?);
     }
     writeln!(text, "\nwhere further agents would help most, one after another ({tried} tried, {where_}):")?;
     let ranked: Vec<RankedSuggestion> =
@@ -285,7 +286,7 @@ mod tests {
             before: outlook(40_000_000, "a"),
             after: outlook(30_000_000, "b"),
             agents: vec![agent("a", "stays", load(4.0), load(1.0)), agent("b", "added", None, load(3.0))],
-            left_out: vec![LeftOutAgent { name: "c".into(), why: "takes no more work: it drains".into() }],
+            left_out: vec![LeftOutAgent { name: "c".into(), why: "takes no new work because it is draining".into() }],
             suggestions: vec![PlannedSuggestion {
                 near: "a.cn".into(),
                 gain: duration(1_234_000),
@@ -302,9 +303,9 @@ mod tests {
             lines[..4],
             [
                 "embedding 3, 4 sites, each crawled once by gnp-top1",
-                "sizes: of 1 those of the last crawls, 3 are taken to have their mean (14 pages, 320.5 kB)",
+                "sizes: 1 as in their last crawls, 3 are assumed to have the mean of those (14 pages, 320.5 kB)",
                 "not counted: 1 site located in another embedding",
-                "not counted: c takes no more work: it drains",
+                "not counted: c takes no new work because it is draining",
             ]
         );
         assert_eq!(
@@ -324,7 +325,7 @@ mod tests {
         let text = self::text(&plan, true, &View::plain()).unwrap();
         assert!(text.contains("mean round trip 40.00 ms\nmakespan        0.1 s (a is busy longest)"), "{text}");
         assert!(
-            text.ends_with("no further agent would lower the mean, at none of 2 places that were tried\n"),
+            text.ends_with("no further agent would lower the mean, at any of 2 places that were tried\n"),
             "{text}"
         );
     }
@@ -348,12 +349,12 @@ mod tests {
             ("city=C,near=a", "carrier= is missing"),
             (
                 "city=C,carrier=T,near=a,colour=red",
-                "unknown key 'colour': known are city, carrier, near, slots and name",
+                "unknown key 'colour': the keys are city, carrier, near, slots and name",
             ),
-            ("city=C,carrier=T,carrier=U,near=a", "carrier= is said twice"),
-            ("city=,carrier=T,near=a", "city= says nothing"),
-            ("city=C,carrier=T,near=a,slots=0", "slots=0 is no number from 1 to 10000"),
-            ("Chengdu", "'Chengdu' is no KEY=VALUE; what is wanted is city=CITY,carrier=CARRIER,near=HOST"),
+            ("city=C,carrier=T,carrier=U,near=a", "carrier= is given twice"),
+            ("city=,carrier=T,near=a", "city= is empty"),
+            ("city=C,carrier=T,near=a,slots=0", "slots=0 is not a number from 1 to 10000"),
+            ("Chengdu", "'Chengdu' is not KEY=VALUE: give city=CITY,carrier=CARRIER,near=HOST"),
         ] {
             assert_eq!(read(text), Err(said.to_owned()));
         }

@@ -26,21 +26,21 @@ pub(in crate::cli) struct ThroughputArgs {
     /// The batch
     #[arg(long, value_name = "NAME")]
     batch: String,
-    /// Only this round of it, from 1 [default: each site's newest]
+    /// Only this round of the batch, from 1 [default: each site's newest]
     #[arg(long, value_name = "N")]
     round: Option<u32>,
-    /// Into how many slices of equal length the time is cut, 1 to 500 [default: 20]
+    /// Number of equal slices into which the time is divided, 1 to 500 [default: 20]
     #[arg(long, value_name = "N")]
     slices: Option<u32>,
-    /// Of the agents only this one; the batch's growth and its strategies stay whole
+    /// Only this agent; the batch's growth and its strategies still include all agents
     #[arg(long, value_name = "NAME")]
     agent: Option<String>,
-    /// Agents at most; 0: all
+    /// Maximum number of agents; 0: all
     #[arg(long, value_name = "N", default_value_t = 0)]
     limit: usize,
     #[command(flatten)]
     format: FormatArgs<AgentThroughput>,
-    /// Which of the tables CSV has [default: growth]
+    /// The table that CSV contains [default: growth]
     #[arg(long, value_enum)]
     by: Option<By>,
 }
@@ -55,7 +55,7 @@ enum By {
 impl ThroughputArgs {
     pub(in crate::cli) async fn run(self, connection: &ConnectionArgs) -> anyhow::Result<()> {
         if self.by.is_some() && self.format.format != Format::Csv {
-            return Err(usage("--by: only --format csv has one table, the others have all".to_owned()));
+            return Err(usage("--by needs --format csv: the other formats print every table".to_owned()));
         }
         let client = Client::connect(connection).await?;
         let request = ThroughputRequest { batch: self.batch.clone(), round: self.round, slices: self.slices };

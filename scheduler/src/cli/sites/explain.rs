@@ -21,10 +21,10 @@ pub(in crate::cli) struct ExplainArgs {
     /// A host, or scheme://host:port
     #[arg(value_name = "HOST")]
     site: String,
-    /// Of this batch alone
+    /// Only the choices of this batch
     #[arg(long, value_name = "NAME")]
     batch: Option<String>,
-    /// This choice alone, by its number
+    /// Only the choice with this number
     #[arg(long, value_name = "ASSIGNMENT-ID", value_parser = clap::value_parser!(i64).range(1..))]
     at: Option<i64>,
     #[command(flatten)]
@@ -75,7 +75,7 @@ fn write_task(task: &ExplainedTask, text: &mut String, view: &View) -> std::fmt:
     if !waits.is_empty() {
         writeln!(text, "{waits}")?;
     } else if choices.is_empty() {
-        writeln!(text, "no agent was ever chosen")?;
+        writeln!(text, "no agent has been chosen")?;
     }
     choices.iter().try_for_each(|choice| write_choice(choice, text, view))
 }

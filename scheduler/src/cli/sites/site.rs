@@ -52,10 +52,10 @@ pub(in crate::cli) fn text(site: &ShowSiteResponse, view: &View) -> anyhow::Resu
     if !site.alias_of.is_empty() {
         writeln!(text, "  the same site as {}", site.alias_of)?;
     }
-    writeln!(text, "  origin     {}", if site.origin.is_empty() { "not settled yet" } else { &site.origin })?;
+    writeln!(text, "  origin     {}", if site.origin.is_empty() { "not known yet" } else { &site.origin })?;
     if site.circuit_open_since.is_some() {
         let since = view.when(site.circuit_open_since);
-        writeln!(text, "  circuit open {since}; nobody crawls it before `landfall sites reopen {}`", site.name)?;
+        writeln!(text, "  circuit open {since}; not crawled until `landfall sites reopen {}`", site.name)?;
     }
     writeln!(text, "  position   {}", globe_cell(site.position.as_ref()))?;
     match &site.placement {
@@ -71,7 +71,7 @@ pub(in crate::cli) fn text(site: &ShowSiteResponse, view: &View) -> anyhow::Resu
             writeln!(text, "  places     several (confidence {confidence:.2}): {evidence}")?;
         }
         Some(_) => writeln!(text, "  places     one")?,
-        None => writeln!(text, "  places     not judged yet")?,
+        None => writeln!(text, "  places     not decided yet")?,
     }
     if let Some(order) = &site.order {
         writeln!(text, "  waits for  {}", order_line(order))?;
@@ -109,25 +109,25 @@ fn cost(measurements: &[SiteMeasurement]) -> String {
     }
     let shared = measurements.iter().filter(|row| !row.shared_from.is_empty()).count();
     if shared > 0 {
-        text.push_str(&format!("; {shared} of {} measurements are another site's", measurements.len()));
+        text.push_str(&format!("; {shared} of {} measurements are shared from another site", measurements.len()));
     }
     let requests: u64 = measurements.iter().map(|row| row.requests).sum();
-    text.push_str(&format!("; {requests} requests so far, warm-ups and former measurements included"));
+    text.push_str(&format!("; {requests} requests so far, including warm-ups and former measurements"));
     text
 }
 
 /// The open order that a site waits for.
 fn order_line(SiteOrder { prober, address, site }: &SiteOrder) -> String {
     match (address.as_str(), site.as_str()) {
-        ("", _) => format!("{prober}, which finds out its address"),
-        (address, "") => format!("{prober}, which has the turn at {address}"),
-        (address, site) => format!("its turn at {address}, where {prober} measures {site}"),
+        ("", _) => format!("{prober}, which is resolving its address"),
+        (address, "") => format!("{prober}, which holds the address lock of {address}"),
+        (address, site) => format!("the address lock of {address}, where {prober} is measuring {site}"),
     }
 }
 
 /// The address that a site's name has for a prober, with the costs that no measurement contains.
 fn resolved_address_line(ResolvedAddress { prober, address, postponed, requests }: &ResolvedAddress) -> String {
-    let mut text = format!("{prober} sees it at {address}");
+    let mut text = format!("{prober} resolves it to {address}");
     if *postponed > 0 {
         text.push_str(&format!("; {postponed} orders in a row postponed"));
     }
@@ -144,10 +144,10 @@ fn task_line(task: &SiteTask, view: &View) -> String {
         parts.push(format!("{}{}", task.outcome, output::fetched(task.pages.into(), task.bytes)));
     }
     if task.refetched > 0 {
-        parts.push(format!("{} fetched once more after it changed hands", counted(task.refetched.into(), "page")));
+        parts.push(format!("{} fetched again after a change of agent", counted(task.refetched.into(), "page")));
     }
     if task.trapped > 0 {
-        parts.push(format!("{} left out as traps", counted(task.trapped.into(), "link")));
+        parts.push(format!("{} skipped as traps", counted(task.trapped.into(), "link")));
     }
     if let Some(progress) = &task.progress {
         parts.push(progress_line(progress, view));
@@ -172,11 +172,11 @@ fn progress_line(progress: &CrawlProgress, view: &View) -> String {
     let told = view.when(progress.saved_at);
     let bytes = output::bytes_cell(progress.state_bytes);
     let mut text = format!(
-        "{} so far; another agent would go on from {bytes} told {told}",
+        "{} so far; another agent would resume at a checkpoint of {bytes}, saved {told}",
         counted(progress.pages.into(), "page")
     );
     if let Some(interval) = json::milliseconds(progress.interval) {
-        text.push_str(&format!("; a request every {interval:.0} ms at most"));
+        text.push_str(&format!("; at most one request every {interval:.0} ms"));
     }
     if progress.recent_requests > 0 {
         text.push_str(&format!(
@@ -187,10 +187,10 @@ fn progress_line(progress: &CrawlProgress, view: &View) -> String {
     if progress.turned_away > 0 {
         let times =
             if progress.turned_away == 1 { "once".to_owned() } else { format!("{} times", progress.turned_away) };
-        text.push_str(&format!("; turned away {times}"));
+        text.push_str(&format!("; asked to pause {times}"));
     }
     if progress.paused_until.is_some() {
-        text.push_str(&format!("; goes on {}", view.when(progress.paused_until)));
+        text.push_str(&format!("; continues {}", view.when(progress.paused_until)));
     }
     if progress.failed_in_a_row > 0 {
         text.push_str(&format!("; {} failed in a row, 50 end the crawl", progress.failed_in_a_row));
@@ -210,9 +210,9 @@ mod tests {
         let order = |address: &str, site: &str| {
             order_line(&SiteOrder { prober: "a1".to_owned(), address: address.to_owned(), site: site.to_owned() })
         };
-        assert_eq!(order("", ""), "a1, which finds out its address");
-        assert_eq!(order("192.0.2.1", ""), "a1, which has the turn at 192.0.2.1");
-        assert_eq!(order("192.0.2.1", "b.cn"), "its turn at 192.0.2.1, where a1 measures b.cn");
+        assert_eq!(order("", ""), "a1, which is resolving its address");
+        assert_eq!(order("192.0.2.1", ""), "a1, which holds the address lock of 192.0.2.1");
+        assert_eq!(order("192.0.2.1", "b.cn"), "the address lock of 192.0.2.1, where a1 is measuring b.cn");
     }
 
     #[test]
@@ -221,10 +221,10 @@ mod tests {
             let (prober, address) = ("a1".to_owned(), "192.0.2.1".to_owned());
             resolved_address_line(&ResolvedAddress { prober, address, postponed, requests })
         };
-        assert_eq!(resolved_address(0, 0), "a1 sees it at 192.0.2.1");
+        assert_eq!(resolved_address(0, 0), "a1 resolves it to 192.0.2.1");
         assert_eq!(
             resolved_address(2, 3),
-            "a1 sees it at 192.0.2.1; 2 orders in a row postponed; 3 more requests, not counted above"
+            "a1 resolves it to 192.0.2.1; 2 orders in a row postponed; 3 more requests, not counted above"
         );
     }
 }

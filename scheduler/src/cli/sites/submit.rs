@@ -44,8 +44,8 @@ fn interrupted(batch: &str, sent: &AtomicBool) -> String {
     match sent.load(Ordering::Relaxed) {
         false => "nothing was submitted".to_owned(),
         true => format!(
-            "the list was sent, and no answer came yet: `landfall batches show {batch}` says whether it was submitted, and to submit \
-             it again does no harm"
+            "the list was sent, but no answer came: `landfall batches show {batch}` shows whether it was submitted; \
+             submitting it again is harmless"
         ),
     }
 }
@@ -59,13 +59,13 @@ async fn submit_list(args: SubmitArgs, connection: &ConnectionArgs, sent: &Arc<A
     if !list.rejected.is_empty() && !args.skip_invalid {
         let (count, s) = counted(list.rejected.len() + list.unsaid);
         return Err(usage(format!(
-            "{}: {count} line{s} name{} no site, nothing was submitted: mend the list, or give --skip-invalid",
+            "{}: {count} line{s} name{} no site; nothing was submitted: correct the list, or give --skip-invalid",
             shown(&args.list),
             if s.is_empty() { "s" } else { "" }
         )));
     }
     if list.sites.is_empty() {
-        return Err(usage(format!("{}: no sites in this list, nothing was submitted", shown(&args.list))));
+        return Err(usage(format!("{}: the list contains no sites; nothing was submitted", shown(&args.list))));
     }
     let mut client = Client::connect(connection).await?;
     let header = SubmitHeader {
@@ -78,11 +78,11 @@ async fn submit_list(args: SubmitArgs, connection: &ConnectionArgs, sent: &Arc<A
     };
     let answer = send(&mut client, &messages(header, &list), sent).await?;
     for warning in &answer.warnings {
-        eprintln!("warning: {warning}: these sites wait until one has, or fail, as the batch's constraints say");
+        eprintln!("warning: {warning}: these sites wait for such an agent, or fail if the batch's constraints say so");
     }
     print(&summary(&args.batch, &answer, &list))?;
     if args.dry_run {
-        print("this was a dry run: nothing is changed\n")?;
+        print("this was a dry run: nothing was changed\n")?;
     }
     Ok(client)
 }
@@ -156,7 +156,7 @@ async fn send(
         if attempt == ATTEMPTS || !may_have_been_lost(&status) {
             return Err(client.refusal(&status));
         }
-        tracing::debug!(attempt, code = ?status.code(), "the answer was lost, the submission is repeated");
+        tracing::debug!(attempt, code = ?status.code(), "the answer was lost: repeating the submission");
         tokio::time::sleep(pause).await;
         client.move_on().await;
         pause *= 2;

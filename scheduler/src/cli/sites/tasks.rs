@@ -23,10 +23,10 @@ pub(in crate::cli) struct TasksArgs {
     /// The batch
     #[arg(long, value_name = "NAME")]
     batch: String,
-    /// Only sites in this state; may be said again
+    /// Only sites in this state; may be repeated
     #[arg(long, value_name = "STATE", value_parser = one_of(TaskState::ALL.iter().copied(), TaskState::name))]
     state: Vec<TaskState>,
-    /// Only sites that failed or were cancelled for this reason; may be said again
+    /// Only sites that failed or were cancelled for this reason; may be repeated
     #[arg(long, value_name = "KIND", value_parser = one_of(ReasonKind::ALL.iter().copied(), ReasonKind::name))]
     reason: Vec<ReasonKind>,
     /// Only sites for which this agent was chosen last
@@ -67,7 +67,7 @@ impl TasksArgs {
             print(&printer.page(&rows)?)?;
         }
         match format {
-            Format::Table if printer.is_empty() => print("no site of the batch is like that\n"),
+            Format::Table if printer.is_empty() => print("no site of the batch matches\n"),
             Format::Table => print(&output::more(more)),
             Format::Json | Format::Csv => print(&printer.end()?),
         }
@@ -79,7 +79,7 @@ impl TasksArgs {
 pub(in crate::cli) struct ListArgs {
     #[command(flatten)]
     tasks: TasksArgs,
-    /// Sites at most; 0: all [default: 100 in a table, otherwise all]
+    /// Maximum number of sites; 0: all [default: 100 in a table, otherwise all]
     #[arg(long, value_name = "N")]
     limit: Option<u64>,
     #[command(flatten)]

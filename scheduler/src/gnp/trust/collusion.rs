@@ -73,8 +73,8 @@ fn reason(partners: &[DisputedPair]) -> String {
     let plainest = partners.iter().max_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0)));
     let (claimed, seen) = plainest.copied().unwrap_or_default();
     format!(
-        "it and {} others bear each other out against everyone else: {claimed:.1} ms from one of them, says each, and half \
-         of the others see them more than {seen:.1} ms apart",
+        "it and {} others confirm each other against all other agents: it claims to be {claimed:.1} ms from one of \
+         them, but half of the other agents measure them more than {seen:.1} ms apart",
         partners.len()
     )
 }

@@ -52,8 +52,8 @@ pub(super) fn impossible(evidence: &TrustEvidence<'_>, agent: AgentId) -> Option
     let &(reported, least) = broken.iter().max_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0)))?;
     (broken.len() >= FEWEST_IMPOSSIBLE && share >= IMPOSSIBLE_SHARE).then(|| {
         format!(
-            "{} of its {rows} round trips are shorter than light in fibre needs: one of {reported:.1} ms where it takes \
-             {least:.1} ms",
+            "{} of its {rows} round trips are shorter than light in fibre needs: one is {reported:.1} ms where light \
+             needs {least:.1} ms",
             broken.len()
         )
     })
@@ -70,12 +70,13 @@ pub(super) fn reason(kind: Kind, size: &ReportBias, believed: &TypicalSize, land
         Kind::Sites => format!("where the other {} landmarks place {rows} sites", landmarks.saturating_sub(1)),
     };
     if believed.is_biased(size) {
-        let way = if size.bias > 0.0 { "too much" } else { "too little" };
+        let way = if size.bias > 0.0 { "too long" } else { "too short" };
         let factor = size.bias.abs().exp();
-        return format!("it reports {way}: off by a factor of {factor:.2} in the median from {against}");
+        return format!("its reports are {way}: off by a factor of {factor:.2} in the median from {against}");
     }
     format!(
-        "it reports now too much, now too little: off by a factor of {:.2} in the median from {against} (others: {:.2})",
+        "its reports are both too long and too short: off by a factor of {:.2} in the median from {against} (others: \
+         {:.2})",
         size.spread.exp(),
         believed.spread.exp()
     )
@@ -85,7 +86,7 @@ pub(super) fn reason(kind: Kind, size: &ReportBias, believed: &TypicalSize, land
 pub(super) fn claims(size: &ReportBias, landmarks: usize) -> String {
     let (factor, rows) = ((-size.bias).exp(), size.rows);
     format!(
-        "it claims too little: off by a factor of {factor:.2} in the median from where {landmarks} landmarks place {rows} \
+        "its claims are too short: off by a factor of {factor:.2} in the median from where {landmarks} landmarks place {rows} \
          sites it confirmed"
     )
 }

@@ -76,7 +76,7 @@ fn an_honest_network_has_no_liars_and_a_lying_landmark_is_named_with_its_figures
     assert_eq!(judgement.quarantined(), BTreeSet::from([agent(2)]));
     let charge = judgement.charge(agent(2)).unwrap();
     assert_eq!(charge.kind, Kind::Asymmetry);
-    assert!(charge.reason.starts_with("it reports too much: off by a factor of 1.9"), "{}", charge.reason);
+    assert!(charge.reason.starts_with("its reports are too long: off by a factor of 1.9"), "{}", charge.reason);
     assert!(charge.reason.ends_with("in the median from what 11 others measured of it"), "{}", charge.reason);
     assert_eq!(judgement.alarm(), None, "one of eight");
 }
@@ -167,7 +167,11 @@ fn who_bears_others_out_against_everybody_is_found_even_where_it_says_the_truth_
     assert_eq!(judgement.quarantined(), (0..3).map(agent).collect(), "{:?}", judgement.charges());
     let charge = judgement.charge(agent(1)).unwrap();
     assert_eq!(charge.kind, Kind::Collusion);
-    assert!(charge.reason.starts_with("it and 2 others bear each other out against everyone else: 1.0 ms"));
+    assert!(
+        charge
+            .reason
+            .starts_with("it and 2 others confirm each other against all other agents: it claims to be 1.0 ms")
+    );
     assert!(judgement.alarm().is_some(), "three of nine");
     assert_eq!(conspiring(2).charges(), &BTreeMap::new(), "one pair may be an odd path");
 }

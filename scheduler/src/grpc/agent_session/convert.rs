@@ -17,7 +17,7 @@ use crate::store::agents::sessions::{OpenedSession, Registration, SessionTerms};
 use crate::store::assignments::loads::ReportedLoad;
 use crate::store::leases::Grant;
 use crate::store::leases::outcomes::{self, Blocker, Budget, CrawlEnding, OutcomeAnswer};
-use crate::store::leases::recalls::PreemptionOrder as Recall;
+use crate::store::leases::preemptions::PreemptionOrder;
 use crate::store::measurements::failures::Failure;
 use crate::store::measurements::orders::{Order, OrderTarget};
 use crate::store::measurements::{Measured, Report, ReportContent};
@@ -52,7 +52,7 @@ pub(in crate::grpc) fn registration(register: v1::Register, peer: Option<IpAddr>
         )));
     }
     let port = u16::try_from(register.beacon_port)
-        .map_err(|_| Status::invalid_argument(format!("beacon_port: {} is no port", register.beacon_port)))?;
+        .map_err(|_| Status::invalid_argument(format!("beacon_port: {} is not a port", register.beacon_port)))?;
     let beacon_url = match (register.beacon_url.is_empty(), port, peer) {
         (false, _, _) => Some(beacon_url(&register.beacon_url)?),
         (true, 0, _) | (true, _, None) => None,
@@ -134,7 +134,7 @@ pub(in crate::grpc) fn measure_order(
         ..v1::MeasureOrder::default()
     };
     let order = match order.target {
-        OrderTarget::Site { id, name, origin, turn, may_share } => v1::MeasureOrder {
+        OrderTarget::Site { id, name, origin, locked, may_share } => v1::MeasureOrder {
             target: Some(v1::measure_order::Target::Site(v1::SiteTarget {
                 site_id: id.get(),
                 name,
@@ -144,8 +144,8 @@ pub(in crate::grpc) fn measure_order(
             interval: Some(duration(config.site_interval)),
             least_samples: Some(config.site_least_samples),
             share_max_age: (may_share && !config.share_max_age.is_zero()).then(|| duration(config.share_max_age)),
-            resolve_only: turn.is_none(),
-            address: turn.map(|address| address.to_string()).unwrap_or_default(),
+            resolve_only: locked.is_none(),
+            address: locked.map(|address| address.to_string()).unwrap_or_default(),
             ..common
         },
         OrderTarget::Beacon { agent, url } => v1::MeasureOrder {
@@ -162,11 +162,11 @@ pub(in crate::grpc) fn cancel_order(task: TaskId, token: LeaseToken) -> v1::Sess
     respond(v1::session_response::Message::Cancel(v1::CancelOrder { task_id: task.get(), token: token.get() }))
 }
 
-pub(in crate::grpc) fn recall_order(recall: &Recall) -> v1::SessionResponse {
-    respond(v1::session_response::Message::Recall(v1::RecallOrder {
-        task_id: recall.task.get(),
-        token: recall.token.get(),
-        reason: explain::ends_sooner(&recall.to, recall.there, recall.here),
+pub(in crate::grpc) fn preempt_order(preempt: &PreemptionOrder) -> v1::SessionResponse {
+    respond(v1::session_response::Message::Preempt(v1::PreemptOrder {
+        task_id: preempt.task.get(),
+        token: preempt.token.get(),
+        reason: explain::ends_sooner(&preempt.to, preempt.there, preempt.here),
     }))
 }
 

@@ -9,7 +9,7 @@ use super::stream::Session;
 use super::{REFUSAL_PAUSE, convert};
 use crate::store;
 use crate::store::agents::refusals::{self, Refusal};
-use crate::store::leases::{self, checkpoints, recalls};
+use crate::store::leases::{self, checkpoints, preemptions};
 use crate::store::schema::restores;
 use crate::store::sites::addresses::{self, ClaimResult};
 
@@ -19,7 +19,7 @@ impl Session {
         let most = self.scheduler.config.lease.max_crashes;
         let mut tx = store::begin(&self.scheduler.pool).await?;
         let asked_for =
-            crash.is_none() && pause.is_none() && recalls::release(&mut tx, self.agent, task, token).await?;
+            crash.is_none() && pause.is_none() && preemptions::release(&mut tx, self.agent, task, token).await?;
         let released = match pause {
             _ if asked_for => true,
             Some(pause) => leases::pause(&mut tx, self.agent, task, token, pause).await?,
@@ -43,7 +43,7 @@ impl Session {
             if let Some(crash) = crash {
                 tracing::warn!(agent.name = self.name, task.id = %task, token = %token, crash, "a crawl crashed");
             }
-            // Pause only if the lease was still the agent's own, was not recalled, and was not
+            // Pause only if the lease was still the agent's own, was not preempted, and was not
             // handed back because of its site: otherwise it shows nothing about the agent's room.
             if pause.is_none() && !asked_for {
                 self.grants_from = Instant::now() + REFUSAL_PAUSE;

@@ -1,7 +1,7 @@
 //! One agent's session: a task that owns its stream.
 //!
 //! It answers the agent's messages. Whenever it is woken, or a second has passed, it sends what the
-//! store holds for the agent: revoked or recalled leases, measurement orders, and new leases, each
+//! store holds for the agent: revoked or preempted leases, measurement orders, and new leases, each
 //! committed before it is sent. It ends when the stream breaks, the session is superseded or
 //! expired, or the scheduler shuts down. This loses nothing, since the store knows what was granted
 //! and the agent repeats what was not acknowledged.
@@ -26,7 +26,7 @@ use crate::store;
 use crate::store::agents::refusals::{self, Refusal};
 use crate::store::agents::{CredentialHolder, sessions};
 use crate::store::leases::outcomes::OutcomeAnswer;
-use crate::store::leases::{self, FreeSlots, Grant, checkpoints, recalls};
+use crate::store::leases::{self, FreeSlots, Grant, checkpoints, preemptions};
 use crate::store::measurements::{self, orders};
 
 /// How long one message may wait for room in the queue.
@@ -248,7 +248,7 @@ impl Session {
         let Some(waiting) = waiting else { return Err(self.ended().await?) };
         (self.free, self.waits) = (waiting.free, waiting.tasks);
         let waiting = sessions::PendingMessages { tasks: waiting.tasks && self.may_grant(), ..waiting };
-        let any = waiting.orders || waiting.revocations || waiting.recalls || waiting.leases();
+        let any = waiting.orders || waiting.revocations || waiting.preemptions || waiting.leases();
         if any { self.hand_out(waiting).await } else { Ok(()) }
     }
 
@@ -283,7 +283,7 @@ impl Session {
     }
 
     async fn hand_out(&mut self, waiting: sessions::PendingMessages) -> Result<(), Status> {
-        let (mut orders, mut revoked, mut recalled, mut grants) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut orders, mut revoked, mut preempted, mut grants) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let mut tx = store::begin(&self.scheduler.pool).await?;
         if waiting.orders {
             orders = orders::take_unsent(&mut tx, self.agent, self.session).await?;
@@ -291,8 +291,8 @@ impl Session {
         if waiting.revocations {
             revoked = leases::take_revoked(&mut tx, self.session).await?;
         }
-        if waiting.recalls {
-            recalled = recalls::take_unsent(&mut tx, self.agent, self.session).await?;
+        if waiting.preemptions {
+            preempted = preemptions::take_unsent(&mut tx, self.agent, self.session).await?;
         }
         if waiting.leases() {
             grants = leases::grant(&mut tx, self.agent, self.session).await?;
@@ -302,8 +302,8 @@ impl Session {
         for (task, token) in revoked {
             self.send(convert::cancel_order(task, token)).await?;
         }
-        for order in recalled {
-            self.send(convert::recall_order(&order)).await?;
+        for order in preempted {
+            self.send(convert::preempt_order(&order)).await?;
         }
         for order in orders {
             let config = &self.scheduler.config;

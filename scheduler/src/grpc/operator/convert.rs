@@ -66,7 +66,7 @@ fn bounded(
     let Some(value) = value else { return Ok(None) };
     match Duration::try_from(value) {
         Ok(value) if value >= shortest && value <= longest => Ok(Some(value)),
-        _ => Err(InvalidField::new(field, format!("not within {shortest:?} to {longest:?}"))),
+        _ => Err(InvalidField::new(field, format!("must be {shortest:?} to {longest:?}"))),
     }
 }
 

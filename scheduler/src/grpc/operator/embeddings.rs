@@ -126,6 +126,6 @@ async fn newest(conn: &mut PgConnection) -> Result<Option<(Epoch, Embedding)>, S
     let epoch = history.into_iter().find(|epoch| epoch.epoch == embedding.epoch());
     match epoch {
         Some(epoch) => Ok(Some((epoch, embedding))),
-        None => Err(Status::unavailable("a new embedding is just taking over: ask again")),
+        None => Err(Status::unavailable("a new embedding is being stored: try again")),
     }
 }

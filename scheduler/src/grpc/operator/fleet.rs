@@ -61,7 +61,7 @@ impl FleetService for FleetDesk {
         if asked.len() > MOST_ENROLMENTS {
             let found = asked.len();
             return Err(Status::invalid_argument(format!(
-                "enrolments: {found}, and at most {MOST_ENROLMENTS} at once"
+                "enrolments: {found}, but one request may have at most {MOST_ENROLMENTS}"
             )));
         }
         let (places, wanted, mut problems) = convert::several(asked);

@@ -120,7 +120,7 @@ impl SiteService for SiteDesk {
         }
         let retried = changes::retry(&mut tx, batch.id, &batch.name, &extent).await?;
         store::commit(tx).await?;
-        tracing::info!(batch = batch.name, retried.tasks, "tasks go again");
+        tracing::info!(batch = batch.name, retried.tasks, "tasks were retried");
         self.scheduler.wakes.measure.notify_one();
         self.scheduler.wakes.assign.notify_one();
         Ok(Response::new(retried.into()))

@@ -216,7 +216,7 @@ async fn constraints_are_kept_shown_and_warned_about(pool: PgPool) {
     assert_eq!(listed.agents[0].tags, ["rack-2", "x"]);
     for (request, code, message) in [
         (tag("a/b", ""), Code::InvalidArgument, "add: 'a/b' is not 1 to 32"),
-        (tag("a", "A"), Code::InvalidArgument, "remove: the tag 'a' is to be added as well"),
+        (tag("a", "A"), Code::InvalidArgument, "remove: the tag 'a' cannot be both added and removed"),
         (v1::TagAgentRequest { name: "nobody".into(), ..tag("a", "") }, Code::NotFound, "no agent is called nobody"),
     ] {
         let refused = desk.fleet().tag_agent(request).await.expect_err("refused");
@@ -268,7 +268,7 @@ async fn where_a_site_is_goes_in_with_its_list_and_is_shown(pool: PgPool) {
     let place = v1::GlobePosition { latitude: 39.75, longitude: 116.5, source: "list".into() };
     assert_eq!(shown("b.cn").await, Some(place));
     for (index, latitude, message) in [
-        (2, 1.0, "positions[2]: there is no such site in this message"),
+        (2, 1.0, "positions[2]: this message has no site with that index"),
         (0, 91.0, "positions[0]: a latitude is between -90 and 90 degrees"),
     ] {
         let refused = submit(index, latitude).await.expect_err("refused");
@@ -338,11 +338,11 @@ async fn every_choice_is_explained_by_what_it_was_made_from(pool: PgPool) {
     let reason = "the 2 agents that meet the constraints take no work now: see `landfall agents list`";
     assert_eq!(waits, format!("no agent yet: {reason}"));
     let waits = ask("b.cn", "", None).await.expect("explained").tasks.remove(0).waits;
-    assert_eq!(waits, "no agent yet: its turn to be measured has not come");
+    assert_eq!(waits, "no agent yet: it is queued to be measured");
     for (asked, message) in [
         (ask("c.cn", "", None).await, "no site is known as 'c.cn'"),
         (ask("a.cn", "spring", None).await, "no batch is called 'spring'"),
-        (ask("a.cn", "winter", None).await, "batch winter does not have a.cn"),
+        (ask("a.cn", "winter", None).await, "batch winter does not contain a.cn"),
         (
             ask("b.cn", "", Some(first.assignment_id)).await,
             "b.cn has no choice 1: `landfall explain b.cn` lists those it has",
@@ -478,13 +478,13 @@ async fn an_election_waits_for_the_mesh_and_for_sense(pool: PgPool) {
     };
     let refused = elect(9, 12).await.expect_err("refused");
     assert_eq!(refused.code(), Code::InvalidArgument);
-    assert_eq!(refused.message(), "dimensions: 12 dimensions need at least 13 landmarks, 9 were asked for");
+    assert_eq!(refused.message(), "dimensions: 12 dimensions need at least 13 landmarks, but 9 were requested");
     desk.agents(4).await;
     let refused = elect(9, 0).await.expect_err("refused");
-    assert_eq!(refused.message(), "9 landmarks were asked for, 4 agents are connected and run a beacon");
+    assert_eq!(refused.message(), "9 landmarks were requested, but 4 agents are connected and run a beacon");
     let refused = elect(3, 0).await.expect_err("refused");
     assert_eq!(refused.code(), Code::FailedPrecondition);
-    assert_eq!(refused.message(), "the mesh is not measured yet: 0 of 12 pairs");
+    assert_eq!(refused.message(), "the agents have not yet measured each other: 0 of 12 pairs are measured");
     desk.run(
         "insert into mesh_measurements (prober_id, agent_id, rtt_us, answered, lost)
          select a.id, b.id, 1000 * abs(a.id - b.id), 10, 0 from agents a, agents b where a.id <> b.id",
@@ -506,10 +506,10 @@ async fn an_election_and_a_fit_that_lack_agents_whom_others_reach_say_why_they_d
     )
     .await;
     let why = "the guard refused an address at 12 agents, as at agent0 of agent1: the guard refuses 198.18.0.5; \
-               `landfall agents reach agent0 agent1` says more";
+               `landfall agents reach agent0 agent1` shows details";
     let request = v1::ElectLandmarksRequest { count: 9, dimensions: 0 };
     let refused = desk.fleet().elect_landmarks(request).await.expect_err("refused");
-    let few = "9 landmarks were asked for, only 0 of 12 agents were reached by two others";
+    let few = "9 landmarks were requested, but only 0 of 12 agents were reached by two others";
     assert_eq!(refused.message(), format!("{few}: {why}"));
     desk.fits().await;
     let refused = desk.embeddings().fit_embedding(v1::FitEmbeddingRequest::default()).await.expect_err("refused");
@@ -534,7 +534,7 @@ async fn landmarks_are_set_by_name_or_not_at_all(pool: PgPool) {
             &["agent0", "agent1"][..],
             2,
             Code::InvalidArgument,
-            "dimensions: 2 dimensions need at least 3 landmarks, 2 were asked for",
+            "dimensions: 2 dimensions need at least 3 landmarks, but 2 were requested",
         ),
     ] {
         let refused = set(names, dimensions).await.expect_err(message);
@@ -708,7 +708,7 @@ async fn throughput_is_reported_by_slice_agent_and_strategy(pool: PgPool) {
     for (batch, round, slices, code, message) in [
         ("winter", None, None, Code::NotFound, "no batch is called 'winter'"),
         ("autumn", Some(2), None, Code::NotFound, "batch autumn has no round 2: its newest is 1"),
-        ("autumn", None, Some(501), Code::InvalidArgument, "slices: 501 is not 1 to 500"),
+        ("autumn", None, Some(501), Code::InvalidArgument, "slices: must be 1 to 500, not 501"),
     ] {
         let refused = ask(batch, round, slices).await.expect_err("refused");
         assert_eq!((refused.code(), refused.message()), (code, message));
@@ -773,9 +773,9 @@ async fn sites_are_cancelled_and_retried_by_name_or_not_at_all(pool: PgPool) {
     let named = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
     let cancel = |names: &[&str], all| v1::CancelTasksRequest { batch: batch(), sites: named(names), all };
     for (request, code, said) in [
-        (cancel(&[], false), Code::InvalidArgument, "sites: none are named, and `all` is not set"),
-        (cancel(&["a.cn"], true), Code::InvalidArgument, "all: sites are named as well"),
-        (cancel(&["a.cn", "x.cn"], false), Code::FailedPrecondition, "batch autumn does not have x.cn"),
+        (cancel(&[], false), Code::InvalidArgument, "sites: no site is named, and `all` is not set"),
+        (cancel(&["a.cn"], true), Code::InvalidArgument, "all: sites are named too"),
+        (cancel(&["a.cn", "x.cn"], false), Code::FailedPrecondition, "batch autumn does not contain x.cn"),
         (cancel(&["a.cn", "b c"], false), Code::InvalidArgument, "sites[1]: 'b c' names no site"),
     ] {
         let refused = client.cancel_tasks(request).await.expect_err(said);
@@ -857,7 +857,7 @@ async fn the_map_is_fitted_when_asked_or_says_what_is_missing(pool: PgPool) {
     assert!(refused.message().starts_with("a map needs 3 landmarks"), "{}", refused.message());
 
     desk.run(MESH).await;
-    for (number, reason) in ["first", "asked for by the operator"].into_iter().enumerate() {
+    for (number, reason) in ["first", "requested by the operator"].into_iter().enumerate() {
         let fitted = embeddings.fit_embedding(v1::FitEmbeddingRequest::default()).await.expect("a fit").into_inner();
         let epoch = fitted.epoch.expect("within half a minute");
         assert_eq!((epoch.reason.as_str(), epoch.agents, epoch.dimensions), (reason, 5, 4));

@@ -334,7 +334,7 @@ mod tests {
         let trial = Trial::new(pool, 1).await;
         let batch = batch(&trial, "b", ConstraintsRequest { unmet: Some(UnmetAction::Fail), ..limited(1000) }).await;
         let (first, second) = (trial.located(batch, "a.cn").await, trial.located(batch, "b.cn").await);
-        let used_up = "no agent meets the constraints: 1 of 1 has used up 1.0 kB a day, or will with what is under way";
+        let used_up = "no agent meets the constraints: 1 of 1 has used up 1.0 kB a day, counting crawls under way";
         trial.assign().await;
         assert_eq!(trial.at(first).await, Some(0), "one is begun, however much it may cost");
         assert_eq!(waits_for(&trial, second).await, used_up, "and a quota fails nothing");

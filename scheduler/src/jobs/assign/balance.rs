@@ -132,7 +132,7 @@ async fn carry_out(scheduler: &Leader, sight: &mut BalanceInput, moves: &[TaskMo
     }
     assignments::insert(&mut tx, &made).await.context("pass tasks on")?;
     tx.commit().await.context("commit the tasks moved")?;
-    tracing::debug!(moved = made.len(), agents = to.len(), "passed waiting tasks on");
+    tracing::debug!(moved = made.len(), agents = to.len(), "moved waiting tasks to other agents");
     scheduler.wakes.wake_agents(to);
     Ok(())
 }

@@ -44,7 +44,7 @@ pub(in crate::jobs) fn believed(
     };
     let (true_claims, refused): (Vec<_>, Vec<_>) = claims.into_iter().partition(is_believed);
     for (agent, claim) in refused {
-        tracing::debug!(agent.id = %agent, rtt_ms = claim.as_millis_f64(), "a claim to be near a site is not believed");
+        tracing::debug!(agent.id = %agent, rtt_ms = claim.as_millis_f64(), "a claim to be near a site was rejected");
     }
     kept.extend(true_claims);
     kept

@@ -105,7 +105,7 @@ async fn ask(scheduler: &Leader) -> anyhow::Result<Vec<AgentId>> {
     let mut tx = scheduler.begin().await?;
     let askable = confirmations::askable(&mut tx, SITES_PER_PASS).await.context("find confirmers")?;
     let mut confirmers: Vec<AgentId> =
-        askable.iter().flat_map(|due| due.turns.iter().map(|turn| turn.prober)).collect();
+        askable.iter().flat_map(|due| due.probers.iter().map(|one| one.prober)).collect();
     confirmers.sort_unstable();
     confirmers.dedup();
     if confirmers.is_empty() {

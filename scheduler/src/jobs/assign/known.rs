@@ -32,7 +32,7 @@ pub(in crate::jobs) struct Known {
     /// What crawls showed about the sites.
     crawled: HashMap<SiteId, CrawledSite>,
     /// What crawls showed about the agents.
-    lessons: Arc<LearnedCorrections>,
+    residuals: Arc<LearnedCorrections>,
     /// What is known from similar sites on the map.
     near: HashMap<SiteId, SimilarCrawls>,
 }
@@ -51,14 +51,14 @@ impl Known {
         let mut crawled = facts::crawled(conn, sites).await.context("read the sites' crawls")?;
         // For a site with several locations a crawl shows only where it was served from that time.
         crawled.retain(|site, _| !suspicions.contains_key(site));
-        let lessons = maps.lessons(conn).await?;
+        let residuals = maps.residuals(conn).await?;
         let Some(map) = map else {
             return Ok(Self {
                 predicted: HashMap::new(),
                 measured,
                 suspicions,
                 crawled,
-                lessons,
+                residuals,
                 near: HashMap::new(),
             });
         };
@@ -74,7 +74,7 @@ impl Known {
         let positions = if any { positions(conn).await? } else { BTreeMap::new() };
         let agents: Vec<AgentId> = agents.iter().map(|available| available.agent).collect();
         // Half a millisecond a site is too long for a thread of the async runtime.
-        let taught = Arc::clone(&lessons);
+        let taught = Arc::clone(&residuals);
         let (predicted, measured, crawled, near) = tokio::task::spawn_blocking(move || {
             let (mut measured, mut crawled) = (measured, crawled);
             for (site, of_it) in &mut crawled {
@@ -100,7 +100,7 @@ impl Known {
         })
         .await
         .context("predict distances")?;
-        Ok(Self { predicted, measured, suspicions, crawled, lessons, near })
+        Ok(Self { predicted, measured, suspicions, crawled, residuals, near })
     }
 
     /// The number of stored crawls of a site.
@@ -133,7 +133,7 @@ impl Known {
             let crawled = self.crawled.get(&site);
             let own = crawled.map_or(&[][..], |crawled| &crawled.crawls);
             let nothing = SimilarCrawls::default();
-            teach(&mut candidates, &self.lessons, self.near.get(&site).unwrap_or(&nothing), own);
+            teach(&mut candidates, &self.residuals, self.near.get(&site).unwrap_or(&nothing), own);
         }
         candidates
     }
@@ -144,12 +144,12 @@ impl Known {
 fn believed_crawls(
     map: &CurrentMap,
     positions: &BTreeMap<AgentId, Position>,
-    lessons: &LearnedCorrections,
+    residuals: &LearnedCorrections,
     measured: &[(AgentId, Rtt)],
     crawls: &[CrawlObservation],
 ) -> Vec<CrawlObservation> {
     let by_landmark = |crawl: &CrawlObservation| map.embedding.landmarks().contains(&crawl.agent);
-    let said = |crawl: &CrawlObservation| (crawl.agent, lessons.probed(crawl.rtt));
+    let said = |crawl: &CrawlObservation| (crawl.agent, residuals.probed(crawl.rtt));
     let claimed = crawls.iter().filter(|crawl| !by_landmark(crawl)).map(said);
     let all: Vec<(AgentId, Rtt)> = measured.iter().copied().chain(claimed).collect();
     let believed = claims::believed(map, positions, &all);

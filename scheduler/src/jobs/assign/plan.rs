@@ -344,7 +344,7 @@ mod tests {
         said(WaitCause::NoAgent).await;
         trial.session(trial.agents[0].0).await;
         trial.execute("update agents set draining_since = now()").await;
-        said(WaitCause::NobodyTakesWork).await;
+        said(WaitCause::NoneAcceptsWork).await;
         trial.execute("update agents set draining_since = null").await;
         said(WaitCause::Planned).await;
     }

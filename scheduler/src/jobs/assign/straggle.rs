@@ -1,11 +1,11 @@
-//! Recalls crawls under way that another agent would end sooner: the stragglers of
+//! Preempts crawls under way that another agent would end sooner: the stragglers of
 //! `earliest-finish`.
 //!
 //! Runs for idle slots once no site waits to be planned; while sites wait, only for slots of agents
 //! admitted to none of them. `strategy::straggler` chooses the crawls and is pure. The agent hands
-//! a recalled crawl back with a checkpoint, and the task is then planned as any other. A crawl
-//! stays where it is if it ends meanwhile, or if its agent does not receive the recall or does not
-//! support recalls.
+//! a preempted crawl back with a checkpoint, and the task is then planned as any other. A crawl
+//! stays where it is if it ends meanwhile, or if its agent does not receive the preemption or does not
+//! support preemptions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::model::{AgentId, SiteId, TaskId};
 use crate::store::agents;
 use crate::store::assignments::facts::{self, SiteFacts};
 use crate::store::assignments::loads::{self, AvailableAgent};
-use crate::store::leases::recalls;
+use crate::store::leases::preemptions;
 use crate::store::measurements::quarantines;
 use crate::strategy::schedule::straggler::{self, UnderWay};
 
@@ -39,7 +39,7 @@ pub(in crate::jobs) async fn run(
     map: Option<Arc<CurrentMap>>,
     wanted: &BTreeSet<AgentId>,
 ) -> anyhow::Result<()> {
-    let crawls = recalls::under_way(&mut tx, straggler::LEAST_UNDER_WAY, LOOKED_AT).await;
+    let crawls = preemptions::under_way(&mut tx, straggler::LEAST_UNDER_WAY, LOOKED_AT).await;
     let crawls = crawls.context("read crawls under way")?;
     if crawls.is_empty() || quarantines::alarm(&mut tx).await.context("read the alarm")?.is_some() {
         return Ok(());
@@ -55,7 +55,7 @@ pub(in crate::jobs) async fn run(
     let mut told = Vec::new();
     for one in straggler::moves(&under_way, &free) {
         let Some((crawl, _)) = lasting.get(one.crawl) else { continue };
-        if recalls::ask(&mut tx, crawl, one.to, one.here, one.there).await.context("ask for a lease")? {
+        if preemptions::ask(&mut tx, crawl, one.to, one.here, one.there).await.context("ask for a lease")? {
             told.push((crawl, one));
         }
     }
@@ -65,20 +65,21 @@ pub(in crate::jobs) async fn run(
         for (crawl, one) in &told {
             let (task, token, here, there) = (crawl.task, crawl.token, one.here, one.there);
             let (agent, to) = (named(crawl.agent), named(one.to));
-            tracing::info!(task.id = %task, %token, agent.name = agent, to, ?here, ?there, "a straggler is asked for");
+            tracing::info!(task.id = %task, %token, agent.name = agent, to, ?here, ?there,
+                "an agent is asked to hand a slow crawl back");
         }
     }
-    tx.commit().await.context("commit recalls")?;
+    tx.commit().await.context("commit preemptions")?;
     scheduler.wakes.wake_agents(told.iter().map(|(crawl, _)| crawl.agent));
     Ok(())
 }
 
-/// Slots of each agent in which a crawl could begin, minus those reserved for recalled crawls.
+/// Slots of each agent in which a crawl could begin, minus those reserved for preempted crawls.
 async fn idle(
     tx: &mut Transaction<'static, Postgres>,
     agents: &[AvailableAgent],
 ) -> anyhow::Result<BTreeMap<AgentId, u32>> {
-    let promised = recalls::promised(tx).await.context("read what was promised to whom")?;
+    let promised = preemptions::promised(tx).await.context("read what was promised to whom")?;
     let free = |agent: &AvailableAgent| {
         let taken = agent.load.saturating_add(promised.get(&agent.agent).copied().unwrap_or_default());
         (agent.agent, agent.capacity.saturating_sub(taken))
@@ -91,10 +92,10 @@ async fn idle(
 async fn lasting<'a>(
     tx: &mut Transaction<'static, Postgres>,
     scheduler: &Leader,
-    crawls: &'a [recalls::UnderWay],
+    crawls: &'a [preemptions::UnderWay],
     agents: &[AvailableAgent],
     map: Option<Arc<CurrentMap>>,
-) -> anyhow::Result<Vec<(&'a recalls::UnderWay, UnderWay)>> {
+) -> anyhow::Result<Vec<(&'a preemptions::UnderWay, UnderWay)>> {
     let sites: Vec<SiteId> = crawls.iter().map(|crawl| crawl.site).collect();
     let tasks: Vec<TaskId> = crawls.iter().map(|crawl| crawl.task).collect();
     let ids: Vec<AgentId> = agents.iter().map(|agent| agent.agent).collect();
@@ -162,9 +163,9 @@ mod tests {
             Self { trial, batch, site, task }
         }
 
-        /// The agent whose crawl was recalled and the agent it is meant for, by index.
+        /// The agent whose crawl was preempted and the agent it is meant for, by index.
         async fn asked(&self) -> Option<(usize, usize)> {
-            let rows: Vec<(i64, i64)> = self.trial.rows("select agent_id, to_agent_id from recalls").await;
+            let rows: Vec<(i64, i64)> = self.trial.rows("select agent_id, to_agent_id from preemptions").await;
             let place = |id| self.trial.place(AgentId::new(id));
             rows.first().map(|&(from, to)| (place(from), place(to)))
         }
@@ -178,13 +179,15 @@ mod tests {
 
         async fn hands_back(&self) -> bool {
             let mut tx = crate::store::begin(&self.trial.scheduler.pool).await.expect("begin");
-            let back = recalls::release(&mut tx, self.trial.agents[0].0, self.task, FIRST).await.expect("release");
+            let back = preemptions::release(&mut tx, self.trial.agents[0].0, self.task, FIRST).await.expect("release");
             tx.commit().await.expect("commit");
             back
         }
 
-        async fn told(&self, session: SessionId) -> Vec<recalls::PreemptionOrder> {
-            recalls::take_unsent(&mut *self.trial.conn().await, self.trial.agents[0].0, session).await.expect("take")
+        async fn told(&self, session: SessionId) -> Vec<preemptions::PreemptionOrder> {
+            preemptions::take_unsent(&mut *self.trial.conn().await, self.trial.agents[0].0, session)
+                .await
+                .expect("take")
         }
     }
 
@@ -196,7 +199,7 @@ mod tests {
         assert_eq!(scene.asked().await, Some((0, 1)));
         let waiting =
             sessions::waiting(&mut *scene.trial.conn().await, scene.trial.agents[0].0, scene.trial.agents[0].1).await;
-        assert!(waiting.expect("look").expect("a session").recalls);
+        assert!(waiting.expect("look").expect("a session").preemptions);
         let told = scene.told(scene.trial.agents[0].1).await;
         let told = &told[0];
         assert_eq!((told.task, told.token, told.to.as_str()), (scene.task, FIRST, "a1"));
@@ -209,7 +212,7 @@ mod tests {
         drop(conn);
         assert_eq!(scene.told(again.session).await.len(), 1, "what was said to a session that broke may be lost");
 
-        scene.trial.execute("update recalls set to_agent_id = agent_id").await;
+        scene.trial.execute("update preemptions set to_agent_id = agent_id").await;
         scene.trial.assign().await;
         assert_eq!(scene.asked().await, Some((0, 0)), "once is enough");
     }
@@ -240,7 +243,7 @@ mod tests {
         let mut conn = scene.trial.conn().await;
         assert_eq!(scene.trial.grant(1).await[0].1, LeaseToken::new(2));
         assert!(
-            recalls::of_last_leases(&mut conn, &[scene.task]).await.expect("read").is_empty(),
+            preemptions::of_last_leases(&mut conn, &[scene.task]).await.expect("read").is_empty(),
             "it is another's now"
         );
         drop(conn);

@@ -90,7 +90,7 @@ pub(in crate::jobs) fn reason(
         return Some(format!("dimensions changed from {} to {dimensions}", newest.dimensions));
     }
     if asked {
-        return Some("asked for by the operator".to_owned());
+        return Some("requested by the operator".to_owned());
     }
     if let Some(drift) = drift.filter(|drift| drift.is_large()) {
         return Some(format!("drift {:.0} %, {:.0} % when it was fitted", drift.now * 100.0, drift.fitted * 100.0));
@@ -98,7 +98,7 @@ pub(in crate::jobs) fn reason(
     let renewed = newest.newer_rows > 0 && newest.newer_rows.saturating_mul(NEWER_SHARE) >= newest.mesh_rows;
     (renewed && (newest.aged || !newest.mesh_busy)).then(|| {
         let share = newest.newer_rows.saturating_mul(100) / newest.mesh_rows.max(1);
-        format!("{share} % of the mesh measured anew")
+        format!("{share} % of the mesh was measured again")
     })
 }
 

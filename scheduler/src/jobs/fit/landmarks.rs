@@ -21,7 +21,7 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     let Some(replaced) = replaced else { return Ok(()) };
     let (lost, away_secs) = (replaced.lost, replaced.away_for.as_secs());
     let Some(elected) = replaced.elected else {
-        tracing::debug!(landmark = lost, away_secs, "a landmark is lost and no agent can take its place");
+        tracing::debug!(landmark = lost, away_secs, "a landmark is lost and no agent can replace it");
         return Ok(());
     };
     tracing::warn!(landmark = lost, away_secs, elected, "a lost landmark was replaced");

@@ -135,20 +135,23 @@ async fn store_verdicts(scheduler: &Leader, judgement: Option<&FleetTrust>) -> a
     }
     for held in quarantines::open(&mut tx).await.context("read the quarantines")? {
         if let Some((_, reason)) = held_anew.iter().find(|(agent, _)| *agent == held.agent) {
-            tracing::warn!(agent.name = held.name, reason, "an agent is quarantined: nothing it measured is used");
+            tracing::warn!(agent.name = held.name, reason, "an agent is quarantined: its measurements are not used");
         }
         if is_consistent(judgement, held.agent, held.evidence)
             && quarantines::found_consistent(&mut tx, held.agent, CONSISTENT).await.context("release an agent")?
         {
             changed = true;
-            tracing::warn!(agent.name = held.name, "a quarantined agent is consistent again and is believed");
+            tracing::warn!(agent.name = held.name, "an agent left quarantine: its measurements are consistent again");
         }
     }
     let alarm = judgement.alarm().map(|alarm| alarm.to_string());
     match &alarm {
         Some(reason) => {
             if quarantines::raise(&mut tx, reason).await.context("raise the alarm")? {
-                tracing::warn!(reason, "the last good embedding is kept and agents are chosen at random");
+                tracing::warn!(
+                    reason,
+                    "the map is not trusted: the last good embedding stays and agents are chosen at random"
+                );
             }
         }
         None => {
@@ -181,7 +184,8 @@ pub(in crate::jobs) fn check(fitted: &Embedding, last_good: Option<f64>) -> anyh
     if is_untrustworthy(error, last_good) {
         let good = last_good.unwrap_or(0.0);
         anyhow::bail!(
-            "the fit's relative error is {error:.3}, the last good one's was {good:.3}: the last good one is kept"
+            "the fit's relative error is {error:.3}, that of the last good fit was {good:.3}: the last good one stays \
+             in use"
         );
     }
     Ok(())
@@ -256,7 +260,7 @@ mod tests {
         let held = quarantined(&trial).await;
         assert_eq!(held.len(), 1, "{held:?}");
         assert_eq!(held[0].0, liar.0);
-        assert!(held[0].1.starts_with("it reports too much: off by a factor of 2."), "{}", held[0].1);
+        assert!(held[0].1.starts_with("its reports are too long: off by a factor of 2."), "{}", held[0].1);
         let map = trial.map().await.expect("an embedding");
         assert_eq!(map.landmarks().len(), 11);
         assert!(!map.landmarks().contains(&liar.0));

@@ -36,29 +36,30 @@ pub struct MapCache {
     current: Mutex<Option<Arc<CurrentMap>>>,
     /// The newest embedding as last read; held while it is read.
     embedding: Mutex<Option<Arc<Embedding>>>,
-    /// The lessons from crawls, and when they were read.
-    lessons: Mutex<Option<(Instant, Arc<LearnedCorrections>)>>,
+    /// The residuals from crawls, and when they were read.
+    residuals: Mutex<Option<(Instant, Arc<LearnedCorrections>)>>,
 }
 
-/// Age after which the lessons from crawls are read again: one crawl changes little, and reading
+/// Age after which the residuals from crawls are read again: one crawl changes little, and reading
 /// those of a thousand agents takes a tenth of a second.
-const LESSONS_AGE: Duration = Duration::from_secs(10);
+const RESIDUALS_AGE: Duration = Duration::from_secs(10);
 
 impl MapCache {
-    /// The lessons from the agents' newest crawls, not older than [`LESSONS_AGE`].
-    pub(in crate::jobs) async fn lessons(&self, conn: &mut PgConnection) -> anyhow::Result<Arc<LearnedCorrections>> {
-        let mut kept = self.lessons.lock().await;
-        if let Some((_, lessons)) = kept.as_ref().filter(|(read, _)| read.elapsed() < LESSONS_AGE) {
-            return Ok(Arc::clone(lessons));
+    /// The residuals from the agents' newest crawls, not older than [`RESIDUALS_AGE`].
+    pub(in crate::jobs) async fn residuals(&self, conn: &mut PgConnection) -> anyhow::Result<Arc<LearnedCorrections>> {
+        let mut kept = self.residuals.lock().await;
+        if let Some((_, residuals)) = kept.as_ref().filter(|(read, _)| read.elapsed() < RESIDUALS_AGE) {
+            return Ok(Arc::clone(residuals));
         }
-        let lessons = facts::lessons(conn).await.context("read what crawls taught")?;
-        let mut sites: Vec<SiteId> = lessons.iter().filter(|lesson| !lesson.probed).map(|lesson| lesson.site).collect();
+        let residuals = facts::residuals(conn).await.context("read what crawls taught")?;
+        let mut sites: Vec<SiteId> =
+            residuals.iter().filter(|residual| !residual.probed).map(|residual| residual.site).collect();
         sites.sort_unstable();
         sites.dedup();
         let measured = measurements::of_sites(conn, &sites).await.context("read what tells crawled sites apart")?;
-        let lessons = Arc::new(LearnedCorrections::of(&lessons, &measured));
-        *kept = Some((Instant::now(), Arc::clone(&lessons)));
-        Ok(lessons)
+        let residuals = Arc::new(LearnedCorrections::of(&residuals, &measured));
+        *kept = Some((Instant::now(), Arc::clone(&residuals)));
+        Ok(residuals)
     }
 
     /// The newest embedding with its refined map; `None` while there is no embedding.

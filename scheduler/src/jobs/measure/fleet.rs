@@ -51,7 +51,7 @@ impl Fleet {
             return Err(WaitCause::LandmarksAway);
         }
         let believed = self.believed(probers);
-        if believed.is_empty() { Err(WaitCause::NobodyBelieved) } else { Ok(believed) }
+        if believed.is_empty() { Err(WaitCause::AllQuarantined) } else { Ok(believed) }
     }
 
     /// The agents to fit an embedding on, if the mesh supports it.

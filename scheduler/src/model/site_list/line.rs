@@ -32,13 +32,14 @@ pub(super) fn entry(line: &str, columns: Option<Columns>) -> Result<(SiteName, O
         None if fields.len() == 2 && is_rank(fields[0]) => return Ok((fields[1].parse()?, None)),
         None if fields.len() == 3 => Columns { site: 0, latitude: 1, longitude: 2 },
         None => {
-            return Err(rejected(
-                "neither a name alone, nor a rank and a name, nor a name, a latitude and a longitude".to_owned(),
-            ));
+            return Err(rejected("not NAME, RANK,NAME or NAME,LATITUDE,LONGITUDE".to_owned()));
         }
     };
     let field = |place: usize| {
-        fields.get(place).copied().ok_or_else(|| rejected("it has fewer columns than the first line names".to_owned()))
+        fields
+            .get(place)
+            .copied()
+            .ok_or_else(|| rejected("the line has fewer columns than the first line names".to_owned()))
     };
     let degrees = |text: &str| match text {
         "" => Ok(None),

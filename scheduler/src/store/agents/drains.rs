@@ -35,9 +35,13 @@ pub enum DrainError {
     #[error("{}", enrolments::not_yet(.0))]
     NotYet(String),
     /// The agent was removed for good.
-    #[error("agent {name} was removed at {}: enrol it again under its name to have it back", minute(.at))]
+    #[error("agent {name} was removed at {}: enrol it again under its name to restore it", minute(.at))]
     Removed { name: String, at: DateTime<Utc> },
-    #[error("agent {name} holds {}: drain it first (landfall agents drain {name} --wait), or --force takes back what it holds", counted(*.leases))]
+    #[error(
+        "agent {name} holds {}: drain it first (landfall agents drain {name} --wait), or take its leases back with \
+         --force",
+        counted(*.leases)
+    )]
     HoldsLeases { name: String, leases: u64 },
     #[error("take an agent out of service")]
     Store(#[from] Error),

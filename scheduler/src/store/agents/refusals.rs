@@ -16,19 +16,19 @@ words!(
         #[error("an outcome of an unknown task")]
         UnknownTask = "unknown-task",
         /// An outcome or a release of a lease that another agent was granted.
-        #[error("another agent's lease")]
+        #[error("a report on another agent's lease")]
         ForeignLease = "foreign-lease",
         /// A token that was never granted.
         #[error("a token that was never granted")]
         ForgedToken = "forged-token",
         /// An identifier issued after the backup that was restored; not the agent's fault.
-        #[error("from after the backup that was restored: its site is crawled again")]
+        #[error("a report on a lease from after the restored backup: its site is crawled again")]
         Restored = "restored",
         /// A token older than the task's newest.
-        #[error("a token older than the newest grant's")]
+        #[error("a token older than that of the newest grant")]
         OldToken = "old-token",
         /// The newest token of a task that ended without this outcome: cancelled or failed.
-        #[error("an outcome of a task that has ended otherwise")]
+        #[error("an outcome of a task that has ended in another way")]
         EndedTask = "ended-task",
         /// An outcome that was accepted before with other content.
         #[error("an outcome that contradicts the one that was accepted")]
@@ -72,7 +72,7 @@ pub async fn count(conn: &mut PgConnection, agent: AgentId, refusal: Refusal, de
     .one(conn)
     .await?;
     let (name, times) = (counted.name, counted.times.0);
-    tracing::warn!(agent.name = name, refusal = refusal.name(), times, detail, "refused what an agent said");
+    tracing::warn!(agent.name = name, refusal = refusal.name(), times, detail, "refused an agent's message");
     Ok(())
 }
 

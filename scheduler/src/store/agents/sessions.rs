@@ -97,14 +97,15 @@ pub struct SessionTerms {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The operator removed the agent.
-    #[error("this agent was removed by the operator: enrol it again under its name to have it back")]
+    #[error("this agent was removed by the operator: enrol it again under its name to restore it")]
     Removed,
     /// The process yields, and another process of the same agent is connected.
     #[error("another process with this agent's credential is connected (incarnation {0}), and this one yields to it")]
     Taken(Incarnation),
     /// The agent's sessions keep superseding each other.
     #[error(
-        "flapping: {times} sessions of this agent were superseded within a minute (less than {most} are allowed): do two processes use one credential? Whoever is connected stays"
+        "flapping: {times} sessions of this agent were superseded within a minute (fewer than {most} are allowed): \
+         check whether two processes use its credential; the connected one stays"
     )]
     Flapping {
         /// Supersessions within the last minute.
@@ -160,7 +161,7 @@ pub async fn open(
     .one(conn)
     .await?;
     let kept = leases::rebind(conn, agent, session, &registration.held).await?;
-    leases::recalls::tell_again(conn, agent, session).await?;
+    leases::preemptions::tell_again(conn, agent, session).await?;
     leases::release_of_ended_sessions(conn, terms.max_crashes).await?;
     Ok(OpenedSession { session, incarnation, kept })
 }

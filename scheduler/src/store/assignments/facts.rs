@@ -18,11 +18,11 @@ use crate::store::{Error, position};
 
 /// How many of an agent's newest crawls its speed is learned from.
 const CRAWLS_LEARNED: i64 = 40;
-/// The most lessons (known against crawled round trips) read of one agent, in a small fleet.
-const MOST_LESSONS_OF_AN_AGENT: i64 = 200;
-/// The most lessons read of all agents together, unless [`CRAWLS_LEARNED`] of each are more. Bounds
+/// The most residuals (known against crawled round trips) read of one agent, in a small fleet.
+const MOST_RESIDUALS_OF_AN_AGENT: i64 = 200;
+/// The most residuals read of all agents together, unless [`CRAWLS_LEARNED`] of each are more. Bounds
 /// what is read.
-const LESSONS: i64 = 20_000;
+const RESIDUALS: i64 = 20_000;
 /// How many of a site's newest crawls are read: as many as agents are worth trying.
 const CRAWLS_OF_A_SITE: i64 = 10;
 /// After this time a crawl counts half: networks change over days, not minutes.
@@ -115,7 +115,7 @@ pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashM
         join tasks t on t.id = newest.task_id
         join batches b on b.id = t.batch_id
         where newest.kind in ('complete', 'truncated') and newest.rtt_us is not null and newest.pages > 0
-          and not exists (select from recalls r where r.task_id = newest.task_id and r.token < newest.token)
+          and not exists (select from preemptions r where r.task_id = newest.task_id and r.token < newest.token)
         order by newest.agent_id, newest.accepted_at desc
         "#,
         agents as _,
@@ -179,7 +179,7 @@ pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMa
 
 /// The errors of the map that the newest crawls of the connected agents show. Omits crawls whose
 /// agent had neither a measured nor a predicted round trip to the site.
-pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<CrawlResidual>, Error> {
+pub async fn residuals(conn: &mut PgConnection) -> Result<Vec<CrawlResidual>, Error> {
     let preferring = Strategy::ALL.iter().copied().filter(|strategy| strategy.prefers_the_nearest());
     let preferring: Vec<String> = preferring.map(|strategy| strategy.name().to_owned()).collect();
     let rows = sqlx::query!(
@@ -203,16 +203,16 @@ pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<CrawlResidual>, Erro
           and not exists (select from site_verdicts v where v.site_id = s.id and v.suspect)
         "#,
         CRAWLS_LEARNED,
-        MOST_LESSONS_OF_AN_AGENT,
-        LESSONS,
+        MOST_RESIDUALS_OF_AN_AGENT,
+        RESIDUALS,
         &preferring,
     )
     .all(conn)
     .await?;
-    let mut lessons = Vec::new();
+    let mut residuals = Vec::new();
     for row in rows {
         let Some(known) = row.probed_us.or(row.predicted_us) else { continue };
-        lessons.push(CrawlResidual {
+        residuals.push(CrawlResidual {
             agent: row.agent_id,
             site: row.site_id,
             network: row.address.map(Prefix::from),
@@ -223,7 +223,7 @@ pub async fn lessons(conn: &mut PgConnection) -> Result<Vec<CrawlResidual>, Erro
             weight: weight(row.age.0),
         });
     }
-    Ok(lessons)
+    Ok(residuals)
 }
 
 /// The mean pages and bytes of crawls, assumed for a site of unknown size. `None` without crawls.
@@ -263,18 +263,18 @@ mod tests {
         assert_eq!(seen[&site].crawls.iter().map(|crawl| crawl.rtt.as_micros()).collect::<Vec<_>>(), [20_000]);
         assert_eq!(usual(&crawls(&mut conn, &[agent]).await.expect("read")), Some((7, 9_000)));
         fixtures::measured(&mut conn, site, agent, 15_000, "0").await;
-        let learned = lessons(&mut conn).await.expect("read");
+        let learned = residuals(&mut conn).await.expect("read");
         assert_eq!(
             learned.iter().map(|one| (one.known.as_micros(), one.crawled.as_micros())).collect::<Vec<_>>(),
             [(15_000, 20_000)]
         );
         let suspicion = verdicts::SuspectedSite { confidence: 0.9, evidence: "two are too near".into() };
         verdicts::upsert(&mut conn, &[(site, Some(suspicion))]).await.expect("judge");
-        assert!(lessons(&mut conn).await.expect("read").is_empty(), "nobody knows where it was served from");
+        assert!(residuals(&mut conn).await.expect("read").is_empty(), "nobody knows where it was served from");
         verdicts::upsert(&mut conn, &[(site, None)]).await.expect("judge");
-        assert_eq!(lessons(&mut conn).await.expect("read").len(), 1);
+        assert_eq!(residuals(&mut conn).await.expect("read").len(), 1);
         assert!(quarantines::hold(&mut conn, agent, Kind::Asymmetry, "it lies").await.expect("quarantine"));
         assert!(crawled(&mut conn, &[site]).await.expect("read")[&site].crawls.is_empty());
-        assert!(lessons(&mut conn).await.expect("read").is_empty());
+        assert!(residuals(&mut conn).await.expect("read").is_empty());
     }
 }

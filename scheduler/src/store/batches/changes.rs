@@ -53,9 +53,9 @@ pub struct RetryResult {
 /// Why a batch is not changed.
 #[derive(Debug, thiserror::Error)]
 pub enum ChangeError {
-    #[error("batch {batch} does not have {}", listed(.sites))]
+    #[error("batch {batch} does not contain {}", listed(.sites))]
     NotInBatch { batch: String, sites: Vec<String> },
-    #[error("batch {batch} is done with {}: submit them to another batch to crawl them again", listed(.sites))]
+    #[error("batch {batch} has completed {}: submit them to another batch to crawl them again", listed(.sites))]
     Done { batch: String, sites: Vec<String> },
     #[error("change a batch")]
     Store(#[from] Error),
@@ -298,7 +298,7 @@ mod tests {
         let refused = retry(&mut conn, batch, "autumn", &names(&["a.cn", "b.cn"])).await.expect_err("b.cn is done");
         assert!(refused.to_string().starts_with("batch autumn is done with b.cn:"), "{refused}");
         let refused = retry(&mut conn, batch, "autumn", &names(&["x.cn"])).await.expect_err("unknown");
-        assert_eq!(refused.to_string(), "batch autumn does not have x.cn");
+        assert_eq!(refused.to_string(), "batch autumn does not contain x.cn");
 
         let failed = retry(&mut conn, batch, "autumn", &ChangeScope::All).await.expect("retry");
         assert_eq!(failed, RetryResult { tasks: 1, open: 0 }, "a cancelled one goes again by name alone");

@@ -72,17 +72,17 @@ pub enum SubmitError {
     #[error("no contact URL is set: run `landfall contact set URL`")]
     NoContactUrl,
     #[error(
-        "batch {batch} has the strategy {has}, {asked} was asked for: choose another batch or leave the strategy out"
+        "batch {batch} has the strategy {has}, but {asked} was requested: choose another batch or leave out --strategy"
     )]
     OtherStrategy { batch: String, has: Strategy, asked: Strategy },
     /// The batch has another policy, or other constraints.
-    #[error("batch {batch} has {}: choose another batch or leave that out", listed(.differences))]
+    #[error("batch {batch} has {}: choose another batch or leave out that setting", listed(.differences))]
     Differs {
         batch: String,
         /// The batch's values and the requested ones.
         differences: Vec<PolicyDifference>,
     },
-    #[error("batch {0} is being removed: `landfall batches remove {0}` finishes that, then the name is free")]
+    #[error("batch {0} is being removed: finish that with `landfall batches remove {0}`, then the name is free")]
     BeingRemoved(String),
     /// Two fields of the policy contradict each other.
     #[error("policy.{0}")]
@@ -449,7 +449,8 @@ mod tests {
         other.policy = PolicyRequest { max_pages: Some(7), ..PolicyRequest::default() };
         let refused = run(&pool, &other).await.expect_err("refused").to_string();
         assert!(
-            refused == "batch autumn has max_pages 200 (7 was asked for): choose another batch or leave that out",
+            refused
+                == "batch autumn has max_pages 200 (7 was requested): choose another batch or leave out that setting",
             "{refused}"
         );
         other.policy = PolicyRequest { max_pages: Some(200), ..PolicyRequest::default() };
@@ -505,7 +506,10 @@ mod tests {
         run(&pool, &submission(names(1..2))).await.expect("leaves it as it is");
         asking.constraints.tags = vec!["slow".into()];
         let refused = run(&pool, &asking).await.expect_err("refused").to_string();
-        assert_eq!(refused, "batch autumn has tag fast (slow was asked for): choose another batch or leave that out");
+        assert_eq!(
+            refused,
+            "batch autumn has tag fast (slow was requested): choose another batch or leave out that setting"
+        );
         let plain = Submission { batch: "plain".into(), ..submission(names(0..1)) };
         run(&pool, &plain).await.expect("a batch without");
         let refused = run(&pool, &Submission { batch: "plain".into(), ..asking }).await.expect_err("refused");

@@ -10,7 +10,7 @@ use crate::store::agents::drains;
 use crate::store::batches::changes::{self, ChangeScope};
 use crate::store::fixtures::{self, LeasedTask};
 use crate::store::leases::outcomes::OutcomeAnswer;
-use crate::store::leases::{self, recalls};
+use crate::store::leases::{self, preemptions};
 use crate::store::sites::addresses::{self, ClaimResult};
 use crate::store::sites::alarms;
 use crate::store::tasks::confirmations::{self, ConfirmationRequest};
@@ -26,7 +26,7 @@ enum LeaseEnding {
     HandBack,
     Pause,
     AddressFull,
-    Recall,
+    Preempt,
     Expiry,
     Removal,
     Cancel,
@@ -37,18 +37,18 @@ const ALL: [LeaseEnding; 8] = [
     LeaseEnding::HandBack,
     LeaseEnding::Pause,
     LeaseEnding::AddressFull,
-    LeaseEnding::Recall,
+    LeaseEnding::Preempt,
     LeaseEnding::Expiry,
     LeaseEnding::Removal,
     LeaseEnding::Cancel,
 ];
 
-/// Makes a recalled lease, with an expired session if expiry is one of the endings.
+/// Makes a preempted lease, with an expired session if expiry is one of the endings.
 async fn lease(conn: &mut PgConnection, name: &str, ends: [LeaseEnding; 2]) -> LeasedTask {
     let lease = fixtures::leased(conn, name).await;
-    let recalled = "insert into recalls (task_id, token, agent_id, to_agent_id, here_ms, there_ms)
+    let preempted = "insert into preemptions (task_id, token, agent_id, to_agent_id, here_ms, there_ms)
                     select task_id, token, agent_id, agent_id, 1000, 100 from leases where task_id = $1";
-    fixtures::execute_for(conn, recalled, lease.task).await;
+    fixtures::execute_for(conn, preempted, lease.task).await;
     if ends.contains(&LeaseEnding::Expiry) {
         let expire = "update sessions set state = 'expired', end_cause = 'expired', ended_at = now() where id = $1";
         fixtures::execute_for(conn, expire, lease.session).await;
@@ -68,7 +68,7 @@ async fn end(conn: &mut PgConnection, lease: LeasedTask, name: &str, by: LeaseEn
             let claimed = addresses::claim(conn, &lease.claim(ADDRESS), 1).await.expect("claim");
             claimed == ClaimResult::Full { crawls: 1 }
         }
-        LeaseEnding::Recall => recalls::release(conn, agent, task, fixtures::TOKEN).await.expect("release"),
+        LeaseEnding::Preempt => preemptions::release(conn, agent, task, fixtures::TOKEN).await.expect("release"),
         LeaseEnding::Expiry => fixtures::reap(conn).await == 1,
         LeaseEnding::Removal => {
             drains::remove(conn, name, true, fixtures::MAX_CRASHES).await.expect("remove").leases == 1
@@ -97,7 +97,7 @@ const fn leaves(by: LeaseEnding) -> (&'static str, &'static str, Option<&'static
         LeaseEnding::HandBack => ("assigned", "released", None),
         LeaseEnding::Pause => ("located", "released", Some("pause")),
         LeaseEnding::AddressFull => ("located", "released", Some("address")),
-        LeaseEnding::Recall => ("located", "released", None),
+        LeaseEnding::Preempt => ("located", "released", None),
         LeaseEnding::Expiry => ("assigned", "expired", None),
         LeaseEnding::Removal => ("located", "expired", None),
         LeaseEnding::Cancel => ("cancelled", "revoked", None),

@@ -52,10 +52,10 @@ impl Cause {
         match self {
             Self::Dns => "the name of a beacon did not resolve",
             Self::Refused => "a connection was refused",
-            Self::ConnectTimeout => "no connection came about in time",
-            Self::Connect | Self::Tls => "no connection came about",
+            Self::ConnectTimeout => "a connection was not established in time",
+            Self::Connect | Self::Tls => "a connection failed",
             Self::Timeout => "no answer came in time",
-            Self::Protocol => "something answered that is no beacon",
+            Self::Protocol => "a server that is not a beacon answered",
             Self::Guard => "the guard refused an address",
             Self::NoContactUrl => "no contact URL was known",
             Self::NoReport => "no report came in time",

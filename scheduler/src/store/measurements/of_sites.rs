@@ -1,11 +1,11 @@
 //! Measurements of sites: each prober's newest, which site it was taken of, and its cost. Also
 //! holds two related tables. `resolved_addresses` stores the address that a prober's name lookup
-//! led to; orders take turns there. Disagreements are addresses whose sites an agent found to
+//! led to; one order at a time locks it. Disagreements are addresses whose sites an agent found to
 //! differ, although it would have shared a measurement between them.
 //!
-//! Invariants: a prober's report moves the turns of its own orders. It moves other probers' turns
+//! Invariants: a prober's report moves the locks of its own orders. It moves other probers' locks
 //! only if the site's address was unknown, the report settled the site, or another prober reported
-//! the same address. A quarantined agent moves only its own turns. So one agent that lies about
+//! the same address. A quarantined agent moves only its own locks. So one agent that lies about
 //! addresses costs every other prober one postponed order per site, and no request.
 //!
 //! For `NOT_SHARED_FOR`, an agent that found the sites of an address to differ shares nothing
@@ -26,21 +26,21 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::sites::Site;
 use crate::store::types::{Interval, whole};
 
-/// So many orders in a row that held a turn and were postponed count as a failed measurement. A
+/// So many orders in a row that held a lock and were postponed count as a failed measurement. A
 /// name needs one order per address on its way: where other probers see it, where this prober does,
 /// and where it settles.
 const MOST_POSTPONED: u32 = 5;
 /// The failure stored then.
-const POSTPONED_AGAIN: &str = "the name leads to another address each time";
+const POSTPONED_AGAIN: &str = "the name resolves to a different address each time";
 /// The failure stored when a prober postponed an order without an address.
-const POSTPONED_NOWHERE: &str = "postponed by the prober, without an address";
+const POSTPONED_NOWHERE: &str = "postponed by the prober, which gave no address";
 
-/// Stores a prober's report of a site. `had_turn`: its order held the turn at an address.
+/// Stores a prober's report of a site. `had_lock`: its order locked an address.
 pub(in crate::store) async fn upsert(
     conn: &mut PgConnection,
     site: SiteId,
     prober: AgentId,
-    had_turn: bool,
+    had_lock: bool,
     report: &Report,
 ) -> Result<(), Error> {
     let settled = report.origin.is_some();
@@ -62,7 +62,7 @@ pub(in crate::store) async fn upsert(
             let failure = match seen {
                 None => POSTPONED_NOWHERE,
                 Some(seen) => {
-                    if postponed(conn, seen, had_turn, report.requests).await? < MOST_POSTPONED {
+                    if postponed(conn, seen, had_lock, report.requests).await? < MOST_POSTPONED {
                         return Ok(());
                     }
                     POSTPONED_AGAIN
@@ -132,7 +132,7 @@ async fn upsert_result(
 pub struct ResolvedAddress {
     pub prober: String,
     pub address: String,
-    /// How often in a row the name led elsewhere than to the address of its order's turn.
+    /// How often in a row the name led elsewhere than to the address that its order locked.
     pub postponed: u32,
     /// Requests sent that are not part of its measurement yet.
     pub requests: u64,
@@ -170,16 +170,16 @@ async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentId) -> Resul
     Ok(former.map_or(0, u64::from))
 }
 
-/// Stores the address of a site that a prober did not measure. `had_turn`: its order held the turn
-/// at an address. Returns how often in a row it held the turn and did not measure.
+/// Stores the address of a site that a prober did not measure. `had_lock`: its order locked
+/// an address. Returns how often in a row it held a lock and did not measure.
 async fn postponed(
     conn: &mut PgConnection,
     seen: ReportedAddress,
-    had_turn: bool,
+    had_lock: bool,
     requests: u32,
 ) -> Result<u32, Error> {
     move_site(conn, seen).await?;
-    keep(conn, seen, i32::from(had_turn), requests).await
+    keep(conn, seen, i32::from(had_lock), requests).await
 }
 
 /// Moves the site's address to the observed one, if the invariants allow it.

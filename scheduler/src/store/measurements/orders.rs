@@ -41,9 +41,9 @@ pub enum OrderTarget {
         name: String,
         /// The site's origin; absent until a prober has settled it.
         origin: Option<String>,
-        /// The address whose turn the order holds. Absent while it is unknown: then the order only
-        /// asks for the address.
-        turn: Option<IpAddr>,
+        /// The address that the order locks. Absent while it is unknown: then the order only asks
+        /// for the address.
+        locked: Option<IpAddr>,
         /// Whether a measurement of another site at the same address may answer.
         may_share: bool,
     },
@@ -56,7 +56,7 @@ pub enum OrderTarget {
 pub struct DueSite {
     pub site: SiteId,
     /// The probers that may be asked now, in order of their identifiers; at least one.
-    pub turns: Vec<AvailableProber>,
+    pub probers: Vec<AvailableProber>,
 }
 
 /// A prober that may be asked to measure a site.
@@ -79,7 +79,7 @@ impl AvailableProber {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenOrder {
     pub prober: String,
-    /// The address whose turn it holds; `None` when it only asks for the address.
+    /// The address that it locks; `None` when it only asks for the address.
     pub address: Option<String>,
     /// The order's site, if it is another one at the same address.
     pub other: Option<String>,
@@ -108,7 +108,7 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
               and exists (select from sessions where id = $2 and state = 'active')
             returning id, site_id, agent_id, confirming, address
         )
-        select taken.id, site_id, agent_id, confirming, taken.address as turn, sites.name as "name?", sites.origin as "origin?", agents.beacon_url as "url?",
+        select taken.id, site_id, agent_id, confirming, taken.address as locked, sites.name as "name?", sites.origin as "origin?", agents.beacon_url as "url?",
                coalesce(sites.doubted_at < now() - $3::interval, true)
                    and not exists (
                        select from address_disagreements off
@@ -131,7 +131,7 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
     let orders = rows.into_iter().filter_map(|row| {
         let target = match (row.site_id, row.name, row.agent_id, row.url) {
             (Some(site), Some(name), _, _) => {
-                OrderTarget::Site { id: site, name, origin: row.origin, turn: row.turn, may_share: row.may_share }
+                OrderTarget::Site { id: site, name, origin: row.origin, locked: row.locked, may_share: row.may_share }
             }
             (_, _, Some(agent), Some(url)) => OrderTarget::Beacon { agent, url },
             // The agent came back without a beacon; the order expires.
@@ -207,7 +207,7 @@ pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<
             from connected prober join connected target on target.id <> prober.id and target.has_beacon
         ), due as (
             select pairs.prober_id, pairs.agent_id,
-                   row_number() over (partition by pairs.prober_id order by is_landmark desc, peer) as turn
+                   row_number() over (partition by pairs.prober_id order by is_landmark desc, peer) as place
             from pairs
             left join mesh_measurements known using (prober_id, agent_id)
             where (pairs.is_landmark or pairs.peer <= $3)
@@ -223,7 +223,7 @@ pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<
         insert into measurement_orders (prober_id, agent_id, expires_at)
         select prober_id, agent_id, now() + $5::interval
         from due
-        where turn <= $4 - (
+        where place <= $4 - (
             select count(*) from measurement_orders open
             where open.prober_id = due.prober_id and open.agent_id is not null
         )
@@ -304,7 +304,7 @@ pub async fn due_sites(
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| DueSite { site: row.site_id, turns: AvailableProber::listed(row.probers, row.addresses) })
+        .map(|row| DueSite { site: row.site_id, probers: AvailableProber::listed(row.probers, row.addresses) })
         .collect())
 }
 
@@ -320,12 +320,12 @@ pub async fn order_sites(
     sqlx::query_scalar!(
         r#"
         insert into measurement_orders (prober_id, site_id, address, expires_at)
-        select prober_id, site_id, coalesce(seen.address, sites.address) as turn, now() + $3::interval
+        select prober_id, site_id, coalesce(seen.address, sites.address) as locked, now() + $3::interval
         from unnest($1::bigint[], $2::bigint[]) as ordered (site_id, prober_id)
         join sites on sites.id = ordered.site_id
         left join resolved_addresses seen using (site_id, prober_id)
         -- Two passes that order at once must meet in the same order, or each would wait for the other.
-        order by turn, site_id
+        order by locked, site_id
         on conflict do nothing
         returning prober_id
         "#,

@@ -202,11 +202,11 @@ impl std::fmt::Display for ReachFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { agents, prober, target, failure } = self;
         let plural = if *agents == 1 { "" } else { "s" };
-        write!(f, "{} at {agents} agent{plural}, as at {prober} of {target}", failure.cause.happened())?;
+        write!(f, "{} at {agents} agent{plural}, for example from {prober} to {target}", failure.cause.happened())?;
         if !failure.said.is_empty() {
             write!(f, ": {}", failure.said)?;
         }
-        write!(f, "; `landfall agents reach {prober} {target}` says more")
+        write!(f, "; `landfall agents reach {prober} {target}` shows details")
     }
 }
 

@@ -524,7 +524,7 @@ mod tests {
         assert!(grown.time.is_some() && grown.slices.is_empty(), "one has begun and none has ended");
         let said = left(&mut scene.conn, batch).await.expect("what is left").expect("an estimate");
         assert_eq!((said.left, said.sites, said.held), (None, 2, 3));
-        assert!(said.note.starts_with("no estimate yet: nothing has ended; 3 sites wait"), "{}", said.note);
+        assert!(said.note.starts_with("no estimate yet: no site has ended; 3 sites are held back"), "{}", said.note);
 
         // Forty that came at once: the newest ten of them are a window too.
         for _ in 0..40 {
@@ -585,7 +585,7 @@ mod tests {
         };
         assert_eq!(note(&mut scene).await, (true, String::new()), "a takes it");
         scene.execute("update agents set draining_since = now() where name = 'a'").await;
-        let none = "no estimate: no agent takes new sites, each has paused, has disconnected or drains";
+        let none = "no estimate: no agent takes new sites, because each is paused, disconnected or draining";
         assert_eq!(note(&mut scene).await, (false, none.to_owned()));
         scene.execute("update sessions set state = 'expired'").await;
         assert_eq!(note(&mut scene).await, (false, "no estimate: no agent is connected".to_owned()));

@@ -34,7 +34,8 @@ pub struct RestoreResult {
 impl RestoreResult {
     pub fn sentence(&self) -> String {
         format!(
-            "restored from the backup of {} (landfall {}): {} sessions and {} leases of then are ended, {} enrolment tokens void",
+            "restored from the backup of {} (landfall {}): {} sessions and {} leases of that time were ended, {} \
+             enrolment tokens voided",
             minute(&self.backed_up_at),
             self.backup_version,
             self.sessions,

@@ -1,4 +1,4 @@
-//! Addresses: how many crawls each bears, which crawls have it, and whose turn is next.
+//! Addresses: how many crawls each bears, which crawls use it, and which task is admitted next.
 //!
 //! An agent claims the address of a lease before it sends anything there. The sites at one address
 //! share a budget of crawls over all agents: the number of active leases that may claim it. The
@@ -153,7 +153,7 @@ pub async fn note_address(conn: &mut PgConnection, claim: &AddressClaim) -> Resu
     .await
 }
 
-/// Admits tasks whose turn at their address has come: at most `limit`, at up to [`LOOKED_AT`]
+/// Admits tasks whose address has a free place: at most `limit`, at up to [`LOOKED_AT`]
 /// addresses after `from`. Returns the number, and where the next pass continues; `None` means at
 /// the first address.
 pub async fn admit(

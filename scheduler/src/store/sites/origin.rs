@@ -27,7 +27,7 @@ const MOVE_TRIES: u32 = 3;
 /// the representing site's. The other is cancelled and stores why.
 pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {
     let Ok(origin) = origin.parse::<SiteName>() else {
-        tracing::warn!(site.id = %site, origin, "an agent reported an origin that is none");
+        tracing::warn!(site.id = %site, origin, "an agent reported an invalid origin");
         return Ok(site);
     };
     let mut tx = conn.begin().await?;

@@ -228,7 +228,7 @@ pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<DueSite>
     .await?;
     Ok(rows
         .into_iter()
-        .map(|row| DueSite { site: row.site_id, turns: AvailableProber::listed(row.confirmers, row.addresses) })
+        .map(|row| DueSite { site: row.site_id, probers: AvailableProber::listed(row.confirmers, row.addresses) })
         .collect())
 }
 

@@ -19,10 +19,10 @@ use crate::store::types::Interval;
 /// What a task waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    /// A turn at an address.
+    /// Its address has no free place.
     Address {
         address: IpNet,
-        /// Whether its turn has come: the task goes on, and keeps a place at the address.
+        /// Whether it is admitted: the task goes on, and keeps a place at the address.
         admitted: bool,
     },
     /// The site asked for a pause of this length.
@@ -57,7 +57,7 @@ impl Cause {
 
 /// Holds tasks, in place of their former holds. Returns those that were not held before. The tasks
 /// are located, and the caller has locked them. A task held again for the same cause keeps its
-/// turn.
+/// place in the queue.
 pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<Vec<TaskId>, Error> {
     if holds.is_empty() {
         return Ok(Vec::new());

@@ -1,7 +1,7 @@
 //! Unmet tasks: located tasks that no agent may crawl. Also finds batches with tasks that wait at
 //! an agent.
 //!
-//! An unmet task is held until it is recalled. The reason is stored once, for its batch.
+//! An unmet task is held until it is released. The reason is stored once, for its batch.
 
 use std::collections::HashMap;
 
@@ -96,7 +96,7 @@ pub async fn batches(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
 
 /// Releases unmet tasks of a batch, or fails them with a reason; at most `limit`. Returns the
 /// number. Sites without any agent to confirm them are confirmed again.
-pub async fn recall(conn: &mut PgConnection, batch: BatchId, failure: Option<&str>, limit: i64) -> Result<u64, Error> {
+pub async fn release(conn: &mut PgConnection, batch: BatchId, failure: Option<&str>, limit: i64) -> Result<u64, Error> {
     let (tasks, sites): (Vec<_>, Vec<_>) =
         holds::release(conn, HoldFilter::Unmet(batch), limit).await?.into_iter().unzip();
     if let Some(reason) = failure {

@@ -50,7 +50,7 @@ pub async fn nobody(conn: &mut PgConnection) -> Result<Option<WaitCause>, Error>
     .await?;
     Ok(match (there.connected, there.taking) {
         (_, true) => None,
-        (true, _) => Some(WaitCause::NobodyTakesWork),
+        (true, _) => Some(WaitCause::NoneAcceptsWork),
         (false, _) => Some(WaitCause::NoAgent),
     })
 }
@@ -169,7 +169,7 @@ impl UnassignedTask {
                 TaskState::Measuring => closed.cause(Stage::Locating).unwrap_or(WaitCause::Measurements),
                 TaskState::Located if self.strategy == Strategy::EarliestFinish => WaitCause::Planned,
                 TaskState::Located => WaitCause::Choice,
-                _ => WaitCause::Turn,
+                _ => WaitCause::Queued,
             },
         }
     }

@@ -86,7 +86,7 @@ impl Signature {
 
 /// The log residual of a crawl whose pair had a prediction.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(in crate::strategy) struct Told {
+pub(in crate::strategy) struct CorrectedResidual {
     pub(in crate::strategy) agent: AgentId,
     pub(in crate::strategy) site: SiteId,
     pub(in crate::strategy) network: Option<Prefix>,
@@ -100,7 +100,7 @@ pub(in crate::strategy) struct Told {
 struct CrawledSite {
     signature: Signature,
     network: Option<Prefix>,
-    told: Vec<Told>,
+    told: Vec<CorrectedResidual>,
 }
 
 /// All crawled sites with residuals.
@@ -120,12 +120,15 @@ struct Neighbour {
     likeness: f64,
     /// Index in [`Alike::sites`].
     site: usize,
-    told: Told,
+    told: CorrectedResidual,
 }
 
 impl Alike {
     /// Keeps the newest crawl of each pair, and the newest [`MOST_OF_AN_AGENT`] per agent.
-    pub(in crate::strategy) fn of(mut told: Vec<Told>, measured: &HashMap<SiteId, Vec<(AgentId, Rtt)>>) -> Self {
+    pub(in crate::strategy) fn of(
+        mut told: Vec<CorrectedResidual>,
+        measured: &HashMap<SiteId, Vec<(AgentId, Rtt)>>,
+    ) -> Self {
         told.retain(|told| told.weight > 0.0 && told.residual.is_finite());
         told.sort_by(|one, other| {
             let newest = other.weight.total_cmp(&one.weight);
@@ -220,8 +223,8 @@ mod tests {
         (1..).map(AgentId::new).zip(millis.iter().map(|millis| Rtt::try_from_millis_f64(*millis).unwrap())).collect()
     }
 
-    fn told(site: i64, agent: i64, residual: f64) -> Told {
-        Told { agent: AgentId::new(agent), site: SiteId::new(site), network: None, residual, weight: 1.0 }
+    fn told(site: i64, agent: i64, residual: f64) -> CorrectedResidual {
+        CorrectedResidual { agent: AgentId::new(agent), site: SiteId::new(site), network: None, residual, weight: 1.0 }
     }
 
     fn network(third: u8) -> Option<Prefix> {
@@ -237,7 +240,7 @@ mod tests {
             (SiteId::new(2), measured(&[21.0, 53.0, 95.0, 136.0])),
             (SiteId::new(3), measured(&[90.0, 50.0, 20.0, 130.0])),
         ]);
-        let expects = |crawls: &[Told]| {
+        let expects = |crawls: &[CorrectedResidual]| {
             let alike = Alike::of(crawls.to_vec(), &sites);
             alike.expects(&alike.near(&measured(&HERE), None), AgentId::new(9), 0.3)
         };
@@ -246,15 +249,15 @@ mod tests {
         let (near, nears_spread) = expects(&[told(2, 9, 0.5)]).unwrap();
         assert!((0.05..twin).contains(&near) && nears_spread > twins_spread, "{near} {nears_spread}");
         assert_eq!(expects(&[told(3, 9, 0.5), told(1, 8, 0.5)]), None);
-        let (old, _) = expects(&[Told { weight: 0.1, ..told(1, 9, 0.5) }]).unwrap();
+        let (old, _) = expects(&[CorrectedResidual { weight: 0.1, ..told(1, 9, 0.5) }]).unwrap();
         assert!(old < twin, "an old crawl says less");
-        let (newest, _) = expects(&[Told { weight: 0.5, ..told(1, 9, -0.5) }, told(1, 9, 0.5)]).unwrap();
+        let (newest, _) = expects(&[CorrectedResidual { weight: 0.5, ..told(1, 9, -0.5) }, told(1, 9, 0.5)]).unwrap();
         assert!((newest - twin).abs() < 1e-9, "of one pair the newest counts");
     }
 
     #[test]
     fn one_network_is_one_place_and_too_few_probers_tell_nothing() {
-        let crawl = Told { network: network(7), ..told(1, 9, 0.5) };
+        let crawl = CorrectedResidual { network: network(7), ..told(1, 9, 0.5) };
         let alike = Alike::of(vec![crawl], &HashMap::from([(SiteId::new(1), measured(&HERE[..2]))]));
         let near = |network| alike.near(&measured(&HERE), network);
         let expects = |network| alike.expects(&near(network), AgentId::new(9), 0.3).map(|(mean, _)| mean);
@@ -272,9 +275,9 @@ mod tests {
             let sites: HashMap<SiteId, Vec<(AgentId, Rtt)>> = (1..40_i32)
                 .map(|site| (SiteId::new(site.into()), measured(&HERE.map(|millis| millis * (f64::from(site) * apart).exp()))))
                 .collect();
-            let told: Vec<Told> = crawls
+            let told: Vec<CorrectedResidual> = crawls
                 .iter()
-                .map(|(site, agent, residual, weight, known)| Told {
+                .map(|(site, agent, residual, weight, known)| CorrectedResidual {
                     weight: *weight,
                     network: network(u8::try_from(*site % 5).unwrap()).filter(|_| *known),
                     ..told(*site, *agent, *residual)

@@ -32,7 +32,7 @@ async fn a_tar_pit_and_a_site_that_turns_crawls_away_cost_the_others_nothing() {
     let both = format!("{}\n{}\n", pit.name(), away.name());
     submit_list(&cluster, &both, "odd", &["--request-interval", "20ms"]).await;
     // Both slots are taken, one of them for good; the other one is free again as soon as its site asks to be left alone.
-    await_said(&cluster, &away.name(), "its site asked to be left alone").await;
+    await_said(&cluster, &away.name(), "its site asked for a pause").await;
     let in_pit = until("the tar pit to be entered", PATIENCE, async || {
         Ok(pit.asked().iter().any(|asked| asked.what == "GET /").then_some(()))
     });
@@ -76,12 +76,8 @@ async fn a_site_whose_circuit_is_open_is_an_alarm_until_a_person_reopens_it() {
     let asked = site.asked().len();
 
     submit_list(&cluster, &name, "second", &quick).await;
-    await_said(
-        &cluster,
-        &name,
-        "requests to its site failed without end: `landfall sites reopen` lets it be crawled again",
-    )
-    .await;
+    await_said(&cluster, &name, "its circuit is open because requests kept failing: `landfall sites reopen` closes it")
+        .await;
     let alarms = cluster.operate(&["sites", "alarms", "--format", "json"]).await.unwrap();
     let alarm: serde_json::Value = serde_json::from_str(&alarms).unwrap();
     assert_eq!((alarm[0]["site"].as_str(), alarm[0]["waiting"].as_u64()), (Some(name.as_str()), Some(1)), "{alarms}");

@@ -210,7 +210,7 @@ async fn shows_what_measuring_cost(cluster: &Cluster, record: &BatchRecord, prob
         .await
         .unwrap();
         let all = record.site_measurements.iter().filter(|one| one.target == *name).count();
-        let said = format!("; {shared} of {all} measurements are another site's");
+        let said = format!("; {shared} of {all} measurements are shared from another site");
         assert_eq!(shown.contains(&said), shared > 0, "{shown}");
         if site == 0 {
             println!("{shown}");

@@ -38,7 +38,7 @@ pub(in crate::grpc) fn claim(
 ) -> Result<AddressClaim, Status> {
     let (task, token) = lease_key(asked.task_id, asked.token);
     let address = asked.address.parse().map_err(|_| {
-        Status::invalid_argument(format!("address: '{}' is no IP address", clip(asked.address.clone())))
+        Status::invalid_argument(format!("address: '{}' is not an IP address", clip(asked.address.clone())))
     })?;
     Ok(AddressClaim { agent, session, task, token, address })
 }

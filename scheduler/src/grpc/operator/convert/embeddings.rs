@@ -31,7 +31,7 @@ pub(in crate::grpc) fn limit(request: v1::ListEpochsRequest) -> Result<u32, Inva
     match request.limit {
         0 => Ok(DEFAULT_EPOCHS),
         limit if limit <= MOST_EPOCHS => Ok(limit),
-        _ => Err(InvalidField::new("limit", format!("not 1 to {MOST_EPOCHS}"))),
+        _ => Err(InvalidField::new("limit", format!("must be 1 to {MOST_EPOCHS}"))),
     }
 }
 

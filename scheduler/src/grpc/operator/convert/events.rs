@@ -27,12 +27,12 @@ pub(in crate::grpc) struct Wanted {
 pub(in crate::grpc) fn wanted(request: v1::EventsRequest) -> Result<Wanted, InvalidField> {
     let some = |text: String| Some(text).filter(|text| !text.is_empty());
     if request.newest > MOST_NEWEST {
-        return Err(InvalidField::new("newest", format!("more than {MOST_NEWEST}")));
+        return Err(InvalidField::new("newest", format!("must be at most {MOST_NEWEST}")));
     }
     if let Some(kind) = request.kinds.iter().find(|kind| !KINDS.contains(&kind.as_str())) {
-        return Err(InvalidField::new("kinds", format!("there is no '{kind}': there are {}", KINDS.join(", "))));
+        return Err(InvalidField::new("kinds", format!("unknown kind '{kind}': the kinds are {}", KINDS.join(", "))));
     }
-    let since = |since| moment(since).ok_or_else(|| InvalidField::new("since", "no moment"));
+    let since = |since| moment(since).ok_or_else(|| InvalidField::new("since", "not a valid time"));
     Ok(Wanted {
         since: request.since.map(since).transpose()?,
         kinds: Some(request.kinds).filter(|kinds| !kinds.is_empty()),

@@ -71,7 +71,7 @@ pub(in crate::grpc) fn retagged(
     remove: &[String],
 ) -> Result<Vec<String>, InvalidField> {
     if let Some(both) = add.iter().find(|tag| remove.contains(tag)) {
-        return Err(InvalidField::new("remove", format!("the tag '{both}' is to be added as well")));
+        return Err(InvalidField::new("remove", format!("the tag '{both}' cannot be both added and removed")));
     }
     tags.retain(|tag| !remove.contains(tag));
     tags.extend(add);
@@ -83,7 +83,7 @@ fn country(text: &str) -> Result<String, InvalidField> {
     if country.is_empty() || (country.len() == 2 && country.bytes().all(|byte| byte.is_ascii_uppercase())) {
         return Ok(country);
     }
-    Err(InvalidField::new("country", "not two letters, as ISO 3166-1 has them"))
+    Err(InvalidField::new("country", "not a two-letter country code (ISO 3166-1)"))
 }
 
 fn position(latitude: Option<f64>, longitude: Option<f64>) -> Result<Option<Position>, InvalidField> {
@@ -113,7 +113,7 @@ impl From<v1::ElectLandmarksRequest> for Election {
 
 /// The request names the agent itself where it needs another.
 pub(in crate::grpc) fn itself(field: &str, name: &str) -> InvalidField {
-    InvalidField::new(field, format!("{name} is named twice: name two agents"))
+    InvalidField::new(field, format!("{name} is named twice: name two different agents"))
 }
 
 /// On the wire 0 leaves the dimensions to the scheduler.

@@ -27,15 +27,15 @@ impl TryFrom<v1::PlanRequest> for WhatIfRequest {
         if add.len() > MOST_ADDED {
             return Err(InvalidField::new(
                 "add",
-                format!("{} agents, and at most {MOST_ADDED} may be added", add.len()),
+                format!("{} agents, but at most {MOST_ADDED} can be added", add.len()),
             ));
         }
         if remove.len() > MOST_REMOVED {
-            let problem = format!("{} agents, and at most {MOST_REMOVED} may be removed", remove.len());
+            let problem = format!("{} agents, but at most {MOST_REMOVED} can be removed", remove.len());
             return Err(InvalidField::new("remove", problem));
         }
         if suggest > MOST_SUGGESTED {
-            let problem = format!("{suggest} places, and at most {MOST_SUGGESTED} are suggested");
+            let problem = format!("{suggest} places, but at most {MOST_SUGGESTED} can be suggested");
             return Err(InvalidField::new("suggest", problem));
         }
         let strategy = match strategy {
@@ -57,7 +57,7 @@ impl TryFrom<v1::PlannedAddition> for Addition {
     fn try_from(addition: v1::PlannedAddition) -> Result<Self, InvalidField> {
         let v1::PlannedAddition { name: given, city, carrier, near, slots } = addition;
         if let Some(slots) = slots.filter(|slots| !SLOTS.contains(slots)) {
-            let problem = format!("{slots} is not within {} to {}", SLOTS.start(), SLOTS.end());
+            let problem = format!("must be {} to {}, not {slots}", SLOTS.start(), SLOTS.end());
             return Err(InvalidField::new("slots", problem));
         }
         Ok(Self {

@@ -35,7 +35,7 @@ impl TryFrom<v1::CrawlPolicy> for PolicyRequest {
 
 fn time(field: &str, value: Option<prost_types::Duration>) -> Result<Option<Duration>, InvalidField> {
     let value = value.map(Duration::try_from).transpose();
-    value.map_err(|_| InvalidField::new(field, "a length of time is not negative"))
+    value.map_err(|_| InvalidField::new(field, "a duration must not be negative"))
 }
 
 /// A policy request, or a whole policy.
@@ -66,7 +66,7 @@ impl TryFrom<v1::Constraints> for ConstraintsRequest {
     fn try_from(asked: v1::Constraints) -> Result<Self, InvalidField> {
         let unmet = match v1::Unmet::try_from(asked.unmet) {
             Ok(unmet) => UnmetAction::try_from(unmet).ok(),
-            Err(_) => return Err(InvalidField::new("constraints.unmet", "neither wait nor fail")),
+            Err(_) => return Err(InvalidField::new("constraints.unmet", "must be wait or fail")),
         };
         let v1::Constraints { countries, carriers, tags, bytes_per_day, .. } = asked;
         let request = Self { countries, carriers, tags, bytes_per_day, unmet };

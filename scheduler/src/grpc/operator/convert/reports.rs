@@ -11,12 +11,12 @@ use super::{InvalidField, duration, rtt, timestamp, whole};
 
 pub(in crate::grpc) fn states(asked: &[i32]) -> Result<Vec<TaskState>, InvalidField> {
     let known = |value: &i32| TaskState::try_from(v1::TaskState::try_from(*value).ok()?).ok();
-    let unknown = |value: &i32| InvalidField::new("states", format!("{value} is no state of a task"));
+    let unknown = |value: &i32| InvalidField::new("states", format!("{value} is not a task state"));
     asked.iter().map(|value| known(value).ok_or_else(|| unknown(value))).collect()
 }
 
 pub(in crate::grpc) fn reasons(asked: &[i32]) -> Result<Vec<ReasonKind>, InvalidField> {
-    let unknown = |value: &i32| InvalidField::new("reasons", format!("{value} is no kind of reason"));
+    let unknown = |value: &i32| InvalidField::new("reasons", format!("{value} is not a kind of reason"));
     let known = |value: &i32| ReasonKind::try_from(v1::ReasonKind::try_from(*value).ok()?).ok();
     asked.iter().map(|value| known(value).ok_or_else(|| unknown(value))).collect()
 }

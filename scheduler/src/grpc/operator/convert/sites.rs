@@ -101,7 +101,7 @@ impl Intake {
 fn position(sites: &[String], listed: v1::ListedPosition) -> Result<(SiteName, Position), InvalidField> {
     let field = || format!("positions[{}]", listed.index);
     let named = usize::try_from(listed.index).ok().and_then(|index| sites.get(index));
-    let named = named.ok_or_else(|| InvalidField::new(field(), "there is no such site in this message"))?;
+    let named = named.ok_or_else(|| InvalidField::new(field(), "this message has no site with that index"))?;
     let site = named.parse().map_err(InvalidField::of(field()))?;
     let position = Position::try_new(listed.latitude, listed.longitude).map_err(InvalidField::of(field()))?;
     Ok((site, position))
@@ -131,8 +131,8 @@ impl From<Alarm> for v1::Alarm {
 pub(in crate::grpc) fn extent(sites: &[String], all: bool, flag: &str) -> Result<ChangeScope, InvalidField> {
     match (sites.len(), all) {
         (0, true) => return Ok(ChangeScope::All),
-        (0, false) => return Err(InvalidField::new("sites", format!("none are named, and `{flag}` is not set"))),
-        (_, true) => return Err(InvalidField::new(flag, "sites are named as well")),
+        (0, false) => return Err(InvalidField::new("sites", format!("no site is named, and `{flag}` is not set"))),
+        (_, true) => return Err(InvalidField::new(flag, "sites are named too")),
         (named, false) if named > MAX_CHUNK => {
             return Err(InvalidField::new("sites", format!("more than {MAX_CHUNK} in one message")));
         }

@@ -26,14 +26,14 @@ pub(in crate::grpc) struct Asked {
 pub(in crate::grpc) fn asked(request: v1::ThroughputRequest) -> Result<Asked, InvalidField> {
     let v1::ThroughputRequest { batch, round, slices } = request;
     if round == Some(0) {
-        return Err(InvalidField::new("round", "0 is none: rounds are counted from 1"));
+        return Err(InvalidField::new("round", "0 is not a round: rounds are counted from 1"));
     }
     let slices = match slices {
         None => SLICES,
         Some(slices) => u16::try_from(slices)
             .ok()
             .filter(|slices| (1..=MOST_SLICES).contains(slices))
-            .ok_or_else(|| InvalidField::new("slices", format!("{slices} is not 1 to {MOST_SLICES}")))?,
+            .ok_or_else(|| InvalidField::new("slices", format!("must be 1 to {MOST_SLICES}, not {slices}")))?,
     };
     Ok(Asked { batch, round, slices })
 }
@@ -120,9 +120,9 @@ mod tests {
         assert_eq!(ask(None, None), Ok(Asked { batch: "b".into(), round: None, slices: 20 }));
         assert_eq!(ask(Some(2), Some(500)), Ok(Asked { batch: "b".into(), round: Some(2), slices: 500 }));
         for (round, slices, problem) in [
-            (Some(0), None, "round: 0 is none: rounds are counted from 1"),
-            (None, Some(0), "slices: 0 is not 1 to 500"),
-            (None, Some(u32::MAX), "slices: 4294967295 is not 1 to 500"),
+            (Some(0), None, "round: 0 is not a round: rounds are counted from 1"),
+            (None, Some(0), "slices: must be 1 to 500, not 0"),
+            (None, Some(u32::MAX), "slices: must be 1 to 500, not 4294967295"),
         ] {
             assert_eq!(ask(round, slices).unwrap_err().to_string(), problem);
         }

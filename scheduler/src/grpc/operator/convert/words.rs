@@ -43,7 +43,7 @@ same! {
         Status4xx Status5xx BrokenAnswer Unreachable Poison NoAgent Cancelled SameSite Other
     }
     WaitCause = WaitCause {
-        Turn Measurements Choice Planned NoAgent NobodyTakesWork NoLandmarks LandmarksAway NobodyBelieved
+        Queued Measurements Choice Planned NoAgent NoneAcceptsWork NoLandmarks LandmarksAway AllQuarantined
         NoMap Confirming Address Pause Breaker Unmet
     }
     UnmetCause = UnmetCause { Excluded TakeNoWork }

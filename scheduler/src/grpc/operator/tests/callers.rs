@@ -38,7 +38,7 @@ async fn no_call_is_answered_to_a_stranger(pool: PgPool) {
     for path in rpcs().iter().filter(|path| *path != ENROL) {
         let (others, wrong) = if path.starts_with("/landfall.v1.AgentService/") {
             of_agents += 1;
-            (operator, "the credential is not known: enrol the agent again")
+            (operator, "the credential is unknown: enrol the agent again")
         } else {
             of_operator += 1;
             (agent, "the operator token is wrong")

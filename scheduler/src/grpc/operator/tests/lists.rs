@@ -67,15 +67,11 @@ async fn sites_are_listed_by_state_reason_and_agent_and_cut(pool: PgPool) {
     assert!(rows.iter().all(|row| row.state_since.is_some()));
     for (request, code, said) in [
         (v1::AssignmentsRequest { agent: "nobody".into(), ..all() }, Code::NotFound, "no agent is called nobody"),
-        (
-            v1::AssignmentsRequest { states: vec![99], ..all() },
-            Code::InvalidArgument,
-            "states: 99 is no state of a task",
-        ),
+        (v1::AssignmentsRequest { states: vec![99], ..all() }, Code::InvalidArgument, "states: 99 is not a task state"),
         (
             v1::AssignmentsRequest { reasons: vec![0], ..all() },
             Code::InvalidArgument,
-            "reasons: 0 is no kind of reason",
+            "reasons: 0 is not a kind of reason",
         ),
     ] {
         let refused = listed(&desk, request).await.expect_err("refused");

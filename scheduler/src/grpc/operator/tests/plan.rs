@@ -107,7 +107,7 @@ async fn what_a_plan_cannot_be_made_of_is_named(pool: PgPool) {
     let called = |name: &str| v1::PlannedAddition { name: name.into(), ..addition("a.cn") };
     let too_many = v1::PlanRequest { add: vec![addition("a.cn"); 101], ..v1::PlanRequest::default() };
     let twice = v1::PlanRequest { add: vec![called("x"), called("x")], ..v1::PlanRequest::default() };
-    let unforeseen = "strategy: a plan knows what random, gnp-top1 and gnp-top3 do on average, and not what hash does";
+    let unforeseen = "strategy: a plan supports random, gnp-top1 and gnp-top3, but not hash";
     let slots = v1::PlannedAddition { slots: Some(0), ..addition("a.cn") };
     for (request, code, message) in [
         (removing(&["agent9"]), Code::NotFound, "remove: no agent is called agent9"),
@@ -115,12 +115,13 @@ async fn what_a_plan_cannot_be_made_of_is_named(pool: PgPool) {
         (
             removing(&["agent2"]),
             Code::InvalidArgument,
-            "remove: agent2 has no place in this embedding: it was not measured enough when that was fitted; without it nothing is different",
+            "remove: agent2 has no place in this embedding: it had too few measurements when the embedding was \
+             fitted; removing it changes nothing",
         ),
         (
             removing(&["agent0", "agent1"]),
             Code::InvalidArgument,
-            "nobody would be left: all agents that have a place in embedding 2 are removed, and none is added",
+            "no agent would remain: all agents with a place in embedding 2 are removed, and none is added",
         ),
         (adding(addition("c.cn")), Code::NotFound, "add: near=c.cn: no agent and no site is known by this name"),
         (adding(addition("?!")), Code::NotFound, "add: near=?!: no agent and no site is known by this name"),
@@ -143,32 +144,34 @@ async fn what_a_plan_cannot_be_made_of_is_named(pool: PgPool) {
         (
             adding(called("agent0")),
             Code::InvalidArgument,
-            "add: an agent is called agent0 already: give the new one another name=",
+            "add: an agent is already called agent0: give the new one another name=",
         ),
         (twice, Code::InvalidArgument, "x is named twice"),
-        (adding(slots), Code::InvalidArgument, "slots: 0 is not within 1 to 10000"),
-        (too_many, Code::InvalidArgument, "add: 101 agents, and at most 100 may be added"),
+        (adding(slots), Code::InvalidArgument, "slots: must be 1 to 10000, not 0"),
+        (too_many, Code::InvalidArgument, "add: 101 agents, but at most 100 can be added"),
         (by("hash", 0), Code::InvalidArgument, unforeseen),
         (
             by("random", 1),
             Code::InvalidArgument,
-            "strategy: random takes any agent, wherever it is: what is suggested goes by distance, so ask with gnp-top1 or gnp-top3",
+            "strategy: random ignores distances, on which suggestions are based: use gnp-top1 or gnp-top3",
         ),
-        (by("", 21), Code::InvalidArgument, "suggest: 21 places, and at most 20 are suggested"),
+        (by("", 21), Code::InvalidArgument, "suggest: 21 places, but at most 20 can be suggested"),
     ] {
         let refused = desk.reports().plan(request).await.expect_err(message);
         assert_eq!((refused.code(), refused.message()), (code, message));
     }
     desk.fleet().drain_agent(v1::DrainAgentRequest { name: "agent1".into() }).await.expect("drained");
     let plan = desk.reports().plan(v1::PlanRequest::default()).await.expect("a plan").into_inner();
-    assert_eq!(plan.left_out[0].why, "takes no more work: it drains");
+    assert_eq!(plan.left_out[0].why, "takes no new work because it is draining");
 
     desk.run("delete from agent_placements").await;
     let refused = desk.reports().plan(v1::PlanRequest::default()).await.expect_err("nobody");
-    let nobody = "no agent has a place in embedding 2: once agents were measured, `landfall embedding show` lists them";
+    let nobody =
+        "no agent has a place in embedding 2 yet: `landfall embedding show` lists the agents once they are measured";
     assert_eq!((refused.code(), refused.message()), (Code::FailedPrecondition, nobody));
     desk.run("delete from site_placements").await;
     let refused = desk.reports().plan(v1::PlanRequest::default()).await.expect_err("nothing");
-    let nothing = "no site is located yet: submit some, and ask again when they are (`landfall batches show` says how far each batch is)";
+    let nothing = "no site is located yet: submit sites, and plan again when they are located (`landfall batches show` shows \
+         the progress)";
     assert_eq!((refused.code(), refused.message()), (Code::FailedPrecondition, nothing));
 }

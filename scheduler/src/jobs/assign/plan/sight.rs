@@ -13,7 +13,7 @@ use crate::model::{AgentId, BatchId, ChoiceCause, ChoiceReasons, Rtt, SiteId, St
 use crate::store::assignments::facts::{self, SiteFacts};
 use crate::store::assignments::loads::{self, AgentCrawl, AvailableAgent};
 use crate::store::assignments::{self, Assignment, WaitingTask};
-use crate::store::leases::recalls::{self, PreemptedLease};
+use crate::store::leases::preemptions::{self, PreemptedLease};
 use crate::store::measurements::quarantines;
 use crate::store::sites::addresses;
 use crate::store::tasks::confirmations::{ConfirmationRequest, ConfirmationState};
@@ -41,8 +41,8 @@ pub(super) struct PlanInput {
     usual: Option<(u32, u64)>,
     /// Number of stored crawls of each waiting task's site.
     crawls: Vec<usize>,
-    /// Tasks whose lease was recalled.
-    recalled: HashMap<TaskId, PreemptedLease>,
+    /// Tasks whose lease was preempted.
+    preempted: HashMap<TaskId, PreemptedLease>,
     /// When each agent's slots become free, in the order of the agents.
     frees: Vec<Vec<Duration>>,
     /// Whether each waiting task's site may be confirmed while the task waits.
@@ -87,12 +87,12 @@ pub(super) struct PlanDecisions {
     pub(super) first: Option<Duration>,
 }
 
-/// Why a recalled crawl goes on at another agent.
-fn taken_back(recalled: &PreemptedLease, takes: Option<Duration>) -> ChoiceCause {
+/// Why a preempted crawl goes on at another agent.
+fn taken_back(preempted: &PreemptedLease, takes: Option<Duration>) -> ChoiceCause {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     ChoiceCause::TakenBack {
-        from: recalled.name.clone(),
-        remaining_ms: millis(recalled.here),
+        from: preempted.name.clone(),
+        remaining_ms: millis(preempted.here),
         takes_ms: takes.map(millis),
     }
 }
@@ -113,9 +113,9 @@ impl PlanInput {
         let crawls = facts::crawls(conn, &ids).await.context("read the agents' crawls")?;
         let held = loads::held(conn).await.context("read what the agents hold")?;
         let alarm = quarantines::alarm(conn).await.context("read the alarm")?;
-        let recalled = recalls::of_last_leases(conn, &tasks).await.context("read which leases were asked for")?;
+        let preempted = preemptions::of_last_leases(conn, &tasks).await.context("read which leases were asked for")?;
         let confirmable = waiting.iter().map(|task| {
-            let asked = recalled.contains_key(&task.task) || standing.contains_key(&task.site);
+            let asked = preempted.contains_key(&task.task) || standing.contains_key(&task.site);
             alarm.is_none() && !asked && may_be_confirmed(task, &known)
         });
         let confirmable = confirmable.collect();
@@ -127,7 +127,7 @@ impl PlanInput {
         let frees = frees.collect();
         let (usual, speeds) = (facts::usual(&crawls), speeds(&crawls));
         let crawls = waiting.iter().map(|task| known.crawls(task.site)).collect();
-        let sight = Self { waiting, agents: ids, facts, usual, crawls, recalled, frees, confirmable, alarm };
+        let sight = Self { waiting, agents: ids, facts, usual, crawls, preempted, frees, confirmable, alarm };
         Ok((sight, PathDistances { known, agents, speeds }))
     }
 
@@ -156,8 +156,8 @@ impl PlanInput {
             let fallback = fallback(task, choice.fallback.clone(), self.alarm.as_deref());
             let exclusions = admission.exclusions(conn, task.batch).await?;
             let available = self.agents.iter().filter(|agent| admission.admits(task.batch, **agent)).count();
-            let why = match self.recalled.get(&task.task) {
-                Some(recalled) => ChoiceReasons { cause: taken_back(recalled, *takes), ..ChoiceReasons::default() },
+            let why = match self.preempted.get(&task.task) {
+                Some(preempted) => ChoiceReasons { cause: taken_back(preempted, *takes), ..ChoiceReasons::default() },
                 None if *explores => {
                     ChoiceReasons { cause: ChoiceCause::Explores, parted: task.parted.clone(), fallback: None }
                 }
@@ -241,7 +241,7 @@ impl PlanInput {
         let work = facts.and_then(|facts| facts.site(self.usual).work).unwrap_or_default().counted();
         let farthest: Option<Rtt> =
             candidates.iter().filter_map(Candidate::distance).max().filter(|_| self.alarm.is_none());
-        let recalled = self.recalled.get(&self.waiting[index].task);
+        let preempted = self.preempted.get(&self.waiting[index].task);
         let takes = |one: &Candidate| {
             let distance = one.distance().or(farthest).filter(|_| farthest.is_some())?;
             let may = tried.is_none_or(|tried| tried == one.agent) && admission.admits(batch, one.agent);
@@ -249,9 +249,9 @@ impl PlanInput {
         };
         let sized = facts.is_some_and(|facts| facts.size.is_some());
         let mut takes: Vec<Option<Duration>> = candidates.iter().map(takes).collect();
-        // A recalled task does not go straight back to its former agent, unless no other agent
+        // A preempted task does not go straight back to its former agent, unless no other agent
         // remains.
-        let back = recalled.and_then(|recalled| candidates.iter().position(|one| one.agent == recalled.from));
+        let back = preempted.and_then(|preempted| candidates.iter().position(|one| one.agent == preempted.from));
         if let Some(back) = back
             && takes.iter().enumerate().any(|(agent, takes)| agent != back && takes.is_some())
         {
@@ -261,11 +261,11 @@ impl PlanInput {
     }
 
     /// Now and then a site is reserved for an agent that might be nearer than the best known one. A
-    /// recalled task is exempt, as it is to end soon.
+    /// preempted task is exempt, as it is to end soon.
     fn tried(&self, index: usize, candidates: &[Candidate], admission: &Admission) -> Option<AgentId> {
         let task = self.waiting.get(index)?;
         let nearest = candidates.iter().filter(|one| one.distance().is_some()).min_by_key(|one| one.distance());
-        let nearest = nearest.filter(|_| !self.recalled.contains_key(&task.task))?;
+        let nearest = nearest.filter(|_| !self.preempted.contains_key(&task.task))?;
         let tried = explored(nearest, candidates, *self.crawls.get(index)?, draw_seed(task))?.agent;
         admission.admits(task.batch, tried).then_some(tried)
     }
@@ -343,7 +343,7 @@ mod tests {
                 usual: None,
                 agents: agents.to_vec(),
                 crawls: vec![2],
-                recalled: HashMap::new(),
+                preempted: HashMap::new(),
                 frees: vec![vec![Duration::ZERO]; 2],
                 confirmable: vec![false],
                 alarm: None,

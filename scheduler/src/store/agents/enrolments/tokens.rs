@@ -140,14 +140,12 @@ pub struct RevokedToken {
 /// Why no token is revoked.
 #[derive(Debug, thiserror::Error)]
 pub enum RevokeError {
-    #[error("the token for {name} was used at {}: `landfall agents remove {name}` takes the agent out", minute(.at))]
+    #[error("the token for {name} was used at {}: `landfall agents remove {name}` removes the agent", minute(.at))]
     Used { name: String, at: DateTime<Utc> },
     #[error("the token for {name} expired at {}: nobody can use it", minute(.at))]
     Expired { name: String, at: DateTime<Utc> },
     /// No such token exists.
-    #[error(
-        "no token is called {0}, nor is one for an agent of this name: `landfall agents tokens` lists those that are open"
-    )]
+    #[error("no token has the id {0} or is for an agent of that name: `landfall agents tokens` lists the open tokens")]
     Unknown(String),
     #[error("revoke an enrolment token")]
     Store(#[from] Error),

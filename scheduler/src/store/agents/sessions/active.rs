@@ -52,7 +52,7 @@ pub struct PendingMessages {
     /// Revoked leases of this session that were not sent to the agent yet.
     pub revocations: bool,
     /// Recalled leases of this agent that were not sent to it yet.
-    pub recalls: bool,
+    pub preemptions: bool,
     /// Assigned tasks, while the agent is neither draining nor paused.
     pub tasks: bool,
     /// The agent's slots without an active lease; negative when its slots were reduced.
@@ -81,7 +81,7 @@ pub async fn waiting(
                    select from leases l
                    where l.session_id = $2 and l.state = 'revoked' and l.revocation_sent_at is null
                ) as "revocations!",
-               exists (select from recalls r where r.agent_id = $1 and r.sent_at is null) as "recalls!",
+               exists (select from preemptions r where r.agent_id = $1 and r.sent_at is null) as "preemptions!",
                a.draining_since is null and s.paused is null and exists (
                    select from tasks t where t.state = 'assigned' and t.agent_id = $1
                ) as "tasks!",

@@ -28,7 +28,7 @@ pub(super) struct AddressRoom {
     pub(super) places: i64,
     /// Whether no crawl is there, and none of another known site could be.
     alone: bool,
-    /// Whether tasks are held for a turn there.
+    /// Whether tasks are held for a place there.
     waited_for: bool,
 }
 

@@ -1,4 +1,4 @@
-//! Turns at an address: which agents resolve addresses, which measure where, and whose measurement
+//! The address lock: which agents resolve addresses, which measure where, and whose measurement
 //! counts for which agents.
 
 use std::net::IpAddr;
@@ -32,17 +32,17 @@ async fn report(
     measurements::record(&mut *trial.conn().await, agent.0, order, &report).await.expect("record");
 }
 
-/// Answers an agent's orders as if all names resolved to `address`: with `finding` where the order
-/// holds the turn there, else with the address. Returns the turns the orders held.
+/// Answers an agent's orders as if all names resolved to `address`: with `finding` if the order
+/// locks that address, else with the address. Returns the locked addresses.
 async fn answer(trial: &Trial, agent: Agent, finding: &ReportContent, address: [u8; 4]) -> Vec<Option<IpAddr>> {
-    let mut turns = Vec::new();
-    for (order, turn) in take(trial, agent).await {
-        let here = turn == Some(IpAddr::from(address));
+    let mut held = Vec::new();
+    for (order, locked) in take(trial, agent).await {
+        let here = locked == Some(IpAddr::from(address));
         let (finding, requests) = if here { (finding.clone(), REQUESTS) } else { (ReportContent::Postponed, 0) };
         report(trial, agent, order, finding, Some(address), requests).await;
-        turns.push(turn);
+        held.push(locked);
     }
-    turns
+    held
 }
 
 async fn quarantine(trial: &Trial, (agent, _): Agent) {
@@ -55,7 +55,7 @@ async fn take(trial: &Trial, (agent, session): Agent) -> Vec<(OrderId, Option<Ip
     let mut conn = trial.conn().await;
     let orders = orders::take_unsent(&mut conn, agent, session).await.expect("take orders");
     let sites = orders.into_iter().filter_map(|order| match order.target {
-        OrderTarget::Site { turn, .. } => Some((order.id, turn)),
+        OrderTarget::Site { locked, .. } => Some((order.id, locked)),
         OrderTarget::Beacon { .. } => None,
     });
     sites.collect()
@@ -69,7 +69,7 @@ async fn asked(trial: &Trial) -> Agent {
 }
 
 /// Makes agents answer, each seeing every site at its own address, until no order is open; returns
-/// the turns that each answered order held.
+/// the address that each answered order locked.
 async fn finish(trial: &Trial, agents: &[Agent], sees: impl Fn(AgentId) -> [u8; 4]) -> Vec<(AgentId, Option<IpAddr>)> {
     let mut held = Vec::new();
     loop {
@@ -78,8 +78,8 @@ async fn finish(trial: &Trial, agents: &[Agent], sees: impl Fn(AgentId) -> [u8; 
             return held;
         }
         for agent in agents {
-            let turns = answer(trial, *agent, &took_so_long(10), sees(agent.0)).await;
-            held.extend(turns.into_iter().map(|turn| (agent.0, turn)));
+            let locked = answer(trial, *agent, &took_so_long(10), sees(agent.0)).await;
+            held.extend(locked.into_iter().map(|address| (agent.0, address)));
         }
         assert!(held.len() < 1000, "no end: {held:?}");
     }
@@ -120,12 +120,13 @@ async fn a_prober_that_sees_a_site_elsewhere_takes_its_turn_there(pool: PgPool) 
     let sees = |agent| if agent == far { THERE } else { HERE };
     trial.task("geo.cn").await;
     let held = finish(&trial, &trial.agents, sees).await;
-    let turns = |agent| held.iter().filter(|(held, _)| *held == agent).map(|(_, turn)| *turn).collect::<Vec<_>>();
-    assert_eq!(turns(trial.agents[0].0), [None, Some(HERE.into())]);
+    let locked =
+        |agent| held.iter().filter(|(held, _)| *held == agent).map(|(_, address)| *address).collect::<Vec<_>>();
+    assert_eq!(locked(trial.agents[0].0), [None, Some(HERE.into())]);
     assert_eq!(
-        turns(far),
+        locked(far),
         [Some(HERE.into()), Some(THERE.into())],
-        "it was led elsewhere, and then had the turn there"
+        "it was led elsewhere, and then locked the address there"
     );
     let measured = "select count(distinct address) from site_measurements where rtt_us is not null";
     assert_eq!(trial.count(measured).await, 2);
@@ -150,7 +151,7 @@ async fn a_prober_waits_for_its_turn_where_it_sees_the_site(pool: PgPool) {
     assert_eq!(asked(&trial).await, trial.agents[1], "other.cn, and geo.cn waits for it");
     assert_eq!(answer(&trial, trial.agents[1], &took_so_long(10), THERE).await, [Some(THERE.into())]);
     let held = finish(&trial, &trial.agents, |_| THERE).await;
-    assert_eq!(held.iter().map(|(_, turn)| *turn).collect::<Vec<_>>(), [Some(IpAddr::from(THERE)); 2]);
+    assert_eq!(held.iter().map(|(_, address)| *address).collect::<Vec<_>>(), [Some(IpAddr::from(THERE)); 2]);
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -159,7 +160,7 @@ async fn an_agent_that_lies_about_addresses_costs_the_others_two_orders_a_site(p
     let liar = trial.agents[0].0;
     let (_, site) = trial.task("a.cn").await;
     let held = finish(&trial, &trial.agents, |agent| if agent == liar { THERE } else { HERE }).await;
-    let misled = held.iter().filter(|(agent, turn)| *agent != liar && *turn == Some(THERE.into())).count();
+    let misled = held.iter().filter(|(agent, address)| *agent != liar && *address == Some(THERE.into())).count();
     assert_eq!(misled, 2, "the third and the fourth go by what two agree on: {held:?}");
     let address: String = trial.read_for("select host(address) from sites where id = $1", site.get()).await;
     assert_eq!(address, "192.0.2.1");
@@ -178,7 +179,7 @@ async fn a_quarantined_agent_moves_nobody_elses_turn(pool: PgPool) {
     assert_eq!(trial.count("select count(*) from sites where address is not null").await, 0);
     let others: Vec<Agent> = trial.agents.iter().copied().filter(|agent| *agent != first).collect();
     let held = finish(&trial, &others, |_| HERE).await;
-    assert!(held.iter().all(|(_, turn)| *turn != Some(THERE.into())), "{held:?}");
+    assert!(held.iter().all(|(_, address)| *address != Some(THERE.into())), "{held:?}");
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -195,15 +196,15 @@ async fn a_site_that_is_postponed_again_and_again_has_failed_and_so_has_one_with
             report(&trial, trial.agents[0], order, ReportContent::Postponed, Some([192, 0, 2, orders]), 2).await;
         }
     }
-    assert_eq!(orders, 6, "one to find the address out, and five that held a turn");
+    assert_eq!(orders, 6, "one to find the address out, and five that lock it");
     assert_eq!(trial.count("select requests from site_measurements").await, 12, "what they cost is not lost");
     trial.measure().await;
     assert_eq!(trial.site_orders().await, [], "a failure like another");
 
     trial.task("b.cn").await;
     trial.measure().await;
-    let (order, turn) = take(&trial, trial.agents[0]).await[0];
-    assert_eq!(turn, None);
+    let (order, locked) = take(&trial, trial.agents[0]).await[0];
+    assert_eq!(locked, None);
     report(&trial, trial.agents[0], order, ReportContent::Postponed, None, 0).await;
     assert_eq!(trial.count("select count(*) from site_measurements where failure like '%without an address'").await, 1);
     trial.measure().await;
@@ -215,8 +216,8 @@ async fn an_agent_that_knows_no_turns_measures_at_once_and_that_counts(pool: PgP
     let trial = Trial::new(pool, 1).await;
     trial.task("a.cn").await;
     trial.measure().await;
-    let (order, turn) = take(&trial, trial.agents[0]).await[0];
-    assert_eq!(turn, None);
+    let (order, locked) = take(&trial, trial.agents[0]).await[0];
+    assert_eq!(locked, None);
     report(&trial, trial.agents[0], order, took_so_long(10), Some(HERE), REQUESTS).await;
     trial.measure().await;
     assert_eq!(trial.site_orders().await, []);
@@ -232,13 +233,13 @@ async fn a_site_that_settles_elsewhere_is_measured_there_by_everyone(pool: PgPoo
     answer(&trial, first, &took_so_long(10), HERE).await;
     trial.measure().await;
     let settling = asked(&trial).await;
-    let (order, turn) = take(&trial, settling).await[0];
-    assert_eq!(turn, Some(HERE.into()));
+    let (order, locked) = take(&trial, settling).await[0];
+    assert_eq!(locked, Some(HERE.into()));
     let origin = Some("https://www.a.cn:443".to_owned());
     let report = Report { finding: ReportContent::Postponed, origin, address: Some(THERE.into()), requests: 2 };
     measurements::record(&mut *trial.conn().await, settling.0, order, &report).await.expect("record");
     let held = finish(&trial, &trial.agents, |_| THERE).await;
-    assert_eq!(held.iter().map(|(_, turn)| *turn).collect::<Vec<_>>(), [Some(IpAddr::from(THERE)); 2]);
+    assert_eq!(held.iter().map(|(_, address)| *address).collect::<Vec<_>>(), [Some(IpAddr::from(THERE)); 2]);
     let requests = "select sum(requests)::bigint from site_measurements";
     assert_eq!(trial.count(requests).await, 2 + 2 * i64::from(REQUESTS));
 }

@@ -1,8 +1,8 @@
-//! Recalls: requests to hand active leases back, because another agent would finish their crawls
+//! Preemptions: requests to hand active leases back, because another agent would finish their crawls
 //! sooner.
 //!
-//! Invariants: a task is recalled at most once. The agent keeps the lease until it hands it back;
-//! then the task is located again and needs a new choice. A recall that arrives too late or never
+//! Invariants: a task is preempted at most once. The agent keeps the lease until it hands it back;
+//! then the task is located again and needs a new choice. A preemption that arrives too late or never
 //! changes nothing.
 
 use std::collections::HashMap;
@@ -17,9 +17,9 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Millis, Unsigned};
 use crate::store::{Error, leases};
 
-/// How long a slot is reserved for a recalled crawl: longer than its agent needs to end a request,
+/// How long a slot is reserved for a preempted crawl: longer than its agent needs to end a request,
 /// write a checkpoint and wait one interval of the site. A crawl that is not handed back by then
-/// continues there, as at an agent that does not support recalls.
+/// continues there, as at an agent that does not support preemptions.
 const PROMISE: Duration = Duration::from_secs(90);
 
 /// An active crawl of a batch whose tasks are planned together.
@@ -47,7 +47,7 @@ pub struct UnderWay {
     pub crashed_at: Vec<AgentId>,
 }
 
-/// The crawls planned together, never recalled and active for at least `least`: those with the
+/// The crawls planned together, never preempted and active for at least `least`: those with the
 /// longest predicted remaining time first, at most `limit`. Omits crawls that the site refused or
 /// paused, because another agent would have to wait as well. Omits crawls with an address that
 /// other tasks wait for, because those would get it first.
@@ -74,7 +74,7 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
         join assignments c on c.id = t.assignment_id
         left join checkpoints p on p.task_id = t.id
         where b.strategy = $1 and l.granted_at <= now() - $2::interval
-          and not exists (select from recalls r where r.task_id = t.id offset 0)
+          and not exists (select from preemptions r where r.task_id = t.id offset 0)
           and not coalesce(p.paused_until > now() or p.turned_away > 0, false)
           and not exists (
               select from task_holds w where w.cause = 'address' and w.address = l.address and not w.admitted offset 0
@@ -111,12 +111,12 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
         .collect())
 }
 
-/// How many recalled crawls each agent is about to get.
+/// How many preempted crawls each agent is about to get.
 pub async fn promised(conn: &mut PgConnection) -> Result<HashMap<AgentId, u32>, Error> {
     let rows = sqlx::query!(
         r#"
         select r.to_agent_id, count(*) as "count!: Unsigned<u32>"
-        from recalls r join leases l on l.task_id = r.task_id and l.token = r.token
+        from preemptions r join leases l on l.task_id = r.task_id and l.token = r.token
         where r.asked_at > now() - $1::interval and l.state = 'active'
         group by r.to_agent_id
         "#,
@@ -127,8 +127,8 @@ pub async fn promised(conn: &mut PgConnection) -> Result<HashMap<AgentId, u32>, 
     Ok(rows.into_iter().map(|row| (row.to_agent_id, row.count.0)).collect())
 }
 
-/// Recalls a lease. `false`: it has ended, another transaction has locked its task, or it was
-/// recalled before.
+/// Preempts a lease. `false`: it has ended, another transaction has locked its task, or it was
+/// preempted before.
 pub async fn ask(
     conn: &mut PgConnection,
     crawl: &UnderWay,
@@ -138,7 +138,7 @@ pub async fn ask(
 ) -> Result<bool, Error> {
     let asked = sqlx::query!(
         r#"
-        insert into recalls (task_id, token, agent_id, to_agent_id, here_ms, there_ms)
+        insert into preemptions (task_id, token, agent_id, to_agent_id, here_ms, there_ms)
         select t.id, t.token, l.agent_id, $3, $4, $5
         from tasks t join leases l on l.task_id = t.id and l.token = t.token and l.state = 'active'
         where t.id = $1 and t.token = $2 and t.state = 'leased'
@@ -156,7 +156,7 @@ pub async fn ask(
     Ok(asked == 1)
 }
 
-/// A recall as sent to the agent.
+/// A preemption as sent to the agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreemptionOrder {
     pub task: TaskId,
@@ -169,7 +169,7 @@ pub struct PreemptionOrder {
     pub there: Duration,
 }
 
-/// Returns the recalls not yet sent on this session, and marks them as sent. The caller commits
+/// Returns the preemptions not yet sent on this session, and marks them as sent. The caller commits
 /// before it sends.
 pub async fn take_unsent(
     conn: &mut PgConnection,
@@ -180,7 +180,7 @@ pub async fn take_unsent(
         PreemptionOrder,
         r#"
         with asked as (
-            update recalls set sent_at = now() where agent_id = $1 and sent_at is null
+            update preemptions set sent_at = now() where agent_id = $1 and sent_at is null
             returning task_id, token, to_agent_id, here_ms, there_ms
         )
         select asked.task_id as "task: TaskId", asked.token as "token: LeaseToken", a.name as to, asked.here_ms as "here: Millis", asked.there_ms as "there: Millis"
@@ -196,11 +196,11 @@ pub async fn take_unsent(
     orders.all(conn).await
 }
 
-/// Marks the recalls of the session's leases as unsent, so that a new session sends them again.
+/// Marks the preemptions of the session's leases as unsent, so that a new session sends them again.
 pub async fn tell_again(conn: &mut PgConnection, agent: AgentId, session: SessionId) -> Result<(), Error> {
     sqlx::query!(
         r#"
-        update recalls r set sent_at = null
+        update preemptions r set sent_at = null
         from leases l
         where l.session_id = $2 and l.state = 'active' and r.task_id = l.task_id and r.token = l.token and r.agent_id = $1
         "#,
@@ -211,17 +211,17 @@ pub async fn tell_again(conn: &mut PgConnection, agent: AgentId, session: Sessio
     .await
 }
 
-/// Releases a recalled lease; its task needs a new choice. `false`: it was not recalled, is not
+/// Releases a preempted lease; its task needs a new choice. `false`: it was not preempted, is not
 /// active, or is not this agent's.
 pub async fn release(conn: &mut PgConnection, agent: AgentId, task: TaskId, token: LeaseToken) -> Result<bool, Error> {
-    let recalled = of_last_leases(conn, &[task]).await?.remove(&task);
-    if recalled.is_none_or(|recalled| recalled.token != token) {
+    let preempted = of_last_leases(conn, &[task]).await?.remove(&task);
+    if preempted.is_none_or(|preempted| preempted.token != token) {
         return Ok(false);
     }
     Ok(!leases::end(conn, &[(task, token)], Some(agent), Ending::Anew).await?.is_empty())
 }
 
-/// The recall of a task's last lease, with the agent that had it.
+/// The preemption of a task's last lease, with the agent that had it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreemptedLease {
     pub token: LeaseToken,
@@ -231,7 +231,7 @@ pub struct PreemptedLease {
     pub here: Duration,
 }
 
-/// Those of these tasks whose last lease was recalled.
+/// Those of these tasks whose last lease was preempted.
 pub async fn of_last_leases(
     conn: &mut PgConnection,
     tasks: &[TaskId],
@@ -239,7 +239,7 @@ pub async fn of_last_leases(
     let rows = sqlx::query!(
         r#"
         select r.task_id, r.token, r.agent_id, a.name, r.here_ms
-        from recalls r join tasks t on t.id = r.task_id and t.token = r.token join agents a on a.id = r.agent_id
+        from preemptions r join tasks t on t.id = r.task_id and t.token = r.token join agents a on a.id = r.agent_id
         where r.task_id = any($1)
         "#,
         tasks as _,

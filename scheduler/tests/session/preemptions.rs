@@ -1,4 +1,4 @@
-//! A straggler moves to another agent: recalled, handed back with its checkpoint, and taken over,
+//! A straggler moves to another agent: preempted, handed back with its checkpoint, and taken over,
 //! on streams of real agents.
 
 use super::*;
@@ -36,10 +36,10 @@ async fn a_straggler_goes_to_an_agent_that_ends_it_sooner_and_no_page_is_lost(po
     let aged = "update leases set granted_at = now() - interval '60 s'";
     sqlx::query(aged).execute(&pool).await.expect("let the time pass");
 
-    let recall = heard!(slow, Recall);
-    assert_eq!((recall.task_id, recall.token), (order.task_id, order.token));
-    assert!(recall.reason.starts_with("near would end it in about "), "{}", recall.reason);
-    assert!(recall.reason.contains("; here it goes on for about "), "{}", recall.reason);
+    let preempt = heard!(slow, Preempt);
+    assert_eq!((preempt.task_id, preempt.token), (order.task_id, order.token));
+    assert!(preempt.reason.starts_with("near would finish it in about "), "{}", preempt.reason);
+    assert!(preempt.reason.contains("; here it takes about "), "{}", preempt.reason);
     let last = v1::CrawlCheckpoint { pages: 152, state: b"late".to_vec(), ..checkpoint(&order) };
     slow.say(Up::Checkpoint(last)).await;
     slow.say(release(&order)).await;
@@ -68,7 +68,7 @@ async fn a_straggler_goes_to_an_agent_that_ends_it_sooner_and_no_page_is_lost(po
 }
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
-async fn an_agent_that_does_not_know_of_recalls_goes_on_and_its_outcome_counts(pool: PgPool) {
+async fn an_agent_that_does_not_know_of_preemptions_goes_on_and_its_outcome_counts(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
     let (mut slow, near) = (running.agent("far").await, running.enrol("near").await);
     far_away(&pool).await;
@@ -77,7 +77,7 @@ async fn an_agent_that_does_not_know_of_recalls_goes_on_and_its_outcome_counts(p
     let long = "with so as (update assignments set crawl_ms = 600000)
                 update leases set granted_at = now() - interval '60 s'";
     sqlx::query(long).execute(&pool).await.expect("let the time pass");
-    heard!(slow, Recall);
+    heard!(slow, Preempt);
     slow.end(&order).await;
     running.stop().await;
 }
