@@ -302,17 +302,17 @@ mod tests {
         };
         assert_eq!(map_text(&answer), "1 dimension, map 4, relative error 0.050\n");
         let chosen = without_map(Response::new(answer)).into_inner();
-        assert!(map_text(&chosen).starts_with("1 dimension, not mapped yet"), "{}", map_text(&chosen));
+        assert!(map_text(&chosen).starts_with("1 dimension, no map yet"), "{}", map_text(&chosen));
     }
 
     #[test]
     fn where_none_is_chosen_the_map_has_all_for_landmarks() {
         let none = ListLandmarksResponse { epoch: 4, ..ListLandmarksResponse::default() };
-        assert!(map_text(&none).contains("all are landmarks of map 4"), "{}", map_text(&none));
+        assert!(map_text(&none).contains("is a landmark of map 4"), "{}", map_text(&none));
         let unmapped = map_text(&ListLandmarksResponse::default());
-        assert!(unmapped.starts_with("no landmarks are chosen: up to nine") && !unmapped.contains("map"), "{unmapped}");
-        assert!(too_few(1).starts_with("warning: 1 landmark alone measures each site, and fewer than three"));
-        assert!(too_few(2).starts_with("warning: 2 landmarks alone measure each"));
+        assert!(unmapped.starts_with("no landmarks are set: in a fleet of up to nine") && !unmapped.contains("map"), "{unmapped}");
+        assert!(too_few(1).starts_with("warning: only 1 landmark measures each site, but its distance"));
+        assert!(too_few(2).starts_with("warning: only 2 landmarks measure each"));
     }
 
     #[test]

@@ -182,7 +182,7 @@ mod tests {
     fn what_was_reopened_is_said_in_a_sentence() {
         let said = |sites, tasks| sentence(&ReopenSitesResponse { sites, tasks });
         assert_eq!(said(2, 3), "2 sites reopened, 3 tasks no longer waiting");
-        assert!(said(1, 0).starts_with("1 site reopened; landfall sites retry"));
+        assert!(said(1, 0).starts_with("1 site reopened; `landfall sites retry`"));
         assert!(said(0, 0).starts_with("nothing changed"));
     }
 }

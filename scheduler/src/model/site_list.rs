@@ -460,7 +460,7 @@ mod tests {
         let long_name = format!("{}cn", "abcdefghi.".repeat(26));
         for (text, expected) in [
             ("", "empty"),
-            ("two words.cn", "a space inside"),
+            ("two words.cn", "contains a space"),
             ("ftp://example.cn", "the scheme 'ftp' is not http or https"),
             ("javascript:alert(1)", "is not a port"),
             ("http://user:pass@example.cn", "user names and passwords"),

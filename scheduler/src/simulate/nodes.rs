@@ -180,15 +180,15 @@ mod tests {
             ("latitude,longitude\n1,x\n", "nodes.csv, line 2: longitude: 'x' is not a number of degrees".to_owned()),
             (
                 "latitude,longitude\n91,0\n",
-                "nodes.csv, line 2: latitude: '91' is none: a latitude is between -90 and 90 degrees".to_owned(),
+                "nodes.csv, line 2: latitude: '91' is invalid: a latitude is between -90 and 90 degrees".to_owned(),
             ),
             (
                 "latitude,longitude\n0,nan\n",
-                "nodes.csv, line 2: longitude: 'nan' is none: a longitude is between -180 and 180 degrees".to_owned(),
+                "nodes.csv, line 2: longitude: 'nan' is invalid: a longitude is between -180 and 180 degrees".to_owned(),
             ),
             (
                 "latitude,longitude\n\n,9\n",
-                "nodes.csv, line 3: latitude: '' is none: a position needs both a latitude and a longitude".to_owned(),
+                "nodes.csv, line 3: latitude: '' is invalid: a position needs both a latitude and a longitude".to_owned(),
             ),
         ] {
             assert_eq!(of(text).unwrap_err(), complaint, "{text:?}");

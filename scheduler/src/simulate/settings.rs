@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(refusal(|s| s.agents = 12), "12 agents leave no site among the 12 nodes of the matrix");
         let without = |s: &mut Settings| (s.tier, s.without) = (Tier::Plain, vec!["height"]);
         assert_eq!(refusal(without), "without height: only the refined tier has ingredients");
-        assert!(refusal(|s| s.first_seed = u64::MAX).contains("beyond the greatest seed"));
+        assert!(refusal(|s| s.first_seed = u64::MAX).contains("exceed the greatest seed"));
     }
 
     #[test]

@@ -255,7 +255,7 @@ fn names_alone_are_as_far_as_random_and_what_stands_in_no_matrix_is_refused() {
     for (strategy, lacks) in elsewhere {
         let settings = Settings { strategies: vec![strategy], ..small() };
         let refused = settings.check(&matrix).unwrap_err().to_string();
-        assert!(refused.starts_with(&format!("strategy {}: it goes by {lacks}, ", strategy.name())), "{refused}");
+        assert!(refused.starts_with(&format!("strategy {}: it needs {lacks}, ", strategy.name())), "{refused}");
     }
     let left: Vec<(&str, Option<&str>)> = report.left_out.iter().map(|left| (left.name, left.lacks)).collect();
     assert_eq!(left, elsewhere.map(|(strategy, lacks)| (strategy.name(), Some(lacks))));

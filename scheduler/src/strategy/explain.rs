@@ -445,8 +445,7 @@ mod tests {
         let taken = ChoiceCause::TakenBack { from: "a".into(), remaining_ms: 83_600, takes_ms: Some(4_260) };
         assert_eq!(
             because(&ExplainedChoice { why: why(taken), ..choice(Strategy::EarliestFinish) }),
-            "chosen because the site was taken back from a, where it would have taken about 84 s more; here it takes about \
-             4.3 s here; it is 2nd of 3, 12.0 ms predicted"
+            "chosen because the site was taken back from a, where it would have taken about 84 s more; here it takes about 4.3 s; it is 2nd of 3, 12.0 ms predicted"
         );
         assert_eq!(
             because(&choice(Strategy::Random)),

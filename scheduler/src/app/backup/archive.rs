@@ -238,7 +238,7 @@ mod tests {
         let sums_end = whole.len() - 2 * BLOCK;
         for cut_at in [0, 1, 511, 512, 700, 1_500, 100_000, sums_end - BLOCK] {
             let told = check(&mut Cursor::new(&whole[..cut_at])).unwrap_err().to_string();
-            assert!(told.contains("it is cut"), "{cut_at}: {told}");
+            assert!(told.contains("it is truncated"), "{cut_at}: {told}");
         }
         for damaged_at in [3, 130, 512, 100_000, sums_end - BLOCK + 5] {
             let mut damaged = whole.clone();
@@ -248,7 +248,7 @@ mod tests {
         }
         for foreign in [&b"hello"[..], &[0; 2048]] {
             let told = first(&mut Cursor::new(foreign), "manifest.json").unwrap_err().to_string();
-            assert!(told.contains("no backup of landfall"), "{told}");
+            assert!(told.contains("not a backup of landfall"), "{told}");
         }
     }
 

@@ -220,7 +220,7 @@ mod tests {
             "b to a: NOT reached",
             "reached    never",
             "guard: the guard refuses 198.18.0.5",
-            "agent.toml of b, as said",
+            "agent.toml of b as the failure says",
         ] {
             assert!(parts[1].contains(said), "{said} in {text}");
         }

@@ -268,7 +268,7 @@ mod tests {
         let said = text(&epoch, &shown, &View::plain());
         assert!(said.contains("embedding 3") && said.contains("drift 12 %") && said.contains("0.071 now"), "{said}");
         assert!(said.contains("pairs with the largest errors") && !said.contains("suspects"), "{said}");
-        assert!(said.contains("landmarks: a, b (none is chosen: every agent"), "{said}");
+        assert!(said.contains("landmarks: a, b (none are set: in a fleet"), "{said}");
         let chosen = ShowEmbeddingResponse { landmarks_chosen: true, ..shown };
         assert!(text(&epoch, &chosen, &View::plain()).contains("landmarks: a, b\n"));
     }

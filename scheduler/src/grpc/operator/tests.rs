@@ -244,7 +244,7 @@ async fn constraints_are_kept_shown_and_warned_about(pool: PgPool) {
     let refused = desk.submit_to(v1::SubmitHeader { constraints: Some(wrong), ..header }, &["b.cn"]).await;
     let refused = refused.expect_err("refused");
     assert_eq!(refused.code(), Code::InvalidArgument);
-    assert!(refused.message().starts_with("constraints.country: 'China' is not two letters"), "{}", refused.message());
+    assert!(refused.message().starts_with("constraints.country: 'China' is not a two-letter country code"), "{}", refused.message());
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -505,7 +505,7 @@ async fn an_election_and_a_fit_that_lack_agents_whom_others_reach_say_why_they_d
          from agents a, agents b where a.id <> b.id",
     )
     .await;
-    let why = "the guard refused an address at 12 agents, as at agent0 of agent1: the guard refuses 198.18.0.5; \
+    let why = "the guard refused an address at 12 agents, for example from agent0 to agent1: the guard refuses 198.18.0.5; \
                `landfall agents reach agent0 agent1` shows details";
     let request = v1::ElectLandmarksRequest { count: 9, dimensions: 0 };
     let refused = desk.fleet().elect_landmarks(request).await.expect_err("refused");
@@ -817,7 +817,7 @@ async fn who_follows_the_log_hears_what_happens_and_only_what_was_asked_for(pool
         (v1::EventsRequest { batch: "winter".into(), ..Default::default() }, "no batch is called 'winter'"),
         (v1::EventsRequest { site: "x.cn".into(), ..Default::default() }, "no site is known as 'x.cn'"),
         (v1::EventsRequest { agent: "x".into(), ..Default::default() }, "no agent is called x"),
-        (v1::EventsRequest { newest: 10_001, ..Default::default() }, "newest: more than 10000"),
+        (v1::EventsRequest { newest: 10_001, ..Default::default() }, "newest: must be at most 10000"),
     ] {
         assert_eq!(desk.events().events(request).await.expect_err(said).message(), said);
     }

@@ -381,7 +381,7 @@ mod tests {
         let pages = v1::CrawlPolicy { max_pages: Some(0), ..v1::CrawlPolicy::default() };
         let depth = v1::CrawlPolicy { max_depth: Some(u32::MAX), ..v1::CrawlPolicy::default() };
         for (asked, message) in
-            [(pages, "policy.max_pages: must be 1 or more"), (depth, "policy.max_depth: more than 2147483647")]
+            [(pages, "policy.max_pages: must be 1 or more"), (depth, "policy.max_depth: must be at most 2147483647")]
         {
             assert_eq!(intake(asked, &CrawlPolicy::default()).expect_err("refused").to_string(), message);
         }
