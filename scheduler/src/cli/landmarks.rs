@@ -310,7 +310,10 @@ mod tests {
         let none = ListLandmarksResponse { epoch: 4, ..ListLandmarksResponse::default() };
         assert!(map_text(&none).contains("is a landmark of map 4"), "{}", map_text(&none));
         let unmapped = map_text(&ListLandmarksResponse::default());
-        assert!(unmapped.starts_with("no landmarks are set: in a fleet of up to nine") && !unmapped.contains("map"), "{unmapped}");
+        assert!(
+            unmapped.starts_with("no landmarks are set: in a fleet of up to nine") && !unmapped.contains("map"),
+            "{unmapped}"
+        );
         assert!(too_few(1).starts_with("warning: only 1 landmark measures each site, but its distance"));
         assert!(too_few(2).starts_with("warning: only 2 landmarks measure each"));
     }

@@ -184,11 +184,13 @@ mod tests {
             ),
             (
                 "latitude,longitude\n0,nan\n",
-                "nodes.csv, line 2: longitude: 'nan' is invalid: a longitude is between -180 and 180 degrees".to_owned(),
+                "nodes.csv, line 2: longitude: 'nan' is invalid: a longitude is between -180 and 180 degrees"
+                    .to_owned(),
             ),
             (
                 "latitude,longitude\n\n,9\n",
-                "nodes.csv, line 3: latitude: '' is invalid: a position needs both a latitude and a longitude".to_owned(),
+                "nodes.csv, line 3: latitude: '' is invalid: a position needs both a latitude and a longitude"
+                    .to_owned(),
             ),
         ] {
             assert_eq!(of(text).unwrap_err(), complaint, "{text:?}");

@@ -244,7 +244,11 @@ async fn constraints_are_kept_shown_and_warned_about(pool: PgPool) {
     let refused = desk.submit_to(v1::SubmitHeader { constraints: Some(wrong), ..header }, &["b.cn"]).await;
     let refused = refused.expect_err("refused");
     assert_eq!(refused.code(), Code::InvalidArgument);
-    assert!(refused.message().starts_with("constraints.country: 'China' is not a two-letter country code"), "{}", refused.message());
+    assert!(
+        refused.message().starts_with("constraints.country: 'China' is not a two-letter country code"),
+        "{}",
+        refused.message()
+    );
 }
 
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]

@@ -81,7 +81,7 @@ mod tests {
         trial.replace_landmarks().await;
         let after = standing(&trial).await;
         assert_eq!(after.iter().filter(|one| !before.contains(&one.agent)).count(), 1, "and these stay away");
-        assert!(after.iter().any(|one| one.reason.contains("away for 60 min")), "{after:?}");
+        assert!(after.iter().any(|one| one.reason.contains("disconnected for 60 min")), "{after:?}");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -107,7 +107,7 @@ mod tests {
         for place in [0, 2, 3] {
             assert_eq!(after[place].agent, before[place].agent, "the others stay");
         }
-        let said = format!("replaces {}, away for 11 min; ", lost.name);
+        let said = format!("replaces {}, disconnected for 11 min; ", lost.name);
         assert!(after[1].reason.starts_with(&said), "{}", after[1].reason);
 
         // The old map serves: a site that all landmarks have measured does not wait for the new

@@ -135,7 +135,7 @@ mod tests {
         trial.assign().await;
         assert_eq!(trial.count("select count(*) from site_verdicts where suspect and confidence > 0.5").await, 1);
         let evidence = text(&trial, "select evidence from site_verdicts").await;
-        assert!(evidence.starts_with("no one place explains the round trips"), "{evidence}");
+        assert!(evidence.starts_with("several places explain the round trips"), "{evidence}");
         assert!(evidence.contains(" and a"), "agents are named: {evidence}");
         assert_eq!(text(&trial, CHOSEN).await, "a9", "farther than the others, near, and the freest");
         assert_eq!(text(&trial, "select cause::text from assignments where fallback is null").await, "spread");

@@ -296,7 +296,7 @@ mod tests {
         cancel(&mut conn, batch, "autumn", &names(&["c.cn"])).await.expect("cancel");
 
         let refused = retry(&mut conn, batch, "autumn", &names(&["a.cn", "b.cn"])).await.expect_err("b.cn is done");
-        assert!(refused.to_string().starts_with("batch autumn is done with b.cn:"), "{refused}");
+        assert!(refused.to_string().starts_with("batch autumn has completed b.cn:"), "{refused}");
         let refused = retry(&mut conn, batch, "autumn", &names(&["x.cn"])).await.expect_err("unknown");
         assert_eq!(refused.to_string(), "batch autumn does not contain x.cn");
 

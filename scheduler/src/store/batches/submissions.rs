@@ -444,7 +444,7 @@ mod tests {
         let mut other = submission(names(1..2));
         other.strategy = Some(Strategy::Random);
         let refused = run(&pool, &other).await.expect_err("refused").to_string();
-        assert!(refused.contains("gnp-top3") && refused.contains("random was asked"), "{refused}");
+        assert!(refused.contains("gnp-top3") && refused.contains("random was requested"), "{refused}");
         other.strategy = Some(Strategy::GnpTop3);
         other.policy = PolicyRequest { max_pages: Some(7), ..PolicyRequest::default() };
         let refused = run(&pool, &other).await.expect_err("refused").to_string();
