@@ -41,7 +41,7 @@ async fn a_fleet_goes_on_from_a_backup_and_what_was_crawled_since_is_crawled_aga
 
     let said = cluster.crash_and_restore(&file).await.unwrap();
     assert!(
-        said.contains("1 enrolment tokens void") && said.contains("crawls that ended since are done again"),
+        said.contains("1 enrolment tokens void") && said.contains("crawls that ended since then are repeated"),
         "{said}"
     );
     let kept = done(&cluster).await;
