@@ -187,7 +187,7 @@ async fn a_site_that_is_postponed_again_and_again_has_failed_and_so_has_one_with
     let trial = Trial::new(pool, 1).await;
     trial.task("a.cn").await;
     let mut orders = 0_u8;
-    let failure = "select count(*) from site_measurements where failure like '%another address each time'";
+    let failure = "select count(*) from site_measurements where failure like '%a different address each time'";
     while trial.count(failure).await == 0 {
         trial.measure().await;
         for (order, _) in take(&trial, trial.agents[0]).await {
@@ -206,7 +206,7 @@ async fn a_site_that_is_postponed_again_and_again_has_failed_and_so_has_one_with
     let (order, locked) = take(&trial, trial.agents[0]).await[0];
     assert_eq!(locked, None);
     report(&trial, trial.agents[0], order, ReportContent::Postponed, None, 0).await;
-    assert_eq!(trial.count("select count(*) from site_measurements where failure like '%without an address'").await, 1);
+    assert_eq!(trial.count("select count(*) from site_measurements where failure like '%gave no address'").await, 1);
     trial.measure().await;
     assert_eq!(trial.site_orders().await, []);
 }
