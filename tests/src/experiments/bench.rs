@@ -1,7 +1,7 @@
-//! Benchmarks: each figure beside its target, one line each.
+//! Benchmarks: one line per figure, with its target.
 //!
-//! A section is one module of `bench`, named in `SECTIONS`. Machines are noisy: a section that times compares ratios of
-//! at least five interleaved runs in one process and prints medians.
+//! Each module of `bench` is a section, listed in `SECTIONS`. Machines are noisy: a section that
+//! measures time compares at least five interleaved runs in one process and prints medians.
 
 use std::path::Path;
 use std::time::Instant;
@@ -27,7 +27,7 @@ mod tun;
 mod waiting;
 mod warc;
 
-/// What may be typed after `lab bench`.
+/// Arguments of `lab bench`.
 #[derive(Debug, Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
@@ -38,28 +38,28 @@ pub struct BenchArgs {
     long: Option<LongSection>,
 }
 
-/// What takes so long that it only runs when it is asked for.
+/// Benchmarks that take long and run only on request.
 #[derive(Debug, Subcommand)]
 enum LongSection {
-    /// Watch what tasks cost that merely wait; half an hour and more
+    /// Measure the cost of waiting tasks; takes half an hour or more
     Waiting(waiting::WaitingArgs),
 }
 
-/// One figure beside its target.
+/// A figure and its target.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// What was measured, in which unit.
+    /// What was measured, with its unit.
     pub what: String,
     /// The figure, as printed.
     pub figure: String,
-    /// The target, as printed; empty when there is none.
+    /// The target, as printed; may be empty.
     pub target: String,
-    /// Whether it is met; `None` when there is no target.
+    /// Whether the target is met; `None` without a target.
     pub met: Option<bool>,
 }
 
 impl Line {
-    /// A figure that must be at most the target, where there is one.
+    /// A figure with an optional maximum.
     pub fn at_most(what: impl Into<String>, figure: f64, target: impl Into<Option<f64>>) -> Self {
         let target = target.into();
         Self {
@@ -70,7 +70,7 @@ impl Line {
         }
     }
 
-    /// A figure that must be at least the target, where there is one.
+    /// A figure with an optional minimum.
     pub fn at_least(what: impl Into<String>, figure: f64, target: impl Into<Option<f64>>) -> Self {
         let target = target.into();
         Self {
@@ -86,36 +86,36 @@ impl Line {
         Self { what: what.into(), figure: figure.into(), target: String::new(), met: None }
     }
 
-    /// In place of figures on a matrix that is absent.
+    /// A line for a missing matrix.
     fn skipped(matrix: &str) -> Self {
         Self::plain(format!("skipped: the measured matrix {matrix} is absent"), "")
     }
 }
 
-/// The measured matrices, beside the repository.
+/// The measured matrices, outside the repository.
 const PLANETLAB: &str = "planetlab490";
 const SEATTLE: &str = "seattle99";
 
-/// Reads one of them; `None` where it is absent.
+/// Reads a matrix; `None` when the file is missing.
 fn matrix(name: &str) -> anyhow::Result<Option<Matrix>> {
     let file = Path::new(DATA).join(format!("{name}.matrix.csv.gz"));
     Ok(if file.exists() { Some(Matrix::read(&file)?) } else { None })
 }
 
-/// The middle one, or the greater of the two; not a number where there is none.
+/// The median, or the greater of the two middle values; NaN without values.
 fn median(values: Vec<f64>) -> f64 {
     stats::median(values).unwrap_or(f64::NAN)
 }
 
-/// Runs a section that needs the runtime on which the command already runs.
+/// Runs an async section on the command's runtime.
 fn block<T>(measure: impl Future<Output = T>) -> T {
     tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(measure))
 }
 
-/// A section: its name, and what runs it.
+/// A section's name and function.
 type Section = (&'static str, fn() -> anyhow::Result<Vec<Line>>);
 
-/// Every section, in the order in which they run.
+/// All sections, in order.
 const SECTIONS: &[Section] = &[
     ("accuracy", accuracy::run),
     ("backup", || block(leases::backup::run())),
@@ -133,7 +133,7 @@ const SECTIONS: &[Section] = &[
     ("warc", || block(warc::run())),
 ];
 
-/// Runs the sections and prints their lines. A missed target is printed, and is no error.
+/// Runs the sections and prints their lines. A missed target is not an error.
 pub fn bench(args: &BenchArgs) -> anyhow::Result<()> {
     if let Some(LongSection::Waiting(args)) = &args.long {
         return print("waiting", || block(waiting::run(args)));

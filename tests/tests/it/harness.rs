@@ -1,4 +1,4 @@
-//! Shared by the tests: which may run beside others, clusters, and queries of their state.
+//! Shared by the tests: locks for parallel tests, clusters, and queries.
 
 use std::path::Path;
 use std::time::Duration;
@@ -17,17 +17,17 @@ use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 pub const PATIENCE: Duration = Duration::from_secs(120);
 pub const ENDED: &str = "select count(*) from tasks where state in ('done', 'failed')";
 pub const MAX_DEPTH: u32 = 8;
-/// Probes of one site are this far apart; an operator's are a second apart.
+/// The interval between probes of a site; one second in production.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 
 static MACHINE: RwLock<()> = RwLock::const_new(());
 
-/// Held by a test that judges times: two would make each other late.
+/// Lock of a test that judges times: two would delay each other.
 pub async fn alone() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().await
 }
 
-/// Held by a test that may run beside others.
+/// Lock of a test that may run in parallel with others.
 pub async fn beside() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
 }
@@ -62,7 +62,7 @@ pub async fn count(cluster: &Cluster, query: &'static str) -> i64 {
     sqlx::query_scalar(query).fetch_one(&cluster.pool).await.unwrap()
 }
 
-/// Submits all sites of the world as the batch `autumn`; returns the command's output.
+/// Submits all sites as the batch `autumn`; returns the command's output.
 pub async fn submit(cluster: &Cluster, more: &[&str]) -> String {
     submit_file(cluster, &cluster.write_site_list().unwrap(), more).await
 }
@@ -74,7 +74,7 @@ pub async fn submit_file(cluster: &Cluster, list: &Path, more: &[&str]) -> Strin
     cluster.operate(&[&words[..], more].concat()).await.unwrap()
 }
 
-/// Submits these sites with the strategy `random`.
+/// Submits sites with the strategy `random`.
 pub async fn submit_list(cluster: &Cluster, sites: &str, batch: &str, more: &[&str]) {
     let list = cluster.folder().join(format!("{batch}.txt"));
     std::fs::write(&list, sites).unwrap();
@@ -89,7 +89,7 @@ pub async fn await_crawler(cluster: &Cluster) -> String {
     until("an agent to crawl", PATIENCE, crawls).await.unwrap()
 }
 
-/// The checks that fail by the database or the sites' logs.
+/// The violated checks of the database and the sites' logs.
 pub fn violations(cluster: &Cluster, record: &BatchRecord, expect: RunKind) -> Vec<String> {
     let (sites, agents, log) = (cluster.site_names(), cluster.agent_names(), cluster.world.log.entries());
     let evidence = Evidence {
@@ -105,8 +105,7 @@ pub fn violations(cluster: &Cluster, record: &BatchRecord, expect: RunKind) -> V
     broken.map(|check| check.lines()).collect()
 }
 
-/// What is wrong with the measurements of mesh and sites; nothing if the machine was too busy to
-/// judge them.
+/// What is wrong with the measurements of mesh and sites; nothing on a machine that is too busy.
 pub fn untrue(cluster: &Cluster, record: &BatchRecord, fewest: usize) -> Vec<String> {
     let figures = Figures::of(record, cluster.world.scenario(), &cluster.site_names());
     figures.untrue(fewest, cluster.world.void().as_deref()).unwrap()

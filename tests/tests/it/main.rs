@@ -1,8 +1,9 @@
-//! The end-to-end tests: real binaries, real sockets, an emulated network, and the database asked afterwards.
+//! The end-to-end tests: real binaries, real sockets, an emulated network, and checks in the
+//! database.
 //!
-//! Intervals and lease times are shorter than an operator would set them, so that the tests take seconds; the rules they bound
-//! stay the same. Tests that judge times are in `quiet`, and run one at a time, alone on the
-//! machine. The tests in `busy` run beside each other and beside everything else (`ops/test.sh`).
+//! Intervals and lease times are shorter than in production, so that the tests take seconds. Tests
+//! in `quiet` judge times, and run one at a time, alone on the machine. Tests in `busy` run in
+//! parallel with each other and with everything else (`ops/test.sh`).
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
 

@@ -1,4 +1,4 @@
-//! Tests that judge times, or that must not run beside another lab.
+//! Tests that judge times, or must not run in parallel with another lab.
 
 mod measured;
 mod pace;

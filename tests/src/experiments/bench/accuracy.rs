@@ -1,6 +1,7 @@
-//! How well the map predicts and chooses: the measured matrices, 30 agents, ten seeds, 9 and 15 landmarks.
+//! The accuracy of predictions and choices: measured matrices, 30 agents, ten seeds, 9 and 15
+//! landmarks.
 //!
-//! Seeds 0 to 9 are for scoring; constants are chosen on others.
+//! Seeds 0 to 9 are for scoring; constants were chosen on others.
 
 use std::num::NonZeroUsize;
 use std::thread;
@@ -10,14 +11,14 @@ use landfall_scheduler::simulate::{Report, Settings, Tier, run as simulate};
 
 use super::{Line, PLANETLAB, SEATTLE, matrix};
 
-/// The targets of one matrix with this many landmarks, and in brackets the aims.
+/// The targets for a matrix and a number of landmarks; the second value of a pair is the aim.
 struct MatrixTargets {
     matrix: &'static str,
     tier: Tier,
     landmarks: usize,
     re50: (f64, f64),
     re90: (f64, f64),
-    /// Of the best 70 % and of the best 80 %.
+    /// Accuracy of the best 70 % and of the best 80 %.
     accuracy: Option<(f64, f64)>,
     top1: Option<f64>,
     top1_reach: Option<f64>,
@@ -82,7 +83,6 @@ const TARGETS: [MatrixTargets; 5] = [
     },
 ];
 
-/// Runs every row of the table.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let mut lines = Vec::new();
     for target in &TARGETS {
@@ -107,7 +107,7 @@ fn compare(target: &MatrixTargets, report: &Report) -> Vec<Line> {
         let reach = reach.map(|reach| format!(" (reach {reach})")).unwrap_or_default();
         format!("{name}, {}, {} landmarks: {figure}{reach}", target.tier.name(), target.landmarks)
     };
-    // A figure of nothing meets no target.
+    // NaN meets no target.
     let number = |figure: Option<f64>| figure.unwrap_or(f64::NAN);
     let estimate = &report.estimate;
     let refined = target.tier == Tier::Refined;

@@ -1,9 +1,10 @@
-//! What a page costs: the agent's crawler beside `spider`, wget2 and Scrapy, on one site of 5,001 linked pages.
+//! The cost of a page: the agent's crawler compared with `spider`, wget2 and Scrapy, on a site of
+//! 5,001 linked pages.
 //!
-//! Counted is processor time, the crawler's own and the system's for it, not the time that passes: the agent asks one site for one page
-//! at a time whatever it may cost, the others ask for several. Each run is a process of its own, its start and end included; runs
-//! take turns. One that did not fetch every page, by the count of the site's server, is an error. The server is a process of its own too, and
-//! its time is nobody's.
+//! The measure is processor time (user and system), not elapsed time: the agent requests one page
+//! at a time, the others several. Each run is a process, measured from start to end; the crawlers
+//! alternate. A run that misses pages, by the site server's count, is an error. The server is a
+//! separate process and does not count.
 
 use std::path::Path;
 
@@ -18,20 +19,20 @@ mod crawlers;
 pub mod measured;
 pub mod site;
 
-/// About 4 KiB a page and 20 links, each on average met twenty times: what an ordinary site looks like to a crawler.
+/// About 4 KiB and 20 links per page, each found about twenty times, as on an ordinary site.
 pub(super) const PLAN: SitePlan = SitePlan { pages: 5001, fan: 4, others: 16, bytes: 4096 };
 const RUNS: usize = 5;
 const LEAST_RATIO: f64 = 1.2;
 const MOST_MIB: f64 = 64.0;
 
-/// What the runs of a crawler came to.
+/// The costs of a crawler's runs.
 struct Row {
     name: &'static str,
     costs: Vec<ProcessCost>,
 }
 
 impl Row {
-    /// Pages a processor second of each run.
+    /// Pages per processor second of each run.
     fn rates(&self) -> Vec<f64> {
         let pages = f64::from(u32::try_from(PLAN.pages).unwrap_or(u32::MAX));
         self.costs.iter().map(|cost| pages / cost.cpu_s()).collect()
@@ -42,7 +43,7 @@ impl Row {
         peaks.fold(0.0, f64::max)
     }
 
-    /// The median, and the least and the most.
+    /// The median with the minimum and maximum.
     fn spread(&self, figure: impl Fn(&ProcessCost) -> f64, digits: usize) -> String {
         let figures: Vec<f64> = self.costs.iter().map(figure).collect();
         let (least, most) =
@@ -86,7 +87,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     for (ours, peer) in [(OURS, SPIDER), (OURS, WGET2), (OURS_WARC, WGET2)] {
         let row = |name: &str| rows.iter().find(|row| row.name == name);
         if let (Some(a), Some(b)) = (row(ours), row(peer)) {
-            // Of each turn, so that what else the machine does falls on both.
+            // Per round, so that other load on the machine affects both.
             let ratio = median(a.rates().iter().zip(b.rates()).map(|(a, b)| a / b).collect());
             lines.push(Line::at_least(format!("{ours} to {peer}"), ratio, LEAST_RATIO));
         }
@@ -94,7 +95,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// One run, which must have fetched everything.
+/// One run, which must fetch every page.
 async fn crawl(server: &mut Server, name: &str, command: &[String], folder: &Path) -> anyhow::Result<ProcessCost> {
     server.reset().await?;
     let cost = cost_of(command, folder).await.map_err(|error| error.context(name.to_owned()))?;

@@ -1,11 +1,12 @@
-//! Many sites at once: 200 sites at 200 addresses are crawled by one process, and the requests that come to them are held against those
-//! that their intervals allow.
+//! Many sites at once: one process crawls 200 sites at 200 addresses, and their requests are
+//! compared with the number that the intervals allow.
 //!
-//! The crawls run as in an agent: on one runtime of two threads, with one context and one store, each kept in a file; only the scheduler
-//! is missing. The sites' server, a process of its own, answers 20 ms late, which stands for the round trip that loopback lacks; what
-//! a round trip does to a connection's window is not in it, and pages are no larger than a first window. There is no TLS.
+//! The crawls run as in an agent: on a runtime of two threads, with one context and one store, each
+//! crawl kept in a file; only the scheduler is missing. The sites' server, a separate process,
+//! answers after 20 ms in place of a round trip. The effect of a round trip on a connection's
+//! window is missing; pages fit into the first window. There is no TLS.
 //!
-//! Counted are the requests at the sites over ten seconds, when all crawls are under way.
+//! The requests are counted at the sites over ten seconds, when all crawls are running.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -31,25 +32,25 @@ use super::crawl::site::{ServedSites, Server, SitePlan, addresses};
 use super::{Line, median};
 use crate::evidence::machine::{peak_memory, processor_s};
 
-/// Of 4 KiB and 20 links, as in `bench crawl`; no crawl comes to its end.
+/// As in `bench crawl`: no crawl ends during the measurement.
 const PLAN: SitePlan = super::crawl::PLAN;
 const SITES: u8 = 200;
 const LATE_MS: u64 = 20;
-/// The intervals that are tried, in milliseconds: 2,000 and 4,000 requests a second.
+/// The intervals in milliseconds: 2,000 and 4,000 requests per second.
 const INTERVALS_MS: [u32; 2] = [100, 50];
 const RUNS: usize = 5;
-/// By when all crawls have a connection and their robots.txt.
+/// After this time all crawls have a connection and robots.txt.
 const BEFORE: Duration = Duration::from_secs(3);
 const WINDOW: Duration = Duration::from_secs(10);
 const LEAST_SHARE: f64 = 0.95;
 
-/// What a run came to.
+/// The result of a run.
 struct Run {
-    /// Requests a second.
+    /// Requests per second.
     rate: f64,
-    /// The agent's processor time of one processor's.
+    /// The processor time per second of elapsed time.
     busy: f64,
-    /// The most memory that it had, in MiB.
+    /// The peak memory in MiB.
     peak_mib: f64,
 }
 
@@ -100,24 +101,24 @@ async fn crawl_all(server: &mut Server, interval: u32) -> anyhow::Result<Run> {
     Ok(Run { rate: requests / seconds, busy: (busy_after - busy_before) / seconds, peak_mib })
 }
 
-/// What is crawled at once.
+/// Arguments of `lab bench-crowd`.
 #[derive(Debug, Clone, Args)]
 pub struct CrowdArgs {
     /// The port of all sites
     #[arg(long)]
     port: u16,
-    /// How many there are, each at its own address
+    /// The number of sites, each at its own address
     #[arg(long)]
     sites: u8,
-    /// The least time between two requests to one of them, in milliseconds
+    /// Minimum interval between two requests to a site, in milliseconds
     #[arg(long)]
     interval_ms: u64,
-    /// Where crawls are kept and pages stored
+    /// The folder of the crawls' files and pages
     #[arg(long)]
     folder: PathBuf,
 }
 
-/// Crawls sites all at once, until the process is killed.
+/// Crawls all sites at once, until the process is killed.
 pub async fn crowd(args: CrowdArgs) -> anyhow::Result<()> {
     let CrowdArgs { port, sites, interval_ms, folder } = args;
     let context = Arc::new(RequestContext {

@@ -1,8 +1,8 @@
-//! What a decision costs: one site, a thousand agents that are all there, each strategy.
+//! The cost of a decision: one site, a thousand available agents, each strategy.
 //!
-//! The candidates are given, in the order of their agents, with everything any strategy goes by: reading and predicting is not
-//! deciding. Strategies take turns in five runs; medians are printed. `earliest-finish` decides for one site by itself here; its plan of
-//! many sites is timed beside, per site.
+//! The candidates are given with all inputs of every strategy: reading and predicting are not part
+//! of the decision. The strategies alternate in five runs; medians are printed. `earliest-finish`
+//! decides for one site here; its plan of many sites is measured separately, per site.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -24,9 +24,9 @@ const SITES: u32 = 500;
 const RUNS: usize = 5;
 const SLOTS: u32 = 8;
 const LANDMARKS: i64 = 9;
-/// Crawls that are known, each of another site.
+/// Known crawls of different sites.
 const CRAWLS: i64 = 40_000;
-/// Issue: a decision must not be felt beside the round trip it saves.
+/// Maximum: a decision must be negligible compared with the round trip it saves.
 const MOST_MICROS: f64 = 20.0;
 
 /// Runs the section.
@@ -64,7 +64,7 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// As many crawls under way at the nearest agent, so that none is moved: then all are looked at, for every agent.
+/// Running crawls at the nearest agent: none is moved, so all are examined for every agent.
 fn straggler_micros(candidates: &[Candidate], work: Work) -> f64 {
     let Some(here) = candidates.iter().min_by_key(|one| one.distance()).copied() else { return 0.0 };
     let free = candidates.iter().map(|one| (one.agent, one.capacity.saturating_sub(one.load))).collect();
@@ -77,7 +77,8 @@ fn straggler_micros(candidates: &[Candidate], work: Work) -> f64 {
     began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES)
 }
 
-/// What crawls taught of one site after another, as many crawls known as are ever read for so many agents: part of reading, not of deciding.
+/// The time to learn from crawls per site, with the maximum number of crawls that is read for this
+/// many agents. It is part of reading, not of deciding.
 fn residual_micros(candidates: &[Candidate]) -> f64 {
     let mut rng = ChaCha8Rng::seed_from_u64(2);
     let mut rtt = |least: f64| Rtt::try_from_millis_f64(rng.random_range(least..300.0)).ok();
@@ -101,7 +102,7 @@ fn residual_micros(candidates: &[Candidate]) -> f64 {
     began.elapsed().as_secs_f64() * 1e6 / f64::from(SITES)
 }
 
-/// A plan of as many sites: how long each takes at each agent, and when slots are free.
+/// The time of a plan per site.
 fn plan_micros(candidates: &[Candidate], work: Work) -> f64 {
     let frees = vec![vec![Duration::ZERO; usize::try_from(SLOTS).unwrap_or(1)]; candidates.len()];
     let began = Instant::now();

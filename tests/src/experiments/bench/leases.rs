@@ -1,9 +1,9 @@
-//! What a scheduler does a second: sites submitted, leases granted, crawls completed; how soon a free slot is filled; and how
-//! soon it serves again with a million open tasks.
+//! A scheduler's throughput: submitted sites, granted leases and completed crawls per second; the
+//! delay until a free slot is filled; and the time of a restart with a million open tasks.
 //!
-//! Everything is the real thing but the agents: the binary beside the lab's own (build it `--release`), a Postgres of its own
-//! with fsync, and gRPC streams, all on this machine. The agents crawl nothing and answer at once. What the machine does beside
-//! is in the load that is printed.
+//! Everything but the agents is real: the binary beside the lab's (build it with `--release`), a
+//! Postgres with fsync, and gRPC streams, all on this machine. The agents crawl nothing and answer
+//! at once. The printed load average includes other work of the machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,28 +31,29 @@ pub(super) mod backup;
 mod seed;
 pub(super) mod submits;
 
-/// Simulated agents, and the slots of each.
+/// Simulated agents and their slots.
 const AGENTS: usize = 20;
 const CAPACITY: u32 = 4_000;
 /// Open tasks at the start.
 const OPEN: u64 = 1_000_000;
-/// Sites of one submission, and how many are sent.
+/// Sites per submission, and submissions.
 const SUBMITTED: usize = 20_000;
 const SUBMISSIONS: usize = 5;
-/// How long granting and completing at once is measured, and slots that become free.
+/// The duration of the measurements of simultaneous grants and completions, and of freed slots.
 const SPELL: Duration = Duration::from_secs(10);
-/// Slots that become free a second, over all agents, where it is timed how soon each is filled: half of what is aimed at, and that.
+/// Slots freed per second over all agents, for measuring the delay until they are filled: half of
+/// the aim, and the aim.
 const FREED_A_SECOND: [u32; 2] = [500, 1_000];
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Heartbeats are nothing that is measured here: sessions live for longer than it takes.
+/// Heartbeats are not measured: sessions outlive the benchmark.
 const CONFIG: &str = "contact_url = 'https://lab.test/crawler'\n[lease]\nheartbeat_interval = '1m'\nlife = '1h'\n";
 
-/// A scheduler on a database of the benchmark's.
+/// A scheduler with its own database.
 pub(super) struct BenchScheduler {
     pub(super) pool: PgPool,
     postgres: SharedPostgres,
     credentials: Vec<String>,
-    /// The last to go: Postgres writes to it until it has ended.
+    /// Dropped last: Postgres writes to it until its end.
     directory: tempfile::TempDir,
 }
 
@@ -81,9 +82,9 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     await_count(&granted, all).await?;
     lines.push(Line::at_least("durable grants a second, alone", rate(all - before, began), 10_000.0));
 
-    // Until the last of an agent's is recorded, none makes room for a grant.
+    // With one slot, an agent gets no grant until its last outcome is recorded.
     seed::slots(&bench.pool, 1).await?;
-    // Sessions count their slots every second.
+    // Sessions read their slots every second.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let began = Instant::now();
     agents.iter().for_each(|agent| agent.set_mode(Mode::Answer));
@@ -103,7 +104,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     ));
     for freed in FREED_A_SECOND {
         agents.iter().for_each(|agent| agent.set_mode(Mode::Pause));
-        // What was answered is granted anew, until no outcome is under way and every slot is taken.
+        // Completed slots are filled again, until no outcome is in transit and every slot is taken.
         let full = || {
             let answered = answered(&agents);
             answered == agents.iter().map(SimulatedAgent::sent).sum::<u64>()
@@ -118,7 +119,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     lines.push(Line::plain("scheduler's memory at the end, MB", format!("{:.0}", resident / 1e6)));
     let open = int(OPEN)?;
     lines.push(Line::plain("scheduler's memory a task, bytes", format!("{:.0}", (resident - idle).max(0.0) / open)));
-    // First what was told: more may be stored meanwhile.
+    // Read these first: the stored numbers may still grow.
     let told = (i64::try_from(granted.load(Ordering::Relaxed))?, i64::try_from(answered(&agents))?);
     let stored = seed::stored(&bench.pool).await?;
     ensure!(stored.0 >= told.0 && stored.1 >= told.1, "(grants, outcomes): told of {told:?}, stored {stored:?}");
@@ -130,10 +131,10 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
 }
 
 impl BenchScheduler {
-    /// With this many agents enrolled.
+    /// Starts the database and enrols this many agents.
     pub(super) async fn start(agents: usize) -> anyhow::Result<Self> {
         use std::os::unix::fs::PermissionsExt as _;
-        // The private Postgres of root runs as another user, who must be able to pass.
+        // As root, Postgres runs as another user, who needs access.
         let directory = tempfile::Builder::new()
             .prefix("landfall-bench-")
             .permissions(std::fs::Permissions::from_mode(0o755))
@@ -146,7 +147,7 @@ impl BenchScheduler {
         Ok(Self { pool, postgres, credentials, directory })
     }
 
-    /// Starts the real scheduler; returns when it has said where it listens.
+    /// Starts the scheduler; returns its URL.
     pub(super) async fn serve(&self) -> anyhow::Result<(Process, String)> {
         let data_dir = self.directory.path().join("scheduler");
         let client_file = data_dir.join("client.toml");
@@ -166,14 +167,14 @@ impl BenchScheduler {
         Ok((process, url))
     }
 
-    /// Ends the scheduler in order.
+    /// Stops the scheduler.
     pub(super) async fn end(&self, process: &mut Process) -> anyhow::Result<()> {
         process.terminate();
         ensure!(process.wait(PATIENCE).await?.is_some(), "the scheduler did not end: {}", process.tail());
         Ok(())
     }
 
-    /// What operators present.
+    /// The operator's token.
     pub(super) fn token(&self) -> anyhow::Result<String> {
         Ok(client(&self.directory.path().join("scheduler"))?.token)
     }
@@ -183,13 +184,13 @@ impl BenchScheduler {
         &mut self.postgres
     }
 
-    /// Ends the database.
+    /// Stops the database.
     pub(super) async fn close(mut self) -> anyhow::Result<()> {
         self.pool.close().await;
         self.postgres.stop().await
     }
 
-    /// Times lists that are submitted one after another, as one client does.
+    /// Measures successive submissions by one client.
     async fn submit(&self, url: &str) -> anyhow::Result<Line> {
         let token = self.token()?;
         let channel = tonic::transport::Endpoint::from_shared(url.to_owned())?.connect().await?;
@@ -203,7 +204,6 @@ impl BenchScheduler {
     }
 }
 
-/// Submits new sites as one batch.
 async fn submit(sites: &mut SiteServiceClient<Channel>, token: &str, batch: &str, count: usize) -> anyhow::Result<()> {
     use v1::submit_request::Part;
     let message = |part: Part| v1::SubmitRequest { part: Some(part) };
@@ -220,14 +220,13 @@ async fn submit(sites: &mut SiteServiceClient<Channel>, token: &str, batch: &str
     Ok(())
 }
 
-/// A request of an operator.
 pub(super) fn authorized<T>(message: T, token: &str) -> anyhow::Result<tonic::Request<T>> {
     let mut request = tonic::Request::new(message);
     request.metadata_mut().insert("authorization", format!("Bearer {token}").parse()?);
     Ok(request)
 }
 
-/// How soon a slot that becomes free is filled, where this many do a second.
+/// The delay until a free slot is filled, at this rate of freed slots.
 async fn latency(agents: &[SimulatedAgent], freed: u32) -> anyhow::Result<Vec<Line>> {
     let pause = Duration::from_secs(1) * u32::try_from(agents.len())? / freed;
     agents.iter().for_each(|agent| agent.set_mode(Mode::FreeOneEvery(pause)));
@@ -275,7 +274,7 @@ pub(super) fn load() -> anyhow::Result<String> {
     Ok(text.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
-/// Bytes of a process in memory.
+/// The resident memory of a process in bytes.
 pub(super) fn resident(process: &Process) -> anyhow::Result<f64> {
     let resident = process.pid().and_then(resident_memory);
     Ok(resident.with_context(|| format!("the process has ended: {}", process.tail()))? as f64)

@@ -1,9 +1,9 @@
-//! A site of a million pages: what a crawl's memory grows by with every URL it has seen, and by nothing else.
+//! A site of a million pages: a crawl's memory grows only with the URLs that it has seen.
 //!
-//! The real binary crawls a generated site whose pages are made when they are asked for: three links each, so that the number of
-//! pages that wait goes to half a million. At every 100,000 pages the process's resident memory is read, and the bytes of the set of
-//! seen URLs are told from a set of the lab's own, to which the same URLs are added in the order in which a crawl meets them. It takes
-//! about a minute.
+//! The real binary crawls a generated site with three links per page, so that half a million pages
+//! wait at the peak. Every 100,000 pages the process's resident memory is read. The size of the set
+//! of seen URLs comes from a set in the lab, to which the same URLs are added in the order of the
+//! crawl. It takes about a minute.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,25 +20,25 @@ use crate::cluster::Binaries;
 use crate::cluster::process::Process;
 
 const PLAN: SitePlan = SitePlan { pages: 1_000_000, fan: 2, others: 1, bytes: 0 };
-/// Pages from one look to the next.
+/// Pages between two samples.
 const EVERY: u64 = 100_000;
-/// How often the server is asked how far the crawl is: a hundredth of the time between two looks.
+/// Poll interval of the server: a hundredth of the time between two samples.
 const POLL: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
 const MOST_BYTES: f64 = 32.0;
-/// What memory beyond the set may differ by from one look to another, in MiB: buffers that are there or not, and pieces too small to
-/// be given back.
+/// Maximum variation of the memory apart from the set, in MiB: temporary buffers, and pieces too
+/// small to return to the system.
 const MOST_DRIFT: f64 = 1.0;
 const MIB: f64 = 1_048_576.0;
 
-/// What was so at a moment, in bytes.
+/// A sample of the memory, in bytes.
 struct MemorySample {
     pages: u64,
     resident: f64,
     seen: SeenUrls,
 }
 
-/// The set of seen URLs: how many, and its bytes.
+/// The set of seen URLs: its size and bytes.
 #[derive(Clone, Copy)]
 struct SeenUrls {
     urls: f64,
@@ -53,12 +53,12 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut crawl =
         Process::spawn("crawl", command(&Binaries::find()?.agent, &server.url, folder.path()), folder.path())?;
     let mut predicted = PredictedCrawl::default();
-    // Before the set is worth mentioning: what the crawler takes by itself.
+    // The crawler's memory without the set, which is still small.
     let mut samples = vec![sample(&mut server, &mut crawl, &mut predicted, EVERY / 100).await?];
     for number in 1..PLAN.pages / EVERY {
         samples.push(sample(&mut server, &mut crawl, &mut predicted, number * EVERY).await?);
     }
-    // The process is gone when it has fetched the last: somewhat before.
+    // The process ends with the last page: the last sample is before that.
     samples.push(sample(&mut server, &mut crawl, &mut predicted, PLAN.pages - EVERY / 20).await?);
     let status = crawl.wait(PATIENCE).await?.context("the crawl did not end")?;
     ensure!(status.success(), "the crawl failed: {status}\n{}", crawl.tail());
@@ -78,7 +78,7 @@ fn command(agent: &Path, url: &str, folder: &Path) -> Command {
     command
 }
 
-/// Waits until this many pages were fetched, and measures.
+/// Waits until this many pages are fetched, and takes a sample.
 async fn sample(
     server: &mut Server,
     crawl: &mut Process,
@@ -98,17 +98,17 @@ async fn sample(
     Ok(MemorySample { pages: fetched, resident, seen: predicted.after(fetched) })
 }
 
-/// The set as it must be in the crawler. It visits pages in the order in which it found them, and knows those it found.
+/// The expected set of the crawler, which visits pages in the order in which it finds them.
 #[derive(Default)]
 struct PredictedCrawl {
     seen: SeenPaths,
-    /// Found, in that order; those before `visited` were fetched.
+    /// The found pages in that order; those before `visited` are fetched.
     queue: Vec<u32>,
     visited: usize,
 }
 
 impl PredictedCrawl {
-    /// After this many fetched pages.
+    /// The set after this many fetched pages.
     fn after(&mut self, pages: u64) -> SeenUrls {
         if self.queue.is_empty() {
             self.find(0);
@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_predicted_crawl_finds_what_the_pages_link_to() {
+    fn the_predicted_crawl_follows_the_links() {
         let mut predicted = PredictedCrawl::default();
         let urls = predicted.after(1).urls;
         assert!((3.0..=4.0).contains(&urls), "{urls}");
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_grows_beyond_the_set_is_missed() {
+    fn memory_growth_apart_from_the_set_misses_the_target() {
         let sample = |pages: u32, resident: f64| {
             let pages_f = f64::from(pages);
             MemorySample {

@@ -1,8 +1,10 @@
-//! What a plan costs: a million sites that lie in a real Postgres, thirty agents and a thousand, each call through gRPC.
+//! The time of `landfall plan`: a million sites in a real Postgres, thirty and a thousand agents,
+//! each call through gRPC.
 //!
-//! The real binary beside the lab's own (build it `--release`) and a Postgres of its own, on this machine. Sites lie around forty cities,
-//! half of them were crawled, and one in a hundred stands in several places. Medians of five calls; the first of all, which finds nothing in
-//! the database's memory, is told by itself.
+//! The real binary beside the lab's (build it with `--release`) and its own Postgres run on this
+//! machine. The sites are around forty cities, half of them were crawled, and one in a hundred has
+//! several locations. The figures are medians of five calls; the very first call, with a cold
+//! database cache, is separate.
 
 use std::time::Instant;
 
@@ -16,11 +18,11 @@ use super::leases::{BenchScheduler, authorized, load, resident};
 use super::{Line, median};
 
 const AGENTS: usize = 30;
-/// The size of the largest fleet that is timed.
+/// The largest fleet.
 const MANY_AGENTS: usize = 1_000;
 const SITES: u64 = 1_000_000;
 const RUNS: usize = 5;
-/// Issue: seconds in which a plan answers on a million located sites.
+/// Maximum seconds of a plan for a million located sites.
 const MOST_SECONDS: f64 = 10.0;
 
 /// Runs the section.
@@ -53,7 +55,7 @@ fn what(agents: usize, name: &str) -> String {
     format!("1,000,000 sites, {agents} agents, {name}: s")
 }
 
-/// What is timed.
+/// The measured requests.
 fn asked(removed: &str, suggest: u32) -> [(&'static str, v1::PlanRequest); 3] {
     let addition = v1::PlannedAddition {
         city: "Chengdu".to_owned(),
@@ -67,7 +69,7 @@ fn asked(removed: &str, suggest: u32) -> [(&'static str, v1::PlanRequest); 3] {
     [("one added, one removed", changed), ("the same by random", random), ("the same and 3 suggested", suggested)]
 }
 
-/// The service and its client.
+/// The client of the report service.
 struct PlanClient {
     reports: ReportServiceClient<Channel>,
     token: String,
@@ -93,8 +95,8 @@ impl PlanClient {
     }
 }
 
-/// Makes the sites, each with a task that is done and a place, and the agents' places. In bulk, past the triggers and constraints, on which
-/// nothing is measured here.
+/// Creates the sites, each with a finished task and a placement, and the agents' placements. In
+/// bulk, without triggers and constraints, which are not measured.
 async fn locate(pool: &PgPool) -> anyhow::Result<()> {
     let text = format!(
         "set session_replication_role = replica;
@@ -124,13 +126,13 @@ async fn locate(pool: &PgPool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Places every agent that has no place yet in one of thirty of the forty cities.
+/// Places every agent without a placement in one of thirty of the forty cities.
 const AGENTS_PLACED: &str = "insert into agent_placements (epoch, agent_id, coordinate, fit_error)
      select 1, a.id, array(select one + 4 * (random() - 0.5) from unnest(c.at) one where a.id > 0) || 3 * random(), 0.1
      from agents a join cities c on c.n = a.id % 30
      where not exists (select from agent_placements p where p.agent_id = a.id)";
 
-/// Enrols and places this many further agents.
+/// Enrols and places more agents.
 async fn enrol(pool: &PgPool, count: usize) -> anyhow::Result<()> {
     let text = format!(
         "insert into agents (name, city, carrier, credential_hash)

@@ -1,6 +1,7 @@
-//! How fast the refined tier is: making a map, electing its landmarks, and telling every agent's distance to a site.
+//! The speed of the refined tier: electing landmarks, fitting a map, and predicting every agent's
+//! distance to a site.
 //!
-//! In processor time of one thread, so that other work on the machine disturbs it little; medians of the rounds.
+//! In processor time of one thread, so that other work has little effect; medians of the rounds.
 
 use std::hint::black_box;
 

@@ -1,7 +1,9 @@
-//! How fast the plain tier is: hosts placed a second, the nearest agents of a million sites, fit and election.
+//! The speed of the plain tier: hosts placed per second, the nearest agents of a million sites, fit
+//! and election.
 //!
-//! Per-core figures are in processor time of one thread, so that other work on the machine disturbs them little. The two
-//! solvers take turns, round after round, on the same hosts of the same map; each figure is the median of its rounds.
+//! Single-core figures are in processor time of one thread, so that other work has little effect.
+//! The two solvers alternate on the same hosts of the same map; each figure is the median of its
+//! rounds.
 
 use std::time::{Duration, Instant};
 
@@ -19,16 +21,16 @@ const AGENTS: usize = 30;
 const LANDMARKS: usize = 9;
 const DIMENSIONS: usize = 8;
 const SEED: u64 = 0;
-/// Rounds in which both solvers take their turn.
+/// Rounds of both solvers.
 const ROUNDS: usize = 7;
-/// How often a solver goes over all hosts in one turn, so that a turn is some tens of milliseconds.
+/// Passes over all hosts per round, so that a round takes tens of milliseconds.
 const BULK_PASSES: usize = 20;
 const SIMPLEX_PASSES: usize = 2;
-/// The size of the search for the nearest agents.
+/// The size of the search for nearest agents.
 const FLEET: i64 = 1_000;
 const SITES: usize = 1_000_000;
 
-/// What a host's landmarks measured.
+/// The landmarks' measurements of a host.
 type HostMeasurements = Vec<(AgentId, Rtt)>;
 
 /// Runs the section.
@@ -44,7 +46,7 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The median seconds of electing and fitting, and the map.
+/// The median seconds of election and fit, and the map.
 fn fit(draw: &Draw<'_>) -> anyhow::Result<(f64, Embedding)> {
     let (mesh, nominees) = (draw.mesh(), draw.nominees());
     let mut seconds = Vec::new();
@@ -59,7 +61,7 @@ fn fit(draw: &Draw<'_>) -> anyhow::Result<(f64, Embedding)> {
     Ok((median(seconds), map.context("there is a round")?))
 }
 
-/// Hosts placed a second, by either solver.
+/// Hosts placed per second by each solver.
 fn solvers(map: &Embedding, hosts: &[HostMeasurements]) -> anyhow::Result<Vec<Line>> {
     let locator = map.locator()?;
     let by = |solver: Solver, host: &HostMeasurements| -> anyhow::Result<f64> {
@@ -77,7 +79,7 @@ fn solvers(map: &Embedding, hosts: &[HostMeasurements]) -> anyhow::Result<Vec<Li
     ])
 }
 
-/// Hosts a second.
+/// Hosts per second.
 fn rate(
     hosts: &[HostMeasurements],
     passes: usize,
@@ -94,7 +96,7 @@ fn rate(
     Ok(f64::from(u32::try_from(hosts.len() * passes)?) / spent(began)?)
 }
 
-/// The nearest agents of a million sites, on two threads, in time by the clock on the wall.
+/// The elapsed time for the nearest agents of a million sites, on two threads.
 fn nearest() -> anyhow::Result<Vec<Line>> {
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
     let mut drawn = || (0..=DIMENSIONS).map(|_| rng.random_range(0.0..100.0)).collect::<Vec<f64>>();
@@ -129,7 +131,7 @@ pub(super) fn processor_time() -> anyhow::Result<Duration> {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).context("read the thread's clock")
 }
 
-/// Seconds of processor time since then.
+/// Seconds of processor time since `began`.
 pub(super) fn spent(began: Duration) -> anyhow::Result<f64> {
     Ok((processor_time()? - began).as_secs_f64())
 }

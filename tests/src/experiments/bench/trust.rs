@@ -1,8 +1,9 @@
-//! Trust: what liars among the landmarks cost, and how often the honest are taken for liars.
+//! Trust: the damage by liars among the landmarks, and the rate of honest agents taken for liars.
 //!
-//! Twelve landmarks of thirty agents, elected while all were honest. A liar lies in everything it reports: in the mesh and
-//! about sites; what others measured of it is honest. Each figure is over seeds 0 to 9, relative to the same seeds without a
-//! liar, over the same pairs of a site and an agent that is no landmark.
+//! Twelve landmarks of thirty agents, elected while all were honest. A liar falsifies all its
+//! reports, of the mesh and of sites; measurements of it are honest. The figures are over seeds 0
+//! to 9, relative to the same seeds without liars, over the same pairs of a site and an agent that
+//! is not a landmark.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -22,33 +23,34 @@ use lies::{Lie, LyingFleet};
 
 mod lies;
 
-/// The seeds that are scored.
+/// The scored seeds.
 const SEEDS: std::ops::Range<u64> = 0..10;
 /// Agents drawn.
 const AGENTS: usize = 30;
 /// Landmarks elected.
 const LANDMARKS: usize = 12;
-/// Sites scored in each drawing, evenly spaced: the same ones with liars and without.
+/// Sites scored per drawing, evenly spaced; the same with and without liars.
 const SITES: usize = 60;
-/// One in so many of them is what the landmarks are judged by.
+/// The landmarks are judged by one in this many of them.
 const JUDGED_BY: usize = 3;
-/// Rounds of drift after which the map is judged: the worst is just before the liar is found.
+/// Rounds of drift before the map is judged: the damage is largest just before the liar is found.
 const ROUNDS: [i32; 6] = [5, 7, 10, 15, 20, 30];
-/// What a drifting liar adds each round.
+/// The growth per round of a drifting liar.
 const DRIFT: f64 = 0.02;
-/// The part of honest agents that may be taken for liars: what is left out costs little, what is left in costs much.
+/// Maximum share of honest agents taken for liars: excluding one costs little, including a liar
+/// costs much.
 const MOST_MISJUDGED: f64 = 0.02;
-/// Samples of a pair where bogus ones are among them, and the part that is.
+/// Samples per pair, and the share of bogus ones.
 const SAMPLES: usize = 20;
 const BOGUS: f64 = 0.1;
 
-/// What a map was worth.
+/// The quality of a map.
 #[derive(Debug, Clone, Default)]
 struct MapQuality {
-    /// Relative errors of the plain tier, and of the refined one.
+    /// Relative errors of both tiers.
     plain: Vec<f64>,
     refined: Vec<f64>,
-    /// Sums of true round trips: to the agent the refined tier chose first, and to any agent.
+    /// Sums of true round trips: to the refined tier's first choice, and to an average agent.
     first: f64,
     random: f64,
 }
@@ -62,7 +64,7 @@ impl MapQuality {
     }
 }
 
-/// The relative error that this percentage of pairs stays within.
+/// A percentile of the relative errors.
 fn error(errors: &[f64], percent: usize) -> f64 {
     let mut sorted = errors.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -74,7 +76,7 @@ fn sites(draw: &Draw<'_>) -> impl Iterator<Item = usize> {
     (0..draw.sites()).step_by(step)
 }
 
-/// Both tiers, fitted on the same mesh.
+/// The maps of both tiers from the same mesh.
 struct Maps {
     plain: Embedding,
     refined: Refined,
@@ -89,7 +91,7 @@ impl Maps {
     }
 }
 
-/// Scores the maps that follow from what these landmarks said.
+/// Scores the maps for these measurements of sites.
 fn score(
     draw: &Draw<'_>,
     landmarks: &[AgentId],
@@ -129,11 +131,11 @@ fn judged(fleet: &LyingFleet<'_>, mesh: &Mesh) -> FleetTrust {
     judge(&TrustEvidence { mesh, landmarks: fleet.landmarks, sites: &reports, least: &BTreeMap::new() })
 }
 
-/// What a drawing is worth without the reports of these; kept where nobody lies any more, since it does not depend on the
-/// lie then.
+/// Cached scores by seed and excluded agents, of cases in which all liars are excluded: they do not
+/// depend on the lie.
 type ScoreCache = BTreeMap<(u64, Vec<AgentId>), MapQuality>;
 
-/// What the maps are worth that leave these out.
+/// Scores the maps without the reports of `out`.
 fn scored(
     fleet: &LyingFleet<'_>,
     mesh: &Mesh,
@@ -166,7 +168,7 @@ fn elected(draw: &Draw<'_>, count: usize, seed: u64) -> anyhow::Result<Vec<Agent
     Ok(elected.into_iter().map(|elected| elected.agent).collect())
 }
 
-/// What all seeds showed together.
+/// The results of all seeds.
 #[derive(Default)]
 struct LieResult {
     figures: MapQuality,
@@ -178,7 +180,7 @@ struct LieResult {
 }
 
 impl LieResult {
-    /// The median error over that without a liar, of the tier that suffers more.
+    /// The ratio of the median error to that without liars, for the tier that suffers more.
     fn harm(&self, clean: &MapQuality) -> f64 {
         let ratio = |with_liars: &[f64], clean: &[f64]| error(with_liars, 50) / error(clean, 50);
         ratio(&self.figures.plain, &clean.plain).max(ratio(&self.figures.refined, &clean.refined))
@@ -195,7 +197,7 @@ impl LieResult {
         self.alarms += usize::from(alarmed);
         let mut figures = scored(fleet, mesh, &quarantined, cache)?;
         if alarmed {
-            // The chooser falls back to random.
+            // After an alarm, agents are chosen at random.
             figures.first = figures.random;
         }
         self.figures.add(figures);
@@ -253,7 +255,7 @@ fn with_liars(draws: &[(u64, Draw<'_>)], lie: Lie, liars: usize, cache: &mut Sco
     Ok(sum)
 }
 
-/// How many honest agents are taken for liars when no agent lies.
+/// The rate of quarantined agents when no agent lies.
 fn honest(name: &str, draws: &[(u64, Draw<'_>)], landmarks: usize, clean: &mut MapQuality) -> anyhow::Result<Line> {
     let (mut agents, mut quarantined, mut suspect, mut alarms) = (0, 0, 0, 0);
     for (seed, draw) in draws {
@@ -306,7 +308,7 @@ fn verdict(what: &str, liars: usize, sum: &LieResult, clean: &MapQuality) -> Vec
     ]
 }
 
-/// A tenth of the samples is rubbish before the agent's filter sees them.
+/// The effect of bogus samples before the agent's filter.
 fn bogus(name: &str, draws: &[(u64, Draw<'_>)], clean: &MapQuality) -> anyhow::Result<Vec<Line>> {
     let mut figures = MapQuality::default();
     for (seed, draw) in draws {
@@ -338,14 +340,15 @@ fn bogus(name: &str, draws: &[(u64, Draw<'_>)], clean: &MapQuality) -> anyhow::R
     Ok(vec![line("plain", &figures.plain, &clean.plain), line("refined", &figures.refined, &clean.refined)])
 }
 
-/// The weighted mean of samples around a round trip, 5 % apart, a tenth of them anything up to two seconds.
+/// The weighted mean of samples with 5 % noise around a round trip, a tenth of them random up to
+/// two seconds.
 fn sampled(truth: Rtt, rng: &mut ChaCha8Rng) -> Option<Rtt> {
     let millis = truth.as_millis_f64();
     let sample = |rng: &mut ChaCha8Rng| {
         let noisy = if rng.random_bool(BOGUS) {
             rng.random_range(0.001..2000.0)
         } else {
-            // The sum of twelve even draws is nearly normal.
+            // The sum of twelve uniform values is nearly normal.
             let normal = (0..12).map(|_| rng.random_range(0.0..1.0)).sum::<f64>() - 6.0;
             millis * (1.0 + 0.05 * normal)
         };

@@ -1,5 +1,6 @@
-//! How true the tun grade is: how late packets are, alone and in a crowd, what the router carries, and what it costs to set
-//! up and take down. As it is a matter of the clock, it means something on a quiet machine only; the idle share is printed.
+//! The accuracy of the tun grade: the lateness of packets, alone and among many, the router's
+//! capacity, and the time to set up and remove it. The figures are valid only on a quiet machine;
+//! the idle share is printed.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -22,24 +23,24 @@ use crate::world::tun::{Network, missing};
 use crate::world::wan::Lane;
 
 const ROUNDS: usize = 5;
-/// Agents, so that there are 8 and 31 namespaces.
+/// Numbers of agents: 8 and 31 namespaces.
 const FLEETS: [usize; 2] = [7, 30];
-/// Round trips that are asked for.
+/// The emulated round trips.
 const ROUND_TRIPS_MS: [f64; 5] = [1.0, 10.0, 50.0, 100.0, 300.0];
 const ECHOES: usize = 40;
-/// Connections that are opened at once.
+/// Numbers of simultaneous connections.
 const CROWDS: [usize; 2] = [50, 800];
-/// To this many sites.
+/// The number of their sites.
 const SITES: usize = 50;
 const PORT: u16 = 4000;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of bodies, and the round trips over which they come.
+/// Bytes of bodies, and their round trips.
 const BODIES: [(usize, [f64; 4]); 2] = [(50_000, [10.0, 50.0, 100.0, 200.0]), (2_000_000, [10.0, 50.0, 100.0, 200.0])];
 const BODIES_EACH: usize = 7;
-/// Bytes of the flood's datagrams, and how long it lasts.
+/// Bytes of the flood's datagrams, and its duration.
 const DATAGRAM: usize = 200;
 const FLOOD: Duration = Duration::from_secs(3);
-/// What the first prototype showed by one echo at a time, in milliseconds.
+/// The error of the first prototype with single echoes, in milliseconds.
 const MAX_ECHO_ERROR_MS: f64 = 1.0;
 
 /// Runs the section.
@@ -53,7 +54,7 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
         lines.extend(setting_up(agents)?);
     }
     lines.extend(echoes()?);
-    // On a thread of its own, for it has a runtime of its own.
+    // On another thread, because it creates a runtime.
     lines.extend(std::thread::spawn(crowds).join().map_err(|_| anyhow::anyhow!("the crowds panicked"))??);
     for (bytes, round_trips_ms) in BODIES {
         lines.extend(downloads(bytes, &round_trips_ms)?);
@@ -90,7 +91,7 @@ fn setting_up(agents: usize) -> anyhow::Result<[Line; 2]> {
     ])
 }
 
-/// What an echo takes beyond the round trip, one at a time.
+/// The error of single echoes.
 fn echoes() -> anyhow::Result<Vec<Line>> {
     let mut scenario = scenario(1)?;
     for (link, rtt_ms) in scenario.paths[0].iter_mut().zip(ROUND_TRIPS_MS) {
@@ -119,7 +120,7 @@ fn echoes() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Answers every datagram until an empty one comes.
+/// Echoes every datagram until an empty one comes.
 fn echo(network: &Network, site: usize) -> anyhow::Result<std::thread::JoinHandle<std::io::Result<()>>> {
     let socket = network.core().run(move || UdpSocket::bind((Lane::TUN.site(site), PORT)))??;
     socket.set_read_timeout(Some(PATIENCE))?;
@@ -135,7 +136,7 @@ fn echo(network: &Network, site: usize) -> anyhow::Result<std::thread::JoinHandl
     }))
 }
 
-/// What handshakes take beyond the round trip when many begin at once.
+/// The error of many simultaneous handshakes.
 fn crowds() -> anyhow::Result<Vec<Line>> {
     let scenario = scenario(30)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -164,7 +165,8 @@ fn crowds() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Milliseconds that one takes beyond its round trip. Its socket is made before the first of them begins.
+/// The error of a handshake in milliseconds. Its socket is created before the first handshake
+/// begins.
 fn handshake(
     network: &Network,
     scenario: &Scenario,
@@ -181,7 +183,8 @@ fn handshake(
     })
 }
 
-/// How fast bodies come over different distances at 50 Mbit/s and 0.01 % loss: nearer is faster, as on the Internet.
+/// Transfer rates over different distances at 50 Mbit/s and 0.01 % loss: nearer is faster, as on
+/// the Internet.
 fn downloads(bytes: usize, round_trips_ms: &[f64]) -> anyhow::Result<Vec<Line>> {
     let mut scenario = scenario(1)?;
     scenario.agent_bytes_per_s = 50e6 / 8.0;
@@ -216,7 +219,7 @@ fn downloads(bytes: usize, round_trips_ms: &[f64]) -> anyhow::Result<Vec<Line>> 
     Ok(lines)
 }
 
-/// Packets a second that the router carries when two agents send all they can.
+/// Packets per second that the router carries from two agents.
 fn flood() -> anyhow::Result<Line> {
     let mut scenario = scenario(2)?;
     scenario.agent_bytes_per_s = 1e9;
@@ -229,7 +232,7 @@ fn flood() -> anyhow::Result<Line> {
         socket.connect((Lane::TUN.site(0), PORT))?;
         threads.push(std::thread::spawn(move || {
             while Instant::now() < end {
-                // Refused when the queue before the router is full, which is what it is about.
+                // Fails when the router's queue is full, as intended.
                 let _ = socket.send(&[0; DATAGRAM]);
             }
         }));

@@ -1,8 +1,10 @@
-//! What waiting costs: a scheduler on its own Postgres, with as many tasks as are asked for in each standing that lasts.
+//! The cost of waiting tasks: a scheduler with its own Postgres and many tasks in one waiting
+//! state.
 //!
-//! Nothing happens in such a database, so that whatever is paid for is paid for nothing. The database is made in bulk (`seed`); the real
-//! scheduler, the binary beside the lab's own, has a few seconds to settle; then processor time, rows and statements are counted over a
-//! window (`cost`). A standing that did not last, or in which a pass failed, is an error: its figures would be another's.
+//! Nothing happens in such a database, so all work is wasted. The database is created in bulk
+//! (`seed`); the real scheduler, the binary beside the lab's, has a few seconds to settle; then
+//! processor time, rows and statements are counted over a window (`cost`). If the tasks' states
+//! change, or a pass fails, the result is an error.
 
 use std::time::Duration;
 
@@ -25,25 +27,27 @@ const MOST_RATIO: f64 = 1.5;
 const MOST_MB: f64 = 100.0;
 const MOST_BYTES: f64 = 1_200.0;
 
-/// What may be typed after `lab bench waiting`.
+/// Arguments of `lab bench waiting`.
 #[derive(Debug, Clone, Args)]
 pub(super) struct WaitingArgs {
-    /// Only these standings [default: all]
+    /// Only these states of waiting tasks [default: all]
     #[arg(long = "standing", value_enum, value_name = "NAME", value_delimiter = ',')]
     state_counts: Vec<WaitingCase>,
     /// Tasks in each database, a database each
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [10_000, 100_000, 1_000_000])]
     #[arg(value_parser = clap::value_parser!(u32).range(100..=10_000_000))]
     tasks: Vec<u32>,
-    /// Seconds before that: by eight each pass was made; by 120 each connection has its plans, which cost a third more before
+    /// Seconds before that: after 8 every pass has run; after 120 every connection has cached its
+    /// plans, which costs a third less
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     settle: u64,
-    /// Seconds that each is watched; what is tidied up once a minute counts from 60 on
+    /// Seconds of the measurement; work done once a minute counts from 60 on
     #[arg(long, value_name = "N", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3_600))]
     seconds: u64,
 }
 
-/// Watches each standing with each number of tasks; prints a row of a table for each, and returns the targets.
+/// Measures each waiting state with each number of tasks; prints a table row for each, and returns
+/// the targets.
 pub(super) async fn run(args: &WaitingArgs) -> anyhow::Result<Vec<Line>> {
     let all = <WaitingCase as clap::ValueEnum>::value_variants();
     let state_counts = if args.state_counts.is_empty() { all } else { &args.state_counts };
@@ -64,14 +68,14 @@ pub(super) async fn run(args: &WaitingArgs) -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// One standing with one number of tasks.
+/// The cost of one waiting state with one number of tasks.
 #[derive(Debug, Clone)]
 struct WaitingCost {
     tasks: u32,
     cost: SchedulerCost,
     /// The scheduler's memory, in MB.
     megabytes: f64,
-    /// On disk, for each site: all but the log, and the log.
+    /// Bytes on disk per site: without the log, and of the log.
     bytes: (f64, f64),
 }
 
@@ -79,7 +83,6 @@ impl WaitingCost {
     const HEAD: &str = "| standing | tasks | scheduler | Postgres | rows read a pass | rows written | memory | bytes a site, log | longest statement |\n\
                         |---|---|---|---|---|---|---|---|---|";
 
-    /// As a row of a table.
     fn row(&self, case: WaitingCase) -> String {
         let Self { tasks, cost, megabytes, bytes: (bytes, log) } = self;
         let SchedulerCost { scheduler, postgres, read, written, longest } = cost;
@@ -91,7 +94,7 @@ impl WaitingCost {
     }
 }
 
-/// What must hold of the largest number of tasks, and of it beside the smallest.
+/// The targets: for the largest number of tasks, and its ratio to the smallest.
 fn targets(case: WaitingCase, costs: &[WaitingCost]) -> Vec<Line> {
     let (Some(least), Some(most)) = (costs.first(), costs.last()) else { return Vec::new() };
     let what = |what: &str| format!("{}, {} tasks: {what}", case.name(), most.tasks);
@@ -114,7 +117,7 @@ fn targets(case: WaitingCase, costs: &[WaitingCost]) -> Vec<Line> {
     lines
 }
 
-/// Makes a database, lets a scheduler have it, and counts.
+/// Creates a database, runs a scheduler on it, and measures.
 async fn watch(case: WaitingCase, tasks: u32, args: &WaitingArgs) -> anyhow::Result<WaitingCost> {
     let mut bench = BenchScheduler::start(seed::AGENTS).await?;
     let statements = cost::prepare(&bench.pool).await?;
@@ -143,7 +146,7 @@ async fn watch(case: WaitingCase, tasks: u32, args: &WaitingArgs) -> anyhow::Res
     Ok(WaitingCost { tasks, cost, megabytes, bytes: (bytes / sites, log / sites) })
 }
 
-/// Tasks of one state, and when the last of them entered it.
+/// The tasks in one state, and when the last one entered it.
 #[derive(Debug, Clone, PartialEq, Eq, FromRow)]
 struct StateCount {
     state: String,
@@ -157,9 +160,9 @@ async fn state_counts(pool: &PgPool) -> anyhow::Result<Vec<StateCount>> {
     sqlx::query_as(counted).fetch_all(pool).await.context("count the tasks by state")
 }
 
-/// Complains when the tasks did not stay what they were.
+/// Fails when the tasks' states have changed.
 fn lasted(before: &[StateCount], after: &[StateCount]) -> anyhow::Result<()> {
-    ensure!(before == after, "the standing did not last: of {before:?} it became {after:?}");
+    ensure!(before == after, "the tasks' states changed from {before:?} to {after:?}");
     Ok(())
 }
 
@@ -168,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tasks_that_moved_are_noticed_even_when_as_many_came_back() {
+    fn changed_tasks_are_detected_even_when_their_number_is_the_same() {
         let state = |tasks, second| StateCount {
             state: "located".to_owned(),
             tasks,
@@ -180,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn targets_are_for_the_largest_number_of_tasks_and_what_is_done_may_be_of_any_size() {
+    fn targets_apply_to_the_largest_number_of_tasks() {
         let costs = |tasks, scheduler| WaitingCost {
             tasks,
             cost: SchedulerCost {

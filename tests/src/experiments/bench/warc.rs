@@ -1,7 +1,8 @@
-//! Storing pages: what it costs in time of the processor, in bytes, and in memory.
+//! The cost of storing pages in processor time, bytes and memory.
 //!
-//! Pages of words, numbers and links, each with its request, by one recorder, five runs in turn, medians. The time is that of the whole
-//! process, system calls included: digests, compression, the file and its lines.
+//! Pages of words, numbers and links with their requests, one recorder, five interleaved runs,
+//! medians. The time is that of the whole process including system calls: digests, compression, and
+//! writing.
 
 use std::path::Path;
 use std::time::{Duration, SystemTime};
@@ -18,9 +19,10 @@ use crate::evidence::machine::resident_memory;
 
 const RUNS: usize = 5;
 const PAGES: u32 = 2000;
-/// A crawl that stores is to fetch 1.2 times the pages that wget2 does in a second of one processor: storing may take some of that.
+/// Maximum processor time of storing a page: a crawl that stores should still fetch 1.2 times the
+/// pages per processor second that wget2 does.
 const MOST_MICROS: f64 = 150.0;
-/// Crawls that receive at once, and how much each.
+/// Simultaneous crawls, and the bytes each receives.
 const AT_ONCE: usize = 50;
 const LARGE: usize = 5 << 20;
 const MOST_MIB: f64 = 64.0;
@@ -72,7 +74,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Stores pages; the processor's time and the bytes of each.
+/// Stores pages; returns the processor time and bytes per page.
 async fn store(bytes: usize, is_text: bool) -> anyhow::Result<(f64, f64)> {
     let folder = tempfile::tempdir()?;
     let pages: Vec<Vec<u8>> = (0..64).map(|number| page(number, bytes, is_text)).collect();
@@ -96,7 +98,7 @@ async fn store(bytes: usize, is_text: bool) -> anyhow::Result<(f64, f64)> {
     Ok((spent.as_secs_f64() * 1e6 / f64::from(PAGES), stored))
 }
 
-/// What the process grows by while many large pages are received at once.
+/// The growth of memory while many large pages are received.
 async fn memory() -> anyhow::Result<Line> {
     let folder = tempfile::tempdir()?;
     let store = open(folder.path())?;
@@ -137,7 +139,7 @@ fn answered(number: u32) -> AnsweredRequest {
     }
 }
 
-/// A page: text, or bytes that cannot be compressed any more.
+/// A page of text, or of incompressible bytes.
 fn page(number: u32, bytes: usize, is_text: bool) -> Vec<u8> {
     let mut random = number.wrapping_mul(2_654_435_761) | 1;
     let mut page = String::new();
@@ -162,7 +164,7 @@ fn page(number: u32, bytes: usize, is_text: bool) -> Vec<u8> {
     if is_text { page.into_bytes() } else { raw }
 }
 
-/// The time that this process took of all processors.
+/// The processor time of this process.
 fn processor() -> anyhow::Result<Duration> {
     let usage = getrusage(UsageWho::RUSAGE_SELF)?;
     let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-/// Runs `lab demo`, which must refuse; returns what it said.
+/// Runs `lab demo`, which must fail; returns its message.
 fn refusal(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_lab")).arg("demo").args(arguments).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
@@ -14,7 +14,7 @@ fn refusal(arguments: &[&str]) -> String {
 }
 
 #[test]
-fn a_demo_that_cannot_be_is_refused_in_one_sentence_before_anything_starts() {
+fn impossible_arguments_are_refused_in_one_sentence_before_anything_starts() {
     let folder = tempfile::tempdir().unwrap();
     let matrix = folder.path().join("rtt.csv");
     std::fs::write(&matrix, "0,1,2\n1,0,-3\n2,3,0\n").unwrap();

@@ -1,4 +1,5 @@
-//! The short form of `lab chaos`: every kind of fault that this machine can have, once at least, and the judge finds nothing.
+//! A short `lab chaos`: every kind of fault that this machine supports at least once, and no
+//! violation.
 
 use std::process::Command;
 
@@ -7,7 +8,7 @@ use serde_json::Value;
 use crate::harness::blocking_beside;
 
 #[test]
-fn nothing_is_lost_or_done_twice_whatever_breaks() {
+fn nothing_is_lost_or_done_twice_under_faults() {
     let _turn = blocking_beside();
     let run = Command::new(env!("CARGO_BIN_EXE_lab"))
         .args(["chaos", "--sites", "300", "--faults", "60", "--seed", "1", "--format", "json"])

@@ -1,4 +1,4 @@
-//! An agent whose links are really cut, on real packets: skipped where there is no root, no `/dev/net/tun` or no iproute2.
+//! An agent whose link is cut, over real packets: skipped without root, `/dev/net/tun` or iproute2.
 
 use std::time::Instant;
 
@@ -10,7 +10,7 @@ use landfall_lab::world::tun::{self, CutDirection};
 use crate::harness::{PATIENCE, beside, cluster_on, small_scenario};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_that_is_cut_off_loses_its_session_and_comes_back_after_healing() {
+async fn an_agent_with_a_cut_link_loses_its_session_and_returns_after_healing() {
     let _turn = beside().await;
     if let Some(reason) = tun::missing() {
         eprintln!("skipped: {reason}");

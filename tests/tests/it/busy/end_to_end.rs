@@ -1,4 +1,4 @@
-//! The whole of Landfall in small: what is waited for, chosen, explained, killed and drained.
+//! Landfall end to end in small: waiting, choosing, explaining, killing and draining.
 
 use landfall_lab::cluster::Cluster;
 use landfall_lab::cluster::process::until;
@@ -56,7 +56,7 @@ async fn a_batch_waits_for_the_agents_it_asks_for_and_its_choices_are_explained(
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn one_agent_alone_is_a_fleet() {
+async fn a_single_agent_is_a_fleet() {
     let _turn = beside().await;
     let cluster = small(1, 5, CAPACITY).await;
     submit(&cluster, &["--request-interval", "100ms", "--watch"]).await;
@@ -70,7 +70,7 @@ async fn one_agent_alone_is_a_fleet() {
 async fn the_sites_of_a_killed_agent_are_finished_by_others_exactly_once() {
     let _turn = beside().await;
     let mut cluster = small(3, 9, CAPACITY).await;
-    // Slow enough that the agent dies in the middle of its crawls.
+    // Slow, so that the agent dies during its crawls.
     submit(&cluster, &["--request-interval", "500ms", "--strategy", "random"]).await;
     let victim = await_crawler(&cluster).await;
     let index = cluster.agent_names().iter().position(|name| *name == victim).unwrap();
@@ -123,7 +123,7 @@ async fn an_agent_drained_in_mid_batch_finishes_what_it_began_and_gets_nothing_m
     cluster.stop().await.unwrap();
 }
 
-/// An operator who looks afterwards finds the drain, and every step of a site, in what the commands print.
+/// The commands show the drain and every step of a site.
 async fn what_is_said_of_it(cluster: &Cluster, drained: &str, record: &BatchRecord) {
     let shown = cluster.operate(&["agents", "show", drained]).await.unwrap();
     assert!(shown.contains("drained") && shown.contains("session    active, incarnation 1"), "{shown}");

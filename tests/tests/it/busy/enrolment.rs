@@ -1,4 +1,5 @@
-//! An agent that is moved to another machine, and an operator's token that is replaced, under a crawl, with the real binaries.
+//! Moving an agent to another machine, and replacing an operator's token, during a crawl with the
+//! real binaries.
 
 use std::path::Path;
 
@@ -34,7 +35,7 @@ fn copy_folder(from: &Path, to: &Path) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_moved_to_another_machine_stops_where_it_was_and_nothing_is_lost() {
+async fn an_agent_moved_to_another_machine_stops_at_the_old_one_and_nothing_is_lost() {
     let _turn = beside().await;
     let mut cluster = cluster(0).await;
     submit_all(&cluster).await;
@@ -74,7 +75,7 @@ async fn an_agent_moved_to_another_machine_stops_where_it_was_and_nothing_is_los
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_operators_token_is_replaced_at_every_scheduler_and_agents_stay_connected() {
+async fn an_operators_token_is_replaced_at_every_scheduler_while_agents_stay_connected() {
     let _turn = beside().await;
     let mut cluster = cluster(2).await;
     let [first, second] = [0, 1].map(|number| cluster.schedulers[number].data_dir().join("operator-token"));

@@ -10,13 +10,13 @@ use landfall_lab::cluster::scheduler::{SchedulerNode, SchedulerOptions};
 
 use crate::harness::beside;
 
-/// A new cluster, its log written ahead, and some room.
+/// The size of a new database cluster with its WAL, and some room.
 const DISK_BYTES: usize = 400 << 20;
-/// More than fits into what tables and indexes have over.
+/// More than fits into the free space of tables and indexes.
 const SITES: usize = 30_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_full_disk_is_called_that_and_what_was_refused_is_taken_when_there_is_room() {
+async fn a_full_disk_is_reported_and_work_continues_when_there_is_room() {
     let _turn = beside().await;
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();

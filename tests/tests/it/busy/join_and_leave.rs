@@ -1,5 +1,5 @@
-//! Agents that come and go in the middle of a batch, with the real binaries: who joins gets work, and what a leaving one had goes to
-//! its next candidates.
+//! Agents that join and leave during a batch, with the real binaries: a new agent gets work, and a
+//! leaving agent's sites go to its next candidates.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use landfall_lab::cluster::process::until;
 
 use crate::harness::{ENDED, PATIENCE, beside, count, small, submit};
 
-/// Submits sites that take seconds each: with one slot per agent, sites have to wait.
+/// Submits slow sites: with one slot per agent, sites must wait.
 async fn submit_slow(cluster: &Cluster, strategy: &str) {
     submit(cluster, &["--strategy", strategy, "--request-interval", "300ms", "--max-pages", "8"]).await;
 }
@@ -16,7 +16,7 @@ async fn submit_slow(cluster: &Cluster, strategy: &str) {
 const LEASED_ONCE: &str = "select count(*) from tasks where state = 'done' and token = 1";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_agent_that_joins_in_mid_batch_gets_what_waits_behind_full_ones() {
+async fn an_agent_that_joins_gets_sites_waiting_at_full_agents() {
     let _turn = beside().await;
     let mut cluster = small(3, 18, 1).await;
     cluster.kill_agent(2).await.unwrap();
@@ -48,7 +48,7 @@ async fn an_agent_that_joins_in_mid_batch_gets_what_waits_behind_full_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_drained_agent_had_goes_to_its_next_candidates() {
+async fn a_drained_agents_sites_go_to_its_next_candidates() {
     let _turn = beside().await;
     let mut cluster = small(3, 18, 1).await;
     submit_slow(&cluster, "gnp-top3").await;
@@ -75,7 +75,7 @@ async fn what_a_drained_agent_had_goes_to_its_next_candidates() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_a_leaving_agent_had_begun_is_gone_on_with_by_another() {
+async fn another_agent_continues_the_crawls_of_a_leaving_one() {
     let _turn = beside().await;
     let mut cluster = small(2, 6, 1).await;
     submit_slow(&cluster, "random").await;
@@ -95,7 +95,7 @@ async fn what_a_leaving_agent_had_begun_is_gone_on_with_by_another() {
             *asked.entry((access.site, access.path)).or_default() += 1;
         }
     }
-    // What was under way when the agent left, and a start page that was asked for while the origin was looked for.
+    // The requests in flight when the agent left, and a start page requested to find the origin.
     let again: i64 = asked.values().map(|times| times - 1).sum();
     assert!(again <= changed_hands, "{again} pages were fetched again, {changed_hands} crawls changed hands");
     assert_eq!(count(&cluster, "select count(*) from checkpoints").await, 0);

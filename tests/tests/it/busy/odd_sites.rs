@@ -1,4 +1,4 @@
-//! Sites that never answer, turn crawls away or break, beside others: fairness, and the alarm that a person ends.
+//! Slow, refusing and failing sites among others: fairness, and an alarm that a person ends.
 
 use std::time::Instant;
 
@@ -8,14 +8,14 @@ use landfall_lab::world::odd_sites::{OddSite, Oddity};
 
 use crate::harness::{ENDED, PATIENCE, beside, count, small, submit_list};
 
-/// An odd site on an address of its own.
+/// A misbehaving site on its own address.
 fn odd(cluster: &Cluster, number: usize, oddity: Oddity) -> OddSite {
-    // Behind the addresses of the world's own sites.
+    // After the addresses of the other sites.
     let machine = cluster.world.scenario().machines() + number;
     OddSite::start(cluster.world.wan.lane().site(machine), oddity).unwrap()
 }
 
-/// Waits until `sites show` says this of a site.
+/// Waits until `sites show` contains this text for a site.
 async fn await_said(cluster: &Cluster, site: &str, said: &str) {
     let shown = until(said, PATIENCE, async || {
         Ok(cluster.operate(&["sites", "show", site, "--wide"]).await?.contains(said).then_some(()))
@@ -24,15 +24,21 @@ async fn await_said(cluster: &Cluster, site: &str, said: &str) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_tar_pit_and_a_site_that_turns_crawls_away_cost_the_others_nothing() {
+async fn a_tar_pit_and_a_refusing_site_do_not_delay_the_others() {
     let _turn = beside().await;
     let mut cluster = small(1, 8, 2).await;
     let pit = odd(&cluster, 0, Oddity::TarPit);
     let away = odd(&cluster, 1, Oddity::TurnsAway(60));
     let both = format!("{}\n{}\n", pit.name(), away.name());
     submit_list(&cluster, &both, "odd", &["--request-interval", "20ms"]).await;
+<<<<<<< /tmp/tmpu7wiaxnc/c
+    // Both slots are taken, one of them for good; the other one is free again as soon as its site
+    // asks to be left alone.
+    await_said(&cluster, &away.name(), "its site asked to be left alone").await;
+=======
     // Both slots are taken, one of them for good; the other one is free again as soon as its site asks to be left alone.
     await_said(&cluster, &away.name(), "its site asked for a pause").await;
+>>>>>>> /tmp/tmpu7wiaxnc/n
     let in_pit = until("the tar pit to be entered", PATIENCE, async || {
         Ok(pit.asked().iter().any(|asked| asked.what == "GET /").then_some(()))
     });
@@ -56,10 +62,11 @@ async fn a_tar_pit_and_a_site_that_turns_crawls_away_cost_the_others_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_site_whose_circuit_is_open_is_an_alarm_until_a_person_reopens_it() {
+async fn an_open_circuit_is_an_alarm_until_a_person_reopens_the_site() {
     let _turn = beside().await;
     let mut cluster = small(1, 1, 2).await;
-    // So many good pages that fifty failures are less than a tenth of a minute's requests: those would be a pause.
+    // With this many good pages, fifty failures are less than a tenth of a minute's requests; more
+    // would be a pause.
     let site = odd(&cluster, 0, Oddity::Breaks(600));
     let (name, quick) = (site.name(), ["--request-interval", "1ms", "--max-pages", "2000"]);
     assert_eq!(cluster.operate(&["sites", "alarms"]).await.unwrap(), "no site has an open circuit\n");

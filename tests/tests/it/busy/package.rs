@@ -1,4 +1,5 @@
-//! What `make package` puts together, as far as it can be tried without building it: `make check-package` tries the rest.
+//! The content of `make package`, as far as it can be tested without a build; `make check-package`
+//! tests the rest.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +15,7 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(ops(file)).unwrap()
 }
 
-/// What a command prints; it must succeed.
+/// The output of a command, which must succeed.
 fn printed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -23,7 +24,7 @@ fn printed(command: &mut Command) -> String {
 }
 
 #[test]
-fn units_name_the_users_folders_and_files_that_packages_make() {
+fn units_name_the_users_folders_and_files_of_the_packages() {
     let script = read("package.sh");
     for package in PACKAGES {
         let unit = read(&format!("systemd/{package}.service"));
@@ -32,7 +33,7 @@ fn units_name_the_users_folders_and_files_that_packages_make() {
         let start: Vec<&str> = value("ExecStart").split_whitespace().collect();
         assert_eq!(start[0], format!("/usr/local/bin/{package}"), "package.sh replaces this folder");
         assert!(start.contains(&&*format!("/var/lib/{package}")), "{start:?}");
-        // The scripts know a service from an operator's command by this word.
+        // The scripts recognise a service by this word.
         assert!(read("package/prerm").contains("'run|up|serve'") && ["run", "up", "serve"].contains(&start[1]));
         for path in start.iter().filter(|word| word.starts_with("/etc/")) {
             assert!(script.contains(&format!("$root{path}")), "{path} is in no package");
@@ -50,7 +51,7 @@ fn units_name_the_users_folders_and_files_that_packages_make() {
 }
 
 #[test]
-fn a_version_names_the_commit_and_its_date_and_outside_of_git_says_so() {
+fn a_version_names_the_commit_and_its_date_or_that_there_is_no_git() {
     let repository = ops("..").canonicalize().unwrap();
     let of = |folder: &Path| printed(Command::new(folder.join("ops/package.sh")).arg("--version"));
     let git = Command::new("git").arg("-C").arg(&repository).args(["rev-parse", "--show-toplevel"]).output();
@@ -78,7 +79,7 @@ fn a_version_names_the_commit_and_its_date_and_outside_of_git_says_so() {
 }
 
 #[test]
-fn a_build_by_hand_says_that_it_knows_no_commit() {
+fn a_build_by_hand_has_no_commit() {
     for package in PACKAGES {
         let binary = Path::new(env!("CARGO_BIN_EXE_lab")).with_file_name(package);
         let said = printed(Command::new(binary).arg("--version"));

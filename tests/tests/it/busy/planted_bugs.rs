@@ -1,7 +1,7 @@
-//! The judge against what it saw of planted bugs: every one turns it red, by a rule that is named after it.
+//! The judge on the records of planted bugs: it finds each one by the rule for it.
 //!
-//! `tests/mutants` holds the bugs as patches, and `tests/histories` what the judge saw of each in a storm of faults, as
-//! `ops/mutants.sh --record` wrote it. `make chaos` plants them again.
+//! `tests/mutants` contains the bugs as patches, and `tests/histories` the judge's records of chaos
+//! runs with each, written by `ops/mutants.sh --record`. `make chaos` plants them again.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,7 +26,7 @@ fn mutants() -> Vec<(String, PathBuf)> {
 }
 
 #[test]
-fn every_planted_bug_turns_the_judge_red() {
+fn the_judge_finds_every_planted_bug() {
     let mutants = mutants();
     assert_eq!(mutants.len(), 6, "{mutants:?}");
     for (name, patch) in mutants {
@@ -40,7 +40,7 @@ fn every_planted_bug_turns_the_judge_red() {
 }
 
 #[test]
-fn a_run_without_planted_bugs_leaves_the_judge_green() {
+fn the_judge_finds_nothing_without_planted_bugs() {
     let history = read(&folder("histories").join("sound.json")).unwrap();
     assert_eq!(judge::judge(&history), []);
     let lost = history.events.iter().filter(|event| event.is("lease", "expired")).count();

@@ -1,4 +1,4 @@
-//! A backup under a running crawl, and a restore under agents that went on meanwhile, with the real binaries.
+//! A backup during a crawl, and a restore under running agents, with the real binaries.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,17 +11,17 @@ use crate::harness::{MAX_DEPTH, PATIENCE, beside, count, small};
 const AGENTS: usize = 3;
 const SITES: usize = 15;
 const OUTCOMES: &str = "select count(*) from outcomes";
-/// Numbers given out before the restore are at most this.
+/// Maximum number assigned before the restore.
 const FLOOR: i64 = 1_000_000_000_000;
 
-/// Sites that are done, as the database has it now.
+/// The finished sites in the database.
 async fn done(cluster: &Cluster) -> BTreeSet<String> {
     let record = cluster.batch_record("autumn").await.unwrap();
     record.tasks.into_iter().filter(|task| task.state == "done").map(|task| task.site).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_fleet_goes_on_from_a_backup_and_what_was_crawled_since_is_crawled_again() {
+async fn a_fleet_continues_from_a_backup_and_repeats_later_crawls() {
     let _turn = beside().await;
     let mut cluster = small(AGENTS, SITES, 1).await;
     let (list, depth) = (cluster.write_site_list().unwrap(), MAX_DEPTH.to_string());
@@ -69,7 +69,8 @@ async fn a_fleet_goes_on_from_a_backup_and_what_was_crawled_since_is_crawled_aga
         .collect();
     assert_eq!(broken, Vec::<String>::new());
 
-    // What the backup held as done was left alone; what ended since was crawled once more, under a token that nobody had.
+    // Sites finished in the backup were not crawled again; those finished later were, under a new
+    // token.
     let crawls = |site: &str| {
         let index = sites.iter().position(|known| known == site).unwrap();
         log.iter().filter(|access| access.site == index && access.get && access.path == "/").count()

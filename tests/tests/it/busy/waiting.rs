@@ -1,4 +1,5 @@
-//! `lab bench waiting` on small databases: each standing lasts, so that its figures are of what it says.
+//! `lab bench waiting` on small databases: the tasks keep their state, so that the figures are
+//! valid.
 
 use std::process::Command;
 
@@ -7,11 +8,11 @@ use crate::harness::blocking_beside;
 const STANDINGS: [&str; 9] =
     ["submitted", "measuring", "random", "gnp-top3", "earliest-finish", "parked", "unmet", "quota", "done"];
 
-/// How many are watched at once: they sleep most of the time.
+/// Simultaneous measurements: they sleep most of the time.
 const AT_ONCE: usize = 3;
 
 #[test]
-fn each_standing_lasts_while_it_is_watched() {
+fn waiting_tasks_keep_their_state_during_the_measurement() {
     let _turn = blocking_beside();
     std::thread::scope(|scope| {
         for standings in STANDINGS.chunks(STANDINGS.len() / AT_ONCE) {

@@ -1,4 +1,5 @@
-//! Measurements by real agents, and what is chosen by them, against the scenario's round trips.
+//! Measurements by real agents, and the choices based on them, compared with the scenario's round
+//! trips.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -17,7 +18,7 @@ use crate::harness::{
 };
 
 const CAPACITY: u32 = 8;
-/// Fewer measurements would prove nothing: six agents make this many of three machines.
+/// Minimum number of measurements: six agents make this many of three machines.
 const FEWEST_PAIRS: usize = 18;
 /// Six agents with four landmarks make this many of twelve machines.
 const FEWEST_TUN_PAIRS: usize = 21;
@@ -59,7 +60,7 @@ async fn six_agents_crawl_24_sites() -> Vec<String> {
     violations
 }
 
-/// `landfall plan` predicts another fleet for the sites on the map.
+/// `landfall plan` predicts the effect of another fleet.
 async fn plans_are_made(cluster: &Cluster, record: &BatchRecord) {
     let leaver = &cluster.agent_names()[0];
     let add = format!("city=Chengdu,carrier=Telecom,near={}", record.tasks[0].site);
@@ -87,7 +88,8 @@ async fn confirmers_measure_politely_and_their_sites_go_to_agents_no_farther_tha
     cluster.operate(&["landmarks", "elect", "--count", "3"]).await.unwrap();
     submit(&cluster, &["--request-interval", "100ms", "--strategy", "gnp-confirmed", "--watch"]).await;
     let record = cluster.batch_record("autumn").await.unwrap();
-    // The sites' own logs, confirmers included: no two probes of a site closer than the interval.
+    // In the sites' logs, no two probes of a site are closer than the interval, including
+    // confirmers.
     assert_eq!(violations(&cluster, &record, RunKind::Calm), Vec::<String>::new());
     assert!(record.tasks.iter().all(|task| task.strategy.as_deref() == Some("gnp-confirmed")), "{:?}", record.tasks);
     assert!(record.tasks.iter().all(|task| task.fallback.is_none()), "{:?}", record.tasks);
@@ -106,8 +108,8 @@ async fn confirmers_measure_politely_and_their_sites_go_to_agents_no_farther_tha
     cluster.stop().await.unwrap();
 }
 
-/// Mean true round trips over all sites: to the agent that was chosen, and to the one that `gnp-top1` would have
-/// chosen by what landmarks measured and the map predicts.
+/// Mean true round trips over all sites: to the chosen agent, and to the one that `gnp-top1` would
+/// choose by the landmarks' measurements and the map.
 fn confirmed_and_predicted_ms(cluster: &Cluster, record: &BatchRecord) -> (f64, f64) {
     let (scenario, names, map) = (cluster.world.scenario(), cluster.agent_names(), record.embedding.as_ref().unwrap());
     let (mut confirmed, mut predicted) = (0.0, 0.0);
@@ -151,15 +153,16 @@ async fn sites_share_measurements() -> Vec<String> {
     assert_eq!(record.site_measurements.len(), AGENTS * SITES, "everyone knows the way to every site");
 
     let log = cluster.world.log.entries();
-    // Every page is served to HEAD: probers send nothing else.
+    // Probers send only HEAD.
     let probes: Vec<_> = log.iter().filter(|access| !access.get).collect();
     machines_are_probed_one_order_after_the_other(&cluster, &probes);
-    // One request that warms the connection up, and three samples at least, from everyone for every site.
+    // Per agent and site: one warm-up request and at least three samples.
     let naive = AGENTS * SITES * 4;
     println!("{} probes where {naive} would be sent without sharing", probes.len());
-    // A busy machine makes samples restless, and then more of them are taken: half is far from the eighth that is shared.
+    // On a busy machine samples vary, and more are taken: half is still far from an eighth.
     assert!(probes.len() * 2 <= naive, "{} of {naive}", probes.len());
-    // Of eight sites on a machine one is measured by everyone; of the others one in fifty, and those where that disagreed.
+    // One of eight sites on a machine is measured by all agents; of the others one in fifty, and
+    // those where it differed.
     let own = own_measurements(&cluster).await;
     println!("{} of {} measurements are the site's own", own.len(), AGENTS * SITES);
     assert!(own.len() * 10 <= AGENTS * SITES * 3, "{} of {}", own.len(), AGENTS * SITES);
@@ -170,14 +173,15 @@ async fn sites_share_measurements() -> Vec<String> {
     assert_eq!(usize::try_from(counted).ok(), Some(probes.len()), "the agents' count is the servers'");
 
     shows_what_measuring_cost(&cluster, &record, &probes).await;
-    // The others are copies, and one that is wrong would count as often as it was copied.
+    // The others are copies: a wrong one would count as often as it was copied.
     record.site_measurements.retain(|one| own.contains_key(&(one.prober.clone(), one.target.clone())));
     let violations = untrue(&cluster, &record, FEWEST_PAIRS);
     cluster.stop().await.unwrap();
     violations
 }
 
-/// The sites' own measurements, in microseconds, by prober and site. All others equal the one that they are said to be from.
+/// The sites' own measurements in microseconds, by prober and site. All others equal the one from
+/// which they are copied.
 async fn own_measurements(cluster: &Cluster) -> BTreeMap<(String, String), Option<i64>> {
     let all: Vec<(String, String, Option<String>, Option<i64>)> = sqlx::query_as(
         "select a.name, s.name, m.shared_from, m.rtt_us from site_measurements m \
@@ -218,7 +222,8 @@ async fn shows_what_measuring_cost(cluster: &Cluster, record: &BatchRecord, prob
     }
 }
 
-/// By the web servers' own logs: whichever sites and agents they are about, two probes of a machine are an interval apart.
+/// By the web servers' logs, two probes of a machine are an interval apart, whatever their sites
+/// and agents.
 fn machines_are_probed_one_order_after_the_other(cluster: &Cluster, probes: &[&Access]) {
     let sites = &cluster.world.scenario().sites;
     let mut newest: BTreeMap<usize, &Access> = BTreeMap::new();
@@ -236,7 +241,7 @@ fn machines_are_probed_one_order_after_the_other(cluster: &Cluster, probes: &[&A
     assert!(least >= PROBE_INTERVAL.mul_f64(0.95), "two orders' probes of a machine {least:?} apart");
 }
 
-/// On real packets, with links in network namespaces.
+/// Over real packets in network namespaces.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn six_agents_measure_and_crawl_twelve_sites_over_real_packets() {
     let _turn = alone().await;

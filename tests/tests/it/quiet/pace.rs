@@ -17,7 +17,7 @@ const SLACK: Duration = Duration::from_millis(200);
 /// Leases that ended without a request because their address was full.
 const IN_VAIN: &str = "select count(*) from leases where state = 'released' and address is null";
 
-/// The paper's agents, and at each address this many sites of a few small pages.
+/// The paper's agents, and this many small sites at each address.
 fn crowded(agents: usize, addresses: &[usize]) -> Scenario {
     let layout = Layout::parse(PAPER, "paper.toml").unwrap();
     let mut scenario = layout.scenario(Some(agents), Some(addresses.iter().sum())).unwrap();
@@ -30,7 +30,7 @@ fn crowded(agents: usize, addresses: &[usize]) -> Scenario {
     scenario
 }
 
-/// Submits all sites of the world for agents drawn at random, and waits until they have ended.
+/// Submits all sites with random agents, and waits for the end.
 async fn crawl_all(cluster: &mut Cluster, policy: &[&str]) {
     submit_list(cluster, &cluster.world.site_list(), "b", policy).await;
     let sites = cluster.world.scenario().sites.len();
@@ -39,15 +39,15 @@ async fn crawl_all(cluster: &mut Cluster, policy: &[&str]) {
     assert_eq!(count(cluster, "select count(*) from tasks where held").await, 0, "nothing waits for ever");
 }
 
-/// What the sites of one address saw.
+/// The requests to one address.
 struct Address {
     sites: u32,
     fullest: FullestWindow,
     at_once: usize,
 }
 
-/// What the sites of each address saw; `at_once` gives the crawls that an address bears by its
-/// number of sites.
+/// The requests to each address; `at_once` returns its maximum number of crawls from its number of
+/// sites.
 fn addresses(cluster: &Cluster, log: &[Access], limit: RequestLimit, at_once: impl Fn(u32) -> u32) -> Vec<Address> {
     let scenario = cluster.world.scenario();
     let mut found = Vec::new();
@@ -62,21 +62,21 @@ fn addresses(cluster: &Cluster, log: &[Access], limit: RequestLimit, at_once: im
     found
 }
 
-/// When the requests of a kind arrived, in order.
+/// The arrivals of one kind of request, in order.
 fn arrivals(log: &[Access], kind: impl Fn(&Access) -> bool) -> Vec<Instant> {
     let mut arrivals: Vec<Instant> = log.iter().filter(|access| kind(access)).map(|access| access.at).collect();
     arrivals.sort();
     arrivals
 }
 
-/// From the first request of a site to its last.
+/// The first and the last request to a site.
 fn span(log: &[Access], site: usize) -> (Instant, Instant) {
     let arrivals = arrivals(log, |access| access.site == site);
     (*arrivals.first().unwrap(), *arrivals.last().unwrap())
 }
 
-/// No site is crawled by two agents at once, or faster than promised.
-fn sites_are_asked_as_was_promised(cluster: &Cluster, limit: RequestLimit) {
+/// No site is crawled by two agents at once, or faster than allowed.
+fn sites_are_crawled_within_the_limit(cluster: &Cluster, limit: RequestLimit) {
     let log = cluster.world.log.entries();
     let mut most: f64 = 0.0;
     for site in 0..cluster.world.scenario().sites.len() {
@@ -84,13 +84,13 @@ fn sites_are_asked_as_was_promised(cluster: &Cluster, limit: RequestLimit) {
         assert!(fullest.share() <= 1.0, "site {site}: {fullest:?}");
         most = most.max(fullest.share());
     }
-    // Where an origin is not known, the crawl begins with a HEAD, which counts as the other requests.
+    // Without a known origin, the crawl begins with a HEAD, which counts like other requests.
     let heads = log.iter().filter(|access| !access.get).count();
     println!("{} requests, {heads} of them HEAD; of one site {:.0} % of what was promised", log.len(), 100.0 * most);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn thirty_agents_ask_no_host_and_no_address_more_often_than_was_promised() {
+async fn thirty_agents_keep_the_limits_of_every_host_and_address() {
     let _turn = alone().await;
     let scenario = crowded(30, &[1, 1, 2, 4, 5, 9, 13, 25]);
     let mut cluster = cluster(scenario, 4, "").await;
@@ -99,7 +99,7 @@ async fn thirty_agents_ask_no_host_and_no_address_more_often_than_was_promised()
     println!("crawled in {:.1?}, {} times a turn had not come", began.elapsed(), count(&cluster, IN_VAIN).await);
     assert!(count(&cluster, IN_VAIN).await > 0, "no address was ever full: this shows nothing");
     let limit = RequestLimit { interval: Duration::from_millis(500), slack: SLACK };
-    sites_are_asked_as_was_promised(&cluster, limit);
+    sites_are_crawled_within_the_limit(&cluster, limit);
     let log = cluster.world.log.entries();
     for Address { sites, fullest, at_once } in addresses(&cluster, &log, limit, |sites| bears(sites, 8)) {
         let borne = bears(sites, 8);
@@ -110,14 +110,14 @@ async fn thirty_agents_ask_no_host_and_no_address_more_often_than_was_promised()
         );
         assert!(fullest.share() <= 1.0, "{sites} sites: {fullest:?}");
     }
-    // The same log would not pass, had one crawl at a time been promised.
+    // The log would violate a limit of one crawl at a time.
     let strict = addresses(&cluster, &log, limit, |_| 1);
     assert!(strict.iter().any(|address| address.fullest.share() > 1.0 && address.at_once > 1));
     cluster.stop().await.unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn where_an_address_bears_one_crawl_its_sites_are_crawled_one_after_the_other() {
+async fn an_address_that_allows_one_crawl_is_crawled_site_by_site() {
     let _turn = alone().await;
     let mut cluster = cluster(crowded(6, &[3, 3, 3]), 4, "[politeness]\ncrawls_at_address = 1\n").await;
     let policy = ["--request-interval", "1s", "--max-pages", "2"];
@@ -125,11 +125,12 @@ async fn where_an_address_bears_one_crawl_its_sites_are_crawled_one_after_the_ot
     assert!(count(&cluster, IN_VAIN).await > 0, "no address was ever full: this shows nothing");
     let limit = RequestLimit { interval: Duration::from_secs(1), slack: SLACK };
     let (first, in_vain) = (cluster.world.log.entries(), count(&cluster, IN_VAIN).await);
-    // Whose origin is known is asked for robots.txt as soon as its turn has come, which is as soon as another's crawl has ended.
+    // With a known origin, robots.txt is requested as soon as the previous crawl at the address has
+    // ended.
     submit_list(&cluster, &cluster.world.site_list(), "again", &policy).await;
     cluster.await_count("every task to end again", ENDED, 18, PATIENCE).await.unwrap();
     assert_eq!(count(&cluster, IN_VAIN).await, in_vain, "where a site is, and that its address is full, is known now");
-    sites_are_asked_as_was_promised(&cluster, limit);
+    sites_are_crawled_within_the_limit(&cluster, limit);
     let log = cluster.world.log.entries();
     for (crawls, log) in [("first", &first[..]), ("second", &log[first.len()..])] {
         for Address { sites, fullest, at_once } in addresses(&cluster, log, limit, |_| 1) {

@@ -1,4 +1,5 @@
-//! A cell of the paper's experiments in the lab, twice from one frozen survey, beside the simulation of the same cell.
+//! A cell of the paper's experiments in the lab, twice from one frozen survey, compared with its
+//! simulation.
 
 use std::path::Path;
 
@@ -9,7 +10,8 @@ use landfall_scheduler::model::Strategy;
 
 use crate::harness::alone;
 
-/// Ten agents, twenty sites of few pages, at 20 requests a second each: the interval and not the machine bounds them.
+/// Ten agents, twenty small sites, 20 requests per second each: the interval limits them, not the
+/// machine.
 fn small() -> anyhow::Result<Settings> {
     let changes = [
         ("agents = 30", "agents = 10"),
@@ -28,7 +30,7 @@ fn small() -> anyhow::Result<Settings> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_cell_in_the_lab_asks_for_what_the_simulation_asks_for() {
+async fn the_lab_and_the_simulation_make_the_same_requests() {
     let _turn = alone().await;
     let settings = small().unwrap();
     let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
@@ -38,7 +40,7 @@ async fn a_cell_in_the_lab_asks_for_what_the_simulation_asks_for() {
         let mut simulation =
             LayoutSimulation::surveyed(&settings, &layouts[0], 1, &result.measurements, result.first_task).unwrap();
         let simulated = simulation.simulate(settings.base, strategy, 0).unwrap();
-        // Every site has a slot at once, so that none moves: the same survey, the same agents.
+        // Every site has a slot at once, so that none moves: the agents are the same.
         assert_eq!(result.per_agent, simulated.per_agent, "{strategy}");
         assert_eq!(result.sites.len(), settings.sites);
         let bytes: usize = simulated.arrived.iter().map(|body| body.bytes).sum();
@@ -49,7 +51,8 @@ async fn a_cell_in_the_lab_asks_for_what_the_simulation_asks_for() {
             (requests - landfall_lab::evidence::figures::float(simulated.requests)).abs() < 0.5,
             "{requests}: {simulated:?}"
         );
-        // Nobody is faster than the interval. How much slower depends on what else the machine does.
+        // No crawl is faster than the interval. How much slower it is depends on the machine's
+        // load.
         let least = simulated.makespan.as_secs_f64() * 0.8;
         assert!(result.makespan_s > least && result.growth.mb_per_min > 0.0, "{result:?} and {least} s");
     }

@@ -1,4 +1,4 @@
-//! The emulated network as the real prober sees it: samples equal the scenario's round trips.
+//! The emulated network as measured by the real prober: samples equal the scenario's round trips.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,12 +12,12 @@ use landfall_lab::world::{Grade, World};
 
 use crate::harness::alone;
 
-/// Every agent measures this many of the sites.
+/// The number of sites that every agent measures.
 const SITES: usize = 8;
-/// Probers that run at once: more would make each other late.
+/// Simultaneous probers: more would delay each other.
 const AT_ONCE: usize = 4;
 
-/// Gives a prober the source address of an agent.
+/// Writes a prober's configuration with an agent's source address.
 fn write_config(world: &World, agent: usize, folder: &Path) {
     std::fs::create_dir_all(folder).unwrap();
     let (bind, dns, net) = (world.wan.lane().agent(agent), world.names(), world.wan.lane().network());
@@ -64,7 +64,7 @@ async fn samples_equal_round_trips(grade: Grade, metrics: &[&str]) {
     world.stop().await;
 }
 
-/// Lets every agent measure every site, and says what is to be said against it.
+/// Lets every agent measure the sites; returns what is wrong.
 async fn measure(world: &World, agent_binary: &Path, metric: &str, folder: &dyn Fn(usize) -> PathBuf) -> Vec<String> {
     let pairs = (0..world.scenario().agents.len()).flat_map(|agent| (0..SITES).map(move |site| (agent, site)));
     let probes = pairs.map(|(agent, site)| {
@@ -90,7 +90,7 @@ async fn samples_of_sites_equal_the_scenarios_round_trips() {
     samples_equal_round_trips(Grade::Rootless, &["ttfb"]).await;
 }
 
-/// Here connecting takes its round trip too, and so does an echo.
+/// In this grade, connecting and ICMP echoes take a round trip too.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn by_every_metric_samples_equal_the_round_trips_of_real_packets() {
     match tun::missing() {

@@ -1,6 +1,8 @@
-//! What one process cost: `lab measured -- CMD` runs it and prints its processor time, its peak memory and its time as JSON.
+//! The cost of one process: `lab measured -- CMD` runs a command and prints its processor time,
+//! peak memory and duration as JSON.
 //!
-//! A process of its own, because the system tells of all children together: this one has a single child.
+//! It is a separate process, because the system reports all children together: it has only one
+//! child.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -12,29 +14,28 @@ use nix::sys::time::TimeVal;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
-/// How long a crawl may take: the slowest of them needs some thirty seconds.
+/// Time limit of a crawl: the slowest crawler needs about thirty seconds.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// What a process cost.
+/// The cost of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct ProcessCost {
-    /// Processor time in its own code, in seconds.
+    /// User time in seconds.
     pub user_s: f64,
     pub system_s: f64,
-    /// From its start to its end, in seconds.
+    /// The duration in seconds.
     pub wall_s: f64,
-    /// The most memory it had at a time, in KiB. Not less than what `lab` itself had when it started it, some MiB.
+    /// The peak memory in KiB; at least the few MiB that `lab` had when it started the process.
     pub peak_kib: i64,
 }
 
 impl ProcessCost {
-    /// All of its processor time.
     pub fn cpu_s(&self) -> f64 {
         self.user_s + self.system_s
     }
 }
 
-/// Runs a command, its output on this one's standard error, and says what it cost.
+/// Runs a command with its output on standard error; returns its cost.
 pub async fn measured(command: &[String]) -> anyhow::Result<ProcessCost> {
     let (program, args) = command.split_first().context("there is a command")?;
     let started = Instant::now();
@@ -56,7 +57,7 @@ fn seconds(time: TimeVal) -> f64 {
     (Duration::from_secs(whole) + Duration::from_micros(micros)).as_secs_f64()
 }
 
-/// Runs a command in `folder` by way of `lab measured`.
+/// Runs a command in `folder` with `lab measured`.
 pub(super) async fn cost_of(command: &[String], folder: &Path) -> anyhow::Result<ProcessCost> {
     let own = std::env::current_exe().context("find the lab's own executable")?;
     let mut lab = Command::new(own);
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_command_that_works_costs_something_and_one_that_fails_is_an_error() {
+    async fn a_successful_command_has_a_cost_and_a_failed_one_is_an_error() {
         let sh = |script: &str| ["sh", "-c", script].map(str::to_owned);
         let cost = measured(&sh("i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done")).await.unwrap();
         assert!(cost.user_s > 0.001 && cost.peak_kib > 100 && cost.wall_s >= cost.user_s * 0.5, "{cost:?}");

@@ -1,12 +1,13 @@
-//! Sites to crawl as fast as a crawler can, and the server that hands them out: `lab bench-site`, a process of its own.
+//! Sites for measuring crawlers, and their server: `lab bench-site`, a separate process.
 //!
-//! A site is a number of pages and nothing else: every page is made from its number, so all runs see the same bytes. Page `n` links to
-//! its children `fan * n + 1 ..`, by which every page is reached, and to others drawn from `n`. The server counts what is asked of
-//! it; a crawler's own count is no witness.
+//! Every page is generated from its number, so that all runs see the same bytes. Page `n` links to
+//! its children `fan * n + 1 ..`, which makes every page reachable, and to other pages drawn from
+//! `n`. The server counts the requests, because a crawler's own count is no proof.
 //!
-//! It may serve many sites at once, all alike, each at an address of its own, and answer late as if it were far away.
+//! It can serve many identical sites, each at its own address, and delay its answers as if it were
+//! far away.
 //!
-//! It reads its commands from standard input and ends with that, so that no process remains.
+//! It reads commands from standard input and ends with it, so that no process remains.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -28,31 +29,31 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
-/// Where it listens: from this loopback address on, which no site of a scenario has.
+/// The first listen address; no site of a scenario uses it.
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 177, 1);
-/// What pages are filled up with, drawn word by word: deflated, a page takes about a third, as ordinary ones do.
+/// Random filler words: compressed, a page takes about a third, as ordinary pages do.
 const WORDS: [&str; 48] = [
     "anchor", "ballast", "beacon", "bearing", "berth", "bilge", "boom", "bow", "buoy", "cable", "canvas", "channel",
     "chart", "cleat", "compass", "course", "current", "deck", "draught", "ebb", "fathom", "flood", "gauge", "halyard",
     "harbour", "helm", "horizon", "hull", "keel", "knot", "lantern", "lee", "log", "mast", "meridian", "mooring",
     "oar", "pilot", "quay", "reef", "rope", "rudder", "sail", "sounding", "stern", "swell", "tide", "wharf",
 ];
-/// Bytes of a paragraph at most.
+/// Maximum bytes of a paragraph.
 const PARAGRAPH: usize = 600;
 
-/// What a site is made of.
+/// The parameters of a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
 pub struct SitePlan {
     /// Pages, the start page among them
     #[arg(long)]
     pub pages: u64,
-    /// Pages that a page is the first to link to
+    /// Child pages of a page
     #[arg(long)]
     pub fan: u64,
-    /// Other pages it links to
+    /// Other links of a page
     #[arg(long)]
     pub others: u64,
-    /// Bytes of a page at least
+    /// Minimum bytes of a page
     #[arg(long)]
     pub bytes: usize,
 }
@@ -71,16 +72,15 @@ impl SitePlan {
         (page > 0 && page < self.pages && section.parse() == Ok(page % 50)).then_some(page)
     }
 
-    /// The pages that a page links to, in the order of the page.
+    /// The links of a page, in order.
     pub fn links(&self, page: u64) -> impl Iterator<Item = u64> {
         let Self { pages, fan, others, .. } = *self;
         let children = (1..=fan).map(move |child| page * fan + child).filter(move |child| *child < pages);
-        // Knuth's multiplicative hash: spread, and the same everywhere.
+        // Knuth's multiplicative hash.
         let drawn = move |number: u64| (page * 31 + number + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 20;
         children.chain((0..others).map(move |number| drawn(number) % pages))
     }
 
-    /// The text of a page.
     pub fn body(&self, page: u64) -> String {
         let mut text = format!(
             "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<title>Page {page}</title>\n\
@@ -96,7 +96,7 @@ impl SitePlan {
             let end = self.bytes.min(text.len() + PARAGRAPH);
             text.push_str("<p>");
             while text.len() + 16 < end {
-                // Knuth's MMIX generator; its upper bits are the good ones.
+                // Knuth's MMIX generator; its upper bits are the most random.
                 drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let word = usize::try_from(drawn >> 40).expect("24 bits") % WORDS.len();
                 text.push_str(WORDS[word]);
@@ -124,7 +124,7 @@ impl SitePlan {
     }
 }
 
-/// What a server serves.
+/// The sites of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
 pub struct ServedSites {
     #[command(flatten)]
@@ -132,41 +132,40 @@ pub struct ServedSites {
     /// Sites, 1 to 250, each at its own address
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=250))]
     sites: u8,
-    /// How late it answers, in milliseconds
+    /// Delay of an answer in milliseconds
     #[arg(long, default_value_t = 0)]
     late_ms: u64,
 }
 
 impl ServedSites {
-    /// One site, as fast as may be.
+    /// One site without delay.
     pub(in crate::experiments::bench) const fn one(plan: SitePlan) -> Self {
         Self { plan, sites: 1, late_ms: 0 }
     }
 
-    /// Many sites that are far away.
+    /// Many sites with a delay.
     pub(in crate::experiments::bench) const fn many(plan: SitePlan, sites: u8, late_ms: u64) -> Self {
         Self { plan, sites, late_ms }
     }
 }
 
-/// The addresses of this many sites.
 pub(in crate::experiments::bench) fn addresses(sites: u8) -> impl Iterator<Item = Ipv4Addr> {
     let [a, b, c, first] = FIRST.octets();
     (0..sites).map(move |site| Ipv4Addr::new(a, b, c, first.saturating_add(site)))
 }
 
-/// What a server was asked for.
+/// The number of requests to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::experiments::bench) struct RequestCounts {
-    /// Different pages of the site.
+    /// Distinct pages.
     pub(in crate::experiments::bench) pages: u64,
-    /// Requests in all, robots.txt and what is not there included.
+    /// All requests, including robots.txt and missing pages.
     pub(in crate::experiments::bench) requests: u64,
 }
 
-/// A site's server, as its own process.
+/// A running server process.
 pub(in crate::experiments::bench) struct Server {
-    /// The start page of its first site.
+    /// The first site's start page.
     pub(in crate::experiments::bench) url: String,
     commands: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
@@ -188,12 +187,12 @@ impl Server {
         Ok(Self { url, commands, answers, _child: child })
     }
 
-    /// What it was asked for since it was reset last.
+    /// The requests since the last reset.
     pub(in crate::experiments::bench) async fn asked(&mut self) -> anyhow::Result<RequestCounts> {
         self.tell("asked").await
     }
 
-    /// The same, and begins to count anew.
+    /// Returns the requests and resets the counters.
     pub(in crate::experiments::bench) async fn reset(&mut self) -> anyhow::Result<RequestCounts> {
         self.tell("reset").await
     }
@@ -209,7 +208,7 @@ impl Server {
 /// Serves sites until the standard input ends.
 pub async fn serve(served: ServedSites) -> anyhow::Result<()> {
     let site = Arc::new(Site::new(served)?);
-    // All listen on the port that the first is given.
+    // All use the first one's port.
     let mut port = 0;
     for address in addresses(served.sites) {
         let address = SocketAddr::from((address, port));
@@ -223,7 +222,7 @@ pub async fn serve(served: ServedSites) -> anyhow::Result<()> {
     tokio::task::block_in_place(|| obey(&site))
 }
 
-/// Does what the standard input says, a command a line.
+/// Executes the commands of the standard input, one per line.
 fn obey(site: &Site) -> anyhow::Result<()> {
     for command in std::io::stdin().lines() {
         let RequestCounts { pages, requests } = match command?.as_str() {
@@ -236,11 +235,10 @@ fn obey(site: &Site) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A site that is served.
 struct Site {
     plan: SitePlan,
     late: Duration,
-    /// Bodies of all pages, where they are few: making one takes longer than sending it.
+    /// The bodies of all pages of a small site: generating a body takes longer than sending it.
     made: Vec<Bytes>,
     seen: Vec<AtomicBool>,
     pages: AtomicU64,
@@ -248,7 +246,7 @@ struct Site {
 }
 
 impl Site {
-    /// Pages of a site whose bodies are all made before the first request.
+    /// Maximum pages of a site whose bodies are generated in advance.
     const FEW: u64 = 10_000;
 
     fn new(served: ServedSites) -> anyhow::Result<Self> {
@@ -321,7 +319,7 @@ impl Site {
         response
     }
 
-    /// The body of a page, which counts as asked for.
+    /// The body of a page; counts the page.
     fn body(&self, page: u64) -> Bytes {
         let index = usize::try_from(page).expect("as many pages as there are flags");
         if let Some(seen) = self.seen.get(index)
@@ -342,7 +340,7 @@ mod tests {
     const PLAN: SitePlan = SitePlan { pages: 333, fan: 4, others: 16, bytes: 4096 };
 
     #[test]
-    fn every_page_is_found_from_the_first_and_by_its_path() {
+    fn every_page_is_reachable_and_found_by_its_path() {
         let (mut found, mut next) = (BTreeSet::from([0]), vec![0]);
         while let Some(page) = next.pop() {
             next.extend(PLAN.links(page).filter(|link| found.insert(*link)));
@@ -357,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_has_its_links_and_its_size() {
+    fn a_page_has_the_stated_links_and_size() {
         let body = PLAN.body(7);
         assert_eq!(body.matches("href=\"/section-").count() + body.matches("href=\"/\"").count(), 20);
         assert!((4096 - 16..4096 + 64).contains(&body.len()), "{}", body.len());

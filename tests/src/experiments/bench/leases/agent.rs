@@ -25,7 +25,7 @@ pub(super) enum Mode {
     Pause,
     /// Answers all of them, and each that comes, at once.
     Answer,
-    /// Answers the oldest every so often on average, at random: a crawl ends when it ends, whatever others do.
+    /// Answers the oldest at random times with this mean interval, as independent crawls end.
     FreeOneEvery(Duration),
 }
 
@@ -49,7 +49,7 @@ struct AgentLoop {
     outbound: mpsc::Sender<v1::SessionRequest>,
     mode: watch::Receiver<Mode>,
     held: VecDeque<(i64, i64)>,
-    /// When slots became free that are not filled yet.
+    /// When the free slots became free.
     freed: VecDeque<Instant>,
     granted: Arc<AtomicU64>,
     counts: Arc<Counts>,
@@ -92,17 +92,17 @@ impl SimulatedAgent {
         self.mode.send_replace(mode);
     }
 
-    /// Outcomes that were sent, be they under way still.
+    /// Sent outcomes.
     pub(super) fn sent(&self) -> u64 {
         self.counts.sent.load(Ordering::Relaxed)
     }
 
-    /// Outcomes that were acknowledged.
+    /// Acknowledged outcomes.
     pub(super) fn acknowledged(&self) -> u64 {
         self.counts.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// How long each slot that it freed on its own was free.
+    /// How long each slot was free.
     pub(super) fn waits(&self) -> Vec<Duration> {
         std::mem::take(&mut self.counts.waits.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -140,7 +140,7 @@ impl AgentLoop {
                     self.freed.clear();
                     next = tokio::time::Instant::now();
                 }
-                // Reading goes on while writing waits.
+                // Reading continues while writing waits.
                 Ok(permit) = async { due.await; outbound.reserve().await } => {
                     let Some((task_id, token)) = self.held.pop_front() else { continue };
                     if let Mode::FreeOneEvery(pause) = mode {
@@ -185,7 +185,7 @@ fn outcome(task_id: i64, token: i64) -> v1::OutcomeReport {
         bytes: 4096,
         started_at: Some(Default::default()),
         duration: Some(Default::default()),
-        // As every crawl has them; what is known of the sites agrees.
+        // A typical value, consistent with the sites' measurements.
         rtt: Duration::from_millis(20).try_into().ok(),
         origin: "http://bench.test".to_owned(),
         ..Default::default()

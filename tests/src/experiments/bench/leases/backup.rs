@@ -1,4 +1,5 @@
-//! How long a backup of a million sites takes, what it takes from granting meanwhile, and how long its restore takes.
+//! The duration of a backup of a million sites, its effect on granting, and the duration of its
+//! restore.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -17,7 +18,8 @@ const SITES: u64 = 1_000_000;
 const AGENTS: usize = 20;
 /// Slots of each.
 const CAPACITY: u32 = 100;
-/// Backups, each between two spells without one; so short that the sites last, at nine thousand grants a second.
+/// Backups, each between two spells without one. The spells are short, so that there are enough
+/// sites for nine thousand grants per second.
 const BACKUPS: usize = 3;
 const SPELL: Duration = Duration::from_secs(6);
 
@@ -73,7 +75,7 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Runs a command on a file and a data directory of the benchmark's.
+/// Runs a command with a file and a data directory of the benchmark.
 async fn landfall(
     bench: &BenchScheduler,
     words: &[&str],

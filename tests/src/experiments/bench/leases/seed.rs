@@ -1,4 +1,4 @@
-//! What the benchmark of leases begins with: agents that are enrolled, and open tasks that are assigned to them.
+//! The initial state of the lease benchmark: enrolled agents, and open tasks assigned to them.
 
 use anyhow::Context;
 use landfall_scheduler::store::agents::enrolments::{self, AgentRequest, Name};
@@ -27,8 +27,9 @@ pub(super) async fn agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<St
     Ok(credentials)
 }
 
-/// Makes this many tasks, dealt out to the agents, of sites whose origin is known, and a session of each agent, as there are when a
-/// scheduler comes back. In bulk, past the triggers and constraints, on which nothing is measured here.
+/// Creates this many tasks, distributed over the agents, of sites with a known origin, and a
+/// session of each agent, as after a scheduler's restart. In bulk, without triggers and
+/// constraints, which are not measured.
 pub(super) async fn assigned(pool: &PgPool, count: u64) -> anyhow::Result<()> {
     let text = format!(
         "set session_replication_role = replica;
@@ -56,7 +57,7 @@ pub(super) async fn assigned(pool: &PgPool, count: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Measures and places every site, as landmarks would have: three measurements of each, in one map.
+/// Creates three measurements and a placement for every site.
 pub(super) async fn measured(pool: &PgPool) -> anyhow::Result<()> {
     let text = "insert into embeddings (dimensions, landmarks, fit_error)
                 select 8, array_agg(id), 0.1 from (select id from agents order by id limit 3) landmark;
@@ -74,14 +75,14 @@ pub(super) async fn measured(pool: &PgPool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Lets the agents take this many leases at once.
+/// Sets the agents' slots.
 pub(super) async fn slots(pool: &PgPool, slots: u32) -> anyhow::Result<()> {
     let changed = sqlx::query("update agents set capacity = $1").bind(i32::try_from(slots)?).execute(pool).await;
     changed.context("change the agents' slots")?;
     Ok(())
 }
 
-/// Leases and outcomes that are durable.
+/// The number of stored leases and outcomes.
 pub(super) async fn stored(pool: &PgPool) -> anyhow::Result<(i64, i64)> {
     let counted = sqlx::query_as("select (select count(*) from leases), (select count(*) from outcomes)");
     counted.fetch_one(pool).await.context("count")

@@ -1,6 +1,7 @@
-//! What a submission of 100,000 sites costs, whatever came before it; and how soon a report of as many begins and ends.
+//! The time to submit 100,000 sites after different histories, and the time of a report of as many.
 //!
-//! Submissions go through gRPC, as the command sends them; reports are printed by the real command into a pipe.
+//! Submissions go through gRPC, as the command sends them; reports are printed by the real command
+//! into a pipe.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -16,11 +17,11 @@ use super::super::median;
 use super::{BenchScheduler, Line, load, resident, secs};
 use crate::cluster::Binaries;
 
-/// Sites of the submissions that are timed.
+/// Sites per measured submission.
 const SITES: usize = 100_000;
-/// Small batches that come before, and the sites of each.
+/// Earlier small batches, and sites per batch.
 const SMALL: (usize, usize) = (12, 21);
-/// Large ones that come before.
+/// Earlier large batches.
 const LARGE: usize = 10;
 const RUNS: usize = 3;
 const MOST_SECONDS: f64 = 3.0;
@@ -103,19 +104,20 @@ impl SubmitSetup {
         Ok(secs(began))
     }
 
-    /// Lets the database see small batches, and think that there are no others.
+    /// Submits small batches and updates the statistics, so that the database expects only small
+    /// ones.
     async fn small_batches(&mut self) -> anyhow::Result<()> {
         let (batches, sites) = SMALL;
         for number in 0..batches - 1 {
             self.submit(&format!("small-{number}"), sites).await?;
         }
         self.bench.pool.execute("analyze").await.context("analyze")?;
-        // Plans are made anew by those statistics.
+        // Creates query plans with those statistics.
         self.submit("small-last", sites).await?;
         Ok(())
     }
 
-    /// Prints a report into a pipe; returns the seconds until its first byte came, and until its last.
+    /// Prints a report into a pipe; returns the seconds until the first and the last byte.
     async fn report(&self, format: &str) -> anyhow::Result<(f64, f64)> {
         let mut command = Command::new(Binaries::find()?.landfall);
         command.arg("--data-dir").arg(self.bench.directory.path().join("scheduler"));
@@ -138,8 +140,8 @@ impl SubmitSetup {
     }
 }
 
-/// Lets every site of the batch that is reported be measured by nine, chosen for, and crawled. In bulk, past the triggers, on which
-/// nothing is measured here.
+/// Creates nine measurements, an assignment and an outcome for every site of the reported batch. In
+/// bulk, without triggers, which are not measured.
 async fn crawled(pool: &PgPool) -> anyhow::Result<()> {
     let text = "set session_replication_role = replica;
         insert into agents (name, city, carrier, credential_hash)

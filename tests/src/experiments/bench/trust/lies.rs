@@ -1,4 +1,4 @@
-//! Liars: what they say in place of what they measured.
+//! Liars and their false reports.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,6 @@ use rand::seq::{IteratorRandom, SliceRandom};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// How a liar lies.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Lie {
     Times(f64),
@@ -20,7 +19,7 @@ pub(super) enum Lie {
 }
 
 impl Lie {
-    /// The lies that are told at once, by name.
+    /// The constant lies, by name.
     pub(super) const ALL: [(&'static str, Self); 6] = [
         ("x2", Self::Times(2.0)),
         ("x10", Self::Times(10.0)),
@@ -31,14 +30,14 @@ impl Lie {
     ];
 }
 
-/// One drawing with its landmarks and, maybe, liars among them.
+/// A drawing with its landmarks and the liars among them.
 pub(super) struct LyingFleet<'a> {
     pub(super) draw: &'a Draw<'a>,
     pub(super) landmarks: &'a [AgentId],
     pub(super) seed: u64,
     lie: Lie,
     pub(super) liars: BTreeSet<AgentId>,
-    /// Where colluders say that they are.
+    /// The claimed location of colluders.
     alibi: Option<AgentId>,
 }
 
@@ -52,7 +51,8 @@ impl<'a> LyingFleet<'a> {
         Self { draw, landmarks, seed, lie, liars: order.into_iter().collect(), alibi: honest.choose(&mut rng) }
     }
 
-    /// What an agent says of a target to which it measured `honest`; `alibi` is what is true from the colluders' alibi.
+    /// An agent's report of a target with the honest round trip `honest`; `alibi` is the true one
+    /// from the colluders' claimed location.
     fn reported(&self, agent: AgentId, target: u64, honest: Rtt, alibi: Option<Rtt>) -> Rtt {
         if !self.liars.contains(&agent) {
             return honest;
@@ -80,7 +80,7 @@ impl<'a> LyingFleet<'a> {
             for j in 0..self.draw.agents() {
                 let (a, b) = (self.draw.agent_id(i), self.draw.agent_id(j));
                 let Some(rtt) = honest.measured(a, b) else { continue };
-                // Colluders, and their alibi itself, are next door to each other.
+                // Colluders and their alibi claim to be close to each other.
                 let alibi = self.alibi.and_then(|alibi| {
                     if b == alibi || self.liars.contains(&b) { near } else { honest.measured(alibi, b) }
                 });
@@ -90,7 +90,7 @@ impl<'a> LyingFleet<'a> {
         mesh
     }
 
-    /// What the landmarks say of a site.
+    /// The landmarks' reports of a site.
     pub(super) fn measured(&self, site: usize) -> Vec<(AgentId, Rtt)> {
         let alibi = self.alibi.and_then(|alibi| self.draw.measured(site, &[alibi]).pop()).map(|(_, rtt)| rtt);
         let target = 1_000_000 + u64::try_from(site).unwrap_or(0);

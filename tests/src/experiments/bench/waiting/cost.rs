@@ -1,7 +1,7 @@
-//! What a scheduler and its Postgres cost over some time: processor time by /proc, rows by Postgres' statistics, and the longest statement
-//! by pg_stat_statements where this Postgres has it.
+//! The cost of a scheduler and its Postgres over some time: processor time from /proc, rows from
+//! Postgres' statistics, and the longest statement from pg_stat_statements where available.
 //!
-//! The lab asks before the window and after it, never within.
+//! The lab queries before and after the window, not in it.
 
 use std::time::{Duration, Instant};
 
@@ -11,35 +11,35 @@ use sqlx::{Executor as _, PgPool};
 
 use crate::evidence::machine::{family_processor_s, processor_s};
 
-/// A pass of most background tasks comes this often: rows are told for as long.
+/// The interval of most background passes; rows are counted per interval.
 const PASS: Duration = Duration::from_secs(2);
-/// Characters of a statement that are shown.
+/// Maximum characters of a printed statement.
 const SHOWN: usize = 90;
-/// Statements that took most time, which are told of at the level info.
+/// Logged statements (level info), those with the most time.
 const TOLD: usize = 5;
 
-/// What was counted over some time.
+/// The cost over some time.
 #[derive(Debug, Clone)]
 pub(super) struct SchedulerCost {
     /// Processor time, in percent of one core.
     pub(super) scheduler: f64,
     pub(super) postgres: f64,
-    /// Rows that were read in all tables for two seconds, by scans and by indexes.
+    /// Rows read in all tables per two seconds, by scans and indexes.
     pub(super) read: f64,
-    /// Rows that were written in all tables.
+    /// Rows written in all tables.
     pub(super) written: i64,
-    /// The statement that took longest, in milliseconds, and how it begins; `None` where Postgres does not tell.
+    /// The longest execution of a statement in milliseconds, and its beginning; `None` where not
+    /// available.
     pub(super) longest: Option<(f64, String)>,
 }
 
 impl SchedulerCost {
-    /// Processor time of both, in percent of one core.
     pub(super) fn together(&self) -> f64 {
         self.scheduler + self.postgres
     }
 }
 
-/// What was counted until a moment.
+/// The counters at one moment.
 #[derive(Debug)]
 pub(super) struct Counters {
     at: Instant,
@@ -51,7 +51,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Counts now, and forgets what statements there were.
+    /// Reads the counters and resets the statistics of statements.
     pub(super) async fn now(pool: &PgPool, scheduler: Pid, postmaster: Pid, statements: bool) -> anyhow::Result<Self> {
         let rows = rows(pool).await?;
         if statements {
@@ -61,7 +61,7 @@ impl Counters {
         Ok(Self { at: Instant::now(), scheduler, postmaster, scheduler_s, postgres_s, rows })
     }
 
-    /// What came since.
+    /// The cost since then.
     pub(super) async fn cost(&self, pool: &PgPool, statements: bool) -> anyhow::Result<SchedulerCost> {
         let seconds = self.at.elapsed().as_secs_f64();
         let (scheduler_s, postgres_s) = (processor_s(self.scheduler)?.0, family_processor_s(self.postmaster)?);
@@ -79,7 +79,7 @@ impl Counters {
     }
 }
 
-/// Rows read, and rows written, in all tables.
+/// Rows read and written in all tables.
 async fn rows(pool: &PgPool) -> anyhow::Result<(i64, i64)> {
     let counted = "select coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint,
                           coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint
@@ -87,7 +87,7 @@ async fn rows(pool: &PgPool) -> anyhow::Result<(i64, i64)> {
     sqlx::query_as(counted).fetch_one(pool).await.context("count rows")
 }
 
-/// Has statements counted from the next start of this Postgres on; `false` where it cannot.
+/// Enables pg_stat_statements from the next start of Postgres; `false` where not available.
 pub(super) async fn prepare(pool: &PgPool) -> anyhow::Result<bool> {
     let can = "select exists (select from pg_available_extensions where name = 'pg_stat_statements')";
     let can: bool = sqlx::query_scalar(can).fetch_one(pool).await.context("ask for pg_stat_statements")?;
@@ -97,7 +97,7 @@ pub(super) async fn prepare(pool: &PgPool) -> anyhow::Result<bool> {
     Ok(can)
 }
 
-/// After that start.
+/// Starts counting after that start.
 pub(super) async fn begin(pool: &PgPool) -> anyhow::Result<()> {
     pool.execute("create schema lab").await.context("make a schema")?;
     pool.execute("create extension pg_stat_statements schema lab").await.context("count statements")?;
@@ -118,14 +118,14 @@ async fn longest(pool: &PgPool) -> anyhow::Result<Option<(f64, String)>> {
     Ok(longest.map(|(longest, .., query)| (longest, shown(&query))))
 }
 
-/// How a statement begins, on one line that may stand in a table.
+/// The beginning of a statement on one line, for a Markdown table.
 fn shown(query: &str) -> String {
     let lines = query.lines().filter(|line| !line.trim_start().starts_with("--"));
     let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
     words.join(" ").replace('|', "¦").chars().take(SHOWN).collect()
 }
 
-/// Bytes on disk of all tables but the log, and of the log, with their indexes.
+/// Bytes on disk of all tables except the log, and of the log, with indexes.
 pub(super) async fn bytes(pool: &PgPool) -> anyhow::Result<(f64, f64)> {
     let size = "select coalesce(sum(pg_total_relation_size(oid)) filter (where relname <> 'events'), 0)::float8,
                        coalesce(sum(pg_total_relation_size(oid)) filter (where relname = 'events'), 0)::float8

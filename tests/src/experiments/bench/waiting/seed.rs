@@ -1,56 +1,57 @@
-//! Databases in which tasks wait, as they are after hours of waiting: in bulk, past the triggers and constraints, on which nothing is
-//! measured here.
+//! Databases of waiting tasks, as after hours of waiting: created in bulk, without triggers and
+//! constraints, which are not measured.
 //!
-//! The log holds a line for each state that a waiting task has been in, as the triggers write them.
+//! The log has an event for each state of a waiting task, as the triggers write them.
 
 use anyhow::Context;
 use clap::ValueEnum;
 use sqlx::{AssertSqlSafe, Executor as _, PgPool};
 
-/// Agents of each database; so few measure each site, and need no landmarks.
+/// Agents per database: this few measure each site and need no landmarks.
 pub(super) const AGENTS: usize = 9;
-/// Addresses at which parked tasks wait, and crawls under way at each: as many as it bears by default.
+/// Addresses of parked tasks, and running crawls at each: the default maximum.
 const ADDRESSES: u32 = 100;
 const AT_ADDRESS: u32 = 8;
-/// Slots of each agent, all taken, where a planned task waits for one.
+/// Slots of each agent, all taken, where planned tasks wait.
 const SLOTS: u32 = 4;
-/// Tasks that a scheduler lets in to be measured at once, and orders that its agents hold at once.
+/// Maximum tasks in measurement, and maximum orders of the agents.
 const MEASURING: u32 = 4_096;
 const ORDERS: u32 = 2_304;
-/// Rounds of a site that is crawled again.
+/// Rounds per recrawled site.
 const ROUNDS: u32 = 10;
 
-/// How tasks wait.
+/// The state of the waiting tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum WaitingCase {
-    /// Submitted, with no agent connected.
+    /// Submitted; no agent is connected
     Submitted,
-    /// As many as may be are measured, by agents that have all the orders they may have; the others are submitted.
+    /// The maximum is measured, by agents with all their orders; the others are submitted
     Measuring,
-    /// Located, of a `random` batch, while every connected agent has paused: this strategy makes queues of any length at full agents.
+    /// Located, in a `random` batch; every connected agent has paused (this strategy fills queues
+    /// of full agents)
     Random,
-    /// Measured by nine agents and located, of a `gnp-top3` batch, while every connected agent has paused.
+    /// Measured by nine agents and located, in a `gnp-top3` batch; every connected agent has paused
     #[value(name = "gnp-top3")]
     Top3,
-    /// Measured and located, of an `earliest-finish` batch, while each slot of each agent is taken for hours.
+    /// Measured and located, in an `earliest-finish` batch; every slot is taken for hours
     EarliestFinish,
-    /// At a hundred addresses that are crawled by as many as they bear.
+    /// At a hundred addresses with the maximum number of crawls
     Parked,
-    /// Of a batch whose constraints no agent meets.
+    /// In a batch whose constraints no agent meets
     Unmet,
-    /// Of a batch whose quota every agent has used up today, with a tenth of its sites.
+    /// In a batch whose quota every agent has used today with a tenth of the sites
     Quota,
-    /// Done, ten rounds of each site, the next one due in a year.
+    /// Done: ten rounds of each site, the next one due in a year
     Done,
 }
 
 impl WaitingCase {
-    /// What it is called, on the command line and in tables.
+    /// Its name on the command line and in tables.
     pub(super) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// Whether its tasks wait for somebody.
+    /// Whether its tasks wait.
     pub(super) const fn waits(self) -> bool {
         !matches!(self, Self::Done)
     }
@@ -60,7 +61,7 @@ impl WaitingCase {
         if self.waits() { tasks } else { tasks / ROUNDS }
     }
 
-    /// What makes this many tasks stand so, as SQL.
+    /// The SQL that creates this many tasks.
     fn text(self, tasks: u32) -> String {
         let located = "submitted,located";
         let measured = "submitted,measuring,located";
@@ -102,32 +103,32 @@ impl WaitingCase {
     }
 }
 
-/// What was crawled counts for the quota.
+/// The quota spent by the crawls.
 const SPENT: &str = "
     insert into quota_spending (batch_id, agent_id, hour, bytes, crawls)
     select 1, agent_id, date_trunc('hour', accepted_at), 30000 * count(*), count(*) from crawl group by agent_id, accepted_at;";
 const PROLOGUE: &str =
     "set statement_timeout = 0; set synchronous_commit = off; set session_replication_role = replica;";
-/// Numbers that were given here are not given again.
+/// Sequences continue after the explicit identifiers.
 const EPILOGUE: &str = "
     select setval(pg_get_serial_sequence('sites', 'id'), max(id)) from sites;
     select setval(pg_get_serial_sequence('tasks', 'id'), max(id)) from tasks;
     select setval(pg_get_serial_sequence('assignments', 'id'), (select max(id) from tasks));
     set session_replication_role = origin;";
 
-/// Makes this many tasks stand so, as if for long, with nothing left to be tidied up.
+/// Creates this many tasks, as after a long time, with no maintenance due.
 pub(super) async fn create(pool: &PgPool, case: WaitingCase, tasks: u32) -> anyhow::Result<()> {
     let mut conn = pool.acquire().await.context("connect")?;
     conn.execute(PROLOGUE).await.context("take time")?;
     conn.execute(AssertSqlSafe(case.text(tasks))).await.context("make tasks that wait")?;
     conn.execute("vacuum analyze").await.context("vacuum")?;
     conn.execute("checkpoint").await.context("write all of it")?;
-    // With its session end the statistics of what it wrote are complete.
+    // At the end of the session its statistics are complete.
     conn.close().await.context("end the session")?;
     Ok(())
 }
 
-/// Every agent is connected, has this many slots, and has paused or not.
+/// Connects every agent with this many slots, paused or not.
 fn connected(slots: u32, paused: bool) -> String {
     let paused = if paused { "'its disk is full'" } else { "null" };
     format!(
@@ -137,16 +138,16 @@ fn connected(slots: u32, paused: bool) -> String {
     )
 }
 
-/// Tasks that wait, of one batch, whose sites and tasks are numbered from 1.
+/// Waiting tasks of one batch; sites and tasks are numbered from 1.
 #[derive(Debug, Clone, Copy)]
 struct WaitingTasks<'a> {
     tasks: u32,
     strategy: &'a str,
     state: &'a str,
     held: bool,
-    /// Whether it is known where the sites are.
+    /// Whether the sites' addresses are known.
     known: bool,
-    /// The states in the log.
+    /// The logged states.
     log: &'a str,
 }
 
@@ -179,7 +180,7 @@ impl WaitingTasks<'_> {
     }
 }
 
-/// The first tasks are being measured, and the agents hold all the orders that they may.
+/// Puts the first tasks in measurement, and gives the agents their maximum of orders.
 fn measuring(tasks: u32) -> String {
     let (measuring, orders) = (tasks.min(MEASURING), tasks.min(ORDERS));
     format!(
@@ -192,8 +193,9 @@ fn measuring(tasks: u32) -> String {
     )
 }
 
-/// Agents and sites have their places in a map of two dimensions, in milliseconds; every agent has measured every other and all sites, and
-/// found what the map says. All see a site at its own address, of which no resolved_address is kept.
+/// Places agents and sites in a map of two dimensions, in milliseconds. Every agent has measured
+/// all others and all sites, consistent with the map. All resolve a site to its own address, for
+/// which no resolved_address is stored.
 fn mapped(sites: u32) -> String {
     format!(
         "create temporary table agent_at as
@@ -221,7 +223,8 @@ fn mapped(sites: u32) -> String {
     )
 }
 
-/// So many crawls under way, dealt out to the agents, for ten hours each; the numbers of their sites and tasks follow those that are taken.
+/// Creates running crawls of ten hours, distributed over the agents; their sites and tasks are
+/// numbered after the others.
 fn busy(taken: u32, crawls: u32) -> String {
     format!(
         "insert into batches (name, strategy) values ('busy', 'random');
@@ -246,7 +249,7 @@ fn busy(taken: u32, crawls: u32) -> String {
     )
 }
 
-/// Every waiting task is held for this cause, at its site's address where that is the cause.
+/// Holds every waiting task for this cause.
 fn held(cause: &str) -> String {
     format!(
         "insert into task_holds (task_id, batch_id, site_id, cause, address, since)
@@ -256,7 +259,7 @@ fn held(cause: &str) -> String {
     )
 }
 
-/// The batch asks this of its agents, which excludes each of them for this.
+/// Adds constraints to the batch, by which every agent is excluded.
 fn constrained(constraints: &str, exclusion: &str) -> String {
     let held = held("unmet");
     format!(
@@ -266,7 +269,7 @@ fn constrained(constraints: &str, exclusion: &str) -> String {
     )
 }
 
-/// Ten rounds of each site, eight days apart: none is in the log any more.
+/// Creates ten rounds of each site, eight days apart, too old for the log.
 fn rounds(sites: u32) -> String {
     format!(
         "insert into batches (name, strategy) values ('done', 'random');
@@ -283,7 +286,7 @@ fn rounds(sites: u32) -> String {
     )
 }
 
-/// Every task that is done was crawled by one of the agents; it was accepted at this time.
+/// Creates a crawl by one of the agents for every finished task, accepted at this time.
 fn crawled(accepted_at: &str) -> String {
     format!(
         "create temporary table crawl as
