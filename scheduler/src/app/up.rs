@@ -271,7 +271,7 @@ pub(crate) fn on_signal() -> anyhow::Result<CancellationToken> {
                 tracing::info!("stopping; a second signal stops at once");
                 cancelled.cancel();
             } else {
-                tracing::warn!("stopped before everything was drained");
+                tracing::warn!("stopped at the second signal, before everything was drained");
                 std::process::exit(i32::from(Code::Interrupted as u8));
             }
         }

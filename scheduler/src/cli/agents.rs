@@ -34,9 +34,9 @@ Examples:
   landfall agents enrol --city Harbin --carrier CERNET --country CN --latitude 45.8 --longitude 126.5
   landfall agents enrol --city 北京 --carrier 电信                       called beijing-dianxin
   landfall agents enrol --city Harbin --carrier CERNET --name harbin-cernet --replace    moves it to another machine
-  landfall agents enrol --from agents.csv --format json                a token for each line, or none
+  landfall agents enrol --from agents.csv --format json                a token for each line; none if a line is wrong
 
-The first line of a file names its columns: city and carrier, and country, latitude, longitude, name and tags as needed."
+The first line of a list names its columns: city and carrier, and optionally country, latitude, longitude, name and tags."
     )]
     Enrol(EnrolArgs),
     /// List one-time tokens: the open ones, or all that are kept

@@ -48,8 +48,8 @@ Examples:
   landfall report assignments --batch autumn -o csv > autumn.csv && landfall batches remove autumn
   landfall batches remove mistake --cancel
 
-It removes a thousand sites at a time so that other work continues. If it is interrupted, run it again to continue; until it ends,
-nothing can be submitted to the batch. Sites whose circuit this batch opened can be crawled by other batches again.")]
+It removes a thousand sites at a time so that other work continues. If it is interrupted, run it again to continue; until it
+ends, nothing can be submitted to the batch. Sites whose circuit this batch opened can be crawled by other batches again.")]
     Remove(RemoveArgs),
     /// Wait until every site of these batches has ended; exit code 3 means that sites failed, 4
     /// that the time limit passed first

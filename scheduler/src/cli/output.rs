@@ -46,7 +46,7 @@ pub(super) struct FormatArgs<R: Row> {
 /// The flags of commands that print one thing, or a log; `R` is the row of its longest table.
 #[derive(Debug, Args)]
 pub(super) struct ShowFormatArgs<R: Row = TextLines> {
-    /// Output format: text for people, or one JSON object (of a log, one per line)
+    /// Output format: text for people, or JSON (one object; of a log, one per line)
     #[arg(short = 'o', long, value_enum, env = "LANDFALL_FORMAT", default_value_t = ShowFormat::Table)]
     pub(super) format: ShowFormat,
     #[command(flatten)]

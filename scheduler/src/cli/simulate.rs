@@ -38,7 +38,7 @@ pub(super) struct SimulateArgs {
     /// Nodes that are agents, drawn by the seed; every other node is a site
     #[arg(long, default_value_t = 30)]
     agents: usize,
-    /// Agents that are landmarks, elected from what the agents measured of each other
+    /// Agents that are landmarks, elected by the round trips between agents
     #[arg(long, default_value_t = 9)]
     landmarks: usize,
     /// Dimensions of the plain map [default: 8, or one less than the landmarks]
@@ -53,8 +53,8 @@ pub(super) struct SimulateArgs {
     /// Sites of each seed, drawn among all [default: all]
     #[arg(long, value_name = "N")]
     sites: Option<usize>,
-    /// Strategies to compare; domain, geographic and prefix need data of the nodes that only
-    /// --nodes gives
+    /// Strategies to compare; of all, domain, geographic and prefix are left out unless --nodes
+    /// gives what they need
     #[arg(long, value_name = "all|NAME,...", value_delimiter = ',', default_value = "all")]
     strategy: Vec<String>,
     /// The map that predicts

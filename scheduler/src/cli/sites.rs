@@ -27,8 +27,8 @@ use crate::model::constraints::ConstraintsRequest;
 pub(super) enum SitesCommand {
     /// Submit a site list to a batch
     #[command(after_help = "\
-A list has one site per line: a host, or a URL whose path is ignored, optionally with its position: HOST,LATITUDE,LONGITUDE. A first
-line such as site,latitude,longitude names the columns. Blank lines and # comments are skipped.
+A list has one site per line: a host, or a URL whose path is ignored; its position may follow: HOST,LATITUDE,LONGITUDE. A
+first line such as site,latitude,longitude names the columns. Blank lines and # comments are skipped.
 
 Examples:
   landfall sites submit list.txt --batch autumn --watch
@@ -102,7 +102,7 @@ pub(super) struct SubmitArgs {
     pub(super) skip_invalid: bool,
     #[command(flatten)]
     pub(super) policy: PolicyArgs,
-    #[command(flatten, next_help_heading = "Which agents may crawl it")]
+    #[command(flatten, next_help_heading = "Which agents may crawl the sites")]
     pub(super) constraints: ConstraintsRequest,
 }
 

@@ -55,7 +55,7 @@ fn wide_help<R: Row>() -> String {
     let more: Vec<&str> =
         R::COLUMNS.iter().map(|(name, _)| Column::parse(name)).filter(|c| c.wide).map(|c| c.name).collect();
     let more = if more.is_empty() { String::new() } else { format!("; adds {}", more.join(", ")) };
-    format!("Nothing cut, and times in full{more}")
+    format!("Cut nothing and print times in full{more}")
 }
 
 /// Stands for the rows of an answer that is lines of text.

@@ -81,7 +81,7 @@ impl Server {
         if self.ended.borrow().is_none()
             && let Err(errno) = kill(self.pid, signal)
         {
-            tracing::warn!(pid = self.pid.as_raw(), "signal the private Postgres: {errno}");
+            tracing::warn!(pid = self.pid.as_raw(), "the private Postgres could not be signalled: {errno}");
         }
     }
 }

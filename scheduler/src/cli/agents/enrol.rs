@@ -51,7 +51,7 @@ pub(in crate::cli) struct EnrolArgs {
     /// Its longitude in degrees, -180 to 180
     #[arg(long, value_name = "DEGREES", requires = "latitude", allow_negative_numbers = true)]
     longitude: Option<f64>,
-    /// A tag that batches may ask for: 1 to 32 characters of a-z, 0-9, '.', '_' and '-'; may be
+    /// A tag that batches may require: 1 to 32 characters of a-z, 0-9, '.', '_' and '-'; may be
     /// repeated, up to 16 times
     #[arg(long, value_name = "TAG")]
     tag: Vec<String>,

@@ -139,7 +139,11 @@ async fn serve<R: Request>(pool: &PgPool, batch: Vec<PendingRequest<R>>) {
             }
         }
         Err(FailedTransaction::Refused(error)) => {
-            tracing::info!(error = &error as &dyn std::error::Error, requests = batch.len(), "each goes by itself");
+            tracing::info!(
+                error = &error as &dyn std::error::Error,
+                requests = batch.len(),
+                "a transaction of several requests was refused: each is repeated alone"
+            );
             for waiting in batch {
                 let _heard = waiting.verdict.send(CommitResult::Alone(waiting.request));
             }

@@ -119,7 +119,7 @@ impl Session {
         if (self.leaving || gone)
             && let Some(Err(error)) = wakes.database.while_it_answers(self.close()).await
         {
-            tracing::warn!(agent.name = self.name, error = %error, "close a session; it will expire instead");
+            tracing::warn!(agent.name = self.name, error = %error, "a session could not be closed; it expires instead");
         }
     }
 

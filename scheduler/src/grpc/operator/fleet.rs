@@ -163,7 +163,7 @@ impl FleetService for FleetDesk {
         let mut tx = store::begin(&self.scheduler.pool).await?;
         let drained = drains::drain(&mut tx, &name).await?;
         store::commit(tx).await?;
-        tracing::info!(agent.name = name, drained.withdrawn, drained.leases, "an agent drains");
+        tracing::info!(agent.name = name, drained.withdrawn, drained.leases, "an agent is draining");
         self.scheduler.wakes.assign.notify_one();
         Ok(Response::new(drained.into()))
     }

@@ -81,9 +81,10 @@ impl MapCache {
         let made = tokio::task::spawn_blocking(move || {
             let seed = embedding.epoch().get().unsigned_abs();
             let refined = Refined::new(&mesh, embedding.landmarks(), &RefinedSwitches::default(), seed)
-                .inspect_err(
-                    |error| tracing::warn!(embedding.epoch = %embedding.epoch(), error = %error, "no refined map"),
-                )
+                .inspect_err(|error| {
+                    let epoch = embedding.epoch();
+                    tracing::warn!(embedding.epoch = %epoch, error = %error, "no refined map: the plain one is used");
+                })
                 .ok();
             Arc::new(CurrentMap { embedding, refined })
         })
