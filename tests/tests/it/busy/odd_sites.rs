@@ -31,14 +31,9 @@ async fn a_tar_pit_and_a_refusing_site_do_not_delay_the_others() {
     let away = odd(&cluster, 1, Oddity::TurnsAway(60));
     let both = format!("{}\n{}\n", pit.name(), away.name());
     submit_list(&cluster, &both, "odd", &["--request-interval", "20ms"]).await;
-<<<<<<< /tmp/tmpu7wiaxnc/c
     // Both slots are taken, one of them for good; the other one is free again as soon as its site
     // asks to be left alone.
-    await_said(&cluster, &away.name(), "its site asked to be left alone").await;
-=======
-    // Both slots are taken, one of them for good; the other one is free again as soon as its site asks to be left alone.
     await_said(&cluster, &away.name(), "its site asked for a pause").await;
->>>>>>> /tmp/tmpu7wiaxnc/n
     let in_pit = until("the tar pit to be entered", PATIENCE, async || {
         Ok(pit.asked().iter().any(|asked| asked.what == "GET /").then_some(()))
     });
