@@ -63,7 +63,8 @@ const CONNECTION: &str = "Connection";
 /// How a command finds its scheduler.
 #[derive(Debug, Clone, Args)]
 struct ConnectionArgs {
-    /// The scheduler's data directory [default: /var/lib/landfall for root and for its owner, else ~/.local/share/landfall]
+    /// The scheduler's data directory [default: /var/lib/landfall for root and for its owner, else
+    /// ~/.local/share/landfall]
     #[arg(long, global = true, env = "LANDFALL_DATA_DIR", value_name = "DIR", help_heading = CONNECTION)]
     data_dir: Option<PathBuf>,
     /// The scheduler to use, or several separated by commas: the first that answers is used

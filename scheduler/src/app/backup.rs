@@ -1,9 +1,10 @@
-//! `landfall backup` and `landfall restore`: a scheduler's database and secrets in one file, and back.
+//! `landfall backup` and `landfall restore`: a scheduler's database and secrets in one file, and
+//! back.
 //!
 //! A backup is a snapshot of the database, taken while schedulers run, and the secrets that belong
 //! to it. Its file is a tar (`backup/archive.rs`): `manifest.json`, the secrets, `database.dump` as
 //! `pg_dump --format=custom` writes it, `SHA256SUMS`. The file is written completely or not at all.
-//! `store::schema::restores` handles a fleet that went on since the backup.
+//! `store::schema::restores` handles a fleet that continued after the backup.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io;

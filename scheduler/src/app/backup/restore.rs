@@ -1,4 +1,5 @@
-//! `landfall restore`: a backup into an empty data directory, an empty database of one's own, or both.
+//! `landfall restore`: a backup into an empty data directory, an empty database of one's own, or
+//! both.
 //!
 //! Checks the file and the destination before it changes anything. The database carries a mark from
 //! before the first row until the last step is done, so that no scheduler ever starts on half of

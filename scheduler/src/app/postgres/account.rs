@@ -1,8 +1,8 @@
 //! The account that the server runs under. Postgres refuses to run as root, so a scheduler that is
 //! root runs it as the user `postgres`.
 //!
-//! `setpriv` (util-linux, on every Debian) changes the account and asks for the signal at the parent's end: what would
-//! otherwise need unsafe code between fork and exec.
+//! `setpriv` (util-linux, on every Debian) changes the account and asks for the signal at the
+//! parent's end: what would otherwise need unsafe code between fork and exec.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,8 +1,8 @@
 //! The server process, tied to this one.
 //!
-//! The kernel's parent-death signal fires when the *thread* that spawned the child ends, so a thread of its own spawns
-//! the server and stays with it. The server has a process group of its own: a Ctrl-C at the terminal is for the
-//! scheduler, which needs its database while it drains.
+//! The kernel's parent-death signal fires when the *thread* that spawned the child ends, so a
+//! thread of its own spawns the server and stays with it. The server has a process group of its
+//! own: a Ctrl-C at the terminal is for the scheduler, which needs its database while it drains.
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
