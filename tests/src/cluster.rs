@@ -6,7 +6,6 @@
 //! processes.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,12 +129,7 @@ impl Cluster {
     /// When a binary is missing or fails.
     pub async fn without_agents(world: World, options: &ClusterOptions) -> anyhow::Result<Self> {
         let binaries = Binaries::find()?;
-        // As root, Postgres runs as another user, who needs access.
-        let directory = tempfile::Builder::new()
-            .prefix("landfall-lab-")
-            .permissions(std::fs::Permissions::from_mode(0o755))
-            .tempdir_in("/tmp")
-            .context("make a temporary directory")?;
+        let directory = database::accessible_folder("landfall-lab-")?;
         let logs = options.logs.clone().unwrap_or_else(|| directory.path().join("logs"));
         std::fs::create_dir_all(&logs).with_context(|| format!("make {}", logs.display()))?;
         let config = directory.path().join("landfall.toml");

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -244,31 +244,26 @@ fn raise_file_limit() -> anyhow::Result<()> {
 }
 
 fn take_lane() -> anyhow::Result<(Lane, NameServer)> {
-    let mut last = None;
-    for lane in (0..LANES).filter_map(Lane::new) {
-        match NameServer::bind(SocketAddr::new(lane.names().into(), NAMES_PORT)) {
-            Ok(server) => return Ok((lane, server)),
-            Err(error) => last = Some(error),
-        }
-    }
-    match last {
-        Some(error) => Err(error).with_context(|| format!("port {NAMES_PORT} is taken on every lane of 127.x.0.1")),
-        None => bail!("there is no lane"),
-    }
+    let lanes = (0..LANES).filter_map(Lane::new);
+    let bind = |lane: Lane| anyhow::Ok((lane, NameServer::bind(SocketAddr::new(lane.names().into(), NAMES_PORT))?));
+    first_free(lanes.map(bind)).with_context(|| format!("port {NAMES_PORT} is taken on every lane of 127.x.0.1"))
 }
 
 fn bind_sites(wan: &Wan) -> anyhow::Result<SiteServers> {
-    let mut last = None;
-    for port in SITE_PORTS {
-        match SiteServers::bind(wan, port) {
-            Ok(servers) => return Ok(servers),
-            Err(error) => last = Some(error),
+    let tried = SITE_PORTS.into_iter().map(|port| SiteServers::bind(wan, port));
+    first_free(tried).with_context(|| format!("the sites need one of the ports {SITE_PORTS:?}"))
+}
+
+/// The first success, or the last error.
+fn first_free<T>(tried: impl Iterator<Item = anyhow::Result<T>>) -> anyhow::Result<T> {
+    let mut last = anyhow::anyhow!("there is no candidate");
+    for result in tried {
+        match result {
+            Ok(found) => return Ok(found),
+            Err(error) => last = error,
         }
     }
-    match last {
-        Some(error) => Err(error).with_context(|| format!("the sites need one of the ports {SITE_PORTS:?}")),
-        None => bail!("there is no port for the sites"),
-    }
+    Err(last)
 }
 
 #[cfg(test)]

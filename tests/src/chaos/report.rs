@@ -24,15 +24,7 @@ pub struct Summary {
     pub grants: usize,
     pub sessions_expired: usize,
     pub took_s: f64,
-    pub recovery_s: RecoverySeconds,
-}
-
-#[derive(Debug, Clone, Copy, Serialize)]
-pub struct RecoverySeconds {
-    /// From an agent's kill to the next grant of its tasks.
-    pub agent_p99: Option<f64>,
-    /// From a scheduler's kill to the next grant.
-    pub scheduler_p99: Option<f64>,
+    pub recovery_s: Recovery,
 }
 
 impl Summary {
@@ -48,7 +40,6 @@ impl Summary {
             let kind = task.reason.split(':').next().unwrap_or_default();
             *failed.entry(format!("{} {kind}", task.state)).or_default() += 1;
         }
-        let Recovery { agent_p99, scheduler_p99, .. } = recovery(history);
         let events = |noun, what| history.events.iter().filter(|event| event.is(noun, what)).count();
         Self {
             seed: history.seed,
@@ -60,7 +51,7 @@ impl Summary {
             grants: events("lease", "granted"),
             sessions_expired: events("session", "expired"),
             took_s: history.ended_us as f64 / 1e6,
-            recovery_s: RecoverySeconds { agent_p99, scheduler_p99 },
+            recovery_s: recovery(history),
         }
     }
 

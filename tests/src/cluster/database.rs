@@ -125,6 +125,14 @@ impl SharedPostgres {
     }
 }
 
+/// A temporary directory that others may read: as root, Postgres runs as another user.
+pub(crate) fn accessible_folder(prefix: &str) -> anyhow::Result<tempfile::TempDir> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(prefix).permissions(std::fs::Permissions::from_mode(0o755));
+    builder.tempdir_in("/tmp").context("make a temporary directory")
+}
+
 /// The URL of a private Postgres.
 ///
 /// # Errors

@@ -1,7 +1,6 @@
 //! `lab with-postgres -- CMD...`: runs a command with `DATABASE_URL` set to a private Postgres
 //! without durable writes.
 
-use std::os::unix::fs::PermissionsExt;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -11,7 +10,7 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{Connection, PgConnection};
 use tokio::process::Command;
 
-use crate::cluster::database::url;
+use crate::cluster::database::{accessible_folder, url};
 use crate::cluster::process::interrupted;
 
 /// The database that Postgres copies for each new one.
@@ -23,12 +22,7 @@ const TEMPLATE: &str = "template1";
 /// When Postgres or the command cannot be started.
 pub async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
     let (program, arguments) = words.split_first().context("no command was given after --")?;
-    // As root, Postgres runs as another user, who needs access.
-    let directory = tempfile::Builder::new()
-        .prefix("landfall-lab-")
-        .permissions(std::fs::Permissions::from_mode(0o755))
-        .tempdir_in("/tmp")
-        .context("make a temporary directory")?;
+    let directory = accessible_folder("landfall-lab-")?;
     let postgres = PrivatePostgres::start_volatile(directory.path()).await?;
     prepare(postgres.options().database(TEMPLATE)).await?;
     let url = url(&postgres.options())?;

@@ -24,6 +24,7 @@ use self::kept::CellStore;
 use self::measured::LayoutMeasurements;
 use self::settings::{Cell, EXPERIMENTS, LayoutData, Point, Settings, Slots};
 use self::survey::Survey;
+use crate::evidence::figures::float;
 use crate::world::scenario::Scenario;
 use crate::world::web::{SiteRequest, SiteWeb};
 
@@ -316,7 +317,7 @@ impl Method {
         };
         let makespan_s = result.makespan.as_secs_f64();
         let mb_per_min = result.growth(simulation.settings.growth_share).mb_per_min;
-        let requests_per_s = crate::evidence::figures::float(result.requests) / makespan_s;
+        let requests_per_s = float(result.requests) / makespan_s;
         let (busy_variation, preempted) = (crawls::variation(&result.busy), result.preempted);
         Ok(SimulatedResult { mb_per_min, makespan_s, requests_per_s, busy_variation, preempted })
     }

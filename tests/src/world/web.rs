@@ -158,24 +158,39 @@ impl SiteWeb {
         text
     }
 
-    /// The requests of a crawl that honours robots.txt, up to `max_depth` links from the start
-    /// page: robots.txt, then pages and broken links breadth first.
+    /// The requests of a crawl that honours robots.txt, up to `max_depth` links from the start page:
+    /// robots.txt, then pages and broken links breadth first.
     pub fn requests(&self, max_depth: u32) -> Vec<SiteRequest> {
-        let robots = self.robots().map_or(NO_ROBOTS.len(), |text| text.len());
-        let mut asked = vec![SiteRequest { bytes: robots, thinking: Duration::ZERO }];
+        let plain = |bytes| SiteRequest { bytes, thinking: Duration::ZERO };
+        let mut requests = vec![plain(self.robots().map_or(NO_ROBOTS.len(), |text| text.len()))];
+        requests.extend(self.crawl(max_depth).into_iter().map(|page| match page {
+            Some(page) => SiteRequest { bytes: page.bytes, thinking: page.thinking },
+            None => plain(NO_PAGE.len()),
+        }));
+        requests
+    }
+
+    /// The pages that a crawl reaches if it honours robots.txt, up to `max_depth` links from the
+    /// start page.
+    pub fn expected_crawl(&self, max_depth: u32) -> ExpectedCrawl {
+        let all = self.crawl(max_depth);
+        let pages = || all.iter().flatten();
+        ExpectedCrawl {
+            pages: pages().map(|page| page.path.clone()).collect(),
+            bytes: pages().map(|page| u64::try_from(page.bytes).unwrap_or(u64::MAX)).sum(),
+            broken: all.iter().filter(|page| page.is_none()).count(),
+        }
+    }
+
+    /// The pages of such a crawl breadth first; `None` for a broken link.
+    fn crawl(&self, max_depth: u32) -> Vec<Option<&Page>> {
         let mut seen = BTreeSet::from([0]);
-        // A broken link has no index.
         let mut queue = VecDeque::from([(Some(0_usize), 0_u32)]);
+        let mut crawled = Vec::new();
         while let Some((index, depth)) = queue.pop_front() {
-            let Some(index) = index else {
-                asked.push(SiteRequest { bytes: NO_PAGE.len(), thinking: Duration::ZERO });
-                continue;
-            };
-            let page = &self.pages[index];
-            asked.push(SiteRequest { bytes: page.bytes, thinking: page.thinking });
-            if depth == max_depth {
-                continue;
-            }
+            let page = index.map(|index| &self.pages[index]);
+            crawled.push(page);
+            let Some(page) = page.filter(|_| depth < max_depth) else { continue };
             for &link in &page.links {
                 let allowed = !(self.robots && self.pages[link].path.starts_with(DISALLOWED));
                 if allowed && seen.insert(link) {
@@ -186,31 +201,7 @@ impl SiteWeb {
                 queue.push_back((None, depth + 1));
             }
         }
-        asked
-    }
-
-    /// The pages that a crawl reaches if it honours robots.txt, up to `max_depth` links from the
-    /// start page.
-    pub fn expected_crawl(&self, max_depth: u32) -> ExpectedCrawl {
-        let mut seen = BTreeSet::from([0]);
-        let mut queue = VecDeque::from([(0_usize, 0_u32)]);
-        let mut expected_crawl = ExpectedCrawl { pages: BTreeSet::new(), bytes: 0, broken: 0 };
-        while let Some((index, depth)) = queue.pop_front() {
-            let page = &self.pages[index];
-            expected_crawl.pages.insert(page.path.clone());
-            expected_crawl.bytes += u64::try_from(page.bytes).unwrap_or(u64::MAX);
-            if depth == max_depth {
-                continue;
-            }
-            expected_crawl.broken += usize::from(page.broken);
-            for &link in &page.links {
-                let allowed = !(self.robots && self.pages[link].path.starts_with(DISALLOWED));
-                if allowed && seen.insert(link) {
-                    queue.push_back((link, depth + 1));
-                }
-            }
-        }
-        expected_crawl
+        crawled
     }
 }
 

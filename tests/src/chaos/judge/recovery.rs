@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use serde::Serialize;
+
 use super::history::{Event, History};
 
 /// The name of the agent-kill fault.
@@ -12,16 +14,18 @@ pub const AGENT_KILL: &str = "agent_kill";
 pub const SCHEDULER_KILL: &str = "scheduler_kill";
 
 /// The 99th percentiles in seconds; `None` without such a fault.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Recovery {
     /// From the kill of an agent to the next grant of its tasks.
     pub agent_p99: Option<f64>,
     /// The number of these tasks.
+    #[serde(skip)]
     pub agent_tasks: usize,
     /// From the kill of a scheduler to the next grant while tasks wait, without the time in which
     /// faults kept all schedulers down.
     pub scheduler_p99: Option<f64>,
     /// The number of these kills.
+    #[serde(skip)]
     pub scheduler_kills: usize,
 }
 

@@ -27,61 +27,43 @@ struct MatrixTargets {
 
 const TARGETS: [MatrixTargets; 5] = [
     MatrixTargets {
-        matrix: PLANETLAB,
         tier: Tier::Plain,
-        landmarks: 9,
-        re50: (0.085, 0.085),
-        re90: (0.32, 0.32),
         accuracy: None,
-        top1: None,
         top1_reach: None,
         confirmed: None,
+        ..refined(PLANETLAB, 9, [(0.085, 0.085), (0.32, 0.32), (0.0, 0.0), (0.0, 0.0)], 0.0)
     },
     MatrixTargets {
-        matrix: PLANETLAB,
-        tier: Tier::Refined,
-        landmarks: 9,
-        re50: (0.058, 0.049),
-        re90: (0.26, 0.23),
-        accuracy: Some((0.958, 0.948)),
         top1: Some(1.26),
-        top1_reach: Some(1.20),
-        confirmed: Some((1.10, 1.055)),
+        ..refined(PLANETLAB, 9, [(0.058, 0.049), (0.26, 0.23), (0.958, 0.948), (1.10, 1.055)], 1.20)
     },
     MatrixTargets {
-        matrix: PLANETLAB,
-        tier: Tier::Refined,
-        landmarks: 15,
-        re50: (0.050, 0.041),
-        re90: (0.215, 0.185),
-        accuracy: Some((0.964, 0.955)),
         top1: Some(1.12),
-        top1_reach: Some(1.08),
-        confirmed: Some((1.035, 1.02)),
+        ..refined(PLANETLAB, 15, [(0.050, 0.041), (0.215, 0.185), (0.964, 0.955), (1.035, 1.02)], 1.08)
     },
-    MatrixTargets {
-        matrix: SEATTLE,
-        tier: Tier::Refined,
-        landmarks: 9,
-        re50: (0.145, 0.130),
-        re90: (0.63, 0.58),
-        accuracy: Some((0.895, 0.868)),
-        top1: None,
-        top1_reach: Some(1.5),
-        confirmed: Some((1.30, 1.20)),
-    },
-    MatrixTargets {
-        matrix: SEATTLE,
-        tier: Tier::Refined,
-        landmarks: 15,
-        re50: (0.135, 0.120),
-        re90: (0.60, 0.55),
-        accuracy: Some((0.905, 0.878)),
-        top1: None,
-        top1_reach: Some(1.35),
-        confirmed: Some((1.22, 1.10)),
-    },
+    refined(SEATTLE, 9, [(0.145, 0.130), (0.63, 0.58), (0.895, 0.868), (1.30, 1.20)], 1.5),
+    refined(SEATTLE, 15, [(0.135, 0.120), (0.60, 0.55), (0.905, 0.878), (1.22, 1.10)], 1.35),
 ];
+
+/// The targets of the refined tier, without one for Top-1.
+const fn refined(
+    matrix: &'static str,
+    landmarks: usize,
+    [re50, re90, accuracy, confirmed]: [(f64, f64); 4],
+    top1_reach: f64,
+) -> MatrixTargets {
+    MatrixTargets {
+        matrix,
+        tier: Tier::Refined,
+        landmarks,
+        re50,
+        re90,
+        accuracy: Some(accuracy),
+        top1: None,
+        top1_reach: Some(top1_reach),
+        confirmed: Some(confirmed),
+    }
+}
 
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let mut lines = Vec::new();

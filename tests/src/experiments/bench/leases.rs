@@ -21,7 +21,7 @@ use tonic::transport::Channel;
 
 use super::Line;
 use crate::cluster::Binaries;
-use crate::cluster::database::SharedPostgres;
+use crate::cluster::database::{SharedPostgres, accessible_folder};
 use crate::cluster::process::{Process, until};
 use crate::evidence::machine::resident_memory;
 use agent::{Mode, SimulatedAgent};
@@ -133,13 +133,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
 impl BenchScheduler {
     /// Starts the database and enrols this many agents.
     pub(super) async fn start(agents: usize) -> anyhow::Result<Self> {
-        use std::os::unix::fs::PermissionsExt as _;
-        // As root, Postgres runs as another user, who needs access.
-        let directory = tempfile::Builder::new()
-            .prefix("landfall-bench-")
-            .permissions(std::fs::Permissions::from_mode(0o755))
-            .tempdir_in("/tmp")
-            .context("make a temporary directory")?;
+        let directory = accessible_folder("landfall-bench-")?;
         std::fs::write(directory.path().join("landfall.toml"), CONFIG).context("write the configuration")?;
         let postgres = SharedPostgres::start(&directory.path().join("database")).await?;
         let pool = store::open(postgres.url().parse().context("read the database's URL")?).await?;

@@ -6,6 +6,7 @@ use std::fmt::Write as _;
 use serde::Serialize;
 
 use super::FinishedCell;
+use crate::evidence::figures::float;
 use crate::experiments::sweep::grid::{Group, groups, median};
 use crate::experiments::sweep::settings::Point;
 
@@ -97,8 +98,8 @@ fn rates(finished: &FinishedCell) -> impl Iterator<Item = f64> {
 fn quantiles(mut values: Vec<f64>) -> BTreeMap<&'static str, f64> {
     values.sort_by(f64::total_cmp);
     let at = |share: f64| {
-        let count = crate::evidence::figures::float(values.len());
-        let rank = (0..values.len()).find(|rank| crate::evidence::figures::float(rank + 1) >= share * count);
+        let count = float(values.len());
+        let rank = (0..values.len()).find(|rank| float(rank + 1) >= share * count);
         rank.and_then(|rank| values.get(rank).copied())
     };
     QUANTILES.iter().filter_map(|(name, share)| Some((*name, at(*share)?))).collect()

@@ -13,6 +13,7 @@ use landfall_scheduler::model::Strategy;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, ClusterOptions};
+use crate::evidence::figures::float;
 use crate::evidence::machine::CpuTime;
 use crate::evidence::witness;
 use crate::experiments::sweep::growth::{BodyArrival, Growth};
@@ -239,10 +240,9 @@ fn machine(world: &World, crawled: &[witness::TimedCrawl], first: Instant, makes
     let mut granted: Vec<f64> = crawled.iter().map(|crawl| crawl.granted_s).collect();
     granted.sort_by(f64::total_cmp);
     let begin = granted.get(agents.min(granted.len()).saturating_sub(1)).copied().unwrap_or(0.0);
-    let millis =
-        |values: Vec<f64>| values.iter().sum::<f64>() / crate::evidence::figures::float(values.len().max(1)) * 1e3;
+    let millis = |values: Vec<f64>| values.iter().sum::<f64>() / float(values.len().max(1)) * 1e3;
     MachineFigures {
-        requests_per_s: crate::evidence::figures::float(entries.len()) / makespan_s,
+        requests_per_s: float(entries.len()) / makespan_s,
         idle: 1.0,
         late_ms: world.lateness().quantile(0.99).as_secs_f64() * 1e3,
         lease_ms: millis(lease),

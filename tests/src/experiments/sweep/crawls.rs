@@ -17,6 +17,7 @@ use rand_chacha::ChaCha8Rng;
 use super::fleet::{CrawlHistory, CrawlStats, Fleet};
 use super::growth::{BodyArrival, Growth};
 use super::survey::Survey;
+use crate::evidence::figures::float;
 use crate::world::reno;
 use crate::world::scenario::Scenario;
 use crate::world::web::SiteRequest;
@@ -85,7 +86,7 @@ impl BatchResult {
 
 /// The coefficient of variation of the agents' busy times.
 pub fn variation(busy: &[Duration]) -> f64 {
-    let agents = crate::evidence::figures::float(busy.len().max(1));
+    let agents = float(busy.len().max(1));
     let mean = busy.iter().sum::<Duration>().as_secs_f64() / agents;
     let squares: f64 = busy.iter().map(|busy| (busy.as_secs_f64() - mean).powi(2)).sum();
     if mean > 0.0 { (squares / agents).sqrt() / mean } else { 0.0 }
@@ -251,7 +252,7 @@ fn pass(
     let path = reno::Path { rtt: link.rtt(), loss: link.loss, bytes_per_s };
     let (mut round, mut last) = (first_byte, first_byte);
     for bytes in reno::rounds(bytes, path, rng) {
-        let on_wire = Duration::from_secs_f64(crate::evidence::figures::float(bytes) / bytes_per_s);
+        let on_wire = Duration::from_secs_f64(float(bytes) / bytes_per_s);
         last = round.max(*free);
         *free = last + on_wire;
         round += link.rtt();

@@ -394,6 +394,7 @@ fn listed(candidate: &Candidate) -> RecordedCandidate {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evidence::figures::float;
 
     const NO_SIZES: (Duration, Option<&CrawlHistory>) = (Duration::ZERO, None);
 
@@ -404,7 +405,7 @@ mod tests {
     /// A survey in which agent `i` is 10 (i + 1) ms from every site.
     fn survey(agents: usize, sites: usize) -> Survey {
         let one = |agent: usize| Candidate {
-            measured: Rtt::try_from_millis_f64(10.0 * crate::evidence::figures::float(agent + 1)).ok(),
+            measured: Rtt::try_from_millis_f64(10.0 * float(agent + 1)).ok(),
             ..Candidate::new(agent_id(agent), 1)
         };
         Survey::given(vec![(0..agents).map(one).collect(); sites])

@@ -372,6 +372,7 @@ fn spread_over(mut scenario: Scenario, sites: usize) -> Scenario {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::evidence::figures::float;
 
     fn refused(change: (&str, &str)) -> String {
         let text = EXPERIMENTS.replacen(change.0, change.1, 1);
@@ -387,7 +388,7 @@ mod tests {
         assert_eq!(settings.one_at_a_time()[0], settings.base);
         // The lab can answer the requests to all sites on time.
         for rate in settings.factors.per_site_rps.iter().filter_map(|rate| rate.0) {
-            assert!(rate * crate::evidence::figures::float(settings.sites) < 1000.0);
+            assert!(rate * float(settings.sites) < 1000.0);
         }
     }
 
@@ -435,7 +436,7 @@ mod tests {
     #[test]
     fn more_sites_than_nodes_share_the_nodes_in_turn() {
         let settings = Settings::committed().unwrap();
-        let matrix = Matrix::of(40, |a, b| Some(10.0 * crate::evidence::figures::float(a.abs_diff(b))));
+        let matrix = Matrix::of(40, |a, b| Some(10.0 * float(a.abs_diff(b))));
         let layout = LayoutData { name: "line".to_owned(), matrix: Some((matrix, 10)) };
         let scenario = settings.scenario(&layout, 1, settings.base).unwrap();
         assert_eq!((scenario.sites.len(), scenario.machines()), (203, 203));

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 
+use landfall_lab::evidence::figures::float;
 use landfall_lab::experiments::paper::stage::SurveyedCluster;
 use landfall_lab::experiments::sweep::LayoutSimulation;
 use landfall_lab::experiments::sweep::settings::{EXPERIMENTS, Settings};
@@ -45,12 +46,9 @@ async fn the_lab_and_the_simulation_make_the_same_requests() {
         assert_eq!(result.sites.len(), settings.sites);
         let bytes: usize = simulated.arrived.iter().map(|body| body.bytes).sum();
         let arrived = result.growth.curve.last().unwrap().1 * 1e6;
-        assert!((arrived - landfall_lab::evidence::figures::float(bytes)).abs() < 1.0, "{arrived} of {bytes} bytes");
+        assert!((arrived - float(bytes)).abs() < 1.0, "{arrived} of {bytes} bytes");
         let requests = result.machine.requests_per_s * result.makespan_s;
-        assert!(
-            (requests - landfall_lab::evidence::figures::float(simulated.requests)).abs() < 0.5,
-            "{requests}: {simulated:?}"
-        );
+        assert!((requests - float(simulated.requests)).abs() < 0.5, "{requests}: {simulated:?}");
         // No crawl is faster than the interval. How much slower it is depends on the machine's
         // load.
         let least = simulated.makespan.as_secs_f64() * 0.8;
