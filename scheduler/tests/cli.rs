@@ -165,7 +165,7 @@ fn a_simulation_writes_its_page_and_names_bad_lines_of_nodes() {
 
     for (text, sentence) in [
         (format!("{header}{nodes}x,0\n"), "nodes.csv, line 14: 2 values, but the header has 5 columns"),
-        (format!("{header}n0.cn,0,999,CN,\n"), "nodes.csv, line 2: longitude: '999' is none"),
+        (format!("{header}n0.cn,0,999,CN,\n"), "nodes.csv, line 2: longitude: '999' is invalid"),
         (format!("{header}n0.cn,0,0,CN,\n"), "nodes.csv: nodes: the file describes 1, but the matrix has 12"),
     ] {
         fs::write(home.path().join("nodes.csv"), text).unwrap();
