@@ -27,7 +27,7 @@ const MAX_HEADERS: usize = 32;
 const MAX_HEADER_BYTES: usize = 16 << 10;
 /// Time limit for the next request on a connection: longer than the pause between two probes.
 const IDLE: Duration = Duration::from_secs(30);
-/// Maximum life of a connection, so that no client blocks a slot for ever.
+/// Maximum life of a connection, so that no client blocks a slot without end.
 const MAX_LIFE: Duration = Duration::from_secs(600);
 /// Delay after a failed accept: file descriptors have run out, and may become free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);

@@ -24,11 +24,13 @@ pub mod sharing;
 pub mod stopping;
 pub mod weighted_mean;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub enum Metric {
-    /// From sending a request on a warm connection to the first byte of the response.
+    /// From sending a request on a warm connection to the first byte of the response
     Ttfb,
+    /// TCP handshake
     Connect,
+    /// ICMP echo
     Icmp,
 }
 

@@ -214,7 +214,7 @@ impl ActiveSession {
     }
 
     /// Reports crawls that ended after the session had claimed their leases: a scheduler that kept
-    /// them would wait for ever.
+    /// them would wait without end.
     fn report_claimed(&mut self, ended: Vec<WorkEvent>, welcome: &Welcome) {
         let kept: HashSet<LeaseKey> =
             welcome.kept.iter().map(|held| LeaseKey { task_id: held.task_id, token: held.token }).collect();
@@ -247,7 +247,7 @@ impl ActiveSession {
                     event => self.report(event),
                 },
                 permit = outbound.reserve(), if !self.pending.is_empty() => {
-                    flush(&mut self.pending, permit)?;
+                    self.pending.send_next(permit)?;
                 }
             }
         }
@@ -365,7 +365,7 @@ impl ActiveSession {
                     },
                     event = work.next() => self.report(event),
                     permit = outbound.reserve(), if !self.pending.is_empty() => {
-                        if flush(&mut self.pending, permit).is_err() {
+                        if self.pending.send_next(permit).is_err() {
                             return;
                         }
                     }
@@ -384,17 +384,6 @@ impl ActiveSession {
         }
         SessionEnd::Stopped
     }
-}
-
-fn flush(
-    pending: &mut OutgoingQueue,
-    permit: Result<mpsc::Permit<'_, SessionRequest>, mpsc::error::SendError<()>>,
-) -> Result<(), SessionEnd> {
-    let permit = permit.map_err(|_| SessionEnd::Broken("the stream is closed".to_owned()))?;
-    if let Some(message) = pending.pop() {
-        permit.send(message);
-    }
-    Ok(())
 }
 
 fn jittered(interval: Duration, rng: &mut impl Rng) -> Duration {

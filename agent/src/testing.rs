@@ -7,6 +7,7 @@ use std::collections::HashMap;
 use std::io;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,10 +26,12 @@ use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_util::either::Either;
 
+use crate::config::StoreConfig;
 use crate::net::context::{RequestContext, tls_config};
 use crate::net::dns::Resolver;
 use crate::net::guard::Guard;
 use crate::net::user_agent::UserAgent;
+use crate::warc::ResponseLine;
 
 /// A context that may connect to these networks. It resolves no name: no server listens on the
 /// discard port.
@@ -465,4 +468,24 @@ pub(crate) fn brotli(text: &[u8]) -> Vec<u8> {
 
 pub(crate) fn zstd(text: &[u8]) -> Vec<u8> {
     ::zstd::stream::encode_all(text, 1).unwrap()
+}
+
+/// A store's configuration in this folder, which never treats the disk as full.
+pub(crate) fn store_config(folder: &Path) -> StoreConfig {
+    StoreConfig { min_free_bytes: 0, ..StoreConfig::in_folder(folder.to_owned()) }
+}
+
+/// The files of a folder with this ending, in order.
+pub(crate) fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.retain(|file| file.to_str().unwrap().ends_with(ending));
+    files.sort_unstable();
+    files
+}
+
+/// The lines of the responses that are stored in a folder.
+pub(crate) fn stored_lines(folder: &Path) -> Vec<ResponseLine> {
+    let text: String = files(folder, ".jsonl").iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
+    assert!(text.is_empty() || text.ends_with('\n'));
+    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }

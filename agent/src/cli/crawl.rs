@@ -22,7 +22,7 @@ use crate::net::user_agent::Product;
 use crate::warc::Store;
 
 /// The default limits of a crawl; no interval is shorter than `request_interval`.
-const DEFAULT: Policy = Policy {
+pub(super) const DEFAULT: Policy = Policy {
     max_pages: 100,
     max_bytes: 50 << 20,
     max_depth: 5,
@@ -182,7 +182,7 @@ fn print(outcome: &Outcome, folder: Option<&Path>) -> anyhow::Result<()> {
         }
         OutcomeKind::Complete => println!("{}", line("complete", outcome)),
         OutcomeKind::Truncated(budget) => {
-            println!("{}", line(&format!("truncated by {budget:?}").to_lowercase(), outcome))
+            println!("{}", line(&format!("truncated by {budget:?}").to_lowercase(), outcome));
         }
     }
     if let Some(folder) = folder {

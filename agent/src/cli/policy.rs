@@ -88,25 +88,15 @@ fn time(value: &Value, range: &RangeInclusive<Duration>) -> Result<Duration, Str
 
 #[cfg(test)]
 mod tests {
+    use super::super::crawl::DEFAULT;
     use super::*;
     use crate::crawl::PathFilter;
-
-    const OTHERWISE: Policy = Policy {
-        max_pages: 100,
-        max_bytes: 1000,
-        max_depth: 5,
-        max_duration: SECOND,
-        request_interval: SECOND,
-        shortest_interval: SECOND,
-        sitemaps: true,
-        paths: PathFilter::ALL,
-    };
 
     fn read_text(text: &str) -> anyhow::Result<CrawlSettings> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("policy.toml");
         std::fs::write(&path, text).unwrap();
-        let mut settings = CrawlSettings { policy: OTHERWISE, user_agent: None };
+        let mut settings = CrawlSettings { policy: DEFAULT, user_agent: None };
         read(&path, &mut settings).map(|()| settings)
     }
 
@@ -116,8 +106,8 @@ mod tests {
 
     #[test]
     fn a_file_may_set_some_fields_or_all() {
-        assert_eq!(read_text("").unwrap(), named(OTHERWISE, None));
-        assert_eq!(read_text("max_depth = 0\n").unwrap(), named(Policy { max_depth: 0, ..OTHERWISE }, None));
+        assert_eq!(read_text("").unwrap(), named(DEFAULT, None));
+        assert_eq!(read_text("max_depth = 0\n").unwrap(), named(Policy { max_depth: 0, ..DEFAULT }, None));
         let all = "max_pages = 7\nmax_bytes = 1_000_000\nmax_depth = 3\nmax_duration = '10m'\nrequest_interval = '250ms'\n\
             shortest_interval = '9ms'\nsitemaps = false\ninclude = ['/a']\nexclude = ['/*.pdf$', '/b']\nuser_agent = 'StudyBot/1'\n";
         let (max_duration, request_interval) = (Duration::from_secs(600), Duration::from_millis(250));

@@ -25,9 +25,9 @@ pub(super) struct ProbeArgs {
     /// ms.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     least: Option<u32>,
-    /// The metric: time to first byte, TCP handshake, or ICMP echo.
-    #[arg(long, value_enum, default_value_t = MetricArg::Ttfb)]
-    metric: MetricArg,
+    /// What to measure.
+    #[arg(long, value_enum, default_value_t = Metric::Ttfb)]
+    metric: Metric,
     /// Pause before every request.
     #[arg(long, default_value = "1s", value_parser = duration)]
     interval: Duration,
@@ -42,13 +42,6 @@ pub(super) struct ProbeArgs {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum MetricArg {
-    Ttfb,
-    Connect,
-    Icmp,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Format {
     #[value(alias = "text")]
     Table,
@@ -60,13 +53,8 @@ pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
     let context = args.request.context()?;
     let target = if args.url.contains("://") { Target::url(&args.url) } else { Target::site(&args.url) };
     let target = target.map_err(|error| usage(error.to_string()))?;
-    let metric = match args.metric {
-        MetricArg::Ttfb => Metric::Ttfb,
-        MetricArg::Connect => Metric::Connect,
-        MetricArg::Icmp => Metric::Icmp,
-    };
     let order = ProbeOrder {
-        metric,
+        metric: args.metric,
         samples: args.count,
         least_samples: args.least,
         share_max_age: None,

@@ -119,34 +119,27 @@ impl Ledger {
 mod tests {
     use super::*;
 
-    const POLICY: Policy = Policy {
-        max_pages: 2,
-        max_bytes: 10,
-        max_depth: 1,
-        max_duration: Duration::from_secs(1),
-        request_interval: Duration::ZERO,
-        shortest_interval: Duration::ZERO,
-        sitemaps: true,
-        paths: PathFilter::ALL,
-    };
+    fn policy() -> Policy {
+        Policy { max_pages: 2, max_bytes: 10, ..crate::crawl::tests::policy() }
+    }
 
     #[test]
     fn an_exhausted_budget_forbids_the_next_request() {
         let mut ledger = Ledger::default();
         ledger.complete_page();
-        assert_eq!(ledger.exhausted(&POLICY), None);
+        assert_eq!(ledger.exhausted(&policy()), None);
         ledger.complete_page();
-        assert_eq!(ledger.exhausted(&POLICY), Some(Budget::Pages));
+        assert_eq!(ledger.exhausted(&policy()), Some(Budget::Pages));
     }
 
     #[test]
     fn a_body_that_ends_at_the_byte_budget_is_not_cut() {
         let mut ledger = Ledger::default();
         ledger.receive(10);
-        assert!(!ledger.overdrawn(&POLICY));
-        assert_eq!(ledger.exhausted(&POLICY), Some(Budget::Bytes));
+        assert!(!ledger.overdrawn(&policy()));
+        assert_eq!(ledger.exhausted(&policy()), Some(Budget::Bytes));
         ledger.receive_unwanted(1);
-        assert!(ledger.overdrawn(&POLICY));
+        assert!(ledger.overdrawn(&policy()));
         assert_eq!(ledger.bytes, 10);
     }
 

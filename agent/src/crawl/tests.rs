@@ -24,7 +24,7 @@ mod stored;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-fn policy() -> Policy {
+pub(super) fn policy() -> Policy {
     Policy {
         max_pages: 1000,
         max_bytes: 1 << 30,

@@ -196,7 +196,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::probe::{AddressLock, Metric};
+    use crate::probe::AddressLock;
     use crate::testing::{SeenRequest, TestNames, TestServer, ok_after, redirect};
 
     const HERE: Ipv4Addr = Ipv4Addr::LOCALHOST;
@@ -217,15 +217,7 @@ mod tests {
     }
 
     fn order() -> ProbeOrder {
-        ProbeOrder {
-            metric: Metric::Ttfb,
-            samples: 4,
-            least_samples: None,
-            share_max_age: Some(MINUTE),
-            interval: Duration::ZERO,
-            timeout: Duration::from_secs(5),
-            lock: AddressLock::Anywhere,
-        }
+        ProbeOrder { share_max_age: Some(MINUTE), ..crate::probe::tests::order(4) }
     }
 
     async fn server(millis: u64) -> TestServer {

@@ -6,7 +6,7 @@
 //! notices a name that resolves to other addresses elsewhere.
 //!
 //! The server's time for another name may differ. So a share of the shareable sites
-//! (`CHECKED_SHARE`) is measured all the same, and compared. If the two disagree, nothing at that
+//! (`CHECKED_SHARE`) is measured nevertheless, and compared. If the two disagree, nothing at that
 //! address is shared for `OFF_FOR`.
 
 use std::net::IpAddr;

@@ -11,7 +11,7 @@ const NAMES: [(&str, Ipv4Addr); 2] =
     [("site.example.com", Ipv4Addr::LOCALHOST), ("inside.example.com", Ipv4Addr::new(10, 0, 0, 1))];
 const MILLISECOND: Duration = Duration::from_millis(1);
 
-fn order(samples: u32) -> ProbeOrder {
+pub(super) fn order(samples: u32) -> ProbeOrder {
     ProbeOrder {
         metric: Metric::Ttfb,
         samples,

@@ -30,7 +30,7 @@ pub(super) struct LeaseCrawl {
     pub(super) checkpoints: mpsc::Sender<CrawlCheckpoint>,
     pub(super) claims: mpsc::Sender<PendingClaim>,
     pub(super) silence: SchedulerSilence,
-    /// Cancelled when the scheduler recalls its lease.
+    /// Cancelled when the scheduler preempts the lease.
     pub(super) preempted: CancellationToken,
 }
 

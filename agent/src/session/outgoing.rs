@@ -8,6 +8,9 @@ use std::collections::VecDeque;
 
 use landfall_proto::v1::session_request::Message as Up;
 use landfall_proto::v1::{CrawlCheckpoint, SessionRequest};
+use tokio::sync::mpsc;
+
+use super::opening::SessionEnd;
 
 /// Maximum queued messages: what an agent of the largest capacity can owe, and some more. It bounds
 /// a scheduler that sends orders and never reads.
@@ -70,6 +73,18 @@ impl OutgoingQueue {
             self.checkpoint_bytes -= checkpoint.state.len();
         }
         Some(SessionRequest { message: Some(message) })
+    }
+
+    /// Sends the next message once the transport has room for it; fails when the stream is closed.
+    pub(super) fn send_next(
+        &mut self,
+        permit: Result<mpsc::Permit<'_, SessionRequest>, mpsc::error::SendError<()>>,
+    ) -> Result<(), SessionEnd> {
+        let permit = permit.map_err(|_| SessionEnd::Broken("the stream is closed".to_owned()))?;
+        if let Some(message) = self.pop() {
+            permit.send(message);
+        }
+        Ok(())
     }
 
     pub(super) fn is_empty(&self) -> bool {

@@ -2,7 +2,7 @@ use landfall_proto::v1::measurement_failure::Reason;
 use landfall_proto::v1::measurement_report::Result as Reported;
 use landfall_proto::v1::{
     AddressClaim, BeaconTarget, CancelOrder, CrawlOrder, CrawlPolicy, DistanceMetric, HeartbeatAck, HeldLease, Leave,
-    MeasureOrder, OutcomeAck, OutcomeKind, PreemptOrder, SiteTarget, measure_order, outcome_ack,
+    MeasureOrder, OutcomeAck, OutcomeKind, OutcomeReport, PreemptOrder, SiteTarget, measure_order, outcome_ack,
 };
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -14,8 +14,8 @@ use crate::disk::crawl_files::CrawlFiles;
 use crate::disk::outbox::Outbox;
 use crate::net::context::{RequestBase, RequestContext};
 use crate::testing::scheduler::{CREDENTIAL, TestScheduler, TestSession};
-use crate::testing::{SeenRequest, ServerAction, TestServer, answer, context, html, status};
-use crate::warc::{ResponseLine, Store};
+use crate::testing::{SeenRequest, ServerAction, TestServer, answer, context, html, status, stored_lines};
+use crate::warc::Store;
 
 mod policies;
 mod preemptions;
@@ -123,6 +123,28 @@ async fn connected() -> (TestScheduler, TestAgent, TestSession) {
     (scheduler, agent, session)
 }
 
+/// Accepts the outcome of a task.
+async fn acknowledge(session: &TestSession, task_id: i64) {
+    let answer = outcome_ack::Answer::Accepted.into();
+    session.send(Down::Outcome(OutcomeAck { task_id, token: LEASE.token, answer, ..OutcomeAck::default() })).await;
+}
+
+/// The next outcome; no other message but heartbeats may come before it.
+async fn outcome(session: &mut TestSession) -> OutcomeReport {
+    match session.next_but_heartbeats().await {
+        Some(Up::Outcome(outcome)) => outcome,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The task and token of the next release, likewise.
+async fn released(session: &mut TestSession) -> (i64, i64) {
+    match session.next_but_heartbeats().await {
+        Some(Up::Release(release)) => (release.task_id, release.token),
+        other => panic!("{other:?}"),
+    }
+}
+
 /// Waits until a crawl sends its first request.
 async fn begins(session: &mut TestSession, server: &TestServer) {
     session.permit().await;
@@ -190,19 +212,15 @@ async fn an_outcome_is_offered_until_it_is_acknowledged() {
     let (mut scheduler, _agent, mut session) = connected().await;
     let server = page_server().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
-    let Some(Up::Outcome(first)) = session.next().await else { panic!("no outcome") };
+    let first = outcome(&mut session).await;
     assert_eq!((first.task_id, first.token, first.pages), (LEASE.task_id, LEASE.token, 1));
     assert_eq!(first.kind(), OutcomeKind::Complete);
     drop(session);
 
     let (mut session, register) = welcomed(&mut scheduler, Vec::new()).await;
     assert_eq!(register.held, [LEASE]);
-    let Some(Up::Outcome(second)) = session.next().await else { panic!("not offered again") };
-    assert_eq!(first, second);
-    let answer = outcome_ack::Answer::Accepted.into();
-    session
-        .send(Down::Outcome(OutcomeAck { task_id: LEASE.task_id, token: LEASE.token, answer, reason: String::new() }))
-        .await;
+    assert_eq!(outcome(&mut session).await, first, "it is offered again");
+    acknowledge(&session, LEASE.task_id).await;
     drop(session);
 
     let (_session, register) = welcomed(&mut scheduler, Vec::new()).await;
@@ -218,7 +236,7 @@ async fn a_killed_agent_offers_its_outcomes_after_a_restart() {
     let killed = TestAgent::with(&scheduler, Outbox::open(&config).unwrap());
     let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
-    let Some(Up::Outcome(first)) = session.next().await else { panic!("no outcome") };
+    let first = outcome(&mut session).await;
     killed.running.abort();
     assert!(killed.running.await.unwrap_err().is_cancelled(), "it had no time for anything");
     drop(session);
@@ -226,8 +244,7 @@ async fn a_killed_agent_offers_its_outcomes_after_a_restart() {
     let _agent = TestAgent::with(&scheduler, Outbox::open(&config).unwrap());
     let (mut session, register) = welcomed(&mut scheduler, Vec::new()).await;
     assert_eq!(register.held, [LEASE]);
-    let Some(Up::Outcome(second)) = session.next().await else { panic!("not offered again") };
-    assert_eq!(first, second);
+    assert_eq!(outcome(&mut session).await, first, "it is offered again");
 }
 
 #[tokio::test]
@@ -261,12 +278,9 @@ async fn pages_are_stored_with_their_task_before_the_outcome_is_reported() {
     let server = page_server().await;
     let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
-    let Some(Up::Outcome(outcome)) = session.next().await else { panic!("no outcome") };
+    let outcome = outcome(&mut session).await;
     assert_eq!(outcome.pages, 1);
-    let files = std::fs::read_dir(folder.path().join("pages")).unwrap().map(|entry| entry.unwrap().path());
-    let lines = files.filter(|file| file.extension().is_some_and(|ending| ending == "jsonl")).last().unwrap();
-    let lines: Vec<ResponseLine> =
-        std::fs::read_to_string(lines).unwrap().lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let lines = stored_lines(&folder.path().join("pages"));
     let site = format!("http://{}", server.addr);
     let reported: Vec<_> =
         lines.iter().map(|line| (line.url.as_str(), line.status, line.task, line.site.as_str())).collect();
@@ -380,10 +394,7 @@ async fn a_newer_lease_of_a_task_stops_the_older_and_an_older_one_is_handed_back
     for (token, handed_back) in [(2, None), (3, Some(2)), (1, Some(1)), (4, Some(3)), (5, Some(4))] {
         session.send(Down::Crawl(CrawlOrder { token, ..crawl_order(&server) })).await;
         if let Some(expected) = handed_back {
-            match session.next().await {
-                Some(Up::Release(release)) => assert_eq!((release.task_id, release.token), (LEASE.task_id, expected)),
-                other => panic!("{other:?}"),
-            }
+            assert_eq!(released(&mut session).await, (LEASE.task_id, expected));
         }
     }
 }
@@ -397,10 +408,7 @@ async fn a_cancelled_lease_stops_its_crawl_and_no_other() {
     // A cancel for a lease that the agent does not hold stops none of its crawls.
     session.send(Down::Cancel(CancelOrder { task_id, token: token + 1 })).await;
     session.send(Down::Cancel(CancelOrder { task_id, token })).await;
-    match session.next_but_heartbeats().await {
-        Some(Up::Release(release)) => assert_eq!((release.task_id, release.token), (task_id, token)),
-        other => panic!("{other:?}"),
-    }
+    assert_eq!(released(&mut session).await, (task_id, token));
 }
 
 #[tokio::test]
@@ -436,7 +444,7 @@ async fn an_extreme_welcome_and_extreme_orders_do_not_end_the_agent() {
     (policy.max_duration, policy.max_pages) = (absurd, Some(u32::MAX));
     (policy.max_bytes, policy.max_depth) = (Some(u64::MAX), Some(u32::MAX));
     session.send(Down::Crawl(order)).await;
-    let Some(Up::Outcome(outcome)) = session.next().await else { panic!("no outcome") };
+    let outcome = outcome(&mut session).await;
     assert_eq!(outcome.kind(), OutcomeKind::Complete);
 }
 
@@ -448,10 +456,7 @@ async fn an_agent_that_stops_hands_its_leases_back() {
     begins(&mut session, &server).await;
     agent.stop.cancel();
     assert!(matches!(session.next().await, Some(Up::Leave(_))), "before anything that could be granted again");
-    match session.next().await {
-        Some(Up::Release(release)) => assert_eq!((release.task_id, release.token), (LEASE.task_id, LEASE.token)),
-        other => panic!("{other:?}"),
-    }
+    assert_eq!(released(&mut session).await, (LEASE.task_id, LEASE.token));
     assert_eq!(session.next().await, None);
     drop(session);
     agent.running.await.unwrap();

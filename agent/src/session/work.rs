@@ -45,7 +45,7 @@ const CHECKPOINTS: usize = 4;
 struct RunningCrawl {
     task: task::Id,
     stop: CancellationToken,
-    /// Cancelled when the scheduler recalls its lease.
+    /// Cancelled when the scheduler preempts the lease.
     preempt: CancellationToken,
 }
 
@@ -250,7 +250,7 @@ impl Work {
         }
     }
 
-    /// Ends the crawl of a recalled lease; until it is handed back the agent holds the lease and
+    /// Ends the crawl of a preempted lease; until it is handed back the agent holds the lease and
     /// its slot.
     pub(super) fn preempt(&self, key: LeaseKey, reason: &str) {
         if let Some(crawl) = self.running.get(&key) {

@@ -13,10 +13,7 @@ use tokio::time::Instant;
 
 use super::read::{WarcRecord, records};
 use super::*;
-
-fn config(folder: &Path) -> StoreConfig {
-    StoreConfig { folder: folder.to_owned(), max_file_bytes: 1 << 30, min_free_bytes: 0 }
-}
+use crate::testing::{files, store_config as config, stored_lines as lines};
 
 fn open(folder: &TempDir) -> Store {
     Store::open(&config(folder.path()), "Harbin 1").unwrap()
@@ -43,22 +40,8 @@ async fn record(recorder: &Recorder, answered: AnsweredRequest, body: &[u8]) {
     recording.end(None);
 }
 
-/// The files of a folder with this ending, in order.
-fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.retain(|file| file.to_str().unwrap().ends_with(ending));
-    files.sort_unstable();
-    files
-}
-
 fn all_records(folder: &Path) -> Vec<WarcRecord> {
     files(folder, ".warc.gz").iter().flat_map(|file| records(file).unwrap()).collect()
-}
-
-fn lines(folder: &Path) -> Vec<ResponseLine> {
-    let text: String = files(folder, ".jsonl").iter().map(|file| fs::read_to_string(file).unwrap()).collect();
-    assert!(text.is_empty() || text.ends_with('\n'));
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
 #[tokio::test]

@@ -69,41 +69,6 @@ mod tests {
     use super::*;
     use crate::crawl::html::site_path::tests::path_of as path;
 
-    fn follows(pattern: &str, text: &str) -> bool {
-        PathFilter { include: vec![Pattern::parse(pattern).unwrap()], ..PathFilter::ALL }.allow(&path(text))
-    }
-
-    #[test]
-    fn patterns_are_those_of_robots_txt() {
-        for (pattern, text) in [
-            ("/", "/"),
-            ("/fish", "/fish.html"),
-            ("/fish*", "/fish"),
-            ("/fish/", "/fish/?id=1"),
-            ("/*.php", "/a/b.php?x"),
-            ("/*.php$", "/a.php/b.php"),
-            ("/a$", "/a"),
-            ("*/print", "/x/print"),
-            ("/*?page=", "/list?page=2"),
-            ("/a*b*c$", "/abbcc"),
-            ("/%7Eme/%e4", "/~me/%E4"),
-            ("/a**b", "/ab"),
-        ] {
-            assert!(follows(pattern, text), "{pattern} {text}");
-        }
-        for (pattern, text) in [
-            ("/fish", "/Fish"),
-            ("/fish", "/catfish"),
-            ("/*.php$", "/a.php?x"),
-            ("/a$", "/a/"),
-            ("/a*a$", "/a"),
-            ("/ab*ba", "/aba"),
-            ("/a*b*c$", "/acb"),
-        ] {
-            assert!(!follows(pattern, text), "{pattern} {text}");
-        }
-    }
-
     #[test]
     fn a_link_is_followed_if_it_is_included_and_not_excluded() {
         let mut paths = PathFilter::ALL;

@@ -1,28 +1,12 @@
 //! What crawls store, and when it counts as visited.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::*;
-use crate::config::StoreConfig;
 use crate::crawl::walk::MAX_PAGE_BYTES;
+use crate::testing::{files, store_config as config, stored_lines as lines};
 use crate::warc::read::{WarcRecord, records};
 use crate::warc::{ResponseLine, Store};
-
-fn config(folder: &Path) -> StoreConfig {
-    StoreConfig { folder: folder.to_owned(), max_file_bytes: 1 << 30, min_free_bytes: 0 }
-}
-
-fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    files.retain(|file| file.to_str().unwrap().ends_with(ending));
-    files.sort_unstable();
-    files
-}
-
-fn lines(folder: &Path) -> Vec<ResponseLine> {
-    let text: String = files(folder, ".jsonl").iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
-}
 
 fn answers(folder: &Path) -> Vec<(ResponseLine, WarcRecord)> {
     let all: Vec<WarcRecord> = files(folder, ".warc.gz").iter().flat_map(|file| records(file).unwrap()).collect();
@@ -193,7 +177,9 @@ async fn crawls_that_share_a_writer_wait_for_it_and_not_for_each_other() {
     }
     let crawls = sites.iter().map(|site| {
         let storage = CrawlStorage { recorder: Some(store.recorder("the site", None)), ..CrawlStorage::default() };
-        TestCrawl { storage, ..TestCrawl::of(site) }.outcome()
+        // Time enough for 15,000 requests beside other tests.
+        let policy = Policy { max_duration: Duration::from_secs(300), ..policy() };
+        TestCrawl { storage, ..TestCrawl::of(site).policy(policy) }.outcome()
     });
     for outcome in futures::future::join_all(crawls.map(tokio::spawn)).await {
         let outcome = outcome.unwrap();

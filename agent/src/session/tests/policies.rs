@@ -21,13 +21,11 @@ async fn a_batchs_contact_url_is_sent_to_its_sites_only() {
         let server = page_server().await;
         let order = ordered(&server, |policy| policy.contact_url = contact_url.map(str::to_owned));
         session.send(Down::Crawl(CrawlOrder { task_id, ..order })).await;
-        let Some(Up::Outcome(outcome)) = session.next().await else { panic!("no outcome") };
-        assert_eq!(outcome.pages, 1);
+        assert_eq!(outcome(&mut session).await.pages, 1);
         let heads: Vec<String> = server.requests().iter().map(|seen| seen.head.to_lowercase()).collect();
         assert!(heads.len() >= 2, "robots.txt and a page: {heads:?}");
         assert!(heads.iter().all(|head| head.contains(&format!(" (+{seen})\r\n"))), "{heads:?}");
-        let answer = outcome_ack::Answer::Accepted.into();
-        session.send(Down::Outcome(OutcomeAck { task_id, token: LEASE.token, answer, ..Default::default() })).await;
+        acknowledge(&session, task_id).await;
     }
     // And a prober, whatever batch it measures for.
     let server = page_server().await;
@@ -46,14 +44,12 @@ async fn a_batchs_product_name_is_sent_with_either_contact() {
             policy.contact_url = contact_url.map(str::to_owned);
         });
         session.send(Down::Crawl(CrawlOrder { task_id, ..order })).await;
-        let Some(Up::Outcome(outcome)) = session.next().await else { panic!("no outcome") };
-        assert_eq!(outcome.pages, 1);
+        assert_eq!(outcome(&mut session).await.pages, 1);
         let named = format!("user-agent: StudyBot/1.2 (+{seen}) landfall-agent/");
         let heads: Vec<String> = server.requests().iter().map(|seen| seen.head.clone()).collect();
         // The spelling of a header's name does not matter.
         assert!(heads.iter().all(|head| head.replace("User-Agent:", "user-agent:").contains(&named)), "{heads:?}");
-        let answer = outcome_ack::Answer::Accepted.into();
-        session.send(Down::Outcome(OutcomeAck { task_id, token: LEASE.token, answer, ..Default::default() })).await;
+        acknowledge(&session, task_id).await;
     }
 }
 
@@ -65,12 +61,9 @@ async fn pages_are_not_stored_if_the_batch_forbids_it() {
     let server = page_server().await;
     let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(ordered(&server, |policy| policy.store = Some(false)))).await;
-    let Some(Up::Outcome(outcome)) = session.next().await else { panic!("no outcome") };
+    let outcome = outcome(&mut session).await;
     assert_eq!((outcome.kind(), outcome.pages), (OutcomeKind::Complete, 1));
-    let files = std::fs::read_dir(folder.path().join("pages")).unwrap().map(|entry| entry.unwrap().path());
-    let lines = files.filter(|file| file.extension().is_some_and(|ending| ending == "jsonl"));
-    let stored: String = lines.map(|file| std::fs::read_to_string(file).unwrap()).collect();
-    assert_eq!(stored, "", "as `what_a_lease_brought_is_stored` has it otherwise");
+    assert_eq!(stored_lines(&folder.path().join("pages")), [], "otherwise they are stored");
 }
 
 #[tokio::test]
@@ -96,7 +89,6 @@ async fn an_order_with_a_longer_interval_for_large_sites_is_handed_back() {
     let (_scheduler, _agent, mut session) = connected().await;
     let server = page_server().await;
     session.send(Down::Crawl(ordered(&server, |policy| policy.shortest_interval = seconds(1)))).await;
-    let Some(Up::Release(release)) = session.next().await else { panic!("it is not handed back") };
-    assert_eq!((release.task_id, release.token), (LEASE.task_id, LEASE.token));
+    assert_eq!(released(&mut session).await, (LEASE.task_id, LEASE.token));
     assert_eq!(server.requests().len(), 0);
 }

@@ -1,4 +1,4 @@
-//! Leases that the scheduler recalls: their crawls stop, and another agent resumes them.
+//! Leases that the scheduler preempts: their crawls stop, and another agent resumes them.
 
 use super::*;
 
@@ -18,7 +18,7 @@ async fn half_way(session: &mut TestSession, server: &TestServer) {
     server.wait_for("/next").await;
 }
 
-fn recall(token: i64) -> Down {
+fn preempt(token: i64) -> Down {
     let reason = "another agent would end it in 3 s, here it goes on for about 40 s".to_owned();
     Down::Preempt(PreemptOrder { task_id: LEASE.task_id, token, reason })
 }
@@ -29,10 +29,10 @@ async fn a_preempted_lease_is_released_after_its_checkpoint_and_another_agent_re
     let server = half_a_site().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     half_way(&mut session, &server).await;
-    // The agent ignores a recall of a lease it does not hold.
-    session.send(recall(LEASE.token - 1)).await;
-    session.send(recall(LEASE.token)).await;
-    session.send(recall(LEASE.token)).await;
+    // The agent ignores a preemption of a lease it does not hold.
+    session.send(preempt(LEASE.token - 1)).await;
+    session.send(preempt(LEASE.token)).await;
+    session.send(preempt(LEASE.token)).await;
     let Some(Up::Checkpoint(checkpoint)) = session.next_but_heartbeats().await else { panic!("no checkpoint") };
     assert_eq!((checkpoint.task_id, checkpoint.token, checkpoint.pages), (LEASE.task_id, LEASE.token, 1));
     let Some(Up::Release(release)) = session.next_but_heartbeats().await else { panic!("no release") };
@@ -45,7 +45,7 @@ async fn a_preempted_lease_is_released_after_its_checkpoint_and_another_agent_re
     let (mut other, _) = welcomed(&mut scheduler, Vec::new()).await;
     let order = CrawlOrder { token: LEASE.token + 1, checkpoint: checkpoint.state, ..crawl_order(&whole) };
     other.send(Down::Crawl(order)).await;
-    let Some(Up::Outcome(outcome)) = other.next_but_heartbeats().await else { panic!("no outcome") };
+    let outcome = outcome(&mut other).await;
     assert_eq!((outcome.kind(), outcome.pages, outcome.refetched), (OutcomeKind::Complete, 2, 0));
     assert!(!whole.requests().iter().any(|seen| seen.head.starts_with("GET / ")), "it was fetched before");
 }
@@ -55,12 +55,11 @@ async fn a_crawl_that_ended_before_its_preemption_reports_its_outcome() {
     let (_scheduler, _agent, mut session) = connected().await;
     let server = page_server().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
-    let Some(Up::Outcome(outcome)) = session.next_but_heartbeats().await else { panic!("no outcome") };
-    session.send(recall(LEASE.token)).await;
-    let ack = OutcomeAck { task_id: outcome.task_id, token: outcome.token, ..OutcomeAck::default() };
-    session.send(Down::Outcome(ack)).await;
+    let first = outcome(&mut session).await;
+    session.send(preempt(LEASE.token)).await;
+    acknowledge(&session, first.task_id).await;
     session.send(Down::Crawl(CrawlOrder { task_id: LEASE.task_id + 1, ..crawl_order(&server) })).await;
-    let Some(Up::Outcome(next)) = session.next_but_heartbeats().await else { panic!("no outcome") };
+    let next = outcome(&mut session).await;
     assert_eq!((next.task_id, next.kind()), (LEASE.task_id + 1, OutcomeKind::Complete));
 }
 
@@ -76,7 +75,7 @@ async fn a_preempted_crawl_rests_for_an_interval_before_its_release() {
     session.send(Down::Crawl(order)).await;
     half_way(&mut session, &server).await;
     let last = Instant::now();
-    session.send(recall(LEASE.token)).await;
+    session.send(preempt(LEASE.token)).await;
     assert!(matches!(session.next_but_heartbeats().await, Some(Up::Checkpoint(_))));
     assert!(matches!(session.next_but_heartbeats().await, Some(Up::Release(_))));
     // The request may have come a little before it was seen.

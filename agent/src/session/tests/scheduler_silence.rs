@@ -6,14 +6,12 @@ const HALF_A_SECOND: prost_types::Duration = prost_types::Duration { seconds: 0,
 
 #[tokio::test]
 async fn a_broken_session_doubles_the_interval() {
-    let mut scheduler = TestScheduler::start(None).await;
-    let _agent = TestAgent::start(&scheduler);
+    let (mut scheduler, _agent, mut session) = connected().await;
     let server = TestServer::start(|path| match path {
         "/robots.txt" => status(404),
         _ => html("<a href=/a>a</a><a href=/b>b</a><a href=/c>c</a>"),
     })
     .await;
-    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     let mut order = crawl_order(&server);
     order.site.as_mut().unwrap().origin = format!("http://{}", server.addr);
     order.policy.as_mut().unwrap().request_interval = Some(HALF_A_SECOND);

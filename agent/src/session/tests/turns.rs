@@ -30,8 +30,7 @@ async fn no_request_is_sent_before_the_permit_even_if_the_session_breaks() {
     // A reply about another address does not count.
     session.answer(AddressClaim { address: "127.0.0.9".to_owned(), ..again.clone() }, false).await;
     session.answer(again, true).await;
-    let Some(Up::Outcome(outcome)) = session.next_but_heartbeats().await else { panic!("no outcome") };
-    assert_eq!(outcome.kind(), OutcomeKind::Complete);
+    assert_eq!(outcome(&mut session).await.kind(), OutcomeKind::Complete);
 }
 
 #[tokio::test]
@@ -58,15 +57,13 @@ async fn a_crawl_that_gets_no_permit_frees_its_slots_and_sends_nothing() {
 
 #[tokio::test]
 async fn a_site_that_requires_a_long_pause_is_handed_back_with_it() {
-    let mut scheduler = TestScheduler::start(None).await;
-    let _agent = TestAgent::start(&scheduler);
+    let (_scheduler, _agent, mut session) = connected().await;
     let server = TestServer::plain(|seen: &SeenRequest| match (seen.method(), seen.path()) {
         ("HEAD", _) => status(200),
         (_, "/robots.txt") => status(404),
         _ => answer(429, "retry-after: 40\r\n", ""),
     })
     .await;
-    let (mut session, _) = welcomed(&mut scheduler, Vec::new()).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     let Some(Up::Checkpoint(checkpoint)) = session.next_but_heartbeats().await else { panic!("no checkpoint") };
     assert_eq!(checkpoint.rate_state.map(|rate_state| rate_state.turned_away), Some(1));
