@@ -8,6 +8,7 @@
 mod crawls;
 mod distribution;
 mod draw;
+mod draw_context;
 mod dump;
 mod judged;
 mod landmarks;
@@ -25,12 +26,12 @@ mod tests;
 pub use distribution::Distributions;
 pub use draw::Draw;
 pub use dump::dump;
-pub use judged::{ContenderChoice, JudgedAgent, JudgedSite, SeedResult, play_drawing};
+pub use judged::{ContenderChoice, JudgedAgent, JudgedSite, SeedResult};
 pub use matrix::Matrix;
 pub use nodes::Node;
 pub use page::{Page, page};
 pub use plot::{Axis, Curve, document, lines};
-pub use run::{SimulateError, judge, run};
+pub use run::{SimulateError, judge, play_drawing, run};
 pub use score::{ContenderScore, Estimate, LeftOut, Report};
 pub use settings::{Election, Settings, SettingsError, Tier, judged};
 

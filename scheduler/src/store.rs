@@ -12,6 +12,7 @@ pub mod agents;
 pub(crate) mod assignments;
 pub mod batches;
 pub(crate) mod embeddings;
+mod enums;
 pub(crate) mod leases;
 pub(crate) mod measurements;
 pub(crate) mod reports;

@@ -27,7 +27,7 @@ pub use learned::explore::explored;
 pub use load::LoadLevel;
 pub use rules::anycast::choose_among_near;
 pub use rules::next::{RecordedCandidate, RecordedChoice, choose_next};
-pub use schedule::work::{Crawl, PreparedWork, Speed, Work};
+pub use schedule::work::{Crawl, PreparedWork, Speed, Work, speeds, with_speeds};
 
 /// What is known of the site.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

@@ -12,7 +12,7 @@ use prost_types::Duration;
 use serde::Serialize;
 
 use super::view::Table;
-pub(super) use super::view::{TextLines, View, WideFlag};
+pub(super) use super::view::{Column, Row, TextLines, View, WideFlag};
 use crate::app::exit::print;
 
 /// How to print rows.
@@ -79,17 +79,6 @@ impl<R: Row> ShowFormatArgs<R> {
         }
     }
 }
-
-/// One row of a table.
-pub(super) trait Row: Sized + 'static {
-    /// The table's columns.
-    const COLUMNS: &'static [Column<Self>];
-}
-
-/// A column's name and its cell in a row. Marks may precede the name: `+` for a column that only
-/// --wide shows, then `>` for one aligned to the right, or `~` for a text that is cut before
-/// others.
-pub(super) type Column<R> = (&'static str, fn(&R, &View) -> String);
 
 /// A row that is printed for programs, too.
 pub(super) trait PrintedRow: Row + Serialize + Default {}

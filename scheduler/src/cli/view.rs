@@ -12,8 +12,6 @@ use console::{Alignment, Term, measure_text_width, pad_str, truncate_str};
 use landfall_proto::json::{moment, rfc3339};
 use prost_types::Timestamp;
 
-use super::output::{self, Row};
-
 /// Line width without a terminal.
 const COLUMNS: usize = 100;
 /// Minimum line width: no table fits a narrower terminal.
@@ -29,6 +27,17 @@ const LONGEST_LABEL: usize = 24;
 /// How far a scheduler's clock may be ahead of this machine's: its past events are not shown as
 /// future ones.
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(5);
+
+/// One row of a table.
+pub(in crate::cli) trait Row: Sized + 'static {
+    /// The table's columns.
+    const COLUMNS: &'static [Column<Self>];
+}
+
+/// A column's name and its cell in a row. Marks may precede the name: `+` for a column that only
+/// --wide shows, then `>` for one aligned to the right, or `~` for a text that is cut before
+/// others.
+pub(in crate::cli) type Column<R> = (&'static str, fn(&R, &View) -> String);
 
 /// The flag of everything that prints rows of `R`.
 #[derive(Debug, Args)]
@@ -53,7 +62,7 @@ pub(super) fn now() -> DateTime<Utc> {
 
 fn wide_help<R: Row>() -> String {
     let more: Vec<&str> =
-        R::COLUMNS.iter().map(|(name, _)| Column::parse(name)).filter(|c| c.wide).map(|c| c.name).collect();
+        R::COLUMNS.iter().map(|(name, _)| LaidOutColumn::parse(name)).filter(|c| c.wide).map(|c| c.name).collect();
     let more = if more.is_empty() { String::new() } else { format!("; adds {}", more.join(", ")) };
     format!("Cut nothing and print times in full{more}")
 }
@@ -63,7 +72,7 @@ fn wide_help<R: Row>() -> String {
 pub(super) struct TextLines;
 
 impl Row for TextLines {
-    const COLUMNS: &'static [output::Column<Self>] = &[];
+    const COLUMNS: &'static [Column<Self>] = &[];
 }
 
 /// How to lay out an answer.
@@ -135,14 +144,14 @@ pub(super) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
 
 /// A column by its name and the marks before it.
 #[derive(Debug, Clone, Copy)]
-struct Column {
+struct LaidOutColumn {
     name: &'static str,
     wide: bool,
     right: bool,
     text: bool,
 }
 
-impl Column {
+impl LaidOutColumn {
     fn parse(name: &'static str) -> Self {
         let (wide, name) = name.strip_prefix('+').map_or((false, name), |name| (true, name));
         let (right, name) = name.strip_prefix('>').map_or((false, name), |name| (true, name));
@@ -156,14 +165,14 @@ impl Column {
 pub(super) struct Table {
     view: View,
     /// The index of each column in a row, and its width.
-    columns: Vec<(usize, Column, usize)>,
+    columns: Vec<(usize, LaidOutColumn, usize)>,
 }
 
 impl Table {
     /// Takes the widths from these rows; later rows are cut to them.
     pub(super) fn fit<R: Row>(rows: &[R], view: &View) -> Self {
         let cells: Vec<Vec<String>> = rows.iter().map(|row| printable_cells(row, view)).collect();
-        let named = R::COLUMNS.iter().map(|(name, _)| Column::parse(name)).enumerate();
+        let named = R::COLUMNS.iter().map(|(name, _)| LaidOutColumn::parse(name)).enumerate();
         let width = |index: usize, name| {
             let cells = cells.iter().filter_map(|row| row.get(index)).map(|cell| measure_text_width(cell));
             cells.chain([measure_text_width(name)]).max().unwrap_or(0)
@@ -187,7 +196,7 @@ impl Table {
         self.line(|_, index| cells.get(index).cloned().unwrap_or_default())
     }
 
-    fn line(&self, cell: impl Fn(&Column, usize) -> String) -> String {
+    fn line(&self, cell: impl Fn(&LaidOutColumn, usize) -> String) -> String {
         let mut line = String::new();
         for (index, column, width) in &self.columns {
             let cell = cell(column, *index);
@@ -210,11 +219,11 @@ fn printable_cells<R: Row>(row: &R, view: &View) -> Vec<String> {
 }
 
 /// A width, and the columns that may be cut down to it.
-type Stage<'a> = (usize, &'a dyn Fn(usize, &Column) -> bool);
+type Stage<'a> = (usize, &'a dyn Fn(usize, &LaidOutColumn) -> bool);
 
 /// Makes a table fit. The widest column of a stage shrinks first: at first among the texts, then
 /// among the other columns that are not numbers, and at last with the first column.
-fn shrink(columns: &mut [(usize, Column, usize)], most: usize) {
+fn shrink(columns: &mut [(usize, LaidOutColumn, usize)], most: usize) {
     let first = columns.iter().find(|(_, column, _)| !column.right).map(|(index, _, _)| *index);
     let gaps = GAP.len() * columns.len().saturating_sub(1);
     let stages: [Stage<'_>; 3] = [
@@ -307,7 +316,7 @@ mod tests {
     }
 
     impl Row for Sample {
-        const COLUMNS: &'static [output::Column<Self>] = &[
+        const COLUMNS: &'static [Column<Self>] = &[
             ("site", |row, _| text_cell(&row.site)),
             ("city", |row, _| text_cell(&row.city)),
             (">pages", |row, _| row.pages.to_string()),

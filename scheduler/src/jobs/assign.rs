@@ -63,7 +63,7 @@ impl Assign {
     pub async fn run_once(&self) -> anyhow::Result<()> {
         let anybody = self.say_whether_anybody_takes_work().await?;
         // Before any row is locked: the first use of a new map prepares it, which takes a second.
-        let map = self.scheduler.maps.current(&self.scheduler).await?;
+        let map = self.scheduler.maps.current(self.scheduler.begin()).await?;
         self.release_held().await?;
         self.release_unmet().await?;
         while self.withdraw_excluded().await? {}

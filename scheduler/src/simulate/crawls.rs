@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::JudgedSite;
-use super::judged::Field;
+use super::draw_context::DrawContext;
 use crate::model::{AgentId, Rtt, SiteId, Strategy};
 use crate::strategy::learned::{CrawlObservation, CrawlResidual, LearnedCorrections, teach};
 use crate::strategy::{Candidate, Site, choose, explored};
@@ -17,13 +17,13 @@ use crate::strategy::{Candidate, Site, choose, explored};
 const BETWEEN: Duration = Duration::from_secs(86_400);
 
 /// Simulates every crawl of every contender and records the round trips.
-pub(super) fn crawl_again(field: &Field<'_>, sites: &[usize], judged: &mut [JudgedSite]) {
+pub(super) fn crawl_again(context: &DrawContext<'_>, sites: &[usize], judged: &mut [JudgedSite]) {
     let fresh: Vec<Vec<Candidate>> =
-        sites.iter().map(|site| field.candidates(*site, &LearnedCorrections::default(), &[])).collect();
-    for strategy in field.strategies() {
+        sites.iter().map(|site| context.candidates(*site, &LearnedCorrections::default(), &[])).collect();
+    for strategy in context.strategies() {
         // `gnp-confirmed` does not learn: its distances come from probes.
         let learns = strategy.needs_distance() && *strategy != Strategy::GnpConfirmed;
-        let history = if learns { play(field, sites, &fresh, *strategy) } else { Vec::new() };
+        let history = if learns { play(context, sites, &fresh, *strategy) } else { Vec::new() };
         for (index, judged) in judged.iter_mut().enumerate() {
             judged.crawls.push(history.get(index).cloned().unwrap_or_default());
         }
@@ -31,13 +31,13 @@ pub(super) fn crawl_again(field: &Field<'_>, sites: &[usize], judged: &mut [Judg
 }
 
 /// One contender's crawls: per site, the true round trip of each.
-fn play(field: &Field<'_>, sites: &[usize], fresh: &[Vec<Candidate>], strategy: Strategy) -> Vec<Vec<f64>> {
+fn play(context: &DrawContext<'_>, sites: &[usize], fresh: &[Vec<Candidate>], strategy: Strategy) -> Vec<Vec<f64>> {
     let mut truths = vec![Vec::new(); sites.len()];
     let mut crawls: Vec<Vec<(usize, CrawlObservation)>> = vec![Vec::new(); sites.len()];
     let mut told: Vec<(usize, CrawlResidual)> = Vec::new();
     let measured: HashMap<SiteId, Vec<(AgentId, Rtt)>> =
-        sites.iter().map(|site| (site_id(*site), field.measured(*site))).collect();
-    for crawl in 0..field.crawls() {
+        sites.iter().map(|site| (site_id(*site), context.measured(*site))).collect();
+    for crawl in 0..context.crawls() {
         let residuals: Vec<CrawlResidual> =
             told.iter().map(|(at, residual)| CrawlResidual { weight: weight(crawl, *at), ..*residual }).collect();
         let residuals = LearnedCorrections::of(&residuals, &measured);
@@ -47,13 +47,13 @@ fn play(field: &Field<'_>, sites: &[usize], fresh: &[Vec<Candidate>], strategy: 
                 .map(|(at, seen)| CrawlObservation { weight: weight(crawl, *at), ..*seen })
                 .collect();
             let mut candidates =
-                if own.is_empty() { fresh[index].clone() } else { field.candidates(*site, &residuals, &own) };
+                if own.is_empty() { fresh[index].clone() } else { context.candidates(*site, &residuals, &own) };
             let probed = measured.get(&site_id(*site)).map_or(&[][..], Vec::as_slice);
             teach(&mut candidates, &residuals, &residuals.near(None, probed), &own);
-            let Some((taken, tried)) = take(strategy, &candidates, own.len(), field.crawl_seed(*site, crawl)) else {
+            let Some((taken, tried)) = take(strategy, &candidates, own.len(), context.crawl_seed(*site, crawl)) else {
                 continue;
             };
-            let Some(truth) = field.truth(*site, taken.agent) else { continue };
+            let Some(truth) = context.truth(*site, taken.agent) else { continue };
             truths[index].push(truth);
             let Ok(rtt) = Rtt::try_from_millis_f64(truth) else { continue };
             crawls[index].push((crawl, CrawlObservation { agent: taken.agent, rtt, weight: 1.0 }));

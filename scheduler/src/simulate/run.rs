@@ -2,8 +2,15 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::judged::play;
-use super::{Matrix, Report, SeedResult, Settings, SettingsError};
+use rand::SeedableRng;
+use rand::seq::SliceRandom;
+use rand_chacha::ChaCha8Rng;
+
+use super::crawls::crawl_again;
+use super::draw_context::DrawContext;
+use super::landmarks::landmarks;
+use super::map::Map;
+use super::{Draw, JudgedSite, Matrix, Report, SeedResult, Settings, SettingsError};
 use crate::gnp::{ElectError, FitError};
 use crate::model::parallel::in_order_while;
 
@@ -54,4 +61,45 @@ pub fn judge(
     };
     let seeds = usize::try_from(settings.seeds).unwrap_or(usize::MAX);
     in_order_while(seeds, settings.threads, play_seed).into_iter().collect()
+}
+
+/// Simulates one seed; `site_done` is called after each site.
+fn play(
+    matrix: &Matrix,
+    settings: &Settings,
+    seed: u64,
+    site_done: &(dyn Fn() + Sync),
+) -> Result<SeedResult, SimulateError> {
+    let draw = Draw::new(matrix, settings.agents, seed)?;
+    play_drawing(draw, settings, seed, site_done)
+}
+
+/// Simulates one seed with the agents and sites of this drawing.
+pub fn play_drawing(
+    draw: Draw<'_>,
+    settings: &Settings,
+    seed: u64,
+    site_done: &(dyn Fn() + Sync),
+) -> Result<SeedResult, SimulateError> {
+    let mesh = draw.mesh();
+    let landmarks = landmarks(&draw, &mesh, settings.election, settings.landmarks, seed)
+        .map_err(|source| SimulateError::Elect { seed, source })?;
+    let map = Map::fit(&mesh, &landmarks, settings, seed).map_err(|source| SimulateError::Fit { seed, source })?;
+    let mut sites: Vec<usize> = (0..draw.sites()).collect();
+    if let Some(most) = settings.sites {
+        sites.shuffle(&mut ChaCha8Rng::seed_from_u64(seed));
+        sites.truncate(most);
+        sites.sort_unstable();
+    }
+    let context = DrawContext { draw, landmarks, map, settings, seed };
+    let judge = |site| {
+        let judged = context.judge(site);
+        site_done();
+        judged
+    };
+    let mut judged: Vec<JudgedSite> = sites.iter().copied().map(judge).collect();
+    if settings.crawls > 1 {
+        crawl_again(&context, &sites, &mut judged);
+    }
+    Ok(SeedResult { seed, mapped: context.map.is_some(), sites: judged })
 }

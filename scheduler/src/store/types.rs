@@ -13,20 +13,11 @@ use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgTypeInfo, PgValueRef};
 use sqlx::types::Json;
 use sqlx::{Decode, Encode, Postgres, Type, TypeInfo, ValueRef};
 
-use crate::gnp::trust::Kind as Evidence;
 use crate::model::constraints::{Constraints, ExcludedAgents};
 use crate::model::{
-    AgentId, AssignmentId, BatchId, ChoiceReasons, CrawlPolicy, EmbeddingEpoch, Incarnation, LeaseToken, OrderId,
-    ReasonKind, Rtt, SchedulerId, SessionId, SiteId, Stage, Strategy, TaskId, TaskState, TermNumber, UnmeasuredCause,
-    UnmetCause, WaitCause,
+    AgentId, AssignmentId, BatchId, ChoiceReasons, CrawlPolicy, EmbeddingEpoch, Incarnation, LeaseToken, OrderId, Rtt,
+    SchedulerId, SessionId, SiteId, TaskId, TermNumber,
 };
-
-use super::agents::refusals::Refusal;
-use super::agents::sessions::{EndCause, SessionState};
-use super::leases::LeaseState;
-use super::leases::outcomes::{Budget, OutcomeKind};
-use super::measurements::failures::Cause as FailureCause;
-use super::schedulers::terms::Role;
 
 /// Stores a type as a `bigint`, through one function in each direction.
 macro_rules! as_bigint {
@@ -82,60 +73,6 @@ as_bigint! {
     Millis: |stored| u64::try_from(stored).map(|millis| Millis(Duration::from_millis(millis))), |Millis(length)| whole(length.as_millis());
 }
 
-/// Stores words as a Postgres enum.
-macro_rules! as_enum {
-    ($($type:ty: $name:literal;)+) => {
-    $(
-        impl Type<Postgres> for $type {
-            fn type_info() -> PgTypeInfo {
-                PgTypeInfo::with_name($name)
-            }
-        }
-
-        impl<'r> Decode<'r, Postgres> for $type {
-            fn decode(value: PgValueRef<'r>) -> Result<Self, BoxDynError> {
-                let word = <&str as Decode<Postgres>>::decode(value)?;
-                Self::named(word).ok_or_else(|| UnknownWord(word.to_owned()).into())
-            }
-        }
-
-        impl<'q> Encode<'q, Postgres> for $type {
-            fn encode_by_ref(&self, buf: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
-                <&str as Encode<Postgres>>::encode(self.name(), buf)
-            }
-        }
-    )+
-
-        /// Whether this program knows a word of the schema's enum.
-        #[cfg(test)]
-        fn is_known(name: &str, word: &str) -> bool {
-            match name {
-                $($name => <$type>::named(word).is_some(),)+
-                "hold_cause" => WaitCause::named(word).is_some(),
-                _ => false,
-            }
-        }
-    };
-}
-
-as_enum! {
-    Budget: "crawl_budget";
-    Role: "role";
-    EndCause: "session_end";
-    Evidence: "quarantine_evidence";
-    FailureCause: "probe_failure";
-    LeaseState: "lease_state";
-    OutcomeKind: "outcome_kind";
-    ReasonKind: "reason_kind";
-    Refusal: "refusal_kind";
-    SessionState: "session_state";
-    Stage: "wait_stage";
-    TaskState: "task_state";
-    UnmeasuredCause: "unmeasured_cause";
-    UnmetCause: "unmet_cause";
-    WaitCause: "wait_cause";
-}
-
 /// Reads documents from `jsonb`; they are written as [`Json`].
 macro_rules! from_json {
     ($($type:ty),+) => {$(
@@ -154,24 +91,6 @@ macro_rules! from_json {
 }
 
 from_json!(Constraints, CrawlPolicy, ExcludedAgents, ChoiceReasons);
-
-impl Type<Postgres> for Strategy {
-    fn type_info() -> PgTypeInfo {
-        <str as Type<Postgres>>::type_info()
-    }
-}
-
-impl<'r> Decode<'r, Postgres> for Strategy {
-    fn decode(value: PgValueRef<'r>) -> Result<Self, BoxDynError> {
-        let name = <&str as Decode<Postgres>>::decode(value)?;
-        name.parse().map_err(|_| UnknownWord(name.to_owned()).into())
-    }
-}
-
-/// An unknown stored word.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct UnknownWord(String);
 
 /// Microseconds of a day: Postgres counts days of a time difference separately.
 const MICROS_A_DAY: i64 = 86_400_000_000;
@@ -302,28 +221,4 @@ impl Bounded for i32 {
 
 impl Bounded for i64 {
     const MAX: Self = Self::MAX;
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-
-    use sqlx::PgPool;
-
-    use super::*;
-
-    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
-    async fn every_word_of_an_enum_of_the_schema_is_known(pool: PgPool) {
-        let words: Vec<(String, String)> = sqlx::query_as(
-            "select t.typname::text, e.enumlabel::text from pg_enum e join pg_type t on t.oid = e.enumtypid
-             -- No statement reads these.
-             where t.typname not in ('assignment_cause', 'choice_kind', 'fallback_cause', 'position_source')",
-        )
-        .fetch_all(&pool)
-        .await
-        .expect("read the enums");
-        let unknown: BTreeSet<&(String, String)> = words.iter().filter(|(name, word)| !is_known(name, word)).collect();
-        assert!(unknown.is_empty(), "{unknown:?}");
-        assert!(!is_known("role", "reign") && !is_known("no_such_type", "reap"));
-    }
 }

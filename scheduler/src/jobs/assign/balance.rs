@@ -82,7 +82,7 @@ async fn look(scheduler: &Leader) -> anyhow::Result<Option<BalanceInput>> {
     let known = if sites.is_empty() || alarm.is_some() {
         None
     } else {
-        let map = scheduler.maps.current(scheduler).await?;
+        let map = scheduler.maps.current(scheduler.begin()).await?;
         let mut tx = scheduler.begin().await?;
         Some(Known::read(&mut tx, &scheduler.maps, &sites, &agents, map).await?)
     };

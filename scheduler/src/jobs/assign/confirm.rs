@@ -83,7 +83,7 @@ async fn begin(scheduler: &Leader) -> anyhow::Result<u64> {
     let constrained = constrained.context("read which batches ask something of their agents")?;
     let admission = Admission::read(&mut tx, constrained.values().flatten().copied()).await?;
     tx.commit().await.context("end reading")?;
-    let map = scheduler.maps.current(scheduler).await?;
+    let map = scheduler.maps.current(scheduler.begin()).await?;
     let quarantined = quarantined.into_iter().map(|held| held.agent).collect();
     let available = agents.iter().map(|agent| agent.agent).collect();
     let ground = ConfirmInput { available, quarantined, map, tried, constrained, admission };

@@ -6,7 +6,7 @@
 //! plan that decides nothing is kept until a task, an agent or a crawl changes, or a slot is about
 //! to become free. `strategy::schedule` makes the plan and is pure.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use anyhow::Context;
 use crate::model::{AgentId, BatchId, TaskId};
 use crate::store::assignments::{self, Pool, loads};
 use crate::store::tasks::confirmations::{self, ConfirmationRequest};
-use crate::strategy::{Candidate, Crawl, Speed, schedule};
+use crate::strategy::schedule;
 
 use super::admission::Admission;
 use super::{Unconfirmed, hold_broken, hold_unconfirmed, straggle};
@@ -176,17 +176,6 @@ async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut Pas
     let spare = sight.agents.iter().any(|agent| !seen.wanted.contains(agent));
     seen.idles = spare && !seen.decided;
     Ok(spare && full)
-}
-
-/// How fast each agent's crawls are, from past crawls.
-pub(in crate::jobs) fn speeds(crawls: &HashMap<AgentId, Vec<Crawl>>) -> HashMap<AgentId, Speed> {
-    crawls.iter().map(|(agent, crawls)| (*agent, Speed::default().learned(crawls))).collect()
-}
-
-/// Adds to candidates how fast they are.
-pub(in crate::jobs) fn with_speeds(mut candidates: Vec<Candidate>, speeds: &HashMap<AgentId, Speed>) -> Vec<Candidate> {
-    candidates.iter_mut().for_each(|one| one.speed = speeds.get(&one.agent).copied().unwrap_or_default());
-    candidates
 }
 
 #[cfg(test)]

@@ -20,10 +20,11 @@ use crate::store::assignments::loads::{self, AvailableAgent};
 use crate::store::leases::preemptions;
 use crate::store::measurements::quarantines;
 use crate::strategy::schedule::straggler::{self, UnderWay};
+use crate::strategy::{speeds, with_speeds};
 
 use super::admission::Admission;
 use super::known::Known;
-use super::plan::{speeds, with_speeds};
+
 use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::CurrentMap;
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use sqlx::PgConnection;
+use sqlx::{PgConnection, Postgres, Transaction};
 use tokio::sync::Mutex;
 
 use crate::gnp::{Embedding, Mesh, Refined, RefinedSwitches};
@@ -17,8 +17,6 @@ use crate::model::SiteId;
 use crate::store::assignments::facts;
 use crate::store::{embeddings, measurements};
 use crate::strategy::learned::LearnedCorrections;
-
-use crate::jobs::leadership::Leader;
 
 /// An embedding and, if it could be made, its refined map.
 #[derive(Debug)]
@@ -62,10 +60,14 @@ impl MapCache {
         Ok(residuals)
     }
 
-    /// The newest embedding with its refined map; `None` while there is no embedding.
-    pub(in crate::jobs) async fn current(&self, leader: &Leader) -> anyhow::Result<Option<Arc<CurrentMap>>> {
+    /// The newest embedding with its refined map; `None` while there is no embedding. `begin` opens the
+    /// transaction that reads them.
+    pub(in crate::jobs) async fn current(
+        &self,
+        begin: impl Future<Output = anyhow::Result<Transaction<'static, Postgres>>>,
+    ) -> anyhow::Result<Option<Arc<CurrentMap>>> {
         let mut current = self.current.lock().await;
-        let mut conn = leader.begin().await?;
+        let mut conn = begin.await?;
         let Some(embedding) = self.embedding(&mut conn).await? else { return Ok(None) };
         if let Some(known) = current.as_ref().filter(|known| known.embedding.epoch() == embedding.epoch()) {
             return Ok(Some(Arc::clone(known)));

@@ -7,10 +7,11 @@
 //! half their rate. An agent's crawls teach its [`Speed`]: a factor on the round trips (losses,
 //! slow servers) and the rate.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use crate::model::Rtt;
-use crate::strategy::schedule;
+use crate::model::{AgentId, Rtt};
+use crate::strategy::{Candidate, schedule};
 
 /// Bytes of the first window: ten segments of 1,460 bytes (RFC 6928, section 2).
 const FIRST_WINDOW: f64 = 14_600.0;
@@ -262,6 +263,17 @@ impl RegressionSums {
 )]
 fn seconds(seconds: f64) -> Duration {
     Duration::from_nanos((seconds.min(LONGEST_S) * 1e9).round_ties_even() as u64)
+}
+
+/// How fast each agent's crawls are, from past crawls.
+pub fn speeds(crawls: &HashMap<AgentId, Vec<Crawl>>) -> HashMap<AgentId, Speed> {
+    crawls.iter().map(|(agent, crawls)| (*agent, Speed::default().learned(crawls))).collect()
+}
+
+/// Adds to candidates how fast they are.
+pub fn with_speeds(mut candidates: Vec<Candidate>, speeds: &HashMap<AgentId, Speed>) -> Vec<Candidate> {
+    candidates.iter_mut().for_each(|one| one.speed = speeds.get(&one.agent).copied().unwrap_or_default());
+    candidates
 }
 
 #[cfg(test)]

@@ -19,11 +19,10 @@ use crate::store::sites::addresses;
 use crate::store::tasks::confirmations::{ConfirmationRequest, ConfirmationState};
 use crate::strategy::learned::confidence;
 use crate::strategy::schedule::{self, Job, PlannedSite};
-use crate::strategy::{self, Candidate, Choice, Speed, explored};
+use crate::strategy::{self, Candidate, Choice, Speed, explored, speeds, with_speeds};
 
 use super::super::admission::Admission;
 use super::super::known::Known;
-use super::{speeds, with_speeds};
 use crate::jobs::assign::{draw_seed, fallback, may_be_confirmed};
 use crate::jobs::locate::refined::{CurrentMap, MapCache};
 
