@@ -79,7 +79,8 @@ pub fn processor_s(pid: Pid) -> anyhow::Result<(f64, f64)> {
     Ok(((user + system) / second, (ended_user + ended_system) / second))
 }
 
-/// The processor time of a process, of those it started and of those that have ended, in seconds. It never falls.
+/// The processor time in seconds of a process and all its children, running or ended. It never
+/// decreases.
 pub fn family_processor_s(parent: Pid) -> anyhow::Result<f64> {
     // A child may have ended since it was listed: then its parent's time includes it.
     let children: f64 = children(parent).into_iter().filter_map(|pid| Some(processor_s(pid).ok()?.0)).sum();

@@ -158,8 +158,8 @@ impl SiteWeb {
         text
     }
 
-    /// The requests of a crawl that honours robots.txt, up to `max_depth` links from the start page:
-    /// robots.txt, then pages and broken links breadth first.
+    /// The requests of a crawl that honours robots.txt, up to `max_depth` links from the start
+    /// page: robots.txt, then pages and broken links breadth first.
     pub fn requests(&self, max_depth: u32) -> Vec<SiteRequest> {
         let plain = |bytes| SiteRequest { bytes, thinking: Duration::ZERO };
         let mut requests = vec![plain(self.robots().map_or(NO_ROBOTS.len(), |text| text.len()))];

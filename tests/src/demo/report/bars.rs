@@ -1,4 +1,4 @@
-//! The picture of who crawls what: a bar for each agent, cut by the sites' carriers where there are few.
+//! The chart of crawled sites: one bar per agent, split by the sites' carriers if there are few.
 
 use std::collections::BTreeSet;
 

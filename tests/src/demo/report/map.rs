@@ -1,4 +1,5 @@
-//! The picture of the embedding: agents, landmarks and sites in the two directions in which they differ most.
+//! The picture of the embedding: agents, landmarks and sites in the two directions of most
+//! variance.
 
 use maud::{Markup, html};
 use nalgebra::{DMatrix, SymmetricEigen};
@@ -9,7 +10,7 @@ use crate::evidence::figures::float;
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 620.0;
 const MARGIN: f64 = 34.0;
-/// The frame holds this share of hosts in each direction; the rest is drawn on its edge.
+/// The frame contains this share of hosts in each direction; the others are drawn on its edge.
 const FRAMED: f64 = 0.97;
 /// Height of a line of text, and width of an average letter of a name.
 const LINE: f64 = 13.0;
@@ -94,8 +95,8 @@ impl Label<'_> {
     }
 }
 
-/// Names where there is room for them: to the right or left of the mark, above or below; a name without room is left to
-/// the mark's tooltip.
+/// Places names to the right or left of their mark, above or below it. A name without room appears
+/// only in the mark's tooltip.
 fn labels<'a>(landmarks: &[&Host<'a>]) -> Vec<Label<'a>> {
     let mut placed: Vec<Label<'a>> = Vec::new();
     for host in landmarks {
@@ -185,7 +186,7 @@ fn project(places: &[&[f64]], dimensions: usize) -> (Vec<[f64; 2]>, f64) {
     (projected, if total > 0.0 { shown / total } else { 1.0 })
 }
 
-/// What part of the plane is shown; one millisecond is as long in both directions.
+/// The visible part of the plane; one millisecond has the same length in both directions.
 struct Frame {
     middle: [f64; 2],
     px_per_ms: f64,

@@ -1,4 +1,4 @@
-//! The picture of how good the map is: predicted against true round trips, both on logarithmic scales.
+//! The chart of the map's accuracy: predicted against true round trips, on logarithmic scales.
 
 use std::fmt::Write as _;
 
