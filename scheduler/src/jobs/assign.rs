@@ -12,16 +12,15 @@ pub mod confirm;
 pub(super) mod known;
 pub(super) mod plan;
 pub(super) mod straggle;
+mod waiting;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context;
-use sqlx::PgConnection;
 use sqlx::types::ipnet::IpNet;
 
-use crate::config::Config;
 use crate::model::{
     AgentId, BatchId, ChoiceCause, ChoiceReasons, Fallback, FallbackCause, SiteId, Stage, Strategy, TaskId, seed,
 };
@@ -29,8 +28,8 @@ use crate::store::assignments::facts::{self, SiteFacts};
 use crate::store::assignments::loads::{self, AvailableAgent};
 use crate::store::assignments::{self, Assignment, Pool, UnassignScope, WaitingTask};
 use crate::store::measurements::quarantines;
-use crate::store::sites::{addresses, alarms};
-use crate::store::tasks::confirmations::{self, ConfirmationRequest, ConfirmationState};
+use crate::store::sites::addresses;
+use crate::store::tasks::confirmations::{self, ConfirmationRequest};
 use crate::store::tasks::holds::{self, HoldFilter};
 use crate::store::tasks::{unmet, waits};
 use crate::strategy::learned::confidence;
@@ -41,6 +40,7 @@ use super::locate::refined::CurrentMap;
 use crate::jobs::assign::admission::{Admission, Fate};
 use crate::jobs::assign::known::Known;
 use crate::jobs::assign::plan::Planner;
+use crate::jobs::assign::waiting::{Unconfirmed, hold_ahead, hold_broken, hold_unconfirmed};
 
 /// Tasks assigned in one transaction: their rows stay locked for well under a second.
 const TASKS_PER_PASS: i64 = 500;
@@ -239,70 +239,6 @@ impl Assign {
 /// a site that probably has several locations: no measurement shows which agent is nearest.
 pub(super) fn may_be_confirmed(task: &WaitingTask, known: &Known) -> bool {
     task.strategy.confirms_the_unsure() && !known.suspicions.contains_key(&task.site)
-}
-
-/// Waiting tasks, without those that wait for a confirmation.
-pub(super) struct Unconfirmed {
-    pub(super) waiting: Vec<WaitingTask>,
-    /// Confirmations of these tasks' sites that are valid or under way.
-    pub(super) standing: HashMap<SiteId, ConfirmationState>,
-    /// Whether a confirmation was requested.
-    pub(super) wanted: bool,
-}
-
-/// Holds tasks whose strategy needs confirmed distances until these exist. Tasks whose strategy can
-/// do without are held only for the usual time of a confirmation, while one of their site is open:
-/// they would have waited that long anyway, and a silent agent must not delay them further.
-pub(super) async fn hold_unconfirmed(
-    conn: &mut PgConnection,
-    config: &Config,
-    waiting: Vec<WaitingTask>,
-) -> anyhow::Result<Unconfirmed> {
-    let max_age = config.measure.site_max_age;
-    let always = |task: &WaitingTask| task.strategy == Strategy::GnpConfirmed;
-    let concerned = waiting.iter().filter(|task| always(task) || task.strategy.confirms_the_unsure());
-    let sites: Vec<SiteId> = concerned.map(|task| task.site).collect();
-    if sites.is_empty() {
-        return Ok(Unconfirmed { waiting, standing: HashMap::new(), wanted: false });
-    }
-    let standing = confirmations::standing(conn, &sites, max_age).await.context("read how sites are confirmed")?;
-    let patience = |task: &WaitingTask| match standing.get(&task.site) {
-        Some(ConfirmationState::Ended) => None,
-        Some(ConfirmationState::Open { .. }) | None if always(task) => Some(None),
-        Some(ConfirmationState::Open { since }) if task.strategy.confirms_the_unsure() => {
-            config.confirming().checked_sub(*since).filter(|left| !left.is_zero()).map(Some)
-        }
-        Some(ConfirmationState::Open { .. }) | None => None,
-    };
-    let wanted = waiting.iter().filter_map(|task| {
-        patience(task).map(|patience| ConfirmationRequest { task: task.task, site: task.site, patience })
-    });
-    let wanted: Vec<ConfirmationRequest> = wanted.collect();
-    confirmations::want(conn, &wanted, max_age).await.context("want sites confirmed")?;
-    let held = wanted.iter().map(|one| one.task).collect();
-    Ok(Unconfirmed { waiting: without(waiting, &held), standing, wanted: !wanted.is_empty() })
-}
-
-/// Holds the tasks of sites whose circuit is open; returns the others.
-pub(super) async fn hold_broken(
-    conn: &mut PgConnection,
-    waiting: Vec<WaitingTask>,
-) -> anyhow::Result<Vec<WaitingTask>> {
-    let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
-    let held = alarms::hold(conn, &tasks).await.context("hold tasks of sites whose circuit is open")?;
-    Ok(without(waiting, &held.into_iter().collect()))
-}
-
-/// Holds the tasks whose address is known to be full; returns the others, which get a place there.
-async fn hold_ahead(conn: &mut PgConnection, waiting: Vec<WaitingTask>, cap: u32) -> anyhow::Result<Vec<WaitingTask>> {
-    let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
-    let held = addresses::ahead::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
-    Ok(without(waiting, &held))
-}
-
-fn without(mut waiting: Vec<WaitingTask>, held: &HashSet<TaskId>) -> Vec<WaitingTask> {
-    waiting.retain(|task| !held.contains(&task.task));
-    waiting
 }
 
 /// How long a task would wait at an agent.

@@ -18,7 +18,8 @@ use crate::store::tasks::confirmations::{self, ConfirmationRequest};
 use crate::strategy::schedule;
 
 use super::admission::Admission;
-use super::{Unconfirmed, hold_broken, hold_unconfirmed, straggle};
+use super::straggle;
+use super::waiting::{Unconfirmed, hold_broken, hold_unconfirmed};
 use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::CurrentMap;
 use sight::{PlanDecisions, PlanInput};

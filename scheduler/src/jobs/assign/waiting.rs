@@ -1,0 +1,81 @@
+//! Tasks that wait for a confirmation, for a circuit to close, or for a place at their address are
+//! held before agents are chosen for the others.
+
+use std::collections::{HashMap, HashSet};
+
+use anyhow::Context as _;
+use sqlx::PgConnection;
+
+use crate::config::Config;
+use crate::model::{SiteId, Strategy, TaskId};
+use crate::store::assignments::WaitingTask;
+use crate::store::sites::{addresses, alarms};
+use crate::store::tasks::confirmations::{self, ConfirmationRequest, ConfirmationState};
+
+/// Waiting tasks, without those that wait for a confirmation.
+pub(super) struct Unconfirmed {
+    pub(super) waiting: Vec<WaitingTask>,
+    /// Confirmations of these tasks' sites that are valid or under way.
+    pub(super) standing: HashMap<SiteId, ConfirmationState>,
+    /// Whether a confirmation was requested.
+    pub(super) wanted: bool,
+}
+
+/// Holds tasks whose strategy needs confirmed distances until these exist. Tasks whose strategy can
+/// do without are held only for the usual time of a confirmation, while one of their site is open:
+/// they would have waited that long anyway, and a silent agent must not delay them further.
+pub(super) async fn hold_unconfirmed(
+    conn: &mut PgConnection,
+    config: &Config,
+    waiting: Vec<WaitingTask>,
+) -> anyhow::Result<Unconfirmed> {
+    let max_age = config.measure.site_max_age;
+    let always = |task: &WaitingTask| task.strategy == Strategy::GnpConfirmed;
+    let concerned = waiting.iter().filter(|task| always(task) || task.strategy.confirms_the_unsure());
+    let sites: Vec<SiteId> = concerned.map(|task| task.site).collect();
+    if sites.is_empty() {
+        return Ok(Unconfirmed { waiting, standing: HashMap::new(), wanted: false });
+    }
+    let standing = confirmations::standing(conn, &sites, max_age).await.context("read how sites are confirmed")?;
+    let patience = |task: &WaitingTask| match standing.get(&task.site) {
+        Some(ConfirmationState::Ended) => None,
+        Some(ConfirmationState::Open { .. }) | None if always(task) => Some(None),
+        Some(ConfirmationState::Open { since }) if task.strategy.confirms_the_unsure() => {
+            config.confirming().checked_sub(*since).filter(|left| !left.is_zero()).map(Some)
+        }
+        Some(ConfirmationState::Open { .. }) | None => None,
+    };
+    let wanted = waiting.iter().filter_map(|task| {
+        patience(task).map(|patience| ConfirmationRequest { task: task.task, site: task.site, patience })
+    });
+    let wanted: Vec<ConfirmationRequest> = wanted.collect();
+    confirmations::want(conn, &wanted, max_age).await.context("want sites confirmed")?;
+    let held = wanted.iter().map(|one| one.task).collect();
+    Ok(Unconfirmed { waiting: without(waiting, &held), standing, wanted: !wanted.is_empty() })
+}
+
+/// Holds the tasks of sites whose circuit is open; returns the others.
+pub(super) async fn hold_broken(
+    conn: &mut PgConnection,
+    waiting: Vec<WaitingTask>,
+) -> anyhow::Result<Vec<WaitingTask>> {
+    let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
+    let held = alarms::hold(conn, &tasks).await.context("hold tasks of sites whose circuit is open")?;
+    Ok(without(waiting, &held.into_iter().collect()))
+}
+
+/// Holds the tasks whose address is known to be full; returns the others, which get a place there.
+pub(super) async fn hold_ahead(
+    conn: &mut PgConnection,
+    waiting: Vec<WaitingTask>,
+    cap: u32,
+) -> anyhow::Result<Vec<WaitingTask>> {
+    let tasks: Vec<TaskId> = waiting.iter().map(|task| task.task).collect();
+    let held = addresses::ahead::hold(conn, &tasks, cap).await.context("hold tasks whose address is full")?;
+    Ok(without(waiting, &held))
+}
+
+fn without(mut waiting: Vec<WaitingTask>, held: &HashSet<TaskId>) -> Vec<WaitingTask> {
+    waiting.retain(|task| !held.contains(&task.task));
+    waiting
+}
