@@ -22,12 +22,13 @@ pub mod learned;
 pub mod load;
 pub(crate) mod rules;
 pub mod schedule;
+pub mod site_facts;
 
 pub use learned::explore::explored;
 pub use load::LoadLevel;
 pub use rules::anycast::choose_among_near;
 pub use rules::next::{RecordedCandidate, RecordedChoice, choose_next};
-pub use schedule::work::{Crawl, PreparedWork, Speed, Work, speeds, with_speeds};
+pub use schedule::work::{Crawl, PreparedWork, Speed, Work, crawl_weight, speeds, with_speeds};
 
 /// What is known of the site.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]

@@ -24,7 +24,7 @@ use sqlx::types::ipnet::IpNet;
 use crate::model::{
     AgentId, BatchId, ChoiceCause, ChoiceReasons, Fallback, FallbackCause, SiteId, Stage, Strategy, TaskId, seed,
 };
-use crate::store::assignments::facts::{self, SiteFacts};
+use crate::store::assignments::facts;
 use crate::store::assignments::loads::{self, AvailableAgent};
 use crate::store::assignments::{self, Assignment, Pool, UnassignScope, WaitingTask};
 use crate::store::measurements::quarantines;
@@ -33,6 +33,7 @@ use crate::store::tasks::confirmations::{self, ConfirmationRequest};
 use crate::store::tasks::holds::{self, HoldFilter};
 use crate::store::tasks::{unmet, waits};
 use crate::strategy::learned::confidence;
+use crate::strategy::site_facts::SiteFacts;
 use crate::strategy::{self, Candidate, Choice};
 
 use super::leadership::Leader;

@@ -10,6 +10,7 @@ pub mod balance;
 pub(super) mod rank;
 
 use std::fmt;
+use std::iter::Sum;
 use std::time::Duration;
 
 use rand::seq::IndexedRandom;
@@ -46,6 +47,36 @@ impl LoadLevel {
 impl fmt::Display for LoadLevel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:+}", self.0)
+    }
+}
+
+/// How many crawls of the fleet's mean duration are added to an agent's own, so that one slow site
+/// does not make a new agent slow.
+const PRIOR_CRAWLS: u32 = 2;
+/// The mean duration while no crawl has ended.
+const FIRST_PACE: Duration = Duration::from_secs(1);
+
+/// Recent crawls of one agent or of several, and how long they took together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PastCrawls {
+    pub count: u32,
+    pub took: Duration,
+}
+
+impl PastCrawls {
+    /// The pace of an agent with these crawls, in a fleet with those.
+    pub fn pace(self, fleet: Self) -> Duration {
+        let usual = fleet.took.checked_div(fleet.count).unwrap_or(FIRST_PACE);
+        (self.took + usual * PRIOR_CRAWLS) / self.count.saturating_add(PRIOR_CRAWLS)
+    }
+}
+
+impl Sum for PastCrawls {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, one| Self {
+            count: sum.count.saturating_add(one.count),
+            took: sum.took.saturating_add(one.took),
+        })
     }
 }
 

@@ -15,11 +15,12 @@ use sqlx::{Postgres, Transaction};
 
 use crate::model::{AgentId, SiteId, TaskId};
 use crate::store::agents;
-use crate::store::assignments::facts::{self, SiteFacts};
+use crate::store::assignments::facts;
 use crate::store::assignments::loads::{self, AvailableAgent};
 use crate::store::leases::preemptions;
 use crate::store::measurements::quarantines;
 use crate::strategy::schedule::straggler::{self, UnderWay};
+use crate::strategy::site_facts::{SiteFacts, usual_size};
 use crate::strategy::{speeds, with_speeds};
 
 use super::admission::Admission;
@@ -104,7 +105,7 @@ async fn lasting<'a>(
     let facts = facts::of_tasks(tx, &tasks).await.context("read what is known of the sites")?;
     let taught = facts::crawls(tx, &ids).await.context("read the agents' crawls")?;
     let admission = Admission::read(tx, crawls.iter().map(|crawl| crawl.batch)).await?;
-    let (speeds, usual) = (speeds(&taught), facts::usual(&taught));
+    let (speeds, usual) = (speeds(&taught), usual_size(&taught));
     let lasting = crawls.iter().filter_map(|crawl| {
         let mut candidates = with_speeds(known.candidates(crawl.site, agents), &speeds);
         let here = candidates.iter().find(|one| one.agent == crawl.agent).copied()?;

@@ -1,16 +1,14 @@
 //! Facts about sites and agents beyond distances: their positions, and their former crawls.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
-use std::time::Duration;
 
 use sqlx::PgConnection;
 
-use crate::gnp::Position;
 use crate::model::site_list::SiteName;
 use crate::model::{AgentId, Rtt, SiteId, Strategy, TaskId};
 use crate::strategy::learned::{CrawlObservation, CrawlResidual, Prefix, weight};
-use crate::strategy::{Crawl, Site, Work};
+use crate::strategy::site_facts::SiteFacts;
+use crate::strategy::{Crawl, Work, crawl_weight};
 
 use crate::store::rows::Rows;
 use crate::store::types::Interval;
@@ -25,39 +23,6 @@ const MOST_RESIDUALS_OF_AN_AGENT: i64 = 200;
 const RESIDUALS: i64 = 20_000;
 /// How many of a site's newest crawls are read: as many as agents are worth trying.
 const CRAWLS_OF_A_SITE: i64 = 10;
-/// After this time a crawl counts half: networks change over days, not minutes.
-const HALF_LIFE: Duration = Duration::from_secs(86_400);
-
-/// The facts about one task's site.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct SiteFacts {
-    pub host: String,
-    /// The address that a prober observed.
-    pub address: Option<IpAddr>,
-    pub position: Option<Position>,
-    /// Pages and bytes of its last crawl; `None` before one ended.
-    pub size: Option<(u32, u64)>,
-    /// Pages already fetched by a crawl that is active or was handed back.
-    pub fetched: u32,
-    /// The batch's interval between two requests.
-    pub interval: Duration,
-}
-
-impl SiteFacts {
-    /// The site as strategies read it: its work is the remaining work. A site of unknown size has
-    /// the `usual` size.
-    pub fn site(&self, usual: Option<(u32, u64)>) -> Site<'_> {
-        let whole = self.whole(usual);
-        let work = if self.fetched == 0 { whole } else { whole.left(self.fetched, self.size.is_some()) };
-        Site { host: &self.host, address: self.address, position: self.position, work: Some(work) }
-    }
-
-    /// The whole work, including what was fetched.
-    pub fn whole(&self, usual: Option<(u32, u64)>) -> Work {
-        let (pages, bytes) = self.size.or(usual).unwrap_or((Work::default().pages, Work::default().bytes));
-        Work { pages, bytes, interval: self.interval }
-    }
-}
 
 /// The facts about these tasks' sites.
 pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, SiteFacts>, Error> {
@@ -129,7 +94,7 @@ pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashM
             work: Work { pages: row.pages.0, bytes: row.bytes.0, interval: row.request_interval_ms.0 },
             rtt: row.rtt_us,
             took: row.duration_ms.0,
-            weight: 0.5_f64.powf(row.age.0.div_duration_f64(HALF_LIFE)),
+            weight: crawl_weight(row.age.0),
         };
         crawls.entry(row.agent_id).or_default().push(crawl);
     }
@@ -226,15 +191,6 @@ pub async fn residuals(conn: &mut PgConnection) -> Result<Vec<CrawlResidual>, Er
     Ok(residuals)
 }
 
-/// The mean pages and bytes of crawls, assumed for a site of unknown size. `None` without crawls.
-pub fn usual(crawls: &HashMap<AgentId, Vec<Crawl>>) -> Option<(u32, u64)> {
-    let all = || crawls.values().flatten().map(|crawl| crawl.work);
-    let count = u64::try_from(all().count()).ok().filter(|count| *count > 0)?;
-    let pages = all().map(|work| u64::from(work.pages)).sum::<u64>() / count;
-    let bytes = all().fold(0_u64, |sum, work| sum.saturating_add(work.bytes)) / count;
-    Some((u32::try_from(pages).unwrap_or(u32::MAX), bytes))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -245,6 +201,7 @@ mod tests {
     use crate::store::leases::outcomes::{CrawlEnding, Report};
     use crate::store::measurements::quarantines;
     use crate::store::sites::verdicts;
+    use crate::strategy::site_facts::usual_size;
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn what_crawls_saw_is_remembered_and_of_a_quarantined_agent_it_is_not_believed(mut conn: Conn) {
@@ -261,7 +218,7 @@ mod tests {
         assert_eq!(of_tasks(&mut conn, &[task]).await.expect("read")[&task].size, Some((7, 9_000)));
         let seen = crawled(&mut conn, &[site]).await.expect("read");
         assert_eq!(seen[&site].crawls.iter().map(|crawl| crawl.rtt.as_micros()).collect::<Vec<_>>(), [20_000]);
-        assert_eq!(usual(&crawls(&mut conn, &[agent]).await.expect("read")), Some((7, 9_000)));
+        assert_eq!(usual_size(&crawls(&mut conn, &[agent]).await.expect("read")), Some((7, 9_000)));
         fixtures::measured(&mut conn, site, agent, 15_000, "0").await;
         let learned = residuals(&mut conn).await.expect("read");
         assert_eq!(

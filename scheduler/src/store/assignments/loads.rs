@@ -13,6 +13,7 @@ use sqlx::PgConnection;
 
 use crate::gnp::Direction;
 use crate::model::{AgentId, AssignmentId, BatchId, Rtt, SessionId, SiteId, TaskId};
+use crate::strategy::load::PastCrawls;
 use crate::strategy::{AgentLocation, RecordedCandidate, RecordedChoice};
 
 use crate::store::rows::{Rows, Statement};
@@ -24,9 +25,6 @@ const MOST_COUNTED: i64 = 1000;
 /// How many of an agent's newest crawls its pace is computed from: with sites of very different
 /// sizes their mean errs by some 15 %.
 const CRAWLS_PACED: i64 = 20;
-/// How many crawls of the fleet's mean length are added, so that one slow site does not make a new
-/// agent slow.
-const PRIOR_CRAWLS: u32 = 2;
 /// Longer crawls count as this long.
 const LONGEST_MS: i64 = 86_400_000;
 
@@ -144,8 +142,7 @@ pub async fn available(conn: &mut PgConnection) -> Result<Vec<AvailableAgent>, E
     )
     .all(conn)
     .await?;
-    let (crawls, took_ms) = rows.iter().fold((0, 0), |sum, row| (sum.0 + row.crawls, sum.1 + row.took_ms));
-    let fleet = mean(took_ms, crawls).unwrap_or(Duration::from_secs(1));
+    let fleet: PastCrawls = rows.iter().map(|row| past(row.crawls, row.took_ms)).sum();
     rows.into_iter()
         .map(|row| {
             let waiting: u32 = row.waiting.0;
@@ -156,7 +153,7 @@ pub async fn available(conn: &mut PgConnection) -> Result<Vec<AvailableAgent>, E
                 capacity: row.capacity.0,
                 load: waiting.saturating_add(leased).saturating_add(withheld),
                 waiting,
-                pace: pace(row.took_ms, row.crawls, fleet),
+                pace: past(row.crawls, row.took_ms).pace(fleet),
                 since: row.opened_at,
                 home: AgentLocation {
                     country: country(&row.country),
@@ -168,19 +165,15 @@ pub async fn available(conn: &mut PgConnection) -> Result<Vec<AvailableAgent>, E
         .collect()
 }
 
+fn past(crawls: i64, took_ms: i64) -> PastCrawls {
+    PastCrawls {
+        count: u32::try_from(crawls).unwrap_or(0),
+        took: Duration::from_millis(u64::try_from(took_ms).unwrap_or(0)),
+    }
+}
+
 fn country(code: &str) -> Option<[u8; 2]> {
     code.to_ascii_uppercase().as_bytes().try_into().ok()
-}
-
-fn mean(took_ms: i64, crawls: i64) -> Option<Duration> {
-    let (took_ms, crawls) = (u64::try_from(took_ms).ok()?, u32::try_from(crawls).ok().filter(|crawls| *crawls > 0)?);
-    Some(Duration::from_millis(took_ms) / crawls)
-}
-
-/// The mean length of an agent's crawls, with [`PRIOR_CRAWLS`] of the fleet's mean added.
-fn pace(took_ms: i64, crawls: i64, fleet: Duration) -> Duration {
-    let (took_ms, crawls) = (u64::try_from(took_ms).unwrap_or(0), u32::try_from(crawls).unwrap_or(0));
-    (Duration::from_millis(took_ms) + fleet * PRIOR_CRAWLS) / (crawls + PRIOR_CRAWLS)
 }
 
 /// A task that is assigned and not begun.

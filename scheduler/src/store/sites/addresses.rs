@@ -2,7 +2,7 @@
 //!
 //! An agent claims the address of a lease before it sends anything there. The sites at one address
 //! share a budget of crawls over all agents: the number of active leases that may claim it. The
-//! budget grows with the number of known sites at the address, up to a cap ([`bears`]). Each crawl
+//! budget grows with the number of known sites at the address, up to a cap ([`permitted_crawls`]). Each crawl
 //! also keeps its own rate, so the address gets at most that many times the rate. A lease that
 //! finds its address full ends, and its task is held (`crate::store::tasks::holds`). Tasks are
 //! admitted in the order in which they came, as crawls end. Where the last crawl found a site's
@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use sqlx::PgConnection;
 use sqlx::types::ipnet::IpNet;
 
+use crate::model::address_budget::{most_counted, permitted_crawls, shared_network};
 use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
 
 use crate::store::Error;
@@ -50,34 +51,14 @@ pub struct AddressClaim {
     pub address: IpAddr,
 }
 
-/// How many concurrent crawls an address with `sites` sites bears: the square root of `sites`, at
-/// least one and at most `cap`. A host of more sites has more capacity, but not in proportion.
-pub fn bears(sites: u32, cap: u32) -> u32 {
-    let root = sites.isqrt();
-    let up = if root * root < sites { root + 1 } else { root };
-    up.clamp(1, cap.max(1))
-}
-
-/// The most sites counted at one address: more do not raise the budget.
-fn most_counted(cap: u32) -> i64 {
-    i64::from(cap) * i64::from(cap)
-}
-
 /// The most addresses examined by one pass, so that its cost is bounded with a hundred thousand
 /// waiting.
 const LOOKED_AT: i32 = 500;
 
-/// What shares a budget: an IPv4 address, or the /64 network that one IPv6 customer has.
-fn shared(address: IpAddr) -> IpNet {
-    let address = address.to_canonical();
-    let bits = if address.is_ipv4() { 32 } else { 64 };
-    IpNet::new(address, bits).map_or_else(|_| address.into(), |network| network.trunc())
-}
-
 /// Claims an address for a lease. Run in a transaction.
 pub async fn claim(conn: &mut PgConnection, claim: &AddressClaim, cap: u32) -> Result<ClaimResult, Error> {
     let AddressClaim { agent, session, task, token, address } = *claim;
-    let address = shared(address);
+    let address = shared_network(address);
     // Locks the task before its lease, like every ending of a lease.
     let site = sqlx::query_scalar!(
         r#"
@@ -114,7 +95,7 @@ pub async fn claim(conn: &mut PgConnection, claim: &AddressClaim, cap: u32) -> R
     .one(conn)
     .await?;
     let Unsigned(crawls) = found.crawls;
-    if crawls >= bears(found.sites.0, cap) {
+    if crawls >= permitted_crawls(found.sites.0, cap) {
         let ended = leases::end(conn, &[(task, token)], Some(agent), Ending::Anew).await?;
         let full = ended.into_iter().map(|(task, _)| (task, Cause::Address { address, admitted: false }));
         holds::hold(conn, &full.collect::<Vec<_>>()).await?;
@@ -145,7 +126,7 @@ pub async fn note_address(conn: &mut PgConnection, claim: &AddressClaim) -> Resu
         "#,
         claim.task.get(),
         claim.token.get(),
-        shared(claim.address) as IpNet,
+        shared_network(claim.address) as IpNet,
         claim.agent.get(),
         claim.session.get(),
     )
@@ -201,15 +182,8 @@ mod tests {
     use crate::store::fixtures;
 
     #[test]
-    fn an_address_bears_more_crawls_the_more_sites_it_has_to_a_cap() {
-        let borne: Vec<u32> = [0, 1, 2, 4, 5, 9, 50, 64, 65, u32::MAX].map(|sites| bears(sites, 8)).to_vec();
-        assert_eq!(borne, [1, 1, 2, 2, 3, 3, 8, 8, 8, 8]);
-        assert_eq!(bears(100, 0), 1);
-    }
-
-    #[test]
     fn a_network_of_64_bits_is_one_address_and_a_mapped_one_is_itself() {
-        let shared = |text: &str| shared(text.parse().expect("an address"));
+        let shared = |text: &str| shared_network(text.parse().expect("an address"));
         assert_eq!(shared("2001:db8:1:2:3:4:5:6").to_string(), "2001:db8:1:2::/64");
         assert_eq!(shared("192.0.2.7").to_string(), "192.0.2.7/32");
         assert_eq!(shared("::ffff:192.0.2.7"), shared("192.0.2.7"));

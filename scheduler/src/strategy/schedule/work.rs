@@ -265,6 +265,14 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_nanos((seconds.min(LONGEST_S) * 1e9).round_ties_even() as u64)
 }
 
+/// After this time a crawl counts half: networks change over days, not minutes.
+const HALF_LIFE: Duration = Duration::from_secs(86_400);
+
+/// The weight of a crawl of this age.
+pub fn crawl_weight(age: Duration) -> f64 {
+    0.5_f64.powf(age.div_duration_f64(HALF_LIFE))
+}
+
 /// How fast each agent's crawls are, from past crawls.
 pub fn speeds(crawls: &HashMap<AgentId, Vec<Crawl>>) -> HashMap<AgentId, Speed> {
     crawls.iter().map(|(agent, crawls)| (*agent, Speed::default().learned(crawls))).collect()

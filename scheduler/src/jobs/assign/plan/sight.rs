@@ -10,7 +10,7 @@ use anyhow::Context;
 use sqlx::PgConnection;
 
 use crate::model::{AgentId, BatchId, ChoiceCause, ChoiceReasons, Rtt, SiteId, Strategy, TaskId};
-use crate::store::assignments::facts::{self, SiteFacts};
+use crate::store::assignments::facts;
 use crate::store::assignments::loads::{self, AgentCrawl, AvailableAgent};
 use crate::store::assignments::{self, Assignment, WaitingTask};
 use crate::store::leases::preemptions::{self, PreemptedLease};
@@ -19,6 +19,7 @@ use crate::store::sites::addresses;
 use crate::store::tasks::confirmations::{ConfirmationRequest, ConfirmationState};
 use crate::strategy::learned::confidence;
 use crate::strategy::schedule::{self, Job, PlannedSite};
+use crate::strategy::site_facts::{SiteFacts, usual_size};
 use crate::strategy::{self, Candidate, Choice, Speed, explored, speeds, with_speeds};
 
 use super::super::admission::Admission;
@@ -124,7 +125,7 @@ impl PlanInput {
         }
         let frees = agents.iter().map(|agent| frees(agent, held_by.get(&agent.agent).map_or(&[], Vec::as_slice)));
         let frees = frees.collect();
-        let (usual, speeds) = (facts::usual(&crawls), speeds(&crawls));
+        let (usual, speeds) = (usual_size(&crawls), speeds(&crawls));
         let crawls = waiting.iter().map(|task| known.crawls(task.site)).collect();
         let sight = Self { waiting, agents: ids, facts, usual, crawls, preempted, frees, confirmable, alarm };
         Ok((sight, PathDistances { known, agents, speeds }))

@@ -18,7 +18,7 @@ use crate::store::rows::Rows;
 use crate::store::tasks::holds::{self, Cause};
 use crate::store::types::Unsigned;
 
-use super::{bears, most_counted};
+use crate::model::address_budget::{most_counted, permitted_crawls};
 
 /// The free places of an address.
 #[derive(Debug)]
@@ -60,7 +60,7 @@ pub(super) async fn room(
     .all(conn)
     .await?;
     let rooms = rows.into_iter().map(|row| {
-        let borne = i64::from(bears(row.sites.0, cap));
+        let borne = i64::from(permitted_crawls(row.sites.0, cap));
         let room = AddressRoom {
             places: borne - row.taken,
             alone: row.sites.0 <= 1 && row.taken == 0,

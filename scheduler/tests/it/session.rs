@@ -42,17 +42,11 @@ macro_rules! heard {
     };
 }
 
-#[path = "session/checkpoints.rs"]
 mod checkpoints;
-#[path = "session/held.rs"]
 mod held;
-#[path = "session/policies.rs"]
 mod policies;
-#[path = "session/preemptions.rs"]
 mod preemptions;
-#[path = "session/several.rs"]
 mod several;
-#[path = "session/together.rs"]
 mod together;
 
 /// A scheduler with its tasks running, on a port of its own.

@@ -1,0 +1,37 @@
+//! The budget of crawls that the sites at one address share.
+
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+
+/// What shares a budget: an IPv4 address, or the /64 network that one IPv6 customer has.
+pub fn shared_network(address: IpAddr) -> IpNet {
+    let address = address.to_canonical();
+    let bits = if address.is_ipv4() { 32 } else { 64 };
+    IpNet::new(address, bits).map_or_else(|_| address.into(), |network| network.trunc())
+}
+
+/// How many concurrent crawls an address with `sites` sites permits: the square root of `sites`, at
+/// least one and at most `cap`. A host of more sites has more capacity, but not in proportion.
+pub fn permitted_crawls(sites: u32, cap: u32) -> u32 {
+    let root = sites.isqrt();
+    let up = if root * root < sites { root + 1 } else { root };
+    up.clamp(1, cap.max(1))
+}
+
+/// The most sites counted at one address: more do not raise the budget.
+pub fn most_counted(cap: u32) -> i64 {
+    i64::from(cap) * i64::from(cap)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_permits_more_crawls_the_more_sites_it_has_to_a_cap() {
+        let borne: Vec<u32> = [0, 1, 2, 4, 5, 9, 50, 64, 65, u32::MAX].map(|sites| permitted_crawls(sites, 8)).to_vec();
+        assert_eq!(borne, [1, 1, 2, 2, 3, 3, 8, 8, 8, 8]);
+        assert_eq!(permitted_crawls(100, 0), 1);
+    }
+}

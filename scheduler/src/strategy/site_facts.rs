@@ -1,0 +1,50 @@
+//! What is known of a task's site beyond distances, and the work that is assumed from it.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::Duration;
+
+use crate::gnp::Position;
+use crate::model::AgentId;
+
+use super::{Crawl, Site, Work};
+
+/// The facts about one task's site.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct SiteFacts {
+    pub host: String,
+    /// The address that a prober observed.
+    pub address: Option<IpAddr>,
+    pub position: Option<Position>,
+    /// Pages and bytes of its last crawl; `None` before one ended.
+    pub size: Option<(u32, u64)>,
+    /// Pages already fetched by a crawl that is active or was handed back.
+    pub fetched: u32,
+    /// The batch's interval between two requests.
+    pub interval: Duration,
+}
+
+impl SiteFacts {
+    /// The site as strategies read it: its work is the remaining work. A site of unknown size has
+    /// the `usual` size.
+    pub fn site(&self, usual: Option<(u32, u64)>) -> Site<'_> {
+        let whole = self.whole(usual);
+        let work = if self.fetched == 0 { whole } else { whole.left(self.fetched, self.size.is_some()) };
+        Site { host: &self.host, address: self.address, position: self.position, work: Some(work) }
+    }
+
+    /// The whole work, including what was fetched.
+    pub fn whole(&self, usual: Option<(u32, u64)>) -> Work {
+        let (pages, bytes) = self.size.or(usual).unwrap_or((Work::default().pages, Work::default().bytes));
+        Work { pages, bytes, interval: self.interval }
+    }
+}
+
+/// The mean pages and bytes of crawls, assumed for a site of unknown size. `None` without crawls.
+pub fn usual_size(crawls: &HashMap<AgentId, Vec<Crawl>>) -> Option<(u32, u64)> {
+    let all = || crawls.values().flatten().map(|crawl| crawl.work);
+    let count = u64::try_from(all().count()).ok().filter(|count| *count > 0)?;
+    let pages = all().map(|work| u64::from(work.pages)).sum::<u64>() / count;
+    let bytes = all().fold(0_u64, |sum, work| sum.saturating_add(work.bytes)) / count;
+    Some((u32::try_from(pages).unwrap_or(u32::MAX), bytes))
+}
