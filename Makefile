@@ -79,6 +79,7 @@ bench: ## Measure every figure with a target, and print both; ARGS="--only NAME"
 	@# The profile of a deployment (docs/operate/install.md).
 	$(OFFLINE) cargo build --profile dist --workspace
 	$(TARGET)/dist/lab trials
+	$(TARGET)/dist/lab demo --strict
 	$(TARGET)/dist/lab bench $(ARGS)
 
 sqlx-prepare: setup ## Write .sqlx from the migrations and the queries
