@@ -1,7 +1,7 @@
-//! The server: services, limits, TLS and shutdown.
+//! The gRPC server: services, limits, TLS and shutdown.
 //!
-//! Handlers are thin: a request becomes domain values, one call into the store decides, and the
-//! result becomes a message. Proto types never leave this module.
+//! Handlers are thin: they convert a request to domain values, make one call into the store, and
+//! convert its result to a message. Proto types never leave this module.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,25 +28,25 @@ pub(crate) mod operator;
 pub(crate) mod plan;
 mod status;
 
-/// The largest message accepted from an agent. A crawl's checkpoint holds up to 1 MiB, a
+/// Maximum size in bytes of a message from an agent. A crawl's checkpoint holds up to 1 MiB, a
 /// registration with ten thousand held leases takes under 256 KiB, any other message under 4 KiB.
 const MAX_AGENT_MESSAGE: usize = 2 << 20;
-/// A dead connection is detected after interval + time-out without an answer.
+/// A connection counts as dead after interval + time-out without an answer.
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(20);
 const KEEPALIVE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long streams may take to end once asked to.
+/// Maximum time in which streams must end at shutdown.
 const DRAIN: Duration = Duration::from_secs(5);
 
 /// How agents reach and recognise this scheduler.
 #[derive(Debug, Clone)]
 pub struct Identity {
-    /// As agents dial it: http on loopback, else https.
+    /// The URL that agents connect to: http on loopback, else https.
     pub scheduler_url: String,
-    /// SHA-256 of the CA certificate, hexadecimal; `None` in plaintext.
+    /// SHA-256 of the CA certificate, hexadecimal; `None` without TLS.
     pub ca_fingerprint: Option<String>,
 }
 
-/// Serves until `shutdown`, then lets streams end for a few seconds.
+/// Serves until `shutdown`, then waits up to [`DRAIN`] for streams to end.
 pub async fn serve(
     scheduler: Scheduler,
     listener: TcpListener,
@@ -64,9 +64,9 @@ pub async fn serve(
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<AgentServiceServer<agent_session::AgentDesk>>().await;
 
-    // Set on the listener, because the builder's setting does not reach a listener passed to it.
-    // Without it an order that follows an acknowledgement waits 40 ms, until the agent's kernel has
-    // confirmed that.
+    // Set here, because the builder's setting does not affect a listener passed to it. Without
+    // TCP_NODELAY an order sent after an acknowledgement waits 40 ms for the agent's delayed TCP
+    // ACK.
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let of_gate = scheduler.clone();
     let served = Server::builder()

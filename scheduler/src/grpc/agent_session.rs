@@ -1,4 +1,4 @@
-//! The agents' service: enrolment, and the opening of sessions, each of which continues as a task
+//! The gRPC service for agents: enrols them and opens sessions. Each session runs as a task
 //! (`stream`).
 
 use std::net::IpAddr;
@@ -31,14 +31,14 @@ use crate::store::agents::{self, CredentialHolder, enrolments, sessions};
 use crate::store::measurements::reach::{self, ReachFilter};
 use crate::store::{self, embeddings};
 
-/// Messages to an agent that may wait in memory; the session of an agent that reads more slowly
-/// ends.
+/// Maximum number of messages that wait in memory for an agent. If the agent reads too slowly for
+/// that, its session ends.
 const OUTBOUND_MESSAGES: usize = 256;
 
-/// How long an agent that handed a lease back gets no lease: it has no room, or could not begin.
-/// Without the pause it would get the same lease again at once.
+/// Time during which an agent gets no leases after it handed one back because it had no room or
+/// could not begin. Without this pause it would get the same lease again at once.
 const REFUSAL_PAUSE: Duration = Duration::from_secs(5);
-/// How long an agent may take to register.
+/// Maximum time from the connection to the agent's registration.
 const REGISTER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug, Clone)]
@@ -50,7 +50,7 @@ pub(super) struct AgentDesk {
 }
 
 impl AgentDesk {
-    /// Sessions run on `sessions` and end with `shutdown`.
+    /// Sessions run as tasks of `sessions` and end with `shutdown`.
     pub(super) fn new(scheduler: Scheduler, sessions: TaskTracker, shutdown: CancellationToken) -> Self {
         Self { scheduler, recordings: Arc::default(), sessions, shutdown }
     }
@@ -69,7 +69,7 @@ impl v1::agent_service_server::AgentService for AgentDesk {
         let (agent, name) = (redeemed.agent, &redeemed.name);
         if redeemed.replaced {
             tracing::info!(agent.name = name, "an agent enrolled in the place of another machine");
-            // Notifies the replaced machine now.
+            // Ends the session of the replaced machine at once.
             self.scheduler.wakes.wake_agents([agent]);
             self.scheduler.wakes.assign.notify_one();
         } else {
@@ -143,8 +143,8 @@ impl AgentDesk {
                 return Err(self.refused(agent, error).await?);
             }
         };
-        // Another machine may have been enrolled in its place meanwhile; from here on the agent's
-        // row is locked.
+        // Checked again, because another machine may have been enrolled as this agent meanwhile.
+        // From here on the agent's row is locked.
         credential.agent(&mut tx).await?;
         store::commit(tx).await?;
         tracing::info!(
@@ -155,7 +155,7 @@ impl AgentDesk {
             "an agent connected"
         );
         let wakes = &self.scheduler.wakes;
-        // Notifies a stream that this session supersedes.
+        // Wakes the stream that this session supersedes, so that it ends.
         wakes.wake_agents([agent]);
         wakes.measure.notify_one();
         wakes.fit.notify_one();
@@ -163,8 +163,8 @@ impl AgentDesk {
         Ok(opened)
     }
 
-    /// The status for an agent whose session is refused. Counts refusals caused by two processes
-    /// that share a credential, for the operator.
+    /// Returns the status for an agent whose session is refused. Counts the refusals caused by two
+    /// processes that share a credential, so that the operator sees them.
     async fn refused(&self, agent: AgentId, error: sessions::OpenError) -> Result<Status, Status> {
         let refusal = match &error {
             sessions::OpenError::Flapping { .. } => Some(Refusal::Flapping),
@@ -195,8 +195,8 @@ async fn first_message(inbound: &mut Streaming<v1::SessionRequest>) -> Result<v1
     }
 }
 
-/// Maximum number of heartbeats that an agent can have sent since it was welcomed. It varies its
-/// interval by a fifth; twice the regular number and a few more exceed any clock error.
+/// Maximum number of heartbeats that an agent can have sent since it was welcomed. An agent varies
+/// its interval by up to a fifth. Twice the regular number plus a few allows for any clock error.
 fn most_heartbeats(elapsed: Duration, interval: Duration) -> u64 {
     let intervals = elapsed.as_nanos() / interval.as_nanos().max(1);
     u64::try_from(intervals).unwrap_or(u64::MAX).saturating_mul(2).saturating_add(4)
@@ -209,7 +209,7 @@ mod tests {
     #[test]
     fn an_agent_that_keeps_its_interval_is_never_from_the_future() {
         let interval = Duration::from_secs(10);
-        // The fastest agent: every heartbeat a fifth early.
+        // The fastest possible agent: every heartbeat comes a fifth early.
         for sequence in 1..10_000 {
             let elapsed = interval.mul_f64(0.8) * sequence;
             assert!(u64::from(sequence) <= most_heartbeats(elapsed, interval), "{sequence}");

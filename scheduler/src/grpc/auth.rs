@@ -1,7 +1,8 @@
-//! Authentication: the operator by token, an agent by credential.
+//! Authenticates the operator by token and agents by credential.
 //!
-//! Both come as `authorization: Bearer SECRET`; only hashes are stored and compared. [`admit`]
-//! checks them before any handler runs, and stores the caller in the request's extensions.
+//! Both secrets are sent as `authorization: Bearer SECRET`; only their hashes are stored and
+//! compared. [`admit`] checks the secret before any handler runs, and stores the caller in the
+//! request's extensions.
 
 use chrono::{DateTime, Utc};
 use landfall_proto::v1::agent_service_server;
@@ -42,11 +43,11 @@ enum AllowedCallers {
 }
 
 impl AllowedCallers {
-    /// Only the operator may make a call that is not listed here, so that a new service is closed
-    /// by default.
+    /// A call that is not listed here is only for the operator, so that a new service is closed by
+    /// default.
     fn of(path: &str) -> Self {
         match path.strip_prefix('/').and_then(|path| path.split_once('/')) {
-            // An enrolling agent has a token in its request, and gets its credential for that.
+            // An enrolling agent has no credential yet; its request contains an enrolment token.
             Some((health_server::SERVICE_NAME, _) | (agent_service_server::SERVICE_NAME, "Enrol")) => Self::Anybody,
             Some((agent_service_server::SERVICE_NAME, _)) => Self::Agents,
             _ => Self::Operator,
@@ -65,7 +66,7 @@ pub(super) async fn admit(
     if callers == AllowedCallers::Anybody {
         return Ok(());
     }
-    // Before any query, so that a stranger costs no database work.
+    // Checked before any query, so that unauthenticated callers cause no database work.
     let presented = presented(headers)?;
     let mut conn = store::acquire(pool).await?;
     if callers == AllowedCallers::Operator {

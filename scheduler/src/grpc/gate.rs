@@ -1,5 +1,5 @@
-//! The gate for every request: refuses it while the database is silent, even half-way through, and
-//! unless its caller may make it.
+//! Every request passes this gate. It refuses requests that their caller may not make, and refuses
+//! or aborts requests while the database does not answer.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -11,7 +11,7 @@ use tower::Service;
 use super::{auth, status};
 use crate::Scheduler;
 
-/// A server behind the gate.
+/// Wraps a server.
 #[derive(Debug, Clone)]
 pub(super) struct Gate<S> {
     within: S,
@@ -40,7 +40,8 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        // The clone that is ready serves this request; the new clone has to become ready first.
+        // Only the present instance is ready, so it serves this request; its clone must become
+        // ready first.
         let unready = self.within.clone();
         let mut within = std::mem::replace(&mut self.within, unready);
         let Scheduler { pool, wakes, .. } = self.scheduler.clone();

@@ -1,5 +1,5 @@
-//! TLS connections for the server: each handshake runs on a task of its own, so that none delays
-//! the others.
+//! TLS connections for the server. Each handshake runs on its own task, so that a slow one delays
+//! no other.
 
 use std::io;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 
-/// Concurrent handshakes; further connections wait in the system's queue.
+/// Maximum number of concurrent handshakes; further connections wait in the kernel's queue.
 const HANDSHAKES: usize = 1024;
-/// How long one handshake may take.
+/// Maximum duration of one handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The connections of `accepted` that complete a TLS handshake; others are dropped. Errors of the
-/// listener are passed on.
+/// The connections of `accepted` that complete a TLS handshake. Other connections are dropped, and
+/// errors of the listener are passed on.
 pub fn over_tls(
     accepted: impl Stream<Item = io::Result<TcpStream>>,
     config: Arc<ServerConfig>,
@@ -27,11 +27,11 @@ pub fn over_tls(
         let acceptor = acceptor.clone();
         tokio::spawn(async move { io::Result::Ok(handshake(&acceptor, accepted?).await) })
     });
-    // A task that was dropped or panicked affects no other connection.
+    // If a handshake's task was dropped or panicked, only its connection is lost.
     shaken.buffer_unordered(HANDSHAKES).filter_map(async |shaken| shaken.ok().and_then(io::Result::transpose))
 }
 
-/// `None` if the handshake failed.
+/// Returns `None` if the handshake failed.
 async fn handshake(acceptor: &TlsAcceptor, stream: TcpStream) -> Option<TlsStream<TcpStream>> {
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, acceptor.accept(stream)).await {
         Ok(Ok(stream)) => Some(stream),

@@ -1,9 +1,9 @@
-//! How landmarks are chosen: by an operator who names them, or by an election over the measured
-//! mesh; and how an elected landmark that stays disconnected is replaced.
+//! Chooses landmarks: an operator names them, or an election picks them by the measured round trips
+//! between agents. An elected landmark that stays disconnected is replaced.
 //!
-//! Invariant: the set and the embedding's requested dimensions change together, in the caller's
-//! transaction, and never contradict each other. No call waits: an election before the mesh is
-//! measured is refused.
+//! Invariant: the landmarks and the embedding's requested dimensions change together, in the
+//! caller's transaction, and never contradict each other. No call waits for measurements: an
+//! election is refused until the agents have measured each other.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -18,9 +18,10 @@ use crate::store::measurements;
 use crate::store::measurements::reach::{self, ReachFailure};
 use crate::store::settings;
 
-/// A fixed seed, so that one mesh always gives the same landmarks.
+/// A fixed seed, so that the same measurements always give the same landmarks.
 const ELECTION_SEED: u64 = 1;
-/// Minimum number of landmarks: with two distances a mirror image remains.
+/// Minimum number of landmarks to elect: with only two, a position and its mirror image fit equally
+/// well.
 const FEWEST_ELECTED: u32 = 3;
 
 /// Why landmarks were not changed.
@@ -38,7 +39,7 @@ pub enum ChoiceError {
     TooManyDimensions { dimensions: u32, landmarks: usize },
     #[error("count: an election needs at least {FEWEST_ELECTED} landmarks, but {0} were requested")]
     TooFewAsked(u32),
-    /// More landmarks were requested than agents can serve.
+    /// More landmarks were requested than agents can be landmarks.
     #[error("{asked} landmarks were requested, but {there} agents are connected and run a beacon")]
     TooFewBeacons {
         asked: u32,
@@ -48,15 +49,15 @@ pub enum ChoiceError {
     /// The election would depend on distances that were not measured.
     #[error("the agents have not yet measured each other: {measured} of {pairs} pairs are measured")]
     MeshIncomplete {
-        /// Directed pairs measured, or tried without success.
+        /// Number of directed pairs that were measured, or tried without success.
         measured: u64,
-        /// Directed pairs to be measured.
+        /// Number of directed pairs to be measured.
         pairs: u64,
     },
     #[error("{error}{}", trouble.as_ref().map(|trouble| format!(": {trouble}")).unwrap_or_default())]
     Elect {
         error: ElectError,
-        /// Why agents do not reach each other, if that is the cause.
+        /// Why agents do not reach each other, if this caused the error.
         trouble: Option<Box<ReachFailure>>,
     },
     #[error("the election was interrupted")]
@@ -65,7 +66,7 @@ pub enum ChoiceError {
     Store(#[from] crate::store::Error),
 }
 
-/// Sets the landmarks by name; without names it removes them all.
+/// Sets the landmarks by name; an empty list removes all landmarks.
 pub async fn set(conn: &mut PgConnection, names: &[String], dimensions: Option<u32>) -> Result<(), ChoiceError> {
     let agents = agents::list(conn).await?;
     let mut chosen: Vec<(AgentId, String)> = Vec::with_capacity(names.len());
@@ -83,7 +84,7 @@ pub async fn set(conn: &mut PgConnection, names: &[String], dimensions: Option<u
 }
 
 /// Elects `count` landmarks among the connected agents that run a beacon. `peers` is the maximum
-/// number of others that each agent measures.
+/// number of other agents that each agent measures.
 pub async fn elect(
     conn: &mut PgConnection,
     count: u32,
@@ -110,7 +111,7 @@ pub async fn elect(
         return Err(ChoiceError::MeshIncomplete { measured: coverage.measured, pairs: coverage.pairs });
     }
     let mesh = mesh(conn).await?;
-    // A second of work for thirty agents: too long for a thread of the async runtime.
+    // Takes about a second for thirty agents, which is too long for a thread of the async runtime.
     let elected =
         tokio::task::spawn_blocking(move || gnp::elect_held_out(&mesh, &nominees, wanted, ELECTION_SEED)).await?;
     let elected = match elected {
@@ -127,10 +128,10 @@ pub async fn elect(
 /// The quality of the present landmarks.
 #[derive(Debug, Clone)]
 pub struct ExplainedLandmarks {
-    /// From the mesh of the connected agents.
+    /// Computed from the measured round trips between the connected agents.
     pub explanation: Explanation,
     pub names: BTreeMap<AgentId, String>,
-    /// Connected agents that cannot be landmarks, since no agent reached them.
+    /// Connected agents that cannot be landmarks because no agent reached them.
     pub unreached: Vec<UnreachedAgent>,
 }
 
@@ -149,17 +150,18 @@ pub async fn explain(conn: &mut PgConnection) -> Result<ExplainedLandmarks, Choi
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replacement {
     pub lost: String,
-    /// How long it has been disconnected.
+    /// Time since the lost landmark disconnected.
     pub away_for: Duration,
-    /// The agent that replaces it; `None` when no agent can.
+    /// The agent that replaces the landmark; `None` if no agent can.
     pub elected: Option<String>,
 }
 
-/// Elects one agent in place of the elected landmark that has been disconnected longest, if for at
-/// least `after`; the other landmarks stay. `None` when none is lost. If two schedulers run this at
-/// once, only one replaces, and the other then finds none lost.
+/// Replaces the elected landmark that has been disconnected longest, if for at least `after`, by a
+/// newly elected agent; the other landmarks stay. Returns `None` if no landmark is lost. If two
+/// schedulers run this at once, only the first replaces the landmark; the second then finds none
+/// lost.
 pub async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<Replacement>, ChoiceError> {
-    // Almost always none is lost; checking first avoids the lock.
+    // Almost always no landmark is lost; this check avoids the lock.
     if landmarks::longest_lost(conn, after).await?.is_none() {
         return Ok(None);
     }
@@ -214,7 +216,8 @@ async fn replace(
     dimensions: Option<u32>,
     by: ChosenBy,
 ) -> Result<(), ChoiceError> {
-    // First, because it locks the one row of settings, which serialises concurrent operators.
+    // Comes first, because it locks the single row of settings, so that concurrent changes wait for
+    // each other.
     settings::set_dimensions(conn, dimensions).await?;
     Ok(landmarks::replace(conn, chosen, by).await?)
 }

@@ -1,4 +1,4 @@
-//! The operator's services, and how their messages become domain values and back.
+//! The gRPC services for operators, and the conversion of their messages to domain values and back.
 
 pub(super) mod convert;
 pub(super) mod embeddings;

@@ -1,8 +1,8 @@
-//! `landfall plan`: reads the state, resolves the requested names, and has [`capacity`] compute the
-//! plan.
+//! `landfall plan`: reads the state, resolves the requested names, and computes the plan by
+//! [`capacity`].
 //!
-//! Everything is read as of one moment, and nothing is written. The computation occupies whole
-//! cores, on threads of its own.
+//! Everything is read in one snapshot, and nothing is written. The computation uses all cores, on
+//! its own threads.
 
 use std::collections::{HashMap, HashSet};
 use std::num::NonZeroUsize;
@@ -23,9 +23,9 @@ use crate::store::sites;
 use crate::store::sites::positions::{self, Source};
 use crate::strategy::Speed;
 
-/// A fixed seed, so that one map always gives the same suggestions.
+/// A fixed seed, so that the same map always gives the same suggestions.
 const SEED: u64 = 1;
-/// Why an agent takes no part.
+/// The reason if an agent without coordinates is left out.
 const NO_PLACE: &str = "has no place in this embedding: it had too few measurements when the embedding was fitted";
 const DRAINING: &str = "takes no new work because it is draining";
 
@@ -38,42 +38,42 @@ pub struct WhatIfRequest {
     pub remove: Vec<String>,
     /// The strategy that assigns sites to agents.
     pub strategy: Strategy,
-    /// Number of suggested places.
+    /// Number of places to suggest.
     pub suggest: usize,
 }
 
 /// An agent to add.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addition {
-    /// Its name; `None`: formed from city and carrier.
+    /// The agent's name; `None`: formed from city and carrier.
     pub name: Option<String>,
     pub city: String,
     pub carrier: String,
-    /// The agent or site beside which it would be.
+    /// The agent or site whose place on the network the new agent would have.
     pub near: String,
-    /// Its slots; `None`: as many as the median agent has.
+    /// Number of slots; `None`: as many as the median agent has.
     pub slots: Option<u32>,
 }
 
 /// A finished plan.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// The embedding, and how many sites are placed in others.
+    /// The embedding, and the number of sites placed in other embeddings.
     pub located: LocatedEmbedding,
     pub strategy: Strategy,
     /// Number of sites in the computation.
     pub sites: usize,
-    /// Sites with several locations, which are not in the computation.
+    /// Number of sites with several locations, which are not in the computation.
     pub suspects: u64,
-    /// Number of sites of known size.
+    /// Number of sites whose size is known.
     pub known: usize,
-    /// Pages and bytes assumed for the other sites.
+    /// Pages and bytes assumed for a site of unknown size.
     pub usual: (u32, u64),
     /// The agents in the computation.
     pub agents: Vec<Agent>,
-    /// Their comparison before and after.
+    /// The fleet before and after the changes.
     pub compared: Comparison,
-    /// Agents not in the computation, and why.
+    /// Agents not in the computation, with the reason.
     pub left_out: Vec<(String, &'static str)>,
     /// The suggestions, if any were requested.
     pub suggested: Option<Suggestions>,
@@ -85,7 +85,7 @@ pub struct Plan {
 #[derive(Debug, Clone, PartialEq)]
 pub struct SuggestedSite {
     pub name: String,
-    /// Its position, and the source of that.
+    /// The site's position, and the source of the position.
     pub position: Option<(Position, Source)>,
 }
 
@@ -110,7 +110,7 @@ pub enum PlanError {
     TooManySites(u64),
     #[error(transparent)]
     Capacity(#[from] CapacityError),
-    /// The average behaviour of this strategy is unknown.
+    /// Plans cannot be computed for this strategy.
     #[error("strategy: {0}")]
     Strategy(CapacityError),
     #[error("the scheduler is stopping: try again")]
@@ -119,7 +119,7 @@ pub enum PlanError {
     Store(#[from] store::Error),
 }
 
-/// The state that was read.
+/// The state that the plan is computed from.
 struct WhatIfInput {
     located: LocatedEmbedding,
     sites: Sites,
@@ -128,7 +128,7 @@ struct WhatIfInput {
     left_out: Vec<(String, &'static str)>,
 }
 
-/// Computes a plan. The turn ends only with the computation, because the caller may have gone away
+/// Computes a plan. `turn` is held until the computation ends, even if the caller has gone away
 /// meanwhile.
 ///
 /// # Errors
@@ -189,7 +189,7 @@ impl WhatIfInput {
             }
         }
         remove(&mut agents, &left_out, &wanted.remove)?;
-        // A new agent is assumed to be as fast as the crawls of all agents together show.
+        // A new agent is assumed to be as fast as all present agents together on average.
         let all: Vec<_> = crawls.into_values().flatten().collect();
         let mut added = Vec::new();
         for addition in &wanted.add {
@@ -254,7 +254,7 @@ fn free_name(addition: &Addition, enrolled: &[EnrolledAgent], added: &[Agent]) -
     }
 }
 
-/// Where an agent beside this agent or site would be.
+/// The coordinates of a new agent beside this agent or site.
 async fn near(
     conn: &mut PgConnection,
     located: LocatedEmbedding,

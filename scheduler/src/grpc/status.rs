@@ -1,6 +1,6 @@
-//! Maps errors to statuses; no other module does.
+//! Maps errors to gRPC statuses; only this module does.
 //!
-//! A status carries one sentence for people. Causes inside the scheduler are logged here, once, and
+//! The message of a status is one sentence for people. Internal causes are logged here, once, and
 //! not sent. Every match is exhaustive, so that a new error needs an explicit code.
 
 use std::io;
@@ -40,7 +40,8 @@ pub(super) enum Unknown {
     Choice { site: String, number: i64 },
 }
 
-/// `Unavailable` when the database is away, has no room or asks for a retry, `Internal` otherwise.
+/// `Unavailable` if the database is away, its disk is full, or it asks for a retry; otherwise
+/// `Internal`.
 impl From<store::Error> for Status {
     fn from(error: store::Error) -> Self {
         let passing = match &error {
@@ -71,8 +72,8 @@ pub(super) fn away() -> Status {
     Status::unavailable("the database does not answer: try again")
 }
 
-/// Whether the same statement may succeed later: the connection failed, or Postgres is stopping,
-/// starting or resolving a conflict (classes 08, 40, 53 and 57).
+/// Whether the same statement may succeed later: the connection failed, or Postgres is starting,
+/// stopping, short of resources or resolving a conflict (classes 08, 40, 53 and 57).
 fn passes(cause: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(error) = cause {
         return error.code().is_some_and(|code| ["08", "40", "53", "57"].iter().any(|class| code.starts_with(class)));
@@ -101,8 +102,8 @@ impl From<Unknown> for Status {
     }
 }
 
-/// Statuses of errors: an arm names the code, and the error's own sentence is the message. An error
-/// that merely wraps another returns that one's status.
+/// Converts errors to statuses. Each arm names the code; the message is the error's text. An error
+/// that only wraps another gets the status of the inner error.
 macro_rules! codes {
     ($($error:ident { $($arms:tt)+ })+) => {$(
         impl From<$error> for Status {
@@ -141,7 +142,7 @@ codes! {
     SubmitError {
         E::Policy(_) | E::KeyOfOtherBatch { .. } => Code::InvalidArgument,
         E::NoContactUrl | E::BeingRemoved(_) | E::OtherStrategy { .. } | E::Differs { .. } => Code::FailedPrecondition,
-        // An immediate retry does not help, unlike when the database is away.
+        // An immediate retry does not help, in contrast to an absent database.
         E::Store(error @ store::Error::DiskFull(_)) => {
             return Self::resource_exhausted(format!("{}; nothing was submitted", Self::from(error).message()));
         }
@@ -158,7 +159,7 @@ codes! {
     CapacityError {
         E::Unforeseen(_) | E::NobodyLeft(_) | E::NothingToSuggest => Code::InvalidArgument,
         E::NoAgents(_) | E::NoSites => Code::FailedPrecondition,
-        // Stored data of an agent is inconsistent: no fault of the request.
+        // The stored data of an agent is inconsistent, which is not the fault of the request.
         cause @ E::Coordinate(_) => return store::Error::inconsistent("agent_placements", "coordinate", &cause).into(),
     }
     ChoiceError {
@@ -194,14 +195,14 @@ fn no_randomness(cause: &io::Error) -> Status {
     failed()
 }
 
-/// `Internal`: the cause is logged, and not sent.
+/// `Internal`: the cause was logged, and is not sent.
 fn failed() -> Status {
     Status::internal("the scheduler failed: its log has the cause")
 }
 
-/// The status for an agent whose session has ended: `Aborted` if another process superseded it,
-/// `Unauthenticated` if the agent was removed, `PermissionDenied` if another machine was enrolled
-/// in its place, else `Unavailable`, because the agent may reconnect at once.
+/// The status for an agent whose session has ended: `Aborted` if another process superseded the
+/// session, `Unauthenticated` if the agent was removed, `PermissionDenied` if another machine was
+/// enrolled as this agent. Otherwise `Unavailable`, because the agent may reconnect at once.
 pub(super) fn from_end(cause: Option<EndCause>) -> Status {
     match cause {
         Some(EndCause::Superseded) => Status::aborted(
@@ -220,8 +221,7 @@ pub(super) fn from_end(cause: Option<EndCause>) -> Status {
     }
 }
 
-/// `FailedPrecondition`: the holder of only the former operator's token must not lock out the
-/// holder of the new one.
+/// `FailedPrecondition`: a caller with the former operator's token must not replace the new token.
 pub(super) fn former_token() -> Status {
     Status::failed_precondition("this operator's token was already replaced: use the new token to replace it again")
 }

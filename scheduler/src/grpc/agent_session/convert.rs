@@ -1,7 +1,7 @@
-//! Agent messages to domain values and back.
+//! Converts messages of agents to domain values and back.
 //!
-//! Everything from an agent is validated here: numbers are brought into range, and an invalid field
-//! is an `InvalidArgument` that names it.
+//! Validates everything that agents send: numbers are clamped to their range, and an invalid field
+//! gives an `InvalidArgument` that names it.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -29,11 +29,11 @@ mod crawls;
 
 pub(in crate::grpc) use crawls::{Released, address_answer, checkpoint, claim, release};
 
-/// Slots one agent may claim; the bound of the schema.
+/// Maximum number of slots of one agent; the schema has the same bound.
 const MAX_CAPACITY: u32 = 10_000;
-/// Maximum age of a prober's shared measurement.
+/// Maximum age of a measurement that a prober reuses for another site.
 const OLDEST_SHARED: Duration = Duration::from_secs(24 * 3600);
-/// Characters stored of an agent's free text.
+/// Maximum number of characters stored of an agent's free text.
 const MAX_TEXT: usize = 500;
 
 /// A parsed measurement report.
@@ -43,7 +43,8 @@ pub(in crate::grpc) struct MeasurementAnswer {
     pub(in crate::grpc) report: Report,
 }
 
-/// An agent's registration. Without a URL of its own the beacon is at the session's source address.
+/// An agent's registration. If it gives no URL for the beacon, the beacon is at the session's
+/// source address.
 pub(in crate::grpc) fn registration(register: v1::Register, peer: Option<IpAddr>) -> Result<Registration, Status> {
     if !(1..=MAX_CAPACITY).contains(&register.capacity) {
         return Err(Status::invalid_argument(format!(
@@ -84,13 +85,13 @@ pub(in crate::grpc) fn lease_key(task: i64, token: i64) -> (TaskId, LeaseToken) 
     (TaskId::new(task), LeaseToken::new(token))
 }
 
-/// The load that a heartbeat reports; `None` from an agent that reports none.
+/// The load that a heartbeat reports; `None` if the agent reports no free slots.
 pub(in crate::grpc) fn said(heartbeat: &v1::Heartbeat) -> Option<ReportedLoad> {
     let v1::Heartbeat { active_crawls: crawls, free_slots, outcomes_waiting, .. } = *heartbeat;
     Some(ReportedLoad { free_slots: free_slots?.min(MAX_CAPACITY), crawls: crawls.min(MAX_CAPACITY), outcomes_waiting })
 }
 
-/// The terms of a session under this configuration.
+/// The timing and the limits of a session in this configuration.
 pub(in crate::grpc) fn terms(lease: &LeaseConfig) -> SessionTerms {
     let LeaseConfig { life, grace, max_supersessions, max_crashes, .. } = *lease;
     SessionTerms { lifetime: life + grace, max_supersessions, max_crashes }
@@ -170,8 +171,8 @@ pub(in crate::grpc) fn preempt_order(preempt: &PreemptionOrder) -> v1::SessionRe
     }))
 }
 
-/// The order of a grant; `checkpoint` is its crawl's progress, empty when it has not begun, and
-/// `last_pages` the number of pages in the site's last crawl.
+/// The crawl order for a granted lease. `checkpoint` is the crawl's progress, empty if the crawl
+/// has not begun; `last_pages` is the number of pages in the site's last crawl.
 pub(in crate::grpc) fn crawl_order(grant: Grant, checkpoint: Vec<u8>, last_pages: Option<u32>) -> v1::SessionResponse {
     respond(v1::session_response::Message::Crawl(v1::CrawlOrder {
         task_id: grant.task.get(),

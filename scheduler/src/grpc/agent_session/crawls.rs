@@ -1,5 +1,5 @@
-//! An agent's messages about crawls under way: their progress, the addresses they claim, and the
-//! leases handed back.
+//! Handles an agent's messages about running crawls: their progress, the addresses they request,
+//! and the leases handed back.
 
 use landfall_proto::v1;
 use tokio::time::Instant;
@@ -25,7 +25,7 @@ impl Session {
             Some(pause) => leases::pause(&mut tx, self.agent, task, token, pause).await?,
             None => leases::release(&mut tx, self.agent, task, token, crash.as_deref(), most).await?,
         };
-        // A lease of the agent's own that was revoked meanwhile needs no message.
+        // If the lease was the agent's own and was revoked meanwhile, no message is needed.
         let holder = leases::holder(&mut tx, task, token).await?;
         if !released && holder != Some(self.agent) {
             let refusal = match holder {
@@ -48,7 +48,7 @@ impl Session {
             if pause.is_none() && !asked_for {
                 self.grants_from = Instant::now() + REFUSAL_PAUSE;
             }
-            // A draining agent does not get it back.
+            // A draining agent does not get the lease back, so another agent must be chosen.
             self.scheduler.wakes.assign.notify_one();
         }
         Ok(())

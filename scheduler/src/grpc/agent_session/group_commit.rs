@@ -1,8 +1,8 @@
 //! Group commit: one transaction for the requests of several agents.
 //!
 //! A statement and a commit cost nearly the same for one agent as for twenty. Requests that arrive
-//! while a transaction is under way wait for its end, and the next one takes them all. So no
-//! request waits just to be grouped, and a larger group costs less per request.
+//! while a transaction is under way wait for its end, and the next one takes them all. No request
+//! waits only to be grouped, and larger groups cost less per request.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -15,15 +15,15 @@ use tonic::Status;
 use crate::grpc::status;
 use crate::store;
 
-/// Rows in one transaction: enough that the commit costs each little, few enough that it takes some
-/// tens of milliseconds. A larger request gets a transaction alone.
+/// Maximum number of rows in one transaction: many enough to share the cost of the commit, few
+/// enough to take only some tens of milliseconds. A larger request gets its own transaction.
 const MOST_ROWS: usize = 1024;
-/// Number of waiting rows from which a second transaction begins beside the first. Fewer wait for
-/// its end: two small transactions cost more than one of both, and slow each other down.
+/// From this number of waiting rows on, a second transaction begins beside the first. Fewer rows
+/// wait for the first to end, because two small transactions cost more than one that does both.
 const CROWD_ROWS: usize = 256;
-/// How long a shared transaction waits for a lock: longer than transactions of its kind take, which
-/// is some tens of milliseconds, and short beside a heartbeat. Cancelling a large batch may hold a
-/// task for a minute; agents of other tasks must not wait for that.
+/// Maximum time that a shared transaction waits for a lock. It is longer than such transactions
+/// take (some tens of milliseconds), but short compared to the heartbeat's interval. Cancelling a
+/// large batch may lock a task for a minute; agents of other tasks must not wait for that.
 const LOCK_PATIENCE: Duration = Duration::from_millis(250);
 
 /// A request that can share a transaction.
@@ -33,22 +33,22 @@ pub(super) trait Request: Sized + Send + Sync {
     /// Number of rows the request affects.
     fn rows(&self) -> usize;
 
-    /// Runs the requests; answers have the order of the requests. When it fails, each request is
-    /// run alone.
+    /// Runs the requests and returns their answers in the same order. If this fails, each request
+    /// is run alone.
     fn run(
         conn: &mut PgConnection,
         requests: &[&Self],
     ) -> impl Future<Output = Result<Vec<Self::Answer>, store::Error>> + Send;
 }
 
-/// The queue of requests of one kind. Each session has no more than one in it and waits for its
-/// answer.
+/// The queue of requests of one kind. Each session has at most one request in the queue, and waits
+/// for its answer.
 #[derive(Debug)]
 pub(super) struct GroupCommit<R: Request> {
     waiting: Mutex<VecDeque<PendingRequest<R>>>,
     /// Held by the session that runs the transaction.
     turn: Semaphore,
-    /// Held by the session that runs a second one beside it.
+    /// Held by the session that runs a second transaction at the same time.
     second: Semaphore,
 }
 
@@ -61,9 +61,9 @@ struct PendingRequest<R: Request> {
 /// The result of a request.
 #[derive(Debug)]
 enum CommitResult<R: Request> {
-    /// It was done, or failed for good.
+    /// The request was done, or failed permanently.
     Answered(Result<R::Answer, Status>),
-    /// Nothing was done: the session has to run it in a transaction of its own, however long that
+    /// Nothing was done: the session must run the request in its own transaction, however long that
     /// takes.
     Alone(R),
 }
@@ -75,7 +75,7 @@ impl<R: Request> Default for GroupCommit<R> {
 }
 
 impl<R: Request> GroupCommit<R> {
-    /// Returns the request's result, once it is committed.
+    /// Returns the request's result after the commit.
     pub(super) async fn ask(&self, pool: &PgPool, request: R) -> Result<R::Answer, Status> {
         let (verdict, mut judged) = oneshot::channel();
         let crowded = {
@@ -126,12 +126,13 @@ impl<R: Request> GroupCommit<R> {
     }
 }
 
-/// Runs the requests in one transaction. If Postgres refuses it, each request is returned to its
-/// session, so that none fails or waits because of another.
+/// Runs the requests in one transaction. If Postgres refuses the transaction, each request goes
+/// back to its session, so that no request fails or waits because of another.
 async fn serve<R: Request>(pool: &PgPool, batch: Vec<PendingRequest<R>>) {
     let requests: Vec<&R> = batch.iter().map(|waiting| &waiting.request).collect();
     let begun = store::begin_impatient(pool, LOCK_PATIENCE).await;
-    // A session that has gone away meanwhile finds the result in the store when it returns.
+    // The agent of a session that has ended meanwhile repeats its request, and the store has the
+    // result.
     match attempt(begun, &requests).await {
         Ok(answers) => {
             for (waiting, answer) in batch.into_iter().zip(answers) {
@@ -157,8 +158,9 @@ async fn serve<R: Request>(pool: &PgPool, batch: Vec<PendingRequest<R>>) {
     }
 }
 
-/// Ends as the verdict requires. Without a verdict, the session that ran the transaction was
-/// dropped in the middle of it, as all are when the scheduler stops or the database is away.
+/// Returns the request's result, or runs the request alone if needed. A missing verdict means that
+/// the session running the transaction was dropped, which happens when the scheduler stops or the
+/// database is away.
 async fn conclude<R: Request>(
     pool: &PgPool,
     verdict: Result<CommitResult<R>, oneshot::error::RecvError>,
@@ -175,9 +177,9 @@ async fn conclude<R: Request>(
 
 /// A transaction that failed.
 enum FailedTransaction {
-    /// Refused because of a request: nothing was done.
+    /// Refused because of one of the requests: nothing was done.
     Refused(store::Error),
-    /// The database went away, perhaps during the commit: anything not idempotent must not be
+    /// The database went away, perhaps during the commit, so only idempotent requests may be
     /// retried.
     Broken(store::Error),
 }
@@ -194,14 +196,14 @@ async fn attempt<R: Request>(
         }
         Err(error) if !refused(&error) => Err(FailedTransaction::Broken(error)),
         Err(error) => {
-            // Before any retry, so that it does not wait for these locks.
+            // Rolled back before any retry, so that the retry does not wait for these locks.
             tx.rollback().await.map_err(|error| FailedTransaction::Broken(error.into()))?;
             Err(FailedTransaction::Refused(error))
         }
     }
 }
 
-/// Whether Postgres is available and refused something, or stored data contradicts the domain.
+/// Whether the error is a refusal by an available Postgres, or invalid stored data.
 const fn refused(error: &store::Error) -> bool {
     !matches!(error, store::Error::Database(cause) if !matches!(cause, sqlx::Error::Database(_)))
 }
@@ -214,7 +216,7 @@ mod tests {
 
     use super::*;
 
-    /// Divides by a number; returns the transaction that did.
+    /// Divides by a number; returns the id of the transaction that did this.
     #[derive(Debug)]
     struct Divide(i32);
 
@@ -235,7 +237,7 @@ mod tests {
         }
     }
 
-    /// Makes all of these requests while a transaction is under way.
+    /// Makes all these requests while another transaction is running.
     async fn asked(pool: &PgPool, group: &Arc<GroupCommit<Divide>>, by: &[i32]) -> Vec<Result<i64, Status>> {
         let under_way = group.turn.acquire().await.expect("a turn");
         let mut asking = Vec::new();

@@ -1,6 +1,6 @@
-//! Outcomes, recorded together: the waiting outcomes of an agent's stream share one transaction
-//! with those that other agents send at the same time. The transaction also grants leases into the
-//! slots that they free. Each outcome is acknowledged after the commit.
+//! Records outcomes in groups: the waiting outcomes of an agent's stream share one transaction with
+//! those that other agents send at the same time. The transaction also grants leases for the slots
+//! that these outcomes free. Each outcome is acknowledged after the commit.
 
 use futures::FutureExt as _;
 use landfall_proto::v1;
@@ -19,12 +19,12 @@ use crate::store::leases::{self, FreeSlots, Grant};
 use crate::store::measurements::contradictions::{self, CrawlRtt};
 use crate::store::sites::origin;
 
-/// Outcomes recorded at once: enough that the commit costs each little, few enough that it takes
-/// some tens of milliseconds.
+/// Maximum number of outcomes recorded at once: many enough to share the cost of the commit, few
+/// enough to take only some tens of milliseconds.
 const MOST_AT_ONCE: usize = 512;
 
-/// Takes the outcomes that have already arrived, the first of which is `request`. Returns the
-/// message after them if it is of another kind, or the error that broke the stream.
+/// Takes the outcomes that have already arrived; the first is `request`. Also returns the next
+/// message if it has another kind, or the error that broke the stream.
 pub(super) fn gather(
     request: v1::SessionRequest,
     inbound: &mut Streaming<v1::SessionRequest>,
@@ -39,7 +39,8 @@ pub(super) fn gather(
         if reports.len() == MOST_AT_ONCE {
             return None;
         }
-        // No message has arrived, or the stream has ended, which the next read reports again.
+        // Stops here if no message has arrived or the stream has ended; the next read reports the
+        // end again.
         next = inbound.next().now_or_never()?;
     }
 }
@@ -51,7 +52,7 @@ impl Session {
         for report in reports {
             match convert::outcome(report) {
                 Ok(report) => converted.push(report),
-                // The outcomes before it are still recorded.
+                // The outcomes before the error are still recorded.
                 Err(status) => {
                     wrong = Some(status);
                     break;
@@ -66,7 +67,7 @@ impl Session {
         self.freed(&answers);
         self.scheduler.wakes.crawls.notify_one();
         if answers.iter().any(|answer| matches!(answer, OutcomeAnswer::Accepted { waited_for: true, .. })) {
-            // Wake at once, because the address is idle meanwhile.
+            // Wakes at once, because the site's address is idle until the next crawl.
             self.scheduler.wakes.assign.notify_one();
         }
         for ((task, token), answer) in keys.into_iter().zip(answers) {
@@ -80,18 +81,18 @@ impl Session {
 #[derive(Debug)]
 pub(super) struct OutcomeBatch {
     agent: AgentId,
-    /// Each report with the origin where its site was found.
+    /// Each report, with the origin at which the agent found the site.
     reports: Vec<(Report, Option<String>)>,
-    /// The agent's free slots, if these and the newly freed ones are to be filled.
+    /// The agent's free slots, if leases may be granted for them and for the newly freed slots.
     free: Option<FreeSlots>,
 }
 
-/// The result of a recording.
+/// The result of recording an agent's outcomes.
 #[derive(Debug)]
 pub(super) struct RecordedOutcome {
     /// In the order of the reports.
     answers: Vec<OutcomeAnswer>,
-    /// Leases granted into free slots, and the number of these slots.
+    /// Leases granted for free slots. `slots` is the number of these slots.
     grants: Vec<Grant>,
     slots: i64,
 }
@@ -110,7 +111,7 @@ impl Request for OutcomeBatch {
     }
 
     async fn run(conn: &mut PgConnection, requests: &[&Self]) -> Result<Vec<RecordedOutcome>, store::Error> {
-        // Locked before any task, as in every other transaction that locks both.
+        // Sessions are locked before tasks, as in every transaction that locks both.
         let asking: Vec<FreeSlots> = requests.iter().filter_map(|asked| asked.free).collect();
         let locked = leases::lock(conn, &asking).await?;
         let reported: Vec<(AgentId, &Report, Option<&str>)> = requests
@@ -143,7 +144,7 @@ impl Request for OutcomeBatch {
     }
 }
 
-/// Grants leases into the slots of the agents that freed some.
+/// Grants leases to the agents whose outcomes freed slots.
 async fn fill(
     conn: &mut PgConnection,
     recorded: impl Iterator<Item = (Option<FreeSlots>, &mut RecordedOutcome)>,
@@ -167,8 +168,7 @@ async fn settle(conn: &mut PgConnection, mut settled: Vec<(SiteId, &str)>) -> Re
     if settled.is_empty() {
         return Ok(());
     }
-    // The same order everywhere, so that two transactions that lock the same origins cannot
-    // deadlock.
+    // Origins are always locked in this order, so that two transactions cannot deadlock.
     settled.sort_unstable_by_key(|&(_, origin)| origin);
     let sites: Vec<_> = settled.iter().map(|(site, _)| *site).collect();
     let unsettled = origin::unsettled(conn, &sites).await?;
@@ -182,7 +182,7 @@ async fn note(conn: &mut PgConnection, mut crawls: Vec<CrawlRtt>) -> Result<(), 
     if crawls.is_empty() {
         return Ok(());
     }
-    // The same for sites.
+    // Sites are also always locked in this order.
     crawls.sort_unstable_by_key(|crawled| crawled.site);
     for site in contradictions::note(conn, &crawls).await? {
         tracing::debug!(site.id = %site, "a site is to be measured again: crawls contradict");

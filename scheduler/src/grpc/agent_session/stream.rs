@@ -1,10 +1,10 @@
 //! One agent's session: a task that owns its stream.
 //!
-//! It answers the agent's messages. Whenever it is woken, or a second has passed, it sends what the
-//! store holds for the agent: revoked or preempted leases, measurement orders, and new leases, each
-//! committed before it is sent. It ends when the stream breaks, the session is superseded or
-//! expired, or the scheduler shuts down. This loses nothing, since the store knows what was granted
-//! and the agent repeats what was not acknowledged.
+//! The task answers the agent's messages. When it is woken, and at least once a second, it sends
+//! what the store has for the agent: revoked or preempted leases, measurement orders, and new
+//! leases. Each is committed before it is sent. The task ends when the stream breaks, the session
+//! is superseded or expired, or the scheduler shuts down. Nothing is lost then, because the store
+//! knows what was granted, and the agent repeats what was not acknowledged.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -29,16 +29,16 @@ use crate::store::leases::outcomes::OutcomeAnswer;
 use crate::store::leases::{self, FreeSlots, Grant, checkpoints, preemptions};
 use crate::store::measurements::{self, orders};
 
-/// How long one message may wait for room in the queue.
+/// Maximum time that one message waits for room in the queue.
 const SEND_TIMEOUT: Duration = Duration::from_secs(20);
-/// How often the store is read without a wake-up.
+/// Interval at which the store is read without a wake-up.
 const POLL: Duration = Duration::from_secs(1);
 
-/// Grants whose checkpoints are in memory at once, each of up to a megabyte.
+/// Maximum number of checkpoints in memory at once, each of up to 1 MiB.
 const CHECKPOINTS_AT_ONCE: usize = 8;
 
-/// Leases granted into freed slots in one transaction with those of other agents; the next poll
-/// fills any further slots.
+/// Maximum number of leases granted to an agent in a shared transaction that records outcomes; the
+/// next poll fills any further slots.
 pub(super) const FILLED_AT_ONCE: i64 = 512;
 
 pub(super) type Outbound = mpsc::Sender<Result<v1::SessionResponse, Status>>;
@@ -56,15 +56,17 @@ pub(super) struct Session {
     pub(super) session: SessionId,
     outbound: Outbound,
     pub(super) wake: Arc<Notify>,
-    /// The agent is stopping: it gets no new leases, and the end of its stream ends the session.
+    /// Whether the agent has announced its stop: it gets no new leases, and the session ends with
+    /// its stream.
     leaving: bool,
     /// When the agent was welcomed.
     opened: Instant,
     /// The agent gets no new leases before this time.
     pub(super) grants_from: Instant,
-    /// The agent's free slots: the last count, minus later grants, plus slots freed since.
+    /// The agent's free slots: the last reported number, minus later grants, plus slots freed
+    /// since.
     pub(super) free: i64,
-    /// Whether a task may wait for the agent; assigning one wakes the session.
+    /// Whether a task may be waiting for the agent; assigning a task to it wakes the session.
     waits: bool,
     /// The contact URL sent with the welcome.
     contact_url: Option<String>,
@@ -101,7 +103,7 @@ impl Session {
 
     pub(super) async fn run(mut self, mut inbound: Streaming<v1::SessionRequest>, shutdown: CancellationToken) {
         let wakes = Arc::clone(&self.scheduler.wakes);
-        // Whether the agent is gone: a cause that ends every session here at once does not show
+        // `gone`: whether the agent is gone. A cause that ends all sessions at once does not mean
         // that.
         let (ended, gone) = tokio::select! {
             () = shutdown.cancelled() => (Err(Status::unavailable("the scheduler is shutting down")), false),
@@ -156,7 +158,7 @@ impl Session {
             Some(Message::Register(_)) => Err(Status::invalid_argument("`register` comes once, as the first message")),
             Some(Message::Heartbeat(heartbeat)) => self.renew(heartbeat).await,
             Some(Message::Measurement(report)) => self.record_measurement(report).await,
-            // Unreachable: `gather` has taken all outcomes.
+            // Unreachable, because `gather` takes all outcomes.
             Some(Message::Outcome(report)) => self.record_outcomes(vec![report]).await,
             Some(Message::Release(release)) => self.release(release).await,
             Some(Message::Checkpoint(checkpoint)) => self.keep(checkpoint).await,
@@ -188,21 +190,21 @@ impl Session {
         if !renewed {
             return Err(self.ended().await?);
         }
-        // The contact URL is sent only with the welcome. An agent that came before the operator set
-        // one would never send a request; reconnecting costs it nothing, since it keeps its leases.
+        // The contact URL is sent only with the welcome, and agents send no request without one. So
+        // an agent with a former URL must reconnect, which is cheap because it keeps its leases.
         if contact_url != self.contact_url {
             return Err(Status::unavailable("the contact URL has changed: register again to learn it"));
         }
         self.send(convert::heartbeat_ack(heartbeat.sequence)).await
     }
 
-    /// Records that the agent takes no lease, or takes leases again: then its unbegun tasks go to
-    /// other agents, or it gets new work.
+    /// Records that the agent takes no leases, so that its waiting tasks go to other agents, or
+    /// that it takes leases again, so that it gets new work.
     async fn pause(&mut self, conn: &mut sqlx::PgConnection, said: String) -> Result<(), Status> {
         let reason = Some(convert::clip(said.clone())).filter(|reason| !reason.is_empty());
         let changed = sessions::pause(conn, self.session, reason.as_deref()).await?;
-        // The report of a full disk changes with every heartbeat; that the agent is paused does
-        // not.
+        // Only a begin or an end is logged: the text about a full disk changes with every
+        // heartbeat.
         if changed && self.paused.is_empty() != said.is_empty() {
             match &reason {
                 Some(reason) => tracing::warn!(agent.name = self.name, reason, "an agent paused"),
@@ -237,14 +239,14 @@ impl Session {
         Ok(())
     }
 
-    /// Sends what the store holds for this agent. Most often that is nothing, and then no row is
+    /// Sends what the store has for this agent. If there is nothing, as in most cases, no row is
     /// locked or written.
     pub(super) async fn push(&mut self) -> Result<(), Status> {
         let mut conn = self.connection().await?;
         let waiting = sessions::waiting(&mut conn, self.agent, self.session).await?;
         drop(conn);
-        // Without this check a stream that outlives its session would continue until its next
-        // heartbeat, crawling tasks that another agent holds by now.
+        // Without this check the agent of an ended session would continue until its next heartbeat,
+        // and crawl tasks that other agents hold by now.
         let Some(waiting) = waiting else { return Err(self.ended().await?) };
         (self.free, self.waits) = (waiting.free, waiting.tasks);
         let waiting = sessions::PendingMessages { tasks: waiting.tasks && self.may_grant(), ..waiting };
@@ -252,7 +254,7 @@ impl Session {
         if any { self.hand_out(waiting).await } else { Ok(()) }
     }
 
-    /// The slots to fill when outcomes free more, if a task may wait for them.
+    /// The free slots to fill in the transaction that records outcomes; `None` if no task waits.
     pub(super) fn fillable(&self) -> Option<FreeSlots> {
         (self.waits && self.may_grant()).then_some(FreeSlots {
             agent: self.agent,
@@ -261,12 +263,11 @@ impl Session {
         })
     }
 
-    /// Adds the slots that outcomes freed.
     pub(super) fn freed(&mut self, answers: &[OutcomeAnswer]) {
         self.free = self.free.saturating_add(outcomes::freed(answers));
     }
 
-    /// Sends the grants made into this many free slots.
+    /// Sends the grants of a transaction that had this many free slots to fill.
     pub(super) async fn filled(&mut self, grants: Vec<Grant>, slots: i64) -> Result<(), Status> {
         if slots > 0 {
             let granted = i64::try_from(grants.len()).unwrap_or(i64::MAX);
@@ -298,7 +299,7 @@ impl Session {
             grants = leases::grant(&mut tx, self.agent, self.session).await?;
         }
         store::commit(tx).await?;
-        // First, because each makes room for what follows.
+        // Revoked leases come first, because each frees a slot for new leases.
         for (task, token) in revoked {
             self.send(convert::cancel_order(task, token)).await?;
         }
@@ -328,8 +329,8 @@ impl Session {
         Ok(())
     }
 
-    /// The checkpoints of granted tasks. Only this agent holds these leases, so no other writes
-    /// them meanwhile.
+    /// The checkpoints of granted tasks. Only this agent holds these leases, so no other agent
+    /// writes these checkpoints meanwhile.
     async fn checkpoints(&self, grants: &[Grant]) -> Result<HashMap<TaskId, Vec<u8>>, Status> {
         let again: Vec<TaskId> = grants.iter().filter(|grant| grant.token.get() > 1).map(|grant| grant.task).collect();
         if again.is_empty() {
@@ -338,7 +339,8 @@ impl Session {
         Ok(checkpoints::of(&mut *self.connection().await?, &again).await?)
     }
 
-    /// The last known size of the sites of granted tasks, if their rate depends on it.
+    /// The number of pages in the last crawl of each granted task's site, if the crawl rate depends
+    /// on it.
     async fn last_pages(&self, grants: &[Grant]) -> Result<HashMap<TaskId, u32>, Status> {
         let depends = |grant: &&Grant| grant.policy.shortest_interval < grant.policy.request_interval;
         let asked: Vec<TaskId> = grants.iter().filter(depends).map(|grant| grant.task).collect();
@@ -360,8 +362,8 @@ impl Session {
     async fn close(&self) -> Result<(), store::Error> {
         if !self.leaving {
             sessions::disconnect(&mut *self.scheduler.pool.acquire().await?, self.session).await?;
-            // Its waiting tasks go to other agents before long, so passes must not run at the slow,
-            // quiet rate.
+            // The agent's waiting tasks soon go to other agents, so planning must not run at its
+            // slow idle rate.
             self.scheduler.wakes.assign.notify_one();
             return Ok(());
         }

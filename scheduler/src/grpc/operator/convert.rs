@@ -1,7 +1,7 @@
-//! Operators' messages to domain values and back: the parts that all services share.
+//! Converts messages of operators to domain values and back: the parts that all services share.
 //!
-//! Everything from a client is validated on the way in: an invalid field is an [`InvalidField`]
-//! that names it. Nothing is validated on the way out.
+//! Requests are validated: an invalid field gives an [`InvalidField`] that names it. Responses are
+//! not validated.
 
 use std::error::Error;
 use std::time::Duration;
@@ -36,12 +36,12 @@ impl InvalidField {
         Self { field: field.into(), problem: problem.into() }
     }
 
-    /// For a field of the message in the field `of`.
+    /// Makes the error for a field of the message in the field `of`.
     fn within(of: &str) -> impl FnOnce(OutOfBounds) -> Self {
         move |error| Self::new(format!("{of}.{}", error.field), error.problem)
     }
 
-    /// For a field whose text did not parse.
+    /// Makes the error for a field whose text did not parse.
     fn of<P: Error>(field: impl Into<String>) -> impl FnOnce(P) -> Self {
         move |problem| Self::new(field, problem.to_string())
     }
@@ -51,12 +51,12 @@ fn agent_name(field: &str, text: &str) -> Result<String, InvalidField> {
     naming::agent(text).map(str::to_owned).map_err(InvalidField::of(field))
 }
 
-/// Free text on one line, not empty.
+/// Checks that a text is one line and not empty.
 fn line(field: &str, text: &str) -> Result<String, InvalidField> {
     naming::one_line(text).map(str::to_owned).map_err(InvalidField::of(field))
 }
 
-/// A duration within bounds; `None` when absent.
+/// Converts a duration and checks its bounds; `None` if absent.
 fn bounded(
     field: &str,
     value: Option<prost_types::Duration>,
@@ -75,17 +75,17 @@ pub(in crate::grpc) fn duration(value: Duration) -> prost_types::Duration {
     prost_types::Duration::try_from(value).unwrap_or(prost_types::Duration { seconds: i64::MAX, nanos: 0 })
 }
 
-/// A duration from the wire; `None` when absent or negative.
+/// Converts a duration of the protocol; `None` if absent or negative.
 pub(in crate::grpc) fn plain(value: Option<prost_types::Duration>) -> Option<Duration> {
     value.and_then(|value| Duration::try_from(value).ok())
 }
 
-/// A count in the type that most messages use.
+/// Converts a count to the type that most messages use.
 fn count(of: usize) -> u32 {
     u32::try_from(of).unwrap_or(u32::MAX)
 }
 
-/// The same for counts that may exceed 32 bits.
+/// Converts a count that may exceed 32 bits.
 pub(in crate::grpc) fn whole(of: usize) -> u64 {
     u64::try_from(of).unwrap_or(u64::MAX)
 }
@@ -99,7 +99,7 @@ pub(in crate::grpc) fn timestamp(value: DateTime<Utc>) -> prost_types::Timestamp
     prost_types::Timestamp { seconds: value.timestamp(), nanos }
 }
 
-/// A moment from the wire; `None` if out of range.
+/// Converts a time of the protocol; `None` if out of range.
 pub(in crate::grpc) fn moment(value: prost_types::Timestamp) -> Option<DateTime<Utc>> {
     DateTime::from_timestamp(value.seconds, u32::try_from(value.nanos).ok()?)
 }

@@ -1,4 +1,4 @@
-//! The operator's service for embeddings.
+//! The gRPC service of embeddings for operators.
 
 use std::time::Duration;
 
@@ -14,9 +14,9 @@ use crate::store::{self, agents, measurements};
 
 use super::convert::embeddings::{self as convert, Names};
 
-/// The largest message accepted; every request is a few bytes.
+/// Maximum size of a request in bytes; every request has only a few bytes.
 const MAX_MESSAGE: usize = 64 << 10;
-/// How often a waiting call checks for the fit, which another scheduler may make.
+/// Interval at which a waiting call checks whether the fit is done; another scheduler may do it.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Clone)]
@@ -92,7 +92,7 @@ impl EmbeddingService for EmbeddingDesk {
 }
 
 impl EmbeddingDesk {
-    /// Requests a fit; returns the epoch before it.
+    /// Requests a fit; returns the newest epoch before the fit.
     async fn ask(&self) -> Result<Option<Epoch>, Status> {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         let former = last(&mut conn).await?;
@@ -100,7 +100,7 @@ impl EmbeddingDesk {
         Ok(former)
     }
 
-    /// The epoch that fulfils the request; `None` while there is none.
+    /// The epoch of the requested fit; `None` until the fit is done.
     async fn fitted_after(&self, former: Option<&Epoch>) -> Result<Option<Epoch>, Status> {
         let mut conn = store::acquire(&self.scheduler.pool).await?;
         match embeddings::fit_request(&mut conn).await? {
@@ -122,7 +122,8 @@ async fn last(conn: &mut PgConnection) -> Result<Option<Epoch>, Status> {
 async fn newest(conn: &mut PgConnection) -> Result<Option<(Epoch, Embedding)>, Status> {
     let Some(embedding) = embeddings::latest(conn).await? else { return Ok(None) };
     let history = embeddings::history(conn, 1).await?;
-    // If another embedding took over between the two queries, the entry may be that one's.
+    // If a newer embedding was stored between the two queries, this entry may belong to the newer
+    // one.
     let epoch = history.into_iter().find(|epoch| epoch.epoch == embedding.epoch());
     match epoch {
         Some(epoch) => Ok(Some((epoch, embedding))),

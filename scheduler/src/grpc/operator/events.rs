@@ -1,4 +1,4 @@
-//! The operator's service for the log of events.
+//! The gRPC service of the event log for operators.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -17,9 +17,9 @@ use super::convert::events as convert;
 use super::named;
 use crate::grpc::status;
 
-/// The largest message accepted.
+/// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 64 << 10;
-/// How often a follower gets new events.
+/// Interval at which a follower gets new events.
 const FOLLOW_PERIOD: Duration = Duration::from_millis(500);
 
 #[derive(Debug, Clone)]
@@ -76,7 +76,7 @@ async fn filter(conn: &mut sqlx::PgConnection, wanted: &convert::Wanted) -> Resu
     Ok(filter)
 }
 
-/// One operator's read of the log; holds no connection between two pages.
+/// One operator's read of the log. It holds no database connection between two pages.
 struct Reader {
     scheduler: Scheduler,
     shutdown: CancellationToken,
@@ -116,7 +116,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Waits briefly, then reads what was committed meanwhile.
+    /// Waits for [`FOLLOW_PERIOD`], then reads the events committed meanwhile.
     async fn turn(&mut self) -> Result<(), Status> {
         tokio::select! {
             () = self.shutdown.cancelled() => return Err(status::stopping()),

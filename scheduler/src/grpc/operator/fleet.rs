@@ -1,4 +1,4 @@
-//! The operator's service for agents and landmarks.
+//! The gRPC service of agents and landmarks for operators.
 
 use landfall_proto::v1;
 use landfall_proto::v1::fleet_service_server::{FleetService, FleetServiceServer};
@@ -20,12 +20,12 @@ use super::convert::{fleet as convert, reports, timestamp};
 use super::named;
 use crate::grpc::{Identity, auth, status};
 
-/// The largest message accepted.
+/// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 4 << 20;
 
 /// Maximum number of agents enrolled at once: all results are in one message.
 const MOST_ENROLMENTS: usize = 5_000;
-/// Events shown with an agent.
+/// Maximum number of events shown with an agent.
 const EVENTS_SHOWN: i64 = 20;
 
 #[derive(Debug, Clone)]
@@ -34,7 +34,8 @@ pub(in crate::grpc) struct FleetDesk {
     identity: Identity,
 }
 
-/// The service, with its limits; enrolling agents get `identity`.
+/// The service, with its limits. Enrolling agents get `identity`, which tells them how to reach the
+/// scheduler.
 pub(in crate::grpc) fn server(scheduler: Scheduler, identity: Identity) -> FleetServiceServer<FleetDesk> {
     FleetServiceServer::new(FleetDesk { scheduler, identity }).max_decoding_message_size(MAX_MESSAGE)
 }
@@ -305,7 +306,7 @@ impl FleetService for FleetDesk {
 }
 
 impl FleetDesk {
-    /// Tokens just made, with the other data that an agent needs.
+    /// The messages for new tokens, with the other data that an agent needs.
     async fn handed_out(
         &self,
         conn: &mut PgConnection,

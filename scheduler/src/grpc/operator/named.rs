@@ -1,4 +1,4 @@
-//! Looks up the names in requests. An unknown name is `NotFound`, and the message contains it.
+//! Looks up the names in requests. An unknown name gives `NotFound`, with the name in the message.
 
 use sqlx::PgConnection;
 use tonic::Status;
@@ -21,13 +21,13 @@ pub(in crate::grpc) async fn site(conn: &mut PgConnection, name: &SiteName) -> R
     site.ok_or_else(|| Unknown::Site(name.to_string()).into())
 }
 
-/// An agent that may have been removed since: its results are still reported.
+/// Finds an agent that may have been removed; its results are still reported.
 pub(in crate::grpc) async fn former_agent(conn: &mut PgConnection, name: &str) -> Result<AgentId, Status> {
     let agent = agents::show(conn, name).await?;
     agent.map(|agent| agent.id).ok_or_else(|| Unknown::Agent(name.to_owned()).into())
 }
 
-/// An agent that has not been removed.
+/// Finds an agent that has not been removed.
 pub(in crate::grpc) async fn agent(conn: &mut PgConnection, name: &str) -> Result<AgentId, Status> {
     match agents::by_name(conn, name).await? {
         Some(agent) => Ok(agent),
@@ -35,7 +35,7 @@ pub(in crate::grpc) async fn agent(conn: &mut PgConnection, name: &str) -> Resul
     }
 }
 
-/// Why no agent has this name: perhaps it has not enrolled yet.
+/// The status if no agent has this name; says if the agent has a token but has not enrolled yet.
 pub(in crate::grpc) async fn no_agent(conn: &mut PgConnection, name: &str) -> Status {
     match enrolments::is_open(conn, name).await {
         Ok(true) => Unknown::NotYet(name.to_owned()).into(),

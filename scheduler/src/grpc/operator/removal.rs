@@ -1,4 +1,4 @@
-//! One removal of a batch, step by step, for as long as the caller reads the progress.
+//! Removes a batch step by step, for as long as the caller reads the progress.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use crate::{Scheduler, store};
 
 use crate::grpc::status;
 
-/// The pause after a step, so that others have the database for half of the time; and the pause
-/// while the removal has to wait.
+/// The pause after a step, which leaves the database to others for half of the time. `WAIT` is the
+/// pause while the removal cannot proceed.
 const REST: Duration = Duration::from_millis(20);
 const WAIT: Duration = Duration::from_millis(500);
 
@@ -37,7 +37,7 @@ impl Removal {
         Self { scheduler, shutdown, batch, tasks, removed, place, rest, begun: false, done: false }
     }
 
-    /// A message at once, then one per step.
+    /// Sends one message at once, then one after each step.
     pub(in crate::grpc) fn messages(self) -> impl Stream<Item = Result<v1::RemoveBatchProgress, Status>> + Send {
         stream::unfold(Some(self), |removal| async move {
             let mut removal = removal.filter(|removal| !removal.done)?;

@@ -1,4 +1,4 @@
-//! The operator's service for reports.
+//! The gRPC service of reports for operators.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -20,18 +20,19 @@ use super::convert::{reports as asked, throughput as convert, whole};
 use super::named;
 use crate::grpc::status::Unknown;
 
-/// The largest message accepted.
+/// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 4 << 20;
 
-/// Rows of the first page, which is small so that output appears at once, and of every further
-/// page.
+/// Number of rows of the first page, which is small so that output appears at once. The next
+/// constant is for all further pages.
 const FIRST_PAGE: u64 = 100;
 const PAGE: u64 = 1_000;
 
 #[derive(Debug, Clone)]
 pub(in crate::grpc) struct ReportDesk {
     scheduler: Scheduler,
-    /// One plan at a time: each may use a gigabyte and every core for seconds. Guards nothing else.
+    /// Held while a plan is computed, so that only one runs at a time: each may use a gigabyte and
+    /// all cores for seconds.
     planning: Arc<Mutex<()>>,
 }
 
@@ -85,7 +86,7 @@ impl ReportService for ReportDesk {
         request: Request<v1::ThroughputRequest>,
     ) -> Result<Response<v1::ThroughputResponse>, Status> {
         let asked = convert::asked(request.into_inner())?;
-        // One snapshot for both queries, so that the slices cover the same crawls as the sums.
+        // Both queries use one snapshot, so that the slices cover the same crawls as the sums.
         let mut tx = store::begin_snapshot(&self.scheduler.pool).await?;
         let batch = named::batch(&mut tx, &asked.batch).await?.id;
         let scope = ReportScope { batch, round: asked.round };
@@ -109,9 +110,9 @@ impl ReportService for ReportDesk {
     }
 }
 
-/// The requested rows, limited to `limit`; if that cuts them, the last message has the number of
-/// omitted rows. Pages are read as fast as the reader takes them, the next page while one is sent.
-/// No connection is held between pages, and no more than two pages are in memory.
+/// The requested rows, at most `limit`. If rows are omitted, the last message has their number. The
+/// next page is read while one is sent, so at most two pages are in memory. No database connection
+/// is held between pages.
 fn messages(
     scheduler: Scheduler,
     wanted: reports::TaskFilter,
@@ -120,7 +121,7 @@ fn messages(
     let (sender, receiver) = mpsc::channel(1);
     tokio::spawn(async move {
         if let Err(error) = read(&scheduler, &wanted, limit, &sender).await {
-            // The reader may have gone, so a failure to send is ignored.
+            // The client may have gone, so a failure to send is ignored.
             drop(sender.send(Err(error.into())).await);
         }
     });

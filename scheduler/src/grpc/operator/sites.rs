@@ -1,4 +1,4 @@
-//! The operator's service for sites and batches.
+//! The gRPC service of sites and batches for operators.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -31,16 +31,17 @@ use super::named;
 use super::removal::Removal;
 use crate::grpc::status::{self, Unknown};
 
-/// The largest message accepted: ten thousand of the longest names fit.
+/// Maximum size of a request in bytes: enough for ten thousand of the longest names.
 const MAX_MESSAGE: usize = 4 << 20;
-/// Time limit for a submission's next message.
+/// Maximum wait for the next message of a submission.
 const NEXT_CHUNK: Duration = Duration::from_secs(60);
-/// Maximum number of alarms listed.
+/// Maximum number of listed sites whose circuit is open.
 const ALARMS_AT_MOST: u64 = 1000;
-/// The time between two messages of a watch.
+/// Interval between two messages of a watch.
 const WATCH_PERIOD: Duration = Duration::from_secs(1);
-/// After an estimate of the remaining time a watch pauses for this many times its duration: for a
-/// batch of a million, one second in ten is spent on estimates.
+/// After an estimate of the remaining time, a watch makes no other for this many times as long as
+/// the estimate took. So at most about a tenth of the time is spent on estimates, even for a
+/// million sites.
 const ESTIMATE_PAUSE: u32 = 10;
 
 #[derive(Debug, Clone)]
@@ -101,7 +102,7 @@ impl SiteService for SiteDesk {
         tracing::info!(batch = batch.name, cancelled.tasks, cancelled.leases, "tasks were cancelled");
         self.scheduler.wakes.wake_agents(cancelled.agents.iter().copied());
         if cancelled.leases > 0 {
-            // Tasks may be held for a place at an address that has become free.
+            // The cancelled crawls may have freed an address for which held tasks wait.
             self.scheduler.wakes.assign.notify_one();
         }
         Ok(Response::new(cancelled.into()))
@@ -273,7 +274,7 @@ async fn unheard_of(conn: &mut PgConnection, batch: &str) -> Result<Vec<String>,
     Ok(asked.unheard_of(&fleet))
 }
 
-/// The sites of these names; for an alias, the site it stands for.
+/// Finds the sites with these names; for an alias, the site that it stands for.
 async fn known_sites(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<SiteId>, Status> {
     let mut found = Vec::with_capacity(names.len());
     for name in names {
@@ -284,7 +285,7 @@ async fn known_sites(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<
 }
 
 impl SiteDesk {
-    /// Reads a whole submission; nothing is stored before its end.
+    /// Reads a complete submission; nothing is stored before the end of the stream.
     async fn receive(&self, mut stream: Streaming<v1::SubmitRequest>) -> Result<(Submission, bool), Status> {
         let header = convert::header(self.next(&mut stream).await?)?;
         let dry_run = header.dry_run;
@@ -338,7 +339,7 @@ impl BatchWatch {
         }
     }
 
-    /// One message at once, then one a period; the last one shows that the batch ended.
+    /// Sends one message at once, then one per period; the last message shows that the batch ended.
     fn messages(self) -> impl Stream<Item = Result<v1::BatchProgress, Status>> + Send {
         stream::unfold(self, |mut watch| async move {
             if watch.ended {

@@ -1,4 +1,4 @@
-//! The operator's services over a real server and a real Postgres.
+//! Tests the services for operators with a real server and a real Postgres.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,7 +48,7 @@ impl Interceptor for TokenSender {
 
 type Client = InterceptedService<Channel, TokenSender>;
 
-/// A server and an operator's client. Stops when dropped.
+/// A server and an operator's client. The server stops when this is dropped.
 struct OperatorServer {
     pool: PgPool,
     scheduler: Scheduler,
@@ -65,7 +65,7 @@ impl OperatorServer {
         settings::set_operator_token_hash(&mut conn, &token.hash()).await.expect("a token");
         settings::set_contact_url(&mut conn, "https://example.org/bot").await.expect("a contact URL");
         drop(conn);
-        // No task renews a term here.
+        // No background task renews the term here, so it must last.
         let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..Config::default() };
         let scheduler = Scheduler::new(pool.clone(), config);
         let identity = Identity { scheduler_url: "http://127.0.0.1:7171".into(), ca_fingerprint: Some("ab".into()) };
@@ -98,7 +98,7 @@ impl OperatorServer {
         EventServiceClient::with_interceptor(self.channel.clone(), self.operator())
     }
 
-    /// Fits in the background, as a running scheduler does, until the desk is dropped.
+    /// Fits embeddings in the background, as a running scheduler does, until the server is dropped.
     async fn fits(&self) {
         let terms = HeldTerms::new(&self.scheduler, "http://127.0.0.1:7171");
         terms.renew(&mut self.pool.acquire().await.expect("a connection")).await.expect("the term");
@@ -136,7 +136,7 @@ impl OperatorServer {
         Ok(self.sites().submit(tokio_stream::iter(messages)).await?.into_inner())
     }
 
-    /// Agents that are connected and run a beacon.
+    /// Makes agents that are connected and run a beacon.
     async fn agents(&self, count: usize) -> Vec<(AgentId, SessionId)> {
         let mut conn = self.pool.acquire().await.expect("a connection");
         let mut agents = Vec::new();
@@ -324,7 +324,7 @@ async fn every_choice_is_explained_by_what_it_was_made_from(pool: PgPool) {
     };
     assert_eq!(first.excluded, [excluded]);
 
-    // Draining the agent causes a second choice; the first stays as it was.
+    // Draining the agent causes a second choice; the record of the first choice stays unchanged.
     desk.fleet().drain_agent(v1::DrainAgentRequest { name: first.agent.clone() }).await.expect("drained");
     assign.run_once().await.expect("a pass");
     let explained = ask("http://a.cn", "autumn", None).await.expect("explained");
@@ -335,7 +335,7 @@ async fn every_choice_is_explained_by_what_it_was_made_from(pool: PgPool) {
     let one = ask("a.cn", "", Some(first.assignment_id)).await.expect("explained");
     assert_eq!(one.tasks[0].choices, std::slice::from_ref(former));
 
-    // The last admitted agent drains: the site waits, with that as the cause.
+    // The last agent that may crawl the site drains, so the site waits, and the cause says so.
     desk.fleet().drain_agent(v1::DrainAgentRequest { name: second.agent.clone() }).await.expect("drained");
     assign.run_once().await.expect("a pass");
     let waits = ask("a.cn", "", None).await.expect("explained").tasks.remove(0).waits;
@@ -613,7 +613,7 @@ async fn a_site_is_shown_under_any_spelling(pool: PgPool) {
     }
 }
 
-/// Ends the task of `a.cn` as crawled by this agent, predicted but not measured.
+/// Ends the task of `a.cn` as crawled by this agent, whose distance was predicted but not measured.
 async fn choose(desk: &OperatorServer, agent: AgentId, session: SessionId) {
     sqlx::query(
         "insert into assignments (task_id, agent_id, strategy, seed, candidates, predicted_us, measured_us)
@@ -762,7 +762,7 @@ async fn an_agent_is_drained_resumed_and_removed_by_name(pool: PgPool) {
     let refused = fleet.resume_agent(v1::ResumeAgentRequest { name: name() }).await.expect_err("removed");
     assert!(refused.message().starts_with("agent agent0 was removed at "), "{}", refused.message());
 
-    // Its credential in the fixtures is its name.
+    // In the fixtures an agent's credential is its name.
     let refused = desk.agent("agent0").check(v1::CheckRequest::default()).await.expect_err("removed");
     assert_eq!(refused.code(), Code::Unauthenticated);
     assert!(refused.message().starts_with("agent agent0 was removed by the operator"), "{}", refused.message());
@@ -829,7 +829,7 @@ async fn who_follows_the_log_hears_what_happens_and_only_what_was_asked_for(pool
     let mut stream = desk.events().events(request).await.expect("a stream").into_inner();
     let cancel = v1::CancelTasksRequest { batch: "autumn".into(), all: true, ..Default::default() };
     desk.sites().cancel_tasks(cancel).await.expect("cancelled");
-    // The stream may also report the submission, if other transactions were under way when it
+    // The stream may also report the submission, if other transactions were running when the stream
     // began.
     let event = loop {
         let event = stream.message().await.expect("a stream").expect("an event");

@@ -1,4 +1,4 @@
-//! What agents say of crawls under way, and what they are answered.
+//! Converts the messages between agents and the scheduler about running crawls.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::model::{AgentId, LeaseToken, SessionId, TaskId};
 use crate::store::leases::checkpoints::{self, Checkpoint, RateState};
 use crate::store::sites::addresses::AddressClaim;
 
-/// No agent leaves a site alone for longer at a time.
+/// Maximum length of one pause that a site can request.
 const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A lease handed back.
@@ -18,9 +18,9 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 3600);
 pub(in crate::grpc) struct Released {
     pub(in crate::grpc) task: TaskId,
     pub(in crate::grpc) token: LeaseToken,
-    /// What its crawl crashed with, where it did.
+    /// The error with which the crawl crashed, if it crashed.
     pub(in crate::grpc) crash: Option<String>,
-    /// How long its site asked to be left alone; never of a crash.
+    /// The pause that the site requested; always `None` after a crash.
     pub(in crate::grpc) pause: Option<Duration>,
 }
 
@@ -43,7 +43,7 @@ pub(in crate::grpc) fn claim(
     Ok(AddressClaim { agent, session, task, token, address })
 }
 
-/// The answer to a claim; `reason` says why it is refused.
+/// The answer to a crawl's request for an address; `reason` is given if the address is refused.
 pub(in crate::grpc) fn address_answer(asked: v1::AddressClaim, reason: Option<String>) -> v1::SessionResponse {
     let v1::AddressClaim { task_id, token, address } = asked;
     respond(v1::session_response::Message::Address(v1::AddressAnswer {

@@ -1,4 +1,4 @@
-//! Causes on the wire, each with its detail.
+//! Converts causes of waiting and of choices, with their details, to messages.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Messages of the embeddings' service.
+//! Converts and validates the messages of the gRPC service for embeddings.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,21 +12,21 @@ use crate::store::embeddings::Epoch;
 
 use super::{InvalidField, bounded, count, duration, rtt, timestamp};
 
-/// Number of worst-explained pairs shown.
+/// Maximum number of shown pairs; those that the embedding fits worst are shown.
 const WORST: usize = 10;
-/// Default time an operator waits for a fit: fitting some hundred agents takes seconds.
+/// Default time limit for waiting for a fit; fitting some hundred agents takes seconds.
 const DEFAULT_WAIT: Duration = Duration::from_secs(30);
 const LONGEST_WAIT: Duration = Duration::from_secs(300);
-/// Default number of epochs listed, and the maximum.
+/// Default and maximum number of epochs listed.
 const DEFAULT_EPOCHS: u32 = 20;
 const MOST_EPOCHS: u32 = 1000;
 
-/// How long to wait for a fit.
+/// The time limit for waiting for a fit.
 pub(in crate::grpc) fn wait(request: v1::FitEmbeddingRequest) -> Result<Duration, InvalidField> {
     Ok(bounded("wait", request.wait, Duration::ZERO, LONGEST_WAIT)?.unwrap_or(DEFAULT_WAIT))
 }
 
-/// How many epochs to list.
+/// The maximum number of epochs to list.
 pub(in crate::grpc) fn limit(request: v1::ListEpochsRequest) -> Result<u32, InvalidField> {
     match request.limit {
         0 => Ok(DEFAULT_EPOCHS),
@@ -51,7 +51,7 @@ impl From<Epoch> for v1::Epoch {
     }
 }
 
-/// Agents by name; a removed agent is shown by its number.
+/// Looks up the names of agents; a removed agent is shown by its number.
 pub(in crate::grpc) struct Names(BTreeMap<AgentId, Agent>);
 
 impl Names {
@@ -93,7 +93,7 @@ impl Names {
         }
     }
 
-    /// Every placed agent, landmarks first.
+    /// All agents that have coordinates, landmarks first.
     pub(in crate::grpc) fn exported(&self, epoch: Epoch, embedding: &Embedding) -> v1::ExportEmbeddingResponse {
         let others = embedding.agents().keys().filter(|agent| !embedding.landmarks().contains(agent));
         let mut others: Vec<AgentId> = others.copied().collect();

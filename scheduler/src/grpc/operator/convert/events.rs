@@ -1,4 +1,4 @@
-//! Messages of the events' service.
+//! Converts and validates the messages of the gRPC service for events.
 
 use chrono::{DateTime, Utc};
 use landfall_proto::v1;
@@ -9,10 +9,10 @@ use crate::store::reports::events::{Event, KINDS};
 
 use super::{InvalidField, moment, timestamp};
 
-/// Maximum number of past events per request; each occupies some 200 bytes of memory.
+/// Maximum number of newest events per request; each takes some 200 bytes of memory.
 const MOST_NEWEST: u32 = 10_000;
 
-/// A filter of events.
+/// A validated request for events.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::grpc) struct Wanted {
     pub(in crate::grpc) batch: Option<String>,

@@ -1,4 +1,4 @@
-//! Messages of explanations.
+//! Converts explanations of choices to messages.
 
 use std::collections::HashMap;
 

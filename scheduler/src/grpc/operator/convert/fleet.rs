@@ -1,4 +1,4 @@
-//! Messages of the fleet's service.
+//! Converts and validates the messages of the gRPC service for agents and landmarks.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -26,10 +26,10 @@ use super::{InvalidField, agent_name, bounded, count, duration, line, rtt, times
 
 /// Default validity of an enrolment token.
 const DEFAULT_VALIDITY: Duration = Duration::from_secs(24 * 3600);
-/// The bounds of a requested validity.
+/// Minimum and maximum of a requested validity.
 const SHORTEST_VALIDITY: Duration = Duration::from_secs(600);
 const LONGEST_VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
-/// The longest time that a replaced operator's token stays valid.
+/// Maximum time that a replaced operator's token stays valid.
 const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Default dimensions of the embedding, if there are enough landmarks.
 const DEFAULT_DIMENSIONS: u32 = 8;
@@ -59,7 +59,7 @@ impl TryFrom<v1::CreateEnrolmentRequest> for AgentRequest {
     }
 }
 
-/// An agent's tags, in canonical spelling.
+/// Parses an agent's tags into their canonical form.
 pub(in crate::grpc) fn tags(field: &str, asked: &[String]) -> Result<Vec<String>, InvalidField> {
     constraints::tags(asked).map_err(|error| InvalidField::new(field, error.problem))
 }
@@ -111,12 +111,12 @@ impl From<v1::ElectLandmarksRequest> for Election {
     }
 }
 
-/// The request names the agent itself where it needs another.
+/// The error for a request that names the same agent twice.
 pub(in crate::grpc) fn itself(field: &str, name: &str) -> InvalidField {
     InvalidField::new(field, format!("{name} is named twice: name two different agents"))
 }
 
-/// On the wire 0 leaves the dimensions to the scheduler.
+/// In the protocol 0 means that the scheduler chooses the dimensions.
 pub(in crate::grpc) fn dimensions(asked: u32) -> Option<u32> {
     (asked > 0).then_some(asked)
 }
@@ -131,13 +131,13 @@ pub(in crate::grpc) fn new_token(
     Ok((hash, grace.unwrap_or_default()))
 }
 
-/// The contact URL an operator sets.
+/// Parses the contact URL that an operator sets.
 pub(in crate::grpc) fn contact_url(request: &v1::SetContactUrlRequest) -> Result<ContactUrl, InvalidField> {
     request.contact_url.parse().map_err(InvalidField::of("contact_url"))
 }
 
-/// Parses several enrolment requests: the valid ones with their index, and the problems of the
-/// invalid ones.
+/// Parses several enrolment requests. Returns the valid requests with their index, and the problems
+/// of the invalid requests.
 pub(in crate::grpc) fn several(
     asked: Vec<v1::CreateEnrolmentRequest>,
 ) -> (Vec<usize>, Vec<AgentRequest>, Vec<v1::EnrolmentProblem>) {
@@ -176,7 +176,8 @@ impl From<Token> for v1::Enrolment {
     }
 }
 
-/// A token, with the data by which the agent reaches and recognises the scheduler.
+/// The message for a new token, with the data by which the agent reaches and recognises the
+/// scheduler.
 pub(in crate::grpc) fn enrolment(
     enrolment: Enrolment,
     identity: &Identity,

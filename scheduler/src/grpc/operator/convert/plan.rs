@@ -1,4 +1,4 @@
-//! Messages of plans.
+//! Converts and validates the messages of `landfall plan`.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ const MOST_ADDED: usize = 100;
 const MOST_REMOVED: usize = 100_000;
 /// Maximum number of suggested places.
 const MOST_SUGGESTED: u32 = 20;
-/// Slots of an agent, with the store's bounds.
+/// Valid numbers of slots of an agent; the schema has the same bounds.
 const SLOTS: std::ops::RangeInclusive<u32> = 1..=10_000;
 
 impl TryFrom<v1::PlanRequest> for WhatIfRequest {

@@ -1,4 +1,4 @@
-//! Which agent reaches which beacon, on the wire.
+//! Converts reachability (which agent reaches which beacon) to messages of the protocol.
 
 use landfall_proto::v1;
 use landfall_proto::v1::measurement_failure::Reason;
@@ -29,7 +29,7 @@ impl From<ReachDirection> for v1::Way {
     }
 }
 
-/// An agent's standing, with how it and other agents reach each other.
+/// Adds to an agent's state how it and other agents reach each other.
 pub(in crate::grpc) fn with_ways(standing: v1::CheckResponse, ways: &[ReachDirection]) -> v1::CheckResponse {
     let counted = |here: &dyn Fn(&ReachDirection) -> bool, there: fn(&ReachDirection) -> &str| {
         let tried = ways.iter().filter(|way| here(way));

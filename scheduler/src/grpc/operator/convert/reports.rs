@@ -1,4 +1,5 @@
-//! Messages of the reports' service, and the filters and limits of lists.
+//! Converts the messages of the gRPC service for reports; also applies the filters and limits of
+//! lists.
 
 use landfall_proto::v1;
 
@@ -21,7 +22,7 @@ pub(in crate::grpc) fn reasons(asked: &[i32]) -> Result<Vec<ReasonKind>, Invalid
     asked.iter().map(|value| known(value).ok_or_else(|| unknown(value))).collect()
 }
 
-/// Whether an agent matches the filter.
+/// Whether an agent matches the filter of the request.
 pub(in crate::grpc) fn is_asked_for(agent: &Agent, asked: &v1::ListAgentsRequest) -> bool {
     let among = |asked: &[String], has: &str| {
         asked.is_empty() || asked.iter().any(|one| one.to_lowercase() == has.to_lowercase())

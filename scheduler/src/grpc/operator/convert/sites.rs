@@ -1,4 +1,4 @@
-//! Messages of the sites' service.
+//! Converts and validates the messages of the gRPC service for sites.
 
 use std::collections::HashSet;
 
@@ -22,23 +22,24 @@ use crate::throughput::Estimate;
 
 use super::{InvalidField, duration, rtt, timestamp};
 
-/// The longest idempotency key, in bytes.
+/// Maximum length of an idempotency key, in bytes.
 const MAX_KEY: usize = 200;
-/// Names a chunk may hold.
+/// Maximum number of names in one message.
 const MAX_CHUNK: usize = 10_000;
-/// Names a submission may hold: they stay in memory, some 100 bytes each, until the stream ends.
+/// Maximum number of names in a submission. They stay in memory, some 100 bytes each, until the
+/// stream ends.
 const MAX_SITES: usize = 1_000_000;
 /// A submission whose stream is still open.
 #[derive(Debug)]
 pub(in crate::grpc) struct Intake {
     submission: Submission,
     seen: HashSet<SiteName>,
-    /// Names taken so far, including repetitions.
+    /// Number of names received so far, including repetitions.
     taken: usize,
 }
 
 impl Intake {
-    /// Begins with the header; `usual` is the policy of batches that set none.
+    /// Begins a submission with its header; `usual` is the policy for batches that set none.
     pub(in crate::grpc) fn new(header: v1::SubmitHeader, usual: &CrawlPolicy) -> Result<Self, InvalidField> {
         if header.idempotency_key.len() > MAX_KEY {
             return Err(InvalidField::new("idempotency_key", format!("longer than {MAX_KEY} bytes")));
@@ -97,7 +98,7 @@ impl Intake {
     }
 }
 
-/// The position of a site in a chunk.
+/// Parses the position of one of the sites in a message.
 fn position(sites: &[String], listed: v1::ListedPosition) -> Result<(SiteName, Position), InvalidField> {
     let field = || format!("positions[{}]", listed.index);
     let named = usize::try_from(listed.index).ok().and_then(|index| sites.get(index));
@@ -107,7 +108,7 @@ fn position(sites: &[String], listed: v1::ListedPosition) -> Result<(SiteName, P
     Ok((site, position))
 }
 
-/// The header that must come first.
+/// The header, which must be the first message.
 pub(in crate::grpc) fn header(first: Option<v1::SubmitRequest>) -> Result<v1::SubmitHeader, InvalidField> {
     match first.and_then(|request| request.part) {
         Some(v1::submit_request::Part::Header(header)) => Ok(header),
@@ -115,7 +116,7 @@ pub(in crate::grpc) fn header(first: Option<v1::SubmitRequest>) -> Result<v1::Su
     }
 }
 
-/// A site named in a request.
+/// Parses the name of a site in a request.
 pub(in crate::grpc) fn site_name(site: &str) -> Result<SiteName, InvalidField> {
     site.parse().map_err(InvalidField::of("site"))
 }
@@ -140,7 +141,7 @@ pub(in crate::grpc) fn extent(sites: &[String], all: bool, flag: &str) -> Result
     }
     let parsed =
         sites.iter().enumerate().map(|(index, text)| text.parse().map_err(InvalidField::of(format!("sites[{index}]"))));
-    // Each name once, so that the count is one of sites.
+    // Repeated names are dropped, so that the number is a number of sites.
     let mut seen = HashSet::new();
     let names: Vec<SiteName> = parsed.collect::<Result<_, _>>()?;
     Ok(ChangeScope::Sites(names.into_iter().filter(|name: &SiteName| seen.insert(name.clone())).collect()))

@@ -1,4 +1,4 @@
-//! Messages of throughput: requests and responses.
+//! Converts and validates the messages of throughput reports.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(in crate::grpc) struct Asked {
     pub(in crate::grpc) slices: u16,
 }
 
-/// Checks a request.
+/// Validates a request.
 pub(in crate::grpc) fn asked(request: v1::ThroughputRequest) -> Result<Asked, InvalidField> {
     let v1::ThroughputRequest { batch, round, slices } = request;
     if round == Some(0) {

@@ -1,4 +1,4 @@
-//! Enums that have the same values in the core and on the wire.
+//! Converts enums that have the same values in the core and in the protocol.
 
 use landfall_proto::v1;
 use landfall_proto::v1::measurement_failure::Reason;
@@ -12,8 +12,8 @@ use crate::store::leases::outcomes::{Blocker, Budget};
 use crate::store::measurements::failures::Cause;
 use crate::store::measurements::reach::Reachability;
 
-/// Maps an enum of the core to one of the wire with the same values; both must be covered
-/// completely.
+/// Converts an enum of the core to an enum of the protocol with the same values, and back. Both
+/// must be covered completely.
 macro_rules! same {
     ($($core:ident = $wire:ident { $($value:ident)+ })+) => {$(
         impl From<$core> for v1::$wire {
@@ -65,7 +65,7 @@ same! {
     Metric = DistanceMetric { Ttfb Connect Icmp }
 }
 
-/// The same for an enum of the core that also has a value for the wire's unspecified one.
+/// Like `same`, for an enum of the core that also has a value for the protocol's `Unspecified`.
 macro_rules! same_or {
     ($core:ident = $wire:ident { $unspecified:ident or $($value:ident)+ }) => {
         impl From<$core> for $wire {

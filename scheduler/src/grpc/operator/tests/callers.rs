@@ -1,4 +1,4 @@
-//! Which caller may make which call: covers every rpc of the contract, including new ones.
+//! Tests which caller may make which call, for every rpc of the protocol, including future ones.
 
 use tonic::body::Body;
 use tonic::codegen::Service as _;
@@ -17,7 +17,7 @@ fn rpcs() -> Vec<String> {
     rpcs.filter_map(|(rpc, _)| rpc.rsplit_once('.')).map(|(service, rpc)| format!("/{service}/{rpc}")).collect()
 }
 
-/// The status of a call without a message.
+/// Makes a call without a message; returns its status.
 async fn call(desk: &OperatorServer, path: &str, secret: Option<&str>) -> Status {
     let mut request = http::Request::post(path).header("content-type", "application/grpc");
     if let Some(secret) = secret {
@@ -51,7 +51,8 @@ async fn no_call_is_answered_to_a_stranger(pool: PgPool) {
     }
     assert!(of_agents >= 2 && of_operator >= 39, "{of_agents} and {of_operator}");
 
-    // Authentication precedes any query: without a database a stranger is refused as before.
+    // Calls without a secret are refused before any query, so they get the same status without a
+    // database.
     desk.pool.close().await;
     for path in rpcs().iter().filter(|path| *path != ENROL) {
         assert_eq!(call(&desk, path, None).await.code(), Code::Unauthenticated, "{path}");

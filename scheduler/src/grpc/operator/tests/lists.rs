@@ -1,8 +1,8 @@
-//! Filters and limits of lists and reports, and failures by kind.
+//! Tests the filters and limits of lists and reports, and the counts of failures by kind.
 
 use super::*;
 
-/// A batch of six: one done by an agent, three failed for two reasons, one failed without a kind,
+/// Makes a batch of six sites: one done, three failed for two reasons, one failed without a kind,
 /// one cancelled.
 async fn ended(desk: &OperatorServer) {
     desk.submit("autumn", &["a.cn", "b.cn", "c.cn", "d.cn", "e.cn", "f.cn"]).await.expect("submitted");

@@ -1,9 +1,9 @@
-//! Plans over a real server and a real Postgres.
+//! Tests plans with a real server and a real Postgres.
 
 use super::*;
 
-/// Three agents, of which the last has no place. Four sites: one was crawled, one has several
-/// locations, one is placed in another embedding, and one is beside the second agent.
+/// Makes three agents, the last without coordinates, and four sites: one was crawled, one has
+/// several locations, one has coordinates in another embedding, and one is beside the second agent.
 async fn ground(pool: PgPool) -> OperatorServer {
     let desk = OperatorServer::open(pool).await;
     desk.agents(3).await;
@@ -22,7 +22,7 @@ async fn ground(pool: PgPool) -> OperatorServer {
     ] {
         desk.run(sql).await;
     }
-    // Disables the foreign key to a lease, on which nothing depends here.
+    // Disables foreign keys, so that the rows below need no lease.
     let mut conn = desk.pool.acquire().await.expect("a connection");
     for sql in [
         "set session_replication_role = replica",
@@ -60,14 +60,14 @@ async fn a_plan_says_what_the_fleet_comes_to_before_and_after(pool: PgPool) {
         suggest: 3,
     };
     let plan = ask(request).await.expect("a plan");
-    // The newest embedding has no site yet.
+    // The newest embedding has no sites yet.
     assert_eq!((plan.epoch, plan.strategy.as_str(), plan.sites), (2, "gnp-top1", 2));
     assert_eq!((plan.sites_elsewhere, plan.sites_in_several_places), (1, 1));
     assert_eq!((plan.sites_of_known_size, plan.usual_pages, plan.usual_bytes), (1, 10, 10_000));
     assert_eq!(plan.left_out.iter().map(|one| one.name.as_str()).collect::<Vec<_>>(), ["agent2"]);
     let (before, after) = (plan.before.clone().expect("before"), plan.after.clone().expect("after"));
-    // 10 + 2 + 1 for either site. Afterwards the second site has an agent at its own place, one
-    // high.
+    // Before: 10 + 2 + 1 ms for each site. After: the second site has an agent at its position, of
+    // height 1 ms.
     assert!((millis(before.mean) - 13.0).abs() < 1e-3 && (millis(after.mean) - 8.0).abs() < 1e-3, "{plan:?}");
     let agents: Vec<(&str, &str, u32)> =
         plan.agents.iter().map(|one| (one.name.as_str(), one.change.as_str(), one.slots)).collect();
@@ -79,11 +79,11 @@ async fn a_plan_says_what_the_fleet_comes_to_before_and_after(pool: PgPool) {
     let load = |place: usize| (plan.agents[place].before.as_ref(), plan.agents[place].after.as_ref());
     assert!(matches!(load(0), (Some(before), Some(after)) if before.share == 0.5 && after.sites == 1.0), "{plan:?}");
     assert!(matches!(load(1), (Some(_), None)) && matches!(load(2), (None, Some(after)) if after.share == 0.5));
-    // An interval of a second for each of ten pages, and three round trips.
+    // Ten pages at an interval of one second, plus three round trips.
     let work = millis(load(2).1.and_then(|after| after.work));
     assert!((work - 10_009.0).abs() < 0.1, "{work}");
     assert_eq!((before.longest.as_str(), after.longest.as_str()), ("agent1", "agent0"));
-    // Beside the other site; then every site has its agent.
+    // The suggestion is beside the other site; then every site has an agent beside it.
     let near: Vec<&str> = plan.suggestions.iter().map(|one| one.near.as_str()).collect();
     assert_eq!((near, plan.sampled_sites), (vec!["a.cn"], 2), "{plan:?}");
     assert!((millis(plan.suggestions[0].gain) - 5.0).abs() < 1e-3 && plan.suggestions[0].share == 0.5, "{plan:?}");
