@@ -1,12 +1,12 @@
 //! The store: the only module that contains SQL.
 //!
-//! One file per noun. Each holds functions on `&mut PgConnection`, so that callers compose
-//! transactions. Expiry uses Postgres' own `now()`. A row that contradicts the domain is a typed
-//! error, never a panic.
+//! Each kind of thing (agents, tasks, leases, ...) has its own file. All functions take `&mut
+//! PgConnection`, so callers decide what is in one transaction. Expiry is judged by Postgres'
+//! `now()`. A row with an invalid value causes a typed error, never a panic.
 //!
-//! Task states change faster than Postgres' statistics. When these report no rows in a state, the
-//! planner would read a whole index over states. A statement that finds tasks by key or by site
-//! therefore compares `state::text`, or filters by state in an earlier step.
+//! Task states change faster than Postgres' statistics. If the statistics show no rows in a state,
+//! the planner reads the whole index over states. To prevent this, statements that find tasks by
+//! key or by site compare `state::text`, or filter by state in an earlier step.
 
 pub mod agents;
 pub(crate) mod assignments;
@@ -42,18 +42,18 @@ use crate::gnp::Position;
 
 use rows::Rows;
 
-/// The embedded schema; migrations only go forward.
+/// The embedded migrations. A migration cannot be undone.
 pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
 
-/// The most connections of one scheduler. Postgres' default limit is 100: two schedulers and the
-/// tools fit.
+/// Maximum number of connections of one scheduler. Two schedulers and the tools stay below
+/// Postgres' default limit of 100.
 const MAX_CONNECTIONS: u32 = 24;
 
-/// How long a caller waits for a free connection.
+/// Maximum time that a caller waits for a free connection.
 const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
-/// Timeouts that Postgres enforces. The longest statement (ten thousand sites) takes less, so a
-/// slower one waits for a lock that never comes free. A scheduler that stops in mid-transaction
-/// must not hold its locks.
+/// Timeouts that Postgres enforces. The longest statement (ten thousand sites) takes less than 60
+/// s, so a slower one is waiting for a lock that is never released. The second timeout releases the
+/// locks of a scheduler that stops in the middle of a transaction.
 const LIMITS: [(&str, &str); 2] = [("statement_timeout", "60s"), ("idle_in_transaction_session_timeout", "60s")];
 
 /// Errors between the domain and the database.
@@ -91,7 +91,6 @@ impl From<sqlx::Error> for Error {
 }
 
 impl Error {
-    /// Builds the error for a column's invalid value.
     pub fn inconsistent(
         table: impl Into<Cow<'static, str>>,
         column: impl Into<Cow<'static, str>>,
@@ -104,20 +103,19 @@ impl Error {
 /// Postgres' error code for a full disk, when it creates, extends or writes any file.
 const DISK_FULL: &str = "53100";
 
-/// Where the database's disk is, worded to follow "make room". Global, because a process has one
-/// database and an error has no connection to ask.
+/// Where the database's disk is, worded to follow "make room". Global, because a process uses one
+/// database, and an error has no connection with which to find out.
 static PLACE: OnceLock<String> = OnceLock::new();
 
 fn is_disk_full(error: &sqlx::Error) -> bool {
     error.as_database_error().and_then(sqlx::error::DatabaseError::code).is_some_and(|code| code == DISK_FULL)
 }
 
-/// The place of the database's disk, for the operator.
 fn place_of_disk() -> &'static str {
     PLACE.get().map_or("there", String::as_str)
 }
 
-/// Reads once where the disk is, as far as this database user may read it.
+/// Finds out where the database's disk is, as far as this database user may see it.
 async fn find_place_of_disk(conn: &mut PgConnection, options: &PgConnectOptions) -> Result<(), Error> {
     let directory = sqlx::query_scalar!(
         r#"
@@ -132,7 +130,7 @@ async fn find_place_of_disk(conn: &mut PgConnection, options: &PgConnectOptions)
         (None, Some(_)) => "where this machine's Postgres has its data".to_owned(),
         (None, None) => format!("where the Postgres of {} has its data", options.get_host()),
     };
-    // Another start in this process may have set it.
+    // `PLACE` may be set already if this process opened the database before.
     drop(PLACE.set(place));
     Ok(())
 }
@@ -140,8 +138,7 @@ async fn find_place_of_disk(conn: &mut PgConnection, options: &PgConnectOptions)
 /// Connects and applies migrations. Safe when two schedulers start at once: the migrator holds a
 /// lock.
 pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
-    // A connection without the timeouts: a migration may take long, and may wait for another
-    // scheduler's.
+    // No timeouts on this connection: a migration may take long or wait for another scheduler's.
     let mut conn = options.connect().await?;
     if schema::restores::under_way(&mut conn).await? {
         return Err(Error::HalfRestored);
@@ -157,7 +154,6 @@ pub async fn open(options: PgConnectOptions) -> Result<PgPool, Error> {
     Ok(pool)
 }
 
-/// Takes a connection from the pool.
 pub async fn acquire(pool: &PgPool) -> Result<PoolConnection<Postgres>, Error> {
     Ok(pool.acquire().await?)
 }
@@ -175,7 +171,7 @@ pub async fn begin_snapshot(pool: &PgPool) -> Result<Transaction<'static, Postgr
     Ok(pool.begin_with("begin transaction isolation level repeatable read, read only").await?)
 }
 
-/// Begins a transaction that fails (class 55) after waiting `patience` for a lock.
+/// Begins a transaction that fails (SQLSTATE class 55) after waiting `patience` for a lock.
 pub async fn begin_impatient(pool: &PgPool, patience: Duration) -> Result<Transaction<'static, Postgres>, Error> {
     let mut tx = begin(pool).await?;
     let patience = format!("{}ms", patience.as_millis());

@@ -33,13 +33,13 @@ pub struct Agent {
     pub country: String,
     pub capacity: u32,
     pub leased: u32,
-    /// Tasks assigned to it and not leased.
+    /// Number of tasks assigned to it but not leased.
     pub waiting: u32,
-    /// The load in its last heartbeat; `None` before the first, and while it is away.
+    /// The load reported in its last heartbeat; `None` before the first, and while it is away.
     pub said: Option<ReportedLoad>,
     pub connected: bool,
     pub landmark: bool,
-    /// How many other agents have measured its beacon.
+    /// Number of other agents that have measured its beacon.
     pub reached_by: u32,
     /// The last heartbeat of any session.
     pub seen_at: Option<DateTime<Utc>>,
@@ -53,35 +53,32 @@ pub struct Agent {
     pub tags: Vec<String>,
     /// Why its measurements are ignored; `None` while it is trusted.
     pub quarantined: Option<String>,
-    /// Since when it takes no more work; `None` while it does.
+    /// Since when it has been draining; `None` if it is not.
     pub draining_since: Option<DateTime<Utc>>,
     pub removed_at: Option<DateTime<Utc>>,
-    /// Why it takes no lease now, as it reported or because it disconnected; `None` while it does.
+    /// Why it takes no new lease: the reason that it reported, or that it disconnected. `None`
+    /// while it takes leases.
     pub paused: Option<String>,
-    /// Whether its stream has ended while its session may still be renewed.
+    /// Whether its stream has ended, but its session has not expired yet.
     pub disconnected: bool,
-    /// When a second process with its credential was last refused; `None` when not recently.
+    /// When a second process with its credential was last refused; `None` if not recently.
     pub twin_at: Option<DateTime<Utc>>,
 }
 
 /// Whether an agent takes work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ServiceState {
-    /// It takes work.
     Ready,
-    /// It finishes its leases and takes no more.
+    /// It finishes its leases and takes no new ones.
     Draining,
-    /// It takes no more work and has no lease.
+    /// It takes no new leases and has none left.
     Drained,
-    /// It paused until its reported problem is over.
+    /// It takes no leases until a problem that it reported is over.
     Paused,
-    /// It is not connected.
     Away,
-    /// The operator removed it.
     Removed,
     /// It takes work, but its measurements are ignored.
     Quarantined,
-    /// It never connected.
     NeverConnected,
 }
 
@@ -90,7 +87,7 @@ pub async fn list(conn: &mut PgConnection) -> Result<Vec<Agent>, Error> {
     read(conn, None).await
 }
 
-/// The agent with this name, even a removed one.
+/// The agent with this name, even if it was removed.
 pub async fn show(conn: &mut PgConnection, name: &str) -> Result<Option<Agent>, Error> {
     Ok(read(conn, Some(name)).await?.pop())
 }
@@ -168,8 +165,8 @@ fn said(
 }
 
 impl Agent {
-    /// Whether it takes work. If several states hold, the operator's actions come first, then what
-    /// stops it from working.
+    /// Whether it takes work. If several states apply, those caused by the operator take
+    /// precedence, then those that prevent work.
     pub const fn service(&self) -> ServiceState {
         match self {
             Self { removed_at: Some(_), .. } => ServiceState::Removed,
@@ -183,7 +180,7 @@ impl Agent {
         }
     }
 
-    /// The agent's load level: assigned and leased tasks plus unusable slots, minus its slots.
+    /// The load level: assigned and leased tasks plus unusable slots, minus the agent's slots.
     /// `None` while it is away.
     pub fn level(&self) -> Option<LoadLevel> {
         let withheld =
@@ -193,7 +190,6 @@ impl Agent {
     }
 }
 
-/// An agent's name and position.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AgentPosition {
     pub agent: AgentId,
@@ -211,7 +207,7 @@ pub async fn positions(conn: &mut PgConnection) -> Result<Vec<AgentPosition>, Er
     located.collect()
 }
 
-/// The names of all agents.
+/// The names of all agents, including removed ones.
 pub async fn names(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, String>, Error> {
     let rows = sqlx::query!("select id, name from agents").all(conn).await?;
     Ok(rows.into_iter().map(|row| (row.id, row.name)).collect())
@@ -222,17 +218,17 @@ pub async fn by_name(conn: &mut PgConnection, name: &str) -> Result<Option<Agent
     sqlx::query_scalar!("select id from agents where name = $1 and removed_at is null", name).optional(conn).await
 }
 
-/// The holder of a credential.
+/// The agent to which a credential was issued.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CredentialHolder {
     pub agent: AgentId,
     pub name: String,
     pub removed_at: Option<DateTime<Utc>>,
-    /// When another machine was enrolled in its place; `None` while the credential is in force.
+    /// When another machine was enrolled in its place; `None` while the credential is valid.
     pub replaced_at: Option<DateTime<Utc>>,
 }
 
-/// The agent that got this credential, even if it was removed or replaced since.
+/// The agent to which this credential was issued, even if it was removed or replaced since.
 pub async fn by_credential(
     conn: &mut PgConnection,
     credential: &SecretHash,

@@ -1,6 +1,7 @@
-//! Assignments: the choice of an agent for a task. A new choice is a new row.
+//! Assignments: each is one choice of an agent for a task. A new choice makes a new row.
 //!
-//! Only this module moves a task from `located` to `assigned`, and back when its agent is gone.
+//! Only this module and its submodules move a task from `located` to `assigned`, and back when its
+//! agent is gone.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -29,31 +30,31 @@ pub struct WaitingTask {
     pub site: SiteId,
     pub batch: BatchId,
     pub strategy: Strategy,
-    /// Why distances are missing; `None` when they are not.
+    /// Why distances are missing; `None` if they are known.
     pub unmeasured: Option<Unmeasured>,
-    /// The number of its earlier assignments.
+    /// Number of earlier assignments of the task.
     pub choices: i64,
     pub former: Option<RecordedChoice>,
-    /// Why the former choice ended.
+    /// The former agent, and why the task left it.
     pub parted: Option<FormerAgent>,
-    /// How long it has been in its state.
+    /// Time since the task entered its state.
     pub waited: Duration,
 }
 
-/// Which strategies' tasks are selected.
+/// Selects tasks by their batches' strategies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pool<'a> {
-    /// Strategies that choose for each task by itself.
+    /// Tasks of strategies that choose an agent for each task separately.
     EachByItself,
-    /// The strategy that plans all tasks together, `earliest-finish`.
+    /// Tasks of the strategy that plans all tasks together, `earliest-finish`.
     Together {
-        /// Batches whose tasks are omitted.
+        /// Batches to omit.
         without: &'a [BatchId],
     },
 }
 
-/// Located tasks that are not held: those that lost a lease first, then the oldest. Locks them for
-/// the transaction, and skips those that another scheduler has locked.
+/// Located tasks that are not held: first those that lost a lease, then the oldest. Locks them
+/// until the transaction ends, and skips tasks that another scheduler has locked.
 pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Result<Vec<WaitingTask>, Error> {
     let next = match pool {
         Pool::EachByItself => next_alone(conn, limit).await?,
@@ -103,8 +104,8 @@ pub async fn waiting(conn: &mut PgConnection, pool: Pool<'_>, limit: i64) -> Res
     Ok(rows.into_iter().map(WaitingTask::from).collect())
 }
 
-/// Those of these tasks that still need a choice. Locks them for the transaction, and skips those
-/// that another scheduler has locked.
+/// Returns which of these tasks still need a choice. Locks them until the transaction ends, and
+/// skips tasks that another scheduler has locked.
 pub async fn still_waiting(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashSet<TaskId>, Error> {
     let locked = sqlx::query_scalar!(
         "select id from tasks where id = any($1) and state::text = 'located' and not held order by id for update skip locked",
@@ -113,7 +114,7 @@ pub async fn still_waiting(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<
     Ok(locked.all(conn).await?.into_iter().collect())
 }
 
-/// Reads by index, so the number of waiting tasks does not matter.
+/// Reads by index, so the cost does not depend on the number of waiting tasks.
 async fn next_alone(conn: &mut PgConnection, limit: i64) -> Result<Vec<TaskId>, Error> {
     let next = sqlx::query_scalar!(
         r#"
@@ -128,8 +129,8 @@ async fn next_alone(conn: &mut PgConnection, limit: i64) -> Result<Vec<TaskId>, 
     next.all(conn).await
 }
 
-/// Reads batch by batch through an index: nothing of an omitted batch, and at most `limit` of any
-/// other.
+/// Reads batch by batch through an index: no rows of omitted batches, and at most `limit` rows of
+/// each other batch.
 async fn next_planned(conn: &mut PgConnection, without: &[BatchId], limit: i64) -> Result<Vec<TaskId>, Error> {
     let next = sqlx::query_scalar!(
         r#"
@@ -164,7 +165,6 @@ async fn next_planned(conn: &mut PgConnection, without: &[BatchId], limit: i64) 
     next.all(conn).await
 }
 
-/// A choice as stored.
 #[derive(Debug, Clone)]
 pub struct Assignment {
     pub task: TaskId,
@@ -176,10 +176,10 @@ pub struct Assignment {
     pub why: ChoiceReasons,
     /// The predicted length of the crawl.
     pub takes: Option<Duration>,
-    /// How many agents took work and were not excluded.
+    /// Number of agents that took work and were not excluded.
     pub available: usize,
-    /// The set of agents that constraints excluded, as
-    /// [stored](super::batches::constraints::remember); `None` when they excluded no agent.
+    /// Number of the [stored](super::batches::constraints::remember) set of excluded agents; `None`
+    /// if no agent was excluded.
     pub exclusions: Option<i64>,
 }
 
@@ -191,7 +191,7 @@ impl Assignment {
     }
 }
 
-/// A row of assignments: the fields are its columns.
+/// A row of `assignments`; each field is a column.
 #[derive(Serialize)]
 struct AssignmentRow<'a> {
     task_id: i64,

@@ -1,4 +1,4 @@
-//! Batches: submitted lists, each with one strategy and one policy for life.
+//! Batches: submitted lists of sites. A batch's strategy and policy never change.
 
 pub mod changes;
 pub(crate) mod constraints;
@@ -26,38 +26,37 @@ pub struct Batch {
     pub removing: bool,
 }
 
-/// A batch's tasks counted by state.
+/// Number of a batch's tasks by state, with totals.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Progress {
-    /// Not examined yet.
     pub submitted: u64,
     pub measuring: u64,
-    /// Distances are known, or known to be unavailable.
+    /// Distances are known, or the reason why they are missing.
     pub located: u64,
     pub assigned: u64,
     pub leased: u64,
     /// Done, with everything fetched.
     pub complete: u64,
-    /// Done, cut by a budget.
+    /// Done, but ended by a budget.
     pub truncated: u64,
     pub failed: u64,
     pub cancelled: u64,
-    /// Pages and bytes fetched by ended crawls.
+    /// Number of pages fetched by ended crawls.
     pub pages: u64,
     pub bytes: u64,
-    /// The most frequent wait of tasks without an agent, and their number.
+    /// The most frequent reason why tasks without an agent wait, and the number of these tasks.
     pub waiting_for: Option<(ExplainedWait, u64)>,
     /// When the next round of an ended task is due.
     pub next_recrawl: Option<DateTime<Utc>>,
 }
 
 impl Progress {
-    /// Tasks that have not ended.
+    /// Number of tasks that have not ended.
     pub fn open(&self) -> u64 {
         self.submitted + self.measuring + self.located + self.assigned + self.leased
     }
 
-    /// Open tasks without an active crawl.
+    /// Number of open tasks without an active crawl.
     fn waiting(&self) -> u64 {
         self.open() - self.leased
     }
@@ -84,7 +83,7 @@ pub async fn lock_or_create(
     strategy: Strategy,
     policy: &CrawlPolicy,
 ) -> Result<Batch, Error> {
-    // `for update` would also block inserts of tasks; only submissions change a batch.
+    // `for no key update` suffices; `for update` would also block inserts of tasks.
     sqlx::query!(
         "insert into batches (name, strategy, policy) values ($1, $2, $3) on conflict (name) do nothing",
         name,
@@ -111,16 +110,16 @@ pub async fn lock_or_create(
 pub struct BatchSummary {
     pub name: String,
     pub strategy: Strategy,
-    /// When it was first submitted to.
+    /// Time of the first submission.
     pub created_at: DateTime<Utc>,
-    /// Tasks that have not ended.
+    /// Number of tasks that have not ended.
     pub open: u64,
     pub done: u64,
     pub failed: u64,
     pub cancelled: u64,
 }
 
-/// The newest batches, newest first, at most `limit`; and the number of all.
+/// At most `limit` batches, newest first, and the number of all batches.
 pub async fn list(conn: &mut PgConnection, limit: Option<i64>) -> Result<(Vec<BatchSummary>, u64), Error> {
     let rows = sqlx::query!(
         r#"
@@ -152,17 +151,18 @@ pub async fn list(conn: &mut PgConnection, limit: Option<i64>) -> Result<(Vec<Ba
     Ok((listed.collect(), all))
 }
 
-/// A reason for which tasks of a batch failed or were cancelled.
+/// A reason why tasks of a batch failed or were cancelled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndReason {
     pub kind: ReasonKind,
     pub tasks: u64,
     pub site: String,
-    /// The state and the reason of one such task, for people.
+    /// One such task's state and reason, for people.
     pub reason: String,
 }
 
-/// Why tasks of the batch failed or were cancelled, by kind, the most frequent first.
+/// Why tasks of the batch failed or were cancelled: one row per kind of reason, the most frequent
+/// first.
 pub async fn endings(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<EndReason>, Error> {
     let endings = sqlx::query_as!(
         EndReason,
@@ -184,7 +184,7 @@ pub async fn endings(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<EndR
     endings.all(conn).await
 }
 
-/// The number of the batch's tasks, counting newest rounds only.
+/// Number of the batch's tasks, counting newest rounds only.
 pub async fn task_count(conn: &mut PgConnection, batch: BatchId) -> Result<u64, Error> {
     let count = sqlx::query_scalar!(
         r#"select count(*) as "count!: Unsigned<u64>" from tasks where batch_id = $1 and retried_at is null"#,

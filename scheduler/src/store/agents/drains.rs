@@ -1,8 +1,8 @@
-//! Drains and removals: agents that take no more work, because an operator decided so.
+//! Drains and removals: an operator's commands that stop new work for an agent.
 //!
-//! Both lock the agent's row first, as grants and new sessions do: the second transaction sees the
-//! changes of the first. Tasks assigned and not begun go to other agents at once. Neither counts as
-//! a crash of a task.
+//! Both lock the agent's row first, as grants and new sessions do, so the later of two transactions
+//! sees the changes of the earlier. Tasks that are assigned but not begun go to other agents at
+//! once. Neither command counts as a crash of a task.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -19,11 +19,11 @@ use crate::store::{Error, leases, minute};
 /// The result of a drain or a removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DrainResult {
-    /// Tasks assigned to it and not begun: other agents are chosen for them.
+    /// Number of tasks that were assigned to it but not begun; other agents are chosen for them.
     pub withdrawn: u64,
-    /// Leases that it keeps (drain) or that were revoked (removal).
+    /// Number of leases that it keeps (drain) or that were revoked (removal).
     pub leases: u64,
-    /// Whether the agent was draining or removed before.
+    /// Whether the agent was already draining or removed.
     pub before: bool,
 }
 
@@ -34,7 +34,6 @@ pub enum DrainError {
     Unknown(String),
     #[error("{}", enrolments::not_yet(.0))]
     NotYet(String),
-    /// The agent was removed for good.
     #[error("agent {name} was removed at {}: enrol it again under its name to restore it", minute(.at))]
     Removed { name: String, at: DateTime<Utc> },
     #[error(
@@ -51,7 +50,7 @@ fn counted(leases: u64) -> String {
     if leases == 1 { "1 lease".to_owned() } else { format!("{leases} leases") }
 }
 
-/// Stops grants and assignments to the agent; it goes on with its leases. Run in a transaction.
+/// Stops grants and assignments to the agent, which finishes its leases. Run in a transaction.
 pub async fn drain(conn: &mut PgConnection, name: &str) -> Result<DrainResult, DrainError> {
     let agent = present(conn, name).await?;
     sqlx::query!("update agents set draining_since = coalesce(draining_since, now()) where id = $1", agent.id.get())
@@ -62,7 +61,7 @@ pub async fn drain(conn: &mut PgConnection, name: &str) -> Result<DrainResult, D
     Ok(DrainResult { withdrawn, leases, before: agent.draining })
 }
 
-/// Returns an agent to service. `false`: it was not draining.
+/// Ends an agent's drain. Returns `false` if it was not draining.
 pub async fn resume(conn: &mut PgConnection, name: &str) -> Result<bool, DrainError> {
     let agent = present(conn, name).await?;
     sqlx::query!("update agents set draining_since = null where id = $1", agent.id.get()).run(conn).await?;
@@ -70,8 +69,8 @@ pub async fn resume(conn: &mut PgConnection, name: &str) -> Result<bool, DrainEr
 }
 
 /// Removes an agent: ends its session, refuses its credential and keeps its history. With `force`,
-/// releases its leases. An elected landmark is replaced like one that stays away; one set by hand
-/// is no longer a landmark. Run in a transaction.
+/// releases its leases. An elected landmark is replaced later, like one that stays away; a landmark
+/// set by hand stops being one now. Run in a transaction.
 pub async fn remove(
     conn: &mut PgConnection,
     name: &str,
@@ -91,7 +90,7 @@ pub async fn remove(
     leases::release_of_ended_sessions(conn, max_crashes).await?;
     let withdrawn = assignments::unassign(conn, UnassignScope::Agent(agent.id), i64::MAX).await?;
     sqlx::query!("delete from landmarks where agent_id = $1 and not elected", agent.id.get()).run(conn).await?;
-    // The withdrawn tasks include the leased ones.
+    // `withdrawn` includes the leased tasks.
     Ok(DrainResult { withdrawn: withdrawn.saturating_sub(leases), leases, before: false })
 }
 
@@ -150,7 +149,7 @@ mod tests {
     use crate::store::agents::sessions::OpenError;
     use crate::store::fixtures::{self, Conn};
 
-    /// An agent of two slots, with two leases and one more assigned task.
+    /// An agent with two slots, two leases and one more assigned task.
     async fn busy(conn: &mut PgConnection) -> (AgentId, SessionId, Vec<TaskId>) {
         let (agent, session) = fixtures::crawler(conn, "a").await;
         let batch = fixtures::batch(conn, "b", "random").await;

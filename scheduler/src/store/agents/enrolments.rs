@@ -1,9 +1,9 @@
-//! Enrolments: one-time tokens, and the credentials they become.
+//! Enrolments: one-time tokens, which agents exchange for credentials.
 //!
-//! Invariants: only a token's hash is stored. A token becomes a credential at most once, for the
-//! first request under the row's lock. A name has at most one open token. A token replaces an agent
-//! in use only if it was made to; then, in one transaction, the agent's former credential becomes
-//! void, its session ends and its leases are released.
+//! Invariants: only a token's hash is stored. A token is exchanged at most once: the row's lock
+//! decides which request is first. A name has at most one open token. A token replaces an agent in
+//! use only if it was made for that. Then one transaction voids the agent's former credential, ends
+//! its session and releases its leases.
 
 use std::collections::HashMap;
 use std::io;
@@ -27,7 +27,7 @@ pub use tokens::{RevokeError, RevokedToken, State, Token, is_open, list, not_yet
 mod names;
 mod tokens;
 
-/// Bytes of a token's hash that form its identifier for people.
+/// Number of bytes of a token's hash that form its identifier for people.
 const ID_BYTES: usize = 5;
 
 /// The agent that an operator wants to enrol.
@@ -38,9 +38,9 @@ pub struct AgentRequest {
     pub carrier: String,
     /// ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
-    /// Its position, where known.
+    /// Its position, if known.
     pub position: Option<Position>,
-    /// Tags that batches may require; empty: an agent enrolled again keeps its tags.
+    /// Tags that batches may require. If empty, an agent enrolled again keeps its tags.
     pub tags: Vec<String>,
     pub valid_for: Duration,
     /// Whether to replace an agent of this name that is in use.
@@ -50,9 +50,9 @@ pub struct AgentRequest {
 /// The name of a new agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Name {
-    /// The operator's name.
+    /// Given by the operator.
     Given(String),
-    /// Formed from city and carrier; gets a number if it is taken.
+    /// Formed from city and carrier; a number is appended if it is taken.
     Formed(String),
 }
 
@@ -66,7 +66,7 @@ pub struct Enrolment {
     pub token: Secret,
     pub expires_at: DateTime<Utc>,
     pub replaces: bool,
-    /// Whether an agent of this name is in use now.
+    /// Whether the name belongs to an agent that is in use now.
     pub in_use: bool,
 }
 
@@ -111,7 +111,7 @@ pub struct RedeemResult {
     pub carrier: String,
     /// ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
-    /// Whether it had a credential before, which is void now.
+    /// Whether the agent had a credential before, which is now void.
     pub replaced: bool,
 }
 
@@ -128,7 +128,7 @@ pub enum RedeemError {
     Revoked { name: String, at: DateTime<Utc> },
     #[error("the enrolment token for {name} expired at {}: make a new one with `landfall agents enrol`", minute(.at))]
     Expired { name: String, at: DateTime<Utc> },
-    /// An agent has the name, and the token was not made to replace it.
+    /// An agent has the name, and the token may not replace it.
     #[error(
         "an agent called {0} is in use: `landfall agents enrol --name {0} --replace` makes a token that moves it to this machine"
     )]
@@ -139,7 +139,7 @@ pub enum RedeemError {
     Store(#[from] Error),
 }
 
-/// Makes a token for every wanted agent, or none. Run in a transaction.
+/// Makes a token for every wanted agent, or none if one is refused. Run in a transaction.
 pub async fn create(conn: &mut PgConnection, wanted: &[AgentRequest]) -> Result<Vec<Enrolment>, CreateError> {
     // Prevents two operators from finding the same name free.
     sqlx::query!("select pg_advisory_xact_lock(7172)").run(conn).await?;
@@ -156,7 +156,7 @@ pub async fn create(conn: &mut PgConnection, wanted: &[AgentRequest]) -> Result<
     Ok(made.collect())
 }
 
-/// Stores the tokens; returns their expiry times, by hash.
+/// Stores the tokens. Returns their expiry times by hash.
 async fn insert(
     conn: &mut PgConnection,
     wanted: &[AgentRequest],
@@ -201,7 +201,7 @@ fn id(hash: &SecretHash) -> String {
     hex(&hash.as_bytes()[..ID_BYTES])
 }
 
-/// Turns a token into an agent's credential, once. Run in a transaction.
+/// Exchanges a token for an agent's credential, once. Run in a transaction.
 pub async fn redeem(conn: &mut PgConnection, token: &str, max_crashes: u32) -> Result<RedeemResult, RedeemError> {
     let hash = SecretHash::of(token.trim());
     let row = sqlx::query!(

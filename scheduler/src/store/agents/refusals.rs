@@ -1,4 +1,4 @@
-//! Refusals: invalid reports of agents, by kind. Each is counted and changes nothing else.
+//! Refusals: invalid reports and requests of agents. A refusal is counted and changes nothing else.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -21,7 +21,7 @@ words!(
         /// A token that was never granted.
         #[error("a token that was never granted")]
         ForgedToken = "forged-token",
-        /// An identifier issued after the backup that was restored; not the agent's fault.
+        /// An identifier issued after the restored backup was made; not the agent's fault.
         #[error("a report on a lease from after the restored backup: its site is crawled again")]
         Restored = "restored",
         /// A token older than the task's newest.
@@ -30,7 +30,7 @@ words!(
         /// The newest token of a task that ended without this outcome: cancelled or failed.
         #[error("an outcome of a task that has ended in another way")]
         EndedTask = "ended-task",
-        /// An outcome that was accepted before with other content.
+        /// A repeated outcome that differs from the accepted one.
         #[error("an outcome that contradicts the one that was accepted")]
         Contradiction = "contradiction",
         /// A heartbeat with a sequence number too high for the age of its session.
@@ -45,14 +45,13 @@ words!(
     }
 );
 
-/// How often an agent was refused for one reason.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Count {
     pub kind: Refusal,
     pub times: u64,
     pub first_at: DateTime<Utc>,
     pub last_at: DateTime<Utc>,
-    /// The last refusal, for people.
+    /// A description of the last refusal, for people.
     pub detail: String,
 }
 

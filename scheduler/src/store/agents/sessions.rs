@@ -1,8 +1,8 @@
 //! Sessions: one row per connection of an agent, renewed by heartbeats.
 //!
-//! Invariants: an agent has at most one active session (a unique index). The newest incarnation
-//! wins. Only Postgres' clock expires a session. A session is marked as ended before its leases
-//! move, never after.
+//! Invariants: an agent has at most one active session (a unique index), that of the newest
+//! incarnation. Expiry is judged only by Postgres' clock. A session is marked as ended before its
+//! leases are released, never after.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -29,14 +29,14 @@ pub struct Registration {
     pub capacity: u32,
     pub version: String,
     pub beacon_url: Option<String>,
-    /// The address that the scheduler observed.
+    /// The agent's address as the scheduler observed it.
     pub address: Option<IpAddr>,
     /// The leases that the agent reports as held.
     pub held: Vec<(TaskId, LeaseToken)>,
-    /// Another process of the same agent superseded it; it takes the place only once that process
-    /// is gone.
+    /// Whether the process gives way: another process of the same agent superseded it, and it
+    /// connects only once that process is gone.
     pub yields: bool,
-    /// A random number drawn at the process's start; `None` from an older agent.
+    /// A random number that the process drew when it started; `None` from an older agent.
     pub process: Option<i64>,
 }
 
@@ -54,9 +54,9 @@ words!(
     EndCause {
         /// It was not renewed in time: the agent was lost.
         Expired = "expired",
-        /// Another process connected with the agent's credential.
+        /// Another process connected with the same credential.
         Superseded = "superseded",
-        /// The same process connected again: the stream broke, or the scheduler was away.
+        /// The same process connected again, because the stream broke or the scheduler was away.
         Reconnected = "reconnected",
         /// Another machine was enrolled in the agent's place.
         Replaced = "replaced",
@@ -64,7 +64,7 @@ words!(
         Left = "left",
         /// The operator removed the agent.
         Removed = "removed",
-        /// The database was restored to a time within the session.
+        /// The database was restored from a backup made during the session.
         Restored = "restored",
     }
 );
@@ -81,13 +81,12 @@ words!(
     }
 );
 
-/// The scheduler's terms for a session.
+/// Limits for a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SessionTerms {
-    /// How long it lives without a renewal, including the grace.
+    /// Time from the last renewal to expiry, including the grace period.
     pub lifetime: Duration,
-    /// Number of supersessions of an agent's sessions within a minute at which further ones are
-    /// refused.
+    /// Number of superseded sessions of an agent within a minute at which new ones are refused.
     pub max_supersessions: u32,
     /// Number of crashes at which a task fails.
     pub max_crashes: u32,
@@ -96,10 +95,9 @@ pub struct SessionTerms {
 /// Why no session is opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The operator removed the agent.
     #[error("this agent was removed by the operator: enrol it again under its name to restore it")]
     Removed,
-    /// The process yields, and another process of the same agent is connected.
+    /// The process gives way, and another process of the same agent is connected.
     #[error("another process with this agent's credential is connected (incarnation {0}), and this one yields to it")]
     Taken(Incarnation),
     /// The agent's sessions keep superseding each other.
@@ -108,17 +106,17 @@ pub enum OpenError {
          check whether two processes use its credential; the connected one stays"
     )]
     Flapping {
-        /// Supersessions within the last minute.
+        /// Number of sessions superseded within the last minute.
         times: i64,
-        /// The number that is too many.
+        /// The number at which new sessions are refused.
         most: u32,
     },
     #[error("open a session")]
     Store(#[from] Error),
 }
 
-/// Opens a session, in the caller's transaction: ends the agent's former session, rebinds the
-/// leases that the agent still holds, and releases the others.
+/// Opens a session: ends the agent's former session, rebinds the leases that the agent still holds,
+/// and releases the others. Run in a transaction.
 pub async fn open(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -166,8 +164,8 @@ pub async fn open(
     Ok(OpenedSession { session, incarnation, kept })
 }
 
-/// Why the agent's active session ends, if a new one may replace it. The caller has locked the
-/// agent's row.
+/// The cause with which the agent's active session ends when a new one replaces it, or why none
+/// may. The caller has locked the agent's row.
 async fn end_of_former(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -204,7 +202,7 @@ pub struct NewestSession {
     pub state: SessionState,
     pub opened_at: DateTime<Utc>,
     pub renewed_at: DateTime<Utc>,
-    /// When it may expire.
+    /// When it expires unless it is renewed.
     pub expires_at: DateTime<Utc>,
     pub end_cause: Option<EndCause>,
 }
@@ -222,13 +220,13 @@ pub async fn newest(conn: &mut PgConnection, agent: AgentId) -> Result<Option<Ne
     newest.optional(conn).await
 }
 
-/// Why a session ended; `None` while it is active, or without a stored cause.
+/// Why a session ended; `None` while it is active, or if no cause is stored.
 pub async fn end_cause(conn: &mut PgConnection, session: SessionId) -> Result<Option<EndCause>, Error> {
     let cause = sqlx::query_scalar!("select end_cause from sessions where id = $1", session.get());
     Ok(cause.optional(conn).await?.flatten())
 }
 
-/// Ends a session whose agent said goodbye.
+/// Ends a session because the agent said goodbye.
 pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Error> {
     sqlx::query!(
         "update sessions set state = 'closed', end_cause = $2, ended_at = now() where id = $1 and state = 'active'",
@@ -239,12 +237,13 @@ pub async fn close(conn: &mut PgConnection, session: SessionId) -> Result<(), Er
     .await
 }
 
-/// Extends every active session when a scheduler takes the reaper's term: no scheduler reaped since
-/// `served_until`, and perhaps none renewed. Returns how many it extended.
+/// Extends every active session when a scheduler takes the reaper's term, because sessions may not
+/// have been renewed since `served_until`, when the former term ended. Returns the number of
+/// extended sessions.
 ///
-/// A session renewed since the former term began gets a whole lifetime. Another has had its
-/// lifetime under that term, and gets what remained. So a dead agent is lost after two lifetimes
-/// with a reaper, however often the term changes hands.
+/// A session renewed since the former term began gets a whole lifetime. Any other gets what
+/// remained of its lifetime when that term ended. So a dead agent's session expires after at most
+/// two lifetimes during which a scheduler reaped, however often the term changes hands.
 pub(in crate::store) async fn extend(
     conn: &mut PgConnection,
     lifetime: Duration,
@@ -269,9 +268,9 @@ pub(in crate::store) async fn extend(
     .await
 }
 
-/// Marks sessions past their expiry, and returns their agents. Their leases move in a later
-/// transaction: a late heartbeat finds the session ended and cannot revive an agent whose tasks
-/// have moved.
+/// Marks overdue sessions as expired, and returns their agents. Their leases are released in a
+/// later transaction, so a late heartbeat finds the session ended and cannot revive an agent whose
+/// tasks were given to others.
 pub async fn expire_due(conn: &mut PgConnection) -> Result<Vec<AgentId>, Error> {
     sqlx::query_scalar!(
         r#"

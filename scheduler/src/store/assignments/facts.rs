@@ -1,4 +1,4 @@
-//! Facts about sites and agents beyond distances: their positions, and their former crawls.
+//! Reads what strategies use besides distances: positions and former crawls of sites and agents.
 
 use std::collections::HashMap;
 
@@ -14,17 +14,17 @@ use crate::store::rows::Rows;
 use crate::store::types::Interval;
 use crate::store::{Error, position};
 
-/// How many of an agent's newest crawls its speed is learned from.
+/// Number of an agent's newest crawls from which its speed is learned.
 const CRAWLS_LEARNED: i64 = 40;
-/// The most residuals (known against crawled round trips) read of one agent, in a small fleet.
+/// Maximum number of crawl residuals read per agent; matters only in a small fleet.
 const MOST_RESIDUALS_OF_AN_AGENT: i64 = 200;
-/// The most residuals read of all agents together, unless [`CRAWLS_LEARNED`] of each are more. Bounds
-/// what is read.
+/// Maximum number of crawl residuals read of all agents together, but at least [`CRAWLS_LEARNED`]
+/// of each agent are read.
 const RESIDUALS: i64 = 20_000;
-/// How many of a site's newest crawls are read: as many as agents are worth trying.
+/// Number of a site's newest crawls that are read: not more agents than that are worth trying.
 const CRAWLS_OF_A_SITE: i64 = 10;
 
-/// The facts about these tasks' sites.
+/// What strategies need to know of these tasks' sites.
 pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, SiteFacts>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -65,8 +65,8 @@ pub async fn of_tasks(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashM
 }
 
 /// The newest crawls of each of these agents, newest first: work, distance and length. Omits crawls
-/// without a round trip or a page, and those taken over, because their length is not the last
-/// agent's alone.
+/// without a round trip or a page. Omits crawls that the agent took over from another one, because
+/// their length depends on both agents.
 pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashMap<AgentId, Vec<Crawl>>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -101,15 +101,15 @@ pub async fn crawls(conn: &mut PgConnection, agents: &[AgentId]) -> Result<HashM
     Ok(crawls)
 }
 
-/// One site's network and crawls.
+/// A site's network and its newest crawls.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct CrawledSite {
     pub network: Option<Prefix>,
-    /// Its newest crawls, newest first.
+    /// Newest first.
     pub crawls: Vec<CrawlObservation>,
 }
 
-/// The network of each of these sites, and its newest crawls.
+/// The network and the newest crawls of each of these sites.
 pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, CrawledSite>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -142,8 +142,8 @@ pub async fn crawled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMa
     Ok(crawled)
 }
 
-/// The errors of the map that the newest crawls of the connected agents show. Omits crawls whose
-/// agent had neither a measured nor a predicted round trip to the site.
+/// The crawl residuals of the connected agents' newest crawls. Omits crawls whose agent had neither
+/// a measured nor a predicted round trip to the site.
 pub async fn residuals(conn: &mut PgConnection) -> Result<Vec<CrawlResidual>, Error> {
     let preferring = Strategy::ALL.iter().copied().filter(|strategy| strategy.prefers_the_nearest());
     let preferring: Vec<String> = preferring.map(|strategy| strategy.name().to_owned()).collect();

@@ -1,9 +1,9 @@
-//! Loads: what each agent holds, what waits at it and what it reports of that; and tasks that move
-//! from one agent to another.
+//! Loads: each agent's active crawls, waiting tasks and reported load; and tasks that move from one
+//! agent to another.
 //!
-//! Counting is bounded: a queue of `MOST_COUNTED` waiting tasks is only known to be long. A task
-//! moves only while its assignment is the one that was read. The first transaction that grants,
-//! withdraws or cancels it wins, and none waits.
+//! Queues are counted up to `MOST_COUNTED` tasks; longer ones count as equally long. A task moves
+//! only if its assignment is still the one that was read. Of concurrent transactions that move,
+//! grant, withdraw or cancel the task, the first wins, and the move does not wait for others.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,24 +20,25 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Millis, Unsigned, whole};
 use crate::store::{Error, position};
 
-/// The most waiting tasks counted per agent. Two queues this long are treated as equal.
+/// Maximum number of waiting tasks counted per agent. Two queues of this length or more are treated
+/// as equal.
 const MOST_COUNTED: i64 = 1000;
-/// How many of an agent's newest crawls its pace is computed from: with sites of very different
-/// sizes their mean errs by some 15 %.
+/// Number of an agent's newest crawls from which its pace is computed. If sites differ much in
+/// size, the mean of so many errs by some 15 %.
 const CRAWLS_PACED: i64 = 20;
-/// Longer crawls count as this long.
+/// Maximum length of a crawl in the computation of the pace: one day.
 const LONGEST_MS: i64 = 86_400_000;
 
 /// An agent's report of its load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportedLoad {
-    /// Slots in which a crawl could begin.
+    /// Number of slots in which a crawl could begin.
     pub free_slots: u32,
     pub crawls: u32,
     pub outcomes_waiting: u32,
 }
 
-/// Stores the load that a session's agent reports, if it reports one.
+/// Stores the load that a session's agent reports; `None` if it reports none.
 pub async fn record(conn: &mut PgConnection, session: SessionId, said: Option<ReportedLoad>) -> Result<(), Error> {
     let Some(said) = said else { return Ok(()) };
     sqlx::query!(
@@ -54,34 +55,33 @@ pub async fn record(conn: &mut PgConnection, session: SessionId, said: Option<Re
     .await
 }
 
-/// An agent that takes work.
 #[derive(Debug, Clone, Copy)]
 pub struct AvailableAgent {
     pub agent: AgentId,
     pub capacity: u32,
-    /// Tasks assigned or leased to it, and slots that it reports as unusable.
+    /// Number of tasks assigned or leased to it, plus slots that it reports as unusable.
     pub load: u32,
-    /// Tasks assigned to it and not leased, at most `MOST_COUNTED`.
+    /// Number of tasks assigned to it but not leased, at most `MOST_COUNTED`.
     pub waiting: u32,
-    /// The mean length of its newest crawls; near the fleet's mean while few are known, one second
-    /// while none is.
+    /// The mean length of its newest crawls. Near the fleet's mean while few of its crawls are
+    /// known; one second while the fleet has none.
     pub pace: Duration,
     /// When its session was opened.
     pub since: DateTime<Utc>,
     pub home: AgentLocation,
 }
 
-/// A crawl that an agent has begun, or that waits at it.
+/// An active crawl of an agent, or a task that waits there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AgentCrawl {
     pub agent: AgentId,
     /// The predicted length of the crawl; `None` without a prediction.
     pub takes: Option<Duration>,
-    /// The time since it began; `None` while it waits.
+    /// Time since it began; `None` while it waits.
     pub under_way: Option<Duration>,
 }
 
-/// What the agents hold: their active crawls, and at most `MOST_COUNTED` waiting tasks each.
+/// The agents' active crawls, and at most `MOST_COUNTED` waiting tasks of each agent.
 pub async fn held(conn: &mut PgConnection) -> Result<Vec<AgentCrawl>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -176,7 +176,7 @@ fn country(code: &str) -> Option<[u8; 2]> {
     code.to_ascii_uppercase().as_bytes().try_into().ok()
 }
 
-/// A task that is assigned and not begun.
+/// A task that is assigned but not begun.
 #[derive(Debug, Clone)]
 pub struct QueuedTask {
     pub task: TaskId,
@@ -188,8 +188,9 @@ pub struct QueuedTask {
     pub former: RecordedChoice,
 }
 
-/// The tasks that wait at these agents, last turn first, at most `each` per agent. Omits tasks
-/// whose site another task holds, because they wait for that task.
+/// The tasks that wait at these agents: at most `each` per agent, those that would be granted last
+/// first. Omits tasks of a site that another task is crawling, because they must wait for that task
+/// anywhere.
 pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) -> Result<Vec<QueuedTask>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -230,7 +231,7 @@ pub async fn waiting_at(conn: &mut PgConnection, agents: &[AgentId], each: i64) 
     Ok(waiting.collect())
 }
 
-/// The candidates of a stored assignment.
+/// Combines the columns of a stored assignment into its candidates.
 pub(in crate::store) fn listed(
     candidates: &[AgentId],
     predicted: &[Option<Rtt>],
@@ -242,8 +243,8 @@ pub(in crate::store) fn listed(
     candidates.iter().enumerate().map(one).collect()
 }
 
-/// Locks those of these tasks that still have the assignment that was read and that no other
-/// transaction has locked: they may move.
+/// Locks and returns the tasks that may move: those that still have the assignment that was read,
+/// and that no other transaction has locked.
 pub async fn hold_on(conn: &mut PgConnection, waiting: &[&QueuedTask]) -> Result<BTreeSet<TaskId>, Error> {
     let (tasks, assignments): (Vec<i64>, Vec<i64>) =
         waiting.iter().map(|one| (one.task.get(), one.assignment.get())).unzip();
@@ -288,7 +289,7 @@ mod tests {
         assert_eq!(level(&mut conn).await, (1, 3));
         assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 2);
         assert_eq!(level(&mut conn).await, (1, 1));
-        // The agent reports that one of its two slots crawls and none is free.
+        // The agent reports one crawl in its two slots, but no free slot.
         let said = ReportedLoad { free_slots: 0, crawls: 1, outcomes_waiting: 70 };
         record(&mut conn, session, Some(said)).await.expect("record");
         record(&mut conn, session, None).await.expect("an older agent says nothing");

@@ -1,5 +1,4 @@
-//! Withdrawing tasks from agents that have not begun them: the only way from `assigned` to
-//! `located`.
+//! Withdraws tasks from agents that have not begun them: the only way from `assigned` to `located`.
 
 use std::time::Duration;
 
@@ -13,17 +12,17 @@ use crate::store::types::Interval;
 /// Which tasks are withdrawn.
 #[derive(Debug, Clone, Copy)]
 pub enum UnassignScope<'a> {
-    /// All tasks of one agent; waits for a transaction that is granting one.
+    /// All tasks of one agent. Waits for transactions that are granting one of them.
     Agent(AgentId),
-    /// Tasks of agents without an active session, draining, paused, or disconnected for longer than
-    /// this while other agents are present.
+    /// Tasks of agents that have no active session, or are draining or paused. If other agents are
+    /// present, also tasks of agents that have been disconnected for longer than this.
     Unavailable(Duration),
-    /// Tasks of batches at agents that are now excluded from them.
+    /// Tasks of these batches, assigned to agents that the batch now excludes.
     Excluded(&'a [(BatchId, AgentId)]),
 }
 
-/// Withdraws tasks, at most `limit`, so that they need a new choice. Skips tasks locked by another
-/// transaction, except for [`UnassignScope::Agent`]. Returns the number.
+/// Withdraws at most `limit` tasks, which then need a new choice. Skips tasks locked by another
+/// transaction, except with [`UnassignScope::Agent`]. Returns the number.
 pub async fn unassign(conn: &mut PgConnection, from: UnassignScope<'_>, limit: i64) -> Result<u64, Error> {
     let locked = match from {
         UnassignScope::Agent(agent) => of_agent(conn, agent, limit).await?,

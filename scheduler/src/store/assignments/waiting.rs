@@ -1,4 +1,4 @@
-//! Reads a waiting task from its row, with its former choice and why that ended.
+//! Reads a waiting task from its row, with its former agent and why the task left it.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::strategy::RecordedChoice;
 
 use super::WaitingTask;
 
-/// A task, its newest choice, the chosen agent and the lease that followed.
+/// A task, its newest assignment, the chosen agent and the lease under that assignment.
 pub(super) struct Row {
     pub(super) id: TaskId,
     pub(super) site_id: SiteId,
@@ -69,7 +69,7 @@ impl From<Row> for WaitingTask {
 }
 
 impl Row {
-    /// Why the former choice ended.
+    /// Why the task left its former agent.
     fn parting(&self) -> Parting {
         match (self.lease, self.end_cause) {
             (Some(LeaseState::Expired), Some(EndCause::Superseded)) => Parting::Restarted,

@@ -1,8 +1,8 @@
-//! An operator's changes to a submitted batch: cancelling tasks, and retrying them.
+//! An operator's changes to a submitted batch: cancelling or retrying tasks.
 //!
-//! Invariants: a change happens as a whole or not at all, and repeating it changes nothing. A
-//! cancelled task's lease ends in the same transaction, so later reports of its agent are stale. An
-//! ended task stays as it is; a retry is a new round.
+//! Invariants: a change is made completely or not at all, and repeating it changes nothing. A
+//! cancelled task's lease ends in the same transaction, so later reports of its agent are refused.
+//! Ended tasks do not change: a retry makes a new round.
 
 use std::collections::{HashMap, HashSet};
 
@@ -18,12 +18,12 @@ use crate::store::types::Unsigned;
 use crate::store::{Error, sites};
 
 pub const CANCELLED: &str = "cancelled by the operator";
-/// The most sites that a refusal names.
+/// Maximum number of sites that an error message names.
 const NAMED_AT_MOST: usize = 5;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ChangeScope {
-    /// The whole batch; for a retry, every failed task.
+    /// The whole batch, or, for a retry, every failed task.
     All,
     Sites(Vec<SiteName>),
 }
@@ -33,20 +33,20 @@ pub enum ChangeScope {
 pub struct CancelResult {
     pub tasks: u64,
     pub leases: u64,
-    /// Tasks that had ended before, and stay as they are.
+    /// Number of tasks that had ended before; they do not change.
     pub ended: u64,
-    /// The part of these with a recrawl due later, which no longer happens.
+    /// Number of those ended tasks whose planned recrawl was cancelled.
     pub recrawls: u64,
-    /// The agents to notify.
+    /// The agents whose leases were revoked, to be notified.
     pub agents: Vec<AgentId>,
 }
 
 /// The result of a retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RetryResult {
-    /// Tasks of a new round.
+    /// Number of tasks that got a new round.
     pub tasks: u64,
-    /// Sites whose newest round has not ended; they stay unchanged.
+    /// Number of sites whose newest round has not ended; they do not change.
     pub open: u64,
 }
 
@@ -69,8 +69,9 @@ fn listed(sites: &[String]) -> String {
     }
 }
 
-/// Cancels open tasks, and recrawls of ended ones. Revokes their active leases; sessions tell the
-/// agents. Run in a transaction: it keeps the tasks' rows locked.
+/// Cancels open tasks, and planned recrawls of ended ones. Revokes the tasks' active leases; the
+/// agents' sessions send the revocations. Run in a transaction, because the tasks' rows must stay
+/// locked.
 pub async fn cancel(
     conn: &mut PgConnection,
     batch: BatchId,
@@ -81,7 +82,7 @@ pub async fn cancel(
         ChangeScope::All => None,
         ChangeScope::Sites(names) => Some(of_batch(conn, batch, name, names).await?.into_iter().flatten().collect()),
     };
-    // Before the open tasks are read: a round that is being made is then finished and found.
+    // Before open tasks are read: this waits for a round that is being made, so that it is found.
     let mut recrawls = rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
     let open = sqlx::query_scalar!(
         r#"
@@ -109,7 +110,7 @@ pub async fn cancel(
     .all(conn)
     .await?;
     let cancelled: Vec<(TaskId, LeaseToken)> = cancelled.into_iter().map(|row| (row.id, row.token)).collect();
-    // Again: an outcome may have ended an open task just before it was locked.
+    // Again, because an outcome may have ended an open task just before it was locked.
     recrawls += rounds::end_recrawls(conn, batch, sites.as_deref()).await?;
     let revoked = leases::end(conn, &cancelled, None, Ending::Revoked).await?;
     let total = sqlx::query_scalar!(
@@ -132,8 +133,9 @@ pub async fn cancel(
     })
 }
 
-/// Makes a new round of tasks that failed; for named sites also of cancelled ones. They are
-/// measured and get a choice again. Run in a transaction: it keeps the tasks' rows locked.
+/// Makes a new round of failed tasks and, for named sites, also of cancelled ones. Their sites are
+/// measured, and agents are chosen, again. Run in a transaction, because the tasks' rows must stay
+/// locked.
 pub async fn retry(
     conn: &mut PgConnection,
     batch: BatchId,
@@ -147,7 +149,7 @@ pub async fn retry(
     Ok(RetryResult { tasks: rounds::next(conn, &again).await?, open })
 }
 
-/// Locks the batch's failed tasks, without those of a site that is open or done under another name.
+/// Locks the batch's failed tasks. Omits sites with an open or done task under another name.
 async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<TaskId>, Error> {
     sqlx::query_scalar!(
         r#"
@@ -169,7 +171,7 @@ async fn failed(conn: &mut PgConnection, batch: BatchId) -> Result<Vec<TaskId>, 
     .await
 }
 
-/// Locks the tasks of the named sites that may be retried; also returns how many are open.
+/// Locks the tasks of the named sites that may be retried. Also returns the number of open tasks.
 async fn named(
     conn: &mut PgConnection,
     batch: BatchId,
@@ -197,7 +199,7 @@ async fn named(
     }
     let (mut again, mut open, mut done) = (Vec::new(), 0, Vec::new());
     for (name, ids) in names.iter().zip(&sites) {
-        // A site and its alias are one: a task of either counts for both.
+        // A task of a site counts also for its aliases, and the reverse.
         let its = || ids.iter().filter_map(|id| of_site.get(id)).flatten();
         if its().any(|task| task.done) {
             done.push(name.to_string());
@@ -210,7 +212,7 @@ async fn named(
     if done.is_empty() { Ok((again, open)) } else { Err(ChangeError::Done { batch: name.to_owned(), sites: done }) }
 }
 
-/// For each name, its site and, for an alias, the site it points at.
+/// For each name, its site and, if it is an alias, the site it points at.
 async fn of_batch(
     conn: &mut PgConnection,
     batch: BatchId,
@@ -250,7 +252,7 @@ mod tests {
         ChangeScope::Sites(names.iter().map(|name| name.parse().expect("a name")).collect())
     }
 
-    /// A batch of three sites, all assigned to one agent of two slots.
+    /// A batch of three sites, all assigned to one agent with two slots.
     async fn batch(conn: &mut PgConnection) -> (BatchId, AgentId, SessionId, Vec<TaskId>) {
         let (agent, session) = fixtures::crawler(conn, "a").await;
         let batch = fixtures::batch(conn, "autumn", "random").await;

@@ -1,5 +1,5 @@
-//! Constraints of batches: what each requires of its agents, what agents have fetched for it, and
-//! which agents were excluded.
+//! Constraints of batches: what each batch requires of its agents, how much agents have fetched for
+//! it, and which agents were excluded.
 //!
 //! Invariant: constraints are stored with a batch's first submission and never change.
 //! `crate::store::tasks::unmet` handles tasks that no agent may crawl.
@@ -16,8 +16,8 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Unsigned, whole};
 
-/// The constraints of a batch that the caller has locked: the requested ones if it has no task yet,
-/// else the stored ones.
+/// Returns the constraints of a batch: the requested ones, which it stores, if the batch has no
+/// task yet, else the stored ones. The caller has locked the batch.
 pub async fn settle(conn: &mut PgConnection, batch: BatchId, asked: &ConstraintsRequest) -> Result<Constraints, Error> {
     let whole = asked.whole();
     if whole != Constraints::default() {
@@ -46,7 +46,7 @@ pub async fn of_batches(conn: &mut PgConnection, batches: &[BatchId]) -> Result<
     Ok(rows.into_iter().map(|row| (row.batch_id, row.constraints)).collect())
 }
 
-/// The enrolled agents' properties that constraints read, including agents that are away.
+/// The properties of enrolled agents to which constraints refer. Includes agents that are away.
 pub async fn traits(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, AgentTraits>, Error> {
     let rows = sqlx::query!("select id, country, carrier, tags from agents where removed_at is null").all(conn).await?;
     let traits = rows
@@ -55,7 +55,6 @@ pub async fn traits(conn: &mut PgConnection) -> Result<BTreeMap<AgentId, AgentTr
     Ok(traits.collect())
 }
 
-/// Sets the tags that the operator gives an agent.
 pub async fn set_tags(conn: &mut PgConnection, agent: AgentId, tags: &[String]) -> Result<(), Error> {
     sqlx::query!("update agents set tags = $2 where id = $1", agent.get(), tags).run(conn).await
 }
@@ -70,9 +69,10 @@ pub async fn lock_tags(conn: &mut PgConnection, name: &str) -> Result<Option<(Ag
     Ok(row.map(|row| (row.id, row.tags)))
 }
 
-/// What agents fetched for these batches in the last 24 hours and are about to fetch, and the
-/// expected cost of a site of each batch: the mean of the sites fetched in that time, or all that
-/// the policy allows if there were none. Agents without a crawl of a batch are absent.
+/// Returns the bytes that agents fetched for these batches in the last 24 hours plus those expected
+/// of their open crawls, and the expected bytes of one site of each batch. That is the mean of the
+/// sites fetched in that time or, if there were none, the maximum that the policy allows. Agents
+/// without a crawl of a batch are absent.
 pub async fn spending(
     conn: &mut PgConnection,
     batches: &[BatchId],
@@ -128,9 +128,9 @@ pub async fn spending(
     Ok((spending, expected))
 }
 
-/// Adds what crawls of batches with a quota fetched, summed by the hour, so that checking a quota
-/// reads few rows. An hour counts until all of it is a day ago: an agent never fetches more than
-/// its quota within 24 hours. Run in the transaction that records outcomes.
+/// Adds the bytes that crawls of batches with a quota fetched, summed by the hour, so that checking
+/// a quota reads few rows. An hour counts until its end is 24 hours ago, so an agent never fetches
+/// more than its quota within 24 hours. Run in the transaction that records outcomes.
 pub(in crate::store) async fn add_spending(
     conn: &mut PgConnection,
     fetched: &[(TaskId, AgentId, u64)],
@@ -165,8 +165,9 @@ pub async fn prune_spending(conn: &mut PgConnection) -> Result<u64, Error> {
     sqlx::query!("delete from quota_spending where hour <= now() - interval '25 hours'").affected(conn).await
 }
 
-/// Those of the sites whose confirmation only batches with constraints wait for, with all these
-/// batches. A site is absent if a batch that any agent may confirm for waits for it too.
+/// Of these sites, those whose confirmation is awaited only by batches with constraints, each with
+/// all of these batches. A site is absent if a batch without constraints also waits for its
+/// confirmation.
 pub async fn to_be_confirmed(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -187,8 +188,8 @@ pub async fn to_be_confirmed(
     Ok(rows.into_iter().map(|row| (row.site_id, batches(row.batches))).collect())
 }
 
-/// Stores a batch's excluded agents and returns the row's number; an unchanged set keeps the newest
-/// row.
+/// Stores a batch's excluded agents and returns the row's number. If the set has not changed,
+/// returns the newest row.
 pub async fn remember(
     conn: &mut PgConnection,
     batch: BatchId,

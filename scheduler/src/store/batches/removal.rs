@@ -1,9 +1,9 @@
-//! Removing a batch with its tasks and their rows. Its sites and their measurements stay: other
-//! batches share them, and a site that is submitted again need not be measured again.
+//! Removes a batch with its tasks and their rows. Keeps its sites and their measurements, because
+//! other batches share them, and a site that is submitted again need not be measured again.
 //!
 //! Invariants: a batch under removal takes no new task. A step is one short transaction that locks
-//! only ended tasks of the batch. A removal interrupted between two steps loses nothing: the next
-//! one continues there. A crawl's agent is told to stop before its task is deleted.
+//! only ended tasks of the batch. If a removal is interrupted between two steps, the next removal
+//! continues there. An agent is told to stop a crawl before the crawl's task is deleted.
 
 use sqlx::PgConnection;
 
@@ -14,7 +14,8 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Unsigned, whole};
 
-/// The most tasks removed by a step, each with some ten rows: some tens of milliseconds.
+/// Maximum number of tasks removed by a step, each with about ten rows. A step takes some tens of
+/// milliseconds.
 pub const STEP: i64 = 1_000;
 
 /// Why a batch is not removed.
@@ -35,24 +36,24 @@ const fn had(open: u64) -> &'static str {
 pub enum RemovalStep {
     /// The number of removed tasks, and where the next step begins.
     Removed(u64, TaskPosition),
-    /// The remaining tasks must wait: for an agent that has to be told to stop, or for another
-    /// transaction.
+    /// The remaining tasks cannot be removed yet: an agent must first be told to stop, or another
+    /// transaction has locked them.
     Waits,
-    /// The batch is gone.
+    /// The batch is removed.
     Done,
 }
 
-/// A place among a batch's tasks.
+/// A position in the order of a batch's tasks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TaskPosition {
     site: i64,
     round: u32,
 }
 
-/// Begins or continues a removal; returns the batch's number of tasks. From now on no task is
-/// added. Run in a transaction.
+/// Begins or continues a removal, after which no task is added. Returns the batch's number of
+/// tasks. Run in a transaction.
 pub async fn begin(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<u64, RemoveError> {
-    // Waits for a concurrent submission, so that its tasks count.
+    // Waits for a concurrent submission, so that its tasks are counted too.
     sqlx::query!("update batches set removing_since = coalesce(removing_since, now()) where id = $1", batch.get())
         .run(conn)
         .await?;
@@ -72,7 +73,7 @@ pub async fn begin(conn: &mut PgConnection, batch: BatchId, name: &str) -> Resul
     Ok(counted.all.0)
 }
 
-/// Removes the next tasks, and the batch after the last of them. Run in a transaction.
+/// Removes the next tasks, and, after the last one, the batch. Run in a transaction.
 pub async fn step(
     conn: &mut PgConnection,
     batch: BatchId,
@@ -111,8 +112,8 @@ pub async fn step(
     Ok(RemovalStep::Removed(u64::try_from(tasks.len()).unwrap_or(u64::MAX), place))
 }
 
-/// Removes ended tasks, which the caller has locked, with their rows. Returns the exclusions that
-/// their choices named.
+/// Removes ended tasks with their rows. Returns the exclusions that their assignments referred to.
+/// The caller has locked the tasks.
 pub(in crate::store) async fn remove_tasks(
     conn: &mut PgConnection,
     tasks: &[TaskId],
@@ -120,7 +121,7 @@ pub(in crate::store) async fn remove_tasks(
     sqlx::query!("delete from events where task_id = any($1)", tasks as _).run(conn).await?;
     sqlx::query!("delete from outcomes where task_id = any($1)", tasks as _).run(conn).await?;
     sqlx::query!("delete from leases where task_id = any($1)", tasks as _).run(conn).await?;
-    // Tasks and their choices reference each other.
+    // Tasks and assignments reference each other.
     let exclusions = sqlx::query_scalar!(
         r#"
         with choices as (delete from assignments where task_id = any($1) returning exclusions_id),
@@ -138,7 +139,7 @@ async fn finish(conn: &mut PgConnection, batch: BatchId, name: &str) -> Result<R
         .one(conn)
         .await?;
     if left {
-        // The open tasks are of a round that was being made when the removal began.
+        // Any open tasks are of a round that was being made when the removal began.
         changes::cancel(conn, batch, name, &ChangeScope::All).await?;
         return Ok(RemovalStep::Waits);
     }
@@ -198,7 +199,7 @@ mod tests {
         assert_eq!(steps(&pool, autumn).await, (0, RemovalStep::Waits), "the agent has not been told to stop");
         let told = leases::take_revoked(&mut conn, session).await.expect("take");
         assert_eq!(told.iter().map(|(_, token)| *token).collect::<Vec<_>>(), [fixtures::TOKEN; 2]);
-        // A round made at the last moment is cancelled and removed too.
+        // A round made while the batch was being removed is cancelled and removed too.
         sqlx::query("insert into tasks (batch_id, site_id, round) values ($1, $2, 2)")
             .bind(autumn.get())
             .bind(own.get())
@@ -241,7 +242,8 @@ mod tests {
         let mut tx = pool.begin().await.expect("begin");
         let first = step(&mut tx, autumn, "autumn", TaskPosition::default()).await.expect("a step");
         assert!(matches!(first, RemovalStep::Removed(1000, _)), "{first:?}");
-        // Before that commits, the shared site is granted, and another batch gets a new task.
+        // Before the removal commits, the shared site is granted, and another batch gets a new
+        // task.
         fixtures::execute(&mut conn, "set lock_timeout = '2s'").await;
         assert_eq!(fixtures::grant(&mut conn, agent, session).await.len(), 1);
         let new = fixtures::site(&mut conn, "new.cn").await;

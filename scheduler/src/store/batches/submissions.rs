@@ -1,11 +1,11 @@
-//! Submissions: a list of sites becomes tasks of a batch.
+//! Submissions: make tasks of a batch from a list of sites.
 //!
-//! Invariants: a submission becomes durable as a whole in the caller's one transaction, or not at
-//! all. Submitting the same sites to the same batch again adds nothing. A submission repeated under
-//! its idempotency key gets its first answer. The name of an alias becomes a task of the site it
-//! points at. A site costs the same however large the tables are. Sites are inserted in order of
-//! their names, so that concurrent submissions wait instead of dead-locking; tasks are inserted in
-//! the order of the list.
+//! Invariants: a submission is stored completely, in the caller's transaction, or not at all.
+//! Submitting the same sites to the same batch again adds nothing. A submission repeated with its
+//! idempotency key gets the first answer again. The name of an alias makes a task of the site it
+//! points at. The cost per site does not depend on the size of the tables. Sites are inserted in
+//! order of their names, so that concurrent submissions wait for each other instead of
+//! dead-locking. Tasks are inserted in the order of the list.
 
 use std::collections::{HashMap, HashSet};
 
@@ -22,11 +22,11 @@ use crate::store::sites::positions;
 use crate::store::types::whole;
 use crate::store::{Error, batches, settings, tasks};
 
-/// Rows inserted by one statement: enough that the round trip does not matter, few enough that the
-/// arrays take a few megabytes.
+/// Number of rows inserted by one statement. Large enough that the round trip to Postgres does not
+/// matter, and small enough that the arrays take only a few megabytes.
 const CHUNK: usize = 10_000;
 
-/// So few added rows never need new statistics.
+/// Up to this number of added rows, new statistics are never needed.
 const FEW_ADDED: u64 = 1_000;
 
 /// A client's request.
@@ -34,41 +34,41 @@ const FEW_ADDED: u64 = 1_000;
 pub struct Submission {
     /// The batch's name; a new name creates a batch.
     pub batch: String,
-    /// The strategy; `None`: the default for a new batch, the batch's own for an old one.
+    /// `None`: the default for a new batch, or the existing batch's strategy.
     pub strategy: Option<Strategy>,
-    /// The requested policy fields; others come from `default_policy` for a new batch, and from an
-    /// old batch itself.
+    /// The requested policy fields. The others come from `default_policy` for a new batch, else
+    /// from the existing batch.
     pub policy: PolicyRequest,
-    /// The requested constraints; others are unset for a new batch, and an old batch keeps its own.
+    /// The requested constraints. A new batch has no others; an existing batch keeps its own.
     pub constraints: ConstraintsRequest,
     /// The scheduler's own policy.
     pub default_policy: CrawlPolicy,
-    /// The client's name for this submission; without one, it cannot be repeated safely.
+    /// Chosen by the client; a submission without a key cannot be repeated safely.
     pub idempotency_key: Option<String>,
     pub sites: Vec<SiteName>,
-    /// Positions of those sites for which the list gives one.
+    /// Positions of the sites for which the list gives one.
     pub positions: Vec<(SiteName, Position)>,
-    /// Repeated names that were dropped.
+    /// Number of repeated names that were dropped before.
     pub duplicates: u64,
 }
 
 /// The result of a submission.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SubmissionResult {
-    /// Sites that became tasks.
+    /// Number of new tasks.
     pub added: u64,
-    /// Sites that the batch had before.
+    /// Number of sites that the batch already had.
     pub already_present: u64,
-    /// Repeats inside the submission, including different names of one site.
+    /// Number of repeats in the list, including different names of one site.
     pub duplicates: u64,
-    /// Tasks of the batch after the submission.
+    /// Number of the batch's tasks after the submission.
     pub batch_total: u64,
 }
 
 /// Why a submission is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum SubmitError {
-    /// Every request must carry a contact URL, so nothing could be crawled.
+    /// No contact URL is set, so agents could not crawl.
     #[error("no contact URL is set: run `landfall contact set URL`")]
     NoContactUrl,
     #[error(
@@ -79,7 +79,7 @@ pub enum SubmitError {
     #[error("batch {batch} has {}: choose another batch or leave out that setting", listed(.differences))]
     Differs {
         batch: String,
-        /// The batch's values and the requested ones.
+        /// The fields that differ, each with the batch's value and the requested one.
         differences: Vec<PolicyDifference>,
     },
     #[error("batch {0} is being removed: finish that with `landfall batches remove {0}`, then the name is free")]
@@ -102,7 +102,7 @@ fn listed(differences: &[PolicyDifference]) -> String {
     differences.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Stores a submission; the caller's transaction makes it durable.
+/// Stores a submission. Run in a transaction.
 pub async fn submit(conn: &mut PgConnection, submission: &Submission) -> Result<SubmissionResult, SubmitError> {
     if let Some(key) = &submission.idempotency_key
         && let Some(first) = first_answer(conn, key, &submission.batch).await?
@@ -182,7 +182,7 @@ async fn remember(
     .await
 }
 
-/// The batch, if it is new or agrees with the request.
+/// The batch, if it is new or has the requested strategy, policy and constraints.
 async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Result<BatchId, SubmitError> {
     let strategy = submission.strategy.unwrap_or_default();
     let policy = submission.policy.or(&submission.default_policy);
@@ -199,13 +199,14 @@ async fn agreed_batch(conn: &mut PgConnection, submission: &Submission) -> Resul
     if !differences.is_empty() {
         return Err(SubmitError::Differs { batch: batch.name, differences });
     }
-    // Checked here, where the other field's value is known; on failure the caller's transaction
-    // also undoes a new batch.
+    // Checked here because the values of all fields are known only now. After an error the caller's
+    // transaction is rolled back, which also undoes a new batch.
     batch.policy.agreed().map_err(SubmitError::Policy)?;
     Ok(batch.id)
 }
 
-/// The sites behind the names, each once, in the order of the list.
+/// The sites that have these names, each once, in the order of the list. Unknown names become new
+/// sites.
 async fn site_ids(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<i64>, Error> {
     let mut sorted: Vec<String> = names.iter().map(|name| name.as_str().to_owned()).collect();
     sorted.sort_unstable();
@@ -229,7 +230,7 @@ async fn site_ids(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec<i64
     Ok(names.iter().filter_map(|name| ids.get(name.as_str()).copied()).filter(|id| seen.insert(*id)).collect())
 }
 
-/// Makes tasks of the sites without one in this batch, and counts them.
+/// Makes a task for each site that has none in this batch. Returns their number.
 async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Result<u64, Error> {
     let (mut added, distanced) = (0, tasks::distanced());
     for chunk in sites.chunks(CHUNK) {
@@ -256,10 +257,10 @@ async fn add_tasks(conn: &mut PgConnection, batch: BatchId, sites: &[i64]) -> Re
     Ok(added)
 }
 
-/// Makes new plans, with indexes, until the transaction ends, because its tables are about to grow.
-/// A plan comes from the statistics of the last `analyze`, and a connection may keep it, even for a
-/// foreign key's check. A plan made for a table of one page reads the whole table for every row,
-/// even after a hundred thousand rows were added.
+/// Makes Postgres plan statements anew, with indexes, until the transaction ends, because the
+/// tables are about to grow. A plan is based on the statistics of the last `analyze`, and a
+/// connection may keep it, even for the check of a foreign key. A plan made when a table had one
+/// page reads the whole table for every row, even after a hundred thousand rows were added.
 async fn expect_growth(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!("discard plans").run(conn).await?;
     sqlx::query!("select set_config('enable_seqscan', 'off', true) as scan, set_config('jit', 'off', true) as jit")
@@ -269,7 +270,7 @@ async fn expect_growth(conn: &mut PgConnection) -> Result<(), Error> {
 }
 
 /// Updates the planner's statistics of sites and tasks if `added` is more than a tenth of the
-/// tasks. Then every connection plans for the present size once the transaction commits. Skips a
+/// tasks. Once the transaction commits, every connection makes plans for the new size. Skips a
 /// table that another transaction is analysing.
 pub async fn has_grown(conn: &mut PgConnection, added: u64) -> Result<(), Error> {
     if added < FEW_ADDED {
@@ -339,7 +340,7 @@ mod tests {
         assert_eq!((more.added, more.already_present, more.batch_total), (10, 10, 25_010));
     }
 
-    /// The rows that a plan read, from `explain (analyze)`.
+    /// Number of rows that the execution of a plan read, from `explain (analyze)`.
     fn looked_at(plan: &serde_json::Value) -> f64 {
         let told = |name: &str| plan[name].as_f64().unwrap_or(0.0);
         let rows = told("Actual Rows") + told("Rows Removed by Filter") + told("Rows Removed by Join Filter");
@@ -358,11 +359,11 @@ mod tests {
         with_contact(&pool).await;
         let (mut conn, mut other) = (pool.acquire().await.expect("one"), pool.acquire().await.expect("another"));
         small_batches(&mut other, 0..10).await;
-        // Only two: after so few executions Postgres plans a statement each time, from the
+        // Only two executions: so early Postgres still plans the statement each time, from the
         // statistics.
         small_batches(&mut conn, 10..11).await;
         fixtures::execute(&mut conn, "analyze").await;
-        // Makes the foreign keys' plans, for a table of one page.
+        // Makes Postgres plan the foreign keys' checks while the tables have one page.
         small_batches(&mut conn, 11..12).await;
 
         let mut tx = conn.begin().await.expect("a transaction");
@@ -374,7 +375,7 @@ mod tests {
         .await;
         assert!(whole < 100_000, "{whole} rows were read by reading whole tables");
 
-        // Runs the statement that made the tasks for ten thousand more.
+        // Runs the statement that made the tasks again, for ten thousand more.
         let later = site_ids(&mut tx, &names(30_000..40_000)).await.expect("sites");
         let statement: String = fixtures::scalar(
             &mut tx,
@@ -454,7 +455,7 @@ mod tests {
             "{refused}"
         );
         other.policy = PolicyRequest { max_pages: Some(200), ..PolicyRequest::default() };
-        // A change of the scheduler's defaults does not affect an old batch.
+        // A change of the scheduler's default policy does not affect an existing batch.
         other.default_policy.max_depth = 1;
         assert_eq!(run(&pool, &other).await.expect("submitted").batch_total, 2);
     }
@@ -478,7 +479,7 @@ mod tests {
         let mut conn = pool.acquire().await.expect("a connection");
         let batch = batches::by_name(&mut conn, "autumn").await.expect("read").expect("a batch");
         assert_eq!(batch.policy, asking.policy.or(&CrawlPolicy::default()));
-        // An error names the part of the policy that this build cannot read.
+        // The error names the field of the policy that this build cannot read.
         let sql = "update batches set policy = policy - 'max_depth' where name = 'autumn'";
         sqlx::query(sql).execute(&mut *conn).await.expect("written");
         let error = batches::by_name(&mut conn, "autumn").await.expect_err("half a policy").to_string();

@@ -1,4 +1,4 @@
-//! Names of agents to be enrolled: which are taken, and which are free.
+//! Finds free names for agents to be enrolled.
 
 use std::collections::{HashMap, HashSet};
 
@@ -11,11 +11,11 @@ use crate::store::rows::Rows;
 
 use super::{AgentRequest, Name, Refusal};
 
-/// The holders of the wanted names, and of names formed from the same words.
+/// The agents and open tokens that have the wanted names, or names formed from the same words.
 pub(super) struct TakenNames {
-    /// Agents, and whether each is in use.
+    /// Names of agents, and whether each agent is in use.
     agents: HashMap<String, bool>,
-    /// Open tokens, and when they were made.
+    /// Names of open tokens, and when each token was made.
     open: HashMap<String, DateTime<Utc>>,
 }
 
@@ -59,8 +59,8 @@ impl TakenNames {
         self.agents.get(name).copied().unwrap_or_default()
     }
 
-    /// The name of each wanted agent, or all refusals. Given names come first, so that no formed
-    /// name takes one of them.
+    /// Returns a name for each wanted agent, or all refusals. Given names are assigned first, so
+    /// that no formed name takes one of them.
     pub(super) fn names(&self, wanted: &[AgentRequest]) -> Result<Vec<String>, Vec<(usize, Refusal)>> {
         let (mut names, mut refused) = (HashSet::new(), Vec::new());
         for (index, one) in wanted.iter().enumerate() {

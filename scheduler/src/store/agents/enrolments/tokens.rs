@@ -1,4 +1,4 @@
-//! Tokens for their operator: listing open and ended ones, revoking and pruning.
+//! Lists, revokes and prunes enrolment tokens.
 
 use std::time::Duration;
 
@@ -10,26 +10,23 @@ use crate::store::{Error, minute};
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Unsigned};
 
-/// The most tokens listed; the newest.
+/// Maximum number of tokens listed; older ones are omitted.
 const MOST_LISTED: i64 = 10_000;
 
 /// The state of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// It can be used.
     Open,
-    /// It has become a credential.
+    /// It was exchanged for a credential.
     Used,
-    /// Its time is over.
     Expired,
-    /// The operator revoked it.
     Revoked,
 }
 
 /// A stored token.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Token {
-    /// Its identifier for people.
+    /// The token's identifier for people.
     pub id: String,
     pub name: String,
     pub city: String,
@@ -37,7 +34,6 @@ pub struct Token {
     /// ISO 3166-1 alpha-2; empty when unknown.
     pub country: String,
     pub made_at: DateTime<Utc>,
-    /// Until when it can, or could, be used.
     pub expires_at: DateTime<Utc>,
     /// When it was used, revoked or expired; `None` while it is open.
     pub ended_at: Option<DateTime<Utc>>,
@@ -45,8 +41,8 @@ pub struct Token {
     pub replaces: bool,
 }
 
-/// The newest tokens, oldest first: the open ones, or all that were not pruned. Also returns how
-/// many older ones exist.
+/// The newest tokens, oldest first: only open ones, or `all` that were not pruned. Also returns the
+/// number of older ones omitted.
 pub async fn list(conn: &mut PgConnection, all: bool) -> Result<(Vec<Token>, u64), Error> {
     let rows = sqlx::query!(
         r#"
@@ -85,7 +81,7 @@ pub async fn list(conn: &mut PgConnection, all: bool) -> Result<(Vec<Token>, u64
 
 type At = Option<DateTime<Utc>>;
 
-/// A token's state, and since when it cannot be used.
+/// A token's state, and since when the token cannot be used.
 fn stands(used: At, revoked: At, expired: At) -> (State, At) {
     match (used, revoked, expired) {
         (Some(at), ..) => (State::Used, Some(at)),
@@ -133,7 +129,7 @@ pub fn not_yet(name: &str) -> String {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RevokedToken {
     pub name: String,
-    /// Whether it was revoked before.
+    /// Whether it was already revoked.
     pub before: bool,
 }
 
@@ -144,14 +140,13 @@ pub enum RevokeError {
     Used { name: String, at: DateTime<Utc> },
     #[error("the token for {name} expired at {}: nobody can use it", minute(.at))]
     Expired { name: String, at: DateTime<Utc> },
-    /// No such token exists.
     #[error("no token has the id {0} or is for an agent of that name: `landfall agents tokens` lists the open tokens")]
     Unknown(String),
     #[error("revoke an enrolment token")]
     Store(#[from] Error),
 }
 
-/// Revokes the open token with this agent's name, or with this identifier.
+/// Revokes the open token that is for this agent's name or has this identifier.
 pub async fn revoke(conn: &mut PgConnection, named: &str) -> Result<RevokedToken, RevokeError> {
     let revoked = sqlx::query_scalar!(
         r#"
@@ -186,7 +181,7 @@ pub async fn revoke(conn: &mut PgConnection, named: &str) -> Result<RevokedToken
     }
 }
 
-/// Deletes tokens that became unusable at least `keep` ago, whatever the cause; returns the number.
+/// Deletes tokens that expired at least `keep` ago. Returns the number.
 pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     sqlx::query!("delete from enrolments where expires_at < now() - $1::interval", Interval(keep),).affected(conn).await
 }

@@ -1,4 +1,4 @@
-//! An active session: its renewals, its agent's reports, and what waits to be sent on it.
+//! Active sessions: renewals, pauses, disconnections, and messages waiting to be sent.
 
 use std::time::Duration;
 
@@ -10,7 +10,8 @@ use crate::store::types::Interval;
 
 use super::Error;
 
-/// Renews an active session. `false`: it is no longer active, and the agent must register again.
+/// Renews an active session. Returns `false` if it is no longer active; the agent must then
+/// register again.
 pub async fn renew(conn: &mut PgConnection, session: SessionId, lifetime: Duration) -> Result<bool, Error> {
     let renewed = sqlx::query!(
         r#"
@@ -25,8 +26,8 @@ pub async fn renew(conn: &mut PgConnection, session: SessionId, lifetime: Durati
     Ok(renewed == 1)
 }
 
-/// Stores why the session's agent takes no lease, or `None` when it takes leases again. `true` when
-/// this changed.
+/// Stores why the session's agent takes no leases; `None` if it takes leases again. Returns `true`
+/// if this changed.
 pub async fn pause(conn: &mut PgConnection, session: SessionId, reason: Option<&str>) -> Result<bool, Error> {
     let changed = sqlx::query!(
         "update sessions set paused = $2 where id = $1 and state = 'active' and paused is distinct from $2",
@@ -38,24 +39,24 @@ pub async fn pause(conn: &mut PgConnection, session: SessionId, reason: Option<&
     Ok(changed == 1)
 }
 
-/// Stores that the session's stream broke without a goodbye: the agent may come back, or be dead.
+/// Stores that the session's stream broke without a goodbye. The agent may come back or be dead.
 pub async fn disconnect(conn: &mut PgConnection, session: SessionId) -> Result<(), Error> {
     sqlx::query!("update sessions set disconnected_at = now() where id = $1 and state = 'active'", session.get())
         .run(conn)
         .await
 }
 
-/// What waits to be sent on a session.
+/// Which messages wait to be sent on a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PendingMessages {
     pub orders: bool,
-    /// Revoked leases of this session that were not sent to the agent yet.
+    /// Revocations of this session's leases that were not sent yet.
     pub revocations: bool,
-    /// Recalled leases of this agent that were not sent to it yet.
+    /// Preemptions of this agent's leases that were not sent yet.
     pub preemptions: bool,
-    /// Assigned tasks, while the agent is neither draining nor paused.
+    /// Tasks assigned to the agent, if it is neither draining nor paused.
     pub tasks: bool,
-    /// The agent's slots without an active lease; negative when its slots were reduced.
+    /// Slots minus active leases; negative if the number of slots was reduced.
     pub free: i64,
 }
 
@@ -66,8 +67,8 @@ impl PendingMessages {
     }
 }
 
-/// What waits to be sent on this session; `None` when it has ended. Only reads: this runs every
-/// second for every agent, and a commit without writes does not wait for the disk.
+/// Which messages wait to be sent on this session; `None` if it has ended. Writes nothing, because
+/// this runs every second for every agent, and a commit without writes does not wait for the disk.
 pub async fn waiting(
     conn: &mut PgConnection,
     agent: AgentId,
