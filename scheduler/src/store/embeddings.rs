@@ -1,9 +1,9 @@
-//! Embeddings: fits of the landmarks, each with the placements of the agents in it.
+//! Embeddings: fits of the landmarks, each with the placements of all agents.
 //!
-//! Invariants: epochs only rise. An embedding and its agents' placements appear in one transaction,
-//! and only if no other embedding took over since the fit began. The store keeps the newest few,
-//! and any that still holds a site with an open task; of older ones only a line in the history
-//! remains.
+//! Invariants: epochs only rise. An embedding and its agents' placements are stored in one
+//! transaction, and only if no other embedding became the newest since the fit began. The store
+//! keeps the newest few embeddings, and any in which a site with an open task is placed. Of older
+//! ones only a line in the history remains.
 
 pub(crate) mod landmarks;
 pub(crate) mod placements;
@@ -21,29 +21,29 @@ use super::Error;
 use super::rows::{Rows, Statement};
 use super::types::{Interval, Micros, whole};
 
-/// Epochs the history keeps: a month and a half of hourly fits.
+/// Number of epochs in the history: six weeks of hourly fits.
 const HISTORY: i64 = 1000;
-/// The error of an embedding fitted before errors were stored: as if it explained nothing, so that
-/// no false drift is seen.
+/// The error assumed for an embedding fitted before errors were stored. Infinite, so that later
+/// measurements cannot look like drift.
 const UNKNOWN_ERROR: f64 = f64::INFINITY;
 
-/// How the newest embedding compares with later measurements.
+/// The newest embedding compared with later measurements.
 #[derive(Debug, Clone)]
 pub struct Newest {
     pub epoch: EmbeddingEpoch,
     pub landmarks: Vec<AgentId>,
     pub dimensions: usize,
-    /// The median error over the mesh it was fitted on, as in `gnp::Quality`.
+    /// The median error over the mesh on which it was fitted, as in `gnp::Quality`.
     pub mesh_error: f64,
     pub created_at: DateTime<Utc>,
-    /// Names of connected agents that it lacks and that were measured in the mesh since.
+    /// Names of connected agents that have no placement in it and were measured in the mesh since.
     pub newcomers: Vec<String>,
     pub mesh_rows: i64,
-    /// Mesh measurements taken since.
+    /// Number of mesh measurements taken since.
     pub newer_rows: i64,
-    /// Whether it is older than the given age.
+    /// Whether it is older than the `max_age` given to [`newest`].
     pub aged: bool,
-    /// Whether beacons are being measured.
+    /// Whether any measurement of a beacon is outstanding.
     pub mesh_busy: bool,
 }
 
@@ -125,7 +125,8 @@ pub async fn newest(conn: &mut PgConnection, max_age: Duration) -> Result<Option
     }))
 }
 
-/// Pairs of agents with a measurement in either direction since then, the smaller identifier first.
+/// Pairs of agents measured in either direction since then. Each pair has the smaller identifier
+/// first.
 pub async fn pairs_measured_since(
     conn: &mut PgConnection,
     since: DateTime<Utc>,
@@ -142,7 +143,7 @@ pub async fn pairs_measured_since(
     Ok(rows.into_iter().map(|row| (row.from, row.to)).collect())
 }
 
-/// Draws the number of the next embedding. Numbers may be skipped.
+/// Draws the epoch of the next embedding. Epochs may be skipped.
 pub async fn next_epoch(conn: &mut PgConnection) -> Result<EmbeddingEpoch, Error> {
     let epoch = sqlx::query_scalar!(
         r#"select nextval(pg_get_serial_sequence('embeddings', 'epoch')) as "epoch!: EmbeddingEpoch""#
@@ -150,7 +151,7 @@ pub async fn next_epoch(conn: &mut PgConnection) -> Result<EmbeddingEpoch, Error
     epoch.one(conn).await
 }
 
-/// The database's clock: later reads are at least this new.
+/// The time by the database's clock. What later statements read is at least as new as this.
 pub async fn clock(conn: &mut PgConnection) -> Result<DateTime<Utc>, Error> {
     sqlx::query_scalar!(r#"select clock_timestamp() as "now!""#).one(conn).await
 }
@@ -165,18 +166,19 @@ pub struct NewEmbedding<'a> {
     pub reason: &'a str,
     /// The median error over its mesh; `None` without measurements.
     pub mesh_error: Option<f64>,
-    /// How far the median agent moved from its place in the former embedding.
+    /// The median distance between an agent's places in the former embedding and in this one.
     pub median_move: Option<Duration>,
 }
 
-/// Makes a fit the newest embedding, in the caller's transaction. `false`, without a change, if
-/// another replaced `former` meanwhile.
+/// Makes a fit the newest embedding. Changes nothing and returns `false` if another embedding has
+/// replaced `former` meanwhile. Run in a transaction.
 pub async fn take_over(
     conn: &mut PgConnection,
     fitted: &NewEmbedding<'_>,
     former: Option<EmbeddingEpoch>,
 ) -> Result<bool, Error> {
-    // Only lets the next statement see what another fit committed; the epoch is the fence.
+    // The lock only lets the next statement see another fit's commit; the comparison of epochs is
+    // the fence.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended('landfall embeddings', 7171))").run(conn).await?;
     let newest = sqlx::query_scalar!("select epoch from embeddings order by epoch desc limit 1").optional(conn).await?;
     if newest != former {
@@ -202,7 +204,7 @@ pub async fn take_over(
     Ok(true)
 }
 
-/// Adds the epoch's line to the history, and deletes the oldest beyond [`HISTORY`].
+/// Adds a line to the history, and deletes the oldest lines beyond [`HISTORY`].
 async fn remember(conn: &mut PgConnection, fitted: &NewEmbedding<'_>) -> Result<(), Error> {
     let embedding = fitted.embedding;
     sqlx::query!(
@@ -239,20 +241,20 @@ pub struct Epoch {
     pub fitted_at: DateTime<Utc>,
     /// The reason of the fit, for people.
     pub reason: String,
-    /// Placed agents, including the landmarks.
+    /// Number of placed agents, including the landmarks.
     pub agents: u32,
     pub landmarks: u32,
-    /// Its dimensions, without the height.
+    /// Number of dimensions, without the height.
     pub dimensions: u32,
     /// Root mean square of the landmarks' relative errors.
     pub fit_error: f64,
-    /// The median error over its mesh.
+    /// The median error over its mesh; `None` without measurements.
     pub mesh_error: Option<f64>,
-    /// How far the median agent moved from its place in the former epoch.
+    /// The median distance between an agent's places in the former epoch and in this one.
     pub median_move: Option<Micros>,
 }
 
-/// The newest epochs, newest first, at most `limit`.
+/// At most `limit` epochs, newest first.
 pub async fn history(conn: &mut PgConnection, limit: u32) -> Result<Vec<Epoch>, Error> {
     let epochs = sqlx::query_as!(
         Epoch,
@@ -265,9 +267,10 @@ pub async fn history(conn: &mut PgConnection, limit: u32) -> Result<Vec<Epoch>, 
     epochs.all(conn).await
 }
 
-/// Deletes embeddings beyond the newest `keep` that hold no site any more. First deletes their
-/// placements of sites without an open task: those are located again when they get one. At most
-/// `limit` placements and ten embeddings a call; returns the number of deleted rows.
+/// Deletes embeddings older than the newest `keep` in which no site is placed any more. First
+/// deletes those embeddings' placements of sites without an open task; such a site is located again
+/// when it gets a task. Deletes at most `limit` placements and ten embeddings per call. Returns the
+/// number of deleted rows.
 pub async fn prune(conn: &mut PgConnection, keep: i64, limit: i64) -> Result<u64, Error> {
     let surplus =
         sqlx::query_scalar!("select epoch from embeddings order by epoch desc offset $1", keep).all(conn).await?;
@@ -333,15 +336,14 @@ async fn insert_agents(conn: &mut PgConnection, embedding: &Embedding) -> Result
     .await
 }
 
-/// The state of the operator's newest request for a fit: at most one is open, and the next fit of
-/// any scheduler answers it.
+/// The state of the operator's newest request for a fit. At most one request is open, and the next
+/// fit by any scheduler answers it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FitRequest {
-    /// No request, or a fit has answered it.
+    /// There is no request, or a fit has answered it.
     None,
-    /// Not answered yet.
     Open,
-    /// It cannot be done, for this reason.
+    /// The fit is impossible for this reason.
     Refused(String),
 }
 
@@ -357,7 +359,6 @@ pub async fn ask_for_fit(conn: &mut PgConnection) -> Result<(), Error> {
     .await
 }
 
-/// The state of the newest request.
 pub async fn fit_request(conn: &mut PgConnection) -> Result<FitRequest, Error> {
     let refused = sqlx::query_scalar!("select refused from fit_requests").optional(conn).await?;
     Ok(match refused {
@@ -367,12 +368,13 @@ pub async fn fit_request(conn: &mut PgConnection) -> Result<FitRequest, Error> {
     })
 }
 
-/// Stores why an open request cannot be met.
+/// Refuses the open request with this reason.
 pub async fn refuse_fit(conn: &mut PgConnection, why: &str) -> Result<(), Error> {
     sqlx::query!("update fit_requests set refused = $1 where refused is null", why).run(conn).await
 }
 
-/// Ends requests made before `as_of`: a fit of the data known then has taken over.
+/// Ends requests made before `as_of`, because a fit of data as new as that is now the newest
+/// embedding.
 pub async fn answer_fit(conn: &mut PgConnection, as_of: DateTime<Utc>) -> Result<(), Error> {
     sqlx::query!("delete from fit_requests where requested_at <= $1", as_of).run(conn).await
 }

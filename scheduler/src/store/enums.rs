@@ -1,4 +1,4 @@
-//! The schema's enums: the Rust type of each, and its words. Reading an unknown word is an error.
+//! Maps the schema's enums to Rust types. Reading an unknown word is an error.
 
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
@@ -15,7 +15,7 @@ use super::leases::outcomes::{Budget, OutcomeKind};
 use super::measurements::failures::Cause as FailureCause;
 use super::schedulers::terms::Role;
 
-/// Stores words as a Postgres enum.
+/// Stores the variants of a Rust enum as words of a Postgres enum.
 macro_rules! as_enum {
     ($($type:ty: $name:literal;)+) => {
     $(
@@ -39,7 +39,7 @@ macro_rules! as_enum {
         }
     )+
 
-        /// Whether this program knows a word of the schema's enum.
+        /// Whether this program knows this word of the Postgres enum `name`.
         #[cfg(test)]
         fn is_known(name: &str, word: &str) -> bool {
             match name {
@@ -82,7 +82,7 @@ impl<'r> Decode<'r, Postgres> for Strategy {
     }
 }
 
-/// An unknown stored word.
+/// The error for a stored word that this program does not know.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 struct UnknownWord(String);

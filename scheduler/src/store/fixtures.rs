@@ -1,4 +1,5 @@
-//! Rows for store tests: the minimum of each noun, and helpers to change and to read them.
+//! Rows for store tests: minimal agents, batches, tasks and leases, and helpers to change and read
+//! them.
 
 use std::time::Duration;
 
@@ -18,17 +19,18 @@ use super::sites::addresses::AddressClaim;
 /// The connection of a test.
 pub(crate) type Conn = PoolConnection<Postgres>;
 
-/// So long that nothing expires by itself during a test.
+/// Long enough that nothing expires during a test unless the test expires it.
 pub(crate) const LIFETIME: Duration = Duration::from_secs(3600);
 
-/// The longest time a connection waits for another: far more than it needs.
+/// Time after which a test fails because a connection did not wait for another one. Much longer
+/// than the wait takes.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Allows any number of supersessions.
 pub(crate) const TERMS: SessionTerms =
     SessionTerms { lifetime: LIFETIME, max_supersessions: 1000, max_crashes: MAX_CRASHES };
 
-/// The default.
+/// The default of `lease.max_crashes`.
 pub(crate) const MAX_CRASHES: u32 = 5;
 
 /// The token of the first lease of every task.
@@ -38,12 +40,10 @@ pub(crate) async fn begin(pool: &PgPool) -> Transaction<'static, Postgres> {
     super::begin(pool).await.expect("begin")
 }
 
-/// Executes a statement without parameters.
 pub(crate) async fn execute(conn: &mut PgConnection, sql: &'static str) {
     sqlx::query(sql).execute(conn).await.expect(sql);
 }
 
-/// Executes a statement with one parameter.
 pub(crate) async fn execute_for<T>(conn: &mut PgConnection, sql: &'static str, parameter: T)
 where
     T: for<'q> Encode<'q, Postgres> + Type<Postgres> + Send + 'static,
@@ -51,7 +51,7 @@ where
     sqlx::query(sql).bind(parameter).execute(conn).await.expect(sql);
 }
 
-/// The single value that a statement reads.
+/// Executes a query that returns a single value.
 pub(crate) async fn scalar<T>(conn: &mut PgConnection, sql: &'static str) -> T
 where
     T: for<'r> Decode<'r, Postgres> + Type<Postgres> + Send + Unpin,
@@ -97,13 +97,13 @@ pub(crate) async fn session(conn: &mut PgConnection, agent: AgentId) -> SessionI
     sessions::open(conn, agent, &registration(), TERMS).await.expect("open a session").session
 }
 
-/// An agent and its session.
+/// Makes an agent with a session.
 pub(crate) async fn crawler(conn: &mut PgConnection, name: &str) -> (AgentId, SessionId) {
     let agent = agent(conn, name).await;
     (agent, session(conn, agent).await)
 }
 
-/// Lets every open session pass its expiry time.
+/// Moves the expiry time of every active session into the past.
 pub(crate) async fn overdue(conn: &mut PgConnection) {
     execute(conn, "update sessions set expires_at = now() - interval '1 second' where state = 'active'").await;
 }
@@ -125,7 +125,6 @@ pub(crate) fn report(task: TaskId, token: LeaseToken, ending: CrawlEnding) -> Re
     }
 }
 
-/// Records one outcome.
 pub(crate) async fn record(conn: &mut PgConnection, agent: AgentId, report: &Report) -> OutcomeAnswer {
     outcomes::record_all(conn, &[(agent, report)]).await.expect("record an outcome")[0]
 }
@@ -178,7 +177,7 @@ pub(crate) async fn task(conn: &mut PgConnection, batch: BatchId, site: SiteId, 
     TaskId::new(id)
 }
 
-/// A task assigned to an agent, as the choice of an agent leaves it.
+/// Makes a task in the state it has right after an agent was chosen for it.
 pub(crate) async fn assigned(conn: &mut PgConnection, batch: BatchId, site: SiteId, agent: AgentId) -> TaskId {
     let task = task(conn, batch, site, "located").await;
     sqlx::query(
@@ -196,7 +195,7 @@ pub(crate) async fn assigned(conn: &mut PgConnection, batch: BatchId, site: Site
     task
 }
 
-/// Tasks of sites with these names, assigned to an agent.
+/// Makes tasks of sites with these names, assigned to an agent.
 pub(crate) async fn queue(conn: &mut PgConnection, batch: BatchId, agent: AgentId, hosts: &[&str]) -> Vec<TaskId> {
     let mut tasks = Vec::new();
     for host in hosts {
@@ -206,7 +205,7 @@ pub(crate) async fn queue(conn: &mut PgConnection, batch: BatchId, agent: AgentI
     tasks
 }
 
-/// Located tasks of sites with these names.
+/// Makes located tasks of sites with these names.
 pub(crate) async fn located(conn: &mut PgConnection, batch: BatchId, hosts: &[&str]) -> Vec<TaskId> {
     let mut tasks = Vec::new();
     for host in hosts {
@@ -248,7 +247,7 @@ pub(crate) async fn grant(conn: &mut PgConnection, agent: AgentId, session: Sess
     granted.iter().map(|grant| (grant.task, grant.token)).collect()
 }
 
-/// Hands back the task's first lease.
+/// Releases the task's first lease.
 pub(crate) async fn hand_back(conn: &mut PgConnection, agent: AgentId, task: TaskId) -> bool {
     leases::release(conn, agent, task, TOKEN, None, MAX_CRASHES).await.expect("hand a lease back")
 }
@@ -264,7 +263,7 @@ pub(crate) async fn chosen(conn: &mut PgConnection) -> Vec<TaskId> {
     waiting.into_iter().map(|task| task.task).collect()
 }
 
-/// Stores an agent's measurement of a site; `ago` is its age as a Postgres interval.
+/// Stores an agent's measurement of a site. `ago` is its age as a Postgres interval.
 pub(crate) async fn measured(conn: &mut PgConnection, site: SiteId, prober: AgentId, micros: i64, ago: &str) {
     let measured = "insert into site_measurements (site_id, prober_id, rtt_us, answered, lost, measured_at)
                     values ($1, $2, $3, 5, 0, now() - $4::text::interval)";
@@ -280,8 +279,8 @@ pub(crate) async fn state(conn: &mut PgConnection, task: TaskId) -> String {
         .expect("read a task")
 }
 
-/// Runs the second transaction into the locks of the first, which commits once Postgres reports the
-/// wait. Returns the second's result.
+/// Starts the second transaction, and commits the first once Postgres reports that the second waits
+/// for its locks. Returns the second's result.
 pub(crate) async fn behind<T>(
     pool: &PgPool,
     first: Transaction<'static, Postgres>,
@@ -290,8 +289,8 @@ pub(crate) async fn behind<T>(
     behind_what_goes_on(pool, first, async |_| (), second).await
 }
 
-/// The same, and the first makes another change before it commits. With a wrong lock order, the two
-/// dead-lock.
+/// Like [`behind`], but the first makes another change, `goes_on`, before it commits. With a wrong
+/// lock order, the two dead-lock.
 pub(crate) async fn behind_what_goes_on<T>(
     pool: &PgPool,
     mut first: Transaction<'static, Postgres>,
@@ -309,7 +308,7 @@ pub(crate) async fn behind_what_goes_on<T>(
     tokio::time::timeout(PATIENCE, both).await.expect("the second never waited for the first")
 }
 
-/// Returns once that connection waits for another's lock.
+/// Returns once the connection with this process number waits for another connection's lock.
 async fn waits(pool: &PgPool, pid: i32) {
     let mut conn = pool.acquire().await.expect("connect");
     let asked = "select cardinality(pg_blocking_pids($1)) > 0";

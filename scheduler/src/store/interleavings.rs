@@ -1,8 +1,8 @@
-//! Two concurrent transactions, in either order: for each rule of leases, the second waits for the
-//! first and then sees its changes.
+//! Tests pairs of concurrent transactions on leases, in either order: the second must wait for the
+//! first and then see its changes.
 //!
-//! Locks alone make the order: the first holds its locks uncommitted until Postgres reports that
-//! the second waits for them.
+//! The order is enforced by locks: the first commits only when Postgres reports that the second
+//! waits for it.
 
 use sqlx::pool::PoolConnection;
 use sqlx::{PgConnection, PgPool, Postgres, Transaction};
@@ -19,7 +19,7 @@ use crate::strategy::Choice;
 
 mod endings;
 
-/// An agent with two slots, and the number of assigned tasks that a test asks for.
+/// An agent with two slots and some assigned tasks.
 struct Scene {
     pool: PgPool,
     agent: AgentId,
@@ -37,7 +37,7 @@ impl Scene {
         Self { pool, agent, session, batch, tasks }
     }
 
-    /// The same, with its first task leased.
+    /// Makes a scene whose first task is leased.
     async fn leased(pool: PgPool) -> Self {
         let scene = Self::new(pool, 1).await;
         assert_eq!(scene.grant(&mut *scene.conn().await).await, 1);
@@ -75,7 +75,7 @@ impl Scene {
         fixtures::overdue(&mut *self.conn().await).await;
     }
 
-    /// Expires the session without releasing its leases.
+    /// Marks the session as expired without releasing its leases.
     async fn expired(&self) {
         self.overdue().await;
         assert_eq!(sessions::expire_due(&mut *self.conn().await).await.expect("expire"), [self.agent]);
@@ -89,8 +89,8 @@ impl Scene {
         fixtures::scalar(&mut *self.conn().await, "select state::text from leases where token = 1").await
     }
 
-    /// Runs the second transaction into the locks of the first, commits the first, and returns the
-    /// second's result.
+    /// Starts the second transaction, commits the first once the second waits for its locks, and
+    /// returns the second's result.
     async fn behind<T>(
         &self,
         first: Transaction<'static, Postgres>,
@@ -254,7 +254,8 @@ async fn an_outcome_whose_answer_was_lost_is_offered_again_and_counts_once(pool:
     let scene = Scene::leased(pool).await;
     let mut recording = scene.begin().await;
     assert!(matches!(scene.complete(&mut recording).await, OutcomeAnswer::Accepted { .. }));
-    // The agent stopped waiting and reports again on another connection, before the first commits.
+    // The agent stopped waiting and reports again on another connection before the first report's
+    // transaction commits.
     assert_eq!(scene.behind(recording, async |conn| scene.complete(conn).await).await, OutcomeAnswer::Duplicate);
     assert_eq!(scene.task().await, "done");
 }
@@ -298,7 +299,7 @@ async fn two_sessions_of_an_agent_opened_at_once_leave_the_newer_one(pool: PgPoo
     assert_eq!(active, [second.session.get()]);
 }
 
-/// Another agent, and the scene's first task as it waits.
+/// Makes another agent, and reads the scene's first task as it waits.
 async fn rebalanced(scene: &Scene) -> (AgentId, SessionId, loads::QueuedTask) {
     let mut conn = scene.conn().await;
     let (other, session) = fixtures::crawler(&mut conn, "b").await;
@@ -306,7 +307,7 @@ async fn rebalanced(scene: &Scene) -> (AgentId, SessionId, loads::QueuedTask) {
     (other, session, waiting)
 }
 
-/// Returns whether the task was rebalanced.
+/// Tries to move the task to this agent. Returns whether it was moved.
 async fn rebalance(conn: &mut PgConnection, waiting: &loads::QueuedTask, agent: AgentId) -> bool {
     let held = loads::hold_on(conn, &[waiting]).await.expect("hold on");
     let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };

@@ -1,8 +1,8 @@
 //! Leases: an agent session's right to crawl a task's site, fenced by a token.
 //!
-//! Invariants: each grant raises the task's token by one, and nothing else does (after a restore,
-//! one grant raises it by more). A site has at most one active lease (a unique index). A lease is
-//! active only while its task is `leased` with the same token.
+//! Invariants: each grant raises the task's token by one, except that the first grant after a
+//! restore raises it by more; nothing else changes the token. A site has at most one active lease
+//! (a unique index). A lease is active only while its task is `leased` with the same token.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) mod preemptions;
 words!(
     /// The state of a lease.
     LeaseState {
-        /// Its agent crawls.
+        /// Its agent may crawl.
         Active = "active",
         /// Its outcome was accepted.
         Completed = "completed",
@@ -49,7 +49,6 @@ pub struct Grant {
     pub policy: CrawlPolicy,
 }
 
-/// A lease that an agent holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ActiveLease {
     pub site: String,
@@ -76,7 +75,7 @@ pub async fn held(conn: &mut PgConnection, agent: AgentId) -> Result<Vec<ActiveL
     held.all(conn).await
 }
 
-/// An agent's session and its free slots.
+/// An agent's session and its number of free slots.
 #[derive(Debug, Clone, Copy)]
 pub struct FreeSlots {
     pub agent: AgentId,
@@ -100,9 +99,9 @@ pub async fn grant(conn: &mut PgConnection, agent: AgentId, session: SessionId) 
 }
 
 /// Like [`grant`], for several agents whose free slots are known. Only an agent's own session
-/// grants to it, so the slots need not be counted, which for thousands of agents would be most of
-/// the work. Returns grants in the order of `asking`. Each agent appears once and is [locked](lock)
-/// before.
+/// grants to it, so the free slots need not be counted here. For thousands of agents counting would
+/// be most of the work. Returns grants in the order of `asking`. Each agent occurs once in
+/// `asking`, and the caller has [locked](lock) it.
 pub async fn fill(conn: &mut PgConnection, asking: &[FreeSlots]) -> Result<Vec<Vec<Grant>>, Error> {
     let mut granted: HashMap<AgentId, Vec<Grant>> = HashMap::new();
     for (agent, grant) in choose(conn, asking).await? {
@@ -111,9 +110,9 @@ pub async fn fill(conn: &mut PgConnection, asking: &[FreeSlots]) -> Result<Vec<V
     Ok(asking.iter().map(|free| granted.remove(&free.agent).unwrap_or_default()).collect())
 }
 
-/// Locks the agents' rows for the transaction, so that two grants cannot take the same free slot.
-/// Returns the agents' capacities, without draining or paused agents and those whose session has
-/// ended. Lock order: agents before tasks.
+/// Locks the agents' rows until the transaction ends, so that two grants cannot take the same free
+/// slot. Returns the agents' capacities; omits agents that are draining or paused, or whose session
+/// has ended. Lock order: agents before tasks.
 pub async fn lock(conn: &mut PgConnection, asking: &[FreeSlots]) -> Result<HashMap<AgentId, u32>, Error> {
     if asking.is_empty() {
         return Ok(HashMap::new());
@@ -228,8 +227,9 @@ pub async fn rebind(
     Ok(rows.into_iter().map(|row| (row.task_id, row.token)).collect())
 }
 
-/// Releases one lease that its agent hands back, or whose crawl crashed (`crash` holds the error).
-/// A task with `max_crashes` crashes fails. `false`: the lease is not active, or not this agent's.
+/// Releases a lease that its agent returns, or whose crawl crashed (then `crash` is the error). A
+/// task with `max_crashes` crashes fails. Returns `false` if the lease is not active or not this
+/// agent's.
 pub async fn release(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -243,7 +243,7 @@ pub async fn release(
 }
 
 /// Releases a lease because the site asked for a pause: no agent crawls the site until `pause` is
-/// over. `false`: the lease is not active, or not this agent's. Run in a transaction.
+/// over. Returns `false` if the lease is not active or not this agent's. Run in a transaction.
 pub async fn pause(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -258,7 +258,7 @@ pub async fn pause(
     Ok(true)
 }
 
-/// The agent that received this lease; `None` when it was never granted.
+/// The agent that received this lease; `None` if the lease was never granted.
 pub async fn holder(conn: &mut PgConnection, task: TaskId, token: LeaseToken) -> Result<Option<AgentId>, Error> {
     let agent =
         sqlx::query_scalar!("select agent_id from leases where task_id = $1 and token = $2", task.get(), token.get(),)
@@ -267,8 +267,8 @@ pub async fn holder(conn: &mut PgConnection, task: TaskId, token: LeaseToken) ->
     Ok(agent)
 }
 
-/// Returns this session's revoked leases that were not sent to the agent yet, and marks them as
-/// sent. The caller commits before it sends.
+/// Returns the revocations of this session's leases that were not sent yet, and marks them as sent.
+/// The caller commits before it sends.
 pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result<Vec<(TaskId, LeaseToken)>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -283,9 +283,9 @@ pub async fn take_revoked(conn: &mut PgConnection, session: SessionId) -> Result
     Ok(rows.into_iter().map(|row| (row.task_id, row.token)).collect())
 }
 
-/// Releases the active leases of all ended sessions. When the agent was lost, or came back without
-/// the lease, this counts as a crash; a task with `max_crashes` crashes fails. Returns the number
-/// of leases.
+/// Releases the active leases of all ended sessions. This counts as a crash of the task if the
+/// agent was lost, or came back without the lease. A task with `max_crashes` crashes fails. Returns
+/// the number of leases.
 pub async fn release_of_ended_sessions(conn: &mut PgConnection, max_crashes: u32) -> Result<u64, Error> {
     let rows = sqlx::query!(
         r#"
@@ -526,7 +526,8 @@ mod tests {
         Goodbye,
     }
 
-    /// Grants the one task and ends its lease. Returns the task's state, reason and crashes.
+    /// Grants the only task and ends its lease. Returns the task's state, reason and number of
+    /// crashes.
     async fn grant_and_end(
         conn: &mut PgConnection,
         agent: AgentId,
@@ -555,7 +556,7 @@ mod tests {
                 sessions::expire_due(conn).await.expect("expire");
                 release_of_ended_sessions(conn, fixtures::MAX_CRASHES).await.expect("release");
             }
-            // The agent's next process reports no lease.
+            // The agent's new process reports no lease.
             End::Restart => _ = fixtures::session(conn, agent).await,
             End::Reconnection => {
                 let process = Some(7);

@@ -1,7 +1,7 @@
-//! Reads rows so that an invalid stored value becomes an error with its table and column.
+//! Reads rows. An invalid stored value causes an error that names its table and column.
 //!
-//! sqlx names only the column's number in the statement; the description that comes with the rows
-//! adds the names.
+//! sqlx's error names only the column's index in the statement. The names come from the description
+//! that Postgres sends with the rows.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -82,7 +82,7 @@ where
     rows!();
 }
 
-/// The columns of a statement, once it has returned a row.
+/// The columns of a statement; known once it has returned a row.
 #[derive(Debug, Default)]
 struct Columns(Mutex<Vec<PgColumn>>);
 
@@ -151,7 +151,7 @@ impl<'c> Executor<'c> for WatchedConnection<'c> {
     }
 }
 
-/// The result, or an error that names the column of an invalid value.
+/// Adds the names of table and column to the error for an invalid value.
 async fn named<T>(conn: &mut PgConnection, read: Result<T, sqlx::Error>, columns: Columns) -> Result<T, Error> {
     let (index, source) = match read {
         Ok(read) => return Ok(read),

@@ -1,4 +1,4 @@
-//! Settings: the operator's settings for the whole fleet, in exactly one row.
+//! Settings of the operator for the whole fleet. The table has exactly one row.
 
 use std::time::Duration;
 
@@ -20,33 +20,33 @@ pub async fn set_contact_url(conn: &mut PgConnection, contact_url: &str) -> Resu
     sqlx::query!("update settings set contact_url = $1", contact_url).run(conn).await
 }
 
-/// Locks settings and landmarks against other changes until the transaction ends.
+/// Locks settings and landmarks against concurrent changes until the transaction ends.
 pub async fn lock(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query_scalar!("select singleton from settings for update").one(conn).await?;
     Ok(())
 }
 
-/// The embedding's dimensions that the operator set; `None`: min(8, landmarks − 1).
+/// The number of dimensions of the embedding, as set by the operator; `None`: min(8, landmarks −
+/// 1).
 pub async fn dimensions(conn: &mut PgConnection) -> Result<Option<u32>, Error> {
     let stored = sqlx::query_scalar!("select dimensions from settings").one(conn).await?;
     Ok(stored.map(u32::from))
 }
 
-/// Sets the embedding's dimensions.
 pub async fn set_dimensions(conn: &mut PgConnection, dimensions: Option<u32>) -> Result<(), Error> {
     sqlx::query!("update settings set dimensions = $1", dimensions.map(whole::<i32, _>)).run(conn).await
 }
 
-/// The operator's valid token, and the former one.
+/// The operator's token, and the former one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OperatorTokens {
-    /// `None` until the first start makes one.
+    /// `None` until the first scheduler makes one.
     pub in_force: Option<SecretHash>,
     /// `None` if it was never replaced while schedulers ran.
     pub former: Option<FormerToken>,
 }
 
-/// A replaced operator's token.
+/// An operator's token that was replaced.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FormerToken {
     pub hash: SecretHash,
@@ -83,8 +83,9 @@ pub async fn operator_tokens(conn: &mut PgConnection) -> Result<OperatorTokens, 
     })
 }
 
-/// Replaces the operator's token, which must be `known`; the former one stays valid for `grace`.
-/// Returns until when. `None`, without a change, if another token is in force.
+/// Replaces the operator's token, which must be `known`, and keeps the former one valid for
+/// `grace`. Returns until when the former one is valid. Changes nothing and returns `None` if the
+/// operator's token is another one.
 pub async fn replace_operator_token(
     conn: &mut PgConnection,
     known: &SecretHash,
@@ -112,8 +113,9 @@ pub async fn set_operator_token_hash(conn: &mut PgConnection, hash: &SecretHash)
     sqlx::query!("update settings set operator_token_hash = $1", hash.as_bytes()).run(conn).await
 }
 
-/// Sets the operator's token unless there is one; returns the hash then in force. Schedulers that
-/// start together on one database agree on the first.
+/// Sets the operator's token unless there is one already. Returns the hash of the token that is
+/// then valid. If schedulers start at the same time on one database, the first one's token is used
+/// by all.
 pub async fn claim_operator_token_hash(conn: &mut PgConnection, hash: &SecretHash) -> Result<SecretHash, Error> {
     sqlx::query!("update settings set operator_token_hash = $1 where operator_token_hash is null", hash.as_bytes())
         .run(conn)
@@ -121,15 +123,15 @@ pub async fn claim_operator_token_hash(conn: &mut PgConnection, hash: &SecretHas
     Ok(operator_tokens(conn).await?.in_force.unwrap_or(*hash))
 }
 
-/// Sets the fingerprint of the authority that agents trust unless there is one; returns the one
-/// then in force.
+/// Sets the fingerprint of the certificate authority that agents trust unless there is one already.
+/// Returns the fingerprint that is then valid.
 pub async fn claim_ca_fingerprint(conn: &mut PgConnection, fingerprint: &str) -> Result<String, Error> {
     sqlx::query!("update settings set ca_fingerprint = $1 where ca_fingerprint is null", fingerprint).run(conn).await?;
     let stored = sqlx::query_scalar!("select ca_fingerprint from settings").one(conn).await?;
     Ok(stored.unwrap_or_else(|| fingerprint.to_owned()))
 }
 
-/// Replaces the authority that agents trust: they must enrol again.
+/// Replaces the certificate authority that agents trust, after which all agents must enrol again.
 pub async fn set_ca_fingerprint(conn: &mut PgConnection, fingerprint: &str) -> Result<(), Error> {
     sqlx::query!("update settings set ca_fingerprint = $1", fingerprint).run(conn).await
 }

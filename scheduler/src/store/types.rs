@@ -1,8 +1,8 @@
 //! The Rust types of the schema's columns; `sqlx.toml` maps columns to them.
 //!
-//! Columns hold round trips and their spreads in microseconds, other lengths of time in
-//! milliseconds. Statements take and compute lengths of time as `interval`. Reading an invalid
-//! value is an error.
+//! Columns store round trips and their spreads in microseconds, and other durations in
+//! milliseconds. Statements take and compute durations as `interval`. Reading an invalid value is
+//! an error.
 
 use std::time::Duration;
 
@@ -73,7 +73,7 @@ as_bigint! {
     Millis: |stored| u64::try_from(stored).map(|millis| Millis(Duration::from_millis(millis))), |Millis(length)| whole(length.as_millis());
 }
 
-/// Reads documents from `jsonb`; they are written as [`Json`].
+/// Reads a type from `jsonb`; it is written as [`Json`].
 macro_rules! from_json {
     ($($type:ty),+) => {$(
         impl Type<Postgres> for $type {
@@ -92,7 +92,7 @@ macro_rules! from_json {
 
 from_json!(Constraints, CrawlPolicy, ExcludedAgents, ChoiceReasons);
 
-/// Microseconds of a day: Postgres counts days of a time difference separately.
+/// Microseconds in a day. Postgres stores the days of an interval separately.
 const MICROS_A_DAY: i64 = 86_400_000_000;
 
 /// A stored number outside its column's range.
@@ -100,11 +100,11 @@ const MICROS_A_DAY: i64 = 86_400_000_000;
 #[error("{0}")]
 struct OutOfRange(i64);
 
-/// A length of time in microseconds.
+/// A duration stored in microseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Micros(pub Duration);
 
-/// A length of time in milliseconds.
+/// A duration stored in milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Millis(pub Duration);
 
@@ -163,8 +163,8 @@ impl From<Unsigned<Self>> for u64 {
     }
 }
 
-/// A length of time that a statement takes or computes. One above Postgres' range becomes the
-/// longest. A negative one, as after a clock was set back, is read as zero.
+/// A duration that a statement takes or computes. One above Postgres' range becomes the maximum. A
+/// negative one, which occurs after a clock was set back, is read as zero.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Interval(pub Duration);
 
@@ -204,14 +204,13 @@ impl<'q> Encode<'q, Postgres> for Interval {
     }
 }
 
-/// A number for a column or a parameter; above the range it becomes the maximum.
+/// Converts a number for a column or a parameter; a number above the range becomes the maximum.
 pub(crate) fn whole<S: TryFrom<U> + Bounded, U>(number: U) -> S {
     S::try_from(number).unwrap_or(S::MAX)
 }
 
 /// A number type of Postgres.
 pub(crate) trait Bounded {
-    /// The maximum.
     const MAX: Self;
 }
 

@@ -1,5 +1,5 @@
-//! Landmarks: the agents that measure sites and that other agents measure; and the connected
-//! agents, which take the landmarks' place in a small fleet.
+//! Landmarks: the agents that measure sites and that other agents measure. Also lists the connected
+//! agents, which all measure sites in a small fleet.
 
 use std::time::Duration;
 
@@ -11,7 +11,6 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
-/// A landmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Landmark {
     pub agent: AgentId,
@@ -22,16 +21,16 @@ pub struct Landmark {
     /// Why it was chosen, or why it is quarantined; for people.
     pub reason: String,
     pub by: ChosenBy,
-    /// How long it has been away; `None` while it is connected.
+    /// Time since it disconnected; `None` while it is connected.
     pub away_for: Option<Duration>,
 }
 
 /// How a landmark was chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChosenBy {
-    /// By the operator: only the operator replaces it.
+    /// By the operator; only the operator can replace it.
     Hand,
-    /// By an election: another agent may be elected in its place.
+    /// By an election; another agent may be elected in its place.
     Election,
 }
 
@@ -44,13 +43,13 @@ pub struct AbsentLandmark {
     pub away_for: Duration,
 }
 
-/// A connected agent that no other has reached.
+/// A connected agent that no other agent has reached.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnreachedAgent {
     pub name: String,
     /// The URL of its beacon, if it runs one.
     pub beacon_url: Option<String>,
-    /// The failure of the last agent that tried; `None` when none has.
+    /// The failure of the last agent that tried; `None` if none has tried.
     pub failure: Option<String>,
 }
 
@@ -80,8 +79,8 @@ pub async fn replace(conn: &mut PgConnection, chosen: &[(AgentId, String)], by: 
     .await
 }
 
-/// The elected landmark whose last session ended longest ago, and at least `after` ago, unless it
-/// was removed; `None` without one.
+/// Of the elected landmarks that are not removed and whose last session ended at least `after` ago,
+/// the one that has been away for the longest time.
 pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Option<AbsentLandmark>, Error> {
     sqlx::query_as!(
         AbsentLandmark,
@@ -110,8 +109,8 @@ pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Op
     .await
 }
 
-/// Replaces a landmark by an elected agent. `false`, without a change, if it is no landmark any
-/// more.
+/// Replaces a landmark by an elected agent. Changes nothing and returns `false` if the former is no
+/// landmark any more.
 pub async fn replace_one(conn: &mut PgConnection, lost: AgentId, by: AgentId, reason: &str) -> Result<bool, Error> {
     let replaced = sqlx::query!(
         "update landmarks set agent_id = $2, reason = $3, elected = true, chosen_at = now() where agent_id = $1",
@@ -124,8 +123,8 @@ pub async fn replace_one(conn: &mut PgConnection, lost: AgentId, by: AgentId, re
     Ok(replaced > 0)
 }
 
-/// Connected agents that no other has measured, by name: without a beacon, or with failed tries
-/// only.
+/// Connected agents that no other agent has measured, because they have no beacon or all attempts
+/// failed. Sorted by name.
 pub async fn unreached(conn: &mut PgConnection) -> Result<Vec<UnreachedAgent>, Error> {
     sqlx::query_as!(
         UnreachedAgent,

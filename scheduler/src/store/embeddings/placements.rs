@@ -11,7 +11,7 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::whole;
 
-/// A site's placement, and the number of measurements behind it.
+/// A site's placement, and the number of measurements from which it was computed.
 #[derive(Debug, Clone)]
 pub struct LocatedSite {
     pub site: SiteId,
@@ -85,8 +85,8 @@ pub struct OutdatedSite {
     pub open: bool,
 }
 
-/// Sites placed in an older embedding and not [set aside](set_idle), at most `limit`; the last
-/// placed first, because the tasks of sites placed long ago are mostly about to end.
+/// At most `limit` sites that are placed in an older embedding and not [set aside](set_idle). The
+/// most recently placed come first, because most tasks of sites placed long ago are about to end.
 pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64) -> Result<Vec<OutdatedSite>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -106,11 +106,11 @@ pub async fn outdated(conn: &mut PgConnection, epoch: EmbeddingEpoch, limit: i64
     Ok(rows.into_iter().map(|row| OutdatedSite { site: row.site_id, open: row.open }).collect())
 }
 
-/// Sets aside placements in embeddings before `epoch` that no task needs: they stay until their
-/// sites are located again.
+/// Marks placements in embeddings before `epoch` as idle, because no task needs them. They stay
+/// until their sites are located again.
 pub async fn set_idle(conn: &mut PgConnection, sites: &[SiteId], epoch: EmbeddingEpoch) -> Result<(), Error> {
     sqlx::query!(
-        // A site placed again meanwhile is needed.
+        // The epoch excludes sites that were placed again meanwhile: those are needed.
         "update site_placements set idle = true where site_id = any($1) and epoch < $2",
         sites as _,
         epoch.get(),
@@ -119,7 +119,7 @@ pub async fn set_idle(conn: &mut PgConnection, sites: &[SiteId], epoch: Embeddin
     .await
 }
 
-/// Deletes these sites' placements in embeddings older than this one.
+/// Deletes these sites' placements in embeddings before `epoch`.
 pub async fn forget_outdated(conn: &mut PgConnection, sites: &[SiteId], epoch: EmbeddingEpoch) -> Result<(), Error> {
     sqlx::query!("delete from site_placements where site_id = any($1) and epoch < $2", sites as _, epoch.get())
         .run(conn)

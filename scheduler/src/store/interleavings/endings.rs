@@ -1,5 +1,5 @@
-//! Every pair of endings of a lease that can meet, in either order; and holds that begin while
-//! their condition ends.
+//! Tests every pair of endings of a lease that can be concurrent, in either order; and holds that
+//! begin while their condition ends.
 
 use std::time::Duration;
 
@@ -19,7 +19,6 @@ use crate::store::tasks::holds::{self, HoldFilter};
 const ADDRESS: &str = "192.0.2.7";
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// What may end a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum LeaseEnding {
     Outcome,
@@ -43,7 +42,7 @@ const ALL: [LeaseEnding; 8] = [
     LeaseEnding::Cancel,
 ];
 
-/// Makes a preempted lease, with an expired session if expiry is one of the endings.
+/// Makes a preempted lease. Its session has expired if expiry is one of the endings.
 async fn lease(conn: &mut PgConnection, name: &str, ends: [LeaseEnding; 2]) -> LeasedTask {
     let lease = fixtures::leased(conn, name).await;
     let preempted = "insert into preemptions (task_id, token, agent_id, to_agent_id, here_ms, there_ms)
@@ -56,8 +55,7 @@ async fn lease(conn: &mut PgConnection, name: &str, ends: [LeaseEnding; 2]) -> L
     lease
 }
 
-/// Ends a lease, and returns whether that changed anything; the agent and the batch are called
-/// `name`.
+/// Ends a lease. Returns whether this changed anything. The agent and the batch are called `name`.
 async fn end(conn: &mut PgConnection, lease: LeasedTask, name: &str, by: LeaseEnding) -> bool {
     let LeasedTask { agent, batch, task, .. } = lease;
     match by {
@@ -90,7 +88,7 @@ async fn states(conn: &mut PgConnection, task: TaskId) -> (String, String, Optio
     .expect("read")
 }
 
-/// The states after one ending.
+/// The states (as in [`states`]) after one ending.
 const fn leaves(by: LeaseEnding) -> (&'static str, &'static str, Option<&'static str>) {
     match by {
         LeaseEnding::Outcome => ("done", "completed", None),
@@ -104,8 +102,8 @@ const fn leaves(by: LeaseEnding) -> (&'static str, &'static str, Option<&'static
     }
 }
 
-/// The states after two endings. The first ends the lease. The second ends the task if it is an
-/// ending of tasks, and withdraws the task if it removes the agent.
+/// The states after two endings. The first ends the lease. The second may still end the task, or
+/// withdraw it if it removes the agent.
 fn leave(first: LeaseEnding, second: LeaseEnding) -> (&'static str, &'static str, Option<&'static str>) {
     let (task, lease, hold) = leaves(first);
     match second {
@@ -133,7 +131,7 @@ async fn of_any_two_endings_of_a_lease_the_second_waits_and_finds_it_ended(pool:
             assert!(!end(&mut conn, lease, &name, second).await);
         } else {
             let again = fixtures::behind(&pool, ending, async |conn| {
-                // In a transaction, like the session and the background tasks.
+                // In a transaction, as sessions and background tasks do it.
                 let mut tx = sqlx::Connection::begin(conn).await.expect("begin");
                 let again = end(&mut tx, lease, &name, second).await;
                 tx.commit().await.expect("commit");
@@ -153,7 +151,7 @@ async fn of_any_two_endings_of_a_lease_the_second_waits_and_finds_it_ended(pool:
     }
 }
 
-/// A located task of a `gnp-confirmed` batch, with an open confirmation of its site.
+/// Makes a located task of a `gnp-confirmed` batch, with an open confirmation of its site.
 async fn confirmed(conn: &mut PgConnection) -> (ConfirmationRequest, SiteId) {
     let batch = fixtures::batch(conn, "b", "gnp-confirmed").await;
     let site = fixtures::site(conn, "a.cn").await;
@@ -204,7 +202,7 @@ async fn a_confirmation_that_is_wanted_as_it_is_looked_at_is_not_forgotten(pool:
     assert_eq!(confirmations::due(&mut conn, 10, 10).await.expect("look").looked_at, 0, "somebody is at it");
     wanting.commit().await.expect("commit");
     assert_eq!(confirmations::due(&mut conn, 10, 10).await.expect("look").sites, [site]);
-    // Once no task waits for the confirmation, it is forgotten.
+    // A confirmation that no task waits for is deleted.
     assert_eq!(holds::release(&mut conn, HoldFilter::Confirming(&[site]), 10).await.expect("release").len(), 1);
     assert_eq!(confirmations::due(&mut conn, 10, 10).await.expect("look").sites, []);
     let left = sqlx::query_scalar::<_, i64>("select count(*) from confirmations").fetch_one(&mut *conn).await;

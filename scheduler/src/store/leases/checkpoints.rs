@@ -1,5 +1,5 @@
-//! Checkpoints: the progress of active crawls. A task has at most one: the newest of its newest
-//! lease.
+//! Checkpoints: the progress of active crawls. A task has at most one checkpoint, the newest one
+//! under its newest lease.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Millis, whole};
 
-/// The most bytes of a crawl's state.
+/// Maximum size of a crawl's state, in bytes.
 pub const MOST_BYTES: usize = 1 << 20;
 
 /// The progress of a crawl.
@@ -31,19 +31,19 @@ pub struct Checkpoint {
 pub struct RateState {
     /// The shortest interval between two requests.
     pub interval: Option<Duration>,
-    /// How long the site is left alone, counted from the report.
+    /// Time, counted from the report, for which the agent sends the site no request.
     pub pause: Option<Duration>,
     /// How often the site refused requests (429, 503) since this count was last cleared.
     pub turned_away: u32,
     pub failed_in_a_row: u32,
-    /// Requests of the last minute.
+    /// Number of requests in the last minute.
     pub recent_requests: u32,
     pub recent_errors: u32,
     /// The newest error, or empty.
     pub last_error: String,
 }
 
-/// Stores a checkpoint. `false`: the agent's session does not hold the lease.
+/// Stores a checkpoint. Returns `false` if the agent's session does not hold the lease.
 pub async fn save(
     conn: &mut PgConnection,
     agent: AgentId,
@@ -150,7 +150,7 @@ mod tests {
         let (agent, session) = fixtures::crawler(&mut conn, "a").await;
         let task = fixtures::assigned(&mut conn, batch, site, agent).await;
         fixtures::grant(&mut conn, agent, session).await;
-        // Every ending locks the task, and then changes the lease.
+        // Every ending of a lease locks the task and then changes the lease.
         let mut ending = fixtures::begin(&pool).await;
         sqlx::query("select from tasks for update").execute(&mut *ending).await.expect("hold the task");
         let token = fixtures::TOKEN;

@@ -1,7 +1,7 @@
-//! How leases end: the only statements that end one, and the order in which they lock.
+//! Contains the only statements that end leases, and so defines the order of their locks.
 //!
 //! Invariant: lock a task before its lease, and tasks in order of their identifiers. Otherwise two
-//! transactions that end leases dead-lock.
+//! transactions that end leases may dead-lock.
 
 use sqlx::PgConnection;
 
@@ -21,13 +21,13 @@ pub(in crate::store) enum Ending<'a> {
     /// The crawl crashed.
     Crashed {
         with: &'a str,
-        /// The number of crashes at which the task fails.
+        /// Number of crashes at which the task fails.
         most: u32,
     },
-    /// Its session ended. This counts as a crash when the agent was lost or came back without the
+    /// Its session ended. This counts as a crash if the agent was lost or came back without the
     /// lease.
     Lost { most: u32 },
-    /// The agent releases it, and the task needs a new choice of agent.
+    /// The agent releases it, and another agent is to be chosen for the task.
     Anew,
     /// Its task was cancelled; the caller has locked the task.
     Revoked,
@@ -43,7 +43,7 @@ impl Ending<'_> {
     }
 }
 
-/// Ends those of these leases that are active and, where `of` is set, belong to that agent. Returns
+/// Ends leases that are active and, if `of` is set, belong to that agent; ignores others. Returns
 /// the tasks of the ended leases, with their agents.
 pub(in crate::store) async fn end(
     conn: &mut PgConnection,
@@ -138,13 +138,12 @@ async fn revoke(conn: &mut PgConnection, tasks: &[i64], tokens: &[i64]) -> Resul
 pub(in crate::store) struct Completed {
     pub(in crate::store) task: TaskId,
     pub(in crate::store) token: LeaseToken,
-    /// Why the task fails: a sentence for people and a reason kind; `None` when it is done.
+    /// Why the task fails: a sentence for people and a reason kind; `None` if it is done.
     pub(in crate::store) failure: Option<(String, &'static str)>,
 }
 
-/// Ends leases and their tasks with outcomes; the caller has locked the tasks. One statement,
-/// because it is the most frequent one. A lease that was released or has expired becomes completed
-/// too.
+/// Ends leases and their tasks with outcomes. A single statement, because it runs the most often. A
+/// lease that was released or has expired becomes completed too. The caller has locked the tasks.
 pub(in crate::store) async fn complete(conn: &mut PgConnection, completed: &[Completed]) -> Result<(), Error> {
     let tasks: Vec<i64> = completed.iter().map(|one| one.task.get()).collect();
     let tokens: Vec<i64> = completed.iter().map(|one| one.token.get()).collect();

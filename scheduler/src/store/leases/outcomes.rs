@@ -1,8 +1,8 @@
-//! Outcomes: the report of a finished crawl; at most one per task.
+//! Outcomes: the reports of finished crawls, at most one per task.
 //!
-//! An outcome is accepted only with the task's newest token and from the agent that received it. A
-//! repeated outcome is recognised, and so is a repeat with other content; every other one is stale.
-//! A refusal is counted and changes nothing else.
+//! An outcome is accepted only with the task's newest token and from the agent that received this
+//! token. A repeat of an accepted outcome is recognised, and so is one with other content. Any
+//! other outcome is refused as stale. A refusal is counted and changes nothing else.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -32,19 +32,19 @@ pub struct Report {
     pub token: LeaseToken,
     pub ending: CrawlEnding,
     pub pages: u32,
-    /// Body bytes received.
+    /// Number of body bytes received.
     pub bytes: u64,
     pub errors: u32,
-    /// By the agent's clock.
+    /// Time by the agent's clock.
     pub started_at: DateTime<Utc>,
     pub duration: Duration,
-    /// The median time to first byte on warm connections.
+    /// The median time to the first byte on warm connections.
     pub rtt: Option<Rtt>,
     /// One sentence, or empty.
     pub message: String,
-    /// Pages fetched again, because the former agent's state did not cover them.
+    /// Number of pages fetched again because the former agent's checkpoint did not include them.
     pub refetched: u32,
-    /// Links skipped because they lead into crawler traps.
+    /// Number of links skipped because they lead into traps.
     pub trapped: u32,
 }
 
@@ -53,26 +53,26 @@ pub struct Report {
 pub enum OutcomeAnswer {
     Accepted {
         site: SiteId,
-        /// Whether the lease was active until now, so that a slot of the agent became free.
+        /// Whether the lease was active until now, so that a slot of the agent becomes free.
         freed: bool,
-        /// Whether other tasks are held for a turn at the lease's address.
+        /// Whether other tasks are held until the lease's address permits another crawl.
         waited_for: bool,
     },
-    /// Recorded before, with the same content.
+    /// Recorded before with the same content.
     Duplicate,
-    /// Not recorded, and counted. When content contradicts a recorded outcome, the recorded one
-    /// stays.
+    /// Not recorded, but counted as a refusal. If it contradicts a recorded outcome, the recorded
+    /// one stays.
     Refused(Refusal),
 }
 
-/// Records outcomes of one or several agents, each once, and returns the answers in the order of
-/// the reports. Run in a transaction: it keeps the tasks' rows locked.
+/// Records outcomes of one or several agents, each once. Returns the answers in the order of the
+/// reports. Run in a transaction, because the tasks' rows must stay locked.
 pub async fn record_all(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<Vec<OutcomeAnswer>, Error> {
     let mut answers = Vec::with_capacity(reports.len());
     let mut rest = reports;
     let mut locked = lock(conn, reports).await?;
     while !rest.is_empty() {
-        // A repeat within the reports is judged after the first was recorded.
+        // A second report of the same task is judged only after the first was recorded.
         let mut tasks = HashSet::new();
         let distinct = rest.iter().take_while(|(_, report)| tasks.insert(report.task)).count();
         let (now, later) = rest.split_at(distinct);
@@ -82,7 +82,7 @@ pub async fn record_all(conn: &mut PgConnection, reports: &[(AgentId, &Report)])
     Ok(answers)
 }
 
-/// A locked task of a report.
+/// The task of a report; its row is locked.
 struct LockedTask {
     site: SiteId,
     token: LeaseToken,
@@ -91,7 +91,7 @@ struct LockedTask {
     limited: bool,
 }
 
-/// Locks the tasks' rows in order of their identifiers: the lock order of every ending of leases.
+/// Locks the tasks' rows in order of their identifiers, as everything does that ends leases.
 async fn lock(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> Result<HashMap<TaskId, LockedTask>, Error> {
     let ids: Vec<i64> = reports.iter().map(|(_, report)| report.task.get()).collect();
     let rows = sqlx::query!(
@@ -153,7 +153,7 @@ async fn record_distinct(
     Ok(verdicts)
 }
 
-/// Raises alarms for the sites whose crawls the breaker ended.
+/// Opens the circuits of sites whose crawls were ended by the breaker.
 async fn raise_alarms(
     conn: &mut PgConnection,
     locked: &HashMap<TaskId, LockedTask>,
@@ -168,8 +168,8 @@ async fn raise_alarms(
     if ended.is_empty() { Ok(()) } else { alarms::raise(conn, &ended).await }
 }
 
-/// Judges outcomes of different tasks. Also returns the ending tasks that have a hold: their lease
-/// was taken back, or never claimed the address at which they hold a place.
+/// Judges outcomes of different tasks. Also returns the tasks that end now and have a hold. They
+/// have one because their lease was taken back, or never claimed the address that admitted them.
 async fn judge(
     conn: &mut PgConnection,
     locked: &HashMap<TaskId, LockedTask>,
@@ -177,7 +177,8 @@ async fn judge(
 ) -> Result<(Vec<OutcomeAnswer>, Vec<TaskId>), Error> {
     let (ids, tokens): (Vec<i64>, Vec<i64>) =
         reports.iter().map(|(_, report)| (report.task.get(), report.token.get())).unzip();
-    // A separate statement: a transaction that held a row before may have granted or recorded.
+    // A separate statement, to see grants and outcomes of transactions that had locked a row
+    // before.
     let rows = sqlx::query!(
         r#"
         select l.task_id, l.agent_id, l.state = 'active' as "active!",
@@ -227,7 +228,7 @@ async fn judge(
     Ok((verdicts, on_hold))
 }
 
-/// A report's figures as stored; a figure out of range becomes the column's maximum.
+/// A report's numbers as stored; a number out of range becomes the column's maximum.
 struct StoredFigures {
     kind: OutcomeKind,
     budget: Option<Budget>,
@@ -311,7 +312,8 @@ async fn end_tasks(conn: &mut PgConnection, reports: &[(AgentId, &Report)]) -> R
     leases::complete(conn, &completed.collect::<Vec<_>>()).await
 }
 
-/// Pages of the last crawl of each task's site that fetched any; other tasks are absent.
+/// Number of pages that the last successful crawl of each task's site fetched. A task is absent if
+/// no crawl of its site fetched a page.
 pub async fn last_pages(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, u32>, Error> {
     let rows = sqlx::query!(
         r#"

@@ -1,9 +1,9 @@
-//! Preemptions: requests to hand active leases back, because another agent would finish their crawls
+//! Preemptions: requests to return active leases, because another agent would finish their crawls
 //! sooner.
 //!
-//! Invariants: a task is preempted at most once. The agent keeps the lease until it hands it back;
-//! then the task is located again and needs a new choice. A preemption that arrives too late or never
-//! changes nothing.
+//! Invariants: a task is preempted at most once. The agent keeps the lease until it returns it;
+//! then the task is located again and needs a new choice. A preemption has no effect if it arrives
+//! too late or never.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -17,9 +17,10 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Millis, Unsigned};
 use crate::store::{Error, leases};
 
-/// How long a slot is reserved for a preempted crawl: longer than its agent needs to end a request,
-/// write a checkpoint and wait one interval of the site. A crawl that is not handed back by then
-/// continues there, as at an agent that does not support preemptions.
+/// Time for which a slot of the other agent is reserved for a preempted crawl. Longer than the
+/// present agent needs to end a request, write a checkpoint and wait one interval of the site. If
+/// the lease was not returned by then, the crawl continues where it is. That also happens if the
+/// agent does not support preemptions.
 const PROMISE: Duration = Duration::from_secs(90);
 
 /// An active crawl of a batch whose tasks are planned together.
@@ -30,27 +31,27 @@ pub struct UnderWay {
     pub site: SiteId,
     pub batch: BatchId,
     pub agent: AgentId,
-    /// How long the lease has been active.
+    /// Time since the lease was granted.
     pub took: Duration,
     /// The predicted length of the crawl; `None` without a prediction.
     pub takes: Option<Duration>,
-    /// The longest time and the most pages that the batch's policy allows.
+    /// Maximum time that the batch's policy allows.
     pub at_most: Duration,
     pub most_pages: u32,
-    /// Pages, and the time the agent took for them: from the checkpoint of a crawl that had no
-    /// other agent before.
+    /// Number of fetched pages, and the time they took, from the checkpoint; `None` if another
+    /// agent crawled the task before.
     pub fetched: Option<(u32, Duration)>,
-    /// The shortest interval between two requests that the site accepted, where the agent reported
+    /// The shortest interval between two requests that the site accepted, if the agent reported
     /// one.
     pub interval: Option<Duration>,
-    /// Agents at which the crawl crashed, or that were lost during it.
+    /// Agents whose crawl of this task crashed, or that were lost during it.
     pub crashed_at: Vec<AgentId>,
 }
 
-/// The crawls planned together, never preempted and active for at least `least`: those with the
-/// longest predicted remaining time first, at most `limit`. Omits crawls that the site refused or
-/// paused, because another agent would have to wait as well. Omits crawls with an address that
-/// other tasks wait for, because those would get it first.
+/// At most `limit` crawls that were planned together, were never preempted and have been active for
+/// at least `least`, the longest predicted remaining time first. Omits crawls that the site paused
+/// or refused, because another agent would have to wait as well. Omits crawls whose address other
+/// tasks wait for, because those tasks would get the address first.
 pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> Result<Vec<UnderWay>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -111,7 +112,7 @@ pub async fn under_way(conn: &mut PgConnection, least: Duration, limit: i64) -> 
         .collect())
 }
 
-/// How many preempted crawls each agent is about to get.
+/// For each agent, the number of preempted crawls for which a slot is reserved.
 pub async fn promised(conn: &mut PgConnection) -> Result<HashMap<AgentId, u32>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -127,8 +128,8 @@ pub async fn promised(conn: &mut PgConnection) -> Result<HashMap<AgentId, u32>, 
     Ok(rows.into_iter().map(|row| (row.to_agent_id, row.count.0)).collect())
 }
 
-/// Preempts a lease. `false`: it has ended, another transaction has locked its task, or it was
-/// preempted before.
+/// Preempts a lease. Returns `false` if the lease has ended, its task is locked by another
+/// transaction, or the task was preempted before.
 pub async fn ask(
     conn: &mut PgConnection,
     crawl: &UnderWay,
@@ -161,11 +162,11 @@ pub async fn ask(
 pub struct PreemptionOrder {
     pub task: TaskId,
     pub token: LeaseToken,
-    /// The name of the agent that would finish sooner.
+    /// Name of the agent that would finish sooner.
     pub to: String,
-    /// The predicted remaining time at the present agent.
+    /// Predicted remaining time at the present agent.
     pub here: Duration,
-    /// The predicted time at the other agent.
+    /// Predicted time at the other agent.
     pub there: Duration,
 }
 
@@ -211,8 +212,8 @@ pub async fn tell_again(conn: &mut PgConnection, agent: AgentId, session: Sessio
     .await
 }
 
-/// Releases a preempted lease; its task needs a new choice. `false`: it was not preempted, is not
-/// active, or is not this agent's.
+/// Releases a preempted lease; its task then needs a new choice. Returns `false` if the lease was
+/// not preempted, is not active or is not this agent's.
 pub async fn release(conn: &mut PgConnection, agent: AgentId, task: TaskId, token: LeaseToken) -> Result<bool, Error> {
     let preempted = of_last_leases(conn, &[task]).await?.remove(&task);
     if preempted.is_none_or(|preempted| preempted.token != token) {
@@ -221,17 +222,18 @@ pub async fn release(conn: &mut PgConnection, agent: AgentId, task: TaskId, toke
     Ok(!leases::end(conn, &[(task, token)], Some(agent), Ending::Anew).await?.is_empty())
 }
 
-/// The preemption of a task's last lease, with the agent that had it.
+/// The preemption of a task's last lease, with the agent that had the lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PreemptedLease {
     pub token: LeaseToken,
     pub from: AgentId,
     pub name: String,
-    /// The predicted remaining time at that agent.
+    /// Predicted remaining time at that agent.
     pub here: Duration,
 }
 
-/// Those of these tasks whose last lease was preempted.
+/// The preemptions of these tasks' last leases. A task whose last lease was not preempted is
+/// absent.
 pub async fn of_last_leases(
     conn: &mut PgConnection,
     tasks: &[TaskId],

@@ -1,4 +1,4 @@
-//! How a crawl ended, and its stored words.
+//! Endings of crawls, and the words with which they are stored.
 
 use crate::model::{ReasonKind, words};
 
@@ -9,32 +9,31 @@ pub enum CrawlEnding {
     Complete,
     /// A budget cut it.
     Truncated(Budget),
-    /// The site is forbidden; the agent may report by what.
+    /// The agent must not crawl the site; the blocker is known if the agent reported it.
     Blocked(Option<Blocker>),
-    /// The site gave no page; the agent may report the reason.
+    /// The site gave no page; the reason is known if the agent reported it.
     Unreachable(Option<ReasonKind>),
 }
 
-/// What forbids a site.
+/// Why an agent must not crawl a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blocker {
-    /// Its robots.txt.
+    /// The site's robots.txt.
     Robots,
     /// The agent's guard.
     Guard,
-    /// Requests kept failing: an operator has to reopen the site
+    /// Too many requests failed in a row: an operator has to reopen the site
     /// (`crate::store::sites::alarms`).
     Breaker,
 }
 
 words!(
-    /// The budget that cut a crawl.
+    /// The budget that ended a crawl.
     Budget {
         Pages = "pages",
         Bytes = "bytes",
-        /// Time.
         Duration = "duration",
-        /// Links from the start page.
+        /// Number of links from the start page.
         Depth = "depth",
     }
 );
@@ -46,7 +45,7 @@ words!(
         Complete = "complete",
         /// A budget cut it.
         Truncated = "truncated",
-        /// The site is forbidden.
+        /// The agent must not crawl the site.
         Blocked = "blocked",
         /// The site gave no page.
         Unreachable = "unreachable",
@@ -54,7 +53,7 @@ words!(
 );
 
 impl CrawlEnding {
-    /// Why the task fails; `None` when it is done.
+    /// Why the task fails; `None` if it is done.
     pub(super) const fn reason(self) -> Option<ReasonKind> {
         match self {
             Self::Complete | Self::Truncated(_) => None,
@@ -67,7 +66,7 @@ impl CrawlEnding {
         }
     }
 
-    /// The ending without its reason.
+    /// The ending without its details.
     pub const fn kind(self) -> OutcomeKind {
         match self {
             Self::Complete => OutcomeKind::Complete,
