@@ -3,17 +3,17 @@
 //! A few landmarks measure each other and a site; all other distances are computed (the paper 1.1
 //! and 2.1, after Ng and Zhang, "Predicting Internet network distance with coordinates-based
 //! approaches", INFOCOM 2002). [`fit`] locates the agents, [`Embedding::locate`] locates one host
-//! against them, and [`Embedding::predict`] returns the distance. `docs/gnp.md` has the mathematics
-//! and the measurements.
+//! from its measurements by agents, and [`Embedding::predict`] returns the distance. `docs/gnp.md`
+//! has the mathematics and the measurements.
 //!
-//! A coordinate has one component per dimension and a last one, the *height*: the delay of the
-//! host's own access link, which every path to it pays (Dabek et al., "Vivaldi", SIGCOMM 2004,
-//! section 5.4). The distance is `|x - y| + height(x) + height(y)`. Raw `f64` milliseconds exist
-//! only in this module.
+//! A coordinate has one component per dimension, and as its last component the *height*: the delay
+//! of the host's access link, which is part of every path to the host (Dabek et al., "Vivaldi",
+//! SIGCOMM 2004, section 5.4). The distance is `|x - y| + height(x) + height(y)`. Only this module
+//! uses raw `f64` milliseconds.
 //!
-//! Invariants: every coordinate of an embedding has `dimensions + 1` finite components, the last
-//! non-negative; every result is a function of its arguments and the seed; argmin and nalgebra
-//! types stay inside this module.
+//! Invariants: every coordinate of an embedding has `dimensions + 1` finite components, the last of
+//! them non-negative; every result is a function of its arguments and the seed; no type of argmin
+//! or nalgebra leaves this module.
 
 use std::collections::BTreeMap;
 
@@ -50,26 +50,26 @@ pub use place::{PredictedRtt, SitePlace};
 pub use quality::{AgentQuality, Quality, Residual};
 pub use refined::{Posterior, Prediction, Refined, RefinedSwitches};
 
-/// The least number of landmarks for a map, and of measurements for a site: two distances do not
-/// even determine a point on a line.
+/// Minimum number of landmarks for a map, and of measurements for a site: two distances do not even
+/// determine a point on a line.
 pub const FEWEST_LANDMARKS: usize = 3;
-/// The most dimensions: more landmarks add none beyond these (the paper, table 1).
+/// Maximum number of dimensions: more do not improve the map, however many landmarks (the paper,
+/// table 1).
 const MOST_DIMENSIONS: usize = 8;
-/// The softening of a log error, as a share of the scale.
+/// Milliseconds added to both sides of a log error, as a share of the scale.
 const SOFTENING: f64 = 0.005;
 
 /// A host's coordinate in one embedding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Placement {
-    /// The embedding.
     pub epoch: EmbeddingEpoch,
-    /// Milliseconds: one component per dimension, then the height.
+    /// In milliseconds: one component per dimension, then the height.
     pub coordinate: Vec<f64>,
-    /// Root mean square of the relative errors on the fitted measurements; 0.1 is ten per cent.
+    /// Root mean square of the relative errors on the fitted measurements; 0.1 is 10 %.
     pub fit_error: f64,
 }
 
-/// A fit of the landmarks and of every agent that could be located by them.
+/// A fit of the landmarks and of all agents that could be located from them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Embedding {
     epoch: EmbeddingEpoch,
@@ -82,25 +82,24 @@ pub struct Embedding {
     scale: f64,
 }
 
-/// Placements or embeddings of different epochs, whose coordinates are not comparable.
+/// Two placements or embeddings have different epochs, so their coordinates are not comparable.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a placement of embedding {found} was compared in embedding {expected}")]
 pub struct EpochMismatch {
-    /// The embedding of the call.
+    /// The embedding whose method was called.
     pub expected: EmbeddingEpoch,
     pub found: EmbeddingEpoch,
 }
 
-/// Stored parts that do not form a valid embedding.
+/// Stored parts do not form a valid embedding.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PartsError {
-    /// An agent's coordinate has another length, is not finite, or has a negative height.
+    /// The agent's coordinate has the wrong length, is not finite, or has a negative height.
     #[error("agent {agent} has no valid coordinate in {dimensions} dimensions")]
     Coordinate { agent: AgentId, dimensions: usize },
     #[error("agent {agent} is not placed in this embedding")]
     Epoch {
         agent: AgentId,
-        /// The epoch mismatch.
         #[source]
         source: EpochMismatch,
     },
@@ -110,7 +109,6 @@ pub enum PartsError {
     NoDimension,
 }
 
-/// The default number of dimensions: `min(8, landmarks - 1)`.
 pub fn default_dimensions(landmarks: usize) -> usize {
     landmarks.saturating_sub(1).min(MOST_DIMENSIONS)
 }
@@ -143,37 +141,36 @@ impl Embedding {
         Ok(Self { epoch, dimensions, landmarks, agents, fit_error, scale })
     }
 
-    /// The number of the embedding.
     pub const fn epoch(&self) -> EmbeddingEpoch {
         self.epoch
     }
 
-    /// Dimensions without the height: a coordinate has one component more.
+    /// Number of dimensions without the height; a coordinate has one component more.
     pub const fn dimensions(&self) -> usize {
         self.dimensions
     }
 
-    /// The landmarks it was fitted on, in order of choice.
+    /// The landmarks that it was fitted to, in the order of their election.
     pub fn landmarks(&self) -> &[AgentId] {
         &self.landmarks
     }
 
-    /// Every located agent, including landmarks.
+    /// All located agents, including landmarks.
     pub const fn agents(&self) -> &BTreeMap<AgentId, Placement> {
         &self.agents
     }
 
-    /// Root mean square of the landmarks' relative errors; 0.1 is ten per cent.
+    /// Root mean square of the landmarks' relative errors; 0.1 is 10 %.
     pub const fn fit_error(&self) -> f64 {
         self.fit_error
     }
 
-    /// An agent's placement; `None` if it could not be located.
+    /// Returns the agent's placement, or `None` if the agent could not be located.
     pub fn placement(&self, agent: AgentId) -> Option<&Placement> {
         self.agents.get(&agent)
     }
 
-    /// The predicted round trip between two hosts of this embedding.
+    /// Predicts the round trip between two hosts of this embedding.
     pub fn predict(&self, a: &Placement, b: &Placement) -> Result<Rtt, EpochMismatch> {
         for placement in [a, b] {
             if placement.epoch != self.epoch {
@@ -184,8 +181,8 @@ impl Embedding {
     }
 }
 
-/// The predicted round trip between two coordinates of one embedding, in milliseconds:
-/// [`Embedding::predict`] without checks, for hot paths. Both must have the same number of
+/// Predicts the round trip between two coordinates of one embedding, in milliseconds, as
+/// [`Embedding::predict`] but without checks, for hot paths. Both must have the same number of
 /// components.
 pub(crate) fn predicted_ms(a: &[f64], b: &[f64]) -> f64 {
     held(objective::distance(a, b))
@@ -201,23 +198,22 @@ fn scale(agents: &BTreeMap<AgentId, Placement>) -> f64 {
 }
 
 /// Milliseconds added to both sides of a log error, so that a round trip near zero cannot outweigh
-/// all others. A share of the scale, so that the map scales with the network.
+/// all others. Proportional to the scale, so that the result does not depend on the network's size.
 fn softening(scale: f64) -> f64 {
     SOFTENING * scale
 }
 
-/// Converts from milliseconds, clamped to a microsecond and [`Rtt::MAX`].
+/// Converts milliseconds to a round trip between one microsecond and [`Rtt::MAX`].
 fn round_trip(millis: f64) -> Rtt {
     Rtt::try_from_millis_f64(held(millis)).expect("clamped into the range of a round trip")
 }
 
-/// Clamps to the milliseconds of a valid round trip.
+/// Clamps milliseconds to the range of a round trip.
 fn held(millis: f64) -> f64 {
     let longest = Rtt::MAX.as_secs_f64() * 1e3;
     if millis.is_nan() { longest } else { millis.clamp(1e-3, longest) }
 }
 
-/// Converts to milliseconds.
 fn millis(rtt: Rtt) -> f64 {
     rtt.as_millis_f64()
 }
@@ -243,7 +239,7 @@ mod tests {
         fit(EPOCH, &mesh_of(hosts, factor), &landmarks, dimensions, seed).unwrap()
     }
 
-    /// Sorted relative errors of every pair's prediction.
+    /// The relative errors of the predictions for all pairs, sorted.
     fn errors(map: &Embedding, hosts: &[Vec<f64>], factor: f64) -> Vec<f64> {
         let mut errors = Vec::new();
         for (i, a) in hosts.iter().enumerate() {
@@ -259,7 +255,7 @@ mod tests {
 
     #[test]
     fn a_site_is_not_left_in_a_poor_minimum_of_an_exact_map() {
-        // A seed found by the property test below: the likeliest starting point alone ends at an
+        // The property test below found this seed: the likeliest starting point alone ends at an
         // error of 17 %.
         let hosts = hosts(11, 2, 5_802_158_318_449_237_654);
         let (site, agents) = hosts.split_last().unwrap();

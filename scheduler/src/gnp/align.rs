@@ -1,11 +1,12 @@
-//! Carries a new fit onto the frame of the former one, and says how far that moved the agents.
+//! Aligns a new fit to the former embedding, and computes how far the agents moved.
 //!
-//! A fit is determined by distances, and so only up to rotation, reflection and translation:
-//! without an alignment, every coordinate would change with every refit. The one taken is the
-//! orthogonal Procrustes solution (Schönemann, "A generalized solution of the orthogonal Procrustes
-//! problem", Psychometrika 31, 1966) over the agents that both have: with their positions centred
-//! as the rows of X (new) and Y (former) and XᵀY = UΣVᵀ, the turn is UVᵀ. No scaling, since
-//! milliseconds are milliseconds; heights are no direction and stay.
+//! Distances determine a fit only up to rotation, reflection and translation, so without an
+//! alignment every refit would change every coordinate. The alignment is the orthogonal Procrustes
+//! solution (Schönemann, "A generalized solution of the orthogonal Procrustes problem",
+//! Psychometrika 31, 1966) over the agents in both embeddings: if the rows of X (new) and Y
+//! (former) are their centred positions and XᵀY = UΣVᵀ, the rotation is UVᵀ. Nothing is scaled,
+//! because both embeddings are in milliseconds, and heights are not changed, because they have no
+//! direction.
 
 use std::time::Duration;
 
@@ -16,13 +17,13 @@ use crate::model::stats::count;
 
 use super::Embedding;
 
-/// Below this part of a unit a singular vector counts as found.
+/// The relative tolerance of the singular value decomposition.
 const PRECISION: f64 = 1e-12;
-/// Steps of the decomposition at most; it needs a few tens.
+/// Maximum number of steps of the decomposition; it needs a few tens.
 const MOST_STEPS: usize = 1000;
 
-/// A coordinate in another number of dimensions: components beyond are dropped, missing ones are
-/// zero, the height stays.
+/// Converts a coordinate to another number of dimensions: drops excess components, sets missing
+/// ones to zero, and keeps the height.
 pub(super) fn in_dimensions(coordinate: &[f64], dimensions: usize) -> Vec<f64> {
     let (height, position) =
         coordinate.split_last().map_or((0.0, coordinate), |(height, position)| (*height, position));
@@ -31,8 +32,8 @@ pub(super) fn in_dimensions(coordinate: &[f64], dimensions: usize) -> Vec<f64> {
     changed
 }
 
-/// Turns, mirrors and shifts the points so that agents known to `former` are as near as possible to
-/// their places there. Without a common agent the points stay.
+/// Rotates, reflects and shifts the points so that agents of `former` are as near as possible to
+/// their places there. Changes nothing if no agent is in both.
 fn onto(former: &Embedding, agents: &[AgentId], points: &mut [Vec<f64>], dimensions: usize) {
     let both: Vec<(usize, Vec<f64>)> = (0..agents.len())
         .filter_map(|i| Some((i, in_dimensions(&former.placement(agents[i])?.coordinate, dimensions))))
@@ -55,7 +56,7 @@ fn onto(former: &Embedding, agents: &[AgentId], points: &mut [Vec<f64>], dimensi
     }
 }
 
-/// UVᵀ of a product's singular value decomposition; no turn where it has none.
+/// Returns UVᵀ from the product's singular value decomposition; the identity if there is none.
 fn nearest_turn(product: DMatrix<f64>, dimensions: usize) -> DMatrix<f64> {
     let none = || DMatrix::identity(dimensions, dimensions);
     if !product.iter().all(|value| value.is_finite()) {
@@ -80,8 +81,8 @@ fn centre<'a>(points: impl ExactSizeIterator<Item = &'a [f64]>, dimensions: usiz
 }
 
 impl Embedding {
-    /// The same embedding, turned, mirrored and shifted so that its agents are as near as possible
-    /// to their places in `former`. Distances stay.
+    /// Returns the same embedding, rotated, reflected and shifted so that its agents are as near as
+    /// possible to their places in `former`. Distances do not change.
     #[must_use]
     pub fn aligned_to(mut self, former: &Self) -> Self {
         let agents: Vec<AgentId> = self.agents.keys().copied().collect();
@@ -93,9 +94,9 @@ impl Embedding {
         self
     }
 
-    /// The move of each agent of both embeddings from its place in `former`, shortest first: the
-    /// distance of the positions plus the change of the height, which bounds the change of any
-    /// distance to a host that stayed.
+    /// Returns how far each agent that is in both embeddings moved from its place in `former`,
+    /// shortest move first. A move is the distance between the two positions plus the change of the
+    /// height. The agent's distance to a host that did not move changes by no more than that.
     pub fn moves_from(&self, former: &Self) -> Vec<Duration> {
         let dimensions = self.dimensions.max(former.dimensions);
         let moved = |(agent, placement): (&AgentId, &super::Placement)| {
@@ -103,7 +104,7 @@ impl Embedding {
             let new = in_dimensions(&placement.coordinate, dimensions);
             let square: f64 = new.iter().zip(&old).take(dimensions).map(|(p, q)| (p - q) * (p - q)).sum();
             let millis = square.sqrt() + (new[dimensions] - old[dimensions]).abs();
-            // Coordinates are finite; a distance of 10^292 years still is not a duration.
+            // Coordinates are finite, but their distance can exceed the range of a duration.
             Some(Duration::try_from_secs_f64(millis / 1e3).unwrap_or(Duration::MAX))
         };
         let mut moves: Vec<Duration> = self.agents.iter().filter_map(moved).collect();
@@ -111,7 +112,7 @@ impl Embedding {
         moves
     }
 
-    /// The median of [`Embedding::moves_from`]; `None` when no agent is in both.
+    /// The median of [`Embedding::moves_from`]; `None` if no agent is in both embeddings.
     pub fn median_move_from(&self, former: &Self) -> Option<Duration> {
         let moves = self.moves_from(former);
         moves.get(moves.len() / 2).copied()
@@ -148,7 +149,7 @@ mod tests {
         Embedding::from_parts(epoch, points[0].len() - 1, landmarks, placed.collect(), 0.0).unwrap()
     }
 
-    /// Swaps two axes, mirrors the third, turns by an eighth and shifts.
+    /// Swaps two axes, reflects the third, rotates by 45° and shifts.
     fn disguised(point: &[f64]) -> Vec<f64> {
         let half = std::f64::consts::FRAC_1_SQRT_2;
         let turned = [half * (point[0] - point[1]), half * (point[0] + point[1])];
@@ -174,7 +175,7 @@ mod tests {
     #[test]
     fn the_scale_is_not_touched_and_strangers_come_along() {
         let truth = drawn(8, 2);
-        // The former map had only the first five, and a network twice as slow.
+        // The former map had only the first five agents, and distances twice as long.
         let doubled: Vec<Vec<f64>> =
             truth[..5].iter().map(|point| point.iter().map(|component| component * 2.0).collect()).collect();
         let former = embedding(1, &doubled);
@@ -213,7 +214,7 @@ mod tests {
         let mut truth = drawn(12, 4);
         truth.iter_mut().for_each(|point| point[DIMENSIONS] /= 10.0);
         let mut rng = ChaCha8Rng::seed_from_u64(5);
-        // A noise of 1.5 %, as of 20 samples with 5 % each.
+        // Noise of 1.5 %: about that of the mean of 20 samples with 5 % each.
         let mut measured = || {
             let mut mesh = Mesh::new();
             for (a, p) in agents(12).into_iter().zip(&truth) {

@@ -3,21 +3,21 @@
 //! Three independent kinds of evidence, strongest first:
 //!
 //! 1. *Light.* The paths from two landmarks to the host together form a path between the landmarks.
-//!    If both positions are known and the round trips add up to less than light in fibre needs for
-//!    their great circle, the host is in two locations: certain.
-//! 2. *The map* ([`places`], [`pairs`]): the log odds of several locations, of which each landmark
-//!    sees the nearest, against one location near the agents; and how far pairs of landmarks, each
-//!    landmark counted once, see the host nearer than they see each other. Routing breaks the
-//!    triangle inequality so often that neither value means anything by its size alone, and the
-//!    frequency differs between networks. So the agents, which surely are in one location, are
-//!    judged first by their own mesh, each without itself: a host two standard deviations above
-//!    their mean is suspect.
+//!    If both landmarks' positions are known, and the sum of the round trips is less than light in
+//!    fibre needs for their great circle, the host certainly has two locations.
+//! 2. *The map.* [`places`] computes the log odds that each landmark sees the nearest of several
+//!    locations, against one location near the agents. [`pairs`] computes how much nearer pairs of
+//!    landmarks see the host than they see each other, with each landmark in one pair only. Routing
+//!    violates the triangle inequality often, and more often in some networks than in others, so
+//!    neither value means anything alone. The agents certainly have one location each. So their
+//!    scores are computed first, from their own mesh, each without its own data. A host whose score
+//!    is two standard deviations above their mean is suspect.
 //! 3. *Addresses.* If landmarks got different prefixes (/24, /48), DNS gave them different answers.
-//!    Several addresses in one prefix are round-robin DNS as often as not, and only strengthen
-//!    other evidence.
+//!    Several addresses in one prefix are often only round-robin DNS, so they only strengthen other
+//!    evidence.
 //!
-//! Together they give a confidence: the probability of several locations if half of all hosts have
-//! several.
+//! The combined result is a confidence: the probability that the host has several locations, if
+//! half of all hosts have several.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -33,25 +33,26 @@ mod places;
 
 use places::DrawnPlaces;
 
-/// The least measurements for a verdict by the map: three distances leave too much open.
+/// Minimum number of measurements for a verdict by the map: three distances leave too much open.
 const FEWEST_MEASURED: usize = 4;
-/// The least agents for a verdict by the map: fewer do not show what is normal.
+/// Minimum number of agents for a verdict by the map: fewer do not show what is normal.
 const FEWEST_AGENTS: usize = 8;
-/// The limit of the log odds of locations: beyond it the tails of the model decide, not the host.
+/// Bound of the log odds of locations: larger values depend on the tails of the model, not on the
+/// host.
 const ODDS_HELD: f64 = 8.0;
-/// The weight of a pair that sees the host nearer by a factor e, in log odds.
+/// Weight of a pair that sees the host nearer by a factor e, in log odds.
 const PAIR_WEIGHT: f64 = 5.0;
-/// The number of landmarks above which each counts less among the pairs: more pairs break the
+/// The number of landmarks above which each pair counts less, because more pairs violate the
 /// triangle inequality by chance.
 const PAIRED_LANDMARKS: f64 = 9.0;
-/// The limit for ordinary hosts, in standard deviations above the agents' mean score. The upper
-/// tail is longer than a normal one: three to five per cent of ordinary hosts exceed the limit, not
-/// two.
+/// The limit for ordinary hosts, in standard deviations above the agents' mean score. 3 to 5 % of
+/// ordinary hosts exceed it, not 2 %, because the upper tail is longer than that of a normal
+/// distribution.
 const DEVIATIONS: f64 = 2.0;
-/// The least limit for ordinary hosts: where several locations are as likely as one.
+/// Minimum of that limit: at this score several locations are as likely as one.
 const LEAST_LIMIT: f64 = 0.0;
-/// The log odds of a host at the limit, and the increase per unit of score beyond it: from such
-/// hosts of measured matrices, half of them planted.
+/// The log odds of a host at the limit, and their increase per unit of score beyond it. Fitted to
+/// hosts beyond the limit on measured matrices, half of them planted anycast hosts.
 const AT_LIMIT: f64 = -1.15;
 const PER_UNIT: f64 = 0.5;
 
@@ -59,13 +60,13 @@ const PER_UNIT: f64 = 0.5;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Observation {
     pub landmark: AgentId,
-    /// The round trip it measured.
+    /// The round trip that the landmark measured.
     pub rtt: Rtt,
-    /// The address that it resolved; `None` if unknown.
+    /// The address to which the landmark resolved the host's name; `None` if unknown.
     pub address: Option<IpAddr>,
 }
 
-/// Whether a host is in one location.
+/// Whether a host has one location or several.
 #[derive(Debug, Clone, PartialEq)]
 pub enum LocationVerdict {
     /// There is no evidence of several locations.
@@ -87,40 +88,42 @@ pub enum AnycastEvidence {
         pair: (AgentId, AgentId),
         /// The sum of their round trips.
         sum: Rtt,
-        /// The great circle between them, kilometres.
+        /// The great circle between them, in kilometres.
         way_km: f64,
-        /// What light needs, there and back, milliseconds.
+        /// The shortest possible round trip between them at the speed of light in fibre, in
+        /// milliseconds.
         least_ms: f64,
     },
     /// The map: several locations explain the round trips better than any single one.
     Map {
-        /// By how much the host's score exceeds the limit from the agents, which are in one
-        /// location.
+        /// The excess of the host's score over the limit, which is computed from the agents'
+        /// scores.
         beyond: f64,
-        /// The pair of landmarks with the smallest sum for its distance, the sum of both round
-        /// trips and the distance; `None` if no pair's sum is below its distance.
+        /// The pair of landmarks whose sum of round trips is smallest relative to their distance,
+        /// that sum, and their distance; `None` if no sum is below its pair's distance.
         pair: Option<((AgentId, AgentId), Rtt, Rtt)>,
-        /// Disjoint pairs of landmarks whose sum is below 0.8 of their distance.
+        /// Number of disjoint pairs of landmarks whose sum of round trips is below 0.8 of their
+        /// distance.
         short_pairs: usize,
     },
     /// Landmarks resolved addresses in different prefixes.
     Prefixes {
         prefixes: usize,
-        /// The number of landmarks.
+        /// Number of landmarks that resolved an address.
         landmarks: usize,
-        /// One address of each of the first two.
+        /// One address from each of the first two prefixes.
         examples: (IpAddr, IpAddr),
     },
     /// Landmarks resolved different addresses in one prefix.
     Addresses {
         addresses: usize,
-        /// The number of landmarks.
+        /// Number of landmarks that resolved an address.
         landmarks: usize,
     },
 }
 
 impl AnycastEvidence {
-    /// The evidence as text; `name` returns an agent's name.
+    /// Returns the evidence as text; `name` returns an agent's name.
     pub fn words(&self, name: impl Fn(AgentId) -> String) -> String {
         match *self {
             Self::Light { pair: (a, b), sum, way_km, least_ms } => format!(
@@ -163,17 +166,18 @@ pub struct AnycastDetector {
 struct MapJudge {
     mesh: Mesh,
     places: DrawnPlaces,
-    /// The score beyond which a host is suspect.
+    /// A host with a greater score is suspect.
     limit: f64,
 }
 
 impl AnycastDetector {
-    /// Without a map: light and addresses only.
+    /// Builds a detector that uses only light and addresses.
     pub const fn without_map(positions: BTreeMap<AgentId, Position>) -> Self {
         Self { positions, map: None }
     }
 
-    /// With an epoch's map and the mesh it was fitted to. Deterministic.
+    /// Builds a detector from an epoch's map and the mesh that the map was fitted to.
+    /// Deterministic.
     pub fn new(embedding: &Embedding, mesh: &Mesh, positions: BTreeMap<AgentId, Position>) -> Self {
         if embedding.agents().len() < FEWEST_AGENTS {
             return Self::without_map(positions);
@@ -193,7 +197,8 @@ impl AnycastDetector {
         Self { positions, map: Some(judge) }
     }
 
-    /// Judges one host. Repeated measurements of a landmark count once; the order does not matter.
+    /// Judges one host. Several measurements by one landmark count once; their order does not
+    /// matter.
     pub fn judge(&self, observations: &[Observation]) -> LocationVerdict {
         let once: BTreeMap<AgentId, Observation> = observations.iter().map(|one| (one.landmark, *one)).collect();
         let mut doubt = 1.0;
@@ -217,7 +222,7 @@ impl AnycastDetector {
         if suspect { LocationVerdict::Suspect { confidence: 1.0 - doubt, evidence } } else { LocationVerdict::Unicast }
     }
 
-    /// The two landmarks whose sum is farthest below the time that light needs.
+    /// The two landmarks whose sum of round trips is farthest below the time that light needs.
     fn light(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<AnycastEvidence> {
         let placed: Vec<(&Observation, Position)> =
             seen.values().filter_map(|one| Some((one, *self.positions.get(&one.landmark)?))).collect();
@@ -239,7 +244,7 @@ impl AnycastDetector {
 
     fn map_evidence(&self, seen: &BTreeMap<AgentId, Observation>) -> Option<(f64, AnycastEvidence)> {
         let judge = self.map.as_ref()?;
-        // Only landmarks count: the baseline comes from them, and other agents may be anywhere.
+        // Only landmarks count: the agents' scores, too, use only landmarks' measurements.
         let landmarks = seen.values().filter(|one| judge.places.knows(one.landmark));
         let measured: Vec<(AgentId, Rtt)> = landmarks.map(|one| (one.landmark, one.rtt)).collect();
         let beyond = judge.score(&measured, None)? - judge.limit;
@@ -252,8 +257,8 @@ impl AnycastDetector {
 }
 
 impl MapJudge {
-    /// The score for several locations; `without` excludes an agent's own data when judging that
-    /// agent.
+    /// The score for several locations; `without` excludes an agent's own data when that agent is
+    /// judged.
     fn score(&self, measured: &[(AgentId, Rtt)], without: Option<AgentId>) -> Option<f64> {
         if measured.len() < FEWEST_MEASURED {
             return None;
@@ -267,7 +272,7 @@ impl MapJudge {
 }
 
 /// The limit for ordinary hosts: [`DEVIATIONS`] standard deviations above the mean of the agents'
-/// own scores.
+/// scores.
 fn limit(scores: &[f64]) -> f64 {
     let size = count(scores.len().max(1));
     let mean = scores.iter().sum::<f64>() / size;
@@ -275,8 +280,8 @@ fn limit(scores: &[f64]) -> f64 {
     (mean + DEVIATIONS * variance.sqrt()).max(LEAST_LIMIT)
 }
 
-/// The probability of several locations at this distance beyond the limit, if half of all hosts
-/// have them.
+/// The probability of several locations for a score this far beyond the limit, if half of all hosts
+/// have several.
 fn confidence(beyond: f64) -> f64 {
     1.0 / (1.0 + (-(AT_LIMIT + PER_UNIT * beyond)).exp())
 }
@@ -294,7 +299,7 @@ mod tests {
     const AGENTS: usize = 16;
     const LANDMARKS: usize = 9;
 
-    /// A map that is exact: agents in a square of 200 ms with heights of 1 to 6 ms.
+    /// An exact map: agents in a square of 200 ms with heights of 1 to 6 ms.
     fn world(seed: u64) -> (Embedding, Mesh) {
         let coordinates = hosts(AGENTS, 2, seed);
         let mesh = mesh_of(&coordinates, 1.0);
@@ -304,7 +309,7 @@ mod tests {
         (Embedding::from_parts(EPOCH, 2, landmarks, agents, 0.0).unwrap(), mesh)
     }
 
-    /// The landmarks' observations of a host at these locations.
+    /// The landmarks' observations of a host with these locations.
     fn seen(map: &Embedding, places: &[[f64; 3]]) -> Vec<Observation> {
         let nearest = |landmark: &AgentId| {
             let at = &map.placement(*landmark).unwrap().coordinate;

@@ -2,10 +2,10 @@
 //!
 //! The landmarks minimise the sum of all agents' distances to the nearest landmark (k-medoids;
 //! Kaufman and Rousseeuw, "Finding groups in data", 1990, chapter 2: build, then swap), because a
-//! site is judged by its nearest landmark. Choosing the agents farthest from each other instead
-//! would pick outliers (docs/accuracy.md). A cost in units of that distance penalises two landmarks
-//! of one city and carrier, or of one carrier or one city while another has none (the paper 2.2.1:
-//! different cities, different carriers).
+//! site's location depends most on its nearest landmark. Choosing the agents farthest from each
+//! other instead would pick outliers (docs/accuracy.md). Penalties in units of distance discourage
+//! two landmarks in one city and on one carrier, and cities or carriers without a landmark while
+//! another has two (the paper 2.2.1: different cities, different carriers).
 
 pub(super) mod explain;
 pub(super) mod held_out;
@@ -22,25 +22,25 @@ use crate::model::stats::count;
 
 use super::{Mesh, millis};
 
-/// From this fleet size on, two other agents must have reached a landmark.
+/// In fleets of at least this size, a landmark must have been measured by two other agents.
 const LARGE_FLEET: usize = 10;
-/// Other agents that must have reached a landmark of a large fleet.
+/// Minimum number of other agents that must have measured a landmark of a large fleet.
 const REACHED_BY: usize = 2;
-/// The most swap passes; a pass without a successful swap ends the search.
+/// Maximum number of swap passes; a pass without a successful swap ends the search.
 const MOST_PASSES: usize = 20;
-/// The cost of a second landmark of one city and carrier, as a share of the mean distance to a
-/// landmark, per agent.
+/// The penalty for a second landmark in one city and on one carrier, as a share of the mean
+/// distance between agents.
 const SAME_PAIR: f64 = 0.1;
-/// The cost of a city or carrier without a landmark while another has two, in the same unit.
+/// The penalty for a city or carrier without a landmark while another has two, in the same unit.
 const MISSING: f64 = 0.05;
 
 /// An agent that may become a landmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Nominee {
     pub agent: AgentId,
-    /// Its city; empty when unknown.
+    /// Empty if unknown.
     pub city: String,
-    /// Its carrier; empty when unknown.
+    /// Empty if unknown.
     pub carrier: String,
 }
 
@@ -48,23 +48,22 @@ pub struct Nominee {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ElectedLandmark {
     pub agent: AgentId,
-    /// The reason, for display to the operator.
+    /// The reason, as text for the operator.
     pub reason: String,
 }
 
-/// Why no election was held.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ElectError {
     #[error("at least 1 landmark must be requested")]
     NoneAsked,
-    /// More landmarks asked than there are agents.
+    /// More landmarks were requested than there are agents.
     #[error("{asked} landmarks were requested, but there are {there} agents")]
     TooFewAgents { asked: usize, there: usize },
-    /// More landmarks asked than there are agents that others reach.
+    /// More landmarks were requested than there are agents that two others measured.
     #[error("{asked} landmarks were requested, but only {reached} of {there} agents were reached by two others")]
     TooFewReached {
         asked: usize,
-        /// Agents that two others reached.
+        /// Number of agents that two others measured.
         reached: usize,
         there: usize,
     },
@@ -90,30 +89,31 @@ pub fn elect(mesh: &Mesh, nominees: &[Nominee], count: usize, seed: u64) -> Resu
     Ok(chosen.iter().map(|&i| ballot.elected(i, &chosen)).collect())
 }
 
-/// The cost of a choice.
+/// The cost function that an election minimises.
 pub(super) trait ElectionCost {
-    /// The cost of these agents.
+    /// Returns the cost of these agents.
     fn of(&mut self, chosen: &[usize]) -> f64;
 
-    /// The cost of these agents, which differ from the last choice at most in this place.
+    /// Returns the cost of these agents, which differ from the last choice at most in this place.
     fn swapped(&mut self, chosen: &[usize], _place: usize) -> f64 {
         self.of(chosen)
     }
 
-    /// Records that these agents are chosen.
+    /// Records that these agents are now the choice.
     fn took(&mut self, _chosen: &[usize]) {}
 }
 
 pub(super) struct Nominees<'a> {
-    /// Sorted by identifier, without repeats.
+    /// Sorted by identifier, without duplicates.
     nominees: Vec<&'a Nominee>,
-    /// The kind of each one's city, of its carrier, and of both together.
+    /// The nominees grouped by city, by carrier, and by city and carrier together.
     kinds: [NomineeKinds; 3],
-    /// Indices of those that may be elected, shuffled: equal choices fall to the seed.
+    /// Indices of the nominees that may be elected, shuffled by the seed, which so decides between
+    /// equal choices.
     eligible: Vec<usize>,
-    /// Milliseconds, symmetric; an unmeasured pair has the greatest measured distance.
+    /// In milliseconds, symmetric; an unmeasured pair gets the greatest measured distance.
     distance: Vec<Vec<f64>>,
-    /// Mean distance, in milliseconds: the unit of the penalties.
+    /// Mean distance of the measured pairs, in milliseconds: the unit of the penalties.
     mean: f64,
 }
 
@@ -143,12 +143,12 @@ impl<'a> Nominees<'a> {
         Self { kinds, eligible, distance, mean: known.iter().sum::<f64>() / size, nominees }
     }
 
-    /// The eligible agents, by place on the ballot.
+    /// The indices of the eligible nominees.
     pub(super) fn eligible(&self) -> impl Iterator<Item = usize> {
         self.eligible.iter().copied()
     }
 
-    /// The number of places.
+    /// The number of nominees.
     pub(super) fn size(&self) -> usize {
         self.nominees.len()
     }
@@ -157,17 +157,17 @@ impl<'a> Nominees<'a> {
         self.nominees[place].agent
     }
 
-    /// The places of these agents, as far as they are on the ballot, by identifier.
+    /// The indices of those of these agents that are nominees, in the order of identifiers.
     pub(super) fn places(&self, agents: &[AgentId]) -> Vec<usize> {
         (0..self.nominees.len()).filter(|&place| agents.contains(&self.agent(place))).collect()
     }
 
-    /// One of the chosen agents, with the reason.
+    /// Returns a chosen agent with the reason for its choice.
     pub(super) fn elected(&self, place: usize, chosen: &[usize]) -> ElectedLandmark {
         ElectedLandmark { agent: self.agent(place), reason: self.reason(place, chosen) }
     }
 
-    /// Greedy: adds the agent that lowers the cost most, one after another.
+    /// Repeatedly adds the agent that lowers the cost most (greedy).
     fn build(&self, count: usize, cover: &mut CoverCost<'_>) -> Vec<usize> {
         let mut chosen: Vec<usize> = Vec::with_capacity(count);
         while chosen.len() < count {
@@ -180,7 +180,7 @@ impl<'a> Nominees<'a> {
         chosen
     }
 
-    /// Swaps a chosen agent for another while that lowers the cost, in up to `most_passes` passes.
+    /// Swaps a chosen agent for another while this lowers the cost, in up to `most_passes` passes.
     pub(super) fn swap(&self, chosen: &mut [usize], most_passes: usize, cost_of: &mut impl ElectionCost) {
         let mut cost = cost_of.of(chosen);
         cost_of.took(chosen);
@@ -213,7 +213,7 @@ impl<'a> Nominees<'a> {
         self.whole(self.distance.iter().map(nearest), chosen)
     }
 
-    /// The cost, from each agent's distance to the nearest chosen, in order.
+    /// The cost, computed from each agent's distance to the nearest chosen agent, in order.
     fn whole(&self, nearest: impl Iterator<Item = f64>, chosen: &[usize]) -> f64 {
         let size = count(self.distance.len().max(1));
         nearest.sum::<f64>() / size + self.sameness(chosen)
@@ -221,8 +221,8 @@ impl<'a> Nominees<'a> {
 
     fn sameness(&self, chosen: &[usize]) -> f64 {
         let [cities, carriers, pairs] = &self.kinds;
-        // Chosen agents beyond the first of each pair; and cities and carriers that could have a
-        // landmark and have none.
+        // Chosen agents beyond the first of each city and carrier, then cities and carriers that
+        // could have a landmark and have none.
         let repeated = count(chosen.len() - pairs.among(chosen));
         let missing = |kinds: &NomineeKinds| count(kinds.all.min(chosen.len()).saturating_sub(kinds.among(chosen)));
         self.mean * (SAME_PAIR * repeated + MISSING * (missing(carriers) + missing(cities)))
@@ -244,7 +244,7 @@ impl<'a> Nominees<'a> {
         }
     }
 
-    /// What distinguishes it among all nominees.
+    /// What distinguishes the elected agent among all nominees.
     fn distinction(&self, elected: usize) -> Option<String> {
         let it = self.nominees[elected];
         let alone = |same: &dyn Fn(&Nominee) -> bool| self.nominees.iter().filter(|other| same(other)).count() == 1;
@@ -258,10 +258,10 @@ impl<'a> Nominees<'a> {
     }
 }
 
-/// The kind of each nominee.
+/// The group of each nominee, as a number.
 struct NomineeKinds {
     of: Vec<usize>,
-    /// Kinds among the eligible.
+    /// Number of groups with an eligible nominee.
     all: usize,
 }
 
@@ -277,7 +277,7 @@ impl NomineeKinds {
         Self { of, all }
     }
 
-    /// The number of kinds among these; comparing all pairs is quickest because they are few.
+    /// The number of groups among these nominees; they are few, so comparing all pairs is fastest.
     fn among(&self, chosen: &[usize]) -> usize {
         let is_first =
             |(place, one): &(usize, &usize)| chosen[..*place].iter().all(|other| self.of[*other] != self.of[**one]);
@@ -285,11 +285,11 @@ impl NomineeKinds {
     }
 }
 
-/// The nearest and second nearest chosen agent of each agent, so that a swap costs one look per
-/// agent, as in FastPAM (Schubert and Rousseeuw, "Faster k-medoids clustering", 2019). Sums the
-/// same minima in the same order as [`Nominees::cost`], so that results are bit-identical. FastPAM's
-/// shared sums of changes would round differently, and here the first improving swap is taken, not
-/// the best.
+/// The nearest and second nearest chosen agent of each agent, so that the cost of a swap needs one
+/// comparison per agent, as in FastPAM (Schubert and Rousseeuw, "Faster k-medoids clustering",
+/// 2019). Sums the same minima in the same order as [`Nominees::cost`], so that results are
+/// bit-identical. FastPAM sums changes instead, which would round differently, and takes the best
+/// swap, while this search takes the first one that lowers the cost.
 struct CoverCost<'a> {
     ballot: &'a Nominees<'a>,
     nearest: Vec<Nearest>,
@@ -297,10 +297,10 @@ struct CoverCost<'a> {
 
 #[derive(Clone, Copy)]
 struct Nearest {
-    /// Which of the chosen it is, by place.
+    /// The index of the nearest chosen agent within the choice.
     place: usize,
     distance: f64,
-    /// The distance of the second nearest.
+    /// The distance to the second nearest chosen agent.
     second: f64,
 }
 
@@ -310,7 +310,7 @@ impl<'a> CoverCost<'a> {
         Self { ballot, nearest: vec![none; ballot.size()] }
     }
 
-    /// The cost of the last choice and one more agent, the last of these.
+    /// The cost of `chosen`, which is the last choice plus one agent at the end.
     fn with(&self, chosen: &[usize]) -> f64 {
         self.with_another(chosen, chosen.len() - 1)
     }
@@ -390,7 +390,7 @@ mod tests {
     #[test]
     fn in_a_large_fleet_only_agents_that_two_others_reached_are_elected() {
         let mut mesh = Mesh::new();
-        // Agents 1 to 4 can be reached; the other six sit behind address translation.
+        // Agents 1 to 4 can be reached; the other six are behind address translation.
         for (prober, target) in (1..=10).flat_map(|a| (1..=4).map(move |b| (a, b))) {
             mesh.insert(agent(prober), agent(target), rtt(f64::from(prober + target)));
         }
@@ -452,7 +452,7 @@ mod tests {
         }
     }
 
-    /// The election with that cost.
+    /// Runs the election with the plain cost.
     fn plainly(ballot: &Nominees<'_>, count: usize) -> Vec<usize> {
         let (mut plain, mut chosen) = (PlainCost(ballot), Vec::new());
         while chosen.len() < count {

@@ -1,15 +1,17 @@
-//! Places the landmarks jointly, and every other agent by its mesh.
+//! Places the landmarks jointly, then all agents by the mesh.
 //!
-//! Phase 1, landmarks (Ng and Zhang, landmark operations): from classical scaling of their
-//! distances, the simplex minimises the sum of squared relative errors. Phase 2, the mesh: all
-//! agents, landmarks among them, from the landmarks' places and from a scaling of the whole mesh,
-//! minimise the robust squared log error. Both move one agent at a time while the others stand
-//! (block coordinate descent), sweep after sweep until a sweep gains nothing: a simplex over all
-//! components at once does not converge beyond a few tens of them.
+//! Phase 1 places the landmarks (Ng and Zhang, landmark operations): starting from classical
+//! scaling of their distances, the simplex minimises the sum of squared relative errors. Phase 2
+//! places all agents, including the landmarks: starting from the landmarks' places and from a
+//! scaling of the whole mesh, it minimises the robust squared log error. Both phases move one agent
+//! at a time while the others are fixed (block coordinate descent), and sweep over all agents until
+//! a sweep gains nothing. A simplex over all components at once would not converge beyond a few
+//! tens of components.
 //!
-//! A refit also starts from every agent's place in the former embedding. That start is kept unless
-//! another ends clearly lower: a mesh that is measured again has several minima of almost the same
-//! cost, and changing between them would move agents that did not move.
+//! A refit also starts from every agent's place in the former embedding, and keeps the result of
+//! this start unless another one ends clearly lower. A mesh that is measured again has several
+//! minima of almost the same cost, and switching between them would move agents whose distances did
+//! not change.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,25 +27,25 @@ use super::{Embedding, Mesh, Placement, millis, softening};
 pub(super) mod mds;
 mod starts;
 
-/// Sweeps every start gets before the best of them goes on alone.
+/// Sweeps from every start, before only the best one continues.
 const FIRST_SWEEPS: usize = 4;
-/// Sweeps at most.
+/// Maximum number of sweeps.
 const MOST_SWEEPS: usize = 40;
-/// A sweep that lowers the cost by less than this part of it is the last.
+/// Sweeps end when one lowers the cost by less than this share.
 const CONVERGED: f64 = 1e-3;
-/// When one agent's simplex in one sweep ends.
+/// The stop rule for one agent's simplex in one sweep.
 const STOP: StopRule = StopRule { steps: 150, tolerance: 1e-4 };
-/// The round by which steps have shrunk to the last: a start known to be near begins there.
+/// The round from which on steps have their final length; a start known to be near the optimum
+/// begins there.
 const LAST_ROUND: usize = 11;
-/// The simplex's step in the first sweep and in the last, as parts of the scale.
+/// The simplex's step in the first and in the last sweep, as shares of the scale.
 const STEPS: (f64, f64) = (0.1, 0.01);
 
-/// How much lower than the former embedding's another start must end to be preferred, as a share of
-/// its cost. In an unchanged network that is measured again, the median agent moves by 1.7 ms with
-/// the former embedding as a start, and by 6 ms without (docs/accuracy.md).
+/// How much lower than the former embedding's start another start must end to be preferred, as a
+/// share of the cost. When an unchanged network is measured again, the median agent moves by 1.7 ms
+/// with the former embedding as a start, and by 6 ms without (docs/accuracy.md).
 const CLEARLY_LOWER: f64 = 0.05;
 
-/// Why no embedding could be fitted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FitError {
     #[error("a map needs at least 2 landmarks, there are {there}")]
@@ -52,30 +54,29 @@ pub enum FitError {
     RepeatedLandmark { landmark: AgentId },
     #[error("a map needs at least 1 dimension")]
     NoDimension,
-    /// More dimensions than the landmarks can span.
+    /// More dimensions were requested than the landmarks can span.
     #[error("{dimensions} dimensions need at least {needed} landmarks, there are {there}")]
     TooManyDimensions {
         dimensions: usize,
-        /// Landmarks they need: one more.
+        /// Minimum number of landmarks: one more than dimensions.
         needed: usize,
         there: usize,
     },
-    /// No other landmark measured this one, nor it any of them.
+    /// Neither did another landmark measure this one, nor did this one measure another.
     #[error("landmark {landmark} has no measured distance to any other landmark")]
     UnmeasuredLandmark { landmark: AgentId },
-    /// No chain of measurements joins this landmark to the first.
+    /// No chain of measurements connects this landmark to the first.
     #[error("landmark {landmark} is joined to landmark {first} by no chain of measurements")]
     Disconnected {
         landmark: AgentId,
-        /// The first landmark.
         first: AgentId,
     },
     #[error("fit the map")]
     Solver(#[from] SimplexError),
 }
 
-/// Fits an embedding: `landmarks` jointly, then every agent that the mesh joins to them. Agents it
-/// does not join have no placement. The same arguments give the same embedding.
+/// Fits an embedding: `landmarks` jointly, then all agents that the mesh connects to them. Other
+/// agents get no placement. The same arguments give the same embedding.
 pub fn fit(
     epoch: EmbeddingEpoch,
     mesh: &Mesh,
@@ -86,8 +87,8 @@ pub fn fit(
     solve(None, epoch, mesh, landmarks, dimensions, seed)
 }
 
-/// Fits the successor of `former`: also starts there, and ends in its frame (Procrustes), so that
-/// an agent whose distances did not change keeps its coordinate. Otherwise as [`fit`].
+/// Fits the successor of `former`, as [`fit`] does. Also starts from `former`, and aligns the
+/// result to it (Procrustes), so that an agent whose distances did not change keeps its coordinate.
 pub fn refit(
     former: &Embedding,
     epoch: EmbeddingEpoch,
@@ -161,7 +162,7 @@ pub(super) fn check(landmarks: &[AgentId], dimensions: usize) -> Result<(), FitE
     }
 }
 
-/// The error a sweep lowers.
+/// The error that a sweep minimises.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Loss {
     /// Squared relative error.
@@ -170,14 +171,14 @@ enum Loss {
     Log,
 }
 
-/// The agents that are joined to the landmarks, landmarks first, and their distances in
+/// The agents that the mesh connects to the landmarks, landmarks first, and their distances in
 /// milliseconds.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) agents: Vec<AgentId>,
-    /// Per agent, the agents to which it has a distance (by index), and the distances.
+    /// Per agent, the index of each agent to which it has a measured distance, and that distance.
     pub(super) rows: Vec<Vec<(usize, f64)>>,
-    /// Every pair: measured, or else along the shortest chain of measurements.
+    /// The distance of every pair: measured, or along the shortest chain of measurements.
     pub(super) filled: Vec<Vec<f64>>,
 }
 
@@ -209,7 +210,7 @@ impl Measured {
         Self { agents, rows, filled }
     }
 
-    /// The first `count` agents alone.
+    /// Only the first `count` agents.
     fn first(&self, count: usize) -> Self {
         let cut = |row: &Vec<(usize, f64)>| row.iter().copied().filter(|&(j, _)| j < count).collect();
         Self {
@@ -219,7 +220,7 @@ impl Measured {
         }
     }
 
-    /// The median measured distance, milliseconds: the unit of every step and start.
+    /// The median measured distance in milliseconds: the unit of all steps and starting points.
     pub(super) fn scale(&self) -> f64 {
         let mut all: Vec<f64> = self.rows.iter().flatten().map(|&(_, measured)| measured).collect();
         all.sort_by(f64::total_cmp);
@@ -250,8 +251,8 @@ fn cost_of(host: &[f64], anchors: &[Anchor<'_>], loss: Loss, softening: f64) -> 
     }
 }
 
-/// Every pair's distance along the shortest chain (Floyd and Warshall), but measured pairs as
-/// measured.
+/// The distance of every pair: as measured, or along the shortest chain of measurements (Floyd and
+/// Warshall).
 fn shortest_chains(rows: &[Vec<(usize, f64)>]) -> Vec<Vec<f64>> {
     let count = rows.len();
     let mut filled = vec![vec![f64::INFINITY; count]; count];
@@ -279,8 +280,8 @@ fn shortest_chains(rows: &[Vec<(usize, f64)>]) -> Vec<Vec<f64>> {
     filled
 }
 
-/// Sweeps every start a few times, then the best one until it converges; returns its cost and its
-/// points.
+/// Sweeps from every start a few times, then continues with the best one until it converges;
+/// returns the cost and the points.
 fn best_of(
     measured: &Measured,
     starts: Vec<Vec<Vec<f64>>>,
@@ -302,7 +303,7 @@ fn best_of(
     converge(measured, points, loss, scale, FIRST_SWEEPS)
 }
 
-/// Sweeps until converged, with the steps of the rounds from `round` on; returns the cost and the
+/// Sweeps until converged, with the steps of round `round` and later; returns the cost and the
 /// points.
 fn converge(
     measured: &Measured,
@@ -324,13 +325,13 @@ fn converge(
     Ok((cost, points))
 }
 
-/// The step of a sweep: shrinks by a fifth each, down to the last.
+/// The step in a round: each is a fifth shorter than the former, down to the final length.
 fn step(round: usize) -> f64 {
     let shrink = 0.8_f64.powi(i32::try_from(round).unwrap_or(i32::MAX));
     (STEPS.0 * shrink).max(STEPS.1)
 }
 
-/// Moves each agent once, to the least error of its measured distances.
+/// Moves each agent once, to minimise the error of its measured distances.
 fn sweep(measured: &Measured, points: &mut [Vec<f64>], loss: Loss, scale: f64, step: f64) -> Result<(), SimplexError> {
     let softening = softening(scale);
     for i in 0..points.len() {

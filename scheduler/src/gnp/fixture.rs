@@ -1,4 +1,4 @@
-//! Made networks for the tests of this module.
+//! Synthetic networks for the tests of this module.
 
 use std::fmt::Debug;
 
@@ -28,8 +28,7 @@ pub(super) fn hosts(count: usize, dimensions: usize, seed: u64) -> Vec<Vec<f64>>
     (0..count).map(|_| host()).collect()
 }
 
-/// The mesh of agents at these points, which are numbered from 0; every distance is multiplied by
-/// the factor.
+/// The mesh of agents at these points, numbered from 0; every distance is multiplied by the factor.
 pub(super) fn mesh_of(hosts: &[Vec<f64>], factor: f64) -> Mesh {
     let mut mesh = Mesh::new();
     for (i, a) in hosts.iter().enumerate() {
@@ -40,8 +39,8 @@ pub(super) fn mesh_of(hosts: &[Vec<f64>], factor: f64) -> Mesh {
     mesh
 }
 
-/// The mesh of agents on a line, which are numbered from 1; each pair is `apart` milliseconds
-/// farther from each other.
+/// The mesh of agents on a line, numbered from 1; `apart` is added to the distance of each pair.
+/// All in milliseconds.
 pub(super) fn line(places: &[f64], apart: f64) -> Mesh {
     let mut mesh = Mesh::new();
     for (i, a) in (1..).zip(places) {
@@ -52,7 +51,7 @@ pub(super) fn line(places: &[f64], apart: f64) -> Mesh {
     mesh
 }
 
-/// Nominees numbered from 1, by city and carrier.
+/// Nominees numbered from 1, with these cities and carriers.
 pub(super) fn nominees(of: &[(&str, &str)]) -> Vec<Nominee> {
     let nominee = |(number, &(city, carrier)): (i64, &(&str, &str))| Nominee {
         agent: agent(number),

@@ -1,19 +1,19 @@
-//! Positions on the globe, and the least round trip that light in fibre allows between two of them.
+//! Positions on the globe, and the shortest round trip that light in fibre allows between two of
+//! them.
 //!
-//! The bound is physics, not a model: a round trip below it means that a position is wrong, a clock
-//! is, or the two ends are not where they are thought to be. It therefore errs on the side of
-//! allowing.
+//! The bound is physics, not a model: a shorter round trip means that a position is wrong, a clock
+//! is wrong, or an end is elsewhere than assumed. In doubt the bound is too low, never too high.
 
 use std::time::Duration;
 
 use crate::model::Rtt;
 
-/// The earth's mean radius, kilometres (IUGG).
+/// The earth's mean radius in kilometres (IUGG).
 const EARTH_RADIUS_KM: f64 = 6371.0088;
-/// Light in fibre, kilometres a millisecond: two thirds of 299,792.458 km/s.
+/// Speed of light in fibre in kilometres per millisecond: two thirds of 299,792.458 km/s.
 const FIBRE_KM_PER_MS: f64 = 299.792_458 * 2.0 / 3.0;
-/// A great circle of the sphere is at most 0.56 % longer than the way on the ellipsoid; so much is
-/// allowed for.
+/// A great circle of the sphere is at most 0.56 % longer than the shortest path on the ellipsoid,
+/// so the bound is lowered by this share.
 const SPHERE_EXCESS: f64 = 0.0056;
 
 /// A position on the globe.
@@ -23,10 +23,9 @@ pub struct Position {
     longitude: f64,
 }
 
-/// Finite, so equal to itself.
+/// Safe because both components are finite.
 impl Eq for Position {}
 
-/// Degrees that are not on the globe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum PositionError {
     /// Beyond a pole, or not a number.
@@ -40,7 +39,7 @@ pub enum PositionError {
 }
 
 impl Position {
-    /// From degrees: north and east are positive.
+    /// Builds a position from degrees; north and east are positive.
     pub fn try_new(latitude: f64, longitude: f64) -> Result<Self, PositionError> {
         if !(-90.0..=90.0).contains(&latitude) {
             return Err(PositionError::Latitude);
@@ -51,7 +50,7 @@ impl Position {
         Ok(Self { latitude, longitude })
     }
 
-    /// From optional parts; `None` if both are absent.
+    /// Builds a position from optional parts; `None` if both are absent.
     pub fn from_parts(latitude: Option<f64>, longitude: Option<f64>) -> Result<Option<Self>, PositionError> {
         match (latitude, longitude) {
             (Some(latitude), Some(longitude)) => Self::try_new(latitude, longitude).map(Some),
@@ -60,23 +59,23 @@ impl Position {
         }
     }
 
-    /// Degrees north.
+    /// In degrees; north is positive.
     pub const fn latitude(self) -> f64 {
         self.latitude
     }
 
-    /// Degrees east.
+    /// In degrees; east is positive.
     pub const fn longitude(self) -> f64 {
         self.longitude
     }
 }
 
-/// The direction of a position as seen from the earth's centre: the nearer two positions, the
-/// smaller the angle between them.
+/// The direction of a position from the earth's centre. The angle between two directions grows with
+/// the distance of the positions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Direction([f64; 3]);
 
-/// Finite, so equal to itself.
+/// Safe because all components are finite.
 impl Eq for Direction {}
 
 impl From<Position> for Direction {
@@ -87,32 +86,32 @@ impl From<Position> for Direction {
 }
 
 impl Direction {
-    /// The cosine of the angle to another: 1 at the same place, -1 at the antipodes.
+    /// The cosine of the angle between the directions: 1 for the same place, -1 for antipodes.
     pub fn cosine(self, other: Self) -> f64 {
         self.0.iter().zip(other.0).map(|(one, other)| one * other).sum::<f64>().clamp(-1.0, 1.0)
     }
 
-    /// The cosine of the angle that is as wide as this one and some kilometres on the ground more.
+    /// Returns the cosine of the angle after it is widened by `km` kilometres on the ground.
     pub fn widened(cosine: f64, km: f64) -> f64 {
         (cosine.clamp(-1.0, 1.0).acos() + km / EARTH_RADIUS_KM).min(std::f64::consts::PI).cos()
     }
 }
 
-/// The shortest way over the globe, kilometres, by the haversine formula on the mean sphere.
+/// The great-circle distance in kilometres, by the haversine formula on the mean sphere.
 pub fn great_circle_km(a: Position, b: Position) -> f64 {
     let half_sine = |from: f64, to: f64| ((to - from).to_radians() / 2.0).sin().powi(2);
     let along = half_sine(a.latitude, b.latitude);
     let across = half_sine(a.longitude, b.longitude);
     let haversine = along + a.latitude.to_radians().cos() * b.latitude.to_radians().cos() * across;
-    // Rounding may carry it past 1 between antipodes.
+    // Between antipodes, rounding may make it exceed 1.
     2.0 * EARTH_RADIUS_KM * haversine.clamp(0.0, 1.0).sqrt().asin()
 }
 
-/// The least round trip between two positions: there and back along the great circle at two thirds
-/// of the speed of light. Zero between equal positions.
+/// The shortest possible round trip between two positions: both ways along the great circle at two
+/// thirds of the speed of light. Zero for equal positions.
 pub fn least_round_trip(a: Position, b: Position) -> Duration {
     let way = great_circle_km(a, b) * (1.0 - SPHERE_EXCESS);
-    // Half the earth's girth takes 200 ms: always a duration.
+    // Half the earth's circumference takes 200 ms, so this is always a valid duration.
     Duration::from_secs_f64(2.0 * way / FIBRE_KM_PER_MS / 1e3)
 }
 

@@ -1,9 +1,9 @@
-//! Places one host against agents whose coordinates stand still (the paper 2.1, step c; Ng and
+//! Places one host relative to agents whose coordinates are fixed (the paper 2.1, step c; Ng and
 //! Zhang, ordinary host operations).
 //!
-//! Nine landmarks barely determine eight dimensions and a height, so the error alone would let a
-//! host drift to where no agent lies. Two things hold it: it starts from the agents whose own
-//! position explains the measurements best, and a weak prior says that hosts lie where agents do.
+//! Nine landmarks barely determine eight dimensions and a height, so the error alone could place a
+//! host far from all agents. Two things prevent this: the search starts from the agents whose
+//! position explains the measurements best, and a weak prior says that hosts are near agents.
 
 mod bulk;
 pub(super) mod host;
@@ -18,48 +18,48 @@ use super::simplex::{SimplexError, StopRule, minimise_fixed};
 use super::{Embedding, Placement, millis};
 use host::{Ground, Host, Point};
 
-/// How a host's place is found. Both lower the same cost from the same starts and predict alike.
+/// The method that finds a host's place. Both methods minimise the same cost from the same starts,
+/// and predict equally well.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Solver {
     /// Nelder and Mead's simplex: the specified method and the default.
     Simplex,
-    /// Levenberg and Marquardt's method with analytic derivatives: some ten times as fast, for many
-    /// hosts at once.
+    /// Levenberg and Marquardt's method with analytic derivatives: about ten times as fast, for
+    /// many hosts at once.
     LevenbergMarquardt,
 }
 
-/// Dimensions that a host's place can have.
+/// Maximum number of dimensions in which a host can be placed.
 const MOST_DIMENSIONS: usize = 64;
-/// Agents whose position is tried as a start, at most.
+/// Maximum number of agents whose positions are tried as starts.
 const STARTS: usize = 3;
-/// The same in a map that explains its own measurements well, where few hosts need more than one: a
-/// remaining poor minimum there is a mistake, not the map's roughness.
+/// Maximum number of starts in a map that explains its own measurements well. Few hosts need more
+/// than one there, but a poor minimum in such a map is avoidable, not due to the map's errors.
 const EXACT_STARTS: usize = 8;
-/// The cost per measurement, in squared log errors, from which another start is worth its time:
-/// that of an error of 20 %.
+/// The cost per measurement, in squared log errors, from which another start is tried: the cost of
+/// an error of 20 %.
 const RESTART: f64 = 0.03;
-/// In a map that explains its own measurements better than that, another start is worth its time
-/// from this many times its fit error on: a good place in a rough map is a poor minimum in an exact
-/// one.
+/// If the map's fit error is small, another start is tried from this multiple of the fit error on: a
+/// cost that is usual in an inexact map is a poor minimum in an exact one.
 const RESTART_FIT_ERRORS: f64 = 3.0;
-/// But not below the cost of an error of 5 %, which does not change the choice of an agent.
+/// Minimum of that threshold: the cost of an error of 5 %, which does not change the choice of an
+/// agent.
 const LEAST_RESTART: f64 = 0.0025;
-/// The first simplex's step, as a part of the embedding's scale.
+/// The step of the first simplex, as a share of the embedding's scale.
 const STEP: f64 = 0.1;
-/// When a host's simplex ends.
+/// The stop rule of a host's simplex.
 const STOP: StopRule = StopRule { steps: 400, tolerance: 6e-4 };
 
-/// Why a host could not be placed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LocateError {
-    /// No measurement came from an agent that this embedding places.
+    /// No measurement came from an agent that has a place in this embedding.
     #[error("none of the {measured} measurements is from an agent placed in the embedding")]
     NothingMeasured { measured: usize },
-    /// More dimensions than a host's place can have.
+    /// The embedding has more dimensions than a host can be placed in.
     #[error("hosts are placed in at most {most} dimensions, the embedding has {dimensions}")]
     TooManyDimensions {
         dimensions: usize,
-        /// The most there may be.
+        /// Maximum number of dimensions.
         most: usize,
     },
     #[error("place the host")]
@@ -67,13 +67,13 @@ pub enum LocateError {
 }
 
 impl Embedding {
-    /// Locates a host with the simplex, by the measurements of landmarks and other located agents.
-    /// Fewer measurements than dimensions suffice: the prior determines the rest.
+    /// Locates a host with the simplex, from the measurements by landmarks and other located
+    /// agents. Fewer measurements than dimensions suffice: the prior determines the rest.
     pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Placement, LocateError> {
         self.locator()?.locate(measured, Solver::Simplex)
     }
 
-    /// Makes this embedding ready to place many hosts.
+    /// Prepares this embedding for placing many hosts.
     pub fn locator(&self) -> Result<Locator<'_>, LocateError> {
         let dimensions = self.dimensions;
         let ground: Box<dyn AnyAnchorage> = match dimensions {
@@ -99,11 +99,11 @@ impl Embedding {
     }
 }
 
-/// An embedding made ready to place many hosts; threads may share it.
+/// An embedding prepared for placing many hosts; threads may share it.
 #[derive(Debug)]
 pub struct Locator<'a> {
     embedding: &'a Embedding,
-    /// In ascending order, as their numbers on the ground are.
+    /// In ascending order; an agent's index here is its index in `ground`.
     agents: Vec<AgentId>,
     ground: Box<dyn AnyAnchorage>,
 }
@@ -116,16 +116,16 @@ impl Locator<'_> {
         if known.is_empty() {
             return Err(LocateError::NothingMeasured { measured: measured.len() });
         }
-        // Sorted, so that the sums, and with them the last bit of the result, do not depend on the
-        // order given.
+        // Sorted, so that not even the last bit of the sums depends on the order given.
         known.sort_unstable();
         let known: Vec<(usize, f64)> = known.into_iter().map(|(agent, rtt)| (agent, millis(rtt))).collect();
         let (coordinate, fit_error) = self.ground.place(&known, solver)?;
         Ok(Placement { epoch: self.embedding.epoch, coordinate, fit_error })
     }
 
-    /// The three nearest agents of each site. `coordinates` holds the sites' coordinates in this
-    /// embedding, one after another: one component per dimension and the height, in milliseconds.
+    /// Returns the three nearest agents of each site. `coordinates` is the concatenation of the
+    /// sites' coordinates in this embedding, each with one component per dimension and the height,
+    /// in milliseconds.
     pub fn nearest(&self, coordinates: &[f64]) -> Result<Vec<Nearest>, RaggedCoordinates> {
         let each = self.embedding.dimensions + 1;
         if !coordinates.len().is_multiple_of(each) {
@@ -135,9 +135,9 @@ impl Locator<'_> {
     }
 }
 
-/// The ground with its number of components hidden.
+/// Object-safe form of `Ground<N>`: hides the number of components N.
 trait AnyAnchorage: Debug + Send + Sync {
-    /// The coordinate of a host that these agents measured, and its fit error.
+    /// Returns the coordinate of a host that these agents measured, and its fit error.
     fn place(&self, measured: &[(usize, f64)], solver: Solver) -> Result<(Vec<f64>, f64), LocateError>;
 
     fn nearest(&self, coordinates: &[f64], agents: &[AgentId]) -> Vec<Nearest>;
@@ -175,7 +175,7 @@ fn in_bulk<const N: usize>(host: &Host<'_, N>) -> (Point<N>, f64) {
     }
 }
 
-/// Solves from the likeliest start, and from further ones only while the result explains the
+/// Solves from the likeliest start, then from further ones while the result explains the
 /// measurements badly.
 fn best_of<const N: usize, E>(
     host: &Host<'_, N>,
@@ -197,7 +197,7 @@ fn best_of<const N: usize, E>(
         Ok(())
     };
     lower(&mut best, &others)?;
-    // This many starts are ranked only for the few hosts that need them.
+    // Only the few hosts that need so many starts pay for ranking them.
     if best.1 >= enough && host.ground.restart < RESTART {
         lower(&mut best, &host.starts::<EXACT_STARTS>()[STARTS..])?;
     }
@@ -240,7 +240,7 @@ mod tests {
         (Embedding::from_parts(EmbeddingEpoch::new(1), dimensions, landmarks, agents, 0.0).unwrap(), rng)
     }
 
-    /// Every agent's round trip to a host, each off by up to `noise` of itself.
+    /// The round trips from every agent to a host, each with an error of up to the share `noise`.
     fn measure(map: &Embedding, host: &[f64], noise: f64, rng: &mut ChaCha8Rng) -> Vec<(AgentId, Rtt)> {
         let one = |(&agent, placement): (&AgentId, &Placement)| {
             let true_millis = super::super::objective::distance(host, &placement.coordinate);
@@ -263,7 +263,8 @@ mod tests {
                 simplex += one;
                 bulk += other;
             }
-            // To a thousandth of a squared log error a measurement: three per cent of a round trip.
+            // To a thousandth of a squared log error per measurement: three per cent of a round
+            // trip.
             let apart = (simplex - bulk).abs() / 320.0;
             assert!(apart < 1e-3, "{dimensions}-D: simplex {simplex}, bulk {bulk}");
         }
@@ -302,7 +303,7 @@ mod tests {
         });
         println!("simplex {simplex:?}, bulk {bulk:?}, costs {costs:?}");
         assert!(within(0.03, costs[0], costs[1]), "{costs:?}");
-        // One seed: over ten they differ by less than one part in a hundred (docs/accuracy.md).
+        // For one seed; over ten seeds they differ by less than 1 % (docs/accuracy.md).
         assert!(within(0.02, simplex.0, bulk.0) && within(0.08, simplex.1, bulk.1), "{simplex:?} {bulk:?}");
         for (median, ninetieth) in [simplex, bulk] {
             assert!(median <= 0.1 && ninetieth <= 0.4, "{median} {ninetieth}");

@@ -1,4 +1,4 @@
-//! The agents' measured mesh: who measured whom, and the distance that follows.
+//! The mesh: the round trips that agents measured to each other, and the distances from them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,33 +6,32 @@ use crate::model::{AgentId, Rtt};
 
 use super::round_trip;
 
-/// Measured round trips from agent to agent, each in its direction. A pair may be measured both
-/// ways, one way or not.
+/// Measured round trips from agent to agent. A pair may be measured in both directions, in one or
+/// in none.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Mesh {
     rows: BTreeMap<AgentId, BTreeMap<AgentId, Rtt>>,
 }
 
 impl Mesh {
-    /// An empty mesh.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Records what `prober` measured to `target`, in place of what it measured before. An agent's
-    /// round trip to itself is no distance and is not kept.
+    /// Records the round trip that `prober` measured to `target`, and replaces an earlier one.
+    /// Ignores a round trip from an agent to itself.
     pub fn insert(&mut self, prober: AgentId, target: AgentId, rtt: Rtt) {
         if prober != target {
             self.rows.entry(prober).or_default().insert(target, rtt);
         }
     }
 
-    /// What `prober` measured to `target`.
+    /// The round trip that `prober` measured to `target`.
     pub fn measured(&self, prober: AgentId, target: AgentId) -> Option<Rtt> {
         self.rows.get(&prober)?.get(&target).copied()
     }
 
-    /// The distance of a pair: the geometric mean of both directions, or the one there is.
+    /// The distance of a pair: the geometric mean of both directions, or the only measured one.
     pub fn distance(&self, a: AgentId, b: AgentId) -> Option<Rtt> {
         match (self.measured(a, b), self.measured(b, a)) {
             (Some(there), Some(back)) => Some(round_trip((super::millis(there) * super::millis(back)).sqrt())),
@@ -40,18 +39,18 @@ impl Mesh {
         }
     }
 
-    /// Every agent that measured or was measured.
+    /// All agents that measured or were measured.
     pub fn agents(&self) -> BTreeSet<AgentId> {
         let targets = self.rows.values().flat_map(BTreeMap::keys);
         self.rows.keys().chain(targets).copied().collect()
     }
 
-    /// How many others measured this agent: whether its beacon can be reached.
+    /// The number of agents that measured this agent; none if its beacon cannot be reached.
     pub fn reached_by(&self, target: AgentId) -> usize {
         self.rows.values().filter(|row| row.contains_key(&target)).count()
     }
 
-    /// The same without what these agents measured; what others measured of them stays.
+    /// A copy without the measurements by these agents; measurements of them by others stay.
     pub fn without_reports_of(&self, probers: &BTreeSet<AgentId>) -> Self {
         let rows = self.rows.iter().filter(|(prober, _)| !probers.contains(prober));
         Self { rows: rows.map(|(&prober, row)| (prober, row.clone())).collect() }
@@ -66,12 +65,11 @@ impl Mesh {
         Self { rows: rows.map(|(&prober, row)| (prober, kept(row))).collect() }
     }
 
-    /// Directed measurements held.
+    /// The number of measurements; each direction counts.
     pub fn len(&self) -> usize {
         self.rows.values().map(BTreeMap::len).sum()
     }
 
-    /// Whether nothing was measured.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

@@ -1,24 +1,25 @@
-//! The nearest agents of many sites: every agent is looked at for every site.
+//! The nearest agents of many sites, by computing the distance of every agent to every site.
 //!
-//! A map of eight dimensions leaves a search tree little to cut off, and a thousand agents are few:
-//! four of them at a time, and the root is taken only of one that may be among the nearest. Pure
-//! and single-threaded; callers that have more cores give each a part of the sites.
+//! A search tree would save little with eight dimensions and at most some thousand agents. Four
+//! agents are processed at a time, and a square root is computed only if one of the four may be
+//! among the nearest. Pure and single-threaded; callers with more cores give each a part of the
+//! sites.
 
 use crate::model::{AgentId, Rtt};
 
 use super::locate::host::{Ground, LANES, Point, squares};
 use super::round_trip;
 
-/// How many agents are found for each site.
+/// Number of agents found for each site.
 const NEAREST: usize = 3;
 
-/// The agents nearest to one site: 40 bytes.
+/// The agents nearest to one site, in 40 bytes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Nearest {
     agents: [AgentId; NEAREST],
-    /// Milliseconds. Seven digits are more than any map is good for.
+    /// In milliseconds; no map is more precise than the seven digits of single precision.
     millis: [f32; NEAREST],
-    /// How many there are: fewer than three in an embedding of fewer agents.
+    /// Number of agents found: fewer than three if the embedding has fewer.
     count: u8,
 }
 
@@ -30,7 +31,7 @@ impl Nearest {
     }
 }
 
-/// Coordinates that do not come out even.
+/// The number of components is not a multiple of the length of one coordinate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{there} components are no whole number of coordinates of {each}")]
 pub struct RaggedCoordinates {
@@ -40,8 +41,8 @@ pub struct RaggedCoordinates {
 }
 
 impl<const N: usize> Ground<N> {
-    /// The nearest agents of a coordinate, of which `agents` are the identifiers by number. A
-    /// coordinate that is not finite has none.
+    /// Returns the agents nearest to a coordinate; `agents` are their identifiers in the order of
+    /// the blocks. There are none if the coordinate is not finite.
     pub(super) fn nearest_three(&self, coordinate: &[f64], agents: &[AgentId]) -> Nearest {
         let mut nearest = Nearest { agents: [AgentId::new(0); NEAREST], millis: [0.0; NEAREST], count: 0 };
         let site = self.widen(coordinate);
@@ -57,7 +58,8 @@ impl<const N: usize> Ground<N> {
         nearest
     }
 
-    /// Distances without the site's own height, and numbers; infinitely far where there is none.
+    /// The smallest distances, without the site's height, and the agents' indices; infinite if
+    /// there are fewer agents.
     fn search(&self, site: &Point<N>) -> [(f64, usize); NEAREST] {
         let mut best = [(f64::INFINITY, usize::MAX); NEAREST];
         for (index, block) in self.blocks.iter().enumerate() {
@@ -87,7 +89,7 @@ impl<const N: usize> Ground<N> {
     }
 }
 
-/// In single precision, which every round trip fits.
+/// Rounds to single precision, whose range includes every round trip.
 #[expect(clippy::cast_possible_truncation, reason = "only digits beyond the seventh are lost")]
 fn single(millis: f64) -> f32 {
     millis as f32

@@ -1,32 +1,31 @@
-//! The error functions that fitting and locating minimise, and the distance they are about.
+//! The error functions that fitting and locating minimise, and the distance that they use.
 //!
-//! Every function here is total: whatever the numbers, it gives a finite cost, because the simplex
-//! treats a NaN as an error and panics on one in its first step.
+//! Every function here returns a finite cost for all inputs, because the simplex treats a NaN as an
+//! error, and panics on one in its first step.
 
-/// A cost no placement of anything can have: stands for whatever is not finite.
+/// Larger than any real cost; replaces a cost that is not finite.
 pub(super) const WORST: f64 = 1e30;
 
-/// Beyond this log residual (10 %) an error counts linearly, so that one odd pair cannot bend the
+/// Above this log residual (10 %) an error counts linearly, so that one odd pair cannot distort the
 /// map (Huber, "Robust estimation of a location parameter", 1964).
 pub(super) const HUBER: f64 = 0.1;
 
 /// The distance of two coordinates in milliseconds: `|x - y| + height(x) + height(y)`.
 ///
-/// Heights are taken without their sign, which is how the simplex, free to step below zero, meets
-/// their bound.
+/// Uses the absolute values of heights, because the simplex may step below zero.
 pub(super) fn distance(a: &[f64], b: &[f64]) -> f64 {
     let dimensions = a.len().min(b.len()).saturating_sub(1);
     let square: f64 = a.iter().zip(b).take(dimensions).map(|(p, q)| (p - q) * (p - q)).sum();
     square.sqrt() + a[dimensions].abs() + b[dimensions].abs()
 }
 
-/// The relative error of GNP, `(d - g) / d` for a measured `d` and a computed `g`; its square is Ng
+/// The relative error of GNP: `(g - d) / d` for a measured `d` and a computed `g`. Its square is Ng
 /// and Zhang's normalised error.
 pub(super) fn relative_error(computed: f64, measured: f64) -> f64 {
     (computed - measured) / measured.max(f64::MIN_POSITIVE)
 }
 
-/// The log error, `ln(g / d)`, softened by adding `softening` milliseconds to both.
+/// The log error `ln(g / d)`, after adding `softening` milliseconds to both.
 pub(super) fn log_error(computed: f64, measured: f64, softening: f64) -> f64 {
     ((computed + softening) / (measured + softening)).ln()
 }
@@ -36,22 +35,21 @@ pub(super) fn huber(error: f64) -> f64 {
     huber_within(error, HUBER)
 }
 
-/// Huber's loss: square near zero, linear beyond `limit`.
+/// Huber's loss: quadratic up to `limit`, linear beyond.
 pub(super) fn huber_within(error: f64, limit: f64) -> f64 {
     let size = error.abs();
     if size <= limit { size * size } else { limit * (2.0 * size - limit) }
 }
 
-/// What a host was measured to: a placed coordinate, and the milliseconds to it.
+/// A host with a known coordinate, and the measured distance to it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Anchor<'a> {
-    /// Where the other host lies.
     pub(super) coordinate: &'a [f64],
-    /// The measured distance, milliseconds.
+    /// The measured distance in milliseconds.
     pub(super) measured: f64,
 }
 
-/// The robust log error of one host against its anchors.
+/// The robust log error of one host, summed over its anchors.
 pub(super) fn host_cost(host: &[f64], anchors: &[Anchor<'_>], softening: f64) -> f64 {
     let sum: f64 = anchors.iter().map(|a| huber(log_error(distance(host, a.coordinate), a.measured, softening))).sum();
     finite(sum)
@@ -63,13 +61,13 @@ pub(super) fn rms_relative_error(host: &[f64], anchors: &[Anchor<'_>]) -> f64 {
     root_mean(squares)
 }
 
-/// The root of the mean of squares; 0 for none.
+/// The root of the mean of these squares; 0 if there are none.
 pub(super) fn root_mean(squares: impl Iterator<Item = f64>) -> f64 {
     let (count, sum) = squares.fold((0.0, 0.0), |(count, sum), square| (count + 1.0, sum + square));
     if count > 0.0 { (sum / count).sqrt() } else { 0.0 }
 }
 
-/// The cost itself, or [`WORST`] when it is not finite.
+/// The cost, or [`WORST`] if it is not finite.
 pub(super) fn finite(cost: f64) -> f64 {
     if cost.is_finite() { cost.min(WORST) } else { WORST }
 }

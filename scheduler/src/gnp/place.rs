@@ -1,26 +1,27 @@
-//! What a map knows of one site, whichever tier it is of: a point, or a cloud.
+//! The place of one site in a map of either tier: a point or a cloud.
 
 use crate::model::{AgentId, Rtt};
 
 use super::{Embedding, Placement, Posterior, Prediction};
 
-/// Where one site lies.
+/// The place of one site.
 #[derive(Debug)]
 pub enum SitePlace<'m> {
     Point(&'m Embedding, Placement),
-    /// Somewhere in a cloud.
+    /// The posterior over a cloud of possible points.
     Cloud(Posterior<'m>),
 }
 
-/// How far an agent is from the site, as the map has it.
+/// The predicted distance of an agent from the site.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PredictedRtt {
-    /// The round trip to print, and of which relative errors are.
+    /// The round trip to display, from which relative errors are computed.
     pub rtt: Rtt,
-    /// What agents are ranked by; `None` where the map knows points only, and the round trip ranks.
+    /// The value by which agents are ranked; `None` if the map has only points, which rank by
+    /// `rtt`.
     pub expected: Option<Rtt>,
-    /// How unsure that is: the standard deviation of the logarithm; `None` where the map knows
-    /// points only.
+    /// The uncertainty of the prediction: the standard deviation of the round trip's logarithm;
+    /// `None` if the map has only points.
     pub spread: Option<f64>,
 }
 
@@ -31,8 +32,8 @@ impl From<Prediction> for PredictedRtt {
 }
 
 impl SitePlace<'_> {
-    /// The distance to an agent; `None` when the map does not have it, or the point is of another
-    /// epoch.
+    /// Predicts the distance to an agent; `None` if the agent is not in the map, or the point
+    /// belongs to another epoch.
     pub fn predict(&self, agent: AgentId) -> Option<PredictedRtt> {
         match self {
             Self::Point(embedding, placement) => {
@@ -43,8 +44,8 @@ impl SitePlace<'_> {
         }
     }
 
-    /// Who of `candidates` should measure the site once so that the nearest is found, `most` at
-    /// most: as [`Posterior::confirm`] chooses, or those whose point is nearest.
+    /// Selects up to `most` of `candidates` to measure the site once, to find its nearest agent: by
+    /// [`Posterior::confirm`] if there is a cloud, else those nearest to the site's point.
     pub fn confirm(&self, most: usize, candidates: &[AgentId]) -> Vec<AgentId> {
         match self {
             Self::Point(..) => {

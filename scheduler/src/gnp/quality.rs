@@ -1,7 +1,7 @@
-//! How well an embedding explains what was measured: pair by pair, agent by agent, and all in all.
+//! How well an embedding explains the measurements: for each pair, for each agent, and overall.
 //!
-//! An error here is `|ln(predicted / measured)|`: 0.1 is ten per cent, too long like too short.
-//! Medians, not means, so that a few odd pairs do not speak for all.
+//! Errors are `|ln(predicted / measured)|`: 0.1 is about 10 %, whether too long or too short.
+//! Medians are used instead of means, so that a few odd pairs do not dominate.
 
 use std::collections::BTreeMap;
 
@@ -10,45 +10,46 @@ use crate::model::{AgentId, Rtt};
 
 use super::{Embedding, Mesh};
 
-/// An agent stands out when its own median error is this many times that of the median agent, and
+/// An agent is suspect if its median error is at least this multiple of the median over all agents
 /// ...
 const STANDS_OUT: f64 = 3.0;
-/// ... at least this large: in a map that fits well, three times next to nothing is nothing.
+/// ... and exceeds this value, because in a map that fits well three times the median is still
+/// small.
 const STANDS_OUT_ABOVE: f64 = 0.1;
-/// The least distances for judging an agent: with fewer, its median error depends on the other
-/// agents more than on itself.
+/// Minimum number of distances for judging an agent: with fewer, its median error depends more on
+/// the other agents than on itself.
 const FEWEST_TO_JUDGE: usize = 4;
 
-/// One measured pair beside its prediction.
+/// A measured pair and its prediction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Residual {
-    /// One end; the smaller identifier.
+    /// The end with the smaller identifier.
     pub from: AgentId,
     pub to: AgentId,
     /// The pair's distance in the mesh.
     pub measured: Rtt,
-    /// Its distance in the embedding.
+    /// The pair's distance in the embedding.
     pub predicted: Rtt,
 }
 
 impl Residual {
-    /// `ln(predicted / measured)`: above 0 the prediction is too long.
+    /// `ln(predicted / measured)`: positive if the prediction is too long.
     pub fn log_error(&self) -> f64 {
         (self.predicted.as_millis_f64() / self.measured.as_millis_f64()).ln()
     }
 }
 
-/// One agent's share in the errors.
+/// The errors of one agent's pairs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AgentQuality {
     pub agent: AgentId,
     /// The median error of its pairs.
     pub median_error: f64,
-    /// Pairs it was measured in.
+    /// Number of its measured pairs.
     pub distances: usize,
 }
 
-/// What an embedding leaves unexplained of a mesh.
+/// The errors of an embedding against a mesh.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Quality {
     dimensions: usize,
@@ -57,12 +58,12 @@ pub struct Quality {
 }
 
 impl Quality {
-    /// Of every measured pair of placed agents.
+    /// Computes the errors of all measured pairs of placed agents.
     pub fn of(embedding: &Embedding, mesh: &Mesh) -> Self {
         Self::among(embedding, mesh, |_, _| true)
     }
 
-    /// Of those pairs (smaller identifier first) that `counts` accepts.
+    /// Computes the errors of the pairs (smaller identifier first) that `counts` accepts.
     pub fn among(embedding: &Embedding, mesh: &Mesh, counts: impl Fn(AgentId, AgentId) -> bool) -> Self {
         let mut residuals = Vec::new();
         let mut errors: BTreeMap<AgentId, Vec<f64>> =
@@ -88,22 +89,22 @@ impl Quality {
         Self { dimensions: embedding.dimensions(), residuals, agents }
     }
 
-    /// The measured pairs, the worst explained first.
+    /// The measured pairs, greatest error first.
     pub fn residuals(&self) -> &[Residual] {
         &self.residuals
     }
 
-    /// Each placed agent, by identifier.
+    /// All placed agents, in the order of identifiers.
     pub fn agents(&self) -> &[AgentQuality] {
         &self.agents
     }
 
-    /// The median error of all pairs; `None` when none is measured.
+    /// The median error of all pairs; `None` if no pair was measured.
     pub fn median_error(&self) -> Option<f64> {
         median(self.residuals.iter().map(|residual| residual.log_error().abs()).collect())
     }
 
-    /// Agents whose own error stands out, the worst first.
+    /// Agents with unusually large errors, largest first.
     pub fn suspects(&self) -> Vec<AgentQuality> {
         let judged = self.agents.iter().filter(|agent| agent.distances >= FEWEST_TO_JUDGE);
         let medians: Vec<f64> = judged.clone().map(|agent| agent.median_error).collect();
@@ -114,8 +115,8 @@ impl Quality {
         suspects
     }
 
-    /// Agents with fewer distances than their coordinate has components: others would explain them
-    /// as well.
+    /// Agents with fewer distances than their coordinate has components, so that other coordinates
+    /// would explain the distances as well.
     pub fn low_confidence(&self) -> Vec<AgentQuality> {
         self.agents.iter().filter(|agent| agent.distances < self.dimensions + 1).copied().collect()
     }
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
     use crate::model::EmbeddingEpoch;
 
-    /// Eight agents on a line, 10 ms apart, and one that was measured by one other only.
+    /// Eight agents on a line, 10 ms apart, and one that only one other agent measured.
     fn line() -> (Embedding, Mesh) {
         let epoch = EmbeddingEpoch::new(1);
         let mut mesh = Mesh::new();

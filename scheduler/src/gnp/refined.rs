@@ -1,16 +1,16 @@
-//! The refined tier: from a site's measurements to the distance of every agent, with its
-//! uncertainty.
+//! The refined tier: predicts the distance of every agent to a site from the site's measurements,
+//! with the uncertainty.
 //!
-//! The plain tier gives a site one point. Here a site is a cloud of possible points, each weighted
-//! by how well it explains the measurements. The map's errors between agents are carried over to
-//! hosts near them. The result is a median for display, an expectation for ranking, and a spread.
-//! Every step is an ingredient that can be switched off ([`RefinedSwitches`]), so that its value can be
-//! measured: `docs/accuracy.md`.
+//! The plain tier gives a site one point. The refined tier gives it a cloud of possible points,
+//! each weighted by how well it explains the measurements. It also corrects predictions by the
+//! map's errors between nearby agents. The result is a median for display, an expectation for
+//! ranking, and a spread. Every ingredient can be switched off ([`RefinedSwitches`]) to measure its
+//! value: `docs/accuracy.md`.
 //!
 //! - [`layout`]: the coordinates of agents, in 3, 4 and 5 dimensions;
 //! - [`kriging`]: the residuals of the mesh, as a Gaussian process over pairs;
 //! - [`held_out`]: agents held out as if they were sites, to choose the constants;
-//! - [`penalty`]: the penalty of a prediction against a measurement, chosen in the same way;
+//! - [`penalty`]: the penalty on predictions against measurements, chosen with held-out agents;
 //! - [`cloud`]: the possible points of a site;
 //! - [`posterior`]: their weights, and the results.
 
@@ -38,38 +38,38 @@ pub use posterior::{Posterior, Prediction};
 /// The numbers of dimensions to average over: few enough for nine measurements, enough for the
 /// Internet.
 const DIMENSIONS: [usize; 3] = [3, 4, 5];
-/// The single number of dimensions without averaging.
+/// The only number of dimensions if averaging is switched off.
 const SINGLE_DIMENSION: [usize; 1] = [4];
-/// The softening of a log distance, as a share of the scale: round trips near zero differ by what
-/// is only noise in long ones.
+/// Milliseconds added before taking the logarithm of a distance, as a share of the scale, because
+/// for short round trips a few milliseconds of noise are a large factor.
 const SOFTENING: f64 = 0.02;
 /// Points per cloud. Four times as many change the median error by less than 2 %.
 const PARTICLES: usize = 3_000;
-/// The most measurements of a site that are used, nearest first: bounds the work per site.
+/// Maximum number of measurements used per site, nearest first; bounds the work per site.
 const MOST_MEASUREMENTS: usize = 64;
 
-/// The switches of the refined tier; all are on by default.
+/// The ingredients of the refined tier; all are on by default.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RefinedSwitches {
-    /// Every host has a height; off: no heights.
+    /// Every host has a height. Off: no heights.
     pub height: bool,
-    /// Outlying pairs of the mesh count linearly; off: every error counts by its square.
+    /// Large errors in the mesh count linearly. Off: every error counts by its square.
     pub robust: bool,
     /// The residuals of the mesh correct predictions.
     pub kriging: bool,
-    /// Held-out agents choose the kriging constants; off: the first in the list.
+    /// Held-out agents choose the kriging constants. Off: the first constants in the list are used.
     pub constants: bool,
-    /// The residuals of a site's measurements correct the agents near the landmarks; needs
-    /// `kriging`.
+    /// The residuals of a site's measurements correct the predictions for agents near the
+    /// landmarks; needs `kriging`.
     pub residuals: bool,
-    /// A site is a cloud; off: its heaviest point.
+    /// A site is a cloud. Off: only the point with the greatest weight.
     pub cloud: bool,
-    /// Averages over dimensions; off: a single number of dimensions.
+    /// Averages over dimensions. Off: a single number of dimensions.
     pub dimensions: bool,
-    /// Ranks agents by expected distance; off: by the median.
+    /// Ranks agents by expected distance. Off: by the median.
     pub expectation: bool,
-    /// Adds a penalty to predictions against measurements, from the errors of held-out agents;
-    /// needs `kriging`.
+    /// Adds a penalty to predictions that compete with measurements, from the errors of held-out
+    /// agents; needs `kriging`.
     pub penalty: bool,
 }
 
@@ -90,11 +90,10 @@ impl Default for RefinedSwitches {
 }
 
 impl RefinedSwitches {
-    /// The names of all switches.
     pub const NAMES: [&'static str; 9] =
         ["height", "robust", "kriging", "constants", "residuals", "cloud", "dimensions", "expectation", "penalty"];
 
-    /// The same without one ingredient; `None` for an unknown name.
+    /// A copy without one ingredient; `None` for an unknown name.
     #[must_use]
     pub fn without(mut self, name: &str) -> Option<Self> {
         let switch = match name {
@@ -114,20 +113,20 @@ impl RefinedSwitches {
     }
 }
 
-/// One epoch's refined map.
+/// The refined map of one epoch.
 #[derive(Debug)]
 pub struct Refined {
     agents: Vec<AgentId>,
     index: BTreeMap<AgentId, usize>,
     layers: Vec<Layer>,
     ingredients: RefinedSwitches,
-    /// Milliseconds.
+    /// In milliseconds.
     softening: f64,
     /// The penalty of a prediction against a measurement, in milliseconds.
     penalty: f64,
 }
 
-/// The model for one number of dimensions.
+/// The model in one number of dimensions.
 #[derive(Debug)]
 struct Layer {
     kriging: Option<Kriging>,
@@ -135,7 +134,7 @@ struct Layer {
 }
 
 impl Refined {
-    /// Builds the map of every agent that measurements connect to the landmarks. Deterministic.
+    /// Builds the map of all agents that measurements connect to the landmarks. Deterministic.
     pub fn new(mesh: &Mesh, landmarks: &[AgentId], ingredients: &RefinedSwitches, seed: u64) -> Result<Self, FitError> {
         super::fit::check(landmarks, 1)?;
         let measured = Measured::joined(mesh, landmarks)?;
@@ -161,13 +160,13 @@ impl Refined {
         Ok(Self { agents, index, layers, ingredients: *ingredients, softening, penalty })
     }
 
-    /// The agents it can predict for: the landmarks, then the other agents.
+    /// The agents for which the map can predict: the landmarks, then the others.
     pub fn agents(&self) -> &[AgentId] {
         &self.agents
     }
 
-    /// The distances of one site to every agent, from these measurements. Uses the measurements of
-    /// any located agent, not only of landmarks.
+    /// Predicts the distances of one site to all agents from these measurements, which may come
+    /// from any located agent, not only from landmarks.
     pub fn locate(&self, measured: &[(AgentId, Rtt)]) -> Result<Posterior<'_>, LocateError> {
         let mut known: Vec<(usize, f64)> = measured
             .iter()
@@ -176,7 +175,7 @@ impl Refined {
         if known.is_empty() {
             return Err(LocateError::NothingMeasured { measured: measured.len() });
         }
-        // A canonical order and one measurement per agent, so that the result does not depend on
+        // A canonical order, with one measurement per agent, so that the result does not depend on
         // the input order.
         known.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
         known.dedup_by_key(|(agent, _)| *agent);
@@ -257,8 +256,8 @@ mod tests {
             assert_ne!(ingredients, RefinedSwitches::default(), "{name}");
             let map = map_of(agents, 5, &ingredients);
             let without = map.locate(&seen).unwrap().predict(agent(7)).unwrap();
-            // On a map without odd pairs the robust loss meets none, and the list's first constants
-            // may be the best; predictions hold there.
+            // This map has no odd pairs for the robust loss, and the first constants in the list
+            // may be the best; its predictions need no penalty.
             if !["robust", "constants", "penalty"].contains(&name) {
                 assert_ne!(with, without, "{name}");
             }

@@ -1,5 +1,5 @@
-//! The downhill simplex (Nelder and Mead, "A simplex method for function minimization", 1965), by
-//! argmin.
+//! The downhill simplex (Nelder and Mead, "A simplex method for function minimization", 1965),
+//! implemented by argmin.
 
 use std::marker::PhantomData;
 
@@ -13,29 +13,28 @@ use super::objective::{WORST, finite};
 /// When a run of the simplex ends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StopRule {
-    /// Steps at most.
+    /// Maximum number of steps.
     pub(super) steps: u64,
-    /// Converged when the standard deviation of the cost over the simplex is below this part of the
-    /// start's cost.
+    /// A run has converged if the standard deviation of the cost over the simplex is below this
+    /// share of the cost at the start.
     pub(super) tolerance: f64,
 }
 
-/// Where a run ended.
+/// The result of a run.
 #[derive(Debug, Clone)]
 pub(super) struct Minimum {
-    /// The best point; never worse than the start.
+    /// The best point; its cost never exceeds that of the start.
     pub(super) point: Vec<f64>,
 }
 
-/// The solver gave up, which a finite cost should never let it.
+/// The solver failed, which should not happen with a finite cost.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("minimise by the simplex: {0}")]
 pub struct SimplexError(String);
 
-/// A point and its cost.
 type PointAndCost<D> = (OVector<f64, D>, f64);
 
-/// A cost over points of `D` components.
+/// The function to minimise, over points of `D` components.
 struct Problem<F, D>(F, PhantomData<D>);
 
 impl<F: Fn(&[f64]) -> f64, D: Dim> CostFunction for Problem<F, D>
@@ -52,8 +51,8 @@ where
     }
 }
 
-/// Minimises `cost` from `start`; the first simplex is `start` and one step of `step` along each
-/// axis.
+/// Minimises `cost` from `start`. The first simplex is `start` and, for each axis, the point one
+/// `step` from it.
 pub(super) fn minimise(
     cost: impl Fn(&[f64]) -> f64,
     start: &[f64],
@@ -69,8 +68,8 @@ pub(super) fn minimise(
     })
 }
 
-/// As [`minimise`], for points of a length known when compiled, that lie on the stack; only `axes`
-/// are moved along. The answer's cost is never above the start's.
+/// Minimises as [`minimise`] does, for points whose length is known at compile time and that are on
+/// the stack. Moves only along `axes`. Never returns a greater cost than that of `start`.
 pub(super) fn minimise_fixed<const N: usize>(
     cost: impl Fn(&[f64; N]) -> f64,
     start: &[f64; N],
@@ -84,7 +83,7 @@ pub(super) fn minimise_fixed<const N: usize>(
     Ok(found.map_or((*start, start_cost), |(point, cost)| (point.into(), cost)))
 }
 
-/// The best that argmin finds, or `None` when that is not better than the start.
+/// The best point that argmin finds, or `None` if it is not better than the start.
 fn run<D: Dim>(
     cost: impl Fn(&[f64]) -> f64,
     start: &OVector<f64, D>,
@@ -105,7 +104,7 @@ where
     let failed = |error: argmin::core::Error| SimplexError(error.to_string());
     let solver = NelderMead::new(corners).with_sd_tolerance(start_cost * stop.tolerance).map_err(failed)?;
     let executor = Executor::new(Problem(cost, PhantomData), solver).configure(|state| state.max_iters(stop.steps));
-    // Asking the clock at each step would cost as much as the step.
+    // Reading the clock at each step would cost as much as the step.
     let state = executor.timer(false).run().map_err(failed)?.state;
     Ok(state.best_param.filter(|_| state.best_cost < start_cost).map(|point| (point, state.best_cost)))
 }

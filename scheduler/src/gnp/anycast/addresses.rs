@@ -7,19 +7,19 @@ use crate::model::stats::count;
 
 use super::{AnycastEvidence, Observation};
 
-/// The longest prefixes that are routed everywhere on the Internet.
+/// The longest prefixes that are routed in the whole Internet.
 const PREFIX_V4: u32 = 24;
 const PREFIX_V6: u32 = 48;
-/// Confidence that addresses in two prefixes mean several places; more prefixes, as a part of the
-/// landmarks, add the rest. A judgement, not a measurement: one data centre may have several
-/// prefixes.
+/// Confidence that addresses in two prefixes mean several locations. It rises with the number of
+/// prefixes up to [`EVERY_LANDMARK_ITS_OWN`]. Estimated, not measured: one data centre may have
+/// several prefixes.
 const TWO_PREFIXES: f64 = 0.5;
 const EVERY_LANDMARK_ITS_OWN: f64 = 0.9;
-/// The same of several addresses in one prefix: round-robin DNS as often as not.
+/// Confidence from several addresses in one prefix, which are often only round-robin DNS.
 const ONE_PREFIX: f64 = 0.1;
 
-/// The differences among the addresses of one family, and their confidence; `None` without any. An
-/// address of the other family is not another location: most hosts have both.
+/// The differences among the addresses of one family, and the confidence from them; `None` if there
+/// are none. The families are not compared: most hosts have an address of each.
 pub(super) fn evidence<'a>(seen: impl Iterator<Item = &'a Observation>) -> Option<(f64, AnycastEvidence)> {
     let (v4, v6): (Vec<IpAddr>, Vec<IpAddr>) =
         seen.filter_map(|one| one.address).map(|address| address.to_canonical()).partition(IpAddr::is_ipv4);
@@ -49,7 +49,7 @@ fn prefix(address: IpAddr) -> u128 {
     }
 }
 
-/// A share; zero of an empty whole.
+/// `some` as a share of `whole`; 0 if `whole` is 0.
 fn part(some: usize, whole: usize) -> f64 {
     if whole == 0 { 0.0 } else { count(some) / count(whole) }
 }

@@ -1,15 +1,15 @@
-//! The sum rule: two landmarks that see a host nearer than they see each other.
+//! The sum rule: finds pairs of landmarks that see a host nearer than they see each other.
 //!
-//! The plain rule (some pair's sum is below its distance) flags most hosts of a real network: a
-//! landmark with a bad row violates it with every other landmark. So each landmark counts in one
-//! pair only: pairs are matched greedily, the shortest first, and their shortfalls are summed as
-//! logarithms.
+//! The plain rule (the sum of some pair's round trips is below the pair's distance) flags most
+//! hosts of a real network, because a landmark whose round trip to the host is wrong violates it
+//! with every other landmark. So each landmark counts in one pair only. Pairs are matched greedily,
+//! the shortest first, and the logarithms of their shortfalls are summed.
 
 use crate::model::{AgentId, Rtt};
 
 use super::super::{Mesh, millis, round_trip};
 
-/// A sum below this share of the distance is reported by itself.
+/// A pair whose sum is below this share of its distance is reported in the evidence.
 const FAR_BELOW: f64 = 0.8;
 /// Milliseconds added to both sides, so that two landmarks in one building are no evidence.
 const SOFTENING_MS: f64 = 2.0;
@@ -17,15 +17,15 @@ const SOFTENING_MS: f64 = 2.0;
 /// The result for all pairs.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct ShortPairs {
-    /// The sum over the pairs of ln(distance / sum), nothing negative.
+    /// The sum of ln(distance / sum) over the pairs, without negative terms.
     pub(super) total: f64,
-    /// Pairs whose sum is below [`FAR_BELOW`] of their distance.
+    /// Number of pairs whose sum is below [`FAR_BELOW`] of their distance.
     pub(super) far_below: usize,
-    /// The shortest pair: the landmarks, their sum and their distance.
+    /// The shortest pair: the landmarks, the sum of their round trips, and their distance.
     pub(super) shortest: Option<((AgentId, AgentId), Rtt, Rtt)>,
 }
 
-/// Matches the landmarks of a host's measurements.
+/// Matches the landmarks that measured a host into pairs.
 pub(super) fn short(mesh: &Mesh, measured: &[(AgentId, Rtt)]) -> ShortPairs {
     let mut pairs: Vec<(f64, AgentId, AgentId, f64, Rtt)> = Vec::new();
     for (i, &(a, to_a)) in measured.iter().enumerate() {

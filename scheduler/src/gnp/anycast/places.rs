@@ -1,15 +1,15 @@
-//! The map's odds: several places against one.
+//! The map's odds of several places against one.
 //!
 //! A *place* is a possible location of a host: near some agent, displaced in the map's coordinates
-//! by a length drawn log-uniformly, with the agent's access delay scaled and a little added. A
-//! landmark's expected measurement there is the map's distance, corrected by the map's error for
-//! that agent and landmark, less so the farther the place is from the agent. A *mix* is three to
-//! five places, of which each landmark sees the nearest.
+//! by a length drawn log-uniformly, with the agent's access delay scaled and a little added. The
+//! measurement expected from a landmark is the map's distance, corrected by the map's error for
+//! that agent and landmark. The correction decays with the place's distance from the agent. A *mix*
+//! is three to five places; each landmark sees the nearest of them.
 //!
-//! The likelihood of measurements given one place is the mean over the places of Student's density
-//! of the log residuals; given several, the mean over the mixes. Their ratio is the Bayes factor of
-//! several places against one (Kass and Raftery, "Bayes factors", 1995); its logarithm is the log
-//! odds if both are equally frequent.
+//! The log residuals have a Student density. The likelihood of the measurements under one place is
+//! the mean density over the places; under several places, the mean over the mixes. The ratio of
+//! the two likelihoods is the Bayes factor of several places against one (Kass and Raftery, "Bayes
+//! factors", 1995). Its logarithm is the log odds if both are equally frequent.
 
 use std::collections::BTreeMap;
 
@@ -21,47 +21,48 @@ use crate::model::stats::count;
 
 use super::super::{Embedding, Mesh, millis, objective};
 
-/// Places drawn, and mixes of them.
+/// Number of places drawn, and of mixes of them.
 const PLACES: usize = 2000;
 const MIXES: usize = 4000;
-/// Places per mix, inclusive. For a few landmarks more hardly differ from five.
+/// Places per mix, inclusive. A few landmarks hardly distinguish more places from five.
 const PLACES_OF_MIX: std::ops::RangeInclusive<usize> = 3..=5;
-/// The displacement of a place from its agent, as shares of the map's scale (the median distance).
+/// The least and greatest displacement of a place from its agent, as shares of the map's scale (the
+/// median distance).
 const DISPLACEMENT: (f64, f64) = (0.025, 0.6);
-/// The largest factor on an agent's height at a place near it, and the mean of the exponential
-/// added to it, as a share of the scale.
+/// The greatest factor on an agent's height at a place near it, and the mean of the exponential
+/// variable added to the height, as a share of the scale.
 const HEIGHT_FACTOR: f64 = 1.5;
 const HEIGHT_ADDED: f64 = 0.008;
-/// The share of the map's error that applies at the agent itself, and the decay length of the
-/// error, as a share of the scale.
+/// The share of the map's error that applies at the agent itself, and the length over which that
+/// share decays, as a share of the scale.
 const CARRIED: f64 = 0.9;
 const WEARS_OFF: f64 = 0.5;
 /// Added to both sides of a log residual, as a share of the scale.
 const SOFTENING: f64 = 0.008;
-/// The scale of Student's density of a log residual: for one place, and for several, which are
+/// The scale of the Student density of a log residual: for one place, and for several, which are
 /// sampled more sparsely.
 const SPREAD_ONE: f64 = 0.1;
 const SPREAD_SEVERAL: f64 = 0.15;
-/// Its degrees of freedom: heavy tails, because a few landmarks always have an odd path.
+/// The density's degrees of freedom: heavy tails, because a few landmarks always have an odd path.
 const FREEDOM: f64 = 3.0;
 
-/// The drawn places and mixes, with each landmark's expected measurement.
+/// The drawn places and mixes, with the measurement expected from each landmark.
 #[derive(Debug, Clone)]
 pub(super) struct DrawnPlaces {
-    /// The column of each landmark.
+    /// The column of each landmark in the rows of expected measurements.
     columns: BTreeMap<AgentId, usize>,
     one: Vec<ExpectedRtts>,
     several: Vec<ExpectedRtts>,
-    /// Milliseconds.
+    /// In milliseconds.
     softening: f64,
 }
 
-/// The landmarks' expected measurements.
+/// The measurements expected from the landmarks at a place or a mix.
 #[derive(Debug, Clone)]
 struct ExpectedRtts {
-    /// The agents of its places.
+    /// The agents around which its places were drawn.
     around: Vec<AgentId>,
-    /// The logarithm of softened milliseconds, a column per landmark.
+    /// The logarithms of the softened milliseconds, one per landmark.
     row: Vec<f64>,
 }
 
@@ -83,7 +84,7 @@ impl DrawnPlaces {
         Self { columns, one, several, softening }
     }
 
-    /// Whether this agent is a landmark of the map, so that its measurement counts.
+    /// Whether the agent is a landmark of the map, so that its measurement counts.
     pub(super) fn knows(&self, agent: AgentId) -> bool {
         self.columns.contains_key(&agent)
     }
@@ -104,16 +105,16 @@ impl DrawnPlaces {
 }
 
 impl ExpectedRtts {
-    /// Student's log density, without the terms that both hypotheses share.
+    /// The log of the Student density, without the terms that both hypotheses share.
     fn log_likelihood(&self, seen: &[(usize, f64)], spread: f64) -> f64 {
-        // A single logarithm of the product: the few factors neither overflow nor underflow.
+        // One logarithm of the product suffices: the few factors neither overflow nor underflow.
         let factor = |&(column, log): &(usize, f64)| 1.0 + ((log - self.row[column]) / spread).powi(2) / FREEDOM;
         let size = count(seen.len());
         -f64::midpoint(FREEDOM, 1.0) * seen.iter().map(factor).product::<f64>().ln() - size * spread.ln()
     }
 }
 
-/// One place around an agent.
+/// Draws one place around an agent.
 fn drawn(embedding: &Embedding, mesh: &Mesh, agent: AgentId, softening: f64, rng: &mut ChaCha8Rng) -> Vec<f64> {
     let (scale, dimensions) = (embedding.scale, embedding.dimensions());
     let home = &embedding.agents()[&agent].coordinate;
@@ -135,7 +136,7 @@ fn drawn(embedding: &Embedding, mesh: &Mesh, agent: AgentId, softening: f64, rng
     embedding.landmarks().iter().map(expected).collect()
 }
 
-/// A few places at once; each landmark sees the nearest.
+/// Draws a mix of a few places; each landmark sees the nearest.
 fn mixed(places: &[ExpectedRtts], rng: &mut ChaCha8Rng) -> ExpectedRtts {
     let members: Vec<&ExpectedRtts> =
         (0..rng.random_range(PLACES_OF_MIX)).map(|_| &places[rng.random_range(0..places.len())]).collect();
@@ -146,13 +147,13 @@ fn mixed(places: &[ExpectedRtts], rng: &mut ChaCha8Rng) -> ExpectedRtts {
     }
 }
 
-/// A standard normal deviate (Box and Muller, 1958).
+/// Draws a standard normal number (Box and Muller 1958).
 fn normal(rng: &mut ChaCha8Rng) -> f64 {
     let radius = (-2.0 * (1.0 - rng.random::<f64>()).ln()).sqrt();
     radius * (std::f64::consts::TAU * rng.random::<f64>()).cos()
 }
 
-/// The logarithm of the mean of exponentials; minus infinity of none.
+/// The logarithm of the mean of the exponentials; minus infinity for an empty list.
 fn log_mean(logs: &[f64]) -> f64 {
     let most = logs.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     if !most.is_finite() {

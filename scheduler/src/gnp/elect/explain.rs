@@ -1,9 +1,9 @@
-//! Says what a set of landmarks is worth, from the mesh and the set alone: so it explains a choice
-//! by hand and one by any election alike.
+//! Describes how useful a set of landmarks is. Uses only the mesh and the set, so it works for
+//! every election and for landmarks that an operator chose.
 //!
-//! An agent is covered by the landmark nearest to it. What a landmark adds is how much farther, on
-//! average over all agents, the nearest landmark would be without it: the term of the election's
-//! cost that is about distance.
+//! An agent is covered by its nearest landmark. The worth of a landmark is how much farther the
+//! nearest landmark would be without it, on average over all agents. This is the part of the
+//! election's cost that depends on distance.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -12,31 +12,30 @@ use crate::model::{AgentId, Rtt};
 
 use crate::gnp::{Mesh, Nominee, millis};
 
-/// The distances for which coverage is reported, in milliseconds.
 const REACHES_MS: [u64; 6] = [5, 10, 20, 50, 100, 200];
 
-/// What a set of landmarks is worth.
+/// How useful a set of landmarks is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
-    /// Agents that are no landmarks.
+    /// Number of agents that are no landmarks.
     pub others: usize,
-    /// How many of them have a landmark within each distance, in ascending order.
+    /// Number of those agents with a landmark within each distance, in ascending order.
     pub coverage: Vec<Coverage>,
-    /// The distance of the median of them to its nearest landmark; `None` when none was measured.
+    /// Median of those agents' distances to the nearest landmark; `None` if none was measured.
     pub median: Option<Rtt>,
-    /// The same of the farthest.
+    /// The agent that is farthest from its nearest landmark, and that distance.
     pub farthest: Option<(AgentId, Rtt)>,
-    /// Those without a measured distance to any landmark.
+    /// Agents without a measured distance to any landmark.
     pub uncovered: Vec<AgentId>,
-    /// Cities with a landmark, and those of the fleet without one.
+    /// The fleet's cities with and without a landmark.
     pub cities: Diversity,
-    /// The same of carriers.
+    /// The fleet's carriers with and without a landmark.
     pub carriers: Diversity,
-    /// What each landmark adds, in the order given.
+    /// The worth of each landmark, in the order given.
     pub landmarks: Vec<LandmarkWorth>,
 }
 
-/// Agents with a landmark within a distance.
+/// The number of agents with a landmark within a distance.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coverage {
     pub within: Duration,
@@ -50,18 +49,18 @@ pub struct Diversity {
     pub without: Vec<String>,
 }
 
-/// What one landmark is worth.
+/// How useful one landmark is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LandmarkWorth {
     pub landmark: AgentId,
-    /// Other agents to which it is the nearest landmark.
+    /// Number of other agents to which it is the nearest landmark.
     pub nearest_to: usize,
-    /// How much farther the nearest landmark would be without it, mean over all agents that another
-    /// landmark knows.
+    /// How much farther the nearest landmark would be without it: the mean over all agents with a
+    /// measured distance to another landmark.
     pub adds: Duration,
 }
 
-/// Explains a set of landmarks among the agents of a fleet.
+/// Describes a set of landmarks among the agents of a fleet.
 pub fn explain_election(mesh: &Mesh, fleet: &[Nominee], landmarks: &[AgentId]) -> Explanation {
     let others: Vec<AgentId> =
         fleet.iter().map(|nominee| nominee.agent).filter(|agent| !landmarks.contains(agent)).collect();
@@ -90,7 +89,7 @@ pub fn explain_election(mesh: &Mesh, fleet: &[Nominee], landmarks: &[AgentId]) -
     }
 }
 
-/// The nearest landmark of an agent, but `without`; an agent is no distance from itself.
+/// The nearest landmark of an agent, except `without`.
 fn nearest_of(mesh: &Mesh, agent: AgentId, landmarks: &[AgentId], without: Option<AgentId>) -> Option<(Rtt, AgentId)> {
     let others = landmarks.iter().filter(|landmark| Some(**landmark) != without);
     others.filter_map(|&landmark| Some((mesh.distance(agent, landmark)?, landmark))).min()
@@ -162,8 +161,8 @@ mod tests {
         assert_eq!(told.cities.without, ["Harbin"]);
         assert_eq!(told.carriers.without, ["CERNET"]);
         assert_eq!(told.landmarks[0].nearest_to, 2);
-        // Without agent 2: it and agents 1 and 3 would be 60, 64 and 56 ms from agent 5, in place
-        // of 0, 4 and 4.
+        // Without agent 2, agents 2, 1 and 3 would be 60, 64 and 56 ms from agent 5, instead of 0,
+        // 4 and 4 ms from agent 2.
         let adds = told.landmarks[0].adds.as_secs_f64() * 1e3;
         assert!((adds - (60.0 + 60.0 + 52.0) / 6.0).abs() < 1e-3, "{adds}");
     }

@@ -1,10 +1,11 @@
-//! Landmarks that predict best: k-medoids, improved by swaps under which agents held out as sites
-//! are predicted better.
+//! Elects landmarks by k-medoids, then swaps landmarks to predict better for held-out agents, which
+//! are treated like sites.
 //!
-//! An agent that is no landmark is known to the map as a site would be, and then its distances to
-//! the others are compared with what was measured. That error alone would choose landmarks far from
-//! everybody: the agent nearest to a site is often a landmark, and then measured, so how near
-//! landmarks lie is weighed in, and so is what k-medoids weighs beside.
+//! An agent that is no landmark is located like a site, and its predicted distances to other agents
+//! are compared with the measured ones. This error alone would choose landmarks far from all
+//! agents. But the agent nearest to a site is often a landmark, whose distance is then measured,
+//! not predicted. So the cost also includes that of k-medoids: the distance to the nearest
+//! landmark, and the penalties.
 
 use crate::model::AgentId;
 use crate::model::stats::mean;
@@ -14,14 +15,15 @@ use crate::gnp::fit::Measured;
 use crate::gnp::refined::{HeldOut, MOST_AGENTS, Prepared};
 use crate::gnp::{Mesh, elect};
 
-/// Swap passes at most: the second finds what the first made possible, a third little.
+/// Maximum number of swap passes: a second one finds swaps that the first made possible, a third
+/// hardly any.
 const MOST_PASSES: usize = 2;
-/// What the cost of k-medoids, in parts of the mean distance to the nearest other agent, weighs
-/// beside the error.
+/// The weight of the cost of k-medoids against the error. That cost is divided by the mean distance
+/// to the nearest other agent.
 const NEARNESS: f64 = 0.06;
 
-/// Elects as [`elect`] does, then improves the choice. The landmarks come by identifier: none
-/// matters more than another.
+/// Elects as [`elect`] does, then improves the choice. The landmarks are in the order of their
+/// identifiers, because none is more important than another.
 pub fn elect_held_out(
     mesh: &Mesh,
     nominees: &[Nominee],
@@ -33,7 +35,7 @@ pub fn elect_held_out(
     if nominees.len() > MOST_AGENTS {
         return Ok(elected);
     }
-    // If the mesh does not connect the landmarks, no agent can be held out: k-medoids decides.
+    // If the mesh does not connect the landmarks, no agent can be held out, so k-medoids decides.
     let Ok(measured) = Measured::joined(mesh, &landmarks) else { return Ok(elected) };
     let Some(prepared) = Prepared::new(&measured, landmarks.len(), seed) else { return Ok(elected) };
     let Some(held_out) = prepared.held_out() else { return Ok(elected) };
@@ -49,7 +51,7 @@ struct HeldOutCost<'a> {
     held_out: HeldOut<'a>,
     /// Per nominee, its index in the measured mesh.
     measured: Vec<Option<usize>>,
-    /// Mean distance to the nearest other agent, milliseconds.
+    /// Mean distance to the nearest other agent, in milliseconds.
     nearest: f64,
 }
 
@@ -73,8 +75,8 @@ impl<'a> HeldOutCost<'a> {
 
 impl ElectionCost for HeldOutCost<'_> {
     fn of(&mut self, chosen: &[usize]) -> f64 {
-        // An agent that the mesh does not connect to the others cannot be held out, nor locate one
-        // that is.
+        // An agent that the mesh does not connect to the others can neither be held out nor help to
+        // locate a held-out agent.
         let landmarks: Option<Vec<usize>> = chosen.iter().map(|&i| self.measured[i]).collect();
         let Some(landmarks) = landmarks else { return f64::INFINITY };
         let error = self.held_out.error(&landmarks).unwrap_or(f64::INFINITY);
@@ -89,7 +91,7 @@ mod tests {
     use super::*;
     use crate::gnp::fixture::{agent, nominees, rtt};
 
-    /// Three groups of four agents, the groups 60 ms apart, everyone measured by everyone.
+    /// Three groups of four agents, 60 ms apart; all agents measured each other.
     fn groups() -> (Mesh, Vec<Nominee>) {
         let mut mesh = Mesh::new();
         for a in 0..12_i64 {

@@ -1,15 +1,14 @@
-//! Elects one landmark in place of a lost one, the others staying: by the election's own cost, so
-//! that a fleet that loses one landmark after another drifts no farther from a fresh election than
-//! it must.
+//! Elects one landmark to replace a lost one; the others stay. Uses the cost of the election, so
+//! that after many replacements the landmarks differ as little as possible from a fresh election.
 
 use crate::model::AgentId;
 
 use super::{ElectedLandmark, Nominees};
 use crate::gnp::{Mesh, Nominee};
 
-/// Elects the candidate that goes best with the landmarks that are kept; `None` when no candidate
-/// may be one. `fleet` holds the kept landmarks and the candidates; the kept ones need not be
-/// reachable now.
+/// Elects the candidate that lowers the cost most together with the kept landmarks; `None` if no
+/// candidate is eligible. `fleet` contains the kept landmarks and the candidates; the kept ones
+/// need not be reachable now.
 pub fn replace_landmark(
     mesh: &Mesh,
     fleet: &[Nominee],
@@ -34,7 +33,7 @@ mod tests {
     use super::*;
     use crate::gnp::fixture::{agent, line, nominees};
 
-    /// Two groups of three on a line, everyone measured by everyone.
+    /// Two groups of three on a line; all agents measured each other.
     fn fleet() -> (Mesh, Vec<Nominee>) {
         (line(&[0.0, 2.0, 4.0, 60.0, 62.0, 64.0], 0.0), nominees(&[("", ""); 6]))
     }

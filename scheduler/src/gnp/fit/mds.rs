@@ -1,13 +1,13 @@
 //! Classical multidimensional scaling (Torgerson, "Multidimensional scaling: I. Theory and method",
-//! 1952): the start of every fit, and the axes of its end.
+//! 1952), from which fits start, and the rotation to principal axes.
 
 use nalgebra::{DMatrix, SymmetricEigen};
 
 use crate::model::stats;
 
-/// Points in `dimensions` whose distances are nearest to `distances` (square, symmetric,
-/// milliseconds) in the sense of their inner products: `B = -J D² J / 2`, its largest eigenvalues
-/// and their vectors.
+/// Returns points in `dimensions` whose inner products are nearest to those that `distances` D
+/// (square, symmetric, milliseconds) imply: the largest eigenvalues of `B = -J D² J / 2` and their
+/// vectors.
 pub(in crate::gnp) fn classical(distances: &[Vec<f64>], dimensions: usize) -> Vec<Vec<f64>> {
     let count = distances.len();
     let squared = DMatrix::from_fn(count, count, |i, j| -0.5 * distances[i][j] * distances[i][j]);
@@ -26,9 +26,10 @@ pub(in crate::gnp) fn classical(distances: &[Vec<f64>], dimensions: usize) -> Ve
     points
 }
 
-/// Turns points about their mean so that the first axis spreads them most, the second next:
-/// distances stay, and the first two components are the best flat picture. Each point has its
-/// components first and anything else (its height) after.
+/// Rotates points about their mean so that their variance is greatest along the first axis, then
+/// along the second, and so on. Distances do not change, and the first two components are the best
+/// two-dimensional picture. Other components of a point (the height) come after the first
+/// `dimensions`.
 pub(in crate::gnp) fn turn_to_principal_axes(points: &mut [Vec<f64>], dimensions: usize) {
     let count = stats::count(points.len().max(1));
     for axis in 0..dimensions {
@@ -46,8 +47,8 @@ pub(in crate::gnp) fn turn_to_principal_axes(points: &mut [Vec<f64>], dimensions
     }
 }
 
-/// Eigenvalues and vectors of a symmetric matrix, largest first, each vector with its largest
-/// component positive.
+/// Eigenvalues and eigenvectors of a symmetric matrix, largest eigenvalue first; the largest
+/// component of each vector is positive.
 fn principal(matrix: DMatrix<f64>) -> Vec<(f64, Vec<f64>)> {
     let eigen = SymmetricEigen::new(matrix);
     let mut axes: Vec<(f64, Vec<f64>)> = eigen

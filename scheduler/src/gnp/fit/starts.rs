@@ -1,4 +1,4 @@
-//! Where a fit begins: classical scaling, a disturbed copy of it, the landmarks' own fit, and the
+//! The starting points of a fit: classical scaling, a disturbed copy, the landmarks' fit, and the
 //! former embedding.
 
 use rand::RngExt;
@@ -7,12 +7,12 @@ use rand_chacha::ChaCha8Rng;
 use super::super::{Embedding, align};
 use super::{Measured, mds};
 
-/// Disturbed copies of the scaled start that are tried beside it.
+/// Number of disturbed copies of the scaled start.
 const RESTARTS: usize = 1;
-/// How far a restart is disturbed, as a part of the scale.
+/// Size of the disturbance, as a share of the scale.
 const DISTURBANCE: f64 = 0.2;
 
-/// The scaled start with heights taken off first, and disturbed copies of it.
+/// Classical scaling of the distances without heights, and disturbed copies of it.
 pub(super) fn starts(measured: &Measured, dimensions: usize, scale: f64, rng: &mut ChaCha8Rng) -> Vec<Vec<Vec<f64>>> {
     let heights = heights(&measured.filled);
     let level: Vec<Vec<f64>> = measured
@@ -39,7 +39,7 @@ pub(super) fn starts(measured: &Measured, dimensions: usize, scale: f64, rng: &m
     all
 }
 
-/// A first guess at each agent's height: half of what the best detour through it costs.
+/// A first estimate of each agent's height: half of what the shortest detour through it adds.
 fn heights(filled: &[Vec<f64>]) -> Vec<f64> {
     let count = filled.len();
     let detour = |i: usize| {
@@ -50,7 +50,7 @@ fn heights(filled: &[Vec<f64>]) -> Vec<f64> {
     (0..count).map(detour).collect()
 }
 
-/// The landmarks where phase 1 put them, and every other agent at the landmark nearest to it.
+/// Places the landmarks where phase 1 put them, and every other agent at its nearest landmark.
 pub(super) fn around(measured: &Measured, landmarks: &[Vec<f64>]) -> Vec<Vec<f64>> {
     let nearest = |row: &Vec<f64>| {
         let (best, _) = row[..landmarks.len()]
@@ -63,8 +63,8 @@ pub(super) fn around(measured: &Measured, landmarks: &[Vec<f64>]) -> Vec<Vec<f64
     landmarks.iter().cloned().chain(others).collect()
 }
 
-/// Every agent at its place in the former embedding, and each new agent at the place of the nearest
-/// of these; `None` if the former embedding has none of the agents.
+/// Places every agent of the former embedding at its place there, and each new agent at the nearest
+/// of these agents; `None` if the former embedding has none of the agents.
 pub(super) fn where_it_was(measured: &Measured, former: &Embedding, dimensions: usize) -> Option<Vec<Vec<f64>>> {
     let had = |i: usize| former.placement(measured.agents[i]);
     let place = |i: usize| {

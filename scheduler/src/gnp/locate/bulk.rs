@@ -1,27 +1,28 @@
-//! Locates one host by the Levenberg-Marquardt method: the bulk path.
+//! Locates one host by the Levenberg-Marquardt method, for many hosts at once.
 //!
 //! Levenberg, "A method for the solution of certain non-linear problems in least squares", 1944;
 //! Marquardt, "An algorithm for least-squares estimation of nonlinear parameters", 1963. Each step
-//! solves the model of [`Host::model`] with its diagonal raised by a damping, which falls after a
-//! successful step and rises after a failed one. Heights are bounded by zero: a height that a step
-//! would make negative becomes zero, and a zero height that the step would lower (positive
-//! gradient) is left out of the step.
+//! solves the model of [`Host::model`] with its diagonal multiplied by 1 plus the damping. The
+//! damping falls after a successful step and rises after a failed one. Heights are at least zero: a
+//! height that a step would make negative becomes zero, and a step does not change a zero height
+//! that it would lower (positive gradient).
 
 use super::host::{Host, Model, Point};
 
-/// The most steps, successful or not.
+/// Maximum number of steps, successful or not.
 const MOST_STEPS: usize = 40;
-/// A step that lowers the cost by less than this share is the last.
+/// The search ends after a step that lowers the cost by less than this share.
 const CONVERGED: f64 = 1e-3;
-/// The first damping, as a part of the diagonal.
+/// The damping of the first step, as a share of the diagonal.
 const DAMPING: f64 = 1e-3;
 /// The factors on the damping after a successful and after a failed step.
 const LOOSEN: f64 = 0.2;
 const TIGHTEN: f64 = 4.0;
-/// The damping beyond which no step can be expected to succeed.
+/// Damping above which no step can be expected to succeed.
 const MOST_DAMPING: f64 = 1e6;
 
-/// The local minimum reached from `start`, and its cost, which never exceeds that of `start`.
+/// Returns the local minimum reached from `start` and its cost, which never exceeds the cost of
+/// `start`.
 pub(super) fn descend<const N: usize>(host: &Host<'_, N>, start: &Point<N>) -> (Point<N>, f64) {
     let mut point = *start;
     let mut view = host.view();
@@ -59,7 +60,7 @@ pub(super) fn descend<const N: usize>(host: &Host<'_, N>, start: &Point<N>) -> (
 
 /// Solves `(C + damping diag(C)) step = gradient` by the root-free Cholesky decomposition `L D L'`.
 ///
-/// A component without curvature does not move, such as those beyond the embedding's dimensions.
+/// A component without curvature does not move; those beyond the embedding's dimensions have none.
 fn solve<const N: usize>(model: &Model<N>, damping: f64, pinned: bool) -> [f64; N] {
     let mut lower = model.curvature;
     let mut step = model.gradient;
@@ -86,7 +87,7 @@ fn solve<const N: usize>(model: &Model<N>, damping: f64, pinned: bool) -> [f64; 
             lower[row][column] = if usable { entry } else { 0.0 };
         }
     }
-    // `lower` holds L D below the diagonal.
+    // Below the diagonal, `lower` now contains the product `L D` of the decomposition `L D L'`.
     for row in 0..N {
         for k in 0..row {
             step[row] -= lower[row][k] * inverse[k] * step[k];

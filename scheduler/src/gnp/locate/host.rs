@@ -1,5 +1,5 @@
-//! One host against fixed hosts: the cost that both solvers minimise, its linear model, and the
-//! starting points.
+//! One host and the fixed hosts around it: the cost that both solvers minimise, its local quadratic
+//! model, and the starting points.
 //!
 //! The cost of a place is the robust log error of the measurements (`objective`), plus a prior that
 //! hosts are near agents:
@@ -8,19 +8,19 @@
 //! sum over measured i of huber(ln((g_i + s) / (d_i + s)))  +  P ln(1 + (rho / r)^2)
 //! ```
 //!
-//! with `g_i = |x - a_i| + h + h_i`, `rho` the distance to the nearest agent's position and `r` the
-//! prior's reach. It is evaluated some hundred times per host, so everything is on the stack,
-//! components lie in lanes that compile to vector instructions, and `N`, the number of components,
-//! is a compile-time constant. A point has its dimensions first, then zeros that no solver moves if
-//! the embedding has fewer dimensions, then its height.
+//! with `g_i = |x - a_i| + h + h_i`, `rho` the distance to the nearest agent's position, and `r`
+//! the prior's reach. The cost is computed some hundred times per host. So everything is on the
+//! stack, components are in lanes that compile to vector instructions, and `N`, the number of
+//! components, is a compile-time constant. A point consists of its dimensions, then zeros that no
+//! solver changes if the embedding has fewer dimensions, then its height.
 
 #![expect(clippy::needless_range_loop, reason = "every loop runs over the same lanes of several arrays")]
 
 use crate::gnp::objective::{HUBER, WORST};
 
-/// Hosts per block.
+/// Number of hosts per block.
 pub(in crate::gnp) const LANES: usize = 4;
-/// Weight of the prior in units of a squared log error.
+/// Weight of the prior, in squared log errors.
 const PRIOR: f64 = 0.005;
 /// The distance to the nearest agent beyond which the prior takes effect, as a share of the scale.
 const PRIOR_REACH: f64 = 0.1;
@@ -31,7 +31,7 @@ pub(in crate::gnp) type Point<const N: usize> = [f64; N];
 /// Four hosts, component by component. Unused lanes are infinitely far.
 pub(in crate::gnp) type Block<const N: usize> = [[f64; LANES]; N];
 
-/// Hosts in blocks, heights among their components.
+/// Groups hosts into blocks, with the heights as last components.
 fn blocks<const N: usize>(points: &[Point<N>]) -> Vec<Block<N>> {
     let block = |points: &[Point<N>]| {
         let mut block = [[f64::INFINITY; LANES]; N];
@@ -45,7 +45,7 @@ fn blocks<const N: usize>(points: &[Point<N>]) -> Vec<Block<N>> {
     points.chunks(LANES).map(block).collect()
 }
 
-/// A coordinate padded to the dimensions of a point.
+/// Pads a coordinate to `N` components.
 fn widen<const N: usize>(coordinate: &[f64], dimensions: usize) -> Point<N> {
     let mut point = [0.0; N];
     point[..dimensions].copy_from_slice(&coordinate[..dimensions]);
@@ -71,19 +71,19 @@ pub(in crate::gnp) fn squares<const N: usize>(point: &Point<N>, block: &Block<N>
 pub(in crate::gnp) struct Ground<const N: usize> {
     agents: Vec<Point<N>>,
     pub(in crate::gnp) blocks: Vec<Block<N>>,
-    /// Dimensions in use: components beyond them are zero.
+    /// Number of dimensions in use; the components beyond them are zero.
     pub(in crate::gnp) dimensions: usize,
-    /// Milliseconds.
+    /// In milliseconds.
     pub(in crate::gnp) scale: f64,
     softening: f64,
-    /// The inverse square of the prior's reach.
+    /// One over the square of the prior's reach.
     per_reach: f64,
-    /// The cost per measurement above which another start is worth its time, in squared log errors.
+    /// The cost per measurement, in squared log errors, from which another start is tried.
     pub(in crate::gnp) restart: f64,
 }
 
 impl<const N: usize> Ground<N> {
-    /// The agents' coordinates: one component per dimension, then the height. `scale` is in
+    /// `agents` are coordinates: one component per dimension, then the height. `scale` is in
     /// milliseconds, `restart` in squared log errors.
     pub(in crate::gnp) fn new<'a>(
         agents: impl Iterator<Item = &'a [f64]>,
@@ -104,12 +104,13 @@ impl<const N: usize> Ground<N> {
         }
     }
 
-    /// A coordinate of this ground's embedding as a point.
+    /// Converts a coordinate of the embedding to a point.
     pub(in crate::gnp) fn widen(&self, coordinate: &[f64]) -> Point<N> {
         widen(coordinate, self.dimensions)
     }
 
-    /// A host with these agents' measurements, by agent index; milliseconds.
+    /// Builds a host from its measurements: the index of each agent, and the round trip in
+    /// milliseconds.
     pub(in crate::gnp) fn host(&self, measured: &[(usize, f64)]) -> Host<'_, N> {
         let anchor = |four: &[(usize, f64)]| {
             let mut anchors =
@@ -126,7 +127,7 @@ impl<const N: usize> Ground<N> {
         Host { ground: self, anchors: measured.chunks(LANES).map(anchor).collect(), measured: measured.to_vec() }
     }
 
-    /// The index of the agent with the nearest position, and the squared distance to it.
+    /// The index of the agent with the nearest position, and the squared distance to that position.
     #[inline]
     fn nearest(&self, point: &Point<N>) -> (usize, f64) {
         let mut nearest = [f64::INFINITY; LANES];
@@ -154,26 +155,26 @@ impl<const N: usize> Ground<N> {
 #[derive(Debug)]
 struct Anchors<const N: usize> {
     at: Block<N>,
-    /// Milliseconds.
+    /// In milliseconds.
     measured: [f64; LANES],
     /// `ln(measured + softening)`.
     log: [f64; LANES],
-    /// The number of lanes in use, which come first.
+    /// Number of lanes in use; they come first.
     count: usize,
 }
 
-/// The distances of a place from up to four anchors.
+/// The distances between a place and up to four anchors.
 #[derive(Debug, Clone, Copy, Default)]
 struct Errors {
-    /// The straight-line distance, milliseconds.
+    /// The straight-line distance, in milliseconds.
     line: [f64; LANES],
-    /// The computed distance plus the softening, milliseconds.
+    /// The computed distance plus the softening, in milliseconds.
     computed: [f64; LANES],
     /// The log error; 0 in unused lanes.
     error: [f64; LANES],
 }
 
-/// The distances of a place.
+/// The distances between a place and everything that its cost depends on.
 #[derive(Debug)]
 pub(in crate::gnp) struct View {
     errors: Vec<Errors>,
@@ -198,14 +199,15 @@ impl<const N: usize> Anchors<N> {
         errors
     }
 
-    /// The sum of Huber's losses.
+    /// The sum of the Huber losses.
     #[inline]
     fn loss(&self, errors: &Errors) -> f64 {
         let mut losses = [0.0; LANES];
         for lane in 0..LANES {
             let size = errors.error[lane].abs();
             let near = if size < HUBER { size } else { HUBER };
-            // Branch-free: the square of the near part, and a line for the rest.
+            // Branch-free: the square of the error up to the limit, plus a linear part for the
+            // rest.
             losses[lane] = near * near + 2.0 * HUBER * (size - near);
         }
         losses.iter().sum()
@@ -217,16 +219,16 @@ impl<const N: usize> Anchors<N> {
 pub(in crate::gnp) struct Host<'a, const N: usize> {
     pub(in crate::gnp) ground: &'a Ground<N>,
     anchors: Vec<Anchors<N>>,
-    /// The agents that measured it, by index, and the milliseconds.
+    /// The measurements: the agent's index, and the round trip in milliseconds.
     measured: Vec<(usize, f64)>,
 }
 
-/// The quadratic that touches the cost from above at a place: its half gradient, and half of its
-/// second derivative.
+/// The quadratic that touches the cost at a place and is at least as large everywhere: half its
+/// gradient and half its second derivative.
 #[derive(Debug)]
 pub(in crate::gnp) struct Model<const N: usize> {
     pub(in crate::gnp) gradient: [f64; N],
-    /// The lower triangle only.
+    /// Only the lower triangle.
     pub(in crate::gnp) curvature: [[f64; N]; N],
 }
 
@@ -237,14 +239,14 @@ impl<const N: usize> Default for Model<N> {
 }
 
 impl<const N: usize> Host<'_, N> {
-    /// The cost of a place; finite whatever the place.
+    /// The cost of a place; always finite.
     #[inline]
     pub(in crate::gnp) fn cost(&self, point: &Point<N>) -> f64 {
         let sum = self.anchors.iter().map(|anchors| anchors.loss(&anchors.errors(point, self.ground.softening))).sum();
         self.with_prior(sum, self.ground.nearest(point).1)
     }
 
-    /// The cost of a place, and its parts, which [`Host::model`] needs again.
+    /// Returns the cost of a place, and stores its parts in `view` for [`Host::model`].
     #[inline]
     pub(in crate::gnp) fn examine(&self, point: &Point<N>, view: &mut View) -> f64 {
         let mut sum = 0.0;
@@ -269,12 +271,13 @@ impl<const N: usize> Host<'_, N> {
 
     /// Computes the model at a place, from its `view`, into `model`.
     ///
-    /// Huber's loss lies below the square that touches it with weight `w = min(1, HUBER / |e|)`
-    /// (iteratively reweighted least squares), the prior below the square with weight `P / (r^2 +
-    /// rho^2)` around the agent that is nearest there, and the error is taken as linear (Gauss and
-    /// Newton), but for the kink that the distance has at an anchor: where the computed distance is
-    /// too long, the straight line `l` itself lies below the square with weight `w e / (g l)`
-    /// (Weiszfeld), without which every step overshoots an anchor that the host is close to.
+    /// Each part of the cost is bounded from above by a square that touches it at this place. For
+    /// Huber's loss the square has the weight `w = min(1, HUBER / |e|)` (iteratively reweighted
+    /// least squares). For the prior it has the weight `P / (r^2 + rho^2)` and is centred at the
+    /// agent nearest to the place. The error is linearised (Gauss and Newton), except that the
+    /// distance has a kink at an anchor: where the computed distance is too long, the straight line
+    /// `l` is bounded by a square with the weight `w e / (g l)` (Weiszfeld). Without this, every
+    /// step overshoots an anchor that the host is close to.
     pub(in crate::gnp) fn model(&self, point: &Point<N>, view: &View, model: &mut Model<N>) {
         *model = Model::default();
         let nearest = &self.ground.agents[view.nearest];
@@ -287,7 +290,7 @@ impl<const N: usize> Host<'_, N> {
                 let (line, computed, error) = (errors.line[lane], errors.computed[lane], errors.error[lane]);
                 let weight = HUBER / error.abs().max(HUBER);
                 let mut slope = [0.0; N];
-                // At an anchor itself, no direction leads away from it.
+                // At the anchor itself, no direction leads away from it.
                 if line > 0.0 {
                     let per_line = 1.0 / (line * computed);
                     for axis in 0..N - 1 {
@@ -316,7 +319,7 @@ impl<const N: usize> Host<'_, N> {
     }
 
     /// The `K` agents whose position, with the remaining height, explains the measurements best;
-    /// best first. If the embedding has fewer agents, the best fills the remaining entries.
+    /// best first. If the embedding has fewer agents, the best one fills the remaining entries.
     pub(in crate::gnp) fn starts<const K: usize>(&self) -> [Point<N>; K] {
         let mut best = [(f64::INFINITY, 0); K];
         let mut lines = vec![[0.0; LANES]; self.measured.len()];
@@ -335,9 +338,9 @@ impl<const N: usize> Host<'_, N> {
         best.map(|found| self.beside(if found.0.is_finite() { found.1 } else { best[0].1 }))
     }
 
-    /// The misfit of four agents' positions to the measurements, each with the mean remaining
-    /// height. Approximates the log error by the first term of its series in `(g - d) / (g + d)`,
-    /// which suffices for ranking. `lines` is a buffer.
+    /// How badly the positions of four agents explain the measurements, each with the mean
+    /// remaining height. Approximates the log error by the first term of its series in `(g - d) /
+    /// (g + d)`, which is exact enough for ranking. `lines` is a buffer.
     fn misfits(&self, agents: &Block<N>, lines: &mut [[f64; LANES]]) -> [f64; LANES] {
         let mut heights = [0.0; LANES];
         for (&(anchor, measured), lines) in self.measured.iter().zip(lines.iter_mut()) {

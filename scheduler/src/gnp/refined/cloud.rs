@@ -1,9 +1,9 @@
-//! The possible points of a site: drawn once per epoch for all sites, and weighted for each site.
+//! The possible points of a site: drawn once per epoch for all sites, then weighted for each site.
 //!
-//! Hosts are roughly where agents are: a point is an agent's place plus a normal step whose width
-//! is drawn log-uniformly, from much nearer than the next agent to far outside the map. Because
-//! points are drawn once, their distances to every agent are precomputed, and a site costs a few
-//! microseconds per landmark.
+//! Hosts are roughly where agents are. So a point is an agent's place plus a normal step whose
+//! width is drawn log-uniformly, from much shorter than the distance to the next agent to far
+//! outside the map. Because points are drawn once, their distances to all agents are precomputed,
+//! and a site costs a few microseconds per landmark.
 
 use nalgebra::DMatrix;
 use rand::{Rng, RngExt, SeedableRng};
@@ -14,37 +14,37 @@ use crate::model::stats::count;
 use super::kriging::Kriging;
 use super::layout::{LaidOut, reach};
 
-/// Least and greatest width of the step from an agent, as parts of the scale.
+/// Least and greatest width of the step from an agent, as shares of the scale.
 const WIDTH: (f64, f64) = (0.02, 1.2);
-/// A site's height is an agent's times this, drawn evenly ...
+/// A site's height is an agent's height times a factor drawn uniformly from this range ...
 const HEIGHT: (f64, f64) = (0.5, 1.5);
-/// ... plus an exponential one with this mean, as a part of the scale.
+/// ... plus an exponential variable with this mean, as a share of the scale.
 const HEIGHT_MEAN: f64 = 0.03;
-/// One point in this many is far from all agents: behind a link so slow that its height is most of
-/// its distance to every agent. Without such points a host that all landmarks see at seconds has no
-/// point at all, and is predicted at the rim of the map.
+/// One point in this many is far from all agents: its height is most of its distance to every
+/// agent, as for a host behind a slow link. Without far points, no point would fit a host that all
+/// landmarks measure at seconds, and its prediction would be the edge of the map.
 const ONE_FAR_IN: usize = 30;
-/// Least and greatest height of these points, as shares of the scale; drawn log-uniformly. They are
-/// denser than measurements are precise.
+/// Least and greatest height of far points, as shares of the scale; drawn log-uniformly. The
+/// heights are closer together than measurements are precise.
 const FAR_HEIGHT: (f64, f64) = (0.5, 50.0);
-/// Far points are drawn from a stream of their own: the others are the same with and without them.
+/// Far points have their own random stream, so the other points are the same with and without them.
 const FAR_STREAM: u64 = 1;
 
-/// Points, and what each predicts.
+/// Points, and the distances that each predicts.
 #[derive(Debug, Clone)]
 pub(super) struct Cloud {
-    /// Per agent and then per point: the corrected log of the softened distance.
+    /// Per agent, the corrected log of the softened distance to each point.
     logs: Vec<Vec<f64>>,
 }
 
-/// Points before any correction, to be corrected by several sets of weights.
+/// Points before correction, from which several sets of weights can make a cloud.
 #[derive(Debug)]
 pub(super) struct UncorrectedPoints {
-    /// Whose place each point was drawn around.
+    /// Per point, the agent around which it was drawn.
     around: Vec<usize>,
-    /// Point by point, the log of the softened distance to every agent.
+    /// Per point, the log of the softened distance to every agent.
     logs: Vec<Vec<f64>>,
-    /// Point by point, the kernel with every agent; empty without kriging.
+    /// Per point, the kernel with every agent; empty without kriging.
     near: Vec<Vec<f64>>,
 }
 
@@ -54,14 +54,14 @@ impl Cloud {
         &self.logs[agent]
     }
 
-    /// How many agents it predicts for.
+    /// The number of agents for which it predicts.
     pub(super) fn agents(&self) -> usize {
         self.logs.len()
     }
 }
 
 impl UncorrectedPoints {
-    /// Draws `particles` points, and the far ones beside.
+    /// Draws `particles` points, and the far points in addition.
     pub(super) fn draw(mesh: &LaidOut<'_>, kriging: Option<&Kriging>, particles: usize) -> Self {
         let LaidOut { measured, layout, softening, seed } = *mesh;
         let scale = measured.scale();
@@ -84,19 +84,19 @@ impl UncorrectedPoints {
         bare
     }
 
-    /// The cloud, corrected by the residuals of the mesh where they are known.
+    /// The cloud, corrected by the residuals of the mesh if `kriging` is given.
     pub(super) fn corrected(&self, kriging: Option<&Kriging>) -> Cloud {
         self.weighed(kriging.map(Kriging::weights), |_| true)
     }
 
-    /// The cloud that a mesh without `agent` would have drawn, corrected by `kriging` without its
+    /// The cloud as drawn from a mesh without `agent`, corrected by `kriging` without that agent's
     /// pairs.
     pub(super) fn without(&self, kriging: &Kriging, agent: usize) -> Cloud {
         self.weighed(Some(&kriging.weights_without(agent)), |around| around != agent)
     }
 
-    /// The points drawn around the agents that `keeps` selects, corrected with these weights: a row
-    /// per near agent, a column per predicted agent.
+    /// The points drawn around the agents that `keeps` selects, corrected with these weights: one
+    /// row per near agent, one column per predicted agent.
     fn weighed(&self, weights: Option<&DMatrix<f64>>, keeps: impl Fn(usize) -> bool) -> Cloud {
         let kept: Vec<usize> = (0..self.logs.len()).filter(|&point| keeps(self.around[point])).collect();
         let agents = self.logs.first().map_or(0, Vec::len);
@@ -113,7 +113,7 @@ impl UncorrectedPoints {
     }
 }
 
-/// A point drawn around an agent's.
+/// Draws a point around an agent.
 fn beside(agent: &[f64], scale: f64, rng: &mut impl Rng) -> Vec<f64> {
     let dimensions = agent.len() - 1;
     let width = scale * WIDTH.0 * (WIDTH.1 / WIDTH.0).powf(rng.random::<f64>());
@@ -124,7 +124,7 @@ fn beside(agent: &[f64], scale: f64, rng: &mut impl Rng) -> Vec<f64> {
     at
 }
 
-/// A point drawn around an agent's, behind a long way of its own.
+/// Draws a point around an agent, with a large height.
 fn far_off(agent: &[f64], scale: f64, rng: &mut impl Rng) -> Vec<f64> {
     let mut at = beside(agent, scale, rng);
     let height = scale * FAR_HEIGHT.0 * (FAR_HEIGHT.1 / FAR_HEIGHT.0).powf(rng.random::<f64>());
@@ -132,7 +132,7 @@ fn far_off(agent: &[f64], scale: f64, rng: &mut impl Rng) -> Vec<f64> {
     at
 }
 
-/// A standard normal number (Box and Muller 1958).
+/// Draws a standard normal number (Box and Muller 1958).
 fn normal(rng: &mut impl Rng) -> f64 {
     let radius = (-2.0 * rng.random_range(f64::MIN_POSITIVE..1.0).ln()).sqrt();
     radius * (std::f64::consts::TAU * rng.random::<f64>()).cos()

@@ -1,7 +1,7 @@
-//! Held-out agents: agents located like sites, by the landmarks' measurements alone.
+//! Held-out agents: agents located like sites, from the landmarks' measurements alone.
 //!
-//! Constants and landmarks are chosen by these and never by sites, whose true distances are
-//! unknown.
+//! They serve to choose constants, the penalty and landmarks. Sites cannot, because their true
+//! distances are unknown.
 
 use crate::gnp::fit::Measured;
 use crate::model::stats::count;
@@ -12,18 +12,18 @@ use super::kriging::{CONSTANTS, Constants, Kriging};
 use super::layout::{LaidOut, Layout};
 use super::posterior::WeightedPoints;
 
-/// Points of a held-out agent's cloud: fewer than a site's, since only sets are compared.
+/// Points of a held-out agent's cloud: fewer than a site's suffice to compare choices.
 const PARTICLES: usize = 600;
-/// Part of the errors, smallest first, whose mean is the score: the rest is odd pairs that no
-/// choice mends.
+/// The share of the errors, smallest first, whose mean is the score. The other errors come from odd
+/// pairs, which no choice can improve.
 const SCORED: f64 = 0.8;
 
-/// The most agents with which agents are held out: each has its own cloud, 0.5 MB at a hundred
-/// agents, and the work grows with their cube. Beyond, the first constants of the list are used,
-/// there is no penalty, and k-medoids elects.
+/// Maximum number of agents for holding agents out: each has its own cloud, 0.5 MB with a hundred
+/// agents, and the work grows with the cube of their number. With more agents, the first constants
+/// in the list are used, there is no penalty, and k-medoids elects.
 pub(in crate::gnp) const MOST_AGENTS: usize = 100;
 
-/// What holding agents out needs, made once for an election.
+/// Everything that an election needs for holding agents out, computed once.
 #[derive(Debug)]
 pub(in crate::gnp) struct Prepared<'a> {
     measured: &'a Measured,
@@ -34,8 +34,8 @@ pub(in crate::gnp) struct Prepared<'a> {
 }
 
 impl<'a> Prepared<'a> {
-    /// Lays out everyone in `measured`, of whom the first `landmarks` are landmarks for the choice
-    /// of the constants; `None` when the kriging cannot be solved.
+    /// Lays out all agents of `measured`. The first `landmarks` of them are the landmarks for
+    /// choosing the constants. `None` if the kriging cannot be solved.
     pub(in crate::gnp) fn new(measured: &'a Measured, landmarks: usize, seed: u64) -> Option<Self> {
         let ingredients = RefinedSwitches::default();
         let softening = super::SOFTENING * measured.scale();
@@ -45,15 +45,15 @@ impl<'a> Prepared<'a> {
         Some(Self { measured, layout, kriging, softening, seed })
     }
 
-    /// Every agent held out; `None` when they are too many.
+    /// Holds out every agent; `None` if there are too many.
     pub(in crate::gnp) fn held_out(&self) -> Option<HeldOut<'_>> {
         let Self { measured, layout, kriging, softening, seed } = self;
         HeldOut::new(&LaidOut { measured, layout, softening: *softening, seed: *seed }, kriging, true)
     }
 }
 
-/// The kriging constants that predict held-out agents best, with the first `landmarks` agents of
-/// the mesh as the landmarks.
+/// The kriging constants that predict held-out agents best. The first `landmarks` agents of the
+/// mesh are the landmarks.
 pub(super) fn choose_constants(mesh: &LaidOut<'_>, landmarks: usize, ingredients: &RefinedSwitches) -> Constants {
     if !ingredients.constants {
         return CONSTANTS[0];
@@ -67,19 +67,19 @@ pub(super) fn choose_constants(mesh: &LaidOut<'_>, landmarks: usize, ingredients
     scored.min_by(|a, b| a.0.total_cmp(&b.0)).map_or(CONSTANTS[0], |(_, constants)| *constants)
 }
 
-/// Every agent held out in turn, on one layout with one kriging.
+/// All agents, each held out once, with one layout and one kriging.
 #[derive(Debug)]
 pub(in crate::gnp) struct HeldOut<'a> {
     measured: &'a Measured,
     kriging: &'a Kriging,
     residuals: bool,
     softening: f64,
-    /// Per agent, the cloud of a mesh without it.
+    /// Per agent, the cloud from a mesh without it.
     clouds: Vec<Cloud>,
 }
 
 impl<'a> HeldOut<'a> {
-    /// Prepares every agent; `None` when they are more than [`MOST_AGENTS`].
+    /// Prepares all agents; `None` if there are more than [`MOST_AGENTS`].
     pub(super) fn new(mesh: &LaidOut<'a>, kriging: &'a Kriging, residuals: bool) -> Option<Self> {
         let LaidOut { measured, softening, .. } = *mesh;
         if measured.agents.len() > MOST_AGENTS {
@@ -90,9 +90,9 @@ impl<'a> HeldOut<'a> {
         Some(Self { measured, kriging, residuals, softening, clouds })
     }
 
-    /// The mean of the smaller relative errors over pairs of a held-out agent and another that is
-    /// no landmark, when the agents of these indices are the landmarks; `None` when no such pair
-    /// was measured.
+    /// The score if the agents at these indices are the landmarks: the mean of the smaller relative
+    /// errors, over pairs of a held-out agent and another agent that is no landmark. `None` if no
+    /// such pair was measured.
     pub(in crate::gnp) fn error(&self, landmarks: &[usize]) -> Option<f64> {
         let mut errors = Vec::new();
         for (row, weighed) in self.sites(landmarks) {
@@ -114,8 +114,8 @@ impl<'a> HeldOut<'a> {
         (summed > 0.0).then(|| sum / summed)
     }
 
-    /// For each held-out agent, as a site measured by the landmarks at these indices, the choice of
-    /// an agent.
+    /// Treats each held-out agent as a site that the landmarks at these indices measured, and
+    /// returns the candidates for it.
     pub(super) fn choices(&self, landmarks: &[usize]) -> Vec<HeldOutChoice> {
         let choice = |(row, weighed): (&[(usize, f64)], WeightedPoints)| {
             let mut choice = HeldOutChoice::none();
@@ -135,8 +135,8 @@ impl<'a> HeldOut<'a> {
         self.sites(landmarks).map(choice).collect()
     }
 
-    /// Every agent that is no landmark and that a landmark has measured: its row of the mesh, and
-    /// its posterior from the landmarks' measurements.
+    /// All agents that are no landmarks and that a landmark has measured: their row of the mesh,
+    /// and their posterior from the landmarks' measurements.
     fn sites(&self, landmarks: &[usize]) -> impl Iterator<Item = (&[(usize, f64)], WeightedPoints)> {
         self.measured.rows.iter().enumerate().filter(|(site, _)| !landmarks.contains(site)).filter_map(|(site, row)| {
             let soft = |distance: f64| (distance + self.softening).ln();
@@ -151,28 +151,28 @@ impl<'a> HeldOut<'a> {
     }
 }
 
-/// The choice of an agent for one site: the nearest landmark, or the other agent with the least
-/// expected distance. Milliseconds.
+/// The candidates for one site: the nearest landmark, and the other agent with the smallest
+/// expected distance. In milliseconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct HeldOutChoice {
     /// The distance of the nearest landmark.
     pub(super) landmark: f64,
-    /// The least expected distance of another agent.
+    /// The smallest expected distance of another agent.
     pub(super) expected: f64,
-    /// The true distance of that agent.
+    /// The true distance of that other agent.
     pub(super) truth: f64,
     /// The distance of the truly nearest agent.
     pub(super) nearest: f64,
 }
 
 impl HeldOutChoice {
-    /// Without any agent.
+    /// No candidate at all.
     const fn none() -> Self {
         let far = f64::INFINITY;
         Self { landmark: far, expected: far, truth: far, nearest: far }
     }
 
-    /// The true distance of the chosen agent, with this penalty on predictions.
+    /// The true distance of the agent that is chosen with this penalty on predictions.
     pub(super) fn taken(&self, penalty: f64) -> f64 {
         if self.expected + penalty < self.landmark { self.truth } else { self.landmark }
     }

@@ -1,13 +1,13 @@
-//! Kriging: what the map gets wrong about a pair of agents, it gets wrong about pairs of hosts near
-//! them.
+//! Kriging: the map's error for a pair of agents predicts its error for pairs of hosts near them.
 //!
 //! The log residuals `y(i,k) = ln(d + s) - ln(g + s)` of measured pairs are a Gaussian process over
-//! *pairs* of places. Two places are alike by `K(i,j) = c exp(-|x_i - x_j| / l)`, `K(i,i) = 1`; two
-//! pairs covary by `v (K_ij K_kl + K_il K_kj)`, since a pair has no direction; and what places do
-//! not explain has the variance `n max(1, |y| / 0.25)`: a pair that is far off is odd, not
-//! informative. (Krige 1951; Rasmussen and Williams, "Gaussian processes for machine learning",
-//! 2006, section 2.2; the same idea for distances: Wong, Slivkins and Sirer's residual corrections
-//! differ in that they are kept per node.)
+//! *pairs* of places. The similarity of two places is `K(i,j) = c exp(-|x_i - x_j| / l)`, with
+//! `K(i,i) = 1`. The covariance of the pairs (i,k) and (j,l) is `v (K_ij K_kl + K_il K_kj)`,
+//! because a pair has no direction. The part that places do not explain has the variance `n max(1,
+//! |y| / 0.25)`: a large residual is more likely odd than informative. Sources: Krige 1951;
+//! Rasmussen and Williams, "Gaussian processes for machine learning", 2006, section 2.2. Wong,
+//! Slivkins and Sirer also correct distances by residuals, but keep the corrections per node, not
+//! per pair.
 
 use nalgebra::{Cholesky, DMatrix, DVector};
 use rand::SeedableRng;
@@ -18,26 +18,27 @@ use crate::gnp::objective::log_error;
 
 use super::layout::{LaidOut, reach};
 
-/// A residual beyond this counts as odd: its noise grows with it.
+/// A larger residual counts as odd: its noise grows with its size.
 const ODD: f64 = 0.25;
-/// The most pairs used; of more pairs the seed draws these: the work grows with their cube.
+/// Maximum number of pairs used, drawn by the seed if there are more: the work grows with their
+/// cube.
 const MOST_PAIRS: usize = 1_000;
 
 /// The constants of the covariance.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Constants {
-    /// `v`: variance that the places of both ends explain, of a squared log.
+    /// `v`: the variance of a log residual that the places of both ends explain.
     pub(super) variance: f64,
-    /// `c`: correlation of two hosts at one place.
+    /// `c`: the correlation of two hosts at one place.
     pub(super) likeness: f64,
-    /// `l`: distance at which it has fallen to 1/e, as a part of the scale.
+    /// `l`: the distance at which the correlation has fallen to 1/e, as a share of the scale.
     pub(super) length: f64,
-    /// `n`: variance that places do not explain.
+    /// `n`: the variance that places do not explain.
     pub(super) noise: f64,
 }
 
-/// From smooth and short-sighted to sharp: real networks differ in the reach of likeness and in the
-/// share of noise in a residual.
+/// Several sets, from smooth to sharp, because networks differ in how far similarity reaches and in
+/// how much of a residual is noise.
 pub(super) const CONSTANTS: [Constants; 5] = [
     Constants { variance: 0.05, likeness: 0.9, length: 0.3, noise: 0.02 },
     Constants { variance: 0.02, likeness: 0.9, length: 0.45, noise: 0.005 },
@@ -46,27 +47,28 @@ pub(super) const CONSTANTS: [Constants; 5] = [
     Constants { variance: 0.1, likeness: 0.97, length: 0.22, noise: 0.0015 },
 ];
 
-/// The residuals of one layout's mesh, solved.
+/// The solved Gaussian process of one layout's residuals.
 #[derive(Debug, Clone)]
 pub(super) struct Kriging {
     constants: Constants,
     /// `l` in milliseconds.
     length: f64,
-    /// Agents' places, for the kernel of a new one.
+    /// The agents' places, to compute the kernel of a new place.
     points: Vec<Vec<f64>>,
     /// `K`: the kernel between agents.
     kernel: DMatrix<f64>,
-    /// `v A K`: a place with kernel k has the correction `k B_a` towards agent a.
+    /// `v A K`, where `A` has the solved residuals of the pairs. The correction of a place towards
+    /// an agent is the place's kernel row times the agent's column.
     weights: DMatrix<f64>,
     pairs: Vec<(usize, usize)>,
-    /// The inverse covariance, and it times the residuals.
+    /// The inverse of the covariance, and its product with the residuals.
     inverse: DMatrix<f64>,
     solved: DVector<f64>,
 }
 
 impl Kriging {
-    /// Solves for these constants; `None` when the covariance is singular, which its noise rules
-    /// out short of overflow.
+    /// Solves for these constants; `None` if the covariance is singular, which its noise prevents
+    /// except after an overflow.
     pub(super) fn fit(mesh: &LaidOut<'_>, constants: Constants) -> Option<Self> {
         let length = constants.length * mesh.measured.scale();
         let count = mesh.measured.agents.len();
@@ -89,18 +91,18 @@ impl Kriging {
         Some(Self { constants, length, points: points.clone(), kernel, weights, pairs, inverse, solved })
     }
 
-    /// K between a place and every agent.
+    /// `K` between a place and every agent.
     pub(super) fn near(&self, at: &[f64]) -> Vec<f64> {
         self.points.iter().map(|point| likeness(&self.constants, self.length, reach(at, point).1)).collect()
     }
 
-    /// What a unit of kernel adds to the log distance: a row per near agent, a column per predicted
-    /// agent.
+    /// What one unit of kernel adds to the log distance: one row per near agent, one column per
+    /// predicted agent.
     pub(super) const fn weights(&self) -> &DMatrix<f64> {
         &self.weights
     }
 
-    /// The same as if no pair of `agent` had been measured, by the block inverse.
+    /// The weights as if no pair of `agent` had been measured, by the block inverse.
     pub(super) fn weights_without(&self, agent: usize) -> DMatrix<f64> {
         let (mut block, mut rest) = (Vec::new(), Vec::new());
         for (p, &(i, j)) in self.pairs.iter().enumerate() {
@@ -122,9 +124,9 @@ impl Kriging {
         spread(&self.pairs, solved.as_slice(), self.kernel.nrows()) * &self.kernel * self.constants.variance
     }
 
-    /// The gains by which one site's residuals towards `from` correct its distance to every agent:
-    /// a row per agent. Two residuals of one site have the covariance `v K` of their agents, plus
-    /// the noise of each.
+    /// The gains with which one site's residuals towards the agents `from` correct its distance to
+    /// every agent: one row per agent. Two residuals of one site have the covariance `v K` of their
+    /// agents; a residual's own variance includes its noise.
     pub(super) fn gains(&self, from: &[usize]) -> Vec<Vec<f64>> {
         let v = self.constants.variance;
         let mut covariance = DMatrix::from_fn(from.len(), from.len(), |a, b| v * self.kernel[(from[a], from[b])]);
@@ -140,7 +142,8 @@ impl Kriging {
     }
 }
 
-/// Variance of one measurement of a site beside the kriging's noise: the place itself is uncertain.
+/// The noise variance of one measurement of a site; it replaces `n`, because the place is
+/// uncertain.
 const SITE_NOISE: f64 = 0.005;
 
 fn likeness(constants: &Constants, length: f64, straight: f64) -> f64 {
@@ -166,7 +169,7 @@ fn residuals(mesh: &LaidOut<'_>) -> (Vec<(usize, usize)>, Vec<f64>) {
     (pairs.into_iter().map(|(i, j, _)| (i, j)).collect(), residuals)
 }
 
-/// A value a pair as a symmetric matrix.
+/// Returns a symmetric matrix with one value per pair.
 fn spread(pairs: &[(usize, usize)], values: &[f64], count: usize) -> DMatrix<f64> {
     let mut matrix = DMatrix::zeros(count, count);
     for (&(i, j), &value) in pairs.iter().zip(values) {

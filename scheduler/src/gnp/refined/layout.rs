@@ -1,9 +1,9 @@
-//! Where the agents lie in one number of dimensions: the robust log error over the whole mesh, by
-//! Gauss–Newton.
+//! Places the agents in one number of dimensions: minimises the robust log error over the whole
+//! mesh by Gauss–Newton.
 //!
-//! Agents move one at a time while the others stand, as in the plain fit, but by damped
-//! Gauss–Newton steps with analytic derivatives: the same optimum as the simplex's, for a fraction
-//! of the work.
+//! Moves one agent at a time while the others are fixed, as the plain fit does, but by damped
+//! Gauss–Newton steps with analytic derivatives. This finds the same optimum as the simplex for a
+//! fraction of the work.
 
 use nalgebra::{DMatrix, DVector};
 use rand::{RngExt, SeedableRng};
@@ -14,25 +14,25 @@ use crate::gnp::objective::{HUBER, huber_within, log_error};
 
 use super::RefinedSwitches;
 
-/// Sweeps with the plain square, which pulls every start to one basin before odd pairs are
-/// discounted.
+/// Maximum number of sweeps with squared errors, after which all starts are near one optimum and
+/// odd pairs can be discounted.
 const SQUARE_SWEEPS: usize = 60;
-/// Sweeps with the robust loss, at most.
+/// Maximum number of sweeps with the robust loss.
 const ROBUST_SWEEPS: usize = 400;
-/// A sweep that lowers the cost by less than this part of it is the last.
+/// Sweeps end when one lowers the cost by less than this share.
 const CONVERGED: f64 = 1e-5;
-/// The height everyone starts with, as a part of the scale.
+/// The height of all agents at the start, as a share of the scale.
 const HEIGHT: f64 = 0.02;
-/// How far the second start is disturbed, as a part of the scale.
+/// Size of the disturbance of the second start, as a share of the scale.
 const DISTURBANCE: f64 = 0.2;
 
-/// The damping of a first step, and its bounds: parts of the diagonal.
+/// The damping of the first step, and its bounds, as shares of the diagonal.
 const FIRST_DAMPING: f64 = 1e-3;
 const LEAST_DAMPING: f64 = 1e-6;
 const MOST_DAMPING: f64 = 1e3;
-/// Steps tried, each five times as damped, before an agent stays for this sweep.
+/// Maximum number of steps tried per agent and sweep, each with five times the damping.
 const STEP_TRIES: usize = 6;
-/// Milliseconds below which two places are one, and no direction leads from one to the other.
+/// Places nearer than this, in milliseconds, coincide: no direction leads from one to the other.
 const NO_DISTANCE: f64 = 1e-9;
 
 /// A measured mesh and its layout.
@@ -40,7 +40,7 @@ const NO_DISTANCE: f64 = 1e-9;
 pub(super) struct LaidOut<'a> {
     pub(super) measured: &'a Measured,
     pub(super) layout: &'a Layout,
-    /// Milliseconds.
+    /// In milliseconds.
     pub(super) softening: f64,
     pub(super) seed: u64,
 }
@@ -48,14 +48,14 @@ pub(super) struct LaidOut<'a> {
 /// Agents placed in one number of dimensions.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Layout {
-    /// Dimensions, the height not counted.
+    /// Without the height.
     pub(super) dimensions: usize,
-    /// Per agent: one component a dimension, then the height; milliseconds.
+    /// Per agent, one component per dimension, then the height; in milliseconds.
     pub(super) points: Vec<Vec<f64>>,
 }
 
 impl Layout {
-    /// Places everyone in `measured`; `softening` is milliseconds.
+    /// Places all agents of `measured`; `softening` is in milliseconds.
     pub(super) fn fit(
         measured: &Measured,
         dimensions: usize,
@@ -92,9 +92,9 @@ impl Layout {
 
 struct LayoutProblem<'a> {
     measured: &'a Measured,
-    /// Milliseconds.
+    /// In milliseconds.
     softening: f64,
-    /// Beyond this an error counts linearly in the end.
+    /// A larger error counts linearly in the last sweeps.
     huber: f64,
     heights: bool,
 }
@@ -126,8 +126,8 @@ impl LayoutProblem<'_> {
         log_error(computed, distance, self.softening)
     }
 
-    /// One damped step of one agent (Levenberg 1944, Marquardt 1963; Huber's loss by weights);
-    /// returns its cost after.
+    /// Moves one agent by one damped step (Levenberg 1944, Marquardt 1963; Huber's loss by
+    /// weights); returns the agent's cost afterwards.
     fn improve(&self, agent: usize, points: &mut [Vec<f64>], huber: f64, damping: &mut f64) -> f64 {
         let (normal, gradient) = self.linearise(agent, points, huber);
         let cost = self.cost(agent, &points[agent], points, huber);
@@ -183,7 +183,7 @@ impl LayoutProblem<'_> {
     }
 }
 
-/// The computed distance of two points, and its straight part.
+/// The computed distance of two points, and its straight-line part.
 pub(super) fn reach(a: &[f64], b: &[f64]) -> (f64, f64) {
     let last = a.len() - 1;
     let square: f64 = a[..last].iter().zip(&b[..last]).map(|(p, q)| (p - q) * (p - q)).sum();

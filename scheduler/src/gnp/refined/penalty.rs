@@ -1,10 +1,11 @@
-//! The penalty of a prediction against a measurement: what an agent that has not measured a site
-//! must be expected to be nearer by, before it is preferred to a landmark that has.
+//! The penalty on predictions: an agent that has not measured a site is preferred to a landmark
+//! that has measured it only if the agent's expected distance is smaller by at least this penalty.
 //!
-//! Of many predictions the shortest is chosen, and it is the shortest because it errs (the winner's
-//! curse: Capen, Clapp and Campbell 1971); the nearest landmark does not. How much that costs is a
-//! matter of the network, and is found with agents held out as sites, under the landmarks there are
-//! and under others drawn from the agents: the more choices, the less they say by chance.
+//! The shortest of many predictions is chosen, and it is usually too short (the winner's curse:
+//! Capen, Clapp and Campbell 1971); the nearest landmark's distance is measured and has no such
+//! error. The cost of such wrong choices depends on the network. It is found with agents held out
+//! as sites, for the present landmarks and for sets of landmarks drawn from the agents, because
+//! more choices depend less on chance.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -14,18 +15,18 @@ use super::held_out::{HeldOut, HeldOutChoice};
 use super::kriging::{Constants, Kriging};
 use super::layout::LaidOut;
 
-/// The candidate penalties, as shares of the scale: above the last the nearest landmark always
-/// wins.
+/// The candidate penalties, as shares of the scale. Above the last one the nearest landmark would
+/// always win.
 const PARTS: [f64; 13] = [0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.11, 0.15, 0.2, 0.3];
-/// Sets of landmarks drawn beside those there are.
+/// Number of drawn sets of landmarks, besides the present one.
 const DRAWN_SETS: usize = 30;
-/// Choices that are farther by less than this part of the distance to the truly nearest are so by
-/// chance: of penalties that are as good the smallest is taken, so that a map that predicts well is
-/// used.
+/// A difference between penalties counts as chance if it is below this share of the distance to the
+/// truly nearest agents. Of equally good penalties the smallest is taken, so that a map that
+/// predicts well is used.
 const BY_CHANCE: f64 = 0.01;
 
-/// The penalty in milliseconds, with the first `landmarks` agents of this mesh as landmarks; 0 if
-/// no agent can be held out.
+/// The penalty in milliseconds; 0 if no agent can be held out. The first `landmarks` agents of this
+/// mesh are the landmarks.
 pub(super) fn choose(mesh: &LaidOut<'_>, constants: Constants, landmarks: usize, residuals: bool) -> f64 {
     let Some(kriging) = Kriging::fit(mesh, constants) else { return 0.0 };
     let Some(held_out) = HeldOut::new(mesh, &kriging, residuals) else { return 0.0 };
@@ -39,8 +40,8 @@ pub(super) fn choose(mesh: &LaidOut<'_>, constants: Constants, landmarks: usize,
     smallest(&choices, mesh.measured.scale()) * mesh.measured.scale()
 }
 
-/// The smallest penalty whose choices are not clearly farther than those of the best; a part of the
-/// scale.
+/// The smallest penalty whose choices are not clearly farther than those of the best, as a share of
+/// the scale.
 fn smallest(choices: &[HeldOutChoice], scale: f64) -> f64 {
     let total = |part: f64| choices.iter().map(|choice| choice.taken(part * scale)).sum::<f64>();
     let totals = PARTS.map(total);
@@ -54,7 +55,7 @@ fn smallest(choices: &[HeldOutChoice], scale: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// A landmark is 50 ms away; somebody expected at 40 ms is truly as far as given.
+    /// A landmark is 50 ms away; the agent expected at 40 ms is truly at `truth` ms.
     fn predicted_nearer(truth: f64) -> HeldOutChoice {
         HeldOutChoice { landmark: 50.0, expected: 40.0, truth, nearest: truth.min(50.0) }
     }

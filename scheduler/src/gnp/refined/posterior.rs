@@ -1,5 +1,5 @@
-//! The posterior of one site: the weights of the cloud's points by how well they explain its
-//! measurements, and the distances to every agent that follow.
+//! The posterior of one site: the cloud's points, weighted by how well they explain the site's
+//! measurements, and the resulting distances to all agents.
 
 use crate::gnp::round_trip;
 use crate::model::stats::count;
@@ -9,53 +9,53 @@ use super::cloud::Cloud;
 use super::kriging::Kriging;
 use super::{Layer, Refined};
 
-/// Scale of the error of a log measurement: Student's t with three degrees of freedom, so that one
-/// odd measurement among nine is outvoted, not averaged in.
+/// Scale of the error of a log measurement. The error has a Student density with three degrees of
+/// freedom, so that one odd measurement among nine hardly affects the result.
 const ERROR_SCALE: f64 = 0.06;
-/// A squared error beyond this tells nothing more, and keeps products finite.
+/// Squared errors are capped at this value, which keeps products finite.
 const MOST_SQUARED: f64 = 2_500.0;
-/// Points with less than this part of the heaviest's weight are left out.
+/// Points with less than this share of the greatest weight are dropped.
 const LIGHTEST: f64 = 1e-4;
 
 /// The share by which a confirmer must lower the expected distance to the nearest agent. Below it
-/// the confirmer is nearer at no point of the cloud, so that its measurement cannot change the
-/// choice, as far as the map knows. Larger values save probes but were measured to cost distance
-/// (`docs/gnp.md`, 7).
+/// the confirmer is nearer at no point of the cloud, so according to the map its measurement cannot
+/// change the choice. Larger values save probes, but in measurements the chosen agents were farther
+/// away (`docs/gnp.md`, 7).
 const LEAST_GAIN: f64 = 1e-6;
 
-/// How far one agent is from the site.
+/// The predicted distance of one agent from the site.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Prediction {
-    /// As likely longer as shorter.
+    /// The true distance is equally likely to be longer or shorter.
     pub median: Rtt,
-    /// The value that ranks with measurements: the mean over the cloud, because an agent that might
-    /// be far is a risk, plus the map's penalty.
+    /// The value that is ranked against measurements: the mean over the cloud, because an agent
+    /// that might be far is a risk, plus the map's penalty.
     pub expected: Rtt,
-    /// Standard deviation of the logarithm: 0.1 is about ten per cent.
+    /// Standard deviation of the distance's logarithm: 0.1 is about 10 %.
     pub spread: f64,
 }
 
-/// The distances of one site to every agent, given the site's measurements.
+/// The distances of one site to all agents, given the site's measurements.
 #[derive(Debug)]
 pub struct Posterior<'a> {
     map: &'a Refined,
     layers: Vec<WeightedPoints>,
-    /// The measuring agents (by index), and their measured softened distances.
+    /// The index of each measuring agent, and its measured softened distance.
     measured: Vec<(usize, f64)>,
 }
 
-/// The points of one layer that matter.
+/// The points of one layer that are not dropped.
 #[derive(Debug)]
 pub(super) struct WeightedPoints {
-    /// Sums to 1.
+    /// Their sum is 1.
     weights: Vec<f64>,
     /// Per agent and then per point: the log of the softened distance.
     logs: Vec<Vec<f64>>,
 }
 
 impl<'a> Posterior<'a> {
-    /// Weights every layer; `known` holds the measuring agents by index, with the log of each
-    /// softened measurement.
+    /// Weights the points of every layer; `known` contains the index of each measuring agent and
+    /// the log of its softened measurement.
     pub(super) fn of(map: &'a Refined, known: &[(usize, f64)]) -> Self {
         let weigh = |layer: &Layer| {
             let kriging = layer.kriging.as_ref().filter(|_| map.ingredients.residuals);
@@ -65,7 +65,7 @@ impl<'a> Posterior<'a> {
         Self { map, layers, measured: known.iter().map(|&(agent, log)| (agent, log.exp())).collect() }
     }
 
-    /// The distance to one agent; `None` when the map has no place for it.
+    /// Predicts the distance to one agent; `None` if the agent is not in the map.
     pub fn predict(&self, agent: AgentId) -> Option<Prediction> {
         let agent = *self.map.index.get(&agent)?;
         let layers = count(self.layers.len());
@@ -82,9 +82,9 @@ impl<'a> Posterior<'a> {
         Some(Prediction { median: round_trip(median.exp() - soft), expected, spread: variance.sqrt() })
     }
 
-    /// Selects up to `k` of `candidates` to measure the site once, so that the expected distance of
-    /// the nearest agent, among these and the agents that measured already, is least. Greedy: one
-    /// after another, until no remaining candidate might be nearer.
+    /// Selects up to `k` of `candidates` to measure the site once, to minimise the expected
+    /// distance of the nearest agent among them and the agents that have already measured. Greedy:
+    /// one after another, until no remaining candidate might be nearer.
     pub fn confirm(&self, k: usize, candidates: &[AgentId]) -> Vec<AgentId> {
         let nearest = self.measured.iter().map(|&(_, distance)| distance).fold(f64::INFINITY, f64::min);
         let mut least: Vec<Vec<f64>> = self.layers.iter().map(|layer| vec![nearest; layer.weights.len()]).collect();
@@ -117,9 +117,9 @@ impl<'a> Posterior<'a> {
 }
 
 impl WeightedPoints {
-    /// Weighs the points of a cloud by what was measured; with `kriging` the residuals of the
-    /// measurements are carried over to the other agents. Without `all` only the heaviest point
-    /// counts.
+    /// Weights the points of a cloud by the measurements. With `kriging`, the residuals of the
+    /// measurements correct the distances to the other agents. Without `all`, only the point with
+    /// the greatest weight counts.
     pub(super) fn of(cloud: &Cloud, kriging: Option<&Kriging>, known: &[(usize, f64)], all: bool) -> Self {
         let (kept, weights) = heaviest(likelihoods(cloud, known), all);
         let mut logs: Vec<Vec<f64>> = (0..cloud.agents())
@@ -146,8 +146,8 @@ impl WeightedPoints {
     /// The weighted median of the log distance.
     fn median(&self, agent: usize) -> f64 {
         let mut points: Vec<(f64, f64)> = self.logs[agent].iter().copied().zip(self.weights.iter().copied()).collect();
-        // Halves the points again and again instead of sorting them all: most of the time of a
-        // prediction went there.
+        // Halves the points repeatedly instead of sorting all of them: sorting took most of the
+        // time of a prediction.
         let (mut left, mut below, mut median) = (points.as_mut_slice(), 0.0, 0.0);
         while !left.is_empty() {
             let (low, middle, high) = left.select_nth_unstable_by(left.len() / 2, |a, b| a.0.total_cmp(&b.0));
@@ -165,7 +165,7 @@ impl WeightedPoints {
         median
     }
 
-    /// Mean and mean square of the log distance, and the mean distance.
+    /// The mean and the mean square of the log distance, and the mean distance.
     fn moments(&self, agent: usize) -> (f64, f64, f64) {
         let (mut mean, mut square, mut distance) = (0.0, 0.0, 0.0);
         for (log, weight) in self.logs[agent].iter().zip(&self.weights) {
@@ -186,16 +186,16 @@ impl WeightedPoints {
         self.logs[agent].iter().zip(&self.weights).map(|(log, weight)| weight * log.exp()).sum()
     }
 
-    /// The mean over the points of the lesser of this agent's distance and what is given for the
-    /// point.
+    /// For each point, the lesser of this agent's distance and the value in `least`; returns the
+    /// mean over the points.
     fn expected_least(&self, agent: usize, least: &[f64]) -> f64 {
         let points = self.logs[agent].iter().zip(&self.weights).zip(least);
         points.map(|((log, weight), least)| weight * log.exp().min(*least)).sum()
     }
 }
 
-/// Per point, the product over the measurements of `1 + z² / 3`: the likelihood is its inverse
-/// square.
+/// For each point, the product of `1 + z² / 3` over all measurements, where z is the standardised
+/// error. The likelihood (Student's t, three degrees of freedom) is this product to the power -2.
 fn likelihoods(cloud: &Cloud, known: &[(usize, f64)]) -> Vec<f64> {
     let Some(&(first, _)) = known.first() else { return Vec::new() };
     let mut products = vec![1.0; cloud.towards(first).len()];
@@ -209,7 +209,7 @@ fn likelihoods(cloud: &Cloud, known: &[(usize, f64)]) -> Vec<f64> {
     products
 }
 
-/// The points that matter and their weights, which sum to 1.
+/// The points that are not dropped, and their weights, whose sum is 1.
 fn heaviest(products: Vec<f64>, all: bool) -> (Vec<usize>, Vec<f64>) {
     let least = products.iter().copied().fold(f64::INFINITY, f64::min);
     let share = |product: f64| (least / product) * (least / product);
