@@ -1,4 +1,4 @@
-//! One scheduler process: its start, its environment, and its shutdown.
+//! One scheduler process: its start, its files and database, and its shutdown.
 
 pub(crate) mod backup;
 pub(crate) mod data_dir;

@@ -46,7 +46,7 @@ pub struct Identity {
     pub ca_fingerprint: Option<String>,
 }
 
-/// Serves until `shutdown`, then waits up to [`DRAIN`] for streams to end.
+/// Serves until `shutdown`, then waits a few seconds for streams to end.
 pub async fn serve(
     scheduler: Scheduler,
     listener: TcpListener,

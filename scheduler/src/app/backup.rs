@@ -1,10 +1,11 @@
-//! `landfall backup` and `landfall restore`: a scheduler's database and secrets in one file, and
-//! back.
+//! `landfall backup` and `landfall restore`: write a scheduler's database and secrets into one
+//! file, and restore them from it.
 //!
-//! A backup is a snapshot of the database, taken while schedulers run, and the secrets that belong
-//! to it. Its file is a tar (`backup/archive.rs`): `manifest.json`, the secrets, `database.dump` as
-//! `pg_dump --format=custom` writes it, `SHA256SUMS`. The file is written completely or not at all.
-//! `store::schema::restores` handles a fleet that continued after the backup.
+//! A backup contains a snapshot of the database, taken while schedulers run, and the secrets that
+//! belong to it. The file is a tar (`backup/archive.rs`) of `manifest.json`, the secrets,
+//! `database.dump` (from `pg_dump --format=custom`) and `SHA256SUMS`. The file is written
+//! completely or not at all. `store::schema::restores` handles agents that continued to work after
+//! the backup.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io;
@@ -38,7 +39,7 @@ use secrets::Secrets;
 const MANIFEST: &str = "manifest.json";
 const DUMP: &str = "database.dump";
 
-/// The command's options.
+/// The options of `landfall backup`.
 #[derive(Debug, Clone)]
 pub struct Backup {
     /// The scheduler's data directory; `None`: [`DataDir::default_path`].
@@ -53,10 +54,11 @@ pub struct Backup {
     pub force: bool,
 }
 
-/// Makes a backup; returns what was done, for people.
+/// Makes a backup; returns a text for people that says what was done.
 ///
 /// # Errors
-/// With a sentence that names what is in the way; then there is no file, or the former one.
+/// When the backup cannot be made; the message names the obstacle. No file is written then, and an
+/// existing one stays.
 pub async fn backup(wanted: Backup) -> anyhow::Result<String> {
     let began = Instant::now();
     ensure_free(&wanted)?;
@@ -67,7 +69,7 @@ pub async fn backup(wanted: Backup) -> anyhow::Result<String> {
     let made = tokio::select! {
         made = make(&wanted, &data_dir, secrets, &database.options) => made,
         () = interrupted.cancelled() => {
-            // A writer that is still at work then writes to a deleted file.
+            // If the writer is still running, it writes to a deleted file.
             drop(fs::remove_file(temporary(&wanted.file)));
             Err(ended(Code::Interrupted, format!("interrupted: {} was not written", wanted.file.display())))
         }
@@ -116,10 +118,10 @@ fn data_dir(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     }
 }
 
-/// The database of a scheduler, which may be running or not.
+/// The database of a scheduler, whether the scheduler is running or not.
 struct Database {
     options: PgConnectOptions,
-    /// The private server, if no scheduler runs it: then this process does, for the backup.
+    /// The private server, if this process had to start it because no scheduler runs.
     started: Option<(PrivatePostgres, DataDir)>,
 }
 
@@ -194,12 +196,12 @@ async fn make(
         Ok::<_, anyhow::Error>((manifest, length))
     });
     let written = written.await.context("write the backup")?;
-    // The snapshot must last until here.
+    // The snapshot needs this connection until here.
     drop(conn);
     written
 }
 
-/// Checks that the database can be dumped; returns the program that can.
+/// Checks that the database can be dumped; returns a `pg_dump` that can do it.
 async fn ensure_dumpable(conn: &mut PgConnection) -> anyhow::Result<Tool> {
     if restores::under_way(conn).await? {
         return Err(store::Error::HalfRestored.into());
@@ -241,7 +243,7 @@ fn write<T>(file: &Path, force: bool, fill: impl FnOnce(&File) -> anyhow::Result
         Err(TryLockError::Error(error)) => return Err(error).with_context(|| format!("lock {}", temporary.display())),
     }
     let filled = (|| {
-        // An interrupted backup may have left content.
+        // An interrupted backup may have left a partial file.
         out.set_len(0).and_then(|()| out.set_permissions(Permissions::from_mode(0o600))).context("empty it")?;
         let filled = fill(&out)?;
         out.sync_all().context("sync it")?;
@@ -252,7 +254,7 @@ fn write<T>(file: &Path, force: bool, fill: impl FnOnce(&File) -> anyhow::Result
         Ok(filled)
     })();
     filled.map_err(|error: anyhow::Error| {
-        // If it cannot be removed, it only takes disk space.
+        // A file that cannot be removed only takes disk space.
         drop(fs::remove_file(&temporary));
         error.context(format!("write {}", file.display()))
     })

@@ -1,8 +1,8 @@
-//! The data directory of one scheduler: its exclusive use, and the place of its files.
+//! The data directory of one scheduler, which only one process can use at a time.
 //!
-//! A directory belongs to one running scheduler at a time. A lock on `LOCK_FILE` is held for as
-//! long as the [`DataDir`] lives, and the kernel releases it however the process ends. The same
-//! file marks a directory as Landfall's, so that nothing is ever written beside other files.
+//! A lock on `LOCK_FILE` is held while the [`DataDir`] exists; the kernel releases it however the
+//! process ends. The same file marks a directory as Landfall's. Other directories are refused
+//! unless they are empty.
 
 use std::fs::{self, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Write};
@@ -11,16 +11,17 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{Uid, User};
 
-/// The lock, and the mark of a Landfall directory. Holds the process id of its user.
+/// The lock file, which also marks a Landfall directory. Contains the PID of the process that uses
+/// the directory.
 const LOCK_FILE: &str = "landfall.lock";
-/// Files that an operator may put into a directory before its scheduler first starts: the secrets
-/// of another scheduler of the same database.
+/// Files that may be in a directory before a scheduler first starts on it: the secrets of another
+/// scheduler of the same database, copied by the operator.
 const SECRETS: [&str; 2] = ["operator-token", "tls"];
 
 /// Why a data directory cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DataDirError {
-    /// Neither root, nor `XDG_DATA_HOME`, nor `HOME`.
+    /// The user is not root, and neither `XDG_DATA_HOME` nor `HOME` is set.
     #[error("no data directory is known because HOME is not set: give --data-dir")]
     NoDefault,
     #[error(
@@ -28,16 +29,17 @@ pub enum DataDirError {
     )]
     InUse {
         path: PathBuf,
-        /// The process id, or what is known of it.
+        /// The PID of the process, or a text if it is unknown.
         holder: String,
     },
-    /// It is the service's, and files written by root would make it unusable for the service.
+    /// The directory belongs to the service's user. Files written by root would make it unusable
+    /// for the service.
     #[error(
         "the data directory {path} belongs to {owner}, but you are root: start the service with `systemctl start \
          landfall`, run it here with `runuser -u {owner} -- landfall up`, or choose another directory with --data-dir"
     )]
     Others { path: PathBuf, owner: String },
-    /// It holds files, and none of Landfall's.
+    /// The directory has files, but not Landfall's mark.
     #[error("the data directory {0} is not empty and was not made by landfall: choose another with --data-dir")]
     Foreign(PathBuf),
     #[error("{what} {path}")]
@@ -48,13 +50,14 @@ pub enum DataDirError {
 #[derive(Debug)]
 pub struct DataDir {
     path: PathBuf,
-    /// Never read: it holds the lock while open.
+    /// Never read; the lock is held while this file is open.
     _lock: File,
 }
 
 impl DataDir {
-    /// The default directory: `/var/lib/landfall` for root and for its owner (a package creates it
-    /// for the service's user), else under the user's data home.
+    /// The default directory: `/var/lib/landfall` for root and for the owner of that directory (the
+    /// Debian package creates it for the service's user); otherwise a folder in the user's data
+    /// home.
     pub fn default_path() -> Result<PathBuf, DataDirError> {
         let (machine, user) = (Path::new("/var/lib/landfall"), nix::unistd::geteuid());
         if user.is_root() || fs::metadata(machine).is_ok_and(|dir| dir.uid() == user.as_raw()) {
@@ -68,8 +71,8 @@ impl DataDir {
             .ok_or(DataDirError::NoDefault)
     }
 
-    /// The default, for running a scheduler on it. The owning service could not read files that
-    /// root wrote there.
+    /// The default directory for running a scheduler. Refused to root if the directory belongs to
+    /// another user, because the service of that user could not read files written by root.
     pub fn default_to_run() -> Result<PathBuf, DataDirError> {
         let path = Self::default_path()?;
         let owner = fs::metadata(&path).map_or(nix::unistd::geteuid(), |dir| Uid::from_raw(dir.uid()));
@@ -83,8 +86,8 @@ impl DataDir {
     /// Creates the directory if it is missing, and claims it for this process.
     pub fn claim(path: &Path) -> Result<Self, DataDirError> {
         let path = std::path::absolute(path).map_err(failed("find", path))?;
-        // Root's private Postgres runs as another user, which must be able to pass; secrets have
-        // modes of their own.
+        // Started by root, Postgres runs as another user, which must be able to enter this
+        // directory. Files with secrets have stricter modes.
         let mode = if nix::unistd::geteuid().is_root() { 0o711 } else { 0o700 };
         if !path.exists() {
             if let Some(parent) = path.parent() {
@@ -107,7 +110,7 @@ impl DataDir {
         Ok(Self { path, _lock: lock })
     }
 
-    /// Its absolute path.
+    /// The absolute path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -126,7 +129,7 @@ fn take_lock(path: &Path, lock_path: &Path) -> Result<File, DataDirError> {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
-            // If the id cannot be read, only the message is less precise.
+            // If the PID cannot be read, the message is only less precise.
             let holder = match lock.read_to_string(&mut holder) {
                 Ok(_) if !holder.trim().is_empty() => holder.trim().to_owned(),
                 _ => "(unknown)".to_owned(),
@@ -139,11 +142,11 @@ fn take_lock(path: &Path, lock_path: &Path) -> Result<File, DataDirError> {
     Ok(lock)
 }
 
-/// Replaces a file in one step, so that a reader or a crash sees either the old content or the new
-/// one.
+/// Replaces a file in one step: readers, and any restart after a crash, find either the old content
+/// or the new one.
 pub fn write_atomically(path: &Path, mode: u32, content: &[u8]) -> Result<(), DataDirError> {
     let temporary = path.with_extension("new");
-    // An existing file would keep its old mode.
+    // Removed first, because an existing file would keep its old mode.
     if let Err(source) = fs::remove_file(&temporary)
         && source.kind() != io::ErrorKind::NotFound
     {
@@ -162,7 +165,8 @@ pub fn write_atomically(path: &Path, mode: u32, content: &[u8]) -> Result<(), Da
     File::open(parent).and_then(|dir| dir.sync_all()).map_err(failed("sync", parent))
 }
 
-/// Gives a file that root writes to the folder's owner: the service could not read it otherwise.
+/// Makes the folder's owner the owner of a file written by root, because the service could not read
+/// it otherwise.
 fn give_to_owner(file: &File, path: &Path) -> io::Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());

@@ -1,11 +1,12 @@
 //! Detects whether the database answers.
 //!
-//! A database that refuses returns an error at once. A silent one (its machine is gone, the network
-//! path is cut, its process is stopped) would block every query, since the server itself enforces
-//! the statement time-outs. So one connection queries it every second. After `PATIENCE` without an
-//! answer, until it answers again, requests are refused as when it is away, sessions end, and
-//! passes of background tasks are abandoned. The result of work under way is then unknown, as after
-//! any lost answer: submissions and outcomes carry keys, and may be repeated.
+//! A database that refuses connections gives an error at once. A silent database (its machine is
+//! gone, the network is cut, or its process is stopped) would block every query, because statement
+//! time-outs are enforced by the server. Therefore one connection queries the database every
+//! second. From `PATIENCE` without an answer until the next answer, requests are refused as if the
+//! database were away, sessions end, and passes of background tasks are abandoned. The result of
+//! interrupted work is then unknown, as after any lost answer; submissions and outcomes have keys,
+//! so they can be repeated.
 
 use std::time::Duration;
 
@@ -16,12 +17,13 @@ use tokio_util::sync::CancellationToken;
 
 /// Interval of the queries.
 const PERIOD: Duration = Duration::from_secs(1);
-/// Maximum time for an answer or a connection. A healthy database takes a millisecond, one on a
-/// swapping machine a second or two; an agent stops by itself a lease's life (30 s) after its last
-/// renewal.
+/// Maximum time for an answer or a connection. A healthy database takes a millisecond, a database
+/// on a swapping machine a second or two. The limit is well below the lifetime of a session (30 s),
+/// after which agents stop their crawls.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The state of the database; it counts as answering until the watch detects otherwise.
+/// Whether the database answers. It counts as answering until [`Database::watch`] detects
+/// otherwise.
 #[derive(Debug)]
 pub struct Database {
     silent: watch::Sender<bool>,
@@ -36,12 +38,12 @@ impl Default for Database {
 impl Database {
     /// Returns as soon as the database is silent.
     pub async fn silent(&self) {
-        // Cannot fail, because `self` owns the sender.
+        // This cannot fail, because `self` owns the sender.
         drop(self.silent.subscribe().wait_for(|silent| *silent).await);
     }
 
-    /// Runs work that queries the database, unless it is or becomes silent: then the work is
-    /// dropped, and its transaction with it.
+    /// Runs work that queries the database. If the database is or becomes silent, drops the work
+    /// with its transaction and returns `None`.
     pub async fn while_it_answers<T>(&self, work: impl Future<Output = T>) -> Option<T> {
         tokio::select! {
             biased;
@@ -88,7 +90,7 @@ impl Database {
     }
 }
 
-/// Queries over the former connection, or a new one; returns the connection.
+/// Sends one query over the former connection, or over a new one; returns the connection.
 async fn ask(options: &PgConnectOptions, former: Option<PgConnection>) -> Result<PgConnection, sqlx::Error> {
     let mut connection = match former {
         Some(connection) => connection,

@@ -1,32 +1,32 @@
-//! How the binary ends: one sentence on standard error and a code; never a backtrace for an error
-//! that a person can fix.
+//! How the program ends: with one sentence on standard error and an exit code, and without a
+//! backtrace if a person can fix the error.
 //!
-//! [`CODES`] gives the meaning of the codes, which `landfall --help` prints.
+//! `landfall --help` prints [`CODES`], the meanings of the exit codes.
 
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
 use anyhow::Context as _;
 
-/// How a command ended. A script may rely on these numbers.
+/// How a command ended. Scripts may rely on these numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
     /// Everything requested was done.
     Done = 0,
-    /// It failed; the same command may succeed later.
+    /// The command failed, but may succeed later.
     NotDone = 1,
     /// The request is invalid (also clap's code).
     Usage = 2,
-    /// It was done, but sites failed.
+    /// The command was done, but sites failed.
     SitesFailed = 3,
-    /// The time limit passed first.
+    /// The command's time limit passed.
     TimedOut = 4,
-    /// Ctrl-C or SIGTERM came first: 128 + SIGINT, as in shells.
+    /// Ctrl-C or SIGTERM interrupted the command: 128 + SIGINT, as in shells.
     Interrupted = 130,
 }
 
-/// Every code, for people.
+/// All exit codes with their meanings.
 pub const CODES: [(Code, &str); 6] = [
     (Code::Done, "everything requested was done"),
     (Code::NotDone, "the command failed; standard error says why"),
@@ -36,13 +36,13 @@ pub const CODES: [(Code, &str); 6] = [
     (Code::Interrupted, "interrupted by Ctrl-C"),
 ];
 
-/// [`CODES`] as help prints them.
+/// [`CODES`] as text for the help.
 pub fn table() -> String {
     let line = |(code, meaning): &(Code, &str)| format!("\n  {:>3}  {meaning}", *code as u8);
     format!("Exit codes:{}", CODES.iter().map(line).collect::<String>())
 }
 
-/// A sentence, and its exit code.
+/// An error message with its exit code.
 #[derive(Debug, thiserror::Error)]
 #[error("{message}")]
 pub struct ExitError {
@@ -50,23 +50,23 @@ pub struct ExitError {
     message: String,
 }
 
-/// An exit with this code, as an `anyhow` error.
+/// An `anyhow` error that ends the program with this code.
 pub fn ended(code: Code, message: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(ExitError { code, message: message.into() })
 }
 
-/// The exit for an invalid request.
+/// The error for an invalid request.
 pub fn usage(message: impl Into<String>) -> anyhow::Error {
     ended(Code::Usage, message)
 }
 
-/// Runs the work unless Ctrl-C comes first; then reports what stays behind.
+/// Runs the work. If Ctrl-C interrupts it, returns an error that says what state remains.
 pub async fn unless_interrupted<T>(
     work: impl Future<Output = anyhow::Result<T>>,
     left: impl FnOnce() -> String,
 ) -> anyhow::Result<T> {
     tokio::select! {
-        // The signal is awaited before the work begins.
+        // Polled in order, so that the signal is already awaited when the work begins.
         biased;
         interrupted = tokio::signal::ctrl_c() => {
             interrupted.context("listen for Ctrl-C")?;
@@ -76,7 +76,7 @@ pub async fn unless_interrupted<T>(
     }
 }
 
-/// Reports how the command ended.
+/// Prints the error, if any; returns the exit code.
 pub fn report(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     if reader_is_gone(&error) {
@@ -85,12 +85,12 @@ pub fn report(result: anyhow::Result<()>) -> ExitCode {
     let ended = error.chain().find_map(|cause| cause.downcast_ref::<ExitError>());
     let code = ended.map_or(Code::NotDone, |ended| ended.code);
     let head = if code == Code::Interrupted { "" } else { "error: " };
-    // If standard error is closed, there is no reader.
+    // If standard error is closed, nobody reads the message.
     drop(writeln!(std::io::stderr(), "{head}{}", sentence(&error)));
     ExitCode::from(code as u8)
 }
 
-/// The chain of causes as one line, without a cause that its parent already quotes.
+/// The chain of causes as one line, without causes that the preceding cause already quotes.
 pub fn sentence(error: &anyhow::Error) -> String {
     let mut parts: Vec<String> = Vec::new();
     for cause in error.chain() {
@@ -102,7 +102,7 @@ pub fn sentence(error: &anyhow::Error) -> String {
     parts.join(": ")
 }
 
-/// `landfall report … | head` closes the pipe: the reader has enough.
+/// Whether the reader of standard output has closed the pipe, as `landfall report … | head` does.
 fn reader_is_gone(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -110,12 +110,13 @@ fn reader_is_gone(error: &anyhow::Error) -> bool {
         && error.chain().any(<dyn std::error::Error>::is::<ReaderGone>)
 }
 
-/// Marks an error of writing to standard output, as opposed to a socket's.
+/// Distinguishes errors of writing to standard output from errors of sockets.
 #[derive(Debug, thiserror::Error)]
 #[error("write to standard output")]
 pub struct ReaderGone(#[source] pub std::io::Error);
 
-/// Writes to standard output; a closed pipe ends the command quietly, see [`report`].
+/// Writes to standard output. If the pipe is closed, the command ends without a message, see
+/// [`report`].
 pub fn print(text: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(|error| anyhow::Error::new(ReaderGone(error)))

@@ -1,7 +1,7 @@
-//! Positions by address, from a file in the format MaxMind DB.
+//! Looks up the position of an address in a file of the format MaxMind DB.
 //!
-//! The file is read once, completely, at start, and rejected then if it is too large, of another
-//! format, or without positions. A bad record costs one site its position, and nothing else.
+//! The file is read completely at the start. It is rejected then if it is too large, has another
+//! format, or contains no positions. A site whose record is invalid only gets no position.
 
 use std::fs;
 use std::net::IpAddr;
@@ -12,19 +12,17 @@ use maxminddb::{Reader, WithinOptions, path};
 
 use crate::gnp::Position;
 
-/// Maximum size of the file in bytes: twice the largest on sale.
+/// Maximum size of the file in bytes: twice the size of the largest file on sale.
 const MOST_BYTES: u64 = 1 << 30;
-/// Records among which one must have a position: a file of countries or carriers has none.
+/// One of this many first records must have a position; a file of countries or carriers has none.
 const LOOKED_AT: usize = 10_000;
 
-/// A loaded file.
 #[derive(Debug)]
 pub struct GeoIp {
     reader: Reader<Vec<u8>>,
 }
 
 impl GeoIp {
-    /// Reads a file.
     pub fn open(path: &Path) -> anyhow::Result<Self> {
         let shown = path.display();
         let read = || format!("read the GeoIP file {shown}");
@@ -46,7 +44,7 @@ impl GeoIp {
         })
     }
 
-    /// An address's position; `None` when the file has none or an invalid one.
+    /// The position of an address; `None` if the file has no valid position for it.
     pub fn position(&self, address: IpAddr) -> Option<Position> {
         let found = self.reader.lookup(address.to_canonical()).ok()?;
         let degrees = |path: &[maxminddb::PathElement<'_>]| found.decode_path::<f64>(path).ok().flatten();
@@ -60,8 +58,8 @@ impl GeoIp {
 pub(crate) mod tests {
     use super::*;
 
-    /// A text, a fraction, a number of 16, 32 or 64 bits, a map or an empty list, as the format
-    /// defines them.
+    /// A value in the file format: a text, a 64-bit float, an integer of 16, 32 or 64 bits, a map,
+    /// or an empty list.
     pub(crate) enum Field {
         Text(&'static str),
         Double(f64),
@@ -92,7 +90,7 @@ pub(crate) mod tests {
                     into.push(control(6, 4));
                     into.extend(number.to_be_bytes());
                 }
-                // Extended types: their number minus seven is in a second byte.
+                // An extended type is encoded as its number minus seven in a second byte.
                 Self::Wide(number) => {
                     into.extend([control(0, 8), 2]);
                     into.extend(number.to_be_bytes());
@@ -111,8 +109,8 @@ pub(crate) mod tests {
 
     /// A file with one record for every IPv4 address below 128.0.0.0, and none for the others.
     pub(crate) fn file(record: &Field) -> Vec<u8> {
-        // One node. Its left record points to the first datum, after sixteen bytes; its right one,
-        // the number of nodes, means no data.
+        // The tree has one node. Its left record points to the data, which begin after 16 bytes.
+        // Its right record equals the number of nodes, which means no data.
         let mut bytes = vec![0, 0, 17, 0, 0, 1];
         bytes.extend([0; 16]);
         record.write(&mut bytes);

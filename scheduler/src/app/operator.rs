@@ -1,8 +1,8 @@
-//! The operator's token, and the file by which the operator's commands find the scheduler.
+//! The operator's token, and the file `client.toml` by which commands find the scheduler.
 //!
 //! The token is in `DIR/operator-token` (mode 0600); the database stores only its hash.
-//! `DIR/client.toml` repeats it beside the address, and is rewritten at each start. `landfall
-//! operator rotate` replaces the token while schedulers run.
+//! `DIR/client.toml` contains the token and the scheduler's URL, and is rewritten at each start.
+//! `landfall operator rotate` replaces the token while schedulers run.
 
 use std::convert::Infallible;
 use std::io;
@@ -18,13 +18,13 @@ use crate::app::secret::{Secret, SecretHash};
 use crate::store::{self, settings};
 use crate::wake::Wakes;
 
-/// The file of [`ClientFile`], in the data directory.
+/// The name of the [`ClientFile`] in the data directory.
 pub const CLIENT_FILE: &str = "client.toml";
 const TOKEN_FILE: &str = "operator-token";
-/// How often the data directory is checked for a new operator's token.
+/// Interval at which the data directory is checked for a new operator's token.
 const TOKEN_LOOK: Duration = Duration::from_secs(10);
 
-/// What an operator's command must know of a scheduler.
+/// What a command needs to connect to a scheduler.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ClientFile {
@@ -32,13 +32,13 @@ pub struct ClientFile {
     /// loopback, else https.
     #[serde(with = "one_or_more")]
     pub scheduler: Vec<String>,
-    /// The certificate of its authority, PEM; `None` in plaintext. Written relative to the file's
-    /// folder, so that a copy of the folder works elsewhere.
+    /// The certificate of the scheduler's authority, PEM; `None` without TLS. The path is relative
+    /// to the folder of the file, so that a copy of the folder works elsewhere.
     pub ca: Option<PathBuf>,
     pub token: String,
 }
 
-/// The format of one URL or a list of them.
+/// Serialises one URL as a string, and several as a list.
 mod one_or_more {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
@@ -66,13 +66,13 @@ mod one_or_more {
 }
 
 impl ClientFile {
-    /// The same, with other schedulers to try when this one does not answer.
+    /// Adds other schedulers, which are tried if this one does not answer.
     #[must_use]
     pub fn with(&self, others: &[String]) -> Self {
         Self { scheduler: self.scheduler.iter().chain(others).cloned().collect(), ..self.clone() }
     }
 
-    /// Writes it into the data directory.
+    /// Writes the file into the data directory.
     pub fn write(&self, data_dir: &Path) -> anyhow::Result<PathBuf> {
         let path = data_dir.join(CLIENT_FILE);
         let beside = |ca: &PathBuf| ca.strip_prefix(data_dir).unwrap_or(ca).to_owned();
@@ -82,7 +82,7 @@ impl ClientFile {
         Ok(path)
     }
 
-    /// Reads it from a data directory; `None` if it is missing.
+    /// Reads the file from a data directory; `None` if it is missing.
     pub fn read(data_dir: &Path) -> anyhow::Result<Option<Self>> {
         let path = data_dir.join(CLIENT_FILE);
         match std::fs::read_to_string(&path) {
@@ -95,19 +95,19 @@ impl ClientFile {
     }
 }
 
-/// Which secrets take precedence when those of the database and of the data directory differ.
+/// Which secrets are used if those of the database and of the data directory differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Precedence {
     /// The data directory's, because the operator requested it.
     Operator,
-    /// The data directory's, which contains the database, unless the token was replaced while the
-    /// scheduler ran.
+    /// The data directory's, because the database is in it; but not if the token was replaced while
+    /// the scheduler ran.
     DataDir,
-    /// The database's, which another scheduler may use as well.
+    /// The database's, because other schedulers may use the same database.
     Database,
 }
 
-/// The operator's token, made at the first start.
+/// Returns the operator's token, and makes it at the first start.
 ///
 /// # Errors
 /// When the file or the database cannot be used, or another scheduler of the database made the
@@ -131,12 +131,12 @@ pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) ->
     }
     let token = match known {
         Some(token) => token,
-        // A new token would be refused by the database, so none is made.
+        // The database already has another token, so a new one would be refused.
         None if tokens.in_force.is_some() && precedence == Precedence::Database => return Err(foreign_token(data_dir)),
         None => {
             let made = Secret::generate().context("make the operator's token")?.reveal().to_owned();
-            // Before the database stores the hash: a token that exists only there would lock the
-            // operator out.
+            // Written before the database stores the hash; otherwise a crash could leave only the
+            // hash, and nobody would know the token.
             write_atomically(&path, 0o600, format!("{made}\n").as_bytes())?;
             made
         }
@@ -163,8 +163,8 @@ pub fn held(data_dir: &Path) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// Keeps the client's file up to date with the other schedulers as they come and go, and with a
-/// token that was copied here.
+/// Rewrites the client file whenever the set of other schedulers changes, or a new token was copied
+/// into the data directory.
 pub async fn keep_client_file(wakes: &Wakes, client: &ClientFile, data_dir: &DataDir) -> Infallible {
     let mut others = wakes.others_watched();
     let mut look = tokio::time::interval(TOKEN_LOOK);
@@ -177,7 +177,7 @@ pub async fn keep_client_file(wakes: &Wakes, client: &ClientFile, data_dir: &Dat
             _ = look.tick() => {}
         }
         let mut known = client.with(&others.borrow_and_update());
-        // If the file cannot be read now, the token read before is kept.
+        // If the file cannot be read now, the former token is kept.
         known.token = held(data_dir.path()).ok().flatten().unwrap_or_else(|| written.token.clone());
         if known == written {
             continue;
@@ -195,22 +195,22 @@ pub async fn keep_client_file(wakes: &Wakes, client: &ClientFile, data_dir: &Dat
     }
 }
 
-/// A new token that is to replace the present one in its files. It is first written beside them, so
-/// that it never exists only in the database.
+/// A new token that will replace the present one. It is first written to a file of its own, so that
+/// it is not lost if the command fails after the database has its hash.
 #[derive(Debug)]
 pub struct Successor {
     token: Secret,
     /// The file that holds only the token.
     file: PathBuf,
-    /// Where the new token is until it is in force.
+    /// The file of the new token until the database has its hash.
     beside: PathBuf,
-    /// A folder whose client file is to hold the token as well.
+    /// A folder whose client file must also get the token.
     folder: Option<PathBuf>,
 }
 
 impl Successor {
-    /// Draws a token and writes it beside the file with the present one: `token_file`, or that of a
-    /// folder.
+    /// Makes a random token and writes it to a file beside the present token's: beside `token_file`
+    /// if given, else in `folder`.
     pub fn draw(folder: &Path, token_file: Option<&Path>) -> anyhow::Result<Self> {
         let token = Secret::generate().context("make the operator's token")?;
         let file = token_file.map_or_else(|| folder.join(TOKEN_FILE), Path::to_owned);
@@ -226,23 +226,23 @@ impl Successor {
         self.token.hash()
     }
 
-    /// Where the new token is until it is in force.
+    /// The file of the new token until the database has its hash.
     pub fn beside(&self) -> &Path {
         &self.beside
     }
 
-    /// Deletes the new token, which is not needed.
+    /// Deletes the file of the new token.
     pub fn forget(self) -> anyhow::Result<()> {
         std::fs::remove_file(&self.beside).with_context(|| format!("remove {}", self.beside.display()))
     }
 
-    /// Replaces the former token by the new one, which is in force; returns the files that hold it.
-    /// If the system refuses, the new token is still beside them.
+    /// Replaces the former token by the new one in the files; returns these files. If this fails,
+    /// the new token is still in its own file.
     pub fn adopt(self) -> anyhow::Result<Vec<PathBuf>> {
         let client = self.folder.as_deref().map(ClientFile::read).transpose()?.flatten();
         let mut files = Vec::new();
-        // A copied client file has no token file beside it. If there is a token file, it is
-        // replaced first, because the scheduler reads it.
+        // A copied client file has no token file beside it. A token file is replaced first, because
+        // the scheduler reads it.
         let alone = client.is_some() && !self.file.exists();
         if !alone {
             std::fs::rename(&self.beside, &self.file).with_context(|| format!("replace {}", self.file.display()))?;
@@ -267,7 +267,7 @@ fn foreign_token(data_dir: &DataDir) -> anyhow::Error {
     )
 }
 
-/// Ensures that all schedulers of a database present one authority to agents.
+/// Ensures that all schedulers of a database have the same certificate authority.
 ///
 /// # Errors
 /// When the database cannot be used, or agents trust another authority than this data directory's.
@@ -333,7 +333,7 @@ mod tests {
         assert_eq!(token(&pool, &first, Shared).await.unwrap(), made);
         std::fs::copy(first.path().join(TOKEN_FILE), second.path().join(TOKEN_FILE)).unwrap();
         assert_eq!(token(&pool, &second, Shared).await.unwrap(), made);
-        // A private database follows its data directory.
+        // With a private database, the data directory's secrets are used.
         std::fs::remove_file(second.path().join(TOKEN_FILE)).unwrap();
         assert_ne!(token(&pool, &second, Own).await.unwrap(), made);
         assert!(token(&pool, &first, Shared).await.is_err());

@@ -1,11 +1,11 @@
-//! The private Postgres of `landfall up`: found, initialised, started, watched and stopped with its
-//! scheduler.
+//! The private Postgres of `landfall up`: finds the program, initialises the cluster, and starts,
+//! watches and stops the server.
 //!
-//! Under the data directory it owns `postgres/` (the cluster), `run/` (the socket, mode 0700; there
-//! is no TCP) and `postgres.log` (of the newest start). It never outlives the scheduler: the kernel
-//! sends it SIGINT (a fast shutdown) when the scheduler ends for any reason; see
-//! `postgres/server.rs`. `fsync` stays on, so that an acknowledged row survives. `data_dir`
-//! controls the use of the data directory, not this module.
+//! In the data directory it uses `postgres/` (the cluster), `run/` (the socket, mode 0700; it does
+//! not listen on TCP) and `postgres.log` (since the newest start). The server never outlives the
+//! scheduler: when the scheduler ends for any reason, the kernel sends the server SIGINT (a fast
+//! shutdown), see `postgres/server.rs`. `fsync` stays on, so that committed rows survive a crash.
+//! The module `data_dir` ensures that one process uses the data directory, not this module.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,23 +26,25 @@ use binaries::Binaries;
 use cluster::SocketDir;
 use server::Server;
 
-/// The superuser inside the cluster, and the account it runs under when the scheduler is root's.
+/// The superuser of the cluster, and the system's user that runs the server if the scheduler runs
+/// as root.
 const USER: &str = "postgres";
-/// The scheduler's database.
+/// The name of the scheduler's database.
 const DATABASE: &str = "landfall";
 /// The cluster's folder in a data directory.
 const CLUSTER: &str = "postgres";
-/// With less free space a server may stop: it writes its log ahead in files of 16 MB.
+/// With fewer free bytes than this the server may stop, because it writes its log in files of 16
+/// MB.
 const LEAST_ROOM: u64 = 32 << 20;
-/// A start after a crash replays up to `max_wal_size`; this is ample for it.
+/// Maximum time of a start: ample even after a crash, when the server replays up to `max_wal_size`.
 const START_PATIENCE: Duration = Duration::from_secs(120);
 /// Interval of connection attempts to a starting server.
 const START_POLL: Duration = Duration::from_millis(50);
-/// How long a fast shutdown may take before it becomes an immediate one, which recovers at the next
-/// start.
+/// Maximum time of a fast shutdown. An immediate shutdown follows, after which the next start
+/// recovers the data.
 const STOP_PATIENCE: Duration = Duration::from_secs(60);
 
-/// Why there is no private Postgres: the causes that callers distinguish, and all others.
+/// Why the private Postgres is not available.
 #[derive(Debug, thiserror::Error)]
 pub enum PostgresError {
     #[error(
@@ -64,7 +66,7 @@ pub enum PostgresError {
     )]
     Unreachable {
         path: PathBuf,
-        /// The parent that the account cannot pass.
+        /// The directory above `path` that the user postgres may not enter.
         blocked: PathBuf,
     },
     #[error(transparent)]
@@ -74,8 +76,8 @@ pub enum PostgresError {
 /// Where Postgres' programs are searched for.
 const LOOKED_IN: &str = "/usr/lib/postgresql, PATH and pg_config";
 
-/// A running private Postgres. Dropping it asks the server to stop; [`PrivatePostgres::stop`] also
-/// waits for its end.
+/// A running private Postgres. Dropping this value asks the server to stop;
+/// [`PrivatePostgres::stop`] also waits until the server has ended.
 #[derive(Debug)]
 pub struct PrivatePostgres {
     server: Server,
@@ -84,7 +86,7 @@ pub struct PrivatePostgres {
 }
 
 impl PrivatePostgres {
-    /// Starts a server that may lose everything when the machine fails: for tests. Each test makes
+    /// For tests: starts a server that may lose its data when the machine fails. Each test makes
     /// and drops a database, which takes a third of the time this way.
     ///
     /// # Errors
@@ -100,15 +102,16 @@ impl PrivatePostgres {
     /// process at a time uses the directory.
     ///
     /// # Errors
-    /// [`PostgresError`] says what a person can do about each.
+    /// See [`PostgresError`], whose messages say what a person can do.
     pub async fn start(data_dir: &Path) -> Result<Self, PostgresError> {
         Self::start_with(data_dir, &[]).await
     }
 
-    /// `settings` override the usual ones.
+    /// `settings` override the default settings.
     async fn start_with(data_dir: &Path, settings: &[&str]) -> Result<Self, PostgresError> {
         let data_dir = std::path::absolute(data_dir).with_context(|| format!("find {}", data_dir.display()))?;
-        // Runs programs and waits for a former server, which would block the runtime's threads.
+        // Runs programs and may wait for a former server, so it must not block the runtime's
+        // threads.
         let prepared = tokio::task::spawn_blocking(move || PreparedServer::make(&data_dir)).await;
         let prepared = prepared.context("prepare the private Postgres")??;
         let server = prepared.spawn(settings)?;
@@ -118,13 +121,13 @@ impl PrivatePostgres {
         Ok(running)
     }
 
-    /// How to connect to the scheduler's database.
+    /// Options to connect to the scheduler's database.
     pub fn options(&self) -> PgConnectOptions {
         options_for(self.socket.path(), DATABASE)
     }
 
-    /// How to connect to the database that another process runs on this data directory; `None` if
-    /// none does.
+    /// Options to connect to the server that another process runs on this data directory; `None` if
+    /// there is none.
     pub fn running(data_dir: &Path) -> anyhow::Result<Option<PgConnectOptions>> {
         Ok(cluster::running_socket(&Self::cluster(data_dir))?.map(|socket| options_for(&socket, DATABASE)))
     }
@@ -134,7 +137,7 @@ impl PrivatePostgres {
         data_dir.join(CLUSTER)
     }
 
-    /// Resolves with the known cause when the server has ended, and not while it runs.
+    /// Waits until the server ends unexpectedly; returns the error with its cause, if known.
     pub async fn ended(&self) -> anyhow::Error {
         let status = self.server.ended().await;
         self.down(&format!("ended ({status})"))
@@ -143,7 +146,7 @@ impl PrivatePostgres {
     /// Stops the server and waits for its end.
     ///
     /// # Errors
-    /// When it had to be stopped by an immediate shutdown; the next start then recovers.
+    /// When an immediate shutdown was needed; the next start then recovers the data.
     pub async fn stop(self) -> anyhow::Result<()> {
         self.server.interrupt();
         if tokio::time::timeout(STOP_PATIENCE, self.server.ended()).await.is_ok() {
@@ -157,7 +160,8 @@ impl PrivatePostgres {
     async fn wait_until_ready(&self) -> anyhow::Result<()> {
         let answering = async {
             let options = options_for(self.socket.path(), USER);
-            // Connections fail while there is no socket, then while the server recovers.
+            // Connections fail until the socket exists, and then until the server has recovered its
+            // data.
             while let Err(error) = options.connect().await.map(drop) {
                 tracing::trace!(%error, "the private Postgres does not answer yet");
                 tokio::time::sleep(START_POLL).await;
@@ -201,7 +205,7 @@ impl PrivatePostgres {
     }
 }
 
-/// Free bytes on a disk; `None` if unknown.
+/// Number of free bytes on the disk of `path`; `None` if unknown.
 fn room(path: &Path) -> Option<u64> {
     let disk = nix::sys::statvfs::statvfs(path).ok()?;
     Some(disk.blocks_available().saturating_mul(disk.fragment_size()))

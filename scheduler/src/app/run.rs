@@ -1,7 +1,7 @@
-//! One scheduler: its services and its background tasks, supervised.
+//! Runs one scheduler: starts its services and background tasks, and supervises them.
 //!
-//! A task that panics or returns before the shutdown ends the process with an error that names it:
-//! a restart is better than a scheduler that silently stopped reaping.
+//! If a task panics or returns before the shutdown, the process ends with an error that names the
+//! task. A restart is better than a scheduler that, for example, silently stopped reaping.
 
 use std::convert::identity;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::store::schedulers::terms::Role;
 use crate::wake::Task;
 use crate::{Scheduler, store};
 
-/// The grace divided by the reaper's period, so that an expiry is detected soon after it is due.
+/// The grace period divided by the reaper's period, so that an expired session is detected soon.
 const REAPS_PER_GRACE: u32 = 5;
 
 /// Runs a scheduler until `shutdown`, or until an essential part fails.
@@ -76,15 +76,15 @@ async fn prepare(scheduler: &Scheduler) -> anyhow::Result<()> {
     tx.commit().await.context("commit")
 }
 
-/// The result type of `JoinSet`: which part ended, and how.
+/// The parts of the process. Each returns its name and how it ended.
 type ProcessParts = JoinSet<(&'static str, anyhow::Result<()>)>;
 
-/// What triggers a background task; it also has the task's name and role.
+/// A background task's trigger, which also gives the task's name and role.
 #[derive(Debug, Clone, Copy)]
 enum Job {
-    /// Its signal, and its period.
+    /// The task runs at its signal, and after its period.
     Woken(Task),
-    /// Only its period.
+    /// The task runs only after its period.
     Timed(&'static str, Role),
 }
 
@@ -104,8 +104,8 @@ impl Job {
     }
 }
 
-/// Spawns jobs: each with its trigger, its period without a signal, the state it keeps between
-/// passes, and its pass.
+/// Spawns background tasks. Each line gives the trigger, the period without a signal, the
+/// constructor of the state kept between passes, and the function of a pass.
 macro_rules! jobs {
     (($parts:ident, $scheduler:ident, $terms:ident, $stop:ident); $($job:expr, $period:expr, $new:path, $pass:path;)+) => {$(
         let kept = $new($terms.on($job.role(), $scheduler));
@@ -133,20 +133,21 @@ fn spawn_jobs(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms
         Job::Woken(Task::Confirm), relaxed(2_000), identity, confirm::run_once;
         Job::Woken(Task::Assign), relaxed(2_000), Assign::new, Assign::run_once;
         Job::Woken(Task::Reap), reap, identity, reap::run_once;
-        // One task per slot is queued ahead, so that an agent idles between two crawls only if they
-        // are shorter than this.
+        // Each slot has one more task assigned ahead, so that an agent idles only if crawls are
+        // shorter than this period.
         Job::Timed("balance", Role::Plan), relaxed(500), identity, balance::run_once;
-        // Usually finds nothing, by index; the interval of a batch is an hour or more.
+        // Usually finds nothing, by a cheap query; the recrawl interval of a batch is an hour or
+        // more.
         Job::Timed("recrawl", Role::Plan), relaxed(2_000), identity, recrawl::run_once;
-        // For rows kept for days, seconds do not matter.
+        // Rows are kept for days, so seconds do not matter.
         Job::Timed("prune", Role::Reap), relaxed(60_000), identity, prune::run_once;
-        // Passes that need a verdict at once ask for a review themselves.
+        // Passes of other tasks that need a verdict at once request the review themselves.
         Job::Timed("trust", Role::Fit), Period::Relaxed(trust::PERIOD), identity, trust::run_once;
     }
 }
 
-/// Maintains this scheduler's roles and its signals to the other schedulers, and watches the
-/// database.
+/// Spawns what keeps this scheduler's roles, exchanges signals with the other schedulers, and
+/// watches the database.
 fn spawn_keepers(parts: &mut ProcessParts, scheduler: &Scheduler, terms: &HeldTerms, stop: &CancellationToken) {
     let of_each = || (scheduler.pool.connect_options().as_ref().clone(), Arc::clone(&scheduler.wakes), stop.clone());
     let (options, wakes, stop) = of_each();

@@ -1,8 +1,7 @@
-//! Secrets: the operator's token, enrolment tokens, agents' credentials.
+//! Secrets: the operator's token, enrolment tokens, and the credentials of agents.
 //!
-//! A secret is 256 bits from the operating system, written in hexadecimal, shown once and stored
-//! only as its SHA-256. It is random and long, so a plain hash is enough: it cannot be guessed, and
-//! needs no salt.
+//! A secret is 256 random bits from the operating system, in hexadecimal. It is shown once, and
+//! only its SHA-256 is stored. It cannot be guessed, so a plain hash without salt is enough.
 
 use std::fmt;
 use std::fs::File;
@@ -10,31 +9,30 @@ use std::io::{self, Read};
 
 use sha2::{Digest, Sha256};
 
-/// Bytes of a secret and of its hash.
+/// Length of a secret and of its hash, in bytes.
 const BYTES: usize = 32;
 
-/// A secret in the clear. `Debug` does not print it.
+/// A secret in clear text. `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
-/// The SHA-256 of a secret: the part that is stored.
+/// The SHA-256 of a secret, which is what the database stores.
 #[derive(Debug, Clone, Copy)]
 pub struct SecretHash([u8; BYTES]);
 
 impl Secret {
-    /// Draws a new secret.
+    /// Makes a new random secret.
     pub fn generate() -> io::Result<Self> {
         let mut bytes = [0; BYTES];
         File::open("/dev/urandom")?.read_exact(&mut bytes)?;
         Ok(Self(hex(&bytes)))
     }
 
-    /// The text, to be shown to its owner once.
+    /// The secret as text, to be shown once to its owner.
     pub fn reveal(&self) -> &str {
         &self.0
     }
 
-    /// The hash to store.
     pub fn hash(&self) -> SecretHash {
         SecretHash::of(&self.0)
     }
@@ -47,24 +45,24 @@ impl fmt::Debug for Secret {
 }
 
 impl SecretHash {
-    /// The hash of a text presented as a secret.
+    /// The hash of a text that a caller presents as a secret.
     pub fn of(presented: &str) -> Self {
         Self(Sha256::digest(presented.as_bytes()).into())
     }
 
-    /// The stored form.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
 
-    /// From the store; `None` when it has another length.
+    /// A hash read from the database; `None` if it has the wrong length.
     pub fn from_stored(bytes: &[u8]) -> Option<Self> {
         bytes.try_into().ok().map(Self)
     }
 }
 
 impl PartialEq for SecretHash {
-    /// Takes constant time, so that the duration of a comparison reveals nothing about a near miss.
+    /// Takes constant time, so that its duration does not reveal how much of a wrong secret is
+    /// right.
     fn eq(&self, other: &Self) -> bool {
         self.0.iter().zip(other.0).fold(0_u8, |difference, (a, b)| std::hint::black_box(difference | (a ^ b))) == 0
     }
@@ -72,7 +70,7 @@ impl PartialEq for SecretHash {
 
 impl Eq for SecretHash {}
 
-/// Lower-case hexadecimal.
+/// Converts bytes to lower-case hexadecimal.
 pub fn hex(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(|nibble| char::from(DIGITS[usize::from(nibble)])).collect()

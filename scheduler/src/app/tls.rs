@@ -1,10 +1,10 @@
-//! The scheduler's own certificate authority, for listeners off loopback.
+//! The scheduler's own certificate authority, used unless it listens on loopback.
 //!
-//! The authority is made once, in `DIR/tls`; agents pin the SHA-256 of its certificate, so it stays
-//! for ten years. The server's certificate is issued anew at each start and long before it expires,
-//! for [`DOMAIN`] and the other names of the scheduler; open connections keep the one they began
-//! with. The chain sent includes the authority, so that an agent that knows only the fingerprint
-//! can verify it.
+//! The authority is made once, in `DIR/tls`, and is valid for ten years, because agents pin the
+//! SHA-256 of its certificate. The server's certificate, for [`DOMAIN`] and the scheduler's other
+//! names, is issued anew at each start and long before it expires. Open connections keep their
+//! certificate. The server also sends the authority's certificate, so that an agent that knows only
+//! its fingerprint can verify the chain.
 
 use std::fs;
 use std::net::IpAddr;
@@ -31,27 +31,27 @@ use crate::app::secret::hex;
 
 mod validity;
 
-/// The name in every server certificate, whatever address is dialled; clients verify this one.
+/// The name that every server certificate contains and clients verify, whatever address they use.
 pub const DOMAIN: &str = "landfall-scheduler";
-/// The authority's certificate and key, in its folder.
+/// File names of the authority's certificate and key.
 const CA: &str = "ca.pem";
 const CA_KEY: &str = "ca.key";
 /// How long the authority is valid.
 const CA_YEARS: u32 = 10;
 /// How long a server certificate is valid.
 const SERVER_YEARS: u32 = 1;
-/// Remaining validity below which a server certificate is issued anew: a third of its life, which
-/// leaves time to fix an obstacle.
+/// Remaining validity at which a new server certificate is issued: a third of its lifetime, which
+/// leaves time to fix problems.
 const RENEWED_BEFORE: TimeDelta = TimeDelta::days(120);
-/// How often the certificate is checked.
+/// Interval at which the certificate is checked.
 pub const RENEWAL_PERIOD: Duration = Duration::from_secs(3600);
-/// Remaining validity of the authority from which on a warning is given.
+/// Remaining validity of the authority at which the operator is warned.
 const AUTHORITY_WARNED_BEFORE: TimeDelta = TimeDelta::days(365);
 
-/// What a server needs for TLS, and what a client needs to verify it.
+/// What a server needs for TLS, and what clients need to verify the server.
 #[derive(Debug)]
 pub struct ServerTls {
-    /// For the listener.
+    /// The configuration of the listener.
     pub config: Arc<ServerConfig>,
     /// The certificate in use.
     pub leaf: Arc<Leaf>,
@@ -59,12 +59,12 @@ pub struct ServerTls {
     pub ca_fingerprint: String,
     /// The authority's certificate, PEM.
     pub ca_path: PathBuf,
-    /// When the authority expires, if that is soon.
+    /// When the authority expires; `None` if that is more than a year away.
     ca_ends: Option<DateTime<Utc>>,
 }
 
 impl ServerTls {
-    /// The warning to the operator in the authority's last year.
+    /// The warning to the operator during the authority's last year.
     pub fn warning(&self) -> Option<String> {
         let (day, tls) = (self.ca_ends?.format("%Y-%m-%d"), self.leaf.dir.display());
         Some(format!(
@@ -75,13 +75,13 @@ impl ServerTls {
     }
 }
 
-/// The server's certificate that was issued last.
+/// The present certificate of the server.
 #[derive(Debug)]
 pub struct Leaf {
     /// The folder of the authority.
     dir: PathBuf,
     names: Vec<String>,
-    /// Never held across an await.
+    /// This lock is never held across an await.
     served: RwLock<ServedCertificate>,
 }
 
@@ -102,8 +102,8 @@ impl Leaf {
         self.served.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Issues the certificate anew whenever it is due, until `shutdown`. An error is logged, and
-    /// the next check retries.
+    /// Issues a new certificate whenever one is due, until `shutdown`. After an error, which is
+    /// logged, the next check tries again.
     pub async fn keep(self: Arc<Self>, now: fn() -> DateTime<Utc>, every: Duration, shutdown: CancellationToken) {
         let mut looks = tokio::time::interval(every);
         loop {
@@ -130,31 +130,33 @@ impl Leaf {
         }
     }
 
-    /// Issues the certificate anew if it expires soon, for future connections.
+    /// If the certificate expires soon, issues a new one for future connections.
     fn renew_if_due(&self, now: DateTime<Utc>) -> anyhow::Result<bool> {
         if self.served().until - now > RENEWED_BEFORE {
             return Ok(false);
         }
         let issued = IssuedCertificate::new(&self.dir, &self.names, now)?;
-        // Used even if the disk is full: the files are only for the operator to inspect.
+        // Used even if the files cannot be written, because they are only for the operator to
+        // inspect.
         *self.served.write().unwrap_or_else(PoisonError::into_inner) = issued.served()?;
         issued.write(&self.dir)?;
         Ok(true)
     }
 }
 
-/// Chooses the provider of cryptography, once for the process.
+/// Installs the cryptography provider of rustls for this process.
 pub fn install_crypto() {
-    // A second installation is refused, and the first stays: it was the same.
+    // A second installation fails, which is harmless because the first installed the same provider.
     drop(rustls::crypto::ring::default_provider().install_default());
 }
 
-/// Reads or makes the authority in `data_dir`, and issues a server certificate for `names`.
+/// Reads the authority in `data_dir`, or makes it, and issues a server certificate for `names`.
 pub fn prepare(data_dir: &Path, names: &[String], now: DateTime<Utc>) -> anyhow::Result<ServerTls> {
     let dir = data_dir.join("tls");
     make_private_dir(&dir)?;
     let (ca_path, key_path) = (dir.join(CA), dir.join(CA_KEY));
-    // The key is written first: a certificate without its key would be pinned and lost.
+    // The key is written first, because agents would pin a certificate that is useless without its
+    // key.
     if !ca_path.exists() {
         let key = KeyPair::generate().context("make the authority's key")?;
         let ca = authority(now)?.self_signed(&key).context("sign the authority")?;
@@ -185,7 +187,7 @@ struct IssuedCertificate {
 }
 
 impl IssuedCertificate {
-    /// Issues it by the authority in `dir`.
+    /// Issues a certificate, signed by the authority in `dir`.
     fn new(dir: &Path, names: &[String], now: DateTime<Utc>) -> anyhow::Result<Self> {
         let ca_path = dir.join(CA);
         let ca = CertificateDer::from_pem_slice(read(&ca_path)?.as_bytes());
@@ -217,7 +219,7 @@ pub fn fingerprint(pem: &str) -> Option<String> {
     Some(hex(&Sha256::digest(&der)))
 }
 
-/// The authority's parameters. Its name never changes: certificates name their issuer by it.
+/// The authority's parameters. Its name must never change, because issued certificates contain it.
 fn authority(now: DateTime<Utc>) -> anyhow::Result<CertificateParams> {
     let mut params = params(Vec::new(), "Landfall CA", now, CA_YEARS)?;
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
@@ -225,7 +227,7 @@ fn authority(now: DateTime<Utc>) -> anyhow::Result<CertificateParams> {
     Ok(params)
 }
 
-/// A server certificate and its key.
+/// Issues a server certificate; returns it with its key.
 fn issue(names: &[String], issuer: &Issuer<'_, KeyPair>, now: DateTime<Utc>) -> anyhow::Result<(Certificate, KeyPair)> {
     let mut sans = vec![DOMAIN.to_owned()];
     sans.extend(names.iter().filter(|name| name.as_str() != DOMAIN).cloned());
@@ -249,7 +251,7 @@ fn params(sans: Vec<String>, common_name: &str, now: DateTime<Utc>, years: u32) 
     }
     params.distinguished_name = DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, common_name);
-    // Valid from yesterday: a client's clock may be slow.
+    // Valid from yesterday on, because a client's clock may be slow.
     let from = now.checked_sub_days(Days::new(1)).unwrap_or(now);
     let until = now.checked_add_months(Months::new(12 * years)).unwrap_or(now);
     let (year, month, day) = calendar(from);

@@ -1,8 +1,8 @@
-//! `landfall up` and `landfall serve`: everything around [`crate::run()`].
+//! `landfall up` and `landfall serve`: prepare everything that [`crate::run()`] needs.
 //!
-//! The order matters. Cheap steps that often fail come first (configuration, the data directory,
-//! the port), then Postgres, then the operator's token. The client's file is written once the
-//! scheduler can answer. At shutdown the scheduler drains first, then Postgres stops.
+//! The order matters. Cheap steps that often fail come first (configuration, data directory, port),
+//! then Postgres, then the operator's token. The client file is written when the scheduler can
+//! answer. At shutdown the scheduler drains before Postgres stops.
 
 use std::fmt::Write;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -32,10 +32,10 @@ use crate::model::contact::ContactUrl;
 use crate::store::schema::restores::{self, RestoreResult};
 use crate::store::{self, schedulers};
 
-/// The command's options.
+/// The options of `landfall up` and `landfall serve`.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
-    /// The folder of all this scheduler's files; `None`: [`DataDir::default_path`].
+    /// The folder of all files of this scheduler; `None`: [`DataDir::default_path`].
     pub data_dir: Option<PathBuf>,
     /// The gRPC address; `None`: the configuration's.
     pub listen: Option<SocketAddr>,
@@ -43,19 +43,19 @@ pub struct Options {
     pub config: Option<PathBuf>,
     /// The operator's own Postgres server; `None`: the configuration's, else a private one.
     pub database_url: Option<String>,
-    /// No private Postgres is started.
+    /// Whether the operator must provide the Postgres server, so that no private one is started.
     pub own_database: bool,
-    /// Sent in every user agent; `None`: the configuration's.
+    /// The contact URL, sent in every user agent; `None`: the configuration's.
     pub contact_url: Option<ContactUrl>,
-    /// Positions by address; `None`: the configuration's.
+    /// The file with positions by address; `None`: the configuration's.
     pub geoip: Option<PathBuf>,
-    /// The address at which agents dial it; `None`: derived from the listening address.
+    /// The address that agents connect to; `None`: derived from the listening address.
     pub advertise: Option<AdvertisedAddress>,
-    /// The data directory's secrets replace those known to the database.
+    /// Whether the data directory's secrets replace those known to the database.
     pub replace_secrets: bool,
 }
 
-/// HOST:PORT as agents dial it.
+/// HOST:PORT that agents connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AdvertisedAddress {
     host: String,
@@ -89,9 +89,10 @@ impl AdvertisedAddress {
     }
 }
 
-/// Runs a scheduler until it is told to stop.
+/// Runs a scheduler until SIGINT or SIGTERM.
 pub async fn up(options: Options) -> anyhow::Result<()> {
-    // Before Postgres is spawned: a signal during its start must not leave it running.
+    // Set up before Postgres is spawned, so that a signal during its start does not leave it
+    // running.
     let shutdown = on_signal()?;
     let config = configuration(&options)?;
     let geoip = config.geoip.as_deref().map(GeoIp::open).transpose()?.map(Arc::new);
@@ -210,7 +211,7 @@ fn configuration(options: &Options) -> anyhow::Result<Config> {
     Ok(config)
 }
 
-/// Warns about a readable file, because a database's URL may hold a password.
+/// Warns if other users can read the file, because the database URL in it may contain a password.
 fn warn_if_shared(config: &Path) {
     let mode = std::fs::metadata(config).map_or(0, |found| found.permissions().mode());
     if mode & 0o007 != 0 {
@@ -232,15 +233,15 @@ async fn bind(listen: SocketAddr) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// Parses the URL. It may hold a password, so errors do not repeat it.
+/// Parses the URL. Errors do not repeat it, because it may contain a password.
 pub(crate) fn database_options(url: &str) -> anyhow::Result<PgConnectOptions> {
     let postgres = url.starts_with("postgres://") || url.starts_with("postgresql://");
     let options = if postgres { url.parse().ok() } else { None };
     options.ok_or_else(|| usage("the database URL is not a Postgres URL (postgres://USER:PASSWORD@HOST:PORT/DATABASE)"))
 }
 
-/// Connects once to the operator's own server: the pool would retry, and finally report only that
-/// it gave up.
+/// Connects once to the operator's own server, to get the exact error. The pool would retry, and
+/// then report only that it gave up.
 pub(crate) async fn reach(connect: &PgConnectOptions) -> anyhow::Result<()> {
     let at = match connect.get_socket() {
         Some(directory) => directory.display().to_string(),
@@ -248,14 +249,14 @@ pub(crate) async fn reach(connect: &PgConnectOptions) -> anyhow::Result<()> {
     };
     match connect.connect().await {
         Ok(_) => Ok(()),
-        // The library's own message appends the line of Postgres' source.
+        // The library's message would also contain the line in Postgres' source.
         Err(sqlx::Error::Database(said)) => bail!("reach the database at {at}: {}", said.message()),
         Err(error) => Err(anyhow::Error::new(error).context(format!("reach the database at {at}"))),
     }
 }
 
-/// Cancels at the first SIGINT or SIGTERM; the second ends the process and its private Postgres at
-/// once.
+/// The returned token is cancelled at the first SIGINT or SIGTERM. The second signal ends the
+/// process and its private Postgres at once.
 pub(crate) fn on_signal() -> anyhow::Result<CancellationToken> {
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
@@ -279,7 +280,7 @@ pub(crate) fn on_signal() -> anyhow::Result<CancellationToken> {
     Ok(shutdown)
 }
 
-/// The names in the server's certificate beside the fixed one.
+/// The names in the server's certificate besides [`tls::DOMAIN`].
 fn names(address: SocketAddr, advertise: Option<&AdvertisedAddress>) -> Vec<String> {
     let mut names: Vec<String> = advertise.map(|advertised| advertised.host.clone()).into_iter().collect();
     if address.ip().is_unspecified() {
@@ -310,7 +311,7 @@ fn identity(address: SocketAddr, advertise: Option<&AdvertisedAddress>, tls: Opt
     Identity { scheduler_url: reached.url(scheme), ca_fingerprint: tls.map(|tls| tls.ca_fingerprint.clone()) }
 }
 
-/// The address as this machine itself dials it.
+/// The address at which this machine itself can reach the scheduler.
 fn local(address: SocketAddr) -> SocketAddr {
     let ip = match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -326,7 +327,7 @@ fn client_file(address: SocketAddr, tls: Option<&ServerTls>, token: String) -> C
     ClientFile { scheduler, ca: tls.map(|tls| tls.ca_path.clone()), token }
 }
 
-/// The text that a person reads at the start.
+/// The text printed at the start.
 fn greeting(
     private: bool,
     has_contact: bool,
@@ -356,7 +357,7 @@ fn greeting(
     if let Some(restored) = restored {
         writeln!(text, "  database        {}", restored.sentence())?;
     }
-    // Commands use the default place without an option.
+    // For the default directory, commands need no option.
     let elsewhere = match data_dir.path() {
         dir if DataDir::default_path().ok().as_deref() == Some(dir) => String::new(),
         dir => format!(" --data-dir {}", quoted(&dir.to_string_lossy())),
@@ -370,7 +371,7 @@ fn greeting(
     Ok(text)
 }
 
-/// A word quoted for a shell.
+/// Quotes a word for a shell if needed.
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-:=@%+,[]".contains(c);
     if !word.is_empty() && word.chars().all(plain) {

@@ -1,8 +1,8 @@
-//! A backup's file: a tar whose first entry is the manifest and whose last entry holds the sums of
-//! all others, as `sha256sum -c` reads them. So a truncated file is detected, and people can look
-//! into it with standard tools.
+//! The file of a backup: a tar whose first entry is the manifest and whose last entry has the
+//! SHA-256 sums of all others, in the format of `sha256sum -c`. So truncation is detected, and
+//! people can inspect a backup with standard tools.
 //!
-//! Written and read as a stream; only the length of the dump is filled in afterwards.
+//! The file is written and read as a stream; only the length of the dump is filled in afterwards.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -12,15 +12,15 @@ use sha2::{Digest, Sha256};
 
 use crate::app::secret::hex;
 
-/// The block size of tar.
+/// The block size of tar, in bytes.
 const BLOCK: usize = 512;
 const BLOCK_LENGTH: u64 = 512;
-/// Bytes read at once.
+/// Size of the read buffer in bytes.
 const CHUNK: usize = 1 << 16;
-/// The last entry.
+/// Name of the last entry.
 const SUMS: &str = "SHA256SUMS";
-/// Maximum size of an entry read into memory: secrets, certificates and the manifest have a few
-/// kilobytes.
+/// Maximum size in bytes of an entry that is read into memory: secrets, certificates and the
+/// manifest have a few kilobytes.
 const SMALL: u64 = 1 << 20;
 
 /// Writes a backup.
@@ -28,7 +28,7 @@ const SMALL: u64 = 1 << 20;
 pub(super) struct Writer<W> {
     out: W,
     sums: String,
-    /// The time of every entry, in seconds since 1970.
+    /// Modification time of every entry, in seconds since 1970.
     time: u64,
 }
 
@@ -37,12 +37,11 @@ impl<W: Write + Seek> Writer<W> {
         Self { out, sums: String::new(), time }
     }
 
-    /// Adds an entry.
     pub(super) fn add(&mut self, name: &str, mut content: &[u8]) -> io::Result<()> {
         self.add_stream(name, &mut content).map(drop)
     }
 
-    /// Adds an entry whose length is known only at its end; returns the length.
+    /// Adds an entry whose length is known only when all of it was read; returns the length.
     pub(super) fn add_stream(&mut self, name: &str, content: &mut impl Read) -> io::Result<u64> {
         let at = self.out.stream_position()?;
         self.out.write_all(&[0; BLOCK])?;
@@ -68,7 +67,7 @@ impl<W: Write + Seek> Writer<W> {
         Ok(length)
     }
 
-    /// Adds the sums and the end.
+    /// Adds the entry of the sums and the end of the tar.
     pub(super) fn finish(mut self) -> io::Result<W> {
         let sums = std::mem::take(&mut self.sums);
         self.add(SUMS, sums.as_bytes())?;
@@ -78,8 +77,8 @@ impl<W: Write + Seek> Writer<W> {
     }
 }
 
-/// The header of an entry in the format `ustar`; a length of 8 GiB or more in the binary form that
-/// every tar reads.
+/// The header of an entry in the format `ustar`. A length of 8 GiB or more is written in binary,
+/// which every tar can read.
 fn header(name: &str, length: u64, time: u64) -> [u8; BLOCK] {
     let mut block = [0; BLOCK];
     let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
@@ -122,7 +121,7 @@ pub(super) fn first<R: Read + Seek>(file: &mut R, name: &str) -> anyhow::Result<
     Ok(content)
 }
 
-/// Reads the whole file and compares every sum; returns the place of each entry. Rejects a
+/// Reads the whole file and verifies every sum; returns the place of each entry. Rejects a
 /// truncated or damaged file.
 pub(super) fn check<R: Read + Seek>(file: &mut R) -> anyhow::Result<BTreeMap<String, EntrySpan>> {
     file.seek(SeekFrom::Start(0)).context("read it")?;
@@ -168,7 +167,7 @@ fn compare(found: &str, told: &str) -> anyhow::Result<()> {
     }
 }
 
-/// The content of a small entry.
+/// Reads the content of a small entry.
 pub(super) fn small<R: Read + Seek>(file: &mut R, span: EntrySpan) -> anyhow::Result<Vec<u8>> {
     ensure!(span.length <= SMALL, "an entry is too long");
     file.seek(SeekFrom::Start(span.at)).context("read it")?;
@@ -184,7 +183,7 @@ fn cut(error: io::Error) -> anyhow::Error {
     }
 }
 
-/// Name and length of the entry that begins with this block; `None` if the block is no header.
+/// Parses the header in this block: name and length of its entry; `None` if the block is no header.
 fn entry(block: &[u8; BLOCK]) -> Option<(String, u64)> {
     let told = octal(&block[148..156])?;
     let sum: u64 =
@@ -198,7 +197,7 @@ fn entry(block: &[u8; BLOCK]) -> Option<(String, u64)> {
         0x80 => u64::from_be_bytes(block[128..136].try_into().ok()?),
         _ => octal(&block[124..136])?,
     };
-    // No file is longer, and the callers can add to the length without an overflow.
+    // No file is longer than this, and with this limit the callers' additions cannot overflow.
     (length <= 1 << 56).then_some((name, length))
 }
 

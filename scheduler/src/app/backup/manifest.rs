@@ -1,28 +1,28 @@
-//! A backup's first entry: its format, its time, and the fleet that it belongs to.
+//! The first entry of a backup: its format, its time, and which secrets belong to it.
 
 use anyhow::{Context, bail};
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
-/// The form of backups that this program writes, and the only one so far.
+/// The number of the backup format that this program writes; there is only one so far.
 pub(super) const FORMAT: u32 = 1;
 
-/// The description of a backup.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     pub(super) format: u32,
-    /// The version that made it.
+    /// The version of Landfall that made the backup.
     pub(super) landfall: String,
     /// The time of the snapshot, by the database's clock.
     pub(super) made_at: DateTime<Utc>,
-    /// The newest migration of its database.
+    /// The newest migration in the database.
     pub(super) schema: i64,
-    /// The major version of the server it was taken from, and of the `pg_dump` that wrote it.
+    /// The major version of the Postgres server. `pg_dump` is that of the program that wrote the
+    /// dump.
     pub(super) postgres: u32,
     pub(super) pg_dump: u32,
     /// SHA-256 of the operator's token and of the authority's certificate, hexadecimal. They
-    /// identify the secrets that belong to the backup, whether it contains them or not. `None` if
-    /// the database knew none.
+    /// identify the secrets that belong to the backup, even if it does not contain them. `None` if
+    /// the database had no hash.
     pub(super) operator_token_sha256: Option<String>,
     pub(super) ca_sha256: Option<String>,
     /// Whether the backup contains the secrets.
@@ -31,7 +31,7 @@ pub(super) struct Manifest {
     pub(super) agents: i64,
 }
 
-/// What is the same in all forms.
+/// The fields that all formats share.
 #[derive(Deserialize)]
 struct FormHeader {
     format: u32,
@@ -40,14 +40,14 @@ struct FormHeader {
 }
 
 impl Manifest {
-    /// As the first entry's content.
+    /// The manifest as JSON, for the first entry.
     pub(super) fn write(&self) -> anyhow::Result<Vec<u8>> {
         let mut text = serde_json::to_vec_pretty(self).context("write the manifest")?;
         text.push(b'\n');
         Ok(text)
     }
 
-    /// Reads it; refuses a form that is not this program's.
+    /// Parses a manifest; rejects a format that this program does not know.
     pub(super) fn read(content: &[u8]) -> anyhow::Result<Self> {
         let form: FormHeader = serde_json::from_slice(content).context("it is damaged: its manifest cannot be read")?;
         if form.format != FORMAT {

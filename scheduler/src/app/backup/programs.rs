@@ -1,4 +1,4 @@
-//! `pg_dump` and `pg_restore`, fed and read through pipes, so that no dump is stored in between.
+//! Runs `pg_dump` and `pg_restore` with pipes, so that no dump is stored in a temporary file.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -12,21 +12,22 @@ use url::{Url, form_urlencoded};
 
 use crate::app::postgres::Tool;
 
-/// The schema of Landfall's tables.
+/// The Postgres schema that contains Landfall's tables.
 pub(super) const SCHEMA: &str = "public";
-/// At this level compression takes a third of a core; the default takes six times that and saves a
-/// tenth more.
+/// At this level compression uses a third of a core. The default uses six times as much, and its
+/// output is only a tenth smaller.
 const COMPRESSION: &str = "--compress=1";
-/// The priority of the dump is lower than the scheduler's.
+/// The dump runs at lower priority than the scheduler.
 const NICENESS: &str = "10";
-/// Maximum wait for a table's lock: a dump that waits behind an alteration of the table blocks
-/// every later query of it.
+/// Maximum wait for the lock of a table. While a dump waits for an alteration of a table, it blocks
+/// all later queries of the table.
 const LOCK_PATIENCE: &str = "--lock-wait-timeout=60s";
-/// Memory for building indexes; and no commit waits for the disk, as only the complete restore
-/// counts.
+/// More memory for building indexes. Commits need not wait for the disk, because an incomplete
+/// restore is repeated anyway.
 const OF_RESTORES: &str = "-c maintenance_work_mem=256MB -c synchronous_commit=off";
 
-/// How the programs connect, given by environment variables: every user can read command lines.
+/// Environment variables that tell the programs how to connect. Command lines are not used, because
+/// every user can read them.
 #[derive(Debug, Clone)]
 pub(super) struct Libpq(Vec<(&'static str, OsString)>);
 
@@ -41,7 +42,7 @@ impl Libpq {
             ("PGDATABASE", options.get_database().unwrap_or(options.get_username()).into()),
             ("PGAPPNAME", "landfall backup".into()),
         ];
-        // The other options can be read only from the URL.
+        // sqlx gives the other options only as a URL.
         let url = options.to_url_lossy();
         variables.extend(password(&url).map(|password| ("PGPASSWORD", password.into())));
         for (key, value) in url.query_pairs() {
@@ -68,12 +69,12 @@ impl Libpq {
 }
 
 fn password(url: &Url) -> Option<String> {
-    // Decoded as in a form, where a plus would mean a blank.
+    // This decodes form data, in which a plus means a blank.
     let encoded = format!("p={}", url.password()?.replace('+', "%2B"));
     form_urlencoded::parse(encoded.as_bytes()).next().map(|(_, password)| password.into_owned())
 }
 
-/// Lets `take` read a dump of this snapshot.
+/// Dumps this snapshot; `take` reads the dump.
 pub(super) fn dump(
     tool: &Tool,
     libpq: &Libpq,
@@ -87,7 +88,7 @@ pub(super) fn dump(
     let mut child = command.spawn().context("start pg_dump")?;
     let mut output = child.stdout.take().context("read from pg_dump")?;
     let taken = take(&mut output);
-    // Ends a program that still writes.
+    // Closes the pipe, which ends a program that is still writing.
     drop(output);
     let status = child.wait().context("wait for pg_dump")?;
     let length = taken.context("write the backup")?;
@@ -102,7 +103,7 @@ pub(super) fn restore(tool: &Tool, libpq: &Libpq, dump: &mut impl Read) -> anyho
     let (said, errors) = said()?;
     let mut command = libpq.command(tool);
     command.env("PGOPTIONS", OF_RESTORES).args(["--format=custom", "--single-transaction", "--dbname"]);
-    // It connects only with this option, and the name is no secret.
+    // `pg_restore` connects only with this option, and the name of the database is no secret.
     command.args(libpq.0.iter().find(|(name, _)| *name == "PGDATABASE").map(|(_, value)| value));
     command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(errors);
     let mut child = command.spawn().context("start pg_restore")?;
@@ -110,14 +111,14 @@ pub(super) fn restore(tool: &Tool, libpq: &Libpq, dump: &mut impl Read) -> anyho
     let fed = io::copy(dump, &mut input);
     drop(input);
     let status = child.wait().context("wait for pg_restore")?;
-    // Its message says more about the cause than the broken pipe does.
+    // The program's message says more about the cause than the broken pipe.
     if !status.success() {
         bail!("pg_restore failed: {}", last_words(said));
     }
     fed.map(drop).context("read the backup")
 }
 
-/// A file for a program's errors, which never fills as a pipe would.
+/// A temporary file for a program's errors; a pipe could fill up and block the program.
 fn said() -> anyhow::Result<(File, Stdio)> {
     let file = tempfile::tempfile().context("make a temporary file")?;
     let errors = file.try_clone().context("share a temporary file")?;
@@ -127,7 +128,7 @@ fn said() -> anyhow::Result<(File, Stdio)> {
 /// The first line that reports an error, or else the last line.
 fn last_words(mut said: File) -> String {
     let mut text = Vec::new();
-    // If it cannot be read, only the message is less precise.
+    // If the file cannot be read, the message is only less precise.
     drop(said.seek(SeekFrom::Start(0)).and_then(|_| said.take(1 << 16).read_to_end(&mut text)));
     let text = String::from_utf8_lossy(&text);
     let lines = || text.lines().map(str::trim).filter(|line| !line.is_empty());

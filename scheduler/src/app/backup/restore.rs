@@ -1,9 +1,8 @@
-//! `landfall restore`: a backup into an empty data directory, an empty database of one's own, or
-//! both.
+//! `landfall restore`: restores a backup into an empty data directory, into an empty database of
+//! the operator's own, or both.
 //!
-//! Checks the file and the destination before it changes anything. The database carries a mark from
-//! before the first row until the last step is done, so that no scheduler ever starts on half of
-//! it.
+//! The file and the destination are checked before anything is changed. From before the first row
+//! until the last step, a mark in the database keeps schedulers from starting on it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -28,7 +27,7 @@ use super::programs::{self, Libpq};
 use super::secrets::Secrets;
 use super::{DUMP, MANIFEST};
 
-/// The command's options.
+/// The options of `landfall restore`.
 #[derive(Debug, Clone)]
 pub struct Restore {
     /// The data directory; `None`: [`DataDir::default_path`].
@@ -40,10 +39,11 @@ pub struct Restore {
     pub secrets: bool,
 }
 
-/// Restores a backup; returns what was done and what remains to be done, for people.
+/// Restores a backup; returns a text for people that says what was done and what remains to be
+/// done.
 ///
 /// # Errors
-/// With a sentence that names what is in the way; then nothing was restored.
+/// When the backup cannot be restored; the message names the obstacle. Nothing is restored then.
 pub async fn restore(wanted: Restore) -> anyhow::Result<String> {
     let interrupted = up::on_signal()?;
     let data_dir = super::data_dir(wanted.data_dir.as_deref())?;
@@ -70,13 +70,13 @@ pub async fn restore(wanted: Restore) -> anyhow::Result<String> {
     Ok(summary(&wanted, &work, &restored))
 }
 
-/// Checks that existing secrets are those of the backup's fleet.
+/// Checks that the secrets already in the data directory are those that belong to the backup.
 fn ensure_theirs(manifest: &Manifest, data_dir: &Path) -> anyhow::Result<()> {
     let (token, ca) = (manifest.operator_token_sha256.as_deref(), manifest.ca_sha256.as_deref());
     Secrets::of(data_dir)?.ensure_theirs(token, ca, data_dir)
 }
 
-/// A backup that was checked completely.
+/// A backup whose whole file was checked.
 struct Source {
     file: File,
     manifest: Manifest,
@@ -86,7 +86,7 @@ struct Source {
 impl Source {
     fn open(path: &Path) -> anyhow::Result<Self> {
         let mut file = File::open(path).context("open it")?;
-        // First the manifest: nothing more is read of an unknown or newer format.
+        // The manifest is read first; if its format is unknown or newer, nothing else is read.
         let manifest = Manifest::read(&archive::first(&mut file, MANIFEST)?)?;
         let newest = schema::newest();
         ensure!(
@@ -120,7 +120,7 @@ impl Source {
     }
 }
 
-/// The input of a restore, without the destination.
+/// What a restore needs besides the destination.
 struct RestoreInput {
     source: Source,
     manifest: Manifest,
@@ -156,7 +156,7 @@ impl RestoreInput {
         match loaded {
             Ok(done) => Ok(done),
             Err(error) => {
-                // The rows were restored in one transaction, and rolled back with it.
+                // All rows were restored in one transaction, so no row is left after a rollback.
                 if snapshots::look(&mut conn).await.is_ok_and(|place| !place.ours) {
                     restores::give_up(&mut conn).await?;
                 }
@@ -194,15 +194,15 @@ impl RestoreInput {
             Ok::<_, anyhow::Error>(restored)
         };
         restored.await.inspect_err(|_| {
-            // Both were made here, so removing them loses nothing; the mark in the database shows
-            // an unfinished restore if they cannot be removed.
+            // This restore made both folders, so removing them loses nothing. If they cannot be
+            // removed, the mark in the database still shows an unfinished restore.
             for made in [&cluster, &claimed.path().join("run")] {
                 drop(fs::remove_dir_all(made));
             }
         })
     }
 
-    /// Checks that the database can take the backup.
+    /// Checks that the backup can be restored into the database.
     async fn ensure_fit(&self, conn: &mut PgConnection) -> anyhow::Result<()> {
         let place = snapshots::look(conn).await?;
         ensure!(place.empty, "the database is not empty: restore into an empty one");
@@ -238,7 +238,7 @@ impl RestoreInput {
     }
 }
 
-/// The text that a person reads at the end.
+/// The text printed at the end.
 fn summary(wanted: &Restore, work: &RestoreInput, restored: &RestoreResult) -> String {
     let Manifest { sites, agents, made_at, .. } = &work.manifest;
     let secrets = match (work.secrets.files().next().is_some(), wanted.database_url.is_some()) {

@@ -1,4 +1,5 @@
-//! The secrets of a data directory: the operator's token, and the authority that agents trust.
+//! The secrets of a data directory: the operator's token, and the certificate authority that agents
+//! trust.
 
 use std::fs;
 use std::io;
@@ -13,18 +14,18 @@ use crate::app::tls;
 
 const TOKEN: &str = "operator-token";
 const CA: &str = "tls/ca.pem";
-/// The files and their modes. The key is written before its certificate, because an authority
-/// counts as complete once its certificate exists.
+/// The files and their modes, in the order of writing. The authority's key comes before its
+/// certificate, because an authority with a certificate counts as complete.
 const FILES: [(&str, u32); 3] = [(TOKEN, 0o600), ("tls/ca.key", 0o600), (CA, 0o644)];
 
-/// Secrets by the names of their files.
+/// The contents of the secret files by file name.
 #[derive(Debug, Default)]
 pub(super) struct Secrets {
     files: Vec<(&'static str, u32, Vec<u8>)>,
 }
 
 impl Secrets {
-    /// The secrets that `read` finds by the names of their files.
+    /// Collects the secrets; `read` gives the content of a file by name.
     pub(super) fn collect(mut read: impl FnMut(&str) -> anyhow::Result<Option<Vec<u8>>>) -> anyhow::Result<Self> {
         let mut files = Vec::new();
         for (name, mode) in FILES {
@@ -35,7 +36,7 @@ impl Secrets {
         Ok(Self { files })
     }
 
-    /// The secrets of a data directory, which may be missing.
+    /// The secrets of a data directory. Some or all may be missing.
     pub(super) fn of(data_dir: &Path) -> anyhow::Result<Self> {
         Self::collect(|name| {
             let path = data_dir.join(name);
@@ -47,7 +48,7 @@ impl Secrets {
         })
     }
 
-    /// Names and contents.
+    /// Names and contents of the files.
     pub(super) fn files(&self) -> impl Iterator<Item = (&'static str, &[u8])> {
         self.files.iter().map(|(name, _, content)| (*name, content.as_slice()))
     }
@@ -67,7 +68,7 @@ impl Secrets {
         self.text(CA).and_then(|pem| tls::fingerprint(&pem))
     }
 
-    /// Writes them into a data directory.
+    /// Writes the secrets into a data directory.
     pub(super) fn write(&self, data_dir: &Path) -> anyhow::Result<()> {
         for (name, mode, content) in &self.files {
             let path = data_dir.join(name);
@@ -80,7 +81,7 @@ impl Secrets {
         Ok(())
     }
 
-    /// Fails if a data directory holds the secrets of another fleet than the one to be restored.
+    /// Fails if a data directory has other secrets than those that belong to the backup.
     pub(super) fn ensure_theirs(&self, token: Option<&str>, ca: Option<&str>, data_dir: &Path) -> anyhow::Result<()> {
         let differs = |own: Option<String>, theirs: Option<&str>| {
             own.is_some_and(|own| theirs.is_some_and(|theirs| own != theirs))

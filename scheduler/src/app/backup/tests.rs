@@ -6,13 +6,13 @@ use tempfile::TempDir;
 use super::*;
 use crate::app::operator::{self, Precedence};
 
-/// A directory that root's private Postgres can pass.
+/// A directory that the user postgres may enter, in case the tests run as root.
 fn directory() -> TempDir {
     let mut builder = tempfile::Builder::new();
     builder.prefix("landfall-backup-").permissions(Permissions::from_mode(0o755)).tempdir_in("/tmp").unwrap()
 }
 
-/// A data directory with a private Postgres on it, as a scheduler runs it, and its claim.
+/// Starts a private Postgres as a scheduler does; returns it with the claimed data directory.
 async fn scheduler(base: &Path) -> (PrivatePostgres, DataDir) {
     let claimed = DataDir::claim(&base.join("one")).unwrap();
     let postgres = PrivatePostgres::start(claimed.path()).await.unwrap();
@@ -35,7 +35,7 @@ async fn refused(restore_of: Restore) -> String {
     crate::app::exit::sentence(&restore(restore_of).await.unwrap_err())
 }
 
-/// The same backup with another manifest, and sums that fit.
+/// Copies a backup with a changed manifest and correct sums.
 fn with_manifest(from: &Path, to: &Path, change: impl FnOnce(&mut serde_json::Value)) {
     let mut file = File::open(from).unwrap();
     let spans = archive::check(&mut file).unwrap();
@@ -63,14 +63,14 @@ async fn a_backup_of_a_running_scheduler_comes_back_whole_and_nothing_else_does(
     backup(Backup { force: true, ..wanted(base, "b.tar") }).await.unwrap();
     backup(Backup { secrets: false, ..wanted(base, "bare.tar") }).await.unwrap();
 
-    // While it runs its directory is nobody's to restore into, nor once it has ended.
+    // Nothing can be restored into the directory of a scheduler, whether it runs or has ended.
     let told = refused(into(base, "one", "b.tar")).await;
     assert!(told.contains("is in use by process"), "{told}");
     postgres.stop().await.unwrap();
     drop(claimed);
     let told = refused(into(base, "one", "b.tar")).await;
     assert!(told.contains("already contains a database"), "{told}");
-    // One that nobody runs is backed up as well.
+    // A database can also be backed up while no scheduler runs.
     backup(wanted(base, "stopped.tar")).await.unwrap();
     bad_files_change_nothing(base).await;
     bad_places_change_nothing(base).await;
@@ -120,7 +120,7 @@ async fn bad_files_change_nothing(base: &Path) {
     let told = refused(into(base, "never", "none.tar")).await;
     assert!(told.contains("none.tar: open it: No such file"), "{told}");
     assert!(!base.join("never").exists(), "nothing is made for what cannot be restored");
-    // Known only once the server runs.
+    // The server's version is known only when the server runs.
     with_manifest(&whole, &bad, |manifest| manifest["postgres"] = 99.into());
     let told = refused(into(base, "undone", "bad.tar")).await;
     assert!(told.contains("the backup is of Postgres 99, but the server is Postgres"), "{told}");
@@ -165,7 +165,7 @@ async fn a_database_of_ones_own_is_backed_up_and_restored_where_it_is_empty() {
     assert!(said.contains("500 sites"), "{said}");
     let told = backup(Backup { database_url: url("empty"), ..wanted(base, "e.tar") }).await.unwrap_err().to_string();
     assert!(told.contains("contains no tables of landfall"), "{told}");
-    // The token in the directory is not the one that the database knows.
+    // The token in this directory is not the one whose hash the database has.
     let other = Backup { database_url: url("landfall"), data_dir: Some(base.join("two")), ..wanted(base, "o.tar") };
     let told = backup(other).await.unwrap_err().to_string();
     assert!(told.contains("do not match the database"), "{told}");
@@ -175,7 +175,7 @@ async fn a_database_of_ones_own_is_backed_up_and_restored_where_it_is_empty() {
     at("used").connect().await.unwrap().execute("create table theirs ()").await.unwrap();
     let told = refused(restore_into("used")).await;
     assert!(told.contains("the database is not empty"), "{told}");
-    // A process that was killed in the middle leaves this.
+    // A restore that was killed leaves such a database.
     let mut cut = at("cut").connect().await.unwrap();
     restores::begin(&mut cut).await.unwrap();
     let told = refused(restore_into("cut")).await;
@@ -183,7 +183,7 @@ async fn a_database_of_ones_own_is_backed_up_and_restored_where_it_is_empty() {
     let told = backup(Backup { database_url: url("cut"), ..wanted(base, "c.tar") }).await.unwrap_err().to_string();
     assert!(told.contains("has not ended"), "{told}");
 
-    // What does not go in leaves nothing behind, and it can be tried again.
+    // A restore that fails leaves nothing behind, so that it can be repeated.
     let dump = base.join("dumpless.tar");
     let mut source = File::open(base.join("b.tar")).unwrap();
     let mut writer = archive::Writer::new(File::create(&dump).unwrap(), 0);

@@ -1,8 +1,8 @@
-//! The account that the server runs under. Postgres refuses to run as root, so a scheduler that is
-//! root runs it as the user `postgres`.
+//! The system's user that runs the server. Postgres refuses to run as root, so a scheduler that
+//! runs as root starts it as the user `postgres`.
 //!
-//! `setpriv` (util-linux, on every Debian) changes the account and asks for the signal at the
-//! parent's end: what would otherwise need unsafe code between fork and exec.
+//! `setpriv` (util-linux, on every Debian) changes the user and requests the parent-death signal.
+//! Doing this here would need unsafe code between fork and exec.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -12,21 +12,21 @@ use nix::unistd::{Gid, Uid, User};
 
 use super::{PostgresError, USER};
 
-/// The script of the shell between `setpriv` and the program: it exits if the parent has ended
-/// already, because the signal at the parent's end would then never come.
+/// A shell script run between `setpriv` and the program. It exits if the parent has already ended,
+/// because the parent-death signal would then never come.
 const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$1" ] || exit 1; shift; exec "$@""#;
 
-/// The account of the server.
+/// The user that runs the server.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Account {
-    /// The scheduler's own.
+    /// The same user as the scheduler.
     Own(Uid),
     /// The user `postgres`, for a scheduler that is root.
     Dropped(Uid, Gid),
 }
 
 impl Account {
-    /// The account that this process would run a server under.
+    /// The user that runs servers started by this process.
     pub(super) fn of_server() -> Result<Self, PostgresError> {
         let own = Uid::effective();
         if !own.is_root() {
@@ -39,15 +39,14 @@ impl Account {
         }
     }
 
-    /// Its user id.
     pub(super) fn uid(self) -> Uid {
         match self {
             Self::Own(uid) | Self::Dropped(uid, _) => uid,
         }
     }
 
-    /// A command under this account, in a clean environment. It receives SIGINT when the *thread*
-    /// that spawned it ends.
+    /// Makes a command that runs as this user, in a clean environment. The process receives SIGINT
+    /// when the *thread* that spawned it ends.
     pub(super) fn command(self, program: &Path) -> Command {
         let mut command = Command::new("setpriv");
         if let Self::Dropped(uid, gid) = self {
@@ -60,7 +59,7 @@ impl Account {
         command
     }
 
-    /// Hands a directory to the account.
+    /// Makes this user the owner of a directory.
     pub(super) fn give(self, path: &Path) -> anyhow::Result<()> {
         match self {
             Self::Own(_) => Ok(()),
@@ -69,7 +68,7 @@ impl Account {
         }
     }
 
-    /// Checks that the account can pass through every parent of the data directory.
+    /// Checks that this user may enter the data directory and every directory above it.
     pub(super) fn check_reach(self, data_dir: &Path) -> Result<(), PostgresError> {
         if matches!(self, Self::Own(_)) || self.can_pass(data_dir)? {
             return Ok(());
@@ -84,7 +83,7 @@ impl Account {
         Ok(())
     }
 
-    /// Asks the kernel under the account itself, so that access lists count too.
+    /// Tests the access in a process of this user, so that access control lists count too.
     fn can_pass(self, dir: &Path) -> anyhow::Result<bool> {
         let mut test = self.command(Path::new("test"));
         // Spawning fails only if `setpriv` is missing.

@@ -1,4 +1,5 @@
-//! Finding the server's binaries. Debian keeps them outside PATH, one directory per major version.
+//! Finds the programs of Postgres. Debian installs them outside PATH, in one directory per major
+//! version.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -25,7 +26,7 @@ impl Binaries {
         Self::with(dir, "postgres")
     }
 
-    /// Where a folder holds this program.
+    /// The programs in a folder; `None` if it does not contain this program.
     fn with(dir: PathBuf, program: &str) -> Option<Self> {
         let major = major_of(&run(&dir.join(program), "--version")?)?;
         Some(Self { dir, major })
@@ -40,20 +41,19 @@ impl Binaries {
     }
 }
 
-/// A client's program, and its major version.
+/// A client program of Postgres, such as `pg_dump`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tool {
     pub program: PathBuf,
-    /// Its major version.
     pub major: u32,
 }
 
-/// The oldest program of this name with this major version or a newer one: the archive of a newer
-/// program needs a newer program to be read. Needs no server beside it, as only the client's
-/// package may be installed.
+/// Finds the oldest program of this name that has at least this major version. The oldest is
+/// preferred, because an archive can only be read by programs as new as its writer. The server need
+/// not be installed, only the client package.
 ///
 /// # Errors
-/// When there is none, or only older ones.
+/// When no program is found, or only older ones.
 pub fn tool(name: &str, at_least: u32) -> anyhow::Result<Tool> {
     fitting(found(|dir| Binaries::with(dir, name)), name, at_least)
 }
@@ -75,7 +75,7 @@ fn fitting(found: Vec<Binaries>, name: &str, at_least: u32) -> anyhow::Result<To
     })
 }
 
-/// Every installed server, the preferred one first: Debian's newest, then PATH's, then
+/// All installed servers in the order of preference: Debian's, newest first, then PATH's, then
 /// `pg_config`'s.
 pub(super) fn installed() -> Vec<Binaries> {
     found(Binaries::of_server)
@@ -102,7 +102,7 @@ pub(super) fn newest(installed: Vec<Binaries>) -> Result<Binaries, PostgresError
     installed.into_iter().next().ok_or(PostgresError::NotInstalled)
 }
 
-/// The server for a cluster that has a version already.
+/// The server for an existing cluster, whose version must match.
 pub(super) fn of_version(installed: Vec<Binaries>, made_by: &str, data_dir: &Path) -> Result<Binaries, PostgresError> {
     if installed.is_empty() {
         return Err(PostgresError::NotInstalled);
@@ -120,7 +120,7 @@ pub(super) fn of_version(installed: Vec<Binaries>, made_by: &str, data_dir: &Pat
     })?)
 }
 
-/// The output of a program; `None` when it cannot be run or fails.
+/// The output of a program; `None` if it cannot be run or fails.
 fn run(program: &Path, argument: &str) -> Option<String> {
     let output = Command::new(program).arg(argument).output().ok()?;
     if !output.status.success() {
@@ -129,7 +129,7 @@ fn run(program: &Path, argument: &str) -> Option<String> {
     String::from_utf8(output.stdout).ok()
 }
 
-/// The major version out of `postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)`.
+/// Extracts the major version from `postgres (PostgreSQL) 15.14 (Debian 15.14-0+deb12u1)`.
 fn major_of(said: &str) -> Option<String> {
     let version = said.split_whitespace().find(|word| word.starts_with(|c: char| c.is_ascii_digit()))?;
     let major: String = version.chars().take_while(char::is_ascii_digit).collect();

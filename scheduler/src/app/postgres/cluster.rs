@@ -1,4 +1,5 @@
-//! The cluster's files: its version, its making, its former server, its socket and its settings.
+//! The files of the cluster: reads its version, initialises it, waits for a former server, and
+//! makes the socket's folder and the settings.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -15,20 +16,20 @@ use super::account::Account;
 use super::binaries::Binaries;
 use super::{PostgresError, USER};
 
-/// Names the socket's file only: nothing listens on TCP.
+/// Only part of the socket's file name: the server does not listen on TCP.
 pub(super) const PORT: u16 = 5432;
-/// The capacity of `sockaddr_un`, without the closing zero.
+/// Maximum length of a path in `sockaddr_un`, without the terminating zero.
 const LONGEST_SOCKET_PATH: usize = 107;
-/// How long a former server may take to stop after its parent's end.
+/// Maximum time that a former server takes to stop after its scheduler has ended.
 const FORMER_SERVER_PATIENCE: Duration = Duration::from_secs(30);
-/// How often a former server is checked.
+/// Interval at which a former server is checked.
 const FORMER_SERVER_POLL: Duration = Duration::from_millis(50);
 
 fn failed(what: &str, path: &Path) -> String {
     format!("{what} {}", path.display())
 }
 
-/// The major version that made the cluster; `None` if there is no cluster yet.
+/// The major version of Postgres that made the cluster; `None` if there is no cluster yet.
 pub(super) fn version(cluster: &Path) -> anyhow::Result<Option<String>> {
     let path = cluster.join("PG_VERSION");
     match fs::read_to_string(&path) {
@@ -38,10 +39,10 @@ pub(super) fn version(cluster: &Path) -> anyhow::Result<Option<String>> {
     }
 }
 
-/// Makes the cluster if it is missing, else checks its owner.
+/// Initialises the cluster if it is missing; otherwise checks its owner.
 ///
-/// It is made in a temporary folder and then renamed, so that a crash leaves nothing that looks
-/// like a cluster.
+/// A new cluster is made in a temporary folder, which is renamed at the end, so that a crash leaves
+/// no incomplete cluster.
 pub(super) fn initialise(cluster: &Path, binaries: &Binaries, account: &Account) -> Result<(), PostgresError> {
     match fs::metadata(cluster) {
         Ok(metadata) if cluster.join("PG_VERSION").exists() => {
@@ -57,7 +58,7 @@ pub(super) fn initialise(cluster: &Path, binaries: &Binaries, account: &Account)
             .into());
         }
         Ok(_) => {
-            // Only an empty directory can be removed this way.
+            // This removes only an empty directory.
             fs::remove_dir(cluster).map_err(|_| PostgresError::Foreign(cluster.to_owned()))?;
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -86,8 +87,8 @@ pub(super) fn initialise(cluster: &Path, binaries: &Binaries, account: &Account)
     Ok(fs::File::open(parent).and_then(|dir| dir.sync_all()).with_context(|| failed("sync", parent))?)
 }
 
-/// Waits until no server uses the cluster: after a kill of its scheduler the server may still be
-/// shutting down.
+/// Waits until no server uses the cluster. If the former scheduler was killed, its server may still
+/// be shutting down.
 pub(super) fn await_former_server(cluster: &Path) -> anyhow::Result<()> {
     let begun = Instant::now();
     while let Some(pid) = former_server(cluster)? {
@@ -105,7 +106,7 @@ pub(super) fn await_former_server(cluster: &Path) -> anyhow::Result<()> {
 /// The folder of the socket of a server that another process runs on the cluster; `None` if no
 /// server runs.
 pub(super) fn running_socket(cluster: &Path) -> anyhow::Result<Option<PathBuf>> {
-    /// Postgres writes it into this line of its file once it listens.
+    /// The line of `postmaster.pid`, from 0, that has the folder once the server listens.
     const LINE: usize = 4;
     if former_server(cluster)?.is_none() {
         return Ok(None);
@@ -115,10 +116,11 @@ pub(super) fn running_socket(cluster: &Path) -> anyhow::Result<Option<PathBuf>> 
     Ok(text.lines().nth(LINE).map(str::trim).filter(|line| !line.is_empty()).map(PathBuf::from))
 }
 
-/// The server that `postmaster.pid` names, while it lives.
+/// The PID of the server that `postmaster.pid` names, if that server is running.
 ///
-/// After a reboot another process may have its number, and Postgres would refuse for ever: then the
-/// file is removed. Postgres' own check of its shared memory still protects the cluster.
+/// After a reboot another process may have the same PID, and Postgres would refuse to start while
+/// that process runs. The file is removed in this case. The cluster is still protected by Postgres'
+/// own check of its shared memory.
 fn former_server(cluster: &Path) -> anyhow::Result<Option<Pid>> {
     let path = cluster.join("postmaster.pid");
     let text = match fs::read_to_string(&path) {
@@ -132,7 +134,7 @@ fn former_server(cluster: &Path) -> anyhow::Result<Option<Pid>> {
     if kill(pid, None) == Err(nix::errno::Errno::ESRCH) {
         return Ok(None);
     }
-    // A server's working directory is its cluster.
+    // The working directory of a Postgres server is its cluster.
     let at_work = fs::read_link(format!("/proc/{pid}/cwd")).ok();
     if at_work.is_some() && at_work == cluster.canonicalize().ok() {
         return Ok(Some(pid));
@@ -152,12 +154,13 @@ pub(super) enum SocketDir {
 }
 
 impl SocketDir {
-    /// Makes it, empty, for the account alone. No server may be running.
+    /// Makes an empty folder that only the account may enter. No server may be running.
     pub(super) fn make(data_dir: &Path, account: &Account) -> anyhow::Result<Self> {
         let kept = data_dir.join("run");
         if fits(&kept) {
             if kept.exists() {
-                // Left by a crash; the lock inside may name a process number that is another's by now.
+                // Left by a crash. The lock file inside may name a PID that another process has by
+                // now.
                 fs::remove_dir_all(&kept).with_context(|| failed("remove", &kept))?;
             }
             make_dir(&kept, *account)?;
@@ -193,9 +196,9 @@ fn make_dir(path: &Path, account: Account) -> anyhow::Result<()> {
     account.give(path)
 }
 
-/// The settings of a small server that is reachable only over its socket.
+/// Settings of a small server that is reachable only through its socket.
 pub(super) fn settings(socket_dir: &Path) -> Vec<String> {
-    // The setting is a list: quoted, so that a comma or a blank in the path stays one directory.
+    // The setting is a list, so the path is quoted in case it contains a comma or a blank.
     let socket_dir = socket_dir.to_string_lossy().replace('"', "\"\"");
     vec![
         "listen_addresses=".to_owned(),
@@ -204,16 +207,18 @@ pub(super) fn settings(socket_dir: &Path) -> Vec<String> {
         format!("port={PORT}"),
         "cluster_name=landfall".to_owned(),
         "max_connections=100".to_owned(),
-        // The indexes of a million open tasks fit in. A small database touches little of it.
+        // Enough for the indexes of a million open tasks. A small database uses little of this
+        // memory.
         "shared_buffers=256MB".to_owned(),
-        // After a checkpoint every page is logged in full: at full speed 256 MB meant a checkpoint
-        // every second.
+        // After a checkpoint every changed page is logged in full. With 256 MB there was a
+        // checkpoint every second at full load.
         "max_wal_size=1GB".to_owned(),
         "jit=off".to_owned(),
         "fsync=on".to_owned(),
         "timezone=UTC".to_owned(),
         "log_timezone=UTC".to_owned(),
-        // The log lasts from one start to the next; what the scheduler reports itself is left out.
+        // The log file is overwritten at each start. Errors that the scheduler itself reports are
+        // left out.
         "log_min_messages=log".to_owned(),
         "log_checkpoints=off".to_owned(),
     ]
@@ -227,7 +232,7 @@ mod tests {
     fn a_process_number_that_is_anothers_by_now_does_not_hold_the_cluster() {
         let base = tempfile::tempdir().unwrap();
         let pid_file = base.path().join("postmaster.pid");
-        // This process lives, and is no Postgres at work in that directory.
+        // The PID of this process, which runs but is not a Postgres in that directory.
         fs::write(&pid_file, format!("{}\n{}\n", std::process::id(), base.path().display())).unwrap();
         assert_eq!(former_server(base.path()).unwrap(), None);
         assert!(!pid_file.exists());
@@ -236,7 +241,7 @@ mod tests {
     #[test]
     fn a_former_server_is_waited_for() {
         let base = tempfile::tempdir().unwrap();
-        // Known by its number and by where it works, as a server is.
+        // A server is recognised by its PID and its working directory.
         let mut former = std::process::Command::new("sleep").arg("0.3").current_dir(base.path()).spawn().unwrap();
         fs::write(base.path().join("postmaster.pid"), format!("{}\n", former.id())).unwrap();
         assert!(former_server(base.path()).unwrap().is_some());

@@ -1,8 +1,9 @@
-//! The server process, tied to this one.
+//! The server process, which ends when this process ends.
 //!
-//! The kernel's parent-death signal fires when the *thread* that spawned the child ends, so a
-//! thread of its own spawns the server and stays with it. The server has a process group of its
-//! own: a Ctrl-C at the terminal is for the scheduler, which needs its database while it drains.
+//! The kernel sends the parent-death signal when the *thread* that spawned the child ends.
+//! Therefore a separate thread spawns the server and lives as long as the server. The server has
+//! its own process group, so that Ctrl-C at the terminal reaches only the scheduler, which needs
+//! the database until it has drained.
 
 use std::fs::File;
 use std::os::unix::fs::OpenOptionsExt;
@@ -18,14 +19,14 @@ use tokio::sync::watch;
 
 use super::account::Account;
 
-/// How many of the log's last lines are shown.
+/// Number of last lines of the log in an error message.
 const SHOWN_LINES: usize = 5;
 
-/// A server process and the thread that minds it.
+/// A server process, for which a thread waits.
 #[derive(Debug)]
 pub(super) struct Server {
     pid: Pid,
-    /// How it ended, once it has.
+    /// How the server ended; `None` while it runs.
     ended: watch::Receiver<Option<String>>,
 }
 
@@ -57,7 +58,7 @@ impl Server {
         Ok(Self { pid: Pid::from_raw(id), ended })
     }
 
-    /// Resolves with how it ended.
+    /// Waits for the server's end; returns how it ended.
     pub(super) async fn ended(&self) -> String {
         let mut ended = self.ended.clone();
         match ended.wait_for(Option::is_some).await {
@@ -66,18 +67,18 @@ impl Server {
         }
     }
 
-    /// Asks for a fast shutdown: connections are cut, everything is written.
+    /// Requests a fast shutdown: connections are closed and all data are written.
     pub(super) fn interrupt(&self) {
         self.signal(Signal::SIGINT);
     }
 
-    /// Asks for an immediate shutdown; the next start recovers.
+    /// Requests an immediate shutdown, after which the next start recovers the data.
     pub(super) fn quit(&self) {
         self.signal(Signal::SIGQUIT);
     }
 
     fn signal(&self, signal: Signal) {
-        // Once it was waited for, its number may be another's.
+        // After the server was waited for, another process may have its PID.
         if self.ended.borrow().is_none()
             && let Err(errno) = kill(self.pid, signal)
         {
@@ -92,7 +93,7 @@ impl Drop for Server {
     }
 }
 
-/// Spawns the server and waits for its end; the body of its thread.
+/// Body of the thread: spawns the server and waits for its end.
 fn mind(
     mut command: Command,
     started: &mpsc::SyncSender<std::io::Result<i32>>,
@@ -102,7 +103,7 @@ fn mind(
     let mut child: Child = match spawned {
         Ok(child) => child,
         Err(error) => {
-            // The receiver waits for exactly this message.
+            // The receiver is waiting for this message, so sending cannot fail.
             drop(started.send(Err(error)));
             return;
         }
@@ -123,7 +124,7 @@ pub(super) fn last_lines(log: &Path) -> String {
     }
 }
 
-/// The last lines of a text, as one.
+/// The last lines of a text, joined into one line.
 pub(super) fn tail(text: &str) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     if lines.is_empty() {

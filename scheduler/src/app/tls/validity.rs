@@ -1,4 +1,4 @@
-//! Until when a certificate is valid: the one field of it that is read here.
+//! Reads the expiry date of a certificate. No other field is parsed.
 
 use chrono::{DateTime, NaiveDateTime, Utc};
 
@@ -7,14 +7,14 @@ const VERSION: u8 = 0xa0;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 
-/// The end of a certificate (DER); `None` where it is none.
+/// The expiry date of a certificate (DER); `None` if the bytes are not a certificate.
 pub(super) fn not_after(certificate: &[u8]) -> Option<DateTime<Utc>> {
     let (_, certificate, _) = element(certificate).filter(|(tag, ..)| *tag == SEQUENCE)?;
     let (_, mut rest, _) = element(certificate).filter(|(tag, ..)| *tag == SEQUENCE)?;
     if let Some((VERSION, _, after)) = element(rest) {
         rest = after;
     }
-    // Before it come the serial number, the algorithm and the issuer.
+    // The serial number, the algorithm and the issuer precede the validity.
     for _ in 0..3 {
         rest = element(rest)?.2;
     }
@@ -23,7 +23,7 @@ pub(super) fn not_after(certificate: &[u8]) -> Option<DateTime<Utc>> {
     let (tag, text, _) = element(until)?;
     let text = std::str::from_utf8(text).ok()?;
     let text = match tag {
-        // By RFC 5280 years of two digits are those from 1950 to 2049.
+        // In RFC 5280 two-digit years mean 1950 to 2049.
         UTC_TIME => format!("{}{text}", if text.get(..2)? < "50" { "20" } else { "19" }),
         GENERALIZED_TIME => text.to_owned(),
         _ => return None,
@@ -31,7 +31,7 @@ pub(super) fn not_after(certificate: &[u8]) -> Option<DateTime<Utc>> {
     Some(NaiveDateTime::parse_from_str(&text, "%Y%m%d%H%M%SZ").ok()?.and_utc())
 }
 
-/// The first element of a DER text: its tag, what it holds, and what comes after it.
+/// Splits DER data at its first element: the tag, its content, and the bytes after the element.
 fn element(der: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let (tag, rest) = der.split_first()?;
     let (first, rest) = rest.split_first()?;
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn what_is_no_certificate_has_no_end() {
         let whole = made((2027, 3, 1));
-        // The end is in the first half; the key and the signature come after it.
+        // The expiry date is in the first half, before the key and the signature.
         for length in 0..whole.len() / 4 {
             assert_eq!(not_after(&whole[..length]), None);
         }
