@@ -1,12 +1,12 @@
-//! Capacity planning: mean distance and load of each agent if the fleet changed.
+//! Capacity planning: the mean round trip and the load of each agent if the fleet changed.
 //!
-//! There is no random draw: a strategy splits a site among agents in known shares (`gnp-top3`: a
+//! Nothing is drawn at random: a strategy splits a site among agents in known shares (`gnp-top3`: a
 //! third to each of the three nearest), so averages are sums over sites. Distances are those
 //! between points of one embedding. Corrections of single pairs by probes and crawls are left out,
-//! because they are unknown for a planned agent. Every site counts as crawled once.
+//! because they are unknown for a planned agent. Every site is assumed to be crawled once.
 //!
-//! Pure. Sites are processed in fixed-size parts on the caller's number of threads, and the sums
-//! are added in order: figures do not depend on the number of threads.
+//! Pure. Sites are processed in parts of fixed size on the number of threads that the caller sets,
+//! and the sums are added in order, so results do not depend on the number of threads.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -26,9 +26,9 @@ pub use suggest::{Suggestions, suggest};
 
 /// Sites per part: large enough for low overhead, small enough that all threads end together.
 const PART: usize = 8_192;
-/// Agents that `gnp-top3` draws from.
+/// Number of agents from which `gnp-top3` draws.
 const TOP: usize = 3;
-/// The longest predicted time, in seconds; beyond it differences do not matter.
+/// Maximum predicted time, in seconds; longer times are equally bad.
 const LONGEST_S: f64 = 1000.0 * 365.0 * 86_400.0;
 
 /// How a strategy splits a site among the agents on average.
@@ -36,11 +36,10 @@ const LONGEST_S: f64 = 1000.0 * 365.0 * 86_400.0;
 pub enum SiteSplit {
     /// Evenly over all agents.
     All,
-    /// Evenly over this many nearest agents, 1 to 3; over all if there are fewer.
+    /// Evenly over this many nearest agents, 1 to 3; over all agents if there are fewer.
     Nearest(usize),
 }
 
-/// Why a plan cannot be computed.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum CapacityError {
     /// The strategy uses more than distances, so its choices cannot be predicted.
@@ -57,10 +56,10 @@ pub enum CapacityError {
          the progress)"
     )]
     NoSites,
-    /// A strategy that ignores distances gains nothing from suggested locations.
+    /// The strategy ignores distances, so suggested locations would not help it.
     #[error("random ignores distances, on which suggestions are based: use gnp-top1 or gnp-top3")]
     NothingToSuggest,
-    /// Invalid coordinates: of another length, not finite, or with a negative height.
+    /// The coordinate has the wrong length, is not finite, or has a negative height.
     #[error("a coordinate is not one of {0} dimensions and a height")]
     Coordinate(usize),
 }
@@ -85,7 +84,7 @@ impl TryFrom<Strategy> for SiteSplit {
     }
 }
 
-/// An agent's change between before and after.
+/// What happens to an agent when the fleet changes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AgentChange {
     /// The agent is in the fleet before and after.
@@ -102,26 +101,24 @@ pub struct Agent {
     pub name: String,
     pub city: String,
     pub carrier: String,
-    /// Milliseconds: one component per dimension, then the height.
+    /// In milliseconds: one component per dimension, then the height.
     pub coordinate: Vec<f64>,
-    /// Sites it crawls concurrently, at least 1.
+    /// Number of sites that it crawls concurrently, at least 1.
     pub slots: u32,
     /// The speed of its crawls.
     pub speed: Speed,
-    /// Its change.
     pub change: AgentChange,
 }
 
-/// The predicted load of one agent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
-    /// Sites it is expected to crawl, on average.
+    /// Expected number of sites that it crawls.
     pub sites: f64,
     /// Its share of all sites, 0 to 1.
     pub share: f64,
-    /// The total duration of those crawls.
+    /// The total duration of these crawls.
     pub work: Duration,
-    /// The same with all its slots in use: when it would end.
+    /// The time until these crawls end if all slots are always in use.
     pub busy: Duration,
 }
 
@@ -130,18 +127,17 @@ pub struct Load {
 pub struct FleetPrediction {
     /// The mean predicted round trip between a site and its agent, in milliseconds.
     pub mean_ms: f64,
-    /// The busy time of the busiest agent: the earliest end of all crawls.
+    /// The `busy` time of the busiest agent: all crawls cannot end earlier.
     pub makespan: Duration,
     /// The load of each agent, in the order given; `None` for an agent outside the fleet.
     pub loads: Vec<Option<Load>>,
 }
 
-/// The predictions for the fleet before and after its changes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Comparison {
-    /// Without added agents.
+    /// Without the agents to be added.
     pub before: FleetPrediction,
-    /// Without removed agents.
+    /// Without the agents to be removed.
     pub after: FleetPrediction,
 }
 
@@ -158,8 +154,8 @@ pub fn compare(
     let fleet_without = |change: AgentChange| Fleet::of(sites, agents, change);
     let before = fleet_without(AgentChange::Comes)?.ok_or(CapacityError::NoAgents(sites.epoch))?;
     let after = fleet_without(AgentChange::Leaves)?.ok_or(CapacityError::NobodyLeft(sites.epoch))?;
-    // An agent's total for all sites does not depend on the other agents: computed once for both
-    // fleets.
+    // An agent's total over all sites does not depend on the other agents, so it is computed once
+    // for both fleets.
     let of_all = match split {
         SiteSplit::All => of_all_sites(sites, agents, threads),
         SiteSplit::Nearest(_) => Vec::new(),
@@ -174,24 +170,25 @@ pub fn compare(
     Ok(Comparison { before, after })
 }
 
-/// The agents of the fleet, before or after.
+/// The agents in the fleet, before or after the changes.
 struct Fleet<'a> {
-    /// The number of all agents, including those outside the fleet.
+    /// Number of all agents, including those outside the fleet.
     all: usize,
-    /// The fleet's agents, with their index among all.
+    /// The fleet's agents, with their indices among all agents.
     there: Vec<(usize, &'a Agent)>,
     /// The fleet's agents as an embedding, each under its index in the fleet.
     map: Embedding,
 }
 
-/// The sums of a part of the sites, by agent of the fleet: sites, and seconds.
+/// Sums over a part of the sites: the round trips, and per agent of the fleet the sites and the
+/// seconds.
 struct AgentSums {
     millis: f64,
     loads: Vec<(f64, f64)>,
 }
 
 impl<'a> Fleet<'a> {
-    /// The fleet without agents of this change; `None` if it is empty.
+    /// The fleet without the agents that have this change; `None` if no agent remains.
     fn of(sites: &Sites, agents: &'a [Agent], without: AgentChange) -> Result<Option<Self>, CapacityError> {
         let there: Vec<(usize, &Agent)> =
             agents.iter().enumerate().filter(|(_, agent)| agent.change != without).collect();
@@ -205,7 +202,7 @@ impl<'a> Fleet<'a> {
         let placements: BTreeMap<AgentId, Placement> = (0..).zip(&there).map(placed).collect();
         let map = Embedding::from_parts(sites.epoch, sites.dimensions, Vec::new(), placements, 0.0)
             .map_err(|_| CapacityError::Coordinate(sites.dimensions))?;
-        // The map has more dimensions than fitting supports.
+        // The map has more dimensions than locating supports.
         map.locator().map_err(|_| CapacityError::Coordinate(sites.dimensions))?;
         Ok(Some(Self { all: agents.len(), there, map }))
     }
@@ -228,7 +225,7 @@ impl<'a> Fleet<'a> {
         AgentSums { millis: 0.0, loads: vec![(0.0, 0.0); self.there.len()] }
     }
 
-    /// An even share of every site for each agent, from [`of_all_sites`].
+    /// Gives every agent an even share of every site, from the results of [`of_all_sites`].
     fn evenly(&self, sites: &Sites, of_all: &[(f64, f64)]) -> AgentSums {
         let mut sums = self.nothing();
         let share = 1.0 / self.there.len() as f64;
@@ -240,7 +237,7 @@ impl<'a> Fleet<'a> {
         sums
     }
 
-    /// An even share of every site for each of its `most` nearest agents.
+    /// Gives the `most` nearest agents of every site an even share of it.
     fn over_nearest(&self, sites: &Sites, most: usize, threads: NonZeroUsize) -> AgentSums {
         let usual = sites.usual();
         let mut all = self.nothing();
@@ -271,7 +268,7 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// For each agent, the sum of the distances of all sites in milliseconds, and the duration of all
+/// For each agent, the sum of its distances to all sites in milliseconds, and the duration of all
 /// their crawls in seconds.
 fn of_all_sites(sites: &Sites, agents: &[Agent], threads: NonZeroUsize) -> Vec<(f64, f64)> {
     let usual = sites.usual();
@@ -301,20 +298,20 @@ fn of_all_sites(sites: &Sites, agents: &[Agent], threads: NonZeroUsize) -> Vec<(
 struct NearestAgents(crate::gnp::Nearest);
 
 impl NearestAgents {
-    /// Their indices and milliseconds, nearest first.
+    /// Their indices and round trips in milliseconds, nearest first.
     fn iter(&self) -> impl Iterator<Item = (usize, f64)> + '_ {
         self.0.iter().filter_map(|(agent, rtt)| Some((usize::try_from(agent.get()).ok()?, rtt.as_millis_f64())))
     }
 }
 
-/// The nearest agents of each site in a part. [`Fleet::of`] has checked that the map can compute
-/// them.
+/// The nearest agents of each site in a part. [`Fleet::of`] has checked that the map supports this.
 fn nearest(map: &Embedding, sites: &Sites, part: &Range<usize>) -> Vec<NearestAgents> {
     let found = map.locator().ok().and_then(|locator| locator.nearest(sites.coordinates_of(part)).ok());
     found.unwrap_or_default().into_iter().map(NearestAgents).collect()
 }
 
-/// Runs `of` on every part of `count` items on several threads; results in order of the parts.
+/// Runs `of` on every part of `count` items on several threads; returns the results in the order of
+/// the parts.
 fn in_parts<T: Send>(count: usize, threads: NonZeroUsize, of: impl Fn(Range<usize>) -> T + Sync) -> Vec<T> {
     in_order(count.div_ceil(PART), threads, |part| of(part * PART..count.min((part + 1) * PART)))
 }
@@ -324,8 +321,8 @@ fn duration(seconds: f64) -> Duration {
 }
 
 /// The coordinate of an agent placed at a site: the site's position with the median agent's height.
-/// The site's own height is the path from its network to its server, which an agent beside it does
-/// not share.
+/// The site's own height is the path from its network to its server, which is not part of the path
+/// to an agent beside it.
 pub fn beside(site: &[f64], agents: &[Agent]) -> Vec<f64> {
     let mut heights: Vec<f64> = agents
         .iter()
@@ -338,7 +335,7 @@ pub fn beside(site: &[f64], agents: &[Agent]) -> Vec<f64> {
     position.iter().copied().chain([height]).collect()
 }
 
-/// The default number of slots: the median agent's.
+/// The default number of slots: the median of the agents.
 pub fn usual_slots(agents: &[Agent]) -> u32 {
     let mut slots: Vec<u32> = agents.iter().map(|agent| agent.slots).collect();
     slots.sort_unstable();

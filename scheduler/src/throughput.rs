@@ -1,8 +1,8 @@
-//! Throughput: how a batch grew, and how long it will still take.
+//! Throughput: how a batch has progressed, and its remaining time.
 //!
-//! The store sums ended crawls by time slice ([`Slice`]); this module turns the sums into figures.
-//! A crawl's pages and bytes count as spread evenly over its duration. The remaining time is
-//! estimated from the duration of crawls ([`estimate`]).
+//! The store sums ended crawls by time slice ([`Slice`]); this module computes totals and rates
+//! from the sums. A crawl's pages and bytes are assumed to be spread evenly over its duration. The
+//! remaining time is estimated from the durations of crawls ([`estimate`]).
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ mod remaining;
 pub use lengths::BegunCrawl;
 pub use remaining::{Estimate, RecentCrawls, Remaining, StallReason, StalledCrawls, estimate};
 
-/// The longest remaining time reported; no plan goes beyond it.
+/// Maximum remaining time reported; longer times do not matter to a plan.
 const LONGEST: Duration = Duration::from_secs(10 * 365 * 86_400);
 const BYTES_PER_MEGABYTE: f64 = 1e6;
 const SECONDS_PER_MINUTE: f64 = 60.0;
@@ -30,15 +30,15 @@ pub struct Amount {
 /// slices the crawl spans.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Slice {
-    /// Crawls that ended in it.
+    /// Number of crawls that ended in the slice.
     pub ended: u64,
-    /// The pages and bytes of crawls that began or ended in the slice.
+    /// The pages and bytes that crawls fetched in the slice in which they began or ended.
     pub part: Amount,
-    /// The change against the previous slice in the pages and bytes of crawls that span a slice.
+    /// The change from the previous slice in the pages and bytes of crawls that span the whole
+    /// slice.
     pub step: Amount,
 }
 
-/// The totals of ended crawls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Total {
     pub sites: u64,
@@ -51,15 +51,15 @@ pub struct Total {
 pub struct Growth {
     /// The slice's end, from the beginning of the first slice.
     pub until: Duration,
-    /// The totals by then; pages and bytes rounded.
+    /// The totals by then; pages and bytes are rounded.
     pub total: Total,
-    /// Megabytes a minute in the slice.
+    /// Megabytes per minute in the slice.
     pub megabytes_per_minute: f64,
     /// Crawls ended per minute in the slice.
     pub sites_per_minute: f64,
 }
 
-/// Sums the slices over time. Despite rounding, figures never fall, and the last equals `total`.
+/// Sums the slices over time. Despite rounding, totals never fall, and the last one equals `total`.
 pub fn growth(slices: &[Slice], span: Duration, total: Total) -> Vec<Growth> {
     let width = span.as_secs_f64() / stats::count(slices.len().max(1));
     let (mut sites, mut so_far, mut spanning) = (0, Amount::default(), Amount::default());
@@ -101,17 +101,17 @@ pub fn per_minute(amount: f64, time: Duration) -> Option<f64> {
     (!time.is_zero()).then(|| amount / time.as_secs_f64() * SECONDS_PER_MINUTE)
 }
 
-/// A duration, capped at [`LONGEST`].
+/// Converts seconds to a duration of at most [`LONGEST`].
 fn seconds(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or(LONGEST).min(LONGEST)
 }
 
-/// Exact up to 2^53, which no genuine count reaches.
+/// Exact up to 2^53, which no real count reaches.
 fn count(number: u64) -> f64 {
     number as f64
 }
 
-/// The nearest integer; out-of-range values clamp.
+/// Rounds to the nearest integer; values out of range are clamped.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -131,7 +131,7 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// Slices as the store makes them, of crawls (begin, end, bytes) in seconds.
+    /// The slices that the store would compute from crawls (begin, end, bytes), in seconds.
     fn sliced(crawls: &[(f64, f64, f64)], width: f64, slices: usize) -> Vec<Slice> {
         let mut made = vec![Slice::default(); slices];
         for &(begun, ended, bytes) in crawls {

@@ -14,9 +14,9 @@ pub struct Sites {
     pub(super) epoch: EmbeddingEpoch,
     pub(super) dimensions: usize,
     ids: Vec<SiteId>,
-    /// The coordinates, one after another.
+    /// The concatenated coordinates of all sites.
     coordinates: Vec<f64>,
-    /// Pages and bytes of each site's last crawl.
+    /// Number of pages and bytes of each site's last crawl.
     sizes: Vec<Option<(u32, u64)>>,
     intervals_ms: Vec<u32>,
     known: usize,
@@ -25,14 +25,14 @@ pub struct Sites {
 }
 
 impl Sites {
-    /// No sites, for an embedding of this many dimensions.
+    /// Creates an empty list for an embedding with this many dimensions.
     pub fn new(epoch: EmbeddingEpoch, dimensions: usize) -> Self {
         let (ids, coordinates, sizes, intervals_ms) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         Self { epoch, dimensions, ids, coordinates, sizes, intervals_ms, known: 0, pages: 0, bytes: 0 }
     }
 
-    /// Adds a site. `size` is the pages and bytes of its last crawl, `interval` the request
-    /// interval if a batch set one.
+    /// Adds a site. `size` is the number of pages and bytes of its last crawl; `interval` is the
+    /// request interval, if a batch set one.
     pub fn push(
         &mut self,
         site: SiteId,
@@ -56,12 +56,10 @@ impl Sites {
         Ok(())
     }
 
-    /// How many there are.
     pub fn len(&self) -> usize {
         self.ids.len()
     }
 
-    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
@@ -71,13 +69,13 @@ impl Sites {
         self.epoch
     }
 
-    /// The number of sites with a known size, from an earlier crawl.
+    /// The number of sites whose size is known from an earlier crawl.
     pub const fn known(&self) -> usize {
         self.known
     }
 
-    /// The assumed pages and bytes of a site of unknown size: the mean of the known sizes, or
-    /// [`Work::default`] if there are none.
+    /// The number of pages and bytes assumed for a site of unknown size: the mean of the known
+    /// sizes, or [`Work::default`] if no size is known.
     pub fn usual(&self) -> (u32, u64) {
         let Some(known) = u64::try_from(self.known).ok().filter(|known| *known > 0) else {
             return (Work::default().pages, Work::default().bytes);
@@ -85,7 +83,6 @@ impl Sites {
         (u32::try_from(self.pages / known).unwrap_or(u32::MAX), self.bytes / known)
     }
 
-    /// The site at this index.
     pub fn id(&self, index: usize) -> Option<SiteId> {
         self.ids.get(index).copied()
     }

@@ -1,11 +1,12 @@
-//! Suggested locations for new agents: greedy facility location over the positions of sites.
+//! Suggests locations for new agents: greedy facility location over the positions of sites.
 //!
 //! Each pick is the candidate that lowers the mean predicted round trip most, given earlier picks.
-//! With one agent per site the greedy result is within 1 - 1/e of the best (Nemhauser, Wolsey and
-//! Fisher, "An analysis of approximations for maximizing submodular set functions", 1978).
+//! With one agent per site the greedy result is within 1 - 1/e of the optimum (Nemhauser, Wolsey
+//! and Fisher, "An analysis of approximations for maximizing submodular set functions", 1978).
 //! Candidates are drawn like the centres of k-means++ (Arthur and Vassilvitskii, 2007), with the
-//! agents as the first centres: at sites far from all agents and other candidates. Both steps use a
-//! sample; a pick's gain is computed over all sites.
+//! agents as the first centres, so that they are at sites far from all agents and other candidates.
+//! Drawing candidates and picking use a sample of the sites; a pick's gain is computed over all
+//! sites.
 
 use std::num::NonZeroUsize;
 
@@ -16,10 +17,10 @@ use super::{Agent, AgentChange, CapacityError, Fleet, SiteSplit, Sites, TOP, bes
 use crate::gnp::predicted_ms;
 use crate::model::parallel::in_order;
 
-/// The sample size for the search: a location near one site in a thousand has twenty sites in the
-/// sample.
+/// Sites in the sample: twenty of them are near a location that is near one site in a thousand.
 pub const SAMPLE: usize = 20_000;
-/// The candidates per pick: a dozen for each of the most picks. Each costs a scan of the sample.
+/// Number of candidates: a dozen for each pick if the maximum number of picks is requested. Each
+/// costs a scan of the sample.
 pub const CANDIDATES: usize = 256;
 
 /// A suggested location for an agent.
@@ -30,20 +31,21 @@ pub struct Suggestion {
     /// The reduction of the mean predicted round trip over all sites, in milliseconds, given
     /// earlier picks.
     pub gain_ms: f64,
-    /// The mean after it, in milliseconds.
+    /// The mean predicted round trip after this pick, in milliseconds.
     pub mean_ms: f64,
-    /// The share of all sites it would take, 0 to 1, given earlier picks and no later ones.
+    /// The share of all sites that the agent would get, 0 to 1, given earlier picks and no later
+    /// ones.
     pub share: f64,
 }
 
-/// The suggestions and their basis.
+/// The suggestions and the data that they are based on.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Suggestions {
     /// The picks, best first; fewer than requested if no further pick helps.
     pub picks: Vec<Suggestion>,
-    /// Sites in the sample.
+    /// Number of sites in the sample.
     pub sample: usize,
-    /// Candidates tried.
+    /// Number of candidates tried.
     pub candidates: usize,
 }
 
@@ -51,8 +53,8 @@ pub struct Suggestions {
 /// fewer agents.
 type NearestDistances = [f32; TOP];
 
-/// Suggests the best locations for new agents, after the changes to the fleet. Deterministic for a
-/// seed.
+/// Suggests the best locations for new agents, after the changes to the fleet. The result is
+/// determined by the seed.
 pub fn suggest(
     sites: &Sites,
     agents: &[Agent],
@@ -89,7 +91,8 @@ pub fn suggest(
     Ok(Suggestions { picks, sample: sample.len(), candidates: candidates.len() })
 }
 
-/// One site from each of [`SAMPLE`] equal stretches of the list, so that every part is represented.
+/// Draws one site from each of [`SAMPLE`] equal stretches of the list, so that every part is
+/// represented.
 fn sampled(count: usize, rng: &mut ChaCha8Rng) -> Vec<usize> {
     if count <= SAMPLE {
         return (0..count).collect();
@@ -98,7 +101,7 @@ fn sampled(count: usize, rng: &mut ChaCha8Rng) -> Vec<usize> {
     (0..SAMPLE).map(|stretch| rng.random_range(bound(stretch)..bound(stretch + 1))).collect()
 }
 
-/// The sites at which agents are tried.
+/// The sites at which new agents are tried.
 fn candidates(sites: &Sites, fleet: &Fleet<'_>, sample: &[usize], rng: &mut ChaCha8Rng) -> Vec<usize> {
     let nearest_agent = |site: &usize| {
         let apart = fleet.there.iter().map(|(_, agent)| square(sites.coordinate(*site), &agent.coordinate));
@@ -128,21 +131,21 @@ fn candidates(sites: &Sites, fleet: &Fleet<'_>, sample: &[usize], rng: &mut ChaC
     chosen
 }
 
-/// The squared straight-line distance of two positions, without heights: they apply wherever an
-/// agent is placed.
+/// The squared straight-line distance of two positions. Without heights, which are the same
+/// wherever an agent is placed.
 fn square(a: &[f64], b: &[f64]) -> f64 {
     let dimensions = a.len().saturating_sub(1);
     a.iter().zip(b).take(dimensions).map(|(a, b)| (a - b) * (a - b)).sum()
 }
 
-/// The location with the greatest positive value; of ties the first.
+/// The location with the greatest positive value; the first of equal ones.
 fn best_of(places: &[Vec<f64>], threads: NonZeroUsize, worth: impl Fn(&Vec<f64>) -> f64 + Sync) -> Option<usize> {
     let worths = in_order(places.len(), threads, |place| worth(&places[place]));
     let best = worths.iter().copied().fold(0.0, f64::max);
     (best > 0.0).then(|| worths.iter().position(|worth| *worth >= best)).flatten()
 }
 
-/// The total saving over the sample of an agent at this location, in milliseconds.
+/// The total saving of an agent at this location over the sample, in milliseconds.
 fn gain(sites: &Sites, nearby: &[NearestDistances], sample: &[usize], place: &[f64], most: usize) -> f64 {
     let saved = sample.iter().map(|site| {
         let near = &nearby[*site];
@@ -187,7 +190,7 @@ fn joined(near: &NearestDistances, millis: f32) -> NearestDistances {
     with
 }
 
-/// The number of finite distances among the first `most`.
+/// The number of finite distances among the first `most`, at least 1.
 fn there(near: &NearestDistances, most: usize) -> usize {
     near.iter().take(most).filter(|millis| millis.is_finite()).count().max(1)
 }
@@ -203,7 +206,7 @@ fn mean(nearby: &[NearestDistances], most: usize) -> f64 {
     nearby.iter().map(|near| mean_of(near, most)).sum::<f64>() / nearby.len().max(1) as f64
 }
 
-/// Single precision: 12 MB for a million sites.
+/// Rounds to single precision, so that a million sites take 12 MB.
 #[expect(clippy::cast_possible_truncation, reason = "only digits beyond the seventh are lost")]
 fn single(millis: f64) -> f32 {
     millis as f32

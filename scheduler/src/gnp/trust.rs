@@ -1,22 +1,23 @@
 //! Trust: which agents' measurements are used.
 //!
 //! A lying or broken landmark distorts every location that it contributed to. Five kinds of
-//! evidence distinguish it from an odd path, each over all of an agent's reports, so that odd paths
-//! alone do not convict it:
+//! evidence distinguish it from an odd path. Each uses all of an agent's reports, so that a few odd
+//! paths do not convict the agent:
 //!
 //! - *asymmetry*: its measurements of other agents against their measurements of it;
-//! - *residual*: its measurements of other agents against the map fitted without it, with the agent
+//! - *residual*: its measurements of other agents against the map fitted without it, in which it is
 //!   located by their measurements alone;
-//! - *sites*: its measurements of sites against the locations from the other landmarks;
-//! - *light*: round trips shorter than light in fibre needs, where positions are known;
-//! - *collusion*: partners that it and they report as near each other, while other agents see them
-//!   apart.
+//! - *sites*: its measurements of sites against the sites' locations from the other landmarks;
+//! - *light*: round trips shorter than light in fibre needs, if positions are known;
+//! - *collusion*: it and its partners report that they are near each other, while other agents see
+//!   them far apart.
 //!
-//! The first three are log ratios with a bias and a spread. An agent is convicted if either exceeds
-//! a fixed limit and is an outlier both among the other agents and for its own error, because
-//! networks differ in how symmetric they are. For a pair that disagrees the majority of pairs
-//! decides: the worst agent is set aside, and the other agents are judged again without it. At the
-//! end the agents set aside are judged once more against the remaining ones. Pure.
+//! The first three kinds are log ratios with a bias and a spread. An agent is convicted if either
+//! exceeds a fixed limit and is also an outlier, because networks differ in how symmetric they are.
+//! Outlier means: far from the other agents' values, and in case of a bias far beyond its own
+//! standard error. If two agents contradict each other, the pairs with other agents decide: the
+//! worst agent is set aside, and the others are judged again without it. At the end the agents set
+//! aside are judged once more against the remaining ones. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -34,30 +35,30 @@ mod size;
 #[cfg(test)]
 mod tests;
 
-/// The alarm is raised if one landmark in this many is doubtful: if a third of them lie, the rest
-/// is no clear majority for locating a site.
+/// The alarm is raised if one landmark in this many is doubtful: if a third lie, the others are no
+/// clear majority for locating a site.
 pub const ALARM_ONE_IN: usize = 3;
-/// The least two-way pairs, rows or sites by which an agent is judged.
+/// Minimum number of two-way pairs, rows or sites by which an agent is judged.
 const FEWEST: usize = 3;
-/// The least sites by which an agent is judged: a few may be anycast.
+/// Minimum number of sites by which an agent is judged, because a few may be anycast.
 pub const FEWEST_SITES: usize = 8;
-/// The bias below which sites convict an agent that is no landmark: too near by a factor of four
-/// and a half. Such an agent measures where it is likely to be nearest, so honest agents are off by
-/// up to a factor of three.
+/// Log ratio below which sites convict an agent that is no landmark: it reports less than 1/4.5 of
+/// the expected round trip. Such an agent measures sites that it is probably near, so honest agents
+/// are below the expected value by up to a factor of three.
 const TOO_NEAR: f64 = -1.5;
-/// The least impossible round trips for a conviction by light: one position may be wrong.
+/// Minimum number of impossible round trips for a conviction by light: one position may be wrong.
 const FEWEST_IMPOSSIBLE: usize = 2;
 /// The share of an agent's rows that must be impossible for a conviction by light.
 const IMPOSSIBLE_SHARE: f64 = 0.2;
-/// The most sites used to judge an agent: their median is precise enough, and each is located once
-/// per landmark.
+/// Maximum number of sites used to judge an agent: their median is precise enough, and each is
+/// located once per landmark.
 const MOST_SITES: usize = 40;
-/// The most fits of the map in one judgement: each sets one more agent aside.
+/// Maximum number of fits of the map in one judgement: each sets one more agent aside.
 const MOST_FITS: usize = 6;
 
-/// The epoch of maps fitted only for a judgement.
+/// The epoch of maps that are fitted only for a judgement.
 const JUDGED: EmbeddingEpoch = EmbeddingEpoch::new(0);
-/// The seed of those fits: a mesh has one judgement.
+/// The seed of those fits; fixed, so that a mesh always gets the same judgement.
 const SEED: u64 = 0;
 
 words!(
@@ -66,13 +67,13 @@ words!(
     Kind {
         /// Round trips shorter than light needs.
         Light = "light",
-        /// Partners reported as near each other, while other agents see them apart.
+        /// Agents report that they are near each other, while others see them far apart.
         Collusion = "collusion",
-        /// Other agents' measurements of it.
+        /// Contradiction to other agents' measurements of it.
         Asymmetry = "asymmetry",
-        /// The map fitted to the other agents.
+        /// Contradiction to the map fitted to the other agents.
         Residual = "residual",
-        /// The locations of sites from the other landmarks.
+        /// Contradiction to the locations of sites from the other landmarks.
         Sites = "sites",
     }
 );
@@ -92,7 +93,6 @@ pub enum Trust {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
     pub kind: Kind,
-    /// Its standing.
     pub standing: Trust,
     /// The reason, with figures, for display.
     pub reason: String,
@@ -106,16 +106,16 @@ pub struct TrustEvidence<'a> {
     pub landmarks: &'a [AgentId],
     /// Measurements by site; a few dozen sites suffice.
     pub sites: &'a [Vec<(AgentId, Rtt)>],
-    /// The least round trip that light in fibre allows between two agents, if both positions are
+    /// The shortest round trip that light in fibre allows between two agents, if both positions are
     /// known.
     pub least: &'a BTreeMap<(AgentId, AgentId), Rtt>,
 }
 
-/// The agents' standings.
+/// The standings of all agents.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FleetTrust {
     charges: BTreeMap<AgentId, Finding>,
-    /// The kinds of evidence available for each agent.
+    /// The kinds of evidence by which each agent was judged.
     heard: BTreeMap<AgentId, BTreeSet<Kind>>,
     landmarks: Vec<AgentId>,
 }
@@ -123,7 +123,7 @@ pub struct FleetTrust {
 /// So many landmarks are doubtful that the map cannot be trusted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Alarm {
-    /// Landmarks that are suspect or quarantined.
+    /// Number of landmarks that are suspect or quarantined.
     pub doubted: usize,
     pub landmarks: usize,
 }
@@ -140,12 +140,11 @@ impl FleetTrust {
         self.charges.get(&agent)
     }
 
-    /// All doubtful agents, with the reasons.
+    /// All doubtful agents, with their verdicts.
     pub const fn charges(&self) -> &BTreeMap<AgentId, Finding> {
         &self.charges
     }
 
-    /// The standing of an agent.
     pub fn standing(&self, agent: AgentId) -> Trust {
         self.charge(agent).map_or(Trust::Trusted, |charge| charge.standing)
     }
@@ -155,7 +154,6 @@ impl FleetTrust {
         self.heard.get(&agent).is_some_and(|kinds| kinds.contains(&kind))
     }
 
-    /// The quarantined agents.
     pub fn quarantined(&self) -> BTreeSet<AgentId> {
         let held = self.charges.iter().filter(|(_, charge)| charge.standing == Trust::Quarantined);
         held.map(|(&agent, _)| agent).collect()
@@ -199,7 +197,8 @@ impl<'a> TrustEvaluation<'a> {
         Self { evidence, agents, aside: BTreeSet::new(), proven: BTreeMap::new() }
     }
 
-    /// Sets aside agents that report impossible round trips while the other end does not.
+    /// Sets aside agents that report round trips shorter than light needs, if the other end of the
+    /// pair does not report the same.
     fn try_light(&mut self) {
         for &agent in &self.agents {
             if let Some(reason) = evidence::impossible(self.evidence, agent) {
@@ -209,8 +208,8 @@ impl<'a> TrustEvaluation<'a> {
         }
     }
 
-    /// Sets aside agents that confirm each other against the other agents. All at once, because
-    /// they are each other's only witnesses.
+    /// Sets aside agents that confirm each other against the other agents. Sets them aside all at
+    /// once, because only they confirm each other.
     fn try_collusion(&mut self) {
         let believed: Vec<AgentId> = self.agents.iter().copied().filter(|agent| !self.aside.contains(agent)).collect();
         for (agent, reason) in collusion::colluders(self.evidence.mesh, &believed) {
@@ -225,7 +224,8 @@ impl<'a> TrustEvaluation<'a> {
         }
     }
 
-    /// Fits the map of the remaining agents until none is an outlier; `None` if there is no map.
+    /// Fits the map, sets the worst outlier aside, and repeats until there is none. Returns the
+    /// last map; `None` if no map can be fitted.
     fn try_residuals(&mut self) -> Option<Embedding> {
         for _ in 1..MOST_FITS {
             let map = self.map()?;
@@ -243,8 +243,8 @@ impl<'a> TrustEvaluation<'a> {
         }
     }
 
-    /// Sets aside agents that are no landmarks and report being far too near to most sites they
-    /// confirmed.
+    /// Sets aside agents that are no landmarks and whose reports are far too short for most of the
+    /// sites that they confirmed.
     fn try_claims(&mut self, map: &Embedding) {
         let confirmers = self.agents.iter().filter(|agent| !self.evidence.landmarks.contains(agent));
         let convicted = confirmers.filter_map(|&agent| {
@@ -258,7 +258,7 @@ impl<'a> TrustEvaluation<'a> {
         }
     }
 
-    /// The worst of the agents to set aside by this evidence.
+    /// The worst agent that this evidence convicts.
     fn worst(&self, kind: Kind, size: impl Fn(&Self, AgentId) -> Option<ReportBias>) -> Option<AgentId> {
         let sizes = self.sizes(size);
         let believed = TypicalSize::of(sizes.values());
@@ -266,7 +266,7 @@ impl<'a> TrustEvaluation<'a> {
         convicted.max_by(|a, b| a.1.far().total_cmp(&b.1.far())).map(|(&agent, _)| agent)
     }
 
-    /// The sizes of the agents not set aside.
+    /// The sizes of the errors of the agents not set aside.
     fn sizes(&self, size: impl Fn(&Self, AgentId) -> Option<ReportBias>) -> BTreeMap<AgentId, ReportBias> {
         let believed = self.agents.iter().filter(|agent| !self.aside.contains(agent));
         believed.filter_map(|&agent| Some((agent, size(self, agent)?))).collect()
@@ -295,8 +295,8 @@ impl<'a> TrustEvaluation<'a> {
         ReportBias::of(&rows.collect::<Vec<f64>>(), FEWEST)
     }
 
-    /// A landmark's measurements of sites, corrected by the error of the other landmarks without
-    /// its measurements.
+    /// A landmark's measurements of sites against the sites' locations from the other landmarks,
+    /// corrected by the error that these locations have without this landmark.
     fn landmark_sites(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         if !self.evidence.landmarks.contains(&agent) {
             return None;
@@ -305,12 +305,12 @@ impl<'a> TrustEvaluation<'a> {
         Some(self.control(map, agent).map_or(size, |control| size.beyond(&control)))
     }
 
-    /// The control: agents located like sites, by the other landmarks alone, against each agent's
-    /// measurement of this one.
+    /// The control: each other agent is located like a site, by the other landmarks alone. Its
+    /// measurement of this landmark is compared with the distance on the map.
     ///
-    /// Landmarks that are close together, as three in one town, locate everything too far from a
-    /// fourth. All sites then share one error, which more sites do not average out, and which is
-    /// not the fourth landmark's.
+    /// Landmarks that are close together, such as three in one town, locate everything too far from
+    /// a fourth. All sites then have the same error, which does not average out over more sites,
+    /// and is not the fault of the fourth landmark.
     fn control(&self, map: &Embedding, agent: AgentId) -> Option<ReportBias> {
         let own = map.placement(agent)?;
         let mesh = self.evidence.mesh;
@@ -355,7 +355,7 @@ impl<'a> TrustEvaluation<'a> {
         self.agents.iter().copied().filter(move |&other| other != agent && !self.aside.contains(&other))
     }
 
-    /// The map of the agents not set aside.
+    /// Fits the map of the agents not set aside.
     fn map(&self) -> Option<Embedding> {
         let landmarks: Vec<AgentId> =
             self.evidence.landmarks.iter().copied().filter(|landmark| !self.aside.contains(landmark)).collect();
@@ -364,7 +364,8 @@ impl<'a> TrustEvaluation<'a> {
         fit(JUDGED, &mesh, &landmarks, default_dimensions(landmarks.len()), SEED).ok()
     }
 
-    /// Judges all agents, including those set aside, against the agents trusted in the end.
+    /// Judges all agents, including those set aside, against the agents that are trusted at the
+    /// end.
     fn conclude(&self, map: Option<&Embedding>) -> FleetTrust {
         let mut judgement = FleetTrust {
             charges: self.proven.clone(),

@@ -1,53 +1,53 @@
 //! The distribution of a batch's crawl durations, from ended crawls and crawls under way.
 //!
-//! The crawls that end first are the short ones, so their mean is biased. Durations are therefore
-//! modelled as Weibull, with both parameters by maximum likelihood; a crawl under way is a censored
-//! sample (Cohen, "Maximum likelihood estimation in the Weibull distribution based on complete and
-//! on censored samples", Technometrics 7, 1965).
+//! The crawls that end first are the short ones, so the mean of the ended crawls is too short.
+//! Durations are therefore modelled as Weibull, with both parameters estimated by maximum
+//! likelihood; a crawl under way is a censored sample (Cohen, "Maximum likelihood estimation in the
+//! Weibull distribution based on complete and on censored samples", Technometrics 7, 1965).
 
 use std::time::Duration;
 
-/// The prior shape: between durations without a typical value (1) and nearly equal durations (2 and
-/// more).
+/// The prior shape: between that of durations without a typical value (1) and that of nearly equal
+/// durations (2 and more).
 const PRIOR_SHAPE: f64 = 1.3;
-/// The weight of the prior, as the inverse variance of the shape's logarithm: that of about ten
-/// crawls, so that the first few ends do not predict that all other crawls end at once.
+/// The weight of the prior, as the inverse variance of the shape's logarithm. It counts as much as
+/// about ten crawls, so that after the first few ends the estimate is not that all crawls end at
+/// once.
 const PRIOR_WEIGHT: f64 = 10.0;
-/// The range of shapes: beyond it, durations are all equal or arbitrary.
+/// The range of shapes: outside it, durations are all equal or arbitrary.
 const SHAPES: (f64, f64) = (0.2, 10.0);
-/// Bisection steps over that range, as a ratio: to a millionth.
+/// Number of bisection steps over the logarithm of that range: precise to a millionth.
 const HALVINGS: u32 = 24;
-/// The shortest duration, in seconds: keeps logarithms finite.
+/// Minimum duration, in seconds; keeps logarithms finite.
 const SHORTEST_S: f64 = 1e-3;
-/// The number of equal quantile ranges whose midpoints approximate the mean.
+/// The mean is approximated by the average of the midpoints of this many equal quantile ranges.
 const PARTS: u32 = 64;
 
-/// A crawl that has begun.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BegunCrawl {
     /// Its duration, so far if it has not ended.
     pub time: Duration,
-    /// Whether it has ended.
     pub ended: bool,
 }
 
-/// The distribution of crawl durations: a share of `exp(-(t / scale)^shape)` is longer than `t`.
+/// The distribution of crawl durations: the share of crawls longer than `t` is `exp(-(t /
+/// scale)^shape)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct DurationDistribution {
     shape: f64,
     /// In seconds.
     scale: f64,
-    /// The longest possible crawl, in seconds.
+    /// Maximum duration of a crawl, in seconds.
     at_most: f64,
 }
 
 impl DurationDistribution {
-    /// Estimates from a sample of crawls and the time limit of a crawl. `None` if no crawl has
-    /// ended.
+    /// Estimates the distribution from a sample of crawls and the time limit of a crawl. `None` if
+    /// no crawl has ended.
     pub(super) fn of(crawls: &[BegunCrawl], at_most: Duration) -> Option<Self> {
         let seconds = |one: &BegunCrawl| one.time.as_secs_f64().max(SHORTEST_S);
         let longest = crawls.iter().map(seconds).fold(SHORTEST_S, f64::max);
-        // Relative to the longest, so that no power overflows.
+        // Relative to the longest duration, so that no power overflows.
         let logs: Vec<f64> = crawls.iter().map(|one| (seconds(one) / longest).ln()).collect();
         let of_ended = logs.iter().zip(crawls).filter(|(_, one)| one.ended);
         let (ended, sum) = of_ended.fold((0.0, 0.0), |(ended, sum), (log, _)| (ended + 1.0, sum + log));
@@ -82,7 +82,7 @@ impl DurationDistribution {
         Some(Self { shape, scale, at_most: at_most.as_secs_f64() })
     }
 
-    /// Their mean, in seconds.
+    /// The mean duration, in seconds.
     pub(super) fn mean_s(&self) -> f64 {
         let parts = f64::from(PARTS);
         let longer = |part: u32| (f64::from(part) + 0.5) / parts;
@@ -113,7 +113,8 @@ mod tests {
 
     const HOUR: Duration = Duration::from_secs(3600);
 
-    /// A thousand durations of this shape and scale, observed `now` seconds after all began.
+    /// A thousand durations with this shape and scale, observed `now` seconds after all crawls
+    /// began.
     fn seen(shape: f64, scale: f64, now: f64) -> Vec<BegunCrawl> {
         let length = |part: u32| scale * (-((f64::from(part) + 0.5) / 1000.0).ln()).powf(shape.recip());
         let one = |length: f64| BegunCrawl { time: Duration::from_secs_f64(length.min(now)), ended: length <= now };

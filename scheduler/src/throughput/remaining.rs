@@ -5,30 +5,29 @@ use std::time::Duration;
 use super::lengths::{BegunCrawl, DurationDistribution};
 use super::{count, seconds};
 
-/// The most groups of waiting sites; all sites of a group begin at once.
+/// Maximum number of groups of waiting sites; all sites of a group are assumed to begin at once.
 const GROUPS: u64 = 32;
-/// Bisection steps between a time and its double: to a thousandth.
+/// Number of bisection steps between a time and its double: precise to a thousandth.
 const HALVINGS: u32 = 10;
-/// The least assumed number of concurrent crawls: prevents a division by zero.
+/// Minimum assumed number of concurrent crawls; prevents a division by zero.
 const FEWEST_AT_ONCE: f64 = 1e-6;
 
 /// Crawls under way at a stalled agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StalledCrawls {
     pub agent: String,
-    /// Why the agent is stalled.
     pub why: StallReason,
     pub sites: u64,
 }
 
-/// Why an agent is stalled. Its duration cannot be predicted.
+/// Why an agent is stalled. Nobody can predict for how long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StallReason {
-    /// The agent paused itself, with this reason.
+    /// The agent paused itself, for this reason.
     Paused(String),
     /// The agent's stream broke: it reconnects soon, or its crawls go to other agents.
     Disconnected,
-    /// The agent is not connected any more: its session has ended.
+    /// The agent is no longer connected: its session has ended.
     Away,
 }
 
@@ -39,7 +38,7 @@ pub struct Remaining {
     pub waiting: u64,
     /// The `waiting` sites without an agent.
     pub unassigned: u64,
-    /// Sites on hold: they wait until a person acts.
+    /// Sites on hold: they wait until an operator acts.
     pub held: u64,
     /// Crawls under way, without stalled ones.
     pub crawling: u64,
@@ -49,7 +48,6 @@ pub struct Remaining {
     pub paused_for: Duration,
     /// The time limit of a crawl.
     pub at_most: Duration,
-    /// Whether any agent is connected.
     pub connected: bool,
     /// Whether any connected agent takes new sites.
     pub taking: bool,
@@ -60,26 +58,26 @@ pub struct Remaining {
 pub struct RecentCrawls {
     /// Recent crawls, or a sample of them.
     pub crawls: Vec<BegunCrawl>,
-    /// The times so far of crawls under way, or a sample of them.
+    /// The time so far of each crawl under way, or of a sample of them.
     pub under_way: Vec<Duration>,
     /// The average number of concurrent crawls in the recent window.
     pub at_once: f64,
-    /// Crawls that began in `begun_window`.
+    /// Number of crawls that began in `begun_window`.
     pub begun: u64,
-    /// The window of `begun`, up to now.
+    /// The length of the time window of `begun`, which ends now.
     pub begun_window: Duration,
 }
 
 /// The estimated remaining time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Estimate {
-    /// Until the last site has ended; `None` if there is no basis for an estimate.
+    /// The time until the last site has ended; `None` if it cannot be estimated.
     pub left: Option<Duration>,
-    /// Sites included in the estimate.
+    /// Number of sites included in the estimate.
     pub sites: u64,
-    /// Sites on hold, excluded from the estimate.
+    /// Number of sites on hold, excluded from the estimate.
     pub held: u64,
-    /// Sites at stalled agents, excluded from the estimate.
+    /// Number of sites at stalled agents, excluded from the estimate.
     pub stalled: u64,
     /// Why there is no estimate, or what it excludes; empty in the normal case.
     pub note: String,
@@ -88,9 +86,9 @@ pub struct Estimate {
 /// Estimates the remaining time. `None` if no site remains.
 ///
 /// The result is the time within which all crawls, under way and waiting, end with a probability of
-/// one half. Waiting sites begin evenly over the time that their crawls take at the present or the
-/// recent concurrency, whichever is higher; or at the recent rate of begun crawls if that is
-/// slower, because measuring may be the bottleneck.
+/// one half. Waiting sites are assumed to begin evenly over the time that their crawls take at the
+/// present or the recent concurrency, whichever is higher. If crawls recently began at a slower
+/// rate, that rate is used instead, because measuring may be the bottleneck.
 pub fn estimate(remaining: &Remaining, recent: &RecentCrawls) -> Option<Estimate> {
     let &Remaining { waiting, held, crawling, ref stalled, .. } = remaining;
     let sites = waiting.saturating_add(crawling);
@@ -109,7 +107,7 @@ pub fn estimate(remaining: &Remaining, recent: &RecentCrawls) -> Option<Estimate
     Some(Estimate { left: left.ok(), sites, held, stalled: still, note })
 }
 
-/// The most stalled agents to name.
+/// Maximum number of stalled agents to name.
 const NAMED: usize = 3;
 
 /// "3 sites are at a, which has disconnected, and are not in the estimate".
@@ -171,12 +169,12 @@ struct UnendedCrawls<'a> {
     begins: f64,
     waiting: u64,
     crawling: u64,
-    /// The times so far of a sample of crawls under way, which represents all.
+    /// The time so far of each crawl in a sample, which represents all crawls under way.
     under_way: &'a [Duration],
 }
 
 impl UnendedCrawls<'_> {
-    /// The time in seconds within which all end with a probability of one half.
+    /// The time in seconds within which all crawls end with a probability of one half.
     fn median_s(&self) -> f64 {
         let longest = super::LONGEST.as_secs_f64();
         let mut late = 1e-3;
@@ -234,7 +232,7 @@ mod tests {
 
     #[test]
     fn what_waits_takes_its_turn_and_the_last_one_ends() {
-        // Nearly equal durations, four at once.
+        // Nearly equal durations, four crawls at once.
         let recent = RecentCrawls { crawls: ended(&[10.0; 400]), at_once: 4.0, ..RecentCrawls::default() };
         let estimated = estimate(&Remaining { waiting: 40, held: 2, ..some_left() }, &recent).unwrap();
         assert_eq!((estimated.sites, estimated.held), (40, 2));
@@ -250,7 +248,7 @@ mod tests {
 
     #[test]
     fn of_many_crawls_under_way_the_longest_is_waited_for() {
-        // The ten shortest of a hundred crawls that began together have ended: the others take
+        // The ten shortest of a hundred crawls that began together have ended, so the others take
         // longer.
         let short: Vec<f64> = (1..=10).map(f64::from).collect();
         let mut crawls = ended(&short);

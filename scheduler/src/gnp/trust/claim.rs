@@ -1,20 +1,21 @@
-//! Claims: a site's round trip reported by an agent that is no landmark, by which it may win the
-//! site.
+//! Claims: a site's round trip reported by an agent that is no landmark. The agent may get the site
+//! because of it.
 //!
-//! An agent that reports a millisecond would be chosen for every site it measures. So its claim is
-//! checked against light and against the refined map's prediction from the landmarks' measurements.
-//! Only claims that are too near are rejected, because a far one wins nothing.
+//! An agent that reports one millisecond would be chosen for every site that it measures. So its
+//! claim is checked against the speed of light, and against the refined map's prediction from the
+//! landmarks' measurements. Only claims that are too short are rejected, because a claim that is
+//! too long does not win a site.
 
 use crate::gnp::{Position, Prediction, least_round_trip};
 use crate::model::Rtt;
 
 use super::evidence::log_ratio;
 
-/// Standard deviations of the log distance below which a claim is rejected.
+/// A claim is rejected if it is this many standard deviations below the predicted log distance.
 const FAR: f64 = 6.0;
-/// The least standard deviation assumed for a prediction, because the cloud is sometimes
-/// overconfident. With it, about one honest claim in a hundred is rejected on measured matrices,
-/// and its agent ranks by its predicted distance.
+/// Minimum of the standard deviation assumed for a prediction, because the cloud is sometimes
+/// overconfident. With this minimum, about one honest claim in a hundred is rejected on measured
+/// matrices; its agent is then ranked by its predicted distance.
 const LEAST_SPREAD: f64 = 0.3;
 
 /// Whether the claim is compatible with the prediction from other agents' measurements.
@@ -22,8 +23,8 @@ pub fn is_near_enough(claim: Rtt, predicted: &Prediction) -> bool {
     log_ratio(predicted.median, claim) <= FAR * predicted.spread.hypot(LEAST_SPREAD)
 }
 
-/// Whether the claim and a landmark's round trip to the site leave light enough time between the
-/// two agents.
+/// Whether the sum of the claim and a landmark's round trip to the site is at least the round trip
+/// of light between the two agents.
 pub fn leaves_light_time(claim: Rtt, at: Position, landmark: Rtt, landmark_at: Position) -> bool {
     claim.as_duration() + landmark.as_duration() >= least_round_trip(at, landmark_at)
 }

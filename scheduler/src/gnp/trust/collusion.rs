@@ -1,9 +1,9 @@
-//! Collusion: agents that both report being near each other, while other agents see them apart.
+//! Collusion: agents report that they are near each other, while other agents see them far apart.
 //!
-//! If two hosts are d apart, no third sees their round trips differ by more than d (except on odd
-//! paths). The two agents' measurements of each other are only their own claim; other agents'
-//! measurements of them are independent. One such pair may be an odd path; an agent with several
-//! such partners lies, because honest agents would contradict it.
+//! If two hosts are d apart, a third host's round trips to them differ by at most d (except on odd
+//! paths). The two hosts' measurements of each other are only their own claim; other agents'
+//! measurements of them are independent. One contradicted pair may be an odd path. But an agent
+//! with several such partners lies, because honest partners would not confirm its claim.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +13,23 @@ use crate::model::stats::median;
 
 use super::evidence::{SOFTENING, log_ratio};
 
-/// The least partners for a conviction: fewer may be odd paths.
+/// Minimum number of partners for a conviction: fewer may be odd paths.
 const FEWEST_PARTNERS: usize = 2;
-/// The least witnesses for a conviction.
+/// Minimum number of witnesses for a conviction.
 const FEWEST_WITNESSES: usize = 4;
-/// The most witnesses per pair: their median is precise enough, and a large fleet has a million
-/// pairs.
+/// Maximum number of witnesses per pair: their median is precise enough, and a large fleet has a
+/// million pairs.
 const MOST_WITNESSES: usize = 32;
-/// The factor by which witnesses must see the pair farther apart than claimed.
+/// The factor by which witnesses must see the pair farther apart than it claims.
 const DENIED_BY: f64 = 4.0;
-/// The log of the factor within which two agents agree about each other.
+/// Two agents agree about each other if their log ratio is at most this.
 const AGREED: f64 = 0.35;
 
-/// A pair's claim, and the least distance that half of the witnesses see between the two, in
-/// milliseconds.
+/// The distance that a pair claims, and the distance by which at least half of the witnesses see
+/// the two apart, in milliseconds.
 type DisputedPair = (f64, f64);
 
-/// The agents with colluding partners, and the reason for display.
+/// The agents with several colluding partners, each with the reason for display.
 pub(super) fn colluders(mesh: &Mesh, agents: &[AgentId]) -> BTreeMap<AgentId, String> {
     let mut partners: BTreeMap<AgentId, Vec<DisputedPair>> = BTreeMap::new();
     let of_it: Vec<BTreeMap<AgentId, f64>> = agents.iter().map(|&agent| witnesses(mesh, agents, agent)).collect();
@@ -57,8 +57,8 @@ fn claimed(mesh: &Mesh, a: AgentId, b: AgentId) -> Option<f64> {
     (log_ratio(there, back).abs() <= AGREED).then_some((millis(there) * millis(back)).sqrt())
 }
 
-/// Whether the agents that measured both of a pair contradict its claim. The pair itself is
-/// excluded: neither measured itself.
+/// Returns the pair if the agents that measured both ends contradict its claim. The two ends are no
+/// witnesses, because no agent has measured itself.
 fn denied(claimed: f64, of_a: &BTreeMap<AgentId, f64>, of_b: &BTreeMap<AgentId, f64>) -> Option<DisputedPair> {
     let apart = of_a.iter().filter_map(|(witness, to_a)| Some((to_a - of_b.get(witness)?).abs()));
     let seen: Vec<f64> = apart.take(MOST_WITNESSES).collect();

@@ -1,34 +1,35 @@
 //! The size of an agent's error: bias and spread of its log ratios, and the limits for them.
 //!
-//! An agent that scales its measurements has a *bias*: its ratios lie together, away from one. An
-//! agent that reports arbitrary values, or values of another location, has a *spread*. The two are
-//! judged separately, because a bias is known to a fraction of the spread: thirty odd paths show
-//! little of a network's noise and much of one agent's deviation from all others.
+//! An agent that scales its measurements has a *bias*: its ratios are close together, but far from
+//! one. An agent that reports arbitrary values, or values of another location, has a *spread*. The
+//! two are judged separately, because a bias can be estimated more precisely than a spread: some
+//! thirty paths say little about the noise of a network, but much about one agent's deviation from
+//! all others.
 
 use super::{Kind, Trust};
 use crate::model::stats::{count, median};
 
-/// Scales the MAD of normally distributed values to their standard deviation.
+/// Scales the median absolute deviation (MAD) of normal values to their standard deviation.
 const MAD_SCALE: f64 = 1.4826;
-/// The standard error of a median, in standard deviations over the root of the number of values.
+/// The standard error of a median is this times the standard deviation over the root of the count.
 const MEDIAN_ERROR: f64 = 1.2533;
-/// The least standard deviation assumed among honest agents, as a log ratio: in a network without
-/// noise, a deviation of a tenth must not convict.
+/// Minimum of the standard deviation assumed among honest agents, as a log ratio: in a network
+/// without noise, a deviation of a tenth must not convict.
 const LEAST_DEVIATION: f64 = 0.03;
-/// Standard deviations of bias at which an agent is set aside. With normal errors one honest agent
-/// in fifteen thousand would be, and the limits below require more than that.
+/// Standard deviations of bias at which an agent is set aside. With normal errors this would happen
+/// to one honest agent in fifteen thousand, and the limits below require even more.
 const FAR_BIAS: f64 = 4.0;
-/// Standard deviations at which a bias counts towards the alarm: a third of the landmarks never
-/// reach it by chance.
+/// Standard deviations of bias at which an agent is suspect and counts towards the alarm: a third
+/// of the landmarks never reach it by chance.
 const ODD_BIAS: f64 = 3.0;
-/// The same for spreads, which have heavy tails: honest agents differ in how noisy their paths are.
+/// The same for spreads, which have heavy tails, because honest agents' paths differ in noise.
 const FAR_SPREAD: f64 = 5.0;
 const FARTHER_SPREAD: f64 = 10.0;
 
-/// The limits from which on an agent is doubtful.
+/// Limits above which an agent is doubtful.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct BiasLimits {
-    /// The log of a factor, and the least z; both must be reached.
+    /// Minimum log of the factor, and minimum standard deviations; both must be reached.
     bias: (f64, f64),
     /// The same for the spread.
     spread: (f64, f64),
@@ -36,13 +37,13 @@ struct BiasLimits {
 }
 
 impl Kind {
-    /// The limits of this kind of evidence, the gravest first.
+    /// The limits for this kind of evidence, the most severe first.
     const fn limits(self) -> [BiasLimits; 3] {
         let ([bias, odd_bias], [far, near, odd]) = match self {
-            // Neither kind has a size: offences are counted.
+            // These kinds have no size: offences are counted.
             Self::Light | Self::Collusion => ([f64::INFINITY; 2], [f64::INFINITY; 3]),
-            // A bias of 15 % (0.14 as a logarithm) distorts a map no more than twelve honest
-            // landmarks differ anyway.
+            // A bias of 15 % (0.14 as a logarithm) changes a map no more than the usual differences
+            // among twelve honest landmarks.
             Self::Asymmetry => ([0.14, 0.1], [0.55, 0.5, 0.35]),
             Self::Residual => ([0.3, 0.3], [0.55, 0.5, 0.35]),
             Self::Sites => ([0.35, 0.35], [0.55, 0.5, 0.35]),
@@ -55,45 +56,45 @@ impl Kind {
     }
 }
 
-/// The agent's reports against the expected values.
+/// The deviation of an agent's reports from the expected values.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct ReportBias {
-    /// The median log ratio: positive if it reports too much.
+    /// The median log ratio: positive if the agent reports too much.
     pub(super) bias: f64,
     /// The median distance of the log ratios from the bias.
     pub(super) spread: f64,
-    /// Two thirds of the ratios are within this of the bias: one standard deviation if normal.
+    /// Two thirds of the ratios are this close to the bias: one standard deviation if normal.
     deviation: f64,
-    /// The number of ratios.
+    /// Number of ratios.
     pub(super) rows: usize,
 }
 
 impl ReportBias {
-    /// `None` for fewer than `fewest` ratios.
+    /// `None` if there are fewer than `fewest` ratios.
     pub(super) fn of(ratios: &[f64], fewest: usize) -> Option<Self> {
         let rows = ratios.len();
         let bias = median(ratios.to_vec())?;
         let away = sorted(ratios.iter().map(|ratio| (ratio - bias).abs()).collect());
-        // Not the scaled median distance: it is zero if half of the rows are equal, as with coarse
-        // clocks.
+        // Not the scaled median distance: it is zero if half of the ratios are equal, as with
+        // coarse clocks.
         let (spread, deviation) = (*away.get(rows / 2)?, *away.get(rows * 2 / 3)?);
         (rows >= fewest).then_some(Self { bias, spread, deviation, rows })
     }
 
-    /// The same without the part of the bias that a control shows too.
+    /// The bias without the part that the control has too; the spread is kept.
     pub(super) fn beyond(self, control: &Self) -> Self {
         let shared =
             if self.bias > 0.0 { control.bias.clamp(0.0, self.bias) } else { control.bias.clamp(self.bias, 0.0) };
         Self { bias: self.bias - shared, ..self }
     }
 
-    /// The order in which agents are set aside.
+    /// The greater, the earlier the agent is set aside.
     pub(super) fn far(&self) -> f64 {
         self.bias.abs() + self.spread
     }
 }
 
-/// The centre and deviation of the sizes of the agents not set aside.
+/// The centre and the deviation of the sizes of the agents not set aside.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct TypicalSize {
     /// Medians, and scaled MADs.
@@ -113,7 +114,8 @@ impl TypicalSize {
         Self { bias, bias_deviation, spread, spread_deviation, deviation }
     }
 
-    /// The bias in standard deviations: of the trusted agents' biases, and of its own error.
+    /// The bias in standard deviations, which combine those of the trusted agents' biases and of
+    /// its own estimate.
     fn z_of_bias(&self, size: &ReportBias) -> f64 {
         let rows = count(size.rows.max(1));
         let error = MEDIAN_ERROR * size.deviation.max(self.deviation) / rows.sqrt();
@@ -134,13 +136,13 @@ impl TypicalSize {
         reached.map_or(Trust::Trusted, |limits| limits.standing)
     }
 
-    /// Whether the bias is the outlier, and not the spread.
+    /// Whether the bias is the outlier, not the spread.
     pub(super) fn is_biased(&self, size: &ReportBias) -> bool {
         (size.bias - self.bias).abs() >= size.spread
     }
 }
 
-/// The median and the scaled MAD; zero for no values.
+/// The median and the scaled MAD; zero if there are no values.
 fn center(values: &[f64]) -> (f64, f64) {
     let center = median(values.to_vec()).unwrap_or(0.0);
     let away = median(values.iter().map(|value| (value - center).abs()).collect()).unwrap_or(0.0);

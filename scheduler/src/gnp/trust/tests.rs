@@ -1,4 +1,4 @@
-//! Judgements of made networks, whose liars are known.
+//! Judges synthetic networks in which it is known which agents lie.
 
 use proptest::prelude::{ProptestConfig, any, prop_assert, prop_assert_eq, proptest};
 use rand::{RngExt, SeedableRng};
@@ -11,8 +11,8 @@ fn agent(index: usize) -> AgentId {
     AgentId::new(i64::try_from(index).unwrap() + 1)
 }
 
-/// Points in a square of 150 ms with heights, and the distances among them; between carriers they
-/// are longer.
+/// Points in a square of 150 ms with heights, and the distances between them, which are longer
+/// between carriers.
 struct TestNetwork {
     points: Vec<[f64; 3]>,
     carriers: Vec<usize>,
@@ -38,7 +38,7 @@ impl TestNetwork {
         (x - u).hypot(y - v) + h + k + between
     }
 
-    /// The mesh of the first `agents`, each row as `lie` has it.
+    /// The mesh of the first `agents`, whose reports `lie` changes.
     fn mesh(&self, agents: usize, lie: impl Fn(usize, f64) -> f64) -> Mesh {
         let mut mesh = Mesh::new();
         for a in 0..agents {
@@ -49,7 +49,8 @@ impl TestNetwork {
         mesh
     }
 
-    /// What the first `landmarks` say of every point after the first `agents`.
+    /// The first `landmarks` agents' reports of every point after the first `agents`, changed by
+    /// `lie`.
     fn sites(&self, agents: usize, landmarks: usize, lie: impl Fn(usize, f64) -> f64) -> Vec<Vec<(AgentId, Rtt)>> {
         let site = |s: usize| (0..landmarks).map(|l| (agent(l), rtt(lie(l, self.millis(l, s))))).collect();
         (agents..self.points.len()).map(site).collect()
@@ -93,8 +94,8 @@ fn who_lies_about_sites_alone_is_found_by_where_the_others_place_them() {
 
 #[test]
 fn landmarks_that_stand_together_do_not_convict_a_fourth_of_what_they_misplace_and_still_find_its_lie() {
-    // Three towns of 16, 18 and 28 ms between them, a fourth without agents, four carriers; three
-    // of the four landmarks are in the second.
+    // Three towns, 16, 18 and 28 ms apart, a fourth one without agents, and four carriers. Three of
+    // the four landmarks are in the second town.
     let towns = [[0.0, 0.0], [16.0, 0.0], [22.4, 16.8], [-14.0, -8.0]];
     let agents = [(0, 1), (1, 0), (1, 1), (1, 3), (0, 0), (0, 2), (0, 3), (1, 2), (2, 0), (2, 1)];
     let sites = (0..20).map(|site| ([0, 3, 0, 2][site % 4], [0, 1, 3][site % 3]));
@@ -120,7 +121,7 @@ fn who_nobody_measured_is_judged_by_the_map_of_the_others_where_they_placed_it()
     let full = net.mesh(12, |agent, millis| if agent == 4 { 3.0 * millis } else { millis });
     for a in 0..12 {
         for b in (0..12).filter(|&b| b != a) {
-            // Those who measured the liar are others than those whom it measured.
+            // The agents that measured the liar are not the agents that the liar measured.
             let one_way = (a == 4 && b < 6) || (b == 4 && a >= 6);
             if (a != 4 && b != 4) || one_way {
                 mesh.insert(agent(a), agent(b), full.measured(agent(a), agent(b)).unwrap());
@@ -137,7 +138,7 @@ fn who_nobody_measured_is_judged_by_the_map_of_the_others_where_they_placed_it()
 fn a_drift_of_a_sixth_is_found_and_noise_that_is_as_large_is_not_taken_for_a_lie() {
     let net = TestNetwork::new(16, 4);
     let mut mesh = net.mesh(16, |agent, millis| if agent == 3 { 1.17 * millis } else { millis });
-    // Every path of agent 6 is off by a fifth, half of them in either direction.
+    // Every path of agent 6 is off by a fifth: every other one too long, the rest too short.
     for target in (0..16).filter(|&target| target != 6) {
         let factor = if target % 2 == 0 { 1.2 } else { 1.0 / 1.2 };
         mesh.insert(agent(6), agent(target), rtt(factor * net.millis(6, target)));
@@ -148,7 +149,7 @@ fn a_drift_of_a_sixth_is_found_and_noise_that_is_as_large_is_not_taken_for_a_lie
 
 #[test]
 fn who_bears_others_out_against_everybody_is_found_even_where_it_says_the_truth_of_the_rest() {
-    // The last agent is honest, and right beside the first, who lies about its partners only.
+    // The last agent is honest and right beside agent 0, which lies only about its partners.
     let mut net = TestNetwork::new(16, 11);
     net.points[0] = [10.0, 10.0, 1.0];
     net.points[1] = [140.0, 20.0, 1.0];
@@ -179,7 +180,7 @@ fn who_bears_others_out_against_everybody_is_found_even_where_it_says_the_truth_
 #[test]
 fn a_round_trip_faster_than_light_convicts_whose_pair_denies_it() {
     let net = TestNetwork::new(8, 2);
-    // Little enough that neither asymmetry nor the map would convict.
+    // So little that neither asymmetry nor the map would convict.
     let mesh = net.mesh(8, |agent, millis| if agent == 1 { 0.9 * millis } else { millis });
     let mut least = BTreeMap::new();
     for a in 0..8 {
@@ -219,7 +220,7 @@ proptest! {
     ) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let mut mesh = Mesh::new();
-        // From a microsecond to ten minutes, and holes.
+        // Round trips from a microsecond to ten minutes, and unmeasured pairs.
         let any_rtt = |rng: &mut ChaCha8Rng| rtt(rng.random_range(-6.9..13.3_f64).exp());
         for a in 0..7 {
             for b in (0..7).filter(|&b| b != a) {
