@@ -1,9 +1,9 @@
-//! Simulation: Landfall's own map and strategies, judged on a matrix of measured round trips.
+//! Simulation: runs the scheduler's map and strategies on a matrix of measured round trips.
 //!
-//! A [`Matrix`] is read. For each seed a [`Draw`] takes agents from it, landmarks are elected from
-//! the agents' mesh alone, and every other node is a site that only the landmarks measured. [`run`]
-//! judges the map's predictions and whom each strategy takes against the true round trips.
-//! Everything after the reading is a function of the matrix and the [`Settings`].
+//! For each seed a [`Draw`] makes some nodes of a [`Matrix`] agents and all others sites. Landmarks
+//! are elected from the agents' mesh alone, and only the landmarks measure the sites. [`run`]
+//! compares the map's predictions, and the agents that each strategy chooses, with the true round
+//! trips. All results are a function of the matrix and the [`Settings`].
 
 mod crawls;
 mod distribution;
@@ -40,10 +40,10 @@ use std::path::{Path, PathBuf};
 /// Why a file is rejected.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It cannot be opened or read.
+    /// The file cannot be opened or read.
     #[error("read {}: {source}", file.display())]
     Read { file: PathBuf, source: std::io::Error },
-    /// Its content is invalid: the file, the place in it, and the problem.
+    /// The file's content is invalid. The text contains the file, the place in it, and the problem.
     #[error("{0}")]
     Nonsense(String),
 }
@@ -53,7 +53,8 @@ impl FileError {
         |source| Self::Read { file: file.to_owned(), source }
     }
 
-    /// At a place, whose text begins with the separator from the file's name.
+    /// Builds an error for a place in the file. `place` begins with the separator from the file's
+    /// name.
     fn at(file: &Path, place: &str, complaint: impl std::fmt::Display) -> Self {
         Self::Nonsense(format!("{}{place}: {complaint}", file.display()))
     }

@@ -1,8 +1,9 @@
-//! Repeated crawls of the same sites: what is learned without any further probe.
+//! Repeated crawls of the same sites: how much the strategies learn from crawls, without any probe.
 //!
-//! Each strategy that uses distance has its own history. In every crawl it chooses for every site
-//! with the residuals of all earlier crawls ([`crate::strategy::learned`]), and some strategies
-//! explore at times. A crawl observes the true round trip of its pair.
+//! Each strategy that uses distance has its own history. In every crawl it chooses an agent for
+//! each site, using the residuals of all earlier crawls ([`crate::strategy::learned`]). Some
+//! strategies sometimes explore another agent. A crawl observes the true round trip of its agent
+//! and site.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,10 +14,10 @@ use crate::model::{AgentId, Rtt, SiteId, Strategy};
 use crate::strategy::learned::{CrawlObservation, CrawlResidual, LearnedCorrections, teach};
 use crate::strategy::{Candidate, Site, choose, explored};
 
-/// A day between crawls, so that a crawl of a week ago counts half.
+/// One day between crawls, so that a crawl a week ago has half the weight.
 const BETWEEN: Duration = Duration::from_secs(86_400);
 
-/// Simulates every crawl of every contender and records the round trips.
+/// Simulates all crawls for every contender and records the round trips.
 pub(super) fn crawl_again(context: &DrawContext<'_>, sites: &[usize], judged: &mut [JudgedSite]) {
     let fresh: Vec<Vec<Candidate>> =
         sites.iter().map(|site| context.candidates(*site, &LearnedCorrections::default(), &[])).collect();
@@ -30,7 +31,7 @@ pub(super) fn crawl_again(context: &DrawContext<'_>, sites: &[usize], judged: &m
     }
 }
 
-/// One contender's crawls: per site, the true round trip of each.
+/// Simulates one contender's crawls; returns, per site, the true round trip of each crawl.
 fn play(context: &DrawContext<'_>, sites: &[usize], fresh: &[Vec<Candidate>], strategy: Strategy) -> Vec<Vec<f64>> {
     let mut truths = vec![Vec::new(); sites.len()];
     let mut crawls: Vec<Vec<(usize, CrawlObservation)>> = vec![Vec::new(); sites.len()];
@@ -82,8 +83,8 @@ fn site_id(site: usize) -> SiteId {
     SiteId::new(i64::try_from(site).unwrap_or(i64::MAX))
 }
 
-/// The agent that gets a site: the strategy's choice, or the agent it explores; and whether it
-/// explores.
+/// The agent that gets a site, and whether it is explored: the strategy's choice, or another agent
+/// to explore.
 fn take(strategy: Strategy, candidates: &[Candidate], crawls: usize, seed: u64) -> Option<(Candidate, bool)> {
     let choice = choose(strategy, &Site::default(), candidates, seed)?;
     let chosen = candidates.iter().find(|one| one.agent == choice.agent)?;

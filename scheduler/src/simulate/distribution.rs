@@ -7,14 +7,15 @@ use crate::model::stats::count;
 /// Steps of a distribution: enough for any screen, few enough for a page.
 const STEPS: usize = 200;
 
-/// Distributions over the sites of all seeds. Each is a sorted list of quantiles in steps of half a
-/// per cent, from the smallest to the greatest value; empty without data.
+/// Distributions over the sites of all seeds. Each is a sorted list of quantiles in steps of 0.5 %,
+/// from the smallest to the greatest value; empty without data.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Distributions {
-    /// The true round trip to the nearest agent, milliseconds.
+    /// The true round trip to the nearest agent, in milliseconds.
     pub nearest: Vec<f64>,
     /// Per contender, in the order requested, the true round trip to the chosen agent, in
-    /// milliseconds. For an even draw every agent of the draw counts with its share.
+    /// milliseconds. If the contender draws evenly among agents, all of these count, each with its
+    /// share.
     pub taken: Vec<Vec<f64>>,
     /// The relative error of predictions, over pairs of a site and an agent that is no landmark.
     pub errors: Vec<f64>,

@@ -1,7 +1,7 @@
-//! One drawing: some nodes of a matrix are agents, every other is a site.
+//! One drawing: some nodes of a matrix are agents, all others are sites.
 //!
-//! The true round trip of a pair is the geometric mean of both directions, or the one direction
-//! there is. Agents keep their directions in the mesh, as real ones do.
+//! The true round trip of a pair is the geometric mean of both directions, or the only known
+//! direction. In the mesh of the agents the two directions stay separate, as in a real mesh.
 
 use rand::SeedableRng;
 use rand::seq::SliceRandom;
@@ -11,7 +11,7 @@ use super::{Matrix, SettingsError};
 use crate::gnp::{Mesh, Nominee};
 use crate::model::{AgentId, Rtt};
 
-/// Agents and sites of one seed. Agent number `i` (from 0) has the identifier `i + 1`.
+/// Agents and sites of one seed. The agent with the number `i` (from 0) has the identifier `i + 1`.
 #[derive(Debug, Clone)]
 pub struct Draw<'a> {
     matrix: &'a Matrix,
@@ -20,7 +20,7 @@ pub struct Draw<'a> {
 }
 
 impl<'a> Draw<'a> {
-    /// Draws `agents` nodes; all others are sites.
+    /// Draws `agents` nodes as agents; all others are sites.
     pub fn new(matrix: &'a Matrix, agents: usize, seed: u64) -> Result<Self, SettingsError> {
         if agents == 0 {
             return Err(SettingsError::zero("agents"));
@@ -37,44 +37,41 @@ impl<'a> Draw<'a> {
         Ok(Self { matrix, agents: nodes, sites })
     }
 
-    /// A drawing with these nodes as agents and these as sites, for a known fleet.
+    /// Builds a drawing with these nodes as agents and sites, for a known fleet.
     pub fn given(matrix: &'a Matrix, agents: Vec<usize>, sites: Vec<usize>) -> Self {
         Self { matrix, agents, sites }
     }
 
-    /// The number of agents.
     pub fn agents(&self) -> usize {
         self.agents.len()
     }
 
-    /// The number of sites.
     pub fn sites(&self) -> usize {
         self.sites.len()
     }
 
-    /// The matrix's row of a site.
+    /// The row of a site in the matrix.
     pub fn site_node(&self, site: usize) -> usize {
         self.sites[site]
     }
 
-    /// The matrix's row of an agent.
+    /// The row of an agent in the matrix.
     pub fn agent_node(&self, agent: usize) -> usize {
         self.agents[agent]
     }
 
-    /// The identifier of an agent.
     pub fn agent_id(&self, agent: usize) -> AgentId {
         AgentId::new(i64::try_from(agent).unwrap_or(i64::MAX).saturating_add(1))
     }
 
-    /// The number of an agent by its identifier; `None` when it is not of this drawing.
+    /// The number of the agent with this identifier; `None` if it is not in this drawing.
     pub fn agent_of(&self, id: AgentId) -> Option<usize> {
         let number = usize::try_from(id.get().checked_sub(1)?).ok()?;
         (number < self.agents.len()).then_some(number)
     }
 
-    /// The true round trip between a site and an agent, milliseconds; `None` when the matrix does
-    /// not know it.
+    /// The true round trip between a site and an agent, in milliseconds; `None` if the matrix does
+    /// not contain it.
     pub fn truth(&self, site: usize, agent: usize) -> Option<f64> {
         pair(self.matrix, *self.sites.get(site)?, *self.agents.get(agent)?)
     }
@@ -92,13 +89,13 @@ impl<'a> Draw<'a> {
         mesh
     }
 
-    /// The agents as nominees of an election; a matrix knows no cities.
+    /// The agents as nominees of an election; a matrix has no cities or carriers.
     pub fn nominees(&self) -> Vec<Nominee> {
         let nominee = |i| Nominee { agent: self.agent_id(i), city: String::new(), carrier: String::new() };
         (0..self.agents()).map(nominee).collect()
     }
 
-    /// What these agents measured to a site: the true round trips that are known.
+    /// The measurements of a site by these agents: the true round trips, if known.
     pub fn measured(&self, site: usize, probers: &[AgentId]) -> Vec<(AgentId, Rtt)> {
         let one = |&id: &AgentId| {
             let millis = self.truth(site, self.agent_of(id)?)?;

@@ -1,5 +1,5 @@
-//! One drawing of agents and sites: what each contender knows of a site, what it chooses, and how far
-//! that is.
+//! One drawing of agents and sites: the data that each contender has about a site, its choice, and
+//! the true round trip to the chosen agent.
 
 use super::map::Map;
 use super::{ContenderChoice, Draw, JudgedAgent, JudgedSite, Node, Settings};
@@ -59,7 +59,7 @@ impl DrawContext<'_> {
         let home = self.told(self.draw.agent_node(agent)).map(home).unwrap_or_default();
         let agent = self.draw.agent_id(agent);
         let predicted = place.and_then(|place| place.predict(agent));
-        // Loads are ignored: each agent is chosen as if its site were the only one.
+        // Loads are ignored: each agent is chosen as if there were no other site.
         Candidate { home, ..Candidate::new(agent, 1) }.to_site(predicted, measured)
     }
 
@@ -81,7 +81,7 @@ impl DrawContext<'_> {
         }
     }
 
-    /// A strategy's choice, with the number of its `probes`.
+    /// A strategy's choice; `probes` is the number of measurements made for it.
     fn taken(
         &self,
         strategy: Strategy,
@@ -92,13 +92,13 @@ impl DrawContext<'_> {
     ) -> Option<ContenderChoice> {
         let node = self.draw.site_node(site);
         let told = self.told(node);
-        // A matrix has no names: the row stands for one.
+        // A node without a name gets one made from its row in the matrix.
         let host = told.and_then(|node| node.name.clone()).unwrap_or_else(|| format!("{node}.node.invalid"));
         let (address, position) = told.map_or((None, None), |node| (node.address, node.position));
         let choice = choose(strategy, &Site { host: &host, address, position, work: None }, candidates, seed)?;
         let chosen = choice.candidates.iter().filter(|candidate| candidate.agent == choice.agent);
-        // An even draw is judged by its mean, not by the agent drawn, because the draw is luck. But
-        // a fallback is judged by the agent drawn, which has rank 1.
+        // An even draw is judged by its mean, because the agent drawn is a matter of chance. But a
+        // fallback is judged by the agent drawn, which has rank 1.
         let drawn_among: Vec<&Candidate> = match (strategy, choice.strategy) {
             (Strategy::Random, _) => candidates.iter().collect(),
             (_, Strategy::GnpTop3 | Strategy::Geographic | Strategy::Prefix) => choice.candidates.iter().collect(),
@@ -110,7 +110,7 @@ impl DrawContext<'_> {
         Some(ContenderChoice { node: self.node(choice.agent)?, truth, probes, among: truths, fell_back })
     }
 
-    /// The candidates for a site after learning from crawls.
+    /// The candidates for a site, with the corrections learned from crawls.
     pub(super) fn candidates(
         &self,
         site: usize,
@@ -146,7 +146,7 @@ impl DrawContext<'_> {
         self.settings.crawls
     }
 
-    /// The seed of a site's draws in one crawl.
+    /// The seed of the random numbers for one crawl of a site.
     pub(super) fn crawl_seed(&self, site: usize, crawl: usize) -> u64 {
         let crawl = u64::try_from(crawl).unwrap_or(u64::MAX);
         draw_seed(self.seed ^ crawl.rotate_left(16), self.draw.site_node(site))
@@ -178,12 +178,12 @@ impl DrawContext<'_> {
     }
 }
 
-/// An agent's position.
+/// The node's location, as the strategies use it.
 fn home(node: &Node) -> AgentLocation {
     AgentLocation { country: node.country, direction: node.position.map(Into::into), address: node.address }
 }
 
-/// The seed of one site's draws, unrelated between neighbouring sites and seeds.
+/// The seed of one site's random numbers, unrelated between neighbouring sites and seeds.
 fn draw_seed(seed: u64, node: usize) -> u64 {
     seed::spread(seed.rotate_left(32) ^ u64::try_from(node).unwrap_or(u64::MAX))
 }

@@ -1,9 +1,9 @@
-//! Every pair that was judged, as comma-separated rows from which anyone can recompute the figures.
+//! Writes all judged pairs as comma-separated rows, from which the figures can be recomputed.
 //!
-//! `site` and `agent` are rows of the matrix, from 0. A pair whose round trip the matrix does not
-//! know has no row. `predicted_ms` is what the agent was taken for: a landmark's own measurement,
-//! any other agent's prediction; empty where there was none. `rank` is 1 for the agent chosen
-//! first; empty where the agent's distance was not known and another came before it.
+//! `site` and `agent` are rows of the matrix, from 0. A pair without a known round trip has no row.
+//! `predicted_ms` is the distance that the map assumed: a landmark's measurement, or the prediction
+//! for any other agent; empty if there is none. `rank` is 1 for the agent chosen first; empty if
+//! the agent's distance is unknown and another agent was chosen first.
 
 use std::io::Write;
 

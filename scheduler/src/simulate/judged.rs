@@ -4,9 +4,10 @@
 #[derive(Debug, Clone, PartialEq)]
 pub struct SeedResult {
     pub seed: u64,
-    /// Whether a map could be fitted to the landmarks' mesh; without one measured distances decide.
+    /// Whether a map could be fitted to the landmarks' mesh; without a map, measured distances
+    /// decide.
     pub mapped: bool,
-    /// Every site, in the order of the matrix.
+    /// All sites, in the order of the matrix.
     pub sites: Vec<JudgedSite>,
 }
 
@@ -15,12 +16,11 @@ pub struct SeedResult {
 pub struct JudgedSite {
     /// Its row in the matrix, from 0.
     pub node: usize,
-    /// Whether the map had a place for it.
+    /// Whether the map could locate it.
     pub located: bool,
-    /// Landmarks that measured it.
+    /// Number of landmarks that measured it.
     pub measurements: usize,
-    /// The agents whose true round trip to it is known: only these can be judged, and only these
-    /// are candidates.
+    /// The agents whose true round trip to it is known: only they are candidates and can be judged.
     pub agents: Vec<JudgedAgent>,
     /// Each contender's choice, in the order of the settings; empty without candidates.
     pub taken: Vec<ContenderChoice>,
@@ -34,15 +34,14 @@ pub struct JudgedSite {
 pub struct JudgedAgent {
     /// The agent's row in the matrix, from 0.
     pub node: usize,
-    /// Whether it is a landmark.
     pub landmark: bool,
-    /// The true round trip, milliseconds.
+    /// The true round trip, in milliseconds.
     pub truth: f64,
-    /// The estimate in milliseconds: a landmark's measurement, or another agent's prediction;
+    /// The estimate in milliseconds: a landmark's measurement, or the prediction for another agent;
     /// `None` if the map has no prediction.
     pub predicted: Option<f64>,
-    /// 1 for the agent that is chosen first; `None` if its distance is unknown and another agent
-    /// ranks before it.
+    /// 1 for the agent that is chosen first; `None` if its distance is unknown and another agent is
+    /// chosen first.
     pub rank: Option<usize>,
 }
 
@@ -51,14 +50,14 @@ pub struct JudgedAgent {
 pub struct ContenderChoice {
     /// The agent's row in the matrix, from 0.
     pub node: usize,
-    /// The true round trip to the agent in milliseconds; for an even draw among several, their
-    /// mean.
+    /// The true round trip to the agent, in milliseconds; for an even draw among several agents,
+    /// their mean.
     pub truth: f64,
-    /// The measurements made for the choice: by landmarks, and confirmations.
+    /// Number of measurements made for the choice: by landmarks, and by confirmers.
     pub probes: usize,
-    /// The true round trips to the agents of the draw, in milliseconds; without a draw, only to the
-    /// chosen one.
+    /// The true round trips to all agents of the draw, in milliseconds; without a draw, only to the
+    /// chosen agent.
     pub among: Vec<f64>,
-    /// Whether the contender lacked its input, and drew at random instead.
+    /// Whether the contender lacked its input, so an agent was drawn at random instead.
     pub fell_back: bool,
 }

@@ -1,4 +1,4 @@
-//! Electing the landmarks of a drawing, in the scheduler's way and in others to compare with.
+//! Elects the landmarks of a drawing, by the scheduler's method or by others for comparison.
 
 use std::cmp::Ordering;
 
@@ -44,8 +44,9 @@ pub(super) fn landmarks(
     Ok(farthest(mesh, eligible, count))
 }
 
-/// The agent farthest from any other, then repeatedly the agent farthest from its nearest chosen
-/// agent. Unmeasured distances are ignored; without any measured one the distance counts as zero.
+/// Chooses the agent farthest from any other, then repeatedly the agent farthest from its nearest
+/// chosen agent. Unmeasured distances are ignored; if none is measured, the distance counts as
+/// zero.
 fn farthest(mesh: &Mesh, mut left: Vec<AgentId>, count: usize) -> Vec<AgentId> {
     let millis = |a: AgentId, b: AgentId| mesh.distance(a, b).map(Rtt::as_millis_f64);
     let all = left.clone();
@@ -84,7 +85,7 @@ mod tests {
     fn the_farthest_are_the_ends_and_the_middle() {
         let matrix = matrix();
         for seed in 0..6 {
-            // One node is drawn to be the site; the election must not depend on which.
+            // One node is drawn as the site; the election must not depend on which one.
             let draw = Draw::new(&matrix, 5, seed).unwrap();
             let elected = landmarks(&draw, &draw.mesh(), Election::Farthest, 3, seed).unwrap();
             let nodes: BTreeSet<usize> =

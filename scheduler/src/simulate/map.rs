@@ -1,11 +1,11 @@
-//! The map of one drawing, in either tier: fitted as the scheduler fits it, and its locations of
-//! sites.
+//! The map of one drawing, in either tier. Fits it and locates sites as the scheduler does.
 
 use super::{Settings, Tier};
 use crate::gnp::{self, Embedding, FEWEST_LANDMARKS, FitError, Mesh, Refined, SitePlace};
 use crate::model::{AgentId, EmbeddingEpoch, Rtt};
 
-/// Other landmarks a landmark must share a round trip with to be fitted, as in the scheduler.
+/// Minimum number of other landmarks with which a landmark must share a round trip, as in the
+/// scheduler.
 const FEWEST_PARTNERS: usize = 2;
 
 /// A fitted map.
@@ -18,8 +18,8 @@ pub(super) enum Map {
 }
 
 impl Map {
-    /// Fits the landmarks that share enough round trips; `None` when they are too few or fall into
-    /// islands: the scheduler has no map then either.
+    /// Fits the landmarks that share enough round trips; `None` if there are too few, or if the
+    /// mesh does not connect them: the scheduler has no map then either.
     pub(super) fn fit(
         mesh: &Mesh,
         landmarks: &[AgentId],
@@ -46,7 +46,7 @@ impl Map {
         }
     }
 
-    /// Locates a site by what landmarks measured; `None` where they are too few, as in the
+    /// Locates a site from landmarks' measurements; `None` if there are too few, as in the
     /// scheduler.
     pub(super) fn locate(&self, measured: &[(AgentId, Rtt)]) -> Option<SitePlace<'_>> {
         let maps = |agent: AgentId| match self {
@@ -63,7 +63,7 @@ impl Map {
     }
 }
 
-/// The landmarks that share a round trip with at least [`FEWEST_PARTNERS`] others.
+/// The landmarks that share a round trip with at least [`FEWEST_PARTNERS`] other landmarks.
 fn fittable(mesh: &Mesh, landmarks: &[AgentId]) -> Vec<AgentId> {
     let partners = |agent: AgentId| landmarks.iter().filter(|&&other| mesh.distance(agent, other).is_some()).count();
     landmarks.iter().copied().filter(|&agent| partners(agent) >= FEWEST_PARTNERS).collect()

@@ -1,8 +1,8 @@
-//! Measured round trips from a file: a comma-separated square matrix in milliseconds, plain or
-//! gzip, no header.
+//! Reads measured round trips from a file: a comma-separated square matrix in milliseconds, plain
+//! or gzip, without a header.
 //!
-//! Row is source, column is destination, `nan` means not measured, the diagonal is 0. Every
-//! complaint names the file, and the row and column (from 1) where there is one.
+//! Rows are sources, columns are destinations, `nan` means not measured, and the diagonal is 0.
+//! Every error names the file and, if possible, the row and the column (from 1).
 
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -19,12 +19,12 @@ const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 #[derive(Debug, Clone)]
 pub struct Matrix {
     nodes: usize,
-    /// Row by row; NaN where not measured.
+    /// Row by row, in milliseconds; NaN if not measured.
     millis: Vec<f64>,
 }
 
 impl Matrix {
-    /// Reads a file, gzip or plain by its first bytes.
+    /// Reads a file; its first bytes show whether it is gzip or plain.
     pub fn read(file: &Path) -> Result<Self, FileError> {
         let unreadable = FileError::read(file);
         let mut bytes = Vec::new();
@@ -85,19 +85,18 @@ impl Matrix {
         Self { nodes, millis: (0..nodes * nodes).map(cell).collect() }
     }
 
-    /// The number of nodes.
     pub fn nodes(&self) -> usize {
         self.nodes
     }
 
-    /// The round trip from one node to another in milliseconds; `None` where not measured.
+    /// The round trip from one node to another, in milliseconds; `None` if not measured.
     pub fn millis(&self, from: usize, to: usize) -> Option<f64> {
         let value = *self.millis.get(from * self.nodes + to)?;
         value.is_finite().then_some(value)
     }
 }
 
-/// One value, or the problem with it.
+/// Parses one value; the error is the problem with it.
 fn value(text: &str, diagonal: bool) -> Result<f64, &'static str> {
     if text.is_empty() {
         return Err("is empty: write nan for what was not measured");

@@ -1,9 +1,9 @@
-//! What is known of a matrix's nodes besides round trips, from a file: comma-separated, with a
-//! header, a line a node in the matrix's order.
+//! Reads the nodes' data besides round trips from a file: comma-separated, with a header, then one
+//! line per node in the order of the matrix.
 //!
-//! The columns are `name`, `latitude`, `longitude`, `country` and `address`, any of them in any
-//! order; an empty value is not known. Every complaint names the file and the line (from 1, the
-//! header's).
+//! The columns are `name`, `latitude`, `longitude`, `country` and `address`. Each is optional, and
+//! they may be in any order; an empty value means unknown. Every error names the file and the line
+//! (the header is line 1).
 
 use std::fs;
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use super::FileError;
 use crate::gnp::Position;
 use crate::model::Strategy;
 
-/// A name's longest form in the domain name system.
+/// Maximum length of a name in the domain name system.
 const LONGEST_NAME: usize = 253;
 
 /// One node's data.
@@ -21,7 +21,7 @@ const LONGEST_NAME: usize = 253;
 pub struct Node {
     pub name: Option<String>,
     pub position: Option<Position>,
-    /// Its country, two capital letters (ISO 3166-1 alpha-2).
+    /// Two capital letters (ISO 3166-1 alpha-2).
     pub country: Option<[u8; 2]>,
     pub address: Option<IpAddr>,
 }
@@ -29,7 +29,6 @@ pub struct Node {
 /// All known columns.
 const COLUMNS: [&str; 5] = ["name", "latitude", "longitude", "country", "address"];
 
-/// Reads a file.
 pub fn read(file: &Path) -> Result<Vec<Node>, FileError> {
     parse(file, &fs::read(file).map_err(FileError::read(file))?)
 }
@@ -59,8 +58,8 @@ pub fn parse(file: &Path, bytes: &[u8]) -> Result<Vec<Node>, FileError> {
     Ok(nodes)
 }
 
-/// The line of a record. The reader reports the line where the preceding blank lines begin, if
-/// there are any.
+/// The line of a record. If blank lines precede the record, the reader reports the first of them
+/// instead.
 pub(crate) fn line_of(position: &csv::Position, bytes: &[u8]) -> u64 {
     let from = usize::try_from(position.byte()).unwrap_or(usize::MAX);
     let blank = bytes.get(from..).unwrap_or_default().iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
@@ -122,8 +121,8 @@ fn node(values: &[(&'static str, &str)]) -> Result<Node, BadColumn> {
     Ok(Node { name: text("name").map(str::to_ascii_lowercase), position, country, address })
 }
 
-/// The input of a strategy that neither the matrix nor any node provides; `None` if the strategy
-/// can be judged.
+/// The input that a strategy needs but neither the matrix nor any node provides; `None` if the
+/// strategy can be judged.
 pub fn lacks(strategy: Strategy, nodes: &[Node]) -> Option<&'static str> {
     let (known, what): (fn(&Node) -> bool, _) = match strategy {
         Strategy::Domain => (|node| node.name.is_some(), "names"),

@@ -1,4 +1,4 @@
-//! The page of a simulation: the settings, a table of every strategy, and plots. One self-contained
+//! The page of a simulation: the settings, a table of all strategies, and plots. One self-contained
 //! file without scripts, readable on light and dark screens. A pure function of the results.
 
 use maud::{Markup, html};
@@ -9,7 +9,7 @@ use crate::model::Strategy;
 use crate::model::stats::count;
 
 const STYLE: &str = include_str!("style.css");
-/// Relative errors beyond this are not drawn; the text states their share.
+/// Relative errors above this are not drawn; the text states their share.
 const WORST_DRAWN: f64 = 1.0;
 const NEAREST: &str = "nearest agent";
 
@@ -25,7 +25,6 @@ pub struct Page<'a> {
     pub distributions: &'a Distributions,
 }
 
-/// The whole page.
 pub fn page(page: &Page<'_>) -> String {
     let body = html! {
         h1 { "Strategies on " (page.matrix) }
@@ -90,7 +89,7 @@ fn why(left: &LeftOut) -> String {
     left.lacks.map_or("not requested".to_owned(), |lacks| format!("left out: it needs {lacks}, which no node has"))
 }
 
-/// A sorted list of quantiles as a line: the share, per cent, that is no greater.
+/// Draws a sorted list of quantiles as a line: for each value, the percentage of values up to it.
 fn curve(name: &str, class: &'static str, quantiles: &[f64]) -> Option<Curve> {
     let steps = count(quantiles.len().checked_sub(1).filter(|last| *last > 0)?);
     let points = quantiles.iter().enumerate().map(|(step, value)| (*value, 100.0 * count(step) / steps)).collect();

@@ -17,10 +17,10 @@ const BOTTOM: f64 = 52.0;
 const BAR: f64 = 28.0;
 /// Width for the names of bars.
 const NAMES: f64 = 140.0;
-/// Width for the figures behind bars.
+/// Width for the figures at the ends of bars.
 const FIGURES: f64 = 90.0;
 
-/// A whole page, one self-contained file.
+/// A whole page as one self-contained file.
 pub fn document(title: &str, style: &str, body: &Markup) -> String {
     let page = html! {
         (DOCTYPE)
@@ -40,7 +40,7 @@ pub fn document(title: &str, style: &str, body: &Markup) -> String {
 pub struct Axis {
     /// The quantity, with its unit.
     label: String,
-    /// Its begin and its end.
+    /// The least and the greatest value.
     range: (f64, f64),
     ticks: Vec<f64>,
     /// Whether the scale is logarithmic.
@@ -48,7 +48,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// From 0 to `most` or the next round value.
+    /// A scale from 0 to the next round value from `most` on.
     pub fn linear(label: impl Into<String>, most: f64) -> Self {
         let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
         let rough = most / 5.0;
@@ -61,14 +61,14 @@ impl Axis {
         Self { label: label.into(), range: (0.0, step * count), ticks, ratios: false }
     }
 
-    /// Whole numbers from 1.
+    /// A scale of whole numbers from 1 to `most`.
     pub(super) fn counted(label: impl Into<String>, most: usize) -> Self {
         let step = most.div_ceil(20).max(1);
         let ticks = (1..=most).step_by(step).map(count).collect();
         Self { label: label.into(), range: (1.0, count(most.max(2))), ticks, ratios: false }
     }
 
-    /// From `least` to `most`, logarithmic.
+    /// A logarithmic scale that contains `least` and `most`.
     pub(super) fn ratios(label: impl Into<String>, least: f64, most: f64) -> Self {
         let least = if least.is_finite() && least > 0.0 { least } else { 1.0 };
         let most = if most.is_finite() && most > least { most } else { least * 10.0 };
@@ -80,7 +80,7 @@ impl Axis {
         Self { label: label.into(), range: (from, to), ticks, ratios: true }
     }
 
-    /// The position of a value, 0 to 1.
+    /// The position of a value on the axis, 0 to 1.
     fn place(&self, value: f64) -> f64 {
         let (from, to) = self.range;
         let place = match self.ratios {
@@ -145,7 +145,7 @@ fn path(curve: &Curve, x: &dyn Fn(f64) -> f64, y: &dyn Fn(f64) -> f64) -> String
 pub(super) struct Bar {
     pub(super) name: String,
     pub(super) class: &'static str,
-    /// `None` where there is no figure.
+    /// `None` if there is no figure.
     pub(super) value: Option<f64>,
 }
 
@@ -176,7 +176,7 @@ pub(super) fn bars(title: &str, axis: &Axis, bars: &[Bar]) -> Markup {
     }
 }
 
-/// A number for people: no needless decimals.
+/// Formats a number for display, without needless decimals.
 fn label(value: f64) -> String {
     let text = format!("{value:.3}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()

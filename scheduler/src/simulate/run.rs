@@ -1,4 +1,4 @@
-//! Runs every seed, several at once, and sums up.
+//! Runs all seeds, several at once, and summarises the results.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -14,19 +14,18 @@ use super::{Draw, JudgedSite, Matrix, Report, SeedResult, Settings, SettingsErro
 use crate::gnp::{ElectError, FitError};
 use crate::model::parallel::in_order_while;
 
-/// Why a simulation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum SimulateError {
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// A seed's agents could not elect landmarks.
+    /// No landmarks could be elected among the agents drawn with this seed.
     #[error("seed {seed}: elect the landmarks")]
     Elect {
         seed: u64,
         #[source]
         source: ElectError,
     },
-    /// A seed's map could not be fitted.
+    /// No map could be fitted for this seed.
     #[error("seed {seed}: fit the map")]
     Fit {
         seed: u64,
@@ -35,12 +34,12 @@ pub enum SimulateError {
     },
 }
 
-/// Simulates and sums up. `site_done` is called after each of [`Settings::sites_in_all`] sites.
+/// Simulates and summarises. `site_done` is called after each of [`Settings::sites_in_all`] sites.
 pub fn run(matrix: &Matrix, settings: &Settings, site_done: &(dyn Fn() + Sync)) -> Result<Report, SimulateError> {
     Ok(Report::of(matrix.nodes(), settings, &judge(matrix, settings, site_done)?))
 }
 
-/// Simulates and returns every seed, in order: what [`Report::of`] sums up and a dump writes out.
+/// Simulates and returns all seeds, in order, for [`Report::of`] and for a dump.
 pub fn judge(
     matrix: &Matrix,
     settings: &Settings,
@@ -48,8 +47,8 @@ pub fn judge(
 ) -> Result<Vec<SeedResult>, SimulateError> {
     settings.check(matrix)?;
     let failed = AtomicBool::new(false);
-    // Seeds begin in order, so that when one fails every lower one runs to its end, and the error
-    // is that of the lowest failed seed.
+    // Seeds begin in order, and when one fails, all lower ones still run to their end. So the error
+    // returned is that of the lowest failed seed.
     let play_seed = |index: usize| {
         if failed.load(Ordering::Relaxed) {
             return None;

@@ -1,7 +1,7 @@
-//! The figures of a run of seeds: a pure function of the judged seeds.
+//! The figures of a simulation: a pure function of the judged seeds.
 //!
-//! Every figure can be recomputed from the rows of [`super::dump`], except two kinds: the results
-//! of `gnp-confirmed` (the dump has no confirmers), and the spread of load of strategies that draw.
+//! All figures can be recomputed from the rows of [`super::dump`], except the results of
+//! `gnp-confirmed` (the dump has no confirmers) and the spread of load of strategies that draw.
 
 use std::collections::BTreeMap;
 
@@ -12,46 +12,47 @@ use super::{JudgedAgent, JudgedSite, SeedResult, Settings, Tier};
 use crate::model::Strategy;
 use crate::model::stats::{count, mean, quantile};
 
-/// The results of a simulation. Serialised in this form; a figure without data is null.
+/// The results of a simulation, serialised in this form; a figure without data is null.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Report {
-    /// Nodes of the matrix.
+    /// Number of nodes in the matrix.
     pub nodes: usize,
-    /// Agents of each seed.
+    /// Number of agents in each seed.
     pub agents: usize,
-    /// Landmarks of each seed.
+    /// Number of landmarks in each seed.
     pub landmarks: usize,
-    /// Dimensions of the plain map.
+    /// Number of dimensions of the plain map.
     pub dims: usize,
     pub seeds: u64,
     /// The quality of the predicted distances.
     pub estimate: Estimate,
-    /// The mean over sites of the true round trip to the nearest agent, milliseconds.
+    /// The mean over sites of the true round trip to the nearest agent, in milliseconds.
     pub oracle_rtt_ms: Option<f64>,
-    /// The mean over sites of the mean true round trip to an agent, milliseconds.
+    /// The mean over sites of the mean true round trip to an agent, in milliseconds.
     pub random_rtt_ms: Option<f64>,
-    /// Each contender, in the order asked.
+    /// The contenders' results, in the order requested.
     pub strategies: Vec<ContenderScore>,
-    /// The first seed.
     pub first_seed: u64,
     pub tier: &'static str,
     /// The ingredients that the refined map lacked.
     pub without: Vec<&'static str>,
     /// How landmarks were chosen.
     pub election: &'static str,
-    /// Sites judged in all seeds together.
+    /// Number of sites judged in all seeds together.
     pub sites: usize,
-    /// Of these, sites that the map had no place for, as too few landmarks measured them.
+    /// Number of these sites that the map could not locate, because too few landmarks measured
+    /// them.
     pub sites_without_estimate: usize,
-    /// Of those, sites that no landmark measured: an agent was drawn.
+    /// Number of these sites that no landmark measured, so an agent was drawn.
     pub sites_unmeasured: usize,
-    /// Sites without a known round trip to any agent: drawn, and left out of every figure.
+    /// Number of sites without a known round trip to any agent; they are left out of every figure.
     pub sites_unknown: usize,
-    /// Pairs of a site and an agent that is no landmark behind the relative errors.
+    /// Number of pairs of a site and an agent that is no landmark from which the relative errors
+    /// are computed.
     pub pairs: usize,
-    /// Such pairs whose round trip is known and was not predicted.
+    /// Number of such pairs whose round trip is known but was not predicted.
     pub pairs_without_estimate: usize,
-    /// Seeds without a map, because the landmarks' mesh did not suffice.
+    /// Number of seeds without a map, because the landmarks' mesh did not suffice.
     pub seeds_without_map: usize,
     /// Strategies that were not judged.
     pub left_out: Vec<LeftOut>,
@@ -68,14 +69,14 @@ pub struct LeftOut {
 /// The quality of the predicted distances.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate {
-    /// The median of |predicted - measured| / measured over pairs of a site and an agent that is no
-    /// landmark, pooled over seeds.
+    /// The median of the relative errors |predicted - measured| / measured, over pairs of a site
+    /// and an agent that is no landmark, in all seeds together.
     pub re50: Option<f64>,
-    /// Their 90th percentile.
+    /// The 90th percentile of the relative errors.
     pub re90: Option<f64>,
-    /// One minus the mean of the smallest 70 % of them.
+    /// One minus the mean of the smallest 70 % of the relative errors.
     pub acc70: Option<f64>,
-    /// One minus the mean of the smallest 80 % of them.
+    /// One minus the mean of the smallest 80 % of the relative errors.
     pub acc80: Option<f64>,
     /// The share of sites whose agent of rank 1 is truly the nearest, or equally near.
     pub top1_hit: Option<f64>,
@@ -88,20 +89,21 @@ pub struct Estimate {
 pub struct ContenderScore {
     pub name: &'static str,
     /// The mean over sites of the true round trip to the chosen agent, in milliseconds; for an even
-    /// draw, its expectation.
+    /// draw, its expected value.
     pub mean_rtt_ms: Option<f64>,
-    /// That mean over the oracle's.
+    /// `mean_rtt_ms` divided by the oracle's mean round trip.
     pub stretch: Option<f64>,
-    /// Measurements by landmarks and confirmations, mean over sites.
+    /// Number of measurements by landmarks and confirmers, mean over sites.
     pub probes_per_site: Option<f64>,
-    /// Per crawl, the mean over sites of the true round trip to the chosen agent less that to the
-    /// nearest, in milliseconds: the median over seeds. Empty if sites are crawled once, and for
-    /// strategies that ignore distance.
+    /// Per crawl, the true round trip to the chosen agent minus that to the nearest agent, in
+    /// milliseconds: the mean over sites, then the median over seeds. Empty if sites are crawled
+    /// once, and for strategies that ignore distance.
     pub excess_ms: Vec<f64>,
-    /// Standard deviation over mean of the sites per agent, mean over seeds: 0 if all agents got
-    /// the same number.
+    /// The standard deviation of the number of sites per agent divided by its mean; mean over
+    /// seeds. 0 if all agents got the same number.
     pub load_cv: Option<f64>,
-    /// Sites in all seeds for which the strategy lacked its input and drew at random.
+    /// Number of sites in all seeds for which the strategy lacked its input, so an agent was drawn
+    /// at random.
     pub fallbacks: usize,
 }
 
@@ -110,7 +112,7 @@ impl Report {
         self.first_seed.saturating_add(self.seeds.saturating_sub(1))
     }
 
-    /// The map in words. The refined one takes several numbers of dimensions of its own.
+    /// Describes the map as text. The refined map always uses several numbers of dimensions.
     pub fn map(&self) -> String {
         match self.without.as_slice() {
             [] if self.tier == Tier::Plain.name() => format!("{}, {} dimensions", self.tier, self.dims),
@@ -119,7 +121,7 @@ impl Report {
         }
     }
 
-    /// Sums up the judged seeds.
+    /// Summarises the judged seeds.
     pub fn of(nodes: usize, settings: &Settings, judged: &[SeedResult]) -> Self {
         let sites: Vec<&JudgedSite> =
             judged.iter().flat_map(|seed| &seed.sites).filter(|site| !site.agents.is_empty()).collect();
@@ -190,7 +192,7 @@ fn standing(
 }
 
 /// The excess of a contender's round trips over the nearest agent's in one crawl: the mean over
-/// sites, the median over seeds.
+/// sites, then the median over seeds.
 fn excess(index: usize, crawl: usize, judged: &[SeedResult]) -> Option<f64> {
     let of_site = |site: &JudgedSite| Some(site.crawls.get(index)?.get(crawl)? - nearest(site)?);
     let of_seed = |seed: &SeedResult| mean(&seed.sites.iter().filter_map(of_site).collect::<Vec<f64>>());
@@ -209,14 +211,14 @@ pub(super) fn nearest(site: &JudgedSite) -> Option<f64> {
     site.agents.iter().map(|agent| agent.truth).min_by(f64::total_cmp)
 }
 
-/// 1 when an agent of rank `first` or better is as near as the nearest, else 0.
+/// 1 if an agent of rank `first` or better is as near as the nearest, else 0.
 fn hit(site: &JudgedSite, first: usize) -> f64 {
     let best = site.agents.iter().filter(|agent| agent.rank.is_some_and(|rank| rank <= first)).map(|agent| agent.truth);
     let hits = best.min_by(f64::total_cmp).zip(nearest(site)).is_some_and(|(best, nearest)| best <= nearest);
     if hits { 1.0 } else { 0.0 }
 }
 
-/// How unevenly one seed's sites went to its agents; those that got none count.
+/// The variation of the number of sites per agent in one seed; agents without a site count.
 fn load_cv(seed: &SeedResult, index: usize, agents: usize) -> Option<f64> {
     let mut got: BTreeMap<usize, usize> = BTreeMap::new();
     for taken in seed.sites.iter().filter_map(|site| site.taken.get(index)) {
@@ -228,8 +230,8 @@ fn load_cv(seed: &SeedResult, index: usize, agents: usize) -> Option<f64> {
     (mean > 0.0).then(|| ((squares + idle) / count(agents)).sqrt() / mean)
 }
 
-/// One minus the mean of the smallest `percent` of a sorted list, rounded down, at least one of
-/// them.
+/// One minus the mean of the smallest `percent` of a sorted list; the number of values is rounded
+/// down, but at least one.
 fn accuracy(sorted: &[f64], percent: usize) -> Option<f64> {
     let kept = (sorted.len().saturating_mul(percent) / 100).max(1);
     mean(sorted.get(..kept)?).map(|mean| 1.0 - mean)
@@ -267,7 +269,7 @@ mod tests {
             ..Settings::default()
         };
         let report = Report::of(3, &settings, &[judged]);
-        // Errors 0.1 and 3.0.
+        // The relative errors are 0.1 and 3.0.
         let close = |found: Option<f64>, expected: f64| (found.unwrap() - expected).abs() < 1e-12;
         assert!(close(report.estimate.re50, 1.55) && close(report.estimate.re90, 2.71), "{report:?}");
         assert!(close(report.estimate.acc70, 0.9) && close(report.estimate.acc80, 0.9), "{report:?}");
@@ -277,7 +279,7 @@ mod tests {
         assert!(close(confirmed.mean_rtt_ms, 20.0) && close(confirmed.stretch, 1.6), "{confirmed:?}");
         assert!(close(confirmed.probes_per_site, 4.0) && close(confirmed.load_cv, 1.0), "{confirmed:?}");
         assert_eq!((report.pairs, report.sites, report.sites_without_estimate), (2, 2, 0));
-        // The nearest are at 10 and 15 ms: 0 and 15 in the first crawl, 2 and -3 in the second.
+        // The nearest agents are at 10 and 15 ms; the excess is 0 and 15 ms, then 2 and -3 ms.
         assert_eq!(confirmed.excess_ms, [7.5, -0.5]);
     }
 

@@ -8,20 +8,19 @@ use crate::gnp::{self, FEWEST_LANDMARKS, RefinedSwitches};
 use crate::model::{Strategy, words};
 
 /// What to draw, which map to fit and which strategies to judge. The report is a function of these
-/// and the matrix.
+/// settings and the matrix.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Agents drawn for each seed.
+    /// Number of agents drawn for each seed.
     pub agents: usize,
-    /// Landmarks elected among them.
+    /// Number of landmarks elected among them.
     pub landmarks: usize,
-    /// Dimensions of the plain map; `None` for the default of this number of landmarks.
+    /// Number of dimensions of the plain map; `None` for the default for this number of landmarks.
     pub dims: Option<usize>,
-    /// The first seed.
     pub first_seed: u64,
-    /// The number of seeds, from the first on.
+    /// Number of seeds, counted up from the first.
     pub seeds: u64,
-    /// Sites judged for each seed, drawn among all; `None` for all.
+    /// Number of sites judged for each seed, drawn from all; `None` for all.
     pub sites: Option<usize>,
     pub strategies: Vec<Strategy>,
     pub tier: Tier,
@@ -29,13 +28,13 @@ pub struct Settings {
     pub without: Vec<&'static str>,
     /// How landmarks are chosen.
     pub election: Election,
-    /// Agents that `gnp-confirmed` asks to measure a site.
+    /// Number of agents that `gnp-confirmed` asks to measure a site.
     pub confirm: usize,
-    /// The number of crawls of each site; each uses what the earlier ones taught.
+    /// Number of crawls of each site; each learns from the earlier ones.
     pub crawls: usize,
-    /// The nodes' data besides round trips, in the matrix's order; empty if there is none.
+    /// The nodes' data besides round trips, in the order of the matrix; empty if there are none.
     pub nodes: Vec<Node>,
-    /// Seeds that run at once; the report does not depend on it.
+    /// Number of seeds that run at the same time; the report does not depend on it.
     pub threads: NonZeroUsize,
 }
 
@@ -65,10 +64,10 @@ impl Default for Settings {
 pub enum SettingsError {
     #[error("{0}")]
     Nonsense(String),
-    /// For so small a matrix.
+    /// The matrix is too small for these settings.
     #[error("{0}")]
     Matrix(String),
-    /// For the nodes of this matrix.
+    /// The nodes' file does not describe as many nodes as the matrix has.
     #[error("{0}")]
     Nodes(String),
 }
@@ -80,7 +79,6 @@ impl SettingsError {
 }
 
 impl Settings {
-    /// Checks every setting.
     pub fn check(&self, matrix: &Matrix) -> Result<(), SettingsError> {
         let counts = [
             ("agents", self.agents == 0),
@@ -128,18 +126,18 @@ impl Settings {
         Ok(())
     }
 
-    /// Dimensions of the plain map.
+    /// Number of dimensions of the plain map.
     pub fn dimensions(&self) -> usize {
         self.dims.unwrap_or_else(|| gnp::default_dimensions(self.landmarks))
     }
 
-    /// What the refined map is made of.
+    /// The switches of the refined map.
     pub(super) fn ingredients(&self) -> RefinedSwitches {
         let less = |all: RefinedSwitches, name: &&'static str| all.without(name).unwrap_or(all);
         self.without.iter().fold(RefinedSwitches::default(), less)
     }
 
-    /// Sites judged in all seeds together, of a matrix of this many nodes.
+    /// Number of sites judged in all seeds together, for a matrix with this many nodes.
     pub fn sites_in_all(&self, nodes: usize) -> u64 {
         let each = nodes.saturating_sub(self.agents);
         let each = u64::try_from(self.sites.map_or(each, |most| each.min(most))).unwrap_or(u64::MAX);
@@ -172,7 +170,7 @@ words!(
         KMedoids = "kmedoids",
         /// Drawn by the seed.
         Random = "random",
-        /// Each is the farthest from those before it: a known mistake, for comparison.
+        /// Each is the agent farthest from those before it: a known mistake, for comparison.
         Farthest = "farthest",
     }
 );

@@ -1,4 +1,5 @@
-//! Whole simulations: on made matrices, on the paper's layout, and on measured matrices if present.
+//! Complete simulations: on synthetic matrices, on the paper's layout, and on measured matrices if
+//! present.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroUsize;
@@ -14,8 +15,8 @@ use crate::model::{Strategy, stats};
 const PAPER: &str = include_str!("../../../tests/scenarios/paper.toml");
 const PAPER_SITES: usize = 203;
 
-/// Nodes in a plane of 200 ms with some milliseconds of access each; `hole` says which pairs were
-/// not measured.
+/// Nodes in a plane of 200 ms, each with an access delay of some milliseconds. `hole` says which
+/// pairs were not measured.
 fn plane(nodes: usize, hole: impl Fn(usize, usize) -> bool) -> Matrix {
     let mut rng = ChaCha8Rng::seed_from_u64(7);
     let places: Vec<(f64, f64, f64)> = (0..nodes)
@@ -54,7 +55,7 @@ struct DumpRow {
     rank: Option<usize>,
 }
 
-/// The dump, read back by its header, by seed and site.
+/// Reads a dump back by its header; returns the rows by seed and site.
 fn dumped(judged: &[SeedResult]) -> BTreeMap<(u64, usize), Vec<DumpRow>> {
     let mut text = Vec::new();
     dump(judged, &mut text).unwrap();
@@ -145,7 +146,7 @@ fn every_figure_can_be_recomputed_from_the_dump() {
 
 #[test]
 fn a_matrix_with_holes_is_judged_where_it_can_be_and_says_where_it_cannot() {
-    // Node 0 was measured by nobody; nodes 1 to 9 hardly; the rest has holes here and there.
+    // Nobody measured node 0, few measured nodes 1 to 9, and some other pairs are not measured.
     let hole = |i: usize, j: usize| {
         i == 0 || j == 0 || (i.min(j) < 10 && (i + j) % 7 < 5) || (i * 31 + j * 17).is_multiple_of(11)
     };
@@ -261,7 +262,7 @@ fn names_alone_are_as_far_as_random_and_what_stands_in_no_matrix_is_refused() {
     assert_eq!(left, elsewhere.map(|(strategy, lacks)| (strategy.name(), Some(lacks))));
 }
 
-/// Nodes on a line around the globe, in two countries, every tenth of which nothing is known.
+/// Nodes on a line around the globe, in two countries; for every tenth there are no data.
 fn told(nodes: usize) -> Vec<Node> {
     let node = |index: usize| {
         let part = f64::from(u32::try_from(index).unwrap()) / f64::from(u32::try_from(nodes).unwrap());
@@ -285,7 +286,7 @@ fn nodes_that_are_told_of_have_every_strategy_judged() {
     let report = run(&matrix, &settings, &nothing_watched).unwrap();
     assert_eq!((report.strategies.len(), report.left_out.len()), (Strategy::ALL.len(), 0));
     let geographic = standing(&report, Strategy::Geographic);
-    // Of the nearest on the globe one is the nearest; nine of ten sites have a position.
+    // Nearness on the globe is nearness in the matrix here, and nine of ten sites have a position.
     assert!(geographic.fallbacks > 0 && geographic.fallbacks < report.sites / 4, "{geographic:?}");
     let mean = |strategy| standing(&report, strategy).mean_rtt_ms.unwrap();
     assert!(mean(Strategy::Geographic) < 0.5 * mean(Strategy::Random), "{report:?}");
@@ -293,7 +294,7 @@ fn nodes_that_are_told_of_have_every_strategy_judged() {
     assert_eq!(fewer.check(&matrix).unwrap_err().to_string(), "nodes: the file describes 59, but the matrix has 60");
 }
 
-/// Every element that is opened is closed, in order, and nothing else stands in a page.
+/// Asserts that every element is closed in order, and that the page contains nothing else.
 fn assert_well_formed(page: &str) {
     let mut open: Vec<&str> = Vec::new();
     let mut rest = page;
@@ -340,7 +341,7 @@ fn standing(report: &Report, strategy: Strategy) -> &ContenderScore {
     report.strategies.iter().find(|standing| standing.name == strategy.name()).unwrap()
 }
 
-/// A measured matrix, or `None` and a line where it is absent.
+/// A measured matrix; if it is absent, prints a line and returns `None`.
 fn measured(name: &str) -> Option<Matrix> {
     let file = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data")).join(name);
     if !file.exists() {
@@ -370,7 +371,8 @@ struct LayoutHost {
     access: f64,
 }
 
-/// The rule of the committed layout; the seed draws the sites. Agents come first.
+/// Builds a matrix by the rule of the committed layout; the seed draws the sites. Agents come
+/// first.
 fn paper(seed: u64) -> (Matrix, usize) {
     let layout: toml::Table = PAPER.parse().unwrap();
     let text = |value: &toml::Value, key: &str| value[key].as_str().unwrap().to_owned();
@@ -424,8 +426,8 @@ fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones
         .collect();
     let report = Report::of(0, &settings, &judged);
     assert!(report.estimate.re50.unwrap() < 0.15, "{report:?}");
-    // Not a part of random: a quarter of the sites is on the carrier of a single agent, so that the
-    // three truly nearest are as far as 0.61 to 0.67 of random, whatever the map.
+    // Not compared with random: a quarter of the sites is on a carrier with only one agent, so the
+    // truly nearest three are at 0.61 to 0.67 of random, whatever the map.
     let three_nearest = |site: &JudgedSite| {
         let mut truths: Vec<f64> = site.agents.iter().map(|agent| agent.truth).collect();
         truths.sort_by(f64::total_cmp);
