@@ -1,7 +1,7 @@
-//! Measurements: each prober's newest of each site and of each beacon. A failure is a measurement
-//! too.
+//! Measurements: the newest one of each prober for each site and each beacon. A failure is a
+//! measurement too.
 //!
-//! Invariant: a report counts only from the agent that holds the order, and ends the order.
+//! Invariant: a report is accepted only from the agent that got the order, and ends the order.
 
 pub(crate) mod contradictions;
 pub(crate) mod failures;
@@ -27,7 +27,6 @@ use failures::Failure;
 /// Summary of one prober's samples of one target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measured {
-    /// The statistical weighted mean.
     pub rtt: Rtt,
     pub min: Rtt,
     pub median: Rtt,
@@ -45,30 +44,30 @@ pub type MeasurementResult = Result<Measured, Failure>;
 pub struct Report {
     pub finding: ReportContent,
     pub origin: Option<String>,
-    /// The address that it connected to, or would have.
+    /// The address to which it connected, or to which the name resolved.
     pub address: Option<IpAddr>,
-    /// Requests sent and connections tried.
+    /// Number of requests sent and connections tried.
     pub requests: u32,
 }
 
 /// The content of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReportContent {
-    /// The prober measured, or tried to.
+    /// The prober measured the target or failed to.
     Measured {
         result: MeasurementResult,
-        /// Whether the result agrees with the measurement it could have shared; `None` without a
-        /// comparison.
+        /// Whether the result agrees with an earlier measurement at the same address that the
+        /// prober could have shared; `None` without a comparison.
         agreed: Option<bool>,
     },
-    /// The prober measured another site at the same address recently.
+    /// The prober recently measured another site at the same address, and reports that measurement.
     Shared {
         measured: Measured,
         /// The other site's origin.
         from: String,
         age: Duration,
     },
-    /// The order held no turn at the address that the name resolved to, or no turn at all.
+    /// The prober did not measure: the order did not lock the address to which the name resolved.
     Postponed,
 }
 
@@ -81,10 +80,11 @@ impl From<MeasurementResult> for Report {
 /// The target of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReportTarget {
-    /// A site; if the report settled it at another site's origin, that other site.
+    /// The site, or, if the report settled it at another site's origin, that other site.
     Site(SiteId),
     Beacon(AgentId),
-    /// No open order of this agent: late, repeated, or another agent's. Nothing changed.
+    /// This agent has no such open order: the report is late, repeated, or about another agent's
+    /// order. Nothing was changed.
     Unknown,
 }
 
@@ -96,16 +96,16 @@ pub struct MeshMeasurement {
     pub rtt: Rtt,
 }
 
-/// How much of the mesh among some agents is measured, in directed pairs.
+/// How much of the mesh among some agents is measured. Pairs are directed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coverage {
-    /// Pairs measured or tried.
+    /// Number of pairs for which a measurement succeeded or failed.
     pub measured: u64,
-    /// Pairs to be measured.
+    /// Number of pairs to be measured.
     pub pairs: u64,
 }
 
-/// Stores the answer to an order and ends the order. For a site, settles the origin that the prober
+/// Stores the answer to an order and ends the order. Settles a site at the origin that the prober
 /// observed.
 pub async fn record(
     conn: &mut PgConnection,
@@ -145,7 +145,7 @@ pub async fn record(
     Ok(recorded)
 }
 
-/// A result as columns.
+/// A measurement's result as columns.
 pub(super) struct Columns {
     pub(super) rtt: Option<i64>,
     pub(super) min: Option<i64>,
@@ -213,18 +213,18 @@ async fn upsert_beacon(
     .await
 }
 
-/// All round trips between agents, without the measurements of quarantined agents.
+/// All round trips between agents, without those measured by quarantined agents.
 pub async fn mesh(conn: &mut PgConnection) -> Result<Vec<MeshMeasurement>, Error> {
     mesh_of(conn, Reporters::Believed).await
 }
 
-/// All round trips between agents, including those of quarantined agents: the data that agents are
-/// judged by.
+/// All round trips between agents, including those measured by quarantined agents. Agents are
+/// judged by these data.
 pub async fn mesh_of_all(conn: &mut PgConnection) -> Result<Vec<MeshMeasurement>, Error> {
     mesh_of(conn, Reporters::All).await
 }
 
-/// Which agents' measurements are read.
+/// Selects measurements by their probers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reporters {
     Believed,
@@ -245,8 +245,8 @@ async fn mesh_of(conn: &mut PgConnection, reporters: Reporters) -> Result<Vec<Me
     mesh.all(conn).await
 }
 
-/// Pairs (prober, target) of these probers and these connected targets that were never tried, at
-/// most `limit`.
+/// At most `limit` pairs of one of these probers and one of these targets whose measurement was
+/// never tried. The targets are connected.
 pub async fn mesh_gaps(
     conn: &mut PgConnection,
     probers: &[AgentId],
@@ -295,8 +295,8 @@ pub async fn coverage(conn: &mut PgConnection, agents: &[AgentId], peers: u32) -
     Ok(Coverage { measured: measured.0, pairs: u64::try_from(pairs).unwrap_or(u64::MAX) })
 }
 
-/// The round trips of these sites, without those of quarantined agents; sites without any are
-/// absent.
+/// The round trips to these sites, without those measured by quarantined agents. Sites without
+/// round trips are absent.
 pub async fn of_sites(
     conn: &mut PgConnection,
     sites: &[SiteId],

@@ -1,7 +1,7 @@
-//! Reports: the results of a batch's tasks, and the work of each agent.
+//! Reports: the results of a batch's tasks, and what each agent has done.
 //!
-//! Rows are read in pages by key, through the index that keeps a batch's sites unique. So a report
-//! of any batch needs constant memory, and every row costs the same.
+//! Rows are read in pages, by key, through the index that keeps a batch's sites unique. So a report
+//! needs constant memory, and the cost per row does not depend on the size of the batch.
 
 use std::time::Duration;
 
@@ -28,11 +28,11 @@ pub(crate) mod throughput;
 #[derive(Debug, Clone)]
 pub struct TaskFilter {
     pub batch: BatchId,
-    /// The task is in one of these states; empty: in any.
+    /// The task is in one of these states; empty: in any state.
     pub states: Vec<TaskState>,
-    /// The task failed or was cancelled for one of these reasons; empty: any task.
+    /// The task failed or was cancelled for one of these reasons; empty: no condition.
     pub reasons: Vec<ReasonKind>,
-    /// The agent of its newest choice; `None`: any.
+    /// The agent of the task's newest choice; `None`: any.
     pub agent: Option<AgentId>,
 }
 
@@ -52,7 +52,7 @@ impl TaskFilter {
 #[derive(Debug, Clone, PartialEq)]
 pub struct AssignmentRow {
     pub task: TaskId,
-    /// The row's place in the report.
+    /// The row's position in the report.
     pub key: ListKey,
     pub round: u32,
     /// The site's name as submitted.
@@ -63,21 +63,22 @@ pub struct AssignmentRow {
     pub reason: Option<String>,
     /// The agent's message about the end of the crawl.
     pub message: Option<String>,
-    /// What it waits for, if it has no agent.
+    /// Why it waits, if it has no agent.
     pub waits: Option<ExplainedWait>,
-    /// Why it failed or was cancelled, as one word.
+    /// Why it failed or was cancelled.
     pub reason_kind: Option<ReasonKind>,
-    /// The confidence of a suspicion that the site stands in several places; `None` without one.
+    /// The confidence with which the site is suspected to stand in several places; `None` if it is
+    /// not suspected.
     pub anycast: Option<f64>,
     pub choice: Option<NewestChoice>,
     pub assignments: u32,
     pub outcome: Option<Outcome>,
-    /// Probes of the site in each prober's newest measurement, answered or lost; a shared one
-    /// counts none.
+    /// Number of samples, answered or lost, in the newest measurements of the site by each prober;
+    /// shared measurements count as zero.
     pub probes: u64,
-    /// Requests sent to measure the site, over all measurements.
+    /// Number of requests sent to measure the site, in all measurements.
     pub requests: u64,
-    /// The part of these requests that confirmations sent.
+    /// Number of those requests that were sent for confirmations.
     pub confirming_probes: u64,
 }
 
@@ -88,7 +89,7 @@ pub struct NewestChoice {
     pub city: String,
     pub carrier: String,
     pub strategy: Strategy,
-    /// Why this agent, and why not by the batch's strategy if it was not.
+    /// Why this agent was chosen, and why not by the batch's strategy if another one was applied.
     pub why: ChoiceReasons,
     /// The agent's rank among the candidates, from 1.
     pub rank: Option<u32>,
@@ -97,22 +98,21 @@ pub struct NewestChoice {
     pub measured: Option<Rtt>,
 }
 
-/// The end of a crawl.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub kind: OutcomeKind,
     pub pages: u32,
     pub bytes: u64,
     pub errors: u32,
-    /// When it began, by the agent's clock.
+    /// When the crawl began, by the agent's clock.
     pub started_at: DateTime<Utc>,
     pub duration: Duration,
     /// The median round trip of the crawl.
     pub rtt: Option<Rtt>,
 }
 
-/// The key of a row; the next page continues after it. Sites come in the order in which they were
-/// stored, those of one list by name.
+/// The key of a row, after which the next page continues. Rows are in the order in which their
+/// sites were first stored; sites of the same list are in order of their names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct ListKey {
     site: i64,
@@ -120,8 +120,8 @@ pub struct ListKey {
 }
 
 /// Makes the planner read ordered rows through an index until the transaction ends, so that a page
-/// reads no more rows than it returns. Otherwise the planner sorts all rows for every page wherever
-/// it expects few.
+/// reads only the rows that it returns. Otherwise the planner sorts all rows for every page if it
+/// expects few rows.
 async fn expect_order(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!("select set_config('enable_sort', 'off', true) as sort, set_config('jit', 'off', true) as jit")
         .one(conn)
@@ -129,7 +129,7 @@ async fn expect_order(conn: &mut PgConnection) -> Result<(), Error> {
     Ok(())
 }
 
-/// The next rows after `after`, at most `limit`.
+/// At most `limit` rows after `after`.
 pub async fn assignments(
     conn: &mut PgConnection,
     wanted: &TaskFilter,
@@ -204,7 +204,7 @@ pub async fn assignments(
     Ok(rows)
 }
 
-/// The number of rows after `after`.
+/// Number of rows after `after`.
 pub async fn count_behind(conn: &mut PgConnection, wanted: &TaskFilter, after: ListKey) -> Result<u64, Error> {
     let (states, reasons) = (wanted.states(), wanted.reasons());
     let count = sqlx::query_scalar!(
@@ -229,7 +229,8 @@ pub async fn count_behind(conn: &mut PgConnection, wanted: &TaskFilter, after: L
     Ok(count.0)
 }
 
-/// A row as stored; the columns of an assignment or an outcome are null together.
+/// A row as stored. The columns of the assignment are null if there is none, and so are those of
+/// the outcome.
 struct TaskRow {
     id: TaskId,
     site_id: SiteId,

@@ -1,7 +1,9 @@
-//! Schedulers: one row per running process; its expiry shows the others that the process is gone.
+//! Schedulers: one row per running process. If it expires, the other schedulers know that the
+//! process is gone.
 //!
-//! Like an agent's session, one row is renewed for all of its roles, and only Postgres' clock
-//! expires it. An expired row is not renewed: its process joins again, and has lost its terms.
+//! The row is renewed for all roles of the process at once, and its expiry is judged only by
+//! Postgres' clock. An expired row is never renewed: its process has lost its terms, and joins
+//! again.
 
 pub(crate) mod notices;
 pub(crate) mod terms;
@@ -16,7 +18,6 @@ use super::Error;
 use super::rows::{Rows, Statement};
 use super::types::Interval;
 
-/// Inserts this process.
 pub async fn join(conn: &mut PgConnection, url: &str, life: Duration) -> Result<SchedulerId, Error> {
     sqlx::query_scalar!(
         "insert into schedulers (url, expires_at) values ($1, now() + $2::interval) returning id",
@@ -27,7 +28,7 @@ pub async fn join(conn: &mut PgConnection, url: &str, life: Duration) -> Result<
     .await
 }
 
-/// Renews this process. `false`: its row has expired or is gone.
+/// Renews this process. Returns `false` if its row has expired or was deleted.
 pub async fn renew(conn: &mut PgConnection, scheduler: SchedulerId, life: Duration) -> Result<bool, Error> {
     let renewed = sqlx::query!(
         r#"
@@ -42,13 +43,13 @@ pub async fn renew(conn: &mut PgConnection, scheduler: SchedulerId, life: Durati
     Ok(renewed == 1)
 }
 
-/// Ends this process; its roles are free at once. Run in a transaction.
+/// Deletes this process; its roles are free at once. Run in a transaction.
 pub async fn leave(conn: &mut PgConnection, scheduler: SchedulerId) -> Result<(), Error> {
     terms::free(conn, scheduler).await?;
     sqlx::query!("delete from schedulers where id = $1", scheduler.get()).run(conn).await
 }
 
-/// The URLs of the other running schedulers, in the order of their starts.
+/// The URLs of the other running schedulers, in the order in which they started.
 pub async fn others(conn: &mut PgConnection, url: &str) -> Result<Vec<String>, Error> {
     sqlx::query_scalar!(
         r#"
@@ -61,7 +62,7 @@ pub async fn others(conn: &mut PgConnection, url: &str) -> Result<Vec<String>, E
     .await
 }
 
-/// Deletes expired processes, once no row refers to them.
+/// Deletes expired processes to which no row refers any more.
 pub async fn forget(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!(
         r#"

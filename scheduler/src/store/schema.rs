@@ -1,7 +1,7 @@
-//! Migrates the schema when a scheduler starts, and tells operators what to do when that fails.
+//! Migrates the schema when a scheduler starts, and explains to operators what to do if that fails.
 //!
-//! Causes are recognised by Postgres' codes and the database's contents, never by the wording of a
-//! message.
+//! Causes are recognised by Postgres' error codes and the database's contents, never by the wording
+//! of a message.
 
 pub(crate) mod restores;
 pub(crate) mod retention;
@@ -44,10 +44,10 @@ pub enum MigrationObstacle {
     )]
     Foreign {
         database: String,
-        /// How this was detected.
+        /// The observation that shows this.
         said: String,
     },
-    /// The database's migrations differ from this program's, and are not newer.
+    /// The database's migrations differ from this program's but are not newer.
     #[error(
         "the database {database} was made by another build of landfall (its migration {version} is not this one's): export what you \
          need with that build (`landfall report assignments --batch NAME -o csv`), then start this one on an empty database or \
@@ -58,7 +58,7 @@ pub enum MigrationObstacle {
         /// The first migration that differs.
         version: i64,
     },
-    /// A migration began and did not end.
+    /// A migration began but did not end.
     #[error(
         "an upgrade of this database was interrupted in migration {0} and its state is unknown: restore the backup \
          from before the upgrade into an empty database"
@@ -81,8 +81,8 @@ pub enum MigrationObstacle {
     Other(#[source] MigrateError),
 }
 
-/// Builds before the first release numbered their migrations by time, from this number on; releases
-/// count from 1.
+/// Builds before the first release numbered their migrations by time, so with at least this number.
+/// Releases count from 1.
 pub const NUMBERED_BY_TIME: i64 = 10_000_000_000_000;
 
 /// The newest migration in this program.
@@ -90,7 +90,8 @@ pub fn newest() -> i64 {
     MIGRATOR.iter().map(|migration| migration.version).max().unwrap_or(0)
 }
 
-/// Migrates the schema. Safe when two schedulers do so at once: the migrator holds a lock.
+/// Migrates the schema. Two schedulers may do so at the same time, because the migrator takes a
+/// lock.
 pub async fn migrate(conn: &mut PgConnection) -> Result<(), Error> {
     let Err(error) = MIGRATOR.run(&mut *conn).await else { return Ok(()) };
     if let MigrateError::Dirty(version) = error {
@@ -113,7 +114,7 @@ pub async fn migrate(conn: &mut PgConnection) -> Result<(), Error> {
     }
 }
 
-/// The database role, and where it works.
+/// The database role, with the database and the schema that it uses.
 struct DatabaseRole {
     role: String,
     database: String,
@@ -134,8 +135,8 @@ async fn place(conn: &mut PgConnection) -> Result<DatabaseRole, Error> {
     .await
 }
 
-/// The obstacle behind Postgres' refusal; `None` if it is not about the schema, such as a full
-/// disk.
+/// Finds the obstacle from Postgres' error; `None` if the error is not about the schema (a full
+/// disk, for example).
 async fn obstacle(
     conn: &mut PgConnection,
     refusal: &PgDatabaseError,
@@ -144,7 +145,7 @@ async fn obstacle(
     let said = refusal.message().to_owned();
     let first = MIGRATOR.iter().map(|migration| migration.version).min();
     let DatabaseRole { role, database, schema, creates } = match refusal.code() {
-        // After an error of another class, the connection itself may be broken.
+        // After an error of another class the connection may be broken, so nothing is read.
         code if ["25", "3F", "42"].iter().any(|class| code.starts_with(class)) => place(conn).await?,
         _ => return Ok(None),
     };
@@ -152,17 +153,19 @@ async fn obstacle(
         ("25006", _) => Some(MigrationObstacle::ReadOnly(database)),
         ("42501" | "3F000", _) if !creates => Some(MigrationObstacle::NoCreate { role, schema, database }),
         ("42501", _) => Some(MigrationObstacle::NotOwner { role, database, said }),
-        // Tables exist before Landfall's first migration, or the table of migrations is not sqlx's.
+        // Tables existed before Landfall's first migration, or the table of migrations is not
+        // sqlx's.
         (_, version) if version.is_none() || version == first => Some(MigrationObstacle::Foreign { database, said }),
         (_, Some(version)) => Some(MigrationObstacle::Unfit { version, said }),
         (_, None) => None,
     })
 }
 
-/// The error for a migration in the database that this program lacks or has in another version.
+/// Builds the error for a migration in the database that this program does not have, or has with
+/// other content.
 pub async fn unknown_migration(conn: &mut PgConnection, version: i64) -> Result<Error, Error> {
     let database = place(conn).await?.database;
-    // Not checked at compile time: the table may be missing, or another program's.
+    // Not checked at compile time, because the table may be missing or belong to another program.
     let ours: bool = sqlx::query_scalar(
         "select exists (
              select from pg_attribute where attrelid = to_regclass('settings') and attname = 'operator_token_hash'

@@ -1,4 +1,4 @@
-//! Tasks before an agent is chosen: submitted, measuring, located.
+//! Tasks in the states before an agent is chosen: submitted, measuring, located.
 //!
 //! Every transition stores its time. Later states belong to `assignments`, `leases` and `outcomes`.
 
@@ -24,21 +24,20 @@ use super::types::Interval;
 pub struct MeasuredSite {
     pub site: SiteId,
     pub measured: Vec<(AgentId, Rtt)>,
-    /// The newest failure.
+    /// The newest failed measurement; `None` if none failed.
     pub failure: Option<String>,
-    /// Whether its tasks have waited longer than the given patience.
+    /// Whether its tasks have waited for longer than the `patience` given to [`heard`].
     pub overdue: bool,
 }
 
-/// The result of one pass that begins to measure.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MeasuringBegun {
     pub tasks: u64,
-    /// Submitted sites that meanwhile became aliases, each with the site it points at.
+    /// Sites that became aliases after they were submitted, each with the site it points at.
     pub aliases: Vec<(SiteId, SiteId)>,
 }
 
-/// Moves submitted tasks to measuring: at most `limit`, and while fewer than `at_once` are
+/// Moves at most `limit` submitted tasks to measuring, as long as fewer than `at_once` are
 /// measuring.
 pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<MeasuringBegun, Error> {
     let measuring = sqlx::query_scalar!(
@@ -47,7 +46,8 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
     )
     .one(conn)
     .await?;
-    // Two statements: in a join with an unknown number of rows the planner would read all tasks.
+    // Two statements, because in a join whose number of rows is unknown the planner reads all
+    // tasks.
     let next = sqlx::query_scalar!(
         "select id from tasks where state = 'submitted' order by id limit $1 for update skip locked",
         limit.min(at_once - measuring).max(0),
@@ -70,9 +70,9 @@ pub async fn begin_measuring(conn: &mut PgConnection, limit: i64, at_once: i64) 
     Ok(MeasuringBegun { tasks, aliases: aliases.into_iter().collect() })
 }
 
-/// The sites of measuring tasks that each of these probers has measured or failed to measure, by
-/// the rule of [`super::measurements::orders::due_sites`]; oldest site first, at most `limit`.
-/// Returns none when there is no prober.
+/// At most `limit` sites of measuring tasks that each of these probers has measured or failed to
+/// measure, by the rule of [`super::measurements::orders::due_sites`]. Oldest site first. Returns
+/// none if there is no prober.
 pub async fn heard(
     conn: &mut PgConnection,
     probers: &[AgentId],
@@ -126,8 +126,8 @@ pub async fn heard(
         .collect())
 }
 
-/// Ends the measuring of these sites: their tasks become located and store why a distance is
-/// missing.
+/// Ends the measuring of these sites: their tasks become located, and store why distances are
+/// missing if they are.
 pub async fn locate(conn: &mut PgConnection, located: &[(SiteId, Option<Unmeasured>)]) -> Result<u64, Error> {
     let sites: Vec<i64> = located.iter().map(|(site, _)| site.get()).collect();
     let unmeasured = located.iter().map(|(_, unmeasured)| unmeasured.as_ref());
@@ -156,8 +156,7 @@ pub async fn locate(conn: &mut PgConnection, located: &[(SiteId, Option<Unmeasur
     .await
 }
 
-/// The names of strategies that need measured distances; tasks of other strategies start as
-/// located.
+/// The names of strategies that need distances. Tasks of other strategies start as located.
 pub(super) fn distanced() -> Vec<String> {
     let names = Strategy::ALL.iter().copied().filter(|strategy| strategy.needs_measuring()).map(Strategy::name);
     names.map(str::to_owned).collect()

@@ -38,8 +38,8 @@ pub struct UnderWay {
     /// Maximum time that the batch's policy allows.
     pub at_most: Duration,
     pub most_pages: u32,
-    /// Number of fetched pages, and the time they took, from the checkpoint; `None` if another
-    /// agent crawled the task before.
+    /// Number of fetched pages, and the time they took, from the checkpoint; `None` without pages,
+    /// or if another agent crawled the task before.
     pub fetched: Option<(u32, Duration)>,
     /// The shortest interval between two requests that the site accepted, if the agent reported
     /// one.

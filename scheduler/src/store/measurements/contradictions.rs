@@ -1,5 +1,5 @@
-//! Contradictions: crawls whose round trip differs from the one known of their site, and the
-//! measurements they put in doubt.
+//! Contradictions: crawls whose round trip differs from the known one of the site, so that the
+//! site's measurements become doubtful.
 
 use std::collections::HashMap;
 
@@ -21,8 +21,9 @@ pub struct CrawlRtt {
     pub rtt: Rtt,
 }
 
-/// Compares crawls' round trips with those known when the agents were chosen. Doubts a site's
-/// measurements after enough contradictions, and returns the newly doubted sites.
+/// Compares crawls' round trips with those known when the agents were chosen. After enough
+/// contradictions in a row, marks the site's measurements as doubtful. Returns the newly marked
+/// sites.
 pub async fn note(conn: &mut PgConnection, crawls: &[CrawlRtt]) -> Result<Vec<SiteId>, Error> {
     let (tasks, agents): (Vec<i64>, Vec<i64>) =
         crawls.iter().map(|crawled| (crawled.task.get(), crawled.agent.get())).unzip();
@@ -125,7 +126,7 @@ mod tests {
             note(&mut conn, &[CrawlRtt { agent: other, ..crawled }]).await.expect("note").is_empty(),
             "nobody chose it"
         );
-        // A crawl that agrees resets the count.
+        // A crawl that agrees resets the number of contradictions.
         fixtures::execute(&mut conn, "update sites set contradictions = 1").await;
         fixtures::execute(&mut conn, "update assignments set measured_us = array[200000]").await;
         assert!(note(&mut conn, &[crawled]).await.expect("note").is_empty());

@@ -1,4 +1,4 @@
-//! Why a measurement failed: a cause for programs, and a sentence for people.
+//! Why a measurement failed: a cause for programs, and a message for people.
 
 use crate::model::words;
 
@@ -9,15 +9,15 @@ pub(in crate::store) const NO_REPORT: &str = "no report from the prober in time"
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Failure {
     pub cause: Cause,
-    /// The prober's sentence; may be empty.
+    /// The prober's message; may be empty.
     pub said: String,
 }
 
 words!(
-    /// The causes of failures.
+    /// The cause of a failure.
     #[derive(PartialOrd, Ord)]
     Cause {
-        /// A cause that this scheduler does not know, or an invalid report.
+        /// A cause that this scheduler does not know, or the report was invalid.
         Unknown = "unknown",
         /// The name did not resolve.
         Dns = "dns",
@@ -29,7 +29,7 @@ words!(
         Connect = "connect",
         /// The TLS handshake failed.
         Tls = "tls",
-        /// Connected, but no response in time.
+        /// The connection was established, but no response came in time.
         Timeout = "timeout",
         /// The response was not HTTP, or the connection broke.
         Protocol = "protocol",
@@ -37,7 +37,7 @@ words!(
         Guard = "guard",
         /// The prober has no contact URL, so it sends nothing.
         NoContactUrl = "no-contact-url",
-        /// The prober may not use the metric, such as ICMP without the right to send it.
+        /// The prober cannot use the metric: for example, it may not send ICMP.
         Metric = "metric",
         /// The prober did not understand the order.
         Order = "order",
@@ -47,7 +47,7 @@ words!(
 );
 
 impl Cause {
-    /// The event, worded to precede "at 12 agents".
+    /// What happened, worded to precede "at 12 agents".
     pub(in crate::store) const fn happened(self) -> &'static str {
         match self {
             Self::Dns => "the name of a beacon did not resolve",
@@ -65,7 +65,7 @@ impl Cause {
 }
 
 impl From<&str> for Failure {
-    /// Builds a failure from a sentence alone.
+    /// Builds a failure of unknown cause with this message.
     fn from(said: &str) -> Self {
         Self { cause: Cause::Unknown, said: said.to_owned() }
     }
@@ -75,7 +75,7 @@ impl std::fmt::Display for Failure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let class = match self.cause {
             Cause::Unknown if !self.said.is_empty() => return f.write_str(&self.said),
-            // For a failed connection, the sentence holds the exact cause.
+            // For a failed connection, the message contains the exact cause.
             Cause::Refused | Cause::ConnectTimeout => Cause::Connect.name(),
             Cause::NoContactUrl => "no contact url",
             other => other.name(),

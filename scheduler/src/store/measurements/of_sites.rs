@@ -1,17 +1,20 @@
-//! Measurements of sites: each prober's newest, which site it was taken of, and its cost. Also
-//! holds two related tables. `resolved_addresses` stores the address that a prober's name lookup
-//! led to; one order at a time locks it. Disagreements are addresses whose sites an agent found to
-//! differ, although it would have shared a measurement between them.
+//! Measurements of sites: each prober's newest one, the site that was actually measured, and the
+//! number of requests. Also manages two related tables. `resolved_addresses` stores the address to
+//! which a site's name resolved at a prober; the prober's next order locks this address.
+//! Disagreements are addresses at which an agent measured two sites, for which it would have shared
+//! one measurement, and found different round trips.
 //!
-//! Invariants: a prober's report moves the locks of its own orders. It moves other probers' locks
-//! only if the site's address was unknown, the report settled the site, or another prober reported
-//! the same address. A quarantined agent moves only its own locks. So one agent that lies about
-//! addresses costs every other prober one postponed order per site, and no request.
+//! Invariants: a prober's report changes which address its own orders lock. It changes this for
+//! other probers only if the site's address was unknown, the report settled the site, or another
+//! prober reported the same address. A quarantined agent's report changes only its own locks. So an
+//! agent that lies about addresses costs every other prober one postponed order per site, and no
+//! request.
 //!
-//! For `NOT_SHARED_FOR`, an agent that found the sites of an address to differ shares nothing
-//! there. Once `ENOUGH` agents that are not quarantined report it, no agent shares there. So one
-//! lying or slow agent makes sites cost no more than without sharing, and makes no other agent's
-//! sites cost more; two lying agents end the sharing at the addresses they name.
+//! An agent that found the sites at an address to differ shares no measurement there for
+//! `NOT_SHARED_FOR`. If `ENOUGH` agents that are not quarantined report a difference, no agent
+//! shares there. So one lying or slow agent costs at most as much as measuring without sharing, and
+//! costs other agents nothing. Two lying agents can end the sharing at the addresses that they
+//! name.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -26,16 +29,16 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::sites::Site;
 use crate::store::types::{Interval, whole};
 
-/// So many orders in a row that held a lock and were postponed count as a failed measurement. A
-/// name needs one order per address on its way: where other probers see it, where this prober does,
-/// and where it settles.
+/// Number of consecutive postponed orders with a lock that count as a failed measurement. A site
+/// may need one order per address: the one that other probers see, the one that this prober sees,
+/// and the one at which the site settles.
 const MOST_POSTPONED: u32 = 5;
-/// The failure stored then.
+/// The failure stored after [`MOST_POSTPONED`] postponed orders.
 const POSTPONED_AGAIN: &str = "the name resolves to a different address each time";
-/// The failure stored when a prober postponed an order without an address.
+/// The failure stored when a prober postponed an order and gave no address.
 const POSTPONED_NOWHERE: &str = "postponed by the prober, which gave no address";
 
-/// Stores a prober's report of a site. `had_lock`: its order locked an address.
+/// Stores a prober's report about a site. `had_lock`: whether its order locked an address.
 pub(in crate::store) async fn upsert(
     conn: &mut PgConnection,
     site: SiteId,
@@ -74,8 +77,8 @@ pub(in crate::store) async fn upsert(
     }
 }
 
-/// Stores the address of a site that was measured or failed. Returns the requests of former reports
-/// without a measurement.
+/// Stores the address of a site that was measured or failed to be. Returns the number of requests
+/// sent before for which no measurement was stored yet.
 async fn not_counted(
     conn: &mut PgConnection,
     site: SiteId,
@@ -127,30 +130,31 @@ async fn upsert_result(
     .await
 }
 
-/// The address at which a prober sees a site, for display.
+/// The address to which a site's name resolves at a prober, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolvedAddress {
     pub prober: String,
     pub address: String,
-    /// How often in a row the name led elsewhere than to the address that its order locked.
+    /// Number of consecutive orders that locked an address other than the one to which the name
+    /// resolved.
     pub postponed: u32,
-    /// Requests sent that are not part of its measurement yet.
+    /// Number of requests sent that no stored measurement includes yet.
     pub requests: u64,
 }
 
-/// The address part of a prober's report.
+/// The address in a prober's report.
 #[derive(Debug, Clone, Copy)]
 struct ReportedAddress {
     site: SiteId,
     prober: AgentId,
-    /// The address that the name resolved to.
+    /// The address to which the name resolved.
     address: IpAddr,
-    /// Whether the report says where the site settled.
+    /// Whether the report settled the site.
     settled: bool,
 }
 
-/// Stores the address of a site that a prober measured. Returns the requests that it sent before
-/// and that no measurement counts yet.
+/// Stores the address of a site that a prober measured. Returns the number of requests that the
+/// prober sent before and that no stored measurement includes yet.
 async fn measured(conn: &mut PgConnection, seen: ReportedAddress) -> Result<u64, Error> {
     let former = forget(conn, seen.site, seen.prober).await?;
     move_site(conn, seen).await?;
@@ -158,7 +162,7 @@ async fn measured(conn: &mut PgConnection, seen: ReportedAddress) -> Result<u64,
     Ok(former)
 }
 
-/// Deletes the address at which a prober saw a site; returns the same requests as [`measured`].
+/// Deletes the stored address of a site for a prober. Returns the same number as [`measured`].
 async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentId) -> Result<u64, Error> {
     let former = sqlx::query_scalar!(
         "delete from resolved_addresses where site_id = $1 and prober_id = $2 returning requests",
@@ -170,8 +174,8 @@ async fn forget(conn: &mut PgConnection, site: SiteId, prober: AgentId) -> Resul
     Ok(former.map_or(0, u64::from))
 }
 
-/// Stores the address of a site that a prober did not measure. `had_lock`: its order locked
-/// an address. Returns how often in a row it held a lock and did not measure.
+/// Stores the address of a site that a prober did not measure. `had_lock`: whether its order locked
+/// an address. Returns the number of consecutive orders that locked an address without measuring.
 async fn postponed(
     conn: &mut PgConnection,
     seen: ReportedAddress,
@@ -182,7 +186,7 @@ async fn postponed(
     keep(conn, seen, i32::from(had_lock), requests).await
 }
 
-/// Moves the site's address to the observed one, if the invariants allow it.
+/// Replaces the site's address by the reported one, if the invariants allow it.
 async fn move_site(conn: &mut PgConnection, seen: ReportedAddress) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -204,7 +208,8 @@ async fn move_site(conn: &mut PgConnection, seen: ReportedAddress) -> Result<(),
     .await
 }
 
-/// Stores an observed address that differs from the site's, and postponed orders and requests.
+/// Stores a reported address that differs from the site's, with the numbers of postponed orders and
+/// of requests.
 async fn keep(conn: &mut PgConnection, seen: ReportedAddress, postponed: i32, requests: u32) -> Result<u32, Error> {
     let postponed = sqlx::query_scalar!(
         r#"
@@ -227,8 +232,8 @@ async fn keep(conn: &mut PgConnection, seen: ReportedAddress, postponed: i32, re
     Ok(postponed.map_or(0, u32::from))
 }
 
-/// Probers whose observed address differs from the site's, or that postponed an order of the site;
-/// by name.
+/// The probers at which the site's name resolves to another address than the site's, or that
+/// postponed an order for the site. Sorted by name.
 pub async fn resolved_addresses(conn: &mut PgConnection, site: &Site) -> Result<Vec<ResolvedAddress>, Error> {
     let resolved_addresses = sqlx::query_as!(
         ResolvedAddress,
@@ -243,14 +248,14 @@ pub async fn resolved_addresses(conn: &mut PgConnection, site: &Site) -> Result<
     resolved_addresses.all(conn).await
 }
 
-/// How long sites of an address that differ are measured one by one. Longer than any agent
-/// remembers its measurements.
+/// Time for which the sites at an address are measured one by one after a disagreement. Longer than
+/// agents remember their measurements.
 pub(in crate::store) const NOT_SHARED_FOR: Duration = Duration::from_secs(24 * 3600);
-/// How many agents must report a difference for all agents to stop sharing: a single agent may err
-/// for a local reason.
+/// Number of agents that must report a disagreement before all agents stop sharing. More than one,
+/// because a single agent may err for a local reason.
 pub(in crate::store) const ENOUGH: i64 = 2;
 
-/// Stores that an agent found the sites at an address to differ.
+/// Stores that an agent found different round trips for sites at one address.
 async fn note_disagreement(conn: &mut PgConnection, address: IpAddr, prober: AgentId) -> Result<(), Error> {
     sqlx::query!(
         r#"

@@ -1,12 +1,12 @@
-//! Measurement orders: requests to probers that are not answered yet.
+//! Measurement orders: requests to probers that were not answered yet.
 //!
-//! Invariants, held by unique indexes: a site has at most one open order, so that only one place
-//! probes it at a time. An address has at most one, for the same reason; an order without an
-//! address only finds out where its site is (`super::of_sites`). A pair of agents has at most one.
-//! An order ends with the session it was sent on, and at `expires_at` at the latest. Its site may
-//! go to another prober as soon as the session ends, because the former prober has stopped by then:
-//! an agent drops its orders when its stream breaks, and when no heartbeat was acknowledged for the
-//! lease's life, which ends a grace period before the session expires.
+//! Invariants, enforced by unique indexes: a site has at most one open order, so that only one
+//! agent probes it at a time. An address has at most one, for the same reason; an order without an
+//! address only finds out the site's address (`super::of_sites`). A pair of agents has at most one.
+//! An order ends with the session on which it was sent, and at `expires_at` at the latest. Once the
+//! session has ended, another prober may get the site, because the former prober has stopped: an
+//! agent drops its orders when its stream breaks. It also drops them when no heartbeat was
+//! acknowledged for a lease's lifetime, which is over a grace period before the session expires.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -29,7 +29,7 @@ use crate::store::types::Interval;
 pub struct Order {
     pub id: OrderId,
     pub target: OrderTarget,
-    /// Whether it belongs to a confirmation, see `crate::store::tasks::confirmations`.
+    /// Whether it belongs to a confirmation (`crate::store::tasks::confirmations`).
     pub confirming: bool,
 }
 
@@ -39,12 +39,12 @@ pub enum OrderTarget {
     Site {
         id: SiteId,
         name: String,
-        /// The site's origin; absent until a prober has settled it.
+        /// The site's origin; `None` until a prober has settled it.
         origin: Option<String>,
-        /// The address that the order locks. Absent while it is unknown: then the order only asks
-        /// for the address.
+        /// The address that the order locks. `None` if it is unknown: then the order only asks for
+        /// the address.
         locked: Option<IpAddr>,
-        /// Whether a measurement of another site at the same address may answer.
+        /// Whether the prober may report its measurement of another site at the same address.
         may_share: bool,
     },
     /// Another agent's beacon.
@@ -55,7 +55,7 @@ pub enum OrderTarget {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DueSite {
     pub site: SiteId,
-    /// The probers that may be asked now, in order of their identifiers; at least one.
+    /// The probers that may be asked now, at least one, in order of their identifiers.
     pub probers: Vec<AvailableProber>,
 }
 
@@ -63,25 +63,25 @@ pub struct DueSite {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AvailableProber {
     pub prober: AgentId,
-    /// The address at which it presumably sees the site, without another open order; `None` while
-    /// it is unknown.
+    /// The address at which it will probably see the site, which has no open order; `None` if it is
+    /// unknown.
     pub address: Option<IpAddr>,
 }
 
 impl AvailableProber {
-    /// Joins two parallel columns of a query.
+    /// Combines two parallel columns of a query.
     pub(in crate::store) fn listed(probers: Vec<AgentId>, addresses: Vec<Option<IpAddr>>) -> Vec<Self> {
         probers.into_iter().zip(addresses).map(|(prober, address)| Self { prober, address }).collect()
     }
 }
 
-/// The open order that a site waits for, for display.
+/// The open order for which a site waits, for display.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OpenOrder {
     pub prober: String,
     /// The address that it locks; `None` when it only asks for the address.
     pub address: Option<String>,
-    /// The order's site, if it is another one at the same address.
+    /// The order's site, if it is another site at the same address.
     pub other: Option<String>,
 }
 
@@ -90,9 +90,9 @@ pub struct OpenOrder {
 pub struct MeshPlan {
     /// Age at which a round trip is measured again.
     pub max_age: Duration,
-    /// The most other agents that each agent measures besides the landmarks.
+    /// Maximum number of other agents that each agent measures besides the landmarks.
     pub max_peers: u32,
-    /// The most open beacon orders of an agent.
+    /// Maximum number of an agent's open beacon orders.
     pub max_orders: u32,
     pub lifetime: Duration,
 }
@@ -134,7 +134,7 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
                 OrderTarget::Site { id: site, name, origin: row.origin, locked: row.locked, may_share: row.may_share }
             }
             (_, _, Some(agent), Some(url)) => OrderTarget::Beacon { agent, url },
-            // The agent came back without a beacon; the order expires.
+            // The agent reconnected without a beacon, so the order will expire.
             _ => return None,
         };
         Some(Order { id: row.id, target, confirming: row.confirming })
@@ -142,8 +142,9 @@ pub async fn take_unsent(conn: &mut PgConnection, agent: AgentId, session: Sessi
     Ok(orders.collect())
 }
 
-/// Ends orders that will not be answered. A prober that is gone is not asked again. One that missed
-/// the time limit gets a recorded failure, so that its target goes on.
+/// Ends orders that will not be answered. Orders of probers that are gone are deleted. For a prober
+/// that missed the time limit a failure is stored, so that its target does not wait for it any
+/// longer.
 pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
     sqlx::query!(
         r#"
@@ -185,7 +186,7 @@ pub async fn give_up(conn: &mut PgConnection) -> Result<u64, Error> {
     Ok(u64::try_from(expired).unwrap_or(0))
 }
 
-/// Orders the due measurements in the mesh of connected agents, landmarks first, and returns the
+/// Orders the due measurements between connected agents, those of landmarks first. Returns the
 /// probers that got orders.
 pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<AgentId>, Error> {
     sqlx::query_scalar!(
@@ -240,7 +241,7 @@ pub async fn order_mesh(conn: &mut PgConnection, plan: &MeshPlan) -> Result<Vec<
     .await
 }
 
-/// The number of open site orders of each of these probers.
+/// Number of open site orders of each of these probers.
 pub async fn open_site_orders(conn: &mut PgConnection, probers: &[AgentId]) -> Result<HashMap<AgentId, u32>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -257,13 +258,13 @@ pub async fn open_site_orders(conn: &mut PgConnection, probers: &[AgentId]) -> R
     Ok(open)
 }
 
-/// The sites of measuring tasks without an open order that one of these probers has not measured;
-/// oldest site first, at most `limit`.
+/// At most `limit` sites of measuring tasks that have no open order and that one of these probers
+/// has not measured. Oldest site first.
 ///
 /// A round trip counts if it was at most `max_age` old when the site's first measuring task began
-/// to wait, and is newer than the site's last doubt. A failure counts only if it came after the
-/// task began to wait. A prober that sees the site at an address with an open order waits for that
-/// order.
+/// to wait, and was measured after the site was last marked as doubtful. A failure counts only if
+/// it came after that task began to wait. A prober for which the site's address has an open order
+/// is not asked until that order ends.
 pub async fn due_sites(
     conn: &mut PgConnection,
     probers: &[AgentId],
@@ -308,8 +309,8 @@ pub async fn due_sites(
         .collect())
 }
 
-/// Orders measurements of these sites. A site that has an open order, or whose address has one,
-/// gets none. Returns the probers that got orders.
+/// Orders measurements of these sites. A site gets no order if it or its address has an open one.
+/// Returns the probers that got orders.
 pub async fn order_sites(
     conn: &mut PgConnection,
     orders: &[(SiteId, AgentId)],
@@ -337,8 +338,8 @@ pub async fn order_sites(
     .await
 }
 
-/// The open order that a site waits for: its own, or another site's at its address while it waits
-/// to be measured.
+/// The open order for which a site waits: its own or, if the site has measuring tasks, another
+/// site's order at the same address.
 pub async fn awaited(conn: &mut PgConnection, site: &Site) -> Result<Option<OpenOrder>, Error> {
     sqlx::query_as!(
         OpenOrder,

@@ -1,5 +1,5 @@
-//! Quarantines: agents whose measurements are ignored; and the alarm that the map as a whole is not
-//! trusted.
+//! Quarantines: agents whose measurements are ignored. Also stores the alarm, raised when the whole
+//! map is not trusted.
 //!
 //! Invariants: an agent has at most one open quarantine, and there is at most one open alarm. A
 //! quarantined agent's measurements stay stored, so that it can be judged again; readers of
@@ -42,7 +42,7 @@ pub async fn open(conn: &mut PgConnection) -> Result<Vec<Quarantine>, Error> {
     .await
 }
 
-/// Opens a quarantine, or updates the reason of the open one. `true` when it is new.
+/// Opens a quarantine, or updates the reason of the open one. Returns `true` if it is new.
 pub async fn hold(conn: &mut PgConnection, agent: AgentId, evidence: Kind, reason: &str) -> Result<bool, Error> {
     sqlx::query_scalar!(
         r#"
@@ -60,9 +60,9 @@ pub async fn hold(conn: &mut PgConnection, agent: AgentId, evidence: Kind, reaso
     .await
 }
 
-/// Counts a judgement that found the agent consistent. It counts only with measurements newer than
-/// the last one that counted, and of sites if sites were the evidence. After `enough` in a row,
-/// releases the agent. `true` when it was released.
+/// Counts a judgement that found the agent consistent. It counts only if the agent has measured
+/// since the last judgement that counted (sites, if sites were the evidence). After `enough` such
+/// judgements in a row, releases the agent. Returns `true` if it was released.
 pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i32) -> Result<bool, Error> {
     let released = sqlx::query_scalar!(
         r#"
@@ -88,8 +88,8 @@ pub async fn found_consistent(conn: &mut PgConnection, agent: AgentId, enough: i
     Ok(released.unwrap_or(false))
 }
 
-/// Releases an agent by hand and deletes its measurements, so that only new ones judge it. `false`
-/// when it was not quarantined.
+/// Releases an agent by an operator's command and deletes its measurements, so that it is judged
+/// only by new ones. Returns `false` if it was not quarantined.
 pub async fn release(conn: &mut PgConnection, agent: AgentId) -> Result<bool, Error> {
     let mut tx = conn.begin().await?;
     let released = sqlx::query!(
@@ -106,12 +106,12 @@ pub async fn release(conn: &mut PgConnection, agent: AgentId) -> Result<bool, Er
     Ok(released > 0)
 }
 
-/// The reason of the open alarm: why the map is not trusted.
+/// The reason of the open alarm; `None` if there is none.
 pub async fn alarm(conn: &mut PgConnection) -> Result<Option<String>, Error> {
     sqlx::query_scalar!("select reason from trust_alarms where ended_at is null").optional(conn).await
 }
 
-/// Raises the alarm, or updates its reason. `true` when it is new.
+/// Raises the alarm, or updates its reason. Returns `true` if it is new.
 pub async fn raise(conn: &mut PgConnection, reason: &str) -> Result<bool, Error> {
     sqlx::query_scalar!(
         r#"
@@ -125,14 +125,14 @@ pub async fn raise(conn: &mut PgConnection, reason: &str) -> Result<bool, Error>
     .await
 }
 
-/// Ends the alarm; `false` when none was open.
+/// Ends the alarm. Returns `false` if none was open.
 pub async fn end_alarm(conn: &mut PgConnection) -> Result<bool, Error> {
     let ended = sqlx::query!("update trust_alarms set ended_at = now() where ended_at is null").affected(conn).await?;
     Ok(ended > 0)
 }
 
-/// The sites by which agents are judged: measured by the most agents and most recently, at most
-/// `limit`.
+/// At most `limit` sites by which agents are judged: those that the most agents measured, and of
+/// these the most recently measured.
 pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<SiteId>, Error> {
     sqlx::query_scalar!(
         r#"
@@ -149,8 +149,9 @@ pub async fn judged_sites(conn: &mut PgConnection, limit: i64) -> Result<Vec<Sit
     .await
 }
 
-/// The measurements of these sites, including those of quarantined agents. For an agent quarantined
-/// for its site measurements, the older ones are omitted once it has measured `enough` sites since.
+/// The measurements of these sites, including those by quarantined agents. If an agent was
+/// quarantined because of its site measurements, those from before the quarantine are omitted once
+/// it has measured `enough` sites since.
 pub async fn sites_of_all(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -181,8 +182,8 @@ pub async fn sites_of_all(
     Ok(measured.into_values().collect())
 }
 
-/// For each connected agent quarantined for its site measurements, at most `most` of these sites to
-/// measure again: those it has not measured since, or not within `max_age`.
+/// For each connected agent that was quarantined because of its site measurements, at most `most`
+/// of these sites to measure again: those that it has not measured since, or not within `max_age`.
 pub async fn on_probation(
     conn: &mut PgConnection,
     sites: &[SiteId],

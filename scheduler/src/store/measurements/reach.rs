@@ -1,4 +1,4 @@
-//! Which agents reach which beacons: the mesh, as shown to people.
+//! Reads which agents reach which beacons, to show the mesh to people.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use crate::store::types::Interval;
 /// Time until a failed beacon is tried again, unless one of the two agents reconnects before.
 pub const MESH_RETRY: Duration = Duration::from_secs(60);
 
-/// The direction from one agent to another's beacon.
+/// Whether one agent reaches another's beacon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReachDirection {
     pub prober: String,
     pub target: String,
-    /// The beacon's URL; `None` where the target runs none.
+    /// The beacon's URL; `None` if the target runs no beacon.
     pub beacon_url: Option<String>,
     pub standing: Reachability,
-    /// The newest round trip, and its time.
+    /// The newest round trip, and when it was measured.
     pub reached: Option<(Rtt, DateTime<Utc>)>,
     /// The newest failure, and its time.
     pub failed: Option<(Failure, DateTime<Utc>)>,
-    /// When it is measured next; `None` when it is not planned.
+    /// When it is measured next; `None` if no measurement is planned.
     pub next_at: Option<DateTime<Utc>>,
 }
 
@@ -37,7 +37,7 @@ pub enum Reachability {
     Failed,
     /// Not measured yet, but planned.
     Untried,
-    /// Not planned: every agent measures only the landmarks and a limited number of other agents.
+    /// Not planned, because every agent measures only the landmarks and a limited number of others.
     NotAsked,
     /// The target runs no beacon.
     NoBeacon,
@@ -48,7 +48,7 @@ pub enum Reachability {
 }
 
 impl Reachability {
-    /// `reached`: whether the newest measurement succeeded.
+    /// `reached`: whether the newest measurement succeeded; `None` if there is none.
     const fn of(connected: bool, has_beacon: bool, reached: Option<bool>, peers: bool) -> Self {
         match (connected, reached) {
             _ if !has_beacon => Self::NoBeacon,
@@ -61,12 +61,12 @@ impl Reachability {
     }
 }
 
-/// Which directions are selected.
+/// Selects directions.
 #[derive(Debug, Clone, Copy)]
 pub struct ReachFilter {
     /// From and to this agent.
     pub agent: AgentId,
-    /// The other agent; `None`: all that are connected or were measured.
+    /// The other agent; `None`: all agents that are connected or were measured.
     pub other: Option<AgentId>,
     /// Age at which a round trip is measured again.
     pub max_age: Duration,
@@ -151,19 +151,19 @@ pub async fn ways(conn: &mut PgConnection, asked: &ReachFilter) -> Result<Vec<Re
     Ok(ways)
 }
 
-/// The most frequent reason why connected agents do not reach each other.
+/// The most frequent cause for which connected agents do not reach each other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReachFailure {
-    /// How many agents had this cause.
+    /// Number of agents that failed for this cause.
     pub agents: u64,
-    /// One of these agents.
+    /// One of the agents that failed for this cause.
     pub prober: String,
     /// The agent that it did not reach.
     pub target: String,
     pub failure: Failure,
 }
 
-/// The most frequent cause among agents that failed to reach another; `None` when all tried ones
+/// The most frequent cause for which an agent did not reach another; `None` if all attempts
 /// succeeded.
 pub async fn trouble(conn: &mut PgConnection) -> Result<Option<ReachFailure>, Error> {
     let row = sqlx::query!(

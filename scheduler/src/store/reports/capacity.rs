@@ -1,7 +1,7 @@
-//! The input of a capacity plan: agents with a place, and every located site with its size.
+//! Reads the input of a capacity plan: the agents' places, and every located site with its size.
 //!
-//! Reads without locks and writes nothing. Sites come row by row, so that memory holds only what
-//! the caller keeps.
+//! Reads without locks and writes nothing. Sites are read row by row, so memory holds only what the
+//! caller keeps.
 
 use std::time::Duration;
 
@@ -15,19 +15,19 @@ use crate::store::Error;
 use crate::store::rows::Rows;
 use crate::store::types::Unsigned;
 
-/// The most sites that a plan reads: about a gigabyte with eight dimensions, of which a million
-/// take 110 MB.
+/// Maximum number of sites that a plan reads. With eight dimensions they take about a gigabyte (110
+/// MB per million).
 pub const MOST_SITES: u64 = 10_000_000;
 
-/// An embedding with located sites.
+/// An embedding in which sites are located.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LocatedEmbedding {
     pub epoch: EmbeddingEpoch,
-    /// Its dimensions, without the height.
+    /// Number of dimensions, without the height.
     pub dimensions: usize,
-    /// Sites located in it.
+    /// Number of sites located in it.
     pub sites: u64,
-    /// Sites located only in other embeddings.
+    /// Number of sites located only in other embeddings.
     pub elsewhere: u64,
 }
 
@@ -44,7 +44,7 @@ pub struct EnrolledAgent {
     pub coordinate: Option<Vec<f64>>,
 }
 
-/// The newest embedding with located sites; `None` when no site is located.
+/// The newest embedding in which sites are located; `None` if no site is located.
 pub async fn located(conn: &mut PgConnection) -> Result<Option<LocatedEmbedding>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -72,7 +72,7 @@ pub async fn located(conn: &mut PgConnection) -> Result<Option<LocatedEmbedding>
     Ok(newest)
 }
 
-/// Every agent that was not removed, by name, with its place in an embedding.
+/// Every agent that was not removed, with its place in an embedding. Sorted by name.
 pub async fn agents(conn: &mut PgConnection, epoch: EmbeddingEpoch) -> Result<Vec<EnrolledAgent>, Error> {
     let agents = sqlx::query_as!(
         EnrolledAgent,
@@ -88,8 +88,8 @@ pub async fn agents(conn: &mut PgConnection, epoch: EmbeddingEpoch) -> Result<Ve
     agents.all(conn).await
 }
 
-/// Reads the sites of an embedding. Returns how many were omitted because they may stand in several
-/// places. An alias is not a site of its own.
+/// Reads the sites of an embedding, without aliases. Returns the number of sites omitted because
+/// they may stand in several places.
 pub async fn sites(conn: &mut PgConnection, sites: &mut Sites) -> Result<u64, Error> {
     let mut rows = sqlx::query!(
         r#"
@@ -127,7 +127,7 @@ pub async fn sites(conn: &mut PgConnection, sites: &mut Sites) -> Result<u64, Er
     Ok(suspects)
 }
 
-/// The names of these sites; deleted sites are absent.
+/// The names of these sites. Deleted sites are absent.
 pub async fn names(
     conn: &mut PgConnection,
     sites: &[SiteId],

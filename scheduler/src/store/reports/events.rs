@@ -1,8 +1,8 @@
 //! Events: the log of every transition of tasks, leases and sessions. Triggers write it
 //! (`migrations/0007_log.sql`); this module reads and prunes it.
 //!
-//! A reader sees an event only after every transaction that began before the event's own has ended.
-//! So a reader that continues after the last event misses none.
+//! A reader sees an event only when all transactions that began before the event's transaction have
+//! ended. So a reader that continues after the last event it saw misses none.
 
 use std::time::Duration;
 
@@ -15,28 +15,27 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::{Interval, Unsigned};
 
-/// The most events of a page.
+/// Maximum number of events in a page.
 pub const PAGE: i64 = 500;
-/// The most events deleted by one statement: some tens of milliseconds.
+/// Maximum number of events deleted by one statement, which takes some tens of milliseconds.
 const PRUNED_AT_ONCE: i64 = 10_000;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Event {
-    /// Where a reader continues.
+    /// The event's position, after which a reader continues.
     pub cursor: Cursor,
     pub at: DateTime<Utc>,
     /// task, lease, session, agent, term or database.
     pub noun: String,
-    /// The state that was entered, or the event.
+    /// The state that was entered, or a word for the event.
     pub what: String,
     /// The task's batch, site and round.
     pub task: Option<TaskOf>,
     pub token: Option<LeaseToken>,
     pub agent: Option<String>,
     pub session: Option<SessionId>,
-    /// The session's number among its agent's sessions.
     pub incarnation: Option<Incarnation>,
-    /// Why, for people.
+    /// The cause, for people.
     pub cause: Option<String>,
 }
 
@@ -48,7 +47,7 @@ pub struct TaskOf {
     pub round: u32,
 }
 
-/// A place in the log.
+/// A position in the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Cursor {
     xact: i64,
@@ -104,7 +103,7 @@ pub const KINDS: [&str; 27] = [
     "term-taken",
 ];
 
-/// A reader's place in the history since a time; events come in order of time.
+/// A reader's position in the history since a time. Events are read in order of time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct EventsSince {
     horizon: i64,
@@ -113,12 +112,12 @@ pub struct EventsSince {
 }
 
 impl EventsSince {
-    /// All events since `at` that are committed by now.
+    /// Selects all events since `at` that have been committed by now.
     pub async fn since(conn: &mut PgConnection, at: DateTime<Utc>) -> Result<Self, Error> {
         Ok(Self { horizon: horizon(conn).await?, at, id: 0 })
     }
 
-    /// Where a reader that follows the log continues.
+    /// The position from which a reader follows the log after the history.
     pub const fn end(self) -> Cursor {
         Cursor { xact: self.horizon - 1, id: i64::MAX }
     }
@@ -170,8 +169,8 @@ impl From<Row> for Event {
     }
 }
 
-/// Reads the filter's events below a horizon. The last literal adds a condition and an order, and
-/// ends in a limit.
+/// Reads events below the horizon that match the filter. The last literal adds a condition, an
+/// order and a limit.
 macro_rules! read {
     ($conn:expr, $horizon:expr, $filter:expr, $limit:expr, $condition_and_order:literal $(, $argument:expr)*) => {
         sqlx::query_as!(
@@ -201,14 +200,14 @@ macro_rules! read {
     };
 }
 
-/// The newest events, at most `limit`.
+/// At most `limit` newest events.
 pub async fn newest(conn: &mut PgConnection, filter: &Filter, limit: i64) -> Result<Page, Error> {
     let horizon = horizon(conn).await?;
     let rows = read!(conn, horizon, filter, limit, "order by e.xact desc, e.id desc limit $6").await?;
     Ok(Page { events: in_order(rows), next: Cursor { xact: horizon - 1, id: i64::MAX } })
 }
 
-/// The next [`PAGE`] events of the history, and where to continue; `None` after the last.
+/// The next [`PAGE`] events of the history, and where to continue; `None` after the last event.
 pub async fn past(
     conn: &mut PgConnection,
     filter: &Filter,
@@ -244,12 +243,13 @@ pub async fn after(conn: &mut PgConnection, filter: &Filter, after: Cursor) -> R
     .await?;
     let full = i64::try_from(rows.len()).is_ok_and(|count| count == PAGE);
     let last = rows.last().map(|row| Cursor { xact: row.xact, id: row.id });
-    // After a page that is not full, no further event lies below the horizon, whatever the filter.
+    // If the page is not full, no further event below the horizon matches, so continue at the
+    // horizon.
     let next = last.filter(|_| full).unwrap_or(Cursor { xact: horizon - 1, id: i64::MAX });
     Ok(Page { events: in_order(rows), next: next.max(after) })
 }
 
-/// The oldest active transaction: every transaction below it has ended.
+/// The number of the oldest active transaction. All transactions with lower numbers have ended.
 async fn horizon(conn: &mut PgConnection) -> Result<i64, Error> {
     sqlx::query_scalar!(
         r#"
@@ -261,15 +261,15 @@ async fn horizon(conn: &mut PgConnection) -> Result<i64, Error> {
     .await
 }
 
-/// Sorts by number: for one task, lease or session this is the order of its events.
+/// Sorts by number, which is the order of events of one task, lease or session.
 fn in_order(rows: Vec<Row>) -> Vec<Event> {
     let mut events: Vec<Event> = rows.into_iter().map(Event::from).collect();
     events.sort_by_key(|event| event.cursor.id);
     events
 }
 
-/// Deletes events older than `keep`, oldest first, at most [`PRUNED_AT_ONCE`]; returns the number.
-/// Also deletes events with transaction numbers of the future: they were copied from another
+/// Deletes at most [`PRUNED_AT_ONCE`] events older than `keep`, oldest first. Returns the number.
+/// Also deletes events whose transaction number was not reached yet: they were copied from another
 /// server, and no reader could read them in order.
 pub async fn prune(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     sqlx::query!(
@@ -299,7 +299,7 @@ mod tests {
     use crate::store::fixtures::{self, Conn};
     use crate::store::leases;
 
-    /// The events of a task or an agent as text, in order.
+    /// Each event of a page as text, in order.
     fn said(page: &Page) -> Vec<String> {
         let sentence = |event: &Event| {
             let token = event.token.map(|token| format!(" #{token}")).unwrap_or_default();
@@ -309,7 +309,8 @@ mod tests {
         page.events.iter().map(sentence).collect()
     }
 
-    /// Waits until all transactions on this server have ended, including those of other tests.
+    /// Waits until all transactions that are active on this server have ended, including those of
+    /// other tests.
     async fn settle(conn: &mut PgConnection) {
         let own: i64 = fixtures::scalar(conn, "select pg_current_xact_id()::text::bigint").await;
         while horizon(conn).await.expect("ask") <= own {
@@ -352,7 +353,7 @@ mod tests {
             "task cancelled #2 (cancelled by the operator)",
         ];
         let mut heard = said(&of_task);
-        // Within one statement a task and its lease change together.
+        // One statement changes a task and its lease, so their events may be in either order.
         let mut awaited: Vec<String> = expected.map(str::to_owned).to_vec();
         heard.sort_unstable();
         awaited.sort_unstable();

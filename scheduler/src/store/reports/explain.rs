@@ -15,10 +15,10 @@ use crate::store::sites::Site;
 use crate::store::tasks::waits;
 use crate::store::types::Unsigned;
 
-/// The most tasks and choices of one site explained at once; the newest.
+/// Maximum number of tasks, and of choices, in one explanation of a site; only the newest are
+/// included.
 const MOST: i64 = 100;
 
-/// A task of the site.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Task {
     pub id: TaskId,
@@ -27,7 +27,7 @@ pub struct Task {
     pub round: u32,
     pub state: TaskState,
     pub reason: Option<String>,
-    /// What it waits for, if it has no agent.
+    /// Why it waits, if it has no agent.
     pub waits: Option<ExplainedWait>,
 }
 
@@ -37,14 +37,15 @@ pub struct TaskChoice {
     pub id: AssignmentId,
     pub task: TaskId,
     pub at: DateTime<Utc>,
-    /// Whether the task has this agent now, or had it when it ended.
+    /// Whether this is the task's newest choice.
     pub newest: bool,
     pub recorded: ExplainedChoice,
-    /// The agents that constraints excluded, by constraint.
+    /// The names of the agents that constraints excluded, by constraint.
     pub excluded: BTreeMap<Exclusion, Vec<String>>,
 }
 
-/// The site's tasks of one batch or of all, newest first; with `at`, the task of that choice.
+/// The site's tasks of one batch or of all batches, newest first. With `at`, only the task of that
+/// choice.
 pub async fn tasks(
     conn: &mut PgConnection,
     site: &Site,
@@ -82,7 +83,7 @@ pub async fn tasks(
     Ok(tasks.collect())
 }
 
-/// The choices for these tasks, newest first; with `at`, only that one.
+/// The choices for these tasks, newest first. With `at`, only that choice.
 pub async fn choices(
     conn: &mut PgConnection,
     tasks: &[Task],

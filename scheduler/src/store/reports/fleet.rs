@@ -1,4 +1,4 @@
-//! The work of each agent.
+//! Reads what each agent has done.
 
 use std::collections::HashMap;
 
@@ -10,16 +10,16 @@ use crate::store::agents::{self, Agent};
 use crate::store::rows::Rows;
 use crate::store::types::Unsigned;
 
-/// The work of one agent.
+/// An agent, and what it has done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AgentRow {
-    /// Its present state, independent of the batch.
+    /// Its present state, which does not depend on the batch.
     pub agent: Agent,
-    /// Tasks whose newest assignment is this agent.
+    /// Number of tasks whose newest assignment is to this agent.
     pub assigned: u64,
     pub complete: u64,
     pub truncated: u64,
-    /// Crawls that ended neither complete nor truncated.
+    /// Number of crawls that ended neither complete nor truncated.
     pub failed: u64,
     pub pages: u64,
     pub bytes: u64,
@@ -27,7 +27,7 @@ pub struct AgentRow {
     pub mean_rtt: Option<Rtt>,
 }
 
-/// Every agent and its work, in one batch or in all, by name.
+/// Every agent, and what it has done in one batch or in all. Sorted by name.
 pub async fn agents(conn: &mut PgConnection, batch: Option<BatchId>) -> Result<Vec<AgentRow>, Error> {
     let fleet = agents::list(conn).await?;
     let mut fleet: HashMap<AgentId, Agent> = fleet.into_iter().map(|agent| (agent.id, agent)).collect();

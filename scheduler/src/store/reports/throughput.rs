@@ -1,7 +1,7 @@
-//! Throughput: the results of a batch's crawls over time, by agent, by strategy and recently.
+//! Throughput of a batch's crawls: over time, by agent, by strategy, and of recent crawls.
 //!
-//! The view `crawls` defines when a crawl was active. Each crawl costs a bounded number of rows,
-//! whatever the number of crawls and slices.
+//! The view `crawls` defines when a crawl was active. The number of rows read per crawl is bounded,
+//! for any number of crawls and slices.
 
 use std::time::Duration;
 
@@ -19,23 +19,22 @@ pub use standing::{TaskTotals, standing};
 
 mod standing;
 
-/// Fewer crawls than these are too few to judge by: the recent window reaches back to include so
-/// many.
+/// Minimum number of crawls for an estimate. The window of recent crawls is extended into the past
+/// until it includes as many.
 const FEWEST_RECENT: i64 = 10;
-/// The most crawls sampled for their lengths, and the most active ones: any thousand give the
-/// lengths to some percent, in a few milliseconds.
+/// Maximum number of ended crawls, and of active ones, sampled for their lengths. A thousand give
+/// the lengths to within a few percent, in a few milliseconds.
 const MOST_TOLD: i64 = 1000;
 
-/// Which tasks are reported on.
+/// Selects the tasks of a report.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportScope {
     pub batch: BatchId,
-    /// This round; `None`: each site's newest.
+    /// The round; `None`: each site's newest.
     pub round: Option<u32>,
 }
 
 impl ReportScope {
-    /// The newest rounds of a batch.
     pub const fn newest(batch: BatchId) -> Self {
         Self { batch, round: None }
     }
@@ -45,7 +44,7 @@ impl ReportScope {
     }
 }
 
-/// The remaining time of a batch's newest rounds; `None` when none remain. Reads the whole batch
+/// The remaining time of a batch's newest rounds; `None` if all have ended. Reads the whole batch
 /// three times.
 pub async fn left(conn: &mut PgConnection, batch: BatchId) -> Result<Option<Estimate>, Error> {
     let scope = ReportScope::newest(batch);
@@ -53,7 +52,7 @@ pub async fn left(conn: &mut PgConnection, batch: BatchId) -> Result<Option<Esti
     Ok(throughput::estimate(&remaining, &recent(conn, scope).await?))
 }
 
-/// The newest round of any site of a batch; `None` when the batch has no site.
+/// The highest round of any site of a batch; `None` if the batch has no site.
 pub async fn newest_round(conn: &mut PgConnection, batch: BatchId) -> Result<Option<u32>, Error> {
     let newest = sqlx::query_scalar!(
         r#"select max(round) as "round: Unsigned<u32>" from tasks where batch_id = $1"#,
@@ -64,31 +63,30 @@ pub async fn newest_round(conn: &mut PgConnection, batch: BatchId) -> Result<Opt
     Ok(newest.map(u32::from))
 }
 
-/// Totals of some of the ended crawls.
+/// Totals of a group of ended crawls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CrawlTotals {
     pub total: Total,
-    /// How long each agent had at least one of them active, summed over agents.
+    /// Time for which an agent had at least one of the crawls active, summed over agents.
     pub busy: Duration,
-    /// The sum of their lengths.
+    /// The sum of the crawls' lengths.
     pub crawling: Duration,
-    /// The mean of their median round trips.
+    /// The mean of the crawls' median round trips.
     pub mean_rtt: Option<Rtt>,
 }
 
-/// Totals of all ended crawls, and by agent and strategy.
+/// Totals of all ended crawls, by agent, and by strategy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Crawls {
     pub all: CrawlTotals,
-    /// When the first began and the last ended; `None` without any.
+    /// When the first crawl began, and when the last ended; `None` without crawls.
     pub time: Option<(DateTime<Utc>, DateTime<Utc>)>,
-    /// By the agent that crawled, in order of names.
+    /// Totals by the agent that crawled, in order of names.
     pub agents: Vec<(Agent, CrawlTotals)>,
-    /// By the strategy of the newest assignment, in order of names.
+    /// Totals by the strategy of the newest assignment, in order of names.
     pub strategies: Vec<(Strategy, CrawlTotals)>,
 }
 
-/// An agent, as a report names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Agent {
     pub name: String,
@@ -96,7 +94,6 @@ pub struct Agent {
     pub carrier: String,
 }
 
-/// Sums up the ended crawls.
 pub async fn crawls(conn: &mut PgConnection, scope: ReportScope) -> Result<Crawls, Error> {
     let rows = sqlx::query!(
         r#"
@@ -140,7 +137,8 @@ pub async fn crawls(conn: &mut PgConnection, scope: ReportScope) -> Result<Crawl
             crawling: row.crawling.unwrap_or_default().0,
             mean_rtt: row.mean_rtt_us,
         };
-        // Postgres' `grouping()` sets a bit for each column by which a row is not grouped.
+        // `by` is from Postgres' `grouping()`, which sets a bit for each column by which a row is
+        // not grouped.
         match (row.by, row.agent, row.city, row.carrier) {
             (0b01, Some(name), Some(city), Some(carrier)) => crawls.agents.push((Agent { name, city, carrier }, part)),
             (0b10, ..) => crawls.strategies.extend(row.strategy.map(|strategy| (strategy, part))),
@@ -150,7 +148,7 @@ pub async fn crawls(conn: &mut PgConnection, scope: ReportScope) -> Result<Crawl
     Ok(crawls)
 }
 
-/// What crawls fetched in each of `slices` equal slices of a time.
+/// What crawls fetched in each of `slices` equal slices of a period.
 pub async fn slices(
     conn: &mut PgConnection,
     scope: ReportScope,
@@ -211,10 +209,10 @@ pub async fn slices(
     Ok(filled)
 }
 
-/// Recent crawls: those that began in the last half of the time since the first crawl began, or
-/// since the earliest of the ten that ended last, if that is longer ago. Of more than a thousand it
-/// samples any thousand. Also counts the recent begins: in the last quarter of that time, or since
-/// the tenth newest began.
+/// Recent crawls: those that began in the second half of the time since the first crawl began, or,
+/// if earlier, since the first of the ten that ended last began. If there are more than a thousand,
+/// reads any thousand of them. Also counts the recent begins: those in the last quarter of that
+/// time or, if that is longer, since the tenth newest crawl began.
 pub async fn recent(conn: &mut PgConnection, scope: ReportScope) -> Result<RecentCrawls, Error> {
     let row = sqlx::query!(
         r#"
@@ -274,21 +272,21 @@ pub async fn recent(conn: &mut PgConnection, scope: ReportScope) -> Result<Recen
     })
 }
 
-/// How a batch grew, read in one snapshot.
+/// How a batch's results grew over time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchGrowth {
     pub standing: TaskTotals,
     pub crawls: Crawls,
     pub recent: RecentCrawls,
-    /// From the begin of the first crawl until now, or until the end of the last if none is to
-    /// come; `None` before the first.
+    /// From the begin of the first crawl until now, or, if all tasks have ended, until the end of
+    /// the last crawl; `None` before the first crawl.
     pub time: Option<(DateTime<Utc>, DateTime<Utc>)>,
-    /// The slices of that time; empty before the first crawl ends.
+    /// The slices of `time`; empty before the first crawl ends.
     pub slices: Vec<Slice>,
 }
 
 impl BatchGrowth {
-    /// Run in a transaction that sees one snapshot.
+    /// Run in a transaction in which all statements see one snapshot.
     pub async fn read(conn: &mut PgConnection, scope: ReportScope, slices: u16) -> Result<Self, Error> {
         let standing = standing(conn, scope).await?;
         let crawls = crawls(conn, scope).await?;
@@ -320,15 +318,14 @@ mod tests {
     use crate::store::tasks::holds::{self, Cause};
     use crate::throughput::{StallReason, StalledCrawls, estimate, growth};
 
-    /// A batch that agents crawl; `begin` is an hour ago.
+    /// A batch that agents crawl. `begin` is an hour ago.
     struct Scene {
         conn: PoolConnection<Postgres>,
         batch: BatchId,
         sites: u32,
     }
 
-    /// An ended crawl: seconds from `begin` to its grant and to the acceptance of its outcome, its
-    /// begin by the agent's clock, and the length that the agent reported.
+    /// An ended crawl. Times are in seconds after `begin`.
     struct Crawl {
         granted: f64,
         accepted: f64,
@@ -360,7 +357,7 @@ mod tests {
             sqlx::query(sql).execute(&mut *self.conn).await.expect(sql);
         }
 
-        /// An active crawl of a new site, begun `granted` seconds after `begin`.
+        /// Makes an active crawl of a new site, granted `granted` seconds after `begin`.
         async fn lease(&mut self, (agent, session): (AgentId, SessionId), granted: f64) -> i64 {
             self.sites += 1;
             let site = fixtures::site(&mut self.conn, &format!("s{}.cn", self.sites)).await;
@@ -526,7 +523,7 @@ mod tests {
         assert_eq!((said.left, said.sites, said.held), (None, 2, 3));
         assert!(said.note.starts_with("no estimate yet: no site has ended; 3 sites are held back"), "{}", said.note);
 
-        // Forty that came at once: the newest ten of them are a window too.
+        // After forty crawls that began at the same time, the window includes ten of them.
         for _ in 0..40 {
             scene.crawled(a, crawl(2900.0, 3000.0, 1)).await;
         }
@@ -536,7 +533,7 @@ mod tests {
         assert_eq!(recent.crawls.iter().filter(|one| **one == over).count(), 40, "nor half of it: {recent:?}");
         let [going_on] = recent.under_way[..] else { panic!("one is under way: {recent:?}") };
         assert!(recent.crawls.contains(&BegunCrawl { time: going_on, ended: false }) && recent.crawls.len() == 41);
-        // Forty crawls of a hundred seconds and the active one, in the window that opens 2,900
+        // Forty crawls of a hundred seconds and the active one, in the window that begins 2,900
         // seconds after `begin`.
         let since = (going_on + secs(100.0)).as_secs_f64();
         assert!((recent.at_once - (4000.0 + going_on.as_secs_f64()) / since).abs() < 1e-6, "{recent:?}");

@@ -1,5 +1,5 @@
-//! Notices: Postgres' NOTIFY and LISTEN, by which schedulers wake each other. A notice is a hint
-//! and may be lost.
+//! Notices: schedulers wake each other by Postgres' NOTIFY and LISTEN. A notice is a hint and may
+//! be lost.
 
 use sqlx::postgres::{PgConnectOptions, PgListener, PgPoolOptions};
 use sqlx::{Executor as _, PgConnection};
@@ -34,7 +34,8 @@ impl Listener {
         Ok(Self(listener))
     }
 
-    /// The next notice; `None` when the connection is lost. Cancelling the call loses no notice.
+    /// Waits for the next notice; `None` if the connection is lost. Cancelling the call loses no
+    /// notice.
     pub async fn next(&mut self) -> Result<Option<String>, Error> {
         Ok(self.0.try_recv().await?.map(|notice| notice.payload().to_owned()))
     }

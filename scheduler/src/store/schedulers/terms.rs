@@ -1,9 +1,9 @@
-//! Terms: which scheduler holds a role, and the fence that stops a former holder from changing
-//! anything.
+//! Terms: which scheduler has a role, and the fence that prevents changes by a former leader.
 //!
-//! Invariants: taking a term raises its number by one, and nothing else does. No scheduler takes a
-//! term before the holder's row has expired by Postgres' clock. A transaction that passed [`check`]
-//! commits before the term is taken over, or not at all.
+//! Invariants: the number of a role's term is raised by one when a scheduler takes the role, and at
+//! no other time. No scheduler takes a role before the leader's row has expired by Postgres' clock.
+//! A transaction that passed [`check`] commits before another scheduler takes the role, or not at
+//! all.
 
 use std::time::Duration;
 
@@ -17,17 +17,17 @@ use crate::store::agents::sessions;
 use crate::store::rows::{Rows, Statement};
 
 words!(
-    /// What only one scheduler at a time may do.
+    /// Duties that only one scheduler at a time may have.
     ///
-    /// Three roles, not one per task. Reaping goes on while a fit keeps a slow machine busy; one
-    /// scheduler makes the map; the passes that bring a task to its agent wake each other all the
-    /// time, and so belong in one process.
+    /// Reaping has its own role, so that it goes on while a fit keeps a slow machine busy. Fitting
+    /// has its own, because one scheduler must make the whole map. All passes that bring tasks to
+    /// agents share one role, because they wake each other often and so belong in one process.
     Role {
-        /// Ends what has expired: sessions, leases, old events.
+        /// Ends expired sessions and leases, and deletes old events.
         Reap = "reap",
-        /// Makes the map: landmarks, fits, quarantines.
+        /// Makes the map: elects landmarks, fits embeddings, quarantines agents.
         Fit = "fit",
-        /// Brings tasks to agents: measuring, locating, confirming, assigning.
+        /// Brings tasks to agents: measures, locates, confirms, assigns.
         Plan = "plan",
     }
 );
@@ -36,19 +36,19 @@ words!(
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TakenTerm {
     pub number: TermNumber,
-    /// Sessions that were extended, because renewals or reaping may have stopped meanwhile.
+    /// Number of sessions that were extended because sessions may not have been renewed meanwhile.
     pub extended: u64,
 }
 
-/// Takes the role if it is free or its holder has expired; `None` when another scheduler holds it.
-/// Run in a transaction. Waits for the former holder's open transactions.
+/// Takes the role if it is free or its leader has expired. Returns `None` if another scheduler has
+/// it. Waits for open transactions of the former leader. Run in a transaction.
 ///
-/// A scheduler calls this only when it does not know of a term of its own. If it holds the role all
-/// the same, the answer to its commit was lost, and it takes another term: otherwise the role would
-/// stay idle as long as the process lives.
+/// A scheduler calls this only if it knows of no term of its own. If the database says that it has
+/// the role, the answer to its commit was lost. It then takes another term; otherwise the role
+/// would be idle for as long as the process runs.
 ///
-/// Taking the reaper's term extends every session in the same transaction (`lifetime` is a
-/// session's).
+/// Taking the role `reap` also extends every session, in the same transaction. `lifetime` is the
+/// lifetime of a session.
 pub async fn take(
     conn: &mut PgConnection,
     role: Role,
@@ -60,7 +60,8 @@ pub async fn take(
     }
     let locked = sqlx::query!("select holder from terms where role = $1 for update", role);
     locked.one(conn).await?;
-    // A separate statement: the transaction that held the row's lock may have taken the term.
+    // A separate statement, because the transaction that held the row's lock may have taken the
+    // role.
     if !is_free(conn, role, scheduler).await? {
         return Ok(None);
     }
@@ -113,9 +114,10 @@ async fn is_free(conn: &mut PgConnection, role: Role, scheduler: SchedulerId) ->
     .await
 }
 
-/// Whether this scheduler still holds this term. Call it in a transaction of the role: no scheduler
-/// takes the term over before that transaction ends. Postgres ends a transaction idle for longer
-/// than `patience` between two statements, so that a stopped scheduler blocks no other.
+/// Whether this scheduler still has this term. Call it in each transaction of the role: no other
+/// scheduler can take the role before that transaction ends. Postgres aborts the transaction if it
+/// is idle for longer than `patience` between two statements, so that a stopped scheduler does not
+/// block others.
 pub async fn check(
     conn: &mut PgConnection,
     role: Role,

@@ -1,9 +1,9 @@
-//! Restores: what a restore changes in a database that went back in time, and its record.
+//! Restores: adjusts a database that was restored from a backup, and records the restore.
 //!
 //! Agents and people have seen numbers that the database does not contain any more. So after a
-//! restore every number starts above a floor that none of them can have reached. Nothing active in
-//! the backup continues: its sessions and leases ended long ago, whatever their rows contain. A
-//! table that only a restore creates marks a database whose restore has not ended.
+//! restore every new number is above a floor that no number can have reached before. Nothing that
+//! was active in the backup continues, because its sessions and leases ended long ago. While a
+//! restore is incomplete, the database has a table that only restores create.
 
 use chrono::{DateTime, Utc};
 use sqlx::{AssertSqlSafe, PgConnection};
@@ -14,9 +14,9 @@ use crate::store::rows::{Rows, Statement};
 use crate::store::types::whole;
 use crate::store::{Error, leases, minute};
 
-/// Floors are multiples of this. It exceeds all numbers issued between a backup and its restore (a
-/// million a second for eleven days) and is readable. A double holds the floors of nine thousand
-/// restores.
+/// Floors are multiples of this number. It is more than can be issued between a backup and its
+/// restore (a million per second for eleven days), and is easy to read. A double can represent the
+/// floors of nine thousand restores exactly.
 const LEAP: i64 = 1_000_000_000_000;
 
 /// The result of a restore, for people.
@@ -27,7 +27,7 @@ pub struct RestoreResult {
     pub backup_version: String,
     pub sessions: u64,
     pub leases: u64,
-    /// Enrolment tokens that it voided.
+    /// Number of enrolment tokens that it voided.
     pub tokens: u64,
 }
 
@@ -50,13 +50,13 @@ pub async fn floor(conn: &mut PgConnection) -> Result<i64, Error> {
     sqlx::query_scalar!(r#"select coalesce(max(floor), 0) as "floor!" from restores"#).one(conn).await
 }
 
-/// The refusal for an unknown number: [`Refusal::Restored`] if it may have been issued before a
-/// restore, because then the agent is not at fault.
+/// The refusal for an unknown number: [`Refusal::Restored`] if the number may have been issued
+/// before a restore, because then the agent is not at fault; else `otherwise`.
 pub fn blame(number: i64, floor: i64, otherwise: Refusal) -> Refusal {
     if (1..=floor).contains(&number) { Refusal::Restored } else { otherwise }
 }
 
-/// Marks an empty database as being restored; [`rewind`] removes the mark.
+/// Marks an empty database as being restored. [`rewind`] removes the mark.
 pub async fn begin(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query("create table restore_under_way ()").run(conn).await
 }
@@ -66,21 +66,21 @@ pub async fn give_up(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query("drop table if exists restore_under_way").run(conn).await
 }
 
-/// Whether a restore into this database has begun and not ended.
+/// Whether a restore into this database has begun but not ended.
 pub async fn under_way(conn: &mut PgConnection) -> Result<bool, Error> {
     sqlx::query_scalar("select to_regclass('restore_under_way') is not null").one(conn).await
 }
 
-/// Prepares restored rows for use: lifts every number above all those ever seen, ends sessions and
-/// leases, voids open enrolment tokens, deletes orders and schedulers, and records the restore. Run
-/// in a transaction, on the newest schema.
+/// Prepares restored rows for use: raises every number above all that were issued before, ends
+/// sessions and leases, voids open enrolment tokens, deletes orders and schedulers, and records the
+/// restore. Run in a transaction, on the newest schema.
 pub async fn rewind(
     conn: &mut PgConnection,
     backed_up_at: DateTime<Utc>,
     backup_version: &str,
 ) -> Result<RestoreResult, Error> {
     let (floor, transactions) = lift(conn).await?;
-    // Agents get new orders; a report for an old one finds no order.
+    // Agents get new orders; reports for old orders are refused.
     sqlx::query!("delete from measurement_orders").run(conn).await?;
     sqlx::query!("update terms set holder = null, served_until = coalesce(served_until, now())").run(conn).await?;
     sqlx::query!("delete from schedulers").run(conn).await?;
@@ -118,8 +118,8 @@ pub async fn rewind(
     Ok(restored)
 }
 
-/// Lifts sequences, incarnations and the log's transactions. Returns the new floor, and the number
-/// added to transactions.
+/// Raises sequences, incarnations and the log's transaction numbers. Returns the new floor, and the
+/// number added to transaction numbers.
 async fn lift(conn: &mut PgConnection) -> Result<(i64, i64), Error> {
     let known = sqlx::query!(
         r#"
@@ -147,7 +147,7 @@ async fn lift(conn: &mut PgConnection) -> Result<(i64, i64), Error> {
     .all(conn)
     .await?;
     sqlx::query!("update agents set incarnation = $1", floor).run(conn).await?;
-    // Set once per restore, so that writing a log line needs no lookup.
+    // Set once per restore, so that writing an event needs no lookup.
     let default = format!(
         "alter table events alter column xact set default ((pg_current_xact_id()::text::bigint + {transactions})::text::xid8)"
     );
@@ -215,7 +215,8 @@ mod tests {
         let void = enrolments::redeem(&mut conn, enrolment.token.reveal(), 5).await.unwrap_err().to_string();
         assert!(void.contains("expired"), "{void}");
 
-        // A number issued after the backup is not the agent's fault; one never issued is.
+        // A number issued after the backup is not the agent's fault; a number that was never issued
+        // is.
         let answers = [
             (report(task, 2), OutcomeAnswer::Refused(Refusal::Restored)),
             (report(TaskId::new(999), 1), OutcomeAnswer::Refused(Refusal::Restored)),
@@ -226,7 +227,7 @@ mod tests {
         for (report, expected) in answers {
             assert_eq!(fixtures::record(&mut conn, agent, &report).await, expected, "{report:?}");
         }
-        // Like any expired lease, the backup's own may complete until a newer one is granted.
+        // Like any expired lease, one of the backup may complete until a newer one is granted.
         let mut tx = conn.begin().await.expect("begin");
         let late = fixtures::record(&mut tx, other, &report(second, 1)).await;
         assert!(matches!(late, OutcomeAnswer::Accepted { freed: false, .. }), "{late:?}");
@@ -248,19 +249,20 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn the_log_goes_on_behind_what_another_server_wrote(mut conn: Conn) {
         fixtures::leased(&mut conn, "a").await;
-        // Transaction numbers from a server that has counted far.
+        // A transaction number from a server with a higher count than this one.
         fixtures::execute(&mut conn, "update events set xact = '5000000000'").await;
         let known: i64 = fixtures::scalar(&mut conn, "select count(*) from events").await;
         rewound(&mut conn).await;
         let mut last = String::new();
-        // All other transactions on this server have to end first.
+        // The event is visible only after all other transactions on this server have ended.
         while last != "restored" {
             tokio::task::yield_now().await;
             let page = events::newest(&mut conn, &Filter::default(), 100).await.expect("read");
             last = page.events.last().map(|event| event.what.clone()).unwrap_or_default();
             assert!(i64::try_from(page.events.len()).expect("few") >= known, "nothing that was there is hidden");
             let next = events::after(&mut conn, &Filter::default(), page.next).await.expect("read on");
-            // Transactions that ended since may be read now, and no event twice.
+            // Events of transactions that ended meanwhile may be on the next page, but no event
+            // twice.
             assert!(next.events.iter().all(|event| event.cursor > page.next), "a reader continues behind the last one");
         }
         let pruned = events::prune(&mut conn, Duration::from_secs(3600)).await.expect("prune");

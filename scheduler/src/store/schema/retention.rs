@@ -1,8 +1,8 @@
-//! Retention: deletes ended rows that are older than the operator allows.
+//! Retention: deletes rows of ended rounds, sessions etc. that are older than the operator's limit.
 //!
-//! Invariants: a piece is one short transaction that locks only ended rows. It finds them by an
-//! index and does not read rows in use again and again. The newest round of a site in a batch
-//! stays, however old.
+//! Invariants: rows are deleted in pieces. A piece is one short transaction that locks only rows
+//! that are no longer in use. It finds them by an index, and does not read rows in use repeatedly.
+//! The newest round of a site in a batch is kept at any age.
 
 use std::time::Duration;
 
@@ -16,26 +16,23 @@ use crate::store::batches::removal;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Interval;
 
-/// The most rows deleted by one piece, each with some ten dependent rows: some tens of
-/// milliseconds.
+/// Maximum number of rows deleted by one piece, each with about ten dependent rows. A piece takes
+/// some tens of milliseconds.
 pub const PIECE: i64 = 1_000;
 
-/// What is deleted by age.
+/// Kinds of rows that are deleted by age.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RetainedKind {
-    /// Rounds followed by a newer round of the same site and batch, with their rows.
+    /// Rounds before the newest round of the same site and batch, with their rows.
     Rounds,
-    /// Assignments and leases followed by a newer choice for the same task.
+    /// Assignments and leases of a task before its newest choice.
     Moves,
-    /// Measurements of sites.
     Measurements,
-    /// Sessions that ended.
+    /// Ended sessions.
     Sessions,
-    /// Answers to submissions.
+    /// Stored answers to submissions.
     Submissions,
-    /// Ended quarantines and alarms.
     Quarantines,
-    /// The history of embeddings.
     Embeddings,
     /// Enrolment tokens that cannot be used any more.
     Enrolments,
@@ -54,8 +51,8 @@ impl RetainedKind {
     ];
 }
 
-/// Deletes the next piece of rows that ended at least `keep` ago; returns whether more may remain.
-/// Run in a transaction.
+/// Deletes the next piece of rows that have been out of use for at least `keep`. Returns whether
+/// more may remain. Run in a transaction.
 pub async fn prune(conn: &mut PgConnection, subject: RetainedKind, keep: Duration) -> Result<bool, Error> {
     let pruned = match subject {
         RetainedKind::Rounds => rounds(conn, keep).await?,
@@ -88,8 +85,9 @@ async fn rounds(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     Ok(u64::try_from(tasks.len()).unwrap_or(u64::MAX))
 }
 
-/// Walks the assignments in order of creation, from where the last piece ended: when one was made,
-/// the task's earlier ones were over. So each row is read once, and rows in use are not read again.
+/// Reads the assignments in order of creation, continuing where the last piece ended. A new
+/// assignment ends the earlier ones of its task, which are deleted. So each assignment is read
+/// once, and those in use are not read again.
 async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     let next = sqlx::query!(
         r#"
@@ -105,8 +103,8 @@ async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     )
     .all(conn)
     .await?;
-    // Stops at the first row that is too new: numbers and times of concurrent transactions may
-    // differ in order.
+    // Stops at the first row that is too new, because numbers and times of concurrent transactions
+    // may differ in order.
     let next: Vec<_> = next.into_iter().take_while(|row| row.old).collect();
     let Some(last) = next.last() else { return Ok(0) };
     let (ids, tasks): (Vec<AssignmentId>, Vec<TaskId>) = next.iter().map(|row| (row.id, row.task_id)).unzip();
@@ -139,8 +137,8 @@ async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     Ok(u64::try_from(next.len()).unwrap_or(u64::MAX))
 }
 
-/// Deletes those of these exclusions that no assignment references, except a batch's newest, which
-/// the next choice may share.
+/// Deletes those of these exclusions to which no assignment refers. Keeps a batch's newest, because
+/// the next choice may refer to it.
 async fn unused_exclusions(conn: &mut PgConnection, named: Vec<Option<i64>>) -> Result<(), Error> {
     let mut named: Vec<i64> = named.into_iter().flatten().collect();
     named.sort_unstable();
@@ -175,7 +173,7 @@ async fn measurements(conn: &mut PgConnection, keep: Duration) -> Result<u64, Er
     .await
 }
 
-/// Keeps an agent's newest session: it stores when the agent was last seen.
+/// Keeps an agent's newest session, which stores when the agent was last seen.
 async fn sessions(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     sqlx::query!(
         r#"
@@ -331,7 +329,7 @@ mod tests {
         assert_eq!(count(&pool, "select count(*) from exclusions").await, 1, "the next choice may share the newest");
     }
 
-    /// Assigns a task to an agent, its only candidate.
+    /// Assigns a task to an agent, with no other candidates.
     async fn choose(pool: &PgPool, task: TaskId, agent: AgentId) {
         let choice = Choice { agent, candidates: Vec::new(), strategy: Strategy::Random, fallback: None };
         let mut conn = pool.acquire().await.expect("connect");
@@ -414,7 +412,7 @@ mod tests {
         let batch = fixtures::batch(&mut conn, "b", "random").await;
         let old = fixtures::site(&mut conn, "old.cn").await;
         let fresh = fixtures::site(&mut conn, "fresh.cn").await;
-        // The next session ends this one.
+        // The next session of the agent ends the former one.
         fixtures::session(&mut conn, agent).await;
         for (site, age) in [(old, "2 hours"), (fresh, "1 minute")] {
             fixtures::measured(&mut conn, site, agent, 1000, age).await;

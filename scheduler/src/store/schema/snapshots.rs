@@ -1,5 +1,5 @@
-//! Snapshots: one consistent view of the whole database that other programs can read too, and the
-//! facts that a backup and a restore check first.
+//! Snapshots: a consistent view of the whole database that other programs can use too. Also reads
+//! what a backup and a restore check first.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -7,28 +7,29 @@ use sqlx::PgConnection;
 use crate::store::Error;
 use crate::store::rows::Statement;
 
-/// A snapshot; valid for the length of its transaction.
+/// A snapshot; valid until its transaction ends.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     /// The snapshot's name, for `pg_dump`.
     pub name: String,
     pub at: DateTime<Utc>,
-    /// The newest migration.
+    /// The database's newest migration.
     pub schema: i64,
     /// SHA-256 of the operator's token, hexadecimal; `None` before the first start.
     pub operator_token: Option<String>,
-    /// SHA-256 of the authority that agents trust, hexadecimal; `None` if all parts run on one
-    /// machine.
+    /// SHA-256 of the certificate authority that agents trust, hexadecimal; `None` if all parts run
+    /// on one machine.
     pub authority: Option<String>,
     pub sites: i64,
-    /// Agents that were not removed.
+    /// Number of agents that were not removed.
     pub agents: i64,
 }
 
-/// Begins a transaction that keeps one snapshot until the connection closes, and exports it. Uses
-/// unchecked statements, so that it works on a former release's schema too.
+/// Begins a transaction that keeps one snapshot until the connection closes, and exports this
+/// snapshot. Uses statements that were not checked at compile time, so that it also works on the
+/// schema of a former release.
 pub async fn begin(conn: &mut PgConnection) -> Result<Snapshot, Error> {
-    // The transaction is idle while other programs read.
+    // The transaction is idle while other programs use the snapshot.
     sqlx::query("set idle_in_transaction_session_timeout = 0").run(conn).await?;
     sqlx::query("begin transaction isolation level repeatable read, read only").run(conn).await?;
     type Row = (String, DateTime<Utc>, i64, Option<String>, Option<String>, i64, i64);
@@ -44,7 +45,7 @@ pub async fn begin(conn: &mut PgConnection) -> Result<Snapshot, Error> {
     Ok(Snapshot { name, at, schema, operator_token, authority, sites, agents })
 }
 
-/// Facts that decide whether a database can be backed up, or restored into.
+/// Properties that decide whether a database can be backed up, or be the target of a restore.
 #[derive(Debug, Clone, sqlx::FromRow)]
 pub struct DatabaseFacts {
     /// The server's major version.
@@ -53,11 +54,11 @@ pub struct DatabaseFacts {
     pub schema: Option<String>,
     /// Whether it contains Landfall's tables.
     pub ours: bool,
-    /// Whether it contains only what extensions created.
+    /// Whether it contains nothing but what extensions created.
     pub empty: bool,
 }
 
-/// Reads these facts of any database.
+/// Reads these properties from any database.
 pub async fn look(conn: &mut PgConnection) -> Result<DatabaseFacts, Error> {
     let place = sqlx::query_as(
         "select current_setting('server_version_num')::integer / 10000 as postgres, current_schema()::text as schema,

@@ -1,9 +1,10 @@
-//! Confirmations: which agents are asked to measure a site before an agent is chosen. Their causes
-//! are a `gnp-confirmed` batch, and distances too uncertain to choose by.
+//! Confirmations: measurements of a site, by the agents that may be nearest, before its agent is
+//! chosen. They are made for batches with the strategy `gnp-confirmed`, and if distances are too
+//! uncertain for a choice.
 //!
 //! A confirmation belongs to the site. All tasks of the site share it until it is too old. It is
-//! wanted, begins and ends; until its end the waiting tasks are held. Confirmers get measurement
-//! orders, one confirmer of a site at a time, because a site has at most one open order.
+//! requested, begins and ends; the waiting tasks are held until it ends. Confirmers get measurement
+//! orders one after the other, because a site has at most one open order.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -22,17 +23,17 @@ use crate::store::types::Interval;
 /// An agent's round trip to a site; `None` when its measurement failed.
 pub type ConfirmationAttempt = (AgentId, Option<Rtt>);
 
-/// The state of a site's newest confirmation, unless that is too old to count.
+/// The state of a site's newest confirmation that is not too old.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConfirmationState {
     Open {
-        /// The time since it began; since it was wanted if it has not begun.
+        /// Time since it began, or, if it has not begun, since it was requested.
         since: Duration,
     },
     Ended,
 }
 
-/// The state of these sites' confirmations. A site is absent without one, or when it ended more
+/// The states of these sites' confirmations. A site is absent if it has none, or if it ended more
 /// than `max_age` ago.
 pub async fn standing(
     conn: &mut PgConnection,
@@ -60,20 +61,20 @@ pub async fn standing(
 pub struct ConfirmationRequest {
     pub task: TaskId,
     pub site: SiteId,
-    /// How long the task waits at most; `None`: until the confirmation ends.
+    /// Maximum time that the task waits; `None`: until the confirmation ends.
     pub patience: Option<Duration>,
 }
 
 /// Requests confirmations of sites, and holds the tasks that wait for them. The tasks are located,
 /// and the caller has locked them. A confirmation that ended more than `max_age` ago starts again.
-/// One that ends at this moment holds no task.
+/// If a confirmation ended just before, its task is not held.
 pub async fn want(conn: &mut PgConnection, wanted: &[ConfirmationRequest], max_age: Duration) -> Result<(), Error> {
     if wanted.is_empty() {
         return Ok(());
     }
     let sites: Vec<SiteId> = wanted.iter().map(|one| one.site).collect();
-    // Locks every row, changed or not: the transaction that ends a confirmation then releases its
-    // tasks later, and sees the ones held here.
+    // Locks every row, changed or not, so that a transaction that ends a confirmation waits, and
+    // then also releases the tasks held here.
     sqlx::query!(
         r#"
         insert into confirmations (site_id)
@@ -99,11 +100,11 @@ pub struct DueConfirmations {
     pub looked_at: usize,
 }
 
-/// The sites with the longest-wanted confirmations: at most `limit`, and at most as many as leave
-/// `at_once` open. Deletes confirmations that no task waits for.
+/// The sites of at most `limit` requested confirmations, longest requested first, so that at most
+/// `at_once` are open once these have begun. Deletes confirmations that no task waits for.
 pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<DueConfirmations, Error> {
-    // Locks the rows first: [`want`] holds its tasks in the same transaction, so the next statement
-    // sees them.
+    // Locks the rows first. [`want`] locks them until its tasks are held, so the next statement
+    // sees those tasks.
     let wanted = sqlx::query_scalar!(
         r#"
         select site_id from confirmations
@@ -139,8 +140,8 @@ pub async fn due(conn: &mut PgConnection, limit: i64, at_once: i64) -> Result<Du
     Ok(DueConfirmations { sites, looked_at: wanted.len() })
 }
 
-/// The agents that measured these sites, or failed to, within `max_age`; sites without any are
-/// absent.
+/// The agents that measured these sites, or failed to, within `max_age`. Sites without such agents
+/// are absent.
 pub async fn tried(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -164,8 +165,8 @@ pub async fn tried(
     Ok(tried)
 }
 
-/// Begins the wanted confirmations of these sites by these agents. A confirmation without agents
-/// ends at once. Returns how many ended.
+/// Begins the requested confirmations of these sites by these agents. A confirmation without agents
+/// ends at once. Returns the number of those that ended.
 pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentId>)]) -> Result<u64, Error> {
     let sites: Vec<i64> = confirmations.iter().map(|(site, _)| site.get()).collect();
     let empty: Vec<bool> = confirmations.iter().map(|(_, confirmers)| confirmers.is_empty()).collect();
@@ -198,9 +199,9 @@ pub async fn begin(conn: &mut PgConnection, confirmations: &[(SiteId, Vec<AgentI
     Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
 }
 
-/// The sites of open confirmations without an open order, each with its connected, trusted
-/// confirmers that have not answered; the longest open first, at most `limit`. A site whose order
-/// was lost with its session is included again.
+/// At most `limit` sites of open confirmations that have no open order, the longest open first,
+/// each with its connected, trusted confirmers that have not answered. A site whose order was lost
+/// with the prober's session is included again.
 pub async fn askable(conn: &mut PgConnection, limit: i64) -> Result<Vec<DueSite>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -265,7 +266,7 @@ pub async fn ask(
 }
 
 /// Stores which confirmers have answered. A round trip counts if it was at most `max_age` old when
-/// the confirmation began, and not only if it came after the order: the confirmer may have shared
+/// the confirmation began. It may be older than the order, because the confirmer may have shared
 /// its earlier measurement of another site at the same address. A failure counts only if it came
 /// after the order.
 pub async fn hear(conn: &mut PgConnection, max_age: Duration) -> Result<(), Error> {
@@ -285,7 +286,7 @@ pub async fn hear(conn: &mut PgConnection, max_age: Duration) -> Result<(), Erro
 }
 
 /// Ends confirmations in which every connected, trusted confirmer has answered, and those open for
-/// longer than `patience`, and releases their tasks. Returns how many ended.
+/// longer than `patience`. Releases their tasks. Returns the number of ended confirmations.
 pub async fn end(conn: &mut PgConnection, patience: Duration) -> Result<u64, Error> {
     let ended = sqlx::query_scalar!(
         r#"
@@ -303,7 +304,7 @@ pub async fn end(conn: &mut PgConnection, patience: Duration) -> Result<u64, Err
     )
     .all(conn)
     .await?;
-    // A separate statement: it sees a task held a moment ago.
+    // A separate statement, so that it sees tasks that were held a moment ago.
     holds::release(conn, HoldFilter::Confirming(&ended), i64::MAX).await?;
     Ok(u64::try_from(ended.len()).unwrap_or(u64::MAX))
 }

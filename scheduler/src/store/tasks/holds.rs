@@ -1,9 +1,8 @@
-//! Holds: located tasks that wait for a condition of their own. No agent is chosen for them until
-//! it holds.
+//! Holds: located tasks that must not be assigned until a condition of their own is met.
 //!
-//! Invariants: a task has at most one hold. `tasks.held` is true exactly while that hold is not
-//! admitted. A held task is `located`. A hold ends with its task. Only this module writes the table
-//! and the flag.
+//! Invariants: a task has at most one hold. `tasks.held` is true exactly while the task has a hold
+//! that is not admitted. A held task is `located`. A hold ends when its task ends. Only this module
+//! writes the table and the flag.
 
 use std::time::Duration;
 
@@ -19,10 +18,10 @@ use crate::store::types::Interval;
 /// What a task waits for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cause {
-    /// Its address has no free place.
+    /// Its address permits no further crawl.
     Address {
         address: IpNet,
-        /// Whether it is admitted: the task goes on, and keeps a place at the address.
+        /// Whether the task is admitted: it may be assigned, and has a place at the address.
         admitted: bool,
     },
     /// The site asked for a pause of this length.
@@ -31,8 +30,8 @@ pub enum Cause {
     Breaker,
     /// No agent may crawl the task now.
     Unmet,
-    /// Agents that may be nearest measure the site; the longest wait, where the choice is possible
-    /// without.
+    /// The site is being confirmed. Contains the maximum wait, if an agent can be chosen without a
+    /// confirmation.
     Confirming(Option<Duration>),
 }
 
@@ -55,9 +54,9 @@ impl Cause {
     }
 }
 
-/// Holds tasks, in place of their former holds. Returns those that were not held before. The tasks
-/// are located, and the caller has locked them. A task held again for the same cause keeps its
-/// place in the queue.
+/// Holds tasks, replacing their former holds. Returns the tasks that were not held before. A task
+/// held again for the same cause keeps its place in the queue. The tasks are located, and the
+/// caller has locked them.
 pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<Vec<TaskId>, Error> {
     if holds.is_empty() {
         return Ok(Vec::new());
@@ -99,12 +98,12 @@ pub async fn hold(conn: &mut PgConnection, holds: &[(TaskId, Cause)]) -> Result<
     .await
 }
 
-/// Which tasks are released.
+/// Selects the tasks to release.
 #[derive(Debug, Clone, Copy)]
 pub enum HoldFilter<'a> {
-    /// Tasks whose hold has run out.
+    /// Tasks whose hold has reached its time limit.
     Due,
-    /// Unmet tasks of a batch, in order of their holds.
+    /// Unmet tasks of a batch, in the order in which they were held.
     Unmet(BatchId),
     /// Tasks of sites whose circuit was open.
     Breaker(&'a [SiteId]),
@@ -112,8 +111,8 @@ pub enum HoldFilter<'a> {
     Confirming(&'a [SiteId]),
 }
 
-/// Releases tasks, at most `limit`, and returns them with their sites. A task locked by another
-/// transaction is skipped where a later pass looks again, and waited for elsewhere.
+/// Releases at most `limit` tasks, and returns them with their sites. Skips tasks locked by another
+/// transaction if a later pass looks for them again, else waits for the lock.
 pub async fn release(
     conn: &mut PgConnection,
     which: HoldFilter<'_>,
@@ -164,8 +163,8 @@ pub async fn release(
             .all(conn)
             .await?
     };
-    // A separate statement: a transaction that held the lock may have ended the hold, or begun
-    // another.
+    // A separate statement, because another transaction may have ended or replaced the hold before
+    // this one got the lock.
     let released = sqlx::query!(
         r#"
         with over as (
@@ -189,9 +188,9 @@ pub async fn release(
     Ok(released.into_iter().map(|row| (row.id, row.site_id)).collect())
 }
 
-/// Admits the tasks that have waited longest at each address, up to its free places and at most
-/// `limit`. An admitted task keeps its place until its crawl claims the address. Returns the
-/// number.
+/// Admits, at each address, the tasks that have waited longest: as many as the address has free
+/// places, and at most `limit`. An admitted task keeps its place until its crawl claims the
+/// address. Returns the number of admitted tasks.
 pub(in crate::store) async fn admit(
     conn: &mut PgConnection,
     places: &[(IpNet, i64)],

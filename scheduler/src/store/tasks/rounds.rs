@@ -1,10 +1,10 @@
-//! Rounds: a task that ended starts again as a new task, because an operator retried it or because
-//! its batch has a recrawl interval.
+//! Rounds: after a task has ended, a new task is made for the same site because an operator retried
+//! it, or because its batch has a recrawl interval.
 //!
-//! The result of a round stays. Its outcome (`outcomes`) stores when the next round is due, so an
-//! index finds due rounds. A round that ended without an outcome, failed as *poison* or cancelled,
+//! The result of a round is kept. The table `outcomes` stores when the next round is due, and an
+//! index finds due rounds. A round that ended without an outcome (failed as *poison*, or cancelled)
 //! has no automatic next round. Invariants: a site has one newest round in a batch. A due recrawl
-//! makes one round, however many schedulers look and however often.
+//! makes one round, no matter how often schedulers look for it.
 
 use sqlx::PgConnection;
 
@@ -16,13 +16,13 @@ use crate::store::rows::{Rows, Statement};
 /// The result of one pass over due recrawls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RecrawlResult {
-    /// Due tasks found: the limit, when there may be more.
+    /// Number of due tasks found. If it equals the limit, more may be due.
     pub due: u64,
-    /// New rounds made for them.
+    /// Number of new rounds made for them.
     pub rounds: u64,
 }
 
-/// Makes the next round of tasks that are due by Postgres' clock, at most `limit`. Run in a
+/// Makes the next round of at most `limit` tasks that are due by Postgres' clock. Run in a
 /// transaction.
 pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<RecrawlResult, Error> {
     let due = sqlx::query_scalar!(
@@ -42,7 +42,7 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<RecrawlResul
     if due.is_empty() {
         return Ok(RecrawlResult::default());
     }
-    // A separate statement: it sees what happened to the tasks until they were locked.
+    // A separate statement, so that it sees changes made before the tasks were locked.
     let covered = sqlx::query_scalar!(
         r#"
         update tasks t set recrawl_at = null
@@ -66,8 +66,9 @@ pub async fn recrawl(conn: &mut PgConnection, limit: i64) -> Result<RecrawlResul
     Ok(RecrawlResult { due: u64::try_from(due.len()).unwrap_or(u64::MAX), rounds })
 }
 
-/// Makes the next round of these tasks' sites, each once, and returns how many. Aliases of one site
-/// get one round, under that site. The tasks have ended, and the caller has locked them.
+/// Makes one next round for each of these tasks' sites. Aliases of a site together get one round,
+/// under that site. Returns the number of new rounds. The tasks have ended, and the caller has
+/// locked them.
 pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Error> {
     let tasks: Vec<i64> = tasks.iter().map(|task| task.get()).collect();
     sqlx::query!(
@@ -104,8 +105,8 @@ pub async fn next(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<u64, Erro
     .await
 }
 
-/// Ends the recrawls of a batch, or of some of its sites under any of their names. Returns the
-/// number of tasks.
+/// Cancels the planned recrawls of a batch, or of some of its sites under any of their names.
+/// Returns the number of tasks.
 pub async fn end_recrawls(conn: &mut PgConnection, batch: BatchId, sites: Option<&[SiteId]>) -> Result<u64, Error> {
     sqlx::query!(
         r#"
@@ -136,7 +137,7 @@ mod tests {
     use crate::store::leases::outcomes::{CrawlEnding, OutcomeAnswer};
     use crate::store::{fixtures, leases};
 
-    /// A batch with an hourly recrawl and one without; an agent that has leased a site of each.
+    /// A batch with an hourly recrawl, one without, and an agent that has leased a site of each.
     struct Scene {
         pool: PgPool,
         agent: AgentId,
@@ -179,7 +180,7 @@ mod tests {
             assert!(matches!(answer, OutcomeAnswer::Accepted { .. }), "{answer:?}");
         }
 
-        /// Moves all ends of tasks back by `time`.
+        /// Moves the times at which tasks ended back by `time`.
         async fn pass(&self, time: &'static str) {
             sqlx::query("update tasks set recrawl_at = recrawl_at - $1::text::interval where recrawl_at is not null")
                 .bind(time)
@@ -200,7 +201,7 @@ mod tests {
             changes::cancel(conn, self.batch, "hourly", &ChangeScope::All).await.expect("cancel")
         }
 
-        /// Each task's name, round and state, and whether a next round is due.
+        /// Each task's site, round and state, and whether a next round is planned.
         async fn rounds(&self) -> Vec<(String, i32, String, bool)> {
             sqlx::query_as(
                 "select s.name, t.round, t.state::text, t.recrawl_at is not null
@@ -292,7 +293,7 @@ mod tests {
         assert_eq!(scene.recrawl().await, NONE, "it is the other's");
         one.commit().await.expect("commit");
         assert_eq!(scene.recrawl().await, NONE, "it has been made");
-        // A direct call for the same task makes no second round either.
+        // Calling `next` directly makes no second round either.
         assert_eq!(next(&mut *scene.conn().await, &[]).await.expect("none"), 0);
         let mut one = fixtures::begin(&scene.pool).await;
         scene.execute("delete from tasks where round = 2").await;
@@ -306,7 +307,7 @@ mod tests {
     async fn a_cancelled_batch_is_not_crawled_again_whatever_happens_meanwhile(pool: PgPool) {
         let scene = Scene::new(pool).await;
         let cancel = async |conn: &mut PgConnection| scene.cancel(conn).await;
-        // The outcome commits just before the cancellation.
+        // The outcome's transaction commits just before the cancellation.
         let mut ending = fixtures::begin(&scene.pool).await;
         scene.end(&mut ending, scene.task, CrawlEnding::Complete).await;
         let cancelled = fixtures::behind(&scene.pool, ending, cancel).await;
@@ -321,7 +322,7 @@ mod tests {
         assert_eq!(cancelled, CancelResult { tasks: 1, ..CancelResult::default() });
         assert_eq!(scene.rounds().await, [round("a.cn", 1, "done", false), round("a.cn", 2, "cancelled", false)]);
 
-        // The other order: a recrawl skips tasks that another transaction is cancelling.
+        // In the other order, a recrawl skips tasks that another transaction is cancelling.
         scene
             .execute("update tasks set recrawl_at = now(), retried_at = null where round = 1 and state = 'done'")
             .await;
@@ -331,7 +332,7 @@ mod tests {
         cancelling.commit().await.expect("commit");
         assert_eq!(scene.recrawl().await, NONE);
 
-        // An operator can retry a cancelled task by name, and again later.
+        // An operator can retry a cancelled task by name, and do so again later.
         scene.execute("update tasks set retried_at = now() where round = 1").await;
         let named = ChangeScope::Sites(vec!["a.cn".parse().expect("a name")]);
         let mut conn = scene.conn().await;
@@ -359,8 +360,8 @@ mod tests {
             [round("a.cn", 1, "done", false), round("a.cn", 2, "located", false), round("www.a.cn", 1, "done", false)];
         assert_eq!(scene.rounds().await, rounds);
 
-        // The keeper's own task was cancelled in favour of the alias's crawl; the next round is the
-        // keeper's.
+        // The keeper's own task was cancelled because the alias's crawl had begun; the next round
+        // belongs to the keeper.
         scene.execute("delete from events").await;
         scene.execute("update tasks set state = 'cancelled' where round = 2").await;
         scene

@@ -1,7 +1,7 @@
 //! Unmet tasks: located tasks that no agent may crawl. Also finds batches with tasks that wait at
 //! an agent.
 //!
-//! An unmet task is held until it is released. The reason is stored once, for its batch.
+//! An unmet task is held until it is released or fails. The reason is stored once per batch.
 
 use std::collections::HashMap;
 
@@ -58,8 +58,8 @@ pub async fn explain(conn: &mut PgConnection, batch: BatchId, why: &NoEligibleAg
     .await
 }
 
-/// What these batches ask of agents, and why their unmet tasks wait; batches that never had one are
-/// absent.
+/// What these batches require of agents, and why their unmet tasks wait. Batches that never had an
+/// unmet task are absent.
 pub async fn why(
     conn: &mut PgConnection,
     batches: &[BatchId],
@@ -94,8 +94,8 @@ pub async fn batches(conn: &mut PgConnection) -> Result<Vec<BatchId>, Error> {
     .await
 }
 
-/// Releases unmet tasks of a batch, or fails them with a reason; at most `limit`. Returns the
-/// number. Sites without any agent to confirm them are confirmed again.
+/// Releases at most `limit` unmet tasks of a batch or, with `failure`, fails them for that reason.
+/// Returns the number. A site that had no agent to confirm it is confirmed again.
 pub async fn release(conn: &mut PgConnection, batch: BatchId, failure: Option<&str>, limit: i64) -> Result<u64, Error> {
     let (tasks, sites): (Vec<_>, Vec<_>) =
         holds::release(conn, HoldFilter::Unmet(batch), limit).await?.into_iter().unzip();

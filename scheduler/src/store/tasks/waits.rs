@@ -1,8 +1,9 @@
 //! Waits: why tasks without an agent wait.
 //!
-//! A stage that is closed to the whole fleet has one row. The pass that finds it closed writes the
-//! row, only on a change. A task's own hold comes before its stage. This module stores causes,
-//! never sentences.
+//! While no agent of the fleet can take work of a stage (measuring or choosing), one row in
+//! `stage_causes` holds the cause for all tasks in this stage. The pass of that stage writes the
+//! row if the cause changes. A task's own hold takes precedence over this cause. This module stores
+//! causes, not sentences.
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,7 +18,7 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::types::Unsigned;
 
-/// Stores why a stage is closed to the whole fleet, or that it is open.
+/// Stores why no task can proceed in a stage; `None`: tasks can proceed.
 pub async fn close(conn: &mut PgConnection, stage: Stage, cause: Option<WaitCause>) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -36,7 +37,7 @@ pub async fn close(conn: &mut PgConnection, stage: Stage, cause: Option<WaitCaus
     .await
 }
 
-/// Why no agent can be chosen for any task; `None` while some agent takes work.
+/// Why no agent can be chosen for any task; `None` if some agent takes work.
 pub async fn nobody(conn: &mut PgConnection) -> Result<Option<WaitCause>, Error> {
     let there = sqlx::query!(
         r#"
@@ -55,7 +56,7 @@ pub async fn nobody(conn: &mut PgConnection) -> Result<Option<WaitCause>, Error>
     })
 }
 
-/// Why these tasks wait, for those without an agent.
+/// Why these tasks wait. Tasks that have an agent are absent.
 pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<TaskId, ExplainedWait>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -90,8 +91,8 @@ pub async fn of(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<HashMap<Tas
         .collect())
 }
 
-/// The most frequent wait of a batch's tasks without an agent, among those worth reporting, and its
-/// number of tasks.
+/// The most frequent reason worth reporting why a batch's tasks without an agent wait, and the
+/// number of these tasks.
 pub async fn commonest(conn: &mut PgConnection, batch: BatchId) -> Result<Option<(ExplainedWait, u64)>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -131,7 +132,7 @@ fn about(cause: WaitCause, why: Option<&(Constraints, NoEligibleAgent)>) -> Wait
 
 struct ClosedStages {
     stages: HashMap<Stage, WaitCause>,
-    /// Whether any agent is connected: known even before a pass has written the stage's cause.
+    /// Whether any agent is connected; known even before a pass has stored the stage's cause.
     connected: bool,
 }
 

@@ -7,7 +7,7 @@ use crate::model::{ReasonKind, words};
 pub enum CrawlEnding {
     /// Everything was fetched.
     Complete,
-    /// A budget cut it.
+    /// A budget was used up.
     Truncated(Budget),
     /// The agent must not crawl the site; the blocker is known if the agent reported it.
     Blocked(Option<Blocker>),
@@ -43,7 +43,7 @@ words!(
     OutcomeKind {
         /// Everything was fetched.
         Complete = "complete",
-        /// A budget cut it.
+        /// A budget was used up.
         Truncated = "truncated",
         /// The agent must not crawl the site.
         Blocked = "blocked",

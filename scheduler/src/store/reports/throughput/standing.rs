@@ -1,4 +1,4 @@
-//! The state of a batch's tasks: ended, active, waiting, or stalled with their agent.
+//! Counts a batch's tasks by state: ended, active, waiting, or stalled because of their agent.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -10,22 +10,21 @@ use crate::throughput::{Remaining, StallReason, StalledCrawls};
 
 use super::ReportScope;
 
-/// The state of the tasks.
+/// Number of tasks by state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TaskTotals {
-    /// The database's clock.
+    /// The time by the database's clock.
     pub now: DateTime<Utc>,
     pub tasks: u64,
-    /// The part that ended without an outcome.
+    /// Number of ended tasks that have no outcome.
     pub uncrawled: u64,
     pub remaining: Remaining,
-    /// The first grant of an active lease; `None` without one.
+    /// When the oldest active lease was granted; `None` if there is none.
     pub crawling_since: Option<DateTime<Utc>>,
-    /// Pages of active crawls, as far as reported.
+    /// Number of pages that active crawls have fetched, as far as reported.
     pub crawling_pages: u64,
 }
 
-/// Counts tasks by their state.
 pub async fn standing(conn: &mut PgConnection, scope: ReportScope) -> Result<TaskTotals, Error> {
     let row = sqlx::query!(
         r#"
@@ -82,8 +81,8 @@ pub async fn standing(conn: &mut PgConnection, scope: ReportScope) -> Result<Tas
     })
 }
 
-/// The active crawls at agents that are paused, disconnected or gone, by agent, most first. Reads
-/// only the batch's leased tasks.
+/// The active crawls of agents that are paused, disconnected or gone, grouped by agent, the largest
+/// group first. Reads only the batch's leased tasks.
 async fn stalled(conn: &mut PgConnection, scope: ReportScope) -> Result<Vec<StalledCrawls>, Error> {
     let rows = sqlx::query!(
         r#"

@@ -7,7 +7,7 @@ use crate::model::{AgentId, SessionId};
 use crate::store::fixtures::{self, LeasedTask};
 use crate::store::schedulers;
 
-/// Nothing expires by itself in a test.
+/// Long enough that nothing expires during a test unless the test expires it.
 const LIFE: Duration = Duration::from_secs(3600);
 
 async fn join(pool: &PgPool) -> SchedulerId {
@@ -51,7 +51,7 @@ async fn overdue(pool: &PgPool) -> (AgentId, SessionId) {
     (agent, session)
 }
 
-/// The remaining lifetime of a session, in seconds.
+/// Seconds until a session expires.
 async fn left(pool: &PgPool, session: SessionId) -> f64 {
     sqlx::query_scalar("select extract(epoch from expires_at - now())::float8 from sessions where id = $1")
         .bind(session.get())
@@ -83,7 +83,7 @@ async fn a_role_is_one_schedulers_until_it_expires_or_leaves(pool: PgPool) {
 async fn a_term_whose_commit_was_not_answered_is_taken_again_by_the_same_scheduler(pool: PgPool) {
     let (first, second) = two(&pool).await;
     let mut conn = pool.acquire().await.expect("connect");
-    // The scheduler does not know that it holds term 1, and takes the role again.
+    // The scheduler does not know that it has term 1, and takes the role again.
     let mut old = begin(&pool).await;
     assert!(is_held(&mut old, Role::Reap, first, 1).await);
     let again = async |conn: &mut PgConnection| taken(conn, Role::Reap, first).await;
@@ -134,7 +134,7 @@ async fn a_dead_agent_is_lost_however_often_the_reaper_changes(pool: PgPool) {
     let mut conn = pool.acquire().await.expect("connect");
     let mut served = 0;
     for number in 2..ROUNDS {
-        // Every reaper serves for a minute, and is gone for an hour.
+        // Every reaper serves for a minute, and then none serves for an hour.
         fixtures::execute(
             &mut conn,
             "update sessions set expires_at = expires_at - interval '61 minutes',
@@ -158,7 +158,7 @@ async fn a_dead_agent_is_lost_however_often_the_reaper_changes(pool: PgPool) {
         assert!(left(&pool, session).await <= fixtures::LIFETIME.as_secs_f64() + 1.0);
         served += 1;
     }
-    // A lifetime is an hour: one whole lifetime, plus the remainder of the first.
+    // A lifetime is an hour: the session gets one whole lifetime, plus the remainder of its first.
     assert!((59..=121).contains(&served), "lost after {served} minutes in which somebody reaped, {reaper}");
 }
 
