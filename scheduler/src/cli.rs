@@ -1,8 +1,8 @@
-//! The command line: the commands, and the modules that run them.
+//! The command line: parses the commands and calls the modules that run them.
 //!
 //! `up` and `serve` run a scheduler, `backup` and `restore` open its database, and `simulate` needs
-//! no scheduler; every other command is a client of a scheduler over gRPC. Commands print their
-//! result on standard output and everything else on standard error.
+//! no scheduler. All other commands are gRPC clients of a scheduler. Commands print their results
+//! on standard output and everything else on standard error.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -57,7 +57,7 @@ Examples:
   landfall explain www.example.cn                          says why this agent was chosen
   landfall report assignments --batch autumn --format csv";
 
-/// The heading of flags that every command has.
+/// The help heading of the flags that every command has.
 const CONNECTION: &str = "Connection";
 
 /// How a command finds its scheduler.
@@ -87,7 +87,7 @@ struct ConnectionArgs {
 }
 
 impl ConnectionArgs {
-    /// Refuses the flags that only commands with a scheduler use.
+    /// Fails if a flag was given that is only for commands that contact a scheduler.
     fn refuse(&self, instead: &str) -> anyhow::Result<()> {
         let Self { scheduler, ca, token_file, .. } = self;
         let flags = [
@@ -95,7 +95,7 @@ impl ConnectionArgs {
             ("--ca", "LANDFALL_CA", ca.is_some()),
             ("--token-file", "LANDFALL_TOKEN_FILE", token_file.is_some()),
         ];
-        // A variable may be set for all commands; only a flag was meant for this one.
+        // Environment variables may be set for all commands, so only flags are refused.
         match flags.into_iter().find(|(_, variable, given)| *given && std::env::var_os(variable).is_none()) {
             Some((flag, ..)) => Err(usage(format!("{flag} is for commands that contact a scheduler; {instead}"))),
             None => Ok(()),
@@ -231,7 +231,7 @@ struct RunArgs {
     database_url: Option<String>,
 }
 
-/// Runs the command line. Ends the process at once if that is invalid or asks for help.
+/// Runs the command line. Exits directly if the command line is invalid or asks for help.
 pub fn main() -> ExitCode {
     let cli = Cli::from_arg_matches(&command().get_matches()).unwrap_or_else(|error| error.exit());
     telemetry::start();
@@ -264,13 +264,13 @@ impl Cli {
                 Command::Version(format) => version::run(format, &connection).await,
             }
         });
-        // An abandoned read of standard input must not hold the process.
+        // An abandoned read of standard input must not delay the exit.
         runtime.shutdown_background();
         outcome
     }
 }
 
-/// The commands; those that use no scheduler hide the connection flags.
+/// The clap command. Subcommands that contact no scheduler hide the connection flags.
 fn command() -> clap::Command {
     let mut command = Cli::command();
     // This copies the global flags to every command.
@@ -303,7 +303,7 @@ fn options(connection: &ConnectionArgs, run: RunArgs, own_database: bool) -> any
     })
 }
 
-/// Parses a flag's value as one of several words.
+/// Makes a parser for flags whose value is one of several words.
 fn one_of<T: Copy + Send + Sync + 'static>(
     all: impl IntoIterator<Item = T>,
     word: fn(T) -> &'static str,
@@ -336,8 +336,8 @@ mod tests {
         pages(&mut command(), "landfall", &mut told);
         assert!(told.len() > 30);
         for (name, page) in &told {
-            // The long form of a flag takes three lines and more, and one value with its own help
-            // makes all flags long.
+            // If one value has its own help text, clap prints all flags in the long form of three
+            // or more lines.
             assert!(!page.contains("Possible values:"), "{name}: {page}");
             let alone = ["landfall up", "landfall serve", "landfall simulate"].contains(&name.as_str());
             if !name.contains(" help") {

@@ -1,5 +1,6 @@
-//! `landfall agents`: lists, one-time tokens and tags. `enrol` enrols, `show` shows one agent,
-//! `reach` shows which beacons agents reach, and `drain` takes agents out of service.
+//! `landfall agents`: lists agents and tokens, and changes tags. Modules: `enrol` makes tokens,
+//! `show` shows one agent, `reach` shows which beacons agents reach, and `drain` takes agents out
+//! of service.
 
 pub(super) mod drain;
 pub(super) mod enrol;
@@ -214,7 +215,6 @@ impl TokensArgs {
     }
 }
 
-/// `landfall agents revoke`.
 async fn revoke(named: String, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
     let revoked = client.answer(client.fleet().revoke_enrolment(RevokeEnrolmentRequest { named }).await)?;
@@ -225,7 +225,7 @@ async fn revoke(named: String, connection: &ConnectionArgs) -> anyhow::Result<()
     })
 }
 
-/// The agents for people, and the number of open enrolments.
+/// The table of agents, followed by the number of open enrolment tokens.
 fn text(rows: &[Agent], open: u64, view: &View) -> String {
     let table = if rows.is_empty() { String::new() } else { output::table(rows, view) };
     let is = if open == 1 { "is" } else { "are" };
@@ -239,13 +239,13 @@ fn text(rows: &[Agent], open: u64, view: &View) -> String {
     }
 }
 
-/// An agent as it is printed: without slots until its first session, which reports them.
+/// An agent as printed. Its slots are omitted until its first session, which reports them.
 pub(super) fn known(agent: Agent) -> Agent {
     let capacity = if agent.seen_at.is_some() { agent.capacity } else { 0 };
     Agent { capacity, ..agent }
 }
 
-/// The state of an agent, in lines.
+/// Describes the state of an agent, in several lines.
 pub(super) fn lines(agent: &Agent) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "{} (agent {})", agent.name, agent.agent_id)?;
@@ -270,7 +270,7 @@ pub(super) fn lines(agent: &Agent) -> anyhow::Result<String> {
     Ok(text)
 }
 
-/// A load level in words.
+/// Describes a load level in words.
 fn room(agent: &Agent, level: i64) -> String {
     let waiting = match agent.waiting {
         0 => String::new(),
@@ -282,7 +282,8 @@ fn room(agent: &Agent, level: i64) -> String {
     }
 }
 
-/// The agent's own counts, which differ from the scheduler's while messages are under way.
+/// The counts that the agent reports. They differ from the scheduler's while messages are in
+/// transit.
 fn said(agent: &Agent) -> String {
     let (Some(crawls), Some(free), Some(outcomes)) = (agent.crawls, agent.free_slots, agent.outcomes_waiting) else {
         return String::new();
@@ -293,12 +294,12 @@ fn said(agent: &Agent) -> String {
     if parts.is_empty() { String::new() } else { format!(" (it reports: {})", parts.join(", ")) }
 }
 
-/// Parses the words for an agent's service state.
+/// A parser for the words of service states.
 fn service_parser() -> impl TypedValueParser<Value = ServiceState> {
     one_of((1..).map_while(|number| ServiceState::try_from(number).ok()), Word::word)
 }
 
-/// An agent's service state for people; a pause with its reason.
+/// An agent's service state in words, with the reason of a pause.
 pub(super) fn service_words(state: ServiceState, paused: &str) -> String {
     match state {
         ServiceState::Paused => format!("paused: {paused}"),
@@ -307,7 +308,7 @@ pub(super) fn service_words(state: ServiceState, paused: &str) -> String {
     }
 }
 
-/// An agent's service state, in a table and beside its name.
+/// An agent's service state, as shown in tables and beside its name.
 fn service(agent: &Agent) -> String {
     let words = service_words(agent.service(), &agent.paused);
     match agent.twin_at {
@@ -338,7 +339,7 @@ impl Row for Agent {
     ];
 }
 
-/// A load level, with its sign.
+/// A load level for a table, with its sign.
 pub(super) fn level_cell(level: Option<i64>) -> String {
     level.map_or_else(|| "-".to_owned(), |level| format!("{level:+}"))
 }

@@ -1,4 +1,4 @@
-//! `landfall batches`: listing, showing and cancelling.
+//! `landfall batches`: lists and shows batches.
 
 pub(super) mod changes;
 pub(super) mod policy;
@@ -21,7 +21,7 @@ use crate::app::exit;
 use crate::model::constraints::{Constraints, ConstraintsRequest, UnmetAction};
 use crate::model::{CrawlPolicy, PolicyRequest, ReasonKind};
 
-/// Kinds of reasons that are shown without --wide.
+/// Maximum number of kinds of reasons shown without --wide.
 const KINDS: usize = 6;
 
 #[derive(Debug, Subcommand)]
@@ -101,7 +101,7 @@ impl Row for Batch {
     ];
 }
 
-/// One batch, as shown to programs.
+/// A batch, as printed in JSON.
 #[derive(Debug, Serialize)]
 pub(super) struct ShownBatch {
     name: String,
@@ -160,7 +160,8 @@ pub(super) fn text(shown: &ShownBatch, view: &View) -> anyhow::Result<String> {
     Ok(view.fold(&text))
 }
 
-/// Why sites failed or were cancelled: up to `kinds` kinds, each with the reason of one site.
+/// Writes why sites failed or were cancelled: up to `kinds` kinds, each with one site's reason as
+/// an example.
 fn write_endings(text: &mut String, endings: &[Ending], kinds: usize) -> std::fmt::Result {
     for (index, ending) in endings.iter().take(kinds).enumerate() {
         let head = if index == 0 { "because" } else { "" };
@@ -171,7 +172,7 @@ fn write_endings(text: &mut String, endings: &[Ending], kinds: usize) -> std::fm
                 let one = if ending.tasks == 1 { "" } else { "for example " };
                 writeln!(text, "               {one}{}: {}", ending.site, ending.reason)?;
             }
-            // From a scheduler that is older than this program.
+            // An older scheduler sends no kind that this program knows.
             Err(_) => writeln!(text, "  {head:<9}  {count} {}", ending.reason)?,
         }
     }
@@ -182,7 +183,7 @@ fn write_endings(text: &mut String, endings: &[Ending], kinds: usize) -> std::fm
     }
 }
 
-/// The values of a policy that differ from the defaults.
+/// Writes the values of a policy that differ from the defaults.
 fn write_rest(text: &mut String, policy: &CrawlPolicy) -> std::fmt::Result {
     if policy.shortest_interval != policy.request_interval {
         writeln!(text, "             for a large site every {}", format_duration(policy.shortest_interval))?;
@@ -210,7 +211,7 @@ fn write_rest(text: &mut String, policy: &CrawlPolicy) -> std::fmt::Result {
     Ok(())
 }
 
-/// Which agents may crawl for a batch; empty when all may.
+/// Describes which agents may crawl for a batch; empty if all may.
 fn agents_line(asked: &Constraints) -> String {
     let mut parts = Vec::new();
     let lists =
@@ -281,7 +282,7 @@ mod tests {
                     1 crashed too often (poison)\n               a.cn: failed: so\n";
         let mut shown = ShownBatch::try_from(shown).unwrap();
         assert_eq!(text(&shown, &View::plain()).unwrap(), said);
-        // An older scheduler sends no kind, only the reason.
+        // An older scheduler sends only the reason, without a kind.
         shown.endings = vec![ending(v1::ReasonKind::Unspecified, 12_345)];
         assert!(text(&shown, &View::plain()).unwrap().ends_with("\n  because    12,345 failed: so\n"));
         shown.endings = vec![ending(v1::ReasonKind::Tls, 1); KINDS + 2];

@@ -1,4 +1,5 @@
-//! Connects to a scheduler: selects it and the token, and turns refusals into sentences.
+//! Connects to a scheduler: finds its URL and the token, and converts refusals to messages for
+//! people.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -26,19 +27,19 @@ use crate::app::exit::usage;
 use crate::app::operator::{CLIENT_FILE, ClientFile};
 use crate::app::tls::DOMAIN;
 
-/// The largest answer accepted, in bytes: an embedding of a hundred thousand agents, or five
-/// thousand enrolments.
+/// Maximum size of an answer in bytes: enough for an embedding of 100,000 agents, or 5,000
+/// enrolments.
 const MOST_BYTES: usize = 32 << 20;
-/// How long one of several schedulers may take to report that it serves.
+/// Maximum time for the health check of one of several schedulers.
 const HEALTH_PATIENCE: Duration = Duration::from_secs(5);
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-/// A connection over which nothing comes is asked whether it lives.
+/// Interval of HTTP/2 keep-alive pings on a silent connection.
 const KEEPALIVE: Duration = Duration::from_secs(20);
 
-/// A channel on which every call carries the operator's token.
+/// A channel that adds the operator's token to every call.
 pub(super) type AuthorizedChannel = InterceptedService<Channel, Bearer>;
 
-/// Adds the operator's token.
+/// Adds the operator's token to a call.
 #[derive(Clone)]
 pub(super) struct Bearer(MetadataValue<Ascii>);
 
@@ -49,18 +50,18 @@ impl Interceptor for Bearer {
     }
 }
 
-/// A connection to a scheduler.
+/// A client connected to a scheduler.
 #[derive(Clone)]
 pub(super) struct Client {
     url: String,
     authorized: AuthorizedChannel,
     token: Bearer,
-    /// The schedulers to choose from.
+    /// All schedulers that can be used, by URL.
     known: Arc<[(String, Endpoint)]>,
 }
 
 impl Client {
-    /// Connects to the scheduler; with several, to the first that answers and has its database.
+    /// Connects to the scheduler, or to the first of several that answers and has its database.
     pub(super) async fn connect(args: &ConnectionArgs) -> anyhow::Result<Self> {
         let settings = settings(args)?;
         let mut token: MetadataValue<Ascii> = format!("Bearer {}", settings.token).parse().map_err(|_| {
@@ -91,7 +92,7 @@ impl Client {
         Err(anyhow::anyhow!("{}", refusals.join("; ")))
     }
 
-    /// Moves to a scheduler that answers now, for a request that may be repeated. Keeps the
+    /// Connects to a scheduler that answers now; only for requests that can be repeated. Keeps the
     /// connection if none answers or only one is known.
     pub(super) async fn move_on(&mut self) {
         if self.known.len() > 1
@@ -107,12 +108,12 @@ impl Client {
     }
 
     pub(super) fn fleet(&self) -> FleetServiceClient<AuthorizedChannel> {
-        // Thousands of agents or tokens come in one message.
+        // One message may contain thousands of agents or tokens.
         FleetServiceClient::new(self.authorized.clone()).max_decoding_message_size(MOST_BYTES)
     }
 
     pub(super) fn embeddings(&self) -> EmbeddingServiceClient<AuthorizedChannel> {
-        // Coordinates of thousands of agents come in one message.
+        // One message may contain the coordinates of thousands of agents.
         EmbeddingServiceClient::new(self.authorized.clone()).max_decoding_message_size(MOST_BYTES)
     }
 
@@ -128,18 +129,17 @@ impl Client {
         ReportServiceClient::new(self.authorized.clone())
     }
 
-    /// The answer, or the refusal as an error.
+    /// The message of a response; a refusal becomes an error.
     pub(super) fn answer<T>(&self, asked: Result<Response<T>, Status>) -> anyhow::Result<T> {
         asked.map(Response::into_inner).map_err(|status| self.refusal(&status))
     }
 
-    /// A refusal as a sentence for people.
+    /// Converts a refusal to an error message for people.
     pub(super) fn refusal(&self, status: &Status) -> anyhow::Error {
         let said = status.message().trim();
         match status.code() {
             Code::Unavailable if is_transport(status) => nobody_answers(&self.url, &innermost(status)),
-            // The code that tonic gives to a broken connection depends on which side saw the end
-            // first.
+            // tonic's code for a broken connection depends on which side noticed the end first.
             _ if is_transport(status) => {
                 let aside = aside(&innermost(status));
                 anyhow::anyhow!(
@@ -158,7 +158,7 @@ impl Client {
                     self.url
                 )
             }
-            // The request is invalid.
+            // The scheduler found the request invalid.
             Code::InvalidArgument if !said.is_empty() => usage(said),
             code if said.is_empty() => anyhow::anyhow!("the scheduler at {} refuses: {}", self.url, code.description()),
             _ => anyhow::anyhow!("{said}"),
@@ -175,8 +175,8 @@ fn endpoint(scheduler: &str, ca: Option<&Path>) -> anyhow::Result<Endpoint> {
     if url.scheme() == "https" { Ok(endpoint.tls_config(tls(ca, scheduler)?)?) } else { Ok(endpoint) }
 }
 
-/// Connects to a scheduler. If others are known, asks first whether it can serve now, so that a
-/// command is sent to one scheduler that can, and never to two.
+/// Connects to a scheduler. If other schedulers are known, first checks that this one can serve
+/// now, so that a command never has to be sent to two schedulers.
 async fn reach(url: &str, endpoint: &Endpoint, alone: bool) -> anyhow::Result<Channel> {
     if let Some(stranger) = peer::greeted(endpoint.uri()).await {
         return Err(no_scheduler(url, stranger));
@@ -198,13 +198,13 @@ fn aside(said: &str) -> String {
     if said.is_empty() { String::new() } else { format!(" ({said})") }
 }
 
-/// Whether the status was made on this side, from a broken connection.
+/// Whether tonic made the status on this side because the connection broke.
 pub(super) fn is_transport(status: &Status) -> bool {
     std::error::Error::source(status).is_some()
 }
 
-/// Whether a stream that ended with this status may be opened again: the scheduler, or the
-/// connection to it, is away for a while.
+/// Whether a stream that ended with this status may be opened again, because the scheduler or the
+/// connection is only temporarily away.
 pub(super) fn broke(status: &Status) -> bool {
     matches!(status.code(), Code::Unavailable | Code::Unknown | Code::Cancelled | Code::Internal)
 }
@@ -224,7 +224,7 @@ fn no_scheduler(url: &str, stranger: Stranger) -> anyhow::Error {
     anyhow::anyhow!("the server at {url} is not a scheduler of this fleet: {stranger}")
 }
 
-/// The cause of causes: the layers above it say "transport error".
+/// The innermost cause; the layers above it say only "transport error".
 fn innermost(error: &dyn std::error::Error) -> String {
     let mut cause = error;
     while let Some(next) = cause.source() {
@@ -233,15 +233,15 @@ fn innermost(error: &dyn std::error::Error) -> String {
     cause.to_string().replace('\n', " ")
 }
 
-/// The data directory that a command reads its scheduler from.
+/// The data directory in which a command finds client.toml.
 pub(super) fn data_dir(args: &ConnectionArgs) -> anyhow::Result<PathBuf> {
     args.data_dir.clone().map_or_else(|| Ok(DataDir::default_path()?), Ok)
 }
 
-/// The connection by the flags, completed from client.toml.
+/// The connection given by flags; client.toml supplies the missing values.
 fn settings(args: &ConnectionArgs) -> anyhow::Result<ClientFile> {
     let data_dir = data_dir(args)?;
-    // An unreadable file is an error only if it is needed.
+    // The file is read only if it is needed, so that it causes no error otherwise.
     let needed = args.scheduler.is_empty() || args.token_file.is_none();
     let stored = if needed { ClientFile::read(&data_dir) } else { Ok(None) };
     let missing = || {
@@ -272,7 +272,8 @@ fn settings(args: &ConnectionArgs) -> anyhow::Result<ClientFile> {
     Ok(ClientFile { scheduler, ca, token })
 }
 
-/// The token would be readable by everyone on the way: plaintext stays on this machine.
+/// Parses the URL. Refuses plain http except on loopback, because others on the network could read
+/// the token.
 fn checked_url(text: &str) -> anyhow::Result<Url> {
     let refused =
         || usage(format!("'{text}' is not a scheduler's URL: give http://127.0.0.1:PORT or https://HOST:PORT"));

@@ -1,4 +1,4 @@
-//! `landfall contact`: the URL by which the owner of a site reaches the operator.
+//! `landfall contact`: sets and shows the URL by which site owners can reach the operator.
 
 use clap::Subcommand;
 use landfall_proto::v1::{SetContactUrlRequest, ShowContactUrlRequest};

@@ -1,4 +1,4 @@
-//! `landfall landmarks`: naming, electing and listing, and how an election explains its choice.
+//! `landfall landmarks`: sets, elects and lists landmarks, and explains the choice of an election.
 
 pub(super) mod embedding;
 
@@ -112,7 +112,7 @@ impl LandmarksCommand {
     }
 }
 
-/// The consequence of fewer landmarks than can locate a site.
+/// The warning about too few landmarks to locate a site.
 fn too_few(landmarks: usize) -> String {
     let s = if landmarks == 1 { "" } else { "s" };
     format!(
@@ -131,7 +131,8 @@ async fn trust(name: String, connection: &ConnectionArgs) -> anyhow::Result<()> 
     })
 }
 
-/// The dimensions on the wire: 0 for the default. More than the landmarks can span are refused.
+/// Converts the dimensions for the request, in which 0 means the default. Refuses more than the
+/// landmarks can span.
 fn dimensions(asked: Option<u32>, landmarks: usize) -> anyhow::Result<u32> {
     let Some(asked) = asked else { return Ok(0) };
     let most = landmarks.saturating_sub(1);
@@ -142,12 +143,12 @@ fn dimensions(asked: Option<u32>, landmarks: usize) -> anyhow::Result<u32> {
     Ok(asked)
 }
 
-/// Removes the map from the answer, because it is still that of the former landmarks.
+/// Removes the map from the answer, because this map was still fitted with the former landmarks.
 fn without_map(answer: Response<ListLandmarksResponse>) -> Response<ListLandmarksResponse> {
     answer.map(|answer| ListLandmarksResponse { epoch: 0, ..answer })
 }
 
-/// The text below the table.
+/// The text about the map, printed below the table.
 fn map_text(answer: &ListLandmarksResponse) -> String {
     let ListLandmarksResponse { landmarks, dimensions, epoch, fit_error, .. } = answer;
     let s = if *dimensions == 1 { "" } else { "s" };
@@ -166,7 +167,8 @@ fn map_text(answer: &ListLandmarksResponse) -> String {
     }
 }
 
-/// Advice about landmarks that were set by hand and are away: only the operator replaces those.
+/// Warnings about disconnected landmarks that were set by hand, because only the operator replaces
+/// them.
 fn warnings(rows: &[Landmark]) -> String {
     let lost = rows.iter().filter(|row| !row.elected).filter_map(|row| Some((&row.name, milliseconds(row.away_for)?)));
     lost.map(|(name, away)| {
@@ -195,7 +197,7 @@ impl Row for Landmark {
     const COLUMNS: &'static [Column<Self>] = &[
         ("name", |row, _| row.name.clone()),
         ("city", |row, _| row.city.clone()),
-        // `landfall agents list` shows the reason of a pause.
+        // The reason of a pause is not in this answer, only in that of `landfall agents list`.
         ("service", |row, _| service_words(row.service(), "see landfall agents list")),
         ("chosen by", |row, _| (if row.elected { "election" } else { "hand" }).to_owned()),
         ("~reason", |row, _| row.reason.clone()),
@@ -211,7 +213,7 @@ pub(super) struct Election {
     pub(super) explanation: ElectionExplanation,
 }
 
-/// How many kinds have a landmark, and which have none.
+/// States how many countries, carriers etc. have a landmark, and which have none.
 fn kinds(kinds: Option<&Diversity>, one: &str, more: &str) -> String {
     let Diversity { with, without } = kinds.cloned().unwrap_or_default();
     let missing = if without.is_empty() { String::new() } else { format!("; none in {}", without.join(", ")) };
@@ -239,7 +241,7 @@ fn or(text: &str, nothing: &str) -> String {
     (if text.is_empty() { nothing } else { text }).to_owned()
 }
 
-/// Prints an election and why it is a good one; as CSV the landmarks alone.
+/// Prints an election and the reasons for its choice; CSV contains only the landmarks.
 fn show_election(election: &Election, map: String, format: Format, view: &View) -> anyhow::Result<()> {
     match format {
         Format::Table => print(&(output::table(&election.landmarks, view) + &view.fold(&(map + &election.text(view))))),

@@ -1,4 +1,4 @@
-//! `landfall operator`: the operator's token.
+//! `landfall operator`: replaces the operator's token.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use super::client::{self, Client};
 use crate::app::exit::print;
 use crate::app::operator::Successor;
 
-/// The longest time that the former token may stay valid.
+/// Maximum time that the former token may stay valid.
 const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
 
 #[derive(Debug, Subcommand)]
@@ -76,7 +76,7 @@ impl RotateArgs {
     }
 }
 
-/// What was done, and what the operator has to do next.
+/// States what was done, and what the operator has to do next.
 fn done(files: &[String], good_until: Option<DateTime<Utc>>, others: &[String]) -> String {
     let former = match good_until {
         Some(until) => format!("is accepted until {}", rfc3339(until)),
@@ -92,7 +92,7 @@ fn done(files: &[String], good_until: Option<DateTime<Utc>>, others: &[String]) 
     said
 }
 
-/// Whether the scheduler refused. If its answer was lost, it may have replaced the token.
+/// Whether the scheduler certainly did not replace the token. If its answer was lost, it may have.
 fn nothing_was_done(status: &Status) -> bool {
     !client::is_transport(status)
         && matches!(

@@ -1,8 +1,8 @@
-//! How answers are printed: tables for people, JSON and CSV with stable names for programs.
+//! Prints answers: as tables for people, and as JSON and CSV with stable names for programs.
 //!
-//! Most rows are messages of the contract, serialised by its rules (`proto/src/json.rs`): their
-//! field names are the names in JSON and the header in CSV. Durations end in `_ms` (milliseconds, a
-//! number) and moments in `_at` (RFC 3339).
+//! Most rows are messages of the protocol, serialised by the rules in `proto/src/json.rs`: their
+//! field names are the names in JSON and in the header of CSV. Names of durations end in `_ms` (a
+//! number of milliseconds), names of times in `_at` (RFC 3339).
 
 use std::marker::PhantomData;
 
@@ -17,7 +17,7 @@ use crate::app::exit::print;
 
 /// How to print rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-// Without help texts, which would triple the length of every page that has the flag.
+// The values have no help texts, which would triple the length of the help pages.
 pub(super) enum Format {
     #[value(alias = "text")]
     Table,
@@ -54,8 +54,8 @@ pub(super) struct ShowFormatArgs<R: Row = TextLines> {
 }
 
 impl<R: PrintedRow> FormatArgs<R> {
-    /// Prints rows. An empty table is replaced by the sentence `none`, unless that is empty; below
-    /// a table stands the number `more` of rows that a limit has cut.
+    /// Prints rows. If there are none, prints `none` instead of a table, unless `none` is empty.
+    /// `more` is the number of rows omitted by a limit, which is printed below the table.
     pub(super) fn print(&self, rows: &[R], none: &str, more: u64) -> anyhow::Result<()> {
         let view = self.wide.view();
         match self.format {
@@ -67,7 +67,7 @@ impl<R: PrintedRow> FormatArgs<R> {
 }
 
 impl<R: Row> ShowFormatArgs<R> {
-    /// Prints one object; `text` makes the text for people.
+    /// Prints one object: as JSON, or as the text that `text` makes.
     pub(super) fn print<T: Serialize>(
         &self,
         shown: &T,
@@ -80,7 +80,7 @@ impl<R: Row> ShowFormatArgs<R> {
     }
 }
 
-/// A row that is printed for programs, too.
+/// A row that can also be printed as JSON and CSV.
 pub(super) trait PrintedRow: Row + Serialize + Default {}
 
 impl<R: Row + Serialize + Default> PrintedRow for R {}
@@ -90,11 +90,11 @@ pub(super) fn print_rows<R: PrintedRow>(rows: &[R], format: Format, view: &View)
     print(&(printer.page(rows)? + &printer.end()?))
 }
 
-/// Lays out rows that come a page at a time.
+/// Lays out rows that arrive in pages.
 pub(super) struct Printer<'a, R> {
     format: Format,
     view: &'a View,
-    /// The first page determines its widths.
+    /// The table's layout, whose widths the first page determines.
     table: Option<Table>,
     begun: bool,
     rows: PhantomData<R>,
@@ -105,7 +105,8 @@ impl<'a, R: PrintedRow> Printer<'a, R> {
         Self { format, view, table: None, begun: false, rows: PhantomData }
     }
 
-    /// The text of the next rows, at least one; on the first call with the header.
+    /// The text of the next rows, of which there must be at least one. On the first call it begins
+    /// with the header.
     pub(super) fn page(&mut self, rows: &[R]) -> anyhow::Result<String> {
         let mut text = String::new();
         match self.format {
@@ -129,12 +130,11 @@ impl<'a, R: PrintedRow> Printer<'a, R> {
         Ok(text)
     }
 
-    /// Whether nothing was printed yet.
     pub(super) const fn is_empty(&self) -> bool {
         !self.begun
     }
 
-    /// The text after the last row; without any row, the whole output.
+    /// The text after the last row. If there were no rows, this is the whole output.
     pub(super) fn end(&mut self) -> anyhow::Result<String> {
         match (self.format, self.begun) {
             (Format::Json, true) => Ok("\n]\n".to_owned()),
@@ -150,7 +150,7 @@ pub(super) fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
     print(&(serde_json::to_string_pretty(value)? + "\n"))
 }
 
-/// A table, with its line end.
+/// Lays out rows as a table.
 pub(super) fn table<R: Row>(rows: &[R], view: &View) -> String {
     let table = Table::fit(rows, view);
     rows.iter().fold(table.head(), |text, row| text + &table.row(row))
@@ -163,7 +163,8 @@ pub(super) fn csv_text<R: PrintedRow>(rows: &[R], header: bool) -> anyhow::Resul
         writer.serialize(row)?;
     }
     if rows.is_empty() {
-        // The writer takes the header from a row: here from a default row, which is cut off again.
+        // The CSV writer derives the header from a row, so a default row is written and then cut
+        // off.
         writer.serialize(R::default())?;
     }
     let mut text = String::from_utf8(writer.into_inner().map_err(csv::IntoInnerError::into_error)?)?;
@@ -173,7 +174,7 @@ pub(super) fn csv_text<R: PrintedRow>(rows: &[R], header: bool) -> anyhow::Resul
     Ok(text)
 }
 
-/// The line below a table whose rows a limit has cut; empty if it has cut none.
+/// The line below a table that says how many rows a limit omitted; empty if none.
 pub(super) fn more(more: u64) -> String {
     match more {
         0 => String::new(),
@@ -181,23 +182,23 @@ pub(super) fn more(more: u64) -> String {
     }
 }
 
-/// Milliseconds in a table, to a tenth; a dash for `None`.
+/// A duration for a table, in milliseconds to a tenth; a dash for `None`.
 pub(super) fn millis_cell(duration: Option<Duration>) -> String {
     float_cell(milliseconds(duration), 1)
 }
 
-/// A figure with `digits` digits after the point; a dash for `None`.
+/// A number for a table, with `digits` digits after the point; a dash for `None`.
 pub(super) fn float_cell(figure: Option<f64>, digits: usize) -> String {
     figure.map_or_else(dash, |figure| format!("{figure:.digits$}"))
 }
 
-/// A duration in a table, in the unit in which it has two or three digits before the point; a dash
-/// for `None`.
+/// A duration for a table, in a unit that gives two or three digits before the point; a dash for
+/// `None`.
 pub(super) fn span_cell(duration: Option<Duration>) -> String {
     milliseconds(duration).map_or_else(dash, |millis| span(millis / 1e3))
 }
 
-/// A number of seconds for people.
+/// A duration in seconds, printed in a suitable unit.
 pub(super) fn span(seconds: f64) -> String {
     match seconds {
         ..120.0 => format!("{seconds:.1} s"),
@@ -207,27 +208,27 @@ pub(super) fn span(seconds: f64) -> String {
     }
 }
 
-/// A share from 0 to 1, in per cent.
+/// A share from 0 to 1 for a table, in per cent.
 pub(super) fn share_cell(share: f64) -> String {
     format!("{:.1} %", share * 100.0)
 }
 
-/// A text in a table; a dash where it is empty.
+/// A text for a table; a dash if empty.
 pub(super) fn text_cell(text: &str) -> String {
     if text.is_empty() { dash() } else { text.to_owned() }
 }
 
-/// A boolean in a table: `yes` or a dash.
+/// A boolean for a table: `yes` or a dash.
 pub(super) fn yes_cell(yes: bool) -> String {
     if yes { "yes".to_owned() } else { dash() }
 }
 
-/// A count with its noun, which takes a plural s.
+/// A count with its noun, to which an s is added unless the count is 1.
 pub(super) fn counted(count: u64, what: &str) -> String {
     if count == 1 { format!("1 {what}") } else { format!("{} {what}s", number(count)) }
 }
 
-/// A number for people: five digits and more are in groups of three.
+/// A number for people: five or more digits are grouped by three.
 pub(super) fn number(number: u64) -> String {
     let digits = number.to_string();
     if digits.len() < 5 {
@@ -238,7 +239,7 @@ pub(super) fn number(number: u64) -> String {
     std::iter::once(&digits[..first]).chain(groups).collect::<Vec<_>>().join(",")
 }
 
-/// A number in a table; a dash for 0.
+/// A count for a table; a dash for 0.
 pub(super) fn count_cell(count: impl Into<u64>) -> String {
     match count.into() {
         0 => dash(),
@@ -246,7 +247,7 @@ pub(super) fn count_cell(count: impl Into<u64>) -> String {
     }
 }
 
-/// Fetched pages and bytes, after a comma; empty if nothing was fetched.
+/// A comma followed by the fetched pages and bytes; empty if nothing was fetched.
 pub(super) fn fetched(pages: u64, bytes: u64) -> String {
     match (pages, bytes) {
         (0, 0) => String::new(),
@@ -254,12 +255,12 @@ pub(super) fn fetched(pages: u64, bytes: u64) -> String {
     }
 }
 
-/// Bytes in a table; a dash for 0.
+/// A number of bytes for a table; a dash for 0.
 pub(super) fn size_cell(bytes: u64) -> String {
     if bytes == 0 { dash() } else { bytes_cell(bytes) }
 }
 
-/// Bytes for people.
+/// A number of bytes for people, in a suitable unit.
 pub(super) fn bytes_cell(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["kB", "MB", "GB", "TB", "PB"];
     if bytes < 1000 {

@@ -1,8 +1,8 @@
-//! Tests that the output for programs does not change, and that the output for people fits its
-//! lines.
+//! Tests that the output for programs does not change, and that lines of the output for people are
+//! not too long.
 //!
-//! `printed.txt` contains the JSON and CSV of each answer, once with every field set and once with
-//! none; `UPDATE_PRINTED=1` rewrites it, for the case that a name is added.
+//! `printed.txt` contains the JSON and CSV of each answer, once with all fields set and once with
+//! none. After a name was added, rewrite this file by running the tests with `UPDATE_PRINTED=1`.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -21,11 +21,11 @@ use super::output::{self, Row, View};
 use super::reports::{self, events, plan, throughput};
 use super::sites::{explain, site, tasks};
 
-/// Makes messages with every field set, from the contract.
+/// Generates messages with all fields set, from the protocol's definition.
 struct Contract {
     messages: Vec<DescriptorProto>,
-    /// The number of elements of a repeated field, and the text of every field; `None`: one
-    /// element, and a different value in each field.
+    /// Makes long messages: the number of elements of each repeated field, and the value of each
+    /// text field. `None`: one element, and a different value in each field.
     long: Option<(usize, &'static str)>,
 }
 
@@ -78,7 +78,7 @@ impl Contract {
             (Type::Message, named) => write(WireType::LengthDelimited, &self.bytes(named.rsplit('.').next().unwrap())),
             (Type::Bool, _) => write(WireType::Varint, &[1]),
             (Type::Enum, _) => write(WireType::Varint, &[2]),
-            // 123456, which a field of 32 bits holds as well as one of 64.
+            // 123456 as a varint, which fits fields of 32 and of 64 bits.
             _ if self.long.is_some() => write(WireType::Varint, &[0xc0, 0xc4, 0x07]),
             _ => write(WireType::Varint, &[u8::try_from(number).unwrap()]),
         }
@@ -105,7 +105,7 @@ impl Printed {
         self.shown(name, show);
     }
 
-    /// Writes every word of an enum, as the field of an answer shows it.
+    /// Writes all words of an enum as they appear in this field of an answer.
     fn words<T: Serialize>(&mut self, field: &str, show: impl Fn(i32) -> T) {
         let words = (0..20).map(|value| serde_json::to_value(show(value)).unwrap()[field].to_string());
         writeln!(self.text, "{field}: {}", words.collect::<Vec<_>>().join(", ")).unwrap();
@@ -133,7 +133,7 @@ fn what_programs_read_stays_as_it_is() {
     printed.shown("embedding export", embedding::Export::of);
     printed.rows("batches list", |batch: v1::Batch| batch);
     printed.shown("batches show", |mut shown: v1::ShowBatchResponse| {
-        // The generated values are out of their bounds.
+        // The generated values are out of the bounds of these fields.
         (shown.policy, shown.constraints) = (None, None);
         batches::ShownBatch::try_from(shown).unwrap()
     });
@@ -185,7 +185,7 @@ fn fits(printed: &str) {
 }
 
 impl Contract {
-    /// Checks a table of one message with long values and one with none.
+    /// Checks a table with two messages: one has long values, the other is empty.
     fn table<M: Message + Default, R: Row>(&self, row: impl Fn(M) -> R) {
         fits(&output::table(&[row(self.filled()), row(M::default())], &View::plain()));
     }

@@ -1,4 +1,4 @@
-//! `landfall report`: results by task and by agent. `throughput` shows them over time.
+//! `landfall report`: shows results by task and by agent. `throughput` shows results over time.
 
 pub(super) mod events;
 pub(super) mod plan;
@@ -67,13 +67,13 @@ impl ReportCommand {
     }
 }
 
-/// One task, as printed.
+/// A task, as printed.
 #[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
 pub(super) struct AssignmentRow(#[serde(with = "AssignmentFields")] pub(super) v1::AssignmentRow);
 
-/// The printed fields. Three causes are a word each, or empty: why the task waits, why it has its
-/// agent, and why the batch's strategy did not choose that.
+/// The printed fields. Three of them are causes, each one word or empty: why the task waits, why it
+/// has its agent, and why the batch's strategy did not choose that agent.
 #[derive(Serialize)]
 #[serde(remote = "v1::AssignmentRow")]
 struct AssignmentFields {
@@ -129,7 +129,7 @@ fn fallback(row: &v1::AssignmentRow) -> &'static str {
 impl Row for AssignmentRow {
     const COLUMNS: &'static [Column<Self>] = &[
         ("site", |row, _| row.0.site.clone()),
-        // The outcome of a crawl says more than `done`.
+        // For tasks that are done, the outcome of the crawl is shown instead of the state.
         ("state", |row, _| (if row.0.state == "done" { &row.0.outcome } else { &row.0.state }).clone()),
         ("agent", |row, _| text_cell(&row.0.agent)),
         (">rtt ms", |row, _| millis_cell(row.0.crawled)),

@@ -1,7 +1,7 @@
 //! `landfall simulate`: judges the map and the strategies on a measured matrix, without a fleet.
 //!
-//! Needs no scheduler and no database. The module `simulate` computes the figures; this one parses
-//! the flags and prints.
+//! Needs no scheduler and no database. The module `simulate` computes the figures; this module
+//! parses the flags and prints the report.
 
 use std::fs::{self, File, Permissions};
 use std::io::{IsTerminal, Write as _};
@@ -26,7 +26,7 @@ use crate::simulate::{
     SimulateError, Tier, dump, judge, judged, nodes, page,
 };
 
-/// The mode of a new file, before the umask of the process.
+/// The mode of new files, before the process's umask is applied.
 const FILE_MODE: u32 = 0o666;
 
 #[derive(Debug, Args)]
@@ -108,7 +108,7 @@ impl SimulateArgs {
             SettingsError::Nonsense(complaint) => usage(complaint),
         })?;
         for (flag, file) in [("--dump", &self.dump), ("--html", &self.html)] {
-            // Reported before the work, not after it.
+            // Checked before the simulation, so that an error is reported at once.
             file.as_deref().map(|file| beside(flag, file)).transpose()?;
         }
         let bar = bar(settings.sites_in_all(matrix.nodes()));
@@ -158,7 +158,7 @@ impl SimulateArgs {
     }
 }
 
-/// An error in a file is the caller's to fix.
+/// An error in the content of a file is reported as a usage error.
 fn untaken(error: FileError) -> anyhow::Error {
     match error {
         FileError::Read { .. } => anyhow::Error::new(error),
@@ -166,7 +166,7 @@ fn untaken(error: FileError) -> anyhow::Error {
     }
 }
 
-/// Impossible settings and elections are the caller's to fix.
+/// Impossible settings and elections are reported as usage errors.
 fn refusal(error: SimulateError) -> anyhow::Error {
     match error {
         SimulateError::Settings(_) | SimulateError::Elect { .. } => usage(sentence(&anyhow::Error::new(error))),
@@ -174,7 +174,7 @@ fn refusal(error: SimulateError) -> anyhow::Error {
     }
 }
 
-/// Hidden unless a person watches.
+/// A progress bar, hidden unless standard error is a terminal.
 fn bar(sites: u64) -> ProgressBar {
     if !std::io::stderr().is_terminal() {
         return ProgressBar::hidden();
@@ -183,8 +183,8 @@ fn bar(sites: u64) -> ProgressBar {
     ProgressBar::new(sites).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-/// An empty file beside `file` that is renamed to it at the end, so that a failed run leaves no
-/// partial file.
+/// Makes an empty temporary file beside `file`. It is renamed to `file` at the end, so that a
+/// failed run leaves no partial file.
 fn beside(flag: &str, file: &Path) -> anyhow::Result<NamedTempFile> {
     if fs::metadata(file).is_ok_and(|there| !there.is_file()) {
         return Err(usage(format!("{flag} {}: it exists but is not a regular file", file.display())));
@@ -204,7 +204,7 @@ fn write(flag: &str, file: &Path, fill: impl FnOnce(&File) -> anyhow::Result<()>
     Ok(())
 }
 
-/// The report for people.
+/// The report as text for people.
 fn text(Answer { matrix, report }: &Answer<'_>, view: &View) -> String {
     let &Report { nodes, agents, landmarks, seeds, first_seed, election, .. } = *report;
     let last = report.last_seed();
@@ -230,7 +230,7 @@ fn text(Answer { matrix, report }: &Answer<'_>, view: &View) -> String {
     )
 }
 
-/// Strategies that could not be judged, and those that lacked data for some sites.
+/// Names the strategies that could not be judged, and those that lacked data for some sites.
 fn left_out(report: &Report) -> String {
     let mut text = String::new();
     for left in &report.left_out {
@@ -247,7 +247,8 @@ fn left_out(report: &Report) -> String {
     text
 }
 
-/// The gain of each crawl of the same sites; empty if they are crawled once.
+/// The excess over the nearest agent in each crawl of the same sites; empty if sites are crawled
+/// only once.
 fn learning(report: &Report) -> String {
     let learned = || report.strategies.iter().filter(|standing| standing.excess_ms.len() > 1);
     if learned().next().is_none() {

@@ -1,4 +1,4 @@
-//! `landfall sites`: its commands; and listing and reopening the sites whose circuit is open.
+//! `landfall sites`: declares its commands, and lists and reopens sites whose circuit is open.
 
 pub(super) mod explain;
 pub(super) mod site;

@@ -1,4 +1,5 @@
-//! `landfall version`: the versions of this program and of the scheduler that it would use.
+//! `landfall version`: prints the versions of this program and of the scheduler that commands would
+//! use.
 
 use landfall_proto::v1::ShowSchedulerRequest;
 use serde::Serialize;
@@ -9,18 +10,17 @@ use super::client::Client;
 use super::output::ShowFormatArgs;
 use crate::app::exit::sentence;
 
-/// What is printed.
 #[derive(Debug, Default, Serialize)]
 struct Versions {
     version: &'static str,
     /// The scheduler that answered, and its version; `None` if no scheduler is named or answers.
     scheduler: Option<String>,
     scheduler_version: Option<String>,
-    /// Why the version is missing.
+    /// Why the scheduler's version is missing.
     problem: Option<String>,
 }
 
-/// Prints the versions. An unreachable scheduler is no failure, but part of the output.
+/// Prints the versions. An unreachable scheduler is not an error; the output states the problem.
 pub(super) async fn run(format: ShowFormatArgs, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let own = Versions { version: crate::VERSION, ..Versions::default() };
     let shown = match Client::connect(connection).await {

@@ -1,8 +1,8 @@
-//! Layout for people: tables and texts that fit the lines, and relative times.
+//! Lays out output for people: tables and texts that fit the line width, and relative times.
 //!
-//! Without `--wide` a table has its main columns, and no line is wider than the terminal, or than
-//! 100 columns without one. With `--wide` it has every column, nothing is cut, and times are in
-//! full.
+//! Without `--wide` a table has only its main columns, and no line is wider than the terminal, or
+//! than 100 characters without a terminal. With `--wide` a table has all columns, nothing is cut,
+//! and times are printed in full.
 
 use std::marker::PhantomData;
 
@@ -14,18 +14,18 @@ use prost_types::Timestamp;
 
 /// Line width without a terminal.
 const COLUMNS: usize = 100;
-/// Minimum line width: no table fits a narrower terminal.
+/// Minimum line width, because no table fits a narrower terminal.
 const FEWEST_COLUMNS: usize = 60;
-/// Between two columns of a table.
+/// The gap between two columns of a table.
 const GAP: &str = "  ";
-/// Width to which texts (`~`) are cut before any other column of the table is.
+/// Columns of texts (`~`) are cut first, down to this width.
 const SHORTEST_TEXT: usize = 24;
-/// Width to which the other columns are cut, the first one last.
+/// Then the other columns are cut down to this width, the first column last.
 const SHORTEST_CELL: usize = 8;
-/// Maximum width of a label, up to the value of its line.
+/// Maximum width of the label at the start of a line, including the blanks before the value.
 const LONGEST_LABEL: usize = 24;
-/// How far a scheduler's clock may be ahead of this machine's: its past events are not shown as
-/// future ones.
+/// Times up to this far in the future count as past, because the scheduler's clock may be ahead of
+/// this machine's.
 const CLOCKS_DIFFER: TimeDelta = TimeDelta::seconds(5);
 
 /// One row of a table.
@@ -34,9 +34,9 @@ pub(in crate::cli) trait Row: Sized + 'static {
     const COLUMNS: &'static [Column<Self>];
 }
 
-/// A column's name and its cell in a row. Marks may precede the name: `+` for a column that only
-/// --wide shows, then `>` for one aligned to the right, or `~` for a text that is cut before
-/// others.
+/// A column's name, and the function that makes its cell in a row. Marks may precede the name: `+`
+/// if only --wide shows the column; then `>` if it is aligned to the right, or `~` if it is a text,
+/// which is cut before other columns.
 pub(in crate::cli) type Column<R> = (&'static str, fn(&R, &View) -> String);
 
 /// The flag of everything that prints rows of `R`.
@@ -67,7 +67,7 @@ fn wide_help<R: Row>() -> String {
     format!("Cut nothing and print times in full{more}")
 }
 
-/// Stands for the rows of an answer that is lines of text.
+/// The row type of answers that have no table.
 #[derive(Debug)]
 pub(super) struct TextLines;
 
@@ -78,7 +78,7 @@ impl Row for TextLines {
 /// How to lay out an answer.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct View {
-    /// Every column, nothing cut.
+    /// Whether all columns are shown and nothing is cut.
     pub(super) wide: bool,
     /// Maximum line width, unless `wide`.
     pub(super) columns: usize,
@@ -86,13 +86,13 @@ pub(super) struct View {
 }
 
 impl View {
-    /// As on a pipe, with the Unix epoch as the present.
+    /// The view used on a pipe, with the Unix epoch as the present time.
     #[cfg(test)]
     pub(super) const fn plain() -> Self {
         Self { wide: false, columns: COLUMNS, now: DateTime::UNIX_EPOCH }
     }
 
-    /// A moment, relative to now, or in full with --wide; a dash if unknown.
+    /// A time relative to now, or in full with --wide; a dash if unknown.
     pub(super) fn when(&self, time: Option<Timestamp>) -> String {
         match moment(time) {
             None => "-".to_owned(),
@@ -101,8 +101,8 @@ impl View {
         }
     }
 
-    /// The time of a log line: in this machine's time zone, as in the logs of its other services,
-    /// and of constant width so that lines align.
+    /// The time of a log line, in this machine's time zone like the logs of its other services. Its
+    /// width is constant, so that lines align.
     pub(super) fn clock(&self, time: Option<Timestamp>) -> String {
         match moment(time) {
             None => "-".to_owned(),
@@ -111,7 +111,7 @@ impl View {
         }
     }
 
-    /// Folds the lines that do not fit; a folded line continues under its value, after the label.
+    /// Breaks lines that are too long. A broken line continues below its value, after the label.
     pub(super) fn fold(&self, text: &str) -> String {
         let lines = text.lines().map(printable);
         if self.wide {
@@ -121,14 +121,14 @@ impl View {
     }
 }
 
-/// A moment relative to now: "3 s ago", "in 23 h", in the unit that keeps the number below about a
-/// hundred.
+/// A time relative to now, such as "3 s ago" or "in 23 h", in a unit that keeps the number below
+/// about 100.
 pub(super) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
     let passed = now - time;
     if passed > -CLOCKS_DIFFER && passed < TimeDelta::seconds(1) {
         return "now".to_owned();
     }
-    // A future moment is rounded, not truncated: a token just made for a day ends in 24 h.
+    // A future time is rounded, not truncated, so that a token just made for a day ends "in 24 h".
     let (seconds, half) = match passed.num_seconds() {
         seconds @ 0.. => (seconds, 0),
         seconds => (seconds.saturating_neg(), 1),
@@ -142,7 +142,7 @@ pub(super) fn relative(time: DateTime<Utc>, now: DateTime<Utc>) -> String {
     if half == 0 { format!("{length} ago") } else { format!("in {length}") }
 }
 
-/// A column by its name and the marks before it.
+/// A column, parsed from its name and marks.
 #[derive(Debug, Clone, Copy)]
 struct LaidOutColumn {
     name: &'static str,
@@ -160,16 +160,16 @@ impl LaidOutColumn {
     }
 }
 
-/// A table whose columns' widths are settled.
+/// A table layout with fixed column widths.
 #[derive(Debug, Clone)]
 pub(super) struct Table {
     view: View,
-    /// The index of each column in a row, and its width.
+    /// The shown columns, each with its index in [`Row::COLUMNS`] and its width.
     columns: Vec<(usize, LaidOutColumn, usize)>,
 }
 
 impl Table {
-    /// Takes the widths from these rows; later rows are cut to them.
+    /// Computes the widths from these rows; cells of later rows are cut to these widths.
     pub(super) fn fit<R: Row>(rows: &[R], view: &View) -> Self {
         let cells: Vec<Vec<String>> = rows.iter().map(|row| printable_cells(row, view)).collect();
         let named = R::COLUMNS.iter().map(|(name, _)| LaidOutColumn::parse(name)).enumerate();
@@ -185,12 +185,12 @@ impl Table {
         Self { view: *view, columns }
     }
 
-    /// The header, with its line end.
+    /// The header line.
     pub(super) fn head(&self) -> String {
         self.line(|column, _| column.name.to_owned())
     }
 
-    /// One row, with its line end.
+    /// The line of one row.
     pub(super) fn row(&self, row: &impl Row) -> String {
         let cells = printable_cells(row, &self.view);
         self.line(|_, index| cells.get(index).cloned().unwrap_or_default())
@@ -209,7 +209,7 @@ impl Table {
     }
 }
 
-/// Replaces control characters, so that foreign text cannot control the terminal.
+/// Replaces control characters, so that text from elsewhere cannot control the terminal.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
@@ -218,11 +218,12 @@ fn printable_cells<R: Row>(row: &R, view: &View) -> Vec<String> {
     R::COLUMNS.iter().map(|(_, cell)| printable(&cell(row, view))).collect()
 }
 
-/// A width, and the columns that may be cut down to it.
+/// One stage of shrinking: a width, and which columns may be cut down to this width.
 type Stage<'a> = (usize, &'a dyn Fn(usize, &LaidOutColumn) -> bool);
 
-/// Makes a table fit. The widest column of a stage shrinks first: at first among the texts, then
-/// among the other columns that are not numbers, and at last with the first column.
+/// Shrinks a table to `most` characters in three stages: only texts; then all columns except
+/// numbers and the first column; then all except numbers. In each stage the widest column shrinks
+/// first.
 fn shrink(columns: &mut [(usize, LaidOutColumn, usize)], most: usize) {
     let first = columns.iter().find(|(_, column, _)| !column.right).map(|(index, _, _)| *index);
     let gaps = GAP.len() * columns.len().saturating_sub(1);
@@ -246,8 +247,8 @@ fn shrink(columns: &mut [(usize, LaidOutColumn, usize)], most: usize) {
     }
 }
 
-/// Folds a line between words. The continuation stands under the value of a line like
-/// `  label      value`, else it is indented by two.
+/// Breaks a line between words. In a line like ` label value` the continuation is aligned with the
+/// value; otherwise it is indented by two.
 fn fold_line(line: &str, most: usize) -> String {
     if measure_text_width(line) <= most {
         return line.to_owned() + "\n";
@@ -281,7 +282,7 @@ fn fold_line(line: &str, most: usize) -> String {
     folded + "\n"
 }
 
-/// The number of bytes of a text that fit, at least one character.
+/// The number of bytes of a text that fit into `most` columns; at least one character.
 fn prefix(text: &str, most: usize) -> usize {
     let mut used = 0;
     for (at, c) in text.char_indices() {
@@ -293,8 +294,8 @@ fn prefix(text: &str, most: usize) -> usize {
     text.len()
 }
 
-/// Where the value of a labelled line begins: after the first run of two or more blanks that
-/// follows a word.
+/// Where the value in a labelled line begins: after the first two or more blanks that follow a
+/// word.
 fn hanging(text: &str) -> usize {
     let start = text.len() - text.trim_start().len();
     let label = text.get(start..).and_then(|rest| rest.find("  ")).map_or(text.len(), |end| start + end);

@@ -1,4 +1,4 @@
-//! `landfall agents drain|resume|remove`: taking agents out of service, and back.
+//! `landfall agents drain|resume|remove`: takes agents out of service, and back into service.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use crate::cli::ConnectionArgs;
 use crate::cli::client::Client;
 use crate::cli::output::counted;
 
-/// How often a drain is checked.
+/// Interval at which `drain --wait` checks the agent.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-/// Checks in a row that may fail because the scheduler is away: it may restart.
+/// Maximum number of consecutive failed checks; the scheduler may be restarting.
 const AWAY_AT_MOST: u32 = 60;
 
 #[derive(Debug, Args)]
@@ -61,7 +61,7 @@ impl DrainArgs {
     }
 }
 
-/// Checks until the agent holds no lease, and prints every change of their number.
+/// Waits until the agent holds no lease, and prints every change in the number of its leases.
 async fn wait_until_drained(mut client: Client, name: &str, mut left: u64) -> anyhow::Result<()> {
     let mut away = 0;
     while left > 0 {
@@ -89,7 +89,6 @@ async fn wait_until_drained(mut client: Client, name: &str, mut left: u64) -> an
     Ok(())
 }
 
-/// `landfall agents resume`.
 pub(in crate::cli) async fn resume(name: String, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
     let resumed = client.answer(client.fleet().resume_agent(ResumeAgentRequest { name: name.clone() }).await)?.resumed;

@@ -1,4 +1,4 @@
-//! `landfall agents enrol`: one-time tokens, and the commands that use them.
+//! `landfall agents enrol`: makes one-time tokens and prints the commands that use them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,9 +24,9 @@ use crate::cli::view::{now, relative};
 use crate::gnp::{Position, PositionError};
 use crate::model::{constraints, naming};
 
-/// Invalid lines of a file that are reported one by one.
+/// Maximum number of invalid lines of a list that are reported individually.
 const MOST_SAID: usize = 20;
-/// The bounds of a token's validity.
+/// Minimum and maximum validity of a token.
 const SHORTEST: Duration = Duration::from_secs(600);
 const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -98,7 +98,7 @@ impl EnrolArgs {
         }
     }
 
-    /// The request that the flags make.
+    /// Converts the flags to a request.
     fn request(&self) -> anyhow::Result<CreateEnrolmentRequest> {
         let (city, carrier) = (self.city.clone().unwrap_or_default(), self.carrier.clone().unwrap_or_default());
         for (flag, text) in [("--city", &city), ("--carrier", &carrier)] {
@@ -134,10 +134,11 @@ impl EnrolArgs {
         self.ttl.map(prost_types::Duration::try_from).transpose().context("--ttl")
     }
 
-    /// All lines are checked before any token is made, here and by the scheduler.
+    /// Enrols the agents of a list. This program and the scheduler check all lines before any token
+    /// is made.
     async fn enrol_list(&self, file: &Path, connection: &ConnectionArgs) -> anyhow::Result<()> {
         let path = file.to_owned();
-        // A read of standard input may never end.
+        // Reading standard input may block forever, so it runs on its own thread.
         let bytes = tokio::task::spawn_blocking(move || read_bytes(&path)).await.context("read the list")??;
         let list = enrol_list::read(&bytes).map_err(|error| usage(format!("{}: {error}", shown(file))))?;
         let valid_for = self.valid_for()?;
@@ -172,7 +173,7 @@ impl EnrolArgs {
     }
 }
 
-/// Prints the problem of each line, in order, for the first lines.
+/// Prints the problems of the first [`MOST_SAID`] invalid lines, in order; returns the error.
 fn complain(file: &Path, mut rejected: Vec<Rejected>) -> anyhow::Error {
     rejected.sort_by_key(|one| one.line);
     for Rejected { line, reason } in rejected.iter().take(MOST_SAID) {
@@ -191,7 +192,7 @@ fn warn_without_contact(made: &CreateEnrolmentResponse) {
     }
 }
 
-/// A token with its command and its other data, as JSON has it.
+/// A token with its command and its other data, as printed in JSON.
 #[derive(Debug, Clone, Default, Serialize)]
 pub(in crate::cli) struct Enrolment {
     name: String,
@@ -263,7 +264,7 @@ fn csv(made: Vec<Enrolment>) -> anyhow::Result<String> {
     output::csv_text(&made.into_iter().map(EnrolmentRow).collect::<Vec<_>>(), true)
 }
 
-/// Names and commands. A command is not cut, whatever its length: it is there to be copied.
+/// The table of names and commands. Commands are never truncated, because people copy them.
 fn commands(rows: &[Enrolment], now: DateTime<Utc>) -> String {
     let width = rows.iter().map(|row| row.name.len()).max().unwrap_or_default().max("name".len());
     let line = |text: String, row: &Enrolment| format!("{text}{:<width$}  {}\n", row.name, row.command);
@@ -277,7 +278,7 @@ fn commands(rows: &[Enrolment], now: DateTime<Utc>) -> String {
     format!("{table}# run each once on the machine of its agent{until}; then: landfall-agent run\n{moved}")
 }
 
-/// One token, as a line of CSV.
+/// One token as a row of CSV.
 #[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
 pub(in crate::cli) struct EnrolmentRow(#[serde(with = "EnrolmentFields")] pub(in crate::cli) Enrolment);

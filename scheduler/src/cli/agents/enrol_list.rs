@@ -1,4 +1,4 @@
-//! The list that `landfall agents enrol --from` reads: CSV, whose first line names the columns.
+//! Parses the list for `landfall agents enrol --from`: CSV whose first line names the columns.
 
 use std::collections::HashMap;
 
@@ -10,10 +10,10 @@ use crate::simulate::nodes::line_of;
 /// The known columns.
 const KNOWN: &str = "city, carrier, country, latitude, longitude, name and tags";
 
-/// A list that was read.
+/// A parsed list.
 #[derive(Debug, Default)]
 pub(in crate::cli) struct List {
-    /// The agents, and the line of each.
+    /// The agents, each with its line number.
     pub(in crate::cli) agents: Vec<(u64, CreateEnrolmentRequest)>,
     /// Invalid lines.
     pub(in crate::cli) rejected: Vec<Rejected>,
@@ -22,7 +22,7 @@ pub(in crate::cli) struct List {
 /// A line that cannot be enrolled.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::cli) struct Rejected {
-    /// From 1.
+    /// Line number, counted from 1.
     pub(in crate::cli) line: u64,
     pub(in crate::cli) reason: String,
 }
@@ -53,10 +53,10 @@ impl Column {
     }
 }
 
-/// Reads a list. The scheduler checks the cities and names.
+/// Parses a list. The cities and names are checked later by the scheduler.
 ///
 /// # Errors
-/// When it is not UTF-8, or its first line does not name the columns.
+/// When the list is not UTF-8, or its first line does not name the columns.
 pub(in crate::cli) fn read(bytes: &[u8]) -> Result<List, String> {
     let bytes = bytes.strip_prefix("\u{feff}".as_bytes()).unwrap_or(bytes);
     let text = std::str::from_utf8(bytes).map_err(|error| {

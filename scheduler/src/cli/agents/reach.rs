@@ -1,5 +1,5 @@
-//! `landfall agents reach`: which agents reach which beacons, why others do not, and what to do
-//! about it.
+//! `landfall agents reach`: shows which agents reach which beacons, why others do not, and what to
+//! do about failures.
 
 use std::fmt::Write;
 
@@ -12,10 +12,11 @@ use crate::cli::ConnectionArgs;
 use crate::cli::client::Client;
 use crate::cli::output::{self, Column, Row, ShowFormatArgs, View};
 
-/// Ways that are shown with an agent.
+/// Maximum number of failed ways that `agents show` prints.
 const SHOWN: usize = 20;
 
-/// Prints which agents reach an agent and which it reaches, or both directions between two.
+/// Prints which agents reach an agent and which agents it reaches, or both directions between two
+/// agents.
 pub(in crate::cli) async fn show(
     agent: String,
     other: Option<String>,
@@ -29,7 +30,7 @@ pub(in crate::cli) async fn show(
     format.print(&rows, |rows, view| if two { Ok(view.fold(&both(rows, view)?)) } else { Ok(all(&agent, rows, view)) })
 }
 
-/// Every way from and to an agent; with another agent, the ways between the two.
+/// Fetches all ways from and to an agent; if `other` is given, only those between the two.
 pub(in crate::cli) async fn rows(client: &Client, agent: String, other: String) -> Result<Vec<Way>, Status> {
     Ok(client.fleet().show_reach(ShowReachRequest { agent, other }).await?.into_inner().ways)
 }
@@ -57,7 +58,7 @@ fn failed(way: &Way) -> bool {
     way.state() == WayState::Failed
 }
 
-/// One direction between two agents, in lines.
+/// Describes one direction between two agents, in several lines.
 fn lines(way: &Way, view: &View) -> Result<String, std::fmt::Error> {
     let Way { prober, target, beacon_url, .. } = way;
     let mut text = format!("{prober} to {target}: {}\n", verdict(way.state()));
@@ -96,7 +97,7 @@ const fn verdict(state: WayState) -> &'static str {
     }
 }
 
-/// What the operator can do about it.
+/// What the operator can do about a way that failed.
 fn advice(way: &Way) -> Option<String> {
     let Way { prober, target, beacon_url, .. } = way;
     let reason = match way.state() {
@@ -145,7 +146,7 @@ pub(in crate::cli) fn both(rows: &[Way], view: &View) -> anyhow::Result<String> 
     Ok(parts.join("\n"))
 }
 
-/// How many agents reach it, and how many it reaches.
+/// States how many agents reach this agent, and how many it reaches.
 fn counts(agent: &str, rows: &[Way]) -> String {
     let of = |ours: &dyn Fn(&&Way) -> bool| {
         let tried = rows.iter().filter(ours).filter(|way| reached(way) || failed(way));
@@ -167,7 +168,7 @@ fn all(agent: &str, rows: &[Way], view: &View) -> String {
     text
 }
 
-/// The part shown with an agent: the counts, and a table of the ways that failed.
+/// The part of `agents show` about reachability: the counts, and a table of the ways that failed.
 pub(in crate::cli) fn section(agent: &str, rows: &[Way], view: &View) -> (String, String) {
     let counts = counts(agent, rows);
     let mut wrong: Vec<Way> = rows.iter().filter(|way| failed(way)).cloned().collect();

@@ -1,4 +1,4 @@
-//! `landfall agents show`: all that is known of one agent.
+//! `landfall agents show`: shows everything known about one agent.
 
 use std::fmt::Write;
 
@@ -22,14 +22,14 @@ pub(in crate::cli) async fn show(
     let client = Client::connect(connection).await?;
     let shown = client.answer(client.fleet().show_agent(ShowAgentRequest { name: name.clone() }).await)?;
     let ways = match reach::rows(&client, name, String::new()).await {
-        // A removed agent has no ways, and an older scheduler does not have this call.
+        // Removed agents have no ways, and older schedulers do not have this call.
         Err(status) if matches!(status.code(), Code::NotFound | Code::Unimplemented) => Vec::new(),
         asked => asked.map_err(|status| client.refusal(&status))?,
     };
     format.print(&Shown::new(shown, ways), text)
 }
 
-/// An agent, as printed for programs.
+/// An agent, as printed in JSON.
 #[derive(Debug, Serialize)]
 pub(in crate::cli) struct Shown {
     #[serde(flatten)]

@@ -1,5 +1,5 @@
-//! `landfall sites cancel|retry` and `landfall batches cancel|remove|wait`: changing a batch, and
-//! waiting for its end.
+//! `landfall sites cancel|retry` and `landfall batches cancel|remove|wait`: changes batches, and
+//! waits for their end.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::cli::ConnectionArgs;
 use crate::cli::client::Client;
 use crate::cli::output::counted;
 
-/// A removal prints its progress each time it has removed this many tasks.
+/// Number of removed tasks after which a removal prints its progress again.
 const TOLD_EVERY: u64 = 20_000;
 
 #[derive(Debug, Args)]
@@ -47,7 +47,7 @@ impl CancelArgs {
     }
 }
 
-/// Cancels, and prints the result.
+/// Cancels tasks and prints the result.
 pub(in crate::cli) async fn cancel(request: CancelTasksRequest, connection: &ConnectionArgs) -> anyhow::Result<()> {
     let client = Client::connect(connection).await?;
     let batch = request.batch.clone();

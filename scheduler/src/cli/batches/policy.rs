@@ -1,5 +1,5 @@
-//! A batch's crawl policy, as flags and as a TOML file; a flag overrides the file. The file may
-//! have the batch's constraints, too.
+//! Reads a batch's crawl policy from flags and from a TOML file; flags override the file. The file
+//! may also contain the batch's constraints.
 
 use std::path::{Path, PathBuf};
 
@@ -36,12 +36,12 @@ impl PolicyArgs {
     }
 }
 
-/// The problem of a flag.
+/// The error for a flag whose value is out of bounds.
 fn flag(error: &OutOfBounds) -> anyhow::Error {
     usage(format!("--{}: {}", error.field.replace('_', "-"), error.problem))
 }
 
-/// Reads a file; a mistake is one sentence that names the file, the line and the field.
+/// Reads a policy file. The message of an error names the file, the line and the field.
 fn read(path: &Path) -> anyhow::Result<(PolicyRequest, ConstraintsRequest)> {
     let shown = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| usage(format!("read {shown}: {error}")))?;
@@ -51,7 +51,7 @@ fn read(path: &Path) -> anyhow::Result<(PolicyRequest, ConstraintsRequest)> {
     })
 }
 
-/// A mistake names its place.
+/// Parses a policy file. An error has its byte offset and a message.
 fn parse(text: &str) -> Result<(PolicyRequest, ConstraintsRequest), (usize, String)> {
     let unread = |error: Error| {
         let at = error.span().map_or(0, |span| span.start);
@@ -63,7 +63,7 @@ fn parse(text: &str) -> Result<(PolicyRequest, ConstraintsRequest), (usize, Stri
         .iter()
         .map(|(key, value)| (key.get_ref().to_string(), key.span().start, value.span()))
         .collect();
-    // For an unparsable value only its place is known; for one out of bounds only its name.
+    // Parse errors have only an offset, and errors of bounds only the field's name.
     let misread = |error: Error| {
         let (at, problem) = unread(error);
         let field = places.iter().find(|(_, _, value)| value.contains(&at));

@@ -1,7 +1,8 @@
-//! Following a batch: a bar on a terminal, a line per change elsewhere, a summary at the end.
+//! Follows a batch: shows a progress bar on a terminal, or else one line per change, and prints a
+//! summary at the end.
 //!
-//! A broken stream is opened again, at another scheduler if there are several: the batch goes on
-//! while one restarts.
+//! A broken stream is opened again, at another scheduler if there are several, because the batch
+//! continues while a scheduler restarts.
 
 use std::io::IsTerminal;
 use std::pin::pin;
@@ -17,11 +18,11 @@ use crate::cli::client::{self, Client};
 use crate::cli::output::{counted, fetched, number};
 use crate::cli::view::{now, relative};
 
-/// How often a broken stream is opened again without a message in between.
+/// Maximum number of times that a broken stream is opened again without any message in between.
 const REOPENED_AT_MOST: u32 = 20;
-/// The pause before that.
+/// The pause before a broken stream is opened again.
 const REOPEN_PAUSE: Duration = Duration::from_secs(2);
-/// How long the scheduler may take to answer before a person is told of the wait.
+/// Time without an answer after which the user is told that the command is waiting.
 const SILENCE: Duration = Duration::from_secs(2);
 
 /// Follows a batch to its end, and reports failed sites.
@@ -32,8 +33,7 @@ pub(in crate::cli) async fn watch(client: &Client, batch: &str) -> anyhow::Resul
     tell(&[(batch.to_owned(), last.unwrap_or_default())])
 }
 
-/// Follows a batch until every task has ended its newest round: if sites are crawled again, until
-/// the rounds under way have ended.
+/// Follows a batch until every site's newest round has ended. Later recrawls are not awaited.
 pub(in crate::cli) async fn to_end(
     client: &Client,
     batch: &str,
@@ -60,7 +60,7 @@ pub(in crate::cli) async fn to_end(
     Ok(())
 }
 
-/// Prints the results of batches; fails if sites failed.
+/// Prints the results of batches; returns an error if sites failed.
 pub(in crate::cli) fn tell(ended: &[(String, BatchProgress)]) -> anyhow::Result<()> {
     for (batch, progress) in ended {
         print(&summary(batch, progress))?;
@@ -79,7 +79,7 @@ pub(in crate::cli) fn tell(ended: &[(String, BatchProgress)]) -> anyhow::Result<
     ))
 }
 
-/// One stream, to its end or its break.
+/// Reads one stream until it ends or breaks.
 async fn follow(
     client: &Client,
     batch: &str,
@@ -105,7 +105,7 @@ async fn follow(
         display.show(&progress, last.as_ref());
         *last = Some(progress);
     }
-    // A stopping scheduler may end the stream without an error before the batch has ended.
+    // When a scheduler stops, the stream may end without an error before the batch has ended.
     match last {
         Some(progress) if ended(progress) == total(progress) => Ok(()),
         _ => Err(Status::unavailable("the scheduler ended the stream before the batch was done")),
@@ -145,13 +145,14 @@ impl ProgressDisplay {
                 bar.set_position(ended(progress));
                 bar.set_message(line(progress));
             }
-            // The estimate changes with every message: a change of it alone prints no line.
+            // The estimate changes with every message, so no line is printed if only the estimate
+            // changed.
             Self::Lines if last.map(unestimated) == Some(unestimated(progress)) => {}
             Self::Lines => eprintln!("{}/{} {}", number(ended(progress)), number(total(progress)), line(progress)),
         }
     }
 
-    /// A sentence beside the progress.
+    /// Prints a message without disturbing the progress bar.
     fn say(&self, sentence: &str) {
         match self {
             Self::Bar(bar) => bar.suspend(|| eprintln!("{sentence}")),
@@ -172,13 +173,13 @@ fn unestimated(progress: &BatchProgress) -> BatchProgress {
     BatchProgress { estimate: None, ..progress.clone() }
 }
 
-/// The states, and the estimated remaining time.
+/// The number of tasks in each state, and the estimated remaining time.
 fn line(progress: &BatchProgress) -> String {
     let left = progress.estimate.as_ref().map(left).filter(|left| !left.is_empty());
     left.map_or(states(progress), |left| format!("{}; {left}", states(progress)))
 }
 
-/// The estimated remaining time of a batch for people, or why there is no estimate.
+/// The estimated remaining time of a batch in words, or why there is no estimate.
 pub(in crate::cli) fn left(estimate: &Estimate) -> String {
     let time = estimate.left.and_then(|left| Duration::try_from(left).ok());
     let about = time.map(|time| format!("about {} left for {}", rough(time), counted(estimate.sites, "site")));
@@ -187,8 +188,8 @@ pub(in crate::cli) fn left(estimate: &Estimate) -> String {
     parts.join("; ")
 }
 
-/// A duration as coarse as an estimate: whole seconds, above an hour whole minutes, above a day
-/// whole hours.
+/// Rounds a duration to what an estimate can claim: to seconds, above an hour to minutes, above a
+/// day to hours.
 fn rough(time: Duration) -> String {
     let unit = match time.as_secs() {
         0..3_600 => 1,
@@ -199,7 +200,7 @@ fn rough(time: Duration) -> String {
     humantime_serde::re::humantime::format_duration(Duration::from_secs(units.saturating_mul(unit))).to_string()
 }
 
-/// The states that have tasks, with their counts.
+/// Lists the states that have tasks, with the number of tasks in each.
 pub(in crate::cli) fn states(progress: &BatchProgress) -> String {
     let named = [
         ("submitted", progress.submitted),

@@ -1,4 +1,4 @@
-//! `landfall embedding`: the map, its errors, its history, and its coordinates for other programs.
+//! `landfall embedding`: shows the map, its errors and its history, and exports its coordinates.
 
 use std::fmt::Write;
 
@@ -18,7 +18,7 @@ use crate::cli::output::{self, Column, Format, FormatArgs, Row, View};
 /// Printed while there is no embedding.
 const NO_EMBEDDING: &str = "no embedding yet: it is fitted when three landmarks have measured each other; \
                             `landfall embedding fit` reports what is missing";
-/// How distances follow from coordinates.
+/// The formula for the distance of two hosts, as exported with the coordinates.
 const FORMULA: &str = "rtt_ms(x, y) = sqrt(sum((x.position_ms - y.position_ms)^2)) + x.height_ms + y.height_ms";
 
 #[derive(Debug, Subcommand)]
@@ -137,7 +137,7 @@ fn show(answer: &ShowEmbeddingResponse, format: &FormatArgs<Residual>) -> anyhow
     }
 }
 
-/// The newest embedding for people.
+/// Describes the newest embedding for people.
 fn text(epoch: &Epoch, shown: &ShowEmbeddingResponse, view: &View) -> String {
     let chosen = match shown.landmarks_chosen {
         true => "",
@@ -170,7 +170,7 @@ fn section<R: Row>(text: &mut String, title: &str, rows: &[R], view: &View) {
     }
 }
 
-/// The coordinates, as printed.
+/// The exported coordinates.
 #[derive(Debug, Serialize)]
 pub(in crate::cli) struct Export {
     epoch: i64,
@@ -204,8 +204,7 @@ impl Export {
         }
     }
 
-    /// One row per agent; the position has a column per dimension, so the header depends on the
-    /// embedding.
+    /// One row per agent. Each dimension has a column, so the header depends on the embedding.
     fn csv(&self) -> anyhow::Result<String> {
         let mut writer = csv::Writer::from_writer(Vec::new());
         let fixed = ["epoch", "agent", "city", "carrier", "landmark", "fit_error", "height_ms"];

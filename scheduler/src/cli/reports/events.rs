@@ -1,5 +1,5 @@
-//! `landfall events`: the log of every transition, one line each for people, one object per line
-//! for programs.
+//! `landfall events`: prints the log of all transitions, as one line of text or one JSON object
+//! each.
 
 use std::time::Duration;
 
@@ -16,11 +16,12 @@ use crate::cli::client::{self, Client};
 use crate::cli::output::{ShowFormat, ShowFormatArgs, View};
 use crate::store::reports::events::KINDS;
 
-/// How often a broken stream is opened again without an event in between: a scheduler may restart.
+/// Maximum number of times that a broken stream is opened again without any event in between; a
+/// scheduler may be restarting.
 const REOPENED_AT_MOST: u32 = 60;
-/// The pause before that.
+/// The pause before a broken stream is opened again.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-/// Newest events requested after a stream broke; those already printed are skipped.
+/// Number of newest events requested after a stream broke; events already printed are skipped.
 const ASKED_AGAIN: u32 = 10_000;
 
 #[derive(Debug, Args)]
@@ -51,7 +52,7 @@ pub(in crate::cli) struct EventsArgs {
     format: ShowFormatArgs,
 }
 
-/// A moment, or how long ago it was.
+/// Parses a time, or a duration before now.
 #[expect(clippy::disallowed_methods, reason = "what a person calls two hours ago is by his own clock")]
 fn since(text: &str) -> Result<DateTime<Utc>, String> {
     if let Ok(moment) = DateTime::parse_from_rfc3339(text) {
@@ -70,7 +71,7 @@ impl EventsArgs {
             let before = last;
             let status = match self.read(&client, newest, &mut last).await? {
                 Ok(()) if !self.follow => return Ok(()),
-                // A stopping scheduler may end the stream without an error.
+                // When a scheduler stops, the stream may end without an error.
                 Ok(()) => Status::unavailable("the scheduler ended the stream"),
                 Err(status) => status,
             };
@@ -84,7 +85,7 @@ impl EventsArgs {
         }
     }
 
-    /// Prints one stream to its end; skips events already printed.
+    /// Prints the events of one stream until it ends; skips events already printed.
     async fn read(&self, client: &Client, newest: u32, last: &mut i64) -> anyhow::Result<Result<(), Status>> {
         let request = EventsRequest {
             batch: self.batch.clone().unwrap_or_default(),
@@ -92,8 +93,8 @@ impl EventsArgs {
             agent: self.agent.clone().unwrap_or_default(),
             newest,
             follow: self.follow,
-            // After a break, reading continues from the newest events: a follower is never far
-            // behind.
+            // After a break, only the newest events are requested, because the command was never
+            // far behind.
             since: self.since.filter(|_| *last == 0).map(|since| prost_types::Timestamp {
                 seconds: since.timestamp(),
                 nanos: i32::try_from(since.timestamp_subsec_nanos()).unwrap_or_default(),
@@ -122,10 +123,10 @@ impl EventsArgs {
     }
 }
 
-/// One event for people: when, about what, what, and why.
+/// One event as a line: when, of which site or agent, what happened, and why.
 pub(in crate::cli) fn line(event: &Event, view: &View) -> String {
     let mut words = vec![view.clock(event.at), event.noun.clone()];
-    // What it is about comes before what happened: a site, or the agent itself.
+    // The site, or else the agent, comes before what happened to it.
     let about_site = !event.site.is_empty();
     if about_site {
         words.push(event.site.clone());

@@ -1,5 +1,5 @@
-//! `landfall plan`: the performance of a changed fleet on the sites already located, and where the
-//! next agents would help most.
+//! `landfall plan`: predicts the performance of a changed fleet on the sites already located, and
+//! suggests where new agents would help most.
 
 use std::fmt::Write;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ use crate::cli::output::{self, Column, Row, ShowFormatArgs, View, counted, share
 use crate::cli::sites::site::globe_cell;
 use crate::model::Strategy;
 
-/// Agents without part in the plan that are named to people.
+/// Maximum number of agents named in the line about agents left out of the plan.
 const NAMED_AT_MOST: usize = 10;
 
 #[derive(Debug, Args)]
@@ -55,7 +55,7 @@ impl PlanArgs {
     }
 }
 
-/// An agent that would be added, as it is typed after `--add`.
+/// An agent to add, parsed from the value of `--add`.
 #[derive(Debug, Clone, PartialEq)]
 struct Addition(PlannedAddition);
 
@@ -101,11 +101,11 @@ impl FromStr for Addition {
     }
 }
 
-/// An agent of a fleet that stays as it is.
+/// A row of the table for plans that change nothing.
 #[derive(Debug)]
 struct UnchangedAgent(PlannedAgent);
 
-/// A suggestion and its rank.
+/// A suggestion with its rank.
 #[derive(Debug)]
 struct RankedSuggestion(u32, PlannedSuggestion);
 
@@ -155,12 +155,12 @@ fn share_of(load: Option<&PlannedLoad>) -> String {
     load.map_or_else(|| "-".to_owned(), |load| share_cell(load.share))
 }
 
-/// Milliseconds to a hundredth: a suggestion may be worth less than a tenth.
+/// Milliseconds to a hundredth, because a suggestion may gain less than a tenth.
 fn fine_cell(duration: Option<Duration>) -> String {
     output::float_cell(milliseconds(duration), 2)
 }
 
-/// The change in per cent of the former value.
+/// The relative change in per cent.
 fn change_cell(before: Option<Duration>, after: Option<Duration>) -> String {
     match (milliseconds(before), milliseconds(after)) {
         (Some(before), Some(after)) if before > 0.0 => format!("{:+.1} %", (after / before - 1.0) * 100.0),
@@ -168,7 +168,7 @@ fn change_cell(before: Option<Duration>, after: Option<Duration>) -> String {
     }
 }
 
-/// A plan for people.
+/// Describes a plan for people.
 pub(in crate::cli) fn text(plan: &PlanResponse, suggested: bool, view: &View) -> anyhow::Result<String> {
     let mut text = String::new();
     write_basis(plan, &mut text)?;
@@ -199,7 +199,7 @@ pub(in crate::cli) fn text(plan: &PlanResponse, suggested: bool, view: &View) ->
     Ok(view.fold(&text))
 }
 
-/// The basis of the figures, and what they leave out.
+/// Writes what the figures are based on, and what is left out.
 fn write_basis(plan: &PlanResponse, text: &mut String) -> anyhow::Result<()> {
     let PlanResponse { epoch, strategy, sites, .. } = plan;
     writeln!(text, "embedding {epoch}, {}, each crawled once by {strategy}", counted(*sites, "site"))?;

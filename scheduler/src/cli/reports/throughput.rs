@@ -1,5 +1,5 @@
-//! `landfall report throughput`: how a batch grew, by which agents, and its estimated remaining
-//! time.
+//! `landfall report throughput`: shows how a batch progressed over time and by agent, and its
+//! estimated remaining time.
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
@@ -17,7 +17,7 @@ use crate::cli::output::{
     size_cell, span, span_cell, text_cell,
 };
 
-/// Bars, from the smallest to the largest slice.
+/// The characters for bars, from the shortest to the longest.
 const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
 #[derive(Debug, Args)]
@@ -76,8 +76,8 @@ impl ThroughputArgs {
     }
 }
 
-/// Keeps the requested agents. Returns the number that the limit has cut, or `None` if the
-/// requested agent is not among them.
+/// Keeps only the requested agents. Returns the number of agents omitted by the limit, or `None` if
+/// the requested agent is not in the report.
 fn cut(agents: &mut Vec<AgentThroughput>, only: Option<&str>, limit: usize) -> Option<u64> {
     if let Some(name) = only {
         agents.retain(|row| row.agent == name);
@@ -89,11 +89,11 @@ fn cut(agents: &mut Vec<AgentThroughput>, only: Option<&str>, limit: usize) -> O
     Some(more as u64)
 }
 
-/// The report for programs.
+/// The report, as printed in JSON.
 #[derive(Debug, Default, Serialize)]
 pub(in crate::cli) struct Shown {
     batch: String,
-    /// `None`: each site's newest.
+    /// `None`: the newest round of each site.
     round: Option<u32>,
     #[serde(serialize_with = "json::time")]
     begun_at: Option<Timestamp>,
@@ -104,7 +104,7 @@ pub(in crate::cli) struct Shown {
     span: Option<prost_types::Duration>,
     #[serde(flatten)]
     answer: ThroughputResponse,
-    /// Number of agents that a limit has cut.
+    /// Number of agents omitted by the limit.
     #[serde(skip)]
     more_agents: u64,
 }
@@ -115,7 +115,7 @@ impl Shown {
         Self { batch, round, begun_at: answer.begun_at, until_at: answer.until, span, answer, more_agents: 0 }
     }
 
-    /// The report's first lines: the work done, and the work remaining.
+    /// The first lines of the report: the work done and the work remaining.
     fn head(&self, view: &View) -> String {
         let told = &self.answer;
         let which = self.round.map_or(String::new(), |round| format!(", round {round}"));
@@ -154,7 +154,7 @@ impl Shown {
     }
 }
 
-/// The report for people.
+/// The report as text for people.
 pub(in crate::cli) fn text(shown: &Shown, left: Option<&str>, view: &View) -> String {
     let mut text = shown.head(view);
     let ThroughputResponse { growth, agents, strategies, .. } = &shown.answer;
@@ -176,12 +176,12 @@ pub(in crate::cli) fn text(shown: &Shown, left: Option<&str>, view: &View) -> St
     view.fold(&text)
 }
 
-/// One bar per figure; 0 is a blank.
+/// One character per figure, a bar or, for 0, a blank.
 fn bars(figures: &[f64]) -> String {
     let most = figures.iter().copied().fold(0.0, f64::max);
     let bar = |figure: &f64| {
         let share = figure / most;
-        // The least step that is not below it.
+        // The smallest number of eighths that is not below the share.
         let steps = (1u8..=8).find(|step| f64::from(*step) / 8.0 >= share).unwrap_or(8);
         if share > 0.0 { BARS.get(usize::from(steps - 1)).copied().unwrap_or(' ') } else { ' ' }
     };
@@ -230,7 +230,7 @@ impl Row for StrategyThroughput {
         (">MB/min", |row, _| rate_cell(row.megabytes_per_minute)),
         (">mean rtt ms", |row, _| output::millis_cell(row.mean_rtt)),
         (">mean crawl", |row, _| {
-            // Exact to 2^53.
+            // The conversion is exact up to 2^53.
             let mean = json::milliseconds(row.crawling).filter(|_| row.sites > 0).map(|all| all / row.sites as f64);
             text_cell(&mean.map(|mean| span(mean / 1e3)).unwrap_or_default())
         }),

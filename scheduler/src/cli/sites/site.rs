@@ -1,4 +1,4 @@
-//! `landfall sites show`: all that is known of one site.
+//! `landfall sites show`: shows everything known about one site.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ use landfall_proto::v1::{
 
 use crate::cli::output::{self, Column, Row, View, counted};
 
-/// A position for people.
+/// A position as text, with its source.
 pub(in crate::cli) fn globe_cell(position: Option<&GlobePosition>) -> String {
     let said = |GlobePosition { latitude, longitude, source }: &GlobePosition| match source.as_str() {
         "geoip" => format!("{latitude}, {longitude} (by its address)"),
@@ -45,7 +45,7 @@ impl Row for Candidate {
     ];
 }
 
-/// All that is known of a site, for people.
+/// Everything known about a site, as text for people.
 pub(in crate::cli) fn text(site: &ShowSiteResponse, view: &View) -> anyhow::Result<String> {
     let mut text = String::new();
     writeln!(text, "{} (site {})", site.name, site.site_id)?;
@@ -92,8 +92,8 @@ pub(in crate::cli) fn text(site: &ShowSiteResponse, view: &View) -> anyhow::Resu
     Ok(view.fold(&text))
 }
 
-/// The cost of a site's measurements. A shared measurement was paid by another site and is counted
-/// there.
+/// The cost of a site's measurements. A shared measurement is counted only at the site for which it
+/// was made.
 fn cost(measurements: &[SiteMeasurement]) -> String {
     let probes = |row: &SiteMeasurement| match row.shared_from.is_empty() {
         true => u64::from(row.count) + u64::from(row.lost),
@@ -116,7 +116,7 @@ fn cost(measurements: &[SiteMeasurement]) -> String {
     text
 }
 
-/// The open order that a site waits for.
+/// Describes the open measurement order that a site waits for.
 fn order_line(SiteOrder { prober, address, site }: &SiteOrder) -> String {
     match (address.as_str(), site.as_str()) {
         ("", _) => format!("{prober}, which is resolving its address"),
@@ -125,7 +125,8 @@ fn order_line(SiteOrder { prober, address, site }: &SiteOrder) -> String {
     }
 }
 
-/// The address that a site's name has for a prober, with the costs that no measurement contains.
+/// Describes the address that a prober resolved, with the requests and postponed orders that no
+/// measurement counts.
 fn resolved_address_line(ResolvedAddress { prober, address, postponed, requests }: &ResolvedAddress) -> String {
     let mut text = format!("{prober} resolves it to {address}");
     if *postponed > 0 {
@@ -137,7 +138,7 @@ fn resolved_address_line(ResolvedAddress { prober, address, postponed, requests 
     text
 }
 
-/// A task in a line.
+/// Describes a task in one line.
 fn task_line(task: &SiteTask, view: &View) -> String {
     let mut parts = vec![format!("batch {} round {}: {}", task.batch, task.round, task.state)];
     if !task.outcome.is_empty() {
@@ -167,7 +168,7 @@ fn task_line(task: &SiteTask, view: &View) -> String {
     parts.join("; ")
 }
 
-/// The progress of a crawl, for people.
+/// Describes the progress of a crawl.
 fn progress_line(progress: &CrawlProgress, view: &View) -> String {
     let told = view.when(progress.saved_at);
     let bytes = output::bytes_cell(progress.state_bytes);

@@ -1,8 +1,7 @@
 //! `landfall sites submit`: reads a list, reports invalid lines, and submits the sites once.
 //!
-//! The result of a submission whose answer was lost is unknown: it is repeated with the same
-//! idempotency key, and the scheduler, or another one of the same database, repeats the first
-//! answer.
+//! If the answer to a submission is lost, its result is unknown. The submission is then repeated
+//! with the same idempotency key, and any scheduler of the same database repeats the first answer.
 
 use std::io::Read;
 use std::path::Path;
@@ -24,11 +23,11 @@ use crate::cli::client::Client;
 use crate::cli::output::number;
 use crate::model::site_list::{self, SiteList};
 
-/// Sites in one message: far below the wire's limit on a message, whatever their names.
+/// Number of sites in one message: far below the size limit of a message, even with long names.
 const CHUNK: usize = 5_000;
-/// Number of attempts in all to submit a list when the answer is lost.
+/// Maximum number of attempts to submit a list, including the first.
 const ATTEMPTS: u32 = 3;
-/// The pause before the second try; it doubles.
+/// The pause before the second attempt; it doubles with each further attempt.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
 /// Submits a list, and follows the batch if requested.
@@ -39,7 +38,7 @@ pub(in crate::cli) async fn submit(args: SubmitArgs, connection: &ConnectionArgs
     if watch { watch::watch(&client, &batch).await } else { Ok(()) }
 }
 
-/// The state after Ctrl-C: a list is submitted whole or not at all.
+/// Describes the state after Ctrl-C: a list is submitted as a whole or not at all.
 fn interrupted(batch: &str, sent: &AtomicBool) -> String {
     match sent.load(Ordering::Relaxed) {
         false => "nothing was submitted".to_owned(),
@@ -53,7 +52,7 @@ fn interrupted(batch: &str, sent: &AtomicBool) -> String {
 async fn submit_list(args: SubmitArgs, connection: &ConnectionArgs, sent: &Arc<AtomicBool>) -> anyhow::Result<Client> {
     let (policy, constraints) = args.policy.asked(args.constraints)?;
     let path = args.list.clone();
-    // A read of standard input may never end, and Ctrl-C must be handled meanwhile.
+    // Reading standard input may block forever, and Ctrl-C must be handled meanwhile.
     let list = tokio::task::spawn_blocking(move || read(&path)).await.context("read the list")??;
     report_rejected(&args.list, &list);
     if !list.rejected.is_empty() && !args.skip_invalid {
@@ -91,7 +90,7 @@ fn read(path: &Path) -> anyhow::Result<SiteList> {
     Ok(site_list::parse(&read_bytes(path)?))
 }
 
-/// The content of a file, or of standard input for `-`.
+/// Reads a file, or standard input for `-`.
 pub(in crate::cli) fn read_bytes(path: &Path) -> anyhow::Result<Vec<u8>> {
     if !is_stdin(path) {
         return std::fs::read(path).with_context(|| format!("read {}", path.display()));
@@ -115,7 +114,7 @@ fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
 
-/// A file's name in messages.
+/// The name of a file, as used in messages.
 pub(in crate::cli) fn shown(path: &Path) -> String {
     if is_stdin(path) { "standard input".to_owned() } else { path.display().to_string() }
 }
@@ -185,8 +184,7 @@ fn summary(batch: &str, answer: &SubmitResponse, list: &SiteList) -> String {
         };
         format!("batch {batch}: {} added{present}, {} in all", number(*added), number(*batch_total))
     };
-    // Repeated lines are dropped here already; the scheduler counts the sites that were given in
-    // two spellings.
+    // This program has dropped repeated lines; the scheduler counts sites given in two spellings.
     let duplicates = u64::try_from(list.duplicates).unwrap_or(u64::MAX).saturating_add(answer.duplicates);
     if duplicates > 0 {
         let s = if duplicates == 1 { "" } else { "s" };

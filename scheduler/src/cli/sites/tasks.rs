@@ -1,4 +1,4 @@
-//! Lists of a batch's tasks: their filters and how they are printed, and `landfall sites list`.
+//! `landfall sites list`, and the filters and printing that lists of a batch's tasks share.
 
 use clap::Args;
 use landfall_proto::json::{self, Word as _};
@@ -12,9 +12,9 @@ use crate::cli::output::{self, Column, Format, FormatArgs, PrintedRow, Printer, 
 use crate::cli::{ConnectionArgs, one_of};
 use crate::model::{ReasonKind, TaskState};
 
-/// Rows that are printed at once; the first page determines the widths of a table.
+/// Number of rows printed at once. The first page determines the widths of a table's columns.
 const PAGE: usize = 500;
-/// Default number of rows of a table.
+/// Default maximum number of rows in a table.
 const TABLE: u64 = 100;
 
 /// What narrows a list of tasks.
@@ -93,7 +93,7 @@ impl ListArgs {
     }
 }
 
-/// A site of a batch, as listed.
+/// A site of a batch, as a row of the list.
 #[derive(Debug, Default, Serialize)]
 #[serde(transparent)]
 pub(in crate::cli) struct SiteRow(#[serde(with = "SiteFields")] pub(in crate::cli) v1::AssignmentRow);
