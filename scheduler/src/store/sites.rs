@@ -1,4 +1,4 @@
-//! Sites: reads what is stored of a site. `sites::origin` settles a site's origin.
+//! Sites: reads what is stored about a site. `sites::origin` settles a site's origin.
 
 pub mod addresses;
 pub(crate) mod alarms;
@@ -24,7 +24,8 @@ use super::rows::Rows;
 use super::tasks::waits;
 use super::types::{Micros, Unsigned};
 
-/// The most tasks shown of a site: one that is crawled every hour has thousands.
+/// Maximum number of tasks shown for a site, because a site that is crawled every hour has
+/// thousands.
 const NEWEST_TASKS: i64 = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub struct Site {
     pub id: SiteId,
     pub name: String,
     pub origin: Option<String>,
-    /// For an alias, the site it points at and its name.
+    /// For an alias, the site it points at, with that site's name.
     pub alias_of: Option<(SiteId, String)>,
 }
 
@@ -40,7 +41,7 @@ pub struct Site {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SiteMeasurement {
     pub prober: String,
-    /// The statistical weighted mean. Like `min` and `median`, `None` when no probe was answered.
+    /// The statistical weighted mean. `None`, like `min` and `median`, if no sample was answered.
     pub rtt: Option<Rtt>,
     pub min: Option<Rtt>,
     pub median: Option<Rtt>,
@@ -50,12 +51,12 @@ pub struct SiteMeasurement {
     pub address: Option<String>,
     /// Why the measurement failed.
     pub failure: Option<String>,
-    /// The site that was measured instead; `None` when this site was measured.
+    /// The site that was measured instead; `None` if this site was measured.
     pub shared_from: Option<String>,
-    /// Requests that the prober sent to the site, over all measurements.
+    /// Number of requests that the prober sent to the site, in all measurements.
     pub requests: u64,
     pub measured_at: DateTime<Utc>,
-    /// Whether a confirmation asked for it.
+    /// Whether it was measured for a confirmation.
     pub confirming: bool,
 }
 
@@ -68,15 +69,15 @@ pub struct SiteTask {
     pub reason: Option<String>,
     /// The agent's message about the end of the crawl.
     pub message: Option<String>,
-    /// What it waits for, if it has no agent.
+    /// Why it waits, if it has no agent.
     pub waits: Option<ExplainedWait>,
     pub agent: Option<String>,
     pub strategy: Option<Strategy>,
-    /// Why this agent, and why not by the batch's strategy if it was not.
+    /// Why this agent was chosen, and why not by the batch's strategy if another one was applied.
     pub why: ChoiceReasons,
     pub candidates: Vec<Candidate>,
     pub outcome: Option<Outcome>,
-    /// The progress of the active crawl, as far as another agent could continue it.
+    /// The progress of the active crawl, from its checkpoint.
     pub progress: Option<Progress>,
     pub recrawl_at: Option<DateTime<Utc>>,
 }
@@ -87,9 +88,9 @@ pub struct Outcome {
     pub kind: OutcomeKind,
     pub pages: u32,
     pub bytes: u64,
-    /// Pages fetched again by an agent that took the crawl over.
+    /// Number of pages fetched again by an agent that took the crawl over.
     pub refetched: u32,
-    /// Links skipped because they lead into crawler traps.
+    /// Number of links skipped because they lead into traps.
     pub trapped: u32,
 }
 
@@ -97,13 +98,12 @@ pub struct Outcome {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Progress {
     pub pages: u32,
-    /// Size of the state from which another agent would continue, in bytes.
+    /// Size of the checkpoint's state, from which another agent can continue, in bytes.
     pub state_bytes: u64,
-    /// When the agent reported it.
+    /// When the agent reported this progress.
     pub saved_at: DateTime<Utc>,
-    /// Until when the site is left alone.
+    /// Until when the agent sends the site no request.
     pub paused_until: Option<DateTime<Utc>>,
-    /// The crawl's rate state in that report.
     pub rate_state: RateState,
 }
 
@@ -156,8 +156,8 @@ pub async fn find_all(conn: &mut PgConnection, names: &[SiteName]) -> Result<Vec
 }
 
 impl Site {
-    /// Its own identifier and, for an alias, that of the site it points at: data of one holds for
-    /// the other.
+    /// The site's identifier and, for an alias, that of the site it points at. Data of one are
+    /// valid for the other.
     pub fn ids(&self) -> Vec<SiteId> {
         std::iter::once(self.id).chain(self.alias_of.as_ref().map(|(keeper, _)| *keeper)).collect()
     }

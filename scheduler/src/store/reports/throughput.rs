@@ -22,8 +22,8 @@ mod standing;
 /// Minimum number of crawls for an estimate. The window of recent crawls is extended into the past
 /// until it includes as many.
 const FEWEST_RECENT: i64 = 10;
-/// Maximum number of ended crawls, and of active ones, sampled for their lengths. A thousand give
-/// the lengths to within a few percent, in a few milliseconds.
+/// Maximum number of recent crawls, and of active crawls, sampled for their lengths. A thousand
+/// give the lengths to within a few percent, in a few milliseconds.
 const MOST_TOLD: i64 = 1000;
 
 /// Selects the tasks of a report.
@@ -325,7 +325,8 @@ mod tests {
         sites: u32,
     }
 
-    /// An ended crawl. Times are in seconds after `begin`.
+    /// An ended crawl. `granted` and `accepted` (of its outcome) are seconds after `begin`.
+    /// `started` and `took_ms` are by the agent's clock.
     struct Crawl {
         granted: f64,
         accepted: f64,
@@ -523,7 +524,8 @@ mod tests {
         assert_eq!((said.left, said.sites, said.held), (None, 2, 3));
         assert!(said.note.starts_with("no estimate yet: no site has ended; 3 sites are held back"), "{}", said.note);
 
-        // After forty crawls that began at the same time, the window includes ten of them.
+        // Forty crawls that began at the same time: a window that includes ten of them includes
+        // them all.
         for _ in 0..40 {
             scene.crawled(a, crawl(2900.0, 3000.0, 1)).await;
         }

@@ -1,14 +1,16 @@
-//! Addresses: how many crawls each bears, which crawls use it, and which task is admitted next.
+//! Addresses: how many crawls each address permits, which crawls use it, and which task is admitted
+//! next.
 //!
-//! An agent claims the address of a lease before it sends anything there. The sites at one address
-//! share a budget of crawls over all agents: the number of active leases that may claim it. The
-//! budget grows with the number of known sites at the address, up to a cap ([`permitted_crawls`]). Each crawl
-//! also keeps its own rate, so the address gets at most that many times the rate. A lease that
-//! finds its address full ends, and its task is held (`crate::store::tasks::holds`). Tasks are
-//! admitted in the order in which they came, as crawls end. Where the last crawl found a site's
-//! address, this is checked [`ahead`].
+//! An agent claims the address of a leased site before it sends anything there. Each address
+//! permits a maximum number of active leases that have claimed it, over all agents. This maximum
+//! grows with the number of known sites at the address, up to a cap ([`permitted_crawls`]). Each
+//! crawl also keeps its own rate, so the address gets at most that many times the rate. If a
+//! lease's address is full, the lease ends and its task is held (`crate::store::tasks::holds`).
+//! When a crawl ends, the task that has been held longest is admitted. If an earlier crawl found
+//! the site's address, this is checked [`ahead`].
 //!
-//! Invariant: active crawls at an address plus tasks admitted to it never exceed what it bears.
+//! Invariant: the active crawls at an address plus the tasks admitted to it never exceed the
+//! permitted number.
 
 use std::net::IpAddr;
 
@@ -29,11 +31,11 @@ pub mod ahead;
 /// The result of a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ClaimResult {
-    /// The lease has the address until it ends.
+    /// The lease may use the address until it ends.
     Granted,
-    /// The address is full: the lease has ended, and its task is held.
+    /// The address is full, so the lease has ended and its task is held.
     Full {
-        /// Leases that have the address.
+        /// Number of leases that have claimed the address.
         crawls: u32,
     },
     /// The lease is not active, or belongs to another session.
@@ -47,12 +49,12 @@ pub struct AddressClaim {
     pub session: SessionId,
     pub task: TaskId,
     pub token: LeaseToken,
-    /// The address that the site's name resolved to.
+    /// The address to which the site's name resolved.
     pub address: IpAddr,
 }
 
-/// The most addresses examined by one pass, so that its cost is bounded with a hundred thousand
-/// waiting.
+/// Maximum number of addresses examined by one pass, so that its cost is bounded even if tasks wait
+/// for a hundred thousand addresses.
 const LOOKED_AT: i32 = 500;
 
 /// Claims an address for a lease. Run in a transaction.
@@ -75,7 +77,7 @@ pub async fn claim(conn: &mut PgConnection, claim: &AddressClaim, cap: u32) -> R
     .optional(conn)
     .await?;
     let Some(site) = site else { return Ok(ClaimResult::NotHeld) };
-    // Serialises claims of one address: two would both take its last place.
+    // Serialises claims of one address; otherwise two could both take its last place.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended('address ' || $1, 0))", address.to_string())
         .run(conn)
         .await?;
@@ -113,9 +115,9 @@ pub async fn claim(conn: &mut PgConnection, claim: &AddressClaim, cap: u32) -> R
     Ok(ClaimResult::Granted)
 }
 
-/// Stores where a crawl found a site, if the session holds the lease: no other agent may change an
-/// address's number of sites. Not in the transaction of its [claim]: other transactions lock a
-/// site's row before tasks.
+/// Stores the address at which a crawl found a site, if the session holds the lease; no other agent
+/// may change the number of sites at an address. Do not call it in the transaction of the [claim],
+/// because other transactions lock a site's row before tasks.
 pub async fn note_address(conn: &mut PgConnection, claim: &AddressClaim) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -134,9 +136,9 @@ pub async fn note_address(conn: &mut PgConnection, claim: &AddressClaim) -> Resu
     .await
 }
 
-/// Admits tasks whose address has a free place: at most `limit`, at up to [`LOOKED_AT`]
-/// addresses after `from`. Returns the number, and where the next pass continues; `None` means at
-/// the first address.
+/// Admits at most `limit` tasks whose address has a free place, at up to [`LOOKED_AT`] addresses
+/// after `from`. Returns the number of admitted tasks, and the address after which the next pass
+/// continues (`None`: it starts again at the first).
 pub async fn admit(
     conn: &mut PgConnection,
     cap: u32,
@@ -189,7 +191,7 @@ mod tests {
         assert_eq!(shared("::ffff:192.0.2.7"), shared("192.0.2.7"));
     }
 
-    /// Claims of one address, each for a lease of another agent.
+    /// Makes claims of one address, each for a different agent's lease.
     async fn crowd(conn: &mut PgConnection, sites: usize) -> Vec<AddressClaim> {
         let mut claims = Vec::new();
         for number in 0..sites {
@@ -198,7 +200,7 @@ mod tests {
         claims
     }
 
-    /// Stores the address and claims it, as the session does.
+    /// Stores the address and claims it, as sessions do.
     async fn claimed(pool: &PgPool, one: &AddressClaim) -> ClaimResult {
         note_address(&mut pool.acquire().await.expect("connect"), one).await.expect("note");
         let mut tx = fixtures::begin(pool).await;
@@ -215,7 +217,7 @@ mod tests {
         for claim in &claims {
             answers.push(claimed(&pool, claim).await);
         }
-        // One site bears one crawl; two to four bear two; five bear three.
+        // One site permits one crawl, two to four sites permit two, and five permit three.
         let full = ClaimResult::Full { crawls: 2 };
         assert_eq!(answers, [ClaimResult::Granted, ClaimResult::Granted, full, full, ClaimResult::Granted]);
         assert_eq!(claimed(&pool, &claims[0]).await, ClaimResult::Granted, "it has it");

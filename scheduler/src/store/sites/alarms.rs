@@ -1,8 +1,9 @@
-//! Alarms: sites whose circuit is open because requests kept failing. No agent crawls such a site
-//! until an operator reopens it; its tasks are held when they need a choice.
+//! Alarms: sites whose circuit is open because too many requests failed in a row. No agent crawls
+//! such a site until an operator reopens it. Its tasks are held when an agent is to be chosen for
+//! them.
 //!
-//! Invariants: an outcome opens a circuit, and reopening the site closes it. No task is held for a
-//! closed circuit.
+//! Invariants: only an outcome opens a circuit, and only reopening the site closes it. No task is
+//! held because of a closed circuit.
 
 use chrono::{DateTime, Utc};
 use sqlx::PgConnection;
@@ -19,14 +20,14 @@ use crate::store::types::Unsigned;
 pub struct Alarm {
     pub site: String,
     pub since: DateTime<Utc>,
-    /// The name of the agent whose outcome opened it.
+    /// The name of the agent whose outcome opened the circuit.
     pub agent: String,
     pub message: String,
-    /// Tasks that wait until it is reopened.
+    /// Number of tasks that are held until the site is reopened.
     pub waiting: u64,
 }
 
-/// The open alarms, newest first, at most `limit`; and the number of all.
+/// At most `limit` open alarms, newest first, and the number of all open alarms.
 pub async fn open(conn: &mut PgConnection, limit: i64) -> Result<(Vec<Alarm>, u64), Error> {
     let rows = sqlx::query!(
         r#"
@@ -56,7 +57,8 @@ pub async fn of_site(conn: &mut PgConnection, site: SiteId) -> Result<Option<Dat
     since.optional(conn).await
 }
 
-/// Opens the circuits of sites whose crawls the breaker ended; an open one stays unchanged.
+/// Opens the circuits of sites whose crawls were ended by the breaker. A circuit that is already
+/// open does not change.
 pub(in crate::store) async fn raise(conn: &mut PgConnection, ended: &[(SiteId, AgentId, &str)]) -> Result<(), Error> {
     let sites: Vec<i64> = ended.iter().map(|(site, ..)| site.get()).collect();
     let agents: Vec<i64> = ended.iter().map(|(_, agent, _)| agent.get()).collect();
@@ -76,8 +78,8 @@ pub(in crate::store) async fn raise(conn: &mut PgConnection, ended: &[(SiteId, A
     .await
 }
 
-/// Holds those of these located tasks whose sites' circuits are open; returns them. The caller has
-/// locked the tasks.
+/// Holds those of these located tasks whose site's circuit is open, and returns them. The caller
+/// has locked the tasks.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskId>, Error> {
     let open = sqlx::query_scalar!(
         r#"
@@ -94,12 +96,12 @@ pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId]) -> Result<Vec<TaskI
     holds::hold(conn, &broken).await
 }
 
-/// Closes the circuits of these sites, or all without a name. Returns how many were open, and how
-/// many tasks were released. Run in a transaction.
+/// Closes the circuits of these sites; `None`: all circuits. Returns the number of circuits that
+/// were open, and the number of released tasks. Run in a transaction.
 pub async fn reopen(conn: &mut PgConnection, sites: Option<&[SiteId]>) -> Result<(u64, u64), Error> {
     let named: Option<Vec<i64>> = sites.map(|sites| sites.iter().map(|site| site.get()).collect());
-    // Releases before closing, because recording an outcome locks tasks before circuits; and again
-    // after, for tasks held until the circuit closed.
+    // Releases before closing, because recording an outcome locks tasks before circuits. Releases
+    // again afterwards, for tasks that were held just before the circuit closed.
     let open = sqlx::query_scalar!(
         "select site_id from open_circuits where $1::bigint[] is null or site_id = any($1)",
         named.as_deref(),

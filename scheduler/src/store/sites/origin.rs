@@ -1,10 +1,11 @@
-//! Settling sites: the origin behind a name, and the one site that represents it (the keeper).
+//! Settles sites: stores the origin of a name, and the one site that represents the origin (the
+//! keeper).
 //!
-//! Invariants: an origin never changes once set. The first site settled at an origin never becomes
-//! an alias, so that its measurements and leases stay. Every later site found at that origin
-//! becomes its alias; an alias never points at an alias. A site stays within its registrable
-//! domain, whatever an agent reports. Settling holds a lock on the origin until the transaction
-//! ends.
+//! Invariants: an origin never changes once it is set. The first site settled at an origin (the
+//! keeper) never becomes an alias, so that its measurements and leases stay valid. Every later site
+//! found at that origin becomes an alias of the keeper, so no alias points at an alias. A site is
+//! settled only at an origin in its own registrable domain, whatever an agent reports. Settling
+//! locks the origin until the transaction ends.
 
 use std::collections::HashSet;
 
@@ -17,21 +18,20 @@ use crate::store::Error;
 use crate::store::rows::{Rows, Statement};
 use crate::store::tasks::{self, holds};
 
-/// Tries at moving tasks: a submission may add the task that is being moved, once per try.
+/// Number of attempts to move tasks. An attempt fails if a submission adds the same task meanwhile.
 const MOVE_TRIES: u32 = 3;
 
-/// Settles a site at the origin that answered for it, and returns the site that represents the
-/// origin.
+/// Settles a site at the origin that answered for it, and returns the keeper of this origin.
 ///
-/// Of two tasks of one batch and round at one origin only one is kept: the one that has begun, else
-/// the representing site's. The other is cancelled and stores why.
+/// If both sites have a task in a batch and round, only one is kept: the one that has begun, else
+/// the keeper's. The other is cancelled, with the reason.
 pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Result<SiteId, Error> {
     let Ok(origin) = origin.parse::<SiteName>() else {
         tracing::warn!(site.id = %site, origin, "an agent reported an invalid origin");
         return Ok(site);
     };
     let mut tx = conn.begin().await?;
-    // A separate statement: the next one must see what the former holder of the lock committed.
+    // A separate statement, so that the next one sees what the former holder of the lock committed.
     sqlx::query!("select pg_advisory_xact_lock(hashtextextended($1, 7171))", origin.as_str()).run(&mut tx).await?;
     let known = sqlx::query!("select name, origin, alias_of from sites where id = $1 for no key update", site.get())
         .optional(&mut tx)
@@ -39,8 +39,8 @@ pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
     let stands = match known {
         None => site,
         Some(row) if row.origin.is_some() || row.alias_of.is_some() => row.alias_of.unwrap_or(site),
-        // One agent's report must not make one site another: all tasks of the first would be
-        // cancelled.
+        // One agent's report must not turn a site into an alias of a foreign one: its tasks could
+        // be cancelled.
         Some(row) if !row.name.parse::<SiteName>().is_ok_and(|name| name.may_settle_at(&origin)) => {
             tracing::warn!(site.id = %site, site.name = row.name, %origin, "an agent reported a foreign origin");
             site
@@ -51,7 +51,7 @@ pub async fn settle(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
     Ok(stands)
 }
 
-/// Those of these sites that are not settled yet.
+/// Returns which of these sites are not settled yet.
 pub async fn unsettled(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashSet<SiteId>, Error> {
     let sites: Vec<i64> = sites.iter().map(|site| site.get()).collect();
     let ids =
@@ -93,7 +93,8 @@ async fn settle_new(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
     Ok(keeper)
 }
 
-/// Copies the measurements of one name to the other: both were one origin all the time.
+/// Copies the measurements of each name to the other, because both names were always the same
+/// origin.
 async fn share_measurements(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Result<(), Error> {
     sqlx::query!(
         r#"
@@ -113,7 +114,7 @@ async fn share_measurements(conn: &mut PgConnection, site: SiteId, keeper: SiteI
 }
 
 async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Result<(), Error> {
-    // The keeper's tasks that have not begun yield to a begun crawl of the same origin.
+    // The keeper's tasks that have not begun are cancelled if the alias's crawl has begun.
     let given_way = sqlx::query_scalar!(
         r#"
         select id from tasks
@@ -151,7 +152,7 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
     let (given_way, moved): (Vec<_>, Vec<_>) = moved.into_iter().partition(|row| row.kept);
     cancel(conn, &given_way.into_iter().map(|row| row.id).collect::<Vec<_>>(), keeper).await?;
     let moved: Vec<TaskId> = moved.into_iter().map(|row| row.id).collect();
-    // The task's hold was for another site.
+    // The task's hold belonged to its former site.
     holds::end(conn, &moved).await?;
     sqlx::query!(
         r#"
@@ -169,7 +170,8 @@ async fn move_tasks(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Re
     .await
 }
 
-/// Cancels tasks that another name of the same origin covers. The caller has locked them.
+/// Cancels tasks because another name of the same origin has the same task. The caller has locked
+/// the tasks.
 async fn cancel(conn: &mut PgConnection, tasks: &[TaskId], of: SiteId) -> Result<(), Error> {
     holds::end(conn, tasks).await?;
     sqlx::query!(
@@ -188,7 +190,7 @@ async fn cancel(conn: &mut PgConnection, tasks: &[TaskId], of: SiteId) -> Result
 
 /// Moves tasks submitted under an alias's name to the site that the alias points at.
 pub async fn follow_aliases(conn: &mut PgConnection, aliases: &[(SiteId, SiteId)]) -> Result<(), Error> {
-    // One by one, because two aliases of one site may meet in one batch; there are few.
+    // One by one, because a batch may contain two aliases of one site. There are few aliases.
     for (alias, keeper) in aliases {
         let mut tx = conn.begin().await?;
         move_tasks(&mut tx, *alias, *keeper).await?;

@@ -1,4 +1,4 @@
-//! Positions of sites, from submitted lists and from a file of positions by address. A list takes
+//! Positions of sites, from submitted lists and from a file of positions by address. Lists take
 //! precedence.
 
 use std::collections::HashMap;
@@ -23,7 +23,7 @@ pub enum Source {
 }
 
 impl Source {
-    /// The source's name, in the store and for people.
+    /// The source's name, as stored and shown to people.
     pub const fn name(self) -> &'static str {
         match self {
             Self::List => "list",
@@ -32,7 +32,7 @@ impl Source {
     }
 }
 
-/// The most rows of one statement.
+/// Maximum number of rows of one statement.
 const CHUNK: usize = 10_000;
 
 /// Stores positions from lists; the newest list wins. The position of an alias is stored for the
@@ -70,8 +70,8 @@ pub async fn listed(conn: &mut PgConnection, listed: &[(SiteName, Position)]) ->
     Ok(())
 }
 
-/// Those of these sites without a position from a list, each with the address at which the nearest
-/// prober sees it.
+/// Returns which of these sites have no position from a list, each with the address to which its
+/// name resolves at the nearest prober.
 pub async fn unlisted(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Vec<(SiteId, IpAddr)>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -115,7 +115,7 @@ pub async fn looked_up(conn: &mut PgConnection, found: &[(SiteId, Position)]) ->
     .await
 }
 
-/// Positions of sites and their sources; sites without one are absent.
+/// Positions of sites, and the positions' sources. Sites without a position are absent.
 pub async fn of_sites(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, (Position, Source)>, Error> {
     let rows = sqlx::query!(
         r#"
@@ -170,7 +170,7 @@ mod tests {
         assert_eq!(unlisted(&mut conn, &[site]).await.expect("read"), []);
         looked_up(&mut conn, &[(site, place(4.0))]).await.expect("store");
         assert_eq!(known(&mut conn).await, HashMap::from([(site, (place(3.0), Source::List))]));
-        // An alias's position is that of the site it points at.
+        // The position of an alias is that of the site it points at.
         sqlx::query("update sites set alias_of = $1 where id = $2")
             .bind(site.get())
             .bind(other.get())

@@ -1,4 +1,4 @@
-//! Verdicts on sites: whether each stands in one place, and the evidence of the landmarks.
+//! Verdicts on sites: whether a site stands in one place or several, with confidence and evidence.
 
 use std::collections::HashMap;
 
@@ -20,8 +20,8 @@ pub struct SuspectedSite {
     pub evidence: String,
 }
 
-/// The round trips and addresses of these sites at every trusted prober. Sites without measurements
-/// are absent.
+/// The round trips and addresses of these sites, as measured by every trusted prober. Sites without
+/// measurements are absent.
 pub async fn observations(
     conn: &mut PgConnection,
     sites: &[SiteId],
@@ -48,7 +48,7 @@ pub async fn observations(
     Ok(observations)
 }
 
-/// Stores verdicts in place of former ones; `None` is a site in one place.
+/// Stores verdicts, replacing former ones. `None` means that the site stands in one place.
 pub async fn upsert(conn: &mut PgConnection, judged: &[(SiteId, Option<SuspectedSite>)]) -> Result<(), Error> {
     let sites: Vec<i64> = judged.iter().map(|(site, _)| site.get()).collect();
     let confidence =
@@ -75,7 +75,7 @@ pub async fn upsert(conn: &mut PgConnection, judged: &[(SiteId, Option<Suspected
     .await
 }
 
-/// Those of these sites that may stand in several places.
+/// Returns which of these sites may stand in several places.
 pub async fn suspicions(conn: &mut PgConnection, sites: &[SiteId]) -> Result<HashMap<SiteId, SuspectedSite>, Error> {
     let rows = sqlx::query!(
         "select site_id, confidence, evidence from site_verdicts where site_id = any($1) and suspect",
@@ -87,8 +87,8 @@ pub async fn suspicions(conn: &mut PgConnection, sites: &[SiteId]) -> Result<Has
     Ok(rows.into_iter().map(|row| (row.site_id, suspicion(row.confidence, row.evidence))).collect())
 }
 
-/// The newest verdict on a site, or on the site it points at: `None` when it was not judged,
-/// `Some(None)` when it stands in one place.
+/// The newest verdict on a site or, for an alias, on the site it points at. `None` if it was not
+/// judged, `Some(None)` if it stands in one place.
 pub async fn of_site(conn: &mut PgConnection, site: &Site) -> Result<Option<Option<SuspectedSite>>, Error> {
     let row = sqlx::query!(
         r#"

@@ -1,5 +1,5 @@
-//! Holds ahead: a task is held before its lease if its site's address is known to be full.
-//! Otherwise an agent would only hand it back.
+//! Holds a task before it is leased if its site's address is known to be full. Otherwise the lease
+//! would end as soon as the agent claims the address.
 //!
 //! Checked when an agent is chosen, not when a lease is granted: a grant is the hottest statement,
 //! and would check omitted tasks again each time. If a former crawl found the site's address, the
@@ -23,12 +23,11 @@ use crate::model::address_budget::{most_counted, permitted_crawls};
 /// The free places of an address.
 #[derive(Debug)]
 pub(super) struct AddressRoom {
-    /// The number of further crawls that the address bears, beside active crawls and admitted
-    /// tasks.
+    /// Number of further crawls that the address permits, besides active crawls and admitted tasks.
     pub(super) places: i64,
-    /// Whether no crawl is there, and none of another known site could be.
+    /// Whether there is no crawl at the address, and no other known site is at this address.
     alone: bool,
-    /// Whether tasks are held for a place there.
+    /// Whether tasks are held until the address has a free place.
     waited_for: bool,
 }
 
@@ -54,7 +53,7 @@ pub(super) async fn room(
         from unnest($1::inet[]) as a (address)
         "#,
         addresses as _,
-        // At least two: a count above one shows that a site is not alone.
+        // Counts to at least two, because a count above one shows that a site is not alone.
         most_counted(cap).max(2),
     )
     .all(conn)
@@ -71,8 +70,8 @@ pub(super) async fn room(
     Ok(rooms.collect())
 }
 
-/// Holds those of these located tasks whose known address has no free place, and returns them. The
-/// caller has locked the tasks.
+/// Holds those of these located tasks whose site's known address has no free place, and returns
+/// them. The caller has locked the tasks.
 pub async fn hold(conn: &mut PgConnection, tasks: &[TaskId], cap: u32) -> Result<HashSet<TaskId>, Error> {
     let known = sqlx::query!(
         r#"
@@ -114,7 +113,7 @@ mod tests {
 
     const CAP: u32 = 8;
 
-    /// Located tasks of sites whose address is known from a former crawl.
+    /// Makes located tasks of sites whose address is known from a former crawl.
     async fn known(conn: &mut PgConnection, batch: BatchId, sites: &[(&str, &str)]) -> Vec<TaskId> {
         let mut tasks = Vec::new();
         for (name, address) in sites {
@@ -142,7 +141,7 @@ mod tests {
         let at = "192.0.2.7";
         let sites = [("a.cn", at), ("b.cn", at), ("c.cn", at), ("d.cn", at), ("e.cn", ""), ("f.cn", "192.0.2.8")];
         let tasks = known(&mut conn, batch, &sites).await;
-        // Four sites bear two crawls. One site's address is unknown, and one is alone at its
+        // Four sites permit two crawls. One site's address is unknown, and one is alone at its
         // address.
         assert_eq!(held(&mut conn, &tasks).await, tasks[2..4]);
         let admitted: i64 = fixtures::scalar(&mut conn, "select count(*) from task_holds where admitted").await;
@@ -151,7 +150,7 @@ mod tests {
         assert_eq!(held(&mut conn, &go_on).await, [], "they have their places");
         assert_eq!(addresses::admit(&mut conn, CAP, None, 10).await.expect("admit").0, 0);
 
-        // A later task does not overtake waiting ones, although a place is free now.
+        // A later task does not overtake waiting ones, even though a place is free now.
         let first = changes::ChangeScope::Sites(vec!["a.cn".parse().expect("a name")]);
         changes::cancel(&mut conn, batch, "b", &first).await.expect("cancel one");
         let later = known(&mut conn, batch, &[("g.cn", at)]).await;
@@ -170,7 +169,7 @@ mod tests {
         let leased = fixtures::assigned(&mut conn, batch, other, agent).await;
         let [grant] = &leases::grant(&mut conn, agent, session).await.expect("grant")[..] else { panic!("one") };
         assert_eq!(grant.task, leased);
-        // A crawl finds a third site there, whose address was unknown.
+        // A crawl finds that a third site, whose address was unknown, is at this address too.
         let address = "192.0.2.7".parse().expect("an address");
         let claim = addresses::AddressClaim { agent, session, task: leased, token: grant.token, address };
         assert_eq!(addresses::claim(&mut conn, &claim, 1).await.expect("claim"), addresses::ClaimResult::Granted);
