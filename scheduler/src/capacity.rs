@@ -127,7 +127,7 @@ pub struct Load {
 pub struct FleetPrediction {
     /// The mean predicted round trip between a site and its agent, in milliseconds.
     pub mean_ms: f64,
-    /// The `busy` time of the busiest agent: all crawls cannot end earlier.
+    /// The `busy` time of the busiest agent: the earliest time by which all crawls can end.
     pub makespan: Duration,
     /// The load of each agent, in the order given; `None` for an agent outside the fleet.
     pub loads: Vec<Option<Load>>,

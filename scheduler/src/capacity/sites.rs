@@ -16,7 +16,7 @@ pub struct Sites {
     ids: Vec<SiteId>,
     /// The concatenated coordinates of all sites.
     coordinates: Vec<f64>,
-    /// Number of pages and bytes of each site's last crawl.
+    /// The pages and bytes of each site's last crawl; `None` if unknown.
     sizes: Vec<Option<(u32, u64)>>,
     intervals_ms: Vec<u32>,
     known: usize,

@@ -17,7 +17,8 @@ use super::{Agent, AgentChange, CapacityError, Fleet, SiteSplit, Sites, TOP, bes
 use crate::gnp::predicted_ms;
 use crate::model::parallel::in_order;
 
-/// Sites in the sample: twenty of them are near a location that is near one site in a thousand.
+/// Sites in the sample: enough to include twenty sites near a location that is near one in a
+/// thousand.
 pub const SAMPLE: usize = 20_000;
 /// Number of candidates: a dozen for each pick if the maximum number of picks is requested. Each
 /// costs a scan of the sample.

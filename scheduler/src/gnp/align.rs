@@ -214,7 +214,7 @@ mod tests {
         let mut truth = drawn(12, 4);
         truth.iter_mut().for_each(|point| point[DIMENSIONS] /= 10.0);
         let mut rng = ChaCha8Rng::seed_from_u64(5);
-        // Noise of 1.5 %: about that of the mean of 20 samples with 5 % each.
+        // Noise of 1.5 %, as of a measurement with 20 samples of 5 % noise each.
         let mut measured = || {
             let mut mesh = Mesh::new();
             for (a, p) in agents(12).into_iter().zip(&truth) {

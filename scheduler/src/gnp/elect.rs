@@ -221,8 +221,8 @@ impl<'a> Nominees<'a> {
 
     fn sameness(&self, chosen: &[usize]) -> f64 {
         let [cities, carriers, pairs] = &self.kinds;
-        // Chosen agents beyond the first of each city and carrier, then cities and carriers that
-        // could have a landmark and have none.
+        // Chosen agents that share city and carrier with an earlier one, then cities and carriers
+        // that could have a landmark and have none.
         let repeated = count(chosen.len() - pairs.among(chosen));
         let missing = |kinds: &NomineeKinds| count(kinds.all.min(chosen.len()).saturating_sub(kinds.among(chosen)));
         self.mean * (SAME_PAIR * repeated + MISSING * (missing(carriers) + missing(cities)))

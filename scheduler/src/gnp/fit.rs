@@ -41,9 +41,9 @@ const LAST_ROUND: usize = 11;
 /// The simplex's step in the first and in the last sweep, as shares of the scale.
 const STEPS: (f64, f64) = (0.1, 0.01);
 
-/// How much lower than the former embedding's start another start must end to be preferred, as a
-/// share of the cost. When an unchanged network is measured again, the median agent moves by 1.7 ms
-/// with the former embedding as a start, and by 6 ms without (docs/accuracy.md).
+/// Another start is preferred to the former embedding if its cost ends lower by at least this
+/// share. When an unchanged network is measured again, the median agent moves by 1.7 ms with the
+/// former embedding as a start, and by 6 ms without (docs/accuracy.md).
 const CLEARLY_LOWER: f64 = 0.05;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -23,7 +23,7 @@ pub struct Position {
     longitude: f64,
 }
 
-/// Safe because both components are finite.
+/// `Eq` is valid because both components are finite.
 impl Eq for Position {}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -75,7 +75,7 @@ impl Position {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Direction([f64; 3]);
 
-/// Safe because all components are finite.
+/// `Eq` is valid because all components are finite.
 impl Eq for Direction {}
 
 impl From<Position> for Direction {

@@ -33,14 +33,14 @@ pub enum Solver {
 const MOST_DIMENSIONS: usize = 64;
 /// Maximum number of agents whose positions are tried as starts.
 const STARTS: usize = 3;
-/// Maximum number of starts in a map that explains its own measurements well. Few hosts need more
-/// than one there, but a poor minimum in such a map is avoidable, not due to the map's errors.
+/// Maximum number of starts in a map that explains its own measurements well. Only few hosts need
+/// more than one there, but a poor minimum in such a map is not due to the map's errors.
 const EXACT_STARTS: usize = 8;
 /// The cost per measurement, in squared log errors, from which another start is tried: the cost of
 /// an error of 20 %.
 const RESTART: f64 = 0.03;
-/// If the map's fit error is small, another start is tried from this multiple of the fit error on: a
-/// cost that is usual in an inexact map is a poor minimum in an exact one.
+/// If the map's fit error is small, another start is tried from this multiple of the fit error on:
+/// a cost that is usual in an inexact map is a poor minimum in an exact one.
 const RESTART_FIT_ERRORS: f64 = 3.0;
 /// Minimum of that threshold: the cost of an error of 5 %, which does not change the choice of an
 /// agent.

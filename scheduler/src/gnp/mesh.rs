@@ -45,7 +45,7 @@ impl Mesh {
         self.rows.keys().chain(targets).copied().collect()
     }
 
-    /// The number of agents that measured this agent; none if its beacon cannot be reached.
+    /// The number of agents that measured this agent; 0 if its beacon cannot be reached.
     pub fn reached_by(&self, target: AgentId) -> usize {
         self.rows.values().filter(|row| row.contains_key(&target)).count()
     }

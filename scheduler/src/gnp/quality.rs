@@ -10,11 +10,10 @@ use crate::model::{AgentId, Rtt};
 
 use super::{Embedding, Mesh};
 
-/// An agent is suspect if its median error is at least this multiple of the median over all agents
+/// An agent is suspect if its median error is more than this multiple of the median over all agents
 /// ...
 const STANDS_OUT: f64 = 3.0;
-/// ... and exceeds this value, because in a map that fits well three times the median is still
-/// small.
+/// ... and more than this, because in a map that fits well three times the median is still small.
 const STANDS_OUT_ABOVE: f64 = 0.1;
 /// Minimum number of distances for judging an agent: with fewer, its median error depends more on
 /// the other agents than on itself.

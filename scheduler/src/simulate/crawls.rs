@@ -14,7 +14,7 @@ use crate::model::{AgentId, Rtt, SiteId, Strategy};
 use crate::strategy::learned::{CrawlObservation, CrawlResidual, LearnedCorrections, teach};
 use crate::strategy::{Candidate, Site, choose, explored};
 
-/// One day between crawls, so that a crawl a week ago has half the weight.
+/// The time between two crawls of a site. A crawl a week ago has half the weight.
 const BETWEEN: Duration = Duration::from_secs(86_400);
 
 /// Simulates all crawls for every contender and records the round trips.
@@ -83,8 +83,8 @@ fn site_id(site: usize) -> SiteId {
     SiteId::new(i64::try_from(site).unwrap_or(i64::MAX))
 }
 
-/// The agent that gets a site, and whether it is explored: the strategy's choice, or another agent
-/// to explore.
+/// The agent that gets a site: the strategy's choice, or another agent to explore. The flag is true
+/// if the agent is explored.
 fn take(strategy: Strategy, candidates: &[Candidate], crawls: usize, seed: u64) -> Option<(Candidate, bool)> {
     let choice = choose(strategy, &Site::default(), candidates, seed)?;
     let chosen = candidates.iter().find(|one| one.agent == choice.agent)?;

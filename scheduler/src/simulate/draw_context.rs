@@ -92,7 +92,7 @@ impl DrawContext<'_> {
     ) -> Option<ContenderChoice> {
         let node = self.draw.site_node(site);
         let told = self.told(node);
-        // A node without a name gets one made from its row in the matrix.
+        // A node without a name gets a name made from its row in the matrix.
         let host = told.and_then(|node| node.name.clone()).unwrap_or_else(|| format!("{node}.node.invalid"));
         let (address, position) = told.map_or((None, None), |node| (node.address, node.position));
         let choice = choose(strategy, &Site { host: &host, address, position, work: None }, candidates, seed)?;

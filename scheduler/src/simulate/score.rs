@@ -47,8 +47,8 @@ pub struct Report {
     pub sites_unmeasured: usize,
     /// Number of sites without a known round trip to any agent; they are left out of every figure.
     pub sites_unknown: usize,
-    /// Number of pairs of a site and an agent that is no landmark from which the relative errors
-    /// are computed.
+    /// Number of pairs from which the relative errors are computed: a site, and an agent that is no
+    /// landmark.
     pub pairs: usize,
     /// Number of such pairs whose round trip is known but was not predicted.
     pub pairs_without_estimate: usize,

@@ -11,7 +11,8 @@ use crate::model::Rtt;
 
 use super::evidence::log_ratio;
 
-/// A claim is rejected if it is this many standard deviations below the predicted log distance.
+/// A claim is rejected if it is below the predicted log distance by more standard deviations than
+/// this.
 const FAR: f64 = 6.0;
 /// Minimum of the standard deviation assumed for a prediction, because the cloud is sometimes
 /// overconfident. With this minimum, about one honest claim in a hundred is rejected on measured

@@ -22,7 +22,7 @@ const FAR_BIAS: f64 = 4.0;
 /// Standard deviations of bias at which an agent is suspect and counts towards the alarm: a third
 /// of the landmarks never reach it by chance.
 const ODD_BIAS: f64 = 3.0;
-/// The same for spreads, which have heavy tails, because honest agents' paths differ in noise.
+/// The same for spreads: greater, because honest agents' paths differ much in noise (heavy tails).
 const FAR_SPREAD: f64 = 5.0;
 const FARTHER_SPREAD: f64 = 10.0;
 
