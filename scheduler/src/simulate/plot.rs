@@ -48,7 +48,7 @@ pub struct Axis {
 }
 
 impl Axis {
-    /// A scale from 0 to the next round value from `most` on.
+    /// A scale from 0 to `most`, rounded up to a round value.
     pub fn linear(label: impl Into<String>, most: f64) -> Self {
         let most = if most.is_finite() && most > 0.0 { most } else { 1.0 };
         let rough = most / 5.0;

@@ -180,7 +180,7 @@ fn who_bears_others_out_against_everybody_is_found_even_where_it_says_the_truth_
 #[test]
 fn a_round_trip_faster_than_light_convicts_whose_pair_denies_it() {
     let net = TestNetwork::new(8, 2);
-    // So little that neither asymmetry nor the map would convict.
+    // A lie so small that neither asymmetry nor the map would convict.
     let mesh = net.mesh(8, |agent, millis| if agent == 1 { 0.9 * millis } else { millis });
     let mut least = BTreeMap::new();
     for a in 0..8 {
