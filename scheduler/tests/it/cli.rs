@@ -1,4 +1,5 @@
-//! The command line as a person meets it: the real binary, its exit codes and its sentences.
+//! Tests the command line as a user sees it: runs the real binary and checks exit codes and
+//! messages.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -11,14 +12,15 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::stat::Mode;
 use nix::unistd::{Pid, mkfifo};
 
-/// What a command left behind.
+/// The result of a command.
 struct Ran {
     code: i32,
     out: String,
     err: String,
 }
 
-/// Runs `landfall` in an empty home, with backtraces asked for: a person's mistake must not show one.
+/// Runs `landfall` in an empty home directory with backtraces enabled, because a user's mistake
+/// must not print one even then.
 fn landfall(home: &Path, args: &[&str]) -> Ran {
     let output = Command::new(env!("CARGO_BIN_EXE_landfall"))
         .args(args)
@@ -59,7 +61,7 @@ fn rubbish_in_a_list_is_reported_by_line_and_nothing_is_submitted() {
     let home = home();
     let list = "\u{feff}# autumn\r\n\r\nwww.example.cn\r\nhttp://\r\nWWW.Example.CN.\r\nnot a host\r\nftp://files.example.cn\r\n";
     fs::write(home.path().join("list.txt"), list).unwrap();
-    // No scheduler listens there: an attempt to submit would be reported.
+    // No scheduler listens at this URL, so an attempt to submit would give an error.
     fs::write(home.path().join("token"), "abc\n").unwrap();
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let url = format!("http://127.0.0.1:{port}");
@@ -199,7 +201,7 @@ fn a_submission_that_is_interrupted_says_that_nothing_was_submitted() {
     let list = home.path().join("list.txt");
     mkfifo(&list, Mode::S_IRWXU).unwrap();
     let child = begun(home.path(), &["sites", "submit", "list.txt", "--batch", "autumn"]);
-    // It is open when the command has begun to read it.
+    // Opening the pipe blocks until the command has opened it for reading.
     let writer = fs::OpenOptions::new().write(true).open(&list).unwrap();
     interrupt(&child);
     let ended = child.wait_with_output().unwrap();
@@ -211,7 +213,7 @@ fn a_submission_that_is_interrupted_says_that_nothing_was_submitted() {
 fn a_watch_that_hears_nothing_says_so_and_when_interrupted_that_the_batch_goes_on() {
     let home = home();
     fs::write(home.path().join("token"), "abc\n").unwrap();
-    // Connections are accepted and never answered.
+    // This listener accepts connections but never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", silent.local_addr().unwrap());
     let watch = ["--scheduler", &url, "--token-file", "token", "sites", "watch", "--batch", "autumn"];

@@ -1,4 +1,5 @@
-//! The scheduler from outside: its binary, its sockets and its database, in one executable.
+//! Tests the scheduler from outside, by its binary, its sockets and its database. All tests are one
+//! executable.
 
 mod cli;
 mod postgres;

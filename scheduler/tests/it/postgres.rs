@@ -1,4 +1,5 @@
-//! The private Postgres on a real server: it keeps its rows, never outlives its scheduler, and refuses what it must.
+//! Tests the private Postgres with a real server: it keeps its rows, never outlives its scheduler,
+//! and refuses unusable directories.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs::{self, Permissions};
@@ -12,7 +13,7 @@ use landfall_scheduler::app::postgres::{PostgresError, PrivatePostgres};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{ConnectOptions, Connection};
 
-/// How long anything here may take on a busy machine.
+/// Time limit of every wait, ample even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory that the user postgres can reach, removed at the end.
@@ -36,7 +37,7 @@ impl Place {
     }
 }
 
-/// Starts it; `None`, with a printed line, where no server is installed.
+/// Starts the private Postgres. If no server is installed, prints a line and returns `None`.
 async fn try_start(data_dir: &Path) -> Option<Result<PrivatePostgres, PostgresError>> {
     match PrivatePostgres::start(data_dir).await {
         Err(PostgresError::NotInstalled | PostgresError::NoAccount) => {
@@ -132,11 +133,12 @@ async fn a_parent_that_postgres_cannot_pass_is_named() {
     assert!(matches!(&error, PostgresError::Unreachable { blocked: named, .. } if *named == blocked), "{error:?}");
 }
 
-/// A running `landfall up`, killed by SIGKILL when a test ends early.
+/// A running `landfall up`; killed by SIGKILL when dropped.
 struct Up(Child);
 
 impl Up {
-    /// Starts it and waits until it reports that it listens; `None` where no server is installed.
+    /// Starts `landfall up` and waits until it reports that it listens; `None` if no server is
+    /// installed.
     fn start(data_dir: &Path) -> Option<Self> {
         let mut child = Command::new(env!("CARGO_BIN_EXE_landfall"))
             .args(["up", "--listen", "127.0.0.1:0", "--data-dir"])
@@ -162,13 +164,13 @@ impl Up {
 
 impl Drop for Up {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         drop(self.0.kill());
         drop(self.0.wait());
     }
 }
 
-/// How a test reaches the private server of a running `landfall up`.
+/// Options to connect to the private server of a running `landfall up`.
 fn beside(data_dir: &Path) -> PgConnectOptions {
     let socket = data_dir.join("run");
     PgConnectOptions::new_without_pgpass().socket(socket).username("postgres").database("landfall")
@@ -187,7 +189,7 @@ fn wait_until_gone(pid: i32) {
     }
 }
 
-/// Writes rows until the server is gone; returns how many were acknowledged.
+/// Writes rows until the server is gone; returns the number of acknowledged rows.
 async fn write_until_cut(mut connection: PgConnection, first_hundred: tokio::sync::oneshot::Sender<()>) -> i64 {
     let mut acknowledged = 0;
     let mut first_hundred = Some(first_hundred);
@@ -216,13 +218,13 @@ async fn a_killed_scheduler_takes_postgres_with_it_and_every_acknowledged_row_is
 
     up.0.kill().unwrap();
     up.0.wait().unwrap();
-    // At once: the former server is still shutting down, and must be waited for.
+    // Started at once, so that it has to wait for the former server, which is still shutting down.
     let again = Up::start(&data_dir).unwrap();
     wait_until_gone(server);
     let acknowledged = writer.await.unwrap();
     assert!(acknowledged >= 100);
     let kept = count(&beside(&data_dir)).await;
-    // The last insert may have been committed without its answer.
+    // The last insert may have been committed although its answer was lost.
     assert!(kept == acknowledged || kept == acknowledged + 1, "{acknowledged} acknowledged, {kept} kept");
     drop(again);
 }

@@ -1,4 +1,4 @@
-//! The schema, as schedulers find it when they start: on a real and empty database.
+//! Tests how schedulers create and check the schema when they start, on a real database.
 
 use landfall_scheduler::store;
 use sqlx::postgres::PgConnectOptions;
@@ -11,7 +11,7 @@ async fn tables(pool: &PgPool) -> i64 {
         .expect("count the tables")
 }
 
-/// An empty database of this name, whatever the template of new databases contains here.
+/// Makes an empty database of this name, even if the server's template database is not empty.
 async fn empty(server: &PgPool, name: &str) -> PgPool {
     drop_database(server, name).await;
     let create = AssertSqlSafe(format!("create database {name} template template0"));
@@ -24,7 +24,7 @@ async fn drop_database(server: &PgPool, name: &str) {
     server.execute(drop).await.expect("drop the database");
 }
 
-/// The error of a start on this database.
+/// Returns the error of a start on this database.
 async fn refused(options: PgConnectOptions) -> String {
     let error = store::open(options).await.expect_err("something stands in the way");
     format!("{:#}", anyhow::Error::from(error))
@@ -82,7 +82,7 @@ async fn a_role_that_may_not_create_tables_is_told_which_grant_it_needs(server: 
     pool.execute(grant).await.expect("grant");
     store::open(options.clone()).await.expect("the grant was all that it needed").close().await;
 
-    // A table of another owner.
+    // Gives the table to another owner.
     pool.execute("alter table _sqlx_migrations owner to current_user").await.expect("take a table away");
     let said = refused(options).await;
     assert!(
@@ -109,7 +109,7 @@ async fn tables_of_another_program_are_not_taken_for_a_fault_of_the_schema(serve
         )
     };
     assert_eq!(refused(options.clone()).await, theirs("relation \"agents\" already exists"));
-    // Another program that keeps its migrations as this one does.
+    // As if another program kept its migrations in a table of the same name.
     pool.execute("insert into _sqlx_migrations values (70, 'theirs', now(), true, '', 0)").await.expect("pretend");
     assert_eq!(refused(options.clone()).await, theirs("it has their migration 70"));
     pool.execute("drop table _sqlx_migrations; create table _sqlx_migrations (version text)").await.expect("pretend");
@@ -143,13 +143,13 @@ async fn a_schema_that_another_build_or_half_an_upgrade_left_is_named(pool: PgPo
         )
     };
     assert_eq!(said, other(newest), "the same number, and another content");
-    // As builds before the first release numbered them.
+    // Builds before the first release numbered migrations by time.
     let by_time = 20_261_121_000_001;
     pool.execute(AssertSqlSafe(format!("update _sqlx_migrations set version = {by_time} where version = {newest}")))
         .await
         .expect("number by time");
     assert_eq!(refused(options.clone()).await, other(by_time), "it is not newer");
-    // What the first migration made is there, and nobody knows of the others.
+    // The tables of all migrations exist, but only the first migration is recorded.
     pool.execute("delete from _sqlx_migrations where version > 1").await.expect("forget");
     let said = refused(options.clone()).await;
     assert!(said.starts_with("migration 2 does not fit the tables of this database ("), "{said}");

@@ -1,4 +1,5 @@
-//! The agents' stream, over real tonic on a socket and a real Postgres: what an agent meets on the wire.
+//! Tests the stream of agents with real tonic on a socket and a real Postgres: what an agent
+//! receives from the scheduler.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,10 +30,10 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Code, Request, Status, Streaming};
 
-/// Longer than anything here takes; a hang fails instead of hanging.
+/// Time limit of every wait, longer than any takes, so that a hanging test fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The next message of a session, which must be of this kind.
+/// Receives the next message of a session, which must be of this kind.
 macro_rules! heard {
     ($agent:expr, $kind:ident) => {
         match $agent.hear().await.expect("a message") {
@@ -49,7 +50,7 @@ mod preemptions;
 mod several;
 mod together;
 
-/// A scheduler with its tasks running, on a port of its own.
+/// A scheduler on its own port, with its background tasks running.
 struct Running {
     pool: PgPool,
     url: String,
@@ -77,7 +78,7 @@ impl Running {
         Channel::from_shared(self.url.clone()).expect("a URL").connect().await.expect("connect")
     }
 
-    /// A token for an agent of this name.
+    /// Makes an enrolment token for an agent of this name.
     async fn token(&self, name: &str) -> String {
         let mut conn = self.pool.acquire().await.expect("connect");
         let wanted = AgentRequest {
@@ -102,7 +103,7 @@ impl Running {
             .into_inner()
     }
 
-    /// An agent that is enrolled under this name, and connected.
+    /// Enrols an agent with this name, and connects it.
     async fn agent(&self, name: &str) -> Agent {
         let enrolled = self.enrol(name).await;
         self.connect(&enrolled.credential, Vec::new()).await
@@ -125,12 +126,12 @@ impl Running {
         Ok(agent)
     }
 
-    /// The status with which the scheduler refuses a connection.
+    /// Tries to connect; returns the status with which the scheduler refuses.
     async fn refused(&self, credential: &str, held: Vec<v1::HeldLease>) -> Status {
         self.register(credential, v1::Register { held, ..register() }).await.err().expect("it is refused")
     }
 
-    /// A scheduler and an agent that has begun to crawl `a.cn`.
+    /// Starts a scheduler, and an agent that has begun to crawl `a.cn`.
     async fn crawling(pool: &PgPool) -> (Self, Agent, v1::CrawlOrder) {
         let running = Self::start(pool.clone()).await;
         let mut agent = running.agent("a").await;
@@ -149,7 +150,7 @@ fn bearer(secret: &str) -> MetadataValue<Ascii> {
     format!("Bearer {secret}").parse().expect("a header value")
 }
 
-/// An agent's end of a session.
+/// The agent's side of a session.
 struct Agent {
     credential: String,
     welcome: v1::Welcome,
@@ -167,12 +168,13 @@ impl Agent {
         Ok(response.expect("the session is open").message.expect("a message"))
     }
 
-    /// The status with which the scheduler ends the session.
+    /// Waits for the end of the session; returns the scheduler's status.
     async fn ended(&mut self) -> Status {
         self.hear().await.expect_err("the end of the session")
     }
 
-    /// Ends the requests and waits until the scheduler has ended its answers; returns the credential.
+    /// Closes the agent's side of the stream and waits until the scheduler has closed its side;
+    /// returns the credential.
     async fn disconnect(self) -> String {
         let Self { credential, outbound, mut inbound, .. } = self;
         drop(outbound);
@@ -185,7 +187,7 @@ impl Agent {
         heard!(self, Crawl)
     }
 
-    /// Sends a heartbeat and waits for its answer: the scheduler has then read every earlier
+    /// Sends a heartbeat and waits for its answer. The scheduler has then handled every earlier
     /// message.
     async fn beat(&mut self) {
         self.say(heartbeat(1)).await;
@@ -198,13 +200,13 @@ impl Agent {
         heard!(self, Outcome)
     }
 
-    /// Ends a crawl of three pages.
+    /// Reports the end of a crawl of three pages.
     async fn end(&mut self, order: &v1::CrawlOrder) {
         assert_eq!(self.report(order).await.answer(), Answer::Accepted);
     }
 }
 
-/// An operator at a scheduler.
+/// An operator connected to a scheduler.
 struct Operator {
     client: SiteServiceClient<Channel>,
     bearer: MetadataValue<Ascii>,
@@ -224,7 +226,7 @@ impl Operator {
         request
     }
 
-    /// Submits a site to a batch that takes no measuring.
+    /// Submits a site to a batch whose strategy needs no measurements.
     async fn submit(&mut self, batch: &str, host: &str, policy: v1::CrawlPolicy) {
         let header = v1::SubmitHeader {
             batch: batch.into(),
@@ -261,7 +263,7 @@ fn held(order: &v1::CrawlOrder) -> Vec<v1::HeldLease> {
     vec![v1::HeldLease { task_id: order.task_id, token: order.token }]
 }
 
-/// What was refused, and how often, by kind.
+/// The number of recorded refusals of each kind.
 async fn refusals(pool: &PgPool) -> Vec<(String, i64)> {
     let counted = sqlx::query_as("select kind::text, times from refusals order by kind::text");
     counted.fetch_all(pool).await.expect("read the refusals")
@@ -284,7 +286,7 @@ fn release(order: &v1::CrawlOrder) -> Up {
     Up::Release(v1::LeaseRelease { task_id: order.task_id, token: order.token, crash: String::new(), not_before: None })
 }
 
-/// Submits one site to a batch that needs no measuring.
+/// Submits one site to a batch whose strategy needs no measurements.
 async fn submit(pool: &PgPool, host: &str) {
     sqlx::raw_sql(sqlx::AssertSqlSafe(format!(
         "insert into batches (name, strategy) values ('b', 'random') on conflict do nothing;
@@ -340,7 +342,8 @@ async fn a_second_session_of_an_agent_supersedes_the_first_and_keeps_its_lease(p
     let second = running.connect(&first.credential, held.clone()).await;
     assert!(second.welcome.incarnation > first.welcome.incarnation);
     assert_eq!(second.welcome.kept, held);
-    // Even without a heartbeat: until the first session knows, it crawls the second one's site.
+    // The first session ends even without a heartbeat; until then its agent crawls a site that the
+    // second session holds.
     let told = first.ended().await;
     assert_eq!(told.code(), Code::Aborted);
     running.stop().await;
@@ -438,7 +441,7 @@ async fn what_cannot_be_is_refused_by_kind_and_counted_and_changes_nothing(pool:
         let ack = other.report(&order).await;
         assert_eq!((ack.answer(), ack.reason.as_str()), (Answer::Stale, said));
     }
-    // Nor can it hand back another agent's lease.
+    // An agent cannot hand back another agent's lease either.
     other.say(release(&order)).await;
     other.beat().await;
     other.say(heartbeat(1_000_000)).await;
@@ -476,7 +479,7 @@ async fn a_cancelled_task_is_called_back_down_the_stream(pool: PgPool) {
 async fn a_contact_url_reaches_agents_that_came_before_it(pool: PgPool) {
     let running = Running::start(pool.clone()).await;
     let enrolled = running.enrol("a").await;
-    // Deleted after the start, when the scheduler has stored its configured URL.
+    // Deleted only now, because the scheduler stores its configured URL when it starts.
     sqlx::query("update settings set contact_url = null").execute(&pool).await.expect("forget it");
     let mut agent = running.connect(&enrolled.credential, Vec::new()).await;
     assert_eq!(agent.welcome.contact_url, "");
@@ -509,7 +512,7 @@ async fn an_agent_that_hands_one_lease_back_is_not_taken_for_leaving(pool: PgPoo
     agent.say(release(&order)).await;
     let again = agent.crawl_order().await;
     assert_eq!((again.task_id, again.token), (order.task_id, 2), "granted again, after a pause");
-    // A broken stream does not cost the agent the lease that it still holds either.
+    // If the stream breaks, the agent also keeps the lease that it holds.
     let credential = agent.disconnect().await;
     assert_eq!(running.connect(&credential, held(&again)).await.welcome.kept, held(&again));
     running.stop().await;
@@ -520,7 +523,8 @@ async fn an_agent_that_disconnected_is_given_nothing_new_until_it_is_back(pool: 
     let running = Running::start(pool.clone()).await;
     let (first, mut second) = (running.agent("a").await, running.agent("b").await);
     let credential = first.disconnect().await;
-    // Without known distances an agent is drawn, so by chance the first would get one of these.
+    // Without known distances agents are chosen at random, so with eight sites the first agent
+    // would very probably get one.
     for host in ["a.cn", "b.cn", "c.cn", "d.cn", "e.cn", "f.cn", "g.cn", "h.cn"] {
         submit(&pool, host).await;
         let order = second.crawl_order().await;
@@ -549,7 +553,8 @@ async fn unknown_agents_and_breaches_of_the_protocol_are_refused(pool: PgPool) {
     running.stop().await;
 }
 
-/// A path to the database that can be blocked: no data passes then, and no side gets an error.
+/// A connection to the database that can be blocked: then no data pass, and neither side gets an
+/// error.
 struct Way {
     folder: tempfile::TempDir,
     open: watch::Sender<bool>,

@@ -1,5 +1,5 @@
-//! The scheduler's own authority over a real connection: who trusts it is answered, who does not is not, and the chain
-//! holds the certificate whose fingerprint agents pin.
+//! Tests the scheduler's own certificate authority on real connections: only clients that trust the
+//! authority can connect, and the chain contains the certificate whose fingerprint agents pin.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::path::Path;
@@ -16,12 +16,13 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Server};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-/// The certificates are checked against this machine's clock.
+/// The time of this machine, with which clients check certificates.
 fn today() -> DateTime<Utc> {
     std::fs::metadata("/proc/self").unwrap().modified().unwrap().into()
 }
 
-/// Serves health over TLS with a certificate of that day; returns the URL and what was prepared.
+/// Runs the health service over TLS with a certificate issued on `day`; returns the URL, the
+/// authority's fingerprint and the server's certificate.
 async fn serve_since(dir: &Path, day: DateTime<Utc>) -> (String, String, Arc<Leaf>) {
     tls::install_crypto();
     let prepared = tls::prepare(dir, &["127.0.0.1".to_owned()], day).unwrap();
@@ -120,7 +121,7 @@ async fn who_trusts_the_first_scheduler_trusts_one_that_was_given_its_tls_folder
     ask(&url, &first.path().join("tls/ca.pem"), DOMAIN).await.unwrap();
 }
 
-/// The certificates a server sends, DER, its own first. The handshake runs over blocking IO.
+/// The certificates that a server sends (DER), its own first. The handshake uses blocking I/O.
 async fn chain(address: &str, ca: &Path) -> Vec<Vec<u8>> {
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, ServerName};

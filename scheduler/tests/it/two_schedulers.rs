@@ -1,4 +1,5 @@
-//! `landfall serve` twice against one database, as the README has it: real processes, and the operator's commands.
+//! Runs two `landfall serve` processes on one database, as in the README, and uses them by the
+//! operator's commands.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::fs;
@@ -8,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use sqlx::{ConnectOptions as _, PgPool};
 
-/// How long anything here may take on a busy machine.
+/// Time limit of every wait, ample even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A scheduler process; killed with the test.
+/// A scheduler process; killed when dropped.
 struct Serving(Child);
 
 impl Drop for Serving {

@@ -1,4 +1,4 @@
-//! Crawls that change hands.
+//! Tests crawls that move from one agent to another with their checkpoint.
 
 use landfall_scheduler::store::sites;
 

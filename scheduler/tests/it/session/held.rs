@@ -1,12 +1,12 @@
-//! Sites at an address that is full.
+//! Tests sites that wait because their address permits no further crawl.
 
 use std::time::Instant;
 
 use super::*;
 
 const SITES: usize = 5;
-/// The planner polls every two seconds, so that one site after another without a wake-up would take
-/// twice as long.
+/// Time for four hand-overs. The planner polls every two seconds, so without wake-ups they would
+/// take twice as long.
 const FOUR_LOOKS: Duration = Duration::from_secs(4);
 
 #[sqlx::test(migrator = "landfall_scheduler::store::MIGRATOR")]
@@ -16,7 +16,7 @@ async fn sites_of_a_known_address_are_granted_one_after_another_at_once_and_none
     let credential = running.enrol("a").await.credential;
     let capacity = v1::Register { capacity: 5, ..register() };
     let mut agent = running.register(&credential, capacity).await.expect("connect");
-    // The address is known, as after a first crawl.
+    // The sites' address is already known, as after a first crawl.
     sqlx::raw_sql(
         "insert into batches (name, strategy) values ('b', 'random');
          with there as (

@@ -1,9 +1,9 @@
-//! A batch's policy, from the operator's request to the orders that agents get.
+//! Tests that a batch's policy gets from the operator's request into the orders for agents.
 
 use super::*;
 
 impl Operator {
-    /// Watches a batch until its end; returns the last progress.
+    /// Watches a batch until it ends; returns the last progress.
     async fn watch(&mut self, batch: &str) -> v1::BatchProgress {
         let request = self.says(v1::WatchBatchRequest { batch: batch.into() });
         let mut stream = self.client.watch_batch(request).await.expect("watch").into_inner();

@@ -1,11 +1,11 @@
-//! A straggler moves to another agent: preempted, handed back with its checkpoint, and taken over,
-//! on streams of real agents.
+//! Tests how a slow crawl moves to another agent: it is preempted, handed back with its checkpoint,
+//! and resumed by the other agent.
 
 use super::*;
 
-/// A site of an `earliest-finish` batch, 400 ms away from one agent and 10 ms from the other, with
-/// no pause between an answer and the next request. Each agent has one slot, and the near one is
-/// disconnected.
+/// Makes a site of an `earliest-finish` batch, 400 ms away from one agent and 10 ms from the other,
+/// with no pause between an answer and the next request. Each agent has one slot, and the near
+/// agent is disconnected.
 async fn far_away(pool: &PgPool) {
     sqlx::raw_sql(
         r#"insert into batches (name, strategy) values ('b', 'earliest-finish');
@@ -29,7 +29,8 @@ async fn a_straggler_goes_to_an_agent_that_ends_it_sooner_and_no_page_is_lost(po
     let order = slow.crawl_order().await;
     assert_eq!((order.token, order.checkpoint.len()), (1, 0));
     let mut quick = running.connect(&near.credential, Vec::new()).await;
-    // The site is larger than predicted: 150 pages in a minute, and an unknown number remains.
+    // The site is larger than predicted: 150 pages were fetched in a minute, and an unknown number
+    // remains.
     let so_far = v1::CrawlCheckpoint { pages: 150, state: b"early".to_vec(), ..checkpoint(&order) };
     slow.say(Up::Checkpoint(so_far)).await;
     slow.beat().await;
@@ -47,7 +48,7 @@ async fn a_straggler_goes_to_an_agent_that_ends_it_sooner_and_no_page_is_lost(po
     let taken_over = quick.crawl_order().await;
     assert_eq!((taken_over.task_id, taken_over.token), (order.task_id, 2), "a new lease of the same task");
     assert_eq!(taken_over.checkpoint, b"late", "from where it was");
-    // The former agent's outcome comes too late, even if it has ended the crawl.
+    // The former agent's outcome comes too late, even if this agent has completed the crawl.
     assert_eq!(slow.report(&order).await.answer(), Answer::Stale);
     quick.end(&taken_over).await;
 

@@ -1,11 +1,11 @@
-//! Several schedulers on one database: each serves, one at a time reaps and plans, and each can be
-//! killed.
+//! Tests several schedulers on one database: all serve agents, only one at a time reaps and plans,
+//! and each can be killed.
 
 use landfall_scheduler::config::TermConfig;
 
 use super::*;
 
-/// Two schedulers that know each other: the first has every role.
+/// Two schedulers on one database; the first has all roles.
 struct Pair {
     pool: PgPool,
     first: Running,
@@ -23,7 +23,7 @@ impl Pair {
         Self { pool, first, second, operator }
     }
 
-    /// Submits a site to the second scheduler, as an operator does.
+    /// Submits a site through the second scheduler.
     async fn submit(&mut self, host: &str) {
         self.operator.submit(host, host, v1::CrawlPolicy::default()).await;
     }
@@ -34,7 +34,7 @@ impl Pair {
     }
 }
 
-/// A scheduler with connections of its own, and a short term.
+/// Starts a scheduler with its own database connections and a short term.
 async fn beside(pool: &PgPool) -> Running {
     let own = PgPoolOptions::new().max_connections(8).connect_with((*pool.connect_options()).clone());
     let term = TermConfig { life: Duration::from_millis(800) };
@@ -74,7 +74,7 @@ async fn when_a_scheduler_is_killed_the_other_reaps_and_plans_and_an_agent_that_
     let mut agent = pair.second.agent("a").await;
     let mut dying = pair.first.agent("lost").await;
 
-    // No hand-over: everything it runs is dropped where it stands.
+    // The scheduler's task is aborted, so it hands nothing over.
     pair.first.task.abort();
     pair.submit("a.cn").await;
     let order = agent.crawl_order().await;

@@ -1,8 +1,8 @@
-//! Agents whose outcomes come at the same time.
+//! Tests agents whose outcomes arrive at the same time.
 
 use super::*;
 
-/// Returns when a transaction waits for another's lock.
+/// Returns when some transaction waits for a lock.
 async fn somebody_waits(pool: &PgPool) {
     let look = async {
         loop {
