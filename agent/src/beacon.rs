@@ -1,7 +1,8 @@
 //! The beacon: a tiny HTTP server that lets other agents measure a landmark.
 //!
-//! It responds to HEAD and GET with 204 and nothing else. It is open to the network, so
-//! connections, headers and idle time are bounded, and it stores nothing a client sends.
+//! It answers HEAD and GET with 204, without a body. Anyone on the network may connect, so the
+//! number of connections, the header size and the idle time are limited, and the beacon stores
+//! nothing that a client sends.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -18,21 +19,21 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_util::sync::CancellationToken;
 
-/// Maximum connections at once. Each of a fleet's agents measures at most a few dozen beacons.
+/// Maximum concurrent connections. Each agent measures at most a few dozen beacons.
 const MAX_CONNECTIONS: usize = 256;
-/// When the beacon is full, a connection idle for this long may be closed for a new one: a
-/// prober's pauses within a series are not longer.
+/// When the beacon is full, it may close a connection that has been idle for this long to admit a
+/// new one. A prober pauses for less time than this between two samples.
 const CROWDED_IDLE: Duration = Duration::from_secs(5);
 const MAX_HEADERS: usize = 32;
 const MAX_HEADER_BYTES: usize = 16 << 10;
 /// Time limit for the next request on a connection: longer than the pause between two probes.
 const IDLE: Duration = Duration::from_secs(30);
-/// Maximum life of a connection, so that no client blocks a slot without end.
+/// Maximum lifetime of a connection, so that no client occupies a slot permanently.
 const MAX_LIFE: Duration = Duration::from_secs(600);
-/// Delay after a failed accept: file descriptors have run out, and may become free.
+/// Delay after a failed accept, which means that no file descriptor is free.
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 
-/// A bound beacon that does not respond yet.
+/// A beacon that has bound its address but does not serve yet.
 #[derive(Debug)]
 pub struct Beacon {
     listener: TcpListener,
@@ -47,8 +48,8 @@ impl Beacon {
         Ok(Self { listener, port })
     }
 
-    /// Serves until it is stopped. It cancels `stop` however it ends: an agent with a dead beacon
-    /// stops and reports it.
+    /// Serves until `stop` is cancelled. If serving ends for another reason, this cancels `stop`,
+    /// so that the agent stops and reports the failed beacon.
     pub async fn serve(self, stop: CancellationToken) {
         supervised(self.serve_all(stop.clone()), stop).await;
     }
@@ -88,17 +89,17 @@ impl Beacon {
     }
 }
 
-/// Runs a future that should never end; cancels `stop` when it does, even by a panic.
+/// Runs a future that should never end, and cancels `stop` if it ends, even by a panic.
 async fn supervised(serving: impl Future<Output = ()>, stop: CancellationToken) {
     let _ended = stop.drop_guard();
     serving.await;
 }
 
-/// The current connections. When the beacon is full, the peer with the most connections loses one,
-/// so that no peer blocks the beacon for others. Cheap to clone.
+/// The open connections. When the beacon is full, it closes a connection of the peer that has the
+/// most, so that no peer blocks the beacon for others. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 struct Connections {
-    /// Never held across an await.
+    /// No code holds this lock across an await.
     table: Arc<Mutex<ConnectionTable>>,
 }
 
@@ -111,17 +112,17 @@ struct ConnectionTable {
 #[derive(Debug)]
 struct ConnectionState {
     peer: IpAddr,
-    /// The time of its last request, or of the connection.
+    /// The time of the last request; before the first request, the time of the connection.
     last_request: Instant,
     close: CancellationToken,
 }
 
-/// A current connection; dropping it frees its slot.
+/// An open connection; dropping it frees its slot.
 #[derive(Debug)]
 struct Connection {
     number: u64,
     connections: Connections,
-    /// Cancelled when the connection must end for a new one.
+    /// Cancelled when the connection must be closed to admit another.
     close: CancellationToken,
 }
 
@@ -148,8 +149,8 @@ impl Connections {
 }
 
 impl ConnectionTable {
-    /// The connection idle for longest, of the peer with the most connections. For a new connection
-    /// of that peer itself, only an idle one is closed.
+    /// Among the connections of the peer that has the most, the one that has been idle for longest.
+    /// If the new connection comes from that peer, only an idle connection is closed for it.
     fn connection_to_evict_for(&self, peer: IpAddr, now: Instant) -> Option<u64> {
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for state in self.connections.values() {
@@ -176,7 +177,8 @@ impl Drop for Connection {
     }
 }
 
-/// The network that counts as one peer: an IPv4 address, or the IPv6 network of one customer.
+/// The network that counts as one peer: a single IPv4 address, or the IPv6 prefix that a provider
+/// gives one customer.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(peer) => IpAddr::V6(Ipv6Addr::from_bits(peer.to_bits() >> 64 << 64)),
@@ -185,7 +187,7 @@ fn network(peer: IpAddr) -> IpAddr {
 }
 
 async fn answer(stream: TcpStream, connection: &Connection) {
-    // The response must leave at once: other agents measure it.
+    // Send the response without delay, because other agents measure the time until it arrives.
     if stream.set_nodelay(true).is_err() {
         return;
     }

@@ -28,13 +28,13 @@ mod probe;
 mod progress;
 mod request;
 
-/// Threads of the runtime: an agent mostly waits, and thirty may share one machine.
+/// Number of the runtime's threads: an agent mostly waits, and thirty agents may share one machine.
 const WORKERS: usize = 2;
-/// Maximum bytes read of a token's file: a token has 64.
+/// Maximum bytes to read from a token file: a token has 64.
 const MOST_TOKEN: u64 = 4096;
-/// Where a package installs the service's unit.
+/// The systemd unit that the Debian package installs.
 const UNIT: &str = "/lib/systemd/system/landfall-agent.service";
-/// Exists while systemd is the first process (`sd_booted(3)`).
+/// This folder exists if the machine was booted with systemd (`sd_booted(3)`).
 const SYSTEMD_RUNS: &str = "/run/systemd/system";
 
 /// The Landfall agent: measures and crawls web sites for a Landfall scheduler.
@@ -154,12 +154,11 @@ impl TokenArgs {
     }
 }
 
-/// Runs the command on a suitable runtime, and reports its result.
+/// Runs the command on a suitable tokio runtime, and returns the exit code.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut builder = match cli.command {
-        // Only one task is active at a time: waking a second thread for half of the work costs more
-        // than it gains.
+        // A crawl runs one task at a time, so a second thread costs more than it gains.
         Command::Crawl(_) => Builder::new_current_thread(),
         Command::Run(_) | Command::Enrol(_) | Command::Doctor(_) | Command::Probe(_) => Builder::new_multi_thread(),
     };
@@ -215,8 +214,8 @@ async fn doctor(args: RunArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Refuses to run as root in the service's folder, since the service could not read root's files.
-/// An explicit folder is accepted.
+/// Refuses to run as root in the service's default folder, because the service could not read the
+/// files that root creates there. A folder given on the command line is accepted.
 fn refuse_to_run_for_another(args: &RunArgs) -> anyhow::Result<()> {
     let dir = folder::default_dir();
     match folder::other_owner(&dir) {
@@ -250,7 +249,7 @@ fn config_file(dir: Option<PathBuf>) -> PathBuf {
     dir.unwrap_or_else(folder::default_dir).join(config::FILE)
 }
 
-/// The command that runs a folder's agent as the folder's owner.
+/// The command that starts the agent of this folder as the folder's owner.
 fn start_command(dir: &Path) -> String {
     let default = dir == folder::default_dir();
     let flag = if default { String::new() } else { format!(" --dir {}", dir.display()) };
@@ -263,7 +262,7 @@ fn start_command(dir: &Path) -> String {
     }
 }
 
-/// On the first signal the agent hands back its leases and stops; on the second it ends at once.
+/// On the first signal the agent returns its leases and stops; on the second it exits immediately.
 fn stop_on_signals(stop: &CancellationToken) -> anyhow::Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listen for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("listen for SIGINT")?;

@@ -1,7 +1,8 @@
-//! The agent's configuration: one typed tree, read from `agent.toml`, checked once.
-//! `landfall-agent enrol` writes it.
+//! The agent's configuration, read from `agent.toml` and checked once. `landfall-agent enrol`
+//! writes the file.
 //!
-//! Unknown keys are refused. Relative paths start at the file's folder, or at another given folder.
+//! Unknown keys are refused. Relative paths start at the file's folder, unless another folder is
+//! given.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -24,40 +25,42 @@ const DNS_PORT: u16 = 53;
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// The scheduler: `https://host:port`, or `http://` on loopback; or a list of schedulers, any
-    /// of which can serve the agent.
+    /// The scheduler's URL: `https://host:port`, or `http://` on loopback. May be a list of URLs of
+    /// schedulers, any of which can serve the agent.
     #[serde(with = "crate::session::schedulers")]
     pub scheduler: Vec<String>,
-    /// The authority that signed the scheduler's certificate (PEM); needed for https.
+    /// The certificate (PEM) of the authority that signed the scheduler's certificate; required for
+    /// https.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ca: Option<PathBuf>,
     #[serde(default = "default_credential")]
     pub credential: PathBuf,
-    /// The agent's name, unique in the fleet; set by the enrolment.
+    /// The agent's name, unique in the fleet; written by the enrolment.
     pub name: String,
     pub city: String,
-    /// The carrier (ISP) the agent is connected to.
+    /// The carrier (ISP) that connects the agent.
     pub carrier: String,
-    /// The country, ISO 3166-1 alpha-2.
+    /// The country as ISO 3166-1 alpha-2 code.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub country: String,
     /// Maximum concurrent crawls, 1 to 10000. Each costs some memory and bandwidth.
     #[serde(default = "default_capacity")]
     pub capacity: u32,
-    /// The contact URL of every user agent; the scheduler's when absent.
+    /// The contact URL in the user agent of every request. If absent, the scheduler's contact URL
+    /// is used.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contact_url: Option<String>,
     /// The source address of every connection.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bind: Option<IpAddr>,
-    /// The name server, `address` or `address:port`; the system's when absent.
+    /// The name server, `address` or `address:port`. If absent, the system's is used.
     #[serde(default, deserialize_with = "name_server", skip_serializing_if = "Option::is_none")]
     pub dns: Option<SocketAddr>,
-    /// Whether to cache the name server's answers for their TTL, at most an hour. Without it, every
-    /// connection queries again: for measuring what the cache saves.
+    /// Whether to cache the name server's answers for their TTL, at most an hour. Turn it off only
+    /// to measure what the cache saves: then every connection queries the name server.
     #[serde(default = "yes")]
     pub dns_cache: bool,
-    /// Networks that may be probed and crawled though they are not public.
+    /// Networks that may be probed and crawled although they are not public.
     #[serde(default, deserialize_with = "networks", skip_serializing_if = "Vec::is_empty")]
     pub allow_net: Vec<IpNet>,
     /// Additional certificate authorities (PEM) for sites, beside the public web's.
@@ -69,7 +72,7 @@ pub struct Config {
     pub outbox: OutboxConfig,
     #[serde(default)]
     pub crawls: CrawlsConfig,
-    /// The store of pages; without it none are stored.
+    /// Where to store fetched pages. If absent, no pages are stored.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub store: Option<StoreConfig>,
 }
@@ -77,15 +80,16 @@ pub struct Config {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct BeaconConfig {
-    /// Whether to run it. Without it the agent cannot be a landmark.
+    /// Whether to run the beacon. An agent without a beacon cannot be a landmark.
     pub enabled: bool,
-    /// Its listen address; port 0 takes any free port.
+    /// The address to listen on; port 0 takes any free port.
     pub listen: SocketAddr,
-    /// The URL at which other agents reach it, if that is not the address the session comes from.
+    /// The URL at which other agents reach the beacon. Needed only if it differs from the address
+    /// from which this agent connects to the scheduler.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub advertise: Option<String>,
-    /// Networks, though not public, in which beacons of other agents are measured; nothing else is
-    /// connected there.
+    /// Private networks in which the agent may measure beacons of other agents. It connects to
+    /// nothing else there.
     #[serde(deserialize_with = "networks", skip_serializing_if = "Vec::is_empty")]
     pub allow_net: Vec<IpNet>,
 }
@@ -96,15 +100,15 @@ impl Default for BeaconConfig {
     }
 }
 
-/// The outbox, which keeps outcomes until they are acknowledged.
+/// The outbox, which keeps outcomes until the scheduler has acknowledged them.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OutboxConfig {
-    /// Its path; created if missing. No two agents may share it.
+    /// * The path of the folder, which is created if missing. Agents must not share it.
     pub folder: PathBuf,
-    /// Free bytes on its disk below which no crawl starts; crawls start again at twice as many. 0
-    /// disables the check. An outcome takes some hundred bytes; the default leaves the system room
-    /// to work.
+    /// Free bytes on the disk below which no crawl starts. Crawls start again when twice as many
+    /// are free. 0 disables the check. An outcome takes a few hundred bytes; the default leaves
+    /// enough space for the operating system.
     pub min_free_bytes: u64,
 }
 
@@ -118,8 +122,8 @@ impl Default for OutboxConfig {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CrawlsConfig {
-    /// Its path; created if missing. No two agents may share it. A crawl takes some hundred bytes
-    /// for every seen path.
+    /// * The path of the folder, which is created if missing. Agents must not share it. A crawl
+    /// needs a few hundred bytes for every path that it has seen.
     pub folder: PathBuf,
 }
 
@@ -132,23 +136,22 @@ impl Default for CrawlsConfig {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreConfig {
-    /// Its path; created if missing. No two agents may share it.
+    /// * The path of the folder, which is created if missing. Agents must not share it.
     pub folder: PathBuf,
-    /// Size in bytes at which a file is closed and another started, 1 MiB to 10 GiB: smaller files
-    /// are many, larger ones slow to move.
+    /// Size in bytes at which a file is closed and another started, 1 MiB to 10 GiB. Smaller limits
+    /// make many files; larger files are slow to move.
     #[serde(default = "default_max_file")]
     pub max_file_bytes: u64,
-    /// Free bytes on its disk below which crawls pause; they continue at twice as many. 0 disables
-    /// the check. The default has room for the pages in progress of fifty crawls.
+    /// Free bytes on the disk below which crawls pause. They continue when twice as many are free.
+    /// 0 disables the check. The default has room for the pages that fifty crawls are fetching.
     #[serde(default = "default_min_free")]
     pub min_free_bytes: u64,
 }
 
 impl StoreConfig {
-    /// Permitted sizes of a file.
+    /// Permitted values of `max_file_bytes`.
     pub const FILE_BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=10 << 30;
 
-    /// A store in this folder, with the defaults.
     pub fn in_folder(folder: PathBuf) -> Self {
         Self { folder, max_file_bytes: default_max_file(), min_free_bytes: default_min_free() }
     }
@@ -167,7 +170,7 @@ pub enum ConfigError {
     #[error("{path}: {reason}")]
     Parse {
         path: PathBuf,
-        /// What is wrong, with the line.
+        /// The problem, and the line of the file.
         reason: String,
     },
     #[error("{key}: {reason}")]
@@ -187,7 +190,7 @@ impl Config {
             _ => ConfigError::Read { path: path.to_owned(), source },
         })?;
         let mut config = Self::parse(path, &text)?;
-        // An absolute path lets an error name the file wherever the process was started.
+        // With an absolute path, error messages do not depend on the working directory.
         let folder = std::path::absolute(folder).unwrap_or_else(|_| folder.to_owned());
         let (always, perhaps) = (
             [&mut config.credential, &mut config.outbox.folder, &mut config.crawls.folder],
@@ -260,13 +263,13 @@ pub struct SchedulerUrl {
 pub enum BadSchedulerUrl {
     #[error("'{0}' is neither an https URL nor an http URL on loopback")]
     NotUrl(String),
-    /// A credential would be sent unencrypted.
+    /// The agent's credential would be sent unencrypted.
     #[error("plaintext is refused except on loopback: {0} is not a loopback address, use https")]
     Plaintext(String),
 }
 
 impl SchedulerUrl {
-    /// Parses a scheduler's URL; plaintext only on loopback.
+    /// Parses a scheduler's URL. http is accepted only on loopback.
     pub fn parse(text: &str) -> Result<Self, BadSchedulerUrl> {
         let not_url = || BadSchedulerUrl::NotUrl(text.to_owned());
         let url = url::Url::parse(text).map_err(|_| not_url())?;
@@ -302,7 +305,7 @@ fn networks<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<IpNet>, D:
     texts.iter().map(|text| parse_network(text)).collect::<Result<_, _>>().map_err(serde::de::Error::custom)
 }
 
-/// A TOML error as one sentence that names its line, instead of a drawing of it.
+/// A TOML error as one sentence with the line number, instead of the library's excerpt of the file.
 pub(crate) fn one_line(text: &str, error: &toml::de::Error) -> String {
     let message = error.message().lines().next().unwrap_or_default();
     match error.span() {
@@ -363,7 +366,7 @@ mod tests {
         assert_eq!(format!("{config:?}"), format!("{again:?}"));
     }
 
-    /// `a.b` for every value.
+    /// The dotted key (`a.b`) of every value.
     fn keys(table: &toml::Table, prefix: &str) -> std::collections::BTreeSet<String> {
         let of = |(key, value): (&String, &toml::Value)| match value {
             toml::Value::Table(inner) => keys(inner, &format!("{prefix}{key}.")),
@@ -376,7 +379,7 @@ mod tests {
     fn the_example_names_every_key_with_its_default() {
         let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../ops/agent.example.toml");
         let text = std::fs::read_to_string(example).unwrap();
-        // A commented-out key is an example too, so it must parse.
+        // A commented-out key is an example, so it must parse too.
         let uncommented: String =
             text.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line).to_owned() + "\n").collect();
         let [as_written, full]: [Config; 2] = [&text, &uncommented].map(|text| toml::from_str(text).unwrap());
@@ -386,7 +389,8 @@ mod tests {
         let defaults: Config = least.try_into().unwrap();
         assert_eq!(format!("{as_written:?}"), format!("{defaults:?}"));
         assert_eq!(format!("{:?}", full.store), format!("{:?}", Some(StoreConfig::in_folder(PathBuf::from("pages")))));
-        // Only keys that are absent by default may be commented out, and every key must be present.
+        // Every key must appear in the file; only keys that are absent by default may be commented
+        // out.
         for (text, config) in [(&text, &as_written), (&uncommented, &full)] {
             assert_eq!(keys(&text.parse().unwrap(), ""), keys(&toml::Table::try_from(config).unwrap(), ""));
         }

@@ -1,12 +1,12 @@
-//! Crawls one site politely: takes a lease and returns an [`Outcome`].
+//! Crawls one site politely for one lease, and returns an [`Outcome`].
 //!
-//! Breadth first from `/`, inside one origin. `crawl::walk` walks the site; only `crawl::fetch`
-//! sends requests; `crawl::politeness` paces them, and its `robots` decides which paths are
-//! allowed; `crawl::frontier` picks the next path; `crawl::budget` limits the crawl. Requests are
-//! sequential: this agent never sends a site two at once.
+//! The crawl is breadth first from `/`, inside one origin. `crawl::walk` visits the pages; only
+//! `crawl::fetch` sends requests; `crawl::politeness` paces them, and its `robots` decides which
+//! paths are allowed; `crawl::frontier` picks the next path; `crawl::budget` limits the crawl.
+//! Requests are sequential: the agent never sends two requests to a site at the same time.
 //!
-//! A crawl that left paths out for lack of budget is truncated, never complete. A crawl without a
-//! single page is neither.
+//! A crawl that skipped paths for lack of budget is truncated, never complete. A crawl that fetched
+//! no page is neither.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -49,12 +49,12 @@ mod outcome;
 mod politeness;
 mod walk;
 
-/// How long a stopped crawl waits for its pages to be stored; a stopping agent waits a little
-/// longer for its crawls.
+/// Maximum time for which a stopped crawl waits until its pages are stored. A stopping agent waits
+/// a little longer for its crawls.
 const STORE_TIMEOUT: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_secs(5) };
 
-/// The longest rest. Where requests are farther apart, a server would not notice an earlier one,
-/// and a slot is worth more.
+/// Maximum rest. If a site's requests are farther apart than this, the server hardly notices an
+/// early one, and the slot is more useful for another crawl.
 const LONGEST_REST: Duration = Duration::from_secs(60);
 
 /// The fingerprint by which [`SeenPaths`] identifies a path.
@@ -66,10 +66,10 @@ pub fn fingerprint(path: &str) -> u128 {
 pub struct Job {
     /// The site as submitted.
     pub name: String,
-    /// The site's origin if known; otherwise the crawl finds it first.
+    /// The site's origin. If unknown, the crawl finds it first.
     pub origin: Option<Origin>,
     pub policy: Policy,
-    /// Pages that the site's last crawl found, if known.
+    /// Number of pages that the site's last crawl found, if known.
     pub last_pages: Option<u32>,
 }
 
@@ -115,8 +115,8 @@ async fn run_within(
             return CrawlEnd::Stopped(snapshot);
         }
         Some(Ok(WalkEnd::Paused(pause))) => {
-            // The site's pause counts against the crawl's time wherever it is spent; if the crawl
-            // returns too early, only once.
+            // The pause counts against the crawl's time even if no agent holds the lease meanwhile.
+            // If the crawl resumes before the pause ends, it counts only once.
             if crawl.fetcher.is_some() {
                 crawl.watch.before = crawl.watch.before.saturating_add(pause);
                 crawl.note_time().await;
@@ -128,7 +128,7 @@ async fn run_within(
         Some(ended) => ended.unwrap_or(WalkEnd::Cut(Budget::Duration)),
     };
     if let Some(recorder) = recorder {
-        // A reader of the outcome must find the pages stored.
+        // Whoever reads the outcome must find the pages stored.
         tokio::select! {
             biased;
             stored = recorder.synced() => if let Err(error) = stored {
@@ -142,7 +142,8 @@ async fn run_within(
     ended
 }
 
-/// A running crawl. It owns everything the outcome reports, so a walk may be dropped at any moment.
+/// A running crawl. It owns everything that the outcome reports, so the future of `walk` can be
+/// dropped at any await.
 struct Crawl {
     job: Job,
     timeouts: Timeouts,
@@ -150,8 +151,8 @@ struct Crawl {
     watch: Stopwatch,
     deadline: Instant,
     origin: Option<Origin>,
-    /// When the search for its origin ended, with or without a result; until then no fetcher counts
-    /// requests.
+    /// When the search for the site's origin ended, with or without a result. Before that there is
+    /// no fetcher, which records when requests start.
     settled_at: Option<Instant>,
     fetcher: Option<Fetcher>,
     frontier: Frontier,
@@ -168,7 +169,7 @@ impl Crawl {
         permits: AddressPermits,
         recorder: Option<Recorder>,
     ) -> Self {
-        // A deadline beyond the range of the clock becomes a year.
+        // If the deadline is beyond the clock's range, use one year.
         let year = Duration::from_secs(365 * 86_400);
         let watch = Stopwatch::after(Duration::from_millis(frontier.totals().millis).min(year));
         let deadline = watch.began + job.policy.max_duration.min(year).saturating_sub(watch.before);
@@ -243,20 +244,20 @@ impl Crawl {
         .await
     }
 
-    /// The state from which another agent may resume; `None` when there is none.
+    /// The state from which another agent can resume; `None` if there is none.
     async fn snapshot(&mut self) -> Option<CrawlSnapshot> {
         if self.frontier.is_new() {
             return None;
         }
-        // A page that cannot be stored in time does not count as visited.
+        // Pages that cannot be stored in time do not count as visited, so there is no checkpoint.
         let checkpoint = timeout(STORE_TIMEOUT, self.frontier.checkpoint()).await.ok()?.ok()?;
         let rate_state = self.fetcher.as_ref().map(Fetcher::rate_state).unwrap_or_default();
         Some(CrawlSnapshot { checkpoint, rate_state, last_error: self.ledger.last_error.clone().unwrap_or_default() })
     }
 
-    /// When the crawl's rest before the end of its lease is over, which is when its own next
-    /// request would be due. The next crawl may then send one to the site. `None` if it sent no
-    /// request, or if no agent waits for its place.
+    /// Before a crawl's lease ends, the crawl rests until its next request would be due, so that
+    /// the next crawl of the site may send one immediately. Returns the end of this rest; `None` if
+    /// the crawl sent no request, or has no scheduler.
     fn rested_at(&self) -> Option<Instant> {
         let last = self.fetcher.as_ref().map_or(self.settled_at, Fetcher::last_start);
         let rest = self.job.policy.request_interval.min(LONGEST_REST);
@@ -270,7 +271,7 @@ impl Crawl {
         politeness
     }
 
-    /// What an earlier part of the crawl recorded about how the site responds.
+    /// The politeness state that an earlier part of the crawl recorded.
     fn politeness_state(&self) -> PolitenessState {
         let totals = self.frontier.totals();
         let now = clock::wall().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
@@ -285,7 +286,8 @@ impl Crawl {
         }
     }
 
-    /// Finds the site's origin if it is unknown, once its address permits.
+    /// Finds the site's origin if it is unknown, after the permit for the site's address has
+    /// arrived.
     async fn settle(
         &mut self,
         context: &RequestContext,
@@ -357,14 +359,14 @@ impl Crawl {
     }
 }
 
-/// Rests until a time, or until the crawl is stopped.
+/// Waits until a time, or until the crawl is stopped.
 async fn rest(until: Option<Instant>, stop: &CancellationToken) {
     if let Some(until) = until {
         stop.run_until_cancelled(sleep_until(until)).await;
     }
 }
 
-/// Waits for the permit to send requests to a host's address.
+/// Waits for the scheduler's permit to send requests to the host's address.
 async fn permitted(site_address: &SiteAddress, host: &str) -> Result<(), WalkEnd> {
     match site_address.of(host).await {
         Ok(_) => Ok(()),

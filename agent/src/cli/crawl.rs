@@ -1,5 +1,5 @@
-//! `landfall-agent crawl`: crawls one site as for a scheduler, shows the progress, and prints the
-//! outcome.
+//! `landfall-agent crawl`: crawls one site as it would for a scheduler, shows the progress, and
+//! prints the outcome.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::crawl::{
 use crate::net::user_agent::Product;
 use crate::warc::Store;
 
-/// The default limits of a crawl; no interval is shorter than `request_interval`.
+/// The default policy. Its intervals are equal, so large sites are not crawled faster.
 pub(super) const DEFAULT: Policy = Policy {
     max_pages: 100,
     max_bytes: 50 << 20,
@@ -83,7 +83,7 @@ pub(super) struct CrawlArgs {
 }
 
 impl CrawlArgs {
-    /// The command line's settings, otherwise the file's, otherwise the defaults.
+    /// The settings from the command line; if absent there, from the file; otherwise the defaults.
     fn settings(&self) -> anyhow::Result<CrawlSettings> {
         let mut settings = CrawlSettings { policy: DEFAULT, user_agent: None };
         if let Some(file) = &self.policy {
@@ -138,8 +138,8 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
         ..CrawlStorage::default()
     };
     let job = Job { name: args.site, origin: None, policy, last_pages: None };
-    // A task of its own: every wake-up of the runtime's first task costs one more poll of the
-    // system.
+    // Spawned, because every wake-up of the task in `block_on` makes the runtime poll the system
+    // once more.
     let crawl = tokio::spawn(crawl::run(job, storage, AddressPermits::default(), context, stop));
     let crawled = tokio::select! {
         ended = crawl => ended.context("the crawl crashed")?,
@@ -153,7 +153,7 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
         CrawlEnd::Stopped(_) if file.is_some() => {
             return Err(exit_error(Code::Interrupted, "the crawl was stopped; run the same command to resume it"));
         }
-        // Only with a scheduler does a crawl pause elsewhere or wait for its turn.
+        // A crawl without a scheduler needs no permit and handles pauses itself.
         CrawlEnd::Stopped(_) | CrawlEnd::Paused(..) | CrawlEnd::NotPermitted => {
             return Err(exit_error(Code::Interrupted, "the crawl was stopped"));
         }
@@ -165,7 +165,7 @@ pub(super) async fn run(args: CrawlArgs) -> anyhow::Result<()> {
     print(&outcome, args.warc.as_deref())
 }
 
-/// The file that holds a crawl's state until it ends.
+/// The file that holds the crawl's state until the crawl ends.
 fn kept(folder: &Path, site: &str) -> PathBuf {
     let name: String = site.chars().take(100).map(|c| if c.is_ascii_alphanumeric() { c } else { '-' }).collect();
     folder.join(format!("{name}.crawl"))

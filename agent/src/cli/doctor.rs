@@ -1,5 +1,5 @@
-//! `landfall-agent doctor`: checks everything an agent needs, and reports for each whether it works
-//! and how to fix it.
+//! `landfall-agent doctor`: checks everything that an agent needs. For each item it reports whether
+//! it works, and if not, how to fix it.
 //!
 //! It changes nothing, and may run beside the agent.
 
@@ -22,12 +22,13 @@ use crate::net::dns::DnsError;
 use crate::session::schedulers::Schedulers;
 use crate::session::{bearer, clock as clocks, enrol, unreached};
 
-/// Time limit for a response of the scheduler or the beacon.
+/// Time limit for a response from the scheduler or the beacon.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum difference of this machine's clock from the scheduler's: certificates and stored pages
-/// contain times.
+/// Maximum difference between this machine's clock and the scheduler's. The clock must be right
+/// because certificates have a validity period and stored pages have timestamps.
 const CLOCKS_DIFFER: Duration = Duration::from_secs(60);
-/// A name that every name server can answer, positively or negatively; tests query none.
+/// A name for which every name server has an answer, even a negative one. Tests use an address, so
+/// that they query no name server.
 const SOME_NAME: &str = if cfg!(test) { "127.0.0.1" } else { "example.com" };
 const ANSWER: &[u8] = b"HTTP/1.1 204 ";
 
@@ -35,7 +36,7 @@ const ANSWER: &[u8] = b"HTTP/1.1 204 ";
 pub struct CheckResult {
     about: &'static str,
     text: String,
-    /// What to do; `None` without a problem.
+    /// How to fix the problem; `None` if there is none.
     remedy: Option<String>,
 }
 
@@ -85,7 +86,7 @@ pub async fn examine(config: &Config) -> Vec<CheckResult> {
     results
 }
 
-/// The agent's standing with its scheduler, and the error of this machine's clock.
+/// The scheduler's answer about this agent, and the error of this machine's clock.
 type SchedulerCheck = (CheckResponse, Duration);
 
 async fn schedulers(config: &Config) -> (Vec<CheckResult>, Option<SchedulerCheck>) {
@@ -99,7 +100,7 @@ async fn schedulers(config: &Config) -> (Vec<CheckResult>, Option<SchedulerCheck
         }
     };
     let mut check = None;
-    // They were checked when the configuration was read.
+    // Cannot fail: the URLs were checked when the configuration was read.
     let configured = Schedulers::try_new(&config.scheduler);
     for scheduler in configured.iter().flat_map(Schedulers::configured) {
         let (url, channel) = (&scheduler.url, connect(config, scheduler, ca.as_deref()).await);
@@ -145,7 +146,7 @@ async fn check_credential(config: &Config, channel: Channel) -> Result<Scheduler
         Ok(answer) => {
             let check = answer.into_inner();
             let theirs = check.now.and_then(|now| SystemTime::try_from(now).ok()).unwrap_or(asked);
-            // The scheduler read its clock about halfway.
+            // The scheduler read its clock about halfway between the request and the response.
             let ours = asked + took / 2;
             let offset = ours.duration_since(theirs).unwrap_or_else(|behind| behind.duration());
             Ok((check, offset))
@@ -225,7 +226,7 @@ async fn beacon(config: &Config, connected: bool) -> CheckResult {
     }
 }
 
-/// The address at which this machine can connect to itself.
+/// The address at which this machine can connect to its own beacon.
 fn local(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),
@@ -246,7 +247,7 @@ async fn answers(address: SocketAddr) -> bool {
     tokio::time::timeout(PATIENCE, request).await.is_ok_and(|answered| answered.unwrap_or(false))
 }
 
-/// What other agents report about this beacon, and this agent about theirs.
+/// Whether other agents reach this beacon, and whether this agent reaches theirs.
 fn others(check: &CheckResponse) -> [CheckResult; 2] {
     let direction = |about, text: String, none: bool, failure: Option<&BeaconFailure>| match failure {
         Some(BeaconFailure { agent, message }) if none => CheckResult::wrong(
@@ -302,7 +303,7 @@ fn guard(config: &Config) -> CheckResult {
 }
 
 fn disk(about: &'static str, folder: &Path, least: u64) -> CheckResult {
-    // It is created at the first start.
+    // The folder may not exist before the first start, so take its nearest existing ancestor.
     let there = folder.ancestors().find(|folder| folder.exists()).unwrap_or(folder);
     let mib = |bytes: u64| bytes >> 20;
     match free_space::free_bytes(there) {

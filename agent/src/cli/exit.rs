@@ -1,24 +1,24 @@
-//! How the agent's binary ends: one sentence on standard error, and an exit code from the table
-//! that `landfall --help` prints.
+//! When a command fails, it prints one sentence to standard error, and returns one of the exit
+//! codes that `landfall --help` lists.
 
 use std::process::ExitCode;
 
-/// The exit codes of a command, the same as `landfall`'s.
+/// Exit codes, the same as those of `landfall`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {
     NotDone = 1,
-    /// The invocation is invalid (also clap's code).
+    /// The command line is invalid. clap uses the same code.
     Usage = 2,
-    /// The given site does not respond, or refuses.
+    /// The given site does not respond, or refuses the requests.
     SiteFailed = 3,
-    /// Another machine was enrolled in this agent's place: the agent must not be restarted.
+    /// Another machine was enrolled under this agent's name, so this agent must not be restarted.
     Replaced = 5,
-    /// Ctrl-C or SIGTERM interrupted it: 128 + SIGINT, as in shells.
+    /// Ctrl-C or SIGTERM interrupted the command: 128 + SIGINT, as in shells.
     Interrupted = 130,
 }
 
-/// The codes as shown in help.
+/// The exit codes as listed in the help text.
 pub const TABLE: &str = "\
 Exit codes:
     0  success; a stopped agent has handed its leases back
@@ -35,7 +35,7 @@ pub struct ExitError {
     message: String,
 }
 
-/// An error with this code, for `anyhow`.
+/// Makes an `anyhow` error that ends the command with this exit code.
 pub fn exit_error(code: Code, message: impl Into<String>) -> anyhow::Error {
     anyhow::Error::new(ExitError { code, message: message.into() })
 }

@@ -1,4 +1,5 @@
-//! A crawl's policy as a file: TOML with the fields of [`Policy`] and the user agent, all optional.
+//! Reads a crawl's policy from a TOML file with the fields of [`Policy`] and the user agent, all
+//! optional.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -18,16 +19,14 @@ const SECOND: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(86_400);
 const YEAR: Duration = Duration::from_secs(365 * 86_400);
 
-/// The settings of a crawl.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CrawlSettings {
-    /// Its limits.
     pub(super) policy: Policy,
-    /// Its product name; `None` means the software's.
+    /// The crawler's name in the user agent; `None` means the default, landfall-agent.
     pub(super) user_agent: Option<Product>,
 }
 
-/// Overrides `settings` with the file's settings. The ranges are those of the scheduler.
+/// Overrides `settings` with the file's settings. The scheduler permits the same ranges of values.
 pub(super) fn read(path: &Path, settings: &mut CrawlSettings) -> anyhow::Result<()> {
     let text = std::fs::read_to_string(path).with_context(|| format!("read {}", path.display()))?;
     let fields: BTreeMap<Spanned<String>, Spanned<Value>> =

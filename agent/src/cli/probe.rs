@@ -1,4 +1,5 @@
-//! `landfall-agent probe`: every sample as it arrives, its phases, then the weighted mean.
+//! `landfall-agent probe`: prints every sample with its phases as it arrives, and finally the
+//! statistical weighted mean.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -74,7 +75,7 @@ pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
         }
     };
     let probed = tokio::select! {
-        // The reader has closed the pipe (`| head`), so send no more requests.
+        // The reader has closed the pipe (as `| head` does), so send no more requests.
         () = unread.cancelled() => return Ok(()),
         probed = probe::measure(&context, &target, &order, &mut observe) => probed.map_err(failure)?,
     };
@@ -89,7 +90,7 @@ pub(super) async fn run(args: ProbeArgs) -> anyhow::Result<()> {
     }
 }
 
-/// Whether the error is the site's or the invocation's.
+/// Chooses the exit code: the site failed, or the command line is invalid.
 fn failure(error: ProbeError) -> anyhow::Error {
     match error {
         ProbeError::BadOrder(_) | ProbeError::NotPermitted(_) => anyhow::Error::new(error),

@@ -1,5 +1,5 @@
-//! The progress display of `crawl`: a changing line on a terminal, otherwise a line at intervals.
-//! All of it goes to standard error.
+//! Displays the progress of `crawl` on standard error: on a terminal as a line that is updated,
+//! otherwise as a new line at intervals.
 
 use std::io::IsTerminal as _;
 use std::time::{Duration, SystemTime};
@@ -15,10 +15,10 @@ use crate::warc::Store;
 
 /// Interval between updates of the line on a terminal.
 const REDRAW: Duration = Duration::from_millis(250);
-/// Interval between lines without a terminal.
+/// Interval between new lines if standard error is not a terminal.
 const LINE: Duration = Duration::from_secs(10);
 
-/// Shows a crawl's progress until it is dropped.
+/// Shows a crawl's progress until this future is dropped.
 pub(super) async fn show(progress: watch::Receiver<CrawlProgress>, store: Option<Store>) {
     let terminal = std::io::stderr().is_terminal();
     let bar = terminal.then(ProgressBar::new_spinner);

@@ -1,4 +1,4 @@
-//! What `probe` and `crawl` need before they may send a request; agent.toml supplies what the
+//! The settings that `probe` and `crawl` need to send requests. agent.toml supplies those that the
 //! command line omits.
 
 use std::net::SocketAddr;
@@ -37,7 +37,6 @@ pub(super) struct RequestArgs {
 }
 
 impl RequestArgs {
-    /// The context of the requests.
     pub(super) fn context(&self) -> anyhow::Result<RequestContext> {
         let file = config_file(self.dir.clone());
         let config = if file.exists() { Some(Config::load(&file)?) } else { None };

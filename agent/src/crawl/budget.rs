@@ -1,6 +1,6 @@
-//! The limits of a crawl, and the ledger of what it has spent.
+//! The limits of a crawl, and the ledger that counts what the crawl has spent.
 //!
-//! Pure. The ledger counts what the outcome reports, so a crawl that is cut in the middle of a page
+//! Pure. The outcome reports the ledger's counts, so a crawl that is cut in the middle of a page
 //! still reports the bytes it received. The caller holds the clock and enforces the time limit.
 
 use std::time::Duration;
@@ -13,16 +13,17 @@ use super::politeness::path_filter::PathFilter;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Policy {
     pub max_pages: u32,
-    /// Maximum body bytes; the body that passes the limit is cut.
+    /// Maximum body bytes; the body that exceeds the limit is cut.
     pub max_bytes: u64,
-    /// Maximum link depth from the start page; 0 means the start page alone.
+    /// Maximum number of links from the start page; 0 means only the start page.
     pub max_depth: u32,
     /// Maximum time from the crawl's first request to its end.
     pub max_duration: Duration,
     /// Minimum time between the starts of two requests to a small site, or to a site of unknown
     /// size. robots.txt may require more.
     pub request_interval: Duration,
-    /// The same for a large site; never more than `request_interval`, which then applies.
+    /// The same for a large site. If it is longer than `request_interval`, that one applies
+    /// instead.
     pub shortest_interval: Duration,
     /// Whether to read the sitemaps that robots.txt names.
     pub sitemaps: bool,
@@ -32,7 +33,7 @@ pub struct Policy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Budget {
     Pages,
-    /// [`Policy::max_bytes`], or the cap of a single page.
+    /// [`Policy::max_bytes`], or the size limit of a single page.
     Bytes,
     Depth,
     Duration,
@@ -42,7 +43,7 @@ pub enum Budget {
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     pub(super) answered: bool,
-    /// Complete pages with status 200.
+    /// Number of complete pages with status 200.
     pub(super) pages: u32,
     /// Decoded body bytes of pages.
     pub(super) bytes: u64,
@@ -50,7 +51,7 @@ pub(super) struct Ledger {
     /// outcome.
     pub(super) unwanted_bytes: u64,
     pub(super) errors: u32,
-    /// The first error, as a sentence.
+    /// The cause of the first error, and its message.
     pub(super) first_error: Option<(Trouble, String)>,
     pub(super) last_error: Option<String>,
     /// Whether a page exceeded the size limit of one page.
@@ -58,7 +59,7 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    /// The ledger of a resumed crawl.
+    /// The ledger with which a crawl resumes.
     pub(super) fn after(totals: &CrawlTotals) -> Self {
         Self {
             pages: totals.pages,

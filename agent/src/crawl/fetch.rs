@@ -1,12 +1,14 @@
-//! Sends a crawl's requests one at a time: paced, vetted, timed and bounded.
+//! Sends a crawl's requests one at a time, at a polite pace, only to vetted addresses, and limits
+//! the time and size of the responses.
 //!
-//! No other part of the crawler touches the network. The client resolves only through
-//! [`GuardedResolver`], so it connects to a vetted address and nothing resolves the name a second
-//! time. The resolver never sees IP literals, so the fetcher vets them before the request. No proxy
-//! and no cookies; the client does not follow redirects but returns them as responses.
+//! No other part of the crawler uses the network. The HTTP client resolves names only through
+//! [`GuardedResolver`], so it connects to a vetted address and no name is resolved a second time.
+//! The client does not ask the resolver about IP literals, so the fetcher vets them before the
+//! request. The client uses no proxy and no cookies, and returns redirects as responses instead of
+//! following them.
 //!
-//! Each crawl has its own client: its connections end with the crawl, and a site can exhaust only
-//! its own pool. All crawls share the trust anchors.
+//! Each crawl has its own client, so its connections end with the crawl, and a site can exhaust
+//! only its own connection pool. All crawls share the trust anchors.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -44,24 +46,25 @@ mod response;
 pub(super) mod site_address;
 pub(super) mod trouble;
 
-/// Round trips kept for the median; a longer crawl keeps the newest.
+/// Maximum round trips kept to compute the median; the newest are kept.
 const KEPT_ROUND_TRIPS: usize = 1024;
-/// Bytes an HTTP/2 server may send before the client reads them. The library's default of 5 MiB
-/// would be half an agent's memory.
+/// Number of bytes that an HTTP/2 server may send before the client reads them. The library's
+/// default of 5 MiB is half of an agent's memory.
 const HTTP2_WINDOW: u32 = 256 << 10;
-/// The header size that the libraries accept: enough to tell an oversized header from a malformed
-/// one. HTTP/1.1's limit is fixed by the library: 408 KiB, with a configurable number of fields.
+/// The header size that the library accepts for HTTP/2: large enough to tell an oversized header
+/// from a malformed one. For HTTP/1.1 the library's limit is fixed at 408 KiB; only the number of
+/// fields is configurable.
 const HTTP2_HEADER_BYTES: u32 = 256 << 10;
-/// What was waited for when there was none.
+/// The word in a timeout's message if no connection was made in time.
 const CONNECTION: &str = "connection";
 
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timeouts {
-    /// Time to resolve, connect and complete the TLS handshake.
+    /// Time limit to resolve the name, connect and complete the TLS handshake.
     pub(super) connect: Duration,
-    /// Time from the start to the response header, including the connection.
+    /// Time limit from the start to the response header, including the connection.
     pub(super) first_byte: Duration,
-    /// Time from the start to the end of the body.
+    /// Time limit from the start to the end of the body.
     pub(super) total: Duration,
     /// Time after the header from which the body's average rate must be at least [`MIN_RATE`].
     pub(super) slow_after: Duration,
@@ -82,7 +85,7 @@ pub(super) enum FetchError {
     /// No connection, or no address to connect to.
     #[error("no connection: {1}")]
     Connect(Trouble, String),
-    /// No response, or an incomplete one, within the time-out.
+    /// No complete response within the time limit.
     #[error("no {what} within {limit:?}")]
     Timeout { what: &'static str, limit: Duration },
     #[error("the body arrives slower than {MIN_RATE} bytes a second")]
@@ -117,18 +120,18 @@ pub(super) struct Fetcher {
     rng: ChaCha8Rng,
     deadline: Instant,
     connection: Option<SocketAddr>,
-    /// Whether the newest connection is still being resolved.
+    /// Whether the name for the newest connection is still being resolved.
     resolving: Arc<AtomicBool>,
     connect_delay: ConnectDelay,
     round_trips: Vec<Duration>,
     next_round_trip: usize,
     site_address: Arc<SiteAddress>,
-    /// The recorder of responses, and the headers of every request.
+    /// Records responses. The headers are those that every request sends.
     recorder: Option<(Recorder, HeaderMap)>,
 }
 
 impl Fetcher {
-    /// A fetcher that sends no request after `deadline`, and connects to the site only at
+    /// Makes a fetcher that sends no request after `deadline`, and connects to the site only at
     /// `site_address`.
     pub(super) fn new(
         context: &RequestContext,
@@ -156,7 +159,7 @@ impl Fetcher {
         })
     }
 
-    /// The product token by which sites know the crawler.
+    /// The product token that names the crawler in robots.txt.
     pub(super) const fn token(&self) -> &Arc<str> {
         self.context.user_agent.token()
     }
@@ -166,7 +169,7 @@ impl Fetcher {
         self.recorder = Some((recorder, request_headers(context)));
     }
 
-    /// Requests a URL when the pacing permits it.
+    /// Waits until the politeness rules permit a request, then requests the URL.
     pub(super) async fn get(&mut self, url: &Url) -> Result<CrawlResponse, FetchError> {
         self.vet_literal(url)?;
         if self.politeness.is_broken() {
@@ -181,7 +184,7 @@ impl Fetcher {
         if start >= self.deadline {
             return Err(FetchError::OutOfTime);
         }
-        // A request that is due must not wait: the runtime's timer rounds up to the next
+        // If the request is due, do not sleep: the runtime's timer rounds up to the next
         // millisecond.
         if start > now {
             sleep_until(start).await;
@@ -208,26 +211,26 @@ impl Fetcher {
         CrawlResponse::vet(response, self.timeouts, started, recording.map(|recording| (recording, self.deadline)))
     }
 
-    /// Drops a connection on which a request got no response: HTTP/2 would send all later requests
-    /// over it, though it may be dead.
+    /// Drops a connection on which a request got no response. It may be dead, and with HTTP/2 all
+    /// later requests would be sent over it.
     fn renew_client(&mut self) {
         let connect_delay = ConnectDelay::default();
-        // The same settings built a client before; if that fails now, keep the old client.
+        // The same settings have built a client before. If that fails now, keep the old client.
         if let Ok(client) = client(&self.context, self.timeouts, &self.site_address, &self.resolving, &connect_delay) {
             self.client = client;
             self.connect_delay = connect_delay;
         }
     }
 
-    /// Records that the newest body is incomplete, and why. A decoding error is a fault in the
-    /// page, not a sign that the site is overloaded.
+    /// Records that the newest body is incomplete, and the error. A decoding error means a faulty
+    /// page, not an overloaded site.
     pub(super) fn broke_off(&mut self, error: &FetchError) {
         if matches!(error, FetchError::Broken(_) | FetchError::Timeout { .. } | FetchError::TooSlow) {
             self.politeness.broke_off(Instant::now(), &mut self.rng);
         }
     }
 
-    /// What a resumed crawl must know about how the site responds.
+    /// The politeness state that a resumed crawl continues with.
     pub(super) fn politeness_state(&self) -> PolitenessState {
         self.politeness.state(Instant::now())
     }
@@ -248,8 +251,8 @@ impl Fetcher {
         self.politeness.is_broken()
     }
 
-    /// Who blocks a site that has no rules: the breaker if it is open, otherwise the unavailable
-    /// robots.txt.
+    /// What blocks a site whose robots.txt could not be read: the circuit if it is open, otherwise
+    /// the missing robots.txt.
     pub(super) const fn blocker(&self) -> Blocker {
         if self.is_circuit_open() { Blocker::Breaker } else { Blocker::Robots }
     }
@@ -272,8 +275,8 @@ impl Fetcher {
         self.context.guard.vet(addr).map_err(FetchError::Refused)
     }
 
-    /// A request is warm when it uses the connection of the previous request; the local port
-    /// identifies a connection.
+    /// A request is warm if it uses the connection of the previous request. The local port
+    /// identifies the connection.
     fn note_round_trip(&mut self, response: &reqwest::Response, took: Duration) {
         self.connect_delay.answered.store(true, Ordering::Relaxed);
         let connection = response.extensions().get::<HttpInfo>().map(HttpInfo::local_addr);
@@ -316,7 +319,7 @@ impl Fetcher {
     }
 }
 
-/// Classifies a response by how the site receives the crawl.
+/// Classifies a response by what it means for the crawl's pace.
 fn response_kind(response: &reqwest::Response) -> ResponseKind {
     match response.status().as_u16() {
         429 | 503 => {
@@ -359,7 +362,7 @@ fn client(
         .local_address(context.bind)
         .connect_timeout(timeouts.connect)
         .redirect(reqwest::redirect::Policy::none())
-        // The library would repeat some requests by itself, unpaced and uncounted.
+        // Otherwise the library repeats some requests without pacing and counting them.
         .retry(reqwest::retry::never())
         .no_proxy()
         .referer(false)

@@ -1,13 +1,13 @@
 //! The frontier of a site: a queue of paths in breadth-first order, and the set of seen paths.
 //!
-//! A path comes out once. The queue is a log on the disk (`log`, `queue`). The finds of one visit
-//! form one frame, which counts as a whole or not at all, so a crawl resumes after a restart at the
-//! end of its last whole frame. Memory holds only the set of seen paths (`known`, `seen`) and the
-//! part of the queue being read. Paths that do not fit are dropped, and the frontier records only
-//! *that* paths were dropped: that fact alone decides whether the crawl was complete. Traps
+//! The frontier returns each path once. The queue is a log on the disk (`log`, `queue`). The paths
+//! found on one visit form one frame. An incomplete frame is ignored, so after a restart a crawl
+//! resumes at the end of its last whole frame. Memory holds only the set of seen paths (`known`,
+//! `seen`) and the part of the queue being read. If the queue is full, new paths are dropped, and
+//! the frontier records only the fact that some were: then the crawl is not complete. Traps
 //! (`trap`) are left out and counted.
 //!
-//! Sitemap entries are queued after the start page and before its links, at depth 1.
+//! Sitemap entries have depth 1 and are queued after the start page, before its links.
 
 use std::collections::VecDeque;
 use std::io;
@@ -37,7 +37,8 @@ pub(super) mod storage;
 mod tests;
 mod trap;
 
-/// Maximum time that finds stay in memory only; a restart finds them again.
+/// Maximum time for which found paths are only in memory. After a restart the crawl finds them
+/// again.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 
 /// A path and its link depth from the start page.
@@ -53,26 +54,27 @@ pub(super) struct Frontier {
     queue: Queue,
     /// The moments that a checkpoint can represent.
     log_points: LogPoints,
-    /// The lengths in bytes of paths that came out but are not visited yet.
+    /// The lengths in bytes of the paths that were returned but not marked as visited yet.
     out: VecDeque<u64>,
-    /// The finds of the current step.
+    /// The paths found in the current step.
     found: LogFrame,
     written: Instant,
     recorder: Option<Recorder>,
 }
 
 impl Frontier {
-    /// An empty frontier for a crawl of `max_pages`; it ends with the process.
+    /// An empty frontier for a crawl of `max_pages`. Its file is deleted when the process ends.
     pub(super) fn temporary(max_depth: u32, max_pages: u32) -> io::Result<Self> {
         let log_points = LogPoints::new(log::first(""));
         Ok(Self::over(FrontierLog::temporary()?, "", KnownPaths::new(max_depth, max_pages), log_points))
     }
 
-    /// Opens the frontier at `path` with what an earlier crawl of the same `owner` stored. It
-    /// blocks.
+    /// Opens the frontier at `path`, with the state that an earlier crawl of the same `owner`
+    /// stored. Blocks the thread.
     pub(super) fn open(path: &Path, owner: &str, max_depth: u32, max_pages: u32) -> Result<Self, LogError> {
         let (mut known, mut log_points) = (KnownPaths::new(max_depth, max_pages), LogPoints::new(log::first(owner)));
-        // The lengths of queued paths: a frame does not name the path whose visit it records.
+        // The lengths of the queued paths, because a frame does not contain the path whose visit it
+        // records.
         let mut waiting = VecDeque::new();
         let log = FrontierLog::open(path, owner, |frame, range| {
             known.apply(frame);
@@ -94,7 +96,7 @@ impl Frontier {
         self.recorder = recorder;
     }
 
-    /// Resumes another agent's crawl. Only for an empty frontier.
+    /// Loads the state of another agent's crawl into this frontier, which must be empty.
     pub(super) fn resume(&mut self, state: &CheckpointState) {
         self.known.apply(&state.0);
         self.push(&state.0);
@@ -110,7 +112,7 @@ impl Frontier {
         self.known.visited() == 0 && self.known.waiting() == 0
     }
 
-    /// Whether the path was neither queued nor claimed yet.
+    /// Whether the path has been neither queued nor claimed.
     pub(super) fn is_unseen(&self, path: &SitePath) -> bool {
         !self.known.is_seen(path)
     }
@@ -125,8 +127,8 @@ impl Frontier {
         }
     }
 
-    /// Claims a path that is to be fetched at once (a redirect's target); `false` when it is
-    /// already known.
+    /// Marks a path as known without queueing it, because it is fetched immediately (a redirect's
+    /// target). Returns `false` if it was already known.
     pub(super) fn claim(&mut self, path: &SitePath) -> bool {
         let new = self.known.claim(path);
         if new {
@@ -136,40 +138,41 @@ impl Frontier {
     }
 
     /// The next path to fetch. Call [`Frontier::visited`] for the previous path before offering
-    /// finds of this one.
+    /// paths that were found on this one.
     pub(super) async fn next(&mut self) -> io::Result<Option<QueueEntry>> {
         while let Some(queued) = self.queue.next().await? {
             self.out.push_back(bytes(&queued.path));
             match SitePath::stored(&queued.path) {
                 Some(path) => return Ok(Some(QueueEntry { path, depth: queued.depth })),
-                // Only a file written by another program holds an invalid path.
+                // Invalid paths occur only in a file that another program wrote; skip them.
                 None => self.visited(),
             }
         }
         Ok(None)
     }
 
-    /// Marks the previous path as visited; everything found since belongs to it.
+    /// Marks the previous path as visited. All paths found since then belong to this visit.
     pub(super) fn visited(&mut self) {
         self.known.visit();
         self.found.visited = true;
         self.end_step();
     }
 
-    /// Ends a step whose finds belong to no path: the start page, or a sitemap's entries.
+    /// Ends a step that is not a visit of a queued path: queueing the start page or a sitemap's
+    /// entries.
     pub(super) fn end_step(&mut self) {
         self.found.totals = *self.known.totals();
         let found = std::mem::take(&mut self.found);
         self.push(&found);
     }
 
-    /// Writes what the crawl has spent, during a step, which stays unfinished.
+    /// Writes the crawl's totals without ending the current step.
     pub(super) async fn note_totals(&mut self) -> io::Result<()> {
         self.push(&LogFrame { totals: *self.known.totals(), ..LogFrame::default() });
         self.write().await
     }
 
-    /// What the crawl has spent in total; the next step stores it.
+    /// The crawl's totals; the next step stores them.
     pub(super) const fn totals_mut(&mut self) -> &mut CrawlTotals {
         self.known.totals_mut()
     }
@@ -178,15 +181,16 @@ impl Frontier {
         self.known.totals()
     }
 
-    /// Whether steps should be written before the crawl continues.
+    /// Whether the steps in memory should be written before the crawl continues.
     pub(super) fn is_due(&self) -> bool {
         self.queue.is_due() || self.written.elapsed() >= WRITE_EVERY
     }
 
-    /// Writes the unwritten steps. May be called again after an error or a cancellation.
+    /// Writes the steps that are only in memory. May be called again after an error or a
+    /// cancellation.
     pub(super) async fn write(&mut self) -> io::Result<()> {
         if let Some(recorder) = &self.recorder {
-            // A page that counts as visited is never fetched again.
+            // Store the pages first: a page that counts as visited is never fetched again.
             recorder.stored().await?;
         }
         self.queue.write().await?;
@@ -194,8 +198,8 @@ impl Frontier {
         Ok(())
     }
 
-    /// The state after the last step, for another agent. Every page it counts as visited is synced
-    /// to the disk: a crash of this machine must not lose a page that no agent would fetch again.
+    /// The state after the last step, for another agent. First syncs the visited pages to the disk:
+    /// no agent fetches them again, so a crash of this machine must not lose them.
     pub(super) async fn checkpoint(&mut self) -> io::Result<Checkpoint> {
         self.write().await?;
         if let Some(recorder) = &self.recorder {

@@ -1,12 +1,14 @@
-//! The supported encodings of a body, the reading of `Content-Encoding`, and decoding errors.
+//! The supported encodings of a body, the parser of `Content-Encoding`, and decoding errors.
 //!
-//! Pure. Only one layer is decoded; words without a meaning there are ignored.
+//! Pure. Only one layer of encoding is decoded. Words in the header that are no encoding (`none`, a
+//! charset) are ignored.
 
 use std::fmt;
 
-/// The encodings the crawler requests in `Accept-Encoding`.
+/// The encodings that the crawler sends in `Accept-Encoding`.
 pub(super) const ACCEPTED: &str = "gzip, br, zstd";
-/// Maximum expansion factor of a body: text expands 20 times, a decompression bomb 1000 times.
+/// Maximum expansion factor of a body. Text expands about 20 times, a decompression bomb 1000
+/// times.
 pub(super) const MAX_EXPANSION: u64 = 100;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -21,7 +23,7 @@ pub(in crate::crawl) enum DecodeError {
     Cut(Coding),
     #[error("the {0} body is followed by other data")]
     Followed(Coding),
-    /// A decompression bomb: a small input expands too far.
+    /// A decompression bomb: a small input expands to a huge output.
     #[error("the {0} body expands more than {MAX_EXPANSION} times")]
     Expands(Coding),
     /// A large input decodes to almost nothing.
@@ -49,7 +51,7 @@ impl fmt::Display for Coding {
 }
 
 impl Coding {
-    /// Reads the values of `Content-Encoding`; `None` when the body is not encoded.
+    /// Parses the values of `Content-Encoding`; `None` if the body is not encoded.
     pub(super) fn read<'a>(values: impl Iterator<Item = &'a [u8]>) -> Result<Option<Self>, DecodeError> {
         let words: Vec<String> = values
             .flat_map(|value| value.split(|byte| *byte == b','))
@@ -70,7 +72,7 @@ impl Coding {
     }
 }
 
-/// Whether a word in `Content-Encoding` means no encoding: some servers send `none`, or the
+/// Whether a word in `Content-Encoding` names no encoding: some servers send `none`, or the
 /// charset.
 fn says_nothing(word: &str) -> bool {
     matches!(word, "" | "identity" | "none") || encoding_rs::Encoding::for_label(word.as_bytes()).is_some()

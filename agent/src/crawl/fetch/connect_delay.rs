@@ -1,9 +1,10 @@
-//! Delays a crawl's new connection for a moment, because the previous one is about to be free.
+//! Delays a crawl's new connection by a few milliseconds, because the previous connection is about
+//! to become free.
 //!
-//! The library's pool gets a connection back once a library task has seen the end of the last body.
-//! A request sent before that starts a second connection while it waits for the first, and takes
-//! the one that is ready first. The pool completes the second connection in any case: a wasted
-//! handshake, and it replaces the first one in the pool.
+//! The library's pool gets a connection back after a library task has seen the end of the last
+//! body. A request sent before that starts a second connection while it waits for the first, and
+//! takes the one that is ready first. The pool completes the second connection in any case: this
+//! wastes a handshake, and the second connection replaces the first in the pool.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,13 +15,13 @@ use futures::FutureExt;
 use futures::future::BoxFuture;
 use tower::{BoxError, Layer, Service};
 
-/// The delay. The pool gets a connection back within a tenth of a millisecond, or a few tenths on a
-/// busy machine. Where a site closes its connections, or a crawl moves to the site's other origin
-/// (from http to https), this delays a request: by a small part of the handshake it then needs,
-/// except at sites a few milliseconds away.
+/// The pool gets a connection back within a tenth of a millisecond, or a few tenths on a busy
+/// machine. If a site closes its connections, or a crawl moves to the site's other origin (from
+/// http to https), a request waits for this delay. That is little compared with the handshake,
+/// except for sites a few milliseconds away.
 const CONNECT_DELAY: Duration = Duration::from_millis(5);
 
-/// Makes a crawl's connector wait once the crawl has received a response.
+/// Makes the connector delay new connections after the crawl has received its first response.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ConnectDelay {
     pub(super) answered: Arc<AtomicBool>,
@@ -60,7 +61,7 @@ where
         let waits = self.answered.load(Ordering::Relaxed);
         async move {
             if waits {
-                // The pool completes an abandoned connection in a task of its own. A crawl stays in
+                // The pool completes an abandoned connection in another task, but a crawl stays in
                 // one task.
                 let task = tokio::task::try_id();
                 tokio::time::sleep(CONNECT_DELAY).await;

@@ -1,15 +1,15 @@
 //! Decodes a body as a stream: one layer of gzip, deflate, brotli or zstd, in bounded memory.
 //!
 //! Pure. The decoder never copies its input, and its output comes in pieces of bounded size,
-//! however far a little input expands. A decoder holds at most its encoding's window: 32 KiB for
-//! gzip and deflate, [`MAX_ZSTD_WINDOW_LOG`] for zstd, and 16 MiB for brotli, which is that
-//! format's own limit (its large windows of a gigabyte are not part of HTTP and are refused). A
-//! window takes memory only as it fills. [`Decoder::window`] reports when it is large; then all
-//! crawls share one budget.
+//! however much the input expands. A decoder holds at most the window of its encoding: 32 KiB for
+//! gzip and deflate, [`MAX_ZSTD_WINDOW_LOG`] for zstd, and 16 MiB for brotli, which is the format's
+//! limit (the large windows of up to a gigabyte are not part of HTTP and are refused). A window
+//! takes memory only as it fills. [`Decoder::window`] returns the size of a large window; all
+//! crawls share one memory budget for these.
 //!
-//! Lenient where it is safe: a body labelled gzip or zstd that is neither passes unchanged, deflate
-//! may be zlib's or raw, and gzip members may follow each other, with zeros after them. Any other
-//! malformed input is an error.
+//! The decoder is lenient where it is safe: a body that is labelled gzip or zstd but is not encoded
+//! passes unchanged, deflate may have the zlib header or not, and several gzip members may follow
+//! each other, with zeros after the last. Any other malformed input is an error.
 
 use std::io::{self, BufRead, ErrorKind, Read};
 
@@ -20,23 +20,24 @@ use zstd::stream::read::Decoder as ZstdDecoder;
 
 use super::coding::{Coding, DecodeError, MAX_EXPANSION};
 
-/// Maximum decoded bytes per piece: small for many crawls, large enough to cost nothing.
+/// Maximum decoded bytes per piece: small enough for many concurrent crawls, large enough that the
+/// overhead per piece is negligible.
 const MAX_PIECE: usize = 32 << 10;
 /// The largest zstd window, as a power of two: RFC 9659 permits 8 MiB in HTTP.
 const MAX_ZSTD_WINDOW_LOG: u32 = 23;
 /// The largest brotli window (RFC 7932, 9.1).
 const MAX_BROTLI_WINDOW: usize = 16 << 20;
-/// Decoded bytes below which neither the expansion nor the window is limited: a small page may be
-/// very regular.
+/// Neither the expansion nor the window is limited below this many decoded bytes, because a small
+/// page may be very repetitive.
 const FREE_BYTES: u64 = 1 << 20;
-/// Maximum encoded bytes per decoded byte, beyond [`FREE_BYTES`]: a server that flushes after each
-/// byte sends ten.
+/// Maximum encoded bytes per decoded byte, checked beyond [`FREE_BYTES`]. A server that flushes
+/// after each byte sends ten.
 const MAX_OVERHEAD: u64 = 16;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 impl Coding {
-    /// Reads the beginning of a body; `None` when it needs more bytes to decide.
+    /// Detects the format from the beginning of a body; `None` if more bytes are needed.
     fn begin(self, feed: Feed) -> Result<State, DecodeError> {
         let needed = match self {
             Self::Gzip | Self::Deflate => 2,
@@ -71,7 +72,8 @@ fn is_zstd(beginning: &[u8]) -> bool {
     beginning.starts_with(&ZSTD) || matches!(beginning, [first, 0x2a, 0x4d, 0x18, ..] if first & 0xf0 == 0x50)
 }
 
-/// RFC 1950, 2.2: the method is deflate, and the two bytes are a multiple of 31.
+/// Whether a zlib header begins here (RFC 1950, 2.2): the method is deflate, and the first two
+/// bytes as a number are a multiple of 31.
 fn is_zlib(beginning: &[u8]) -> bool {
     matches!(beginning, [method, flags, ..] if method & 0x0f == 8 && u16::from_be_bytes([*method, *flags]) % 31 == 0)
 }
@@ -85,7 +87,7 @@ pub(super) struct Decoder {
 }
 
 enum State {
-    /// Too few bytes to detect the format.
+    /// Not enough bytes yet to detect the format.
     Unknown(Feed),
     /// Not encoded, whatever its label.
     Plain(Feed),
@@ -94,8 +96,8 @@ enum State {
     Deflate(Box<DeflateDecoder<Feed>>),
     Brotli(Box<Brotli>),
     Zstd(Box<ZstdDecoder<'static, Feed>>),
-    /// At the end of a stream; zeros or another member may follow. `Padded` tells whether zeros
-    /// came.
+    /// At the end of a gzip member; zeros or another member may follow. `Padded` tells whether
+    /// zeros have followed.
     Behind(Feed, Padded),
     Failed,
 }
@@ -106,7 +108,7 @@ impl Decoder {
         Self { coding, state, room: vec![0; MAX_PIECE].into(), sent: 0, decoded: 0 }
     }
 
-    /// Feeds the next input. The caller must first have decoded the previous input.
+    /// Adds input. The caller must have decoded all previous input.
     pub(super) fn feed(&mut self, sent: Bytes) {
         self.sent = self.sent.saturating_add(u64::try_from(sent.len()).unwrap_or(u64::MAX));
         if let Some(feed) = self.state.feed() {
@@ -120,7 +122,7 @@ impl Decoder {
         }
     }
 
-    /// The maximum size of its window in bytes; `None` while it is small.
+    /// The maximum size of the decoder's window in bytes; `None` while the window is small.
     pub(super) const fn window(&self) -> Option<usize> {
         match self.state {
             State::Brotli(_) if self.decoded > FREE_BYTES => Some(MAX_BROTLI_WINDOW),
@@ -129,7 +131,7 @@ impl Decoder {
         }
     }
 
-    /// The next decoded piece; `None` when the decoder needs input or is at the end. After an error
+    /// The next decoded piece; `None` if the decoder needs input or is at the end. After an error
     /// nothing more can be decoded.
     pub(super) fn next(&mut self) -> Result<Option<Bytes>, DecodeError> {
         match self.try_next() {
@@ -196,7 +198,7 @@ impl Decoder {
         Ok(step)
     }
 
-    /// Compares output with input, of which `left` bytes are not decoded yet.
+    /// Checks the ratio of output to input; `left` bytes of the input are not decoded yet.
     fn vet_sizes(&self, left: usize) -> Result<(), DecodeError> {
         let taken = self.sent.saturating_sub(u64::try_from(left).unwrap_or(u64::MAX));
         if self.decoded > FREE_BYTES && self.decoded > taken.saturating_mul(MAX_EXPANSION) {
@@ -261,8 +263,7 @@ impl State {
     }
 }
 
-/// Input that is not decoded yet. A decoder that reads from an empty feed before its end would
-/// block.
+/// Input that is not decoded yet. Reading from an empty feed before the end returns `WouldBlock`.
 #[derive(Default)]
 struct Feed {
     bytes: Bytes,
@@ -274,7 +275,7 @@ impl Feed {
         if self.bytes.is_empty() {
             self.bytes = sent;
         } else {
-            // Only the first few bytes of a body are ever left over.
+            // This copies little: only the first few bytes of a body can be left over.
             self.bytes = [&*self.bytes, &*sent].concat().into();
         }
     }
@@ -301,7 +302,7 @@ impl Read for Feed {
     }
 }
 
-/// The brotli library's own reader accepts large windows; this one refuses them.
+/// Unlike the brotli library's reader, this one refuses large windows.
 struct Brotli {
     feed: Feed,
     state: BrotliState<StandardAlloc, StandardAlloc, StandardAlloc>,
@@ -471,7 +472,8 @@ mod tests {
             let bomb = encode(coding, &zeros);
             assert!(bomb.len() < 500_000, "{coding} {}", bomb.len());
             for piece in [100, 100_000] {
-                // Gzip expands at most a thousandfold: input read earlier counts towards the limit.
+                // Gzip expands at most 1000 times, and input that was read earlier counts towards
+                // the limit.
                 let most = most + 100 * piece;
                 assert_eq!(decode_most(coding, &bomb, piece, most), Err(DecodeError::Expands(coding)), "{coding}");
             }

@@ -1,4 +1,4 @@
-//! A response: its header, vetted on arrival, and its body, received within time and rate limits
+//! A response. Its header is checked on arrival; its body is received within time and rate limits
 //! and decoded.
 
 use std::ops::ControlFlow;
@@ -16,25 +16,25 @@ use super::{FetchError, Timeouts};
 use crate::session::unreached::innermost;
 use crate::warc::{Recording, Truncated};
 
-/// Maximum bytes of a response header: names, values and four bytes per field. Servers and browsers
-/// agree on less than a quarter of it.
+/// Maximum bytes of a response header: names, values and four bytes per field. Common limits of
+/// servers and browsers are less than a quarter of it.
 pub(in crate::crawl) const MAX_HEADER_BYTES: usize = 64 << 10;
-/// Maximum fields of a response header; a page of a large site has thirty.
+/// Maximum fields of a response header. Pages of large sites have about thirty.
 pub(in crate::crawl) const MAX_HEADER_FIELDS: usize = 100;
-/// Minimum average rate of a body in bytes per second after [`Timeouts::slow_after`]. The slowest
-/// lines that host sites carry four times as much.
+/// Minimum average rate of a body in bytes per second, enforced after [`Timeouts::slow_after`]. The
+/// slowest links on which sites are hosted are four times as fast.
 pub(in crate::crawl) const MIN_RATE: u64 = 1 << 10;
-/// Bytes read of an unwanted body to keep the connection; most bodies of a 404 are smaller.
+/// Maximum bytes of an unwanted body to read in order to keep the connection. Most bodies of 404
+/// responses are smaller.
 const MAX_UNWANTED_BYTES: u64 = 64 << 10;
-/// Minimum time limit for reading an unwanted body. The limit is twice the time to the first byte
-/// if that is more, because a new handshake costs about as much. No connection is worth more than a
-/// few handshakes.
+/// Time limit for reading an unwanted body, or twice the time to the first byte if that is longer.
+/// A new handshake takes about that long, so reading for longer is not worth the connection.
 const MIN_UNWANTED_TIME: Duration = Duration::from_secs(1);
 
-/// Budget for all decoding windows together, beyond the first megabyte of each, in [`UNIT`]s. It
-/// covers the whole process, since they share its memory. A body that gets no permit waits.
+/// Memory budget for the decoding windows of the whole process, without the first megabyte of each,
+/// in [`UNIT`]s. A body that gets no permit waits.
 pub(in crate::crawl) static WINDOWS: Semaphore = Semaphore::const_new(64);
-/// A permit's bytes.
+/// Number of bytes that one permit stands for.
 const UNIT: usize = 1 << 20;
 
 pub(in crate::crawl) struct CrawlResponse {
@@ -42,13 +42,13 @@ pub(in crate::crawl) struct CrawlResponse {
     timeouts: Timeouts,
     asked_at: Instant,
     body_began: Instant,
-    /// Received bytes of the body, still encoded.
+    /// Number of body bytes received so far, before decoding.
     received: u64,
     body: Body,
-    /// The permit for the decoder's window, once the window is large.
+    /// The permit for the decoder's window if it is large.
     window: Option<SemaphorePermit<'static>>,
     recording: Option<Recording>,
-    /// The crawl's deadline; the record marks a body that it cut.
+    /// The crawl's deadline. The record notes if it cut the body.
     crawl_deadline: Instant,
 }
 
@@ -57,12 +57,12 @@ enum Body {
     Unread,
     Plain,
     Encoded(Box<Decoder>),
-    /// Ended, or no longer readable.
+    /// Read to the end, or failed.
     Over,
 }
 
 impl CrawlResponse {
-    /// The response to the request sent at `asked_at`, whose header has just arrived. If it is to
+    /// Checks the header of the response to the request sent at `asked_at`. If the response is to
     /// be stored, it is recorded until the crawl's deadline.
     pub(super) fn vet(
         response: reqwest::Response,
@@ -95,7 +95,7 @@ impl CrawlResponse {
         matches!(self.status().as_u16(), 429 | 503)
     }
 
-    /// The redirect target as written in the header; `None` when the response is not a redirect.
+    /// The redirect target as written in the header; `None` if the response is not a redirect.
     pub(in crate::crawl) fn location(&self) -> Option<&str> {
         let redirects = matches!(self.status().as_u16(), 301 | 302 | 303 | 307 | 308);
         redirects.then(|| self.header(&LOCATION)).flatten()
@@ -132,8 +132,8 @@ impl CrawlResponse {
         piece
     }
 
-    /// Reads a small unwanted body to keep the connection; errors do not matter. `spend` receives
-    /// the length of each piece and may stop the read.
+    /// Reads a small unwanted body in order to keep the connection, and ignores errors. `spend`
+    /// receives the length of each piece and can stop the reading.
     pub(in crate::crawl) async fn discard(mut self, mut spend: impl FnMut(u64) -> ControlFlow<()>) {
         let mut read: u64 = 0;
         let first_byte = self.body_began.saturating_duration_since(self.asked_at);
@@ -159,7 +159,7 @@ impl CrawlResponse {
             if let Body::Encoded(decoder) = &mut self.body
                 && let Some(piece) = decoder.next().map_err(FetchError::Decode)?
             {
-                // A small compressed input can keep this loop busy for long.
+                // A small compressed input can keep this loop busy for a long time.
                 tokio::task::consume_budget().await;
                 return Ok(Some(piece));
             }
@@ -187,7 +187,7 @@ impl CrawlResponse {
         let Some(bytes) = decoder.window() else { return Ok(()) };
         let units = u32::try_from(bytes / UNIT).unwrap_or(u32::MAX);
         if let Ok(room) = timeout_at(self.asked_at + self.timeouts.total, WINDOWS.acquire_many(units)).await {
-            // The semaphore is never closed.
+            // Cannot fail: the semaphore is never closed.
             self.window = room.ok();
             return Ok(());
         }
@@ -197,7 +197,7 @@ impl CrawlResponse {
         Err(FetchError::Timeout { what: "end of the answer", limit: self.timeouts.total })
     }
 
-    /// The next encoded piece of the body, recorded; `None` at its end.
+    /// Receives and records the next encoded piece of the body; `None` at its end.
     async fn sent(&mut self) -> Result<Option<Bytes>, FetchError> {
         if let Some(recording) = &mut self.recording {
             recording.wait(self.crawl_deadline);
@@ -216,7 +216,7 @@ impl CrawlResponse {
 
     async fn receive(&mut self) -> Result<Option<Bytes>, FetchError> {
         let last = self.asked_at + self.timeouts.total;
-        // The more bytes arrived, the longer the average stays above the minimum rate.
+        // The time until which the bytes received so far keep the average above the minimum rate.
         let earned = Duration::from_millis(self.received.saturating_mul(1000) / MIN_RATE);
         let slow = self.body_began + earned.max(self.timeouts.slow_after);
         match timeout_at(last.min(slow), self.response.chunk()).await {

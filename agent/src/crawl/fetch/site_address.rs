@@ -1,10 +1,11 @@
-//! The address to which a crawl sends its requests: the one of the site's addresses that its permit
-//! names.
+//! The address to which a crawl sends its requests: among the site's addresses, the one for which
+//! the crawl has a permit.
 //!
-//! The sites at one address share a budget that the scheduler keeps across all agents. So a crawl
-//! asks for a permit before it connects, and then keeps that address. It asks again only if the
-//! name no longer resolves to it, or if it does not respond and there is another address. It never
-//! gives a permit back while it crawls. A crawl started by hand has no scheduler to ask.
+//! The scheduler limits the requests to each address over all agents and all sites there. So a
+//! crawl requests a permit before it connects, and then keeps that address. It requests another
+//! permit only if the site's name no longer resolves to the address, or if the address does not
+//! respond and there is another. A crawl keeps its permits until it ends. A crawl started by hand
+//! needs no permit.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -20,17 +21,17 @@ use crate::net::dns::{DnsError, Resolver};
 use crate::net::guard::{Guard, ResolveError};
 use crate::session::clock::BootTime;
 
-/// Asks for a permit to send requests to an address; the reply may take as long as the scheduler is
-/// away.
+/// Requests a permit to send requests to an address. The future stays pending while the scheduler
+/// is unreachable.
 pub type PermitSource = Arc<dyn Fn(IpAddr) -> BoxFuture<'static, Result<(), NotPermitted>> + Send + Sync>;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct NotPermitted(pub String);
 
-/// When an agent's crawls count as disconnected: the scheduler is silent, so crawls slow down, and
-/// stop at the deadline. Clones share the state. A crawl without a scheduler never becomes
-/// disconnected.
+/// The time at which an agent's crawls become disconnected because the scheduler does not answer.
+/// Disconnected crawls slow down, and stop at the deadline. Clones share the state. A crawl without
+/// a scheduler never becomes disconnected.
 #[derive(Debug, Clone, Default)]
 pub struct SchedulerSilence(Arc<Mutex<Option<BootTime>>>);
 
@@ -46,7 +47,7 @@ impl SchedulerSilence {
     }
 }
 
-/// How to ask for permits, and whether the scheduler is disconnected.
+/// How to request permits, and whether the scheduler is disconnected.
 #[derive(Clone, Default)]
 pub struct AddressPermits {
     source: Option<PermitSource>,
@@ -59,7 +60,7 @@ impl AddressPermits {
         Self { source: Some(source), silence }
     }
 
-    /// Whether a scheduler grants the permits, so that the crawl can be handed back.
+    /// Whether a scheduler grants the permits. If so, the crawl can be returned to it.
     pub(in crate::crawl) const fn come_from_scheduler(&self) -> bool {
         self.source.is_some()
     }
@@ -88,16 +89,16 @@ pub(in crate::crawl) enum AddressError {
     NotPermitted(NotPermitted),
 }
 
-/// A pending permit request that several connections may await.
+/// A pending permit request, which several connections may await.
 type PendingPermit = Shared<BoxFuture<'static, Result<(), NotPermitted>>>;
 
-/// The one address of a crawl.
+/// The address that a crawl uses.
 pub(in crate::crawl) struct SiteAddress {
     guard: Guard,
     resolver: Resolver,
     permits: AddressPermits,
     limit: Duration,
-    /// Never held across an await.
+    /// No code holds this lock across an await.
     at: Mutex<AddressState>,
 }
 
@@ -106,14 +107,14 @@ struct AddressState {
     /// The site's host as last requested.
     host: String,
     held: Option<IpAddr>,
-    /// The address of the pending permit request; one at a time over all connections.
+    /// The pending permit request, and its address. All connections together have at most one.
     asking: Option<(IpAddr, PendingPermit)>,
     /// The address that did not respond last time.
     silent: Option<IpAddr>,
 }
 
 impl SiteAddress {
-    /// No address yet; resolving a name may take `limit`.
+    /// Starts without an address. `limit` is the time limit for resolving a name.
     pub(in crate::crawl) fn new(context: &RequestContext, permits: AddressPermits, limit: Duration) -> Self {
         Self { guard: context.guard.clone(), resolver: context.resolver.clone(), permits, limit, at: Mutex::default() }
     }
@@ -122,13 +123,13 @@ impl SiteAddress {
         self.permits.silence.has_begun()
     }
 
-    /// The address to connect to for a host: vetted and permitted.
+    /// The vetted and permitted address to connect to for this host.
     pub(in crate::crawl) async fn of(&self, host: &str) -> Result<IpAddr, AddressError> {
         let found = timeout(self.limit, self.guard.resolve(&self.resolver, host)).await;
         let late = |_| AddressError::Timeout { host: host.to_owned(), limit: self.limit };
         let found = found.map_err(late)?.map_err(AddressError::Resolve)?;
         loop {
-            // The guard returns at least one address, or an error.
+            // Cannot be `None`: without an error, the guard returns at least one address.
             let Some(next) = self.next(host, &found) else {
                 return Err(AddressError::Resolve(ResolveError::Dns(DnsError::NotFound(host.to_owned()))));
             };
@@ -150,8 +151,9 @@ impl SiteAddress {
         found.iter().filter(answers).find(|address| Some(**address) == held).or(first).copied()
     }
 
-    /// The permit request to await before connecting to an address; `None` if it is permitted. The
-    /// pending request may be for another address.
+    /// The permit request to await before connecting to `next`, with its address; `None` if `next`
+    /// is permitted. A request for another address may already be pending; then this returns that
+    /// one.
     fn asking(&self, next: IpAddr) -> Option<(IpAddr, PendingPermit)> {
         let mut at = self.at();
         if at.held == Some(next) {
@@ -172,13 +174,13 @@ impl SiteAddress {
         self.at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this is the site's host. Another host, to which robots.txt may redirect, is not part
-    /// of the site.
+    /// Whether this is the site's host. robots.txt may redirect to another host, for which the
+    /// site's address does not count.
     pub(in crate::crawl) fn is_for(&self, host: &str) -> bool {
         self.at().host == host
     }
 
-    /// Marks the address as unresponsive: the next address, if any, comes next.
+    /// Marks the address as unresponsive, so that the crawl uses the next address, if there is one.
     pub(in crate::crawl) fn mark_unresponsive(&self) {
         let mut at = self.at();
         at.silent = at.held;
@@ -191,7 +193,8 @@ mod tests {
 
     use super::*;
 
-    /// A place at loopback whose scheduler replies on command, and the permit requests it received.
+    /// A site address on loopback. The test decides through `answer` how the scheduler replies;
+    /// `asked` lists the permit requests.
     fn site_address(answer: watch::Receiver<Option<bool>>, asked: Arc<Mutex<Vec<IpAddr>>>) -> SiteAddress {
         let source: PermitSource = Arc::new(move |address| {
             asked.lock().unwrap().push(address);

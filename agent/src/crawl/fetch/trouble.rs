@@ -1,4 +1,4 @@
-//! Why a site returned no page, as a fixed cause: failures are counted by cause, whatever their
+//! The cause for which a site returned no page. Failures are counted by these causes, not by their
 //! messages.
 
 use std::io;
@@ -10,17 +10,17 @@ use crate::probe::{ConnectFailure, ProbeError};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trouble {
     NameNotFound,
-    /// Its address refused the connection.
+    /// The site's address refused the connection.
     Refused,
     /// The connection failed for another reason.
     NoConnection,
     TimedOut,
     Tls,
-    /// Its start page redirects out of the site, or in a loop.
+    /// The start page redirects to another site, or in a loop.
     Redirect,
     ClientError,
     ServerError,
-    /// Its response was not HTTP, or broke off.
+    /// The response was not HTTP, or was cut off.
     BrokenAnswer,
     Other,
 }
@@ -36,12 +36,13 @@ impl Trouble {
         }
     }
 
-    /// Finds the reason for a failed connection among the error's causes, from TLS or the system.
+    /// Finds the cause of a failed connection in the chain of the error's sources, which includes
+    /// errors of TLS and the system.
     pub(in crate::crawl) fn of_connection<'a>(
         causes: impl Iterator<Item = &'a (dyn std::error::Error + 'static)>,
     ) -> Self {
         for cause in causes {
-            // Errors of TLS or the system may be nested in io errors.
+            // Errors of TLS or the system may be wrapped in io errors.
             let mut inner = cause;
             while let Some(inside) = inner.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
                 inner = inside;
