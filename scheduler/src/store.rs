@@ -56,7 +56,6 @@ const ACQUIRE_TIMEOUT: Duration = Duration::from_secs(10);
 /// locks of a scheduler that stops in the middle of a transaction.
 const LIMITS: [(&str, &str); 2] = [("statement_timeout", "60s"), ("idle_in_transaction_session_timeout", "60s")];
 
-/// Errors between the domain and the database.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The database is unreachable, or a statement failed.

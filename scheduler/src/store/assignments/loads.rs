@@ -112,8 +112,8 @@ pub async fn held(conn: &mut PgConnection) -> Result<Vec<AgentCrawl>, Error> {
 }
 
 /// The agents with an active session that are neither draining, paused nor disconnected. A
-/// disconnected agent may come back: it keeps its tasks until its session expires, and other agents
-/// get new ones.
+/// disconnected agent may come back, so it keeps its tasks until its session expires, but gets no
+/// new ones.
 pub async fn available(conn: &mut PgConnection) -> Result<Vec<AvailableAgent>, Error> {
     let rows = sqlx::query!(
         r#"

@@ -93,7 +93,7 @@ async fn settle_new(conn: &mut PgConnection, site: SiteId, origin: &str) -> Resu
     Ok(keeper)
 }
 
-/// Copies the measurements of each name to the other, because both names were always the same
+/// Copies the new alias's measurements to the keeper, because both names were always the same
 /// origin.
 async fn share_measurements(conn: &mut PgConnection, site: SiteId, keeper: SiteId) -> Result<(), Error> {
     sqlx::query!(

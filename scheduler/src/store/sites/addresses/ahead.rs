@@ -1,11 +1,12 @@
 //! Holds a task before it is leased if its site's address is known to be full. Otherwise the lease
 //! would end as soon as the agent claims the address.
 //!
-//! Checked when an agent is chosen, not when a lease is granted: a grant is the hottest statement,
-//! and would check omitted tasks again each time. If a former crawl found the site's address, the
-//! task goes on only while the address has a free place. It then holds that place: it is
-//! *admitted*, like one that waited. So no task overtakes waiting ones, and released tasks do not
-//! meet a full address. The agent claims the address all the same, because a site may have moved.
+//! This is checked when an agent is chosen, not when a lease is granted: grants run the most often,
+//! and each would check the skipped tasks again. If a former crawl found the site's address, an
+//! agent is chosen for the task only if this address has a free place. The task then keeps that
+//! place: it is *admitted*, like a task that has waited. So no task overtakes waiting ones, and
+//! released tasks do not find their address full. The agent still has to claim the address, because
+//! the site may have moved.
 
 use std::collections::{HashMap, HashSet};
 
