@@ -70,7 +70,7 @@ pub async fn resume(conn: &mut PgConnection, name: &str) -> Result<bool, DrainEr
 
 /// Removes an agent: ends its session, refuses its credential and keeps its history. With `force`,
 /// releases its leases. An elected landmark is replaced later, like one that stays away; a landmark
-/// set by hand stops being one now. Run in a transaction.
+/// set by hand is removed from the landmarks at once. Run in a transaction.
 pub async fn remove(
     conn: &mut PgConnection,
     name: &str,

@@ -47,7 +47,6 @@ pub struct AgentRequest {
     pub replaces: bool,
 }
 
-/// The name of a new agent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Name {
     /// Given by the operator.
@@ -141,7 +140,7 @@ pub enum RedeemError {
 
 /// Makes a token for every wanted agent, or none if one is refused. Run in a transaction.
 pub async fn create(conn: &mut PgConnection, wanted: &[AgentRequest]) -> Result<Vec<Enrolment>, CreateError> {
-    // Prevents two operators from finding the same name free.
+    // Prevents two concurrent requests from getting the same free name.
     sqlx::query!("select pg_advisory_xact_lock(7172)").run(conn).await?;
     let taken = TakenNames::of(conn, wanted).await?;
     let names = taken.names(wanted).map_err(CreateError::Refused)?;
@@ -166,7 +165,7 @@ async fn insert(
     let hashes: Vec<Vec<u8>> = secrets.iter().map(|secret| secret.hash().as_bytes().to_vec()).collect();
     let texts = |of: fn(&AgentRequest) -> &String| wanted.iter().map(of).cloned().collect::<Vec<String>>();
     let degrees = |of: fn(Position) -> f64| wanted.iter().map(|one| one.position.map(of)).collect::<Vec<Option<f64>>>();
-    // A tag contains no blank.
+    // Tags contain no blanks, so they can be joined by blanks.
     let tags: Vec<String> = wanted.iter().map(|one| one.tags.join(" ")).collect();
     let lives: Vec<Interval> = wanted.iter().map(|one| Interval(one.valid_for)).collect();
     let replaces: Vec<bool> = wanted.iter().map(|one| one.replaces).collect();

@@ -69,10 +69,10 @@ pub async fn lock_tags(conn: &mut PgConnection, name: &str) -> Result<Option<(Ag
     Ok(row.map(|row| (row.id, row.tags)))
 }
 
-/// Returns the bytes that agents fetched for these batches in the last 24 hours plus those expected
-/// of their open crawls, and the expected bytes of one site of each batch. That is the mean of the
-/// sites fetched in that time or, if there were none, the maximum that the policy allows. Agents
-/// without a crawl of a batch are absent.
+/// For each of these batches and each agent, returns the bytes fetched in the last 24 hours and the
+/// number of assigned and leased tasks. For each batch, also returns the expected bytes of one
+/// site: the mean of the sites fetched in that time or, if there were none, the maximum that the
+/// policy allows. Agents without a task or crawl of a batch are absent.
 pub async fn spending(
     conn: &mut PgConnection,
     batches: &[BatchId],

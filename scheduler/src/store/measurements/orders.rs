@@ -85,7 +85,7 @@ pub struct OpenOrder {
     pub other: Option<String>,
 }
 
-/// How the mesh is measured.
+/// Settings for measurements of the mesh.
 #[derive(Debug, Clone, Copy)]
 pub struct MeshPlan {
     /// Age at which a round trip is measured again.

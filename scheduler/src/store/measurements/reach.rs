@@ -70,7 +70,7 @@ pub struct ReachFilter {
     pub other: Option<AgentId>,
     /// Age at which a round trip is measured again.
     pub max_age: Duration,
-    /// The most other agents that each agent measures besides the landmarks.
+    /// Maximum number of other agents that each agent measures besides the landmarks.
     pub max_peers: u32,
 }
 

@@ -137,8 +137,8 @@ async fn moves(conn: &mut PgConnection, keep: Duration) -> Result<u64, Error> {
     Ok(u64::try_from(next.len()).unwrap_or(u64::MAX))
 }
 
-/// Deletes those of these exclusions to which no assignment refers. Keeps a batch's newest, because
-/// the next choice may refer to it.
+/// Deletes these exclusions if no assignment refers to them. Keeps a batch's newest, because the
+/// next choice may refer to it.
 async fn unused_exclusions(conn: &mut PgConnection, named: Vec<Option<i64>>) -> Result<(), Error> {
     let mut named: Vec<i64> = named.into_iter().flatten().collect();
     named.sort_unstable();

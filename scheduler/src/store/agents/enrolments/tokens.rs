@@ -41,8 +41,8 @@ pub struct Token {
     pub replaces: bool,
 }
 
-/// The newest tokens, oldest first: only open ones, or `all` that were not pruned. Also returns the
-/// number of older ones omitted.
+/// The newest tokens, oldest first: open ones or, with `all`, also ended ones that were not pruned.
+/// Also returns the number of older tokens that were omitted.
 pub async fn list(conn: &mut PgConnection, all: bool) -> Result<(Vec<Token>, u64), Error> {
     let rows = sqlx::query!(
         r#"
