@@ -1,9 +1,9 @@
-//! `lab chaos`: injects faults of every kind while a batch is crawled; a judge finds what was lost
-//! or done twice.
+//! `lab chaos`: injects faults of every kind while a batch is crawled. Then a judge finds what was
+//! lost or done twice.
 //!
-//! Several schedulers share one Postgres, real agents connect through proxies, and a seed draws the
-//! schedule of faults. The exit code is 0 only when the judge found no violation; otherwise the
-//! record of the run is kept.
+//! Several schedulers share one Postgres. Real agents connect to them through proxies. The schedule
+//! of faults is drawn from a seed. The exit code is 0 only if the judge found no violation.
+//! Otherwise the record of the run is kept.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -38,27 +38,30 @@ pub mod report;
 pub mod schedule;
 pub mod twins;
 
-/// The layout of `lab chaos`.
+/// The emulated network of `lab chaos`.
 const LAYOUT: &str = include_str!("../scenarios/chaos.toml");
-/// Sites an agent crawls at once.
+/// Number of sites that an agent crawls at once.
 const CAPACITY: u32 = 5;
-/// The fleet's time per site under faults: 10 agents with their slots, 1.5 s per crawl, half of the
-/// work lost.
+/// Expected time per site for the whole fleet under faults: 1.5 s per crawl in each of 10 × 5
+/// slots, plus half for lost work.
 const A_SITE: Duration = Duration::from_millis(45);
-/// Minimum mean time between two faults: with ten agents, a shorter one leaves no agent working.
+/// Minimum mean time between the beginnings of two faults. Shorter times leave none of the ten
+/// agents working.
 const LEAST_INTERVAL: Duration = Duration::from_millis(400);
-/// Time limit for measuring the client's first list.
+/// Time limit for measuring the sites of the first list.
 const SURVEY_PATIENCE: Duration = Duration::from_secs(600);
-/// How often the judge checks a running test.
+/// Time between two checks of the safety rules during the run.
 const CHECK_EVERY: Duration = Duration::from_secs(5);
-/// Machines of the sites. Sites on one machine are measured one after another: with few machines,
-/// measuring takes longer than the faults; with many, most of the work is measuring.
+/// Number of machines that serve the sites. Sites on one machine are measured one after another.
+/// With fewer machines, measuring takes longer than the faults; with more, most of the work is
+/// measuring.
 const MACHINES: usize = 250;
-/// The run is given up when no task ends for this long after healing, plus ten session lifetimes.
+/// The run fails if no task ends for this time plus ten session lifetimes after healing.
 const LEAST_PATIENCE: Duration = Duration::from_secs(60);
-/// Poll interval for the end: each poll reads ten thousand tasks.
+/// Time between two polls for the end of all tasks; so long because each poll reads ten thousand
+/// tasks.
 const REST: Duration = Duration::from_secs(1);
-/// The number of lists that the client submits during the faults.
+/// Number of site lists that the client submits during the faults.
 const LISTS: usize = 50;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -133,11 +136,11 @@ impl LeaseTimes {
         self.life + self.grace
     }
 
-    /// The schedulers' configuration. Limits that are not times are higher than their defaults: a
-    /// thousand faults on ten agents exceed what a fleet sees in a year.
+    /// The schedulers' configuration. Limits other than times are higher than their defaults,
+    /// because a thousand faults on ten agents are more than a fleet has in a year.
     fn scheduler(self) -> String {
         let Self { heartbeat, life, grace } = self;
-        // Shortened in proportion to the leases.
+        // At most a third of the session lifetime, because that is shortened too.
         let term = landfall_scheduler::config::TermConfig::default().life.min(life / 3);
         format!(
             "[term]\nlife = '{term:?}'\n[lease]\nheartbeat_interval = '{heartbeat:?}'\nlife = '{life:?}'\ngrace = '{grace:?}'\n\
@@ -147,10 +150,10 @@ impl LeaseTimes {
     }
 }
 
-/// Runs the test; cleans up also after a failure or an interrupt.
+/// Runs the test. Cleans up after a failure or an interrupt too.
 ///
 /// # Errors
-/// When a step fails, or the judge found a violation.
+/// When a step fails, or the judge finds a violation.
 pub async fn chaos(args: ChaosArgs) -> anyhow::Result<()> {
     let times = if args.real_times { LeaseTimes::real() } else { LeaseTimes::SHORT };
     let quiet = args.format == Format::Json;
@@ -187,7 +190,7 @@ pub async fn chaos(args: ChaosArgs) -> anyhow::Result<()> {
     stopped
 }
 
-/// The run between the start of the schedulers and the end.
+/// Runs the test on started schedulers.
 async fn run(
     args: &ChaosArgs,
     times: LeaseTimes,
@@ -232,9 +235,8 @@ async fn run(
     Ok(())
 }
 
-/// The first half of the sites is submitted and measured before the faults and crawled during them:
-/// without crawls, faults would prove nothing. The other half is submitted and measured during the
-/// faults.
+/// Submits and measures the first half of the sites before the faults, so that there is work to
+/// crawl when they begin. The other half is submitted and measured during the faults.
 async fn survey(cluster: &mut Cluster, client: &Client, sites: usize) -> anyhow::Result<()> {
     let names = cluster.agent_names();
     for name in &names {
@@ -249,7 +251,8 @@ async fn survey(cluster: &mut Cluster, client: &Client, sites: usize) -> anyhow:
     Ok(())
 }
 
-/// Injects faults while the client submits, then heals and waits for the end.
+/// Injects faults while the client submits lists. Then heals all faults and waits until all tasks
+/// have ended.
 async fn inject_faults(
     args: &ChaosArgs,
     cluster: &mut Cluster,
@@ -266,8 +269,8 @@ async fn inject_faults(
     let mut shown = 0;
     while !injector.is_over() || acknowledged.lists() < lists {
         let wake = injector.step(cluster).await?;
-        // Lists are spread over the faults, so that there is always work; after the last fault they
-        // follow at once.
+        // Spread the lists over the faults, so that there is always work. After the last fault,
+        // submit all remaining lists.
         let wanted = if injector.is_over() {
             lists
         } else {
@@ -296,7 +299,7 @@ async fn inject_faults(
     await_end(args, cluster, injector, recorder, &acknowledged, healed).await
 }
 
-/// Waits until all tasks have ended, or none has for too long.
+/// Waits until all tasks have ended. Gives up if no task ends for too long.
 async fn await_end(
     args: &ChaosArgs,
     cluster: &Cluster,
@@ -332,7 +335,7 @@ async fn check_safety(
 ) -> Vec<Violation> {
     match recorder.advance(cluster, injector.proxies(), &acknowledged.sites()).await {
         Ok(()) => judge::safety(&recorder.history),
-        // The database may be down because of a fault.
+        // A fault may have stopped the database.
         Err(error) => {
             tracing::debug!(error = format!("{error:#}"), "the record waits for the database");
             Vec::new()

@@ -1,5 +1,5 @@
-//! The command line of `lab`. Its future is polled in the library, so that the binary compiles none
-//! of it again.
+//! The command line of `lab`. The library polls the future of the command, so the binary does not
+//! compile that code again.
 
 use std::process::ExitCode;
 
@@ -36,7 +36,7 @@ enum Command {
     },
 }
 
-/// Runs the command; returns its exit code.
+/// Runs the command and returns its exit code.
 pub fn main() -> ExitCode {
     let filter = std::env::var("RUST_LOG").ok().and_then(|text| text.parse::<Targets>().ok());
     let filter = filter.unwrap_or_else(|| Targets::new().with_default(tracing::Level::WARN));

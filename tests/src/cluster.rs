@@ -1,9 +1,9 @@
-//! The harness: the real binaries in an emulated network, for tests and the demo.
+//! The harness for tests and the demo: runs the real binaries in an emulated network.
 //!
-//! One scheduler with its private Postgres, or several on a Postgres of the lab, and a process for
-//! each agent of the scenario. Agents are enrolled by the operator's command and reach only the
-//! emulated network. Everything is in a temporary directory; dropping the cluster kills the
-//! processes.
+//! A cluster has one scheduler with its private Postgres, or several schedulers that share a
+//! Postgres of the lab. It has one process for each agent of the scenario. Agents are enrolled with
+//! the operator's command, and reach only the emulated network. Everything is in a temporary
+//! directory; dropping the cluster kills the processes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,17 +31,17 @@ pub mod scheduler;
 mod snapshot;
 pub mod with_postgres;
 
-/// The contact URL in all requests.
+/// The contact URL in all requests of agents.
 pub const CONTACT_URL: &str = "https://lab.test/crawler";
 /// Time limit for the agents to connect.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(60);
-/// Time limit for a process to end.
+/// Time limit for a process to end after SIGTERM.
 const STOP_PATIENCE: Duration = Duration::from_secs(20);
-/// Agents enrolled at once.
+/// Number of agents that are enrolled at once.
 const ENROLLED_AT_ONCE: usize = 6;
 
-/// A scheduler's configuration for tests: short intervals, so that a dead agent is detected and
-/// sites are measured within seconds.
+/// A scheduler's configuration for tests. Its intervals are short, so that the scheduler detects
+/// dead agents and measures sites within seconds.
 pub const HURRIED: &str = "
 [measure]
 site_interval = '200ms'
@@ -51,17 +51,16 @@ life = '3s'
 grace = '500ms'
 ";
 
-/// How a cluster is set up.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
     /// The schedulers' configuration, TOML.
     pub scheduler: String,
-    /// Sites an agent crawls at once.
+    /// Number of sites that an agent crawls at once.
     pub capacity: u32,
-    /// The folder of the logs; by default in the temporary directory.
+    /// The folder of the logs; by default, a folder in the temporary directory.
     pub logs: Option<PathBuf>,
-    /// The number of schedulers on a shared database of the lab; 0: one scheduler with its private
-    /// Postgres.
+    /// Number of schedulers that share a database of the lab. If 0, one scheduler runs with its
+    /// private Postgres.
     pub sharing: usize,
 }
 
@@ -69,11 +68,11 @@ pub struct ClusterOptions {
 #[derive(Debug)]
 pub struct Cluster {
     pub world: World,
-    /// The database, for the lab's queries.
+    /// Connections to the database for the lab's own queries.
     pub pool: PgPool,
     /// One or more schedulers.
     pub schedulers: Vec<SchedulerNode>,
-    /// Their shared database, if any.
+    /// The database that the schedulers share, if they do.
     pub postgres: Option<Arc<Mutex<SharedPostgres>>>,
     agents: Vec<Process>,
     /// Extra environment variables of agents, by index.
@@ -83,10 +82,10 @@ pub struct Cluster {
     directory: TempDir,
 }
 
-/// The binaries under test, beside the lab's own.
+/// The binaries under test, in the folder of the lab's binary.
 #[derive(Debug, Clone)]
 pub struct Binaries {
-    /// The scheduler and the operator's commands.
+    /// The binary of the scheduler and the operator's commands.
     pub landfall: PathBuf,
     pub agent: PathBuf,
 }
@@ -95,10 +94,10 @@ impl Binaries {
     /// Finds the binaries.
     ///
     /// # Errors
-    /// When one is missing; build the workspace first.
+    /// When a binary is missing; build the workspace first.
     pub fn find() -> anyhow::Result<Self> {
         let own = std::env::current_exe().context("find the lab's own executable")?;
-        // Test executables lie one folder deeper, in `deps`.
+        // Test executables are one folder deeper, in `deps`.
         let folders = own.ancestors().skip(1).take(2);
         for folder in folders {
             let found = Self { landfall: folder.join("landfall"), agent: folder.join("landfall-agent") };
@@ -115,7 +114,7 @@ impl Cluster {
     /// connected.
     ///
     /// # Errors
-    /// When a binary is missing or fails; the message ends with its log.
+    /// When a binary is missing or fails. The message ends with the last lines of its log.
     pub async fn start(world: World, options: &ClusterOptions) -> anyhow::Result<Self> {
         let mut cluster = Self::without_agents(world, options).await?;
         cluster.enrol_all(options.capacity).await?;
@@ -174,7 +173,7 @@ impl Cluster {
     /// Starts every agent and waits until all are connected.
     ///
     /// # Errors
-    /// When one does not start or connect.
+    /// When an agent does not start or connect.
     pub async fn start_agents(&mut self) -> anyhow::Result<()> {
         for index in 0..self.world.scenario().agents.len() {
             let agent = self.spawn_agent(index)?;
@@ -183,19 +182,19 @@ impl Cluster {
         self.await_connected(self.agents.len()).await
     }
 
-    /// An operator's command for the first scheduler, without its arguments.
+    /// Makes an operator's command for the first scheduler, still without arguments.
     pub fn landfall(&self) -> Command {
         self.landfall_at(0)
     }
 
-    /// An operator's command for any scheduler.
+    /// Makes an operator's command for the scheduler with this index, still without arguments.
     pub fn landfall_at(&self, scheduler: usize) -> Command {
         let mut command = Command::new(&self.binaries.landfall);
         command.arg("--data-dir").arg(self.schedulers[scheduler].data_dir()).kill_on_drop(true);
         command
     }
 
-    /// Runs an operator's command; returns its output.
+    /// Runs an operator's command and returns its output.
     pub async fn operate(&self, arguments: &[&str]) -> anyhow::Result<String> {
         let said = || format!("landfall {}", arguments.join(" "));
         let output = self.landfall().args(arguments).output().await.with_context(said)?;
@@ -210,7 +209,7 @@ impl Cluster {
         self.await_count(&format!("{count} agents to connect"), query, count, CONNECT_PATIENCE).await
     }
 
-    /// Waits until every agent has measured every other.
+    /// Waits until every agent has measured every other agent.
     pub async fn await_mesh(&mut self, patience: Duration) -> anyhow::Result<()> {
         let agents = self.agents.len();
         let pairs = agents * agents.saturating_sub(1);
@@ -218,7 +217,7 @@ impl Cluster {
         self.await_count(&format!("{pairs} measurements between agents"), query, pairs, patience).await
     }
 
-    /// Waits until a query returns at least this count.
+    /// Waits until a query returns at least `count`.
     ///
     /// # Errors
     /// When the time is up, or a process has ended.
@@ -245,34 +244,30 @@ impl Cluster {
         })
     }
 
-    /// Writes the site list; returns its path.
+    /// Writes the list of all sites to a file and returns its path.
     pub fn write_site_list(&self) -> anyhow::Result<PathBuf> {
         let path = self.directory.path().join("sites.txt");
         std::fs::write(&path, self.world.site_list()).context("write the site list")?;
         Ok(path)
     }
 
-    /// The batch's state in the database.
+    /// Reads the state of a batch from the database.
     pub async fn batch_record(&self, batch: &str) -> anyhow::Result<BatchRecord> {
         witness::batch_record(&self.pool, batch).await
     }
 
-    /// The names of the agents, by index.
     pub fn agent_names(&self) -> Vec<String> {
         self.world.scenario().agents.iter().map(|agent| agent.name.clone()).collect()
     }
 
-    /// The names of the sites, by index.
     pub fn site_names(&self) -> Vec<String> {
         (0..self.world.scenario().sites.len()).map(|site| self.world.site_name(site)).collect()
     }
 
-    /// Kills an agent.
     pub async fn kill_agent(&mut self, index: usize) -> anyhow::Result<()> {
         self.agents[index].kill().await
     }
 
-    /// Restarts an agent in its folder.
     pub fn restart_agent(&mut self, index: usize) -> anyhow::Result<()> {
         self.agents[index] = self.spawn_agent(index)?;
         Ok(())
@@ -282,7 +277,6 @@ impl Cluster {
         &mut self.agents[index]
     }
 
-    /// Restarts an agent in its folder with another binary.
     pub fn restart_agent_as(&mut self, index: usize, binary: &Path) -> anyhow::Result<()> {
         self.agents[index] = self.spawn_agent_of(index, binary, &self.agent_folder(index), "")?;
         Ok(())
@@ -293,7 +287,7 @@ impl Cluster {
         self.spawn_agent_of(index, &self.binaries.agent, folder, suffix)
     }
 
-    /// Keeps the files after the end, and prints their location.
+    /// Keeps the temporary directory when the cluster is dropped, and prints its path.
     pub fn keep_files(&mut self) {
         self.directory.disable_cleanup(true);
         eprintln!("the cluster's files are kept in {}", self.directory.path().display());
@@ -304,17 +298,14 @@ impl Cluster {
         self.directory.path()
     }
 
-    /// The scheduler's binary, for operator's commands.
     pub fn binary(&self) -> PathBuf {
         self.binaries.landfall.clone()
     }
 
-    /// The process ids of the first scheduler and the agents.
     pub fn pids(&self) -> (Option<Pid>, Vec<Pid>) {
         (self.schedulers[0].pid(), self.agents.iter().filter_map(Process::pid).collect())
     }
 
-    /// The data folder of the private Postgres.
     pub fn postgres_cluster(&self) -> PathBuf {
         self.schedulers[0].data_dir().join("postgres")
     }
@@ -323,7 +314,7 @@ impl Cluster {
         &self.logs
     }
 
-    /// Stops agents, schedulers and the emulated network, in this order.
+    /// Stops the agents, the schedulers and the emulated network, in this order.
     ///
     /// # Errors
     /// When a process had to be killed.

@@ -1,8 +1,8 @@
-//! `lab demo`: the whole system at work on one machine, measured and checked.
+//! `lab demo`: runs the whole system on one machine, measures it and checks the results.
 //!
 //! Its exit code is 0 only when the database and the sites' own logs agree that every site was
-//! crawled exactly once. With `--strict` it also fails on a missed target, and on a machine too
-//! busy for its times to be trusted.
+//! crawled exactly once. With `--strict` the demo also fails if a target is missed, or if the
+//! machine was too busy for reliable times.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -28,21 +28,21 @@ mod stages;
 mod verdict;
 
 const BATCH: &str = "demo";
-/// Agents crawl this many sites at once.
+/// Number of sites that an agent crawls at once.
 const CAPACITY: u32 = 32;
-/// The scheduler's defaults, except that agents measure each other more slowly, because all of them
-/// share one machine.
+/// The scheduler's configuration: the defaults, except that agents measure each other more slowly,
+/// because all of them share one machine.
 const SCHEDULER: &str = "[measure]\nmesh_interval = '100ms'\n";
-/// Time between two requests of a crawl to one site, for the lab's own sites only.
+/// Time between two requests of a crawl to a site. So short only because the lab owns the sites.
 const REQUEST_INTERVAL: &str = "250ms";
-/// Links followed from a start page.
+/// Maximum number of links from the start page to a crawled page.
 const MAX_DEPTH: u32 = 8;
-/// The scheduler's default.
+/// Minimum time between two probes of a site; the scheduler's default.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// Fleets below this size need no landmarks.
+/// With fewer agents, the demo runs without landmarks.
 const FLEET_WITH_LANDMARKS: usize = 10;
 const MESH_PATIENCE: Duration = Duration::from_secs(120);
-/// Rows of the assignment report that are printed.
+/// Number of printed rows of the assignment report.
 const ROWS_SHOWN: usize = 12;
 const MEGABYTE: f64 = 1e6;
 const MAX_SCHEDULER_MB: f64 = 150.0;
@@ -125,10 +125,10 @@ impl DemoArgs {
     }
 }
 
-/// Runs the demo; cleans up also after a failure or an interrupt.
+/// Runs the demo. Cleans up after a failure or an interrupt too.
 ///
 /// # Errors
-/// When a step fails, or a check does not hold.
+/// When a step or a check fails.
 pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
     args.validate()?;
     let scenario = args.scenario()?;
@@ -171,7 +171,7 @@ pub async fn demo(args: DemoArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The run between the start and the end of the cluster.
+/// Crawls, checks and reports on a started cluster.
 async fn run(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages, output: &Path) -> anyhow::Result<Verdict> {
     let idle_from = CpuTime::now();
     crawl(args, cluster, stages).await?;
@@ -243,7 +243,7 @@ async fn crawl(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages) -> a
     submit.args(["--request-interval", REQUEST_INTERVAL, "--max-depth", &MAX_DEPTH.to_string()]);
     let crawling = async {
         let output = submit.output().await.context("run landfall sites submit")?;
-        // 3: sites failed, which the checks judge.
+        // Exit code 3 means that sites failed; the checks decide about these.
         let said = String::from_utf8_lossy(&output.stderr);
         ensure!(
             matches!(output.status.code(), Some(0 | 3)),
@@ -299,7 +299,7 @@ async fn write_reports(args: &DemoArgs, cluster: &Cluster, output: &Path) -> any
     Ok(())
 }
 
-/// Peak memory in megabytes; `None` where the system does not report it.
+/// Peak memory in megabytes; `None` if the system does not report it.
 struct PeakMemory {
     scheduler: Option<f64>,
     postgres: Option<f64>,
@@ -367,12 +367,12 @@ fn print_details(checks: &[Check], targets: &[Target], cluster: &Cluster, idle: 
     );
 }
 
-/// `demo` beside the folder of the lab's own executable: `target/demo`.
+/// The folder `demo` beside the folder of the lab's executable: `target/demo`.
 fn output_folder() -> anyhow::Result<PathBuf> {
     let own = std::env::current_exe().context("find the lab's own executable")?;
     let target = own.ancestors().nth(2).context("find the target directory")?;
     let folder = target.join("demo");
-    // Logs of an earlier run would be appended to.
+    // Processes append to their logs, so remove the logs of earlier runs.
     if folder.exists() {
         std::fs::remove_dir_all(&folder).with_context(|| format!("clear {}", folder.display()))?;
     }

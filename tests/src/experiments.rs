@@ -1,4 +1,5 @@
-//! Measurements of rates, accuracy and the paper's figures; nothing here runs in the demo.
+//! Experiments that measure rates and accuracy and reproduce the paper's figures. The demo uses
+//! none of them.
 
 pub mod balance;
 pub mod bench;

@@ -1,5 +1,5 @@
-//! The client of a run: submits the sites in lists, repeats each until it is acknowledged, and
-//! records the acknowledged sites.
+//! The client of a run: submits lists of sites, each repeatedly until a scheduler acknowledges it,
+//! and records the acknowledged sites.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -14,12 +14,12 @@ use tokio::sync::Notify;
 use crate::cluster::Cluster;
 
 pub const BATCH: &str = "chaos";
-/// Delay between two attempts to submit a list.
+/// Time between two attempts to submit a list.
 const REST: Duration = Duration::from_millis(300);
-/// Time limit of a submission; then it is repeated.
+/// Time limit of one attempt.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// The acknowledged sites and lists. Cheap to clone.
+/// The sites and the number of lists that schedulers have acknowledged. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct AcknowledgedSites {
     sites: Arc<Mutex<Vec<String>>>,
@@ -31,7 +31,6 @@ impl AcknowledgedSites {
         self.sites.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The number of lists.
     pub fn lists(&self) -> usize {
         self.lists.load(Ordering::Relaxed)
     }
@@ -47,7 +46,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Writes the sites as lists: the first half as one, the rest as `others` lists.
+    /// Divides the sites into lists and writes these to files. The first half is one list, the
+    /// other half `others` lists.
     pub fn new(cluster: &Cluster, others: usize, request_interval: &str) -> anyhow::Result<Self> {
         let sites = cluster.site_names();
         let (first, rest) = sites.split_at(sites.len().div_ceil(2));
@@ -68,17 +68,16 @@ impl Client {
         })
     }
 
-    /// The acknowledged sites; updated while lists are submitted.
+    /// The acknowledged sites. Clones show later acknowledgements too.
     pub fn acknowledged(&self) -> AcknowledgedSites {
         self.acknowledged.clone()
     }
 
-    /// The number of lists.
     pub fn lists(&self) -> usize {
         self.lists.len()
     }
 
-    /// Submits a list to each scheduler in turn until it is acknowledged.
+    /// Submits a list to one scheduler after another until it is acknowledged.
     pub async fn submit(&self, list: usize) {
         let Some((sites, file)) = self.lists.get(list) else { return };
         for attempt in list.. {
@@ -101,7 +100,7 @@ impl Client {
         self.acknowledged.lists.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Submits all lists but the first, one per signal of `next`.
+    /// Submits all lists except the first, one at each signal of `next`.
     pub async fn submit_rest(self, next: Arc<Notify>) {
         for list in 1..self.lists.len() {
             next.notified().await;

@@ -1,4 +1,4 @@
-//! Small tmpfs disks for the agents' outboxes and for a database, which the lab can fill.
+//! Small tmpfs disks that the lab can fill, for the agents' outboxes and for a database.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -7,9 +7,9 @@ use std::process::Command;
 
 use anyhow::{Context, ensure};
 
-/// Bytes of an outbox's disk: thousands of outcomes.
+/// Size of an outbox's disk in bytes: enough for thousands of outcomes.
 pub const OUTBOX_BYTES: usize = 4 << 20;
-/// An agent with less free space takes no lease (its configuration).
+/// The agents' `min_free_bytes`: with less free space, an agent accepts no lease.
 pub const MIN_FREE_BYTES: usize = 512 << 10;
 const BALLAST: &str = "ballast";
 
@@ -19,7 +19,7 @@ pub struct SmallDisks {
 }
 
 impl SmallDisks {
-    /// Mounts a disk of this size in bytes at each folder.
+    /// Mounts a disk of `bytes` bytes at each folder.
     ///
     /// # Errors
     /// When mounting is not permitted.
@@ -37,7 +37,7 @@ impl SmallDisks {
     /// Fills a disk completely.
     ///
     /// # Errors
-    /// When writing fails for another reason than a full disk.
+    /// When writing fails for a reason other than a full disk.
     pub fn fill(&self, index: usize) -> anyhow::Result<()> {
         let file = self.folders[index].join(BALLAST);
         let mut ballast = File::create(&file).with_context(|| format!("make {}", file.display()))?;
@@ -51,7 +51,7 @@ impl SmallDisks {
         }
     }
 
-    /// Frees the space again.
+    /// Removes the data that `fill` wrote.
     ///
     /// # Errors
     /// When the ballast file cannot be removed.
@@ -64,7 +64,7 @@ impl SmallDisks {
 impl Drop for SmallDisks {
     fn drop(&mut self) {
         for folder in &self.folders {
-            // Lazily: an ending agent may still have an open file.
+            // An ending agent may still have an open file, so unmount lazily.
             if let Err(error) = run("umount", &["--lazy"], folder) {
                 tracing::warn!(%error, "a small disk stays mounted");
             }

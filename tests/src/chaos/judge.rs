@@ -1,7 +1,7 @@
-//! The judge of a run: finds what was lost or done twice, from independent sources.
+//! The judge of a run: finds from independent sources what was lost or done twice.
 //!
-//! Pure. Each rule checks a [`History`] and returns its violations. Safety rules must hold at every
-//! moment, liveness rules after healing.
+//! Pure. Each rule checks a [`History`] and returns its violations. Safety rules must hold at all
+//! times, liveness rules only after healing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,29 +15,30 @@ mod tests;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rule {
-    /// Every acknowledged site has its task.
+    /// Every acknowledged site has a task.
     Lost,
-    /// At most one outcome of a task was ever accepted.
+    /// At most one outcome of a task was accepted.
     DoubleCompleted,
-    /// No outcome was accepted with a token that was not the newest, or after its task's end.
+    /// No outcome was accepted with an old token, or after its task's end.
     StaleAccepted,
     /// Crawls of one site by two agents overlap by at most one request.
     Overlap,
-    /// Tokens rise by one per grant, and every grant sent to an agent is recorded.
+    /// Tokens rise by one per grant, and every grant that an agent received is recorded.
     Tokens,
     /// At most one lease of a site was active at a time.
     OneLease,
-    /// Incarnations rise, and no lease was granted to a session after the agent opened a newer one.
+    /// Incarnations rise, and no session got a lease after its agent had opened a newer session.
     Incarnations,
-    /// A session ended before its leases expired.
+    /// A session ends before its leases expire.
     SessionFirst,
-    /// No event of a term follows the start of a newer term of the same role.
+    /// After a term has started, no earlier term of the same role writes events.
     Terms,
-    /// Every acknowledged outcome is recorded.
+    /// The database has every outcome that a scheduler acknowledged.
     Acknowledged,
-    /// After healing, every orphaned task was granted again within three session lifetimes.
+    /// After healing, every task that lost its lease was granted again within three session
+    /// lifetimes.
     Orphans,
-    /// After healing, every task ended.
+    /// Every task ended after healing.
     Unfinished,
 }
 
@@ -57,7 +58,7 @@ impl Rule {
         Self::Unfinished,
     ];
 
-    /// Its name in JSON.
+    /// The name of the rule in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Lost => "lost",
@@ -94,7 +95,7 @@ pub fn judge(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// The violations of safety rules so far.
+/// All violations of safety rules, also in the record of an unfinished run.
 pub fn safety(history: &History) -> Vec<Violation> {
     let log = EventLog::of(history);
     let mut violations = lost(history);
@@ -109,7 +110,7 @@ pub fn safety(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// The events by task and by agent, in order of their numbers.
+/// The events of each task and of each agent, in order of their numbers.
 struct EventLog<'a> {
     tasks: BTreeMap<i64, Vec<&'a Event>>,
     agents: BTreeMap<i64, Vec<&'a Event>>,
@@ -143,7 +144,7 @@ fn lost(history: &History) -> Vec<Violation> {
         .collect()
 }
 
-/// Violations in one task's events.
+/// Finds violations in the events of one task.
 fn of_task(task: i64, events: &[&Event]) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut add = |rule, message| violations.push(Violation { rule, task: Some(task), message });
@@ -168,7 +169,8 @@ fn of_task(task: i64, events: &[&Event]) -> Vec<Violation> {
                         format!("task {task} was completed with token {token} when {newest} was the newest"),
                     );
                 }
-                // A completion and its task's end are written in one transaction, in either order.
+                // The completion of a lease and its task's end are written in one transaction, in
+                // any order.
                 if let Some((state, xact)) = ended
                     && xact != event.xact
                 {
@@ -190,7 +192,7 @@ fn of_task(task: i64, events: &[&Event]) -> Vec<Violation> {
     violations
 }
 
-/// The tokens in the tables match the events.
+/// Checks that the tokens in the tables match the events.
 fn newest_tokens(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let outcomes: BTreeMap<i64, i64> = history.outcomes.iter().map(|outcome| (outcome.task, outcome.token)).collect();
     let mut violations = Vec::new();
@@ -262,7 +264,8 @@ fn incarnations(log: &EventLog<'_>) -> Vec<Violation> {
     violations
 }
 
-/// Otherwise a late heartbeat could revive a session whose tasks have moved.
+/// Checks that sessions end before their leases expire. Otherwise a late heartbeat could renew a
+/// session whose tasks other agents have.
 fn session_first(history: &History) -> Vec<Violation> {
     let ends = history.events.iter().filter(|event| event.noun == "session" && event.what != "opened");
     let ended: BTreeMap<i64, i64> = ends.filter_map(|event| Some((event.session?, event.id))).collect();
@@ -283,7 +286,8 @@ fn session_first(history: &History) -> Vec<Violation> {
         .collect()
 }
 
-/// Taking a term waits for the transactions of the previous one, whose events have lower numbers.
+/// Checks the order of events by terms. A new term starts only after all transactions of the
+/// previous one, so events of the previous term have lower numbers.
 fn terms(history: &History) -> Vec<Violation> {
     let mut written: Vec<(&Event, &str, u64)> = history
         .events
@@ -311,7 +315,7 @@ fn terms(history: &History) -> Vec<Violation> {
     violations
 }
 
-/// Compares the messages to agents with the records.
+/// Compares the messages to agents with the database.
 fn notices(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let recorded: BTreeSet<(i64, i64)> = history.outcomes.iter().map(|outcome| (outcome.task, outcome.token)).collect();
     let mut violations = Vec::new();
@@ -332,7 +336,7 @@ fn notices(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     violations
 }
 
-/// Tasks that lost their lease and were not granted again in time after healing.
+/// Finds tasks that lost their lease and were not granted again in time after healing.
 fn orphans(history: &History, log: &EventLog<'_>) -> Vec<Violation> {
     let patience = 3 * history.lifetime_us;
     let mut violations = Vec::new();

@@ -1,9 +1,8 @@
-//! A proxy for the stream between one agent and one scheduler: it holds, delays, duplicates and
-//! drops messages, and records grants and acknowledgements.
+//! A proxy for the stream between one agent and one scheduler. It can hold, delay, duplicate and
+//! drop messages, and records grants and acknowledgements.
 //!
-//! It works on whole messages. So it can also send a message twice, or deliver it from an old
-//! stream long after the agent has opened a new one. Held messages are delivered when the hold
-//! ends, whatever has happened to the agent.
+//! It works on whole messages. Held messages are delivered when the hold ends, even if the agent
+//! has opened a new stream long before.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -27,22 +26,21 @@ use tokio_util::task::TaskTracker;
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status, Streaming};
 
-/// Maximum messages in transit per direction; then the sender waits.
+/// Maximum number of messages in transit per direction; the sender waits while there are as many.
 const UNDER_WAY: usize = 4096;
 /// Time limit for opening a connection or a session.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The rules for one direction.
+/// The rules for messages in one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DirectionRules {
     pub held: bool,
-    /// The delay of each message.
     pub delay: Duration,
-    /// Whether messages are sent twice, where the protocol allows it.
+    /// Whether messages are sent twice, if `may_repeat` allows it.
     pub twice: bool,
 }
 
-/// The rules for one agent's messages.
+/// The rules for the messages of one agent.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ProxyRules {
     pub up: DirectionRules,
@@ -52,11 +50,11 @@ pub struct ProxyRules {
 /// A grant or an acknowledgement from a scheduler to an agent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ProxyNotice {
-    /// When the proxy read it.
+    /// When the proxy received the message.
     pub at: Instant,
     pub task: i64,
     pub token: i64,
-    /// Whether it acknowledges an outcome; otherwise it grants a lease.
+    /// Whether the message acknowledges an outcome; otherwise it grants a lease.
     pub accepted: bool,
 }
 
@@ -69,7 +67,7 @@ pub struct StreamProxy {
 #[derive(Debug)]
 struct ProxyState {
     rules: watch::Sender<ProxyRules>,
-    /// The number of breaks so far.
+    /// Number of breaks so far.
     broken: watch::Sender<u64>,
     upstream: Channel,
     /// Not held across an await.
@@ -115,17 +113,16 @@ impl StreamProxy {
         self.address.port()
     }
 
-    /// Sets the rules, also for messages in transit.
+    /// Sets the rules. They also apply to messages in transit.
     pub fn rule(&self, rules: ProxyRules) {
         self.state.rules.send_replace(rules);
     }
 
-    /// Cuts all open streams; new ones can be opened.
+    /// Closes all open streams. New streams can be opened.
     pub fn break_streams(&self) {
         self.state.broken.send_modify(|times| *times += 1);
     }
 
-    /// The grants and acknowledgements so far.
     pub fn notices(&self) -> Vec<ProxyNotice> {
         self.state.notices.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -154,8 +151,8 @@ impl AgentService for ProxyService {
         let (up, upward) = mpsc::channel(UNDER_WAY);
         let (down, downward) = mpsc::channel(UNDER_WAY);
         let state = Arc::clone(&self.0);
-        // Before the session is opened: the scheduler answers only after the agent's first message,
-        // which may be held.
+        // Start this before the session is opened: the scheduler answers only after the agent's
+        // first message, which may be held.
         self.0.spawn(pump(Arc::clone(&state), inbound, up, |rules| rules.up, |_, _| {}, may_repeat));
         let mut outgoing = Request::new(ReceiverStream::new(upward).filter_map(Result::ok));
         *outgoing.metadata_mut() = metadata;
@@ -168,7 +165,7 @@ impl AgentService for ProxyService {
     }
 }
 
-/// Whether a message may be sent twice: not these two, which begin and end a session.
+/// Whether a message may be sent twice. Those that begin and end a session may not.
 fn may_repeat(request: &SessionRequest) -> bool {
     use session_request::Message;
     !matches!(request.message, Some(Message::Register(_) | Message::Leave(_)))
@@ -193,7 +190,7 @@ impl ProxyState {
     }
 }
 
-/// Forwards one direction's messages according to the rules.
+/// Forwards the messages of one direction according to the rules.
 async fn pump<M: Clone + Send + 'static>(
     state: Arc<ProxyState>,
     mut from: Streaming<M>,
@@ -218,7 +215,8 @@ async fn pump<M: Clone + Send + 'static>(
     broken.mark_unchanged();
     let carrying = async {
         while let Some((at, message)) = waiting.recv().await {
-            // The sender of the rules outlives this task.
+            // `wait_for` fails only if the sender of the rules is dropped, and it outlives this
+            // task.
             let delay =
                 rules.wait_for(|rules| !rule(rules).held).await.map_or(Duration::ZERO, |rules| rule(&rules).delay);
             tokio::time::sleep_until((at + delay).into()).await;

@@ -1,7 +1,7 @@
 //! Records a run for the judge.
 //!
-//! The proxies and logs are read before the database, so that the database contains everything they
-//! refer to.
+//! It reads the proxies and logs before the database, so that the database contains all tasks to
+//! which they refer.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::proxy::StreamProxy;
 use crate::chaos::judge::history::{Event, FaultRecord, History, Notice, Outcome, Request, Task};
 use crate::cluster::Cluster;
 
-/// Time limit of one read: the database may be stopped.
+/// Time limit of one read, because a fault may have stopped the database.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 #[derive(Debug)]
@@ -23,13 +23,13 @@ pub struct Recorder {
     /// The record so far.
     pub history: History,
     start: Instant,
-    /// The database's clock at the start.
+    /// The time at the start by the database's clock.
     start_db: DateTime<Utc>,
-    /// The agents' identifiers in the scenario's order.
+    /// The identifiers of the agents in the database, in the order of the scenario.
     agents: Vec<i64>,
     sites: Vec<String>,
     seen: BTreeSet<i64>,
-    /// All transactions below this one were read.
+    /// The events of all transactions below this id have been read.
     read_below: String,
     requests_read: usize,
     notices_read: Vec<Vec<usize>>,
@@ -62,7 +62,7 @@ struct TaskRow {
 }
 
 impl Recorder {
-    /// Starts recording. All agents must be enrolled.
+    /// Starts recording. All agents must already be enrolled.
     pub async fn start(cluster: &Cluster, seed: u64, lifetime: Duration) -> anyhow::Result<Self> {
         let start_db = sqlx::query_scalar("select clock_timestamp()").fetch_one(&cluster.pool).await;
         let (start_db, start) = (start_db.context("ask the database for the time")?, Instant::now());
@@ -92,7 +92,8 @@ impl Recorder {
         })
     }
 
-    /// Reads new data. If the database does not answer in time, the next call reads the rest.
+    /// Reads new data. If the database does not answer in time, the next call reads the missing
+    /// data.
     pub async fn advance(
         &mut self,
         cluster: &Cluster,
@@ -150,7 +151,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// The events since the last read, and the transaction from which the next read starts.
+    /// Reads the events since the last read. Also returns the transaction id from which the next
+    /// read starts.
     async fn new_events(&self, tx: &mut PgConnection) -> anyhow::Result<(Vec<EventRow>, String)> {
         let next: String = sqlx::query_scalar("select pg_snapshot_xmin(pg_current_snapshot())::text")
             .fetch_one(&mut *tx)
@@ -177,7 +179,7 @@ impl Recorder {
         }
     }
 
-    /// Adds the faults, the time of healing and the end.
+    /// Completes the record with the faults, the time of healing and the end.
     pub fn close(&mut self, done: &[InjectedFault], healed: Instant) {
         let since = |at: Instant| micros(at.saturating_duration_since(self.start));
         self.history.healed_us = since(healed);

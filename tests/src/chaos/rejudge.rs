@@ -1,4 +1,4 @@
-//! `lab judge`: judges a recorded run again, and can extract the part with the violations.
+//! `lab judge`: judges a recorded run again, and can write an excerpt with the violations.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -11,9 +11,9 @@ use super::report::Summary;
 use crate::chaos::judge::history::History;
 use crate::chaos::judge::{self, Rule, Violation};
 
-/// Violating tasks kept per rule.
+/// Number of violating tasks per rule in an excerpt.
 const KEPT_OFFENDING: usize = 2;
-/// Other tasks kept for comparison.
+/// Number of other tasks in an excerpt, for comparison.
 const KEPT_OTHERS: usize = 3;
 
 #[derive(Debug, Clone, Args)]
@@ -25,7 +25,7 @@ pub struct JudgeArgs {
     shrink: Option<PathBuf>,
 }
 
-/// Reads a record.
+/// Reads a recorded run.
 ///
 /// # Errors
 /// When the file cannot be read or is not a record.
@@ -34,10 +34,10 @@ pub fn read(file: &Path) -> anyhow::Result<History> {
     serde_json::from_str(&text).with_context(|| format!("{} is no record of a run", file.display()))
 }
 
-/// Prints the violations; fails if there are any.
+/// Prints the violations. The exit code is not 0 if there are any.
 ///
 /// # Errors
-/// When the record cannot be read, or its part cannot be written.
+/// When the record cannot be read, or the excerpt cannot be written.
 pub fn rejudge(args: &JudgeArgs) -> anyhow::Result<ExitCode> {
     let history = read(&args.record)?;
     let violations = judge::judge(&history);
@@ -52,7 +52,7 @@ pub fn rejudge(args: &JudgeArgs) -> anyhow::Result<ExitCode> {
     Ok(if violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The part of a record with a few violating tasks and a few others.
+/// Makes an excerpt with a few violating tasks and a few others.
 fn shrunk(history: &History, violations: &[Violation]) -> History {
     let mut kept = BTreeSet::new();
     for rule in Rule::ALL {

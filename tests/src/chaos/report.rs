@@ -1,4 +1,4 @@
-//! The results of a run as a table and as JSON.
+//! Prints the results of a run as a table or as JSON.
 
 use std::collections::BTreeMap;
 
@@ -8,18 +8,19 @@ use crate::chaos::judge::history::History;
 use crate::chaos::judge::recovery::{Recovery, recovery};
 use crate::chaos::judge::{Rule, Violation};
 
-/// The results of a run; the field names are those in JSON.
+/// The results of a run. The names of the fields are also those in JSON.
 #[derive(Debug, Clone, Serialize)]
 pub struct Summary {
     pub seed: u64,
-    /// Sites whose submission was acknowledged.
+    /// Number of sites whose submission was acknowledged.
     pub sites: usize,
     pub faults: usize,
-    /// Faults by kind.
+    /// Number of faults by kind.
     pub by_fault: BTreeMap<String, usize>,
     #[serde(flatten)]
     pub violations: BTreeMap<&'static str, usize>,
-    /// Failed and cancelled tasks by state and the beginning of the reason.
+    /// Number of failed and cancelled tasks, by state and by the reason's text up to its first
+    /// colon.
     pub failed: BTreeMap<String, usize>,
     pub grants: usize,
     pub sessions_expired: usize,

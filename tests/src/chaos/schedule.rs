@@ -1,7 +1,6 @@
-//! The schedule of faults, drawn from a seed so that a run can be repeated.
+//! The schedule of faults. It is drawn from a seed, so that a run can be repeated.
 //!
-//! Pure. Faults have a start and a duration, and can overlap. The target is a random number that
-//! the injector takes modulo the number of possible targets.
+//! Pure. Faults have a start and a duration, and can overlap.
 
 use std::time::Duration;
 
@@ -13,47 +12,48 @@ use crate::chaos::judge::recovery::{AGENT_KILL, SCHEDULER_KILL};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultKind {
-    /// kill -9 of an agent, which is restarted when the fault ends.
+    /// `kill -9` of an agent. It is restarted when the fault ends.
     AgentKill,
-    /// SIGSTOP and SIGCONT of an agent.
+    /// SIGSTOP of an agent, and SIGCONT when the fault ends.
     AgentStop,
     /// An agent is replaced by an older build until the fault ends.
     AgentOld,
-    /// A second process runs with an agent's credential.
+    /// A second process runs with the credential of an agent.
     Twin,
-    /// An operator drains an agent and resumes it later.
+    /// An operator drains an agent, and resumes it when the fault ends.
     Drain,
     /// An agent's disk is full.
     DiskFull,
     /// An agent's wall clock is wrong by an hour.
     ClockShift,
-    /// All packets from and to an agent are lost; rootless, its messages with the schedulers are
-    /// held.
+    /// All packets from and to an agent are lost. Without real packets, its messages from and to
+    /// the schedulers are held.
     CutBoth,
-    /// The same for packets from an agent.
+    /// As `CutBoth`, but only packets from an agent.
     CutUp,
-    /// The same for packets to an agent.
+    /// As `CutBoth`, but only packets to an agent.
     CutDown,
-    /// An agent's streams break several times.
+    /// The streams between an agent and the schedulers break several times.
     Flap,
-    /// An agent's messages are delayed.
+    /// Messages from and to an agent are delayed.
     Delay,
-    /// An agent's messages are duplicated.
+    /// Messages from and to an agent are duplicated.
     Duplicate,
-    /// Messages from an agent are held and delivered later, whatever happens to it meanwhile.
+    /// Messages from an agent are held, and delivered when the fault ends, even if the agent has
+    /// reconnected or restarted meanwhile.
     HoldUp,
-    /// The same for messages to an agent.
+    /// As `HoldUp`, but messages to an agent.
     HoldDown,
-    /// kill -9 of a scheduler, which is restarted when the fault ends.
+    /// `kill -9` of a scheduler. It is restarted when the fault ends.
     SchedulerKill,
-    /// SIGSTOP and SIGCONT of a scheduler: another one takes over, and after SIGCONT both act as
-    /// leader.
+    /// SIGSTOP of a scheduler. Another scheduler becomes leader. After SIGCONT both believe that
+    /// they are the leader.
     SchedulerStop,
     /// The database is restarted.
     PostgresRestart,
     /// The database crashes and recovers.
     PostgresCrash,
-    /// The database is stopped and continued by signals.
+    /// SIGSTOP of all processes of the database, and SIGCONT when the fault ends.
     PostgresStop,
 }
 
@@ -81,7 +81,7 @@ impl FaultKind {
         Self::PostgresStop,
     ];
 
-    /// Its name in results.
+    /// The name of the kind in results.
     pub const fn name(self) -> &'static str {
         match self {
             Self::AgentKill => AGENT_KILL,
@@ -107,8 +107,8 @@ impl FaultKind {
         }
     }
 
-    /// Its weight in the draw. Faults that stop everything are rarer, so that the others hit a
-    /// working system.
+    /// Relative frequency in the draw. Faults that stop everything are rarer, so that the other
+    /// faults affect a working system.
     const fn weight(self) -> u32 {
         match self {
             Self::PostgresRestart | Self::PostgresCrash | Self::PostgresStop => 1,
@@ -117,8 +117,8 @@ impl FaultKind {
         }
     }
 
-    /// The maximum duration in session lifetimes, so that some agents lose their session. The
-    /// database is back soon, because nothing works without it.
+    /// The maximum duration in session lifetimes. By default it is above 1, so that some agents
+    /// lose their session. Faults of the database are shorter, because nothing works without it.
     fn longest(self, longest: f64) -> f64 {
         match self {
             Self::PostgresRestart | Self::PostgresCrash | Self::PostgresStop => longest.min(0.4),
@@ -126,7 +126,6 @@ impl FaultKind {
         }
     }
 
-    /// Whether it affects one agent.
     pub const fn affects_an_agent(self) -> bool {
         !matches!(
             self,
@@ -144,29 +143,29 @@ impl FaultKind {
 pub struct Fault {
     pub number: usize,
     pub kind: FaultKind,
-    /// A random number, modulo the number of possible targets.
+    /// A random number. The injector takes it modulo the number of possible targets.
     pub target: usize,
-    /// When it begins, from the start of the run.
+    /// When the fault begins, from the start of the run.
     pub at: Duration,
     pub lasts: Duration,
 }
 
-/// The parameters of a schedule.
+/// The parameters for drawing a schedule.
 #[derive(Debug, Clone)]
 pub struct FaultPlan {
     pub seed: u64,
     pub faults: usize,
-    /// The mean time between the beginnings of two faults.
+    /// Mean time between the beginnings of two faults.
     pub interval: Duration,
-    /// The lifetime of a session without renewal.
+    /// The lifetime of a session without heartbeats.
     pub lifetime: Duration,
-    /// The maximum duration of a fault in session lifetimes; 0.2 or more.
+    /// Maximum duration of a fault in session lifetimes; at least 0.2.
     pub longest: f64,
     pub kinds: Vec<FaultKind>,
 }
 
-/// Draws the faults in the order of their beginnings: every kind once in random order, then by
-/// weight.
+/// Draws the faults in the order of their beginnings: first every kind once in random order, then
+/// kinds at random by weight.
 pub fn draw(plan: &FaultPlan) -> Vec<Fault> {
     let mut rng = ChaCha8Rng::seed_from_u64(plan.seed);
     let mut at = Duration::ZERO;

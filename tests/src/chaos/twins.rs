@@ -1,4 +1,4 @@
-//! Second processes with an agent's credential, as if its folder had been copied to another
+//! Runs a second process with an agent's credential, as if its folder had been copied to another
 //! machine.
 
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ use anyhow::Context;
 use crate::cluster::Cluster;
 use crate::cluster::process::Process;
 
-/// The running copies.
+/// The running copies of agents.
 #[derive(Debug)]
 pub struct AgentCopies {
     folder: PathBuf,
@@ -21,7 +21,7 @@ impl AgentCopies {
         Self { folder, running: BTreeMap::new() }
     }
 
-    /// Copies an agent's credential and starts a second process.
+    /// Copies an agent's credential and starts a second process with it.
     ///
     /// # Errors
     /// When the copy cannot be made or started.
@@ -33,7 +33,7 @@ impl AgentCopies {
         Ok(())
     }
 
-    /// Kills a copy.
+    /// Kills the second process of an agent.
     pub async fn end(&mut self, agent: usize) -> anyhow::Result<()> {
         match self.running.remove(&agent) {
             Some(mut twin) => twin.kill().await,
@@ -42,7 +42,7 @@ impl AgentCopies {
     }
 }
 
-/// Copies the credential and the configuration, without the beacon, whose port is in use.
+/// Copies the credential and the configuration. Leaves out the beacon, because its port is in use.
 fn copy_settings(original: &Path, copy: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(copy)?;
     for entry in std::fs::read_dir(original)? {

@@ -57,7 +57,7 @@ pub(super) enum Experiment {
 }
 
 impl Experiment {
-    /// Preparations that need a single-threaded process.
+    /// Makes the preparations that need a single-threaded process.
     pub(super) fn prepare(&self) {
         if matches!(self, Self::Chaos(_)) {
             have_private_mounts();

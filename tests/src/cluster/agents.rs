@@ -1,5 +1,5 @@
-//! The agents of a cluster: enrolled by the operator's command, configured for the emulated
-//! network, and started in their namespaces.
+//! The agents of a cluster. They are enrolled with the operator's command, configured for the
+//! emulated network, and started in their namespaces.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -27,8 +27,8 @@ impl Cluster {
         results.into_iter().collect()
     }
 
-    /// Enrols an agent as an operator does: runs `agents enrol`, and the printed command in the
-    /// agent's namespace.
+    /// Enrols an agent as an operator does: runs `agents enrol`, then runs the command that it
+    /// prints in the agent's namespace.
     async fn enrol(&self, index: usize, capacity: u32) -> anyhow::Result<()> {
         let node = &self.world.scenario().agents[index];
         let mut ask = vec!["agents", "enrol", "--name", &node.name, "--city", &node.city, "--carrier", &node.carrier];
@@ -52,7 +52,6 @@ impl Cluster {
         self.settle(index, capacity)
     }
 
-    /// Configures the agent's address and name server.
     fn settle(&self, index: usize, capacity: u32) -> anyhow::Result<()> {
         self.configure_agent(index, |config| {
             let lane = self.world.wan.lane();
@@ -70,7 +69,6 @@ impl Cluster {
         })
     }
 
-    /// An agent's folder.
     pub(crate) fn agent_folder(&self, index: usize) -> PathBuf {
         self.directory.path().join("agents").join(&self.world.scenario().agents[index].name)
     }
@@ -96,7 +94,7 @@ impl Cluster {
         namespace.run(move || Process::spawn(&name, command, &logs))?
     }
 
-    /// Changes an agent's configuration from its next start.
+    /// Changes an agent's configuration. The change takes effect at its next start.
     pub(crate) fn configure_agent(
         &self,
         index: usize,

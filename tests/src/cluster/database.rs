@@ -11,23 +11,22 @@ use sqlx::postgres::PgConnectOptions;
 
 use crate::evidence::machine::children;
 
-/// Time limit for a killed server to end.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
 /// An action on the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DatabaseAction {
-    /// Stops and starts it.
+    /// Stops the server and starts it again.
     Restart,
-    /// Kills it.
+    /// Kills the server with all its processes.
     Crash,
-    /// Starts it if it is down.
+    /// Starts the server if it is down.
     Resume,
-    /// Stops its processes with SIGSTOP, or continues them.
+    /// Stops all processes of the server with SIGSTOP (true), or continues them with SIGCONT.
     Freeze(bool),
 }
 
-/// The shared server; ends when dropped.
+/// The shared server. Dropping it stops the server.
 #[derive(Debug)]
 pub struct SharedPostgres {
     directory: PathBuf,
@@ -36,7 +35,7 @@ pub struct SharedPostgres {
 }
 
 impl SharedPostgres {
-    /// Starts a server with an empty database in a folder.
+    /// Starts a server with an empty database in `directory`.
     ///
     /// # Errors
     /// When Postgres cannot be started.
@@ -47,20 +46,18 @@ impl SharedPostgres {
         Ok(Self { directory: directory.to_owned(), url, running: Some(running) })
     }
 
-    /// Its URL; the same after every start.
+    /// The URL of the database; the same after every start.
     pub fn url(&self) -> &str {
         &self.url
     }
 
-    /// The folder of its socket and data.
+    /// The folder with the server's socket and data.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// Executes an action.
-    ///
     /// # Errors
-    /// When it does not stop, start or accept a signal.
+    /// When the server does not stop, start or accept a signal.
     pub async fn apply(&mut self, action: DatabaseAction) -> anyhow::Result<()> {
         match action {
             DatabaseAction::Restart => self.restart().await,
@@ -70,7 +67,7 @@ impl SharedPostgres {
         }
     }
 
-    /// As `pg_ctl restart` would.
+    /// Restarts the server as `pg_ctl restart` does.
     async fn restart(&mut self) -> anyhow::Result<()> {
         if let Some(running) = self.running.take() {
             running.stop().await.context("stop Postgres")?;
@@ -78,7 +75,7 @@ impl SharedPostgres {
         self.resume().await
     }
 
-    /// Kills it; [`Self::resume`] recovers it.
+    /// Kills the server. [`Self::resume`] starts it again, with crash recovery.
     async fn crash(&mut self) -> anyhow::Result<()> {
         let Some(running) = self.running.take() else { return Ok(()) };
         kill(self.pid()?, Signal::SIGQUIT).context("signal Postgres")?;
@@ -98,17 +95,17 @@ impl SharedPostgres {
         let signal = if frozen { Signal::SIGSTOP } else { Signal::SIGCONT };
         let server = self.pid()?;
         for process in children(server).into_iter().chain([server]) {
-            // A listed backend may have ended.
+            // A backend may have ended since it was listed.
             let signalled = kill(process, signal);
             ensure!(signalled.is_ok() || process != server, "signal Postgres: {signalled:?}");
         }
         Ok(())
     }
 
-    /// Stops it.
+    /// Stops the server.
     ///
     /// # Errors
-    /// When it had to be killed.
+    /// When the server did not stop in time and was killed.
     pub async fn stop(&mut self) -> anyhow::Result<()> {
         match self.running.take() {
             Some(running) => running.stop().await,
@@ -116,7 +113,7 @@ impl SharedPostgres {
         }
     }
 
-    /// The main process.
+    /// The id of the server's main process.
     pub fn pid(&self) -> anyhow::Result<Pid> {
         let file = self.directory.join("postgres/postmaster.pid");
         let text = std::fs::read_to_string(&file).with_context(|| format!("read {}", file.display()))?;
@@ -125,7 +122,8 @@ impl SharedPostgres {
     }
 }
 
-/// A temporary directory that others may read: as root, Postgres runs as another user.
+/// Makes a temporary directory that other users may enter. If the lab runs as root, Postgres runs
+/// as another user.
 pub(crate) fn accessible_folder(prefix: &str) -> anyhow::Result<tempfile::TempDir> {
     use std::os::unix::fs::PermissionsExt as _;
     let mut builder = tempfile::Builder::new();
@@ -133,10 +131,10 @@ pub(crate) fn accessible_folder(prefix: &str) -> anyhow::Result<tempfile::TempDi
     builder.tempdir_in("/tmp").context("make a temporary directory")
 }
 
-/// The URL of a private Postgres.
+/// Makes the URL of a private Postgres.
 ///
 /// # Errors
-/// When its socket's path has unusual characters.
+/// When the path of the server's socket has unusual characters.
 pub fn url(options: &PgConnectOptions) -> anyhow::Result<String> {
     let socket = options.get_socket().context("the private Postgres has no socket")?;
     let folder = socket.to_str().context("the socket's path is not text")?;

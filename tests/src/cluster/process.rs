@@ -1,4 +1,5 @@
-//! Child processes: logged to files, terminated and then killed, and never left behind.
+//! Child processes. They log to files, and none outlives the lab: those that ignore SIGTERM are
+//! killed.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -11,12 +12,12 @@ use nix::unistd::Pid;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Poll interval of awaited conditions.
+/// Time between two polls of an awaited condition.
 const POLL: Duration = Duration::from_millis(50);
-/// Lines of a log in an error message.
+/// Number of lines of a log in an error message.
 const TAIL_LINES: usize = 15;
 
-/// A running child. Dropping it kills it.
+/// A running child process. Dropping it kills the process.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -45,15 +46,15 @@ impl Process {
         &self.name
     }
 
-    /// Its process id; `None` after its end.
+    /// The process id; `None` if the process has ended.
     pub fn pid(&self) -> Option<Pid> {
         self.child.id().and(self.pid)
     }
 
-    /// Fails if it has ended.
+    /// Fails if the process has ended.
     ///
     /// # Errors
-    /// With the end of its log.
+    /// When the process has ended. The message contains the end of its log.
     pub fn ensure_running(&mut self) -> anyhow::Result<()> {
         match self.child.try_wait().with_context(|| format!("ask after {}", self.name))? {
             Some(status) => bail!("{} ended by itself ({status})\n{}", self.name, self.tail()),
@@ -65,7 +66,6 @@ impl Process {
         self.child.kill().await.with_context(|| format!("kill {}", self.name))
     }
 
-    /// Sends SIGTERM.
     pub fn terminate(&self) {
         if let Some(pid) = self.pid()
             && let Err(error) = kill(pid, Signal::SIGTERM)
@@ -74,7 +74,8 @@ impl Process {
         }
     }
 
-    /// Waits for its end, and kills it after `patience`; `None` when it was killed.
+    /// Waits until the process ends, and kills it after `patience`. Returns `None` if it was
+    /// killed.
     pub async fn wait(&mut self, patience: Duration) -> anyhow::Result<Option<ExitStatus>> {
         match tokio::time::timeout(patience, self.child.wait()).await {
             Ok(status) => Ok(Some(status.with_context(|| format!("wait for {}", self.name))?)),
@@ -89,13 +90,13 @@ impl Process {
         &self.log
     }
 
-    /// The end of its log.
+    /// The last lines of the log.
     pub fn tail(&self) -> String {
         tail(&self.log)
     }
 }
 
-/// The last lines of a log with its path.
+/// The last lines of a log, preceded by its path.
 pub fn tail(log: &Path) -> String {
     let text = std::fs::read(log).map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
@@ -108,19 +109,19 @@ pub fn tail(log: &Path) -> String {
     shown
 }
 
-/// Resolves at SIGTERM or Ctrl-C.
+/// Waits for SIGTERM or Ctrl-C.
 pub async fn interrupted() {
     match signal(SignalKind::terminate()) {
         Ok(mut terminate) => tokio::select! {
             _ = terminate.recv() => {}
             _ = tokio::signal::ctrl_c() => {}
         },
-        // Without a handler SIGTERM ends the program anyway.
+        // Without a handler, SIGTERM ends the program.
         Err(_) => std::future::pending().await,
     }
 }
 
-/// Polls until there is a result.
+/// Polls until `poll` returns a result.
 ///
 /// # Errors
 /// When polling fails, or there is no result after `patience`; the message contains `awaited`.

@@ -1,5 +1,5 @@
-//! Restoring a cluster from a backup after the loss of its scheduler and database. The agents keep
-//! running.
+//! Restores a cluster from a backup after the loss of its scheduler and database. The agents
+//! continue to run.
 
 use std::path::Path;
 
@@ -11,7 +11,7 @@ use crate::evidence::witness;
 
 impl Cluster {
     /// Kills the first scheduler, restores a backup into a new data directory, and starts a
-    /// scheduler there at the same address. Returns the restore's output.
+    /// scheduler there at the same address. Returns the output of the restore command.
     ///
     /// # Errors
     /// When the restore fails or the scheduler does not start.

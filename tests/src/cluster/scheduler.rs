@@ -12,20 +12,19 @@ use tokio::process::Command;
 use super::CONTACT_URL;
 use crate::cluster::process::{Process, until};
 
-/// Time limit of a start, which may initialise a database.
+/// Time limit for a scheduler to start, which may include initialising a database.
 const START_PATIENCE: Duration = Duration::from_secs(60);
-/// The file with the operator's token in a data directory.
+/// The file in a data directory with the operator's token.
 const TOKEN_FILE: &str = "operator-token";
 
 #[derive(Debug, Clone)]
 pub struct SchedulerOptions {
     pub binary: PathBuf,
     pub data_dir: PathBuf,
-    /// The configuration file.
     pub config: PathBuf,
     /// The URL of a shared database; `None` for a private one.
     pub database_url: Option<String>,
-    /// The folder of its log.
+    /// The folder of the scheduler's log.
     pub logs: PathBuf,
 }
 
@@ -38,7 +37,7 @@ pub struct SchedulerNode {
 }
 
 impl SchedulerNode {
-    /// Starts it on a free loopback port, and waits until it answers.
+    /// Starts a scheduler on a free loopback port, and waits until it answers.
     pub async fn start(name: &str, options: SchedulerOptions) -> anyhow::Result<Self> {
         let anywhere = SocketAddr::from(([127, 0, 0, 1], 0));
         let process = spawn(name, &options, anywhere)?;
@@ -59,7 +58,7 @@ impl SchedulerNode {
         &self.options.data_dir
     }
 
-    /// Its process id; `None` after its end.
+    /// The process id; `None` if the process has ended.
     pub fn pid(&self) -> Option<Pid> {
         self.process.pid()
     }
@@ -72,24 +71,25 @@ impl SchedulerNode {
         self.process.tail()
     }
 
-    /// Restarts it at the same address, without waiting until it answers.
+    /// Restarts the scheduler at the same address. Does not wait until it answers.
     pub fn restart(&mut self) -> anyhow::Result<()> {
         self.process = spawn(&self.name, &self.options, self.address)?;
         Ok(())
     }
 
-    /// Restarts it at the same address with another data directory, and waits until it answers.
+    /// Restarts the scheduler at the same address with another data directory, and waits until it
+    /// answers.
     pub(super) async fn move_to(&mut self, data_dir: PathBuf) -> anyhow::Result<()> {
         self.options.data_dir = data_dir;
         self.restart()?;
         self.await_started().await
     }
 
-    /// Restarts it at the same address after its data directory was replaced, and waits until it
-    /// answers.
+    /// Restarts the scheduler at the same address after its data directory was replaced, and waits
+    /// until it answers.
     pub(super) async fn begin_again(&mut self) -> anyhow::Result<()> {
         let told = self.options.data_dir.join(CLIENT_FILE);
-        // Its new version shows that the scheduler answers.
+        // The scheduler writes this file again as soon as it answers.
         match std::fs::remove_file(&told) {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                 return Err(error).with_context(|| format!("remove {}", told.display()));
@@ -105,7 +105,7 @@ impl SchedulerNode {
         use std::os::unix::fs::DirBuilderExt;
         // The scheduler requires a private directory.
         std::fs::DirBuilder::new().recursive(true).mode(0o700).create(data_dir).context("make a data directory")?;
-        // This file marks a scheduler's data directory.
+        // This file identifies the directory as the data directory of a scheduler.
         std::fs::File::create(data_dir.join("landfall.lock")).context("make a data directory")?;
         let token = self.options.data_dir.join(TOKEN_FILE);
         std::fs::copy(&token, data_dir.join(TOKEN_FILE)).with_context(|| format!("copy {}", token.display()))?;

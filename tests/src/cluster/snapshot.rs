@@ -1,8 +1,8 @@
-//! Freezing a cluster and restarting it from there: every run has the same map and measurements,
-//! and no knowledge of other runs.
+//! Freezes a cluster and restarts it from the frozen state, so that every run begins with the same
+//! map and measurements and learns nothing from other runs.
 //!
-//! Frozen are the files of stopped processes: the schedulers' data directories with their database,
-//! and the agents' folders. The processes' memory (robots.txt, names) is lost in every run.
+//! The frozen state consists of files: the schedulers' data directories with their database, and
+//! the agents' folders. The memory of the processes (robots.txt, resolved names) is lost.
 
 use std::path::PathBuf;
 
@@ -19,7 +19,7 @@ const SNAPSHOT: &str = "snapshot";
 const AGENTS: &str = "agents";
 
 impl Cluster {
-    /// Stops every process and copies the files. The cluster does nothing until it is restarted.
+    /// Stops every process and copies the files. The cluster stays stopped until `begin_again`.
     ///
     /// # Errors
     /// When a process does not end, the schedulers share a database, or copying fails.
@@ -53,10 +53,10 @@ impl Cluster {
     }
 
     /// Restarts the frozen cluster in another emulated network with the same nodes and addresses,
-    /// with this many slots per agent.
+    /// with `capacity` slots per agent.
     ///
     /// # Errors
-    /// When the addresses differ, or something does not start.
+    /// When the addresses differ, or a process does not start.
     pub async fn begin_again(&mut self, world: World, capacity: u32) -> anyhow::Result<()> {
         let addresses = |world: &World| (world.wan.lane(), world.site_name(0), world.beacon_port());
         let (now, then) = (addresses(&world), addresses(&self.world));
@@ -95,7 +95,8 @@ impl Cluster {
     }
 }
 
-/// Copies a folder with owners and modes, because as root Postgres runs as another user.
+/// Copies a folder with owners and modes, because Postgres runs as another user if the lab runs as
+/// root.
 async fn copy(from: PathBuf, to: PathBuf) -> anyhow::Result<()> {
     let copied = Command::new("cp").arg("-a").arg(&from).arg(&to).output().await.context("run cp")?;
     let said = String::from_utf8_lossy(&copied.stderr);

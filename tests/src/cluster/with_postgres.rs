@@ -13,10 +13,10 @@ use tokio::process::Command;
 use crate::cluster::database::{accessible_folder, url};
 use crate::cluster::process::interrupted;
 
-/// The database that Postgres copies for each new one.
+/// The database that Postgres copies when it creates a database.
 const TEMPLATE: &str = "template1";
 
-/// Runs the command; returns its exit code.
+/// Runs the command and returns its exit code.
 ///
 /// # Errors
 /// When Postgres or the command cannot be started.
@@ -30,7 +30,7 @@ pub async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
     command.args(arguments).env("DATABASE_URL", url).kill_on_drop(true);
     let ended = tokio::select! {
         status = command.status() => Some(status.with_context(|| format!("run {program}"))),
-        // The command got the signal too: it is in the same process group.
+        // The command receives the signal too, because it is in the same process group.
         () = interrupted() => None,
     };
     postgres.stop().await?;
@@ -39,7 +39,7 @@ pub async fn with_postgres(words: &[String]) -> anyhow::Result<ExitCode> {
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// Installs the schema in the template, so that the tests' databases need no migrations.
+/// Installs the schema in the template, so that databases of tests need no migrations.
 async fn prepare(template: PgConnectOptions) -> anyhow::Result<()> {
     let mut conn = PgConnection::connect_with(&template).await.context("connect to the template of new databases")?;
     MIGRATOR.run(&mut conn).await.context("give the schema to new databases")?;

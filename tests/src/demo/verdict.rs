@@ -1,5 +1,5 @@
-//! The result that `lab demo` prints: four lines, and one for each broken check, missed target or
-//! doubt about times.
+//! The result that `lab demo` prints: four lines, plus one for each failed check, missed target, or
+//! reason why times are unreliable.
 
 use super::{PeakMemory, shown_mb};
 use crate::evidence::check::Check;
@@ -12,16 +12,16 @@ pub(super) struct RunOutcome<'a> {
     pub(super) targets: &'a [Target],
     pub(super) figures: &'a Figures,
     pub(super) memory: PeakMemory,
-    /// Why its times are approximate.
+    /// Why the run's times are unreliable; `None` if they are reliable.
     pub(super) busy: Option<&'a str>,
 }
 
-/// The printed result, and what decides the exit code.
+/// The printed result, and the values that decide the exit code.
 pub(super) struct Verdict {
     pub(super) text: String,
-    /// Checks that do not hold.
+    /// Number of failed checks.
     pub(super) broken: usize,
-    /// Whether every target is met, and the times can be trusted.
+    /// Whether every target is met and the times are reliable.
     pub(super) strict: bool,
 }
 

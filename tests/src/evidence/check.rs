@@ -1,6 +1,7 @@
-//! Checks a finished batch: the database against itself, and against the sites' own access log.
+//! Checks a finished batch: that the database is consistent, and that it agrees with the sites'
+//! access log.
 //!
-//! Pure. Each check yields sentences about what is wrong; none means it holds.
+//! Pure. Each check returns sentences that say what is wrong; none if the check holds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -11,45 +12,45 @@ use crate::evidence::witness::{BatchRecord, TaskRecord};
 use crate::world::sites::Access;
 use crate::world::web::{DISALLOWED, SiteWeb};
 
-/// Maximum violations printed per check.
+/// Maximum number of violations printed per check.
 const TOLD: usize = 5;
-/// Tolerance of observed gaps: the log has arrival times, the rule is about sending.
+/// Observed gaps may be as short as this share of the required one, because the rule is about
+/// sending, but the log has arrival times.
 const GAP_TOLERANCE: f64 = 0.95;
 
-/// Whether sites may have been assigned more than once.
+/// The kind of a run. It decides whether sites may have been assigned more than once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunKind {
-    /// No faults: one assignment, one lease, one crawler per site.
+    /// No faults: each site has one assignment, one lease and one crawling agent.
     Calm,
-    /// Agents were lost: several assignments and leases are allowed, several outcomes are not.
+    /// Agents were lost: a site may have several assignments and leases, but only one outcome.
     Losses,
-    /// The same, and the database was restored to an earlier state: fencing tokens leapt.
+    /// As `Losses`, and the database was restored from a backup, which increases tokens by more
+    /// than one.
     Restore,
 }
 
-/// What a check is made from.
+/// The input of the checks.
 #[derive(Debug)]
 pub struct Evidence<'a> {
     pub record: &'a BatchRecord,
-    /// The sites as submitted, by index.
+    /// The names of the sites as submitted, by index.
     pub sites: &'a [String],
-    /// The agents' names, by index.
+    /// The names of the agents, by index.
     pub agents: &'a [String],
-    /// The content of each site.
     pub webs: &'a [SiteWeb],
-    /// The requests that reached the sites.
     pub log: &'a [Access],
-    /// The crawls' maximum depth.
+    /// The maximum depth of crawls.
     pub max_depth: u32,
-    /// The minimum time between two probes of a site.
+    /// Minimum time between two probes of a site.
     pub probe_interval: Duration,
 }
 
-/// One check and what it found wrong.
+/// A check and its result.
 #[derive(Debug, Clone)]
 pub struct Check {
     pub rule: String,
-    /// Sentences; empty when it holds.
+    /// Sentences that say what is wrong; empty if the check holds.
     pub violations: Vec<String>,
 }
 
@@ -58,12 +59,11 @@ impl Check {
         Self { rule: rule.into(), violations: violations.into_iter().collect() }
     }
 
-    /// Whether it holds.
     pub fn holds(&self) -> bool {
         self.violations.is_empty()
     }
 
-    /// The check as lines for a terminal.
+    /// Formats the check for a terminal.
     pub fn lines(&self) -> String {
         let mut text = format!("  {} {}", if self.holds() { "ok    " } else { "BROKEN" }, self.rule);
         for violation in self.violations.iter().take(TOLD) {
@@ -77,14 +77,14 @@ impl Check {
     }
 }
 
-/// All checks of a finished batch.
+/// Makes all checks of a finished batch.
 pub fn all(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
     let mut checks = database(evidence, expect);
     checks.extend(witnessed(evidence, expect));
     checks
 }
 
-/// The database against itself.
+/// Checks that the database is consistent.
 pub fn database(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
     let record = evidence.record;
     let tasks = || record.tasks.iter();
@@ -112,8 +112,8 @@ pub fn database(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
             task.site, task.leases, task.token, task.outcome_token
         )
     });
-    // A lease that was taken back may still complete until the task is granted again, whichever
-    // agent the task is assigned to by then.
+    // A lease that was taken back may complete until the task is granted again, even if the task
+    // has been assigned to another agent.
     let elsewhere = |task: &TaskRecord| expect == RunKind::Calm && task.crawler != task.agent;
     let crawlers = violating(&|task| task.crawler != task.lessee || elsewhere(task), &|task| {
         let TaskRecord { site, agent, lessee, crawler, .. } = task;
@@ -132,7 +132,7 @@ pub fn database(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
     ]
 }
 
-/// The database against the sites' log.
+/// Checks that the database agrees with the sites' log.
 fn witnessed(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
     let index_of: BTreeMap<&str, usize> =
         evidence.sites.iter().enumerate().map(|(index, site)| (site.as_str(), index)).collect();
@@ -196,7 +196,7 @@ fn witnessed(evidence: &Evidence<'_>, expect: RunKind) -> Vec<Check> {
     ]
 }
 
-/// Pages of a site that an agent fetched with success, in order.
+/// The pages of a site that an agent fetched with success, in order.
 fn fetched_pages<'a>(accesses: &[&'a Access], agent: Option<usize>) -> Vec<&'a str> {
     let pages = accesses.iter().filter(|access| {
         access.get && access.agent == agent && access.status == StatusCode::OK && access.path != "/robots.txt"
@@ -204,8 +204,8 @@ fn fetched_pages<'a>(accesses: &[&'a Access], agent: Option<usize>) -> Vec<&'a s
     pages.map(|access| access.path.as_str()).collect()
 }
 
-/// The minimum time between two probes of a site; `None` with fewer than two. Probes are the
-/// requests before the crawl's first request.
+/// The shortest time between two probes of a site; `None` if there are fewer than two probes.
+/// Probes are the requests before the crawl's first request.
 pub fn least_probe_gap(accesses: &[&Access]) -> Option<Duration> {
     let probes: Vec<Instant> = accesses.iter().take_while(|access| !access.get).map(|access| access.at).collect();
     probes.windows(2).map(|pair| pair[1].saturating_duration_since(pair[0])).min()
@@ -216,7 +216,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::world::scenario::WebRules;
 
-    /// A task that went well.
+    /// A task that was completed without problems.
     pub(crate) fn task(site: &str) -> TaskRecord {
         TaskRecord {
             site: site.to_owned(),
@@ -250,7 +250,8 @@ pub(crate) mod tests {
         Access { site: 0, agent: Some(agent), get, path: path.to_owned(), status: StatusCode::OK, at, bytes: 0 }
     }
 
-    /// The rules that break when the facts and the log of one well-crawled site are changed.
+    /// Returns the checks that fail after `change` has modified the record and the log of one
+    /// correctly crawled site.
     fn broken(change: impl Fn(&mut BatchRecord, &mut Vec<Access>)) -> Vec<String> {
         let webs = [SiteWeb::draw(&WebRules { robots_share: 1.0, ..WebRules::default() }, 1, 0)];
         let sites = ["http://a.test:8080".to_owned()];

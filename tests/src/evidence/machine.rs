@@ -1,4 +1,5 @@
-//! The machine's load during a run, read from /proc: its idle share, and the memory of processes.
+//! Reads the machine's load during a run from /proc: its idle share, and the memory and processor
+//! time of processes.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +7,7 @@ use std::path::Path;
 use anyhow::Context;
 use nix::unistd::{Pid, SysconfVar, sysconf};
 
-/// Processor time since boot, in ticks.
+/// Processor time of the machine since boot, in ticks.
 #[derive(Debug, Clone, Copy)]
 pub struct CpuTime {
     idle: u64,
@@ -14,7 +15,7 @@ pub struct CpuTime {
 }
 
 impl CpuTime {
-    /// Reads it now; `None` if /proc does not have it.
+    /// Reads the present values; `None` if /proc does not have them.
     pub fn now() -> Option<Self> {
         Self::parse(&fs::read_to_string("/proc/stat").ok()?)
     }
@@ -22,35 +23,36 @@ impl CpuTime {
     fn parse(stat: &str) -> Option<Self> {
         let line = stat.lines().next()?.strip_prefix("cpu ")?;
         let ticks: Vec<u64> = line.split_whitespace().filter_map(|field| field.parse().ok()).collect();
-        // user nice system idle iowait irq softirq steal; guests are within user.
+        // Columns: user nice system idle iowait irq softirq steal. `user` includes guests.
         let idle = ticks.get(3)? + ticks.get(4)?;
         Some(Self { idle, total: ticks.iter().take(8).sum() })
     }
 
-    /// The idle share since an earlier reading, 0 to 1.
+    /// The idle share of processor time since an earlier reading, 0 to 1.
     pub fn idle_since(self, earlier: Self) -> f64 {
         share(self.idle.saturating_sub(earlier.idle), self.total.saturating_sub(earlier.total))
     }
 }
 
-/// The share of a whole; 1 of nothing.
+/// `part` as a share of `whole`; 1 if `whole` is 0.
 fn share(part: u64, whole: u64) -> f64 {
     let float = |count: u64| u32::try_from(count).map_or(f64::from(u32::MAX), f64::from);
     if whole == 0 { 1.0 } else { float(part) / float(whole) }
 }
 
-/// The peak memory of a process, in bytes; `None` when it has ended.
+/// The peak memory of a process, in bytes; `None` if the process has ended.
 pub fn peak_memory(pid: Pid) -> Option<u64> {
     field_kib(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmHWM:")
 }
 
-/// The memory a process holds now, in bytes; `None` when it has ended.
+/// The present memory of a process, in bytes; `None` if the process has ended.
 pub fn resident_memory(pid: Pid) -> Option<u64> {
     field_kib(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?, "VmRSS:")
 }
 
-/// The memory of a Postgres by its cluster directory, in bytes: its processes' proportional shares,
-/// so that shared buffers count once. `None` where the system does not report it.
+/// The memory of the Postgres with this data directory, in bytes: the sum of its processes'
+/// proportional set sizes, so that shared buffers count once. `None` if the system does not report
+/// it.
 pub fn postgres_memory(cluster: &Path) -> Option<u64> {
     let pid_file = fs::read_to_string(cluster.join("postmaster.pid")).ok()?;
     let postmaster = Pid::from_raw(pid_file.lines().next()?.trim().parse().ok()?);
@@ -60,16 +62,17 @@ pub fn postgres_memory(cluster: &Path) -> Option<u64> {
     Some(shares.sum()).filter(|sum| *sum > 0)
 }
 
-/// The processes that this one started and that have not ended.
+/// The running child processes of a process.
 pub fn children(parent: Pid) -> Vec<Pid> {
     let listed = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
     listed.split_whitespace().filter_map(|pid| pid.parse().ok()).map(Pid::from_raw).collect()
 }
 
-/// The processor time of a process, in seconds: its own, and that of its children that have ended.
+/// The processor time in seconds of a process, and that of its children that have ended.
 pub fn processor_s(pid: Pid) -> anyhow::Result<(f64, f64)> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).context("read a process's times")?;
-    // The fields follow the name, which may hold any character: the 14th to 17th of the whole line.
+    // Split after the name, which may contain any character. The times are fields 14 to 17 of the
+    // line.
     let (_, fields) = stat.rsplit_once(')').context("a name in parentheses")?;
     let times = fields.split_whitespace().skip(11).take(4).map(str::parse);
     let times: Vec<f64> = times.collect::<Result<_, _>>().context("read a process's times")?;
@@ -82,13 +85,13 @@ pub fn processor_s(pid: Pid) -> anyhow::Result<(f64, f64)> {
 /// The processor time in seconds of a process and all its children, running or ended. It never
 /// decreases.
 pub fn family_processor_s(parent: Pid) -> anyhow::Result<f64> {
-    // A child may have ended since it was listed: then its parent's time includes it.
+    // A child may have ended since it was listed; then the time of its parent includes its time.
     let children: f64 = children(parent).into_iter().filter_map(|pid| Some(processor_s(pid).ok()?.0)).sum();
     let (own, ended) = processor_s(parent)?;
     Ok(children + own + ended)
 }
 
-/// A field of a /proc file that is given in kB, in bytes.
+/// Reads a field of a /proc file that is given in kB, and converts it to bytes.
 fn field_kib(text: &str, field: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(field))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;

@@ -1,41 +1,41 @@
-//! Checks by the servers' logs that requests kept the limits. Pure.
+//! Checks in the servers' logs that requests kept the rate limits. Pure.
 //!
-//! A host has one crawl with one request per interval, and an address a maximum number of crawls at
-//! once. So every window from one request to a later one contains at most crawls × (window /
-//! interval + 1) requests.
+//! A host may have one crawl at a time, which sends one request per interval. An address may have a
+//! maximum number of crawls at once. So every window from one request to a later one contains at
+//! most crawls × (window / interval + 1) requests.
 
 use std::time::{Duration, Instant};
 
 #[derive(Debug, Clone, Copy)]
 pub struct RequestLimit {
-    /// From the start of one request of a crawl to the start of the next.
+    /// Minimum time from the start of one request of a crawl to the start of the next.
     pub interval: Duration,
-    /// Maximum difference in transit time of two requests: the limit applies to sending, the logs
-    /// contain arrivals.
+    /// Maximum difference in transit time of two requests. It is needed because the limit applies
+    /// to sending, but logs contain arrivals.
     pub slack: Duration,
 }
 
-/// The window that uses most of the limit, or exceeds it most.
+/// The window with the largest share of its permitted number of requests.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FullestWindow {
-    /// Requests in it, including the first and the last.
+    /// Number of requests in the window, including the first and the last.
     pub requests: u32,
-    /// Its length.
+    /// The length of the window.
     pub window: Duration,
-    /// Maximum requests in it.
+    /// Maximum number of requests in a window of this length.
     pub allowed: f64,
 }
 
 impl FullestWindow {
-    /// The share of the limit that is used; above one it is violated.
+    /// Requests as a share of the maximum; above 1, the limit is violated.
     pub fn share(&self) -> f64 {
         f64::from(self.requests) / self.allowed
     }
 }
 
 impl RequestLimit {
-    /// The fullest window of a log in order of arrival, for this many crawls at once; `None` with
-    /// fewer than two requests.
+    /// Finds the fullest window of a log, for an address with at most `crawls` crawls at once.
+    /// `arrivals` must be in ascending order. `None` if there are fewer than two requests.
     pub fn fullest(&self, arrivals: &[Instant], crawls: u32) -> Option<FullestWindow> {
         let windows = arrivals.iter().enumerate().flat_map(|(index, first)| {
             let since = arrivals[index..].iter().map(|last| last.duration_since(*first));
@@ -48,7 +48,8 @@ impl RequestLimit {
     }
 }
 
-/// Maximum number of these spans at one time; one that starts as another ends does not overlap it.
+/// Maximum number of spans that overlap at one time. A span that starts when another ends does not
+/// overlap it.
 pub fn most_at_once(spans: &[(Instant, Instant)]) -> usize {
     let beside = |at: Instant| spans.iter().filter(|(begin, end)| *begin <= at && at < *end).count();
     spans.iter().map(|(begin, _)| beside(*begin)).max().unwrap_or(0)

@@ -1,6 +1,6 @@
-//! The state of a finished batch in the database, read with the lab's own SQL.
+//! Reads the state of a finished batch from the database with the lab's own SQL.
 //!
-//! It uses none of the scheduler's queries: an error in one of them must not hide itself.
+//! It uses none of the scheduler's queries, because an error in one of them could hide itself.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -18,25 +18,25 @@ use sqlx::{FromRow, PgPool};
 pub struct BatchRecord {
     /// The batch's tasks, by site name.
     pub tasks: Vec<TaskRecord>,
-    /// Leases of the batch that are still active.
+    /// Number of the batch's leases that are still active.
     pub active_leases: i64,
-    /// Landmarks by name, in order of choice.
+    /// The names of the landmarks, in the order in which they were elected.
     pub landmarks: Vec<String>,
     /// Measured round trips from agents to sites.
     pub site_measurements: Vec<Measurement>,
     /// Measured round trips from agents to beacons.
     pub mesh_measurements: Vec<Measurement>,
-    /// The newest embedding; `None` when there is none.
+    /// The newest embedding, if any.
     pub embedding: Option<EmbeddingRecord>,
     pub trust: TrustRecord,
 }
 
-/// The agents and maps that the scheduler distrusts.
+/// The agents whose measurements the scheduler distrusts, and whether it distrusts the map.
 #[derive(Debug, Clone, Default)]
 pub struct TrustRecord {
-    /// Quarantined agents by name: none of their measurements is used.
+    /// The names of the quarantined agents.
     pub quarantined: Vec<String>,
-    /// Why no map is trusted; `None` when one is.
+    /// The reason for the alarm; `None` if there is no alarm.
     pub alarm: Option<String>,
 }
 
@@ -44,54 +44,51 @@ pub struct TrustRecord {
 pub struct TaskRecord {
     pub site: String,
     pub state: String,
-    /// Why it is in that state; empty without a reason.
+    /// The reason for the state; empty if there is none.
     pub reason: String,
-    /// The newest token.
     pub token: i64,
-    /// How often it was assigned.
+    /// Number of assignments.
     pub assignments: i64,
-    /// How many of its leases were completed.
+    /// Number of leases that were completed.
     pub completed_leases: i64,
-    /// How many leases it had.
     pub leases: i64,
     pub outcomes: i64,
-    /// The newest assignment's agent.
+    /// The agent of the newest assignment.
     pub agent: Option<String>,
-    /// The newest assignment's strategy.
+    /// The strategy of the newest assignment.
     pub strategy: Option<String>,
-    /// Why it differs from the batch's strategy.
+    /// Why the newest assignment's strategy differs from the batch's; `None` if it does not.
     pub fallback: Option<String>,
-    /// The predicted round trip to the newest assignment's agent, in microseconds.
+    /// The predicted round trip to the agent of the newest assignment, in microseconds.
     pub predicted_us: Option<i64>,
     pub kind: Option<String>,
-    /// The budget that cut it.
+    /// The budget that ended the crawl early.
     pub budget: Option<String>,
-    /// The agent that reported its outcome.
+    /// The agent that reported the outcome.
     pub crawler: Option<String>,
-    /// The agent that the newest lease was granted to.
+    /// The agent with the newest lease.
     pub lessee: Option<String>,
     pub outcome_token: Option<i64>,
     pub pages: i32,
     pub bytes: i64,
     pub errors: i32,
-    /// When the crawl began.
     pub started_at: Option<DateTime<Utc>>,
-    /// How long it took, in milliseconds.
+    /// The duration of the crawl.
     pub duration_ms: i64,
-    /// The median round trip the crawl saw, in microseconds.
+    /// The median round trip that the crawl observed, in microseconds.
     pub crawled_us: Option<i64>,
-    /// The first error.
+    /// The first error of the crawl.
     pub message: String,
 }
 
 /// One measured round trip.
 #[derive(Debug, Clone, FromRow)]
 pub struct Measurement {
-    /// The prober, by name.
+    /// The name of the prober.
     pub prober: String,
-    /// The target: a site's or an agent's name.
+    /// The name of the measured site or agent.
     pub target: String,
-    /// The round trip in microseconds; `None` without an answer.
+    /// The round trip in microseconds; `None` if the target did not answer.
     pub rtt_us: Option<i64>,
     pub answered: i32,
     pub lost: i32,
@@ -101,9 +98,9 @@ pub struct Measurement {
 #[derive(Debug, Clone)]
 pub struct EmbeddingRecord {
     pub embedding: Embedding,
-    /// Placed agents by name.
+    /// The placements of agents, by name.
     pub agents: BTreeMap<String, Placement>,
-    /// Located sites by name.
+    /// The placements of sites, by name.
     pub sites: BTreeMap<String, Placement>,
 }
 
@@ -125,18 +122,18 @@ impl PlacementRow {
 #[derive(Debug, Clone, FromRow)]
 pub struct AssignedCrawl {
     pub kind: String,
-    /// The agent that reported its outcome.
+    /// The agent that reported the outcome.
     pub crawler: String,
     pub bytes: i64,
-    /// The candidates of its first assignment, by name.
+    /// The names of the candidates of the first assignment.
     pub candidates: Vec<String>,
-    /// How often it was assigned.
+    /// Number of assignments.
     pub assignments: i64,
-    /// When its last lease ended, in seconds from the batch's first grant.
+    /// Time from the batch's first grant to the end of the site's last lease, in seconds.
     pub ended_s: f64,
 }
 
-/// The crawl of each site of a batch.
+/// Reads the crawl of each site of a batch.
 pub async fn crawled(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<AssignedCrawl>> {
     let query = "
         with held as (
@@ -154,7 +151,7 @@ pub async fn crawled(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<AssignedC
     sqlx::query_as(query).bind(batch).fetch_all(pool).await.context("read what was crawled")
 }
 
-/// Seconds from a batch's first grant to the end of its last lease.
+/// Reads the time from a batch's first grant to the end of its last lease, in seconds.
 ///
 /// # Errors
 /// When the query fails, or nothing was crawled.
@@ -165,24 +162,24 @@ pub async fn span(pool: &PgPool, batch: &str) -> anyhow::Result<f64> {
     sqlx::query_scalar(query).bind(batch).fetch_one(pool).await.context("read when the batch began and ended")
 }
 
-/// A crawl of a site, on the clock that starts with its batch's first grant.
+/// A crawl of a site; `granted_s` and `ended_s` are seconds since the batch's first grant.
 #[derive(Debug, Clone, FromRow)]
 pub struct TimedCrawl {
     pub site: String,
-    /// The agent that reported its outcome.
+    /// The agent that reported the outcome.
     pub crawler: String,
     pub kind: String,
-    /// The first error.
+    /// The first error of the crawl.
     pub message: String,
     pub bytes: i64,
-    /// How long it took, in seconds.
+    /// The duration of the crawl.
     pub took_s: f64,
-    /// When its last lease was granted.
+    /// When the site's last lease was granted.
     pub granted_s: f64,
     pub ended_s: f64,
 }
 
-/// The crawls of a batch, in the order in which its sites were submitted.
+/// Reads the crawls of a batch, in the order in which its sites were submitted.
 pub async fn crawls(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<TimedCrawl>> {
     let query = "
         with held as (
@@ -202,7 +199,7 @@ pub async fn crawls(pool: &PgPool, batch: &str) -> anyhow::Result<Vec<TimedCrawl
     sqlx::query_as(query).bind(batch).fetch_all(pool).await.context("read the crawls of a batch")
 }
 
-/// How long ago the first lease of a batch was granted.
+/// The time since the first lease of a batch was granted.
 pub async fn since_first_grant(pool: &PgPool, batch: &str) -> anyhow::Result<Duration> {
     let query = "
         select extract(epoch from clock_timestamp() - min(l.granted_at))::float8
@@ -212,12 +209,12 @@ pub async fn since_first_grant(pool: &PgPool, batch: &str) -> anyhow::Result<Dur
     Duration::try_from_secs_f64(seconds).context("a batch began in the future")
 }
 
-/// The agents' names, in the order of their identifiers.
+/// Reads the names of the agents, in the order of their ids.
 pub async fn agents(pool: &PgPool) -> anyhow::Result<Vec<String>> {
     sqlx::query_scalar("select name from agents order by id").fetch_all(pool).await.context("read the agents")
 }
 
-/// The identifier of the first task of a batch.
+/// Reads the id of the first task of a batch.
 pub async fn first_task(pool: &PgPool, batch: &str) -> anyhow::Result<u64> {
     let query = "select min(t.id) from tasks t join batches b on b.id = t.batch_id where b.name = $1";
     let first: i64 =

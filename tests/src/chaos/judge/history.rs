@@ -1,8 +1,8 @@
-//! The record of a run for the judge: from the database, the client, the web servers, and the
-//! proxies between agents and schedulers.
+//! The record of a run for the judge. Its sources are the database, the client, the web servers,
+//! and the proxies between agents and schedulers.
 //!
-//! Times are microseconds since the start of the run. Agents are identified by their database
-//! identifier, sites by name.
+//! Times are microseconds since the start of the run. Agents are identified by their id in the
+//! database, and sites by name.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +11,20 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct History {
-    /// The seed of the faults.
+    /// The seed from which the faults were drawn.
     pub seed: u64,
-    /// The lifetime of a session without renewal, including the grace.
+    /// The lifetime of a session without heartbeats, including the grace period.
     pub lifetime_us: i64,
-    /// The number of schedulers; 0 in old records.
+    /// Number of schedulers; 0 in old records, which lack it.
     pub schedulers: usize,
-    /// When the last fault was healed.
     pub healed_us: i64,
-    /// When the run ended.
     pub ended_us: i64,
     pub agents: BTreeMap<i64, String>,
-    /// The sites whose submission was acknowledged.
+    /// The names of the sites whose submission was acknowledged.
     pub acknowledged: Vec<String>,
-    /// The tasks at the end.
+    /// The tasks at the end of the run.
     pub tasks: Vec<Task>,
-    /// The outcomes at the end.
+    /// The accepted outcomes at the end of the run.
     pub outcomes: Vec<Outcome>,
     pub events: Vec<Event>,
     /// Messages from schedulers to agents.
@@ -34,7 +32,6 @@ pub struct History {
     pub notices: Vec<Notice>,
     /// Crawl requests that reached the sites.
     pub requests: Vec<Request>,
-    /// The injected faults.
     pub faults: Vec<FaultRecord>,
 }
 
@@ -43,29 +40,28 @@ pub struct Task {
     pub id: i64,
     pub site: String,
     pub state: String,
-    /// The reason of its state; may be empty.
+    /// The reason for the state; may be empty.
     pub reason: String,
-    /// The newest token.
     pub token: i64,
 }
 
-/// A recorded outcome.
+/// An outcome in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
     pub task: i64,
     pub token: i64,
 }
 
-/// An event.
+/// An event in the database.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Event {
-    /// Its number. For one row of the database, later transitions have higher numbers.
+    /// Later transitions of the same task, lease, session, agent or term have higher numbers.
     pub id: i64,
-    /// Its transaction.
+    /// The id of the transaction that wrote it.
     pub xact: i64,
     pub at_us: i64,
-    /// task, lease, session, agent or term.
+    /// The kind of the changed thing: task, lease, session, agent or term.
     pub noun: String,
     pub what: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -78,7 +74,7 @@ pub struct Event {
     pub session: Option<i64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<i64>,
-    /// The role and number of the term in which it was written.
+    /// The role and number of the term in which the event was written.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub term: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -98,7 +94,7 @@ pub struct Notice {
     pub agent: i64,
     pub task: i64,
     pub token: i64,
-    /// Whether it acknowledges an outcome; otherwise it grants a lease.
+    /// Whether the message acknowledges an outcome; otherwise it grants a lease.
     pub accepted: bool,
 }
 
@@ -113,22 +109,21 @@ pub struct Request {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FaultRecord {
     pub kind: String,
-    /// The affected agent; `None` for faults of schedulers and the database.
+    /// The affected agent; `None` if the fault affects a scheduler or the database.
     pub agent: Option<i64>,
     pub from_us: i64,
-    /// When it ended.
     pub to_us: i64,
 }
 
 impl History {
-    /// The part of it about these tasks; what belongs to no task stays.
+    /// The part of the record about these tasks, with everything that belongs to no task.
     #[must_use]
     pub fn of_tasks(&self, keep: impl Fn(i64) -> bool) -> Self {
         let mut part = self.clone();
         part.tasks.retain(|task| keep(task.id));
         let sites: Vec<&String> = part.tasks.iter().map(|task| &task.site).collect();
         let all: std::collections::BTreeSet<&String> = self.tasks.iter().map(|task| &task.site).collect();
-        // An acknowledged site without a task is a violation: keep it.
+        // Keep acknowledged sites without a task: they are violations.
         part.acknowledged.retain(|site| sites.contains(&site) || !all.contains(site));
         part.requests.retain(|request| sites.contains(&&request.site));
         part.outcomes.retain(|outcome| keep(outcome.task));

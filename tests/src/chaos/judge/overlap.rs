@@ -1,12 +1,12 @@
-//! Finds sites that two agents crawled at the same time, by the sites' logs.
+//! Finds in the sites' logs sites that two agents crawled at the same time.
 
 use std::collections::BTreeMap;
 
 use super::history::{Event, History, Request};
 use super::{Rule, Violation};
 
-/// Requests of a crawl that may arrive after the next agent has begun: a crawl sends one request at
-/// a time, which may be in flight when it is stopped.
+/// Number of requests of a stopped crawl that may arrive after the next agent has begun. A crawl
+/// sends one request at a time, and the last one may be in flight.
 const IN_FLIGHT: usize = 1;
 
 /// The grants and requests of one site.
@@ -16,7 +16,7 @@ struct SiteActivity<'a> {
     requests: Vec<&'a Request>,
 }
 
-/// One violation for every lease whose agent continued after the next agent had begun.
+/// Returns one violation for every lease whose agent continued after the next agent had begun.
 pub(super) fn violations(history: &History) -> Vec<Violation> {
     let sites: BTreeMap<i64, &str> = history.tasks.iter().map(|task| (task.id, task.site.as_str())).collect();
     let mut activity: BTreeMap<&str, SiteActivity<'_>> = BTreeMap::new();
@@ -42,7 +42,8 @@ fn of_site(site: &str, mut activity: SiteActivity<'_>) -> Vec<Violation> {
         else {
             continue;
         };
-        // Earlier lease holders, which may not know that their lease has ended.
+        // Number of requests by agents with earlier leases, which may not know that their lease has
+        // ended.
         let mut strangers: BTreeMap<i64, usize> = BTreeMap::new();
         for request in activity.requests.iter().filter(within) {
             if request.at_us > begun.at_us && Some(request.agent) != next.agent {
