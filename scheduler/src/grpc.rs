@@ -64,9 +64,8 @@ pub async fn serve(
     let (health, health_service) = tonic_health::server::health_reporter();
     health.set_serving::<AgentServiceServer<agent_session::AgentDesk>>().await;
 
-    // Set here, because the builder's setting does not affect a listener passed to it. Without
-    // TCP_NODELAY an order sent after an acknowledgement waits 40 ms for the agent's delayed TCP
-    // ACK.
+    // The builder's setting does not affect a listener passed to it. Without TCP_NODELAY an order
+    // after an acknowledgement waits 40 ms for the agent's delayed TCP ACK.
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
     let of_gate = scheduler.clone();
     let served = Server::builder()

@@ -230,7 +230,7 @@ fn temporary(file: &Path) -> PathBuf {
     PathBuf::from(name)
 }
 
-/// Writes a file completely or not at all, readable only by its owner.
+/// Writes a file that only its owner can read. The file is written completely or not at all.
 fn write<T>(file: &Path, force: bool, fill: impl FnOnce(&File) -> anyhow::Result<T>) -> anyhow::Result<T> {
     let temporary = temporary(file);
     let opened = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&temporary);

@@ -15,7 +15,7 @@ use sqlx::{ConnectOptions as _, Connection as _, PgConnection};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-/// Interval of the queries.
+/// Interval between two queries.
 const PERIOD: Duration = Duration::from_secs(1);
 /// Maximum time for an answer or a connection. A healthy database takes a millisecond, a database
 /// on a swapping machine a second or two. The limit is well below the lifetime of a session (30 s),

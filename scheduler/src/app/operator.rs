@@ -153,7 +153,7 @@ pub async fn token(pool: &PgPool, data_dir: &DataDir, precedence: Precedence) ->
     Ok(token)
 }
 
-/// The token stored in a folder.
+/// Reads the token stored in a folder.
 pub fn held(data_dir: &Path) -> anyhow::Result<Option<String>> {
     let path = data_dir.join(TOKEN_FILE);
     match std::fs::read_to_string(&path) {
@@ -221,7 +221,6 @@ impl Successor {
         Ok(Self { token, file, beside, folder: token_file.is_none().then(|| folder.to_owned()) })
     }
 
-    /// The hash that the database stores.
     pub fn hash(&self) -> SecretHash {
         self.token.hash()
     }

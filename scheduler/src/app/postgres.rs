@@ -59,7 +59,7 @@ pub enum PostgresError {
          postgresql, or run landfall as an ordinary user"
     )]
     NoAccount,
-    /// The account cannot reach the data directory.
+    /// The user postgres may not enter the data directory.
     #[error(
         "the user postgres cannot pass through {blocked} to reach {path}: choose another directory with --data-dir \
          (/var/lib/landfall is the default), or run chmod o+x {blocked}"
@@ -73,7 +73,7 @@ pub enum PostgresError {
     Other(#[from] anyhow::Error),
 }
 
-/// Where Postgres' programs are searched for.
+/// Where Postgres' programs are searched for, as named in messages.
 const LOOKED_IN: &str = "/usr/lib/postgresql, PATH and pg_config";
 
 /// A running private Postgres. Dropping this value asks the server to stop;
@@ -220,7 +220,7 @@ fn options_for(socket: &Path, database: &str) -> PgConnectOptions {
         .ssl_mode(PgSslMode::Disable)
 }
 
-/// Everything prepared before the server is spawned.
+/// What must be prepared before the server is spawned.
 #[derive(Debug)]
 struct PreparedServer {
     account: Account,

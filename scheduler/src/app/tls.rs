@@ -36,9 +36,9 @@ pub const DOMAIN: &str = "landfall-scheduler";
 /// File names of the authority's certificate and key.
 const CA: &str = "ca.pem";
 const CA_KEY: &str = "ca.key";
-/// How long the authority is valid.
+/// Validity of the authority in years.
 const CA_YEARS: u32 = 10;
-/// How long a server certificate is valid.
+/// Validity of a server certificate in years.
 const SERVER_YEARS: u32 = 1;
 /// Remaining validity at which a new server certificate is issued: a third of its lifetime, which
 /// leaves time to fix problems.
@@ -178,7 +178,7 @@ pub fn prepare(data_dir: &Path, names: &[String], now: DateTime<Utc>) -> anyhow:
     Ok(ServerTls { config: Arc::new(config), leaf, ca_fingerprint, ca_path, ca_ends })
 }
 
-/// A server certificate just issued.
+/// A newly issued server certificate.
 struct IssuedCertificate {
     leaf: Certificate,
     key: KeyPair,
@@ -333,7 +333,7 @@ mod tests {
     fn a_client_that_trusts_the_authority_accepts_the_server_under_every_name() {
         install_crypto();
         let base = tempfile::tempdir().unwrap();
-        // The authority is years older than the certificate it signs.
+        // The authority here is years older than the certificate that it signs.
         prepare(base.path(), &[], "2020-02-29T00:00:00Z".parse().unwrap()).unwrap();
         let names = ["192.0.2.7".to_owned(), "scheduler.example.org".to_owned()];
         prepare(base.path(), &names, noon()).unwrap();

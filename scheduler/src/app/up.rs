@@ -176,7 +176,7 @@ async fn serve(
     served
 }
 
-/// The configuration, overridden by the command line.
+/// Reads the configuration; options of the command line override it.
 fn configuration(options: &Options) -> anyhow::Result<Config> {
     let mut config = match &options.config {
         Some(path) => Config::load(path)?,
@@ -293,7 +293,7 @@ fn names(address: SocketAddr, advertise: Option<&AdvertisedAddress>) -> Vec<Stri
     names
 }
 
-/// This machine's name, if it is valid in a certificate and a URL.
+/// The name of this machine, if the name is valid in a certificate and a URL.
 fn host_name() -> Option<String> {
     let name = nix::unistd::gethostname().ok()?.into_string().ok()?;
     match url::Host::parse(&name) {

@@ -1,4 +1,4 @@
-//! `landfall backup` and `landfall restore`: their flags.
+//! The flags of `landfall backup` and `landfall restore`.
 
 use std::path::PathBuf;
 

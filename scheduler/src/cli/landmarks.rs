@@ -20,7 +20,7 @@ use super::client::Client;
 use super::output::{self, Column, Format, FormatArgs, Row, View};
 use crate::app::exit::{print, usage};
 
-/// Minimum number of landmarks that can locate a site.
+/// Minimum number of landmarks needed to locate a site.
 const FEWEST: usize = 3;
 
 #[derive(Debug, Subcommand)]

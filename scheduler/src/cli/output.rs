@@ -156,7 +156,7 @@ pub(super) fn table<R: Row>(rows: &[R], view: &View) -> String {
     rows.iter().fold(table.head(), |text, row| text + &table.row(row))
 }
 
-/// Rows as CSV, with a header or without.
+/// Formats rows as CSV, with or without a header.
 pub(super) fn csv_text<R: PrintedRow>(rows: &[R], header: bool) -> anyhow::Result<String> {
     let mut writer = csv::WriterBuilder::new().has_headers(header).from_writer(Vec::new());
     for row in rows {

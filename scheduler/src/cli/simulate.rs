@@ -1,4 +1,4 @@
-//! `landfall simulate`: judges the map and the strategies on a measured matrix, without a fleet.
+//! `landfall simulate`: evaluates the map and the strategies on a measured matrix, without a fleet.
 //!
 //! Needs no scheduler and no database. The module `simulate` computes the figures; this module
 //! parses the flags and prints the report.

@@ -13,7 +13,7 @@ use crate::app::exit::sentence;
 #[derive(Debug, Default, Serialize)]
 struct Versions {
     version: &'static str,
-    /// The scheduler that answered, and its version; `None` if no scheduler is named or answers.
+    /// The URL of the scheduler that answered; `None` if no scheduler is known or none answers.
     scheduler: Option<String>,
     scheduler_version: Option<String>,
     /// Why the scheduler's version is missing.

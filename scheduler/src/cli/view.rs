@@ -272,7 +272,7 @@ fn fold_line(line: &str, most: usize) -> String {
                 (used, begun) = (indent, false);
                 continue;
             }
-            // The word is longer than a line.
+            // This word alone is longer than a line.
             let (head, tail) = rest.split_at(prefix(rest, most.saturating_sub(used)));
             folded.push_str(head);
             (rest, used, begun) = (tail, most, true);

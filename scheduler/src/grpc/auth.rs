@@ -110,7 +110,7 @@ pub(super) fn caller<C: Clone + Send + Sync + 'static, M>(request: &tonic::Reque
 pub(super) struct Credential(SecretHash);
 
 impl Credential {
-    /// The agent that the credential belongs to now.
+    /// Finds the agent that the credential belongs to now.
     ///
     /// # Errors
     /// `Unauthenticated` for an unknown credential or a removed agent, `PermissionDenied` for an

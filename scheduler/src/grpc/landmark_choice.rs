@@ -43,7 +43,7 @@ pub enum ChoiceError {
     #[error("{asked} landmarks were requested, but {there} agents are connected and run a beacon")]
     TooFewBeacons {
         asked: u32,
-        /// Agents that are connected and run a beacon.
+        /// Number of agents that are connected and run a beacon.
         there: usize,
     },
     /// The election would depend on distances that were not measured.
@@ -146,7 +146,7 @@ pub async fn explain(conn: &mut PgConnection) -> Result<ExplainedLandmarks, Choi
     Ok(ExplainedLandmarks { explanation, names, unreached: landmarks::unreached(conn).await? })
 }
 
-/// A landmark that was elected in place of a lost one.
+/// The replacement of a lost landmark.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replacement {
     pub lost: String,

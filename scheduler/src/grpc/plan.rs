@@ -77,7 +77,7 @@ pub struct Plan {
     pub left_out: Vec<(String, &'static str)>,
     /// The suggestions, if any were requested.
     pub suggested: Option<Suggestions>,
-    /// Names and positions of the suggested sites, in the order of the picks.
+    /// Names and positions of the suggested sites, in the order of the suggestions.
     pub picked: Vec<SuggestedSite>,
 }
 
@@ -132,7 +132,8 @@ struct WhatIfInput {
 /// meanwhile.
 ///
 /// # Errors
-/// When a requested name is unknown or has no place, no site is located, or the database fails.
+/// When a requested name is unknown or has no coordinates, no site is located, or the database
+/// fails.
 pub async fn plan(pool: &PgPool, wanted: &WhatIfRequest, turn: OwnedMutexGuard<()>) -> Result<Plan, PlanError> {
     let split = SiteSplit::try_from(wanted.strategy).map_err(PlanError::Strategy)?;
     if wanted.suggest > 0 && split == SiteSplit::All {
@@ -214,7 +215,7 @@ impl WhatIfInput {
     }
 }
 
-/// Why an agent is not in the computation; `None` if it is.
+/// The reason if an agent is left out of the computation; `None` if it is not.
 fn no_part(agent: &EnrolledAgent) -> Option<&'static str> {
     match &agent.coordinate {
         _ if agent.draining => Some(DRAINING),
@@ -223,7 +224,7 @@ fn no_part(agent: &EnrolledAgent) -> Option<&'static str> {
     }
 }
 
-/// Marks the agents to remove.
+/// Marks the agents that the plan removes.
 fn remove(agents: &mut [Agent], left_out: &[(String, &'static str)], names: &[String]) -> Result<(), PlanError> {
     let mut seen = HashSet::new();
     for name in names {
@@ -239,7 +240,7 @@ fn remove(agents: &mut [Agent], left_out: &[(String, &'static str)], names: &[St
     Ok(())
 }
 
-/// The name of an agent to add: the requested one, or a free one formed from city and carrier.
+/// The name of an agent to add: the requested name, or an unused name formed from city and carrier.
 fn free_name(addition: &Addition, enrolled: &[EnrolledAgent], added: &[Agent]) -> Result<String, PlanError> {
     let taken = |name: &str| enrolled.iter().any(|agent| agent.name == name);
     let repeated = |name: &str| added.iter().any(|agent| agent.name == name);
@@ -282,7 +283,7 @@ async fn near(
     })
 }
 
-/// The names and positions of the picked sites.
+/// Reads the names and positions of the suggested sites.
 async fn picked(conn: &mut PgConnection, picks: &[SiteId]) -> Result<Vec<SuggestedSite>, PlanError> {
     let names = store::reports::capacity::names(conn, picks).await?;
     let mut positions: HashMap<_, _> = positions::of_sites(conn, picks).await?;

@@ -101,7 +101,7 @@ fn header(name: &str, length: u64, time: u64) -> [u8; BLOCK] {
     block
 }
 
-/// The place of an entry's content in the file.
+/// The position of an entry's content in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct EntrySpan {
     pub(super) at: u64,
@@ -121,7 +121,7 @@ pub(super) fn first<R: Read + Seek>(file: &mut R, name: &str) -> anyhow::Result<
     Ok(content)
 }
 
-/// Reads the whole file and verifies every sum; returns the place of each entry. Rejects a
+/// Reads the whole file and verifies every sum; returns the position of each entry. Rejects a
 /// truncated or damaged file.
 pub(super) fn check<R: Read + Seek>(file: &mut R) -> anyhow::Result<BTreeMap<String, EntrySpan>> {
     file.seek(SeekFrom::Start(0)).context("read it")?;

@@ -216,7 +216,8 @@ impl RestoreInput {
         Ok(())
     }
 
-    /// Restores the rows, adapts them to the present time, and writes the secrets.
+    /// Restores the rows, adapts them to the present time, and writes the secrets to the data
+    /// directory.
     async fn load(self, options: &PgConnectOptions) -> anyhow::Result<(Self, RestoreResult)> {
         let mut work = self;
         let libpq = Libpq::of(options);

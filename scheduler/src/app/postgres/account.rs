@@ -21,7 +21,7 @@ const UNLESS_ORPHANED: &str = r#"[ "$PPID" = "$1" ] || exit 1; shift; exec "$@""
 pub(super) enum Account {
     /// The same user as the scheduler.
     Own(Uid),
-    /// The user `postgres`, for a scheduler that is root.
+    /// The user `postgres`, for a scheduler that runs as root.
     Dropped(Uid, Gid),
 }
 

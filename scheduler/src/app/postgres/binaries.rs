@@ -97,12 +97,12 @@ fn found(look: impl Fn(PathBuf) -> Option<Binaries>) -> Vec<Binaries> {
     found
 }
 
-/// The server for a new cluster.
+/// The server to use for a new cluster.
 pub(super) fn newest(installed: Vec<Binaries>) -> Result<Binaries, PostgresError> {
     installed.into_iter().next().ok_or(PostgresError::NotInstalled)
 }
 
-/// The server for an existing cluster, whose version must match.
+/// The server to use for an existing cluster, which must have the same major version.
 pub(super) fn of_version(installed: Vec<Binaries>, made_by: &str, data_dir: &Path) -> Result<Binaries, PostgresError> {
     if installed.is_empty() {
         return Err(PostgresError::NotInstalled);

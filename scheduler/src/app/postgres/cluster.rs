@@ -103,8 +103,8 @@ pub(super) fn await_former_server(cluster: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The folder of the socket of a server that another process runs on the cluster; `None` if no
-/// server runs.
+/// The socket's folder of a server that another process runs on this cluster; `None` if no server
+/// runs.
 pub(super) fn running_socket(cluster: &Path) -> anyhow::Result<Option<PathBuf>> {
     /// The line of `postmaster.pid`, from 0, that has the folder once the server listens.
     const LINE: usize = 4;
@@ -146,7 +146,8 @@ fn former_server(cluster: &Path) -> anyhow::Result<Option<Pid>> {
     }
 }
 
-/// The folder of the socket: in the data directory or, if that path is too long, a temporary one.
+/// The folder of the socket: in the data directory, or a temporary folder if that path would be too
+/// long.
 #[derive(Debug)]
 pub(super) enum SocketDir {
     Kept(PathBuf),

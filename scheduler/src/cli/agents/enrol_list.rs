@@ -7,7 +7,7 @@ use landfall_proto::v1::CreateEnrolmentRequest;
 
 use crate::simulate::nodes::line_of;
 
-/// The known columns.
+/// The known columns, as named in messages.
 const KNOWN: &str = "city, carrier, country, latitude, longitude, name and tags";
 
 /// A parsed list.

@@ -140,7 +140,7 @@ fn advice(way: &Way) -> Option<String> {
     })
 }
 
-/// Both directions between two agents.
+/// Describes both directions between two agents.
 pub(in crate::cli) fn both(rows: &[Way], view: &View) -> anyhow::Result<String> {
     let parts = rows.iter().map(|row| lines(row, view)).collect::<Result<Vec<String>, _>>()?;
     Ok(parts.join("\n"))

@@ -182,7 +182,7 @@ pub(in crate::grpc) fn crawl_order(grant: Grant, checkpoint: Vec<u8>, last_pages
             name: grant.name,
             origin: grant.origin.unwrap_or_default(),
         }),
-        // The agent does not need the time of the next round.
+        // The agent does not need the recrawl interval.
         policy: Some(PolicyRequest { recrawl_interval: None, ..grant.policy.into() }.into()),
         checkpoint,
         last_pages,
@@ -221,7 +221,7 @@ pub(in crate::grpc) fn measurement(report: v1::MeasurementReport) -> Result<Meas
     })
 }
 
-/// The measurement, or the name of the invalid field.
+/// Converts a measurement; an error names the invalid field.
 fn measured(measurement: &v1::Measurement) -> Result<Measured, String> {
     let trip = |field: &str, value: Option<prost_types::Duration>| {
         let Some(given) = value else { return Err(format!("{field}: missing")) };
@@ -282,7 +282,7 @@ fn ending(report: &v1::OutcomeReport) -> Result<CrawlEnding, Status> {
     }
 }
 
-/// Why a site is unreachable, if its agent can tell.
+/// Why a site is unreachable, if the agent knows the reason.
 const fn trouble(trouble: v1::Trouble) -> Option<ReasonKind> {
     match trouble {
         v1::Trouble::Unspecified => None,
@@ -301,7 +301,7 @@ const fn trouble(trouble: v1::Trouble) -> Option<ReasonKind> {
 pub(in crate::grpc) fn outcome_ack(task: TaskId, token: LeaseToken, said: OutcomeAnswer) -> v1::SessionResponse {
     let answer = match said {
         OutcomeAnswer::Accepted { .. } => v1::outcome_ack::Answer::Accepted,
-        // The first outcome stays, and the agent need not repeat this one.
+        // The first outcome remains stored, and the agent need not repeat this outcome.
         OutcomeAnswer::Duplicate | OutcomeAnswer::Refused(Refusal::Contradiction) => v1::outcome_ack::Answer::Duplicate,
         OutcomeAnswer::Refused(_) => v1::outcome_ack::Answer::Stale,
     };
@@ -333,7 +333,7 @@ fn rtt(value: Option<prost_types::Duration>) -> Option<Rtt> {
     plain(value).and_then(|duration| Rtt::try_new(duration).ok())
 }
 
-/// An agent's text: printable, and cut to the stored length.
+/// Makes an agent's text printable, and truncates it to the stored length.
 pub(in crate::grpc) fn clip(mut text: String) -> String {
     text.retain(naming::is_shown);
     if let Some((end, _)) = text.char_indices().nth(MAX_TEXT) {

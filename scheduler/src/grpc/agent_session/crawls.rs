@@ -43,8 +43,8 @@ impl Session {
             if let Some(crash) = crash {
                 tracing::warn!(agent.name = self.name, task.id = %task, token = %token, crash, "a crawl crashed");
             }
-            // Pause only if the lease was still the agent's own, was not preempted, and was not
-            // handed back because of its site: otherwise it shows nothing about the agent's room.
+            // No pause if the lease was not the agent's, was preempted, or was returned because of
+            // the site: such a return does not mean that the agent has no room.
             if pause.is_none() && !asked_for {
                 self.grants_from = Instant::now() + REFUSAL_PAUSE;
             }

@@ -58,7 +58,7 @@ struct PendingRequest<R: Request> {
     verdict: oneshot::Sender<CommitResult<R>>,
 }
 
-/// The result of a request.
+/// What a transaction returns to the session of a request.
 #[derive(Debug)]
 enum CommitResult<R: Request> {
     /// The request was done, or failed permanently.
@@ -120,7 +120,7 @@ impl<R: Request> GroupCommit<R> {
         batch
     }
 
-    /// Never held across an await.
+    /// Locks the queue. The lock is never held across an await.
     fn queue(&self) -> MutexGuard<'_, VecDeque<PendingRequest<R>>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -175,7 +175,7 @@ async fn conclude<R: Request>(
     }
 }
 
-/// A transaction that failed.
+/// Why a transaction failed.
 enum FailedTransaction {
     /// Refused because of one of the requests: nothing was done.
     Refused(store::Error),

@@ -90,14 +90,14 @@ pub(super) struct OutcomeBatch {
 /// The result of recording an agent's outcomes.
 #[derive(Debug)]
 pub(super) struct RecordedOutcome {
-    /// In the order of the reports.
+    /// One answer per report, in the order of the reports.
     answers: Vec<OutcomeAnswer>,
     /// Leases granted for free slots. `slots` is the number of these slots.
     grants: Vec<Grant>,
     slots: i64,
 }
 
-/// Number of outcomes whose lease was active until now, which is the number of freed slots.
+/// Number of outcomes that ended an active lease, which is the number of freed slots.
 pub(super) fn freed(answers: &[OutcomeAnswer]) -> i64 {
     let freed = answers.iter().filter(|answer| matches!(answer, OutcomeAnswer::Accepted { freed: true, .. })).count();
     i64::try_from(freed).unwrap_or(i64::MAX)

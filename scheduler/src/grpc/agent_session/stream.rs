@@ -70,7 +70,7 @@ pub(super) struct Session {
     waits: bool,
     /// The contact URL sent with the welcome.
     contact_url: Option<String>,
-    /// Why the agent takes no lease, as last reported; empty while it does.
+    /// Why the agent takes no leases, as last reported; empty if it takes leases.
     paused: String,
 }
 
@@ -103,8 +103,7 @@ impl Session {
 
     pub(super) async fn run(mut self, mut inbound: Streaming<v1::SessionRequest>, shutdown: CancellationToken) {
         let wakes = Arc::clone(&self.scheduler.wakes);
-        // `gone`: whether the agent is gone. A cause that ends all sessions at once does not mean
-        // that.
+        // `gone`: whether the agent is gone. It may still be there if all sessions end at once.
         let (ended, gone) = tokio::select! {
             () = shutdown.cancelled() => (Err(Status::unavailable("the scheduler is shutting down")), false),
             () = wakes.database.silent() => (Err(status::away()), false),

@@ -71,7 +71,7 @@ fn bounded(
 }
 
 pub(in crate::grpc) fn duration(value: Duration) -> prost_types::Duration {
-    // Only durations beyond 292 billion years do not fit.
+    // Only durations above 292 billion years do not fit into the message.
     prost_types::Duration::try_from(value).unwrap_or(prost_types::Duration { seconds: i64::MAX, nanos: 0 })
 }
 

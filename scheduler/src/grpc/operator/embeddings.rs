@@ -1,4 +1,4 @@
-//! The gRPC service of embeddings for operators.
+//! Implements the operators' gRPC service for embeddings.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(in crate::grpc) struct EmbeddingDesk {
     scheduler: Scheduler,
 }
 
-/// The service, with its limits.
+/// The service, with its limit on message sizes.
 pub(in crate::grpc) fn server(scheduler: Scheduler) -> EmbeddingServiceServer<EmbeddingDesk> {
     EmbeddingServiceServer::new(EmbeddingDesk { scheduler }).max_decoding_message_size(MAX_MESSAGE)
 }

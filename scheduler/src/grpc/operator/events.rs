@@ -1,4 +1,4 @@
-//! The gRPC service of the event log for operators.
+//! Implements the operators' gRPC service for the log of events.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -28,7 +28,7 @@ pub(in crate::grpc) struct EventDesk {
     shutdown: CancellationToken,
 }
 
-/// The service, with its limits; its streams end with `shutdown`.
+/// The service, with its limit on message sizes. Its streams end with `shutdown`.
 pub(in crate::grpc) fn server(scheduler: Scheduler, shutdown: CancellationToken) -> EventServiceServer<EventDesk> {
     EventServiceServer::new(EventDesk { scheduler, shutdown }).max_decoding_message_size(MAX_MESSAGE)
 }
@@ -82,7 +82,7 @@ struct Reader {
     shutdown: CancellationToken,
     filter: Filter,
     follow: bool,
-    /// The remaining history.
+    /// The part of the history that was not read yet.
     past: Option<EventsSince>,
     next: Cursor,
     events: VecDeque<Event>,

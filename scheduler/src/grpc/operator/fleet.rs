@@ -1,4 +1,4 @@
-//! The gRPC service of agents and landmarks for operators.
+//! Implements the operators' gRPC service for agents and landmarks.
 
 use landfall_proto::v1;
 use landfall_proto::v1::fleet_service_server::{FleetService, FleetServiceServer};
@@ -23,7 +23,7 @@ use crate::grpc::{Identity, auth, status};
 /// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 4 << 20;
 
-/// Maximum number of agents enrolled at once: all results are in one message.
+/// Maximum number of agents enrolled at once, because all results are sent in one message.
 const MOST_ENROLMENTS: usize = 5_000;
 /// Maximum number of events shown with an agent.
 const EVENTS_SHOWN: i64 = 20;
@@ -34,8 +34,8 @@ pub(in crate::grpc) struct FleetDesk {
     identity: Identity,
 }
 
-/// The service, with its limits. Enrolling agents get `identity`, which tells them how to reach the
-/// scheduler.
+/// The service, with its limit on message sizes. Enrolling agents get `identity`, which tells them
+/// how to reach the scheduler.
 pub(in crate::grpc) fn server(scheduler: Scheduler, identity: Identity) -> FleetServiceServer<FleetDesk> {
     FleetServiceServer::new(FleetDesk { scheduler, identity }).max_decoding_message_size(MAX_MESSAGE)
 }
@@ -77,7 +77,7 @@ impl FleetService for FleetDesk {
             Err(error) => return Err(error.into()),
         };
         if dry_run || !problems.is_empty() {
-            // Dropping the transaction rolls everything back.
+            // Dropping the transaction rolls all changes back.
             return Ok(Response::new(v1::CreateEnrolmentsResponse { enrolments: Vec::new(), problems }));
         }
         let enrolments = self.handed_out(&mut tx, made).await?;

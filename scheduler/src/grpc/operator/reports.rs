@@ -1,4 +1,4 @@
-//! The gRPC service of reports for operators.
+//! Implements the operators' gRPC service for reports.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -23,8 +23,8 @@ use crate::grpc::status::Unknown;
 /// Maximum size of a request in bytes.
 const MAX_MESSAGE: usize = 4 << 20;
 
-/// Number of rows of the first page, which is small so that output appears at once. The next
-/// constant is for all further pages.
+/// Number of rows of the first page, which is small so that output appears at once. Further pages
+/// have [`PAGE`] rows.
 const FIRST_PAGE: u64 = 100;
 const PAGE: u64 = 1_000;
 
@@ -36,7 +36,7 @@ pub(in crate::grpc) struct ReportDesk {
     planning: Arc<Mutex<()>>,
 }
 
-/// The service, with its limits.
+/// The service, with its limit on message sizes.
 pub(in crate::grpc) fn server(scheduler: Scheduler) -> ReportServiceServer<ReportDesk> {
     ReportServiceServer::new(ReportDesk { scheduler, planning: Arc::default() }).max_decoding_message_size(MAX_MESSAGE)
 }

@@ -1,4 +1,4 @@
-//! The gRPC service of sites and batches for operators.
+//! Implements the operators' gRPC service for sites and batches.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub(in crate::grpc) struct SiteDesk {
     shutdown: CancellationToken,
 }
 
-/// The service, with its limits; its streams end with `shutdown`.
+/// The service, with its limit on message sizes. Its streams end with `shutdown`.
 pub(in crate::grpc) fn server(scheduler: Scheduler, shutdown: CancellationToken) -> SiteServiceServer<SiteDesk> {
     SiteServiceServer::new(SiteDesk { scheduler, shutdown }).max_decoding_message_size(MAX_MESSAGE)
 }

@@ -645,7 +645,7 @@ async fn choose(desk: &OperatorServer, agent: AgentId, session: SessionId) {
 #[sqlx::test(migrator = "crate::store::MIGRATOR")]
 async fn a_report_has_every_task_once_in_order(pool: PgPool) {
     let desk = OperatorServer::open(pool).await;
-    // More than two pages.
+    // This takes more than two pages.
     let names: Vec<String> = (0..1_100).map(|number| format!("s{number}.cn")).chain(["a.cn".into()]).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     desk.submit("autumn", &names).await.expect("submitted");

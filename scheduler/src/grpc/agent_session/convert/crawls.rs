@@ -13,7 +13,7 @@ use crate::store::sites::addresses::AddressClaim;
 /// Maximum length of one pause that a site can request.
 const LONGEST_PAUSE: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// A lease handed back.
+/// A parsed message by which an agent hands a lease back.
 #[derive(Debug)]
 pub(in crate::grpc) struct Released {
     pub(in crate::grpc) task: TaskId,

@@ -67,7 +67,7 @@ impl Names {
         v1::AgentError { agent: self.name(of.agent), median_error: of.median_error, distances: count(of.distances) }
     }
 
-    /// The description of the newest embedding.
+    /// The message that describes the newest embedding.
     pub(in crate::grpc) fn shown(
         &self,
         epoch: Epoch,

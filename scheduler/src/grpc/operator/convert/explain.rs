@@ -11,7 +11,7 @@ use crate::strategy::explain;
 
 use super::{rtt, timestamp};
 
-/// A site's tasks with their choices, newest first.
+/// The messages for a site's tasks with their choices, newest first.
 pub(in crate::grpc) fn tasks(
     tasks: Vec<Task>,
     choices: &[TaskChoice],

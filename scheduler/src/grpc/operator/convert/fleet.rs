@@ -31,7 +31,7 @@ const SHORTEST_VALIDITY: Duration = Duration::from_secs(600);
 const LONGEST_VALIDITY: Duration = Duration::from_secs(30 * 24 * 3600);
 /// Maximum time that a replaced operator's token stays valid.
 const LONGEST_GRACE: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Default dimensions of the embedding, if there are enough landmarks.
+/// Default number of dimensions of the embedding, if there are enough landmarks.
 const DEFAULT_DIMENSIONS: u32 = 8;
 
 impl TryFrom<v1::CreateEnrolmentRequest> for AgentRequest {
@@ -64,7 +64,7 @@ pub(in crate::grpc) fn tags(field: &str, asked: &[String]) -> Result<Vec<String>
     constraints::tags(asked).map_err(|error| InvalidField::new(field, error.problem))
 }
 
-/// Tags with `add` added and `remove` removed; a tag in both is rejected.
+/// Adds the tags `add` and removes the tags `remove`; rejects a tag that is in both.
 pub(in crate::grpc) fn retagged(
     mut tags: Vec<String>,
     add: Vec<String>,
@@ -121,7 +121,7 @@ pub(in crate::grpc) fn dimensions(asked: u32) -> Option<u32> {
     (asked > 0).then_some(asked)
 }
 
-/// The hash of a new operator's token, and how long the former one stays valid.
+/// Parses the hash of a new operator's token, and the time for which the former token stays valid.
 pub(in crate::grpc) fn new_token(
     request: &v1::ReplaceOperatorTokenRequest,
 ) -> Result<(SecretHash, Duration), InvalidField> {
@@ -154,7 +154,7 @@ pub(in crate::grpc) fn several(
     (places, wanted, problems)
 }
 
-/// The problem of one of several requests.
+/// The message about a problem in one of several requests.
 pub(in crate::grpc) fn problem(index: usize, problem: &impl Display) -> v1::EnrolmentProblem {
     v1::EnrolmentProblem { index: count(index), problem: problem.to_string() }
 }
@@ -234,7 +234,7 @@ impl From<Agent> for v1::Agent {
     }
 }
 
-/// The full description of an agent.
+/// The message with everything known about an agent.
 pub(in crate::grpc) fn shown(
     agent: Agent,
     session: Option<NewestSession>,
@@ -300,7 +300,7 @@ impl From<DrainResult> for v1::RemoveAgentResponse {
     }
 }
 
-/// The landmarks, their state in the fleet, and their embedding.
+/// The message about the landmarks: their state, and the embedding that uses them.
 pub(in crate::grpc) fn landmarks(
     landmarks: Vec<Landmark>,
     fleet: &[Agent],

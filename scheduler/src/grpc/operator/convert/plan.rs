@@ -10,11 +10,11 @@ use crate::model::Strategy;
 
 use super::{InvalidField, agent_name, duration, line, sites, whole};
 
-/// Maximum number of added agents: more than any fleet grows by at once.
+/// Maximum number of agents to add in a plan.
 const MOST_ADDED: usize = 100;
-/// Maximum number of removed agents: more than any fleet has.
+/// Maximum number of agents to remove in a plan: more than any fleet has.
 const MOST_REMOVED: usize = 100_000;
-/// Maximum number of suggested places.
+/// Maximum number of places to suggest.
 const MOST_SUGGESTED: u32 = 20;
 /// Valid numbers of slots of an agent; the schema has the same bounds.
 const SLOTS: std::ops::RangeInclusive<u32> = 1..=10_000;

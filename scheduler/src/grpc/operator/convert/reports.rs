@@ -36,7 +36,7 @@ pub(in crate::grpc) fn is_asked_for(agent: &Agent, asked: &v1::ListAgentsRequest
         && (asked.services.is_empty() || asked.services.contains(&service))
 }
 
-/// The first `limit` rows, or all if `limit` is 0, and the number of omitted rows.
+/// Returns the first `limit` rows (all if `limit` is 0) and the number of omitted rows.
 pub(in crate::grpc) fn first<T>(mut rows: Vec<T>, limit: u64) -> (Vec<T>, u64) {
     let limit = usize::try_from(limit).ok().filter(|limit| *limit > 0).unwrap_or(usize::MAX);
     let more = whole(rows.len().saturating_sub(limit));

@@ -61,7 +61,7 @@ impl Intake {
         })
     }
 
-    /// Adds a further message.
+    /// Adds the content of a further message.
     pub(in crate::grpc) fn take(&mut self, request: v1::SubmitRequest) -> Result<(), InvalidField> {
         let chunk = match request.part {
             Some(v1::submit_request::Part::Chunk(chunk)) => chunk,
@@ -128,7 +128,7 @@ impl From<Alarm> for v1::Alarm {
     }
 }
 
-/// The tasks of a batch that a request affects: all, or those of the named sites.
+/// Parses which tasks of a batch a request affects: all tasks, or those of the named sites.
 pub(in crate::grpc) fn extent(sites: &[String], all: bool, flag: &str) -> Result<ChangeScope, InvalidField> {
     match (sites.len(), all) {
         (0, true) => return Ok(ChangeScope::All),
@@ -193,7 +193,7 @@ impl From<BatchSummary> for v1::Batch {
     }
 }
 
-/// The full description of a batch.
+/// The message with everything known about a batch.
 pub(in crate::grpc) fn shown_batch(
     batch: Batch,
     asked: Constraints,
@@ -217,7 +217,7 @@ impl From<EndReason> for v1::Ending {
     }
 }
 
-/// A batch's progress, and the estimated remaining time.
+/// The message about a batch's progress, with the estimated remaining time.
 pub(in crate::grpc) fn progress(progress: &Progress, estimate: Option<Estimate>) -> v1::BatchProgress {
     v1::BatchProgress {
         submitted: progress.submitted,
@@ -243,13 +243,13 @@ pub(in crate::grpc) fn progress(progress: &Progress, estimate: Option<Estimate>)
     }
 }
 
-/// A site's position, and its source.
+/// The message about a site's position, with the source of the position.
 pub(in crate::grpc) fn globe_position((position, source): (Position, Source)) -> v1::GlobePosition {
     let (latitude, longitude) = (position.latitude(), position.longitude());
     v1::GlobePosition { latitude, longitude, source: source.name().to_owned() }
 }
 
-/// The full description of a site.
+/// The message with everything known about a site.
 pub(in crate::grpc) fn shown(
     site: Site,
     measurements: Vec<SiteMeasurement>,

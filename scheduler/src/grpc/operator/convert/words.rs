@@ -23,7 +23,7 @@ macro_rules! same {
         }
 
         impl TryFrom<v1::$wire> for $core {
-            /// The value is unspecified.
+            /// Returned for `Unspecified`, which has no value in the core.
             type Error = v1::$wire;
 
             fn try_from(word: v1::$wire) -> Result<Self, v1::$wire> {
