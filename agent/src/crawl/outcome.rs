@@ -1,4 +1,4 @@
-//! How a crawl ends.
+//! The outcome of a crawl, and the other ways in which a crawl ends.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +6,8 @@ use super::{Budget, CrawlSnapshot, Trouble};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OutcomeKind {
-    /// Everything within the limits was fetched, though some responses may have been errors.
+    /// All known paths within the limits were requested, although some responses may have been
+    /// errors.
     Complete,
     Truncated(Budget),
     Blocked(Blocker),
@@ -14,10 +15,10 @@ pub enum OutcomeKind {
     Unreachable,
 }
 
-/// Who blocks the crawl of a site.
+/// What blocks the crawl of a site.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Blocker {
-    /// Its robots.txt, or the failure to fetch it.
+    /// The site's robots.txt, or the failure to fetch it.
     Robots,
     Guard,
     /// Too many consecutive failed requests.
@@ -27,42 +28,44 @@ pub enum Blocker {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
     pub kind: OutcomeKind,
-    /// Complete pages with status 200.
+    /// Number of complete pages with status 200.
     pub pages: u32,
-    /// Decoded body bytes of pages, including cut pages. Bodies of errors and redirects, and
-    /// robots.txt, are not pages.
+    /// Decoded body bytes of pages, including cut pages, but without error responses, redirects and
+    /// robots.txt.
     pub bytes: u64,
-    /// Failed requests: no response, a status of 400 and above, a body that broke off or was too
-    /// large, or endless redirects.
+    /// Number of failed requests: no response, a status of 400 or above, a body that was cut off or
+    /// too large, or endless redirects.
     pub errors: u32,
-    /// Pages fetched again, because the previous agent could not hand over its whole state.
+    /// Number of pages fetched again because the previous agent could not hand over its whole
+    /// state.
     pub refetched: u32,
-    /// Links left out because they lead into a trap: self-repeating paths, endless calendars.
+    /// Number of links left out because they lead into a trap: paths with repeated segments,
+    /// endless calendars.
     pub trapped: u32,
     pub started_at: SystemTime,
     pub duration: Duration,
-    /// The median time to first byte on warm connections; absent without such a request.
+    /// The median time to first byte of requests on warm connections; absent if there was none.
     pub rtt: Option<Duration>,
-    /// The crawled origin; absent if none was found.
+    /// The site's origin; absent if it was not found.
     pub origin: Option<String>,
-    /// One sentence: why it was blocked or unreachable, otherwise the first error; empty without an
-    /// error.
+    /// The reason why the site was blocked or unreachable, otherwise the first error, in one
+    /// sentence. Empty if there was no error.
     pub message: String,
-    /// Why it was unreachable; absent otherwise.
+    /// Why the site was unreachable; absent otherwise.
     pub trouble: Option<Trouble>,
 }
 
-/// How a call of the crawl ended.
+/// How a call of `crawl::run` ended.
 #[derive(Debug)]
 pub enum CrawlEnd {
-    /// The crawl is over.
+    /// The crawl has ended.
     Outcome(Outcome),
-    /// It was stopped and can be resumed from this state.
+    /// The crawl was stopped and can resume from this state.
     Stopped(Option<CrawlSnapshot>),
-    /// The site requires a pause of this length; the crawl can then be resumed from this state.
+    /// The site requires a pause of this length. After that the crawl can resume from this state.
     Paused(Option<CrawlSnapshot>, Duration),
-    /// Its address permits no further crawl: its lease has ended.
+    /// The site's address permits no further crawl, and the lease has ended.
     NotPermitted,
-    /// It cannot continue on this agent, for this reason, which is not the site's fault.
+    /// The crawl cannot continue on this agent. The reason is not the site's fault.
     Broken(String),
 }

@@ -1,17 +1,18 @@
-//! Decides when the next request to a site may start, and when no further request may.
+//! Decides when the next request to a site may start, and whether the crawl must end.
 //!
-//! Pure: the caller passes the time and the random numbers. Every request of a crawl passes through
-//! here, including robots.txt, and every response is reported here. A crawl is sequential besides,
-//! so a request also waits for the previous response.
+//! Pure: the caller passes the time and the random numbers. This module paces every request of a
+//! crawl, including those for robots.txt, and counts every response. A crawl is also sequential, so
+//! a request waits for the previous response.
 //!
-//! What slows a crawl down: the interval, or the site's crawl-delay if longer; late first bytes;
-//! responses 429 and 503, by the pause they require or a doubling one; many errors in a short time;
-//! and a disconnected scheduler. What ends it: too many consecutive errors (the breaker). Nothing
-//! here ever makes a crawl faster than its interval.
+//! Two requests are at least the interval apart, or the site's crawl-delay if that is longer. A
+//! crawl becomes slower if the first bytes of responses arrive late and if the scheduler is
+//! disconnected. It pauses after a response 429 or 503, for the time that the response requires or
+//! for a time that doubles with each refusal, and after many errors in a short time. Too many
+//! consecutive errors (the breaker) end it. Nothing makes a crawl faster than its interval.
 //!
-//! The interval is the policy's `request_interval`. For a site known to be large it approaches the
-//! policy's `shortest_interval`, if set: a load that a server with a hundred thousand pages does
-//! not notice may be too much for one with ten.
+//! The interval is the policy's `request_interval`. The larger the site is known to be, the closer
+//! the interval comes to the policy's `shortest_interval`, if set. A load that is negligible for a
+//! server with a hundred thousand pages may be too much for a server with ten.
 
 pub(super) mod path_filter;
 pub(super) mod pattern;
@@ -23,46 +24,49 @@ use std::time::Duration;
 use rand::{Rng, RngExt};
 use tokio::time::Instant;
 
-/// The longest crawl-delay that is honoured; a longer one would make a crawl pointless, not polite.
+/// Maximum crawl-delay that is honoured. With a longer delay a crawl would be pointless.
 pub(super) const MAX_CRAWL_DELAY: Duration = Duration::from_secs(60);
-/// A site is small up to this number of pages, and large from `LARGE` on. Not based on
-/// measurements: at a request per second, a site of 100 pages takes two minutes, one of 100,000
-/// more than a day.
+/// A site is small up to this number of pages, and large from `LARGE` on. These numbers are not
+/// based on measurements. At one request per second, a site of 100 pages takes two minutes, and a
+/// site of 100,000 pages more than a day.
 const SMALL: u64 = 100;
 const LARGE: u64 = 100_000;
-/// The longest pause between two requests: a longer one ends a crawl in any case, and a clock must
-/// hold it.
+/// Maximum pause between two requests. A longer pause would end any crawl anyway, and the clock's
+/// range is limited.
 const LONGEST_PAUSE: Duration = Duration::from_secs(86_400);
-/// The pause after a first 429 or 503 without its own; each further one doubles it.
+/// The pause after a first 429 or 503 that requires no pause itself. Each further refusal doubles
+/// the pause.
 const FIRST_PAUSE: Duration = Duration::from_secs(60);
-/// Maximum random extension of a pause: crawls refused together return one by one.
+/// Maximum random extension of a pause, as a share. It spreads the crawls that were refused at the
+/// same time.
 const JITTER: f64 = 0.1;
-/// Time without a 429 or 503 after which earlier refusals no longer count.
+/// After this time without a 429 or 503, earlier refusals no longer count.
 const FORGIVEN_AFTER: Duration = Duration::from_secs(30 * 60);
-/// The window in which errors are counted, the minimum number of requests in it, and the maximum
-/// share of errors.
+/// The time window in which errors are counted, the minimum number of requests in the window, and
+/// the maximum share of errors.
 const WINDOW: Duration = Duration::from_secs(60);
 const LEAST_REQUESTS: u32 = 20;
 const MAX_ERROR_SHARE: f64 = 0.1;
-/// The resolution of the window, which is inexact by as much.
+/// The resolution of the window, and so its inaccuracy.
 const SECOND: Duration = Duration::from_secs(1);
 const WINDOW_PAUSE: Duration = Duration::from_secs(60);
-/// Consecutive errors that open the breaker.
+/// Number of consecutive errors that opens the breaker.
 pub(super) const BREAKER: u32 = 50;
-/// The mean time to first byte from which a site counts as slow; then requests are at least twice
-/// that apart.
+/// The mean time to first byte from which a site counts as slow. The interval between requests to a
+/// slow site is at least twice its mean time to first byte.
 const SLOW: Duration = Duration::from_secs(1);
-/// The factor on the interval while the scheduler is disconnected: it might have slowed the crawl
-/// down, or ended its lease.
+/// The factor on the interval while the scheduler is disconnected, because meanwhile the scheduler
+/// cannot slow the crawl down or end its lease.
 const SILENT_FACTOR: u32 = 2;
-/// The weight of the newest time to first byte in the mean.
+/// The weight of the newest time to first byte in the moving average.
 const NEWEST: f64 = 0.2;
 
-/// The minimum time between two requests to a site of this many pages: from `slow` for a small or
-/// unknown one to `fast` for a large one, by the logarithm of its size.
+/// The minimum time between two requests to a site of this many pages: `slow` for a small site or
+/// one of unknown size, `fast` for a large site, and interpolated by the logarithm of the size
+/// between.
 fn interval_of(pages: Option<u64>, slow: Duration, fast: Duration) -> Duration {
     let Some(pages) = pages.filter(|_| fast < slow) else { return slow };
-    // Clamped to `u32`, which a float holds; larger sites count as large too.
+    // A float holds every `u32`. Larger numbers are clamped, and count as large anyway.
     let log = |pages: u64| f64::from(u32::try_from(pages).unwrap_or(u32::MAX)).ln();
     let share = (log(pages.clamp(SMALL, LARGE)) - log(SMALL)) / (log(LARGE) - log(SMALL));
     slow.saturating_sub((slow - fast).mul_f64(share.clamp(0.0, 1.0))).max(fast)
@@ -75,59 +79,58 @@ pub(super) enum ResponseKind {
     Good,
     /// 403, a status of 500 and above, no response in time, or a broken connection.
     Bad,
-    /// 429 or 503, with the pause it requires.
+    /// 429 or 503, with the pause that the response requires.
     TurnedAway(Option<Duration>),
 }
 
-/// What outlasts a restart: how often a site refused the crawl, and the end of the current pause.
+/// The state that is kept over a restart: the numbers of refusals and errors, and the current
+/// pause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct PolitenessState {
-    /// Refusals since the last reset.
+    /// Number of times the site refused a request (429, 503) since this count was last cleared.
     pub(super) turned_away: u32,
     pub(super) in_a_row: u32,
     pub(super) pause: Duration,
 }
 
-/// The crawl's state towards its site, for people.
+/// The rate state of a crawl, for display.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct RateState {
-    /// The minimum time between the starts of two requests.
+    /// Minimum time between the starts of two requests.
     pub interval: Duration,
-    /// The remaining pause; zero without one.
+    /// The remaining time of the pause; zero if there is none.
     pub pause: Duration,
-    /// Refusals since the last reset.
+    /// Number of times the site refused a request (429, 503) since this count was last cleared.
     pub turned_away: u32,
     pub failed_in_a_row: u32,
     pub recent_requests: u32,
-    /// How many of them failed.
+    /// Number of recent requests that failed.
     pub recent_errors: u32,
 }
 
 #[derive(Debug)]
 pub(super) struct Politeness {
-    /// The interval of a small site, and of a large one.
+    /// The interval for a small site, and the one for a large site.
     slow: Duration,
     fast: Duration,
-    /// Pages of the site, if known.
+    /// Number of the site's pages, if known.
     pages: Option<u64>,
     crawl_delay: Duration,
-    /// Whether the scheduler, which could slow the crawl down, is disconnected.
     scheduler_silent: bool,
     last_start: Option<Instant>,
     paused_until: Option<Instant>,
     turned_away: u32,
     turned_away_at: Option<Instant>,
-    /// The responses of the last minute, one entry for each second with a response, however many
-    /// there are in it.
+    /// The responses of the last minute, with one entry for each second in which responses arrived.
     window: VecDeque<WindowSecond>,
     in_a_row: u32,
     /// The number of consecutive errors before the newest response.
     in_a_row_before: u32,
-    /// The mean time to first byte, in seconds.
+    /// The moving average of the time to first byte, in seconds.
     first_byte: f64,
 }
 
-/// The responses within one second of the first of them.
+/// The responses within one second, which starts with the first of them.
 #[derive(Debug)]
 struct WindowSecond {
     began: Instant,
@@ -142,7 +145,7 @@ impl WindowSecond {
 }
 
 impl Politeness {
-    /// At most one request per `interval`.
+    /// Permits one request per `interval`.
     pub(super) fn new(interval: Duration) -> Self {
         let slow = interval.min(LONGEST_PAUSE);
         Self {
@@ -162,7 +165,7 @@ impl Politeness {
         }
     }
 
-    /// Permits large sites at most one request per `shortest`.
+    /// Permits one request per `shortest` to large sites.
     pub(super) fn down_to(mut self, shortest: Duration) -> Self {
         self.fast = shortest.min(self.slow);
         self
@@ -212,18 +215,18 @@ impl Politeness {
         self.paused_until.is_some_and(|until| until > now)
     }
 
-    /// Honours a crawl-delay: the larger of it and the interval counts.
+    /// Honours a crawl-delay if it is longer than the interval.
     pub(super) fn slow_down(&mut self, crawl_delay: Duration) {
         self.crawl_delay = self.crawl_delay.max(crawl_delay.min(MAX_CRAWL_DELAY));
     }
 
-    /// When the next request may start; not before `now`.
+    /// The time at which the next request may start; not before `now`.
     pub(super) fn next_start(&self, now: Instant) -> Instant {
         let paced = self.last_start.map_or(now, |last| now.max(last + self.interval().max(self.trouble())));
         self.paused_until.map_or(paced, |until| paced.max(until))
     }
 
-    /// Whether the breaker is open: the crawl sends no more requests to the site.
+    /// Whether the breaker is open. If so, the crawl sends no more requests to the site.
     pub(super) const fn is_broken(&self) -> bool {
         self.in_a_row >= BREAKER
     }
@@ -263,7 +266,7 @@ impl Politeness {
         self.check_error_share(now, rng);
     }
 
-    /// Records that the body of a good response broke off, or took too long.
+    /// Records that the body of a good response was cut off, or took too long.
     pub(super) fn broke_off(&mut self, now: Instant, rng: &mut impl Rng) {
         self.in_a_row = self.in_a_row_before.saturating_add(1);
         if let Some(second) = self.window.back_mut() {
@@ -279,7 +282,7 @@ impl Politeness {
         }
     }
 
-    /// Counts a response in the window, and drops the old ones.
+    /// Counts a response in the window, and drops old responses from it.
     fn count(&mut self, now: Instant, badly: bool) {
         let is_current = |second: &WindowSecond| now.saturating_duration_since(second.began) < SECOND;
         if !self.window.back().is_some_and(is_current) {
@@ -294,7 +297,7 @@ impl Politeness {
         }
     }
 
-    /// Requests of the last minute, and how many of them failed.
+    /// Number of requests in the last minute, and number of those that failed.
     fn recent(&self, now: Instant) -> (u32, u32) {
         let recent = self.window.iter().filter(|second| second.is_recent(now));
         recent.fold((0_u32, 0_u32), |(requests, errors), second| {
@@ -307,7 +310,7 @@ impl Politeness {
         requests >= LEAST_REQUESTS && f64::from(errors) > MAX_ERROR_SHARE * f64::from(requests)
     }
 
-    /// Permits no request until `pause` is over, plus a random extension; never shortens a longer
+    /// Permits no request until `pause` and a random extension are over. Never shortens a longer
     /// pause.
     fn pause(&mut self, now: Instant, pause: Duration, rng: &mut impl Rng) {
         let pause = pause.min(LONGEST_PAUSE).mul_f64(1.0 + rng.random_range(0.0..=JITTER));
@@ -315,15 +318,15 @@ impl Politeness {
         self.paused_until = Some(self.paused_until.map_or(until, |other| other.max(until)));
     }
 
-    /// The pause between requests to a site that responds slowly or with errors.
+    /// Minimum time between requests to a slow site; zero if the site is not slow.
     fn trouble(&self) -> Duration {
         let twice = Duration::try_from_secs_f64(2.0 * self.first_byte).unwrap_or(LONGEST_PAUSE);
         if twice >= 2 * SLOW { twice } else { Duration::ZERO }
     }
 }
 
-/// The pause that a `Retry-After` requires, in seconds or until a date on the clock of `now`;
-/// `None` when it is invalid (RFC 9110, 10.2.3).
+/// The pause that a `Retry-After` header requires, given in seconds or as a date by the clock of
+/// `now`; `None` if it is invalid (RFC 9110, 10.2.3).
 pub(super) fn retry_after(value: &str, now: std::time::SystemTime) -> Option<Duration> {
     let value = value.trim();
     if let Ok(seconds) = value.parse() {

@@ -37,7 +37,6 @@ pub(super) fn policy() -> Policy {
     }
 }
 
-/// A test's crawl of a site on loopback.
 struct TestCrawl {
     job: Job,
     storage: CrawlStorage,
@@ -79,7 +78,7 @@ impl TestCrawl {
         Self { context: Arc::new(context), ..self }
     }
 
-    /// Runs it as its own task, until it ends or the token stops it.
+    /// Spawns the crawl, which runs until it ends or the token is cancelled.
     fn spawn(self) -> (CancellationToken, JoinHandle<CrawlEnd>) {
         (self.stop.clone(), tokio::spawn(self.run()))
     }
@@ -104,7 +103,7 @@ async fn crawl(site: &TestServer) -> Outcome {
     TestCrawl::of(site).outcome().await
 }
 
-/// A site of `pages` pages in a chain: each links to the next.
+/// A site of `pages` pages, each of which links to the next.
 fn chain(path: &str, pages: u32) -> Reply {
     let number = if path == "/" { 0 } else { path[1..].parse().unwrap_or(u32::MAX) };
     match number {
@@ -134,7 +133,7 @@ async fn a_small_site_is_fetched_whole() {
     assert_eq!((outcome.errors, outcome.message.as_str()), (0, ""));
     assert_eq!(outcome.origin, Some(site.origin()));
     assert!(outcome.rtt.unwrap() < outcome.duration);
-    // Breadth first, with robots.txt before everything else.
+    // The order is breadth first, after robots.txt.
     assert_eq!(site.paths(), ["/robots.txt", "/", "/a", "/b?x=1&y=2", "/dir/c", "/deep/d"]);
     let contact = "landfall-agent/0.1 (+https://example.org/crawler)";
     assert!(site.requests().iter().all(|request| request.header("user-agent") == contact));
@@ -179,11 +178,12 @@ async fn a_crawl_delay_slows_the_crawl_down() {
     assert_gaps(&site, MS(800));
 }
 
-/// How much later than another the server may see a request, on a machine that runs other tests
-/// too: an eighth of the intervals under test.
+/// Maximum delay until the server sees a request, on a machine that runs other tests at the same
+/// time. This is an eighth of the tested intervals.
 const LATER: Duration = Duration::from_millis(100);
 
-/// The server sees a request after it started, so the first one's delay may shorten a gap.
+/// The server sees each request after it started. If the first of two is delayed, the gap looks
+/// shorter.
 fn assert_gaps(site: &TestServer, interval: Duration) {
     let seen = site.requests();
     for pair in seen.windows(2) {
@@ -459,7 +459,7 @@ async fn a_site_that_is_silent_for_the_whole_time_is_unreachable() {
 async fn a_stopped_crawl_has_no_outcome() {
     let site =
         TestServer::start(|path| if path == "/robots.txt" { status(404) } else { vec![ServerAction::Wait] }).await;
-    // Spawned, as the session does it: the crawl must be able to move between threads.
+    // Spawned as in a session, because the future must be `Send`.
     let (stop, crawl) = TestCrawl::of(&site).spawn();
     site.wait_for("/").await;
     let asked = Instant::now();

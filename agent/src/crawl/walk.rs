@@ -1,8 +1,8 @@
-//! Walks a site breadth first: sends requests, follows redirects, receives pages and queues their
-//! links.
+//! Visits the pages of a site breadth first: sends requests, follows redirects, receives pages and
+//! queues their links.
 //!
-//! Any failure goes into the ledger and the walk continues. Only a budget or an unreachable start
-//! page ends it before the frontier is empty.
+//! A failed request is counted in the ledger, and the crawl continues. Only an exhausted budget or
+//! an unreachable start page ends a crawl before the frontier is empty.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -26,28 +26,29 @@ use time::unix_ms;
 pub(super) use time::{MIN_HANDED_BACK_PAUSE, Stopwatch};
 use unread::UnreadPage;
 
-/// Maximum body bytes of one page; a larger page is an error.
+/// Maximum body bytes of one page. A larger page counts as an error.
 pub(super) const MAX_PAGE_BYTES: u64 = 5 << 20;
-/// Maximum requests, including the first, for a page that the site refuses with 429 or 503.
+/// Maximum number of requests, including the first, for a page that the site refuses with 429 or
+/// 503.
 const ATTEMPTS: u32 = 3;
 pub(super) const MAX_REDIRECTS: usize = 5;
-/// How long to process links before yielding to other tasks: robots.txt may hold thousands of
-/// rules.
+/// Maximum time to process links before yielding to other tasks. robots.txt may have thousands of
+/// rules, which each link is matched against.
 const TURN: Duration = Duration::from_millis(5);
 
 pub(super) enum WalkEnd {
     Exhausted,
     /// A budget is exhausted.
     Cut(Budget),
-    /// Nothing may be fetched: who blocks it, and why.
+    /// Nothing may be fetched; with what blocks the crawl, and the reason.
     Blocked(Blocker, String),
-    /// Nothing can be fetched: what is wrong, and why.
+    /// Nothing can be fetched; with the cause, and the message.
     Unreachable(Trouble, String),
-    /// The frontier cannot be stored: why.
+    /// The frontier cannot be stored, for this reason.
     Broken(String),
-    /// The site requires so long a pause that another crawl may have the slot.
+    /// The site requires such a long pause that the slot should be free for another crawl.
     Paused(Duration),
-    /// The address permits no further crawl, and the lease has ended: why.
+    /// The address permits no further crawl, for this reason, and the lease has ended.
     NotPermitted(String),
 }
 
@@ -63,7 +64,7 @@ enum Body {
     Broken(FetchError),
 }
 
-/// A walk through a site whose robots.txt is known.
+/// Crawls a site whose robots.txt has been read.
 pub(super) struct Walk<'a> {
     pub(super) site: Site,
     pub(super) rules: RobotsRules,
@@ -74,12 +75,12 @@ pub(super) struct Walk<'a> {
     pub(super) ledger: &'a mut Ledger,
     pub(super) policy: Policy,
     pub(super) watch: Stopwatch,
-    /// A pause that ends before this time may be spent elsewhere; `None` where the crawl cannot be
-    /// handed back.
+    /// The crawl is returned to the scheduler for a long pause that ends before this time. `None`
+    /// if there is no scheduler.
     pub(super) hands_back_before: Option<tokio::time::Instant>,
-    /// The newest page until it is read; its step is not over.
+    /// The newest page, if it was not read yet. Its step has not ended.
     pub(super) unread: Option<UnreadPage>,
-    /// Whether the newest page took long to read.
+    /// Whether the newest page took a long time to read.
     pub(super) reads_long: bool,
 }
 
@@ -106,7 +107,7 @@ impl Walk<'_> {
             self.end_step();
         }
         while let Some(entry) = self.next().await? {
-            // The last step must be over before anything can end or delay the crawl.
+            // The last step must end before anything can end or delay the crawl.
             if self.reads_long || self.may_end() {
                 self.catch_up().await;
             }
@@ -115,7 +116,7 @@ impl Walk<'_> {
             }
             self.check_pause()?;
             self.renew_rules().await?;
-            // The rules may have changed since it was queued, perhaps by another agent.
+            // The rules may have changed since the path was queued, perhaps by another agent.
             if self.rules.allow(&entry.path) {
                 self.visit(entry).await?;
             } else {
@@ -133,7 +134,7 @@ impl Walk<'_> {
         self.ledger.exhausted(&self.policy).is_some() || self.fetcher.is_paused() || self.rules.are_stale()
     }
 
-    /// The next path to fetch. If none is queued, reads the newest page first for its links.
+    /// The next path to fetch. If none is queued, first reads the newest page to find links.
     async fn next(&mut self) -> Result<Option<QueueEntry>, WalkEnd> {
         if let Some(entry) = self.frontier.next().await? {
             return Ok(Some(entry));
@@ -142,7 +143,7 @@ impl Walk<'_> {
         Ok(self.frontier.next().await?)
     }
 
-    /// Requests robots.txt again when the stored rules have expired.
+    /// Fetches robots.txt again if the rules have expired.
     async fn renew_rules(&mut self) -> Result<(), WalkEnd> {
         if !self.rules.are_stale() {
             return Ok(());
@@ -162,7 +163,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Ends a step whose finds belong to no page.
+    /// Ends a step that is not the visit of a page.
     fn end_step(&mut self) {
         self.note_totals();
         self.frontier.end_step();
@@ -173,7 +174,6 @@ impl Walk<'_> {
         self.step_state().note_totals(politeness_state);
     }
 
-    /// How the crawl ends when the frontier is empty.
     fn end_of_frontier(&self) -> WalkEnd {
         if self.ledger.page_cut {
             WalkEnd::Cut(Budget::Bytes)
@@ -213,8 +213,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Sends a request and repeats it while the site refuses it, so that a refusal does not count
-    /// as a missing page. `None` when it failed.
+    /// Sends a request, and repeats it while the site refuses it with 429 or 503, so that a refusal
+    /// does not count as a missing page. `None` if the request failed.
     async fn request(&mut self, path: &SitePath, depth: u32) -> Result<Option<CrawlResponse>, WalkEnd> {
         let Some(url) = self.url(path) else {
             self.catch_up().await;
@@ -227,7 +227,8 @@ impl Walk<'_> {
                 Ok(answer) if answer.turns_away() && attempt < ATTEMPTS && !self.fetcher.is_circuit_open() => {
                     turned_away = Some(answer.status());
                     self.discard(answer).await?;
-                    // The wait may be long: store the state, so that a restart does not shorten it.
+                    // The pause may be long. Store the state, so that a restart does not shorten
+                    // the pause.
                     self.note_totals();
                     self.frontier.note_totals().await?;
                     self.check_pause()?;
@@ -267,7 +268,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// The end of a crawl at its deadline: without a page it counts as a failure.
+    /// How a crawl ends at its deadline. If it fetched no page, the site counts as unreachable.
     fn out_of_time(&self) -> WalkEnd {
         match &self.ledger.first_error {
             Some((trouble, error)) if self.ledger.pages == 0 => WalkEnd::Unreachable(*trouble, error.clone()),
@@ -275,7 +276,7 @@ impl Walk<'_> {
         }
     }
 
-    /// The target of a redirect; `None` when there is nothing more to fetch.
+    /// The target of a redirect; `None` if it need not be fetched.
     fn follow(
         &mut self,
         from: &SitePath,
@@ -284,8 +285,8 @@ impl Walk<'_> {
         hops: &mut Vec<Fingerprint>,
     ) -> Result<Option<SitePath>, WalkEnd> {
         let Some(next) = self.site.path(target) else {
-            // Another crawl covers another site's pages; but without its start page this crawl has
-            // nothing to fetch.
+            // Pages of other sites are left to other crawls. But if the start page redirects there,
+            // this crawl has nothing to fetch.
             let left = format!("{} redirects to {target}, outside the site", self.site.root());
             return if depth == 0 { Err(WalkEnd::Unreachable(Trouble::Redirect, left)) } else { Ok(None) };
         };
@@ -365,7 +366,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads an unwanted body, as far as the connection is worth it.
+    /// Reads an unwanted body, if that is worth it to keep the connection.
     async fn discard(&mut self, answer: CrawlResponse) -> Result<(), WalkEnd> {
         let (ledger, policy) = (&mut self.ledger, &self.policy);
         let spend = |bytes| {

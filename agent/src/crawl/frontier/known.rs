@@ -1,6 +1,6 @@
-//! The known paths of a site and what the crawl has spent: a frontier without its queue.
+//! The known paths of a site and the crawl's totals: a frontier without its queue.
 //!
-//! Pure. Applying a crawl's frames in order rebuilds it.
+//! Pure. Applying the frames of a crawl's log in order rebuilds this state.
 
 use std::collections::HashSet;
 
@@ -9,17 +9,17 @@ use super::seen::SeenPaths;
 use super::trap::Traps;
 use crate::crawl::html::site_path::{Fingerprint, SitePath};
 
-/// Maximum queued paths, whatever the page budget: each takes some hundred bytes of disk and 22 of
-/// memory.
+/// Maximum queued paths, whatever the page budget. Each takes a few hundred bytes on disk and 22
+/// bytes of memory.
 const MAX_WAITING: u64 = 4_000_000;
-/// Maximum paths beyond the depth that are stored individually.
+/// Maximum number of paths beyond the depth limit that are stored individually.
 pub(super) const MAX_BEYOND: usize = 10_000;
-/// Maximum links into traps that are stored, so that each counts once. A site may have endless
-/// ones; those over the maximum count each time they are found, and take no memory.
+/// Maximum number of links into traps that are stored, so that each counts once. A site can have
+/// endlessly many. Links above the maximum count each time they are found, and take no memory.
 const MAX_TRAPS: u32 = 100_000;
 pub(super) const FINGERPRINT: usize = 16;
 
-/// The seen paths, and how many of them were visited.
+/// The seen paths, and how many of them are queued and visited.
 #[derive(Debug)]
 pub(super) struct KnownPaths {
     max_depth: u32,
@@ -32,21 +32,21 @@ pub(super) struct KnownPaths {
     totals: CrawlTotals,
 }
 
-/// The decision on an offered path.
+/// What to do with an offered path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OfferResult {
     New,
-    /// Store it as a path beyond the depth.
+    /// Store the path as one beyond the depth limit.
     Beyond,
-    /// It leads into a trap: store it, so that it counts once.
+    /// The path leads into a trap. Store it, so that it counts only once.
     Trap,
     LeftOut,
 }
 
 impl KnownPaths {
-    /// Empty, for a crawl of `max_pages`.
     pub(super) fn new(max_depth: u32, max_pages: u32) -> Self {
-        // Failed requests do not count as pages, so a crawl may need more paths than its budget.
+        // Failed requests do not count as pages, so a crawl may need more paths than its page
+        // budget.
         let wanted = u64::from(max_pages).saturating_mul(4).saturating_add(1000);
         Self {
             max_depth,
@@ -63,7 +63,7 @@ impl KnownPaths {
     pub(super) fn apply(&mut self, frame: &LogFrame) {
         for queued in &frame.queued {
             self.mark_seen(SitePath::fingerprint_of(&queued.path));
-            // Only its count matters: the path was allowed when it was found.
+            // Called only to count the path: it was allowed when it was found.
             self.traps.allow(&queued.path);
             self.queued += 1;
         }
@@ -81,7 +81,7 @@ impl KnownPaths {
         self.seen.contains(path.fingerprint().as_u128())
     }
 
-    /// Decides on a path found at `depth`.
+    /// Decides what to do with a path found at `depth`.
     pub(super) fn offer(&mut self, path: &SitePath, depth: u32) -> OfferResult {
         let fingerprint = path.fingerprint();
         if self.seen.contains(fingerprint.as_u128()) {
@@ -107,7 +107,7 @@ impl KnownPaths {
         OfferResult::New
     }
 
-    /// Stores a path without queueing it; `false` when it was seen before.
+    /// Stores a path without queueing it. Returns `false` if it was seen before.
     pub(super) fn claim(&mut self, path: &SitePath) -> bool {
         self.mark_seen(path.fingerprint())
     }
@@ -148,7 +148,7 @@ impl KnownPaths {
         self.seen.insert(fingerprint.as_u128())
     }
 
-    /// Returns `false` when there is nothing more to store.
+    /// Returns `false` if the path need not be stored.
     fn remember_beyond(&mut self, fingerprint: Fingerprint) -> bool {
         if self.beyond.len() < MAX_BEYOND {
             return self.beyond.insert(fingerprint);
@@ -163,7 +163,7 @@ pub(super) fn fingerprints(bytes: &[u8]) -> impl Iterator<Item = Fingerprint> {
     whole.iter().map(|bytes| Fingerprint::from_u128(u128::from_le_bytes(*bytes)))
 }
 
-/// Adds a path's fingerprint to a frame's list.
+/// Appends a path's fingerprint to a frame's list.
 pub(super) fn note(path: &SitePath, fingerprints: &mut Vec<u8>) {
     fingerprints.extend(path.fingerprint().as_u128().to_le_bytes());
 }

@@ -1,13 +1,13 @@
-//! The history of a frontier as a file: the queue that does not fit into memory, and the state for
-//! a restart.
+//! The history of a frontier as a file. It stores the queue, which does not fit into memory, and
+//! the state from which a crawl resumes after a restart.
 //!
-//! The file starts with a line that names its owner, and then only grows, by frames: what one visit
-//! found and spent. A frame's length and checksum make it count as a whole or not at all; anything
-//! after the last whole frame, left by a crash, is cut off. Unwritten frames are read from memory,
-//! so reading and writing never wait for each other.
+//! The file starts with a line that names its owner. After that, frames are only appended; each
+//! records what one visit found and spent. Each frame has a length and a checksum. If a crash left
+//! an incomplete frame at the end, it is cut off. Frames that are not written yet are read from
+//! memory, so reading and writing never wait for each other.
 //!
-//! Everything here blocks: call [`FrontierLog::write`] and [`FrontierLog::read`] on a thread that
-//! may block.
+//! All functions block: call [`FrontierLog::write`] and [`FrontierLog::read`] on a thread that may
+//! block.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom, Write as _};
@@ -18,14 +18,15 @@ use std::sync::Arc;
 use flate2::Crc;
 use prost::Message as _;
 
-/// The file's first bytes; the number is the format's.
+/// The file's first bytes; the number is the version of the format.
 const MAGIC: &[u8] = b"landfall crawl 1\n";
-/// Bytes before every frame: its length and its checksum, both little-endian.
+/// Number of bytes before every frame, for its length and checksum, both little-endian.
 const HEADER: usize = 8;
-/// Maximum frame length: the finds of one step are bounded far below it.
+/// Maximum length of a frame. The limits on one step keep frames far below it.
 const MAX_FRAME: usize = 64 << 20;
 
-/// Bytes read at once: some hundred steps. Otherwise each step would have to wake a thread.
+/// Number of bytes to read at once, which is a few hundred steps. Without reading ahead, each step
+/// would wake a thread.
 const READ_AHEAD: usize = 64 << 10;
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
@@ -36,12 +37,12 @@ pub(super) struct QueuedPath {
     pub(super) depth: u32,
 }
 
-/// What a crawl has spent and seen in total, up to some visit.
+/// What a crawl has spent and seen from its start to a visit.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub(in crate::crawl) struct CrawlTotals {
     #[prost(uint32, tag = "1")]
     pub(in crate::crawl) pages: u32,
-    /// Their bytes.
+    /// Decoded body bytes of the pages.
     #[prost(uint64, tag = "2")]
     pub(in crate::crawl) bytes: u64,
     #[prost(uint64, tag = "3")]
@@ -50,52 +51,52 @@ pub(in crate::crawl) struct CrawlTotals {
     pub(in crate::crawl) errors: u32,
     #[prost(uint64, tag = "5")]
     pub(in crate::crawl) millis: u64,
-    /// Pages fetched again though an agent had fetched them before.
+    /// Pages fetched again although an agent had fetched them before.
     #[prost(uint32, tag = "6")]
     pub(in crate::crawl) refetched: u32,
     /// Links left out because they lead into a trap.
     #[prost(uint32, tag = "7")]
     pub(in crate::crawl) trapped: u32,
-    /// Whether a page exceeded the size limit.
+    /// Whether a page exceeded the size limit of one page.
     #[prost(bool, tag = "8")]
     pub(in crate::crawl) page_cut: bool,
     /// Whether paths were dropped for lack of room.
     #[prost(bool, tag = "9")]
     pub(in crate::crawl) dropped: bool,
-    /// Whether more paths beyond the depth were found than are stored individually.
+    /// Whether more paths beyond the depth limit were found than can be stored individually.
     #[prost(bool, tag = "10")]
     pub(in crate::crawl) beyond: bool,
     #[prost(bool, tag = "11")]
     pub(in crate::crawl) sitemaps_read: bool,
-    /// Number of refusals by the site since the last reset.
+    /// Number of times the site refused a request (429, 503) since this count was last cleared.
     #[prost(uint32, tag = "12")]
     pub(in crate::crawl) turned_away: u32,
     #[prost(uint32, tag = "13")]
     pub(in crate::crawl) failed_in_a_row: u32,
-    /// End of the current pause, by the wall clock; 0 without a pause.
+    /// End of the current pause by the wall clock; 0 if there is none.
     #[prost(uint64, tag = "14")]
     pub(in crate::crawl) paused_until_unix_ms: u64,
-    /// Pages of the site that its sitemaps list.
+    /// Number of pages that the site's sitemaps list.
     #[prost(uint64, tag = "15")]
     pub(in crate::crawl) listed: u64,
 }
 
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct LogFrame {
-    /// Whether the frame records the visit of the path at the head of the queue. Otherwise it only
-    /// adds to the queue, as a sitemap does.
+    /// Whether the frame records the visit of the path at the head of the queue. If not, it only
+    /// adds to the queue, as for a sitemap.
     #[prost(bool, tag = "1")]
     pub(super) visited: bool,
     #[prost(message, repeated, tag = "2")]
     pub(super) queued: Vec<QueuedPath>,
-    /// Fingerprints, 16 bytes each, of paths that are known without being queued: redirect targets,
-    /// and pages another agent visited.
+    /// Fingerprints, 16 bytes each, of paths that are known but not queued: redirect targets, and
+    /// pages that another agent visited.
     #[prost(bytes = "vec", tag = "3")]
     pub(super) known: Vec<u8>,
-    /// Paths beyond the depth, likewise.
+    /// Fingerprints of paths beyond the depth limit.
     #[prost(bytes = "vec", tag = "4")]
     pub(super) beyond: Vec<u8>,
-    /// The total spent at the end of the frame.
+    /// The totals at the end of the frame.
     #[prost(message, required, tag = "5")]
     pub(super) totals: CrawlTotals,
 }
@@ -107,11 +108,11 @@ impl LogFrame {
 #[derive(Debug)]
 pub(super) struct FrontierLog {
     file: Arc<File>,
-    /// The end of the file, in bytes.
+    /// The length of the file in bytes.
     written: u64,
-    /// The end of the part that is synced, which survives a crash of the machine.
+    /// The length of the synced part, which survives a crash of the machine.
     synced: u64,
-    /// The bytes that follow the written ones.
+    /// The bytes to append to the file.
     unwritten: Vec<u8>,
 }
 
@@ -123,18 +124,18 @@ pub(in crate::crawl) enum LogError {
     Taken(PathBuf),
 }
 
-/// A place between two frames, in bytes.
+/// The position between two frames, in bytes from the start of the file.
 pub(super) type LogOffset = u64;
 pub(super) type LogRange = std::ops::Range<LogOffset>;
 
 impl FrontierLog {
-    /// A log without a name; it ends with the process.
+    /// A log in an unnamed file, which is deleted when the process ends.
     pub(super) fn temporary() -> io::Result<Self> {
         Self::begin(tempfile::tempfile()?, "")
     }
 
     /// Opens the log at `path` and creates it if missing. If it belongs to `owner`, `replay`
-    /// receives each frame and its place; otherwise the file is overwritten.
+    /// receives each frame and its position; otherwise the file is overwritten.
     pub(super) fn open(
         path: &Path,
         owner: &str,
@@ -172,7 +173,7 @@ impl FrontierLog {
         Ok(Self { file: Arc::new(file), written: first(owner), synced: 0, unwritten: Vec::new() })
     }
 
-    /// Adds a frame in memory; returns its place.
+    /// Appends a frame in memory, and returns its position.
     pub(super) fn push(&mut self, frame: &LogFrame) -> LogRange {
         let body = frame.encode_to_vec();
         let at = self.end();
@@ -191,8 +192,8 @@ impl FrontierLog {
         self.unwritten.len()
     }
 
-    /// The bytes to write, and where. Call [`FrontierLog::wrote`] afterwards; until then the call
-    /// may be repeated.
+    /// The bytes to write, and their position in the file. Call [`FrontierLog::wrote`] after
+    /// writing them. Until then this may be called again.
     pub(super) fn to_write(&self) -> (Arc<File>, LogOffset, Vec<u8>) {
         (Arc::clone(&self.file), self.written, self.unwritten.clone())
     }
@@ -203,13 +204,13 @@ impl FrontierLog {
         self.written += u64::try_from(bytes).expect("a length");
     }
 
-    /// The file to sync, and up to which place; `None` when everything is synced. Call
+    /// The file to sync, and the position that is then synced; `None` if everything is synced. Call
     /// [`FrontierLog::was_synced`] afterwards.
     pub(super) fn to_sync(&self) -> Option<(Arc<File>, LogOffset)> {
         (self.synced < self.written).then(|| (Arc::clone(&self.file), self.written))
     }
 
-    /// Records that everything before a place is on the disk.
+    /// Records that everything before a position is synced.
     pub(super) fn was_synced(&mut self, to: LogOffset) {
         self.synced = self.synced.max(to);
     }
@@ -218,8 +219,8 @@ impl FrontierLog {
         LogReader { file: Arc::clone(&self.file), end: self.written }
     }
 
-    /// The frame at `at` if it is still in memory, and the place after it; `None` when it is in the
-    /// file, or does not exist yet.
+    /// The frame at `at` if it is still in memory, and the position after it; `None` if it is in
+    /// the file or does not exist yet.
     pub(super) fn in_memory(&self, at: LogOffset) -> Option<(LogFrame, LogOffset)> {
         let from = usize::try_from(at.checked_sub(self.written)?).ok()?;
         let (frame, length) = whole(self.unwritten.get(from..)?)?;
@@ -238,8 +239,8 @@ pub(super) struct LogReader {
 }
 
 impl LogReader {
-    /// The frame at `at`, and the place after it; `None` at the end, and where there is no whole
-    /// frame.
+    /// The frame at `at`, and the position after it; `None` at the end, or if no whole frame
+    /// follows.
     pub(super) fn read(&self, at: LogOffset) -> io::Result<Option<(LogFrame, LogOffset)>> {
         let mut header = [0; HEADER];
         if at + 8 > self.end {
@@ -259,8 +260,9 @@ impl LogReader {
         Ok(LogFrame::decode(body.as_slice()).ok().map(|frame| (frame, end)))
     }
 
-    /// The queued paths of the frames from `at` on, one read-ahead or at least one frame, and the
-    /// place after them; `None` where [`LogReader::read`] returns `None`.
+    /// The queued paths of the frames from `at` on, and the position after these frames. Reads
+    /// [`READ_AHEAD`] bytes, or one frame if that is longer. `None` if [`LogReader::read`] returns
+    /// `None`.
     pub(super) fn read_ahead(&self, at: LogOffset) -> io::Result<Option<(Vec<QueuedPath>, LogOffset)>> {
         let there = usize::try_from(self.end.saturating_sub(at)).unwrap_or(usize::MAX);
         let mut block = vec![0; there.min(READ_AHEAD)];
@@ -284,7 +286,7 @@ pub(super) fn first(owner: &str) -> LogOffset {
 }
 
 fn head(owner: &str) -> Vec<u8> {
-    // The header must stay one line, whatever the owner's name.
+    // The header must be one line, whatever the owner's name.
     let owner = owner.replace(['\n', '\r'], " ");
     [MAGIC, owner.as_bytes(), b"\n"].concat()
 }
@@ -295,7 +297,7 @@ fn header_of(header: [u8; HEADER]) -> (usize, u32) {
     (usize::try_from(length).unwrap_or(usize::MAX), u32::from_le_bytes([e, f, g, h]))
 }
 
-/// The frame at the start of `bytes`, and its length with its header; `None` when it is not whole.
+/// The frame at the start of `bytes`, and its length with its header; `None` if it is incomplete.
 fn whole(bytes: &[u8]) -> Option<(LogFrame, u64)> {
     let (header, rest) = bytes.split_first_chunk::<HEADER>()?;
     let (length, checked) = header_of(*header);
@@ -422,7 +424,7 @@ pub(super) mod tests {
                 prop_assert_eq!(found, &frame(number));
             }
             prop_assert!(cut > 0 || frames.len() == 9);
-            // The log continues from there.
+            // New frames are appended at the cut.
             let mut log = FrontierLog::open(&path, "a.cn", |_, _| ()).unwrap();
             log.push(&frame(77));
             write(&mut log);

@@ -1,4 +1,4 @@
-//! The queue of a crawl: its log, and the end of it that is being read.
+//! The queue of a crawl: the log, and the paths that were read ahead from it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -7,22 +7,22 @@ use std::os::unix::fs::FileExt as _;
 use super::log::{FrontierLog, LogFrame, LogOffset, LogRange, LogReader, QueuedPath};
 use crate::disk::folder::blocking;
 
-/// Maximum bytes of frames in memory before they are written.
+/// Number of unwritten bytes from which frames are written to the file.
 const MAX_UNWRITTEN: usize = 256 << 10;
 
-/// A queue. Its paths come out in the order of the frames that added them.
+/// Returns paths in the order of the frames that added them.
 #[derive(Debug)]
 pub(super) struct Queue {
     log: FrontierLog,
-    /// The paths already read, and the place from which the log is unread.
+    /// The paths already read from the log, and the position up to which it was read.
     front: VecDeque<QueuedPath>,
     unread: LogOffset,
-    /// Paths at the front to skip: they were visited before the queue was opened.
+    /// Number of paths to skip at the front, because they were visited before the queue was opened.
     skip: u64,
 }
 
 impl Queue {
-    /// Resumes a log whose first `visited` paths were visited.
+    /// Opens the queue of a log whose first `visited` paths were visited.
     pub(super) const fn new(log: FrontierLog, start: LogOffset, visited: u64) -> Self {
         Self { log, front: VecDeque::new(), unread: start, skip: visited }
     }
@@ -46,12 +46,12 @@ impl Queue {
         }
     }
 
-    /// Adds the finds of a step; returns its place.
+    /// Appends a step's frame, and returns its position.
     pub(super) fn push(&mut self, frame: &LogFrame) -> LogRange {
         self.log.push(frame)
     }
 
-    /// Whether enough bytes wait that they should be written.
+    /// Whether so many bytes are unwritten that they should be written.
     pub(super) const fn is_due(&self) -> bool {
         self.log.unwritten() >= MAX_UNWRITTEN
     }

@@ -1,19 +1,22 @@
-//! The set of fingerprints of a site's known paths: exact, small, and deletable.
+//! The set of fingerprints of a site's known paths. It is exact and small, and entries can be
+//! removed.
 //!
-//! Pure. Open addressing with linear probing, in parts that grow by a quarter, one at a time. A
-//! slot holds only a fingerprint, and 72 to 90 percent of the slots are taken, so a path costs 17.9
-//! to 22.4 bytes once there are a few thousand. A table that doubles would cost up to 39 bytes, and
-//! half as much again while it grows. A part consists of pieces of one size, so that another part
-//! can reuse the pieces it frees as it grows; with one piece per part, memory beyond the set grew
-//! by a tenth of it. Fingerprints are halves of a cryptographic digest, so their bits serve as the
-//! hash; two of ten million paths share one with probability 1.5 * 10^-25.
+//! Pure. A hash table with open addressing and linear probing. It is divided into parts, and a full
+//! part grows by a quarter. A slot holds only a fingerprint, and 72 to 90 percent of the slots are
+//! taken, so a path takes 17.9 to 22.4 bytes if there are at least a few thousand. A table that
+//! doubles would take up to 39 bytes, and half as much again while it grows. A part consists of
+//! pieces of equal size, so that the pieces that one part frees when it grows can be reused by
+//! another. With one piece per part, the process needed a tenth of the set's size in addition.
+//! Fingerprints are halves of a cryptographic digest, so their bits serve as the hash. The
+//! probability that any two of ten million paths have the same fingerprint is 1.5 * 10^-25.
 
-/// Parts of a set; each grows by itself, so that at most a 64th of the set exists twice.
+/// Number of parts of a set. Each part grows separately, so at most a 64th of the set is in memory
+/// twice.
 const PARTS: usize = 64;
-/// Minimum slots of a part that is not empty.
+/// Minimum number of slots of a part that is not empty.
 const LEAST_SLOTS: usize = 4;
 
-/// Slots of a piece: 4 KiB.
+/// Number of slots of a piece, which takes 4 KiB.
 const PIECE: usize = 256;
 
 #[derive(Debug)]
@@ -21,15 +24,15 @@ pub struct SeenPaths {
     parts: Vec<Part>,
 }
 
-/// One part. Fingerprint 0 marks a free slot. No known path has that fingerprint; such a path would
-/// only be mistaken for the one with the next fingerprint.
+/// A part. Fingerprint 0 marks a free slot. A path with fingerprint 0 (none is known) is stored
+/// under fingerprint 1.
 #[derive(Debug, Default)]
 struct Part {
     slots: Slots,
     taken: usize,
 }
 
-/// Slots in pieces; all but the last piece hold [`PIECE`] slots.
+/// Slots in pieces. All pieces but the last have [`PIECE`] slots.
 #[derive(Debug, Default)]
 struct Slots {
     pieces: Vec<Box<[u128]>>,
@@ -63,7 +66,7 @@ impl Default for SeenPaths {
 }
 
 impl SeenPaths {
-    /// Adds a fingerprint; `false` when it was present.
+    /// Adds a fingerprint. Returns `false` if it was present.
     pub fn insert(&mut self, fingerprint: u128) -> bool {
         let key = key(fingerprint);
         self.parts[part(key)].insert(key)
@@ -74,7 +77,7 @@ impl SeenPaths {
         self.parts[part(key)].find(key).is_ok()
     }
 
-    /// Removes a fingerprint; `false` when it was absent.
+    /// Removes a fingerprint. Returns `false` if it was absent.
     pub fn remove(&mut self, fingerprint: u128) -> bool {
         let key = key(fingerprint);
         self.parts[part(key)].remove(key)
@@ -88,7 +91,7 @@ impl SeenPaths {
         self.parts.iter().all(|part| part.taken == 0)
     }
 
-    /// Its size in memory, in bytes.
+    /// The set's size in memory, in bytes.
     pub fn bytes(&self) -> usize {
         let slots: usize = self.parts.iter().map(|part| part.slots.bytes()).sum();
         size_of::<Self>() + self.parts.capacity() * size_of::<Part>() + slots
@@ -99,7 +102,7 @@ fn key(fingerprint: u128) -> u128 {
     fingerprint.max(1)
 }
 
-/// The part of a fingerprint: by its lowest bits, which nothing else uses.
+/// The index of a fingerprint's part: its lowest bits, which `home` does not use.
 fn part(key: u128) -> usize {
     low_bits(key) % PARTS
 }
@@ -109,8 +112,8 @@ fn low_bits(key: u128) -> usize {
 }
 
 impl Part {
-    /// The preferred position of a fingerprint among `slots` slots: its highest 64 bits, as a
-    /// fraction of 2^64, times the slots.
+    /// The preferred slot of a fingerprint: its highest 64 bits, as a fraction of 2^64, times the
+    /// number of slots.
     fn home(key: u128, slots: usize) -> usize {
         let fraction = key >> 64;
         let slots = u128::try_from(slots).expect("a number of slots");
@@ -138,7 +141,7 @@ impl Part {
 
     fn insert(&mut self, key: u128) -> bool {
         let Err(mut free) = self.find(key) else { return false };
-        // Never completely full: a search ends at a free slot.
+        // A part is never completely full, because a search ends at a free slot.
         if (self.taken + 1) * 10 > self.slots.len * 9 {
             self.grow();
             free = self.find(key).unwrap_or_else(|free| free);
@@ -159,7 +162,7 @@ impl Part {
 
     fn remove(&mut self, key: u128) -> bool {
         let Ok(mut hole) = self.find(key) else { return false };
-        // Move displaced fingerprints back into the hole, so that no search ends too early.
+        // Move displaced fingerprints into the hole, so that no search ends too early.
         let mut at = self.after(hole);
         while self.slots.get(at) != 0 {
             let home = Self::home(self.slots.get(at), self.slots.len);
@@ -174,7 +177,7 @@ impl Part {
         true
     }
 
-    /// Whether `home` lies after `hole` and up to `at`, wrapping around: then a search for the
+    /// Whether `home` lies after `hole` and not after `at`, cyclically. If so, a search for the
     /// entry at `at` does not pass `hole`.
     const fn lies_between(&self, home: usize, hole: usize, at: usize) -> bool {
         if hole < at { hole < home && home <= at } else { hole < home || home <= at }
@@ -190,8 +193,8 @@ mod tests {
 
     use super::*;
 
-    /// Fingerprints from a small range, so that they collide often; some crowd the last slots and
-    /// wrap around.
+    /// Fingerprints from a small range, so that they often collide. Some fall into the last slots
+    /// and wrap around.
     fn crowded(number: u16) -> u128 {
         let high = if number.is_multiple_of(2) { u128::from(u64::MAX) << 64 } else { u128::from(number) << 112 };
         high | (u128::from(number) << 6)

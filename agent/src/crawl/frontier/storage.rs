@@ -1,5 +1,5 @@
-//! Stores a crawl's state: on this agent's disk, to resume after a restart, and periodically as a
-//! checkpoint for the scheduler, so that another agent can resume.
+//! Stores a crawl's state on this agent's disk, to resume after a restart, and periodically offers
+//! a checkpoint to the scheduler, so that another agent can resume.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -16,36 +16,36 @@ use crate::disk::folder::blocking;
 use crate::warc::Recorder;
 pub use checkpoint::Checkpoint;
 
-/// Interval between checkpoints of a crawl: the loss of an agent loses at most this much work.
+/// Interval between checkpoints of a crawl. If an agent is lost, at most this much work is lost.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
 /// Delay before the next attempt after a failed write.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// What the agent reports to the scheduler about an unfinished crawl.
+/// The agent's report to the scheduler about an unfinished crawl.
 #[derive(Debug, Clone)]
 pub struct CrawlSnapshot {
     pub checkpoint: Checkpoint,
     pub rate_state: RateState,
-    /// The newest error; empty without one.
+    /// The newest error; empty if there is none.
     pub last_error: String,
 }
 
-/// Receives a crawl's standing. It must not block.
+/// Receives a crawl's report. Must not block.
 pub type SnapshotSink = Box<dyn Fn(CrawlSnapshot) + Send + Sync>;
 
-/// Where to store a crawl, and what an earlier part left.
+/// Where to store a crawl's state and pages, and the checkpoint from which the crawl resumes.
 #[derive(Default)]
 pub struct CrawlStorage {
-    /// The crawl's file; without it the state is not stored.
+    /// The file for the crawl's state; if `None`, the state is not stored.
     pub file: Option<PathBuf>,
-    /// The checkpoint at which another agent stopped; empty if there is none.
+    /// The checkpoint of the agent that had the crawl before; empty if there is none.
     pub checkpoint: Vec<u8>,
     pub on_snapshot: Option<SnapshotSink>,
-    /// Stores its pages; without it none are stored.
+    /// Stores the pages; if `None`, no pages are stored.
     pub recorder: Option<Recorder>,
     pub progress: Option<watch::Sender<CrawlProgress>>,
-    /// Cancelled when another agent is to resume the crawl: it stops, and rests before its lease
-    /// ends.
+    /// Cancelled when another agent is to resume the crawl. The crawl then stops, and rests before
+    /// its lease ends.
     pub preempted: CancellationToken,
 }
 
@@ -62,16 +62,17 @@ pub struct CrawlProgress {
 
 pub(in crate::crawl) struct StateWriter {
     on_snapshot: Option<SnapshotSink>,
-    /// When the last checkpoint was offered, or when the crawl started.
+    /// The time of the last report, or of the crawl's start.
     reported_at: Instant,
     failing: bool,
-    /// Whether the last reported standing was a pause.
+    /// Whether the crawl was paused at the last report.
     paused: bool,
     progress: Option<watch::Sender<CrawlProgress>>,
 }
 
 impl CrawlStorage {
-    /// Opens the frontier of `owner`'s crawl from the file or the checkpoint, whichever is further.
+    /// Opens the frontier of `owner`'s crawl from the file or from the checkpoint, whichever has
+    /// progressed further.
     pub(in crate::crawl) async fn open(
         self,
         owner: &str,
@@ -91,7 +92,8 @@ impl CrawlStorage {
 }
 
 impl StateWriter {
-    /// Called after every step: writes the frontier when due. The crawl waits while writes fail.
+    /// Called after every step; writes the frontier if due. While writes fail, this retries, so the
+    /// crawl waits.
     pub(in crate::crawl) async fn step(&mut self, frontier: &mut Frontier) {
         while frontier.is_due() {
             match frontier.write().await {
@@ -116,8 +118,8 @@ impl StateWriter {
         }
     }
 
-    /// Whether to report the crawl's standing: once a minute, and at the start of a pause, during
-    /// which there would be no other report.
+    /// Whether a report to the scheduler is due: once a minute, and at the start of a pause,
+    /// because a paused crawl sends no reports.
     pub(in crate::crawl) fn is_due(&mut self, paused: bool) -> bool {
         let begins = paused && !std::mem::replace(&mut self.paused, paused);
         self.paused = paused;
@@ -143,7 +145,8 @@ fn open_blocking(
         None => Ok(None),
         Some(file) => match Frontier::open(file, owner, max_depth, max_pages) {
             Ok(frontier) => Ok(Some(frontier)),
-            // The other crawl is being stopped and ends soon; only this crawl is not stored.
+            // Another crawl still has the file but is being stopped. This crawl runs without
+            // storing its state.
             Err(taken @ LogError::Taken(_)) => {
                 tracing::warn!(error = %taken, "a crawl's state is not stored");
                 Ok(None)
@@ -158,7 +161,7 @@ fn open_blocking(
             .inspect_err(|error| tracing::warn!(%error, "cannot read another agent's checkpoint; its work is repeated"))
             .ok(),
     };
-    // A frontier without any fetched page may still hold a pause that the site requires.
+    // A frontier without fetched pages may still contain a pause that the site requires.
     let is_further =
         |state: &CheckpointState| here.as_ref().is_none_or(|here| here.is_new() || state.pages() > here.totals().pages);
     let Some(state) = state.filter(is_further) else {
@@ -166,7 +169,7 @@ fn open_blocking(
     };
     let mut frontier = match (file, here) {
         (Some(file), Some(here)) => {
-            // Release the file's lock before overwriting it.
+            // Release the file's lock before overwriting the file.
             drop(here);
             std::fs::remove_file(file)?;
             open()?

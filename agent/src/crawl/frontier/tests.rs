@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::crawl::html::site_path::tests::path_of as path;
 
-/// Runs on a runtime of its own, for property tests.
+/// Runs a future on a new runtime, for property tests.
 fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
@@ -87,10 +87,10 @@ fn endless_traps_take_bounded_memory() {
     assert_eq!((frontier.totals().trapped, frontier.known.remembered()), (200_000, 100_000));
 }
 
-/// A site of up to 60 pages: which links to which.
+/// The links of a site of up to 60 pages: from which page to which.
 type Links = Vec<(u32, u32)>;
 
-/// Visits pages until `stop` of them were visited; returns them in order.
+/// Visits pages until `stop` pages were visited, and returns them in order.
 async fn walk(frontier: &mut Frontier, links: &Links, stop: usize) -> Vec<String> {
     if frontier.is_new() {
         frontier.offer(&path("/0"), 0);
@@ -116,7 +116,7 @@ fn links() -> impl Strategy<Value = Links> {
 }
 
 proptest! {
-    // Compares one uninterrupted walk, as the crawler does it, with Bellman-Ford.
+    // Compares the depths in an uninterrupted crawl with those that Bellman-Ford computes.
     #[test]
     fn a_walk_is_breadth_first_and_visits_each_reachable_page_once(links in links(), max_depth in 0_u32..6) {
         let mut frontier = Frontier::temporary(max_depth, 1000).unwrap();
@@ -138,8 +138,8 @@ proptest! {
         prop_assert_eq!(frontier.has_beyond(), further);
     }
 
-    // However often the walk is interrupted, with or without a write just before, it skips no page;
-    // it repeats only unwritten visits.
+    // An interrupted crawl skips no page and repeats only unwritten visits, however often it is
+    // interrupted and whether or not it wrote just before.
     #[test]
     fn a_crawl_resumes_after_a_restart_at_the_last_write(
         links in links(),
@@ -182,7 +182,7 @@ proptest! {
     }
 }
 
-/// A path that deflates badly: digits of a multiplicative sequence.
+/// A path that hardly compresses: digits of a multiplicative sequence.
 fn long_path(page: u32, link: u32) -> String {
     let mut state = u64::from(page) << 32 | u64::from(link) | 1;
     let noise: String = (0..60)
@@ -194,7 +194,7 @@ fn long_path(page: u32, link: u32) -> String {
     format!("/{page}/{link}/{noise}")
 }
 
-/// Every page links to twenty others, each with a path of some 500 bytes.
+/// Visits a site on which every page links to twenty others, each with a path of about 500 bytes.
 async fn walk_wide(frontier: &mut Frontier, visits: u32) -> HashMap<String, u32> {
     if frontier.is_new() {
         frontier.offer(&path("/"), 0);
@@ -216,7 +216,7 @@ async fn walk_wide(frontier: &mut Frontier, visits: u32) -> HashMap<String, u32>
 async fn a_checkpoint_of_a_large_queue_represents_an_earlier_moment_and_skips_nothing() {
     let mut frontier = Frontier::temporary(100, 1_000_000).unwrap();
     let first = walk_wide(&mut frontier, 1000).await;
-    // 19,000 paths of 500 bytes wait, half of which is noise.
+    // 19,000 paths of 500 bytes are queued. Half of their bytes are random.
     let checkpoint = frontier.checkpoint().await.unwrap();
     assert!(checkpoint.bytes.len() <= checkpoint::MAX_BYTES, "{}", checkpoint.bytes.len());
     let mut second = Frontier::temporary(100, 1_000_000).unwrap();
@@ -229,7 +229,7 @@ async fn a_checkpoint_of_a_large_queue_represents_an_earlier_moment_and_skips_no
         again.keys().all(|page| first.contains_key(page)),
         "what is fetched first is what was fetched after the checkpoint's moment"
     );
-    // Both frontiers now wait for the same paths.
+    // Both frontiers now have the same paths in the queue.
     assert_eq!(second.waiting(), frontier.waiting());
     for _ in 0..500 {
         assert_eq!(second.next().await.unwrap(), frontier.next().await.unwrap());
@@ -277,7 +277,8 @@ async fn the_visits_of_a_checkpoint_are_on_the_disk() {
 }
 
 proptest! {
-    // The crawler requests a page before it reads the previous one, so two paths are out at once.
+    // The crawler requests a page before it reads the previous one, so two paths can be unvisited
+    // at the same time.
     #[test]
     fn the_bytes_of_queued_paths_are_exact_before_and_after_a_restart(links in links(), stop in 1_usize..60, ahead in any::<bool>()) {
         let folder = tempfile::tempdir().unwrap();

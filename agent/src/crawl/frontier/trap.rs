@@ -1,24 +1,25 @@
-//! Detects crawler traps: paths that repeat themselves, and endless calendars.
+//! Detects crawler traps: paths with repeated segments, and endless calendars.
 //!
-//! Pure. A rule looks at a path alone, or counts the paths it allowed. It never forbids pages that
-//! a person would find by hand on an ordinary site. Paths left out are counted, so the outcome
-//! shows them.
+//! Pure. The rule for repetitions looks only at the path itself; the rule for calendars counts the
+//! paths that it has allowed. Neither forbids pages that a person would visit on an ordinary site.
+//! The outcome reports the number of paths left out.
 
 use std::collections::HashMap;
 
-/// Maximum segments of a path: an ordinary path has a handful; a relative link that feeds on itself
-/// adds one at every step.
+/// Maximum segments of a path. An ordinary path has a handful; a relative link that is resolved
+/// against its own result adds one at every step.
 const MAX_SEGMENTS: usize = 32;
-/// Maximum consecutive repeats of a group of segments. `/a/a/` occurs; three repeats hardly ever
-/// do.
+/// Maximum consecutive occurrences of a group of segments. `/a/a/` is found on ordinary sites,
+/// `/a/a/a/` hardly ever.
 const MAX_REPEATS: usize = 2;
-/// Maximum length of a repeated group of segments: `/x/y/z/w/x/y/z/w/x/y/z/w`.
+/// Maximum number of segments in a repeated group, as in `/x/y/z/w/x/y/z/w/x/y/z/w`.
 const LONGEST_GROUP: usize = 4;
 /// Maximum occurrences of a segment in a path, consecutive or not.
 const MAX_OCCURRENCES: usize = 4;
-/// Maximum pages of one calendar: the days of more than two and a half years, the months of 83.
+/// Maximum pages of one calendar: enough for the days of two and a half years, or the months of 83
+/// years.
 const MAX_DATES: u32 = 1000;
-/// Maximum calendars counted separately; all others share one count.
+/// Maximum calendars that are counted separately. All others share one count.
 const MAX_CALENDARS: usize = 256;
 
 #[derive(Debug, Default)]
@@ -27,8 +28,8 @@ pub(in crate::crawl) struct Traps {
 }
 
 impl Traps {
-    /// Whether to request a path with its query. Counts the allowed pages of a calendar, so call it
-    /// once per path.
+    /// Whether a path with its query may be requested. Also counts the allowed pages of a calendar,
+    /// so call it only once per path.
     pub(in crate::crawl) fn allow(&mut self, path: &str) -> bool {
         let (path, query) = path.split_once('?').unwrap_or((path, ""));
         !repeats(path) && self.allow_date(path, query)
@@ -44,7 +45,7 @@ impl Traps {
     }
 }
 
-/// Whether a path repeats itself, or has too many segments.
+/// Whether a path repeats segments too often, or has too many.
 fn repeats(path: &str) -> bool {
     let segments: Vec<&str> = path.split('/').filter(|segment| !segment.is_empty()).take(MAX_SEGMENTS + 1).collect();
     if segments.len() > MAX_SEGMENTS {
@@ -57,7 +58,7 @@ fn repeats(path: &str) -> bool {
     (1..=LONGEST_GROUP).any(|group| in_a_row(&segments, group) > MAX_REPEATS)
 }
 
-/// The longest run of one group of `group` segments.
+/// Maximum number of consecutive occurrences of any group of `group` segments.
 fn in_a_row(segments: &[&str], group: usize) -> usize {
     let mut longest = 0;
     let mut run = 0;
@@ -68,9 +69,9 @@ fn in_a_row(segments: &[&str], group: usize) -> usize {
     1 + longest / group
 }
 
-/// The calendar of a page: its address without the date. `None` for a page that is not a bare date.
-/// An article under `/2021/05/17/title` is not one: an archive of those is endless only if its
-/// articles are.
+/// The calendar to which a page belongs: its path and query without the date. `None` if the page is
+/// not for a date alone. An article (`/2021/05/17/title`) belongs to no calendar, because an
+/// archive is endless only if there are endlessly many articles.
 fn calendar(path: &str, query: &str) -> Option<String> {
     let in_query = query.split('&').any(|pair| {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -85,7 +86,7 @@ fn calendar(path: &str, query: &str) -> Option<String> {
         let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
         calendar.push('&');
         calendar.push_str(name);
-        // A value that is not a number identifies the calendar: `room=blue`.
+        // A value that is not a number or date identifies the calendar, such as `room=blue`.
         if !is_number_or_date(value) {
             calendar.push('=');
             calendar.push_str(value);
@@ -94,8 +95,8 @@ fn calendar(path: &str, query: &str) -> Option<String> {
     Some(calendar)
 }
 
-/// The part before a date at the end of a path: `/events/` of `/events/2031/07/`, `2031-07-04` or
-/// `20310704`.
+/// The part of a path before the date at its end: `/events/` for `/events/2031/07/`,
+/// `/events/2031-07-04` or `/events/20310704`.
 fn date_tail(path: &str) -> Option<&str> {
     let trimmed = path.trim_end_matches('/');
     let cut = |segments: usize| {
@@ -131,7 +132,7 @@ fn is_part(text: &str) -> bool {
     matches!(text.len(), 1 | 2) && text.parse::<u8>().is_ok_and(|number| (1..=31).contains(&number))
 }
 
-/// `2031-07`, `2031-07-04`, or `20310704`.
+/// Whether a text is a date such as `2031-07`, `2031-07-04` or `20310704`.
 fn is_date(text: &str) -> bool {
     let parts: Vec<&str> = text.split('-').collect();
     match parts.as_slice() {
@@ -178,7 +179,7 @@ mod tests {
             |number: u32| format!("/events/{}/{:02}/{:02}", 1990 + number / 336, number / 28 % 12 + 1, number % 28 + 1);
         let allowed = (0..5000).filter(|number| traps.allow(&day(*number))).count();
         assert_eq!(allowed, usize::try_from(MAX_DATES).unwrap());
-        // Another calendar, and pages that only lie under a date.
+        // Another calendar, and pages below a date.
         assert!(traps.allow("/rooms/2024/05/06"));
         assert!((0..5000).all(|number| traps.allow(&format!("{}/title-{number}", day(number)))));
         assert!((0..5000).all(|number| traps.allow(&format!("/item?id={number}"))));

@@ -1,8 +1,8 @@
-//! Finds the links of an HTML page while it streams in.
+//! Finds the links of an HTML page while the page is received.
 //!
-//! Pure. Keeps the links of `a`, `area` (`href`), `iframe` and `frame` (`src`) inside the site;
-//! honours `base`, `rel=nofollow` and a robots `nofollow`. A page that needs more memory than the
-//! limit is abandoned; the links found before are kept and marked as incomplete.
+//! Pure. Returns the links of `a`, `area` (`href`), `iframe` and `frame` (`src`) that stay inside
+//! the site. Honours `base`, `rel=nofollow` and a robots `nofollow`. If a page needs more memory
+//! than the limit, parsing stops; the links found before are returned and marked as incomplete.
 
 use std::borrow::Cow;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -16,28 +16,30 @@ use super::site_path::{Fingerprints, Site, SitePath};
 use crate::crawl::politeness::robots::directives;
 
 const MAX_LINKS: usize = 10_000;
-/// Initial capacity for different links: most pages have no more, and it takes a few hundred bytes.
+/// Initial capacity for different links. Most pages have no more, and it takes only a few hundred
+/// bytes.
 const FEW_LINKS: usize = 28;
-/// Maximum parser memory of one page: a tag cut by the end of a piece, and 128 bytes per open
-/// element. On a page that never closes its paragraphs, every paragraph stays open.
+/// Maximum memory of the parser for one page. The parser holds a tag that is cut at the end of a
+/// piece, and 128 bytes per open element. If a page never closes its paragraphs, all of them stay
+/// open.
 const MAX_PARSER_BYTES: usize = 2 << 20;
 
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::crawl) struct Links {
-    /// Paths inside the site, each once, in the order of the page.
+    /// Paths inside the site, without duplicates, in the order of the page.
     pub(in crate::crawl) paths: Vec<SitePath>,
     pub(in crate::crawl) cut: bool,
 }
 
-/// Takes a page in pieces and returns its links.
+/// Receives a page in pieces and returns its links.
 pub(in crate::crawl) struct LinkExtractor {
     parser: Option<HtmlRewriter<'static, Discard>>,
     page: Arc<Mutex<Page>>,
 }
 
 impl LinkExtractor {
-    /// For the page at `url`, read by a crawler with the product token `token`; `charset` is that
-    /// of its `Content-Type`.
+    /// Makes an extractor for the page at `url` and a crawler with the product token `token`.
+    /// `charset` comes from the page's `Content-Type`.
     pub(in crate::crawl) fn new(site: Site, url: Url, charset: Option<&str>, token: Arc<str>) -> Self {
         let encoding = charset
             .and_then(|label| Encoding::for_label_no_replacement(label.as_bytes()))
@@ -53,8 +55,8 @@ impl LinkExtractor {
             nofollow: false,
         };
         page.encoding = encoding.map(Into::into);
-        // The parser's handlers share the page with the extractor; both run in one task, so the
-        // lock is never contended.
+        // The parser's handlers and the extractor share the page. Both run in one task, so the lock
+        // is never contended.
         let page = Arc::new(Mutex::new(page));
         let parser = HtmlRewriter::new(settings(&page, encoding), Discard);
         Self { parser: Some(parser), page }
@@ -63,7 +65,7 @@ impl LinkExtractor {
     pub(in crate::crawl) fn write(&mut self, piece: &[u8]) {
         let Some(parser) = self.parser.as_mut() else { return };
         if parser.write(piece).is_err() {
-            // The parser must not be used again.
+            // After an error the parser must not be used again.
             self.parser = None;
             lock(&self.page).links.cut = true;
         }
@@ -82,7 +84,8 @@ fn lock(page: &Mutex<Page>) -> MutexGuard<'_, Page> {
     page.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The relevant elements. Parsed once: parsing the selectors took longer than most pages.
+/// The elements that matter. The selectors are parsed once, because parsing them took longer than
+/// reading most pages.
 static WANTED: LazyLock<[Selector; 4]> = LazyLock::new(|| {
     ["base", "meta", "a, area", "iframe, frame"].map(|selector| selector.parse().expect("a list of names"))
 });
@@ -113,17 +116,16 @@ fn settings(page: &Arc<Mutex<Page>>, encoding: Option<AsciiCompatibleEncoding>) 
     settings
 }
 
-/// Discards the parser's rewritten text: only the links are needed.
+/// Discards the page as rewritten by the parser, because only the links are needed.
 struct Discard;
 
 impl OutputSink for Discard {
     fn handle_chunk(&mut self, _chunk: &[u8]) {}
 }
 
-/// The state of a partly read page.
 struct Page {
     site: Site,
-    /// The product token by which `meta` elements know the crawler.
+    /// The product token that names the crawler in `meta` elements.
     token: Arc<str>,
     base: Url,
     based: bool,
@@ -136,7 +138,7 @@ struct Page {
 
 impl Page {
     fn set_base(&mut self, element: &Element<'_, '_>) {
-        // Only the first `base` counts.
+        // Only the first `base` element counts.
         if self.based {
             return;
         }
@@ -177,7 +179,7 @@ impl Page {
     }
 
     fn path(&self, href: &str) -> Option<SitePath> {
-        // The page's own `base` may point anywhere.
+        // A `base` element may point anywhere, so the short cut does not apply.
         let plain = if self.based { None } else { SitePath::plain(href) };
         plain.or_else(|| self.site.path(&self.resolve(href)?))
     }
@@ -197,7 +199,8 @@ fn encoder(encoding: Option<&'static Encoding>) -> impl Fn(&str) -> Cow<'_, [u8]
     }
 }
 
-/// Replaces the character references that occur in links; the parser leaves attributes unchanged.
+/// Replaces the character references (`&amp;`) that occur in links, because the parser leaves them
+/// in attributes.
 pub(in crate::crawl) fn decode_references(text: &str) -> String {
     let mut decoded = String::with_capacity(text.len());
     let mut rest = text;
@@ -212,9 +215,9 @@ pub(in crate::crawl) fn decode_references(text: &str) -> String {
     decoded
 }
 
-/// The character of a reference at the start of a text, and the reference's length in bytes.
+/// The character for the reference at the start of a text, and the reference's length in bytes.
 fn reference_at(text: &str) -> Option<(char, usize)> {
-    // The longest is `&#x10ffff;`.
+    // The longest reference is `&#x10ffff;`.
     let end = text.bytes().take(10).position(|byte| byte == b';')?;
     let name = text.get(1..end)?;
     let character = match name {
@@ -323,7 +326,7 @@ pub(in crate::crawl) mod tests {
                 prop_assert!(path.as_str().starts_with('/'));
                 prop_assert!(site("http://example.cn").url(path).is_some());
             }
-            // How the page is split into pieces changes nothing.
+            // The result does not depend on how the page is split into pieces.
             prop_assert_eq!(extract(html.as_bytes(), None, piece), whole);
         }
 

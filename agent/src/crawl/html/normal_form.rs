@@ -1,21 +1,23 @@
 //! The normal form of a path and query: equivalent URLs get the same spelling.
 //!
-//! Pure. Unneeded escapes are decoded and the others are written in capitals (RFC 3986, 6.2.2).
-//! Session identifiers and advertisers' marks, which make a new URL of every visit, are removed.
-//! The order of a query's parameters stays: a site may distinguish one order from another.
+//! Pure. Unnecessary escapes are decoded and the others are written in capitals (RFC 3986, 6.2.2).
+//! Session identifiers and advertising parameters are removed, because they give the same page a
+//! new URL at every visit. The parameters of a query keep their order, because it may matter to the
+//! site.
 
 use std::borrow::Cow;
 
-/// Parameters that identify a visit, whatever their value.
+/// Names of parameters that identify a visit, whatever their value.
 const VISITS: [&str; 8] = ["jsessionid", "phpsessid", "asp.net_sessionid", "cfid", "cftoken", "oscsid", "zenid", "_gl"];
-/// Prefixes of such names: Microsoft's servers append letters to theirs.
+/// Prefixes of names of such parameters. For example, Microsoft's servers append letters to
+/// `ASPSESSIONID`.
 const VISITS_BEGIN: [&str; 2] = ["aspsessionid", "utm_"];
-/// Marks that advertisers add to the links to a site.
+/// Parameters that advertisers add to links to a site.
 const MARKS: [&str; 5] = ["gclid", "fbclid", "msclkid", "dclid", "yclid"];
-/// Parameters that identify a visit if their value looks like an identifier: `sid=12` may be a
-/// story.
+/// Names of parameters that identify a visit only if their value looks like an identifier: `sid=12`
+/// may be the number of a story.
 const PERHAPS: [&str; 5] = ["sid", "s", "session", "sessionid", "session_id"];
-/// Minimum length of such a value in characters.
+/// Minimum length of a value, in characters, to look like an identifier.
 const LEAST_TOKEN: usize = 16;
 
 pub(in crate::crawl) fn normal_form(path_and_query: &str) -> Cow<'_, str> {
@@ -38,10 +40,10 @@ pub(in crate::crawl) fn normal_form(path_and_query: &str) -> Cow<'_, str> {
     Cow::Owned(normal)
 }
 
-/// A text with only the necessary escapes, in capitals.
+/// Removes unnecessary escapes from a text, and writes the others in capitals.
 pub(in crate::crawl) fn normal_escapes(text: &str) -> String {
     let mut normal = String::with_capacity(text.len());
-    // After a `%` that starts no escape, a decoded digit could complete one.
+    // The last `%` that starts no escape: a digit decoded after it could turn it into an escape.
     let mut stray = None;
     let mut rest = text;
     while let Some(at) = rest.find('%') {
@@ -80,7 +82,7 @@ fn without_session(path: &str) -> String {
     segments.collect::<Vec<_>>().join("/")
 }
 
-/// Whether a parameter identifies the visit, not the content.
+/// Whether a parameter (`name=value`) identifies the visit, not the content.
 fn names_a_visit(pair: &str) -> bool {
     let Some((name, value)) = pair.split_once('=') else { return false };
     let is = |known: &&str| name.eq_ignore_ascii_case(known);

@@ -1,9 +1,9 @@
 //! The normal form of a URL inside one site: its path and query.
 //!
-//! Pure. Equivalent URLs have one [`SitePath`]: it has no fragment, default port, credentials, dot
-//! segments, empty query, unneeded escapes or session identifiers. A `SitePath` is only made from a
-//! URL of the site's origin, and a URL is only made from it by prepending that origin, so a path
-//! can never leave the site.
+//! Pure. Equivalent URLs have the same [`SitePath`], which has no fragment, default port,
+//! credentials, dot segments, empty query, unnecessary escapes or session identifiers. A `SitePath`
+//! can only be made from a URL of the site's origin, and becomes a URL only by prepending that
+//! origin, so a path can never leave the site.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -20,17 +20,18 @@ pub(in crate::crawl) const MAX_PATH_BYTES: usize = 2048;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::crawl) struct SitePath {
     text: Box<str>,
-    /// Computed once: every lookup of a path needs it.
+    /// Computed once, because every lookup of a path needs it.
     fingerprint: Fingerprint,
 }
 
-/// Replaces a [`SitePath`] in sets, so that a large site's known pages take little memory.
+/// Stands for a [`SitePath`] in sets, so that the known paths of a large site take little memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(in crate::crawl) struct Fingerprint(u128);
 
 pub(in crate::crawl) type Fingerprints = HashSet<Fingerprint, BuildHasherDefault<FingerprintHasher>>;
 
-/// The hash of a fingerprint: half of its own bits, which a cryptographic digest has already mixed.
+/// Uses half of a fingerprint's bits as its hash, because a cryptographic digest has already mixed
+/// them.
 #[derive(Debug, Default)]
 pub(in crate::crawl) struct FingerprintHasher(u64);
 
@@ -40,7 +41,7 @@ impl Hasher for FingerprintHasher {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        // Only fingerprints are hashed by it; this would also work for other keys.
+        // Used only for `u128`; this also works for other keys.
         self.0 = bytes.iter().fold(self.0, |hash, byte| hash.rotate_left(8) ^ u64::from(*byte));
     }
 
@@ -62,15 +63,15 @@ impl SitePath {
         &self.text
     }
 
-    /// The path of a link, if the URL parser and the normal form leave it unchanged: absolute, with
-    /// only letters, digits, `-`, `_`, `/` and dots inside segments. Most links are so, and the
-    /// parser costs ten times as much. `None` means only that the parser must decide.
+    /// A short cut for links that are already in normal form: absolute paths with only letters,
+    /// digits, `-`, `_`, `/` and dots inside segments. Most links have this form, and the URL
+    /// parser takes ten times as long. If this returns `None`, use the parser.
     pub(in crate::crawl) fn plain(href: &str) -> Option<Self> {
         is_plain(href).then(|| Self::new(href))
     }
 
-    /// Reads a path written by [`SitePath::as_str`]; `None` for anything else. It does not check
-    /// the normal form.
+    /// Reads a path that was written with [`SitePath::as_str`]; `None` for any other text. Does not
+    /// check the normal form.
     pub(in crate::crawl) fn stored(text: &str) -> Option<Self> {
         (text.starts_with('/') && text.len() <= MAX_PATH_BYTES).then(|| Self::new(text))
     }
@@ -103,10 +104,10 @@ pub(in crate::crawl) struct Site {
 }
 
 impl Site {
-    /// The site at an origin; `None` when the origin does not make a URL.
+    /// The site at an origin; `None` if the origin is not part of a valid URL.
     pub(in crate::crawl) fn new(origin: &Origin) -> Option<Self> {
         let root = Url::parse(&format!("{origin}/")).ok()?;
-        // Parse it again, because an origin's parts are public and may have another spelling.
+        // Parse the origin again: its fields are public, so they may not be in normal form.
         let origin = Origin::of(&root).ok()?;
         Some(Self { origin, root })
     }
@@ -119,9 +120,9 @@ impl Site {
         &self.root
     }
 
-    /// The normal form of a URL; `None` when it lies outside the site or is too long.
+    /// The normal form of a URL; `None` if the URL is outside the site or too long.
     pub(in crate::crawl) fn path(&self, url: &Url) -> Option<SitePath> {
-        // A URL that starts exactly like the start page's needs no parsing.
+        // If the URL starts exactly like the start page's, its origin need not be parsed.
         let alike = url[..Position::BeforePath] == self.root[..Position::BeforePath];
         if !alike && Origin::of(url).ok()? != self.origin {
             return None;
@@ -130,25 +131,25 @@ impl Site {
         (path.len() <= MAX_PATH_BYTES).then(|| SitePath::new(&path))
     }
 
-    /// The URL of a path; `None` only when parsing it would change the path.
+    /// The URL of a path; `None` only if the URL parser would change the path.
     pub(in crate::crawl) fn url(&self, path: &SitePath) -> Option<Url> {
         if is_plain(&path.text) {
             let mut url = self.root.clone();
             url.set_path(&path.text);
             return Some(url);
         }
-        // Not `join`: it would read the path `//host/` as another host.
+        // Not `join`, which would take the path `//host/` for another host.
         let url = Url::parse(&format!("{}{}", self.origin, path.text)).ok()?;
         (self.path(&url)? == *path).then_some(url)
     }
 }
 
-/// Whether a path is certainly in normal form, by a quick look.
+/// Whether a quick check shows that a path is in normal form.
 fn is_plain(path: &str) -> bool {
     let mut before = b'/';
     for byte in path.bytes().skip(1) {
         let plain = match byte {
-            // A dot segment, another host, or an empty segment.
+            // Refuse dot segments, and `//`, which may begin another host or an empty segment.
             b'.' | b'/' => before != b'/',
             byte => byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'),
         };

@@ -1,8 +1,8 @@
-//! Reads a sitemap while it streams in: the pages it lists, and the sitemaps an index lists
-//! (sitemaps.org, protocol 0.9).
+//! Parses a sitemap while it is received: the pages that it lists, or the sitemaps that a sitemap
+//! index lists (sitemaps.org, protocol 0.9).
 //!
-//! Pure. XML, or one URL per line; either may be gzipped. An invalid sitemap lists nothing. Its
-//! length does not matter: only the entries are held, up to the protocol's limit for one sitemap.
+//! Pure. A sitemap is XML or has one URL per line; either may be gzipped. An invalid sitemap has no
+//! entries. Only the entries are kept in memory, up to the protocol's limit for one sitemap.
 
 use std::io::Write as _;
 
@@ -10,25 +10,25 @@ use flate2::write::MultiGzDecoder;
 
 use super::links::decode_references;
 
-/// Maximum entries of one sitemap; the protocol's limit.
+/// Maximum entries of one sitemap, as the protocol limits them.
 const MAX_ENTRIES: usize = 50_000;
-/// Maximum length of a listed URL in bytes; the protocol's limit.
+/// Maximum length of a listed URL in bytes, as the protocol limits it.
 const MAX_URL_BYTES: usize = 2048;
-/// Maximum length of a URL as written, with surrounding blanks and references.
+/// Maximum length of a URL as written, with surrounding blanks and character references.
 const MAX_WRITTEN_BYTES: usize = 4 * MAX_URL_BYTES;
-/// Maximum bytes of URLs from one sitemap: at a hundred bytes each, as many as it may list.
+/// Maximum total bytes of the URLs from one sitemap: 100 bytes for each of [`MAX_ENTRIES`].
 const MAX_LISTED_BYTES: usize = 5 << 20;
-/// Maximum parser memory of a sitemap: a tag or a line.
+/// Maximum memory of the parser, which holds a tag or a line.
 const MAX_PARSER_BYTES: usize = 256 << 10;
-/// Maximum decoded bytes read of one sitemap; the protocol's limit.
+/// Maximum decoded bytes of one sitemap, as the protocol limits them.
 const MAX_BYTES: u64 = 50 << 20;
-/// Starts a character data section, after its `<`.
+/// The start of a character data section, without its `<`.
 const CDATA: &[u8] = b"![CDATA[";
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// The byte order mark at the start of some texts.
+/// The byte order mark, with which some texts start.
 const MARK: [u8; 3] = [0xef, 0xbb, 0xbf];
 
-/// The entries of a sitemap, as written.
+/// The entries of a sitemap.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(in crate::crawl) struct Sitemap {
     pub(in crate::crawl) pages: Vec<String>,
@@ -37,7 +37,7 @@ pub(in crate::crawl) struct Sitemap {
 }
 
 pub(in crate::crawl) struct SitemapReader {
-    /// The first bytes, until they reveal the format.
+    /// The first bytes, until the format is known.
     beginning: Vec<u8>,
     form: Option<Encoding>,
 }
@@ -52,7 +52,7 @@ impl SitemapReader {
         Self { beginning: Vec::new(), form: None }
     }
 
-    /// Takes the next piece; returns `false` when the sitemap needs no more.
+    /// Parses the next piece. Returns `false` if no more is needed.
     pub(in crate::crawl) fn write(&mut self, piece: &[u8]) -> bool {
         match &mut self.form {
             Some(Encoding::Plain(parser)) => parser.write_all(piece).is_ok(),
@@ -98,7 +98,7 @@ impl SitemapReader {
     }
 }
 
-/// Takes a decoded sitemap in pieces; writing fails when it has enough.
+/// Parses a decoded sitemap in pieces. Writing fails when no more is needed.
 #[derive(Default)]
 struct Parser {
     listed: EntryList,
@@ -108,9 +108,9 @@ struct Parser {
 }
 
 enum Syntax {
-    /// The bytes so far may be the start of a byte order mark.
+    /// The bytes received so far may be the start of a byte order mark.
     Unread(Vec<u8>),
-    /// Only white space so far.
+    /// Only white space was received so far.
     Unknown,
     Xml(XmlParser),
     /// One URL per line; the last line may be incomplete.
@@ -124,7 +124,7 @@ impl Default for Syntax {
     }
 }
 
-/// The kind of an entry: the list to which it belongs.
+/// The kind of an entry, as the list to which it belongs.
 type EntryKind = fn(&mut Sitemap) -> &mut Vec<String>;
 
 fn pages(sitemap: &mut Sitemap) -> &mut Vec<String> {
@@ -160,21 +160,21 @@ impl EntryList {
     }
 }
 
-/// Reads XML byte by byte, as far as a sitemap uses it: the text of a `loc` directly inside a `url`
-/// or `sitemap`.
+/// Parses the part of XML that sitemaps use, byte by byte, and returns the text of each `loc` that
+/// is a child of a `url` or `sitemap`.
 #[derive(Default)]
 struct XmlParser {
-    /// The tag, comment or section that is being read, without its first `<`.
+    /// The beginning of the current tag, comment or section, without its first `<`.
     tag: Option<Vec<u8>>,
-    /// The quote that ends the attribute's value.
+    /// The quotation mark that ends the current attribute's value.
     quote: Option<u8>,
-    /// The kind of the entry, and the number of open elements in it.
+    /// The kind of the current entry, and the number of open elements in it.
     entry: Option<(EntryKind, usize)>,
     url: Option<Vec<u8>>,
 }
 
 impl XmlParser {
-    /// Takes a byte; returns the entry whose `loc` it ends.
+    /// Parses a byte. If it ends a `loc`, returns the entry.
     fn take(&mut self, byte: u8) -> Option<(EntryKind, Vec<u8>)> {
         let Some(tag) = &mut self.tag else {
             match &mut self.url {
@@ -204,7 +204,7 @@ impl XmlParser {
 
     fn end(&mut self, tag: &[u8]) -> Option<(EntryKind, Vec<u8>)> {
         if let Some(section) = tag.strip_prefix(CDATA).and_then(|rest| rest.strip_suffix(b"]]>")) {
-            // A URL beyond the limit is dropped at its end: it must not grow until then.
+            // A URL that is too long is dropped at its end. Until then it must not grow.
             if let Some(url) = self.url.as_mut().filter(|url| url.len() <= MAX_WRITTEN_BYTES) {
                 url.extend_from_slice(section);
             }
@@ -240,7 +240,7 @@ impl XmlParser {
         None
     }
 
-    /// Whether a tag exceeds the limit.
+    /// Whether the current tag exceeds the limit.
     fn is_too_long(&self) -> bool {
         self.tag.as_ref().is_some_and(|tag| tag.len() > MAX_PARSER_BYTES)
     }

@@ -1,11 +1,12 @@
-//! The links that a policy lets a crawl follow: patterns of paths, as in robots.txt.
+//! Decides which links a policy lets a crawl follow, by patterns of paths as in robots.txt.
 //!
-//! Pure. `pattern` defines their meaning.
+//! Pure. `pattern` defines the meaning of the patterns.
 
 use super::pattern::{matches, path_spelling, pattern_spelling};
 use crate::crawl::html::site_path::SitePath;
 
-/// Maximum patterns of a list: every link is matched against each.
+/// Maximum number of patterns in a list. Limited because every link is matched against each
+/// pattern.
 const MAX_PATTERNS: usize = 50;
 const MAX_PATTERN_BYTES: usize = 200;
 
@@ -23,7 +24,7 @@ struct Pattern(String);
 impl PathFilter {
     pub const ALL: Self = Self { include: Vec::new(), exclude: Vec::new() };
 
-    /// Follows only links that one of these patterns matches; all links if there is none.
+    /// Follows only links that one of these patterns matches; all links if there are no patterns.
     pub fn include<T: AsRef<str>>(&mut self, patterns: &[T]) -> Result<(), String> {
         self.include = all(patterns)?;
         Ok(())

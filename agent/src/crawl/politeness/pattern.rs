@@ -1,22 +1,23 @@
-//! Patterns of paths as in robots.txt (RFC 9309, 2.2.3): a prefix of the path, with `*` for any
-//! text and a final `$` for the end.
+//! Patterns of paths as in robots.txt (RFC 9309, 2.2.3). A pattern matches a prefix of the path;
+//! `*` stands for any text and a final `$` for the end of the path.
 //!
-//! Pure. Pattern and path are first brought to one spelling, in which every other character stands
-//! for itself: a `$` or `*` of a path becomes an escape, and so do a `$` inside a pattern and a
-//! pattern's `%24` and `%2A`. A pattern is matched piece by piece, each at the first place it fits:
-//! that suffices where only `*` is a wildcard, and the time depends only on the path's length.
+//! Pure. Pattern and path are first converted to the same spelling, in which every other character
+//! stands for itself. A `$` or `*` in a path is escaped, as is a `$` inside a pattern; `%24` and
+//! `%2A` in a pattern stay escaped. The pieces between the `*` of a pattern are matched one after
+//! another, each at the first position where it fits. That is correct because `*` is the only
+//! wildcard, and the time depends only on the path's length.
 
 use std::borrow::Cow;
 
 use crate::crawl::html::normal_form::normal_escapes;
 
-/// The spelling of a pattern, from its bytes as written.
+/// Converts a pattern's bytes, as written, to the spelling used for matching.
 pub(in crate::crawl) fn pattern_spelling(written: &[u8]) -> String {
     let (text, end) = written.strip_suffix(b"$").map_or((written, ""), |text| (text, "$"));
     normal_escapes(&escaped(text, |byte| byte == b'*' || stands_for_itself(byte))) + end
 }
 
-/// The spelling of a path and query whose escapes are in normal form.
+/// Converts a path and query, whose escapes are in normal form, to the spelling used for matching.
 pub(in crate::crawl) fn path_spelling(path: &str) -> Cow<'_, str> {
     if path.bytes().all(stands_for_itself) {
         return Cow::Borrowed(path);
@@ -39,7 +40,8 @@ pub(in crate::crawl) fn matches(pattern: &str, path: &str) -> bool {
     if to_end { rest.ends_with(last) } else { rest.contains(last) }
 }
 
-/// Whether a byte is written unescaped. URLs differ in which other bytes they escape.
+/// Whether a byte is written without an escape. All others are escaped, because URLs differ in
+/// which of them they escape.
 const fn stands_for_itself(byte: u8) -> bool {
     byte.is_ascii_alphanumeric()
         || matches!(byte, b'/' | b'%' | b'?' | b'&' | b'=' | b'-' | b'.' | b'_' | b'~' | b'+' | b';' | b':')
@@ -113,7 +115,7 @@ mod tests {
         ] {
             assert!(holds(pattern, path), "{pattern} {path}");
         }
-        // Encoded as on sites that predate UTF-8.
+        // The path in GBK, as on sites that predate UTF-8.
         assert!(matches(&pattern_spelling(b"/\xd6\xd0"), "/%D6%D0/x"));
     }
 
@@ -126,7 +128,7 @@ mod tests {
         assert!(begin.elapsed() < std::time::Duration::from_secs(1), "{:?}", begin.elapsed());
     }
 
-    /// A reference implementation that tries every way to match.
+    /// A slow reference implementation that tries all possible matches.
     fn matches_slowly(pattern: &[u8], text: &[u8]) -> bool {
         match pattern.split_first() {
             None => true,

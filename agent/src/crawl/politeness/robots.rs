@@ -1,9 +1,9 @@
-//! robots.txt (RFC 9309): fetched before anything else, and honoured.
+//! Fetches a site's robots.txt before anything else, and decides by its rules (RFC 9309).
 //!
-//! A missing file allows everything. An unavailable one (5xx, 429, no response) forbids everything,
-//! because its rules are unknown. Redirects are followed, also to other hosts; every hop is vetted
-//! and paced like any request. The rules are used for a day by all crawls of the agent; a longer
-//! crawl fetches them again.
+//! A missing file allows everything. An unavailable file (5xx, 429, no response) forbids
+//! everything, because its rules are unknown. Redirects are followed, even to other hosts; each of
+//! these requests is vetted and paced like any other. All crawls of the agent use the rules for a
+//! day; a longer crawl fetches them again.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -25,38 +25,38 @@ mod file;
 #[cfg(test)]
 mod published;
 
-/// Bytes read of a robots.txt; the rest is ignored (RFC 9309, 2.5).
+/// Maximum bytes of a robots.txt to read; the rest is ignored (RFC 9309, 2.5).
 const MAX_BYTES: usize = 500 * 1024;
 const MAX_REDIRECTS: usize = 5;
 
 /// Why there are no rules.
 pub(in crate::crawl) enum RulesError {
-    /// Nothing may be fetched: why.
+    /// Nothing may be fetched, for this reason.
     Forbidden(String),
-    /// No connection: why.
+    /// No connection, for this reason.
     NoAnswer(Trouble, String),
-    /// The crawl's time is over.
+    /// The crawl's deadline has passed.
     OutOfTime,
 }
 
-/// The rules for a crawl, by its product token.
+/// The rules that apply to a crawl with a certain product token.
 pub(in crate::crawl) struct RobotsRules {
     file: Arc<RobotsFile>,
     groups: Vec<LineRange>,
-    /// When the rules expire and must be fetched again.
+    /// The time at which the rules expire and must be fetched again.
     stale_at: Instant,
     /// The permit for a large file's memory.
     _room: Option<OwnedSemaphorePermit>,
 }
 
 impl RobotsRules {
-    /// No rules: everything is allowed.
+    /// Rules that allow everything.
     pub(in crate::crawl) fn none() -> Self {
         Self::of(Arc::default(), "", Instant::now(), None)
     }
 
-    /// The rules of a file that was requested at `at`, for a crawler with the product token
-    /// `token`.
+    /// The rules for a crawler with the product token `token`, from a file that was requested at
+    /// `at`.
     fn of(file: Arc<RobotsFile>, token: &str, at: Instant, room: Option<OwnedSemaphorePermit>) -> Self {
         let groups = file.groups_for(token);
         Self { file, groups, stale_at: at + FRESH, _room: room }
@@ -81,12 +81,12 @@ impl RobotsRules {
 
     pub(in crate::crawl) fn crawl_delay(&self) -> Option<Duration> {
         let seconds = self.file.delay(&self.groups)?;
-        // Infinity, and any value beyond a clock's range, becomes the maximum.
+        // Infinity, and any value beyond the clock's range, becomes the maximum.
         Some(Duration::try_from_secs_f32(seconds).unwrap_or(Duration::MAX))
     }
 }
 
-/// The rules of a site, from its robots.txt fetched now or within the last day.
+/// The rules of a site. Fetches its robots.txt, unless that was fetched within the last day.
 pub(in crate::crawl) async fn rules_of(
     fetcher: &mut Fetcher,
     site: &Site,
@@ -106,7 +106,7 @@ pub(in crate::crawl) async fn rules_of(
     Ok(RobotsRules::of(file, fetcher.token(), at, room))
 }
 
-/// Fetches a site's robots.txt; `None` when it is missing.
+/// Fetches a site's robots.txt; `None` if it is missing.
 async fn fetch(fetcher: &mut Fetcher, site: &Site) -> Result<Option<Vec<u8>>, RulesError> {
     let Ok(mut url) = site.root().join("/robots.txt") else { return Ok(None) };
     for hop in 0..=MAX_REDIRECTS {
@@ -125,12 +125,12 @@ async fn fetch(fetcher: &mut Fetcher, site: &Site) -> Result<Option<Vec<u8>>, Ru
             Some(next) => url = next,
             None => break,
         }
-        // Credentials in a redirect would be sent on.
+        // Remove credentials, which the client would otherwise send to the redirect's target.
         if url.set_username("").and_then(|()| url.set_password(None)).is_err() {
             break;
         }
     }
-    // Endless or invalid redirects: the file counts as missing (RFC 9309, 2.3.1.2).
+    // After endless or invalid redirects, the file counts as missing (RFC 9309, 2.3.1.2).
     Ok(None)
 }
 
@@ -151,7 +151,7 @@ async fn receive(mut answer: CrawlResponse) -> Result<Vec<u8>, FetchError> {
     while let Some(piece) = answer.piece().await? {
         text.extend_from_slice(&piece);
         if text.len() > MAX_BYTES {
-            // A cut line could forbid or allow something else than the whole line.
+            // Drop the line that was cut: it could have another meaning than the whole line.
             let end = text[..MAX_BYTES].iter().rposition(|byte| *byte == b'\n').unwrap_or(0);
             text.truncate(end);
             break;

@@ -1,10 +1,10 @@
-//! The number of connections a crawl makes.
+//! Tests the number of connections that a crawl makes.
 
 use super::hostile::HTML;
 use super::*;
 
-/// Pages of the site: one request in thirty made a second connection before crawls waited for the
-/// first.
+/// Number of pages of the site. Before crawls waited for the previous connection, one request in
+/// thirty made a second one.
 const PAGES: u32 = 200;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -20,7 +20,8 @@ async fn a_crawl_without_pauses_uses_one_connection() {
     .await;
     let outcome = crawl_with(&site, Policy { max_depth: PAGES, ..policy() }).await;
     assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, PAGES), "{}", outcome.message);
-    // A processor lost for the few milliseconds that a crawl waits costs one more connection.
+    // If the test loses the processor for the few milliseconds of the delay, the crawl makes
+    // another connection.
     assert!(site.connections() <= 3, "{}", site.connections());
 }
 

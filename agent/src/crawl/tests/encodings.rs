@@ -1,4 +1,4 @@
-//! Encoded bodies, from the `Accept-Encoding` of the request to the links in the body.
+//! Tests encoded bodies, from the `Accept-Encoding` of the request to the links in the body.
 
 use super::*;
 use crate::testing::{ENCODERS, brotli};

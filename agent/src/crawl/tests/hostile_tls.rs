@@ -1,4 +1,4 @@
-//! Sites behind TLS: valid and invalid HTTP/2, and untrusted certificates.
+//! Tests sites with TLS: valid and invalid HTTP/2, and untrusted certificates.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -23,11 +23,11 @@ const GO_AWAY: u8 = 7;
 const CONTINUATION: u8 = 9;
 const END_STREAM: u8 = 1;
 const END_HEADERS: u8 = 4;
-/// `:status: 200` and `:status: 404` (RFC 7541, appendix A).
+/// HPACK bytes for `:status: 200` and `:status: 404` (RFC 7541, appendix A).
 const OK: u8 = 0x88;
 const NOT_FOUND: u8 = 0x8d;
 
-/// A frame (RFC 9113, 4.1).
+/// An HTTP/2 frame (RFC 9113, 4.1).
 fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
     [&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
@@ -37,17 +37,18 @@ fn header(stream: u32, block: &[u8]) -> Vec<u8> {
     frame(HEADERS, END_HEADERS, stream, block)
 }
 
-/// A complete HTML page.
+/// The frames of a complete HTML page.
 fn page_of(stream: u32, body: &str) -> Vec<u8> {
-    // `content-type: text/html`, a literal with the name at 31.
+    // `content-type: text/html` as an HPACK literal; 31 is the name's index.
     let block = [&[OK, 0x0f, 0x10, 9][..], b"text/html"].concat();
     [header(stream, &block), frame(DATA, END_STREAM, stream, body.as_bytes())].concat()
 }
 
-/// The frames sent in response to a request on its stream; `bool` tells whether to repeat them.
+/// Returns the frames to send in response to a request on a stream, and whether to repeat them.
 type FrameReply = fn(u32) -> (Vec<u8>, bool);
 
-/// A site that responds to its third request, for `/bad`, with `bad`, and normally to all others.
+/// A site that responds to its third request, which is for `/bad`, with `bad`, and normally to all
+/// others.
 struct FrameSite {
     addr: SocketAddr,
     connections: Arc<AtomicUsize>,
@@ -67,7 +68,7 @@ impl FrameSite {
                 connections.fetch_add(1, Ordering::SeqCst);
                 let (acceptor, requests, ended) = (acceptor.clone(), Arc::clone(&requests), Arc::clone(&ended));
                 tokio::spawn(async move {
-                    // How a connection ends is up to the client.
+                    // The connection may end in any way.
                     drop(serve_frames(acceptor.accept(stream).await.unwrap(), &requests, bad).await);
                     ended.fetch_add(1, Ordering::SeqCst);
                 });
@@ -113,7 +114,7 @@ async fn serve_frames(
     }
 }
 
-/// Crawls a site that responds to one request with `bad`; returns the outcome, the error of that
+/// Crawls a site that responds to one request with `bad`. Returns the outcome, the error of this
 /// request, and the number of connections.
 async fn frames(bad: FrameReply) -> (Outcome, String, usize) {
     let certificate = TestCertificate::new();
@@ -123,7 +124,7 @@ async fn frames(bad: FrameReply) -> (Outcome, String, usize) {
     let error = outcome.message.strip_prefix(&format!("{origin}/bad: ")).unwrap_or(&outcome.message).to_owned();
     let (connections, over) = (site.connections.load(Ordering::SeqCst), Instant::now());
     while site.ended.load(Ordering::SeqCst) < connections {
-        // If the server ignores the close, the system ends the connection after the library's 30 s.
+        // If the server ignores the closing of the connection, the library ends it after 30 s.
         assert!(over.elapsed() < Duration::from_secs(45), "a connection outlives its crawl: {error}");
         tokio::task::yield_now().await;
     }
@@ -162,7 +163,7 @@ async fn http2_is_used_on_one_connection_if_offered() {
 async fn a_stream_that_is_reset_costs_one_page_and_not_the_connection() {
     for bad in [
         (|id| (frame(RESET, 0, id, &2_u32.to_be_bytes()), false)) as FrameReply,
-        // Refused: the request could be sent again, but only with pacing.
+        // REFUSED_STREAM permits sending the request again, but the crawler must pace it.
         |id| (frame(RESET, 0, id, &7_u32.to_be_bytes()), false),
         |id| ([header(id, &[OK]), frame(RESET, 0, id, &2_u32.to_be_bytes())].concat(), false),
     ] {
@@ -183,7 +184,7 @@ async fn a_server_that_sends_go_away_is_connected_again() {
 #[tokio::test]
 async fn a_header_that_is_too_large_is_refused_in_http2_too() {
     let fields: FrameReply = |id| (header(id, &[&[OK][..], &[0, 1, b'x', 1, b'v'].repeat(101)].concat()), false);
-    // A field of 4000 bytes is put into the table, and one byte then refers to it again and again.
+    // A field of 4000 bytes is added to the HPACK table. Then single bytes refer to it many times.
     let few: FrameReply =
         |id| (header(id, &[&[OK, 0x40, 1, b'x', 0x7f, 0xa1, 0x1e], &[b'v'; 4000][..], &[0xbe; 20]].concat()), false);
     for bad in [fields, few] {
@@ -242,7 +243,7 @@ async fn a_certificate_that_is_self_signed_or_has_expired_is_not_trusted() {
         assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Unreachable, 0));
         assert_eq!(outcome.trouble, Some(Trouble::Tls), "{}", outcome.message);
         assert!(outcome.message.contains("certificate") && outcome.message.contains(expected), "{}", outcome.message);
-        // Nor while the crawl finds out whether the site uses TLS.
+        // The same while the crawl finds out whether the site uses TLS.
         let outcome = TestCrawl::named(&server.addr.to_string()).context(context).outcome().await;
         assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Unreachable, 0), "{}", outcome.message);
         assert!(server.requests().is_empty());

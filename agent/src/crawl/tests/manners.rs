@@ -1,10 +1,11 @@
-//! Sites that require a pause.
+//! Tests sites that require a pause.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 
-/// Responds to the first requests for `/busy` with a status, and with a pause if given.
+/// Responds to the first `times` requests for `/busy` with status `code`, and a `Retry-After` if
+/// `pause` is given.
 fn busy(code: u16, pause: Option<&str>, times: u32) -> impl Fn(&str) -> Reply + Send + Sync + 'static {
     let asked = AtomicU32::new(0);
     let headers = pause.map_or_else(String::new, |pause| format!("retry-after: {pause}\r\n"));
@@ -52,7 +53,7 @@ async fn a_restart_does_not_shorten_a_pause() {
     let storage = || CrawlStorage { file: Some(folder.path().join("1-1.crawl")), ..CrawlStorage::default() };
     let (stop, crawl) = TestCrawl { storage: storage(), ..TestCrawl::of(&site) }.spawn();
     site.wait_for("/busy").await;
-    // After the response the crawl first writes down the pause, and then waits.
+    // After the response the crawl first writes the pause to its file, and then waits.
     while std::fs::metadata(folder.path().join("1-1.crawl")).unwrap().len() < 80 {
         tokio::task::yield_now().await;
     }
@@ -64,7 +65,7 @@ async fn a_restart_does_not_shorten_a_pause() {
     assert_eq!((outcome.kind, outcome.pages, outcome.errors), (OutcomeKind::Complete, 3, 0));
     let asked: Vec<Instant> =
         site.requests().iter().filter(|seen| seen.path() == "/busy").map(|seen| seen.at).collect();
-    // The pause is exact to the millisecond, by the wall clock.
+    // The pause is stored in milliseconds of the wall clock.
     assert!(asked[1] - asked[0] >= MS(1950), "{:?}", asked[1] - asked[0]);
 }
 
@@ -108,12 +109,13 @@ async fn a_silent_scheduler_doubles_the_time_between_requests() {
     assert_eq!((outcome.kind, outcome.pages), (OutcomeKind::Complete, 2));
     let seen = site.requests();
     let [.., start, other] = &seen[..] else { panic!("two pages and robots.txt") };
-    // A request arrives a little later than it starts.
+    // The server receives a request slightly after it starts.
     let apart = other.at.saturating_duration_since(start.at);
     assert!(apart >= MS(370), "{apart:?}");
 }
 
-/// How long after its last request a crawl of a one-page site ends, if it needs a permit.
+/// Time from the last request of a crawl of a one-page site to the end of the crawl, with permits
+/// from a scheduler.
 async fn ends_after(request_interval: Duration) -> Duration {
     let site = TestServer::start(|_| html("a page")).await;
     let permits = AddressPermits::from_scheduler(Arc::new(|_| Box::pin(async { Ok(()) })), SchedulerSilence::default());
@@ -128,6 +130,6 @@ async fn ends_after(request_interval: Duration) -> Duration {
 #[tokio::test]
 async fn a_crawl_keeps_its_address_for_one_interval_after_its_last_request() {
     let took = ends_after(MS(300)).await;
-    // A request arrives a little later than it starts.
+    // The server receives a request slightly after it starts.
     assert!(took >= MS(270), "{took:?}");
 }

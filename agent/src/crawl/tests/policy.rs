@@ -1,4 +1,4 @@
-//! The parts of a policy on a site's links and on its size.
+//! Tests the parts of a policy that concern a site's links and its size.
 
 use super::*;
 
@@ -65,8 +65,7 @@ async fn the_number_of_listed_pages_survives_a_restart() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    // It is slow while the size is unknown: three requests a minute apart would take longer than
-    // the test.
+    // While the size is unknown, the crawl would be slow.
     let policy = Policy { request_interval: MS(400), shortest_interval: MS(1), max_pages: 1_000_000, ..policy() };
     for least in [10, 20] {
         let storage = CrawlStorage { file: Some(folder.path().join("crawl")), ..CrawlStorage::default() };

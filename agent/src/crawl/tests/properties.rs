@@ -1,5 +1,6 @@
-//! For any input: no parser panics, its output is bounded, and how the bytes are split into pieces
-//! changes nothing. Other parsers have their properties in their own files.
+//! Tests for arbitrary input that no parser panics, that its output is bounded, and that the result
+//! does not depend on how the bytes are split into pieces. Other parsers have such tests in their
+//! own files.
 
 use std::io::Read as _;
 use std::time::UNIX_EPOCH;
@@ -17,7 +18,7 @@ use crate::crawl::politeness::robots::RobotsRules;
 use crate::crawl::politeness::robots::directives::{forbids_following, header_forbids_following, is_for_us};
 use crate::testing::deflate;
 
-/// Bytes among which markup, escapes and broken characters are frequent.
+/// Bytes that often contain markup, escapes and invalid characters.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let part = prop_oneof![
         prop::collection::vec(any::<u8>(), 0..8),
@@ -96,7 +97,8 @@ proptest! {
         }
         let whole = sitemap(&text, text.len());
         let again = sitemap(&text, piece);
-        // Damage may be reported a little sooner; a damaged file never counts as complete.
+        // With other pieces, damage may be detected earlier, but a damaged file never counts as
+        // complete.
         prop_assert_eq!(again.cut, whole.cut);
         if !whole.cut {
             prop_assert_eq!(again, whole);
@@ -110,7 +112,7 @@ proptest! {
         rules.allow(&path);
         rules.crawl_delay();
         prop_assert!(rules.sitemaps().map(str::len).sum::<usize>() <= 3 * text.len());
-        // The rules do not change while they are used.
+        // The rules do not change by being used.
         prop_assert_eq!(RobotsRules::parse(&text, "StudyBot").allow(&path), rules.allow(&path));
     }
 
@@ -154,7 +156,8 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut checkpoint = checkpoint_of(&paths).await;
-            // Damage inside the deflated body: a damaged stream would report itself.
+            // The damage is inside the deflated body, since the decompressor would detect a damaged
+            // stream.
             let mut body = Vec::new();
             flate2::read::DeflateDecoder::new(&checkpoint[1..]).read_to_end(&mut body).unwrap();
             for (at, byte) in &damage {
@@ -186,7 +189,7 @@ fn a_page_that_confuses_the_parser_keeps_its_earlier_links() {
     }
 }
 
-/// The checkpoint of a crawl that has found these paths and visited one.
+/// The checkpoint of a crawl that has found these paths and visited one of them.
 async fn checkpoint_of(paths: &[String]) -> Vec<u8> {
     let (mut frontier, _) = CrawlStorage::default().open("http://example.cn", 10, 100).await.unwrap();
     paths.iter().for_each(|path| frontier.offer(&path_of(path), 1));

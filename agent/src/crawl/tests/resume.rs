@@ -1,10 +1,11 @@
-//! Crawls that stop in the middle and resume: here after a restart, or on another agent.
+//! Tests crawls that stop in the middle and resume, after a restart or on another agent.
 
 use std::collections::HashMap;
 
 use super::*;
 
-/// A site of 202 pages: the start page and the first 20 link to ten more and to themselves.
+/// A site of 202 pages. The start page and the first 20 pages link to ten more pages and to
+/// themselves.
 fn tree(path: &str) -> Reply {
     let number: u32 = if path == "/" { 0 } else { path[1..].parse().unwrap_or(u32::MAX) };
     match number {
@@ -18,14 +19,14 @@ fn tree(path: &str) -> Reply {
     }
 }
 
-/// How often each page was requested.
+/// Number of requests for each page.
 fn asked(site: &TestServer) -> HashMap<String, usize> {
     let mut asked = HashMap::new();
     site.paths().into_iter().filter(|path| path != "/robots.txt").for_each(|path| *asked.entry(path).or_default() += 1);
     asked
 }
 
-/// Crawls until `pages` pages were requested in total, then stops the crawl.
+/// Crawls until the site has received `pages` requests in total, then stops the crawl.
 async fn crawl_until(site: &TestServer, storage: CrawlStorage, pages: usize) -> Option<Checkpoint> {
     let (stop, crawl) =
         TestCrawl { storage, ..TestCrawl::of(site).policy(Policy { request_interval: MS(1), ..policy() }) }.spawn();
@@ -45,7 +46,7 @@ fn assert_whole(outcome: &Outcome, site: &TestServer, handovers: usize) {
     assert_eq!((outcome.kind, outcome.pages, outcome.refetched, outcome.errors), (OutcomeKind::Complete, 202, 0, 0));
     let asked = asked(site);
     assert_eq!(asked.len(), 202);
-    // Only requests under way when a crawl was stopped are repeated.
+    // Only the requests that were unfinished when a crawl was stopped are repeated.
     let again: usize = asked.values().map(|times| times - 1).sum();
     assert!(again <= handovers, "{again} pages were asked for again");
 }
@@ -74,8 +75,8 @@ async fn a_page_counts_as_visited_though_the_next_request_hangs() {
     let (watched, mut progress) = tokio::sync::watch::channel(CrawlProgress::default());
     let storage = CrawlStorage { progress: Some(watched), ..CrawlStorage::default() };
     let (stop, crawl) = TestCrawl { storage, ..TestCrawl::of(&site) }.spawn();
-    // The page is read while the next one is awaited: its link is queued, and it counts as waiting
-    // until its step is over.
+    // The crawl reads this page while it waits for the next one. The page's link is queued, and the
+    // page counts as queued until its step ends.
     progress.wait_for(|progress| progress.pages == 2 && progress.queued == 3).await.unwrap();
     site.wait_for("/b").await;
     stop.cancel();
@@ -106,7 +107,8 @@ async fn the_file_or_the_checkpoint_counts_whichever_is_further() {
         .await
         .unwrap();
     assert!(early.pages < late.pages);
-    // The checkpoint is further than the file, and then the file further than the checkpoint.
+    // First the checkpoint has more progress than the file, then the file has more than the
+    // checkpoint.
     crawl_until(
         &site,
         CrawlStorage { file: Some(file.clone()), checkpoint: late.bytes, ..CrawlStorage::default() },

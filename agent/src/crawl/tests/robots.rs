@@ -1,4 +1,4 @@
-//! robots.txt over several crawls and in long ones, and the directives of pages.
+//! Tests robots.txt over several crawls and in long crawls, and the directives of pages.
 
 use super::*;
 
@@ -66,7 +66,7 @@ async fn links_of_nofollow_pages_are_not_followed() {
     assert_eq!(site.paths()[1..], ["/", "/header", "/others", "/ours", "/behind-otherbot:%20nofollow"]);
 }
 
-/// A page with a link, and its `X-Robots-Tag` header.
+/// A page with a link and this `X-Robots-Tag` header.
 fn tagged(tag: &str) -> Reply {
     answer(200, &format!("content-type: text/html\r\nx-robots-tag: {tag}\r\n"), format!("<a href=\"/behind-{tag}\">"))
 }

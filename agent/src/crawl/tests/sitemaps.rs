@@ -1,4 +1,4 @@
-//! Sitemaps.
+//! Tests how crawls read sitemaps.
 
 use super::*;
 

@@ -1,5 +1,5 @@
-//! Sitemaps, read after the start page was queued and before it is fetched, so that the pages a
-//! site lists come first.
+//! Reads sitemaps after the start page was queued and before it is fetched, so that the pages that
+//! a site lists come before all others.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -12,13 +12,13 @@ use crate::crawl::fetch::trouble::Trouble;
 use crate::crawl::html::site_path::SitePath;
 use crate::crawl::html::sitemap::{Sitemap, SitemapReader};
 
-/// Maximum sitemaps read per site: with the maximum number of entries each, two and a half million
-/// pages.
+/// Maximum number of sitemaps to read per site. With the maximum number of entries each, they list
+/// two and a half million pages.
 const MAX_SITEMAPS: usize = 50;
 
 impl Walk<'_> {
-    /// Queues the entries of the sitemaps that robots.txt names on this origin; each sitemap is a
-    /// step.
+    /// Queues the entries of the sitemaps that robots.txt names and that are on this origin. Each
+    /// sitemap is one step.
     pub(super) async fn read_sitemaps(&mut self) -> Result<(), WalkEnd> {
         let named = self.rules.sitemaps();
         let mut waiting: VecDeque<Url> = named.filter_map(|text| self.site.root().join(text).ok()).collect();
@@ -52,10 +52,11 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Fetches a sitemap and follows its redirects inside the site; `None` when it is unavailable.
+    /// Fetches a sitemap and follows its redirects inside the site; `None` if it is unavailable.
     async fn read_sitemap(&mut self, mut path: SitePath) -> Result<Option<Sitemap>, WalkEnd> {
         for _ in 0..=MAX_REDIRECTS {
-            // Depth 0, the start page's, would report the site unreachable for a missing sitemap.
+            // Not depth 0: a failure at depth 0 is taken for a missing start page, so the site
+            // would count as unreachable.
             let Some(answer) = self.request(&path, 1).await? else { return Ok(None) };
             let status = answer.status();
             if status.as_u16() == 200 {

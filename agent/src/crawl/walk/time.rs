@@ -1,4 +1,5 @@
-//! A crawl's time: how long it has taken, and which pauses are worth spending elsewhere.
+//! Measures how long a crawl has taken, and decides for which pauses it is returned to the
+//! scheduler.
 
 use std::time::{Duration, SystemTime};
 
@@ -6,7 +7,7 @@ use tokio::time::Instant;
 
 use super::{Walk, WalkEnd};
 
-/// Minimum pause for which a crawl is handed back: a handover costs a few seconds.
+/// Minimum pause for which a crawl is returned to the scheduler. A handover takes a few seconds.
 pub(in crate::crawl) const MIN_HANDED_BACK_PAUSE: Duration = Duration::from_secs(30);
 
 /// Whether a pause is long enough to free the slot, and ends before the crawl's deadline.
@@ -14,7 +15,7 @@ fn is_worth_handing_back(pause: Duration, deadline: Instant) -> bool {
     pause >= MIN_HANDED_BACK_PAUSE && Instant::now() + pause < deadline
 }
 
-/// How long a crawl has taken, including its earlier parts.
+/// Measures how long a crawl has taken, including its earlier parts.
 #[derive(Debug, Clone, Copy)]
 pub(in crate::crawl) struct Stopwatch {
     pub(in crate::crawl) began: Instant,
@@ -22,7 +23,7 @@ pub(in crate::crawl) struct Stopwatch {
 }
 
 impl Stopwatch {
-    /// Starts now, after earlier parts that took `before`.
+    /// Starts now. The earlier parts of the crawl took `before`.
     pub(in crate::crawl) fn after(before: Duration) -> Self {
         Self { began: Instant::now(), before }
     }
@@ -33,7 +34,7 @@ impl Stopwatch {
 }
 
 impl Walk<'_> {
-    /// Hands the crawl back if the site requires a long pause.
+    /// Returns `WalkEnd::Paused` if the site requires a long pause.
     pub(super) fn check_pause(&self) -> Result<(), WalkEnd> {
         let pause = self.fetcher.politeness_state().pause;
         match self.hands_back_before {

@@ -1,6 +1,5 @@
-//! Received pages, read while the next request is under way: reading uses the time the crawl waits
-//! for a response and does not delay the processing of that response. The next request still
-//! follows the last response at its pace.
+//! Reads a received page while the crawl waits for the response to its next request, so that
+//! reading does not delay the crawl. The pace of requests does not change.
 
 use std::time::{Duration, Instant};
 
@@ -14,22 +13,23 @@ use crate::crawl::html::site_path::SitePath;
 use crate::crawl::politeness::PolitenessState;
 use crate::crawl::politeness::robots::RobotsRules;
 
-/// Maximum bytes of a page that waits to be read; a larger page is read as it arrives. Few pages
-/// are larger. Fifty crawls hold 3 MiB, or 6 MiB with the spare room of growing buffers.
+/// Maximum bytes of a page that are kept to be read later. The few larger pages are read as they
+/// arrive. Fifty crawls keep 3 MiB, or 6 MiB with the unused capacity of growing buffers.
 const MOST_UNREAD: usize = 64 << 10;
-/// If the newest page took longer to read, the next page is read before the next request is sent.
-/// Otherwise the crawl would notice the response late, and measure too long a distance to the site.
-/// An ordinary page takes a tenth. Unoptimised, as in tests, every page would take as long.
+/// If the newest page took longer than this to read, the crawl reads the next page before it sends
+/// the next request. Otherwise it would process the response late, and measure too long a round
+/// trip. An ordinary page takes a tenth of this time. Tests are not optimised, so there every page
+/// would take that long.
 const LONG: Duration = if cfg!(test) { Duration::from_secs(1) } else { Duration::from_millis(1) };
 
 /// A page that is being received, or is received but not read yet.
 pub(in crate::crawl) struct UnreadPage {
     links: LinkExtractor,
-    /// Received bytes that are not read yet. A copy: a piece may be one byte and still hold a whole
-    /// buffer of the library's.
+    /// Received bytes that are not read yet. They are copied, because even a piece of one byte may
+    /// keep a whole buffer of the library allocated.
     held: Vec<u8>,
     received: usize,
-    /// The depth of its links, counted from the start page.
+    /// The depth of the page's links.
     depth: u32,
 }
 
@@ -53,7 +53,8 @@ impl UnreadPage {
     }
 }
 
-/// The state that a step updates, without the fetcher, which may be in use meanwhile.
+/// The state that a step updates. Excludes the fetcher, which may be sending a request at the same
+/// time.
 pub(super) struct StepState<'a> {
     pub(super) rules: &'a RobotsRules,
     pub(super) policy: &'a Policy,
@@ -64,7 +65,7 @@ pub(super) struct StepState<'a> {
 }
 
 impl StepState<'_> {
-    /// Records what was spent, and how the site responded.
+    /// Updates the frontier's totals from the ledger and the politeness state.
     pub(super) fn note_totals(&mut self, politeness_state: PolitenessState) {
         let totals = self.frontier.totals_mut();
         self.ledger.write_to(totals);
@@ -75,8 +76,8 @@ impl StepState<'_> {
         self.state_writer.show(self.frontier.totals(), self.frontier.waiting());
     }
 
-    /// Queues the paths that robots.txt and the policy allow. A forbidden path does not count as
-    /// left out.
+    /// Queues the paths that robots.txt and the policy allow. Forbidden paths do not make the crawl
+    /// incomplete.
     pub(super) async fn offer_all(&mut self, paths: Vec<SitePath>, depth: u32) {
         let mut turn = Instant::now();
         for path in paths {
@@ -112,7 +113,7 @@ impl Walk<'_> {
         StepState { rules, policy, frontier, state_writer, ledger, watch: *watch }
     }
 
-    /// Reads the newest page and ends its step; idempotent.
+    /// Reads the newest page and ends its step. Idempotent.
     pub(super) async fn catch_up(&mut self) {
         let Some(page) = self.unread.take() else { return };
         let began = Instant::now();
@@ -122,20 +123,20 @@ impl Walk<'_> {
         self.end_visit().await;
     }
 
-    /// Ends the step of a path that has no page left to read.
+    /// Ends the step of a path whose page, if any, has been read.
     pub(super) async fn end_visit(&mut self) {
         let politeness_state = self.fetcher.politeness_state();
         self.step_state().end_visit(politeness_state).await;
     }
 
-    /// Requests a URL and reads the previous page meanwhile.
+    /// Requests a URL, and reads the previous page meanwhile.
     pub(super) async fn get(&mut self, url: &reqwest::Url) -> Result<CrawlResponse, FetchError> {
         let Some(page) = self.unread.take() else { return self.fetcher.get(url).await };
         let politeness_state = self.fetcher.politeness_state();
         let Self { rules, policy, frontier, state_writer, ledger, watch, fetcher, .. } = self;
         let mut step_state = StepState { rules, policy, frontier, state_writer, ledger, watch: *watch };
         let reading = async {
-            // The connection's own task must run first to send the request.
+            // Let the connection's task run first, because it sends the request.
             tokio::task::yield_now().await;
             let began = Instant::now();
             step_state.read(page).await;
@@ -143,8 +144,8 @@ impl Walk<'_> {
             step_state.end_visit(politeness_state).await;
             took
         };
-        // Run both together: a request waiting for the writer may already hold its place, and must
-        // not keep it while this page is stored.
+        // Run both concurrently: a request that waits for the writer may already hold a place
+        // there, and must not keep it while this page is stored.
         let (answered, took) = futures::join!(fetcher.get(url), reading);
         self.reads_long = took > LONG;
         answered

@@ -1,9 +1,9 @@
-//! A cache of every site's robots.txt for a day: another or a resumed crawl of the site does not
-//! fetch it again.
+//! Caches the robots.txt of sites for a day, so that other crawls and resumed crawls of a site need
+//! not fetch it again.
 //!
-//! Memory is bounded over all files. Small ones are cached, up to [`MAX_BYTES`]. A large one lives
-//! as long as its crawl, which first waits for its part of [`LARGE_BYTES`]. Both limits hold
-//! however many sites send files of the maximum size.
+//! The memory for all files together is limited. Small files are cached, up to [`MAX_BYTES`]. A
+//! large file is kept only while its crawl runs, and the crawl first waits for a permit from a
+//! budget of [`LARGE_BYTES`]. Both limits hold even if many sites send files of the maximum size.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -15,25 +15,25 @@ use super::file::RobotsFile;
 use crate::net::age_ordered_map::AgeOrderedMap;
 use crate::net::origin::Origin;
 
-/// How long a robots.txt may be used (RFC 9309, 2.4).
+/// Maximum time for which a robots.txt may be used (RFC 9309, 2.4).
 pub(in crate::crawl) const FRESH: Duration = Duration::from_secs(24 * 3600);
-/// Maximum bytes of all cached files.
+/// Maximum bytes of all cached files together.
 const MAX_BYTES: usize = 8 << 20;
-/// Approximate bytes of an entry beside its rules: without it a million empty entries would cost
-/// nothing.
+/// Approximate size in bytes of an entry without its rules. Counted so that a million empty entries
+/// do not count as nothing.
 const ENTRY_BYTES: usize = 256;
-/// Files above this size are large: fewer than one in a thousand. Two thousand crawls with files
-/// below it take 128 MiB.
+/// Files above this size are large, which is fewer than one in a thousand. Two thousand crawls with
+/// files below this size take at most 128 MiB.
 const SMALL_BYTES: usize = 64 << 10;
-/// Maximum bytes of all large files in use.
+/// Maximum bytes of all large files in use together.
 const LARGE_BYTES: usize = 32 << 20;
-/// Bytes per permit for large files.
+/// Number of bytes that one permit for large files stands for.
 const UNIT: usize = 1 << 10;
 
-/// The parsed robots.txt of recently crawled sites. Shared by all crawls of an agent.
+/// The parsed robots.txt of recently crawled sites. All crawls of an agent share this cache.
 #[derive(Debug)]
 pub struct RobotsCache {
-    /// Never held across an await.
+    /// No code holds this lock across an await.
     kept: Mutex<CacheState>,
     large: Arc<Semaphore>,
 }
@@ -55,15 +55,15 @@ fn bytes(entry: &Option<Arc<RobotsFile>>) -> usize {
 }
 
 impl RobotsCache {
-    /// The site's cached robots.txt if fresh: when it was requested, and the file; `None` for the
-    /// file when the site has none.
+    /// The time of the request for the site's robots.txt, and the file, if they are cached and
+    /// fresh. The file is `None` if the site has none.
     pub(super) fn get(&self, origin: &Origin, now: Instant) -> Option<(Instant, Option<Arc<RobotsFile>>)> {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let (at, file) = kept.entries.get(origin)?;
         (now.saturating_duration_since(at) < FRESH).then(|| (at, file.clone()))
     }
 
-    /// Caches a file unless it is large. The one requested longest ago is evicted first.
+    /// Caches a file unless it is large. Evicts the files that were requested longest ago.
     pub(in crate::crawl) fn put(&self, origin: Origin, at: Instant, file: Option<Arc<RobotsFile>>) {
         if file.as_ref().is_some_and(|file| is_large(file)) {
             return;
@@ -80,13 +80,13 @@ impl RobotsCache {
         }
     }
 
-    /// Waits for a file's memory permit; `None` when it needs none.
+    /// Waits for the memory permit for a large file; `None` if the file is small.
     pub(super) async fn room_for(&self, file: &RobotsFile) -> Option<OwnedSemaphorePermit> {
         if !is_large(file) {
             return None;
         }
         let units = u32::try_from((file.bytes() / UNIT).min(LARGE_BYTES / UNIT)).unwrap_or(u32::MAX);
-        // The semaphore is never closed.
+        // Cannot fail: the semaphore is never closed.
         Arc::clone(&self.large).acquire_many_owned(units).await.ok()
     }
 }
@@ -103,7 +103,6 @@ mod tests {
         format!("http://s{number}.cn").parse().unwrap()
     }
 
-    /// A file of `bytes` bytes.
     fn file(bytes: usize) -> Option<Arc<RobotsFile>> {
         let rule = format!("Disallow: /{}\n", "x".repeat(91));
         Some(Arc::new(RobotsFile::parse(rule.repeat(bytes / 100).as_bytes())))

@@ -1,13 +1,13 @@
-//! A page's own directives: the header `X-Robots-Tag` and the element `meta name=robots`.
+//! Parses a page's own directives: the header `X-Robots-Tag` and the element `meta name=robots`.
 //!
 //! Pure. Commas separate directives. In the header a list may start with the product token of the
-//! crawler it is for; a list for another crawler does not count. Directives for the software's own
-//! name count whatever the crawl's name. Only `nofollow` concerns a crawler that extracts links;
-//! `none` includes it.
+//! crawler that it is for; lists for other crawlers are ignored. Directives for the default name,
+//! landfall-agent, always count, whatever the crawl's name. Only `nofollow`, which `none` includes,
+//! matters to a crawler that extracts links.
 
 use crate::net::user_agent::UserAgent;
 
-/// Directives that have a value after a colon, and so look like a token.
+/// Directives with a value after a colon, which must not be taken for a product token.
 const WITH_VALUE: [&str; 4] = ["unavailable_after", "max-snippet", "max-image-preview", "max-video-preview"];
 
 /// Whether a list of directives forbids following a page's links.
@@ -18,7 +18,8 @@ pub(in crate::crawl) fn forbids_following(list: &str) -> bool {
     })
 }
 
-/// Whether a value of `X-Robots-Tag` forbids the crawler known as `ours` to follow a page's links.
+/// Whether a value of `X-Robots-Tag` forbids the crawler with the product token `ours` to follow a
+/// page's links.
 pub(in crate::crawl) fn header_forbids_following<'a>(values: impl IntoIterator<Item = &'a str>, ours: &str) -> bool {
     values.into_iter().any(|value| match value.split_once(':') {
         Some((token, list)) if !token.contains(',') && !is_any(token, &WITH_VALUE) => {
@@ -28,7 +29,7 @@ pub(in crate::crawl) fn header_forbids_following<'a>(values: impl IntoIterator<I
     })
 }
 
-/// Whether a `meta` element of this name addresses the crawler known as `ours`.
+/// Whether a `meta` element with this name applies to the crawler with the product token `ours`.
 pub(in crate::crawl) fn is_for_us(name: &str, ours: &str) -> bool {
     is_any(name, &["robots", ours, UserAgent::PRODUCT])
 }

@@ -1,8 +1,8 @@
-//! A parsed robots.txt, read once for every product token that crawls may have.
+//! A robots.txt, parsed once and used for all product tokens.
 //!
-//! Pure. It is stored as one text of the values of the meaningful lines, with eight bytes for each
-//! line. It takes at most three times the size of the file, since a byte of a pattern may become an
-//! escape. Common misspellings of a key are accepted.
+//! Pure. Stores the values of all known lines as one text, and eight bytes for each line. Takes at
+//! most three times the size of the file, because each byte of a pattern may become an escape of
+//! three bytes. Common misspellings of keys are accepted.
 
 use std::ops::Range;
 
@@ -29,7 +29,7 @@ const KEYS: [(&str, Key); 16] = [
     ("crawl delay", Key::Delay),
     ("crawldelay", Key::Delay),
 ];
-/// The name of the group of rules for all other crawlers.
+/// The name of the group of rules for crawlers that no other group names.
 const ANYBODY: &str = "*";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,11 +44,12 @@ enum Key {
 #[derive(Debug, Clone, Copy)]
 struct Line {
     key: Key,
-    /// Where its value ends in the text; it begins where the previous line's value ends.
+    /// The end of the line's value in the text. The value begins at the end of the previous line's
+    /// value.
     end: u32,
 }
 
-/// A range of line numbers of a file.
+/// A range of line numbers.
 pub(super) type LineRange = Range<usize>;
 
 #[derive(Debug, Default)]
@@ -78,8 +79,8 @@ impl RobotsFile {
         self.text.len() + self.lines.len() * size_of::<Line>()
     }
 
-    /// The rules for a crawler with this product token: the groups that name it; otherwise the
-    /// groups for the software's own name; otherwise the groups for all crawlers.
+    /// The groups of rules for a crawler: those that name its product token; if there are none,
+    /// those for the default name, landfall-agent; otherwise those for all crawlers.
     pub(super) fn groups_for(&self, token: &str) -> Vec<LineRange> {
         if !self.lines.iter().any(|line| line.key == Key::Agent) {
             let all = 0..self.lines.len();
@@ -97,7 +98,7 @@ impl RobotsFile {
                     is_ours = value.eq_ignore_ascii_case(name) || is_head && is_ours;
                     is_head = true;
                     if is_ours {
-                        // An empty group has no rules but still counts as a group.
+                        // A group without rules still counts as a group.
                         groups.push(number..number);
                     }
                 }
@@ -113,8 +114,8 @@ impl RobotsFile {
         groups
     }
 
-    /// Whether these groups allow a path: the longest matching pattern decides; on a tie, the one
-    /// that allows.
+    /// Whether these groups allow a path. The longest matching pattern decides; of two with the
+    /// same length, the one that allows.
     pub(super) fn allow(&self, groups: &[LineRange], path: &SitePath) -> bool {
         if path.as_str() == "/robots.txt" {
             return true;
@@ -135,7 +136,8 @@ impl RobotsFile {
         allows
     }
 
-    /// The delay in seconds that these groups require, otherwise the one before all groups.
+    /// The crawl-delay of these groups in seconds; if they have none, the one given before all
+    /// groups.
     pub(super) fn delay(&self, groups: &[LineRange]) -> Option<f32> {
         let all = 0..self.lines.len();
         let before = self.values(all).take_while(|(_, key, _)| *key != Key::Agent);
@@ -147,7 +149,7 @@ impl RobotsFile {
         self.values(0..self.lines.len()).filter(|(_, key, _)| *key == Key::Sitemap).map(|(_, _, value)| value)
     }
 
-    /// Numbers, keys and values of some lines.
+    /// The numbers, keys and values of these lines.
     fn values(&self, lines: LineRange) -> impl Iterator<Item = (usize, Key, &str)> {
         let end_of = |number: usize| self.lines.get(number).map_or(0, |line| usize::try_from(line.end).unwrap_or(0));
         let mut start = lines.start.checked_sub(1).map_or(0, end_of);
@@ -160,7 +162,7 @@ impl RobotsFile {
     }
 }
 
-/// The key of a line and the text after it; the separator is a colon or only blanks.
+/// The key of a line and the text after the separator, which is a colon or only blanks.
 fn field(line: &[u8]) -> Option<(Key, &[u8])> {
     let line = line.trim_ascii();
     let (key, rest) = KEYS.into_iter().find_map(|(name, key)| {
@@ -173,20 +175,20 @@ fn field(line: &[u8]) -> Option<(Key, &[u8])> {
     Some((key, value.trim_ascii()))
 }
 
-/// A value in the form used for comparison; `None` for an empty value.
+/// Converts a value to the form used for comparison; `None` if it is empty.
 fn value_of(key: Key, value: &[u8]) -> Option<String> {
     let text = || str::from_utf8(value).ok();
     match key {
         Key::Agent => Some(name_in(value)),
-        // An empty pattern is never the longest, but it still ends the head of its group.
+        // Keep empty patterns: they never decide, but they end the list of names of their group.
         Key::Allow | Key::Disallow => Some(pattern_spelling(value)),
         Key::Delay => text().filter(|text| text.parse::<f32>().is_ok_and(|seconds| seconds >= 0.0)).map(str::to_owned),
         Key::Sitemap => text().map(str::to_owned),
     }
 }
 
-/// The crawler a group names: a version or other text after the product token does not count (RFC
-/// 9309, 2.2.1).
+/// The product token that a group names, without a version or other text after it (RFC 9309,
+/// 2.2.1).
 fn name_in(value: &[u8]) -> String {
     if value.strip_prefix(b"*").is_some_and(|rest| rest.first().is_none_or(u8::is_ascii_whitespace)) {
         return ANYBODY.to_owned();
