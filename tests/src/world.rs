@@ -1,7 +1,6 @@
-//! A running emulated network: sites, a name server and the paths between addresses.
+//! Runs an emulated network: sites, a name server and the paths between addresses.
 //!
-//! Agents are not part of it: [`crate::cluster`] starts them as real processes in the namespaces
-//! that the world provides.
+//! [`crate::cluster`] starts the agents as real processes in the namespaces of the world.
 
 pub mod beacons;
 pub mod layout;
@@ -35,18 +34,17 @@ use crate::world::tun::{NetNamespace, Network};
 use crate::world::wan::{LANES, Lane, Wan};
 use crate::world::web::SiteWeb;
 
-/// The name server's port. Whoever binds it on a lane owns the lane.
+/// The name server's port. A lab owns a lane if it has bound this port on the lane.
 pub const NAMES_PORT: u16 = 5300;
-/// Candidate ports of the sites, in order of preference.
+/// Candidate ports of the sites, in the order in which they are tried.
 const SITE_PORTS: [u16; 4] = [8080, 18080, 28080, 38080];
-/// Lateness up to this never voids a run.
+/// The emulated network's lateness never voids a run up to this value.
 const MAX_LATENESS: Duration = Duration::from_millis(3);
-/// Minimum idle share of the machine; below it, times are not trusted.
+/// Minimum idle share of the machine for reliable times.
 pub const LEAST_IDLE: f64 = 0.20;
-/// Time limit for server tasks to end.
 const SHUTDOWN: Duration = Duration::from_secs(5);
 
-/// What carries the bytes.
+/// The kind of emulated network.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Grade {
     /// Loopback, and servers that delay their answers. Needs no rights. Connecting takes no time,
@@ -58,17 +56,15 @@ pub enum Grade {
     Tun,
 }
 
-/// A running world; ends when dropped.
+/// A running emulated network. Dropping it stops it.
 #[derive(Debug)]
 pub struct World {
     pub wan: Wan,
-    /// The content of each site.
     pub webs: Arc<Vec<SiteWeb>>,
-    /// The requests that reached the sites.
     pub log: AccessLog,
     site_port: u16,
     beacon_port: u16,
-    /// The network; `None` when rootless.
+    /// `None` in the rootless grade.
     network: Option<Network>,
     began: Option<CpuTime>,
     tasks: TaskTracker,
@@ -76,18 +72,18 @@ pub struct World {
 }
 
 impl World {
-    /// Starts a scenario without its agents, in the rootless grade.
+    /// Starts the network of a scenario without agents, in the rootless grade.
     ///
     /// # Errors
-    /// When no lane is free, or an address on it is in use.
+    /// When no lane is free, or one of its addresses is in use.
     pub async fn start(scenario: Scenario) -> anyhow::Result<Self> {
         Self::start_on(Grade::Rootless, scenario).await
     }
 
-    /// Starts a scenario without its agents.
+    /// Starts the network of a scenario without agents.
     ///
     /// # Errors
-    /// When the grade is not available here, no lane is free, or an address is in use.
+    /// When this machine does not support the grade, no lane is free, or an address is in use.
     pub async fn start_on(grade: Grade, scenario: Scenario) -> anyhow::Result<Self> {
         raise_file_limit()?;
         let rules = scenario.web.clone();
@@ -127,17 +123,16 @@ impl World {
         Ok(Self { wan, webs, log, site_port, beacon_port, network, began, tasks, shutdown })
     }
 
-    /// The emulated scenario.
     pub fn scenario(&self) -> &Scenario {
         self.wan.scenario()
     }
 
-    /// The name server's address.
+    /// The address of the name server.
     pub fn names(&self) -> SocketAddr {
         SocketAddr::new(IpAddr::V4(self.wan.lane().names()), NAMES_PORT)
     }
 
-    /// The network of the tun grade; `None` when rootless.
+    /// The network of the tun grade; `None` in the rootless grade.
     pub fn network(&self) -> Option<&Network> {
         self.network.as_ref()
     }
@@ -150,15 +145,15 @@ impl World {
         self.network.as_ref().map_or(&NetNamespace::HOST, |network| network.agent(agent))
     }
 
-    /// The minimum gap between two probes that the sites' logs must show, for a configured pause:
-    /// the whole pause when rootless; zero over real packets, where a retransmitted probe may
-    /// arrive just before the next one.
+    /// The minimum gap between two probes in the sites' logs if the configured pause is `left`.
+    /// Rootless, this is the whole pause. With real packets it is zero, because a retransmitted
+    /// probe may arrive just before the next one.
     pub fn probe_gap(&self, left: Duration) -> Duration {
         if self.network.is_some() { Duration::ZERO } else { left }
     }
 
-    /// Lets agents reach a scheduler on this port of the host's loopback; when rootless they
-    /// already do. The scheduler may restart.
+    /// Lets agents reach a scheduler on this port of the host's loopback, even after the scheduler
+    /// restarts. Has no effect in the rootless grade.
     pub fn forward(&self, port: u16) -> anyhow::Result<()> {
         match &self.network {
             Some(network) => network.forward(port, &self.tasks, &self.shutdown),
@@ -166,24 +161,24 @@ impl World {
         }
     }
 
-    /// The port of the agents' beacons and their proxies.
+    /// The port of all beacons and their proxies.
     pub fn beacon_port(&self) -> u16 {
         self.beacon_port
     }
 
-    /// A site as it is submitted.
+    /// The name under which a site is submitted.
     pub fn site_name(&self, site: usize) -> String {
         format!("http://{}:{}", self.scenario().sites[site].host, self.site_port)
     }
 
-    /// All site names, one per line.
+    /// The names of all sites, one per line.
     pub fn site_list(&self) -> String {
         (0..self.scenario().sites.len()).map(|site| self.site_name(site) + "\n").collect()
     }
 
-    /// Why the emulated network's lateness voids a run: a p99 above the larger of 3 ms and 5 % of
-    /// the median round trip, or packets lost for lack of capacity. `None` when its timing is
-    /// sound.
+    /// Why the emulated network's lateness voids a run: its 99th percentile exceeds both 3 ms and 5
+    /// % of the median round trip, or the lab lost packets for lack of capacity. `None` if the
+    /// timing is valid.
     pub fn too_late(&self) -> Option<String> {
         let late = self.lateness().quantile(0.99);
         let allowed = MAX_LATENESS.max(self.scenario().median_rtt().mul_f64(0.05));
@@ -194,19 +189,19 @@ impl World {
         (overrun > 0).then(|| format!("the lab had no room for {overrun} packets"))
     }
 
-    /// The lateness of answers when rootless, of packets otherwise.
+    /// The lateness of answers in the rootless grade, or of packets in the tun grade.
     pub fn lateness(&self) -> &Lateness {
         self.network.as_ref().map_or_else(|| self.wan.timer().lateness(), Network::lateness)
     }
 
-    /// Why the timing since the start is void: the network was too late, or the machine less idle
-    /// than [`LEAST_IDLE`]. `None` when it is sound.
+    /// Why the timing since the start is void: the network was too late, or the machine was less
+    /// idle than [`LEAST_IDLE`]. `None` if the timing is valid.
     pub fn void(&self) -> Option<String> {
         let idle = || CpuTime::now().zip(self.began).map(|(now, began)| now.idle_since(began));
         self.too_late().or_else(|| idle().and_then(too_busy))
     }
 
-    /// Ends all servers, then the network, which kills every process in it.
+    /// Stops all servers, then the network. Stopping the network kills every process in it.
     pub async fn stop(&self) {
         self.shutdown.cancel();
         self.tasks.close();
@@ -225,7 +220,7 @@ impl Drop for World {
     }
 }
 
-/// Why a machine with this idle share was too busy to trust times; `None` when it was not.
+/// Why times are unreliable on a machine with this idle share; `None` if they are reliable.
 pub fn too_busy(idle: f64) -> Option<String> {
     let percent = |share: f64| share * 100.0;
     let reason =
@@ -237,7 +232,8 @@ async fn start_network(scenario: Scenario) -> anyhow::Result<Network> {
     tokio::task::spawn_blocking(move || Network::start(&scenario)).await.context("wait for the network")?
 }
 
-/// A thousand listeners and their connections exceed the usual limit.
+/// Raises the limit of open files, because a thousand listeners and their connections exceed the
+/// default.
 fn raise_file_limit() -> anyhow::Result<()> {
     let (_, hard) = getrlimit(Resource::RLIMIT_NOFILE).context("read the limit of open files")?;
     setrlimit(Resource::RLIMIT_NOFILE, hard, hard).context("raise the limit of open files")
@@ -254,7 +250,7 @@ fn bind_sites(wan: &Wan) -> anyhow::Result<SiteServers> {
     first_free(tried).with_context(|| format!("the sites need one of the ports {SITE_PORTS:?}"))
 }
 
-/// The first success, or the last error.
+/// Returns the first success, or the last error if there is none.
 fn first_free<T>(tried: impl Iterator<Item = anyhow::Result<T>>) -> anyhow::Result<T> {
     let mut last = anyhow::anyhow!("there is no candidate");
     for result in tried {
@@ -274,7 +270,7 @@ mod tests {
     use std::time::Instant;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    /// Sends a request; returns the delay until the first byte, and the whole response.
+    /// Sends a request. Returns the time until the first byte, and the whole response.
     async fn ask(stream: &mut tokio::net::TcpStream, request: &str, until: &str) -> (Duration, String) {
         let start = Instant::now();
         stream.write_all(request.as_bytes()).await.unwrap();

@@ -1,7 +1,8 @@
-//! Delay proxies for the agents' beacons in the rootless grade; other agents measure through them.
+//! Delay proxies for the agents' beacons in the rootless grade. Agents measure each other's beacons
+//! through these proxies.
 //!
-//! A proxy forwards each request to the real beacon and answers when the WAN allows it. The time
-//! that the beacon takes is part of the delay, not added to it.
+//! A proxy forwards each request to the real beacon, and answers after the delay of the WAN. The
+//! delay includes the time that the beacon takes.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -22,10 +23,10 @@ use tokio_util::task::TaskTracker;
 use crate::world::sites::{Body, delayed_body};
 use crate::world::wan::{Connection, Destination, Wan};
 
-/// Candidate ports of all beacons and proxies. An agent outside the lab may already use the first
-/// one on every address.
+/// Candidate ports of all beacons and proxies. Several are needed because an agent outside the lab
+/// may use the first one on every address.
 const BEACON_PORTS: [u16; 4] = [7180, 17180, 27180, 37180];
-/// Maximum bytes of a beacon's answer.
+/// Maximum size of a beacon's answer in bytes.
 const MAX_ANSWER: usize = 64 << 10;
 
 /// The bound listeners of all proxies.
@@ -39,7 +40,7 @@ pub struct BeaconProxies {
 type Upstream = Mutex<Option<SendRequest<Empty<Bytes>>>>;
 
 impl BeaconProxies {
-    /// Binds a proxy for each agent, all on one port.
+    /// Binds one proxy for each agent, all on the same port.
     ///
     /// # Errors
     /// When none of the ports is free on all addresses.
@@ -67,7 +68,7 @@ impl BeaconProxies {
         Ok(listeners)
     }
 
-    /// The port of every proxy; the beacons must use the same one.
+    /// The port of all proxies. The beacons must use the same port.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -112,7 +113,7 @@ async fn serve_connection(wan: Wan, agent: usize, port: u16, stream: TcpStream, 
     }
 }
 
-/// Forwards one request. An unreachable beacon closes the connection, as a dead host would.
+/// Forwards one request. If the beacon is unreachable, closes the connection, as for a dead host.
 async fn pass(
     request: &Request<Incoming>,
     connection: Arc<Connection>,

@@ -1,7 +1,7 @@
 //! An emulated country: cities, carriers, and the rule that computes round trips from them.
 //!
-//! A layout is read from TOML. With its seed it fully determines a [`Scenario`]. Pure, except for
-//! reading the file.
+//! A layout is read from TOML. With its seed it fully determines a [`Scenario`]. Pure, except that
+//! it reads the file.
 
 use std::num::NonZeroUsize;
 use std::path::Path;
@@ -15,7 +15,7 @@ use crate::world::scenario::{AgentNode, Link, Scenario, SiteNode, WebRules};
 
 /// The paper's layout.
 pub const PAPER: &str = include_str!("../../scenarios/paper.toml");
-/// Six agents and 24 sites, for tests.
+/// A layout for tests: six agents and 24 sites.
 pub const SMALL: &str = include_str!("../../scenarios/small.toml");
 
 /// The mean radius of the earth, in kilometres.
@@ -26,33 +26,31 @@ const EARTH_RADIUS_KM: f64 = 6371.0;
 #[serde(deny_unknown_fields)]
 pub struct Layout {
     pub name: String,
-    /// The country of every agent, ISO 3166-1 alpha-2.
+    /// The country of all agents, ISO 3166-1 alpha-2.
     pub country: String,
-    /// The seed of the sites, their access times and their pages.
+    /// The seed from which the sites, their access times and their pages are drawn.
     pub seed: u64,
-    /// The rules for round trips and loss.
     pub path: PathRules,
     pub sites: SiteRules,
-    /// The content of the sites.
     pub web: WebRules,
     /// The agents, in groups of one city and carrier.
     pub agents: Vec<AgentGroup>,
     pub cities: Vec<City>,
 }
 
-/// The rules for round trips and loss.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PathRules {
     /// Milliseconds of round trip per 100 km of great circle.
     pub ms_per_100_km: f64,
-    /// Exchange cities: a path between carriers takes the shortest way through one of them.
+    /// The cities with an exchange. A path between carriers takes the shortest way through one of
+    /// them.
     pub exchanges: Vec<String>,
-    /// Milliseconds added between two carriers.
+    /// Milliseconds added on a path between two carriers.
     pub between_carriers_ms: f64,
     /// Carriers for which `academic_ms` replaces `between_carriers_ms`.
     pub academic_carriers: Vec<String>,
-    /// Milliseconds added to or from an academic carrier.
+    /// Milliseconds added on a path to or from an academic carrier.
     pub academic_ms: f64,
     /// Milliseconds added by an agent's access.
     pub agent_access_ms: f64,
@@ -64,7 +62,7 @@ pub struct PathRules {
     pub loss_inside: f64,
     /// Share of body packets lost between carriers, 0 to 1.
     pub loss_between: f64,
-    /// Megabits per second of an agent's access.
+    /// Rate of an agent's access link, in megabits per second.
     pub agent_mbit_per_s: f64,
 }
 
@@ -72,9 +70,10 @@ pub struct PathRules {
 #[serde(deny_unknown_fields)]
 pub struct SiteRules {
     pub count: usize,
-    /// Drawn uniformly, as the cities are.
+    /// The carriers of the sites, drawn uniformly, like their cities.
     pub carriers: Vec<String>,
-    /// Consecutive sites that share one machine and address; without it, every site has its own.
+    /// Number of consecutive sites that share one machine and address. By default, every site has
+    /// its own.
     pub per_machine: Option<NonZeroUsize>,
 }
 
@@ -107,7 +106,7 @@ impl Layout {
     /// When the text is not a layout, or is inconsistent.
     pub fn parse(text: &str, origin: &str) -> anyhow::Result<Self> {
         let layout: Self = toml::from_str(text).map_err(|error| {
-            // The error's own text shows a drawing of the line; the message names it instead.
+            // Name the line in the message, because the error's own text prints the whole line.
             let line = error.span().map_or(1, |span| text.get(..span.start).unwrap_or_default().lines().count().max(1));
             anyhow::anyhow!("{origin}: line {line}: {}", error.message())
         })?;
@@ -147,7 +146,7 @@ impl Layout {
     }
 
     /// Draws the scenario. If fewer agents are requested than the layout has, they are taken evenly
-    /// from the groups.
+    /// from all groups.
     ///
     /// # Errors
     /// When more agents are requested than the layout has.
@@ -225,7 +224,8 @@ impl Layout {
         sites
     }
 
-    /// Round trip = distance (through an exchange between carriers) + penalty + access.
+    /// Round trip = distance (between carriers: through an exchange) + penalty for two carriers +
+    /// access.
     fn link(&self, a: &End<'_>, b: &End<'_>) -> anyhow::Result<Link> {
         let rules = &self.path;
         let access_ms = a.access_ms + b.access_ms;
@@ -305,14 +305,14 @@ mod tests {
         let (telecom, unicom) = (agent(&scenario, "Beijing", "Telecom"), agent(&scenario, "Beijing", "Unicom"));
         let shanghai = agent(&scenario, "Shanghai", "Telecom");
         let harbin = agent(&scenario, "Harbin", "CERNET");
-        // Beijing to Shanghai is 1,068 km: 16 ms of path and 1 ms of access at each end.
+        // Beijing to Shanghai is 1,068 km: 16 ms of distance and 1 ms of access at each end.
         let inside = scenario.mesh[telecom][shanghai];
         assert!((inside.rtt_ms - 18.0).abs() < 0.2, "{inside:?}");
         assert!((inside.loss - 0.001).abs() < 1e-12);
         // Two carriers in one city: only the penalty is added.
         assert!((scenario.mesh[telecom][unicom].rtt_ms - 10.0).abs() < 1e-9);
         assert!((scenario.mesh[telecom][unicom].loss - 0.01).abs() < 1e-12);
-        // Harbin to Beijing is 1,054 km; the academic penalty is 25 ms.
+        // Harbin to Beijing is 1,054 km. The academic penalty is 25 ms.
         assert!((scenario.mesh[harbin][telecom].rtt_ms - (15.8 + 2.0 + 25.0)).abs() < 0.2);
         assert_eq!(scenario.mesh[harbin][telecom].rtt_ms.to_bits(), scenario.mesh[telecom][harbin].rtt_ms.to_bits());
     }

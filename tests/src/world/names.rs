@@ -1,6 +1,7 @@
-//! The lab's name server: addresses of site hosts, over UDP and TCP.
+//! The lab's name server. It resolves the hosts of sites over UDP and TCP.
 //!
-//! It answers at once, because resolving is not part of the distance. Other names do not exist.
+//! It answers without delay, because resolving is not part of the distance. For other names it
+//! answers that they do not exist.
 
 use std::collections::HashMap;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,10 +19,10 @@ use tokio_util::task::TaskTracker;
 use crate::world::sites::listen;
 
 const TTL_SECONDS: u32 = 300;
-/// Maximum bytes of a question over UDP.
+/// Maximum size of a question over UDP in bytes.
 const MAX_QUESTION: usize = 4096;
 
-/// Addresses by host name: lower case, no trailing dot.
+/// Addresses by host name. Names are in lower case, without a trailing dot.
 pub type Hosts = HashMap<String, Ipv4Addr>;
 
 /// A bound name server.
@@ -32,7 +33,7 @@ pub struct NameServer {
 }
 
 impl NameServer {
-    /// Binds an address in the network namespace of the calling thread.
+    /// Binds a server to an address in the network namespace of the calling thread.
     pub fn bind(address: SocketAddr) -> std::io::Result<Self> {
         let udp = std::net::UdpSocket::bind(address)?;
         udp.set_nonblocking(true)?;
@@ -64,7 +65,8 @@ async fn serve_udp(socket: &UdpSocket, hosts: &Hosts) {
         let (length, from) = match socket.recv_from(&mut question).await {
             Ok(received) => received,
             Err(error) => {
-                // An earlier answer to a closed port is reported here; the socket still works.
+                // The error reports that an earlier answer went to a closed port. The socket still
+                // works.
                 tracing::debug!(%error, "a name answer was refused");
                 continue;
             }
@@ -91,7 +93,7 @@ async fn serve_tcp(mut stream: TcpStream, hosts: &Hosts) -> anyhow::Result<()> {
     }
 }
 
-/// The answer to a question; `None` when it is invalid.
+/// The answer to a question; `None` if the question is invalid.
 pub(crate) fn answer(question: &[u8], hosts: &Hosts) -> Option<Vec<u8>> {
     let question = Message::from_vec(question).ok()?;
     let mut reply = Message::response(question.metadata.id, question.metadata.op_code);

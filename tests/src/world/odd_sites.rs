@@ -1,6 +1,6 @@
-//! Misbehaving sites: each is a server with its own address and request log.
+//! Misbehaving sites. Each is a server with its own address and request log.
 //!
-//! They use plain sockets, because no HTTP library behaves like this.
+//! They use plain sockets, because HTTP libraries do not misbehave in this way.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,30 +13,30 @@ use tokio_util::sync::CancellationToken;
 
 use crate::world::sites::listen;
 
-/// The interval of a tar pit's pieces, for 2560 bytes a second. An agent leaves below 1024 after
-/// ten seconds; above that it stays for thirty.
+/// Time between two pieces of a tar pit, which thus sends 2560 bytes a second. An agent aborts the
+/// transfer after ten seconds below 1024 bytes a second, otherwise after thirty seconds.
 const DRIP: Duration = Duration::from_millis(100);
 const DROP: [u8; 256] = [b'x'; 256];
 
-/// How a site misbehaves. All respond normally to HEAD, and have no robots.txt.
+/// How a site misbehaves. All these sites respond normally to HEAD, and have no robots.txt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Oddity {
-    /// Its pages are as slow as an agent tolerates, and never end.
+    /// Its pages never end, and are sent just fast enough that agents do not abort early.
     TarPit,
-    /// Every page gets a 429 with this Retry-After in seconds.
+    /// It answers requests for pages with 429 and this Retry-After, in seconds.
     TurnsAway(u32),
-    /// After this many pages every connection is reset.
+    /// After this many pages, it resets every connection.
     Breaks(usize),
 }
 
 #[derive(Debug, Clone)]
 pub struct LoggedRequest {
     pub what: String,
-    /// When it arrived.
+    /// When the request arrived.
     pub at: Instant,
 }
 
-/// A running site; ends when dropped.
+/// A running site. Dropping it stops it.
 #[derive(Debug)]
 pub struct OddSite {
     address: SocketAddr,
@@ -49,12 +49,12 @@ struct OddSiteState {
     oddity: Oddity,
     mended: AtomicBool,
     pages: AtomicUsize,
-    /// Appended by every connection; never held across an await.
+    /// Every connection appends to it. Never locked across an await.
     log: Mutex<Vec<LoggedRequest>>,
 }
 
 impl OddSite {
-    /// Serves on a free port of an address.
+    /// Starts a site on a free port of an address.
     pub fn start(address: Ipv4Addr, oddity: Oddity) -> std::io::Result<Self> {
         let listener = listen(SocketAddr::new(address.into(), 0))?;
         let address = listener.local_addr()?;
@@ -70,17 +70,15 @@ impl OddSite {
         Ok(Self { address, site, ended })
     }
 
-    /// The site's name for submitting.
+    /// The name under which the site is submitted.
     pub fn name(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// Ends the misbehaviour.
     pub fn mend(&self) {
         self.site.mended.store(true, Ordering::Relaxed);
     }
 
-    /// The requests so far.
     pub fn asked(&self) -> Vec<LoggedRequest> {
         self.site.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -130,7 +128,7 @@ impl OddSiteState {
     }
 }
 
-/// The next request's method and path, after reading its header; `None` at the end.
+/// Reads a request's header and returns its method and path; `None` if the connection has ended.
 async fn request(stream: &mut BufReader<TcpStream>) -> Option<String> {
     let mut first = String::new();
     stream.read_line(&mut first).await.ok()?;
@@ -148,7 +146,7 @@ async fn send(stream: &mut BufReader<TcpStream>, status: &str, body: &str) -> st
     stream.flush().await
 }
 
-/// Sends a page that ends when its reader disconnects.
+/// Sends a page slowly until the client disconnects.
 async fn drip(stream: &mut BufReader<TcpStream>) -> std::io::Result<()> {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 1000000\r\n\r\n";
     stream.write_all(head.as_bytes()).await?;

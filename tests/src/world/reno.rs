@@ -1,31 +1,31 @@
-//! The arrival of a body: TCP Reno in rounds of one round trip. Pure.
+//! Computes how a body arrives: TCP Reno, simulated in rounds of one round trip. Pure.
 //!
-//! The first window is ten segments. Slow start doubles it each round until a random loss halves
-//! it; then it grows by a segment per round. It never exceeds what the rate carries in a round
-//! trip. A lost segment is sent again in the next round. [`crate::world::wan`] adds the round trips
-//! of the handshake and the request.
+//! The first window is ten segments. In slow start, the window doubles each round. A random loss
+//! halves it and ends slow start; then it grows by one segment per round. It never exceeds the
+//! number of segments that the rate carries in a round trip. A lost segment is sent again in the
+//! next round. [`crate::world::wan`] adds the round trips of the handshake and the request.
 
 use std::time::Duration;
 
 use rand::{Rng, RngExt};
 
-/// Bytes of a full segment.
+/// Size of a full segment in bytes.
 pub const SEGMENT: usize = 1460;
 const INITIAL_WINDOW: usize = 10;
 /// Minimum window after a loss, in segments.
 const LEAST_WINDOW: usize = 2;
 
-/// A path's properties.
 #[derive(Debug, Clone, Copy)]
 pub struct Path {
     pub rtt: Duration,
-    /// Share of packets lost, 0 to 1.
+    /// The share of packets that is lost, 0 to 1.
     pub loss: f64,
     /// Maximum bytes per second.
     pub bytes_per_s: f64,
 }
 
-/// The bytes that arrive in each round; the first round comes with the response's head.
+/// The number of bytes that arrive in each round. The first round arrives with the response's
+/// header.
 pub fn rounds(body: usize, path: Path, rng: &mut impl Rng) -> Vec<usize> {
     let most = (whole(path.bytes_per_s * path.rtt.as_secs_f64()) / SEGMENT).max(LEAST_WINDOW);
     let mut window = INITIAL_WINDOW.min(most);
@@ -51,7 +51,7 @@ pub fn rounds(body: usize, path: Path, rng: &mut impl Rng) -> Vec<usize> {
     arrivals
 }
 
-/// A non-negative float as a whole number of bytes, saturating.
+/// Rounds a non-negative float down to an integer, saturating.
 fn whole(bytes: f64) -> usize {
     let micros = Duration::try_from_secs_f64(bytes / 1e6).map_or(u128::from(u32::MAX), |scaled| scaled.as_micros());
     usize::try_from(micros).unwrap_or(usize::MAX)
@@ -75,7 +75,7 @@ mod tests {
     fn without_loss_the_window_doubles_until_the_rate_holds_it() {
         let arrivals = rounds(100_000, path(100, 0.0), &mut ChaCha8Rng::seed_from_u64(1));
         assert_eq!(arrivals, [14_600, 29_200, 56_200]);
-        // 2.5 MB/s over 100 ms is 171 whole segments a round.
+        // At 2.5 MB/s, a round of 100 ms carries 171 whole segments.
         let arrivals = rounds(2_000_000, path(100, 0.0), &mut ChaCha8Rng::seed_from_u64(1));
         assert_eq!(arrivals[3], 80 * SEGMENT);
         assert!(arrivals.iter().all(|round| *round <= 171 * SEGMENT), "{arrivals:?}");
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn on_a_short_path_the_rate_is_the_limit() {
-        // 2.5 MB/s over 2 ms is 3 segments a round.
+        // At 2.5 MB/s, a round of 2 ms carries 3 segments.
         assert_eq!(count(43_800, path(2, 0.0)), 10);
     }
 }

@@ -16,21 +16,20 @@ use landfall_scheduler::simulate::Matrix;
 #[derive(Debug, Clone)]
 pub struct Scenario {
     pub name: String,
-    /// The seed of all random choices.
     pub seed: u64,
     pub agents: Vec<AgentNode>,
     pub sites: Vec<SiteNode>,
-    /// From agents to agents' beacons.
+    /// Links from agents (rows) to the beacons of agents (columns).
     pub mesh: Vec<Vec<Link>>,
-    /// From agents to sites.
+    /// Links from agents (rows) to sites (columns).
     pub paths: Vec<Vec<Link>>,
     /// Maximum random delay of an answer in milliseconds, uniform from zero.
     pub jitter_ms: f64,
-    /// The capacity of an agent's access link.
+    /// Rate of an agent's access link.
     pub agent_bytes_per_s: f64,
-    /// Factors of that capacity by agent; agents beyond the list have 1.
+    /// The factor by which each agent's rate differs from `agent_bytes_per_s`. Agents beyond the
+    /// end of the list have 1.
     pub shapes: Vec<f64>,
-    /// The content of the sites.
     pub web: WebRules,
 }
 
@@ -39,7 +38,7 @@ pub struct AgentNode {
     pub name: String,
     pub city: String,
     pub carrier: String,
-    /// Its country, ISO 3166-1 alpha-2; empty when unknown.
+    /// ISO 3166-1 alpha-2; empty if unknown.
     pub country: String,
 }
 
@@ -48,16 +47,15 @@ pub struct SiteNode {
     pub host: String,
     pub city: String,
     pub carrier: String,
-    /// The index of its machine; sites on one machine share an address.
+    /// The index of the site's machine. Sites on one machine share an address.
     pub machine: usize,
 }
 
 /// The path between two nodes.
 #[derive(Debug, Clone, Copy)]
 pub struct Link {
-    /// Milliseconds of round trip.
     pub rtt_ms: f64,
-    /// Share of body packets lost.
+    /// The share of body packets that is lost.
     pub loss: f64,
 }
 
@@ -67,27 +65,27 @@ impl Link {
     }
 }
 
-/// The content of the sites; every share is from 0 to 1.
+/// The rules for the content of sites. Shares are from 0 to 1.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebRules {
-    /// Mean pages of a site, lognormal.
+    /// Mean number of pages of a site (lognormal distribution).
     pub mean_pages: f64,
-    /// Standard deviation of the logarithm of the pages.
+    /// Standard deviation of the logarithm of the number of pages.
     pub pages_sigma: f64,
-    /// Maximum pages of a site.
+    /// Maximum number of pages of a site.
     pub max_pages: usize,
-    /// Mean bytes of a page, lognormal.
+    /// Mean size of a page in bytes (lognormal distribution).
     pub mean_bytes: f64,
-    /// Standard deviation of the logarithm of the bytes.
+    /// Standard deviation of the logarithm of the size.
     pub bytes_sigma: f64,
-    /// Maximum bytes of a page.
+    /// Maximum size of a page in bytes.
     pub max_bytes: usize,
     /// Share of pages with a broken link.
     pub broken_share: f64,
-    /// Share of pages whose answer is delayed by the server.
+    /// Share of pages that the server answers with a delay.
     pub slow_share: f64,
-    /// That delay in milliseconds.
+    /// The delay of these pages in milliseconds.
     pub slow_ms: u64,
     /// Share of sites whose robots.txt disallows /private/.
     pub robots_share: f64,
@@ -132,14 +130,16 @@ impl WebRules {
     }
 }
 
-/// Loss on the paths of a matrix, which has no loss data: the layout's value inside a carrier.
+/// Loss on all paths of a matrix: the paper layout's value inside a carrier, because matrices have
+/// no loss data.
 const MATRIX_LOSS: f64 = 0.001;
-/// Access rate on a matrix, which has no rates: the layout's 20 Mbit/s.
+/// Rate of access links with a matrix: the paper layout's 20 Mbit/s, because matrices have no
+/// rates.
 const MATRIX_AGENT_BYTES_PER_S: f64 = 2.5e6;
 
 impl Scenario {
-    /// Draws agents and sites from the nodes of a matrix. A node is skipped when the matrix has no
-    /// value between it and a node drawn before.
+    /// Draws agents and sites from the nodes of a matrix. A node is skipped if the matrix lacks a
+    /// value between this node and an agent drawn before.
     ///
     /// # Errors
     /// When the matrix has too few nodes.
@@ -159,7 +159,7 @@ impl Scenario {
         for node in order {
             let agent_row = drawn_agents.iter().all(|&agent| both(agent, node));
             if drawn_agents.len() < agents {
-                // A node with few values would exclude most nodes drawn after it.
+                // An agent with many gaps in the matrix would exclude most nodes drawn after it.
                 let gaps = (0..nodes).filter(|&other| other != node && !both(node, other)).count();
                 if agent_row && gaps * 2 <= nodes {
                     drawn_agents.push(node);
@@ -194,7 +194,7 @@ impl Scenario {
         })
     }
 
-    /// Reorders the agents by their indices.
+    /// Reorders the agents: `order` has their present indices in the new order.
     ///
     /// # Errors
     /// When `order` is not a permutation of all agents.
@@ -212,12 +212,11 @@ impl Scenario {
         Ok(self)
     }
 
-    /// The capacity of an agent's access link, in bytes per second.
+    /// Rate of an agent's access link.
     pub fn bytes_per_s(&self, agent: usize) -> f64 {
         self.agent_bytes_per_s * self.shapes.get(agent).copied().unwrap_or(1.0)
     }
 
-    /// The number of machines.
     pub fn machines(&self) -> usize {
         self.sites.iter().map(|site| site.machine + 1).max().unwrap_or(0)
     }
@@ -227,7 +226,6 @@ impl Scenario {
         self.sites.iter().enumerate().filter(move |(_, site)| site.machine == machine).map(|(index, _)| index)
     }
 
-    /// The median round trip over all links.
     pub fn median_rtt(&self) -> Duration {
         let others = self.mesh.iter().enumerate().flat_map(|(from, row)| {
             row.iter().enumerate().filter(move |(to, _)| *to != from).map(|(_, link)| link.rtt_ms)
@@ -238,7 +236,8 @@ impl Scenario {
     }
 }
 
-/// A matrix has no cities: every node becomes its own city and carrier.
+/// Makes an agent of a node. A matrix has no cities, so every node becomes a city and a carrier of
+/// its own.
 fn matrix_agent(node: usize) -> AgentNode {
     let label = format!("node-{node}");
     AgentNode { name: label.clone(), city: label.clone(), carrier: label, country: String::new() }
@@ -263,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_node_without_a_complete_row_is_skipped() {
-        // There is no value between nodes 2 and 0.
+        // The matrix has no value between nodes 2 and 0.
         let matrix = matrix(&["0,10,nan,30", "10,0,21,31", "22,21,0,32", "30,31,32,0"]);
         for seed in 0..20 {
             let Ok(scenario) = Scenario::from_matrix(&matrix, "m.csv", seed, 2, 1) else { continue };

@@ -1,7 +1,7 @@
-//! The sites' servers: one listener per machine, all on one port.
+//! The servers of the sites: one listener per machine, all on the same port.
 //!
-//! [`crate::world::wan`] delays every answer. The access log is independent evidence of what agents
-//! requested.
+//! [`crate::world::wan`] delays every answer. The access log shows what agents requested,
+//! independently of what they report.
 
 use std::convert::Infallible;
 use std::ffi::OsString;
@@ -27,32 +27,32 @@ use crate::world::wan::{Connection, Destination, Wan};
 use crate::world::web::{NO_PAGE, NO_ROBOTS, SiteWeb};
 
 const BACKLOG: u32 = 1024;
-/// Congestion control in the tun grade, where packets are lost. Most sites use cubic; bbr, the
-/// default of some hosts, hardly reacts to loss.
+/// The congestion control of sites in the tun grade. Most real sites use cubic. It is set because
+/// the default of some hosts, bbr, hardly reacts to loss.
 pub(crate) const CONGESTION_CONTROL: &str = "cubic";
 
-/// A body whose bytes are sent when the WAN allows it.
+/// A body whose bytes are sent at the times that the WAN schedules.
 pub type Body = UnsyncBoxBody<Bytes, Infallible>;
 
 #[derive(Debug, Clone)]
 pub struct Access {
-    /// The site's index.
+    /// The index of the site.
     pub site: usize,
-    /// The requesting agent's index; `None` for another client.
+    /// The index of the requesting agent; `None` for other clients.
     pub agent: Option<usize>,
     pub get: bool,
     pub path: String,
     pub status: StatusCode,
     /// When the request arrived.
     pub at: Instant,
-    /// Bytes of the response body; zero for HEAD.
+    /// Size of the response body; zero for HEAD.
     pub bytes: usize,
 }
 
 /// The transmission of a body.
 #[derive(Debug, Clone, Copy)]
 pub struct Delivery {
-    /// The sending site's index.
+    /// The index of the sending site.
     pub site: usize,
     /// When the first byte is sent.
     pub from: Instant,
@@ -61,10 +61,11 @@ pub struct Delivery {
     pub bytes: usize,
 }
 
-/// Every request that reached a site, in order of arrival, and every body sent. Cheap to clone.
+/// Records every request that reached a site, in order of arrival, and every sent body. Cheap to
+/// clone.
 #[derive(Debug, Clone, Default)]
 pub struct AccessLog {
-    /// Appended by every server task; never held across an await.
+    /// Every server task appends to it. Never locked across an await.
     entries: Arc<Mutex<Vec<Access>>>,
     deliveries: Arc<Mutex<Vec<Delivery>>>,
 }
@@ -86,13 +87,12 @@ impl AccessLog {
         self.deliveries.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The requests so far.
     pub fn entries(&self) -> Vec<Access> {
         self.entries.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-/// Listens on an address in the network namespace of the calling thread.
+/// Opens a listener on an address in the network namespace of the calling thread.
 pub(crate) fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
@@ -165,7 +165,7 @@ impl SiteServers {
 
 #[derive(Debug, Clone)]
 struct SiteServer {
-    /// The machine's sites; never empty.
+    /// The indices of the machine's sites; never empty.
     sites: Arc<[usize]>,
     wan: Wan,
     webs: Arc<Vec<SiteWeb>>,
@@ -181,7 +181,7 @@ struct Answer {
 
 impl SiteServer {
     async fn connection(self, stream: TcpStream, source: IpAddr) {
-        // Small answers must not wait for acknowledgements.
+        // Disable Nagle's algorithm: small answers must not wait for acknowledgements.
         if let Err(error) = stream.set_nodelay(true) {
             tracing::debug!(%error, "nodelay was refused");
         }
@@ -235,7 +235,7 @@ impl SiteServer {
         response
     }
 
-    /// The site in the request's Host header; otherwise the machine's first site.
+    /// The site in the request's Host header, or the machine's first site if there is none.
     fn site_of(&self, request: &Request<Incoming>) -> usize {
         let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
         let host = host.split(':').next().unwrap_or_default();
@@ -272,13 +272,13 @@ impl SiteServer {
     }
 }
 
-/// A body sent in the WAN's rounds from now on.
+/// Makes a body that is sent in the rounds of the WAN, starting now.
 pub fn delayed_body(body: Bytes, connection: Arc<Connection>) -> Body {
     let releases = connection.schedule(body.len(), Instant::now());
     timed_body(body, releases, connection)
 }
 
-/// A body whose pieces are sent at these times.
+/// Makes a body whose pieces are sent at the times in `releases`.
 fn timed_body(body: Bytes, releases: Vec<(Instant, usize)>, connection: Arc<Connection>) -> Body {
     let chunks = futures::stream::iter(releases).scan(0_usize, move |sent, (at, bytes)| {
         let chunk = body.slice(*sent..*sent + bytes);

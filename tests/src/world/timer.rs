@@ -2,7 +2,7 @@
 //! variable.
 //!
 //! The thread sleeps until the earliest deadline (the kernel's high-resolution timer) and wakes the
-//! waiting task. The task records how late it was, including its own scheduling delay.
+//! waiting task. The task records how late it woke up, including its own scheduling delay.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -12,12 +12,11 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 
-/// The width of a histogram bucket.
 const BUCKET: Duration = Duration::from_micros(50);
-/// The number of buckets; the last one counts everything from 200 ms.
+/// Number of buckets. The last one counts all values of 200 ms or more.
 const BUCKETS: usize = 4000;
 
-/// Wakes tasks at given instants. Cheap to clone; the thread ends with the last clone.
+/// Wakes tasks at given instants. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Timer {
     shared: Arc<Shared>,
@@ -27,7 +26,7 @@ pub struct Timer {
 
 #[derive(Debug)]
 struct Shared {
-    /// Used with `changed`.
+    /// Waited for with `changed`.
     queue: Mutex<Queue>,
     changed: Condvar,
     lateness: Lateness,
@@ -81,7 +80,7 @@ impl Timer {
     /// Starts the thread.
     ///
     /// # Errors
-    /// When no thread can be created.
+    /// When the thread cannot be created.
     pub fn start() -> std::io::Result<Self> {
         let shared =
             Arc::new(Shared { queue: Mutex::default(), changed: Condvar::new(), lateness: Lateness::default() });
@@ -90,10 +89,10 @@ impl Timer {
         Ok(Self { _guard: Arc::new(Guard(Arc::clone(&shared))), shared })
     }
 
-    /// Sleeps until an instant and records the lateness, also for an instant in the past.
+    /// Sleeps until an instant and records the lateness, even if the instant is in the past.
     pub async fn sleep_until(&self, at: Instant) {
         if let Some(woken) = self.enqueue(at) {
-            // The thread lives as long as `self` is borrowed, so the sender cannot be lost.
+            // The thread lives at least as long as `self`, so the sender is not dropped.
             let _ = woken.await;
         }
         self.shared.lateness.note(Instant::now().saturating_duration_since(at));
@@ -127,7 +126,7 @@ fn serve(shared: &Shared) {
         let now = Instant::now();
         while queue.waiting.peek().is_some_and(|first| first.0.at <= now) {
             if let Some(Reverse(due)) = queue.waiting.pop() {
-                // The waiter may be gone.
+                // The waiting task may have been dropped.
                 let _ = due.wake.send(());
             }
         }
@@ -159,13 +158,12 @@ impl Lateness {
         self.buckets[bucket.min(BUCKETS - 1)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The number of wake-ups.
     pub fn count(&self) -> u64 {
         self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).sum()
     }
 
-    /// The lateness that `share` of the wake-ups did not exceed, rounded up to a bucket's edge;
-    /// zero without wake-ups.
+    /// The quantile of lateness for this share of wake-ups, rounded up to the edge of a bucket;
+    /// zero if there were no wake-ups.
     pub fn quantile(&self, share: f64) -> Duration {
         let counts: Vec<u64> = self.buckets.iter().map(|bucket| bucket.load(Ordering::Relaxed)).collect();
         let total: u64 = counts.iter().sum();
@@ -180,7 +178,7 @@ impl Lateness {
     }
 }
 
-/// A count as a float. It saturates at 2^32.
+/// Converts a count to a float, saturating at 2^32.
 fn precise(count: u64) -> f64 {
     u32::try_from(count).map_or(f64::from(u32::MAX), f64::from)
 }

@@ -1,9 +1,9 @@
-//! The emulated WAN, tun grade: real packets between network namespaces, which a router of the lab
-//! delays, queues and drops.
+//! The tun grade of the emulated WAN: real packets between network namespaces. A router of the lab
+//! delays, queues and drops them.
 //!
-//! Every agent has its own namespace and address; the sites and the lab's servers share one. The
-//! kernel's part is real: connecting, ICMP, congestion control, retransmission, timeouts. Needs
-//! root and `/dev/net/tun`; see [`missing`].
+//! Every agent has its own namespace and address. The sites and the lab's servers share a
+//! namespace. The real kernel connects, answers ICMP, controls congestion, retransmits and times
+//! out. Needs root and `/dev/net/tun`; see [`missing`].
 
 mod device;
 mod faults;
@@ -40,7 +40,7 @@ pub const BEACON_PORT: u16 = 7180;
 
 const NEEDS: &str = "the tun grade takes root, /dev/net/tun and iproute2";
 
-/// Why the tun grade is not available here; `None` when it is.
+/// Why this machine does not support the tun grade; `None` if it does.
 pub fn missing() -> Option<String> {
     let tried = || {
         let namespace = NetNamespace::inside(NamespaceThread::start("wan-trial")?);
@@ -49,7 +49,7 @@ pub fn missing() -> Option<String> {
     tried().err().map(|error: anyhow::Error| format!("{NEEDS}: {error:#}"))
 }
 
-/// A running network; ends when dropped.
+/// A running network. Dropping it stops it.
 #[derive(Debug)]
 pub struct Network {
     core: NetNamespace,
@@ -58,7 +58,7 @@ pub struct Network {
     faults: LinkFaults,
     lateness: Arc<Lateness>,
     traffic: Arc<Traffic>,
-    /// The forwarded ports of schedulers. Not held across an await.
+    /// The forwarded ports of schedulers. Never locked across an await.
     forwarded: Mutex<Vec<u16>>,
 }
 
@@ -67,10 +67,10 @@ impl Network {
     /// second.
     ///
     /// # Errors
-    /// When the grade is not available; see [`missing`].
+    /// When this machine does not support the tun grade; see [`missing`].
     pub fn start(scenario: &Scenario) -> anyhow::Result<Self> {
         let agents = scenario.agents.len();
-        // In parallel: creating one mostly waits for the kernel.
+        // Create namespaces in parallel, because this is mostly waiting for the kernel.
         let made: Vec<anyhow::Result<(NetNamespace, tun_rs::SyncDevice)>> = std::thread::scope(|scope| {
             let making: Vec<_> = (0..=agents).map(|number| scope.spawn(move || namespace_of(number))).collect();
             making
@@ -98,15 +98,13 @@ impl Network {
         &self.core
     }
 
-    /// An agent's namespace.
-    ///
     /// # Panics
     /// When the index is invalid.
     pub fn agent(&self, index: usize) -> &NetNamespace {
         &self.agents[index]
     }
 
-    /// The faults of the agents' links, to read and to change.
+    /// The faults of the agents' links. They can be changed at any time.
     pub fn faults(&self) -> &LinkFaults {
         &self.faults
     }
@@ -116,13 +114,12 @@ impl Network {
         &self.lateness
     }
 
-    /// The counters of packets.
     pub fn traffic(&self) -> &Traffic {
         &self.traffic
     }
 
-    /// Lets every agent reach a scheduler on this port of the host's loopback, at the same port of
-    /// the agent's own loopback. The scheduler may restart. Repeating a port has no effect.
+    /// Lets every agent reach a scheduler on this port of the host's loopback at the same port of
+    /// the agent's loopback, even after the scheduler restarts. Repeating a port has no effect.
     ///
     /// # Errors
     /// When the port is in use in one of the namespaces.
@@ -135,7 +132,7 @@ impl Network {
         Ok(())
     }
 
-    /// Ends everything. Processes in the namespaces are killed.
+    /// Stops the network, and kills the processes in its namespaces.
     pub fn end(&self) {
         self.router.end();
         self.agents.iter().for_each(NetNamespace::end);
@@ -149,7 +146,7 @@ impl Drop for Network {
     }
 }
 
-/// The servers' namespace for 0, otherwise that of agent `number` - 1.
+/// Creates the namespace of the servers (0) or of agent `number` - 1.
 fn namespace_of(number: usize) -> anyhow::Result<(NetNamespace, tun_rs::SyncDevice)> {
     let (name, addresses) = match number.checked_sub(1) {
         None => ("wan-core".to_owned(), Addresses::All(Lane::TUN.server_networks().to_vec())),

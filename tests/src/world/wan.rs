@@ -1,10 +1,11 @@
-//! The emulated WAN on the server side: addresses, and in the rootless grade the delays of sites
-//! and beacons. In the tun grade [`crate::world::tun`] delays packets, and nothing is delayed here.
+//! The emulated WAN on the server side: addresses, and the delays of sites and beacons in the
+//! rootless grade. In the tun grade there are no delays here, because [`crate::world::tun`] delays
+//! packets.
 //!
-//! Rootless: the source address identifies the agent. The first request of a connection is answered
-//! after two round trips (loopback's handshake takes no time, so its round trip is added here),
-//! later ones after one. Bodies follow [`crate::world::reno`] and share the agent's access link.
-//! Loss affects only bodies.
+//! In the rootless grade, the source address identifies the agent. The first request of a
+//! connection is answered after two round trips, because the handshake on loopback takes no time.
+//! Later requests are answered after one round trip. Bodies follow [`crate::world::reno`] and share
+//! the agent's access link. Loss affects only bodies.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,9 +19,9 @@ use crate::world::reno;
 use crate::world::scenario::{Link, Scenario};
 use crate::world::timer::Timer;
 
-/// Hosts per third octet of a 127.x block: 250, from 1.
+/// Number of hosts per third octet of an address block; their fourth octets are 1 to 250.
 const HOSTS_PER_OCTET: usize = 250;
-/// The number of lanes. A lane is a block of addresses, so that several labs can run at once.
+/// Number of lanes. Each lab uses the addresses of one lane, so that several labs can run at once.
 pub const LANES: u8 = 24;
 
 /// The first octet of rootless addresses: loopback.
@@ -33,9 +34,9 @@ const BEACON_PROXIES: u8 = 3;
 const NAMES: u8 = 4;
 const SCHEDULERS: u8 = 5;
 
-/// The addresses of one lab. Lane 0: agents 127.1, sites 127.2, beacon proxies 127.3, names 127.4.
-/// In the tun grade 10.1 and so on, where beacons need no proxies, and schedulers are reached
-/// through 10.5.
+/// The addresses of one lab. In lane 0, agents have 127.1, sites 127.2, beacon proxies 127.3, and
+/// the name server 127.4. In the tun grade these are 10.1 and so on; beacons need no proxies, and
+/// agents reach schedulers through 10.5.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lane {
     first: u8,
@@ -43,15 +44,16 @@ pub struct Lane {
 }
 
 impl Lane {
-    /// The lane of the tun grade. One is enough: every lab has its own networks.
+    /// The lane of the tun grade. One lane is enough, because every lab has its own network
+    /// namespaces.
     pub const TUN: Self = Self { first: PRIVATE, number: 0 };
 
-    /// A rootless lane: 0 to [`LANES`] − 1.
+    /// A lane of the rootless grade; `number` is from 0 to [`LANES`] − 1.
     pub fn new(number: u8) -> Option<Self> {
         (number < LANES).then_some(Self { first: LOOPBACK, number })
     }
 
-    /// Whether packets are delayed, and answers are not.
+    /// Whether this is the tun grade, which delays packets instead of answers.
     pub fn is_tun(self) -> bool {
         self == Self::TUN
     }
@@ -62,19 +64,18 @@ impl Lane {
         Ipv4Addr::new(self.first, self.number * 10 + block, third, fourth)
     }
 
-    /// The index of an address in a block; `None` from `count` on.
+    /// The index of an address in a block; `None` if it is not below `count`.
     fn index(self, block: u8, address: Ipv4Addr, count: usize) -> Option<usize> {
         let [_, _, third, fourth] = address.octets();
         let index = usize::from(third) * HOSTS_PER_OCTET + usize::from(fourth).checked_sub(1)?;
         (index < count && self.address(block, index) == address).then_some(index)
     }
 
-    /// The source address of an agent.
     pub fn agent(self, index: usize) -> Ipv4Addr {
         self.address(AGENTS, index)
     }
 
-    /// The listen address of a machine's sites.
+    /// The address of a machine, on which its sites listen.
     pub fn site(self, index: usize) -> Ipv4Addr {
         self.address(SITES, index)
     }
@@ -84,39 +85,36 @@ impl Lane {
         self.address(if self.is_tun() { AGENTS } else { BEACON_PROXIES }, index)
     }
 
-    /// The name server's address.
+    /// The address of the name server.
     pub fn names(self) -> Ipv4Addr {
         self.address(NAMES, 0)
     }
 
-    /// The address through which the tun grade's agents reach the schedulers.
+    /// The address through which agents reach the schedulers in the tun grade.
     pub fn schedulers(self) -> Ipv4Addr {
         self.address(SCHEDULERS, 0)
     }
 
-    /// The networks of everything but agents, as `address/bits`.
+    /// The networks of everything except agents, as `address/bits`.
     pub fn server_networks(self) -> [String; 3] {
         [SITES, NAMES, SCHEDULERS].map(|block| format!("{}.{}.0.0/16", self.first, self.number * 10 + block))
     }
 
-    /// The network of all addresses, as `address/bits`.
+    /// The network with all addresses, as `address/bits`.
     pub fn network(self) -> String {
         format!("{}.0.0.0/8", self.first)
     }
 
-    /// The agent with this source address.
     pub fn agent_at(self, address: IpAddr, agents: usize) -> Option<usize> {
         let IpAddr::V4(address) = address else { return None };
         self.index(AGENTS, address, agents)
     }
 
-    /// The machine whose sites listen at an address.
     pub fn machine_at(self, address: Ipv4Addr, machines: usize) -> Option<usize> {
         self.index(SITES, address, machines)
     }
 }
 
-/// The destination of a request.
 #[derive(Debug, Clone, Copy)]
 pub enum Destination {
     /// A site, by index.
@@ -160,8 +158,8 @@ impl Wan {
         &self.state.timer
     }
 
-    /// A new connection from an address. It has no delay in the tun grade, or if the address
-    /// belongs to no agent.
+    /// Makes a connection from an address. It has no delay in the tun grade, or if no agent has the
+    /// address.
     pub fn connect(&self, source: IpAddr, destination: Destination) -> Connection {
         let scenario = &self.state.scenario;
         let agent = self.state.lane.agent_at(source, scenario.agents.len());
@@ -175,19 +173,18 @@ impl Wan {
     }
 }
 
-/// One connection through the WAN.
 #[derive(Debug)]
 pub struct Connection {
     wan: Wan,
     agent: Option<usize>,
     link: Option<Link>,
     used: AtomicBool,
-    /// Draws jitter and loss; never held across an await.
+    /// Draws jitter and loss. Never locked across an await.
     rng: Mutex<ChaCha8Rng>,
 }
 
 impl Connection {
-    /// The agent that connected; `None` for an address that is no agent's.
+    /// The agent that connected; `None` if no agent has the source address.
     pub fn agent(&self) -> Option<usize> {
         self.agent
     }
@@ -208,7 +205,8 @@ impl Connection {
         self.wan.state.timer.sleep_until(arrived + link.rtt() * trips + jitter + thinking).await;
     }
 
-    /// When how many bytes of a body may be sent; the first ones at `first_byte`.
+    /// The times at which parts of a body may be sent, with their sizes. The first part may be sent
+    /// at `first_byte`.
     pub fn schedule(&self, body: usize, first_byte: Instant) -> Vec<(Instant, usize)> {
         let (Some(link), Some(agent)) = (self.link, self.agent) else { return vec![(first_byte, body)] };
         let bytes_per_s = self.wan.state.scenario.bytes_per_s(agent);
@@ -223,8 +221,8 @@ impl Connection {
         releases
     }
 
-    /// Queues bytes on the agent's access link; returns when they pass. On a free link they pass at
-    /// once: the round trip includes their transmission time.
+    /// Queues bytes on the agent's access link. Returns when they pass. On a free link they pass at
+    /// once, because the round trip includes their transmission time.
     fn take_link(&self, agent: usize, from: Instant, bytes: usize) -> Instant {
         let bytes_per_s = self.wan.state.scenario.bytes_per_s(agent);
         let on_wire = Duration::from_secs_f64(f64::from(u32::try_from(bytes).unwrap_or(u32::MAX)) / bytes_per_s);
@@ -234,7 +232,7 @@ impl Connection {
         begins
     }
 
-    /// Waits with the WAN's timer.
+    /// Waits until an instant, with the timer of the WAN.
     pub async fn wait(&self, until: Instant) {
         self.wan.state.timer.sleep_until(until).await;
     }

@@ -1,8 +1,8 @@
-//! The synthetic web: the pages of each site, drawn with the scenario's seed.
+//! The synthetic web: the pages of each site. They are drawn from the scenario's seed.
 //!
 //! Pages form a tree rooted at `/`, with cross links, broken links, links to other hosts, and pages
-//! that the server delays. Bodies are generated on request, always the same. Each site computes
-//! which pages a polite crawler reaches. Pure.
+//! that the server delays. Bodies are generated when requested, each time with the same content. A
+//! site can compute which pages a polite crawler reaches. Pure.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::fmt::Write as _;
@@ -13,15 +13,14 @@ use rand_chacha::ChaCha8Rng;
 
 use crate::world::scenario::WebRules;
 
-/// The folder that robots.txt disallows.
 pub const DISALLOWED: &str = "/private/";
-/// One page in this many is in the disallowed folder, on sites with a robots.txt.
+/// On sites with a robots.txt, one of this many pages is in the disallowed folder.
 const PRIVATE_ONE_IN: usize = 10;
-/// A page's parent is one of this many pages before it: fewer make deeper sites.
+/// A page's parent is one of this many preceding pages. Smaller values make deeper sites.
 const PARENT_WINDOW: usize = 12;
-/// Maximum cross links of a page.
+/// Maximum number of cross links on a page.
 const MAX_CROSS_LINKS: usize = 3;
-/// A host outside the lab: a crawler must not leave the site.
+/// A link to another host, which crawlers must not follow.
 const ELSEWHERE: &str = "http://www.elsewhere.test/";
 
 #[derive(Debug, Clone)]
@@ -33,35 +32,35 @@ pub struct SiteWeb {
 #[derive(Debug, Clone)]
 pub struct Page {
     pub path: String,
-    /// Bytes of its body.
+    /// Size of the body.
     pub bytes: usize,
-    /// The server's delay of the answer.
+    /// How long the server waits before it answers.
     pub thinking: Duration,
     /// The indices of the pages that it links to.
     links: Vec<usize>,
-    /// Whether it has a broken link.
+    /// Whether the page has a broken link.
     broken: bool,
-    /// Whether it links to another host.
+    /// Whether the page links to another host.
     leaves: bool,
 }
 
-/// The parts of a request that take time.
+/// The properties of a request that decide how long it takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SiteRequest {
-    /// Bytes of the answer's body.
+    /// Size of the answer's body.
     pub bytes: usize,
-    /// The server's delay of the answer.
+    /// How long the server waits before it answers.
     pub thinking: Duration,
 }
 
-/// The expected crawl of a polite crawler.
+/// The expected result of a polite crawler.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExpectedCrawl {
-    /// The paths of the reachable pages.
+    /// The paths of all reachable pages.
     pub pages: BTreeSet<String>,
-    /// Bytes of their bodies.
+    /// Total size of the bodies of these pages.
     pub bytes: u64,
-    /// Distinct broken links on these pages.
+    /// Number of distinct broken links on these pages.
     pub broken: usize,
 }
 
@@ -97,14 +96,14 @@ impl SiteWeb {
         }
         let mut site = Self { pages, robots };
         for index in 0..count {
-            // A page is never smaller than the links it must carry.
+            // A page must be large enough for its links.
             let least = site.head(index).len() + TAIL.len();
             site.pages[index].bytes = site.pages[index].bytes.max(least);
         }
         site
     }
 
-    /// The text of robots.txt; `None` without one.
+    /// The text of robots.txt; `None` if the site has none.
     pub fn robots(&self) -> Option<String> {
         self.robots.then(|| format!("User-agent: *\nDisallow: {DISALLOWED}\n"))
     }
@@ -113,7 +112,7 @@ impl SiteWeb {
         self.pages.iter().enumerate().find(|(_, page)| page.path == path)
     }
 
-    /// The number of pages, reachable or not.
+    /// Number of pages, including those that a crawler cannot reach.
     pub fn len(&self) -> usize {
         self.pages.len()
     }
@@ -137,7 +136,7 @@ impl SiteWeb {
         text
     }
 
-    /// The beginning of a body: title and links.
+    /// The beginning of a body: the title and the links.
     fn head(&self, index: usize) -> String {
         let page = &self.pages[index];
         let mut text = format!(
@@ -145,7 +144,7 @@ impl SiteWeb {
             page.path
         );
         for link in &page.links {
-            // Writing into a string cannot fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "<li><a href=\"{}\">page {link}</a></li>", self.pages[*link].path);
         }
         if page.broken {
@@ -158,8 +157,8 @@ impl SiteWeb {
         text
     }
 
-    /// The requests of a crawl that honours robots.txt, up to `max_depth` links from the start
-    /// page: robots.txt, then pages and broken links breadth first.
+    /// The requests of a crawl that honours robots.txt and follows at most `max_depth` links from
+    /// the start page: robots.txt, then pages and broken links in breadth-first order.
     pub fn requests(&self, max_depth: u32) -> Vec<SiteRequest> {
         let plain = |bytes| SiteRequest { bytes, thinking: Duration::ZERO };
         let mut requests = vec![plain(self.robots().map_or(NO_ROBOTS.len(), |text| text.len()))];
@@ -170,8 +169,8 @@ impl SiteWeb {
         requests
     }
 
-    /// The pages that a crawl reaches if it honours robots.txt, up to `max_depth` links from the
-    /// start page.
+    /// The expected result of a crawl that honours robots.txt and follows at most `max_depth` links
+    /// from the start page.
     pub fn expected_crawl(&self, max_depth: u32) -> ExpectedCrawl {
         let all = self.crawl(max_depth);
         let pages = || all.iter().flatten();
@@ -182,7 +181,7 @@ impl SiteWeb {
         }
     }
 
-    /// The pages of such a crawl breadth first; `None` for a broken link.
+    /// The pages that a polite crawler requests, in breadth-first order; `None` for a broken link.
     fn crawl(&self, max_depth: u32) -> Vec<Option<&Page>> {
         let mut seen = BTreeSet::from([0]);
         let mut queue = VecDeque::from([(Some(0_usize), 0_u32)]);
@@ -230,7 +229,7 @@ const WORDS: [&str; 16] = [
     "winter ",
 ];
 
-/// The path of a page: eight pages share a folder.
+/// The path of a page. Eight pages share a folder.
 fn path(index: usize, private: bool) -> String {
     match (index, private) {
         (0, _) => "/".to_owned(),
@@ -239,12 +238,12 @@ fn path(index: usize, private: bool) -> String {
     }
 }
 
-/// The path of a broken link.
 fn missing(index: usize) -> String {
     format!("/gone/from-{index}.html")
 }
 
-/// A lognormal integer with the given mean, clamped to two bounds.
+/// Draws an integer from a lognormal distribution with this mean, and clamps it to `least` and
+/// `most`.
 fn lognormal(rng: &mut ChaCha8Rng, mean: f64, sigma: f64, least: usize, most: usize) -> usize {
     // Box–Muller transform; 1 - u is never 0.
     let (u, v): (f64, f64) = (rng.random_range(0.0..1.0), rng.random_range(0.0..1.0));

@@ -1,4 +1,4 @@
-//! One TUN device, and the addresses and routes around it.
+//! Sets up a TUN device with its addresses and routes.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -12,27 +12,28 @@ use tun_rs::{DeviceBuilder, SyncDevice};
 use super::namespace::NetNamespace;
 
 const TUN: &str = "/dev/net/tun";
-/// The name of every device: each namespace has one.
+/// The name of the device in every namespace.
 const NAME: &str = "wan";
-/// Maximum bytes of a packet, as on Ethernet.
+/// Maximum size of a packet in bytes, as on Ethernet.
 pub(super) const MTU: usize = 1500;
-/// Maximum packets waiting for the router. The default of 500 overflows in a burst, and losses must
-/// come only from the scenario.
+/// Maximum number of packets that wait for the router. The default of 500 would overflow in a
+/// burst, and only the scenario may cause losses.
 const QUEUE: u32 = 20_000;
 
-/// Settings below /proc/sys/net in every namespace; missing ones are skipped.
+/// Settings below /proc/sys/net in every namespace. Settings that the kernel lacks are skipped.
 const SETTINGS: [(&str, &str); 6] = [
-    // Scenarios have no IPv6, and its housekeeping packets would be carried too.
+    // Scenarios have no IPv6, and the router must not carry its neighbour discovery packets.
     ("ipv6/conf/all/disable_ipv6", "1"),
     ("ipv6/conf/default/disable_ipv6", "1"),
-    // Connections must not reuse metrics of earlier ones: runs would influence each other.
+    // Connections must not reuse metrics of earlier connections, or runs would influence each
+    // other.
     ("ipv4/tcp_no_metrics_save", "1"),
-    // Every process may send ICMP echoes without root.
+    // Processes may send ICMP echo requests without root.
     ("ipv4/ping_group_range", "0 2147483647"),
-    // The lab listens on the schedulers' ports in the agents' namespaces. Those come from the
-    // host's range, which must not overlap with this one.
+    // The lab listens on the schedulers' ports in the agents' namespaces. These ports are from the
+    // host's range, with which this range must not overlap.
     ("ipv4/ip_local_port_range", "1024 32767"),
-    // There is only one route, so that the check is useless.
+    // There is only one route, so reverse path filtering is useless.
     ("ipv4/conf/all/rp_filter", "0"),
 ];
 
@@ -40,16 +41,16 @@ const SETTINGS: [(&str, &str); 6] = [
 #[derive(Debug, Clone)]
 pub(super) enum Addresses {
     One(Ipv4Addr),
-    /// All addresses of these networks (`address/bits`).
+    /// All addresses in these networks (`address/bits`).
     All(Vec<String>),
 }
 
-/// Creates a namespace's device, addresses and routes; returns the device.
+/// Creates the device, addresses and routes of a namespace, and returns the device.
 ///
 /// # Errors
-/// When `ip` or the system fails; the message contains its output.
+/// When `ip` or a system call fails. The message contains the output of `ip`.
 pub(super) fn set_up(namespace: &NetNamespace, addresses: Addresses) -> anyhow::Result<SyncDevice> {
-    // Opening a missing file could create it.
+    // Check first, because opening a missing file could create it.
     ensure!(Path::new(TUN).exists(), "there is no {TUN}");
     namespace.run(move || {
         for (setting, value) in SETTINGS {
@@ -65,7 +66,7 @@ pub(super) fn set_up(namespace: &NetNamespace, addresses: Addresses) -> anyhow::
 fn write(setting: &str, value: &str) -> anyhow::Result<()> {
     let file = Path::new("/proc/sys/net").join(setting);
     match fs::write(&file, value) {
-        // A kernel without IPv6 has no such setting.
+        // A kernel without IPv6 lacks the settings of IPv6.
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         written => written.with_context(|| format!("write {value} to {}", file.display())),
     }
@@ -85,7 +86,7 @@ fn commands(addresses: &Addresses) -> String {
     lines
 }
 
-/// Runs `ip` of iproute2 with one command per line.
+/// Runs `ip` (iproute2) in batch mode, with one command per line.
 fn ip(lines: &str) -> anyhow::Result<()> {
     let mut child = Command::new("ip")
         .args(["-batch", "-"])
@@ -94,7 +95,7 @@ fn ip(lines: &str) -> anyhow::Result<()> {
         .stderr(Stdio::piped())
         .spawn()
         .context("run ip, of the Debian package iproute2")?;
-    // The lines fit into the pipe, so this cannot block.
+    // The lines fit into the pipe's buffer, so this cannot block.
     child.stdin.take().context("talk to ip")?.write_all(lines.as_bytes()).context("talk to ip")?;
     let output = child.wait_with_output().context("wait for ip")?;
     ensure!(output.status.success(), "ip: {}", String::from_utf8_lossy(&output.stderr).trim());

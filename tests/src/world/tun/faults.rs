@@ -1,31 +1,31 @@
-//! Deliberate faults of agents' links: cuts and slowness, set and lifted while packets flow.
+//! Injected faults of agents' links: cuts and slowdowns. They can be set and removed while packets
+//! flow.
 //!
-//! A cut loses packets silently, as a broken line does: no end is notified, and the kernel's
-//! reaction is real. The router checks for faults when it takes a packet in and when it hands one
-//! over, so lifting a fault fully restores the link.
+//! A cut drops packets silently, like a broken cable: neither end is notified. The router checks
+//! for faults when it receives a packet and when it delivers one, so removing a fault restores the
+//! link at once.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The direction in which an agent's link is cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CutDirection {
-    /// Nothing passes.
+    /// All packets from and to the agent are lost.
     Both,
-    /// Nothing reaches the agent; what it sends passes.
+    /// Packets to the agent are lost.
     Towards,
-    /// Nothing the agent sends passes; what is sent to it arrives.
+    /// Packets from the agent are lost.
     From,
 }
 
-/// The faults of all agents' links, initially none. Cheap to clone.
+/// The faults of all agents' links; initially there are none. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct LinkFaults {
-    /// By agent.
+    /// By index of the agent.
     links: Arc<[Mutex<LinkFault>]>,
 }
 
-/// The fault of one link.
+/// The faults of one link.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct LinkFault {
     cut: Option<CutDirection>,
@@ -45,25 +45,25 @@ impl LinkFault {
         matches!(self.cut, Some(CutDirection::Both | CutDirection::Towards))
     }
 
-    /// Whether the agent's packets are lost.
+    /// Whether packets from the agent are lost.
     pub(super) fn loses_from(self) -> bool {
         matches!(self.cut, Some(CutDirection::Both | CutDirection::From))
     }
 
-    /// A packet's extra delay, and the maximum random addition to it; zero once the slowness is
-    /// over.
+    /// The extra delay of a packet, and the maximum random delay added to it. Both are zero when
+    /// the slowdown is over.
     pub(super) fn slowness(self, now: Instant) -> (Duration, Duration) {
         self.slow.filter(|slow| now < slow.until).map_or_else(Default::default, |slow| (slow.extra, slow.jitter))
     }
 }
 
 impl LinkFaults {
-    /// A link without faults for each agent.
+    /// Makes one link without faults for each agent.
     pub(super) fn none(agents: usize) -> Self {
         Self { links: (0..agents).map(|_| Mutex::default()).collect() }
     }
 
-    /// Cuts an agent's link, replacing an earlier cut.
+    /// Cuts an agent's link. Replaces an earlier cut.
     ///
     /// # Panics
     /// When the index is invalid.
@@ -71,21 +71,19 @@ impl LinkFaults {
         self.change(agent, |fault| fault.cut = Some(cut));
     }
 
-    /// Removes all faults of an agent's link.
-    ///
     /// # Panics
     /// When the index is invalid.
     pub fn heal(&self, agent: usize) {
         self.change(agent, |fault| *fault = LinkFault::default());
     }
 
-    /// Removes all faults of all links.
     pub fn heal_all(&self) {
         (0..self.links.len()).for_each(|agent| self.heal(agent));
     }
 
-    /// Lengthens every round trip of an agent for a while: by `extra`, half of it each way, and by
-    /// up to `jitter` at random on the way to the agent. Replaces an earlier slowdown.
+    /// Slows an agent's link down for the time `lasting`. Each round trip takes `extra` longer
+    /// (half of it each way), plus a random delay of at most `jitter` on the way to the agent.
+    /// Replaces an earlier slowdown.
     ///
     /// # Panics
     /// When the index is invalid.
@@ -94,7 +92,7 @@ impl LinkFaults {
         self.change(agent, |fault| fault.slow = Some(Slowdown { extra, jitter, until }));
     }
 
-    /// An agent's current cut; `None` without one.
+    /// The cut of an agent's link, if any.
     ///
     /// # Panics
     /// When the index is invalid.

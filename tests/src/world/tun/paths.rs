@@ -1,8 +1,9 @@
-//! The path of a packet: from its header to a device and a link of the scenario. Pure.
+//! Finds the path of a packet: determines from its header the device and the link of the scenario.
+//! Pure.
 //!
 //! A measured matrix is not symmetric: the round trip from a to b's beacon is the one that a
-//! measured. So between two agents the path depends on which agent opened the exchange: the port
-//! shows it for TCP, the type for an ICMP echo.
+//! measured. So between two agents, the path depends on which agent opened the exchange. For TCP
+//! the port shows which one it was, for an ICMP echo the type.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -10,21 +11,21 @@ use std::time::Duration;
 use crate::world::scenario::{Link, Scenario};
 use crate::world::wan::Lane;
 
-/// The device of the namespace with all servers; agent n's is n + 1.
+/// The index of the device in the servers' namespace. The device of agent n has index n + 1.
 pub(super) const CORE: usize = 0;
 const ICMP: u8 = 1;
 const TCP: u8 = 6;
 /// The type of an ICMP echo reply.
 const ECHO_REPLY: u8 = 0;
 
-/// All paths of a scenario.
 #[derive(Debug)]
 pub(super) struct PathTable {
     lane: Lane,
     beacon_port: u16,
     agents: usize,
     machines: usize,
-    /// One-way links from an agent to its peers: agents, machines, the name server, the schedulers.
+    /// One-way links from each agent (row) to its peers (columns): agents, machines, the name
+    /// server, the schedulers.
     links: Vec<Vec<OneWayLink>>,
 }
 
@@ -34,28 +35,27 @@ struct OneWayLink {
     loss: f64,
 }
 
-/// The path of one packet.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct PacketPath {
-    /// The device it comes out of.
+    /// The device at which the packet is delivered.
     pub(super) device: usize,
-    /// The path and its direction, below [`PathTable::keys`]: packets of one never overtake each
-    /// other.
+    /// Identifies the path and its direction; below [`PathTable::keys`]. Packets with the same key
+    /// never overtake each other.
     pub(super) key: usize,
-    /// Its time in transit.
+    /// The time in transit.
     pub(super) delay: Duration,
-    /// The share that is lost.
+    /// The probability that the packet is lost.
     pub(super) loss: f64,
-    /// The agent that sent it; `None` for a server.
+    /// The agent that sent the packet; `None` if it was a server.
     pub(super) sender: Option<usize>,
-    /// The agent it is for; `None` for a server.
+    /// The agent that receives the packet; `None` if it is a server.
     pub(super) receiver: Option<usize>,
 }
 
 impl PathTable {
-    /// Halves every link of a scenario. The schedulers are placed at the first agent, since a
-    /// scenario does not place them. Names have no delay, since resolving is not part of the
-    /// distance.
+    /// Makes one-way links with half the round trip of the scenario. The schedulers are placed at
+    /// the first agent, because a scenario does not place them. The name server has no delay,
+    /// because resolving is not part of the distance.
     pub(super) fn new(scenario: &Scenario, lane: Lane, beacon_port: u16) -> Self {
         let (agents, machines) = (scenario.agents.len(), scenario.machines());
         let half = |link: Link| OneWayLink { delay: link.rtt() / 2, loss: link.loss };
@@ -71,13 +71,13 @@ impl PathTable {
         Self { lane, beacon_port, agents, machines, links: (0..agents).map(row).collect() }
     }
 
-    /// How many directed paths there are.
+    /// Number of directed paths.
     pub(super) fn keys(&self) -> usize {
         self.agents * self.peers() * 2
     }
 
-    /// The path of a packet that came in at a device. `None` for a packet that should not exist:
-    /// not IPv4, from an address that is not the device's, or to an unknown address.
+    /// The path of a packet that came from a device. `None` if the packet is invalid: it is not
+    /// IPv4, its source address is not the device's, or its destination is unknown.
     pub(super) fn path_of(&self, device: usize, packet: &[u8]) -> Option<PacketPath> {
         let header = Header::read(packet)?;
         let (source, target) = (self.peer(header.source)?, self.peer(header.target)?);
@@ -104,7 +104,7 @@ impl PathTable {
         self.agents + self.machines + 2
     }
 
-    /// The owner of an address, by column of `reach`.
+    /// The column in `links` of the owner of an address.
     fn peer(&self, address: Ipv4Addr) -> Option<usize> {
         let names = self.agents + self.machines;
         let agent = self.lane.agent_at(address.into(), self.agents);
@@ -119,13 +119,12 @@ impl PathTable {
     }
 }
 
-/// The relevant fields of a packet's header.
 #[derive(Debug)]
 struct Header<'a> {
     source: Ipv4Addr,
     target: Ipv4Addr,
     protocol: u8,
-    /// What follows the header.
+    /// The bytes after the header.
     rest: &'a [u8],
 }
 
@@ -140,7 +139,7 @@ impl<'a> Header<'a> {
         Some(Self { source: address(12)?, target: address(16)?, protocol: packet[9], rest: packet.get(length..)? })
     }
 
-    /// Whether it is a reply: its receiver opened the exchange.
+    /// Whether the packet's receiver opened the exchange.
     fn is_answer(&self, beacon_port: u16) -> bool {
         match self.protocol {
             ICMP => self.rest.first() == Some(&ECHO_REPLY),
@@ -165,7 +164,7 @@ mod tests {
         (scenario, paths)
     }
 
-    /// The first bytes of a packet: a header, and two ports or an ICMP type.
+    /// Makes the first bytes of a packet: a header, followed by two ports or an ICMP type.
     fn packet(from: Ipv4Addr, to: Ipv4Addr, protocol: u8, rest: &[u8]) -> Vec<u8> {
         let mut packet = vec![0x45; 20];
         packet[9] = protocol;

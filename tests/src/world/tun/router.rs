@@ -1,10 +1,10 @@
-//! The router: one thread between all TUN devices. It delivers packets when they are due, and
-//! records its lateness.
+//! The router: one thread that carries packets between all TUN devices. It delivers packets when
+//! they are due, and records its lateness.
 //!
-//! It runs at normal priority. With real-time priority (single runs), the router stayed on time on
-//! a busy machine (50 handshakes at once: 0.3 ms late at p95, not 1.8), but it starved the
-//! endpoints (800 at once: 32 ms late, not 6). The router's own lateness, by which runs are judged,
-//! does not show that.
+//! It runs at normal priority. With real-time priority (single runs), the router was less late on a
+//! busy machine (50 concurrent handshakes: 0.3 ms at p95 instead of 1.8), but it starved the
+//! endpoints (800 concurrent handshakes: 32 ms late instead of 6). The router's lateness, by which
+//! runs are judged, does not show the lateness of endpoints.
 
 use std::io::{Error, ErrorKind};
 use std::sync::atomic::Ordering;
@@ -24,24 +24,24 @@ use super::device::MTU;
 use super::switch::{DuePacket, Switch, Traffic};
 use crate::world::timer::Lateness;
 
-/// Packets read from one device, or handed over, before the router turns to the next device: no
-/// device may starve the others.
+/// Maximum number of packets that the router reads from one device, or delivers, at a time. It is
+/// limited so that no device starves the others.
 const BATCH: usize = 64;
-/// Maximum events per wait.
+/// Maximum number of events that one call of epoll returns.
 const EVENTS: usize = 64;
-/// Epoll data of the timer and the stop event; devices use their index.
+/// Epoll data of the timer and of the stop event. The epoll data of a device is its index.
 const DUE: u64 = u64::MAX;
 const STOP: u64 = u64::MAX - 1;
 
-/// A running router; ends when dropped.
+/// A running router. Dropping it stops it.
 #[derive(Debug)]
 pub(super) struct Router {
     stop: Arc<EventFd>,
-    /// Empty after the end.
+    /// `None` after `end`.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// The state of the thread.
+/// The state of the router's thread.
 struct RouterLoop {
     devices: Vec<SyncDevice>,
     switch: Switch,
@@ -57,7 +57,7 @@ impl Router {
     /// Starts carrying packets between the devices.
     ///
     /// # Errors
-    /// When the system gives no thread or no event queue.
+    /// When the thread or the event queue cannot be created.
     pub(super) fn start(
         devices: Vec<SyncDevice>,
         switch: Switch,
@@ -86,7 +86,7 @@ impl Router {
         Ok(Self { stop: Arc::new(stop), thread: Mutex::new(Some(thread)) })
     }
 
-    /// Ends the thread and the devices.
+    /// Ends the thread and closes the devices.
     pub(super) fn end(&self) {
         let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         if let Err(error) = self.stop.write(1) {
@@ -128,7 +128,7 @@ impl RouterLoop {
         }
     }
 
-    /// Delivers due packets; returns whether more may be due.
+    /// Delivers due packets. Returns whether more packets may be due.
     fn hand_over(&mut self) -> bool {
         for _ in 0..BATCH {
             let Some(DuePacket { device, due, packet }) = self.switch.arrive(Instant::now()) else { return false };
@@ -143,7 +143,7 @@ impl RouterLoop {
         true
     }
 
-    /// Sets the timer for the next packet.
+    /// Sets the timer to the time at which the next packet is due.
     fn arm(&mut self) -> nix::Result<()> {
         let next = self.switch.next_due();
         if next == self.armed {
@@ -156,7 +156,7 @@ impl RouterLoop {
         self.due.set(Expiration::OneShot(TimeSpec::from_duration(wait)), TimerSetTimeFlags::empty())
     }
 
-    /// Clears the expired timer; otherwise epoll reports it again and again.
+    /// Clears the expired timer, because otherwise epoll reports it again and again.
     fn disarm(&mut self) -> nix::Result<()> {
         self.armed = None;
         match self.due.wait() {

@@ -1,10 +1,9 @@
-//! Packets in transit: delayed, lost, and queued on the agents' access links. Uses no device and no
-//! clock.
+//! Delays, drops and queues packets in transit. Uses no device and no clock.
 //!
 //! A packet passes its sender's access link, is in transit for half the round trip, and passes its
-//! receiver's access link. A free link lets it pass at once (the round trip already includes its
-//! own time on the wire). A busy link makes it wait, and loses it when the queue is full. Packets
-//! of one path never overtake each other.
+//! receiver's access link. On a free link the packet passes at once, because the round trip already
+//! includes its transmission time. On a busy link it waits, or is lost if the queue is full.
+//! Packets of one path never overtake each other.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,29 +18,31 @@ use super::faults::LinkFaults;
 use super::paths::{PacketPath, PathTable};
 use crate::world::scenario::Scenario;
 
-/// Maximum wait of a packet for an agent's access link, each way. Longer queues hide distance
-/// behind full links; with shorter ones a single connection does not fill the link.
+/// Maximum time that a packet waits for an agent's access link, in each direction. Behind longer
+/// queues, distance matters little; with shorter ones, a single connection does not fill the link.
 pub(super) const ACCESS_QUEUE: Duration = Duration::from_millis(50);
-/// Maximum packets in transit (150 MB): far more than the router carries in a round trip.
+/// Maximum number of packets in transit (150 MB). This is far more than the router carries in a
+/// round trip.
 const MAX_HELD: usize = 100_000;
 
-/// Counters of packets.
+/// Numbers of packets.
 #[derive(Debug, Default)]
 pub struct Traffic {
     pub carried: AtomicU64,
-    /// Lost by the scenario's loss.
+    /// Lost at random, as the scenario defines.
     pub lost: AtomicU64,
     /// Lost because a link's queue was full.
     pub queue_full: AtomicU64,
     /// Lost by a cut.
     pub cut: AtomicU64,
-    /// Invalid in the scenario: not IPv4, or from or to an unknown address.
+    /// Dropped as invalid: not IPv4, or from or to an unknown address.
     pub strange: AtomicU64,
-    /// Lost because the lab could not store or deliver more; any of these voids a run.
+    /// Lost because the lab could not store or deliver more packets. If there is any, the run is
+    /// void.
     pub overrun: AtomicU64,
 }
 
-/// Packets in transit.
+/// The packets in transit and the state of the links.
 #[derive(Debug)]
 pub(super) struct Switch {
     paths: PathTable,
@@ -50,10 +51,10 @@ pub(super) struct Switch {
     bytes_per_s: f64,
     jitter: Duration,
     access_queue: Duration,
-    /// When each agent's access link is free again, from the agent and to it.
+    /// When each agent's access link is free again, in the direction from the agent.
     up: Vec<Instant>,
     down: Vec<Instant>,
-    /// When the last packet of each path arrives, by [`PacketPath::key`].
+    /// When the newest packet of each path arrives, by [`PacketPath::key`].
     last: Vec<Instant>,
     in_transit: BinaryHeap<Reverse<QueuedPacket>>,
     sequence: u64,
@@ -65,7 +66,7 @@ struct QueuedPacket {
     due: Instant,
     sequence: u64,
     path: PacketPath,
-    /// Whether it has passed the receiver's access link.
+    /// Whether the packet has passed the receiver's access link.
     admitted: bool,
     packet: Vec<u8>,
 }
@@ -90,12 +91,11 @@ impl Ord for QueuedPacket {
     }
 }
 
-/// A packet to deliver.
+/// A packet that must be delivered now.
 #[derive(Debug)]
 pub(super) struct DuePacket {
-    /// The device it comes out of.
+    /// The device at which to deliver it.
     pub(super) device: usize,
-    /// When it was due.
     pub(super) due: Instant,
     pub(super) packet: Vec<u8>,
 }
@@ -146,7 +146,7 @@ impl Switch {
         self.hold(due, path, false, packet.to_vec());
     }
 
-    /// The next due packet.
+    /// Takes the next packet that is due.
     pub(super) fn arrive(&mut self, now: Instant) -> Option<DuePacket> {
         while self.in_transit.peek().is_some_and(|first| first.0.due <= now) {
             let Reverse(QueuedPacket { due, path, admitted, packet, .. }) = self.in_transit.pop()?;
@@ -166,7 +166,7 @@ impl Switch {
         None
     }
 
-    /// When the next packet is due; `None` without packets.
+    /// When the next packet is due; `None` if no packet is in transit.
     pub(super) fn next_due(&self) -> Option<Instant> {
         self.in_transit.peek().map(|first| first.0.due)
     }
@@ -176,7 +176,7 @@ impl Switch {
         self.in_transit.push(Reverse(QueuedPacket { due, sequence: self.sequence, path, admitted, packet }));
     }
 
-    /// The delay from faults and jitter. Jitter applies once per round trip, on the way to the
+    /// The extra delay by faults and jitter. Jitter applies once per round trip, on the way to the
     /// agent that opened the exchange.
     fn slowness(&mut self, path: &PacketPath, now: Instant) -> Duration {
         let mut slowness = Duration::ZERO;
@@ -190,7 +190,8 @@ impl Switch {
     }
 }
 
-/// Queues a packet on an access link; returns when it passes. `None` when the queue is full.
+/// Queues a packet on an access link. Returns when the packet passes, or `None` if the queue is
+/// full.
 fn pass(free: &mut Instant, now: Instant, bytes: usize, bytes_per_s: f64, queue: Duration) -> Option<Instant> {
     let begins = now.max(*free);
     if begins - now > queue {
@@ -275,7 +276,8 @@ mod tests {
 
     #[test]
     fn access_links_queue_packets_and_drop_those_beyond_the_queue() {
-        // 2.5 MB/s: a packet of 1,000 bytes takes 400 µs, and 50 ms of queue hold 125.
+        // At 2.5 MB/s, a packet of 1,000 bytes takes 400 µs, and a queue of 50 ms holds 125
+        // packets.
         for (device, packet) in [(3, to_site(1000)), (CORE, to_agent(1000))] {
             let mut bench = bench(|_| {});
             (0..200).for_each(|_| bench.switch.enter(bench.start, device, &packet));
