@@ -1,7 +1,7 @@
-//! How messages are printed for programs, as JSON and CSV: names and words that stay.
+//! Prints messages for programs, as JSON and CSV. Names and words in this output never change.
 //!
-//! `tests/contract/generated.rs` lists the printed messages, and the fields that a function of this
-//! module prints.
+//! `tests/contract/generated.rs` lists the printed messages, and the fields printed by a function
+//! of this module.
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use prost_types::{Duration, Timestamp};
@@ -12,12 +12,12 @@ use crate::v1::{
     ChoiceCause, ExplainedCandidate, ExplainedChoice, FallbackCause, Gain, MeasurementFailure, Parting, Wait, Why,
 };
 
-/// An enum of the contract, whose values are words.
+/// An enum of the contract whose values have names for programs.
 pub trait Word: Copy + Default + TryFrom<i32> {
-    /// The word that programs get: it stays. Empty where it is unspecified.
+    /// The name that programs get. It never changes; empty for the unspecified value.
     fn word(self) -> &'static str;
 
-    /// The word; of a scheduler that is older or newer than this program it may not be known.
+    /// The name, or `unknown`: a scheduler of another version may send a value without one.
     fn word_or_unknown(self) -> &'static str {
         match self.word() {
             "" => "unknown",
@@ -28,36 +28,36 @@ pub trait Word: Copy + Default + TryFrom<i32> {
 
 include!("../generated/words.rs");
 
-/// A moment, if it is one that a calendar knows.
+/// Converts to a time; `None` if absent or outside the calendar's range.
 pub fn moment(time: Option<Timestamp>) -> Option<DateTime<Utc>> {
     let time = time?;
     DateTime::from_timestamp(time.seconds, u32::try_from(time.nanos).ok()?)
 }
 
-/// Milliseconds, to the microsecond.
+/// In milliseconds, with a precision of a microsecond.
 pub fn milliseconds(duration: Option<Duration>) -> Option<f64> {
     let duration = std::time::Duration::try_from(duration?).ok()?;
     Some((duration.as_secs_f64() * 1e6).round() / 1e3)
 }
 
-/// A moment in full: RFC 3339 in UTC, to the millisecond.
+/// RFC 3339 in UTC, with milliseconds.
 pub fn rfc3339(time: DateTime<Utc>) -> String {
     time.to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
 type Printed<S> = Result<<S as Serializer>::Ok, <S as Serializer>::Error>;
 
-/// A moment, or null.
+/// Prints a time, or null.
 pub fn time<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Printed<S> {
     moment(*time).map(rfc3339).serialize(serializer)
 }
 
-/// A duration, or null.
+/// Prints a duration in milliseconds, or null.
 pub fn millis<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Printed<S> {
     milliseconds(*duration).serialize(serializer)
 }
 
-/// A duration that is always there.
+/// Prints a duration in milliseconds; 0 if absent.
 pub(crate) fn length<S: Serializer>(duration: &Option<Duration>, serializer: S) -> Printed<S> {
     milliseconds(*duration).unwrap_or_default().serialize(serializer)
 }
@@ -66,22 +66,22 @@ pub(crate) fn word<W: Word, S: Serializer>(value: &i32, serializer: S) -> Printe
     serializer.serialize_str(W::try_from(*value).unwrap_or_default().word_or_unknown())
 }
 
-/// The word of a value, or nothing.
+/// Prints the name of an enum's value, or an empty text.
 pub fn kind<W: Word, S: Serializer>(value: &i32, serializer: S) -> Printed<S> {
     serializer.serialize_str(W::try_from(*value).unwrap_or_default().word())
 }
 
-/// The word for what is waited for, or nothing.
+/// Prints the cause of a wait, or an empty text.
 pub fn wait<S: Serializer>(wait: &Option<Wait>, serializer: S) -> Printed<S> {
     serializer.serialize_str(wait.as_ref().map_or("", |wait| wait.cause().word()))
 }
 
-/// Null where a text is empty, or a number 0.
+/// Prints null for an empty text or the number 0.
 pub fn some<T: Default + PartialEq + Serialize, S: Serializer>(value: &T, serializer: S) -> Printed<S> {
     Some(value).filter(|value| **value != T::default()).serialize(serializer)
 }
 
-/// A message, printed with its defaults if absent.
+/// Prints a message; if it is absent, with default values.
 pub(crate) fn or_default<T: Clone + Default + Serialize, S: Serializer>(
     value: &Option<T>,
     serializer: S,
@@ -89,17 +89,17 @@ pub(crate) fn or_default<T: Clone + Default + Serialize, S: Serializer>(
     value.clone().unwrap_or_default().serialize(serializer)
 }
 
-/// Texts with spaces between.
+/// Prints texts separated by spaces.
 pub(crate) fn joined<S: Serializer>(texts: &[String], serializer: S) -> Printed<S> {
     serializer.serialize_str(&texts.join(" "))
 }
 
-/// Numbers to a thousandth.
+/// Prints numbers, rounded to a thousandth.
 pub(crate) fn rounded<S: Serializer>(numbers: &[f64], serializer: S) -> Printed<S> {
     serializer.collect_seq(numbers.iter().map(|number| (number * 1e3).round() / 1e3))
 }
 
-/// A list, best first, each element with its rank, from 1.
+/// Prints a list, best first, and adds to each element its rank, counted from 1.
 pub(crate) fn ranked<T: Serialize, S: Serializer>(list: &[T], serializer: S) -> Printed<S> {
     #[derive(Serialize)]
     struct Ranked<'a, T> {
@@ -110,8 +110,8 @@ pub(crate) fn ranked<T: Serialize, S: Serializer>(list: &[T], serializer: S) -> 
     serializer.collect_seq((1..).zip(list).map(|(rank, one)| Ranked { rank, one }))
 }
 
-/// Why an agent was chosen, in the form that the scheduler records; null from a scheduler that is
-/// older and does not send it, or newer and sends a cause or gain that is unknown here.
+/// Prints why an agent was chosen, in the form that the scheduler stores. Null if an older
+/// scheduler did not send it, or a newer one sent an unknown cause or gain.
 impl Serialize for Why {
     fn serialize<S: Serializer>(&self, serializer: S) -> Printed<S> {
         #[derive(Serialize)]
@@ -168,8 +168,8 @@ impl Serialize for Why {
     }
 }
 
-/// A choice. Its candidates have a rank, from 1, and a mark for the chosen one. Its seed is a text,
-/// because it has more digits than a number of JSON keeps exactly.
+/// Prints a choice. Each candidate has its rank, counted from 1, and whether it was chosen. The
+/// seed is a text, because JSON numbers are not exact for so many digits.
 impl Serialize for ExplainedChoice {
     fn serialize<S: Serializer>(&self, serializer: S) -> Printed<S> {
         #[derive(Serialize)]
@@ -199,7 +199,7 @@ impl Serialize for ExplainedChoice {
     }
 }
 
-/// Why a way failed: the cause as a word or null, and the message.
+/// Prints why a measurement failed: the cause as a word or null, and the message.
 pub(crate) fn failure<S: Serializer>(failure: &Option<MeasurementFailure>, serializer: S) -> Printed<S> {
     #[derive(Serialize)]
     struct Failed<'a> {

@@ -2,12 +2,12 @@
 //! (`json`), and how to recognise a server that does not speak the contract (`peer`).
 //!
 //! A test (`tests/contract/generated.rs`) generates the code from `proto/landfall/v1/*.proto`, so
-//! that no build needs the generator.
+//! builds do not need the generator.
 
 pub mod json;
 pub mod peer;
 
-/// Package `landfall.v1`; the comments of the .proto files are its documentation.
+/// Package `landfall.v1`, documented by the comments of the .proto files.
 #[expect(clippy::large_enum_variant, reason = "a header is sent once, before the chunks it is compared with")]
 pub mod v1 {
     include!("../generated/landfall.v1.rs");

@@ -1,5 +1,5 @@
-//! Recognises a server that answers in place of a scheduler, by the types of errors and by its
-//! first bytes, never by the wording of a message. `landfall` and `landfall-agent` use it.
+//! Recognises a server that is not a scheduler, by the types of errors and by its first bytes,
+//! never by the wording of a message. Used by `landfall` and `landfall-agent`.
 
 use std::error::Error;
 use std::fmt;
@@ -10,21 +10,21 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tonic::transport::Uri;
 
-/// The first bytes of an HTTP/2 client: the preface, and a SETTINGS frame that sets nothing.
+/// What an HTTP/2 client sends first: the preface, and an empty SETTINGS frame.
 const GREETING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
-/// How long the answer to it may take; a slower server counts as a busy scheduler.
+/// Maximum time for the answer to `GREETING`; a slower server counts as a busy scheduler.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why a server that answers is no scheduler of this fleet.
+/// Why an answering server is not a scheduler of this fleet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stranger {
-    /// It answers in plaintext.
+    /// The server answers in plaintext.
     NoTls,
-    /// Its certificate is not of the expected authority.
+    /// The server's certificate is not from the expected authority.
     OtherAuthority,
-    /// It does not agree to a TLS session.
+    /// The server refuses a TLS session.
     NoTlsSession,
-    /// It does not speak HTTP/2.
+    /// The server does not speak HTTP/2.
     NoGrpc,
 }
 
@@ -39,12 +39,12 @@ impl fmt::Display for Stranger {
     }
 }
 
-/// Which server answered, if connecting failed with this error; `None` if the network failed.
+/// Why the server is a stranger, from the error of connecting; `None` if the network failed.
 pub fn stranger(error: &(dyn Error + 'static)) -> Option<Stranger> {
     let mut tls = None;
     let failed = successors(Some(error), |&cause| cause.source()).any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>();
-        // The error that it wraps is not among its causes.
+        // The error wrapped by an IO error is not among the IO error's sources.
         let inner: Option<&(dyn Error + 'static)> = io.and_then(std::io::Error::get_ref).map(|inner| inner as _);
         tls = inner.unwrap_or(cause).downcast_ref::<rustls::Error>().cloned();
         tls.is_some() || io.is_some()
@@ -57,10 +57,10 @@ pub fn stranger(error: &(dyn Error + 'static)) -> Option<Stranger> {
     }
 }
 
-/// Which server answers at a plaintext URL, by the first bytes of a separate connection; `None` if
-/// it speaks HTTP/2, sends nothing or cannot be connected. The error of a call is no substitute:
-/// whether it holds the cause depends on which saw the end first, the call or the task that drives
-/// its connection.
+/// Why the server at a plaintext URL is a stranger, from its first bytes on a separate connection.
+/// `None` if it speaks HTTP/2, sends nothing, or cannot be connected. The error of a call is not
+/// enough: whether it contains the cause depends on whether the call or its connection's task sees
+/// the end of the connection first.
 pub async fn greeted(scheduler: &Uri) -> Option<Stranger> {
     let (Some("http"), Some(host)) = (scheduler.scheme_str(), scheduler.host()) else { return None };
     let port = scheduler.port_u16().unwrap_or(80);
@@ -69,15 +69,15 @@ pub async fn greeted(scheduler: &Uri) -> Option<Stranger> {
         Ok(frame) => frame,
         Err(_) => return (!answer.is_empty()).then_some(Stranger::NoGrpc),
     };
-    // A server begins with its own SETTINGS: six bytes for each, on the stream 0.
+    // A server must send SETTINGS first: six bytes per setting, on stream 0.
     let [_, _, length, 4, 0, 0, 0, 0, 0] = frame else { return Some(Stranger::NoGrpc) };
     (length % 6 != 0).then_some(Stranger::NoGrpc)
 }
 
-/// The first bytes of the answer, at most a frame's head.
+/// The first bytes of the answer, at most the length of a frame header.
 async fn answer(host: &str, port: u16) -> std::io::Result<Vec<u8>> {
     let mut stream = TcpStream::connect((host, port)).await?;
-    // A server that closed early may have answered already, so a failed write is ignored.
+    // A write may fail because the server has closed the connection, possibly after an answer.
     drop(stream.write_all(GREETING).await);
     let mut answer = Vec::new();
     let read = stream.take(9).read_to_end(&mut answer).await;
@@ -103,7 +103,7 @@ mod tests {
     #[tokio::test]
     async fn who_answers_is_told_by_its_first_bytes() {
         assert_eq!(who_answers(b"HTTP/1.1 400 Bad Request\r\n\r\n").await, Some(Stranger::NoGrpc));
-        // An alert of TLS, and less than a head of a frame.
+        // A TLS alert, which is shorter than a frame header.
         assert_eq!(who_answers(b"\x15\x03\x03\0\x02\x02\x0a").await, Some(Stranger::NoGrpc));
         assert_eq!(who_answers(b"220 mail.example ESMTP\r\n").await, Some(Stranger::NoGrpc));
         assert_eq!(who_answers(b"\0\0\x06\x04\0\0\0\0\0\0\x03\0\0\0\x64").await, None);

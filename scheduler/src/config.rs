@@ -1,4 +1,4 @@
-//! The scheduler's configuration: one typed tree, read from TOML, validated once.
+//! The scheduler's configuration: one typed tree, read from TOML and validated once.
 //!
 //! Unknown keys are rejected. Durations are written as `10s` or `250ms`.
 
@@ -23,7 +23,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
-/// Minimum of any wait for a person or a site.
+/// Minimum of every wait for a person or a site.
 const TENTH: Duration = Duration::from_millis(100);
 
 /// Why a configuration is invalid.
@@ -31,7 +31,7 @@ const TENTH: Duration = Duration::from_millis(100);
 pub enum ConfigError {
     #[error("read the configuration {path}")]
     Read { path: PathBuf, source: std::io::Error },
-    /// The file is not TOML, has an unknown key, or a value of the wrong kind.
+    /// The file is not TOML, or has an unknown key or a value of the wrong type.
     #[error("{path}:{line}: {message}")]
     Parse {
         path: PathBuf,
@@ -42,30 +42,30 @@ pub enum ConfigError {
     /// A value is out of range, or contradicts another.
     #[error("{key} must be {rule}, is {value}")]
     Value { key: &'static str, rule: String, value: String },
-    /// A file could be read but is invalid.
+    /// The file was read but is invalid.
     #[error("{path}")]
     In { path: PathBuf, source: Box<ConfigError> },
 }
 
-/// Everything an operator may set.
+/// All settings of an operator.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The gRPC address. Off loopback the scheduler uses TLS.
+    /// The gRPC address. Unless it is a loopback address, the scheduler uses TLS.
     pub listen: SocketAddr,
-    /// The Postgres server; without one `landfall up` starts a private one. The URL may
-    /// hold a password: then the file is for its owner alone.
+    /// The Postgres server; if absent, `landfall up` starts a private one. If the URL contains a
+    /// password, only the file's owner may be able to read the file.
     pub database_url: Option<String>,
-    /// Sent in every user agent; stored in the database once set.
+    /// Sent in every user agent. Once set, it is also stored in the database.
     pub contact_url: Option<String>,
-    /// A MaxMind DB of positions, for sites whose position no list gives. Read at start.
+    /// A MaxMind DB of positions, for sites whose list gives no position. Read at start.
     pub geoip: Option<PathBuf>,
     pub lease: LeaseConfig,
     pub term: TermConfig,
     pub measure: MeasureConfig,
     pub landmarks: LandmarksConfig,
     pub confirm: ConfirmConfig,
-    /// The crawl policy of batches that set none.
+    /// The crawl policy for batches that set none.
     #[serde(deserialize_with = "crawl")]
     pub crawl: CrawlPolicy,
     pub politeness: PolitenessConfig,
@@ -105,7 +105,7 @@ impl Config {
         Ok(config)
     }
 
-    /// Checks every range, and the rules between settings.
+    /// Checks the range of every setting, and the rules between settings.
     pub fn validate(&self) -> Result<(), ConfigError> {
         if let Some(url) = &self.contact_url
             && url.parse::<ContactUrl>().is_err()
@@ -128,7 +128,7 @@ impl Config {
         self.keep.check_agreement(&self.lease, &self.measure)
     }
 
-    /// The usual maximum duration of a confirmation.
+    /// Usually an upper bound of the time that a confirmation takes.
     pub const fn confirming(&self) -> Duration {
         confidence::takes(self.confirm.agents, self.confirm.samples, self.measure.site_interval)
     }
@@ -138,7 +138,7 @@ fn value(key: &'static str, rule: impl Into<String>, value: impl Display) -> Con
     ConfigError::Value { key, rule: rule.into(), value: value.to_string() }
 }
 
-/// A bounded setting: how it is read from a file and shown to a person.
+/// A setting with bounds: how to read it from a file and how to display it.
 trait Setting: PartialOrd + Copy {
     fn read<'de, D: Deserializer<'de>>(from: D) -> Result<Self, D::Error>;
     fn said(self) -> String;
@@ -171,7 +171,8 @@ fn within<S: Setting>(key: &'static str, found: S, range: &RangeInclusive<S>) ->
     Err(value(key, format!("{} to {}", range.start().said(), range.end().said()), found.said()))
 }
 
-/// A section of the file: each setting with its default and bounds; without bounds in brackets.
+/// Declares a section of the file: each setting with its default and bounds. A setting without
+/// bounds is in brackets.
 macro_rules! section {
     ($(#[$about:meta])* $section:ident $key:literal
      $([$(#[$free_doc:meta])* $free:ident: $free_type:ty = $free_default:expr])? {
@@ -200,11 +201,12 @@ macro_rules! section {
     };
 }
 
-/// The measure of distance.
+/// What a round trip measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Metric {
-    /// From sending a request on a warm connection to the first byte of the response: the paper's.
+    /// From sending a request on a warm connection to the first byte of the response, as in the
+    /// paper.
     Ttfb,
     /// The TCP handshake.
     Connect,
@@ -215,23 +217,23 @@ pub enum Metric {
 section! {
     /// The lifetime of leases.
     LeaseConfig "lease" {
-        /// Mean time between heartbeats, 100 ms to 1 min. A shorter one detects dead agents sooner;
-        /// each heartbeat costs one row update.
+        /// Mean time between heartbeats, 100 ms to 1 min. A shorter interval detects dead agents
+        /// sooner; each heartbeat updates one row.
         heartbeat_interval: Duration = 10 * SECOND, TENTH..=MINUTE;
         /// How long an agent may crawl after sending a heartbeat; at least twice the interval, so
-        /// that one may be lost.
+        /// that the loss of one heartbeat ends no crawl.
         life: Duration = 30 * SECOND, 2 * TENTH..=DAY;
         /// How much longer the scheduler waits before it gives the leases to another agent, 100 ms
-        /// to 1 min. This covers the network's delay and the drift of two clocks over one life.
-        /// Unbegun tasks of a disconnected agent wait equally long for its return: most agents
-        /// return within a second.
+        /// to 1 min. This covers the network's delay and the drift between the two clocks. Tasks
+        /// that a disconnected agent has not begun wait equally long: most agents return within a
+        /// second.
         grace: Duration = 5 * SECOND, TENTH..=MINUTE;
-        /// Supersessions of one agent's sessions within a minute after which more are refused, 2 to
-        /// 600. A bad line causes one or two a minute; two processes with one credential supersede
-        /// each other all the time.
+        /// Maximum supersessions (a new session replaces another of the same agent) of one agent
+        /// per minute, 2 to 600; further ones are refused. A bad connection causes one or two a
+        /// minute; two processes with one credential replace each other's session all the time.
         max_supersessions: u32 = 10, 2..=600;
-        /// Crashes of one task after which it is given up as poison, 1 to 100. A page that kills
-        /// its crawler crashes every lease of its task. A broken line or a restarted machine
+        /// Crashes of one task after which it fails as poison, 1 to 100. A page that kills its
+        /// crawler crashes every lease of its task. A broken connection or a restarted machine
         /// crashes one lease of each task that the agent held, seldom two.
         max_crashes: u32 = 5, 1..=100;
     }
@@ -241,9 +243,9 @@ section! {
     /// How roles pass from one scheduler to another.
     TermConfig "term" {
         /// How long an unresponsive scheduler keeps its roles, 300 ms to 1 min. It renews them four
-        /// times as often. With a shorter life another scheduler takes over sooner after a crash;
-        /// with a longer one a brief stall of the database or machine causes no change. All
-        /// schedulers of one database should use the same value.
+        /// times in this time. If shorter, another scheduler takes over sooner after a crash; if
+        /// longer, the roles stay during a brief stall of the database or machine. All schedulers
+        /// of one database should use the same value.
         life: Duration = 5 * SECOND, 3 * TENTH..=MINUTE;
     }
 }
@@ -253,102 +255,107 @@ section! {
     MeasureConfig "measure" [
         metric: Metric = Metric::Ttfb
     ] {
-        /// Maximum samples of a site per landmark, 1 to 100; it stops once they agree. The default
-        /// is for sites whose samples do not.
+        /// Maximum samples of a site per landmark, 1 to 100. A landmark stops earlier if its
+        /// samples agree; the default is enough for sites whose samples do not agree.
         site_samples: u32 = 20, 1..=100;
-        /// Samples of a site before a landmark may stop, 1 to 100; from `site_samples` on, never.
+        /// Samples of a site before a landmark may stop early, 1 to 100. If this is `site_samples`
+        /// or more, a landmark never stops early.
         site_least_samples: u32 = 3, 1..=100;
-        /// Samples of a beacon per agent, 1 to 100; beacons are our own.
+        /// Samples of a beacon per agent, 1 to 100. More are harmless, because beacons are our own.
         mesh_samples: u32 = 10, 1..=100;
-        /// Minimum time between two probes of a site over all landmarks, 100 ms or more; a second
-        /// is polite.
+        /// Minimum time between two probes of a site, by whatever landmarks, 100 ms or more. One
+        /// second is polite.
         site_interval: Duration = SECOND, TENTH..=DAY;
         /// Minimum time between two probes of one beacon by one agent.
         mesh_interval: Duration = Duration::from_millis(20), Duration::ZERO..=MINUTE;
-        /// How long a sample may take before it counts as lost, 100 ms to 1 min.
+        /// Time after which a sample counts as lost, 100 ms to 1 min.
         sample_timeout: Duration = 5 * SECOND, TENTH..=MINUTE;
-        /// Site orders one agent holds at once, 1 to 10000: they mostly wait for the interval.
+        /// Maximum site orders of one agent at a time, 1 to 10000. They spend most of the time
+        /// waiting for the interval.
         max_site_orders: u32 = 256, 1..=10_000;
-        /// Beacon orders one agent holds at once, 1 to 32: more would queue in the agent and blur
-        /// each other.
+        /// Maximum beacon orders of one agent at a time, 1 to 32. More would queue in the agent and
+        /// disturb each other's measurements.
         max_mesh_orders: u32 = 4, 1..=32;
-        /// Maximum number of other agents that each agent measures, beside the landmarks.
+        /// Maximum number of other agents that each agent measures, in addition to the landmarks.
         max_mesh_peers: u32 = 32, 0..=1000;
         /// Age at which a measurement of a beacon is repeated.
         mesh_max_age: Duration = 60 * MINUTE, SECOND..=YEAR;
-        /// Age up to which sites at one address share a measurement, up to a day; zero: never.
+        /// Maximum age at which a measurement is shared by other sites at the same address, up to a
+        /// day; zero: never shared.
         share_max_age: Duration = 15 * MINUTE, Duration::ZERO..=DAY;
-        /// Age from which a measurement of a site is not used for a new task.
+        /// Age from which a measurement of a site is no longer used for new tasks.
         site_max_age: Duration = DAY, SECOND..=YEAR;
     }
 }
 
 section! {
-    /// How landmarks are kept up.
+    /// How lost landmarks are replaced.
     LandmarksConfig "landmarks" {
-        /// How long an elected landmark may be disconnected before another is elected in its place,
-        /// 10 s to 365 days: a restart or a brief loss of its line should not change the map. A
-        /// landmark set by hand is never replaced.
+        /// How long an elected landmark may be disconnected before another is elected to replace
+        /// it, 10 s to 365 days. A restart or a brief loss of the connection should not change the
+        /// map. A landmark set by hand is never replaced.
         replace_after: Duration = 10 * MINUTE, 10 * SECOND..=YEAR;
     }
 }
 
 section! {
-    /// How `gnp-confirmed` confirms.
+    /// How the strategy `gnp-confirmed` confirms.
     ConfirmConfig "confirm" {
-        /// Maximum number of agents that measure a site, in turn, 1 to 16. The third still shortens
-        /// the distance by several per cent, the fifth by one or two; sixteen delay a site by more
-        /// than a minute.
+        /// Maximum number of agents that measure a site, one after another, 1 to 16. A third agent
+        /// still shortens the mean distance by several per cent, a fifth by one or two. Sixteen
+        /// delay a site by more than a minute.
         agents: u32 = 3, 1..=16;
-        /// Samples per agent, 1 to 100: three are the fewest whose median tolerates a bad one.
+        /// Samples per agent, 1 to 100. Three is the minimum whose median tolerates a bad one.
         samples: u32 = 3, 1..=100;
     }
 }
 
 section! {
-    /// The limits of all agents together at one address.
+    /// Limits per address, over all agents together.
     PolitenessConfig "politeness" {
         /// Maximum number of sites at one address that are crawled at once, over all agents, 1 to
-        /// 1000. The limit is lower where few sites are known: the square root of their number.
-        /// Eight at a request a second load a server as much as one busy person.
+        /// 1000. The limit is lower for an address with few known sites: the square root of their
+        /// number. Eight crawls at one request a second load a server as much as one busy person.
         crawls_at_address: u32 = 8, 1..=1000;
     }
 }
 
 section! {
-    /// How long finished rows are kept.
+    /// How long old rows are kept.
     KeepConfig "keep" {
-        /// Events of the log, counted from their creation. A site creates about eight of some 150
-        /// bytes in a round, so a million sites a day fill 1.2 GB a day. A week is long enough to
-        /// ask what happened on Monday.
+        /// Events of the log, counted from their creation. In each round a site creates about eight
+        /// events of some 150 bytes, so a million sites a day take 1.2 GB a day. With a week,
+        /// events of last Monday can still be looked up.
         events: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Rounds, counted from the creation of a newer one of the same site and batch, with their
-        /// assignments, leases and outcomes: reports and `sites show` lose them. A round takes
-        /// about 2 KB.
+        /// Rounds, counted from the creation of a newer round of the same site and batch, with
+        /// their assignments, leases and outcomes. Deleted rounds no longer appear in reports and
+        /// `sites show`. A round takes about 2 KB.
         rounds: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Assignments and leases, counted from a newer choice for the same task: `sites show` then
-        /// lists only the later ones.
+        /// Assignments and leases, counted from a newer assignment of the same task. `sites show`
+        /// then lists only the later ones.
         moves: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Measurements of sites, counted from when they were taken; at least
-        /// `measure.site_max_age`. A site that still waits is then assigned by its place on the map
-        /// alone.
+        /// Measurements of sites, counted from the time of measuring; at least
+        /// `measure.site_max_age`. A site that still waits is then assigned only by its placement
+        /// on the map.
         measurements: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Sessions, counted from their end: for older ones the cause of a lost crawl is unknown.
+        /// Sessions, counted from their end. If a session was deleted, the cause of a crawl lost in
+        /// it is unknown.
         sessions: Duration = 30 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Results of submissions: a later repetition of the same key counts as new.
+        /// Results of submissions. After this time, a submission with the same key counts as new.
         submissions: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Quarantines and alarms of the map, counted from their end.
+        /// Quarantines, and alarms of the map, counted from their end.
         quarantines: Duration = YEAR, 60 * MINUTE..=10 * YEAR;
-        /// The history of embeddings, counted from their fit: `embedding history` begins later.
+        /// The history of embeddings, counted from their fit. `embedding history` lists only these.
         embeddings: Duration = YEAR, 60 * MINUTE..=10 * YEAR;
-        /// Enrolment tokens, counted from their expiry, whether used, revoked or neither: so long
-        /// `agents tokens --all` lists them, and an agent that presents one learns its fate.
+        /// Enrolment tokens, counted from their expiry, whether used, revoked or neither. Until
+        /// then `agents tokens --all` lists them, and an agent that presents one is told why it is
+        /// invalid.
         enrolments: Duration = 30 * DAY, 60 * MINUTE..=10 * YEAR;
     }
 }
 
 impl KeepConfig {
-    /// How long rows of this subject are kept.
+    /// How long rows of this kind are kept.
     pub const fn of(&self, subject: RetainedKind) -> Duration {
         match subject {
             RetainedKind::Rounds => self.rounds,
@@ -362,7 +369,8 @@ impl KeepConfig {
         }
     }
 
-    /// Rows must outlive their session, and measurements the time in which they are used.
+    /// Checks that rows are kept for at least the life and grace of a lease, and measurements for
+    /// at least as long as they are used.
     fn check_agreement(&self, lease: &LeaseConfig, measure: &MeasureConfig) -> Result<(), ConfigError> {
         let all = [
             ("keep.events", self.events),
@@ -388,7 +396,7 @@ impl KeepConfig {
     }
 }
 
-/// Parses `[crawl]` like any policy request, within the same bounds.
+/// Parses `[crawl]` like any policy request, with the same bounds.
 fn crawl<'de, D: Deserializer<'de>>(from: D) -> Result<CrawlPolicy, D::Error> {
     let asked = PolicyRequest::deserialize(from)?.checked();
     let policy = asked.and_then(|asked| asked.or(&CrawlPolicy::default()).agreed());
@@ -410,7 +418,7 @@ mod tests {
         let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../ops/landfall.example.toml");
         let text = std::fs::read_to_string(example).unwrap();
         let as_written = load(&text).unwrap();
-        // What is commented out is an example too: it must parse.
+        // Commented-out settings are examples too, so they must parse.
         let uncommented: String =
             text.lines().map(|line| line.strip_prefix("#: ").unwrap_or(line).to_owned() + "\n").collect();
         assert!(load(&uncommented).unwrap().contact_url.is_some());

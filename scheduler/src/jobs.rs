@@ -1,10 +1,10 @@
-//! Background tasks. Each is an idempotent function of the stored state, run by period or by
-//! signal.
+//! Background tasks. Each is an idempotent function of the stored state, run periodically and on
+//! signals.
 //!
-//! A task gets its transactions only through its role ([`leadership::Leader`]), so that it changes
-//! nothing while another scheduler leads that role. A failing pass is logged once and the next tick
-//! retries it; nothing retries inside a pass. A panicking task ends the process: the supervisor in
-//! `run` joins every task and reports which one panicked.
+//! A task gets its transactions only through its role ([`leadership::Leader`]), so it changes
+//! nothing while another scheduler leads that role. A failed pass is logged once and retried at the
+//! next tick; there are no retries inside a pass. A panicking task ends the process: the supervisor
+//! in `run` joins every task and reports which one panicked.
 
 pub mod assign;
 pub mod fit;
@@ -31,28 +31,28 @@ use crate::wake::Wakes;
 
 use leadership::NotLeader;
 
-/// The minimum rest between two passes. Busy agents report dozens of times a second, and one pass
-/// handles everything that is due, so it answers all of these reports.
+/// The minimum rest between two passes. Busy agents report dozens of times a second; one pass
+/// handles everything that is due, so it covers all of these reports.
 const LEAST_REST: Duration = Duration::from_millis(100);
 
 /// Time without a signal after which a scheduler counts as quiet.
 const QUIET_AFTER: Duration = Duration::from_secs(15);
-/// Factor by which a quiet scheduler lengthens the period of a pass. Changes that only time brings
-/// are delayed by the same factor: the end of a pause, a recrawl that is due.
+/// Factor by which a quiet scheduler lengthens the period of a pass. Changes caused only by time
+/// (the end of a pause, a due recrawl) are handled later by the same factor.
 const QUIET_STRETCH: u32 = 5;
 
-/// How often a pass runs without a signal.
+/// The time after which a pass runs without a signal.
 #[derive(Debug, Clone, Copy)]
 pub enum Period {
-    /// Always this period.
+    /// The same period at all times.
     Steady(Duration),
-    /// A longer period while the scheduler is quiet, so that an idle scheduler costs next to
+    /// A longer period while the scheduler is quiet, so that an idle scheduler costs almost
     /// nothing.
     Relaxed(Duration),
 }
 
 impl Period {
-    /// The period after `quiet` without a signal.
+    /// The period, if no signal has come for `quiet`.
     fn after(self, quiet: Duration) -> Duration {
         match self {
             Self::Steady(period) => period,
@@ -65,10 +65,10 @@ impl Period {
 /// Runs `run_once` at once, then whenever `wake` is signalled or `period` has passed, until
 /// `shutdown`.
 ///
-/// After a pass it rests for `LEAST_REST` plus the duration of the pass, so that a task with much
-/// work occupies the database at most half of the time. A signal during the rest is answered after
-/// it. The first pass waits a random part of `period / 10`, so that schedulers started together do
-/// not run in lockstep.
+/// After a pass it rests for the duration of the pass, at least `LEAST_REST`, so that a task with
+/// much work occupies the database at most half of the time. A signal during the rest is handled
+/// after it. The first pass waits a random part of `period / 10`, so that schedulers started
+/// together do not work at the same moments.
 pub async fn run_periodic<F, Fut>(
     name: &'static str,
     period: Period,
@@ -80,7 +80,7 @@ pub async fn run_periodic<F, Fut>(
     F: FnMut() -> Fut,
     Fut: Future<Output = anyhow::Result<()>>,
 {
-    // Without system randomness every scheduler has the same phase, which does no harm.
+    // Without system randomness every scheduler has the same phase, which is harmless.
     let phase = SysRng.try_next_u32().map_or(0.0, |bits| f64::from(bits) / f64::from(u32::MAX) / 10.0);
     let mut next = tokio::time::Instant::now() + period.after(wakes.quiet_for()).mul_f64(phase);
     loop {
@@ -91,8 +91,8 @@ pub async fn run_periodic<F, Fut>(
             () = tokio::time::sleep_until(next) => {}
         }
         let began = tokio::time::Instant::now();
-        // A pass that would wait for a silent database is abandoned, which loses nothing: it is a
-        // function of the stored state.
+        // A pass that would wait for an unresponsive database is dropped. Nothing is lost, because
+        // the next one starts from the stored state.
         if let Some(Err(error)) = wakes.database.while_it_answers(run_once()).await
             && !error.is::<NotLeader>()
         {
@@ -135,7 +135,8 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert!(began.elapsed() >= 3 * LEAST_REST, "four passes within {:?}", began.elapsed());
-        // The fourth pass rests now; nothing else would start a fifth for an hour.
+        // The task now rests after its fourth pass; without the signal below, the fifth would begin
+        // only in an hour.
         wake.notify_one();
         let fifth = tokio::time::timeout(Duration::from_secs(20), passes.wait_for(|passes| *passes == 5)).await;
         fifth.expect("the signal was answered").expect("the task runs");

@@ -1,8 +1,8 @@
 //! The Landfall scheduler, and the operator's commands.
 //!
-//! `model`, `gnp`, `strategy`, `simulate` (but for the files it reads), `throughput` and `capacity`
-//! are the pure core, without tokio, sqlx, tonic, clock or environment. `store` alone contains SQL; `grpc` and `jobs` meet
-//! there and through [`wake::Wakes`].
+//! `model`, `gnp`, `strategy`, `simulate` (except the files it reads), `throughput` and `capacity`
+//! are the pure core: no tokio, sqlx, tonic, clock or environment. Only `store` contains SQL.
+//! `grpc` and `jobs` exchange data through the store, and wake each other through [`wake::Wakes`].
 
 use std::sync::Arc;
 
@@ -25,8 +25,8 @@ mod wake;
 
 pub use app::run::run;
 
-/// The version, with the commit if the build was given it: `0.1.0+f2acb2d8`. `ops/package.sh`
-/// passes it; a build that read git itself would be repeated for every commit.
+/// The version, with the commit if the build knows it: `0.1.0+f2acb2d8`. `ops/package.sh` passes
+/// the commit; a build that read it from git would have to run again for every commit.
 pub const VERSION: &str = match option_env!("LANDFALL_VERSION") {
     Some(told) => told,
     None => env!("CARGO_PKG_VERSION"),
@@ -37,7 +37,7 @@ pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
     None => concat!(env!("CARGO_PKG_VERSION"), " (built by hand: the commit was not recorded)"),
 };
 
-/// What every service and every job of one scheduler shares. Cheap to clone.
+/// State that all services and jobs of one scheduler share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Scheduler {
     pub pool: PgPool,
@@ -45,14 +45,14 @@ pub struct Scheduler {
     pub wakes: Arc<wake::Wakes>,
     /// The newest embedding and its refined map.
     pub maps: Arc<jobs::locate::refined::MapCache>,
-    /// Positions by address, if the operator has a file of them.
+    /// Positions of IP addresses, if the operator configured a file of them.
     pub geoip: Option<Arc<app::geoip::GeoIp>>,
     /// The validated configuration.
     pub config: Arc<config::Config>,
 }
 
 impl Scheduler {
-    /// A scheduler that has just started, without positions by address.
+    /// A scheduler that has just started, without positions of IP addresses.
     pub fn new(pool: PgPool, config: config::Config) -> Self {
         Self { pool, wakes: Arc::default(), maps: Arc::default(), geoip: None, config: Arc::new(config) }
     }

@@ -1,5 +1,5 @@
-//! Log lines to standard error, filtered by `LANDFALL_LOG` or `RUST_LOG` (default: `info` and
-//! above). Standard output is for the command's result.
+//! Writes log lines to standard error, filtered by `LANDFALL_LOG` or `RUST_LOG` (default: `info`
+//! and above). Standard output contains only the command's result.
 
 use std::fmt;
 use std::io::IsTerminal;
@@ -14,8 +14,8 @@ use tracing_subscriber::prelude::*;
 
 use crate::app::secret::hex;
 
-/// Postgres' notices concern its own commands ("relation exists, skipping") and are of no use to
-/// the operator.
+/// Hides the notices of Postgres: they concern its own commands ("relation exists, skipping") and
+/// do not help the operator.
 const DEFAULT: &str = "info,sqlx::postgres::notice=warn";
 
 /// Starts logging. An invalid filter is reported and replaced by the default.
@@ -39,13 +39,14 @@ pub fn start() {
     }
 }
 
-/// Skips empty parts, as after a last comma, which `Targets` would take for the level `error`.
+/// Skips empty parts, such as after a trailing comma; `Targets` would read them as the level
+/// `error`.
 fn parse(text: &str) -> Result<Targets, ParseError> {
     text.split(',').filter(|part| !part.is_empty()).collect::<Vec<_>>().join(",").parse()
 }
 
-/// Formats fields as usual, but replaces a statement's text by its name, so that a slow statement
-/// is one line.
+/// Formats fields as usual, but replaces the text of an SQL statement by its name, so that the log
+/// line of a slow statement is a single line.
 struct NamedStatements;
 
 impl<'writer> FormatFields<'writer> for NamedStatements {
@@ -63,7 +64,8 @@ impl Visit for StatementNames<'_> {
         if field.name() != "db.statement" {
             return self.0.record_str(field, text);
         }
-        // sqlx surrounds the text with empty lines, and omits it where the summary contains it all.
+        // sqlx puts empty lines around the text, and omits the text if the summary contains all of
+        // it.
         let text = text.strip_prefix("\n\n").and_then(|text| text.strip_suffix('\n')).unwrap_or(text);
         if !text.is_empty() {
             self.0.record_debug(field, &format_args!("{}", name(text)));
@@ -75,7 +77,7 @@ impl Visit for StatementNames<'_> {
     }
 }
 
-/// The beginning of the name of the statement's file in `.sqlx`: the SHA-256 of its text.
+/// The start of the statement's file name in `.sqlx`, which is the SHA-256 of its text.
 fn name(statement: &str) -> String {
     format!("query-{}", hex(&Sha256::digest(statement.as_bytes())[..6]))
 }

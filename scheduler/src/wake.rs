@@ -1,9 +1,9 @@
-//! Wake-up signals, by which `grpc` and `jobs` make each other read the store now, in this
+//! Wake-up signals. With them, `grpc` and `jobs` make each other read the store at once, in this
 //! scheduler and in the others.
 //!
-//! A signal carries no data. The woken task reads its work from Postgres, and reads it periodically
-//! anyway, so a lost signal costs time, never work. Signals for other schedulers wait with the
-//! [`notifier`], which sends many at once.
+//! A signal carries no data. The woken task reads its work from Postgres, which it also does
+//! periodically, so a lost signal costs only time. The [`notifier`] collects signals for other
+//! schedulers and sends them together.
 
 pub mod notifier;
 
@@ -21,7 +21,7 @@ use crate::store::schedulers::terms::Role;
 
 use notifier::{Notifier, Signals};
 
-/// When the last signal of any kind came.
+/// The time of the last signal of any kind.
 #[derive(Debug)]
 struct LastSignal {
     began: Instant,
@@ -46,7 +46,7 @@ impl LastSignal {
     }
 }
 
-/// The signal of one background task, in whichever scheduler it runs.
+/// The signal of one background task, whichever scheduler runs the task.
 #[derive(Debug)]
 pub struct Signal {
     task: Task,
@@ -69,20 +69,20 @@ impl Signal {
         self.here.notify_one();
     }
 
-    /// How many signals came, here or from another scheduler. While this is unchanged, nothing
-    /// signalled has changed.
+    /// Number of signals so far, from here or another scheduler. While it does not change, nothing
+    /// that sends this signal has happened.
     pub fn came(&self) -> u64 {
         self.came.load(Ordering::Relaxed)
     }
 
-    /// What the task waits on in this process.
+    /// The notification on which the task in this process waits.
     pub const fn here(&self) -> &Notify {
         &self.here
     }
 }
 
-/// The background tasks that can be woken: each with its signal, which is also its name, and its
-/// role.
+/// Declares the background tasks that can be woken. Each has a signal, whose name is also the
+/// task's name, and the role that it belongs to.
 macro_rules! tasks {
     ($($(#[$doc:meta])* $task:ident $signal:ident $role:ident,)+) => {
         /// A background task that can be woken.
@@ -94,29 +94,28 @@ macro_rules! tasks {
         impl Task {
             pub const ALL: &[Self] = &[$(Self::$task,)+];
 
-            /// Its name, in logs and in messages between schedulers.
+            /// The task's name, in logs and in messages between schedulers.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$task => stringify!($signal),)+ }
             }
 
-            /// The role it belongs to.
+            /// The role whose leader runs the task.
             pub const fn role(self) -> Role {
                 match self { $(Self::$task => Role::$role,)+ }
             }
         }
 
-        /// One signal per background task, one per connected agent, and one that shows whether the
-        /// database answers.
+        /// One signal per background task, one per connected agent, and whether the database
+        /// answers.
         #[derive(Debug)]
         pub struct Wakes {
             $($(#[$doc])* pub $signal: Signal,)+
-            /// Whether the database answers.
             pub database: Database,
             notifier: Arc<Notifier>,
             activity: Arc<LastSignal>,
-            /// Guards only the map itself, and is never held across an await.
+            /// Locked only to read or change the map, never across an await.
             agents: Mutex<HashMap<AgentId, Arc<Notify>>>,
-            /// The URLs at which the other schedulers are dialled.
+            /// The URLs at which the other schedulers can be reached.
             others: watch::Sender<Vec<String>>,
         }
 
@@ -147,21 +146,21 @@ macro_rules! tasks {
 }
 
 tasks! {
-    /// Something may need measuring.
+    /// A site or beacon may need measuring.
     Measure measure Plan,
     /// The mesh or the landmarks changed.
     Fit fit Fit,
-    /// A landmark may be lost.
+    /// A landmark may have been lost.
     Landmarks landmarks Fit,
-    /// A site's measurements changed, or the embedding did.
+    /// A site's measurements or the embedding changed.
     Locate locate Plan,
-    /// A located task may need its site confirmed, or a confirmation may have advanced.
+    /// A located task may need a confirmation, or a confirmation may have advanced.
     Confirm confirm Plan,
     /// A task may need an agent.
     Assign assign Plan,
     /// A session may have ended.
     Reap reap Reap,
-    /// A crawl has ended. No task waits for this signal: it shows that the scheduler is not quiet.
+    /// A crawl has ended. No task waits for this signal; it only marks the scheduler as active.
     Crawls crawls Plan,
 }
 
@@ -172,13 +171,13 @@ impl Wakes {
         Arc::clone(agents.entry(agent).or_default())
     }
 
-    /// Time since the last signal, from here or another scheduler.
+    /// Time since the last signal, from this or another scheduler.
     pub fn quiet_for(&self) -> Duration {
         self.activity.quiet_for()
     }
 
-    /// Signals the sessions of these agents, at whichever scheduler, that orders or grants may wait
-    /// for them.
+    /// Signals the sessions of these agents, at whichever scheduler, that orders or grants may be
+    /// ready for them.
     pub fn wake_agents(&self, woken: impl IntoIterator<Item = AgentId>) {
         let agents = self.agents.lock().unwrap_or_else(PoisonError::into_inner);
         for agent in woken {
@@ -207,17 +206,17 @@ impl Wakes {
         });
     }
 
-    /// The URLs at which the other schedulers of this database are dialled.
+    /// The URLs at which the other schedulers of this database can be reached.
     pub fn others(&self) -> Vec<String> {
         self.others.borrow().clone()
     }
 
-    /// The same, as a channel that reports changes.
+    /// The same URLs, as a channel that reports changes.
     pub fn others_watched(&self) -> watch::Receiver<Vec<String>> {
         self.others.subscribe()
     }
 
-    /// Wakes here what another scheduler signalled.
+    /// Wakes the tasks and agents that another scheduler signalled.
     fn hear(&self, news: &Signals) {
         self.activity.note();
         news.tasks().for_each(|task| self.signal(task).ring());

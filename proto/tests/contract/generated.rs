@@ -1,6 +1,6 @@
 //! Generates `proto/generated` from the contract, without a system `protoc`, and compares it with
-//! the committed files, so that no build needs the generator. Messages that commands print get
-//! `serde::Serialize`, and enums their words.
+//! the committed files. Builds therefore do not need the generator. Messages that commands print
+//! get `serde::Serialize`, and enums get names for programs.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -10,8 +10,8 @@ use prost_types::{EnumDescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 
 use super::{COMMAND, UPDATE, compile, root};
 
-/// Messages that commands print as JSON and CSV: fields in the order of the .proto file, a moment in RFC 3339, a duration in
-/// milliseconds as `NAME_ms`, an enum as its word.
+/// Messages that commands print as JSON and CSV: fields in the order of the .proto file, a time in
+/// RFC 3339, a duration in milliseconds as `NAME_ms`, an enum by its name.
 const PRINTED: &str = "Agent AgentError AgentLease AgentRefusal AgentRow AgentSession AgentThroughput Alarm Batch BatchProgress \
     Candidate Coverage CrawlProgress Diversity ElectionExplanation Ending Enrolment Epoch Estimate Event ExcludedAgents \
     ExplainResponse ExplainedCandidate ExplainedTask GlobePosition GrowthSlice Landmark LandmarkWorth LeftOutAgent \
@@ -71,7 +71,8 @@ const PRINTED_BY: [(&str, &str); 29] = [
     ("ElectionExplanation.cities", "or_default"),
 ];
 
-/// Messages whose fields are printed among those of the message that has them, and fields that are not printed.
+/// Messages printed without nesting (their fields appear among those of the outer message), and
+/// fields that are not printed.
 const OTHERWISE: [(&str, &str); 5] = [
     ("BatchProgress.waiting_for_it", "skip"),
     ("ShowEmbeddingResponse.epoch", "flatten"),
@@ -120,7 +121,7 @@ fn find(table: &[(&str, &'static str)], name: &str) -> Option<&'static str> {
     table.iter().find(|(field, _)| *field == name).map(|(_, what)| *what)
 }
 
-/// The attributes of serde for a field.
+/// The serde attributes of a field.
 fn attribute(name: &str, field: &FieldDescriptorProto) -> String {
     if let Some(otherwise) = find(&OTHERWISE, name) {
         return otherwise.to_owned();
@@ -138,7 +139,8 @@ fn attribute(name: &str, field: &FieldDescriptorProto) -> String {
     renamed.into_iter().chain(by).collect::<Vec<_>>().join(", ")
 }
 
-/// A type of the contract in Rust: what is nested in a message lies in a module of its name.
+/// The Rust path of a contract type: a type nested in a message is in a module with the message's
+/// name.
 fn rust_path(path: &str) -> String {
     let mut names: Vec<String> = path.trim_start_matches(".landfall.v1.").split('.').map(str::to_owned).collect();
     let last = names.len() - 1;
@@ -149,7 +151,8 @@ fn rust_path(path: &str) -> String {
     format!("crate::v1::{}", names.join("::"))
 }
 
-/// `Word` for each enum: its values without its name, as in `never-connected`.
+/// Generates `Word` for each enum. A word is the value's name without the enum's name, such as
+/// `never-connected`.
 fn words_of(descriptors: &FileDescriptorSet) -> Result<String, std::fmt::Error> {
     let mut text = String::new();
     let mut write = |path: &str, item: &EnumDescriptorProto| {

@@ -1,10 +1,10 @@
-//! Guards the wire contract.
+//! Tests that the wire contract stays compatible.
 //!
-//! `contract.txt` holds one line for everything that both sides must agree on: each message,
-//! field, enum, value, service and call. A line may be added, never changed or removed: agents in
-//! the field are older than the scheduler they talk to. The tests render the same lines from the
-//! .proto files and compare. Every element must have a comment, since comments are the contract's
-//! documentation.
+//! `contract.txt` has one line for everything on which both sides must agree: each message, field,
+//! enum, value, service and call. Lines may be added, never changed or removed, because installed
+//! agents may be older than their scheduler. The tests generate the same lines from the .proto
+//! files and compare. Every element must have a comment, because these comments document the
+//! contract.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -18,12 +18,12 @@ use prost_types::{
 
 mod generated;
 
-/// Variable that adds new lines to the snapshot and rewrites the generated code.
+/// The environment variable that adds new lines to the snapshot and rewrites the generated code.
 const UPDATE: &str = "UPDATE_CONTRACT";
-/// The command to run with that variable.
+/// The command to run with `UPDATE`.
 const COMMAND: &str = "cargo test --workspace --test contract";
 
-/// The package that is guarded; imported files of other packages are not ours to keep.
+/// The package that the tests guard. Imported files of other packages may change.
 const PACKAGE: &str = "landfall.v1";
 
 fn root() -> PathBuf {
@@ -46,12 +46,13 @@ fn compile() -> FileDescriptorSet {
     protox::compile(proto_files(), [root()]).unwrap()
 }
 
-/// The set's files that belong to the guarded package.
+/// The files of the guarded package.
 fn guarded(set: &FileDescriptorSet) -> impl Iterator<Item = &FileDescriptorProto> {
     set.file.iter().filter(|file| file.package() == PACKAGE)
 }
 
-/// Renders a set as the lines of the contract. A line is a key (kind and full name), ` : `, and what must not change.
+/// Generates the lines of the contract. A line is a key (kind and full name), ` : `, and the
+/// properties that must not change.
 fn render(set: &FileDescriptorSet) -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
     for file in guarded(set) {
@@ -130,9 +131,9 @@ fn render_service(service: &ServiceDescriptorProto, lines: &mut BTreeSet<String>
 /// How the .proto files differ from the snapshot.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Difference {
-    /// One sentence per line that was changed or removed; each breaks older agents.
+    /// One sentence per changed or removed line; each breaks older agents.
     breaking: Vec<String>,
-    /// Lines that are new; each is fine once it is in the snapshot.
+    /// New lines; they are accepted after they are added to the snapshot.
     new: Vec<String>,
 }
 
@@ -155,7 +156,7 @@ fn compare(snapshot: &BTreeSet<String>, current: &BTreeSet<String>) -> Differenc
 }
 
 fn read_snapshot(path: &Path) -> BTreeSet<String> {
-    // Absent only before the first one is written.
+    // The file is absent only before the first snapshot.
     fs::read_to_string(path).unwrap_or_default().lines().map(str::to_owned).collect()
 }
 
@@ -192,7 +193,7 @@ fn uncommented(set: &FileDescriptorSet) -> Vec<String> {
     missing
 }
 
-/// A place in a file as descriptor.proto numbers it, and its name for people.
+/// The path of an element in a file as descriptor.proto numbers it, and its name for display.
 type Element = (Vec<i32>, String);
 
 fn message_elements(path: &[i32], name: &str, message: &DescriptorProto, elements: &mut Vec<Element>) {
@@ -250,7 +251,7 @@ fn every_element_of_the_contract_has_a_comment() {
     assert!(missing.is_empty(), "without a leading comment:\n  {}", missing.join("\n  "));
 }
 
-/// What the check says when `mutate` has been done to the real contract.
+/// The differences found after `mutate` changed the real contract.
 fn difference_after(mutate: impl FnOnce(&mut FileDescriptorSet)) -> Difference {
     let mut set = compile();
     let before = render(&set);
@@ -293,7 +294,7 @@ fn whatever_breaks_an_older_agent_is_caught() {
             "removed: `field landfall.v1.Welcome.kept ",
         ),
         (
-            // Even when it is empty.
+            // Reported even if the oneof is empty.
             |set| {
                 let files = set.file.iter_mut();
                 files.for_each(|file| file.message_type.retain(|message| message.name() != "ListLandmarksRequest"));

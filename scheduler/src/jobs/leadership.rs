@@ -1,9 +1,10 @@
-//! Roles: the background tasks' access to the database, which only the leader of a role has.
+//! Roles: only the leader of a role can access the database for the role's background tasks.
 //!
-//! A task of a role holds a [`Leader`] and no pool. Every transaction it can get has checked the
-//! term, under a lock that keeps other schedulers from taking the role over before the transaction
-//! ends. A pass whose scheduler was deposed ends quietly and loses its uncommitted changes. One
-//! loop per scheduler renews its row and takes free roles; see decision 9.
+//! A task of a role has a [`Leader`] instead of a pool. Each of its transactions first checks the
+//! term, and holds a lock that prevents other schedulers from taking the role over before the
+//! transaction ends. If the scheduler was deposed, the pass ends without an error and loses its
+//! uncommitted changes. One loop per scheduler renews the scheduler's row and takes free roles; see
+//! decision 9.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,19 +24,19 @@ use crate::wake::Wakes;
 
 use super::locate::refined::MapCache;
 
-/// Renewals of a scheduler's row in the life of a term: three may be lost.
+/// Renewals of a scheduler's row during the life of a term, so three in a row may fail.
 const RENEWALS_PER_LIFE: u32 = 4;
-/// How long a role's transaction may idle between two statements, in lives of a term, and the
-/// minimum of that time.
+/// Maximum idle time between two statements of a role's transaction, in lives of a term, and the
+/// minimum of this time.
 const STANDSTILL_LIVES: u32 = 2;
 const LEAST_STANDSTILL: Duration = Duration::from_secs(5);
 
-/// Why a pass does nothing here: another scheduler leads its role.
+/// The reason why a pass does nothing here: another scheduler leads its role.
 #[derive(Debug, thiserror::Error)]
 #[error("another scheduler leads")]
 pub struct NotLeader;
 
-/// What the tasks of one role work with. Cheap to clone.
+/// What the tasks of one role share. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Leader {
     role: Role,
@@ -44,7 +45,7 @@ pub struct Leader {
     pub wakes: Arc<Wakes>,
     /// The newest embedding and its refined map.
     pub maps: Arc<MapCache>,
-    /// Positions by address, if the operator has a file of them.
+    /// Positions of IP addresses, if the operator configured a file of them.
     pub geoip: Option<Arc<GeoIp>>,
     /// The validated configuration.
     pub config: Arc<Config>,
@@ -54,7 +55,7 @@ impl Leader {
     /// Begins a transaction that commits only while this scheduler leads the role.
     ///
     /// # Errors
-    /// [`NotLeader`] when another scheduler leads it, else an error of the database.
+    /// [`NotLeader`] if another scheduler leads the role, otherwise an error of the database.
     pub async fn begin(&self) -> anyhow::Result<Transaction<'static, Postgres>> {
         let (scheduler, number) = self.terms.held(self.role).ok_or(NotLeader)?;
         let mut tx = store::begin(&self.terms.pool).await.context("reach the database")?;
@@ -67,18 +68,19 @@ impl Leader {
     }
 }
 
-/// The terms that one scheduler assumes it has. Cheap to clone.
+/// The terms that one scheduler believes it has. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct HeldTerms {
     pool: PgPool,
     url: Arc<str>,
     life: Duration,
-    /// Life and grace of a session: a new leader of the reaper extends every session, by up to this.
+    /// Life and grace of a session. A new leader of the reaper extends every session by up to this
+    /// time.
     lifetime: Duration,
     standing: Arc<Mutex<SchedulerEntry>>,
 }
 
-/// This process's entry in the store. Never locked across an await.
+/// This process's row in the store. Never locked across an await.
 #[derive(Debug, Default)]
 struct SchedulerEntry {
     scheduler: Option<SchedulerId>,
@@ -86,7 +88,7 @@ struct SchedulerEntry {
 }
 
 impl HeldTerms {
-    /// The terms of a scheduler that agents dial at `url`. It has none before the first
+    /// The terms of a scheduler that agents reach at `url`. It has none before the first
     /// [`HeldTerms::renew`].
     pub fn new(scheduler: &Scheduler, url: &str) -> Self {
         let (term, lease) = (&scheduler.config.term, &scheduler.config.lease);
@@ -99,7 +101,7 @@ impl HeldTerms {
         }
     }
 
-    /// The access for the tasks of a role.
+    /// The database access for the tasks of a role.
     pub fn on(&self, role: Role, scheduler: &Scheduler) -> Leader {
         Leader {
             role,
@@ -146,7 +148,8 @@ impl HeldTerms {
         Ok(taken)
     }
 
-    /// Registers this process, for the first time or anew: any earlier terms are no longer its own.
+    /// Registers this process, for the first time or again. It then has no terms: earlier ones are
+    /// lost.
     async fn join(&self, conn: &mut PgConnection, former: Option<SchedulerId>) -> Result<SchedulerId, store::Error> {
         *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = SchedulerEntry::default();
         let mut tx = conn.begin().await?;
@@ -161,7 +164,7 @@ impl HeldTerms {
         Ok(scheduler)
     }
 
-    /// Hands every role over, after waiting for the passes under way.
+    /// Gives up every role, after waiting for running passes.
     pub(super) async fn leave(&self, conn: &mut PgConnection) -> Result<(), store::Error> {
         let former = std::mem::take(&mut *self.standing.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(scheduler) = former.scheduler {
@@ -172,8 +175,8 @@ impl HeldTerms {
         Ok(())
     }
 
-    /// Renews and takes roles until `shutdown`, then hands them over. Uses a connection of its own,
-    /// so that renewals do not queue behind the work that the roles protect.
+    /// Renews and takes roles until `shutdown`, then gives them up. Uses a separate connection, so
+    /// that renewals do not queue behind the transactions of the roles.
     pub async fn keep(&self, wakes: &Wakes, shutdown: CancellationToken) {
         let mut connection = None;
         let mut failing = false;
@@ -200,7 +203,7 @@ impl HeldTerms {
             () = keeping => {}
         }
         let handing_over = async {
-            // The former connection may be in the middle of a statement.
+            // The former connection may still be executing a statement.
             let mut conn = self.pool.connect_options().connect().await?;
             self.leave(&mut conn).await
         };

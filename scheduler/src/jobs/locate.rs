@@ -1,8 +1,8 @@
-//! Locating: places each site that every prober has answered for in the embedding, and advances its
-//! tasks.
+//! Locating: places each site for which every prober has answered in the embedding, and advances
+//! its tasks.
 //!
-//! Every wait is bounded. A site that no prober could measure advances with a reason; one with too
-//! few measurements, or in a fleet without a map, advances without a placement; and the wait for an
+//! Every wait is bounded. A site that no prober could measure advances with the reason. A site with
+//! too few measurements, or in a fleet without a map, advances without a placement. The wait for an
 //! embedding has a time limit.
 
 pub(super) mod judge;
@@ -26,10 +26,9 @@ use super::measure::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
 use crate::jobs::locate::judge::Judge;
 
 const SITES_PER_PASS: i64 = 500;
-/// How long a site waits for an expected embedding: the time to measure several meshes.
+/// Maximum wait of a site for an expected embedding: long enough to measure several meshes.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The task that locates sites.
 #[derive(Debug)]
 pub struct Locate {
     scheduler: Leader,
@@ -44,7 +43,6 @@ impl Locate {
         Self { scheduler, judge: Judge::new() }
     }
 
-    /// One pass.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         let mut tx = self.scheduler.begin().await?;
         let embedding = self.scheduler.maps.embedding(&mut tx).await?;
@@ -69,7 +67,8 @@ impl Locate {
         if moved > 0 {
             self.scheduler.wakes.assign.notify_one();
             self.scheduler.wakes.confirm.notify_one();
-            // The finished sites make room for others, and more of the same may be waiting.
+            // The finished sites make room for others, and more of the finished kind may be
+            // waiting.
             self.scheduler.wakes.measure.notify_one();
             if full {
                 self.scheduler.wakes.locate.notify_one();
@@ -78,7 +77,8 @@ impl Locate {
         Ok(())
     }
 
-    /// Decides on each site and stores all decisions at once; returns how many tasks advanced.
+    /// Decides on each site, stores all decisions in one transaction, and returns the number of
+    /// advanced tasks.
     async fn settle(
         &self,
         heard: Vec<MeasuredSite>,
@@ -107,12 +107,12 @@ impl Locate {
         Ok(moved)
     }
 
-    /// Stores the geographic position of the advancing sites, where their addresses give one and no
-    /// list does.
+    /// Stores the geographic position of the advancing sites by their address, unless a list gave
+    /// one.
     async fn look_up(&self, ended: &[(SiteId, Option<Unmeasured>)]) -> anyhow::Result<()> {
         let Some(geoip) = &self.scheduler.geoip else { return Ok(()) };
         let sites: Vec<SiteId> = ended.iter().map(|(site, _)| *site).collect();
-        // A transaction of its own, because of the lock order: a site's row is locked before tasks.
+        // A separate transaction because of the lock order: a site's row is locked before tasks.
         let mut tx = self.scheduler.begin().await?;
         let seen = positions::unlisted(&mut tx, &sites).await.context("read where sites are seen")?;
         let found: Vec<(SiteId, Position)> =
@@ -132,8 +132,8 @@ impl Locate {
         self.judge.judge(&mut tx, &sites, embedding).await
     }
 
-    /// Carries the sites of open tasks over into a new embedding, a bounded number a pass. Sites
-    /// without an open task are located when they get one.
+    /// Moves the sites of open tasks to a new embedding, a bounded number per pass. Sites without
+    /// an open task are located when they get one.
     async fn relocate(&self, embedding: &Arc<Embedding>) -> anyhow::Result<()> {
         let epoch = embedding.epoch();
         let mut tx = self.scheduler.begin().await?;
@@ -153,7 +153,8 @@ impl Locate {
         placements::set_idle(&mut tx, &idle, epoch).await.context("set placements aside")?;
         placements::upsert(&mut tx, &located).await.context("store placements")?;
         verdicts::upsert(&mut tx, &judged).await.context("store verdicts")?;
-        // Outdated placements that cannot be renewed would come back in every pass.
+        // Without this, outdated placements that cannot be renewed would be found again in every
+        // pass.
         placements::forget_outdated(&mut tx, &sites, epoch).await.context("forget outdated placements")?;
         tx.commit().await.context("commit placements")?;
         if full {
@@ -164,7 +165,7 @@ impl Locate {
     }
 }
 
-/// Places the sites that can be placed, off the async threads.
+/// Places the sites that can be placed, outside the async threads.
 async fn place(embedding: &Arc<Embedding>, sites: Vec<Measured>, solver: Solver) -> anyhow::Result<Vec<LocatedSite>> {
     let embedding = Arc::clone(embedding);
     let place_all = move || match embedding.locator() {
@@ -348,7 +349,7 @@ mod tests {
         trial.measured(site, &each(&trial.agents[..5], Some(30))).await;
         trial.locate().await;
         assert_eq!(trial.state(task).await.0, "located");
-        // One task has an agent and may lose it, and one is done.
+        // One of the tasks has an agent that it may lose, and one is done.
         for (name, moved) in [
             ("assigned.cn", "update tasks set state = 'assigned' where id = $1"),
             ("done.cn", "update tasks set state = 'cancelled' where id = $1"),
@@ -382,7 +383,7 @@ mod tests {
         }
         let open = "select count(*) from tasks where state not in ('located', 'cancelled')";
         for _ in 0..100 {
-            // Two names lead to each origin, whichever agent resolves them.
+            // Two names redirect to each origin, whichever agent resolves them.
             let answers = trial.agents.iter().map(|agent| {
                 trial.answer_at(*agent, |target| match target {
                     OrderTarget::Site { id, .. } => Some((took(30), Some(format!("http://o{}.a.cn", id.get() / 2)))),

@@ -1,8 +1,9 @@
-//! Measuring: the mesh of agents, and sites from one prober after another.
+//! Measuring: orders measurements of beacons from the agents, and of sites from one prober after
+//! another.
 //!
-//! Each pass gives up overdue orders, orders what is due within every prober's bounds, and admits
-//! submitted tasks. A site has one open order at a time, and so has an address: this alone limits
-//! each to one probe an interval over all probers. The address of a new site is unknown, so its
+//! Each pass ends overdue orders, creates due orders within every prober's limits, and admits
+//! submitted tasks. A site has at most one open order, and so has an address. This alone limits
+//! each to one probe per interval over all probers. The address of a new site is unknown, so its
 //! first order asks only for the address.
 
 use std::collections::{HashMap, HashSet};
@@ -20,19 +21,19 @@ use crate::store::tasks::{self, waits};
 use super::leadership::Leader;
 use crate::jobs::measure::fleet::Fleet;
 
-/// Tasks admitted or advanced in one pass, and sites given to probers.
+/// Maximum tasks admitted or advanced, and maximum sites given to probers, in one pass.
 const BATCH: i64 = 1000;
-/// Tasks being measured at once: about twice what nine probers can hold orders for by default.
+/// Maximum tasks being measured at once: about twice as many as nine probers have orders for by
+/// default.
 const MEASURING_AT_ONCE: i64 = 4096;
-/// Extra time for an order beside its samples: the message's round trip, and a busy agent.
+/// Time of an order in addition to its samples: for the message's round trip, and for a busy agent.
 const ORDER_SLACK: Duration = Duration::from_secs(10);
-/// Requests of an order that are no samples: the connection's first, and one for a redirect.
+/// Requests of an order that are not samples: one to open the connection, and one for a redirect.
 const EXTRA_REQUESTS: u32 = 2;
 
-/// One pass.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
-    // Every step is an idempotent transaction of its own, so an interrupted pass keeps the steps it
-    // did.
+    // Every step is a separate idempotent transaction, so an interrupted pass keeps its completed
+    // steps.
     give_up(scheduler).await?;
     let mut woken = order_mesh(scheduler).await?;
     let mut tx = scheduler.begin().await?;
@@ -76,7 +77,7 @@ async fn let_in(scheduler: &Leader) -> anyhow::Result<()> {
     origin::follow_aliases(&mut tx, &begun.aliases).await.context("follow aliases")?;
     tx.commit().await.context("commit tasks let in")?;
     if begun.tasks > 0 {
-        // The stored measurements of their sites may already suffice.
+        // Stored measurements of their sites may already suffice.
         scheduler.wakes.locate.notify_one();
     }
     again_if_full(scheduler, begun.tasks);
@@ -114,13 +115,13 @@ fn mesh_plan(config: &MeasureConfig) -> MeshPlan {
     }
 }
 
-/// How long an order may stay open: every request may use its whole interval and time-out.
+/// Maximum lifetime of an order: each request may take its whole interval and time-out.
 pub(super) fn order_lifetime(samples: u32, interval: Duration, timeout: Duration) -> Duration {
     (interval + timeout) * samples.saturating_add(EXTRA_REQUESTS) + ORDER_SLACK
 }
 
-/// Gives each site to the prober with the fewest open orders among those that have yet to measure
-/// it. No prober gets more than `most` orders, and an address gets one site.
+/// Gives each site to the prober with the fewest open orders among those that have not measured it
+/// yet. A prober gets at most `most` orders, and an address gets one site.
 pub(super) fn spread(due: &[DueSite], mut open: HashMap<AgentId, u32>, most: u32) -> Vec<(SiteId, AgentId)> {
     let mut orders = Vec::with_capacity(due.len());
     let mut taken = HashSet::new();
@@ -243,7 +244,8 @@ mod tests {
         let to_landmarks = "select count(*) from measurement_orders join landmarks using (agent_id)";
         assert_eq!(trial.count(to_landmarks).await, 8 * 3 - 3, "every landmark from everyone but itself");
 
-        // Reports make room until the whole mesh is measured; then nothing is due.
+        // Reports free the agents for further orders, until the whole mesh is measured and nothing
+        // is due.
         for _ in 0..4 {
             for agent in &trial.agents {
                 trial.answer(*agent, |_| Some(took(10))).await;

@@ -1,5 +1,4 @@
-//! Pruning: deletes finished rows once they are as old as `[keep]` allows, so that every growing
-//! table is bounded.
+//! Pruning: deletes rows that are older than `[keep]` allows, so that no table grows without bound.
 
 use anyhow::Context;
 
@@ -10,7 +9,7 @@ use crate::store::schema::retention::{self, RetainedKind};
 
 use super::leadership::Leader;
 
-/// One pass: short transactions until no row is too old.
+/// One pass: short transactions, until no row is too old.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     let keep = &scheduler.config.keep;
     loop {

@@ -1,10 +1,9 @@
-//! Expires sessions that were not renewed, then takes back their leases.
+//! Ends sessions that expired without renewal, then takes back their leases.
 //!
-//! Two transactions, in this order: the session is marked under its row's lock first, so that a
-//! late heartbeat finds it ended; only then do its tasks move. While no scheduler ran or the
-//! database was away, no heartbeat could be recorded. The reaper's term has then expired too, and
-//! the next leader of the reaper extends every session before any expires
-//! (`store::schedulers::terms`).
+//! Two transactions, in this order. The first marks the session as ended under its row's lock, so
+//! that a late heartbeat finds it ended; the second moves its tasks. While no scheduler ran or the
+//! database was unavailable, heartbeats could not be stored. The reaper's term has then expired
+//! too, and its next leader extends every session before any expires (`store::schedulers::terms`).
 
 use anyhow::Context;
 
@@ -13,7 +12,6 @@ use crate::store::leases;
 
 use super::leadership::Leader;
 
-/// One pass.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     let mut tx = scheduler.begin().await?;
     let lost = sessions::expire_due(&mut tx).await.context("expire sessions")?;

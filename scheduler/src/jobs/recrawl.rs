@@ -1,5 +1,5 @@
-//! Recrawling: makes the next round of every task that is due and whose batch has its sites
-//! recrawled. From then on a round is handled like any other.
+//! Recrawling: creates the next round of every due task whose batch has a recrawl interval. Such
+//! rounds are then handled like any other.
 
 use anyhow::Context;
 
@@ -7,10 +7,10 @@ use crate::store::tasks::rounds;
 
 use super::leadership::Leader;
 
-/// Rounds made in one transaction. Bounds how long rows stay locked to well under a second.
+/// Maximum rounds created in one transaction, so that rows are locked for well under a second.
 const TASKS_PER_PASS: i64 = 500;
 
-/// One pass: as many transactions as there are bounded batches due.
+/// One pass: transactions of bounded size, until no task is due.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     loop {
         let mut tx = scheduler.begin().await?;
@@ -59,7 +59,7 @@ mod tests {
         assert_eq!(trial.count(made).await, due);
         trial.recrawl().await;
         assert_eq!(trial.count(made).await, due);
-        // By index, however many other rows exist.
+        // The query uses an index, so other rows do not slow it down.
         trial.execute("analyze tasks").await;
         let mut conn = trial.conn().await;
         sqlx::query("set enable_seqscan = off").execute(&mut *conn).await.expect("set");

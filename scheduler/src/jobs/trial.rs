@@ -1,4 +1,4 @@
-//! A small fleet on a real database, for the tests of the tasks.
+//! A small fleet with a real database, for the tests of the background tasks.
 
 use std::convert::identity;
 use std::time::Duration;
@@ -33,11 +33,11 @@ pub(super) type Agent = (AgentId, SessionId);
 pub(super) struct Trial {
     pub(super) scheduler: Scheduler,
     terms: HeldTerms,
-    /// The connected agents, in the order of joining.
+    /// The connected agents, in the order of connecting.
     pub(super) agents: Vec<Agent>,
 }
 
-/// A pass of each job: by a method of its name, and by its name.
+/// Declares the passes of all jobs, each callable as a method and by name.
 macro_rules! passes {
     ($($name:ident $role:ident $new:path, $pass:path;)+) => {
         impl Trial {
@@ -72,7 +72,8 @@ passes! {
 }
 
 impl Trial {
-    /// A scheduler with every role, for longer than a test takes, and `agents` connected agents.
+    /// A scheduler that leads every role for longer than a test takes, and `agents` connected
+    /// agents.
     pub(super) async fn new(pool: PgPool, agents: usize) -> Self {
         let config = Config { term: TermConfig { life: Duration::from_secs(3600) }, ..Config::default() };
         let mut trial = Self::beside(pool, config);
@@ -83,19 +84,18 @@ impl Trial {
         trial
     }
 
-    /// A scheduler that has no role yet.
+    /// A scheduler that does not lead a role yet.
     pub(super) fn beside(pool: PgPool, config: Config) -> Self {
         let scheduler = Scheduler::new(pool, config);
         let terms = HeldTerms::new(&scheduler, "http://127.0.0.1:7171");
         Self { scheduler, terms, agents: Vec::new() }
     }
 
-    /// Renews its row and takes free roles, as a running scheduler does periodically.
+    /// Renews the scheduler's row and takes free roles, as a running scheduler does periodically.
     pub(super) async fn renew(&self) -> Vec<Role> {
         self.terms.renew(&mut *self.conn().await).await.expect("renew")
     }
 
-    /// Shuts down cleanly.
     pub(super) async fn leave(&self) {
         self.terms.leave(&mut *self.conn().await).await.expect("leave");
     }
@@ -108,7 +108,7 @@ impl Trial {
         self.scheduler.pool.acquire().await.expect("connect")
     }
 
-    /// Connects one more agent, with a beacon and two slots; the first is called `a0`.
+    /// Connects another agent, with a beacon and two slots; the first agent is called `a0`.
     pub(super) async fn join(&mut self) -> AgentId {
         let agent = fixtures::agent(&mut *self.conn().await, &format!("a{}", self.agents.len())).await;
         self.agents.push((agent, self.session(agent).await));
@@ -142,7 +142,7 @@ impl Trial {
         fixtures::grant(&mut *self.conn().await, agent, session).await
     }
 
-    /// Hands back a task's first lease, held by the agent at this index.
+    /// Makes the agent at this index return the first lease of a task.
     pub(super) async fn hand_back(&self, place: usize, task: TaskId) {
         assert!(fixtures::hand_back(&mut *self.conn().await, self.agents[place].0, task).await);
     }
@@ -158,14 +158,14 @@ impl Trial {
         self.task_of(batch, name, "submitted").await
     }
 
-    /// A task in this state.
+    /// A task of this batch in this state.
     pub(super) async fn task_of(&self, batch: BatchId, host: &str, state: &str) -> (TaskId, SiteId) {
         let mut conn = self.conn().await;
         let site = fixtures::site(&mut conn, host).await;
         (fixtures::task(&mut conn, batch, site, state).await, site)
     }
 
-    /// A located task, 10, 20, 30 ms and so on from the agents.
+    /// A located task whose site is 10, 20, 30 ms and so on from the agents.
     pub(super) async fn located(&self, batch: BatchId, host: &str) -> TaskId {
         let (task, site) = self.task_of(batch, host, "located").await;
         let millis: Vec<u64> = (1..).map(|place| place * 10).take(self.agents.len()).collect();
@@ -173,7 +173,7 @@ impl Trial {
         task
     }
 
-    /// A task assigned to the agent at this index, without any distance.
+    /// A task assigned to the agent at this index; no distance of its site is known.
     pub(super) async fn assigned(&self, batch: BatchId, host: &str, place: usize) -> TaskId {
         let mut conn = self.conn().await;
         let site = fixtures::site(&mut conn, host).await;
@@ -184,7 +184,7 @@ impl Trial {
         fixtures::batch(&mut *self.conn().await, name, strategy).await
     }
 
-    /// The index of the agent that has a task now.
+    /// The index of the task's present agent.
     pub(super) async fn at(&self, task: TaskId) -> Option<usize> {
         let agent: Option<i64> = self.read_for("select agent_id from tasks where id = $1", task.get()).await;
         agent.map(|agent| self.place(AgentId::new(agent)))
@@ -195,14 +195,14 @@ impl Trial {
         embeddings::latest(&mut *self.conn().await).await.expect("read the embedding")
     }
 
-    /// The open site orders: each agent and the site it measures.
+    /// The open site orders: the agent, and the site that it measures.
     pub(super) async fn site_orders(&self) -> Vec<(AgentId, SiteId)> {
         let open = "select prober_id, site_id from measurement_orders where site_id is not null order by site_id";
         let open: Vec<(i64, i64)> = self.rows(open).await;
         open.into_iter().map(|(prober, site)| (AgentId::new(prober), SiteId::new(site))).collect()
     }
 
-    /// A task's state, and why it ended.
+    /// A task's state, and the reason for its end.
     pub(super) async fn state(&self, task: TaskId) -> (String, Option<String>) {
         self.row_for("select state::text, reason from tasks where id = $1", task.get()).await
     }
@@ -212,7 +212,7 @@ impl Trial {
         self.wait(task).await.map(|wait| wait.cause)
     }
 
-    /// The same, with the subject of the wait.
+    /// The cause of the wait and its subject.
     pub(super) async fn wait(&self, task: TaskId) -> Option<ExplainedWait> {
         waits::of(&mut *self.conn().await, &[task]).await.expect("read why a task waits").remove(&task)
     }
@@ -226,7 +226,7 @@ impl Trial {
         self.answer_at(agent, |target| result(target).map(|result| (result, None))).await
     }
 
-    /// The same, with the origin the agent settled the target at.
+    /// Like `answer`, with the origin at which the agent settled the target.
     pub(super) async fn answer_at(
         &self,
         (agent, session): Agent,
@@ -244,7 +244,7 @@ impl Trial {
         recorded
     }
 
-    /// Stores the mesh of these agents as if they stood on a line, 10 ms apart.
+    /// Stores the mesh of these agents, as on a line with 10 ms between neighbours.
     pub(super) async fn mesh(&self, agents: &[Agent]) {
         for (i, (prober, _)) in agents.iter().enumerate() {
             for (j, (target, _)) in agents.iter().enumerate().filter(|(j, _)| *j != i) {
@@ -263,7 +263,7 @@ impl Trial {
         }
     }
 
-    /// Stores one site's measurements.
+    /// Stores the measurements of one site.
     pub(super) async fn measured(&self, site: SiteId, millis: &[(AgentId, Option<u64>)]) {
         for (prober, millis) in millis {
             sqlx::query(
@@ -282,7 +282,7 @@ impl Trial {
         }
     }
 
-    /// Stores the round trips of the first agents to a site, in milliseconds.
+    /// Stores the round trips of the first agents to a site, in milliseconds: one value per agent.
     pub(super) async fn measured_by_all(&self, site: SiteId, millis: &[u64]) {
         let of_each = self.agents.iter().zip(millis).map(|((agent, _), millis)| (*agent, Some(*millis)));
         self.measured(site, &of_each.collect::<Vec<_>>()).await;
@@ -290,11 +290,11 @@ impl Trial {
 
     pub(super) async fn execute(&self, sql: &'static str) {
         fixtures::execute(&mut *self.conn().await, sql).await;
-        // A change of tasks or agents is signalled.
+        // A change of tasks or agents would be signalled too.
         self.scheduler.wakes.assign.notify_one();
     }
 
-    /// The same, for the row with this identifier.
+    /// Like `execute`, for the row with this identifier.
     pub(super) async fn execute_for(&self, sql: &'static str, id: i64) {
         fixtures::execute_for(&mut *self.conn().await, sql, id).await;
         self.scheduler.wakes.assign.notify_one();
@@ -312,7 +312,7 @@ impl Trial {
         fixtures::scalar(&mut *self.conn().await, sql).await
     }
 
-    /// The same, for the row with this identifier.
+    /// Like `read`, for the row with this identifier.
     pub(super) async fn read_for<T>(&self, sql: &'static str, id: i64) -> T
     where
         T: for<'r> Decode<'r, Postgres> + Type<Postgres> + Send + Unpin,
@@ -330,7 +330,7 @@ impl Trial {
     }
 }
 
-/// A measurement of `millis` milliseconds.
+/// A measurement with this round trip in milliseconds.
 pub(super) fn took(millis: u64) -> MeasurementResult {
     let rtt = Rtt::try_new(Duration::from_millis(millis)).expect("a round trip");
     Ok(Measured { rtt, min: rtt, median: rtt, spread: Duration::ZERO, answered: 5, lost: 0 })

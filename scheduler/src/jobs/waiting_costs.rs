@@ -1,4 +1,4 @@
-//! What passes read while tasks merely wait: no pass scans a growing table.
+//! Tests how many rows passes read while tasks only wait: no pass may scan a growing table.
 
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::{Connection, Executor, PgConnection};
@@ -23,13 +23,14 @@ const GROWING: [&str; 15] = [
     "confirmations",
     "exclusions",
 ];
-/// Rows that one pass may read from them: it looks at up to 1,000 tasks, and at forty rows for
-/// each.
+/// Maximum rows that one pass may read from the growing tables: up to 1,000 tasks, and forty rows
+/// for each.
 const MOST_READ: i64 = 40_000;
-/// A table with fewer rows than this in this test may be read as a whole.
+/// A table with fewer rows than this in the test may be scanned.
 const MOST_WHOLE: i64 = 1_000;
 
-/// A hundred thousand tasks, in every lasting state. No agent takes work, so that nothing changes.
+/// A hundred thousand tasks, in every state in which tasks wait. No agent takes work, so nothing
+/// changes.
 const WAITING: &str = "
     set session_replication_role = replica;
     update sessions set paused = 'its disk is full';
@@ -67,8 +68,8 @@ const WAITING: &str = "
     set session_replication_role = origin;
     analyze";
 
-/// Returns once every other connection to this database has ended: the statistics then count its
-/// reads.
+/// Returns once every other connection to this database has ended, because only then do the
+/// statistics include its reads.
 async fn alone(conn: &mut PgConnection) {
     let others = "select count(*) from pg_stat_activity
                   where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'";
@@ -77,8 +78,8 @@ async fn alone(conn: &mut PgConnection) {
     }
 }
 
-/// Runs a pass on its own connections, and returns the rows it read of each growing table: by
-/// sequential scan, and by index.
+/// Runs a pass on separate connections, and returns the rows read from each growing table by
+/// sequential scan and by index.
 async fn read_by(database: &PgConnectOptions, name: &str) -> Vec<(String, i64, i64)> {
     let mut conn = PgConnection::connect_with(database).await.expect("connect");
     conn.execute("select pg_stat_reset()").await.expect("reset");
@@ -105,7 +106,7 @@ async fn no_pass_looks_through_what_waits(_: PgPoolOptions, database: PgConnectO
     let pool = PgPoolOptions::new().max_connections(4).connect_with(database.clone()).await.expect("connect");
     let trial = Trial::new(pool.clone(), 4).await;
     pool.execute(WAITING).await.expect("let tasks wait");
-    // The first pass of a scheduler also cleans up once, so that does not count.
+    // A scheduler's first pass also cleans up, so it is not counted.
     for name in Trial::PASSES {
         trial.try_pass(name).await.expect("a first pass");
     }

@@ -1,11 +1,11 @@
-//! The notifier: sends local signals to other schedulers and receives theirs, over Postgres' LISTEN
+//! The notifier sends local signals to other schedulers and receives theirs, with Postgres' LISTEN
 //! and NOTIFY.
 //!
-//! A notice is only a hint: every task and session polls before long. So the notifier runs beside
-//! the transactions, not in them, where every NOTIFY would make commits queue for one lock. Signals
-//! that come while one notice is under way go with the next, and a scheduler that is alone sends
-//! none. After its connection broke, it wakes every task and session once, because notices sent
-//! meanwhile are lost.
+//! A notice is only a hint, because every task and session also polls. The notifier therefore runs
+//! outside the transactions: a NOTIFY in each would make their commits queue for one lock. Signals
+//! that come while a notice is being sent go into the next one. A scheduler that is alone sends
+//! none. After its connection broke, it wakes every task and session once, because it may have
+//! missed notices.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,22 +24,22 @@ use crate::model::AgentId;
 use crate::store::schedulers::notices::{self, Listener};
 use crate::store::schedulers::terms::Role;
 
-/// Agents named in one notice; a notice about more means all agents. A payload holds 8000 bytes, an
-/// identifier up to 20.
+/// Maximum agents named in one notice; one that concerns more wakes all agents. A payload holds
+/// 8000 bytes, and an identifier takes up to 20.
 const MOST_NAMED: usize = 256;
-/// The pause before reconnecting: longer than connecting takes, and short beside the polls it
-/// saves.
+/// The pause before reconnecting: longer than connecting takes, and much shorter than the intervals
+/// of polling.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(500);
-/// A listener without notices for this long checks its connection: otherwise it would wait for ever
-/// on one that was cut off.
+/// Time without notices after which a listener checks its connection. Otherwise it would never
+/// notice a connection that was cut off.
 const SILENCE: Duration = Duration::from_secs(15);
 /// Maximum duration of any request to the database.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What waits to be sent.
+/// The signals that wait to be sent.
 #[derive(Debug, Default)]
 pub struct Notifier {
-    /// Never held across an await.
+    /// Never locked across an await.
     waiting: Mutex<Waiting>,
     news: Notify,
 }
@@ -48,7 +48,7 @@ pub struct Notifier {
 struct Waiting {
     /// Whether another scheduler listens.
     heard: bool,
-    /// Roles that this scheduler leads: signals for their tasks are not sent.
+    /// The roles that this scheduler leads. Signals for their tasks are not sent.
     here: Vec<Role>,
     news: Signals,
 }
@@ -61,7 +61,7 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Every task and every agent.
+    /// Signals for every task and every agent.
     fn all() -> Self {
         Self { tasks: Task::ALL.iter().copied().collect(), agents: BTreeSet::new(), everybody: true }
     }
@@ -70,7 +70,7 @@ impl Signals {
         self.tasks.iter().copied()
     }
 
-    /// The agents; `None` means all of them.
+    /// The signalled agents; `None` means all agents.
     pub(super) const fn agents(&self) -> Option<&BTreeSet<AgentId>> {
         if self.everybody { None } else { Some(&self.agents) }
     }
@@ -90,7 +90,7 @@ impl Signals {
     }
 }
 
-/// The format on the wire: names of tasks, a semicolon, and identifiers of agents or a star.
+/// The format of a notice: names of tasks, a semicolon, and identifiers of agents or a star.
 impl fmt::Display for Signals {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let tasks: Vec<&str> = self.tasks.iter().map(|task| task.name()).collect();
@@ -99,7 +99,8 @@ impl fmt::Display for Signals {
     }
 }
 
-/// Cannot fail: an unknown format is from another version, and then means every task and agent.
+/// Cannot fail: a notice in an unknown format comes from another version, and wakes every task and
+/// agent.
 impl FromStr for Signals {
     type Err = std::convert::Infallible;
 
@@ -164,7 +165,7 @@ impl Wakes {
                 }
                 match tokio::time::timeout(PATIENCE, tell(&options, connection.take(), &news)).await {
                     Ok(Ok(told)) => connection = Some(told),
-                    // The other schedulers poll before long.
+                    // An unsent notice does little harm: the other schedulers poll.
                     Ok(Err(error)) => {
                         tracing::debug!(error = format!("{error:#}"), "other schedulers were not told");
                         tokio::time::sleep(RECONNECT_PAUSE).await;
@@ -195,11 +196,11 @@ impl Wakes {
         }
     }
 
-    /// Listens on one connection, until it breaks.
+    /// Receives notices on one connection until it breaks.
     async fn listen(&self, options: &PgConnectOptions) -> anyhow::Result<()> {
         let connecting = tokio::time::timeout(PATIENCE, Listener::connect(options.clone())).await;
         let mut listener = connecting.context("connect in time")?.context("connect")?;
-        // Notices sent before are lost.
+        // Notices sent before this connection are lost.
         self.hear(&Signals::all());
         loop {
             match tokio::time::timeout(SILENCE, listener.next()).await {

@@ -1,7 +1,7 @@
-//! Judging: whether the sites that are being located have a single location.
+//! Judging: decides whether the sites being located have one location or several.
 //!
-//! The detector is `gnp::AnycastDetector`, pure; this module gathers its input and records its result. It
-//! is made once an epoch, since it draws thousands of points from the map.
+//! The detector, `gnp::AnycastDetector`, is pure; this module gathers its input and records its
+//! result. A detector is created once per epoch, because it draws thousands of points from the map.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,13 +14,13 @@ use crate::model::{AgentId, EmbeddingEpoch, SiteId};
 use crate::store::sites::verdicts::{self, SuspectedSite};
 use crate::store::{agents, measurements};
 
-/// The inputs that the detector in use was made from.
+/// The inputs from which the present detector was created.
 type MadeFrom = (Option<EmbeddingEpoch>, BTreeMap<AgentId, Position>);
 
-/// Judges sites by the newest embedding.
+/// Judges sites with the newest embedding.
 #[derive(Debug, Default)]
 pub(in crate::jobs) struct Judge {
-    /// The lock is held only to read or to replace.
+    /// Locked only to read or replace.
     detector: Mutex<Option<(MadeFrom, Arc<AnycastDetector>)>>,
 }
 
@@ -29,7 +29,7 @@ impl Judge {
         Self { detector: Mutex::new(None) }
     }
 
-    /// Judges these sites and returns what is to be stored.
+    /// Judges these sites and returns the verdicts to store.
     pub(in crate::jobs) async fn judge(
         &self,
         conn: &mut PgConnection,
@@ -106,8 +106,8 @@ mod tests {
 
     use crate::jobs::trial::Trial;
 
-    /// Ten agents on a line, 10 ms apart, with a map. The six landmarks have measured a site, in
-    /// milliseconds; the last agent has the most room.
+    /// Ten agents on a line with 10 ms between neighbours, and a map. The six landmarks have
+    /// measured a site, in milliseconds; the last agent has the most free slots.
     async fn measured(pool: PgPool, millis: [u64; 6]) -> Trial {
         let trial = Trial::new(pool, 10).await;
         let landmarks = [0, 2, 4, 5, 7, 9].map(|place| trial.agents[place]);

@@ -1,9 +1,10 @@
-//! The refined map of the newest embedding: made once an epoch and shared by every task of the
+//! The refined map of the newest embedding: created once per epoch and shared by all tasks of the
 //! process.
 //!
-//! It is made from the mesh at the time the epoch is first seen, restricted to the agents that the
-//! embedding places; the epoch is the seed. The map is not stored: predictions serve the current
-//! choice, and those for the chosen agents are stored with their assignment.
+//! It is created when the process first sees the epoch, from the mesh at that time, restricted to
+//! the agents that the embedding places. The epoch is the seed. The map is not stored: predictions
+//! are needed only for the current choice, and those for the chosen agents are stored with their
+//! assignment.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,27 +24,27 @@ use crate::strategy::learned::LearnedCorrections;
 pub struct CurrentMap {
     /// The newest embedding.
     pub embedding: Arc<Embedding>,
-    /// `None` when the mesh lacks the data for it; then the embedding predicts.
+    /// `None` if the mesh lacks the data for it; the embedding then makes the predictions.
     pub refined: Option<Refined>,
 }
 
 /// The newest map of this process.
 #[derive(Debug, Default)]
 pub struct MapCache {
-    /// Held while a map is made, so that two tasks do not make the same one.
+    /// Locked while a map is created, so that two tasks do not create the same map.
     current: Mutex<Option<Arc<CurrentMap>>>,
-    /// The newest embedding as last read; held while it is read.
+    /// The newest embedding as last read; locked while it is read.
     embedding: Mutex<Option<Arc<Embedding>>>,
-    /// The residuals from crawls, and when they were read.
+    /// The crawl residuals, and when they were read.
     residuals: Mutex<Option<(Instant, Arc<LearnedCorrections>)>>,
 }
 
-/// Age after which the residuals from crawls are read again: one crawl changes little, and reading
-/// those of a thousand agents takes a tenth of a second.
+/// Age after which crawl residuals are read again: a single crawl changes little, and reading those
+/// of a thousand agents takes a tenth of a second.
 const RESIDUALS_AGE: Duration = Duration::from_secs(10);
 
 impl MapCache {
-    /// The residuals from the agents' newest crawls, not older than [`RESIDUALS_AGE`].
+    /// The crawl residuals of the agents' newest crawls, at most [`RESIDUALS_AGE`] old.
     pub(in crate::jobs) async fn residuals(&self, conn: &mut PgConnection) -> anyhow::Result<Arc<LearnedCorrections>> {
         let mut kept = self.residuals.lock().await;
         if let Some((_, residuals)) = kept.as_ref().filter(|(read, _)| read.elapsed() < RESIDUALS_AGE) {
@@ -60,8 +61,8 @@ impl MapCache {
         Ok(residuals)
     }
 
-    /// The newest embedding with its refined map; `None` while there is no embedding. `begin` opens the
-    /// transaction that reads them.
+    /// The newest embedding with its refined map; `None` if there is no embedding. `begin` begins
+    /// the transaction that reads them.
     pub(in crate::jobs) async fn current(
         &self,
         begin: impl Future<Output = anyhow::Result<Transaction<'static, Postgres>>>,
@@ -96,8 +97,8 @@ impl MapCache {
         Ok(Some(made))
     }
 
-    /// The newest embedding; `None` while there is none. Its rows never change, so they are read
-    /// once an epoch.
+    /// The newest embedding; `None` if there is none. Embeddings never change, so each is read only
+    /// once.
     pub(in crate::jobs) async fn embedding(&self, conn: &mut PgConnection) -> anyhow::Result<Option<Arc<Embedding>>> {
         let mut kept = self.embedding.lock().await;
         let epoch = embeddings::latest_epoch(conn).await.context("read the newest epoch")?;

@@ -1,5 +1,5 @@
-//! The address lock: which agents resolve addresses, which measure where, and whose measurement
-//! counts for which agents.
+//! Tests the address lock: which agents resolve addresses, which measure them, and for which agents
+//! a measurement counts.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -32,8 +32,8 @@ async fn report(
     measurements::record(&mut *trial.conn().await, agent.0, order, &report).await.expect("record");
 }
 
-/// Answers an agent's orders as if all names resolved to `address`: with `finding` if the order
-/// locks that address, else with the address. Returns the locked addresses.
+/// Answers an agent's orders as if all names resolved to `address`. If the order locks that
+/// address, it answers with `finding`, otherwise with the address. Returns the locked addresses.
 async fn answer(trial: &Trial, agent: Agent, finding: &ReportContent, address: [u8; 4]) -> Vec<Option<IpAddr>> {
     let mut held = Vec::new();
     for (order, locked) in take(trial, agent).await {
@@ -68,8 +68,8 @@ async fn asked(trial: &Trial) -> Agent {
     trial.agents[trial.place(orders[0].0)]
 }
 
-/// Makes agents answer, each seeing every site at its own address, until no order is open; returns
-/// the address that each answered order locked.
+/// Makes agents answer until no order is open; each agent sees every site at its own address.
+/// Returns the address that each answered order locked.
 async fn finish(trial: &Trial, agents: &[Agent], sees: impl Fn(AgentId) -> [u8; 4]) -> Vec<(AgentId, Option<IpAddr>)> {
     let mut held = Vec::new();
     loop {
@@ -244,8 +244,8 @@ async fn a_site_that_settles_elsewhere_is_measured_there_by_everyone(pool: PgPoo
     assert_eq!(trial.count(requests).await, 2 + 2 * i64::from(REQUESTS));
 }
 
-/// Orders one more site at one address from one agent, which reports `agreed`; returns whether the
-/// order allowed sharing.
+/// Makes one agent measure another site at the same address and report `agreed`. Returns whether
+/// the order allowed sharing.
 async fn checked(trial: &Trial, name: &str, agent: Agent, agreed: bool) -> bool {
     let mut conn = trial.conn().await;
     let site = fixtures::site(&mut conn, name).await;

@@ -1,8 +1,8 @@
-//! The agents that measure, and what the mesh supports: read by `measure`, `fit` and `locate` so
-//! that they agree.
+//! The measuring agents and the state of the mesh. `measure`, `fit` and `locate` all read them
+//! here, so they agree.
 //!
 //! A fleet of up to [`SMALL_FLEET`] connected agents needs no landmarks: every agent measures, and
-//! agents with a beacon serve as landmarks. A larger one waits until landmarks are set.
+//! agents with a beacon serve as landmarks. A larger fleet waits until landmarks are chosen.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,17 +17,16 @@ use crate::store::embeddings;
 use crate::store::embeddings::landmarks::{self, ConnectedAgent};
 use crate::store::measurements::{self, MeshMeasurement, quarantines};
 
-/// Connected agents up to which no landmarks are needed.
+/// Maximum connected agents without landmarks.
 pub(in crate::jobs) const SMALL_FLEET: usize = 9;
-/// Other landmarks a landmark must share a round trip with to be fitted.
+/// Minimum number of other landmarks with which a landmark must share a round trip to be fitted.
 const FEWEST_PARTNERS: usize = 2;
 
-/// The connected agents, and the landmarks that were set.
+/// The connected agents, and the chosen landmarks.
 #[derive(Debug)]
 pub(in crate::jobs) struct Fleet {
     connected: Vec<ConnectedAgent>,
     landmarks: Vec<AgentId>,
-    /// Agents whose measurements are not trusted.
     quarantined: Vec<AgentId>,
 }
 
@@ -54,7 +53,7 @@ impl Fleet {
         if believed.is_empty() { Err(WaitCause::AllQuarantined) } else { Ok(believed) }
     }
 
-    /// The agents to fit an embedding on, if the mesh supports it.
+    /// The agents on which to fit an embedding; empty in a large fleet without landmarks.
     fn candidates(&self) -> Vec<AgentId> {
         if !self.landmarks.is_empty() {
             return self.believed(self.landmarks.clone());
@@ -72,24 +71,24 @@ impl Fleet {
     }
 }
 
-/// What the mesh shows about the landmarks.
+/// The state of the mesh and of the landmarks in it.
 #[derive(Debug)]
 pub(in crate::jobs) struct Ground {
-    /// The landmarks that share enough round trips to be fitted, in order of choice.
+    /// The landmarks with enough round trips to be fitted, in the order in which they were chosen.
     pub(in crate::jobs) landmarks: Vec<AgentId>,
     /// Every round trip in the mesh.
     pub(in crate::jobs) mesh: Vec<MeshMeasurement>,
-    /// Connected landmarks that have yet to try another's beacon.
+    /// Whether a connected landmark has not tried another's beacon yet.
     pub(in crate::jobs) landmark_gaps: bool,
-    /// Connected agents that have yet to try a landmark's beacon.
+    /// Whether a connected agent has not tried a landmark's beacon yet.
     pub(in crate::jobs) agent_gaps: bool,
-    /// The time at which all this was read.
+    /// The time of reading.
     pub(in crate::jobs) as_of: DateTime<Utc>,
-    /// Landmarks that have been or may yet be measured.
+    /// Number of landmarks that have been or can still be measured.
     reachable: usize,
-    /// Whether the landmarks were chosen; otherwise every suitable connected agent is one.
+    /// Whether the landmarks were chosen; if not, every suitable connected agent is a landmark.
     chosen: bool,
-    /// Whether an alarm stands: the map cannot be trusted, so no fit is to be expected.
+    /// Whether there is an alarm. The map cannot be trusted then, and no fit is to be expected.
     alarmed: bool,
 }
 
@@ -117,13 +116,13 @@ impl Ground {
     }
 
     /// Whether an embedding fitted on these landmarks is still valid. Chosen landmarks must be the
-    /// same; in a small fleet it is enough that none is missing, for agents come and go.
+    /// same. In a small fleet only none may be missing, because agents come and go.
     pub(in crate::jobs) fn holds(&self, fitted: &[AgentId]) -> bool {
         self.landmarks.iter().all(|agent| fitted.contains(agent))
             && (!self.chosen || fitted.len() == self.landmarks.len())
     }
 
-    /// The measurements in the form that the map takes.
+    /// The mesh in the form that the fit takes.
     pub(in crate::jobs) fn mesh(&self) -> Mesh {
         let mut mesh = Mesh::new();
         for pair in &self.mesh {
@@ -133,7 +132,7 @@ impl Ground {
     }
 
     /// Whether a site should wait for an embedding that is expected soon. Until then the present
-    /// one serves if it places all landmarks, even if it was fitted on others, as after the
+    /// one suffices if it places all landmarks, even if it was fitted on others, as after the
     /// replacement of a lost landmark.
     pub(in crate::jobs) fn awaits_fit(&self, present: Option<&Embedding>) -> bool {
         if self.alarmed {
