@@ -42,7 +42,7 @@ macro_rules! words {
 
 pub(crate) use words;
 
-pub(crate) mod address_budget;
+pub mod address_budget;
 mod cause;
 pub(crate) mod constraints;
 pub(crate) mod contact;

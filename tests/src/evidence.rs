@@ -1,4 +1,4 @@
-//! The evidence of a run, read from the database and the sites, and compared with what must hold.
+//! Reads the evidence of a run from the database and the sites, and checks it.
 
 pub mod check;
 pub mod figures;
@@ -6,3 +6,8 @@ pub mod machine;
 pub mod pace;
 pub mod truth;
 pub mod witness;
+
+/// Converts a count to a float. Counts in the lab are far below 2^32.
+pub fn float(count: usize) -> f64 {
+    u32::try_from(count).map_or(f64::from(u32::MAX), f64::from)
+}

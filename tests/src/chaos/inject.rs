@@ -1,11 +1,10 @@
-//! Executes a schedule of faults on a cluster, one action at a time, and heals all of them in the
+//! Executes a schedule of faults on a cluster, one action at a time. Each fault is healed at its
 //! end.
 //!
-//! A fault begins when it is due and a target is free; otherwise it waits. Faults of messages add
-//! up; a process has one fault of its own at a time.
+//! A fault begins when its time has come and a target is free. Several faults can affect the
+//! messages of an agent at once, but only one fault can affect a process.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,49 +14,34 @@ use nix::sys::signal::{Signal, kill};
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
-use super::disks::SmallDisks;
+use super::prepare::{self, FaultTools};
 use super::proxy::{DirectionRules, ProxyRules, StreamProxy};
 use super::schedule::{Fault, FaultKind};
-use super::twins::AgentCopies;
 use crate::cluster::Cluster;
 use crate::cluster::database::DatabaseAction;
 use crate::world::tun::CutDirection;
 
-/// The number of breaks of a flapping stream during one fault.
+/// Number of times that a stream breaks during one `Flap` fault.
 const FLAPS: u32 = 4;
-/// Delay between two attempts of an operator's command.
+/// Time between two attempts of an operator's command.
 const REST: Duration = Duration::from_millis(200);
 /// Maximum delay of messages in milliseconds.
 const MOST_DELAY_MS: u64 = 1500;
-/// The shift of a wall clock: longer than any lease.
+/// The shift of a wall clock by libfaketime; longer than any lease.
 const SHIFTED: &str = "-3600s";
 const TRUE: &str = "+0";
-
-/// The means of injecting faults, apart from the cluster.
-#[derive(Debug)]
-pub struct FaultTools {
-    /// The proxies of each agent: one per scheduler.
-    pub proxies: Vec<Vec<StreamProxy>>,
-    /// The agents' outbox disks; `None` where mounting is not permitted.
-    pub disks: Option<SmallDisks>,
-    /// The file that shifts each agent's wall clock; `None` when it cannot be shifted.
-    pub clocks: Vec<Option<PathBuf>>,
-    /// An older build of the agent.
-    pub old_agent: Option<PathBuf>,
-    pub twins: AgentCopies,
-}
 
 #[derive(Debug, Clone, Copy)]
 pub struct InjectedFault {
     pub fault: Fault,
-    /// The affected agent or scheduler.
+    /// The index of the affected agent or scheduler.
     pub target: usize,
     pub from: Instant,
-    /// When it ended; `None` while it lasts.
+    /// `None` while the fault lasts.
     pub to: Option<Instant>,
 }
 
-/// The number of active faults of each kind on one agent's messages.
+/// Number of active faults of each kind on one agent's messages.
 #[derive(Debug, Clone, Copy, Default)]
 struct WireFaults {
     cut_up: u32,
@@ -73,7 +57,7 @@ struct WireFaults {
 pub struct Injector {
     start: Instant,
     waiting: VecDeque<Fault>,
-    /// Active faults by end.
+    /// Active faults, by the time of their end and their number.
     lasting: BTreeMap<(Instant, usize), InjectedFault>,
     /// Ended faults in the order of their ends.
     pub done: Vec<InjectedFault>,
@@ -82,12 +66,12 @@ pub struct Injector {
     agents_busy: Vec<bool>,
     schedulers_busy: Vec<bool>,
     postgres_busy: bool,
-    /// Scheduled breaks of flapping streams.
+    /// Scheduled breaks of streams: the time and the agent's index.
     flaps: Vec<(Instant, usize)>,
     commands: CommandQueue,
 }
 
-/// The target of a command: commands for one target run in the order in which they were given.
+/// The target of a command. Commands for one target run in the order in which they were given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum CommandTarget {
     Database,
@@ -98,12 +82,13 @@ enum CommandTarget {
 #[derive(Debug, Default)]
 struct CommandQueue {
     running: JoinSet<anyhow::Result<()>>,
-    /// The end of the newest command of each target.
+    /// Receives the end of the newest command of each target.
     newest: BTreeMap<CommandTarget, oneshot::Receiver<()>>,
 }
 
 impl CommandQueue {
-    /// Runs a command after all earlier ones of its target: a resume must not overtake its drain.
+    /// Runs a command after all earlier ones of its target. For example, a resume must not overtake
+    /// its drain.
     fn enqueue<F>(&mut self, target: CommandTarget, command: F)
     where
         F: Future<Output = anyhow::Result<()>> + Send + 'static,
@@ -112,7 +97,7 @@ impl CommandQueue {
         let earlier = self.newest.insert(target, end);
         self.running.spawn(async move {
             if let Some(earlier) = earlier {
-                // Ends when the sender is dropped.
+                // The receiver resolves when the earlier command ends and drops its sender.
                 let _ = earlier.await;
             }
             let _ended = ended;
@@ -143,22 +128,21 @@ impl Injector {
         &self.tools.proxies
     }
 
-    /// The number of started faults.
+    /// Number of faults that have begun.
     pub fn begun(&self) -> usize {
         self.done.len() + self.lasting.len()
     }
 
-    /// Whether all faults have ended.
     pub fn is_over(&self) -> bool {
         self.waiting.is_empty() && self.lasting.is_empty()
     }
 
-    /// Drops the faults that have not started.
+    /// Drops the faults that have not begun.
     pub fn cut_short(&mut self) {
         self.waiting.clear();
     }
 
-    /// Starts and ends due faults; returns when to call it again.
+    /// Begins and ends faults whose time has come. Returns when it must be called again.
     pub async fn step(&mut self, cluster: &mut Cluster) -> anyhow::Result<Instant> {
         let now = Instant::now();
         while let Some(entry) = self.lasting.first_entry().filter(|entry| entry.key().0 <= now) {
@@ -219,7 +203,7 @@ impl Injector {
             FaultKind::AgentOld => {
                 cluster.kill_agent(target).await?;
                 let binary = self.tools.old_agent.clone().context("there is no older build")?;
-                // An old build supports only one scheduler.
+                // An old build supports only one scheduler URL.
                 self.reach(cluster, target, 1)?;
                 cluster.restart_agent_as(target, &binary)
             }
@@ -313,14 +297,14 @@ impl Injector {
         Ok(())
     }
 
-    /// Acts on the database in the background: it may take seconds, and other faults must not wait.
+    /// Executes an action on the database in the background, because it may take seconds.
     fn database(&mut self, cluster: &Cluster, action: DatabaseAction) -> anyhow::Result<()> {
         let shared = Arc::clone(cluster.postgres.as_ref().context("the schedulers share no database")?);
         self.commands.enqueue(CommandTarget::Database, async move { shared.lock().await.apply(action).await });
         Ok(())
     }
 
-    /// Runs an operator's command, by each scheduler in turn, until it succeeds.
+    /// Runs an operator's command at one scheduler after another until it succeeds.
     fn operate(&mut self, cluster: &Cluster, words: &'static [&'static str], target: usize) -> anyhow::Result<()> {
         let name = cluster.world.scenario().agents[target].name.clone();
         let mut commands: Vec<_> = (0..cluster.schedulers.len()).map(|index| cluster.landfall_at(index)).collect();
@@ -339,9 +323,9 @@ impl Injector {
         Ok(())
     }
 
-    /// Configures how many schedulers an agent knows from its next start.
+    /// Configures an agent with the URLs of at most `most` schedulers, from its next start.
     fn reach(&self, cluster: &Cluster, target: usize, most: usize) -> anyhow::Result<()> {
-        let mut urls = super::prepare::urls(&self.tools.proxies[target]);
+        let mut urls = prepare::urls(&self.tools.proxies[target]);
         urls.truncate(most);
         cluster.configure_agent(target, |config| {
             let scheduler = if most == 1 { urls.swap_remove(0).into() } else { urls.into() };
@@ -355,7 +339,7 @@ impl Injector {
         std::fs::write(file, format!("{by}\n")).with_context(|| format!("write {}", file.display()))
     }
 
-    /// Waits until every command has succeeded and the database runs.
+    /// Waits until every operator's command has succeeded and the database runs.
     ///
     /// # Errors
     /// When the database cannot be started.
@@ -366,14 +350,13 @@ impl Injector {
         Ok(())
     }
 
-    /// Whether the database may be down.
     pub fn database_suffers(&self, cluster: &Cluster) -> bool {
-        // The task that restarts it holds the lock.
+        // The task that restarts the database holds its lock.
         self.postgres_busy || cluster.postgres.as_ref().is_some_and(|postgres| postgres.try_lock().is_err())
     }
 }
 
-/// Whether it affects messages; several of these faults can be active at once.
+/// Whether the fault affects messages. Several such faults can be active at once.
 const fn on_wire(kind: FaultKind) -> bool {
     matches!(
         kind,

@@ -1,5 +1,5 @@
-//! Sets up the means of injecting faults: proxies, small disks and shiftable clocks. Also
-//! determines which faults this machine supports.
+//! Sets up what faults need: proxies, small disks and shiftable clocks. Also determines which
+//! faults this machine supports.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::CommandExt;
@@ -10,7 +10,6 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use super::disks::{self, SmallDisks};
-use super::inject::FaultTools;
 use super::proxy::StreamProxy;
 use super::schedule::FaultKind;
 use super::twins::AgentCopies;
@@ -22,10 +21,25 @@ use crate::world::{Grade, tun};
 /// Possible locations of libfaketime.
 const FAKETIME: [&str; 2] =
     ["/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1", "/usr/lib/aarch64-linux-gnu/faketime/libfaketimeMT.so.1"];
-/// Set in a lab with private mounts.
+/// The environment variable that is set if the mounts of this process are private.
 const PRIVATE: &str = "LANDFALL_LAB_PRIVATE_MOUNTS";
 
-/// Restarts this program with private mounts where permitted: then none of its mounts outlives it.
+/// The means of injecting faults, apart from the cluster.
+#[derive(Debug)]
+pub struct FaultTools {
+    /// The proxies of each agent: one per scheduler.
+    pub proxies: Vec<Vec<StreamProxy>>,
+    /// The agents' outbox disks; `None` where mounting is not permitted.
+    pub disks: Option<SmallDisks>,
+    /// The file that shifts each agent's wall clock; `None` when it cannot be shifted.
+    pub clocks: Vec<Option<PathBuf>>,
+    /// An older build of the agent.
+    pub old_agent: Option<PathBuf>,
+    pub twins: AgentCopies,
+}
+
+/// Restarts this program in a private mount namespace if permitted. Then its mounts disappear when
+/// it ends, even after a crash.
 pub fn have_private_mounts() {
     if !nix::unistd::geteuid().is_root() || std::env::var_os(PRIVATE).is_some() {
         return;
@@ -33,7 +47,7 @@ pub fn have_private_mounts() {
     let Ok(own) = std::env::current_exe() else { return };
     let mut command = std::process::Command::new("unshare");
     command.args(["--mount", "--propagation", "private"]).arg(own).args(std::env::args_os().skip(1)).env(PRIVATE, "1");
-    // It returns only after a failure; then disks are unmounted only at a regular end.
+    // `exec` returns only after a failure. Then mounts remain if the lab crashes.
     let error = command.exec();
     tracing::warn!(%error, "no private mounts");
 }
@@ -57,7 +71,7 @@ pub(super) async fn tools(
             cluster.world.forward(proxy.port())?;
             own_proxies.push(proxy);
         }
-        // Agents start with different schedulers.
+        // Agents try the schedulers in different orders.
         let turn = index % own_proxies.len();
         own_proxies.rotate_left(turn);
         let outbox = toml::Table::from_iter([(
@@ -84,13 +98,13 @@ pub(super) async fn tools(
     Ok(FaultTools { proxies, disks, clocks, old_agent: args.old_agent.clone(), twins })
 }
 
-/// The schedulers' URLs for an agent.
+/// The URLs at which an agent reaches the schedulers: those of its proxies.
 pub(super) fn urls(own_proxies: &[StreamProxy]) -> Vec<String> {
     own_proxies.iter().map(StreamProxy::url).collect()
 }
 
-/// Gives every third agent a shiftable wall clock, or all agents if that fault was requested by
-/// name.
+/// Makes the wall clock of every third agent shiftable, or of every agent if this fault was
+/// requested by name.
 fn clock(kinds: &[FaultKind], cluster: &mut Cluster, index: usize, everybody: bool) -> anyhow::Result<Option<PathBuf>> {
     let Some(library) =
         faketime().filter(|_| kinds.contains(&FaultKind::ClockShift) && (everybody || index.is_multiple_of(3)))
@@ -104,7 +118,7 @@ fn clock(kinds: &[FaultKind], cluster: &mut Cluster, index: usize, everybody: bo
         ("LD_PRELOAD", library),
         ("FAKETIME_TIMESTAMP_FILE", &named),
         ("FAKETIME_CACHE_DURATION", "1"),
-        // Only the wall clock: the boot clock is the same for all processes.
+        // Shift only the wall clock, because the boot clock is the same for all processes.
         ("FAKETIME_DONT_FAKE_MONOTONIC", "1"),
     ];
     let owned = environment.map(|(name, value)| (name.to_owned(), value.to_owned()));
@@ -117,7 +131,7 @@ fn faketime() -> Option<&'static str> {
 }
 
 impl ChaosArgs {
-    /// The requested grade; by default with real packets if this machine supports it.
+    /// The requested grade. By default, real packets if this machine supports them.
     pub(super) fn grade(&self, quiet: bool) -> Grade {
         let missing = || match tun::missing() {
             Some(missing) => {
@@ -131,7 +145,7 @@ impl ChaosArgs {
         self.grade.unwrap_or_else(missing)
     }
 
-    /// The supported kinds of fault; prints which are left out, and why.
+    /// The supported kinds of fault. Prints the unsupported kinds and the reasons.
     pub(super) fn kinds(&self, quiet: bool) -> anyhow::Result<Vec<FaultKind>> {
         let known: BTreeMap<&str, FaultKind> = FaultKind::ALL.iter().map(|kind| (kind.name(), *kind)).collect();
         let mut asked = Vec::new();

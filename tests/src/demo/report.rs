@@ -1,6 +1,6 @@
-//! The report of a run: pictures, then tables; one self-contained file.
+//! The report of a run: one self-contained HTML page with charts and tables.
 //!
-//! All values were measured in the run. Colours work on light and dark screens; every picture has a
+//! All values were measured in the run. Colours work on light and dark screens. Every chart has a
 //! title and a caption.
 
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ mod scatter;
 mod throughput;
 
 pub(crate) const STYLE: &str = include_str!("report/style.css");
-/// Groups of agents with their own colour; the others share one.
+/// Number of agent groups with a colour of their own. All other groups share one colour.
 const COLOURS: usize = 9;
 
 /// The content of the page.
@@ -31,16 +31,16 @@ pub struct ReportInput<'a> {
     pub figures: &'a Figures,
     pub targets: &'a [Target],
     pub checks: &'a [Check],
-    /// The sites as submitted, by index.
+    /// The names of the sites as submitted, by index.
     pub sites: &'a [String],
     pub strategy: &'a str,
-    /// The time since the start.
+    /// The duration of the run.
     pub took: Duration,
-    /// Why its times are approximate; `None` where they can be trusted.
+    /// Why the run's times are unreliable; `None` if they are reliable.
     pub busy: Option<&'a str>,
 }
 
-/// The whole page.
+/// Makes the whole page.
 pub fn page(run: &ReportInput<'_>) -> String {
     let groups = Groups::of(run);
     let agents = run.scenario.agents.len();
@@ -180,7 +180,7 @@ impl Groups {
         colour(self.of_agent.get(agent).copied().unwrap_or(usize::MAX))
     }
 
-    /// The groups with their own colour, and an entry for the others.
+    /// The groups with a colour of their own, and one entry for all others.
     pub(crate) fn legend(&self) -> Vec<(String, String)> {
         let mut entries: Vec<(String, String)> =
             self.names.iter().take(COLOURS).enumerate().map(|(rank, name)| (colour(rank), name.clone())).collect();
@@ -195,7 +195,7 @@ pub(crate) fn colour(rank: usize) -> String {
     if rank < COLOURS { format!("var(--c{rank})") } else { "var(--other)".to_owned() }
 }
 
-/// A legend of round marks.
+/// A legend with a round mark for each entry.
 pub(crate) fn legend(entries: &[(String, String)]) -> Markup {
     html! { ul.legend { @for (colour, name) in entries { li { i style={ "background:" (colour) } {} (name) } } } }
 }
@@ -213,12 +213,12 @@ pub(crate) fn ticks(most: f64) -> Vec<f64> {
     values
 }
 
-/// A length in a picture.
+/// Formats a length in a chart, in pixels.
 pub(crate) fn px(value: f64) -> String {
     format!("{value:.1}")
 }
 
-/// A number without needless decimals.
+/// Formats a number, with one decimal place only if it is small and not whole.
 pub(crate) fn label(value: f64) -> String {
     if value >= 10.0 || value.fract().abs() < 1e-9 { format!("{value:.0}") } else { format!("{value:.1}") }
 }
@@ -227,7 +227,7 @@ pub(crate) fn label(value: f64) -> String {
 mod tests {
     use super::*;
     use crate::evidence::check::tests::task;
-    use crate::evidence::figures::float;
+    use crate::evidence::float;
     use crate::evidence::witness::{EmbeddingRecord, TaskRecord};
     use crate::world::layout::{Layout, SMALL};
     use chrono::DateTime;
@@ -242,7 +242,7 @@ mod tests {
         assert_eq!((label(12.34), label(1.25), label(3.0)), ("12".to_owned(), "1.2".to_owned(), "3".to_owned()));
     }
 
-    /// The state after a run of the small layout, with invented coordinates.
+    /// The database's state after a run of the small layout, with invented coordinates.
     fn record(scenario: &Scenario, sites: &[String]) -> BatchRecord {
         let epoch = EmbeddingEpoch::new(1);
         let place = |index: usize| {

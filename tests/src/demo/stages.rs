@@ -1,17 +1,17 @@
-//! The progress of `lab demo`: one line per stage, with a bar that moves at a terminal.
+//! The progress of `lab demo`: one line per stage, with a moving bar if the output is a terminal.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use sqlx::PgPool;
 
-use crate::evidence::figures::float;
+use crate::evidence::float;
 
-/// How often a bar is drawn.
+/// Time between two updates of a bar.
 const DRAWN_EVERY: Duration = Duration::from_millis(250);
 const WIDTH: usize = 24;
 
-/// The stages of a run, each timed.
+/// Measures and prints the time of each stage of a run.
 #[derive(Debug)]
 pub(super) struct Stages {
     began: Instant,
@@ -25,12 +25,12 @@ impl Stages {
         Self { began: now, stage: now, moving: std::io::stdout().is_terminal() }
     }
 
-    /// From the start of the first stage to now.
+    /// Time since the start of the first stage.
     pub(super) fn took(&self) -> Duration {
         self.began.elapsed()
     }
 
-    /// Ends a stage.
+    /// Ends the current stage.
     pub(super) fn done(&mut self, what: &str) {
         let seconds = self.stage.elapsed().as_secs_f64();
         let erase = if self.moving { "\r\x1b[K" } else { "" };
@@ -38,7 +38,8 @@ impl Stages {
         self.stage = Instant::now();
     }
 
-    /// Does the work of a stage, and draws a bar of a count in the database as a share of `all`.
+    /// Does the work of a stage. Meanwhile, draws a bar: the count that `query` returns as a share
+    /// of `all`.
     pub(super) async fn follow<T>(
         &mut self,
         what: &str,
@@ -65,7 +66,7 @@ impl Stages {
 fn draw(what: &str, count: usize, all: usize) {
     let share = float(count) / float(all.max(1));
     print!("\r\x1b[K{} {count} of {all}", line(what, share.min(1.0)));
-    // A bar that cannot be drawn is no error.
+    // Ignore the error: a missing bar does no harm.
     drop(std::io::stdout().flush());
 }
 

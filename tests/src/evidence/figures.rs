@@ -1,28 +1,28 @@
-//! A run's results against its targets: from the facts in the database and the scenario, which
-//! alone knows the true round trips. Pure.
+//! Compares a run's results with its targets. The results come from the database, the true round
+//! trips from the scenario. Pure.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use anyhow::ensure;
 
+use crate::evidence::float;
 use crate::evidence::truth::{Accuracy, RIGHT_PAIRS};
 use crate::evidence::witness::{BatchRecord, Measurement};
 use crate::world::scenario::Scenario;
 
-/// Upper limit of the median relative error of predicted distances.
+/// Maximum median relative error of predicted distances.
 const MAX_RELATIVE_ERROR: f64 = 0.15;
-/// Maximum mean round trip to the crawler as a share of a random choice's, on a measured matrix.
+/// Maximum ratio of the mean round trip to the crawling agent to that of a random choice, with a
+/// measured matrix.
 pub const MAX_RATIO_MATRIX: f64 = 0.40;
-/// The same on the paper's layout.
+/// As [`MAX_RATIO_MATRIX`], with the paper's layout.
 pub const MAX_RATIO_LAYOUT: f64 = 0.60;
 
-/// A predicted distance and the true one, in milliseconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Prediction {
-    /// The embedding's prediction.
     pub predicted_ms: f64,
-    /// The scenario's round trip.
+    /// The round trip in the scenario.
     pub true_ms: f64,
 }
 
@@ -35,28 +35,28 @@ impl Prediction {
 /// All results of a run.
 #[derive(Debug, Clone)]
 pub struct Figures {
-    /// Mean true round trip from a site to the agent that crawled it; `None` when nothing was
+    /// Mean true round trip from a site to the agent that crawled it; `None` if no site was
     /// crawled.
     pub crawler_ms: Option<f64>,
-    /// Mean true round trip over all pairs of site and agent: what a random choice gives on
-    /// average.
+    /// Mean true round trip over all pairs of site and agent: the expected value of a random
+    /// choice.
     pub random_ms: f64,
     /// Mean true round trip from a site to its nearest agent.
     pub nearest_ms: f64,
-    /// Every pair of a located site and a placed agent that is not a landmark.
+    /// Predictions for every pair of a located site and a placed agent, except landmarks.
     pub predictions: Vec<Prediction>,
-    /// Agents' measurements of agents.
+    /// Accuracy of the agents' measurements of each other.
     pub mesh: Accuracy,
-    /// Landmarks' measurements of sites.
+    /// Accuracy of the landmarks' measurements of sites.
     pub sites: Accuracy,
-    /// Bytes of all outcomes.
+    /// Total bytes of all outcomes.
     pub bytes: i64,
-    /// From the start of the first crawl to the end of the last one.
+    /// Time from the start of the first crawl to the end of the last one.
     pub crawling: Duration,
 }
 
 impl Figures {
-    /// Computes the results. `sites` are the names as submitted, by index.
+    /// Computes the results. `sites` has the names as submitted, by index.
     pub fn of(record: &BatchRecord, scenario: &Scenario, sites: &[String]) -> Self {
         let agents: BTreeMap<&str, usize> =
             scenario.agents.iter().enumerate().map(|(index, agent)| (agent.name.as_str(), index)).collect();
@@ -79,11 +79,11 @@ impl Figures {
         }
     }
 
-    /// What is wrong with the measurements; nothing if the run's timing is `void`.
+    /// What is wrong with the measurements. Empty if the run's timing is `void`.
     ///
     /// # Errors
-    /// When fewer than `fewest` of the mesh or of the sites were measured, however late the machine
-    /// was.
+    /// When the mesh or the sites have fewer than `fewest` measurements, even if the timing is
+    /// void.
     pub fn untrue(&self, fewest: usize, void: Option<&str>) -> anyhow::Result<Vec<String>> {
         let mut violations = Vec::new();
         for (what, accuracy) in [("mesh", self.mesh), ("sites", self.sites)] {
@@ -93,16 +93,16 @@ impl Figures {
         Ok(violations)
     }
 
-    /// The mean round trip to the crawler as a share of random's.
+    /// The ratio of the mean round trip to the crawling agent to that of a random choice.
     pub fn ratio(&self) -> Option<f64> {
         self.crawler_ms.map(|crawler| crawler / self.random_ms)
     }
 
-    /// A quantile of the predictions' relative error; `None` without predictions.
+    /// A quantile of the relative errors of the predictions; `None` if there are none.
     pub fn relative_error(&self, share: f64) -> Option<f64> {
         let mut errors: Vec<f64> = self.predictions.iter().map(Prediction::relative_error).collect();
         errors.sort_by(f64::total_cmp);
-        // `share` is from 0 to 1, so the rank is within the list.
+        // `share` is at most 1, so a rank is always found.
         let rank = errors.iter().enumerate().position(|(rank, _)| float(rank + 1) >= share * float(errors.len()));
         rank.and_then(|rank| errors.get(rank).copied())
     }
@@ -150,11 +150,6 @@ fn crawling(record: &BatchRecord) -> Duration {
     }
 }
 
-/// A count as a float; counts here are far below 2^32.
-pub fn float(count: usize) -> f64 {
-    u32::try_from(count).map_or(f64::from(u32::MAX), f64::from)
-}
-
 fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
     let (sum, count) = values.fold((0.0, 0), |(sum, count), value| (sum + value, count + 1));
     (count > 0).then(|| sum / float(count))
@@ -164,14 +159,12 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 #[derive(Debug, Clone)]
 pub struct Target {
     pub name: String,
-    /// The required value.
     pub wanted: String,
     pub measured: String,
-    /// Whether it was reached.
     pub met: bool,
 }
 
-/// The targets that follow from the facts.
+/// Compares a run's results with all targets.
 pub fn targets(figures: &Figures, max_ratio: f64) -> Vec<Target> {
     let share = |name: &str, accuracy: &Accuracy| Target {
         name: format!("{name} within max(5 %, 2 ms) of the emulated round trip"),

@@ -1,34 +1,35 @@
-//! The accuracy of measurements: measured against the scenario's round trips, and when the
-//! comparison is valid.
+//! The accuracy of measurements: compares them with the scenario's round trips, and decides whether
+//! the comparison is valid.
 
-use crate::evidence::figures::float;
+use crate::evidence::float;
 
-/// A measurement is right within this share of the truth, or [`RIGHT_MS`].
+/// A measurement is right if its error is at most this share of the true value, or at most
+/// [`RIGHT_MS`].
 const RIGHT_SHARE: f64 = 0.05;
-/// A measurement is right within this many milliseconds of the truth, or [`RIGHT_SHARE`].
+/// A measurement is right if its error is at most this, in milliseconds.
 const RIGHT_MS: f64 = 2.0;
-/// The share of measurements that must be right.
+/// Minimum share of measurements that must be right.
 pub const RIGHT_PAIRS: f64 = 0.95;
-/// Runs of which one must measure accurately. A machine that briefly gives its processors to other
-/// processes makes samples of 30 ms late by the permitted 2 ms, and the emulated network's own
-/// lateness does not show it. An error in Landfall shows in every run. More runs would only delay a
-/// failure.
+/// Number of attempts, of which at least one must measure accurately. If other processes briefly
+/// occupy the processors, samples of 30 ms can be late by more than 2 ms, and the emulated network
+/// cannot detect this. An error in Landfall shows in every attempt. More attempts would only delay
+/// a failure.
 const RUNS: usize = 3;
 
-/// How many of the measurements were right.
+/// Counts of right, wrong and unanswered measurements.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Accuracy {
-    /// Measurements with an answer.
+    /// Number of measurements with an answer.
     pub pairs: usize,
-    /// Those within the larger of 5 % and 2 ms of the truth.
+    /// Number of these that differ from the true value by at most 5 % or 2 ms, whichever is larger.
     pub right: usize,
-    /// Measurements without an answer.
+    /// Number of measurements without an answer.
     pub unanswered: usize,
 }
 
 impl Accuracy {
-    /// Counts one measurement, in milliseconds; `None` was not answered, or has no true value in
-    /// the scenario.
+    /// Counts a measurement, given with the true value. `None` means that it was not answered, or
+    /// that the scenario has no true value.
     pub fn note(&mut self, measured_and_true_ms: Option<(f64, f64)>) {
         match measured_and_true_ms {
             Some((measured_ms, true_ms)) => {
@@ -39,25 +40,26 @@ impl Accuracy {
         }
     }
 
-    /// The share that was right; unanswered measurements count as wrong. `None` without
+    /// The share of right measurements; unanswered ones count as wrong. `None` if there are no
     /// measurements.
     pub fn share(&self) -> Option<f64> {
         let all = self.pairs + self.unanswered;
         (all > 0).then(|| float(self.right) / float(all))
     }
 
-    /// Whether enough of them were right.
+    /// Whether the share of right measurements is at least [`RIGHT_PAIRS`].
     pub fn is_true(&self) -> bool {
         self.share().is_some_and(|share| share >= RIGHT_PAIRS)
     }
 
-    /// Whether they are right, or prove nothing as the run's timing is void.
+    /// Whether enough measurements are right, or the run's timing is void, so that they prove
+    /// nothing.
     fn passes(&self, void: Option<&str>) -> bool {
         self.is_true() || void.is_some()
     }
 
-    /// What is wrong with them; `None` if they pass. A run that proves nothing prints why, and thus
-    /// counts as skipped.
+    /// What is wrong with the measurements; `None` if they pass. If the run proves nothing, prints
+    /// the reason: the check counts as skipped.
     pub fn violation(&self, what: &str, void: Option<&str>) -> Option<String> {
         println!("{what}: {self:?}");
         if let (false, Some(reason)) = (self.is_true(), void) {
@@ -67,11 +69,11 @@ impl Accuracy {
     }
 }
 
-/// Repeats a run until one measures accurately; each run returns what is wrong with its
+/// Repeats a run until it measures accurately. Each run returns what is wrong with its
 /// measurements.
 ///
 /// # Errors
-/// When none of three runs was accurate: what was wrong with each.
+/// When none of three runs was accurate. The message says what was wrong with each.
 pub async fn in_one_run(mut run: impl AsyncFnMut() -> Vec<String>) -> Result<(), String> {
     let mut violations = Vec::new();
     for _ in 0..RUNS {

@@ -24,7 +24,7 @@ use self::kept::CellStore;
 use self::measured::LayoutMeasurements;
 use self::settings::{Cell, EXPERIMENTS, LayoutData, Point, Settings, Slots};
 use self::survey::Survey;
-use crate::evidence::figures::float;
+use crate::evidence::float;
 use crate::world::scenario::Scenario;
 use crate::world::web::{SiteRequest, SiteWeb};
 

@@ -18,20 +18,12 @@ use prost::{Message as _, decode_length_delimiter};
 
 use super::known::{FINGERPRINT, MAX_BEYOND, fingerprints};
 use super::log::{LogFrame, LogReader};
-use super::log_points::{LogMark, LogPoint, LogPoints, SIZES};
+use super::log_points::{LogMark, LogPoint, LogPoints, MAX_QUEUED, SIZES};
 use crate::crawl::html::site_path::SitePath;
 
 pub(crate) const MAX_BYTES: usize = 1 << 20;
 /// The share of the queue; the rest is for fingerprints, which do not compress.
 const MAX_QUEUE_BYTES: usize = MAX_BYTES / 4 * 3;
-/// Bytes of paths in the first attempt: they usually deflate to a tenth of that.
-pub(super) const RAW_QUEUE_BYTES: u64 = 8 << 20;
-/// Maximum queued paths. Each takes some 50 bytes of memory when read, however small it is in a
-/// checkpoint: an empty one takes two bytes, deflated to a thousandth of that. Nearly every queue
-/// that fits has fewer: at this number, a byte and a half is left for each.
-pub(super) const MAX_QUEUED: u64 = 1 << 19;
-/// Maximum fingerprints: they would fill a checkpoint.
-pub(super) const MOST_KNOWN: u64 = 1 << 16;
 const _: () = assert!(MAX_BYTES / FINGERPRINT == 1 << 16);
 /// Allowance for the encodings around the fingerprints.
 const SLACK: usize = 4 << 10;

@@ -4,9 +4,17 @@
 //! Pure. A checkpoint represents the newest moment whose queue fits. How well paths deflate shows
 //! only in the attempt, so the newest moment is known for each of several sizes.
 
-use super::checkpoint::{MAX_QUEUED, MOST_KNOWN, RAW_QUEUE_BYTES};
 use super::known::{FINGERPRINT, MAX_BEYOND};
 use super::log::{CrawlTotals, LogFrame, LogOffset, LogRange};
+
+/// Bytes of paths in the first attempt: they usually deflate to a tenth of that.
+pub(super) const RAW_QUEUE_BYTES: u64 = 8 << 20;
+/// Maximum queued paths. Each takes some 50 bytes of memory when read, however small it is in a
+/// checkpoint: an empty one takes two bytes, deflated to a thousandth of that. Nearly every queue
+/// that fits has fewer: at this number, a byte and a half is left for each.
+pub(super) const MAX_QUEUED: u64 = 1 << 19;
+/// Maximum fingerprints: they would fill a checkpoint.
+pub(super) const MOST_KNOWN: u64 = 1 << 16;
 
 /// The number of size classes of queues: each has half the bytes of the previous one, the last has
 /// none.

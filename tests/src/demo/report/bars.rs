@@ -5,14 +5,14 @@ use std::collections::BTreeSet;
 use maud::{Markup, html};
 
 use super::{ReportInput, colour, label, legend, px, ticks};
-use crate::evidence::figures::float;
+use crate::evidence::float;
 
 const WIDTH: f64 = 1000.0;
 const LEFT: f64 = 190.0;
 const RIGHT: f64 = 150.0;
 const ROW: f64 = 20.0;
 const TOP: f64 = 26.0;
-/// More carriers than this are not told apart.
+/// Bars are split by carrier only up to this number of carriers.
 const MAX_CARRIERS: usize = 8;
 
 struct Bar<'a> {
@@ -64,7 +64,7 @@ pub(super) fn figure(run: &ReportInput<'_>) -> Markup {
     } }
 }
 
-/// The carriers to tell apart; one nameless one when there are too many.
+/// The carriers by which bars are split; a single one without a name if there are too many.
 fn carriers<'a>(run: &ReportInput<'a>) -> Vec<&'a str> {
     let all: BTreeSet<&str> = run.scenario.sites.iter().map(|site| site.carrier.as_str()).collect();
     if all.len() > MAX_CARRIERS { vec![""] } else { all.into_iter().collect() }
@@ -95,7 +95,7 @@ fn bars<'a>(run: &ReportInput<'a>, carriers: &[&str]) -> Vec<Bar<'a>> {
     bars
 }
 
-/// Each part with where it begins.
+/// Pairs each part with its start: the sum of the parts before it.
 fn starts(parts: &[usize]) -> impl Iterator<Item = (usize, usize)> {
     parts.iter().scan(0, |end, &count| {
         let begin = *end;

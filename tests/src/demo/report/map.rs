@@ -1,26 +1,25 @@
-//! The picture of the embedding: agents, landmarks and sites in the two directions of most
-//! variance.
+//! Draws the embedding: agents, landmarks and sites in the two directions of largest variance.
 
 use maud::{Markup, html};
 use nalgebra::{DMatrix, SymmetricEigen};
 
 use super::{Groups, ReportInput, legend, px};
-use crate::evidence::figures::float;
+use crate::evidence::float;
 
 const WIDTH: f64 = 1000.0;
 const HEIGHT: f64 = 620.0;
 const MARGIN: f64 = 34.0;
-/// The frame contains this share of hosts in each direction; the others are drawn on its edge.
+/// The frame contains this share of hosts in each direction; other hosts are drawn on its edge.
 const FRAMED: f64 = 0.97;
-/// Height of a line of text, and width of an average letter of a name.
+/// Height of a line of text.
 const LINE: f64 = 13.0;
 const LETTER: f64 = 6.6;
 
-/// A host on the picture.
+/// A host drawn on the map.
 struct Host<'a> {
     name: &'a str,
     at: [f64; 2],
-    /// For a site, its crawler.
+    /// The agent that crawled the site; `None` for an agent.
     crawler: Option<&'a str>,
 }
 
@@ -73,7 +72,7 @@ fn agent_mark(groups: &Groups, agent: &Host<'_>, landmark: bool) -> Markup {
     }
 }
 
-/// A landmark's name beside its mark.
+/// A landmark's name, drawn beside its mark.
 struct Label<'a> {
     name: &'a str,
     left: f64,
@@ -95,8 +94,8 @@ impl Label<'_> {
     }
 }
 
-/// Places names to the right or left of their mark, above or below it. A name without room appears
-/// only in the mark's tooltip.
+/// Places each name to the right or left of its mark, above or below the mark. If there is no room,
+/// the name appears only in the mark's tooltip.
 fn labels<'a>(landmarks: &[&Host<'a>]) -> Vec<Label<'a>> {
     let mut placed: Vec<Label<'a>> = Vec::new();
     for host in landmarks {
@@ -167,7 +166,8 @@ impl<'a> Drawing<'a> {
     }
 }
 
-/// Principal components: the two directions of most variance, and the share they explain.
+/// Projects the points on their two principal components. Also returns the share of the variance
+/// that these explain.
 fn project(places: &[&[f64]], dimensions: usize) -> (Vec<[f64; 2]>, f64) {
     let mut points = DMatrix::from_fn(places.len(), dimensions, |row, column| places[row][column]);
     for mut column in points.column_iter_mut() {
@@ -186,7 +186,7 @@ fn project(places: &[&[f64]], dimensions: usize) -> (Vec<[f64; 2]>, f64) {
     (projected, if total > 0.0 { shown / total } else { 1.0 })
 }
 
-/// The visible part of the plane; one millisecond has the same length in both directions.
+/// The visible part of the plane. One millisecond has the same length in both directions.
 struct Frame {
     middle: [f64; 2],
     px_per_ms: f64,

@@ -1,21 +1,21 @@
-//! The picture of throughput over time, and of how many sites were crawled at once.
+//! The chart of throughput and concurrent crawls over time.
 
 use std::fmt::Write as _;
 
 use maud::{Markup, html};
 
 use super::{ReportInput, label, px, ticks};
-use crate::evidence::figures::float;
+use crate::evidence::float;
 
 const WIDTH: f64 = 1000.0;
 const LEFT: f64 = 56.0;
 const PLOT: f64 = 200.0;
 const GAP: f64 = 46.0;
 const TOP: f64 = 18.0;
-/// Slices the crawl's time is cut into.
+/// Number of equal time slices, from the first crawl's start to the last crawl's end.
 const SLICES: usize = 120;
 
-/// One crawl on the run's own clock.
+/// One crawl; times are in seconds since the first crawl began.
 struct Crawl {
     begin_s: f64,
     end_s: f64,
@@ -50,7 +50,7 @@ pub(super) fn figure(run: &ReportInput<'_>) -> Markup {
     } }
 }
 
-/// One filled curve with its own scale.
+/// Draws a filled curve with its own vertical scale.
 fn area(values: &[f64], top: f64, colour: &str, unit: &str) -> Markup {
     let most = values.iter().copied().fold(0.0, f64::max).max(1e-9);
     let base = top + PLOT;
@@ -59,7 +59,7 @@ fn area(values: &[f64], top: f64, colour: &str, unit: &str) -> Markup {
     let mut line = String::new();
     for (index, value) in values.iter().enumerate() {
         let letter = if index == 0 { 'M' } else { 'L' };
-        // Writing into a string cannot fail.
+        // Writing to a string cannot fail.
         let _ = write!(line, "{letter}{} {}", px(LEFT + step * (float(index) + 0.5)), px(y(*value)));
     }
     let closed = format!(
@@ -93,7 +93,7 @@ fn crawls(run: &ReportInput<'_>) -> Vec<Crawl> {
         .collect()
 }
 
-/// Megabytes a minute and mean crawls at once, in each slice.
+/// Megabytes a minute and mean number of concurrent crawls, for each slice.
 fn slices(crawls: &[Crawl], slice_s: f64) -> (Vec<f64>, Vec<f64>) {
     (0..SLICES)
         .map(|slice| {

@@ -18,7 +18,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::{Line, PLANETLAB, SEATTLE, matrix};
-use crate::evidence::figures::float as count;
+use crate::evidence::float as count;
 use lies::{Lie, LyingFleet};
 
 mod lies;

@@ -8,7 +8,7 @@ use super::figures::{Figure2, Figure3, PAPER_GROWTH, PAPER_SITE};
 use super::tables::{AccuracyRow, Tables};
 use super::{FinishedCell, SimulationRatios};
 use crate::demo::report::STYLE;
-use crate::evidence::figures::float;
+use crate::evidence::float;
 use crate::experiments::sweep::settings::Point;
 
 /// The curves' classes in the style sheet.

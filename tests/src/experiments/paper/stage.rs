@@ -13,7 +13,7 @@ use landfall_scheduler::model::Strategy;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster::{Cluster, ClusterOptions};
-use crate::evidence::figures::float;
+use crate::evidence::float;
 use crate::evidence::machine::CpuTime;
 use crate::evidence::witness;
 use crate::experiments::sweep::growth::{BodyArrival, Growth};

@@ -17,7 +17,7 @@ use rand_chacha::ChaCha8Rng;
 use super::fleet::{CrawlHistory, CrawlStats, Fleet};
 use super::growth::{BodyArrival, Growth};
 use super::survey::Survey;
-use crate::evidence::figures::float;
+use crate::evidence::float;
 use crate::world::reno;
 use crate::world::scenario::Scenario;
 use crate::world::web::SiteRequest;
@@ -386,7 +386,7 @@ impl Run<'_> {
 pub(super) mod tests {
     use landfall_scheduler::strategy::Candidate;
 
-    use super::super::survey::agent_id;
+    use super::super::measured::agent_id;
     use super::*;
     use crate::world::scenario::{AgentNode, Link, SiteNode, WebRules};
 

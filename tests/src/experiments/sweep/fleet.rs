@@ -14,7 +14,8 @@ use landfall_scheduler::strategy::load::balance::{self, MovableTask};
 use landfall_scheduler::strategy::schedule::{self, Job};
 use landfall_scheduler::strategy::{self, Candidate, Crawl, RecordedCandidate, RecordedChoice, Site, Speed, Work};
 
-use super::survey::{self, Survey, agent_id, agent_index};
+use super::measured::{agent_id, agent_index};
+use super::survey::{self, Survey};
 use stragglers::PartialCrawl;
 
 mod stragglers;
@@ -394,7 +395,7 @@ fn listed(candidate: &Candidate) -> RecordedCandidate {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evidence::figures::float;
+    use crate::evidence::float;
 
     const NO_SIZES: (Duration, Option<&CrawlHistory>) = (Duration::ZERO, None);
 

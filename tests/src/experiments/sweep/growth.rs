@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::evidence::figures::float;
+use crate::evidence::float;
 
 /// The number of points of a stored curve.
 const POINTS: usize = 60;

@@ -5,7 +5,6 @@ use landfall_scheduler::gnp::{Mesh, Nominee, elect_held_out};
 use landfall_scheduler::model::{AgentId, Rtt};
 use serde::{Deserialize, Serialize};
 
-use super::survey::{agent_id, agent_index};
 use crate::evidence::witness;
 use crate::world::scenario::Scenario;
 
@@ -114,6 +113,14 @@ fn mesh(all: &[(usize, usize, f64)]) -> anyhow::Result<Mesh> {
 
 fn rtt(millis: f64) -> anyhow::Result<Rtt> {
     Rtt::try_from_millis_f64(millis).context("a round trip")
+}
+
+pub fn agent_id(index: usize) -> AgentId {
+    AgentId::new(i64::try_from(index).unwrap_or(i64::MAX).saturating_add(1))
+}
+
+pub fn agent_index(id: AgentId) -> Option<usize> {
+    usize::try_from(id.get().checked_sub(1)?).ok()
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use landfall_scheduler::strategy::learned::{
     CrawlObservation, LearnedCorrections, SimilarCrawls, measured_by_crawls, teach,
 };
 
-use super::measured::LayoutMeasurements;
+use super::measured::{LayoutMeasurements, agent_id, agent_index};
 use crate::world::scenario::Scenario;
 
 /// The values of the scheduler and the lab: agents that confirm a site, their samples, and the
@@ -43,14 +43,6 @@ struct Confirmation {
     measured: Vec<(AgentId, Rtt)>,
     takes: Duration,
     known: Vec<Candidate>,
-}
-
-pub fn agent_id(index: usize) -> AgentId {
-    AgentId::new(i64::try_from(index).unwrap_or(i64::MAX).saturating_add(1))
-}
-
-pub fn agent_index(id: AgentId) -> Option<usize> {
-    usize::try_from(id.get().checked_sub(1)?).ok()
 }
 
 impl Survey {

@@ -7,7 +7,7 @@ use landfall_lab::evidence::pace::{FullestWindow, RequestLimit, most_at_once};
 use landfall_lab::world::layout::{Layout, PAPER};
 use landfall_lab::world::scenario::Scenario;
 use landfall_lab::world::sites::Access;
-use landfall_scheduler::store::sites::addresses::bears;
+use landfall_scheduler::model::address_budget::permitted_crawls;
 
 use crate::harness::{ENDED, PATIENCE, alone, cluster, count, submit_list};
 
@@ -101,8 +101,8 @@ async fn thirty_agents_keep_the_limits_of_every_host_and_address() {
     let limit = RequestLimit { interval: Duration::from_millis(500), slack: SLACK };
     sites_are_crawled_within_the_limit(&cluster, limit);
     let log = cluster.world.log.entries();
-    for Address { sites, fullest, at_once } in addresses(&cluster, &log, limit, |sites| bears(sites, 8)) {
-        let borne = bears(sites, 8);
+    for Address { sites, fullest, at_once } in addresses(&cluster, &log, limit, |sites| permitted_crawls(sites, 8)) {
+        let borne = permitted_crawls(sites, 8);
         println!("{sites:2} sites, {at_once} of {borne} at once, {fullest:?} {:.2}", fullest.share());
         assert!(
             at_once <= usize::try_from(borne).unwrap(),

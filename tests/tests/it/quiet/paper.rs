@@ -3,7 +3,7 @@
 
 use std::path::Path;
 
-use landfall_lab::evidence::figures::float;
+use landfall_lab::evidence::float;
 use landfall_lab::experiments::paper::stage::SurveyedCluster;
 use landfall_lab::experiments::sweep::LayoutSimulation;
 use landfall_lab::experiments::sweep::settings::{EXPERIMENTS, Settings};
