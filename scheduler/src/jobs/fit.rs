@@ -1,8 +1,8 @@
-//! Fitting: turns the mesh into an embedding that takes over in one step.
+//! Fitting: fits an embedding on the mesh, which replaces the former one in a single transaction.
 //!
-//! Fits when there is a reason to (see `due`) and the mesh has no gap that is about to close; a fit
-//! requested by an operator does not wait for gaps. A fit begun before another took over is
-//! dropped.
+//! Fits if there is a reason (see `due`) and the mesh has no gap that will soon close; a fit
+//! requested by an operator does not wait for gaps. A fit is discarded if another embedding was
+//! stored since it began.
 
 pub(super) mod due;
 pub mod landmarks;
@@ -29,20 +29,19 @@ use crate::jobs::fit::due::Drift;
 /// How long a due fit waits for gaps in the mesh: longer than a beacon order lives, so that only an
 /// agent that keeps coming and going is left out.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Number of old embeddings kept for sites still placed in them: a site waits for an agent through
-/// a few refits only.
+/// Number of old embeddings kept for sites that still have placements in them: a site waits for an
+/// agent during at most a few refits.
 const KEPT: i64 = 5;
-/// Placements deleted in one pass: well under a second of the database.
+/// Maximum placements deleted in one pass, which takes well under a second.
 const FORGOTTEN_PER_PASS: i64 = 5_000;
 
-/// The task that fits embeddings.
 #[derive(Debug)]
 pub struct Fit {
     scheduler: Leader,
-    /// The mesh the last fit failed on. Never held across an await; avoids computing the same
-    /// failure again.
+    /// The mesh on which the last fit failed, so that the same failure is not computed again. Never
+    /// locked across an await.
     refused: Mutex<Option<Vec<MeshMeasurement>>>,
-    /// Since when a due fit has been waiting for the mesh. Never held across an await.
+    /// When the present due fit began to wait for the mesh. Never locked across an await.
     due_since: Mutex<Option<Instant>>,
     patience: Duration,
 }
@@ -52,7 +51,6 @@ impl Fit {
         Self { scheduler, refused: Mutex::new(None), due_since: Mutex::new(None), patience: PATIENCE }
     }
 
-    /// One pass.
     pub async fn run_once(&self) -> anyhow::Result<()> {
         self.prune().await?;
         let mut tx = self.scheduler.begin().await?;
@@ -85,13 +83,13 @@ impl Fit {
         tx.commit().await.context("end reading")?;
         let review = trust::review(&self.scheduler).await.context("judge the agents")?;
         if let Some(alarm) = review.alarm {
-            // The last good embedding stays, and agents are not judged again before there are new
+            // The last good embedding stays, and agents are not judged again until there are new
             // measurements.
             *self.refused.lock().unwrap_or_else(PoisonError::into_inner) = Some(ground.mesh);
             return refuse(self.scheduler.begin().await?, &alarm).await;
         }
         if review.changed {
-            // The landmarks changed: the next pass surveys the new ones.
+            // The landmarks changed, so the next pass reads the mesh of the new ones.
             return Ok(());
         }
         let mut tx = self.scheduler.begin().await?;
@@ -111,10 +109,10 @@ impl Fit {
         self.fit(due).await
     }
 
-    /// Fits an embedding and lets it take over.
+    /// Fits an embedding and makes it the current one.
     async fn fit(&self, due: DueFit) -> anyhow::Result<()> {
         let (as_of, former) = (due.ground.as_of, due.newest.as_ref().map(|newest| newest.epoch));
-        // An old fit is no standard of comparison, because the network may have changed since.
+        // An old fit is not comparable, because the network may have changed since.
         let young = due.newest.as_ref().is_some_and(|newest| !newest.aged);
         let last_good = due.former.as_ref().filter(|_| young).map(Embedding::fit_error);
         let fitted_on = due.ground.mesh.clone();
@@ -154,7 +152,7 @@ impl Fit {
         Ok(())
     }
 
-    /// Deletes placements and embeddings that no site needs any more.
+    /// Deletes placements and embeddings that no site needs.
     async fn prune(&self) -> anyhow::Result<()> {
         let mut tx = self.scheduler.begin().await?;
         let gone = embeddings::prune(&mut tx, KEPT, FORGOTTEN_PER_PASS).await.context("forget old embeddings")?;
@@ -165,7 +163,7 @@ impl Fit {
         Ok(())
     }
 
-    /// Whether the mesh has gaps that are still worth waiting for.
+    /// Whether the mesh has gaps that the fit should still wait for.
     fn waits_for(&self, ground: &Ground) -> bool {
         let mut due_since = self.due_since.lock().unwrap_or_else(PoisonError::into_inner);
         let since = *due_since.get_or_insert_with(Instant::now);
@@ -195,11 +193,11 @@ struct FinishedFit {
 }
 
 impl DueFit {
-    /// The fit itself; a failure returns the mesh it failed on.
+    /// Fits the embedding; on failure returns the mesh on which it failed.
     fn solve(self) -> Result<FinishedFit, (FitError, Vec<MeshMeasurement>)> {
         let (mesh, landmarks) = (self.ground.mesh(), &self.ground.landmarks);
-        // The epoch is the seed: a fit can be replayed, and a failed one is not repeated
-        // identically.
+        // The epoch is the seed, so a fit can be repeated exactly, but a retry after a failure
+        // differs.
         let seed = self.epoch.get().unsigned_abs();
         let embedding = match &self.former {
             Some(former) => gnp::refit(former, self.epoch, &mesh, landmarks, self.dimensions, seed),
@@ -222,13 +220,13 @@ impl FinishedFit {
     }
 }
 
-/// Records for the operator who requested a fit why there is none.
+/// Stores, for the operator who requested a fit, why it failed.
 async fn refuse(mut tx: Transaction<'static, Postgres>, why: &str) -> anyhow::Result<()> {
     embeddings::refuse_fit(&mut tx, why).await.context("refuse the request for a fit")?;
     tx.commit().await.context("commit the refusal")
 }
 
-/// Why a map cannot be fitted.
+/// Why no map can be fitted.
 fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&ReachFailure>) -> String {
     match (fleet.probers(), trouble) {
         // No landmark could be elected either.
@@ -245,8 +243,8 @@ fn too_few(fleet: &Fleet, ground: &Ground, trouble: Option<&ReachFailure>) -> St
     }
 }
 
-/// The dimensions the operator asked for, limited by the number of landmarks; one landmark more
-/// than dimensions is needed.
+/// The dimensions that the operator set, limited by the number of landmarks: one landmark more than
+/// dimensions is needed.
 fn dimensions(landmarks: usize, wanted: Option<usize>) -> usize {
     match wanted {
         None => gnp::default_dimensions(landmarks),
@@ -331,7 +329,7 @@ mod tests {
         let trial = Trial::new(pool, 6).await;
         trial.mesh(&trial.agents).await;
         let first = pass(&trial).await.expect("an embedding");
-        // Some agent is always measuring, so that the mesh is never at rest.
+        // One agent is always measuring, so the mesh always has a gap.
         trial
             .execute(
                 "insert into measurement_orders (prober_id, agent_id, expires_at)

@@ -1,8 +1,8 @@
-//! Admission: which agents may crawl for which batch, as one pass sees it.
+//! Admission: which agents may crawl for which batch in one pass.
 //!
-//! Read once for all batches of a pass, and updated as the pass assigns tasks, so that a quota
-//! holds within the pass too. `constraints` decides admission and is pure. A batch without
-//! constraints admits every agent.
+//! Read once for all batches of a pass and updated with each assignment, so that quotas also hold
+//! within the pass. `constraints` decides admission and is pure. A batch without constraints admits
+//! every agent.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -22,25 +22,24 @@ pub(in crate::jobs) struct Admission {
     /// All enrolled agents, including disconnected ones.
     fleet: BTreeMap<AgentId, AgentTraits>,
     spending: HashMap<(BatchId, AgentId), QuotaUse>,
-    /// Bytes that a site of each batch is expected to cost.
+    /// Expected bytes per site of each batch.
     expected: HashMap<BatchId, u64>,
     excluded: HashMap<BatchId, BTreeMap<AgentId, Exclusion>>,
-    /// The number under which a batch's excluded agents are stored, valid while the set is
-    /// unchanged.
+    /// The number of a batch's stored set of excluded agents, valid while the set is unchanged.
     stored: HashMap<BatchId, i64>,
 }
 
-/// What happens to a batch's tasks that no agent may take.
+/// What happens to tasks of a batch that no agent may take.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::jobs) enum Fate {
-    /// They wait, for this cause.
+    /// They wait for this cause.
     Wait(NoEligibleAgent),
-    /// They fail, with this reason for people.
+    /// They fail with this reason, for display.
     Fail(String),
 }
 
 impl Admission {
-    /// Reads the constraints of these batches and evaluates the agents against them.
+    /// Reads the constraints of these batches, and which agents they exclude.
     pub(in crate::jobs) async fn read(
         conn: &mut PgConnection,
         batches: impl IntoIterator<Item = BatchId>,
@@ -83,7 +82,7 @@ impl Admission {
     /// Whether an agent may get a task of a batch.
     pub(in crate::jobs) fn admits(&self, batch: BatchId, agent: AgentId) -> bool {
         self.excluded.get(&batch).is_none_or(|excluded| {
-            // An agent that enrolled after the fleet was read is considered in the next pass.
+            // An agent that enrolled after the fleet was read becomes a candidate in the next pass.
             self.fleet.contains_key(&agent) && !excluded.contains_key(&agent)
         })
     }
@@ -117,8 +116,7 @@ impl Admission {
         }
     }
 
-    /// The number under which a batch's excluded agents are stored; `None` when it excludes no
-    /// agent.
+    /// The number of the batch's stored set of excluded agents; `None` if it excludes no agent.
     pub(in crate::jobs) async fn exclusions(
         &mut self,
         conn: &mut PgConnection,
@@ -133,7 +131,7 @@ impl Admission {
         Ok(Some(stored))
     }
 
-    /// How many more tasks of a batch these agents may get, limited to `most`.
+    /// Number of further tasks of a batch that these agents may get, at most `most`.
     pub(in crate::jobs) fn room(&self, batch: BatchId, agents: impl IntoIterator<Item = AgentId>, most: u64) -> u64 {
         let Some(asked) = self.constraints.get(&batch) else { return most };
         let admitted = agents.into_iter().filter(|agent| self.admits(batch, *agent));
@@ -141,10 +139,7 @@ impl Admission {
         room.fold(0, u64::saturating_add).min(most)
     }
 
-    /// What happens to a batch's tasks when no admitted agent takes work.
-    ///
-    /// A used-up quota fails no task, because it is available again within a day. Neither does the
-    /// absence of agents that meet the constraints.
+    /// What happens to a batch's tasks if no admitted agent takes work.||
     pub(in crate::jobs) fn fate(&self, batch: BatchId) -> Option<Fate> {
         let asked = self.constraints.get(&batch)?;
         let nobody = NoEligibleAgent::of(self.fleet.len(), self.excluded.get(&batch)?.values());
@@ -153,7 +148,7 @@ impl Admission {
         Some(if fails { Fate::Fail(explain::nobody(asked, &nobody)) } else { Fate::Wait(nobody) })
     }
 
-    /// The agents that may not begin the tasks of a batch that wait at them.
+    /// The agents that may not begin tasks of a batch that are assigned to them.
     pub(in crate::jobs) fn withdrawn(&self) -> Vec<(BatchId, AgentId)> {
         let mut withdrawn = Vec::new();
         for (batch, asked) in &self.constraints {
@@ -167,7 +162,7 @@ impl Admission {
         withdrawn
     }
 
-    /// Holds locked tasks that no agent may take, or fails them if their batch's policy is to fail.
+    /// Holds locked tasks that no agent may take, or fails them if the batch says so.
     pub(in crate::jobs) async fn set_aside(
         &self,
         conn: &mut PgConnection,
@@ -256,7 +251,7 @@ mod tests {
             waits.push(trial.located(fast, host).await);
         }
         trial.execute("update sites set crawled_address = '192.0.2.7'").await;
-        // Four sites have this address: two are crawled at once, the other two in the next passes.
+        // Four sites have this address: two are crawled first, and the other two in later passes.
         for _ in 0..3 {
             trial.assign().await;
         }
@@ -297,7 +292,7 @@ mod tests {
         drains::resume(&mut *trial.conn().await, "a0").await.expect("resume");
         trial.assign().await;
         assert_eq!(trial.at(task).await, Some(0));
-        // Once no agent has the tag, the waiting tasks fail.
+        // The agent loses its tag, so no agent has it and the waiting tasks fail.
         trial.tag(0, &[]).await;
         trial.assign().await;
         assert_eq!(trial.state(task).await.0, "failed");
@@ -392,7 +387,7 @@ mod tests {
             trial.located(plain, &format!("p{number}.cn")).await;
         }
         trial.assign().await;
-        // The new agent joins after everything is assigned, is the nearest, and is idle.
+        // The new agent joins after all tasks are assigned; it is the nearest, and idle.
         let joined = trial.join().await;
         for (site,) in trial.rows::<(i64,)>("select id from sites").await {
             trial.measured(SiteId::new(site), &[(joined, Some(1))]).await;
@@ -406,12 +401,12 @@ mod tests {
         };
         for _ in 0..5 {
             trial.balance().await;
-            // At once: the next pass would withdraw it.
+            // Checked before the next pass, which would withdraw the task.
             assert_eq!(count("a2 b").await, 0);
             trial.assign().await;
         }
         assert!(count("a2 plain").await > 0, "what asks for nothing goes there");
-        // When one agent is gone, the next candidate is an admitted agent.
+        // If an agent leaves, the next candidate is an admitted agent.
         drains::drain(&mut *trial.conn().await, "a0").await.expect("drain");
         trial.assign().await;
         assert_eq!(count("a2 b").await, 0);

@@ -1,11 +1,11 @@
-//! Rebalances waiting tasks: moves them from one agent to another admitted agent to level loads and
-//! to use agents that join.
+//! Rebalances waiting tasks: moves them from one agent to another admitted agent, to level loads
+//! and to use agents that join.
 //!
-//! `strategy::balance` decides the moves and is pure; this pass reads the agents' loads and queues
-//! and records each move as a new assignment with its cause. The pass is bounded: it reads only the
-//! ends of the longest queues, makes up to `MOVES` moves, and predicts distances only for agents
-//! that joined after a choice. A task moves only from the assignment that was read, and never to an
-//! agent that its batch excludes.
+//! `strategy::balance` decides the moves and is pure. This pass reads the agents' loads and queues,
+//! and stores each move as a new assignment with its cause. It is bounded: it reads only the ends
+//! of the longest queues, makes at most `MOVES` moves, and predicts distances only for agents that
+//! joined after a choice. A task is moved only if its assignment is still the one that was read,
+//! and never to an agent that its batch excludes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,15 +24,14 @@ use super::admission::Admission;
 use super::known::Known;
 use crate::jobs::leadership::Leader;
 
-/// Moves in one pass: enough for two hundred agents at once, in a transaction of well under a
-/// second.
+/// Maximum moves in one pass: enough for two hundred agents at once, in a transaction of well under
+/// a second.
 const MOVES: usize = 200;
-/// Tasks read from one queue: enough for an agent that is admitted to only one in fifty of them to
-/// find one.
+/// Tasks read from one queue: enough that an agent admitted to only one in fifty of them finds one.
 const LOOKED_AT: i64 = 100;
-/// Queues read in one pass, the longest first.
+/// Maximum queues read in one pass, the longest first.
 const QUEUES: usize = 20;
-/// Sites whose distance to a newly joined agent is predicted in one pass; each takes half a
+/// Maximum sites whose distance to a newly joined agent is predicted in one pass; each takes half a
 /// millisecond.
 const PREDICTED: usize = 100;
 
@@ -46,7 +45,6 @@ struct BalanceInput {
     admission: Admission,
 }
 
-/// One pass.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     let Some(mut sight) = look(scheduler).await? else { return Ok(()) };
     let fleet: Vec<Candidate> = sight.agents.iter().map(plain).collect();
@@ -57,8 +55,8 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Reads the tasks that wait at full agents while others have room, and the agents that may take
-/// them; `None` when there is nothing to do.
+/// Reads the tasks that wait at full agents while other agents have room, and the agents that may
+/// take them; `None` if there is nothing to do.
 async fn look(scheduler: &Leader) -> anyhow::Result<Option<BalanceInput>> {
     let mut tx = scheduler.begin().await?;
     let agents = loads::available(&mut tx).await.context("read available agents")?;
@@ -86,8 +84,8 @@ async fn look(scheduler: &Leader) -> anyhow::Result<Option<BalanceInput>> {
         let mut tx = scheduler.begin().await?;
         Some(Known::read(&mut tx, &scheduler.maps, &sites, &agents, map).await?)
     };
-    // Most tasks need only the agents' loads, so they share one list: one instead of two thousand
-    // for a thousand agents and two thousand tasks.
+    // Most tasks need only the agents' loads, so they share one list. Otherwise a thousand agents
+    // and two thousand tasks would need two thousand lists.
     let plain: Arc<[Candidate]> = agents.iter().map(plain).collect();
     let candidates = waiting.iter().map(|task| match known.as_ref().filter(|_| sites.contains(&task.site)) {
         Some(known) => known.candidates(task.site, &agents).into(),
@@ -114,7 +112,7 @@ async fn carry_out(scheduler: &Leader, sight: &mut BalanceInput, moves: &[TaskMo
         else {
             continue;
         };
-        // Checked again: an earlier move may have used up the rest of a quota.
+        // Checked again, because an earlier move may have used up a quota.
         let admitted = candidates.iter().filter(|one| sight.admission.admits(waiting.batch, one.agent));
         let available = admitted.clone().count();
         let taker = admitted.into_iter().find(|candidate| candidate.agent == one.to);
@@ -137,7 +135,7 @@ async fn carry_out(scheduler: &Leader, sight: &mut BalanceInput, moves: &[TaskMo
     Ok(())
 }
 
-/// An agent as a candidate without a distance.
+/// The agent as a candidate whose distance is unknown.
 fn plain(agent: &AvailableAgent) -> Candidate {
     Candidate { load: agent.load, pace: agent.pace, ..Candidate::new(agent.agent, agent.capacity) }
 }
@@ -146,12 +144,12 @@ fn level(agent: &AvailableAgent) -> LoadLevel {
     LoadLevel::of(agent.load, agent.capacity)
 }
 
-/// Whether an agent may take a newcomer's share: no more than one task per slot waits there.
+/// Whether an agent may get tasks because it joined: fewer tasks wait there than it has slots.
 fn may_take(agent: &AvailableAgent) -> bool {
     level(agent).get() < i64::from(agent.capacity)
 }
 
-/// The agents where a task waits without a slot, the fullest first.
+/// The agents at which tasks wait for a slot, the fullest first.
 fn longest_queues(agents: &[AvailableAgent]) -> Vec<AgentId> {
     let mut queues: Vec<&AvailableAgent> =
         agents.iter().filter(|agent| agent.waiting > 0 && level(agent).get() > 0).collect();
@@ -175,7 +173,8 @@ mod tests {
     use crate::store::agents::drains;
     use crate::store::fixtures;
 
-    /// Three agents of two slots each, and `count` located tasks, 10, 20 and 30 ms away from them.
+    /// Three agents with two slots each, and `count` located tasks whose sites are 10, 20 and 30 ms
+    /// away from them.
     async fn located(pool: PgPool, count: usize) -> (Trial, Vec<TaskId>) {
         let trial = Trial::new(pool, 3).await;
         let batch = trial.batch("b", "gnp-top3").await;
@@ -186,7 +185,7 @@ mod tests {
         (trial, tasks)
     }
 
-    /// The index of the agent that has a task now, and why.
+    /// The index of the task's present agent, and why it was chosen.
     async fn at(trial: &Trial, task: TaskId) -> (usize, ChoiceReasons) {
         let choice = "select c.agent_id, c.detail::text from tasks t join assignments c on c.id = t.assignment_id where t.id = $1";
         let (agent, why): (i64, Option<String>) = trial.row_for(choice, task.get()).await;
@@ -221,7 +220,7 @@ mod tests {
         }
         trial.balance().await;
         assert_eq!(loads(&trial).await, [3, 3, 3], "nobody idles and no queue is longer");
-        // The second agent finishes its tasks, and the task that waits there is granted.
+        // The second agent finishes its tasks, and gets a lease for the task that waits there.
         let done = "update tasks set state = 'done' where agent_id = (select id from agents where name = 'a1') and state = 'leased'";
         for _ in 0..2 {
             trial.execute(done).await;
@@ -259,8 +258,8 @@ mod tests {
             trial.measured(SiteId::new(site), &[(joined, Some(5))]).await;
         }
         trial.balance().await;
-        // Two begin at once; one more is queued, because this agent is clearly nearer and no more
-        // wait there.
+        // Two begin at once. One more waits there, because this agent is clearly nearer and its
+        // queue is not longer than the others'.
         let loads = loads(&trial).await;
         assert_eq!(loads, [3, 3, 3, 3]);
         assert_eq!(trial.grant(3).await.len(), 2);
@@ -282,7 +281,7 @@ mod tests {
             trial.hand_back(0, TaskId::new(task)).await;
         }
         trial.assign().await;
-        // Neither of the other two agents has room, so the nearer one is next.
+        // Neither of the other two agents has room, so the nearer one is the next candidate.
         assert_eq!(loads(&trial).await, [4, 2]);
         let next_after = |agent: &str, how| {
             let parted = Some(FormerAgent { agent: agent.to_owned(), how });
@@ -308,8 +307,8 @@ mod tests {
         let pause = "update sessions set paused = 'the disk is full' where state = 'active' and agent_id = $1";
         let drain = "update agents set draining_since = now() where id = $1";
         let remove = "update agents set removed_at = now(), draining_since = now() where id = $1";
-        // Whether the agent began the crawl and handed it back, what then happened to the crawl,
-        // and the cause recorded.
+        // Whether the agent began the crawl, whether it handed the crawl back, what then happened,
+        // and the cause stored.
         for (number, (begins, hands_back, happens, how)) in [
             (true, false, lose, Parting::Lost),
             (true, true, pause, Parting::HandedBack),

@@ -1,10 +1,10 @@
-//! Claims: which round trips to sites count in the choice of an agent, among those measured by
-//! agents that are no landmarks.
+//! Claims (round trips to sites, measured by agents that are no landmarks): decides which of them
+//! count in the choice of an agent.
 //!
-//! Landmarks are judged by everything they report (`jobs::fit::trust`). An agent asked to confirm a
+//! Landmarks are judged by everything they report (`jobs::fit::trust`). An agent that confirms a
 //! site has measured little else, and could win every site by claiming a round trip near zero. A
-//! rejected claim is left out of the choice, where the agent ranks by its prediction; it stays
-//! stored, and the agent is judged by it.
+//! rejected claim does not count in the choice, where the agent ranks by its prediction. The claim
+//! stays stored, and the agent is judged by it.
 
 use std::collections::BTreeMap;
 
@@ -15,16 +15,16 @@ use crate::model::{AgentId, Rtt};
 use crate::jobs::locate::refined::CurrentMap;
 use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
 
-/// A claim is rejected once this many landmarks have a round trip that, together with it, is
-/// shorter than light needs. One is not enough, because one position may be wrong.
+/// A claim is rejected if its sum with the round trip of at least this many landmarks is shorter
+/// than light needs. One landmark is not enough, because one position may be wrong.
 const FEWEST_IMPOSSIBLE: usize = 2;
 
-/// Whether an agent that is no landmark measured.
+/// Whether one of the measurements is by an agent that is no landmark.
 pub(in crate::jobs) fn are_among(map: &CurrentMap, measured: &[(AgentId, Rtt)]) -> bool {
     measured.iter().any(|(agent, _)| !map.embedding.landmarks().contains(agent))
 }
 
-/// What was measured of one site that stands in one place, without the claims that cannot be true.
+/// The measurements of a site with a single location, without impossible claims.
 pub(in crate::jobs) fn believed(
     map: &CurrentMap,
     positions: &BTreeMap<AgentId, Position>,
@@ -50,7 +50,7 @@ pub(in crate::jobs) fn believed(
     kept
 }
 
-/// How many landmarks' round trips leave light no time beside a claim.
+/// Number of landmarks whose round trip and this claim together are shorter than light needs.
 fn impossible(
     positions: &BTreeMap<AgentId, Position>,
     (agent, claim): (AgentId, Rtt),

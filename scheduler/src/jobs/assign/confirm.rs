@@ -1,16 +1,16 @@
-//! Confirming: the few agents that may be nearest measure a site of a `gnp-confirmed` batch before
-//! it is assigned. The same happens for a site with uncertain distances while it waits for its turn
-//! by `gnp-balanced` or `earliest-finish`.
+//! Confirming: the agents that may be nearest (confirmers) measure a site of a `gnp-confirmed`
+//! batch before it is assigned. The same is done for sites with uncertain distances while their
+//! `gnp-balanced` or `earliest-finish` tasks wait for a slot.
 //!
-//! Works on located tasks, site by site. Each pass ends confirmations that are answered or overdue,
-//! begins those that are due, and orders the next measurement of the open ones: one confirmer after
-//! another, since a site has one open order at a time. It does not wait for confirmers that fail or
-//! leave, and waits for every other confirmer only for a bounded time.
+//! Works on located tasks, site by site. Each pass ends confirmations that are complete or overdue,
+//! begins due ones, and orders the next measurement of open ones. A site has one open order at a
+//! time, so its confirmers measure one after another. Confirmers that fail or leave are skipped;
+//! the wait for each of the others is bounded.
 //!
-//! A confirmer's measurement counts like any other: it takes precedence over a prediction at once,
-//! and it is used the next time the site is located, where it matters most because confirmers are
-//! the nearest. Physically impossible claims are rejected (`super::claims`). No confirmation is
-//! requested from an agent excluded by every batch that waits for the site.
+//! A confirmer's measurement counts like any other: at once it takes precedence over a prediction,
+//! and later it helps to locate the site, where it matters most because confirmers are the nearest
+//! agents. Physically impossible claims are rejected (`super::claims`). An agent excluded by all
+//! batches that wait for the site is not used as a confirmer.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -32,16 +32,14 @@ use crate::jobs::locate::refined::CurrentMap;
 use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
 use crate::jobs::measure::{order_lifetime, spread};
 
-/// Sites whose confirmation begins or continues in one pass.
+/// Maximum sites whose confirmation begins or continues in one pass.
 const SITES_PER_PASS: i64 = 500;
-/// Confirmations open at once: few enough that none waits long for agents that are near to many
-/// sites.
+/// Maximum open confirmations, so that none waits long for agents that are near to many sites.
 const OPEN_AT_ONCE: i64 = 1024;
 
-/// One pass.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
-    // Every step is an idempotent transaction of its own, so an interrupted pass keeps the steps it
-    // did.
+    // Every step is a separate idempotent transaction, so an interrupted pass keeps its completed
+    // steps.
     let max_age = scheduler.config.measure.site_max_age;
     let mut tx = scheduler.begin().await?;
     confirmations::hear(&mut tx, max_age).await.context("note who answered")?;
@@ -58,8 +56,8 @@ pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Begins due confirmations; returns how many ended at once, because no agent could be nearer than
-/// those that have measured.
+/// Begins due confirmations. Returns the number that ended at once, because no agent could be
+/// nearer than those that have measured.
 async fn begin(scheduler: &Leader) -> anyhow::Result<u64> {
     let max_age = scheduler.config.measure.site_max_age;
     let mut tx = scheduler.begin().await?;
@@ -99,7 +97,7 @@ async fn begin(scheduler: &Leader) -> anyhow::Result<u64> {
     Ok(ended)
 }
 
-/// Orders the next measurement of open confirmations; returns the confirmers that got orders.
+/// Orders the next measurement of each open confirmation; returns the confirmers that got orders.
 async fn ask(scheduler: &Leader) -> anyhow::Result<Vec<AgentId>> {
     let config = &scheduler.config.measure;
     let mut tx = scheduler.begin().await?;
@@ -123,20 +121,20 @@ fn lifetime(scheduler: &Leader) -> Duration {
     order_lifetime(confirm.samples, measure.site_interval, measure.sample_timeout)
 }
 
-/// How long a confirmation may stay open: as long as if every confirmer kept silent, plus one such
-/// period for queueing.
+/// Maximum duration of a confirmation: the lifetime of one order for each confirmer, plus one more
+/// for queueing.
 fn patience(scheduler: &Leader) -> Duration {
     lifetime(scheduler) * scheduler.config.confirm.agents.saturating_add(1)
 }
 
-/// The facts by which confirmers are chosen.
+/// The input for choosing confirmers.
 struct ConfirmInput {
     available: Vec<AgentId>,
-    /// These agents may crawl, but their measurements are not trusted.
+    /// Agents that may crawl, but whose measurements are not trusted.
     quarantined: BTreeSet<AgentId>,
     map: Option<Arc<CurrentMap>>,
     tried: HashMap<SiteId, Vec<ConfirmationAttempt>>,
-    /// Sites that only batches with constraints wait for, and these batches.
+    /// Sites for which only batches with constraints wait, and these batches.
     constrained: HashMap<SiteId, Vec<BatchId>>,
     admission: Admission,
 }
@@ -148,13 +146,13 @@ impl ConfirmInput {
         batches.is_none_or(|batches| batches.iter().any(|batch| self.admission.admits(*batch, agent)))
     }
 
-    /// The agents that are to confirm each of these sites, up to `most` per site.
+    /// The agents that should confirm each of these sites, at most `most` per site.
     fn confirmers(&self, sites: &[SiteId], most: usize) -> Vec<(SiteId, Vec<AgentId>)> {
         sites.iter().map(|site| (*site, self.confirmers_of(*site, most))).collect()
     }
 
-    /// The available agents that have not tried the site and whose measurements are expected to
-    /// identify the nearest agent: by the refined map if there is one, else those predicted
+    /// The available agents that have not tried the site and whose measurements are most likely to
+    /// identify the nearest agent: by the refined map if there is one, otherwise those predicted
     /// nearest. Empty without a map.
     fn confirmers_of(&self, site: SiteId, most: usize) -> Vec<AgentId> {
         let (Some(map), Some(tried)) = (&self.map, self.tried.get(&site)) else { return Vec::new() };
@@ -189,8 +187,8 @@ mod tests {
     use crate::store::embeddings::placements::{self, LocatedSite};
     use crate::store::fixtures;
 
-    /// Agents on a line, 10 ms apart; three spread from end to end are landmarks and have measured
-    /// a site that lies half a step before the last agent but one.
+    /// Agents on a line with 10 ms between neighbours. Three of them, from end to end, are
+    /// landmarks, and have measured a site half a step before the last agent but one.
     struct Line {
         trial: Trial,
         site: SiteId,
@@ -209,7 +207,7 @@ mod tests {
             line.task = line.located("one").await;
             let millis = landmarks.map(|index| (line.trial.agents[index].0, line.millis(index)));
             line.trial.measured(site, &millis.map(|(agent, millis)| (agent, Some(millis)))).await;
-            // Placed as if these had been the results.
+            // Places the site as if these had been the results.
             let rtt = |millis| Rtt::try_new(Duration::from_millis(millis)).expect("a round trip");
             let map = line.trial.map().await.expect("a map");
             let placement = map.locate(&millis.map(|(agent, millis)| (agent, rtt(millis)))).expect("a place");
@@ -219,7 +217,7 @@ mod tests {
             line
         }
 
-        /// A located task of a batch of its own.
+        /// A located task of a separate batch.
         async fn located(&self, batch: &str) -> TaskId {
             self.located_by(batch, Strategy::GnpConfirmed).await
         }
@@ -229,7 +227,7 @@ mod tests {
             fixtures::task(&mut *self.trial.conn().await, batch, self.site, "located").await
         }
 
-        /// The site's distance from an agent.
+        /// The site's distance from an agent, in milliseconds.
         fn millis(&self, index: usize) -> u64 {
             let place = u64::try_from(self.trial.agents.len()).expect("few") * 10 - 25;
             place.abs_diff(u64::try_from(index).expect("few") * 10)
@@ -237,14 +235,14 @@ mod tests {
 
         async fn pass(&self) {
             self.trial.measure().await;
-            // A requested confirmation wakes the confirming task, and a finished one the assigning
-            // task.
+            // `assign` requests confirmations, `confirm` does them, and a complete confirmation
+            // wakes `assign`.
             self.trial.assign().await;
             self.trial.confirm().await;
             self.trial.assign().await;
         }
 
-        /// The index of the agent that has the open order.
+        /// The index of the agent with the open order.
         async fn asked(&self) -> Option<usize> {
             let orders = self.trial.site_orders().await;
             assert!(orders.len() <= 1, "one order at a time: {orders:?}");
@@ -253,7 +251,7 @@ mod tests {
             Some(self.trial.place(*prober))
         }
 
-        /// Answers every order until none is open, and returns the agents that had one.
+        /// Answers orders until none is open, and returns the agents that had one.
         async fn confirm(&self) -> BTreeSet<usize> {
             let mut asked = BTreeSet::new();
             self.pass().await;
@@ -265,7 +263,7 @@ mod tests {
             asked
         }
 
-        /// The index of the agent that got a task, and why it was not chosen by `gnp-confirmed`.
+        /// The index of the agent that got the task, and the cause of a fallback.
         async fn chosen(&self, task: TaskId) -> (Option<usize>, Option<String>) {
             let fallback = "select fallback::text from assignments join tasks on tasks.assignment_id = assignments.id where tasks.id = $1";
             match (self.trial.state(task).await.0.as_str(), self.trial.at(task).await) {
@@ -280,7 +278,7 @@ mod tests {
         }
     }
 
-    /// The two nearest agents; three may be asked, but the map is certain that no third is as near.
+    /// The two nearest agents confirmed. Three would be allowed, but the map rules a third out.
     fn confirmed_by_the_nearest(asked: &BTreeSet<usize>) {
         assert_eq!(*asked, BTreeSet::from([5, 6]));
     }
@@ -301,9 +299,9 @@ mod tests {
         assert_eq!(line.trial.count("select count(*) from confirming_measurements").await, 2);
     }
 
-    /// A line whose site has uncertain or certain distances, and whose agents are busy for five
-    /// seconds or idle; with two tasks of strategies that have uncertain sites confirmed. A
-    /// confirmation takes less than a second.
+    /// A line whose site's distances are certain or uncertain, and whose agents are busy for five
+    /// seconds or idle. Two tasks have strategies that confirm uncertain sites. A confirmation
+    /// takes less than a second.
     async fn of_ours(pool: PgPool, sure: bool, busy: bool) -> (Line, [TaskId; 2]) {
         let mut line = Line::of(pool, 8).await;
         let config = Arc::make_mut(&mut line.trial.scheduler.config);
@@ -322,8 +320,7 @@ mod tests {
             let nearest = [5, 6].map(|index| (line.trial.agents[index].0, Some(line.millis(index))));
             line.trial.measured(line.site, &nearest).await;
         } else {
-            // The landmarks' measurements are inconsistent, so the map is uncertain where the site
-            // lies.
+            // The landmarks' measurements are inconsistent, so the map is uncertain near the site.
             line.trial.measured(line.site, &[(line.trial.agents[7].0, Some(22))]).await;
         }
         let balanced = line.located_by("balanced", Strategy::GnpBalanced).await;
@@ -501,7 +498,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn tasks_of_one_site_share_a_confirmation_until_it_is_too_old(pool: PgPool) {
         let line = Line::of(pool, 8).await;
-        // The best agent has room for all of them; a full agent would be passed over.
+        // The best agent has room for all tasks, because a full agent might not be chosen.
         line.trial.execute("update agents set capacity = 9").await;
         let second = line.located("two").await;
         confirmed_by_the_nearest(&line.confirm().await);
@@ -553,7 +550,8 @@ mod tests {
         let asked = line.confirm().await;
         assert!(asked.contains(&5) && !asked.contains(&6), "{asked:?}");
         assert_eq!(line.chosen(line.task).await.0, Some(5));
-        // For a batch without constraints any agent may measure, once the confirmation is old.
+        // For a batch without constraints any agent may measure, once the first confirmation is too
+        // old.
         line.located("two").await;
         line.trial.execute("delete from confirmers").await;
         line.trial.execute("delete from confirmations").await;

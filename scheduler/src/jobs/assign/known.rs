@@ -1,4 +1,4 @@
-//! What is known of the path from every agent to the sites of one pass: gathered once, for
+//! What is known of the path from every agent to the sites of one pass. Gathered once, for
 //! assigning and for rebalancing.
 //!
 //! A measured round trip takes precedence over a predicted one. Physically impossible claims are
@@ -22,23 +22,21 @@ use crate::strategy::{Candidate, Spread};
 use super::claims;
 use crate::jobs::locate::refined::{CurrentMap, MapCache};
 
-/// What is known of the sites of one pass.
 pub(in crate::jobs) struct Known {
     /// Per site on the map, the prediction for each agent, in the order of the agents.
     predicted: HashMap<SiteId, Vec<Option<PredictedRtt>>>,
     measured: HashMap<SiteId, Vec<(AgentId, Rtt)>>,
-    /// Sites that probably have several locations.
     pub(in crate::jobs) suspicions: HashMap<SiteId, SuspectedSite>,
-    /// What crawls showed about the sites.
+    /// Results of the crawls of each site.
     crawled: HashMap<SiteId, CrawledSite>,
-    /// What crawls showed about the agents.
+    /// The agents' crawl residuals.
     residuals: Arc<LearnedCorrections>,
-    /// What is known from similar sites on the map.
+    /// What crawls of similar sites on the map suggest.
     near: HashMap<SiteId, SimilarCrawls>,
 }
 
 impl Known {
-    /// Reads what is known of these sites, and predicts the rest.
+    /// Reads what is known of these sites, and predicts the other distances.
     pub(in crate::jobs) async fn read(
         conn: &mut sqlx::PgConnection,
         maps: &MapCache,
@@ -49,7 +47,8 @@ impl Known {
         let measured = measurements::of_sites(conn, sites).await.context("read the sites' measurements")?;
         let suspicions = verdicts::suspicions(conn, sites).await.context("read suspicions")?;
         let mut crawled = facts::crawled(conn, sites).await.context("read the sites' crawls")?;
-        // For a site with several locations a crawl shows only where it was served from that time.
+        // For a site with several locations, a crawl shows only the location that served it that
+        // time.
         crawled.retain(|site, _| !suspicions.contains_key(site));
         let residuals = maps.residuals(conn).await?;
         let Some(map) = map else {
@@ -64,7 +63,7 @@ impl Known {
         };
         let placed =
             placements::sites(conn, sites, map.embedding.epoch()).await.context("read the sites' placements")?;
-        // A site with several locations may be near every agent.
+        // A site with several locations may really be near every agent.
         let claimed: Vec<SiteId> = measured
             .iter()
             .filter(|(site, measured)| !suspicions.contains_key(site) && claims::are_among(&map, measured))
@@ -73,7 +72,7 @@ impl Known {
         let any = !claimed.is_empty() || crawled.values().any(|crawled| !crawled.crawls.is_empty());
         let positions = if any { positions(conn).await? } else { BTreeMap::new() };
         let agents: Vec<AgentId> = agents.iter().map(|available| available.agent).collect();
-        // Half a millisecond a site is too long for a thread of the async runtime.
+        // Half a millisecond per site is too long for a thread of the async runtime.
         let taught = Arc::clone(&residuals);
         let (predicted, measured, crawled, near) = tokio::task::spawn_blocking(move || {
             let (mut measured, mut crawled) = (measured, crawled);
@@ -139,8 +138,8 @@ impl Known {
     }
 }
 
-/// The plausible crawls of a site: a crawl's duration is as much its agent's claim as a round trip
-/// is. Landmarks are judged elsewhere.
+/// The plausible crawls of a site. Like a round trip, the duration of a crawl is a claim of its
+/// agent. Landmarks are judged elsewhere.
 fn believed_crawls(
     map: &CurrentMap,
     positions: &BTreeMap<AgentId, Position>,
@@ -156,14 +155,14 @@ fn believed_crawls(
     crawls.iter().filter(|crawl| by_landmark(crawl) || believed.contains(&said(crawl))).copied().collect()
 }
 
-/// The agents' positions, as far as reported.
+/// The positions of the agents that reported one.
 async fn positions(conn: &mut sqlx::PgConnection) -> anyhow::Result<BTreeMap<AgentId, Position>> {
     let fleet = agents::positions(conn).await.context("read the agents' positions")?;
     Ok(fleet.into_iter().filter_map(|one| Some((one.agent, one.position?))).collect())
 }
 
-/// The prediction for one placed site: by the refined map if there is one, else by the site's
-/// point.
+/// The prediction for one placed site: by the refined map if there is one, otherwise by the site's
+/// placement.
 fn predict(
     map: &CurrentMap,
     placement: Placement,

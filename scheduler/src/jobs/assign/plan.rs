@@ -1,10 +1,10 @@
-//! Plans the tasks of `earliest-finish` together: which agent takes which, and in what order.
+//! Plans the tasks of `earliest-finish` together: which agent gets which task, and in what order.
 //!
-//! A plan assigns only tasks that would begin within [`schedule::AHEAD`]. The rest stays located
-//! and is planned anew in the next pass, with the results of crawls that ended meanwhile. So the
-//! last sites of a batch go where they end soonest, and a wrong prediction leaves no long queue. A
-//! plan that decides nothing is kept until a task, an agent or a crawl changes, or a slot is about
-//! to become free. `strategy::schedule` makes the plan and is pure.
+//! A plan assigns only tasks that would begin within [`schedule::AHEAD`]. The others stay located
+//! and are planned again in the next pass, with the results of crawls that ended meanwhile. So the
+//! last sites of a batch go to the agents that end them soonest, and a wrong prediction leaves no
+//! long queue. A plan that decides nothing is kept until a task, an agent or a crawl changes, or a
+//! slot will soon be free. `strategy::schedule` makes the plan and is pure.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,17 +26,17 @@ use sight::{PlanDecisions, PlanInput};
 
 mod sight;
 
-/// Tasks planned together. Bounds a pass to a second, as the distances of a site take half a
-/// millisecond. The oldest tasks of a larger batch are planned first.
+/// Maximum tasks planned together, a window. It limits planning to a second, because the distances
+/// of a site take half a millisecond. The oldest tasks of a larger batch are planned first.
 const WINDOW: i64 = 500;
-/// Maximum number of windows in one pass; each takes up to a second. If busy agents' batches fill
-/// more windows, the remaining batches are planned once these agents have shorter queues.
+/// Maximum windows in one pass; each takes up to a second. If the batches of busy agents fill all
+/// windows, the remaining batches are planned when these agents have shorter queues.
 const WINDOWS: usize = 8;
-/// Maximum age of a plan. Changes without a signal wait this long: a site measured anew, an hour of
-/// a quota that passed, a lost signal.
+/// Maximum age of a plan. Changes without a signal take effect after at most this time: a site
+/// measured again, expired quota use, a lost signal.
 const KEPT_AT_MOST: Duration = Duration::from_secs(60);
 
-/// Makes plans, and keeps the newest while a new one would be the same.
+/// Makes plans, and keeps the newest one while a new one would be the same.
 #[derive(Debug, Default)]
 pub(in crate::jobs) struct Planner {
     kept: Mutex<Option<UnchangedPlan>>,
@@ -47,14 +47,14 @@ pub(in crate::jobs) struct Planner {
 struct UnchangedPlan {
     /// Number of signals received before the plan was made.
     signals: u64,
-    /// When the first task of the plan is to be decided.
+    /// When the first task of the plan must be decided.
     until: Instant,
     seen: PassTotals,
 }
 
 impl UnchangedPlan {
-    /// A plan begun at `began`; `None` if it moved a task, because the next may then move more, or
-    /// if it planned nothing.
+    /// The plan begun at `began`. `None` if it moved a task, because the next plan may then move
+    /// more, or if it planned nothing.
     fn new(signals: u64, began: Instant, seen: &PassTotals) -> Option<Self> {
         let first = seen.first.map_or(KEPT_AT_MOST, |begins| begins.saturating_sub(schedule::AHEAD));
         let until = began + first.min(KEPT_AT_MOST);
@@ -70,8 +70,8 @@ impl UnchangedPlan {
 impl Planner {
     /// One pass.
     pub(in crate::jobs) async fn run(&self, scheduler: &Leader, map: Option<Arc<CurrentMap>>) -> anyhow::Result<()> {
-        // Signals of tasks, agents and ended crawls. Measurements are signalled all day and free no
-        // slot.
+        // Counts signals of tasks, agents and ended crawls. Signals of measurements do not count,
+        // because they come all the time and free no slot.
         let (signals, now) = (scheduler.wakes.assign.came() + scheduler.wakes.crawls.came(), Instant::now());
         let stands = self.kept().as_ref().filter(|kept| kept.stands(signals, now)).map(|kept| kept.seen.clone());
         let seen = match stands {
@@ -93,7 +93,7 @@ impl Planner {
         Ok(())
     }
 
-    /// Makes the next pass plan anew, because tasks that may be planned have changed.
+    /// Makes the next pass plan again, because tasks that may be planned have changed.
     pub(in crate::jobs) fn forget(&self) {
         *self.kept() = None;
     }
@@ -103,7 +103,7 @@ impl Planner {
     }
 }
 
-/// The accumulated results of a pass's windows.
+/// The results of a pass's windows so far.
 #[derive(Debug, Clone, Default)]
 struct PassTotals {
     /// The batches whose tasks were planned.
@@ -114,16 +114,16 @@ struct PassTotals {
     decided: bool,
     /// Whether a task was decided, held, or taken by another transaction.
     moved: bool,
-    /// When the first undecided task begins, counted from the plan.
+    /// When the first undecided task begins, relative to the plan.
     first: Option<Duration>,
-    /// Whether an agent could only take over crawls under way elsewhere: nothing was decided, and
-    /// it is admitted to none of the waiting tasks.
+    /// Whether an agent could only take over running crawls: nothing was decided for it, and it is
+    /// admitted to none of the waiting tasks.
     idles: bool,
 }
 
-/// Plans the oldest tasks of the batches not yet seen. Returns `true` if they fill a whole window
-/// and some agent is admitted to none of them: such an agent must not idle because of tasks it may
-/// not take.
+/// Plans the oldest tasks of the batches not planned yet. `true` if they fill a whole window and
+/// some agent is admitted to none of them. Such an agent must not stay idle because of tasks that
+/// it may not take.
 async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut PassTotals) -> anyhow::Result<bool> {
     let mut tx = scheduler.begin().await?;
     let without: Vec<BatchId> = seen.batches.iter().copied().collect();
@@ -144,7 +144,7 @@ async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut Pas
     let Unconfirmed { waiting, standing, mut wanted } = hold_unconfirmed(&mut tx, &scheduler.config, waiting).await?;
     let admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
     let (sight, ways) = PlanInput::read(&mut tx, &scheduler.maps, (waiting, &standing), agents, map).await?;
-    // No row stays locked while the plan is made, which takes up to a second.
+    // No row is locked while the plan is made, which takes up to a second.
     tx.commit().await.context("commit what is held")?;
     let confirming = scheduler.config.confirming();
     let planned = tokio::task::spawn_blocking(move || {
@@ -210,7 +210,7 @@ mod tests {
         }
         let assign = Assign::new(trial.on(Role::Plan));
         assign.run_once().await.expect("a pass");
-        // Two slots each.
+        // Each agent has two slots.
         assert_eq!(trial.count("select count(*) from tasks where state = 'assigned'").await, 4);
         assert_eq!(trial.count("select count(distinct agent_id) from tasks where state = 'assigned'").await, 2);
         assert_eq!(trial.count("select count(*) from assignments where crawl_ms > 0 and fallback is null").await, 4);

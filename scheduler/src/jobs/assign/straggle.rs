@@ -1,11 +1,10 @@
-//! Preempts crawls under way that another agent would end sooner: the stragglers of
-//! `earliest-finish`.
+//! Preempts stragglers of `earliest-finish`: running crawls that another agent would end sooner.
 //!
-//! Runs for idle slots once no site waits to be planned; while sites wait, only for slots of agents
-//! admitted to none of them. `strategy::straggler` chooses the crawls and is pure. The agent hands
-//! a preempted crawl back with a checkpoint, and the task is then planned as any other. A crawl
-//! stays where it is if it ends meanwhile, or if its agent does not receive the preemption or does not
-//! support preemptions.
+//! Runs for idle slots once no site waits to be planned. While sites wait, it runs only for slots
+//! of agents that are admitted to none of them. `strategy::straggler` chooses the crawls and is
+//! pure. The agent hands a preempted crawl back with a checkpoint, and the task is then planned
+//! like any other. A crawl is not moved if it ends meanwhile, or if its agent does not receive the
+//! preemption or does not support it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -29,12 +28,12 @@ use super::known::Known;
 use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::CurrentMap;
 
-/// Crawls considered in a pass, the longest-running first: the distances of a site take half a
-/// millisecond.
+/// Maximum crawls considered in a pass, the longest-running first, because the distances of a site
+/// take half a millisecond.
 const LOOKED_AT: i64 = 32;
 
 /// One pass, for the slots of all agents except those in `wanted`, which waiting tasks can use. It
-/// reads next to nothing if no crawl has been under way for some time or no slot is idle.
+/// reads almost nothing if no crawl has run for long or no slot is idle.
 pub(in crate::jobs) async fn run(
     scheduler: &Leader,
     mut tx: Transaction<'static, Postgres>,
@@ -89,8 +88,8 @@ async fn idle(
     Ok(agents.iter().map(free).collect())
 }
 
-/// What is known of each of these crawls and of the agents that might take it. Omits crawls of
-/// agents that take no work, because their distance to the site is unknown.
+/// What is known of each of these crawls and of the agents that may take it. Omits crawls of agents
+/// that take no work, because their distance to the site is unknown.
 async fn lasting<'a>(
     tx: &mut Transaction<'static, Postgres>,
     scheduler: &Leader,
@@ -113,7 +112,7 @@ async fn lasting<'a>(
         let facts: &SiteFacts = facts.get(&crawl.task)?;
         let mut work = facts.whole(usual);
         let takes = crawl.takes.or_else(|| here.distance().map(|distance| work.takes(distance, here.speed)))?;
-        // The site's rate limit applies from any agent.
+        // The site's rate limit applies to every agent.
         work.interval = work.interval.max(crawl.interval.unwrap_or_default());
         let (took, at_most, most_pages) = (crawl.took, crawl.at_most, crawl.most_pages);
         let (fetched, sized) = (crawl.fetched, facts.size.is_some());
@@ -137,8 +136,8 @@ mod tests {
 
     const FIRST: LeaseToken = LeaseToken::new(1);
 
-    /// A crawl under way for a minute at the first agent, which is 400 ms away; it is predicted to
-    /// take ten. The second agent is 10 ms away, the third 20 ms, and both are idle.
+    /// A crawl has run for a minute at the first agent, which is 400 ms away, and is predicted to
+    /// take ten. The second agent is 10 ms away and the third 20 ms; both are idle.
     struct Scene {
         trial: Trial,
         batch: BatchId,
@@ -165,7 +164,7 @@ mod tests {
             Self { trial, batch, site, task }
         }
 
-        /// The agent whose crawl was preempted and the agent it is meant for, by index.
+        /// The agent whose crawl was preempted, and the agent that should take it, by index.
         async fn asked(&self) -> Option<(usize, usize)> {
             let rows: Vec<(i64, i64)> = self.trial.rows("select agent_id, to_agent_id from preemptions").await;
             let place = |id| self.trial.place(AgentId::new(id));
@@ -228,7 +227,7 @@ mod tests {
         assert!(scene.hands_back().await);
         assert!(!scene.hands_back().await, "it is not its own any more");
         assert_eq!(scene.trial.state(scene.task).await, ("located".into(), None));
-        // This agent is the nearest by far now, and still the crawl does not go back there.
+        // This agent is now by far the nearest, but the crawl does not go back to it.
         scene.trial.measured(scene.site, &[(scene.trial.agents[0].0, Some(1))]).await;
         scene.trial.assign().await;
         let choice = "select c.agent_id, c.detail::text, c.crawl_ms from tasks t join assignments c on c.id = t.assignment_id where t.id = $1";
@@ -239,8 +238,8 @@ mod tests {
             matches!(&why.cause, ChoiceCause::TakenBack { from, remaining_ms: 1.., takes_ms: Some(_) } if from == "a0"),
             "{why:?}"
         );
-        // For a site of unknown size, three tenths of the 600 pages that exist: 180 of at least one
-        // round trip each.
+        // The site's size is unknown, so three tenths of the 600 known pages remain: 180, of at
+        // least one round trip each.
         assert!((1800..4000).contains(&millis), "{millis}");
         let mut conn = scene.trial.conn().await;
         assert_eq!(scene.trial.grant(1).await[0].1, LeaseToken::new(2));
@@ -274,7 +273,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn it_stays_where_another_waits_for_the_slot_or_may_not_have_it(pool: PgPool) {
         let scene = Scene::new(pool).await;
-        // Slots reserved for other crawls do not count as idle.
+        // A slot reserved for another preempted crawl is not idle.
         scene.trial.execute("update agents set capacity = 1").await;
         for place in [1, 2] {
             scene.trial.assigned(scene.batch, &format!("{place}.cn"), place).await;
@@ -282,12 +281,12 @@ mod tests {
         scene.trial.assign().await;
         assert_eq!(scene.asked().await, None);
         scene.trial.execute("update tasks set state = 'cancelled' where state = 'assigned'").await;
-        // A site that waits to be planned comes first.
+        // A site that waits to be planned has priority.
         scene.trial.task_of(scene.batch, "waits.cn", "located").await;
         scene.trial.assign().await;
         assert_eq!(scene.asked().await, None);
         scene.trial.execute("update tasks set state = 'cancelled' where state in ('located', 'assigned')").await;
-        // At one agent it crashed, the other is excluded.
+        // The crawl crashed at one agent, and the other is excluded.
         scene
             .trial
             .execute(
@@ -342,7 +341,7 @@ mod tests {
         for rate_state in [
             RateState { turned_away: 1, ..RateState::default() },
             RateState { pause: Some(Duration::from_secs(50)), ..RateState::default() },
-            // The site's rate limit, from any agent.
+            // The site's rate limit, which applies to every agent.
             RateState { interval: Some(Duration::from_secs(1)), ..RateState::default() },
         ] {
             scene.checkpoint(60, rate_state).await;

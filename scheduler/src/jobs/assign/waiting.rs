@@ -1,5 +1,5 @@
-//! Tasks that wait for a confirmation, for a circuit to close, or for a place at their address are
-//! held before agents are chosen for the others.
+//! Holds tasks that wait for a confirmation, for a circuit to close, or for room at their address.
+//! Done before agents are chosen for the others.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,15 +15,16 @@ use crate::store::tasks::confirmations::{self, ConfirmationRequest, Confirmation
 /// Waiting tasks, without those that wait for a confirmation.
 pub(super) struct Unconfirmed {
     pub(super) waiting: Vec<WaitingTask>,
-    /// Confirmations of these tasks' sites that are valid or under way.
+    /// Valid or open confirmations of the sites of these tasks.
     pub(super) standing: HashMap<SiteId, ConfirmationState>,
     /// Whether a confirmation was requested.
     pub(super) wanted: bool,
 }
 
-/// Holds tasks whose strategy needs confirmed distances until these exist. Tasks whose strategy can
-/// do without are held only for the usual time of a confirmation, while one of their site is open:
-/// they would have waited that long anyway, and a silent agent must not delay them further.
+/// Holds tasks whose strategy needs confirmed distances until these exist. If the strategy does not
+/// need them, a task is held only while a confirmation of its site is open, and only for the usual
+/// time of a confirmation. It would have waited that long anyway, and an agent that does not answer
+/// must not delay it further.
 pub(super) async fn hold_unconfirmed(
     conn: &mut PgConnection,
     config: &Config,
@@ -64,7 +65,8 @@ pub(super) async fn hold_broken(
     Ok(without(waiting, &held.into_iter().collect()))
 }
 
-/// Holds the tasks whose address is known to be full; returns the others, which get a place there.
+/// Holds the tasks whose address is known to be full. Returns the others, which now count at their
+/// address.
 pub(super) async fn hold_ahead(
     conn: &mut PgConnection,
     waiting: Vec<WaitingTask>,

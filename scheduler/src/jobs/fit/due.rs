@@ -1,5 +1,5 @@
-//! When the map has to be fitted anew, and why, in words for the operator. Pure except for its one
-//! survey of drift.
+//! Decides whether the map must be fitted again, and gives the reason for the operator. Pure,
+//! except for reading the mesh to measure drift.
 
 use sqlx::PgConnection;
 
@@ -10,32 +10,33 @@ use crate::store::embeddings::{self, Newest};
 
 use crate::jobs::measure::fleet::Ground;
 
-/// The map is fitted anew when one in this many round trips is newer than the fit.
+/// The map is fitted again if one in this many round trips is newer than the fit.
 const NEWER_SHARE: i64 = 4;
-/// Drift is judged when one in this many measured pairs is newer than the fit: fewer could stem
-/// from one bad minute.
+/// Drift is judged if one in this many measured pairs is newer than the fit. Fewer pairs could all
+/// be from one bad minute.
 const FRESH_SHARE: usize = 4;
-/// Minimum number of fresh pairs for a meaningful median.
+/// Minimum number of newer pairs for a meaningful median.
 const FEWEST_FRESH: usize = 10;
-/// The map has drifted when its median error over the fresh pairs is this many times that of its own fit ...
+/// The map has drifted if its median error over the newer pairs is at least this many times that of
+/// its own fit ...
 const DRIFT_FACTOR: f64 = 1.5;
-/// ... and this much above it: the fit error of a still network is near zero, and so is half as
-/// much again.
+/// ... and at least this much above it. (The fit error of a steady network is near zero, so the
+/// factor alone would be reached too easily.)
 const DRIFT_ABOVE: f64 = 0.01;
-/// Newcomers named in a reason; any further ones are counted.
+/// Maximum newcomers named in a reason; the others are only counted.
 const NAMED: usize = 3;
 
-/// How well the newest embedding predicts what was measured since.
+/// How well the newest embedding predicts the round trips measured after its fit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::jobs) struct Drift {
-    /// Its median error over the pairs measured since, as `gnp::Quality` has it.
+    /// Median error over the pairs measured after the fit, as in `gnp::Quality`.
     now: f64,
-    /// The same over the mesh it was fitted on.
+    /// Median error over the mesh on which the embedding was fitted.
     fitted: f64,
 }
 
 impl Drift {
-    /// Measures the drift; `None` if too little was measured since the fit.
+    /// Measures the drift; `None` if too little was measured after the fit.
     pub(in crate::jobs) async fn survey(
         conn: &mut PgConnection,
         ground: &Ground,
@@ -69,7 +70,7 @@ impl Drift {
     }
 }
 
-/// Why a fit is due; `None` when it is not.
+/// Why a fit is due; `None` if it is not.
 pub(in crate::jobs) fn reason(
     ground: &Ground,
     dimensions: usize,
@@ -84,8 +85,8 @@ pub(in crate::jobs) fn reason(
     if !newest.newcomers.is_empty() {
         return Some(joined(&newest.newcomers));
     }
-    // In a small fleet an agent may be briefly disconnected; fewer landmarks would then reduce the
-    // dimensions for no reason.
+    // In a small fleet an agent may be disconnected for a moment. A refit with fewer landmarks
+    // would then lower the dimensions without need.
     if newest.landmarks.len() == ground.landmarks.len() && newest.dimensions != dimensions {
         return Some(format!("dimensions changed from {} to {dimensions}", newest.dimensions));
     }
@@ -119,7 +120,8 @@ mod tests {
     use crate::gnp::Placement;
     use crate::model::{EmbeddingEpoch, Rtt};
 
-    /// Eight agents on a line, 10 ms apart, and their mesh, every distance times `factor`.
+    /// Eight agents on a line with 10 ms between neighbours, and their mesh with every distance
+    /// multiplied by `factor`.
     fn line(factor: f64) -> (Embedding, Mesh) {
         let epoch = EmbeddingEpoch::new(1);
         let mut mesh = Mesh::new();

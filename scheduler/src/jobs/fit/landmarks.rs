@@ -1,10 +1,10 @@
-//! Keeping landmarks up: an election replaces one elected landmark that stays disconnected; the
+//! Replaces lost landmarks: if an elected landmark stays disconnected, an election replaces it; the
 //! other landmarks stay.
 //!
-//! One landmark is replaced per pass, and the replacement counts from the next pass on, so that a
-//! fleet of which half is gone for a while is not replaced at once. The map is fitted anew in the
-//! background; until then the present one serves. A landmark that returns is an ordinary agent. A
-//! landmark that was set by hand is never replaced.
+//! One landmark is replaced per pass, and the new one counts only from the next pass on, so that a
+//! fleet is not replaced at once if half of it is disconnected for a while. The map is then fitted
+//! again in the background; until then the present map is used. If the former landmark returns, it
+//! is an ordinary agent. A landmark set by hand is never replaced.
 
 use anyhow::Context;
 
@@ -12,7 +12,6 @@ use crate::grpc::landmark_choice;
 
 use crate::jobs::leadership::Leader;
 
-/// One pass.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     let after = scheduler.config.landmarks.replace_after;
     let mut tx = scheduler.begin().await?;
@@ -44,7 +43,7 @@ mod tests {
         landmarks::list(&mut *trial.conn().await).await.expect("list")
     }
 
-    /// Twelve agents, four of them elected, and a map.
+    /// Twelve agents, four of them elected as landmarks, and a map.
     async fn elected(pool: PgPool) -> Trial {
         let trial = Trial::new(pool, 12).await;
         trial.mesh(&trial.agents).await;
@@ -56,7 +55,7 @@ mod tests {
     }
 
     /// Ends an agent's session `minutes` ago. The choice of landmarks and the terms are older, so
-    /// that it could have come back all the time.
+    /// it could have reconnected all the time.
     async fn leave(trial: &Trial, agent: AgentId, minutes: i32) {
         let left = "with at as (select now() - make_interval(mins => $2) as left)
                     update sessions set state = 'expired', expires_at = at.left, renewed_at = at.left from at where agent_id = $1";
@@ -110,8 +109,8 @@ mod tests {
         let said = format!("replaces {}, disconnected for 11 min; ", lost.name);
         assert!(after[1].reason.starts_with(&said), "{}", after[1].reason);
 
-        // The old map serves: a site that all landmarks have measured does not wait for the new
-        // one.
+        // The old map is still used: a site that all landmarks have measured does not wait for the
+        // new map.
         let millis: Vec<(AgentId, Option<u64>)> = after.iter().map(|landmark| (landmark.agent, Some(30))).collect();
         trial.measured(measured, &millis).await;
         trial.locate().await;

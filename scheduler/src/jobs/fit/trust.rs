@@ -1,8 +1,8 @@
-//! Trust: judges every agent by its reports, and acts on the verdict.
+//! Trust: judges every agent by its reports, and acts on the judgement.
 //!
-//! A review runs before every due fit, and periodically for reports about sites. It opens and
-//! releases quarantines, and raises and ends the alarm. Readers of the mesh, of sites' measurements
-//! and of the fleet leave out quarantined agents themselves.
+//! A review runs before every due fit, and periodically for reports about sites. It opens and ends
+//! quarantines and alarms. Code that reads the mesh, measurements of sites or the fleet leaves out
+//! quarantined agents itself.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,24 +19,24 @@ use crate::store::measurements::{self, orders, quarantines};
 use crate::jobs::leadership::Leader;
 use crate::jobs::measure::order_lifetime;
 
-/// How often agents are judged when no fit is due.
+/// Time between reviews when no fit is due.
 pub const PERIOD: Duration = Duration::from_secs(60);
-/// Sites used for the judgement: as many as it looks at.
+/// Maximum number of sites by which agents are judged.
 const SITES: i64 = 40;
-/// Consistent judgements in a row, each on newer measurements, after which an agent is trusted
+/// Consecutive consistent judgements, each on newer measurements, after which an agent is trusted
 /// again.
 const CONSISTENT: i32 = 3;
-/// Sites measured anew by an agent that was quarantined for its reports about sites: half as many
-/// more as it is judged by, since some do not answer.
+/// Sites that an agent measures again if it was quarantined for its reports about sites: half as
+/// many more than the minimum for a judgement, because some do not answer.
 const PROBATION_SITES: i64 = 12;
-/// Age after which it measures them again: often enough to be released within the hour, rare enough
-/// not to burden sites.
+/// Age after which such an agent repeats these measurements: short enough for its release within an
+/// hour, long enough not to burden sites.
 const PROBATION_AGE: Duration = Duration::from_secs(600);
-/// Minimum number of landmarks for a judgement: two cannot outvote one.
+/// Minimum number of agents for a judgement, because two cannot outvote one.
 const FEWEST_AGENTS: usize = 4;
-/// A fit is not trusted if its error exceeds that of the last good fit by this factor.
+/// A fit is rejected if its error is more than this many times that of the last good fit.
 const ERROR_GROWTH: f64 = 2.0;
-/// A relative error up to which no fit is rejected, however good the one before was.
+/// Relative error up to which no fit is rejected, however good the last one was.
 const USUAL_ERROR: f64 = 0.5;
 
 /// The result of a review.
@@ -44,18 +44,17 @@ const USUAL_ERROR: f64 = 0.5;
 pub(in crate::jobs) struct Review {
     /// Whether a quarantine was opened or released.
     pub(in crate::jobs) changed: bool,
-    /// Why the map cannot be trusted; `None` while it can.
+    /// Why the map cannot be trusted; `None` if it can.
     pub(in crate::jobs) alarm: Option<String>,
 }
 
-/// One pass.
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
     review(scheduler).await?;
     ask_again(scheduler).await
 }
 
-/// Has agents that are quarantined for reports about sites measure some again. The results serve
-/// only to judge the agents.
+/// Makes agents that are quarantined for reports about sites measure some sites again. The results
+/// are used only to judge the agents.
 async fn ask_again(scheduler: &Leader) -> anyhow::Result<()> {
     let config = &scheduler.config.measure;
     let mut tx = scheduler.begin().await?;
@@ -70,7 +69,7 @@ async fn ask_again(scheduler: &Leader) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Judges every agent by the stored measurements, and stores the verdicts.
+/// Judges every agent by the stored measurements, and stores the results.
 pub(in crate::jobs) async fn review(scheduler: &Leader) -> anyhow::Result<Review> {
     let mut tx = scheduler.begin().await?;
     let mut mesh = Mesh::new();
@@ -102,13 +101,14 @@ pub(in crate::jobs) async fn review(scheduler: &Leader) -> anyhow::Result<Review
     store_verdicts(scheduler, judgement.as_ref()).await
 }
 
-/// The shortest possible round trip between every two agents whose positions are known.
+/// The shortest physically possible round trip between any two agents whose positions are known.
 fn least(agents: &[AgentPosition]) -> BTreeMap<(AgentId, AgentId), Rtt> {
     let placed: Vec<(AgentId, Position)> = agents.iter().filter_map(|one| Some((one.agent, one.position?))).collect();
     let mut least = BTreeMap::new();
     for (i, &(a, here)) in placed.iter().enumerate() {
         for &(b, there) in &placed[..i] {
-            // Two agents in one place have no entry: no round trip is too short there.
+            // Two agents at one place have no entry, because no round trip between them is too
+            // short.
             if let Ok(rtt) = Rtt::try_new(least_round_trip(here, there)) {
                 least.insert((a, b), rtt);
             }
@@ -169,7 +169,7 @@ async fn store_verdicts(scheduler: &Leader, judgement: Option<&FleetTrust>) -> a
     Ok(Review { changed, alarm })
 }
 
-/// Whether an agent is consistent by the kind of evidence that convicted it.
+/// Whether an agent is consistent in the kind of evidence for which it was quarantined.
 fn is_consistent(judgement: &FleetTrust, agent: AgentId, evidence: Kind) -> bool {
     let counted = matches!(evidence, Kind::Light | Kind::Collusion);
     (counted || judgement.heard(agent, evidence)) && judgement.standing(agent) == Trust::Trusted
@@ -178,7 +178,7 @@ fn is_consistent(judgement: &FleetTrust, agent: AgentId, evidence: Kind) -> bool
 /// Accepts or rejects a fit.
 ///
 /// # Errors
-/// If the fit is so bad that the last good one has to stay.
+/// If the fit is so bad that the last good one must stay.
 pub(in crate::jobs) fn check(fitted: &Embedding, last_good: Option<f64>) -> anyhow::Result<()> {
     let error = fitted.fit_error();
     if is_untrustworthy(error, last_good) {
@@ -191,7 +191,7 @@ pub(in crate::jobs) fn check(fitted: &Embedding, last_good: Option<f64>) -> anyh
     Ok(())
 }
 
-/// Whether a fit is so much worse than the last good one that it must not take over.
+/// Whether a fit is too much worse than the last good one to replace it.
 fn is_untrustworthy(fit_error: f64, last_good: Option<f64>) -> bool {
     !fit_error.is_finite() || last_good.is_some_and(|good| fit_error > (ERROR_GROWTH * good).max(USUAL_ERROR))
 }
@@ -205,7 +205,7 @@ mod tests {
     use crate::store::fixtures;
     use crate::store::measurements::orders::OrderTarget;
 
-    /// Twelve landmarks on a line, 10 ms apart.
+    /// Twelve landmarks on a line with 10 ms between neighbours.
     async fn landmarks(pool: PgPool) -> Trial {
         let trial = Trial::new(pool, 12).await;
         trial.set_landmarks(&trial.agents).await;
@@ -219,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Multiplies these agents' measurements of the other agents.
+    /// Multiplies these agents' measurements of the other agents by `factor`.
     async fn lie(trial: &Trial, liars: &[Agent], factor: i64) {
         let lie =
             "update mesh_measurements set rtt_us = rtt_us * $2, measured_at = clock_timestamp() where prober_id = $1";
@@ -234,7 +234,7 @@ mod tests {
         open.into_iter().map(|held| (held.agent, held.reason)).collect()
     }
 
-    /// Has every agent with an order measure a site, until its task is assigned.
+    /// Every agent with an order measures a site, until the site's task is assigned.
     async fn crawl(trial: &Trial) -> (String, Option<String>) {
         let (task, _) = trial.task("a.cn").await;
         for _ in 0..40 {
@@ -302,7 +302,7 @@ mod tests {
         let chosen: Vec<(String, Option<String>)> = trial.rows(chosen).await;
         assert_eq!(chosen, [("random".into(), Some(alarm))]);
 
-        // The operator releases them, and they measure honestly from now on.
+        // The operator releases them, and from now on they measure honestly.
         for (agent, _) in &trial.agents[2..6] {
             assert!(quarantines::release(&mut *trial.conn().await, *agent).await.expect("release"));
         }
@@ -312,8 +312,8 @@ mod tests {
         assert_eq!(quarantines::alarm(&mut *trial.conn().await).await.expect("read"), None);
     }
 
-    /// The round trip that the agent at this index of the line measures to a site at distance
-    /// `site` from the first agent.
+    /// The round trip, in milliseconds, between the agent at this index of the line and a site at
+    /// distance `site` from the first agent.
     fn millis(agent: usize, site: u64) -> u64 {
         2 + (9 * site).abs_diff(10 * u64::try_from(agent).expect("few"))
     }
@@ -343,7 +343,7 @@ mod tests {
         };
         for round in 0..CONSISTENT {
             assert_eq!(quarantined(&trial).await.len(), 1, "released after {round} rounds");
-            // The first review orders the measurements, the second judges them.
+            // The first review orders the measurements, and the second judges them.
             for _ in 0..2 {
                 let asked = trial.site_orders().await;
                 assert!(asked.iter().all(|(agent, _)| *agent == trial.agents[4].0), "{asked:?}");

@@ -1,5 +1,4 @@
-//! The input of a plan and its decisions: everything that needs a transaction only to read and to
-//! write.
+//! The input and the decisions of a plan: reads and writes that need a transaction.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -27,17 +26,17 @@ use super::super::known::Known;
 use crate::jobs::assign::{draw_seed, fallback, may_be_confirmed};
 use crate::jobs::locate::refined::{CurrentMap, MapCache};
 
-/// Agents listed with a choice: the one that takes the site, and those that would have ended it
-/// next.
+/// Agents stored with a choice: the one that gets the site, and those that would have ended its
+/// crawl next.
 const LISTED: usize = 3;
 
 /// The input of a plan.
 pub(super) struct PlanInput {
     pub(super) waiting: Vec<WaitingTask>,
-    /// The agents that take work. Candidates have the same order.
+    /// The agents that take work. Candidates are in the same order.
     pub(super) agents: Vec<AgentId>,
     facts: HashMap<TaskId, SiteFacts>,
-    /// Pages and bytes of a site of unknown size.
+    /// Pages and bytes assumed for a site of unknown size.
     usual: Option<(u32, u64)>,
     /// Number of stored crawls of each waiting task's site.
     crawls: Vec<usize>,
@@ -47,11 +46,10 @@ pub(super) struct PlanInput {
     frees: Vec<Vec<Duration>>,
     /// Whether each waiting task's site may be confirmed while the task waits.
     confirmable: Vec<bool>,
-    /// Why distances are not trusted.
+    /// Why distances are not trusted, if there is an alarm.
     alarm: Option<String>,
 }
 
-/// What is known of the paths from the agents to the waiting sites.
 pub(super) struct PathDistances {
     known: Known,
     agents: Vec<AvailableAgent>,
@@ -70,24 +68,24 @@ pub(super) struct DecidedTask {
     /// Index of the waiting task.
     pub(super) job: usize,
     choice: Choice,
-    /// How long the crawl is predicted to take.
+    /// Predicted duration of the crawl.
     takes: Option<Duration>,
-    /// Whether the agent is tried because it might be nearer than the best known one.
+    /// Whether the agent was chosen because it may be nearer than the best known agent.
     explores: bool,
 }
 
-/// What a plan decides now.
+/// The decisions that a plan makes now.
 #[derive(Default)]
 pub(super) struct PlanDecisions {
     pub(super) decided: Vec<DecidedTask>,
-    /// Sites to confirm while their tasks wait, as they would wait longer than a confirmation
+    /// Sites to confirm while their tasks wait, because these wait longer than a confirmation
     /// takes.
     pub(super) unsure: Vec<ConfirmationRequest>,
-    /// When the first undecided task begins, from now.
+    /// When the first undecided task begins, relative to now.
     pub(super) first: Option<Duration>,
 }
 
-/// Why a preempted crawl goes on at another agent.
+/// Why a preempted crawl continues at another agent.
 fn taken_back(preempted: &PreemptedLease, takes: Option<Duration>) -> ChoiceCause {
     let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     ChoiceCause::TakenBack {
@@ -131,9 +129,9 @@ impl PlanInput {
         Ok((sight, PathDistances { known, agents, speeds }))
     }
 
-    /// Records the decisions; returns the agents that got a task, and whether some task has no
-    /// agent. A decided task whose address is full is held; a task that waits for a slot has no
-    /// place at its address yet.
+    /// Stores the decisions. Returns the agents that got a task, and whether some task has no
+    /// agent. A decided task whose address is full is held. A task that waits for a slot does not
+    /// yet count at its address.
     pub(super) async fn carry_out(
         &self,
         conn: &mut PgConnection,
@@ -182,10 +180,9 @@ impl PlanInput {
         Ok((chosen, !unmet.is_empty()))
     }
 
-    /// What the plan decides now: tasks that would begin soon, and tasks without a known distance.
-    /// Per site it keeps each agent's duration but not the candidates, which together take a
-    /// hundred megabytes; so it makes the candidates of the few decided sites from `among` a second
-    /// time.
+    /// The decisions of the plan: tasks that would begin soon, and tasks without a known distance.
+    /// Per site it keeps only each agent's duration, because the candidates of all sites take a
+    /// hundred megabytes. It takes the candidates of the few decided sites from `among` again.
     pub(super) fn decided(
         &self,
         admission: &Admission,
@@ -233,8 +230,8 @@ impl PlanInput {
         there.filter(|agent| batches.iter().any(|batch| admission.admits(*batch, *agent))).collect()
     }
 
-    /// How long each agent would take for one waiting task. There is no duration if no distance is
-    /// known or trusted, and none for an agent that the batch excludes.
+    /// The time that each agent would need for one waiting task: none if no distance is known or
+    /// trusted, and none for an agent that the batch excludes.
     fn job(&self, index: usize, candidates: &[Candidate], tried: Option<AgentId>, admission: &Admission) -> Job {
         let batch = self.waiting[index].batch;
         let facts = self.facts.get(&self.waiting[index].task);
@@ -249,8 +246,7 @@ impl PlanInput {
         };
         let sized = facts.is_some_and(|facts| facts.size.is_some());
         let mut takes: Vec<Option<Duration>> = candidates.iter().map(takes).collect();
-        // A preempted task does not go straight back to its former agent, unless no other agent
-        // remains.
+        // A preempted task does not go back to its former agent, unless no other agent remains.
         let back = preempted.and_then(|preempted| candidates.iter().position(|one| one.agent == preempted.from));
         if let Some(back) = back
             && takes.iter().enumerate().any(|(agent, takes)| agent != back && takes.is_some())
@@ -260,8 +256,8 @@ impl PlanInput {
         Job { takes, sized, waited: self.waiting[index].waited }
     }
 
-    /// Now and then a site is reserved for an agent that might be nearer than the best known one. A
-    /// preempted task is exempt, as it is to end soon.
+    /// The agent that explores this site because it may be nearer than the best known agent; only
+    /// for a few sites. Preempted tasks never explore, because they should end soon.
     fn tried(&self, index: usize, candidates: &[Candidate], admission: &Admission) -> Option<AgentId> {
         let task = self.waiting.get(index)?;
         let nearest = candidates.iter().filter(|one| one.distance().is_some()).min_by_key(|one| one.distance());
@@ -270,15 +266,15 @@ impl PlanInput {
         admission.admits(task.batch, tried).then_some(tried)
     }
 
-    /// A random agent, as no distance is known or trusted.
+    /// Draws a random agent, because no distance is known or trusted.
     fn draw(&self, task: &WaitingTask, among: &[Candidate]) -> Option<Choice> {
         let facts = self.facts.get(&task.task).cloned().unwrap_or_default();
         let strategy = if self.alarm.is_some() { Strategy::Random } else { task.strategy };
         strategy::choose(strategy, &facts.site(self.usual), among, draw_seed(task))
     }
 
-    /// The choice for an entry of the plan: its agent, and those that would end the crawl first if
-    /// it were the only one.
+    /// The choice for an entry of the plan: its agent, and the agents that would end this crawl
+    /// first if it were the only one.
     fn choice(&self, planned: &PlannedSite, job: &Job, candidates: &[Candidate]) -> Option<Choice> {
         let taker = *candidates.get(planned.agent)?;
         let ends = |agent: usize| {
@@ -300,8 +296,8 @@ fn admitted(admission: &Admission, batch: BatchId, among: &[Candidate]) -> Vec<C
     among.iter().filter(|one| admission.admits(batch, one.agent)).copied().collect()
 }
 
-/// When each of an agent's slots becomes free, from the crawls it holds. A crawl without a
-/// prediction takes as long as that agent's crawls usually do.
+/// When each of an agent's slots becomes free, from the crawls that it holds. A crawl without a
+/// prediction is assumed to take as long as usual at that agent.
 fn frees(agent: &AvailableAgent, held: &[AgentCrawl]) -> Vec<Duration> {
     let takes = |held: &AgentCrawl| held.takes.unwrap_or(agent.pace);
     let mut under_way: Vec<Duration> =
