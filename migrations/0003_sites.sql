@@ -17,8 +17,8 @@ create table sites (
     alias_of bigint references sites (id),
     -- The address at which an agent measured it last, or that two agree on; null until one has.
     address inet,
-    -- Where its last crawl sent requests to: the address, or the network whose sites share one
-    -- budget. Null before a crawl. How many sites an address has says how many crawls it bears.
+    -- The address to which its last crawl sent requests, or the network whose sites share one
+    -- budget. Null before a crawl. The number of sites at an address limits the crawls there.
     crawled_address inet,
     -- Where it stands, in degrees; null when unknown.
     latitude double precision,
@@ -27,8 +27,8 @@ create table sites (
     position_source position_source,
     -- Crawls in a row whose round trip contradicted what was known.
     contradictions integer not null default 0,
-    -- Measurements before this do not count, as crawls contradicted them; null when none was
-    -- doubted.
+    -- Measurements before this do not count, because crawls contradicted them; null without
+    -- contradictions.
     doubted_at timestamptz,
     constraint sites_position_whole check (
         (latitude is null) = (position_source is null) and (longitude is null) = (position_source is null)

@@ -49,12 +49,12 @@ create type unmet_cause as enum (
 create table batch_constraints (
     -- The batch.
     batch_id bigint primary key references batches (id),
-    -- What it asks of them, and what happens to a task that no enrolled agent may crawl: a
+    -- The constraints, and what happens to a task that no enrolled agent may crawl: a
     -- `constraints::Constraints`.
     constraints jsonb not null,
     -- Why such tasks wait; null before one did.
     unmet_cause unmet_cause,
-    -- How many agents each constraint excluded then: a `constraints::Excluded`.
+    -- How many agents each constraint excluded then: a `constraints::ExcludedAgents`.
     unmet_detail jsonb,
     constraint batch_constraints_detailed check ((unmet_cause is null) = (unmet_detail is null))
 );
@@ -184,14 +184,14 @@ create index tasks_to_plan on tasks (batch_id, (token = 0), id)
     where state = 'located' and not held and choice = 'planned';
 -- Tasks of an agent in the order of grants, those whose lease was lost first; and how many it has.
 create index tasks_in_turn on tasks (agent_id, state, (token = 0), id) where state in ('assigned', 'leased');
--- What of a batch waits for an agent that may not have it any more.
+-- Finds assigned tasks of a batch whose agent the batch excludes now.
 create index tasks_assigned_of_batch on tasks (batch_id, agent_id) where state = 'assigned';
--- Crawls under way of a batch: once nothing of it waits, the long ones are looked for. At most as
--- many as agents have slots.
+-- Finds the active crawls of a batch: the long ones may be preempted once no task of it waits. There
+-- are at most as many as the agents have slots.
 create index tasks_leased_of_batch on tasks (batch_id) where state = 'leased';
 -- Finds tasks with a due next round without reading tasks whose round is not due yet.
 create index tasks_to_recrawl on tasks (recrawl_at) where recrawl_at is not null;
--- Rounds that a newer one followed are deleted some time later.
+-- Finds rounds to delete: those that a newer round followed.
 create index tasks_followed on tasks (retried_at) where retried_at is not null;
 
 -- A trigger, so that no statement can forget it. A grant and a release leave the agent alone, and
@@ -211,7 +211,7 @@ when (
 
 create type hold_cause as enum (
     'address',   -- its address has no free place
-    'pause',     -- its site asked to be left alone
+    'pause',     -- its site asked for a pause
     'breaker',   -- the circuit of its site is open
     'unmet',     -- no agent may crawl it: `batch_constraints` holds the cause
     'confirming' -- the agents that may be nearest measure its site
@@ -226,14 +226,14 @@ create type wait_stage as enum (
 create type wait_cause as enum (
     'no-agent',          -- no agent is connected
     'none-accepts-work', -- no connected agent takes work
-    'no-landmarks',      -- none are chosen, and the fleet is too large to do without
+    'no-landmarks',      -- none are chosen, and the fleet is too large to work without them
     'landmarks-away',    -- no chosen landmark is connected
-    'all-quarantined',   -- all that could measure are quarantined
+    'all-quarantined',   -- every prober is quarantined
     'no-map'             -- the map is about to be fitted
 );
 
--- Why a stage is closed to the whole fleet: one row while it is. So no waiting task is rewritten
--- when that changes.
+-- Why no agent of the fleet can take a stage's work: one row per closed stage, so that no waiting
+-- task is rewritten when this changes.
 create table stage_causes (
     -- The stage.
     stage wait_stage primary key,
@@ -243,8 +243,8 @@ create table stage_causes (
     since timestamptz not null default now()
 );
 
--- Located tasks that wait for something of their own; at most one hold a task. A hold is deleted
--- when what it waits for has come, or the task moves on.
+-- Located tasks that must not be assigned yet, with a cause; at most one hold per task. A hold is
+-- deleted when its cause has gone or the task changes its state.
 create table task_holds (
     -- The task.
     task_id bigint primary key references tasks (id) on delete cascade,
@@ -293,7 +293,7 @@ create table exclusions (
     batch_id bigint not null references batches (id),
     -- The excluded agents.
     agents bigint[] not null,
-    -- Parallel to them: country, carrier, tag:NAME or quota.
+    -- The constraint that excluded each, in the same order: country, carrier, tag:NAME or quota.
     causes text[] not null,
     -- When it was first used.
     created_at timestamptz not null default now(),
@@ -356,7 +356,7 @@ create table assignments (
     cause assignment_cause not null default 'strategy',
     -- Why the batch's own strategy could not be followed; null where it was.
     fallback fallback_cause,
-    -- The details of both: `model::Why`; null where the strategy was followed.
+    -- The details of the cause and of the fallback: `model::ChoiceReasons`; null where the strategy was followed.
     detail jsonb,
     -- When it was chosen.
     created_at timestamptz not null default now(),
@@ -374,7 +374,7 @@ create index assignments_by_exclusions on assignments (exclusions_id) where excl
 alter table tasks add constraint tasks_assignment_exists
     foreign key (id, assignment_id) references assignments (task_id, id);
 
--- How far the deletion of former choices has come; exactly one row.
+-- The progress of deleting former choices; exactly one row.
 create table retention_progress (
     -- Always true: the key of the only row.
     singleton boolean primary key default true constraint retention_progress_one_row check (singleton),
@@ -415,7 +415,7 @@ create table leases (
     ended_at timestamptz,
     -- When the revocation was sent to its agent; null until then, and for leases not revoked.
     revocation_sent_at timestamptz,
-    -- What the crawl crashed with, in the agent's words; null of every other lease.
+    -- The message of the crash, from the agent; null if the crawl did not crash.
     crash text,
     primary key (task_id, token)
 );
@@ -427,7 +427,7 @@ create index leases_at_address on leases (address) where state = 'active' and ad
 -- A session looks up every second what it has not sent to its agent yet.
 create index leases_revocations on leases (session_id) where state = 'revoked' and revocation_sent_at is null;
 
--- How far crawls under way have come: another agent goes on with one instead of beginning again.
+-- The progress of active crawls, so that another agent can resume one instead of beginning again.
 create table checkpoints (
     -- The task.
     task_id bigint primary key references tasks (id) on delete cascade,
@@ -441,15 +441,15 @@ create table checkpoints (
     saved_at timestamptz not null default now(),
     -- The least time between two requests at the moment; null from agents that do not say.
     interval_ms bigint,
-    -- Until when the site is left alone; null when it is not.
+    -- Until when no request is sent to the site; null without a pause.
     paused_until timestamptz,
-    -- Times the site turned the crawl away (429, 503) since its rate was last raised.
+    -- Number of refused requests (429, 503) since the rate was last raised.
     turned_away integer not null default 0,
-    -- Requests that failed in a row; a certain number opens the breaker and ends the crawl.
+    -- Number of requests that failed in a row; at a limit the breaker opens and the crawl ends.
     failed_in_a_row integer not null default 0,
     -- Requests of the last minute.
     recent_requests integer not null default 0,
-    -- Those of them that failed.
+    -- Number of these that failed.
     recent_errors integer not null default 0,
     -- The newest error, a sentence; empty when there was none.
     last_error text not null default ''
@@ -504,20 +504,19 @@ create table outcomes (
 -- The lengths of an agent's newest crawls predict how soon its slots are free.
 create index outcomes_newest_by_agent on outcomes (agent_id, accepted_at);
 
--- Crawls under way whose lease was asked back, because another agent would end them sooner. At most
--- once for a task: a crawl does not go to and fro.
+-- Active crawls whose lease was preempted, because another agent would end them sooner. A task is
+-- preempted at most once, so that no crawl moves back and forth.
 create table preemptions (
     -- The task.
     task_id bigint primary key references tasks (id) on delete cascade,
-    -- The token of the lease that was asked back.
+    -- The token of the preempted lease.
     token bigint not null,
     -- The agent of that lease.
     agent_id bigint not null references agents (id),
-    -- The agent that would end the crawl sooner, as it looked then; the task is chosen for anew
-    -- once it is handed back.
+    -- The agent that was predicted to end the crawl sooner. An agent is chosen anew once the
+    -- lease is handed back.
     to_agent_id bigint not null references agents (id),
-    -- How long the crawl would have gone on, and how long at the other agent, the handover
-    -- included.
+    -- The predicted remaining time at this agent, and at the other one with the handover.
     here_ms bigint not null,
     there_ms bigint not null, -- at the other agent
     -- When it was decided.
@@ -528,7 +527,7 @@ create table preemptions (
 );
 -- A session looks up every second what it has not sent to its agent yet.
 create index preemptions_unsent on preemptions (agent_id) where sent_at is null;
--- Slots that newly preempted crawls will take.
+-- Finds slots reserved for crawls that were preempted lately.
 create index preemptions_newest on preemptions (asked_at);
 
 -- Confirmations: before an agent is chosen for a site, the agents that may be nearest measure it.
@@ -536,11 +535,11 @@ create index preemptions_newest on preemptions (asked_at);
 create table confirmations (
     -- The site.
     site_id bigint primary key references sites (id),
-    -- Since when it is wanted.
+    -- When it was requested.
     wanted_at timestamptz not null default now(),
     -- When it began; null until its agents are chosen.
     began_at timestamptz,
-    -- When all agents had answered or were not waited for any longer; null while one is waited for.
+    -- When all agents had answered or their time was up; null while an answer is awaited.
     ended_at timestamptz
 );
 create index confirmations_wanted on confirmations (wanted_at, site_id) where began_at is null and ended_at is null;

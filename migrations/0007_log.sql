@@ -6,7 +6,7 @@
 create table events (
     -- The transaction that wrote it. Readers stop below the oldest transaction under way:
     -- everything below has been committed, so that a reader that continues from there misses
-    -- nothing. An event's number alone does not tell.
+    -- nothing. An event's number alone does not show this.
     xact xid8 not null default pg_current_xact_id(),
     -- Of one task, lease or session a later transition has a higher number: its row is locked while
     -- the number is drawn.
@@ -148,7 +148,7 @@ end $$;
 create trigger terms_taken after update of number on terms for each row
 when (new.number <> old.number) execute function log_term();
 
--- Measurements that were taken to confirm.
+-- Measurements taken by confirmations.
 create view confirming_measurements as
 select m.site_id, m.prober_id, m.answered, m.lost
 from site_measurements m
