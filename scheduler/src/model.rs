@@ -1,7 +1,7 @@
-//! Core vocabulary: identifiers, round trips and states.
+//! Basic types of the whole project: identifiers, round trips and states.
 //!
-//! Pure: no IO, no clock. Identifiers of different kinds are different types. A round trip outside
-//! `gnp` is an [`Rtt`], never a bare number.
+//! Pure: no IO, no clock. Each kind of identifier is a separate type. Outside `gnp` a round trip is
+//! an [`Rtt`], never a plain number.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ pub use cause::{
 pub use policy::{CrawlPolicy, OutOfBounds, PolicyDifference, PolicyRequest, in_largest_unit};
 pub use task::{ReasonKind, TaskState};
 
-// Before the modules that use it.
+// Declared before the modules that use it.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$said:meta])* $value:ident = $word:literal,)+ }) => {
         $(#[$doc])*
@@ -26,7 +26,7 @@ macro_rules! words {
         impl $name {
             pub const ALL: &'static [Self] = &[$(Self::$value,)+];
 
-            /// The stable name used in the store, on the command line and in reports.
+            /// The word used in the store, on the command line and in reports. It never changes.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$value => $word,)+
@@ -87,27 +87,27 @@ identifier!(
 identifier!(SiteId);
 identifier!(BatchId);
 identifier!(
-    /// A task: one (batch, site, round).
+    /// A task: a batch, a site and a round.
     TaskId
 );
 identifier!(
-    /// One assignment of an agent to a task.
+    /// One choice of an agent for a task.
     AssignmentId
 );
 identifier!(
-    /// One connection of an agent.
+    /// One connection of an agent to a scheduler.
     SessionId
 );
 identifier!(
-    /// A measurement order.
+    /// An order to measure a site or a beacon.
     OrderId
 );
 identifier!(
-    /// The fencing token of a lease; incremented with each grant of a task.
+    /// The fencing token of a lease, incremented with each grant of a task.
     LeaseToken
 );
 identifier!(
-    /// The sequence number of a session among its agent's sessions; the highest is current.
+    /// The number of a session among its agent's sessions; only the highest is current.
     Incarnation
 );
 identifier!(
@@ -115,7 +115,7 @@ identifier!(
     SchedulerId
 );
 identifier!(
-    /// The term of a role: incremented whenever a scheduler becomes its leader.
+    /// The number of a role's term, incremented whenever a scheduler becomes leader.
     TermNumber
 );
 identifier!(
@@ -123,11 +123,11 @@ identifier!(
     EmbeddingEpoch
 );
 
-/// A round trip: positive, at most [`Rtt::MAX`].
+/// A round trip: above 0 and at most [`Rtt::MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rtt(Duration);
 
-/// A round trip that is zero, negative, not finite or beyond [`Rtt::MAX`].
+/// A round trip that is zero, negative, not finite, or above [`Rtt::MAX`].
 #[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
 #[error("a round trip must be above 0 and at most 10 minutes")]
 pub struct RttOutOfRange;
@@ -136,7 +136,7 @@ impl Rtt {
     /// The longest valid round trip: ten minutes.
     pub const MAX: Duration = Duration::from_secs(600);
 
-    /// Validates a value from the network or the database.
+    /// Checks a value from the network or the database.
     pub fn try_new(value: Duration) -> Result<Self, RttOutOfRange> {
         if value.is_zero() || value > Self::MAX {
             return Err(RttOutOfRange);
@@ -144,13 +144,13 @@ impl Rtt {
         Ok(Self(value))
     }
 
-    /// From microseconds, the unit of the store.
+    /// From microseconds, the unit in the store.
     pub fn try_from_micros(micros: i64) -> Result<Self, RttOutOfRange> {
         let micros = u64::try_from(micros).map_err(|_| RttOutOfRange)?;
         Self::try_new(Duration::from_micros(micros))
     }
 
-    /// From milliseconds, the unit inside `gnp`. Rounds up to a microsecond so that no positive
+    /// From milliseconds, the unit in `gnp`. Rounded up to a whole microsecond, so that no positive
     /// value becomes zero.
     pub fn try_from_millis_f64(millis: f64) -> Result<Self, RttOutOfRange> {
         if !(millis.is_finite() && millis > 0.0) {
@@ -160,17 +160,16 @@ impl Rtt {
         Self::try_new(value.max(Duration::from_micros(1)))
     }
 
-    /// The plain duration.
     pub const fn as_duration(self) -> Duration {
         self.0
     }
 
-    /// In microseconds, at least one.
+    /// In microseconds, at least 1.
     pub fn as_micros(self) -> i64 {
         i64::try_from(self.0.as_micros().max(1)).unwrap_or(i64::MAX)
     }
 
-    /// In milliseconds, for `gnp` and for people.
+    /// In milliseconds, for `gnp` and for display.
     pub fn as_millis_f64(self) -> f64 {
         self.0.as_secs_f64() * 1e3
     }
@@ -186,28 +185,32 @@ words!(
     /// How an agent is chosen for a site (DESIGN 7).
     #[derive(Default)]
     Strategy {
-        /// Any agent, evenly.
+        /// Any agent, with equal probability.
         Random = "random",
-        /// By the site's name alone: the same agent as long as it is there, and few sites move when the fleet changes.
+        /// Chosen by a hash of the site's name: the same agent while it is available. If the fleet
+        /// changes, few sites get another agent.
         Hash = "hash",
-        /// The agent whose identifier is nearest to the site's key by XOR, as in distributed hash tables.
+        /// The agent whose identifier has the smallest XOR distance to the site's key, as in
+        /// distributed hash tables.
         Kademlia = "kademlia",
-        /// By the suffix of the site's name: the sites of one suffix go to one agent, of the suffix's country where there is one.
+        /// Chosen by the suffix of the site's name: all sites of a suffix go to one agent, in the
+        /// suffix's country if possible.
         Domain = "domain",
-        /// The agent nearest on the globe.
+        /// The geographically nearest agent.
         Geographic = "geographic",
-        /// The agent whose address has the longest prefix in common with the site's.
+        /// The agent whose address has the longest common prefix with the site's address.
         Prefix = "prefix",
-        /// The nearest agent.
+        /// The agent with the shortest round trip.
         GnpTop1 = "gnp-top1",
-        /// One of the three nearest, at random: the paper's, and the default.
+        /// One of the three nearest agents at random, as in the paper. The default.
         #[default]
         GnpTop3 = "gnp-top3",
-        /// One of the nearest, drawn by how much room each has and how near it is.
+        /// One of the nearest agents, drawn with weights for free slots and nearness.
         GnpBalanced = "gnp-balanced",
-        /// The nearest of those that measured: a few agents that may be nearest measure the site once before.
+        /// The nearest agent by measurement: a few agents that may be nearest measure the site
+        /// first.
         GnpConfirmed = "gnp-confirmed",
-        /// The agent that is predicted to end the crawl first: its wait and the crawl itself.
+        /// The agent that is predicted to end the crawl first, including the wait for a slot.
         EarliestFinish = "earliest-finish",
     }
 );
@@ -221,7 +224,7 @@ pub struct UnknownStrategy {
 }
 
 impl Strategy {
-    /// Whether the strategy uses the round trip between agents and sites.
+    /// Whether the strategy uses round trips between agents and sites.
     pub const fn needs_distance(self) -> bool {
         match self {
             Self::Random | Self::Hash | Self::Kademlia | Self::Domain | Self::Geographic | Self::Prefix => false,
@@ -229,26 +232,26 @@ impl Strategy {
         }
     }
 
-    /// Whether a few of the strategy's choices go to an agent that might be nearer than the best
-    /// known agent. The strategies from the paper do not explore.
+    /// Whether the strategy gives a few sites to an agent that may be nearer than the best known
+    /// agent. The strategies of the paper do not.
     pub const fn explores(self) -> bool {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }
 
-    /// Whether the strategy chooses the agent it considers nearest, apart from load. Other
-    /// strategies draw at random or ignore distance.
+    /// Whether the strategy chooses the agent that it considers nearest, apart from load. The
+    /// others draw at random or ignore distance.
     pub const fn prefers_the_nearest(self) -> bool {
         matches!(self, Self::GnpTop1 | Self::GnpBalanced | Self::GnpConfirmed | Self::EarliestFinish)
     }
 
-    /// Whether the strategy confirms a site that has to wait anyway and whose distances are
-    /// uncertain. Other strategies confirm every site or none.
+    /// Whether the strategy confirms a site with uncertain distances while its task waits for a
+    /// slot. The others confirm every site or none.
     pub const fn confirms_the_unsure(self) -> bool {
         matches!(self, Self::GnpBalanced | Self::EarliestFinish)
     }
 
-    /// Whether the strategy needs a measurement of the site first: for its distance, or for the
-    /// address a prober sees.
+    /// Whether the site must be measured first, for its distances or for the address that probers
+    /// resolve.
     pub const fn needs_measuring(self) -> bool {
         self.needs_distance() || matches!(self, Self::Geographic | Self::Prefix)
     }

@@ -26,8 +26,8 @@ use super::leadership::Leader;
 use super::measure::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
 use crate::jobs::fit::due::Drift;
 
-/// How long a due fit waits for gaps in the mesh: longer than a beacon order lives, so that only an
-/// agent that keeps coming and going is left out.
+/// Maximum wait of a due fit for gaps in the mesh. Longer than the lifetime of a beacon order, so
+/// only an agent that comes and goes repeatedly is left out.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Number of old embeddings kept for sites that still have placements in them: a site waits for an
 /// agent during at most a few refits.

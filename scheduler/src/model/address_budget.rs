@@ -1,25 +1,26 @@
-//! The budget of crawls that the sites at one address share.
+//! The maximum number of concurrent crawls that all sites at one address share.
 
 use std::net::IpAddr;
 
 use ipnet::IpNet;
 
-/// What shares a budget: an IPv4 address, or the /64 network that one IPv6 customer has.
+/// The network whose sites share the budget: an IPv4 address, or the /64 network of one IPv6
+/// customer.
 pub fn shared_network(address: IpAddr) -> IpNet {
     let address = address.to_canonical();
     let bits = if address.is_ipv4() { 32 } else { 64 };
     IpNet::new(address, bits).map_or_else(|_| address.into(), |network| network.trunc())
 }
 
-/// How many concurrent crawls an address with `sites` sites permits: the square root of `sites`, at
-/// least one and at most `cap`. A host of more sites has more capacity, but not in proportion.
+/// Maximum concurrent crawls of an address with `sites` sites: the square root of `sites`, at least
+/// 1 and at most `cap`. A host with more sites has more capacity, but not in proportion.
 pub fn permitted_crawls(sites: u32, cap: u32) -> u32 {
     let root = sites.isqrt();
     let up = if root * root < sites { root + 1 } else { root };
     up.clamp(1, cap.max(1))
 }
 
-/// The most sites counted at one address: more do not raise the budget.
+/// Maximum number of sites worth counting at one address: more do not raise the budget.
 pub fn most_counted(cap: u32) -> i64 {
     i64::from(cap) * i64::from(cap)
 }

@@ -1,12 +1,12 @@
 //! Causes: why a task waits, why its agent was chosen, and why a strategy fell back.
 //!
 //! The store, the wire and comparisons use these words. [`crate::strategy::explain`] turns them
-//! into sentences, which are never stored.
+//! into sentences for display, which are never stored.
 
 use serde::{Deserialize, Serialize};
 
 words!(
-    /// A pipeline stage before an agent is chosen, which can be blocked for the whole fleet.
+    /// A stage before the choice of an agent, which can be closed for the whole fleet.
     Stage {
         /// Measuring sites.
         Measuring = "measuring",
@@ -20,31 +20,31 @@ words!(
 words!(
     /// Why a task has no agent yet.
     WaitCause {
-        /// The site is queued for measurement.
+        /// The site waits for measurement.
         Queued = "queued",
         /// The site's measurements are under way.
         Measurements = "measurements",
-        /// The choice of an agent is due.
+        /// The choice of an agent is pending.
         Choice = "choice",
-        /// The slot planned for the task is not free yet.
+        /// The slot that is planned for the task is not free yet.
         Planned = "planned",
         /// No agent is connected.
         NoAgent = "no-agent",
         /// Agents are connected, but none takes work.
         NoneAcceptsWork = "none-accepts-work",
-        /// There are no landmarks, and the fleet is too large to work without them.
+        /// No landmarks are chosen, and the fleet is too large to work without them.
         NoLandmarks = "no-landmarks",
         /// No landmark is connected.
         LandmarksAway = "landmarks-away",
         /// Every prober is quarantined.
         AllQuarantined = "all-quarantined",
-        /// The map is not fitted yet.
+        /// No map has been fitted yet.
         NoMap = "no-map",
-        /// The candidate agents are measuring the site to confirm which is nearest.
+        /// Confirmers are measuring the site to find out which is nearest.
         Confirming = "confirming",
-        /// Other crawls occupy the site's address.
+        /// The site's address permits no further crawl at present.
         Address = "address",
-        /// The site asked for a pause, which has not ended.
+        /// The site asked for a pause that has not ended.
         Pause = "pause",
         /// The circuit of the site is open until an operator closes it.
         Breaker = "breaker",
@@ -54,7 +54,7 @@ words!(
 );
 
 impl WaitCause {
-    /// Whether the cause is out of the ordinary, so that the batch should report it.
+    /// Whether the batch should report the cause, because it is not part of the normal course.
     pub const fn needs_saying(self) -> bool {
         !matches!(self, Self::Queued | Self::Measurements | Self::Choice)
     }
@@ -81,27 +81,27 @@ words!(
 );
 
 words!(
-    /// Why a strategy fell back.
+    /// Why a strategy was replaced by its fallback.
     FallbackCause {
         /// No agent's distance to the site is known.
         NoDistance = "no-distance",
-        /// The site's address is not known.
+        /// The site's address is unknown.
         NoAddress = "no-address",
-        /// No agent's address shares a bit with the site's.
+        /// No agent's address has a common prefix with the site's.
         NothingShared = "nothing-shared",
-        /// The site's name is an address.
+        /// The host in the site's name is an IP address.
         NoSuffix = "no-suffix",
-        /// The site's position is not known.
+        /// The site's position is unknown.
         NoPosition = "no-position",
         /// No agent's position is known.
         NoAgentPosition = "no-agent-position",
-        /// There is no map to select the agents that should confirm.
+        /// There is no map with which to select confirmers.
         NoMap = "no-map",
         /// No agent that measured the site is connected.
         NobodyMeasured = "nobody-measured",
         /// No prober could measure the site.
         Unmeasured = "unmeasured",
-        /// The map is not trusted.
+        /// The map cannot be trusted.
         UntrustedMap = "untrusted-map",
     }
 );
@@ -109,21 +109,21 @@ words!(
 words!(
     /// What happened to a task at its previous agent.
     Parting {
-        /// The agent's session ended without a goodbye during the crawl.
+        /// The agent's session was lost during the crawl.
         Lost = "lost",
-        /// The agent's process restarted and no longer had the crawl.
+        /// The agent's process restarted without the crawl.
         Restarted = "restarted",
-        /// The agent reconnected and no longer had the crawl.
+        /// The agent reconnected without the crawl.
         Reconnected = "reconnected",
-        /// The agent was re-enrolled on another machine.
+        /// The agent was enrolled again on another machine.
         Replaced = "replaced",
-        /// The agent said goodbye without handing the task back.
+        /// The agent ended its session without handing the task back.
         Left = "left",
         /// The operator removed the agent during the crawl.
         Removed = "removed",
-        /// The database was restored to a moment during the crawl.
+        /// The database was restored to a time during the crawl.
         Restored = "restored",
-        /// The crawl crashed, but the agent did not.
+        /// The crawl crashed, but the agent continued.
         Crashed = "crashed",
         /// The agent handed the task back.
         HandedBack = "handed-back",
@@ -135,11 +135,11 @@ words!(
         WaitedRemoved = "waited-removed",
         /// The agent started to drain before it began the crawl.
         WaitedDrained = "waited-drained",
-        /// The agent was paused (takes no leases for a while) before it began the crawl.
+        /// The agent was paused (it takes no leases for a while) before it began the crawl.
         WaitedPaused = "waited-paused",
         /// The agent's stream broke before it began the crawl.
         WaitedDisconnected = "waited-disconnected",
-        /// The constraints of the batch came to exclude the agent before it began the crawl.
+        /// A change of the batch's constraints excluded the agent before it began the crawl.
         WaitedExcluded = "waited-excluded",
     }
 );
@@ -147,19 +147,19 @@ words!(
 words!(
     /// What a waiting task gains by moving to another agent.
     Gain {
-        /// The task begins at once; the previous agent was full.
+        /// The task begins at once; the previous agent had no free slot.
         BeginsAtOnce = "begins-at-once",
         EndsSooner = "ends-sooner",
-        /// The new agent became available after the choice and is nearer.
+        /// The new agent joined after the choice and is nearer.
         Nearer = "nearer",
     }
 );
 
-/// Why a strategy fell back, with the detail that a prober or an alarm reported.
+/// Why a strategy was replaced by its fallback, with details from a prober or an alarm.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fallback {
     pub cause: FallbackCause,
-    /// The detail, from the prober or the alarm: for display, never compared.
+    /// Details from the prober or the alarm, for display only.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub said: String,
 }
@@ -170,11 +170,11 @@ impl From<FallbackCause> for Fallback {
     }
 }
 
-/// Why a site has no measured distance, with the newest detail from a prober.
+/// Why a site has no measured distance, with the newest details from a prober.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unmeasured {
     pub cause: UnmeasuredCause,
-    /// A prober's detail; empty if no prober gave one.
+    /// Details from a prober; empty if there are none.
     pub said: String,
 }
 
@@ -184,12 +184,11 @@ impl From<Unmeasured> for Fallback {
     }
 }
 
-/// A previously chosen agent, and what happened to the task there.
+/// An agent that was chosen before, and what happened to the task there.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FormerAgent {
     /// The agent's name at that time.
     pub agent: String,
-    /// What happened to the task.
     pub how: Parting,
 }
 
@@ -197,41 +196,40 @@ pub struct FormerAgent {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "cause", rename_all = "kebab-case")]
 pub enum ChoiceCause {
-    /// The strategy chose it.
+    /// The strategy chose the agent.
     Strategy {
-        /// Candidates without room, when the chosen one had room.
+        /// Candidates without a free slot, if the chosen agent had one.
         #[serde(default, skip_serializing_if = "is_zero")]
         full: u32,
-        /// The number of candidates; 0 if none was full.
+        /// Number of candidates; 0 if all had a free slot.
         #[serde(default, skip_serializing_if = "is_zero")]
         of: u32,
     },
     /// The agent may be nearer than the best known agent.
     Explores,
-    /// The site probably has several locations, so the strategy chose the near agent with the most
-    /// free slots.
+    /// The site probably has several locations, so the near agent with the most free slots was
+    /// chosen.
     Spread {
-        /// The confidence in several locations, from 0 to 1.
+        /// The confidence that the site has several locations, from 0 to 1.
         confidence: f64,
         /// The number of near agents.
         near: u32,
     },
     /// The agent is the best remaining candidate of the previous choice.
     NextCandidate,
-    /// The task waited at another agent and was rebalanced.
+    /// The task waited at another agent and was moved by rebalancing.
     Rebalanced {
         /// The other agent's name at that time.
         from: String,
-        /// What the task gains.
         gain: Gain,
     },
-    /// Another agent was crawling the site, and the scheduler asked it to hand the task back.
+    /// The crawl was preempted: another agent was crawling the site and was asked to hand it back.
     TakenBack {
         /// The other agent's name at that time.
         from: String,
         /// The predicted remaining time at the other agent, in milliseconds.
         remaining_ms: u64,
-        /// The predicted time at this agent, in milliseconds; `None` without a prediction.
+        /// The predicted time at the new agent, in milliseconds; `None` without a prediction.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         takes_ms: Option<u64>,
     },
@@ -249,7 +247,7 @@ impl Default for ChoiceCause {
 }
 
 impl ChoiceCause {
-    /// The name in the store.
+    /// The word in the store.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Strategy { .. } => "strategy",
@@ -262,7 +260,7 @@ impl ChoiceCause {
     }
 }
 
-/// The recorded reasons for a task's agent.
+/// Why a task has its agent, as stored.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct ChoiceReasons {
     #[serde(flatten)]
@@ -270,7 +268,7 @@ pub struct ChoiceReasons {
     /// What happened to the task at its previous agent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parted: Option<FormerAgent>,
-    /// Why the batch's own strategy was not followed; `None` if it was.
+    /// Why the batch's strategy was replaced by its fallback; `None` if it was not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 }

@@ -1,8 +1,8 @@
-//! A batch's constraints on its agents: country, carrier, tags, and a quota of bytes a day.
+//! A batch's constraints on its agents: country, carrier, tags, and a daily quota of bytes.
 //!
 //! Pure. Constraints apply before any strategy: an agent that does not meet them is not a
-//! candidate. Constraints have a value for every field; a request has some, each within its bounds
-//! and normalised. Names compare case-insensitively.
+//! candidate. `Constraints` has a value for every field; a `ConstraintsRequest` has some values,
+//! normalised and within bounds. Comparisons ignore case.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,26 +13,26 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::model::{OutOfBounds, PolicyDifference, UnmetCause, naming};
 
-/// The most values in a list, and the most tags of an agent: every pass compares them for every
-/// agent.
+/// Maximum values in a list, and maximum tags of an agent; limited because every pass compares them
+/// for every agent.
 pub const MAX_VALUES: usize = 16;
-/// The longest tag, in bytes: tables display it.
+/// Maximum length of a tag in bytes; limited because tables display tags.
 const MAX_TAG: usize = 32;
-/// The largest quota: the wire and the store's sums are signed.
+/// Maximum quota, because the numbers on the wire and the sums in the store are signed.
 const MOST_BYTES: u64 = i64::MAX.unsigned_abs();
 
 /// What happens to a task that no agent may crawl.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
 pub enum UnmetAction {
-    /// It waits for one that may.
+    /// It waits for an agent that may crawl it.
     #[default]
     Wait,
     Fail,
 }
 
 impl UnmetAction {
-    /// The name on the command line and in the store.
+    /// The word on the command line and in the store.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Wait => "wait",
@@ -41,22 +41,22 @@ impl UnmetAction {
     }
 }
 
-/// A batch's constraints on its agents. An empty or absent value constrains nothing. Stored as
-/// JSON, and read in that form by programs.
+/// A batch's constraints on its agents. An empty or absent value is no constraint. Stored as JSON,
+/// which other programs read too.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Constraints {
-    /// Any of these countries, ISO 3166-1 alpha-2.
+    /// Countries (ISO 3166-1 alpha-2), of which the agent must be in one.
     pub countries: Vec<String>,
     pub carriers: Vec<String>,
     pub tags: Vec<String>,
-    /// The most bytes that one agent may fetch for the batch within 24 hours; at least 1.
+    /// Maximum bytes that one agent may fetch for the batch within 24 hours; at least 1.
     pub bytes_per_day: Option<u64>,
     /// What happens to tasks that no agent may crawl.
     pub unmet: UnmetAction,
 }
 
-/// Requested constraints, from flags, a file or a message; absent values come from another source.
+/// Requested constraints, from flags, a file or a message. Absent values are taken from elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Args)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConstraintsRequest {
@@ -80,7 +80,7 @@ pub struct ConstraintsRequest {
     pub unmet: Option<UnmetAction>,
 }
 
-/// In a file, a single text stands for a list of one.
+/// Accepts a single text in place of a list, for files.
 fn one_or_many<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "neither a string nor a list of strings")]
@@ -117,7 +117,7 @@ impl ConstraintsRequest {
         })
     }
 
-    /// The constraints of a new batch.
+    /// The constraints of a new batch, with defaults for absent values.
     pub fn whole(&self) -> Constraints {
         Constraints {
             countries: self.countries.clone(),
@@ -128,7 +128,7 @@ impl ConstraintsRequest {
         }
     }
 
-    /// These values, completed by those of the other request.
+    /// These values, and for absent ones those of the other request.
     #[must_use]
     pub fn before(self, other: Self) -> Self {
         let or = |one: Vec<String>, other| if one.is_empty() { other } else { one };
@@ -167,7 +167,7 @@ impl ConstraintsRequest {
     }
 }
 
-/// The normalised values, sorted and without repeats.
+/// Normalises and sorts the values, and removes repeats.
 fn list(
     field: &'static str,
     values: &[String],
@@ -210,7 +210,7 @@ fn tag(text: &str) -> Result<String, String> {
     Ok(tag)
 }
 
-/// An agent's tags, normalised and without repeats.
+/// Normalises an agent's tags and removes repeats.
 pub fn tags(asked: &[String]) -> Result<Vec<String>, OutOfBounds> {
     list("tag", asked, tag)
 }
@@ -223,23 +223,24 @@ fn is_among(value: &str, list: &[String]) -> bool {
     list.iter().any(|one| alike(one, value))
 }
 
-/// The properties of an agent that constraints check.
+/// The properties of an agent that constraints test.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AgentTraits {
-    /// ISO 3166-1 alpha-2; empty when unknown.
+    /// ISO 3166-1 alpha-2; empty if unknown.
     pub country: String,
     pub carrier: String,
-    /// The operator's tags for it.
+    /// The tags that operators gave the agent.
     pub tags: Vec<String>,
 }
 
-/// What an agent fetched for a batch within 24 hours, and what its tasks will add.
+/// What an agent fetched for a batch within 24 hours, and what its unfinished tasks are expected to
+/// add.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct QuotaUse {
     pub fetched: u64,
-    /// The agent's unfinished tasks of the batch.
+    /// Number of the agent's unfinished tasks of the batch.
     pub under_way: u32,
-    /// The expected bytes of each unfinished task.
+    /// Expected bytes of each unfinished task.
     pub expected: u64,
 }
 
@@ -249,7 +250,7 @@ impl QuotaUse {
     }
 }
 
-/// Why an agent may not crawl for a batch: the first constraint that the agent does not meet.
+/// Why an agent may not crawl for a batch: the first constraint that it does not meet.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub enum Exclusion {
@@ -259,7 +260,7 @@ pub enum Exclusion {
     Carrier,
     /// The agent lacks this tag.
     Tag(String),
-    /// The agent used up its quota, or its unfinished tasks will.
+    /// The agent has used up its quota, or its unfinished tasks will.
     Quota,
 }
 
@@ -307,7 +308,7 @@ impl FromStr for Exclusion {
     }
 }
 
-/// How many agents a batch excludes.
+/// Number of agents that a batch excludes, by exclusion.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct ExcludedAgents {
     pub fleet: usize,
@@ -315,7 +316,7 @@ pub struct ExcludedAgents {
 }
 
 impl ExcludedAgents {
-    /// Agents that meet the constraints.
+    /// Number of agents that meet the constraints.
     pub fn meet(&self) -> usize {
         self.fleet.saturating_sub(self.by.values().sum())
     }
@@ -325,12 +326,11 @@ impl ExcludedAgents {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoEligibleAgent {
     pub cause: UnmetCause,
-    /// How many agents are excluded.
     pub excluded: ExcludedAgents,
 }
 
 impl NoEligibleAgent {
-    /// For a fleet of `fleet` agents with these exclusions.
+    /// The cause for a fleet of `fleet` agents with these exclusions.
     pub fn of<'a>(fleet: usize, exclusions: impl IntoIterator<Item = &'a Exclusion>) -> Self {
         let mut excluded = ExcludedAgents { fleet, by: BTreeMap::new() };
         for exclusion in exclusions {
@@ -342,7 +342,7 @@ impl NoEligibleAgent {
 }
 
 impl Constraints {
-    /// Why an agent may not crawl for the batch, apart from its quota; `None` if it may.
+    /// Why an agent may not crawl for the batch, regardless of its quota; `None` if it may.
     pub fn excludes(&self, agent: &AgentTraits) -> Option<Exclusion> {
         if !self.countries.is_empty() && !is_among(&agent.country, &self.countries) {
             return Some(Exclusion::Country);
@@ -354,25 +354,25 @@ impl Constraints {
     }
 
     /// Why an agent gets no further task of the batch; `None` if it may get one. Counts unfinished
-    /// tasks, so that a quota is exceeded by less than one site.
+    /// tasks too, so that a quota is exceeded by less than one site.
     pub fn refuses(&self, agent: &AgentTraits, spending: QuotaUse) -> Option<Exclusion> {
         let used_up = || self.bytes_per_day.is_some_and(|quota| spending.all() >= quota);
         self.excludes(agent).or_else(|| used_up().then_some(Exclusion::Quota))
     }
 
-    /// Why an agent may not begin the tasks that wait at it; `None` if it may. Counts only fetched
-    /// bytes, because the waiting tasks are themselves the unfinished ones.
+    /// Why an agent may not begin the tasks that are assigned to it; `None` if it may. Counts only
+    /// fetched bytes, because these tasks are the unfinished ones.
     pub fn withdraws(&self, agent: &AgentTraits, fetched: u64) -> Option<Exclusion> {
         self.refuses(agent, QuotaUse { fetched, ..QuotaUse::default() })
     }
 
-    /// How many further tasks an agent that is not excluded may get, up to `most`.
+    /// Number of further tasks that an agent may get if nothing excludes it, at most `most`.
     pub fn room(&self, spending: QuotaUse, most: u64) -> u64 {
         let Some(quota) = self.bytes_per_day else { return most };
         quota.saturating_sub(spending.all()).div_ceil(spending.expected.max(1)).min(most)
     }
 
-    /// One warning for each value that no agent has, as it may be misspelled.
+    /// One warning for each value that no agent has, because it may be misspelled.
     pub fn unheard_of(&self, fleet: &[AgentTraits]) -> Vec<String> {
         let missing = |values: &[String], has: &dyn Fn(&AgentTraits, &str) -> bool| -> Vec<String> {
             values.iter().filter(|value| !fleet.iter().any(|agent| has(agent, value))).cloned().collect()
@@ -446,8 +446,7 @@ mod tests {
         }
         assert_eq!(constraints.withdraws(&anyone, 99), None, "what waits is not held against itself");
         assert_eq!(constraints.withdraws(&anyone, 100), Some(Exclusion::Quota));
-        // A small quota still allows one site, and a huge fetched or expected size does not
-        // overflow.
+        // Even a small quota allows one site, and huge fetched or expected sizes do not overflow.
         let huge = QuotaUse { fetched: 0, under_way: 0, expected: u64::MAX };
         assert_eq!(constraints.refuses(&anyone, huge), None);
         assert!(constraints.refuses(&anyone, QuotaUse { under_way: u32::MAX, ..huge }).is_some());

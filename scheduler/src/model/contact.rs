@@ -1,15 +1,15 @@
-//! The contact URL, by which a site's owner can write to the operator. Every request carries it in
-//! its user agent, so it is mandatory.
+//! The contact URL, with which a site's owner can reach the operator. It is mandatory, because
+//! every request has it in its user agent.
 
 use std::fmt;
 use std::str::FromStr;
 
 use url::Url;
 
-/// The longest contact URL, in bytes: every request carries it.
+/// Maximum length of a contact URL in bytes; limited because every request carries it.
 const MAX_LENGTH: usize = 200;
 
-/// An http or https URL with a host, or a mailto address. ASCII only, because it goes into a
+/// An http or https URL with a host, or a mailto address. ASCII only, because it is part of an HTTP
 /// header.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContactUrl(String);
@@ -42,7 +42,7 @@ impl FromStr for ContactUrl {
             "mailto" => url.path().split_once('@').is_some_and(|(name, host)| !name.is_empty() && !host.is_empty()),
             _ => false,
         };
-        // A parenthesis would end the comment in the user agent.
+        // A parenthesis would end the comment in the User-Agent header.
         let fits = url.as_str().len() <= MAX_LENGTH
             && url.as_str().bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'(' | b')'));
         if reaches && fits { Ok(Self(url.into())) } else { Err(invalid()) }

@@ -1,17 +1,17 @@
-//! Names: valid agent names, batch names and one-line texts, and generated agent names.
+//! Checks agent names, batch names and one-line texts, and generates agent names.
 //!
-//! Pure. An accepted text looks the same on a terminal: no invisible characters, and none that
-//! change the reading direction.
+//! Pure. An accepted text is displayed as it is by any terminal: it has no invisible characters,
+//! and none that change the reading direction.
 
 use any_ascii::any_ascii;
 
-/// The longest name of an agent. ASCII only, because the agent uses it in file names.
+/// Maximum length of an agent's name. ASCII only, because the agent uses the name in file names.
 pub const MAX_AGENT: usize = 63;
-/// The longest name of a batch, in characters.
+/// Maximum length of a batch's name in characters.
 pub const MAX_BATCH: usize = 100;
-/// The longest text on one line, in characters.
+/// Maximum length of a one-line text in characters.
 pub const MAX_TEXT: usize = 100;
-/// The longest generated name of a city and a carrier: leaves room for a number within `MAX_AGENT`.
+/// Maximum length of a generated name, which leaves room for a number within `MAX_AGENT`.
 const LONGEST_FORMED: usize = 56;
 
 /// Why a text is invalid.
@@ -19,10 +19,10 @@ const LONGEST_FORMED: usize = 56;
 pub enum BadName {
     #[error("missing")]
     Missing,
-    /// Too long for a table.
+    /// Too long to display in a table.
     #[error("longer than {MAX_TEXT} characters")]
     TooLong,
-    /// The text has a character that a terminal does not show.
+    /// The text has a character that terminals do not show.
     #[error("contains U+{0:04X}, which terminals do not show")]
     NotShown(u32),
     /// Not a valid agent name.
@@ -31,7 +31,7 @@ pub enum BadName {
     /// Not a valid batch name.
     #[error("'{0}' is not 1 to {MAX_BATCH} letters, digits, '.', '_' and '-'")]
     Batch(String),
-    /// No letter of the city or the carrier has an ASCII spelling.
+    /// Neither the city nor the carrier has a letter with an ASCII spelling.
     #[error("no name can be formed from '{0}' and '{1}': give one with --name")]
     Unreadable(String, String),
 }
@@ -44,7 +44,7 @@ pub fn agent(text: &str) -> Result<&str, BadName> {
 }
 
 /// Checks a batch's name: letters and digits of any script, `.`, `_` and `-`. Rejects combining
-/// accents: the same letter as one character would be another batch.
+/// accents, because the same letter as a single character would make a different name.
 pub fn batch(text: &str) -> Result<&str, BadName> {
     let allowed = |character: char| character.is_alphanumeric() || matches!(character, '.' | '_' | '-');
     let name = !text.is_empty() && text.chars().count() <= MAX_BATCH && text.chars().all(allowed);
@@ -66,8 +66,8 @@ pub fn one_line(text: &str) -> Result<&str, BadName> {
     }
 }
 
-/// Whether a terminal shows the character and keeps the order of its neighbours. True for joiners,
-/// which some scripts need.
+/// Whether a terminal shows the character, and in the order of the text. True for joiners, which
+/// some scripts need.
 pub fn is_shown(character: char) -> bool {
     let turns =
         matches!(character, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
@@ -75,7 +75,7 @@ pub fn is_shown(character: char) -> bool {
     !character.is_control() && !turns && !hidden
 }
 
-/// The name of an agent of this city and carrier: `beijing-dianxin`.
+/// The generated name of an agent of this city and carrier, such as `beijing-dianxin`.
 pub fn formed(city: &str, carrier: &str) -> Result<String, BadName> {
     let mut name = String::new();
     for character in any_ascii(&format!("{city} {carrier}")).chars() {
@@ -91,7 +91,7 @@ pub fn formed(city: &str, carrier: &str) -> Result<String, BadName> {
 }
 
 /// `base` itself (number 1), or `base` with the lowest free number from `next` on. Stores that
-/// number in `next`, so that the next search for the same base continues there.
+/// number in `next`, where the search for the same base continues next time.
 pub fn first_free(base: &str, next: &mut u64, taken: impl Fn(&str) -> bool) -> String {
     loop {
         let name = if *next == 1 { base.to_owned() } else { format!("{base}-{next}") };

@@ -1,16 +1,16 @@
-//! Parallel work with ordered results, independent of the number of threads. Pure.
+//! Parallel work whose results are in order and do not depend on the number of threads. Pure.
 
 use std::num::NonZeroUsize;
 use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Runs `work` for each index below `count`; items start in order.
+/// Runs `work` for each index below `count`. Items start in order.
 pub(crate) fn in_order<T: Send>(count: usize, threads: NonZeroUsize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     in_order_while(count, threads, |piece| Some(work(piece)))
 }
 
-/// The same, but a thread whose item gives `None` starts no further item.
+/// Like `in_order`, but a thread stops after an item that returns `None`.
 pub(crate) fn in_order_while<T: Send>(
     count: usize,
     threads: NonZeroUsize,

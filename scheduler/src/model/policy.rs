@@ -1,7 +1,7 @@
-//! The crawl policy of a batch: how far sites are crawled, and how.
+//! The crawl policy of a batch: the limits and the manner of its crawls.
 //!
 //! A policy has a value for every field. A request has values for some fields, each within its
-//! bounds. One macro lists the fields; [`PolicyRequest::checked`] holds the bounds.
+//! bounds. One macro lists the fields; [`PolicyRequest::checked`] checks the bounds.
 
 use std::fmt::{self, Debug, Display};
 use std::time::Duration;
@@ -12,26 +12,28 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::model::contact::{ContactUrl, InvalidContact};
 
-/// The largest number of pages and of links: the store's columns are signed.
+/// Maximum number of pages and of links, because the store's columns are signed.
 const MOST: u32 = i32::MAX.unsigned_abs();
-/// The longest crawl of one site.
+/// Maximum duration of one crawl.
 const LONGEST_CRAWL: Duration = Duration::from_secs(30 * 24 * 3600);
-/// The longest pause between two requests to a site.
+/// Maximum time between two requests to a site.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(3600);
-/// The shortest recrawl interval: each round measures the site, chooses an agent and is stored.
+/// Minimum recrawl interval; limited because each round measures the site, chooses an agent and is
+/// stored.
 const SHORTEST_RECRAWL: Duration = Duration::from_secs(3600);
-/// The longest recrawl interval; for a longer one, submit the batch again.
+/// Maximum recrawl interval. For a longer one, submit the batch again.
 const LONGEST_RECRAWL: Duration = Duration::from_secs(365 * 24 * 3600);
-/// The most patterns in a list and the longest pattern, in bytes: an agent matches each link
-/// against each pattern.
+/// Maximum number of patterns in a list, and maximum length of a pattern in bytes; limited because
+/// an agent matches each link against each pattern.
 const MAX_PATTERNS: usize = 50;
 const MAX_PATTERN_BYTES: usize = 200;
-/// The longest user-agent name and the longest version, in bytes: every request carries them.
+/// Maximum length of a user-agent name and of its version, in bytes; limited because every request
+/// carries them.
 const MAX_TOKEN_BYTES: usize = 40;
 const MAX_VERSION_BYTES: usize = 20;
 
-/// Generates both structs and the per-field code from one list of fields: help, parser, type and
-/// default. Fields after `or nothing` may be absent from a policy too.
+/// Generates both structs and the code for each field from one list of fields: help, parser, type
+/// and default. Fields after `or nothing` are optional in a policy too.
 macro_rules! policy {
     (
         $(
@@ -50,7 +52,7 @@ macro_rules! policy {
             $may:ident: $may_type:ty;
         )*
     ) => {
-        /// How far a crawl may go, and how. Stored as JSON, and read in that form by programs.
+        /// The limits and the manner of crawls. Stored as JSON, which other programs read too.
         #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
         pub struct CrawlPolicy {
             $($(#[doc = $help])+ $(#[serde($($stored)*)])? pub $field: $type,)*
@@ -63,8 +65,8 @@ macro_rules! policy {
             }
         }
 
-        /// Requested policy values, from flags, a file, the configuration or a message; absent
-        /// values come from another source.
+        /// Requested policy values, from flags, a file, the configuration or a message. Absent
+        /// values are taken from elsewhere.
         #[derive(Debug, Clone, PartialEq, Eq, Default, Deserialize, Args)]
         #[serde(default, deny_unknown_fields)]
         pub struct PolicyRequest {
@@ -79,7 +81,7 @@ macro_rules! policy {
         }
 
         impl PolicyRequest {
-            /// These values, completed by those of the other request.
+            /// These values, and for absent ones those of the other request.
             #[must_use]
             pub fn before(self, other: Self) -> Self {
                 Self { $($field: self.$field.or(other.$field),)* $($may: self.$may.or(other.$may),)* }
@@ -157,8 +159,8 @@ policy! {
     recrawl_interval: Duration;
 }
 
-/// Times as whole milliseconds, so that queries can compute with them. Values within the bounds
-/// lose nothing.
+/// Stores durations as whole milliseconds, so that queries can compute with them. All values within
+/// the bounds are stored exactly.
 mod millis {
     use super::{Deserialize, Deserializer, Duration, Serialize, Serializer};
 
@@ -185,7 +187,6 @@ mod millis {
 #[error("{field}: {problem}")]
 pub struct OutOfBounds {
     pub field: &'static str,
-    /// The problem.
     pub problem: String,
 }
 
@@ -211,7 +212,8 @@ fn differ<T: PartialEq + Debug>(field: &'static str, has: Option<&T>, asked: Opt
 }
 
 impl CrawlPolicy {
-    /// Checks that fields agree: large sites must not have a longer interval than small ones.
+    /// Checks that the values fit together: the interval of large sites must not exceed that of
+    /// small ones.
     pub fn agreed(self) -> Result<Self, OutOfBounds> {
         let (shortest, interval) = (self.shortest_interval, self.request_interval);
         if shortest > interval {
@@ -223,8 +225,8 @@ impl CrawlPolicy {
 }
 
 impl PolicyRequest {
-    /// The requested values, completed from `otherwise`. No interval is longer than a requested
-    /// one.
+    /// The requested values, and for absent ones those of `otherwise`. A shortest interval that was
+    /// not requested never exceeds the request interval.
     pub fn or(&self, otherwise: &CrawlPolicy) -> CrawlPolicy {
         let mut policy = self.clone().laid_over(otherwise.clone());
         if self.shortest_interval.is_none() {
@@ -233,8 +235,7 @@ impl PolicyRequest {
         policy
     }
 
-    /// Checks the bounds of each value, and sorts the pattern lists because their order has no
-    /// meaning.
+    /// Checks the bounds of each value, and sorts the pattern lists, whose order has no meaning.
     pub fn checked(mut self) -> Result<Self, OutOfBounds> {
         number("max_pages", self.max_pages, 1, MOST)?;
         number("max_bytes", self.max_bytes, 1, i64::MAX.unsigned_abs())?;
@@ -263,8 +264,8 @@ impl PolicyRequest {
     }
 }
 
-/// The shortest interval if none was requested. A request for a slower crawl than usual slows large
-/// sites too.
+/// The shortest interval, if none was requested. If a longer request interval was requested, large
+/// sites are crawled more slowly too.
 fn shortest_of(otherwise: &CrawlPolicy, request_interval: Duration) -> Duration {
     let as_usual = otherwise.shortest_interval < otherwise.request_interval;
     if as_usual { otherwise.shortest_interval.min(request_interval) } else { request_interval }
@@ -301,7 +302,7 @@ fn time(
     }
 }
 
-/// A duration in the largest unit of which it is a whole number.
+/// The duration as a whole number of the largest possible unit.
 pub fn in_largest_unit(duration: Duration) -> String {
     const UNITS: [(u128, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")];
     let millis = duration.as_millis();
@@ -327,8 +328,8 @@ fn check_patterns(patterns: &[String]) -> Result<(), String> {
     Ok(())
 }
 
-/// A product token that robots.txt may name (RFC 9309, 2.2.1), with an optional version. Agents
-/// refuse any other.
+/// Checks for a product token that robots.txt can name (RFC 9309, 2.2.1), with an optional version.
+/// Agents refuse other names.
 fn check_user_agent(name: &str) -> Result<(), String> {
     let (token, version) = name.split_once('/').map_or((name, None), |(token, version)| (token, Some(version)));
     let letter = |byte: u8| byte.is_ascii_alphabetic() || matches!(byte, b'-' | b'_');

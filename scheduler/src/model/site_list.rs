@@ -2,16 +2,16 @@
 //!
 //! Pure. A name has one canonical spelling: a bare lower-case host (punycode for international
 //! names, brackets around an IPv6 address), or `scheme://host[:port]` without the scheme's default
-//! port. A crawl of a bare host tries https, then http; a scheme fixes the choice. A bare
-//! `host:port` is read as `http://host:port`, or as `https://host` if the port is 443. Invariant: a
-//! canonical spelling parses to itself.
+//! port. A bare host is crawled by https, or else http; a scheme fixes the choice. A bare
+//! `host:port` means `http://host:port`, or `https://host` if the port is 443. Invariant: parsing a
+//! canonical spelling returns it unchanged.
 //!
-//! A line of a list holds a name; a rank and a name (as in lists of the most visited sites); or a
-//! name, a latitude and a longitude, separated by commas. A first line that names columns,
-//! including `site`, `latitude` and `longitude`, sets their order. The parser skips blank lines and
-//! comments (`#` at the start or after a space), accepts a byte-order mark and CRLF, counts and
-//! drops repeated sites, and reports invalid lines by number. Hosts may be addresses: the agent's
-//! guard decides which addresses it connects to.
+//! A line of a list has a name; or a rank and a name (as in lists of the most visited sites); or a
+//! name, a latitude and a longitude; separated by commas. A first line with column names, among
+//! them `site`, `latitude` and `longitude`, sets the order of columns. The parser skips blank lines
+//! and comments (`#` at the start or after a space), accepts a byte-order mark and CRLF, drops and
+//! counts repeated sites, and reports invalid lines by number. Hosts may be addresses: the agent's
+//! guard decides to which addresses it connects.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -26,21 +26,22 @@ mod line;
 
 use line::Columns;
 
-/// The longest host name DNS allows, in bytes without the final dot.
+/// Maximum length of a host name in DNS, in bytes without the final dot.
 const MAX_HOST: usize = 253;
-/// The longest label DNS allows, in bytes.
+/// Maximum length of a label in DNS, in bytes.
 const MAX_LABEL: usize = 63;
-/// The longest text that is parsed; a longer one is not a URL.
+/// Maximum length of a text that is parsed; a longer one is not a URL.
 const MAX_TEXT: usize = 4096;
-/// Characters shown of a rejected line.
+/// Maximum characters shown of a rejected line.
 const SHOWN: usize = 80;
-/// The most invalid lines reported one by one; a person who has fixed these knows the pattern.
+/// Maximum invalid lines that are reported one by one. After fixing these, a person knows the
+/// pattern.
 const COMPLAINTS: usize = 20;
-/// Leading bytes in which a zero byte marks the file as binary.
+/// Number of bytes at the start of a file in which a zero byte means that it is binary.
 const BEGINNING: usize = 8192;
-/// UTF-8's byte-order mark, which Windows editors put first.
+/// The byte-order mark of UTF-8, which Windows editors put first.
 const UTF8_MARK: &[u8] = &[0xEF, 0xBB, 0xBF];
-/// UTF-16's two byte-order marks.
+/// The two byte-order marks of UTF-16.
 const UTF16_MARKS: [&[u8]; 2] = [&[0xFF, 0xFE], &[0xFE, 0xFF]];
 
 /// A site's name in canonical spelling.
@@ -51,7 +52,7 @@ pub struct SiteName(String);
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("'{text}' names no site: {reason}")]
 pub struct InvalidName {
-    /// The text, clipped, with control characters escaped.
+    /// The text, shortened, with control characters escaped.
     pub text: String,
     /// The reason, for display.
     pub reason: String,
@@ -62,9 +63,9 @@ pub struct InvalidName {
 pub struct SiteList {
     /// The sites in the order of the list, without repeats.
     pub sites: Vec<SiteName>,
-    /// Positions of the sites for which the list has one.
+    /// The positions of sites for which the list has one.
     pub positions: HashMap<SiteName, Position>,
-    /// Lines that repeated a site.
+    /// Number of lines that repeated a site.
     pub duplicates: usize,
     /// The first lines without a valid site name.
     pub rejected: Vec<Rejected>,
@@ -76,7 +77,7 @@ pub struct SiteList {
 pub struct Rejected {
     /// The line's number, from 1.
     pub line: usize,
-    /// The line, clipped, with control characters escaped.
+    /// The line, shortened, with control characters escaped.
     pub text: String,
     /// The reason, for display.
     pub reason: String,
@@ -149,8 +150,8 @@ impl SiteName {
         }
     }
 
-    /// Whether a crawl of the site may settle at this origin: the site's own host, or another host
-    /// in its registrable domain (public suffix list). An address has no registrable domain.
+    /// Whether this origin may be used for the site's crawl: its host is the site's own, or has the
+    /// same registrable domain (public suffix list). An address has no registrable domain.
     pub fn may_settle_at(&self, origin: &Self) -> bool {
         if origin.split().0.is_none() {
             return false;
@@ -172,8 +173,8 @@ impl SiteName {
         }
     }
 
-    /// Every spelling that may denote the same site, likeliest first: this one; then for a bare
-    /// host its two origins, and for an origin on its scheme's default port the bare host.
+    /// All spellings that may mean the same site, most likely first: this one; for a bare host its
+    /// two origins; for an origin with its scheme's default port the bare host.
     pub fn spellings(&self) -> Vec<String> {
         let mut spellings = vec![self.0.clone()];
         match self.split() {
@@ -200,7 +201,7 @@ impl FromStr for SiteName {
     }
 }
 
-/// The canonical spelling, or why the text has none.
+/// The canonical spelling, or why the text is not a site's name.
 fn canonical(text: &str) -> Result<String, String> {
     check_characters(text)?;
     let (scheme, rest) = split_scheme(text)?;
@@ -272,7 +273,7 @@ fn check_characters(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Splits at `://`; in a text without it a colon starts a port.
+/// Splits at `://`. In a text without it, a colon precedes a port.
 fn split_scheme(text: &str) -> Result<(Option<Scheme>, &str), String> {
     // A `://` after the authority belongs to the path or query.
     let authority_end = text.find(['/', '?', '#']).unwrap_or(text.len());
@@ -286,7 +287,7 @@ fn split_scheme(text: &str) -> Result<(Option<Scheme>, &str), String> {
     }
 }
 
-/// Whether a canonical authority ends in a port.
+/// Whether a canonical authority ends with a port.
 fn has_port(authority: &str) -> bool {
     authority.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']'))
 }
@@ -321,7 +322,7 @@ fn canonical_host(text: &str) -> Result<String, String> {
         return Ok(Host::<String>::Ipv6(address).to_string());
     }
     match Host::parse(text).map_err(host_problem)? {
-        // Browsers read `12345` and `1.2` as addresses; in a site list they are mistakes.
+        // Browsers read `12345` and `1.2` as addresses, but in a site list they are mistakes.
         Host::Ipv4(address) if text.trim_end_matches('.').parse::<Ipv4Addr>() != Ok(address) => {
             Err("neither a name nor a complete IPv4 address".to_owned())
         }
@@ -364,7 +365,7 @@ fn host_problem(error: ParseError) -> String {
     }
 }
 
-/// The text for display: clipped, with control characters escaped.
+/// The text for display: shortened, with control characters escaped.
 fn shown(text: &str) -> String {
     let mut shown = String::new();
     for (index, character) in text.trim_end().chars().enumerate() {

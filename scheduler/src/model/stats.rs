@@ -5,22 +5,22 @@ pub fn mean(values: &[f64]) -> Option<f64> {
     (!values.is_empty()).then(|| values.iter().sum::<f64>() / count(values.len()))
 }
 
-/// A count as `f64`: exact below 2^53.
+/// A count as `f64`; exact below 2^53.
 pub fn count(of: usize) -> f64 {
     of as f64
 }
 
-/// The median; the greater of two middle values. `None` for an empty list.
+/// The median, or the greater of two middle values; `None` for an empty list.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()
 }
 
-/// A quantile of a sorted list by linear interpolation between neighbours.
+/// A quantile of a sorted list, interpolated linearly between neighbours.
 pub fn quantile(sorted: &[f64], share: f64) -> Option<f64> {
     let last = sorted.len().checked_sub(1)?;
     let place = share * count(last);
-    // Binary search, because a fractional position cannot be cast to an index.
+    // A binary search, because a fractional position cannot be cast to an index.
     let (mut low, mut high) = (0, last);
     while low < high {
         let middle = (low + high).div_ceil(2);

@@ -1,16 +1,16 @@
-//! A task's state, and the reason for any end other than done.
+//! The states of a task, and the reasons why a task ended without success.
 
 words!(
     TaskState {
-        /// Waits for measurement.
+        /// The task waits for measurements of its site.
         Submitted = "submitted",
-        /// Agents are measuring its site.
+        /// Agents are measuring the site.
         Measuring = "measuring",
-        /// Waits for the choice of an agent.
+        /// The task waits for the choice of an agent.
         Located = "located",
-        /// Waits at an agent.
+        /// The task waits at its agent.
         Assigned = "assigned",
-        /// An agent crawls the site.
+        /// The agent is crawling the site.
         Leased = "leased",
         /// The crawl succeeded.
         Done = "done",
@@ -24,9 +24,9 @@ words!(
     ReasonKind {
         /// The agent's guard refused the site's address.
         Guard = "guard",
-        /// robots.txt forbids the crawl, or could not be fetched.
+        /// robots.txt forbids the crawl or could not be fetched.
         Robots = "robots",
-        /// Requests to the site kept failing.
+        /// Requests to the site failed repeatedly.
         Breaker = "breaker",
         /// The crawl is forbidden; the agent did not report by what.
         Blocked = "blocked",
@@ -40,17 +40,17 @@ words!(
         TimedOut = "timed-out",
         /// TLS failed.
         Tls = "tls",
-        /// The start page redirects out of the site, or in a loop.
+        /// The start page redirects to another site or in a loop.
         Redirect = "redirect",
         /// The site answered with a status from 400 to 499.
         Status4xx = "status-4xx",
         /// The site answered with a status of 500 or more.
         Status5xx = "status-5xx",
-        /// The answer was not HTTP, or was truncated.
+        /// The answer was not HTTP or was truncated.
         BrokenAnswer = "broken-answer",
         /// The site returned no page; the agent did not report why.
         Unreachable = "unreachable",
-        /// The site's crawls crashed or lost their agents too often.
+        /// The crawls of the site crashed or lost their agents too often.
         Poison = "poison",
         /// No agent meets the batch's constraints.
         NoAgent = "no-agent",
@@ -64,7 +64,7 @@ words!(
 );
 
 impl ReasonKind {
-    /// A description of the site's failure, for display.
+    /// Describes the failure of the site, for display.
     pub const fn words(self) -> &'static str {
         match self {
             Self::Guard => "the guard refused the address",

@@ -139,7 +139,10 @@ impl Admission {
         room.fold(0, u64::saturating_add).min(most)
     }
 
-    /// What happens to a batch's tasks if no admitted agent takes work.||
+    /// What happens to a batch's tasks if no admitted agent takes work.
+    ///
+    /// They can fail only if no enrolled agent meets the constraints. They wait if such agents are
+    /// disconnected or have used up their quota, because a quota is free again within a day.
     pub(in crate::jobs) fn fate(&self, batch: BatchId) -> Option<Fate> {
         let asked = self.constraints.get(&batch)?;
         let nobody = NoEligibleAgent::of(self.fleet.len(), self.excluded.get(&batch)?.values());

@@ -1,4 +1,4 @@
-//! One line of a site list: comment, columns and position.
+//! Parses one line of a site list: comment, columns and position.
 
 use crate::gnp::Position;
 
@@ -12,7 +12,7 @@ pub(super) struct Columns {
 }
 
 impl Columns {
-    /// The columns that a header names; `None` if the line is not a header.
+    /// The columns named by a header; `None` if the line is not a header.
     pub(super) fn named(line: &str) -> Option<Self> {
         let names: Vec<String> = line.split(',').map(|name| name.trim().to_ascii_lowercase()).collect();
         let at = |wanted: &str| names.iter().position(|name| name == wanted);
@@ -20,15 +20,15 @@ impl Columns {
     }
 }
 
-/// The site of a non-empty line, and its position if the line gives one.
+/// The site of a non-empty line, and its position if the line has one.
 pub(super) fn entry(line: &str, columns: Option<Columns>) -> Result<(SiteName, Option<Position>), InvalidName> {
     let rejected = |reason: String| InvalidName { text: shown(line), reason };
     let fields: Vec<&str> = line.split(',').map(str::trim).collect();
     let columns = match columns {
         Some(columns) => columns,
-        // A comma in a path belongs to the URL, whose path is dropped.
+        // The comma is part of the URL's path, and paths are dropped.
         None if fields.len() == 1 || has_path(fields[0]) => return Ok((line.parse()?, None)),
-        // The first field is a rank, because a number is not a valid site name.
+        // The first field must be a rank, because a number is not a valid site name.
         None if fields.len() == 2 && is_rank(fields[0]) => return Ok((fields[1].parse()?, None)),
         None if fields.len() == 3 => Columns { site: 0, latitude: 1, longitude: 2 },
         None => {
@@ -54,7 +54,7 @@ fn is_rank(field: &str) -> bool {
     !field.is_empty() && field.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// Whether the name has a path of more than a slash.
+/// Whether the name has a path other than `/`.
 fn has_path(name: &str) -> bool {
     let rest = name.split_once("://").map_or(name, |(_, rest)| rest);
     rest.split_once(['/', '?', '#']).is_some_and(|(_, path)| !path.is_empty())
@@ -70,7 +70,7 @@ pub(super) fn read(line: &[u8]) -> Result<&str, InvalidName> {
 }
 
 /// Removes a comment: a `#` at the start of the line or after white space. In `a.cn/#top` the `#`
-/// belongs to the URL.
+/// is part of the URL.
 fn without_comment(line: &str) -> &str {
     let mut before = ' ';
     for (at, character) in line.char_indices() {
