@@ -1,11 +1,12 @@
-//! `lab balance`: agents with rates of a half, one and two crawl a batch; compares its time with
-//! the minimum.
+//! `lab balance`: agents with relative rates of 0.5, 1 and 2 crawl a batch. Compares its time with
+//! a lower bound.
 //!
-//! The real binaries run in the rootless WAN. An agent's rate is that of its access link, which its
-//! crawls share; the scheduler does not know it, and all agents have the same number of slots. All
-//! sites are measured first, with the agents drained. Then one batch is crawled. Its time from the
-//! first grant to the end of the last lease is compared with the lower bound: the maximum of total
-//! work over total rate, the longest site, and the flow bound of the candidate sets.
+//! The real binaries run in the rootless grade. An agent's rate is the rate of its access link,
+//! which its crawls share. The scheduler does not know the rates, and all agents have the same
+//! number of slots. First all sites are measured while all agents are drained. Then one batch is
+//! crawled. Its time is from the first grant to the end of the last lease. The lower bound is the
+//! maximum of three: total work over total rate, the longest site, and the flow bound of the
+//! candidate sets.
 
 use std::time::Duration;
 
@@ -22,21 +23,23 @@ use crate::world::scenario::{Scenario, WebRules};
 
 pub mod bound;
 
-/// Nine agents of the paper's layout: this few need no landmarks, all measure every site, and
-/// distances are measured, not predicted.
+/// Number of agents, from the paper's layout. With so few there are no landmarks: every agent
+/// measures every site, so distances are measured, not predicted.
 const AGENTS: usize = 9;
-/// The rate factors, in equal parts.
+/// The rate factors. Each applies to a third of the agents.
 const SHAPES: [f64; 3] = [0.5, 1.0, 2.0];
-/// Bytes per second at factor 1: slow enough that only the link limits a crawl.
+/// Bytes per second at factor 1. So slow that only the link limits a crawl.
 const RATE: f64 = 60_000.0;
-/// Sites an agent crawls at once: two keep a link busy during a round trip.
+/// Number of sites that an agent crawls at once. With two, the link is busy while one crawl waits
+/// for a round trip.
 const SLOTS: u32 = 2;
-/// Maximum ratio to the minimum time.
+/// Maximum ratio of the batch's time to the lower bound.
 const TARGET: f64 = 1.10;
 const SURVEY: &str = "survey";
 const BATCH: &str = "balance";
 const PATIENCE: Duration = Duration::from_secs(600);
-/// Quick measuring, which is not part of the experiment.
+/// The scheduler's configuration. It makes measuring quick, because this is not part of the
+/// experiment.
 const SCHEDULER: &str =
     "[measure]\nsite_samples = 2\nsite_least_samples = 2\nsite_interval = '200ms'\nmesh_interval = '100ms'\n";
 
@@ -176,7 +179,7 @@ fn work(crawled: &AssignedCrawl, names: &[String]) -> anyhow::Result<SiteWork> {
     Ok(SiteWork { bytes: u64::try_from(crawled.bytes).context("bytes")?, candidates })
 }
 
-/// Prints how much of its link each agent used.
+/// Prints the share of its link that each agent used.
 fn print_agents(names: &[String], rates: &[f64], crawled: &[AssignedCrawl], took: f64) {
     for (name, rate) in names.iter().zip(rates) {
         let own: Vec<&AssignedCrawl> = crawled.iter().filter(|one| one.crawler == *name).collect();

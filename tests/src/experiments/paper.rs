@@ -1,10 +1,11 @@
 //! `lab paper`: repeats the paper's experiments. Tables 1 and 2 come from `simulate`, Figures 2 and
 //! 3 from real agents in the lab.
 //!
-//! The paper's layout runs over the base cell and all cells with one factor changed, other layouts
-//! only over the base cell; with every strategy and seed (`tests/experiments.toml`). A void cell is
-//! run once more, and then printed as void. Finished cells are stored, so that an interrupted run
-//! can continue. Each cell is compared with a simulation from the same survey.
+//! With the paper's layout, it runs the base cell and all cells with one factor changed; with other
+//! layouts only the base cell. Each cell runs with every strategy and seed
+//! (`tests/experiments.toml`). A cell whose timing is void is run once more. If it is void again,
+//! it is printed as void. Finished cells are stored, so that an interrupted run can continue. Each
+//! cell is compared with a simulation that uses the same survey.
 
 use std::time::{Duration, Instant};
 
@@ -30,10 +31,9 @@ mod simulated;
 pub mod stage;
 mod tables;
 
-/// Minimum share of the best other strategy's throughput that `earliest-finish` must reach in every
-/// cell.
+/// Minimum throughput of `earliest-finish` in every cell, as a share of the best other strategy's.
 const LEAST_SHARE: f64 = 0.90;
-/// Durations of a survey, and of the beginning and end of a cell, for estimating the total time.
+/// Durations for estimating the total time: of a survey, and of the start and end of a cell.
 const SURVEY: Duration = Duration::from_secs(100);
 const AROUND_A_CELL: Duration = Duration::from_secs(14);
 
@@ -77,7 +77,7 @@ struct PlannedCell {
     takes: Duration,
 }
 
-/// All cells of one layout and seed.
+/// All cells to run for one layout and seed.
 struct LayoutPlan<'a> {
     layout: &'a LayoutData,
     seed: u64,
@@ -94,8 +94,7 @@ struct JsonOutput<'a> {
     grid: &'a [Row],
 }
 
-/// Runs the unfinished cells and prints all results. A void cell or a missed target is not an
-/// error.
+/// Runs the unfinished cells and prints all results. Void cells and missed targets are not errors.
 pub async fn paper(args: PaperArgs) -> anyhow::Result<()> {
     let settings = Settings::committed()?;
     let (mut layouts, missing) = settings.available_layouts(&args.run.data)?;
@@ -192,7 +191,7 @@ async fn run_plan(settings: &Settings, plan: &LayoutPlan<'_>, store: &mut CellSt
     surveyed.end().await
 }
 
-/// A line of text for one cell.
+/// Formats the result of one cell as a line.
 fn line(cell: &Cell, result: &LabResult, simulated: SimulatedMedians) -> String {
     let (ratios, (busy, most)) = (SimulationRatios::of(simulated, result), busy(&result.per_agent));
     let Point { loss, page_kb, per_site_rps, access_mbit } = cell.point;

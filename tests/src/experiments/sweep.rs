@@ -1,8 +1,8 @@
 //! `lab sweep`: simulates the paper's experiment over the full product of its factors.
 //!
-//! A discrete-event simulation with the lab's transfer model and the scheduler's strategy code
-//! (`sweep/crawls`, `sweep/fleet`). The settings are in `tests/experiments.toml`; `lab paper` runs
-//! the same cells with real agents and compares.
+//! It is a discrete-event simulation with the lab's transfer model and the scheduler's strategy
+//! code (`sweep/crawls`, `sweep/fleet`). The settings are in `tests/experiments.toml`. `lab paper`
+//! runs the same cells with real agents and compares the results.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -38,12 +38,12 @@ pub mod measured;
 pub mod settings;
 pub mod survey;
 
-/// The folder of measured round trips, outside the repository.
+/// The folder with measured round trips, outside the repository.
 pub const DATA: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../shared/data");
-/// Minimum share of the best other strategy's throughput that `earliest-finish` must reach in every
-/// cell.
+/// Minimum throughput of `earliest-finish` in every cell, as a share of the best other strategy's.
 const LEAST_SHARE: f64 = 0.97;
-/// The name of `earliest-finish` crawling the sites again, with the history of the first crawl.
+/// The name of the method that crawls the sites a second time by `earliest-finish`, with the
+/// history of the first crawl.
 const AGAIN: &str = "earliest-finish, again";
 /// The name of the list scheduler, which knows every round trip, rate and size.
 const LIST: &str = "list, all known";
@@ -76,8 +76,8 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// Opens the finished cells of these settings and programs; the lab's own binary always counts.
-    /// `folder` is the default file's.
+    /// Opens the file of cells that were finished with these settings, these programs and this lab
+    /// binary. `folder` is the folder of the default file.
     pub fn open<T>(&self, folder: &str, settings: &str, programs: &[&Path]) -> anyhow::Result<CellStore<T>>
     where
         T: Clone + Serialize + DeserializeOwned,
@@ -113,28 +113,28 @@ struct SimulatedResult {
     mb_per_min: f64,
     makespan_s: f64,
     requests_per_s: f64,
-    /// The standard deviation of the agents' busy times over their mean.
+    /// The coefficient of variation of the agents' busy times.
     busy_variation: f64,
-    /// Preempted crawls.
+    /// Number of preempted crawls.
     preempted: usize,
 }
 
-/// The simulation of one layout and seed: everything that its cells share.
+/// Everything that the simulated cells of one layout and seed share.
 pub struct LayoutSimulation<'a> {
     settings: &'a Settings,
     layout: &'a LayoutData,
     seed: u64,
-    /// The agents' indices in the scenario, by rank.
+    /// The index in the scenario of each agent, by rank.
     agents: Vec<usize>,
     survey: Survey,
-    /// The first site's task number in every cell: random choices depend on task numbers.
+    /// The task number of the first site in every cell. Random choices depend on task numbers.
     first_task: u64,
     /// The requests of each site's crawl, by mean page size.
     requests: BTreeMap<u32, Vec<Vec<SiteRequest>>>,
 }
 
 impl<'a> LayoutSimulation<'a> {
-    /// Uses the emulated round trips as measurements.
+    /// Prepares a simulation that uses the emulated round trips as measurements.
     pub fn new(settings: &'a Settings, layout: &'a LayoutData, seed: u64) -> anyhow::Result<Self> {
         let scenario = settings.scenario(layout, seed, settings.base)?;
         Self::surveyed(
@@ -146,7 +146,8 @@ impl<'a> LayoutSimulation<'a> {
         )
     }
 
-    /// Uses a cluster's measurements and task numbers, so that random choices are the same.
+    /// Prepares a simulation with a cluster's measurements and task numbers, so that random choices
+    /// are the same as in the cluster.
     pub fn surveyed(
         settings: &'a Settings,
         layout: &'a LayoutData,
@@ -160,12 +161,12 @@ impl<'a> LayoutSimulation<'a> {
         Ok(Self { settings, layout, seed, agents, survey, first_task, requests: BTreeMap::new() })
     }
 
-    /// Simulates a cell; each `draw` loses other packets.
+    /// Simulates a cell. `draw` selects which packets are lost.
     pub fn simulate(&mut self, point: Point, strategy: Strategy, draw: u64) -> anyhow::Result<BatchResult> {
         self.with_batch(point, strategy, draw, crawls::run)
     }
 
-    /// Simulates a second crawl of the same sites, with the history of the first.
+    /// Simulates a second crawl of the same sites, with the history of the first crawl.
     fn again(&mut self, point: Point, strategy: Strategy) -> anyhow::Result<BatchResult> {
         let history = self.simulate(point, strategy, 0)?.history;
         self.with_batch(point, strategy, 1, |batch| {
@@ -271,18 +272,18 @@ fn simulate_field(
     Ok(())
 }
 
-/// A scheduling method that is simulated in a cell.
+/// A scheduling method to simulate in a cell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Method {
     /// A strategy that crawls the sites for the first time.
     First(Strategy),
-    /// `earliest-finish`, crawling the sites again.
+    /// `earliest-finish` crawls the sites a second time.
     Again,
-    /// The list scheduler.
     List,
 }
 
-/// The methods of each cell; the last two only together with `earliest-finish`.
+/// The methods to simulate in each cell. `Again` and `List` are simulated only together with
+/// `earliest-finish`.
 fn methods(strategies: &[Strategy]) -> Vec<Method> {
     let ours = strategies.contains(&Strategy::EarliestFinish);
     let others = [Method::Again, Method::List].into_iter().filter(|_| ours);

@@ -1,14 +1,15 @@
-//! Lower bounds for the time of a batch: total work, longest site, and candidate sets. Pure.
+//! Lower bounds of the time of a batch: by total work, by the longest site, and by candidate sets.
+//! Pure.
 //!
-//! Work is in bytes, rates in bytes per second. The flow bound is the minimum time in which a
-//! network from sites through their candidates to the agents' rates carries all work. By max-flow
-//! min-cut it is the maximum, over all sets of agents, of the work that only this set may do
-//! divided by the set's rate. With at most [`MOST_AGENTS`] agents all sets are enumerated, which is
-//! exact.
+//! Work is in bytes, rates in bytes per second. The flow bound is the minimum time in which a flow
+//! network (sites → their candidates → agents, limited by their rates) carries all work. By
+//! max-flow min-cut it is the maximum, over all sets of agents, of the work that only this set may
+//! do divided by the set's rate. With at most [`MOST_AGENTS`] agents, all sets can be enumerated,
+//! so the bound is exact.
 
 use anyhow::ensure;
 
-/// Maximum agents: a million sets.
+/// Maximum number of agents, for which there are a million sets.
 pub const MOST_AGENTS: usize = 20;
 
 /// A site's work and its candidates.
@@ -23,7 +24,7 @@ pub struct SiteWork {
 pub struct Bounds {
     /// Total work over total rate.
     pub total: f64,
-    /// The longest site at its fastest candidate.
+    /// The maximum over all sites of the time at the site's fastest candidate.
     pub longest: f64,
     /// The flow bound of the candidate sets.
     pub flow: f64,
@@ -48,8 +49,8 @@ impl Bounds {
             longest = longest.max(bytes / fastest);
             only[site.candidates.iter().fold(0_usize, |set, agent| set | 1 << agent)] += bytes;
         }
-        // Sums over subsets: afterwards `only[set]` is the work whose candidates are all in the
-        // set.
+        // Sum over subsets. Then `only[set]` is the work of all sites whose candidates are all in
+        // the set.
         for agent in 0..rates.len() {
             for set in 0..only.len() {
                 if set & (1 << agent) != 0 {
@@ -64,7 +65,7 @@ impl Bounds {
         Ok(Self { total: total / rates.iter().sum::<f64>(), longest, flow })
     }
 
-    /// The maximum: no schedule is faster.
+    /// The largest of the three bounds. No schedule is faster.
     pub fn least(&self) -> f64 {
         self.total.max(self.longest).max(self.flow)
     }
@@ -95,7 +96,7 @@ mod tests {
         assert_eq!(bounds.flow, 30.0, "60 that only the first two may do");
     }
 
-    /// The flow bound by augmenting paths and bisection, for comparison.
+    /// Computes the flow bound by augmenting paths and bisection, for comparison.
     fn by_bisection(sites: &[SiteWork], rates: &[f64]) -> f64 {
         let fits = |time: f64| {
             let mut room: Vec<f64> = rates.iter().map(|rate| rate * time).collect();
@@ -104,8 +105,8 @@ mod tests {
             for (index, site) in sites.iter().enumerate() {
                 let mut left = site.bytes as f64;
                 while left > 1e-9 {
-                    // Breadth-first search from the site over agents, and back over their work, to
-                    // an agent with room.
+                    // Breadth-first search from the site over agents, and back over their assigned
+                    // work, to an agent with free capacity.
                     let mut from: Vec<Option<(usize, Option<usize>)>> = vec![None; rates.len()];
                     let mut queue: Vec<usize> = site.candidates.clone();
                     queue.iter().for_each(|agent| from[*agent] = Some((index, None)));

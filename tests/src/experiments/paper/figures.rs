@@ -10,24 +10,23 @@ use crate::evidence::float;
 use crate::experiments::sweep::grid::{Group, groups, median};
 use crate::experiments::sweep::settings::Point;
 
-/// The paper's Figure 2: megabytes per minute.
+/// The values of the paper's Figure 2, in megabytes per minute.
 pub(super) const PAPER_GROWTH: [(&str, f64); 3] = [("random", 198.8), ("gnp-top1", 242.6), ("gnp-top3", 270.5)];
-/// The paper's Figure 3: one random site.
+/// The values of the paper's Figure 3 for one random site, in megabytes per minute.
 pub(super) const PAPER_SITE: [(&str, f64); 2] = [("random", 0.45), ("gnp-top3", 2.38)];
-/// The printed quantiles.
 const QUANTILES: [(&str, f64); 5] = [("p5", 0.05), ("p25", 0.25), ("p50", 0.5), ("p75", 0.75), ("p95", 0.95)];
 
-/// A strategy's medians over the unthrottled cells of a layout.
+/// The medians of a strategy over the unthrottled cells of a layout.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub(super) struct Throughput {
     pub(super) mb_per_min: f64,
     pub(super) makespan_s: f64,
 }
 
-/// By layout and strategy.
+/// Throughput by layout and strategy.
 pub(super) type Figure2 = BTreeMap<String, BTreeMap<String, Throughput>>;
 
-/// The medians of the unthrottled cells.
+/// Computes the medians of the unthrottled cells.
 pub(super) fn figure2(finished: &[FinishedCell]) -> Figure2 {
     let rows: Vec<_> = finished.iter().map(FinishedCell::row).collect();
     let mut figure = Figure2::new();
@@ -50,17 +49,19 @@ pub(super) fn figure2(finished: &[FinishedCell]) -> Figure2 {
 /// The rates of single sites in the base cells of a layout.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct SingleSites {
-    /// Megabytes per minute by strategy, for every site of every seed, in the order of the sites.
+    /// Megabytes per minute by strategy. Each list has every site of every seed, in the order of
+    /// the sites.
     pub(super) mb_per_min: BTreeMap<String, Vec<f64>>,
     pub(super) quantiles: BTreeMap<String, BTreeMap<&'static str, f64>>,
-    /// Quantiles of the ratio of Top-3's rate to random's, per site.
+    /// Quantiles over all sites of the ratio of Top-3's rate to random's rate.
     pub(super) ratio: BTreeMap<&'static str, f64>,
 }
 
-/// By layout.
+/// Rates of single sites by layout.
 pub(super) type Figure3 = BTreeMap<String, SingleSites>;
 
-/// The rates of single sites under random and Top-3, for seeds in which both cells are valid.
+/// Computes the rates of single sites with random and Top-3, for seeds in which both cells are
+/// valid.
 pub(super) fn figure3(finished: &[FinishedCell], base: Point) -> Figure3 {
     let at_base = || finished.iter().filter(|one| one.cell.point == base && one.result.void.is_none());
     let mut figure = Figure3::new();
@@ -105,10 +106,10 @@ fn quantiles(mut values: Vec<f64>) -> BTreeMap<&'static str, f64> {
     QUANTILES.iter().filter_map(|(name, share)| Some((*name, at(*share)?))).collect()
 }
 
-/// Both figures as text.
+/// Formats both figures as text.
 pub(super) fn lines(figure2: &Figure2, figure3: &Figure3) -> String {
     let mut text = String::from("Figure 2: throughput, medians of the unthrottled cells\n");
-    // Writing into a string cannot fail.
+    // Writing to a string cannot fail.
     for (layout, strategies) in figure2 {
         let random = strategies.get("random").map(|one| one.mb_per_min);
         for (strategy, Throughput { mb_per_min, makespan_s }) in strategies {
@@ -176,7 +177,7 @@ mod tests {
         let base = cells[0].cell.point;
         let figure = figure3(&cells, base);
         let sites = &figure["paper"];
-        // 1 MB in 60 s and 2 MB in 30 s, independent of the cell's growth.
+        // 1 MB in 60 s and 2 MB in 30 s, whatever the cell's growth.
         assert_eq!(sites.mb_per_min["random"], [1.0, 4.0]);
         assert_eq!(sites.ratio["p50"], 1.0);
         assert_eq!(sites.quantiles["gnp-top3"]["p95"], 4.0);

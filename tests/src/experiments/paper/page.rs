@@ -1,5 +1,5 @@
-//! The report of the paper's experiments: both figures, the tables, and every cell; one
-//! self-contained file.
+//! The report of the paper's experiments: one self-contained HTML page with both figures, the
+//! tables, and every cell.
 
 use landfall_scheduler::simulate::{Axis, Curve, document, lines};
 use maud::{Markup, html};
@@ -11,7 +11,7 @@ use crate::demo::report::STYLE;
 use crate::evidence::float;
 use crate::experiments::sweep::settings::Point;
 
-/// The curves' classes in the style sheet.
+/// The classes of curves in the style sheet.
 const CLASSES: [&str; 6] = ["c0", "c1", "c2", "c3", "c4", "c5"];
 
 /// The content of the page.
@@ -25,7 +25,7 @@ pub(super) struct Page<'a> {
     pub(super) verdict: &'a [String],
 }
 
-/// The whole page.
+/// Makes the whole page.
 pub(super) fn page(page: &Page<'_>) -> String {
     let layouts: Vec<&String> = page.figure2.keys().collect();
     let body = html! {
@@ -40,7 +40,7 @@ pub(super) fn page(page: &Page<'_>) -> String {
     document("Landfall: the paper's experiments", STYLE, &body)
 }
 
-/// Figure 2 on one layout: the first valid seed of the base cell.
+/// Draws Figure 2 for one layout, from the base cell with the first valid seed.
 fn growth(page: &Page<'_>, layout: &str) -> Markup {
     let of =
         |one: &&FinishedCell| one.cell.layout == layout && one.cell.point == page.base && one.result.void.is_none();
@@ -62,7 +62,7 @@ fn growth(page: &Page<'_>, layout: &str) -> Markup {
     } }
 }
 
-/// Figure 3 on one layout: the distribution over sites.
+/// Draws Figure 3 for one layout: the distribution of rates over sites.
 fn sites(page: &Page<'_>, layout: &str) -> Markup {
     let Some(sites) = page.figure3.get(layout) else { return html! {} };
     let curve = |(name, rates): (&String, &Vec<f64>)| {
@@ -85,7 +85,7 @@ fn sites(page: &Page<'_>, layout: &str) -> Markup {
     } }
 }
 
-/// A plot of named curves that start at the origin.
+/// Plots named curves that start at the origin.
 fn plot(title: &str, curves: Vec<(String, Vec<(f64, f64)>)>, across: &str, up: &str) -> Markup {
     let most = |of: fn(&(f64, f64)) -> f64| curves.iter().flat_map(|(_, points)| points).map(of).fold(0.0, f64::max);
     let axes = (Axis::linear(across, most(|point| point.0)), Axis::linear(up, most(|point| point.1)));

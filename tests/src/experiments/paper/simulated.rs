@@ -1,4 +1,4 @@
-//! Simulates finished cells from the same survey with the same random choices, and compares the
+//! Simulates finished cells with the same survey and the same random choices, and compares the
 //! results with the lab's. Pure.
 
 use std::collections::BTreeMap;
@@ -14,24 +14,25 @@ use crate::experiments::sweep::measured::LayoutMeasurements;
 use crate::experiments::sweep::settings::{LayoutData, Settings};
 use crate::experiments::sweep::{LayoutSimulation, grid};
 
-/// Simulations per cell: random packet losses change a cell by some percent.
+/// Number of simulations per cell. Several are needed because random packet losses change the
+/// result by some percent.
 const DRAWS: u64 = 9;
 /// Maximum relative difference between simulation and lab.
 const AGREEMENT: f64 = 0.10;
 
-/// The simulation's results divided by the lab's.
+/// The results of the simulation divided by those of the lab.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct SimulationRatios {
     pub(super) growth: f64,
     pub(super) makespan: f64,
 }
 
-/// The medians of a cell's simulations.
+/// The medians over the simulations of a cell.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct SimulatedMedians {
     pub(super) mb_per_min: f64,
     pub(super) makespan_s: f64,
-    /// The number of agents that crawled, and the maximum sites of one agent.
+    /// Number of agents that crawled a site, and maximum number of sites of one agent.
     pub(super) busy: f64,
     pub(super) most: f64,
 }
@@ -49,10 +50,10 @@ impl SimulationRatios {
     }
 }
 
-/// Simulates cells from the lab's surveys.
+/// Simulates cells with surveys from the lab.
 pub(super) struct Simulator<'a> {
     settings: &'a Settings,
-    /// The newest survey and its simulation; most cells of a layout share one.
+    /// The newest survey, its seed and its simulation. Most cells of a layout share a survey.
     newest: Option<(LayoutMeasurements, u64, LayoutSimulation<'a>)>,
 }
 
@@ -79,7 +80,7 @@ impl<'a> Simulator<'a> {
         }
         let (_, _, simulation) = self.newest.as_mut().context("a survey was just taken")?;
         let share = self.settings.growth_share;
-        // As in the scheduler: without a trusted map, agents are drawn at random.
+        // Without a trusted map, the scheduler draws agents at random.
         let strategy = if result.measurements.epoch.is_some() { planned.strategy } else { Strategy::Random };
         let run = |draw| simulation.simulate(planned.cell.point, strategy, draw);
         let result: Vec<BatchResult> = (0..DRAWS).map(run).collect::<anyhow::Result<_>>()?;
@@ -95,13 +96,13 @@ impl<'a> Simulator<'a> {
     }
 }
 
-/// The number of agents that crawled, and the maximum sites of one agent.
+/// Number of agents that crawled a site, and maximum number of sites of one agent.
 pub(super) fn busy(per_agent: &[usize]) -> (f64, f64) {
     let count = per_agent.iter().filter(|sites| **sites > 0).count();
     (float(count), float(per_agent.iter().copied().max().unwrap_or(0)))
 }
 
-/// Compares simulation and lab over the valid cells.
+/// Compares the results of simulation and lab over the valid cells.
 pub(super) fn agreement(finished: &[FinishedCell], ratios: &[SimulationRatios]) -> Vec<String> {
     let sound = finished.iter().zip(ratios).filter(|(one, _)| one.result.void.is_none());
     let mut by_strategy: BTreeMap<&str, Vec<SimulationRatios>> = BTreeMap::new();

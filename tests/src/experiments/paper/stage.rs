@@ -1,10 +1,10 @@
-//! One layout and seed in the lab: surveyed once, frozen, and then every cell starts from there
-//! with the real binaries.
+//! Runs the cells of one layout and seed in the lab. The cluster is surveyed once and frozen. Then
+//! every cell starts from the frozen state with the real binaries.
 //!
-//! The survey is the whole measuring phase: mesh, election, map, and the location of every site. It
-//! sends no bodies, so it does not depend on any factor. Each cell starts from the same frozen
-//! files in a new emulated network, so that no strategy profits from earlier crawls. The clock
-//! starts with the batch's first lease.
+//! The survey is the whole measuring phase: mesh, election of landmarks, map, and location of every
+//! site. It transfers no bodies, so it does not depend on any factor. Each cell starts from the
+//! same frozen files in a new emulated network, so that no strategy profits from earlier crawls.
+//! Times count from the batch's first lease.
 
 use std::time::{Duration, Instant};
 
@@ -24,53 +24,54 @@ use crate::world::{World, too_busy};
 
 const SURVEY: &str = "survey";
 const BATCH: &str = "paper";
-/// The scheduler's defaults, except for shorter intervals (the sites belong to the lab) and a
-/// longer sample timeout: in the rootless grade the first answer takes two round trips, up to ten
-/// seconds on Seattle.
+/// The scheduler's configuration: the defaults, except for shorter intervals, because the sites
+/// belong to the lab, and a longer sample timeout. In the rootless grade the first answer takes two
+/// round trips, which is up to ten seconds with the Seattle matrix.
 const SCHEDULER: &str = "[measure]\nsite_interval = '500ms'\nmesh_interval = '100ms'\nsample_timeout = '20s'\n";
-/// Attempts to cancel the survey's batch.
+/// Number of attempts to cancel the survey's batch.
 const CANCELS: u32 = 3;
-/// Time limit. Without load a survey takes a minute, and the longest cell ten (Seattle, where one
-/// agent may be nearest to many sites).
+/// Time limit of a survey or a cell. Without other load, a survey takes one minute. The longest
+/// cell takes ten (Seattle, where one agent may be nearest to many sites).
 const PATIENCE: Duration = Duration::from_secs(1800);
 
 /// The result of a cell in the lab.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LabResult {
-    /// From the first lease to the last outcome.
+    /// Time from the first lease to the last outcome.
     pub makespan_s: f64,
     pub growth: Growth,
-    /// Bytes and crawl seconds of each site.
+    /// Bytes and crawl time of each site.
     pub sites: Vec<(i64, f64)>,
-    /// Sites crawled by each agent, in descending order.
+    /// Number of sites that each agent crawled, in descending order.
     pub per_agent: Vec<usize>,
-    /// Why its timing is void; `None` when it is valid.
+    /// Why the timing is void; `None` if it is valid.
     pub void: Option<String>,
     pub machine: MachineFigures,
-    /// The survey: with it and the task numbers, a simulation makes the scheduler's random choices.
+    /// The measurements of the survey. With these and the task numbers, a simulation makes the same
+    /// random choices as the scheduler.
     pub measurements: LayoutMeasurements,
-    /// The first site's task number: random choices depend on task numbers.
+    /// The task number of the first site. Random choices depend on task numbers.
     pub first_task: u64,
 }
 
-/// The machine's load and delays during a cell, from which the simulation's constants are set.
+/// The machine's load and delays during a cell. The constants of the simulation come from these.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MachineFigures {
-    /// Requests per second over the makespan.
+    /// Mean number of requests per second over the makespan.
     pub requests_per_s: f64,
     /// The idle share of the processors.
     pub idle: f64,
-    /// The 99th percentile of the lab's lateness, in milliseconds.
+    /// 99th percentile of the emulated network's lateness, in milliseconds.
     pub late_ms: f64,
     /// Mean time from a grant to the first request, in milliseconds.
     pub lease_ms: f64,
-    /// Mean time from the last byte to the recorded outcome, in milliseconds, including the last
-    /// interval.
+    /// Mean time from the last byte to the recorded outcome, in milliseconds. Includes the last
+    /// request interval.
     pub outcome_ms: f64,
-    /// Mean time from a body's last byte to the next request's arrival, in milliseconds, including
-    /// intervals.
+    /// Mean time from a body's last byte to the arrival of the next request, in milliseconds.
+    /// Includes request intervals.
     pub request_ms: f64,
-    /// Milliseconds from the first grant until there are as many grants as agents.
+    /// Time from the first grant until there are as many grants as agents, in milliseconds.
     pub begin_ms: f64,
 }
 
@@ -92,7 +93,7 @@ impl<'a> SurveyedCluster<'a> {
         match surveyed.measure().await {
             Ok(()) => Ok(surveyed),
             Err(error) => {
-                // Report only the first failure.
+                // Return only the first failure.
                 if let Err(later) = surveyed.cluster.stop().await {
                     tracing::warn!(%later, "the cluster did not stop either");
                 }
@@ -114,7 +115,8 @@ impl<'a> SurveyedCluster<'a> {
         cluster.operate(&["sites", "submit", list, "--batch", SURVEY]).await?;
         let located = "select count(*) from tasks where state = 'located'";
         cluster.await_count("every site to be located", located, self.settings.sites, PATIENCE).await?;
-        // It may conflict with the pass that records why tasks wait; the error says to try again.
+        // Cancelling may conflict with the pass that records why tasks wait. Then the error says to
+        // try again.
         for left in (0..CANCELS).rev() {
             match cluster.operate(&["batches", "cancel", SURVEY]).await {
                 Err(error) if left > 0 => tracing::warn!(%error, "the survey's batch was not cancelled"),
@@ -188,7 +190,7 @@ impl<'a> SurveyedCluster<'a> {
         })
     }
 
-    /// Stops everything.
+    /// Stops the cluster.
     pub async fn end(self) -> anyhow::Result<()> {
         self.cluster.stop().await
     }
@@ -201,7 +203,7 @@ fn per_agent(crawled: &[witness::TimedCrawl], agents: &[AgentNode]) -> Vec<usize
     counts
 }
 
-/// Why some crawls are incomplete; `None` when all are complete.
+/// Why some crawls are incomplete; `None` if all are complete.
 fn not_whole(crawled: &[witness::TimedCrawl]) -> Option<String> {
     let odd = || crawled.iter().filter(|crawl| crawl.kind != "complete");
     let first = odd().next()?;
@@ -214,7 +216,7 @@ fn arrived(world: &World, first: Instant) -> Vec<BodyArrival> {
     since.map(|(at, bytes)| BodyArrival { at_s: at.as_secs_f64(), bytes }).collect()
 }
 
-/// The delays between the events at the scheduler, the agents and the sites.
+/// Computes the load, and the delays between events at the scheduler, the agents and the sites.
 fn machine(world: &World, crawled: &[witness::TimedCrawl], first: Instant, makespan_s: f64) -> MachineFigures {
     let entries = world.log.entries();
     let seconds = |at: Instant| at.saturating_duration_since(first).as_secs_f64();
@@ -227,7 +229,7 @@ fn machine(world: &World, crawled: &[witness::TimedCrawl], first: Instant, makes
     let names: Vec<String> = (0..sites).map(|site| world.site_name(site)).collect();
     for crawl in crawled {
         let Some(site) = names.iter().position(|name| *name == crawl.site) else { continue };
-        // Earlier requests are confirmers'.
+        // Requests before the grant are from confirmers.
         let own = |seconds: &[f64]| seconds.iter().copied().filter(|at| *at >= crawl.granted_s).collect::<Vec<f64>>();
         let (asked, sent) = (own(&asked[site]), own(&sent[site]));
         if let Some((asked, sent)) = asked.first().zip(sent.last()) {

@@ -1,8 +1,8 @@
-//! Tables 1 and 2: the accuracy of estimated distances by dimensions and landmarks, in the paper's
-//! measure.
+//! Tables 1 and 2: the accuracy of estimated distances, by the number of dimensions and landmarks,
+//! in the paper's measure.
 //!
-//! The measure is one minus the mean relative error, without the worst 30 % or 20 % of the
-//! estimates, over pairs of a site and an agent that is not a landmark. The map is the plain one,
+//! The measure is one minus the mean relative error over pairs of a site and an agent that is not a
+//! landmark. The worst 30 % or 20 % of the estimates are left out. The map is of the plain tier,
 //! fitted as in the paper: one point per host, by simplex. The code is that of `landfall simulate`.
 
 use std::fmt::Write as _;
@@ -16,7 +16,8 @@ use serde::Serialize;
 use crate::experiments::sweep::settings::{LayoutData, Settings};
 use crate::world::scenario::Scenario;
 
-/// The paper's Table 1: dimensions, landmarks, and the accuracy without the worst 30 % and 20 %.
+/// The paper's Table 1. Columns: dimensions, landmarks, accuracy without the worst 30 %, and
+/// without the worst 20 %.
 const TABLE_1: [(usize, usize, f64, f64); 7] = [
     (2, 9, 0.684_679, 0.493_873),
     (3, 9, 0.737_595, 0.599_625),
@@ -38,12 +39,12 @@ const TABLE_2: [(usize, usize, f64, f64); 4] = [
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct AccuracyRow {
     pub(super) layout: String,
-    /// Dimensions of the map.
+    /// Number of dimensions of the map.
     pub(super) dims: usize,
     pub(super) landmarks: usize,
-    /// Without the worst 30 %; null without estimates.
+    /// Accuracy without the worst 30 % of estimates; null if there are no estimates.
     pub(super) without_worst_30: Option<f64>,
-    /// Without the worst 20 %.
+    /// Accuracy without the worst 20 % of estimates.
     pub(super) without_worst_20: Option<f64>,
     pub(super) paper_without_worst_30: f64,
     pub(super) paper_without_worst_20: f64,
@@ -55,7 +56,7 @@ pub(super) struct Tables {
     pub(super) table2: Vec<AccuracyRow>,
 }
 
-/// The distances of a layout: one matrix for all draws, or one matrix per seed.
+/// The distances of a layout: one matrix for all seeds, or one matrix per seed.
 enum MatrixSource<'a> {
     Matrix(&'a Matrix),
     Layout(Vec<Matrix>),
@@ -97,7 +98,7 @@ impl Tables {
         Ok(Self { table1, table2 })
     }
 
-    /// Both tables as text.
+    /// Formats both tables as text.
     pub(super) fn lines(&self) -> String {
         let mut text = String::new();
         let tables = [("Table 1: dimensions", &self.table1), ("Table 2: dimensions and landmarks", &self.table2)];
@@ -125,7 +126,7 @@ impl Tables {
                     shown(Some(row.paper_without_worst_20)),
                 ]);
             }
-            // Writing into a string cannot fail.
+            // Writing to a string cannot fail.
             let _ = writeln!(text, "{title}: accuracy of estimated distances\n{table}");
         }
         text
@@ -158,7 +159,7 @@ fn report(settings: &Settings, source: &MatrixSource<'_>, dims: usize, landmarks
     }
 }
 
-/// A scenario as a matrix with the agents first. It has no values between sites.
+/// Converts a scenario to a matrix. Agents come first. Values between sites are missing.
 fn matrix_of(scenario: &Scenario) -> anyhow::Result<Matrix> {
     let (agents, sites) = (scenario.agents.len(), scenario.sites.len());
     ensure!(agents > 0 && sites > 0, "a scenario without agents or sites");

@@ -1,10 +1,10 @@
-//! A discrete-event simulation of a batch: crawls send requests in the agent's order, and answers
-//! arrive as in [`crate::world::wan`]. Pure, and deterministic for a seed.
+//! A discrete-event simulation of a batch. Crawls send requests in the same order as agents, and
+//! answers arrive as in [`crate::world::wan`]. Pure, and deterministic for a seed.
 //!
-//! There is one event per request, when its first byte is sent. All rounds of the body use the
-//! agent's access link from then on, and the next request follows the last round, or the interval.
-//! The constants below are delays of the real system, measured in the lab; they are the same for
-//! every strategy.
+//! There is one event per request: when the first byte of its answer is sent. From then on, all
+//! rounds of the body occupy the agent's access link. The next request is sent after the last round
+//! and after the request interval. The constants below are delays of the real system, measured in
+//! the lab. They are the same for every strategy.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -22,58 +22,59 @@ use crate::world::reno;
 use crate::world::scenario::Scenario;
 use crate::world::web::SiteRequest;
 
-/// From a grant to the first request: sending the grant, creating the file, getting the address's
-/// permit.
+/// Time from a grant to the first request: for sending the grant, creating the crawl's file, and
+/// getting the permit for the address.
 const LEASE: Duration = Duration::from_millis(15);
-/// From the last answer to the recorded outcome: written, sent, stored.
+/// Time from the last answer to the recorded outcome: for writing, sending and storing it.
 const OUTCOME: Duration = Duration::from_millis(4);
-/// Processing time of a request at both ends, and the lab's lateness.
+/// Processing time of a request at both ends, plus the lateness of the emulated network.
 const REQUEST: Duration = Duration::from_micros(600);
-/// The agent's values: the weight of the newest time to first byte in the mean, and the mean from
-/// which requests are twice that far apart.
+/// Constants as in the agent: the weight of the newest time to first byte in the mean, and the mean
+/// from which the request interval is twice the mean.
 const NEWEST: f64 = 0.2;
 const SLOW: Duration = Duration::from_secs(1);
-/// The scheduler's interval of rebalancing.
+/// Time between two passes of rebalancing, as in the scheduler.
 const BALANCE_EVERY: Duration = Duration::from_millis(500);
-/// The agent's interval of checkpoints, which report the progress to the scheduler.
+/// Time between two checkpoints, as in the agent. A checkpoint reports the progress to the
+/// scheduler.
 const CHECKPOINT_EVERY: Duration = Duration::from_secs(60);
 
-/// The simulated batch.
+/// The input of a simulation.
 #[derive(Debug, Clone, Copy)]
 pub struct Batch<'a> {
     pub scenario: &'a Scenario,
-    /// The scheduler's knowledge of distances.
+    /// The distances that the scheduler knows.
     pub survey: &'a Survey,
     /// The requests of each site's crawl.
     pub requests: &'a [Vec<SiteRequest>],
     pub strategy: Strategy,
-    /// Sites an agent crawls at once.
+    /// Number of sites that an agent crawls at once.
     pub slots: u32,
-    /// The minimum interval between two requests to a site.
+    /// Minimum time between two requests to a site.
     pub interval: Duration,
     /// The history of an earlier crawl of the same sites.
     pub before: Option<&'a CrawlHistory>,
-    /// The first site's task number: random choices depend on task numbers.
+    /// The task number of the first site. Random choices depend on task numbers.
     pub first_task: u64,
-    /// The seed of losses and jitter.
+    /// The seed of packet losses and jitter.
     pub seed: u64,
 }
 
 /// The result of a simulated batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchResult {
-    /// The arrivals of bodies, in seconds from the first lease.
+    /// The arrivals of bodies.
     pub arrived: Vec<BodyArrival>,
-    /// From the first lease to the last outcome.
+    /// Time from the first lease to the last outcome.
     pub makespan: Duration,
     pub requests: usize,
-    /// Bytes and crawl time of each site, over all its agents.
+    /// Bytes and crawl time of each site, summed over all agents that crawled it.
     pub sites: Vec<(usize, Duration)>,
-    /// Preempted crawls.
+    /// Number of preempted crawls.
     pub preempted: usize,
-    /// Sites crawled by each agent, in descending order.
+    /// Number of sites that each agent crawled, in descending order.
     pub per_agent: Vec<usize>,
-    /// How long each agent's crawls took, added up.
+    /// Total crawl time of each agent.
     pub busy: Vec<Duration>,
     pub history: CrawlHistory,
 }
@@ -113,23 +114,22 @@ enum Event {
 #[derive(Debug, Clone, Copy, Default)]
 struct Crawl {
     agent: usize,
-    /// The index of the current request.
     request: usize,
     /// When the first and the current request were sent.
     began: Duration,
     sent: Duration,
     took: Duration,
-    /// The crawl time at earlier agents.
+    /// The crawl time of the site at earlier agents.
     before: Duration,
     preempted: bool,
-    /// Fetched pages and crawl time at the last checkpoint.
+    /// Number of fetched pages and crawl time at the last checkpoint.
     checkpoint: Option<(u32, Duration)>,
     /// The mean time to first byte, in seconds.
     mean_first_byte: f64,
 }
 
 impl Crawl {
-    /// The time to the first byte of an answer; updates the mean.
+    /// Draws the time to the first byte of an answer, and updates the mean.
     fn first_byte(
         &mut self,
         scenario: &Scenario,
@@ -138,7 +138,7 @@ impl Crawl {
         thinking: Duration,
         rng: &mut ChaCha8Rng,
     ) -> Duration {
-        // Loopback connects in no time: the handshake's round trip is added to the first request.
+        // The first answer takes two round trips, because it includes the handshake.
         let trips = if request == 0 { 2 } else { 1 };
         let late = Duration::from_secs_f64(scenario.jitter_ms * rng.random_range(0.0..1.0) / 1e3);
         let first_byte = scenario.paths[agent][site].rtt() * trips + late + thinking;
@@ -146,7 +146,7 @@ impl Crawl {
         first_byte
     }
 
-    /// The interval for a site that answers slowly.
+    /// The request interval that a slow site requires; zero if the site is not slow.
     fn trouble(&self) -> Duration {
         if self.mean_first_byte >= SLOW.as_secs_f64() {
             Duration::from_secs_f64(2.0 * self.mean_first_byte)
@@ -160,7 +160,8 @@ struct Run<'a> {
     batch: Batch<'a>,
     fleet: Fleet<'a>,
     rng: ChaCha8Rng,
-    /// Future events, the earliest first; at the same time in the order of planning.
+    /// Future events. The earliest comes first; of two at the same time, the one that was planned
+    /// first.
     events: BinaryHeap<Reverse<(Duration, u64, Event)>>,
     planned: u64,
     crawls: Vec<Crawl>,
@@ -170,7 +171,7 @@ struct Run<'a> {
     sent: usize,
     open: usize,
     preempted: usize,
-    /// How long each agent's crawls took, added up.
+    /// Total crawl time of each agent.
     busy: Vec<Duration>,
 }
 
@@ -223,7 +224,7 @@ pub fn run(batch: Batch<'_>) -> anyhow::Result<BatchResult> {
     Ok(BatchResult { arrived, makespan, requests, sites, preempted, per_agent, busy, history: fleet.into_history() })
 }
 
-/// How long a site's crawl occupies an agent's slot if nothing else uses the access link.
+/// Time for which a site's crawl occupies an agent's slot if no other crawl uses the access link.
 pub fn alone(batch: &Batch<'_>, agent: usize, site: usize, rng: &mut ChaCha8Rng) -> Duration {
     let (mut now, mut link, mut crawl) = (LEASE, Duration::ZERO, Crawl::default());
     let mut rested = now;
@@ -238,7 +239,7 @@ pub fn alone(batch: &Batch<'_>, agent: usize, site: usize, rng: &mut ChaCha8Rng)
     rested + OUTCOME
 }
 
-/// When the last byte of a body has passed the agent's access link. On a free link bytes pass at
+/// When the last byte of a body has passed the agent's access link. On a free link, bytes pass at
 /// once.
 fn pass(
     scenario: &Scenario,
@@ -266,7 +267,7 @@ impl Run<'_> {
         self.events.push(Reverse((at, self.planned, event)));
     }
 
-    /// Fills an agent's slots.
+    /// Begins crawls in an agent's free slots.
     fn grant(&mut self, agent: usize, now: Duration) {
         for site in self.fleet.grant(agent, now) {
             let began = now + LEASE;
@@ -280,8 +281,8 @@ impl Run<'_> {
         }
     }
 
-    /// Continues a crawl of another agent: first robots.txt over a new connection, then the next
-    /// request.
+    /// Continues the crawl of another agent: requests robots.txt over a new connection, then
+    /// continues with the next request.
     fn resume(&mut self, site: usize, former: &Crawl) {
         let crawl = &mut self.crawls[site];
         crawl.request = former.request + 1;
@@ -292,7 +293,6 @@ impl Run<'_> {
         self.ask(site, began + (robots + REQUEST).max(self.batch.interval));
     }
 
-    /// Sends the next request.
     fn ask(&mut self, site: usize, now: Duration) {
         let Crawl { agent, request, .. } = self.crawls[site];
         self.crawls[site].sent = now;
@@ -303,7 +303,7 @@ impl Run<'_> {
         self.plan(now + first_byte, Event::FirstByte { site });
     }
 
-    /// Receives a body and plans the next event.
+    /// Receives a body and plans the crawl's next event.
     fn first_byte(&mut self, site: usize, now: Duration) {
         let Crawl { agent, request, began, sent, .. } = self.crawls[site];
         let asked = self.batch.requests[site][request];
@@ -314,7 +314,7 @@ impl Run<'_> {
         let crawl = &mut self.crawls[site];
         crawl.took = next.saturating_sub(began);
         if request + 1 == self.batch.requests[site].len() {
-            // The slot stays occupied for one more interval.
+            // The slot stays occupied until one interval after the last request.
             self.plan(next.max(sent + interval) + OUTCOME, Event::Outcome { site });
             return;
         }
@@ -327,12 +327,12 @@ impl Run<'_> {
             self.plan(sends + OUTCOME, Event::HandedBack { site });
             return;
         }
-        // The next request can be planned now: nothing changes it before it is sent.
+        // Plan the next request now, because nothing changes it before it is sent.
         crawl.request += 1;
         self.ask(site, sends);
     }
 
-    /// The rest of the site is planned like a new site.
+    /// Adds the rest of a site to the pool, like a new site.
     fn handed_back(&mut self, site: usize, now: Duration) {
         let Crawl { agent, request, took, .. } = self.crawls[site];
         self.preempted += 1;
@@ -390,7 +390,8 @@ pub(super) mod tests {
     use super::*;
     use crate::world::scenario::{AgentNode, Link, SiteNode, WebRules};
 
-    /// Agents with 2 MB/s; the round trip from agent to site is `rtt_ms[agent]`.
+    /// Makes a scenario of agents with 2 MB/s. The round trip from an agent to each site is
+    /// `rtt_ms[agent]`.
     pub(in super::super) fn scenario(rtt_ms: &[f64], sites: usize, loss: f64) -> Scenario {
         let named =
             |name: String| AgentNode { name, city: String::new(), carrier: String::new(), country: String::new() };
@@ -421,7 +422,7 @@ pub(super) mod tests {
         bytes.iter().map(|&bytes| SiteRequest { bytes, thinking: Duration::ZERO }).collect()
     }
 
-    /// A batch with one slot per agent and no interval.
+    /// Makes a batch with one slot per agent and no request interval.
     pub(in super::super) fn batch<'a>(
         scenario: &'a Scenario,
         survey: &'a Survey,
@@ -443,8 +444,8 @@ pub(super) mod tests {
     #[test]
     fn one_crawl_takes_the_round_trips_computed_by_hand() {
         let scenario = scenario(&[100.0], 1, 0.0);
-        // robots.txt: two round trips; 14,600 bytes: one; 50,000 bytes (14,600 + 29,200 + the
-        // rest): three.
+        // robots.txt takes two round trips, 14,600 bytes take one, and 50,000 bytes (14,600 +
+        // 29,200 + the rest) take three.
         let mut requests = asked(&[14, 14_600, 50_000]);
         requests[1].thinking = ms(600);
         let result = simulated(&scenario, &[requests], 1, Duration::ZERO);
@@ -459,12 +460,12 @@ pub(super) mod tests {
     #[test]
     fn a_crawl_slower_than_predicted_is_preempted_and_continued_by_another_agent() {
         let truth = scenario(&[900.0, 10.0], 1, 0.0);
-        // The predictions say that the far agent is nearer.
+        // The predicted distance of the far agent is shorter.
         let foreseen = survey(&scenario(&[100.0, 150.0], 1, 0.0));
         let requests = [asked(&[1000; 300])];
         let result = run(batch(&truth, &foreseen, &requests)).unwrap();
-        // The first checkpoint, after a minute, shows the speed; the rest takes three seconds, and
-        // robots.txt is requested again.
+        // The first checkpoint, after a minute, shows that the crawl is slow. The other agent needs
+        // three seconds for the rest, and requests robots.txt again.
         assert_eq!((result.preempted, result.requests, result.arrived.len()), (1, 301, 300));
         assert_eq!((result.sites[0].0, &result.per_agent[..]), (300_000, &[1, 0][..]));
         assert!(result.makespan > ms(60_000) && result.makespan < ms(66_000), "{result:?}");
@@ -481,7 +482,7 @@ pub(super) mod tests {
         let scenario = scenario(&[100.0], 2, 0.0);
         let requests = vec![asked(&[14, 1000, 1000]), asked(&[14])];
         let result = simulated(&scenario, &requests, 1, ms(1000));
-        // Requests at 0, 1 and 2 s; the slot is free at 3 s, when the other crawl begins.
+        // Requests are sent at 0, 1 and 2 s. The slot is free at 3 s, when the other crawl begins.
         let second = LEASE + ms(3000) + OUTCOME + LEASE;
         assert_eq!(result.makespan, second + ms(1000) + OUTCOME);
         assert_eq!(result.sites[0].1, ms(2100) + REQUEST, "the rest is no part of the crawl");
@@ -491,8 +492,8 @@ pub(super) mod tests {
     fn a_slow_site_gets_half_as_many_requests() {
         let scenario = scenario(&[2000.0], 1, 0.0);
         let result = simulated(&scenario, &[asked(&[14, 1000, 1000])], 1, Duration::ZERO);
-        // First bytes after 4 and 2 s: their mean, starting from 0, is 0.8 and then 1.04 s; so the
-        // third request is 2.08 s after the second.
+        // The first bytes come after 4 and 2 s. Their mean starts at 0, and becomes 0.8 and 1.04 s.
+        // So the third request is 2.08 s after the second.
         let took = ms(4000) + REQUEST + ms(2080) + ms(2000) + REQUEST;
         assert_eq!(result.sites[0].1, took);
     }
@@ -502,7 +503,7 @@ pub(super) mod tests {
         let scenario = scenario(&[10.0], 2, 0.0);
         let requests = vec![asked(&[10_000]), asked(&[10_000])];
         let together = simulated(&scenario, &requests, 2, Duration::ZERO);
-        // 10,000 bytes occupy the link for 5 ms: then the second body begins.
+        // 10,000 bytes occupy the link for 5 ms. Then the second body begins.
         let at: Vec<f64> = together.arrived.iter().map(|body| body.at_s).collect();
         assert!((at[1] - at[0] - 0.005).abs() < 1e-9, "{at:?}");
         let alone = simulated(&scenario, &requests, 1, Duration::ZERO);
@@ -519,8 +520,8 @@ pub(super) mod tests {
         let batch =
             Batch { strategy: Strategy::GnpTop3, first_task: 3, seed: 3, ..batch(&scenario, &survey, &requests) };
         let result = run(batch).unwrap();
-        // The long crawl takes 400 requests; if two others had waited for it, they would end after
-        // it.
+        // The long crawl takes 400 requests. If two other crawls had waited for it, they would end
+        // later.
         let longest = LEASE + ms(10 * 401) + 400 * REQUEST + OUTCOME;
         assert_eq!(result.makespan, longest);
         assert_eq!(result, run(batch).unwrap(), "the same seed, the same run");

@@ -1,6 +1,6 @@
-//! The scheduler's side of a simulated batch: waiting and leased sites per agent. It calls the
-//! scheduler's strategy code as the jobs do (`jobs/assign`, `jobs/assign/balance`,
-//! `store/assignments/loads`). Pure.
+//! The scheduler's side of a simulated batch: the waiting and leased sites of each agent. It calls
+//! the scheduler's strategy code as the scheduler's background tasks do (`jobs/assign`,
+//! `jobs/assign/balance`, `store/assignments/loads`). Pure.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -20,71 +20,70 @@ use stragglers::PartialCrawl;
 
 mod stragglers;
 
-/// The scheduler's values: crawls from which an agent's pace is estimated, and the weight of the
-/// fleet's mean in crawls.
+/// Constants as in the scheduler: number of crawls from which an agent's pace is estimated, and the
+/// number of crawls as which the fleet's mean counts.
 const CRAWLS_PACED: usize = 20;
 const PRIOR_CRAWLS: u32 = 2;
-/// The scheduler's number of crawls from which an agent's speed is learned.
+/// Number of crawls from which an agent's speed is learned, as in the scheduler.
 const CRAWLS_LEARNED: usize = 40;
-/// The scheduler's pace of the fleet before any crawl has ended.
+/// The pace of the fleet before any crawl has ended, as in the scheduler.
 const FIRST_PACE: Duration = Duration::from_secs(1);
-/// The scheduler's limits for one pass of rebalancing: queues, tasks per queue, and moves.
+/// Limits for one pass of rebalancing, as in the scheduler: number of queues, of tasks per queue,
+/// and of moves.
 const QUEUES: usize = 20;
 const LOOKED_AT: usize = 100;
 const MOVES: usize = 200;
 
-/// The scheduler's state of an agent.
+/// What the scheduler knows of an agent.
 #[derive(Debug, Clone, Default)]
 struct AgentState {
-    /// Assigned sites without a lease; granted in this order.
+    /// Assigned sites without a lease, granted in ascending order.
     waiting: BTreeSet<usize>,
     leased: u32,
-    /// The durations of its newest crawls.
+    /// The durations of the newest crawls.
     took: VecDeque<Duration>,
-    /// The statistics of its newest crawls.
+    /// The statistics of the newest crawls.
     stats: VecDeque<CrawlStats>,
     crawls: BTreeSet<usize>,
 }
 
-/// A fleet that crawls a batch.
 #[derive(Debug)]
 pub struct Fleet<'a> {
     strategy: Strategy,
     slots: u32,
-    /// The first site's task number; the others follow.
+    /// The task number of the first site. The other sites have the following numbers.
     first_task: u64,
     agents: Vec<AgentState>,
     /// The candidates of each site, without load.
     known: Vec<Cow<'a, [Candidate]>>,
     /// The newest assignment of each site.
     chosen: BTreeMap<usize, RecordedChoice>,
-    /// Sites waiting for a plan.
+    /// Sites that wait for a plan.
     pool: BTreeSet<usize>,
-    /// Sites in confirmation, with its end; and confirmed sites.
+    /// Sites in confirmation, with the end of their confirmation.
     confirming: BTreeMap<usize, Duration>,
     confirmed: BTreeSet<usize>,
     survey: &'a Survey,
-    /// The planned duration of each site's crawl, and the start of its lease.
+    /// The planned duration of each site's crawl.
     expected: BTreeMap<usize, Duration>,
     since: BTreeMap<usize, Duration>,
     /// The history of an earlier crawl of the same sites.
     before: Option<&'a CrawlHistory>,
     interval: Duration,
-    /// What each site's crawl told, and whose it was.
+    /// The agent that crawled each site, and the statistics of its crawl.
     completed: BTreeMap<usize, (usize, CrawlStats)>,
-    /// Preempted sites with the agent that is to continue; and the crawls handed back.
+    /// The agent that is to continue each preempted site.
     preempted: BTreeMap<usize, usize>,
     partial: BTreeMap<usize, PartialCrawl>,
 }
 
-/// The history of a crawl, for a later crawl of the same sites.
+/// The history of a crawl of all sites, for a later crawl of the same sites.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CrawlHistory {
-    /// What each site's crawl told, and whose it was.
+    /// The agent that crawled each site, and the statistics of its crawl.
     sites: BTreeMap<usize, (usize, CrawlStats)>,
     /// The statistics of each agent's newest crawls.
     agents: Vec<VecDeque<CrawlStats>>,
-    /// Confirmed sites.
     confirmed: BTreeSet<usize>,
 }
 
@@ -93,13 +92,13 @@ pub struct CrawlHistory {
 pub struct CrawlStats {
     /// Pages and bytes.
     pub size: (u32, u64),
-    /// The observed round trip.
+    /// The round trip that the crawl observed.
     pub rtt: Rtt,
     pub took: Duration,
 }
 
 impl<'a> Fleet<'a> {
-    /// Chooses an agent for each site in turn.
+    /// Makes a fleet, and chooses an agent for one site after another.
     pub fn assign(
         survey: &'a Survey,
         strategy: Strategy,
@@ -138,8 +137,8 @@ impl<'a> Fleet<'a> {
         Ok(fleet)
     }
 
-    /// Assigns a site, or adds it to the pool, or has it confirmed first. Returns the agent, if
-    /// assigned; `None` without a candidate.
+    /// Assigns a site, adds it to the pool, or starts its confirmation. Returns the agent if it was
+    /// assigned. The outer `None` means that there is no candidate.
     fn choose(&mut self, site: usize, now: Duration) -> Option<Option<usize>> {
         if self.strategy == Strategy::EarliestFinish {
             self.pool.insert(site);
@@ -161,7 +160,7 @@ impl<'a> Fleet<'a> {
         Some(Some(agent))
     }
 
-    /// Whether to confirm a site while it waits this long.
+    /// Whether to confirm a site that waits for the time `waits` anyway.
     fn is_worth_confirming(&self, site: usize, waits: Duration) -> bool {
         let asks = self.strategy.confirms_the_unsure() && !self.confirmed.contains(&site);
         asks && waits >= survey::CONFIRMING && self.survey.confirmed(site).is_some()
@@ -177,7 +176,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    /// Assigns the sites whose confirmation has ended; returns their agents.
+    /// Assigns the sites whose confirmation has ended. Returns their agents.
     pub fn choose_confirmed(&mut self, now: Duration) -> BTreeSet<usize> {
         let completed: Vec<usize> =
             self.confirming.iter().filter(|(_, at)| **at <= now).map(|(site, _)| *site).collect();
@@ -185,8 +184,8 @@ impl<'a> Fleet<'a> {
         completed.into_iter().filter_map(|site| self.choose(site, now).flatten()).collect()
     }
 
-    /// Plans the pool as the scheduler does (`jobs/assign/plan`) and assigns sites that would begin
-    /// soon; returns their agents.
+    /// Plans the sites in the pool as the scheduler does (`jobs/assign/plan`), and assigns those
+    /// that are planned to begin soon. Returns their agents.
     pub fn plan(&mut self, now: Duration) -> BTreeSet<usize> {
         let sites: Vec<usize> = self.pool.iter().copied().collect();
         let speeds: Vec<Speed> = self.agents.iter().map(|state| self.speed(state)).collect();
@@ -199,7 +198,7 @@ impl<'a> Fleet<'a> {
             let takes = candidates.iter().zip(&speeds);
             let mut takes: Vec<Option<Duration>> =
                 takes.map(|(one, speed)| Some(work.takes(one.distance().or(farthest)?, *speed))).collect();
-            // Not directly back to its former agent, unless no other agent is available.
+            // Do not give the site back to its former agent, unless no other agent is available.
             if let Some(partial) = partial.filter(|_| candidates.len() > 1) {
                 takes[partial.from] = None;
             }
@@ -227,7 +226,7 @@ impl<'a> Fleet<'a> {
         got
     }
 
-    /// The expected work of a site, and whether its size is known.
+    /// The expected work of a site, and whether the site's size is known.
     fn work_of(&self, site: usize) -> (Work, bool) {
         let former = self.before.and_then(|before| before.sites.get(&site));
         (self.work(former.map(|(_, stats)| stats.size).or_else(|| self.usual())), former.is_some())
@@ -267,7 +266,7 @@ impl<'a> Fleet<'a> {
         schedule::frees(usize::try_from(self.slots).unwrap_or(usize::MAX), &under_way, &waiting)
     }
 
-    /// Grants an agent's waiting sites while it has free slots; returns them.
+    /// Grants leases for an agent's waiting sites while it has free slots. Returns these sites.
     pub fn grant(&mut self, agent: usize, now: Duration) -> Vec<usize> {
         let state = &mut self.agents[agent];
         let mut granted = Vec::new();
@@ -288,7 +287,7 @@ impl<'a> Fleet<'a> {
         state.leased = state.leased.saturating_sub(1);
         state.crawls.remove(&site);
         self.completed.insert(site, (agent, stats));
-        // A crawl of two agents says nothing about one agent.
+        // If two agents crawled a site, its statistics say nothing about either agent.
         if self.partial.contains_key(&site) {
             return;
         }
@@ -307,7 +306,7 @@ impl<'a> Fleet<'a> {
         CrawlHistory { sites: self.completed, agents, confirmed: self.confirmed }
     }
 
-    /// Rebalances waiting sites, as the scheduler does twice a second; returns the agents that got
+    /// Rebalances waiting sites, as the scheduler does twice a second. Returns the agents that got
     /// sites.
     pub fn rebalance(&mut self) -> BTreeSet<usize> {
         let fleet = self.plain();
@@ -322,7 +321,7 @@ impl<'a> Fleet<'a> {
             .iter()
             .take(QUEUES)
             .filter_map(|one| self.agents.get(agent_index(one.agent)?))
-            // The last in the queue first.
+            // The last site in the queue comes first.
             .flat_map(|state| state.waiting.iter().rev().take(LOOKED_AT).copied())
             .collect();
         let queued = |site: &usize| {
@@ -360,7 +359,7 @@ impl<'a> Fleet<'a> {
             .collect()
     }
 
-    /// All agents as candidates without distances.
+    /// All agents as candidates, without distances.
     fn plain(&self) -> Vec<Candidate> {
         let all: Vec<&Duration> = self.agents.iter().flat_map(|state| &state.took).collect();
         let crawls = u32::try_from(all.len()).unwrap_or(u32::MAX);
@@ -377,7 +376,7 @@ impl<'a> Fleet<'a> {
     }
 }
 
-/// The candidates of a site, corrected by an earlier crawl.
+/// The candidates of a site, corrected by an earlier crawl of it if there was one.
 fn known<'a>(survey: &'a Survey, site: usize, before: Option<&CrawlHistory>) -> Cow<'a, [Candidate]> {
     match before.and_then(|before| Some((before, before.sites.get(&site)?))) {
         Some((before, (agent, stats))) => {
@@ -403,7 +402,7 @@ mod tests {
         CrawlStats { size: (10, 1000), rtt: Rtt::try_from_millis_f64(10.0).unwrap(), took }
     }
 
-    /// A survey in which agent `i` is 10 (i + 1) ms from every site.
+    /// Makes a survey in which agent `i` is 10 (i + 1) ms from every site.
     fn survey(agents: usize, sites: usize) -> Survey {
         let one = |agent: usize| Candidate {
             measured: Rtt::try_from_millis_f64(10.0 * float(agent + 1)).ok(),
@@ -471,7 +470,7 @@ mod tests {
         let mut fleet = Fleet::assign(&survey, Strategy::EarliestFinish, (2, 2), 1, NO_SIZES, 1).unwrap();
         let slow = |_| Some((100, Duration::from_secs(40)));
         let now = Duration::from_secs(60);
-        // One site at the far agent and one at the near agent, whatever the plan says.
+        // Replace the plan: one site waits at the far agent, and one at the near agent.
         fleet.pool.clear();
         for (agent, site) in [(0, 0), (1, 1)] {
             fleet.agents[agent].waiting = BTreeSet::from([site]);

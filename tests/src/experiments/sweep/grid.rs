@@ -1,4 +1,4 @@
-//! The grid: one row per cell, medians over seeds, and ratios to random. Pure.
+//! The results of all cells: one row per cell, medians over seeds, and ratios to random. Pure.
 
 use comfy_table::Table;
 use serde::{Deserialize, Serialize};
@@ -6,12 +6,14 @@ use serde::{Deserialize, Serialize};
 use super::settings::{Cell, Point};
 use super::{AGAIN, LIST};
 
-/// Targets for the throughput relative to random in unthrottled cells: the paper's values.
+/// Targets for the ratio of a strategy's throughput to random's in unthrottled cells: the paper's
+/// values.
 const TARGETS: [(&str, f64); 2] = [("gnp-top1", 1.220), ("gnp-top3", 1.361)];
 /// The strategy under test.
 const OURS: &str = "earliest-finish";
-/// Targets: minimum growth relative to Top-3; maximum makespan relative to Top-3 when sizes are
-/// known; maximum makespan relative to the list scheduler.
+/// Targets of the strategy under test: minimum ratio of its growth to Top-3's, maximum ratio of its
+/// makespan to Top-3's if sizes are known, and maximum ratio of its makespan to the list
+/// scheduler's.
 const GROWTH: f64 = 1.15;
 const AGAIN_MAKESPAN: f64 = 0.80;
 const LIST_MAKESPAN: f64 = 1.15;
@@ -25,21 +27,21 @@ const OTHERS: [&str; 3] = ["random", "gnp-top1", "gnp-top3"];
 pub struct Row {
     #[serde(flatten)]
     pub cell: Cell,
-    /// Megabytes per minute, as the settings define it.
+    /// Megabytes per minute until `growth_share` of the bytes have arrived.
     pub mb_per_min: f64,
-    /// From the first lease to the last outcome, in seconds.
+    /// Time from the first lease to the last outcome.
     pub makespan_s: f64,
     /// The coefficient of variation of the agents' busy times, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub busy_variation: Option<f64>,
-    /// Whether its timing is void.
+    /// Whether the cell's timing is void.
     pub void: bool,
-    /// Its source, if not the lab.
+    /// The source of the result; `None` for the lab.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub source: Option<String>,
 }
 
-/// A strategy's medians over seeds in one cell.
+/// The medians over seeds of a strategy in one cell.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StrategyMedians {
     pub strategy: String,
@@ -48,7 +50,7 @@ pub struct StrategyMedians {
     pub busy_variation: Option<f64>,
 }
 
-/// A cell of one layout with all strategies.
+/// The results of all strategies in one cell of a layout.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Group {
     pub layout: String,
@@ -61,7 +63,7 @@ impl Group {
         self.medians.iter().find(|one| one.strategy == strategy)
     }
 
-    /// A strategy's throughput over random's.
+    /// The ratio of a strategy's throughput to random's.
     pub fn growth_ratio(&self, strategy: &str) -> Option<f64> {
         Some(self.of(strategy)?.mb_per_min / self.of("random")?.mb_per_min)
     }
@@ -70,13 +72,13 @@ impl Group {
         self.layout == layout && self.point.per_site_rps.is_unthrottled() == unthrottled
     }
 
-    /// A strategy's makespan over random's.
+    /// The ratio of a strategy's makespan to random's.
     fn makespan_ratio(&self, strategy: &str) -> Option<f64> {
         Some(self.of(strategy)?.makespan_s / self.of("random")?.makespan_s)
     }
 }
 
-/// The median; `None` without values.
+/// The median; `None` if there are no values.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let upper = *values.get(values.len() / 2)?;
@@ -86,7 +88,7 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.get(values.len() / 2 - 1).map(|lower| f64::midpoint(*lower, upper))
 }
 
-/// Groups rows by layout and point, in order of appearance, without void rows.
+/// Groups valid rows by layout and point, in the order of their first appearance.
 pub fn groups(rows: &[Row]) -> Vec<Group> {
     let mut groups: Vec<Group> = Vec::new();
     for row in rows {
@@ -113,12 +115,12 @@ pub fn groups(rows: &[Row]) -> Vec<Group> {
     groups
 }
 
-/// A table of all cells: each strategy's medians, with the ratio to random in brackets.
+/// Makes a table of all cells with each strategy's medians, and their ratios to random in brackets.
 pub fn table(groups: &[Group], strategies: &[&str]) -> String {
     let mut table = Table::new();
     table.load_preset(comfy_table::presets::UTF8_HORIZONTAL_ONLY);
     let fixed = ["layout", "loss", "page KB", "requests/s", "Mbit/s"].map(str::to_owned);
-    // The list scheduler has only a makespan.
+    // For the list scheduler only a makespan is known.
     let growing: Vec<&str> = strategies.iter().copied().filter(|name| *name != LIST).collect();
     let growth = growing.iter().map(|name| format!("{name}\nMB/min"));
     let makespan = strategies.iter().map(|name| format!("{name}\nmakespan s"));
@@ -142,7 +144,7 @@ pub fn table(groups: &[Group], strategies: &[&str]) -> String {
     table.to_string()
 }
 
-/// The layouts in order of appearance.
+/// The layouts, in the order of their first appearance.
 fn layouts(groups: &[Group]) -> Vec<&str> {
     let mut layouts: Vec<&str> = groups.iter().map(|group| group.layout.as_str()).collect();
     layouts.dedup();
@@ -153,7 +155,8 @@ fn met_or_missed(met: bool) -> &'static str {
     if met { "met" } else { "MISSED" }
 }
 
-/// The results as sentences; `least` is the minimum share of the best other strategy.
+/// Compares the results with the targets, in sentences. `least` is the minimum share of the best
+/// other strategy's throughput.
 pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
     let mut lines = Vec::new();
     for layout in layouts(groups) {
@@ -185,11 +188,12 @@ pub fn verdict(groups: &[Group], least: f64) -> Vec<String> {
     lines
 }
 
-/// The figure's name, our strategy, the other one, the figure, the target.
+/// A compared figure: its name, our strategy, the other strategy, the function that computes the
+/// figure, and the target.
 type Comparison = (&'static str, &'static str, &'static str, fn(&StrategyMedians) -> f64, f64);
 
-/// Our results relative to Top-3 and the list scheduler, by layout and request rate: the median
-/// over the cells, and the worst.
+/// Compares our results with Top-3 and the list scheduler, by layout and request rate. Prints the
+/// median over the cells and the worst cell.
 fn ours(groups: &[Group]) -> Vec<String> {
     let growth = |one: &StrategyMedians| one.mb_per_min;
     let makespan = |one: &StrategyMedians| one.makespan_s;
@@ -202,7 +206,7 @@ fn ours(groups: &[Group]) -> Vec<String> {
     let mut lines = Vec::new();
     for (pace, unthrottled) in [("unthrottled", true), ("throttled", false)] {
         for (what, ours, other, figure, target) in figures {
-            // At one request per second, all strategies grow equally fast.
+            // If requests are throttled, all strategies grow equally fast.
             if what == "growth" && !unthrottled {
                 continue;
             }
@@ -226,7 +230,7 @@ fn ours(groups: &[Group]) -> Vec<String> {
     lines
 }
 
-/// The variation of busy times by layout and request rate: medians over the cells.
+/// The coefficient of variation of busy times, by layout and request rate: medians over the cells.
 fn evenness(groups: &[Group]) -> Vec<String> {
     let mut lines = Vec::new();
     for (pace, unthrottled) in [("unthrottled", true), ("throttled", false)] {
@@ -247,7 +251,7 @@ fn evenness(groups: &[Group]) -> Vec<String> {
     lines
 }
 
-/// Our throughput relative to the best other strategy.
+/// Our throughput as a share of the best other strategy's.
 fn share(group: &Group) -> Option<f64> {
     let best = OTHERS.iter().filter_map(|name| group.of(name)).map(|one| one.mb_per_min).max_by(f64::total_cmp)?;
     Some(group.of(OURS)?.mb_per_min / best)

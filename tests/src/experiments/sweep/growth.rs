@@ -1,10 +1,10 @@
-//! Throughput over time, from the arrivals of a batch's bodies. Pure.
+//! Computes throughput over time from the arrivals of a batch's bodies. Pure.
 
 use serde::{Deserialize, Serialize};
 
 use crate::evidence::float;
 
-/// The number of points of a stored curve.
+/// Number of points of a stored curve.
 const POINTS: usize = 60;
 
 /// The arrival of a complete body.
@@ -15,17 +15,18 @@ pub struct BodyArrival {
     pub bytes: usize,
 }
 
-/// The growth of a batch.
+/// The throughput of a batch over time.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Growth {
-    /// Megabytes (10^6 bytes) per minute until the stated share of all bytes had arrived.
+    /// Megabytes (10^6 bytes) per minute until `growth_share` of all bytes had arrived.
     pub mb_per_min: f64,
-    /// Seconds since the first lease, and megabytes that had arrived.
+    /// Points of the curve: seconds since the first lease, and megabytes that had arrived by then.
     pub curve: Vec<(f64, f64)>,
 }
 
 impl Growth {
-    /// The growth until `share` of the bytes had arrived; zero without bodies.
+    /// Computes the growth until `share` of the bytes had arrived. It is zero if there are no
+    /// bodies.
     pub fn of(mut arrived: Vec<BodyArrival>, share: f64) -> Self {
         arrived.sort_by(|one, other| one.at_s.total_cmp(&other.at_s));
         let all: f64 = arrived.iter().map(|body| float(body.bytes)).sum();
@@ -35,7 +36,7 @@ impl Growth {
         let mut reached = false;
         let mut next = 1;
         for body in &arrived {
-            // A point contains the bodies before it.
+            // A point counts the bodies that arrived before it.
             while next <= POINTS && body.at_s > point_s(next, last_s) {
                 curve.push((point_s(next, last_s), so_far / 1e6));
                 next += 1;

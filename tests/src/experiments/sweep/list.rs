@@ -1,8 +1,9 @@
-//! A list scheduler that knows every round trip, rate and size: a bound for any plan. Pure.
+//! A list scheduler that knows every round trip, rate and size. It shows how good a plan can be.
+//! Pure.
 //!
-//! The site with the longest crawl at its best agent comes first, and each goes where it ends first
-//! (Graham 1969; Ibarra and Kim 1977). It assumes the mean crawl time with a free access link, so
-//! it is too optimistic where links are full.
+//! It takes the sites in descending order of the crawl time at their best agent, and assigns each
+//! to the agent where it ends first (Graham 1969; Ibarra and Kim 1977). It assumes the mean crawl
+//! time with a free access link, so it is too optimistic if links are full.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,12 +14,11 @@ use rand_chacha::ChaCha8Rng;
 
 use super::crawls::{Batch, alone};
 
-/// Simulated crawls per mean: packet losses are not predictable.
+/// Number of simulated crawls per mean. Several are needed because packet losses are random.
 const PLAYS: u32 = 3;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListSchedule {
-    /// The batch's makespan.
     pub makespan: Duration,
     /// The total crawl time of each agent.
     pub busy: Vec<Duration>,
@@ -57,11 +57,12 @@ mod tests {
     fn each_site_goes_where_it_ends_first_the_longest_one_first() {
         let scenario = scenario(&[100.0, 300.0], 3, 0.0);
         let survey = survey(&scenario);
-        // robots.txt takes two round trips, each page one: 5, 3 and 3 round trips.
+        // robots.txt takes two round trips and each page one, so the sites take 5, 3 and 3 round
+        // trips.
         let requests = [asked(&[14, 14, 14, 14]), asked(&[14, 14]), asked(&[14, 14])];
         let batch = batch(&scenario, &survey, &requests);
-        // 500 and 300 ms at the near agent end before 900 ms at the far one; the third site would
-        // end at 1,100 ms there.
+        // Two crawls of 500 and 300 ms at the near agent end before one of 900 ms at the far agent.
+        // At the near agent, the third site would end at 1,100 ms.
         let [one, both, all] = [1, 2, 3].map(|sites| {
             let scenario =
                 crate::world::scenario::Scenario { sites: scenario.sites[..sites].to_vec(), ..scenario.clone() };

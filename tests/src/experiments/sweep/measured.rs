@@ -1,4 +1,5 @@
-//! The measurements of a layout before any crawl: emulated, or from a cluster in the lab. Pure.
+//! The measurements of a layout before any crawl: the emulated round trips, or those that a cluster
+//! in the lab measured. Pure.
 
 use anyhow::{Context, ensure};
 use landfall_scheduler::gnp::{Mesh, Nominee, elect_held_out};
@@ -11,24 +12,24 @@ use crate::world::scenario::Scenario;
 /// The seed of the election, and the epoch of the first map.
 const SEED: u64 = 1;
 
-/// Round trips in milliseconds by prober. Agents are numbered by their rank among the scheduler's
-/// identifiers, which determines random choices.
+/// Round trips in milliseconds, by prober. An agent's number is its rank among the scheduler's
+/// agent ids, because random choices depend on these.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct LayoutMeasurements {
-    /// Each agent's index in the scenario, by rank.
+    /// The index in the scenario of each agent, by rank.
     pub agents: Vec<usize>,
-    /// The landmarks in order of election.
+    /// The landmarks, in the order in which they were elected.
     pub landmarks: Vec<usize>,
-    /// The map's epoch, which is also the seed of its fit; `None` if too many landmarks are
+    /// The epoch of the map, which is also the seed of its fit. `None` if too many landmarks are
     /// doubted.
     pub epoch: Option<u64>,
     pub mesh: Vec<(usize, usize, f64)>,
-    /// For each site: prober and round trip.
+    /// The measurements of each site: prober and round trip.
     pub sites: Vec<Vec<(usize, f64)>>,
 }
 
 impl LayoutMeasurements {
-    /// The exact landmarks and measurements of a scenario.
+    /// Makes exact measurements from a scenario, and elects landmarks by them.
     pub fn emulated(scenario: &Scenario, landmarks: usize) -> anyhow::Result<Self> {
         let mut all = Vec::new();
         for (from, row) in scenario.mesh.iter().enumerate() {
@@ -54,8 +55,8 @@ impl LayoutMeasurements {
         Ok(Self { agents: (0..scenario.agents.len()).collect(), landmarks, epoch: Some(SEED), mesh: all, sites })
     }
 
-    /// A cluster's measurements. `by_rank` are its agents' names in order of identifiers; `agents`
-    /// and `sites` are the scenario's names.
+    /// Reads the measurements of a cluster. `by_rank` has the names of its agents in the order of
+    /// their ids. `agents` and `sites` have the names in the scenario.
     pub fn by(
         record: &witness::BatchRecord,
         by_rank: &[String],
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
     use crate::world::layout::{Layout, SMALL};
 
-    /// The record of a cluster whose agents enrolled in the opposite order.
+    /// The record of a cluster whose agents enrolled in reverse order.
     fn record(scenario: &Scenario, measurements: &LayoutMeasurements) -> (witness::BatchRecord, [Vec<String>; 3]) {
         let names: Vec<String> = scenario.agents.iter().map(|agent| agent.name.clone()).collect();
         let sites: Vec<String> = scenario.sites.iter().map(|site| site.host.clone()).collect();

@@ -1,4 +1,4 @@
-//! The settings of the paper's experiments and their cells. Pure, except for reading matrices.
+//! The settings of the paper's experiments and their cells. Pure, except that it reads matrices.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -12,39 +12,38 @@ use serde::{Deserialize, Serialize};
 use crate::world::layout::{Layout, PAPER};
 use crate::world::scenario::{Scenario, SiteNode, WebRules};
 
-/// The settings in the repository.
+/// The settings file of the repository.
 pub const EXPERIMENTS: &str = include_str!("../../../experiments.toml");
 const KIB: f64 = 1024.0;
 
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Settings {
-    /// Share of a batch's bytes up to which growth is measured, above 0 and at most 1.
+    /// Growth is measured until this share of a batch's bytes has arrived; above 0 and at most 1.
     pub growth_share: f64,
-    /// Seeds of the sites, and of a matrix's agents.
+    /// The seeds from which sites are drawn, and agents if the layout is a matrix.
     pub seeds: Vec<u64>,
     pub strategies: Vec<Strategy>,
-    /// Agents per cell.
+    /// Number of agents in each cell.
     pub agents: usize,
-    /// Sites per cell.
+    /// Number of sites in each cell.
     pub sites: usize,
-    /// Elected landmarks.
+    /// Number of landmarks.
     pub landmarks: usize,
-    /// Seeds of Tables 1 and 2.
+    /// Number of seeds for Tables 1 and 2.
     pub table_seeds: u64,
-    /// The layouts.
     pub layouts: Vec<LayoutRules>,
-    /// The base cell, of which one factor at a time is changed.
+    /// The base cell. In other cells, one factor differs from it.
     pub base: Point,
     /// The values of each factor.
     pub factors: Factors,
-    /// Sites an agent crawls at once.
+    /// Number of sites that an agent crawls at once.
     pub slots: Slots,
-    /// What the sites hold.
     pub web: WebSettings,
 }
 
-/// A layout. All but the paper's have a matrix file and the number of its nodes that become sites.
+/// A layout. All except the paper's have a matrix file, and the number of its nodes that become
+/// sites.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LayoutRules {
@@ -57,18 +56,18 @@ pub struct LayoutRules {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Point {
-    /// Factor of the layout's loss.
+    /// Factor by which the layout's packet loss is multiplied.
     pub loss: f64,
     /// Mean size of a page, in units of 1,024 bytes.
     pub page_kb: u32,
-    /// Requests per second to one site.
+    /// Maximum number of requests per second to one site.
     pub per_site_rps: RequestRate,
-    /// Megabits per second of an agent's access.
+    /// Rate of an agent's access link, in megabits per second.
     pub access_mbit: f64,
 }
 
-/// Requests per second to one site; `None` (null in JSON, "unthrottled" in the settings) without a
-/// limit.
+/// Maximum number of requests per second to one site. `None` (null in JSON, "unthrottled" in the
+/// settings) means no limit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RequestRate(pub Option<f64>);
 
@@ -112,7 +111,7 @@ impl RequestRate {
         self.0.is_none()
     }
 
-    /// Minimum seconds between two requests to a site.
+    /// Minimum time between two requests to a site, in seconds.
     pub fn interval_s(self) -> f64 {
         self.0.map_or(0.0, |rate| 1.0 / rate)
     }
@@ -122,26 +121,26 @@ impl RequestRate {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Factors {
-    /// Factor of the layout's loss.
+    /// Factor by which the layout's packet loss is multiplied.
     pub loss: Vec<f64>,
     /// Mean size of a page, in units of 1,024 bytes.
     pub page_kb: Vec<u32>,
-    /// Requests per second to one site.
+    /// Maximum number of requests per second to one site.
     pub per_site_rps: Vec<RequestRate>,
-    /// Megabits per second of an agent's access.
+    /// Rate of an agent's access link, in megabits per second.
     pub access_mbit: Vec<f64>,
 }
 
-/// Sites an agent crawls at once.
+/// Number of sites that an agent crawls at once.
 #[derive(Debug, Clone, Copy, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Slots {
-    /// In unthrottled cells.
+    /// In cells without a limit of requests per second.
     pub unthrottled: NonZeroU32,
     pub throttled: NonZeroU32,
 }
 
-/// The content of the sites, without the page size.
+/// The rules for the content of sites, except the page size.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WebSettings {
@@ -154,7 +153,7 @@ pub struct WebSettings {
     slow_share: f64,
     slow_ms: u64,
     robots_share: f64,
-    /// Maximum links from the start page.
+    /// Maximum number of links from the start page to a crawled page.
     pub max_depth: u32,
 }
 
@@ -226,7 +225,7 @@ impl Settings {
         Ok(())
     }
 
-    /// The base cell, then those with one factor changed.
+    /// The base cell, followed by the cells in which one factor is changed.
     pub fn one_at_a_time(&self) -> Vec<Point> {
         let base = self.base;
         let Factors { loss, page_kb, per_site_rps, access_mbit } = &self.factors;
@@ -266,7 +265,7 @@ impl Settings {
         if rate.is_unthrottled() { self.slots.unthrottled.get() } else { self.slots.throttled.get() }
     }
 
-    /// The content of a cell's sites.
+    /// The rules for the content of a cell's sites.
     pub fn web_rules(&self, point: Point) -> anyhow::Result<WebRules> {
         let WebSettings { mean_pages, pages_sigma, max_pages, bytes_sigma, max_bytes, .. } = self.web;
         let WebSettings { broken_share, slow_share, slow_ms, robots_share, .. } = self.web;
@@ -287,7 +286,7 @@ impl Settings {
         Ok(rules)
     }
 
-    /// The available layouts, and a message for each missing one.
+    /// Reads the available layouts. Also returns a message for each layout whose file is missing.
     pub fn available_layouts(&self, data: &Path) -> anyhow::Result<(Vec<LayoutData>, Vec<String>)> {
         let (mut available, mut missing) = (Vec::new(), Vec::new());
         for LayoutRules { name, matrix, site_nodes } in &self.layouts {
@@ -305,7 +304,7 @@ impl Settings {
         Ok((available, missing))
     }
 
-    /// The scenario of a cell.
+    /// Makes the scenario of a cell.
     pub fn scenario(&self, layout: &LayoutData, seed: u64, point: Point) -> anyhow::Result<Scenario> {
         let mut scenario = match &layout.matrix {
             None => {
@@ -327,7 +326,7 @@ impl Settings {
 }
 
 impl LayoutData {
-    /// Its matrix; the paper's layout has none.
+    /// The matrix of the layout; `None` for the paper's layout.
     pub fn matrix(&self) -> Option<&Matrix> {
         self.matrix.as_ref().map(|(matrix, _)| matrix)
     }
@@ -348,8 +347,8 @@ impl Point {
     }
 }
 
-/// Creates this many sites from a scenario's sites in turn, each on its own machine with the
-/// distances of the original.
+/// Replaces the sites of a scenario by `sites` copies of them. Each copy has its own machine, and
+/// the same distances as the original.
 fn spread_over(mut scenario: Scenario, sites: usize) -> Scenario {
     let nodes = scenario.sites.clone();
     let count = nodes.len();
@@ -386,7 +385,7 @@ mod tests {
         assert_eq!(settings.one_at_a_time().len(), 9);
         assert_eq!(settings.product().len(), 81);
         assert_eq!(settings.one_at_a_time()[0], settings.base);
-        // The lab can answer the requests to all sites on time.
+        // The lab can answer requests to all sites on time only below about 1,000 a second.
         for rate in settings.factors.per_site_rps.iter().filter_map(|rate| rate.0) {
             assert!(rate * float(settings.sites) < 1000.0);
         }

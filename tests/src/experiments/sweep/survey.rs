@@ -1,4 +1,4 @@
-//! The scheduler's knowledge of distances before any crawl: the landmarks' round trips to each
+//! The distances that the scheduler knows before any crawl: the landmarks' round trips to each
 //! site, and the map's predictions for other agents. Pure.
 
 use std::time::Duration;
@@ -15,25 +15,25 @@ use landfall_scheduler::strategy::learned::{
 use super::measured::{LayoutMeasurements, agent_id, agent_index};
 use crate::world::scenario::Scenario;
 
-/// The values of the scheduler and the lab: agents that confirm a site, their samples, and the
-/// interval between samples.
+/// Constants as in the scheduler and the lab: number of confirmers of a site, their samples, and
+/// the interval between samples.
 const CONFIRMERS: usize = 3;
 const SAMPLES: u32 = 3;
 const SAMPLED_EVERY: Duration = Duration::from_millis(500);
-/// The scheduler's estimate of a confirmation's duration.
+/// The duration that the scheduler expects of a confirmation.
 pub const CONFIRMING: Duration = confidence::takes(3, SAMPLES, SAMPLED_EVERY);
 
 /// The known distances of every site.
 #[derive(Debug)]
 pub struct Survey {
     agents: usize,
-    /// The map; `None` when the distances are given.
+    /// The map; `None` if a test gives the distances.
     map: Option<Refined>,
-    /// For each site: prober and round trip.
+    /// The measurements of each site: prober and round trip.
     measured: Vec<Vec<(AgentId, Rtt)>>,
-    /// For each site: every agent, without load.
+    /// The candidates of each site, without load: all agents.
     known: Vec<Vec<Candidate>>,
-    /// The confirmation of each site with unsure distances.
+    /// The confirmation of each site; `None` if its distances are sure.
     confirmed: Vec<Option<Confirmation>>,
 }
 
@@ -46,8 +46,8 @@ struct Confirmation {
 }
 
 impl Survey {
-    /// Fits the map and predicts all other distances; without a trusted map, no distance is known.
-    /// The scenario's agents must be in order of rank.
+    /// Fits the map and predicts all distances that were not measured. Without a trusted map, no
+    /// distance is known. The agents of the scenario must be in the order of their ranks.
     pub fn of(scenario: &Scenario, measurements: &LayoutMeasurements) -> anyhow::Result<Self> {
         let (agents, sites) = (scenario.agents.len(), scenario.sites.len());
         let Some(epoch) = measurements.epoch else {
@@ -63,7 +63,7 @@ impl Survey {
         Ok(survey)
     }
 
-    /// Confirms a site with unsure distances, one agent after another.
+    /// Confirms a site if its distances are unsure. Its confirmers measure it one after another.
     fn confirm(&self, scenario: &Scenario, site: usize) -> Option<Confirmation> {
         let (map, measured, known) = (self.map.as_ref()?, self.measured.get(site)?, self.known.get(site)?);
         if !unsure(known) {
@@ -73,7 +73,7 @@ impl Survey {
         let asked = map.locate(measured).ok()?.confirm(CONFIRMERS, &free);
         let link = |agent: &AgentId| Some(scenario.paths.get(agent_index(*agent)?)?.get(site)?.rtt());
         let links: Vec<(AgentId, Duration)> = asked.iter().filter_map(|agent| Some((*agent, link(agent)?))).collect();
-        // Before the samples come the handshake and a warm-up request.
+        // The handshake and a warm-up request precede the samples.
         let takes = links.iter().map(|(_, rtt)| *rtt * 2 + SAMPLED_EVERY.max(*rtt) * SAMPLES).sum();
         let measurements = links.iter().filter_map(|(agent, rtt)| Some((*agent, Rtt::try_new(*rtt).ok()?)));
         let measured: Vec<(AgentId, Rtt)> = measured.iter().copied().chain(measurements).collect();
@@ -81,7 +81,8 @@ impl Survey {
         Some(Confirmation { measured, takes, known })
     }
 
-    /// The candidates of a site, optionally after its confirmation, and after these crawls.
+    /// The candidates of a site, with corrections learned from `crawls`. If `confirmed`, with the
+    /// results of its confirmation.
     pub fn predicted(&self, site: usize, confirmed: bool, crawls: &[CrawlObservation]) -> Vec<Candidate> {
         let confirmed = self.confirmed.get(site).and_then(Option::as_ref).filter(|_| confirmed);
         let measured = confirmed.map(|confirmed| &confirmed.measured).or_else(|| self.measured.get(site));
@@ -104,18 +105,19 @@ impl Survey {
         candidates
     }
 
-    /// The candidates of a site before any confirmation.
+    /// The candidates of a site before its confirmation.
     pub fn candidates(&self, site: usize) -> &[Candidate] {
         self.known.get(site).map_or(&[], Vec::as_slice)
     }
 
-    /// The candidates after confirmation, and its duration; `None` if no confirmation is needed.
+    /// The candidates of a site after its confirmation, and the duration of the confirmation;
+    /// `None` if the site needs none.
     pub fn confirmed(&self, site: usize) -> Option<(&[Candidate], Duration)> {
         let confirmed = self.confirmed.get(site)?.as_ref()?;
         Some((&confirmed.known, confirmed.takes))
     }
 
-    /// A survey with given candidates.
+    /// Makes a survey with these candidates.
     pub(super) fn given(known: Vec<Vec<Candidate>>) -> Self {
         let (agents, sites) = (known.first().map_or(0, Vec::len), known.len());
         Self { agents, map: None, measured: vec![Vec::new(); sites], known, confirmed: Vec::new() }

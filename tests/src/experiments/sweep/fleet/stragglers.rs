@@ -1,4 +1,4 @@
-//! Running crawls that another agent would finish sooner, found as the scheduler does
+//! Finds running crawls that another agent would finish sooner, as the scheduler does
 //! (`jobs/assign/straggle`). Pure.
 
 use std::collections::BTreeMap;
@@ -18,13 +18,13 @@ const AT_MOST: Duration = Duration::from_secs(3600);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct PartialCrawl {
     pub(super) from: usize,
-    /// Fetched pages.
+    /// Number of fetched pages.
     pub(super) pages: u32,
 }
 
 impl Fleet<'_> {
-    /// Preempts crawls if no site waits for a slot; returns their sites. `checkpoint` returns the
-    /// pages and the crawl time at a site's last checkpoint.
+    /// Preempts crawls if no site waits for a plan. Returns their sites. `checkpoint` returns the
+    /// number of pages and the crawl time at a site's last checkpoint.
     pub fn stragglers(&mut self, checkpoint: impl Fn(usize) -> Option<(u32, Duration)>, now: Duration) -> Vec<usize> {
         if self.strategy != Strategy::EarliestFinish || !self.pool.is_empty() {
             return Vec::new();
@@ -48,7 +48,7 @@ impl Fleet<'_> {
         asked
     }
 
-    /// The free slots of each agent, without those reserved for preempted crawls.
+    /// Number of free slots of each agent, without those reserved for preempted crawls.
     fn idle(&self) -> BTreeMap<AgentId, u32> {
         let under_way = |site: &usize| self.agents.iter().any(|state| state.crawls.contains(site));
         let mut idle = BTreeMap::new();
@@ -84,8 +84,8 @@ impl Fleet<'_> {
         })
     }
 
-    /// Records that an agent has handed back a site after this many pages; the site is planned
-    /// again.
+    /// Records that an agent has handed back a site after fetching `pages` pages. The site will be
+    /// planned again.
     pub fn hand_back(&mut self, agent: usize, site: usize, pages: u32) {
         let state = &mut self.agents[agent];
         state.leased = state.leased.saturating_sub(1);
