@@ -1,4 +1,5 @@
-//! What an agent stores on disk: in its own folders, written atomically, bounded.
+//! Stores the agent's data on disk, in its own folders. Writes are atomic, and the amount of data
+//! is limited.
 
 pub(crate) mod crawl_files;
 pub(crate) mod folder;

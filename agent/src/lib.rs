@@ -1,8 +1,9 @@
-//! The Landfall agent: prober and crawler.
+//! The Landfall agent measures round trips and crawls sites.
 //!
-//! `net` decides what may be sent where; `probe` measures; `crawl` crawls and `warc` stores;
-//! `session` talks to the scheduler and starts the rest; `disk` keeps what must survive; `beacon`
-//! lets other agents measure this one.
+//! `net` decides which requests may be sent to which addresses. `probe` measures round trips,
+//! `crawl` crawls, `warc` stores fetched pages, and `disk` keeps the state that must survive a
+//! restart. `session` communicates with the scheduler and starts the others. Through `beacon` other
+//! agents measure this one.
 
 use std::io::Write as _;
 
@@ -29,26 +30,27 @@ mod session;
 mod testing;
 pub mod warc;
 
-/// The version, and the commit if the build was given it: `0.1.0+f2acb2d8`. `ops/package.sh` passes
-/// it; a build that read it from git itself would be repeated for every commit.
+/// The version, and the commit if known at build time: `0.1.0+f2acb2d8`. `ops/package.sh` passes
+/// the commit. If the build read it from git, every commit would require a new build.
 pub const VERSION: &str = match option_env!("LANDFALL_VERSION") {
     Some(version) => version,
     None => env!("CARGO_PKG_VERSION"),
 };
-/// The same and the commit's date, for people.
+/// The version with the commit's date, for display.
 pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
     Some(version) => version,
     None => concat!(env!("CARGO_PKG_VERSION"), " (built by hand: the commit was not recorded)"),
 };
 
-/// Runs an agent until it is stopped; then it hands back its leases. It fails if it cannot start,
-/// if its beacon ends, or if another machine was enrolled in its place; other errors are retried.
+/// Runs an agent until `stop` is cancelled; then the agent returns its leases. Fails if the agent
+/// cannot start, if its beacon ends, or if another machine was enrolled under its name. After other
+/// errors it retries.
 pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> {
     let request_base = request_base(&config)?;
     let beacon = bind_beacon(&config).await?;
     let session_config = session_config(&config, beacon.as_ref().map(|beacon| beacon.port))?;
     let greeting = greeting(&config, beacon.as_ref().map(|beacon| beacon.port));
-    // A closed standard output is not an error.
+    // Ignore errors: standard output may be closed.
     drop(std::io::stdout().write_all(greeting.as_bytes()));
     tracing::info!(agent.name = config.name, scheduler = %session_config.schedulers.current().url, "agent started, connecting");
     let serving = beacon.map(|beacon| tokio::spawn(beacon.serve(stop.clone())));
@@ -57,7 +59,7 @@ pub async fn run(config: Config, stop: CancellationToken) -> anyhow::Result<()> 
     let work = Work::new(request_base, config.capacity, outbox, CrawlFiles::open(&config.crawls.folder)?);
     let work = work.storing(store.clone());
     let ended = session::run(&session_config, work, &stop, &mut rand::make_rng::<rand_chacha::ChaCha8Rng>()).await;
-    // If the session ended by itself, the beacon still runs.
+    // If the session ended with an error, the beacon still runs and must be stopped.
     stop.cancel();
     if let Some(store) = store {
         store.close().await;

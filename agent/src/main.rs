@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// musl's own allocator takes three times as long for small pieces on one thread.
+/// musl's allocator takes three times as long for small allocations on one thread.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

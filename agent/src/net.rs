@@ -1,5 +1,4 @@
-//! What every request needs: addresses that may be connected, name resolution, the site's origin,
-//! TLS and the user agent.
+//! What every request needs: the guard, name resolution, the site's origin, TLS and the user agent.
 
 pub(crate) mod age_ordered_map;
 pub mod context;

@@ -1,10 +1,10 @@
-//! Measures the round trip to a host. `probe::http` and `probe::icmp` send, `probe::schedule`
-//! decides the next step, `probe::stopping` when to stop, `probe::weighted_mean` summarises, and
-//! `probe::settle` finds a site's origin.
+//! Measures the round trip to a host. `probe::http` and `probe::icmp` send requests,
+//! `probe::schedule` decides the next step, `probe::stopping` decides when to stop,
+//! `probe::weighted_mean` summarises the samples, and `probe::settle` finds a site's origin.
 //!
-//! There is a pause before *every* request, so a host never gets more than one request in that
-//! time, however many probers take turns. Nothing is sent to an address that the guard has not
-//! vetted, or without a user agent.
+//! There is a pause before *every* request. So a host gets at most one request within this time,
+//! even if several probers measure it in turn. Requests go only to addresses that the guard has
+//! vetted, and always have a user agent.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -38,26 +38,27 @@ pub enum Metric {
 pub struct ProbeOrder {
     pub metric: Metric,
     pub samples: u32,
-    /// Minimum answered samples before [`stopping`] may end it early; `None` takes all samples.
+    /// Minimum number of answered samples before [`stopping`] may end the measurement early. `None`
+    /// always takes all samples.
     pub least_samples: Option<u32>,
-    /// Maximum age of another site's measurement at its address for sharing; `None` shares nothing.
+    /// Maximum age of another site's measurement at the same address that may be shared. `None`
+    /// shares nothing.
     pub share_max_age: Option<Duration>,
     pub interval: Duration,
-    /// Time limit of a connection, and of a request on it.
+    /// Time limit for making a connection, and for each request on it.
     pub timeout: Duration,
-    /// The address at which it may be carried out.
     pub lock: AddressLock,
 }
 
-/// The address at which an order may be carried out: the scheduler sends an address one order at a
-/// time.
+/// The address at which an order may be carried out. The scheduler sends only one order at a time
+/// for each address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AddressLock {
-    /// Any address of the name.
+    /// Any address to which the name resolves.
     Anywhere,
-    /// Only this address, while the name resolves to it.
+    /// Only this address, if the name resolves to it.
     At(IpAddr),
-    /// No address yet: resolve the name without sending a request.
+    /// No address yet: only resolve the name, and send no request.
     Nowhere,
 }
 
@@ -88,19 +89,19 @@ impl ProbeOrder {
 
 #[derive(Debug, Clone)]
 pub struct Target {
-    /// The possible origins; the first that responds counts.
+    /// The possible origins. The first that responds is used.
     candidates: Vec<Origin>,
     path: String,
-    /// Whether a redirect inside the registrable domain moves it.
+    /// Whether a redirect inside the registrable domain moves the target to another origin.
     may_move: bool,
-    /// Whether it is an enrolled beacon.
+    /// Whether the target is the beacon of an enrolled agent.
     enrolled: bool,
-    /// The address to try first, if it is one of the host's.
+    /// The address to try first, if the host has it.
     first: Option<IpAddr>,
 }
 
 impl Target {
-    /// A submitted site whose origin is unknown.
+    /// A site of unknown origin, with its name as submitted.
     pub fn site(name: &str) -> Result<Self, BadOrigin> {
         Ok(Self { may_move: true, ..Self::at(Origin::candidates(name)?, "/".to_owned()) })
     }
@@ -110,9 +111,9 @@ impl Target {
         Self::at(vec![origin], "/".to_owned())
     }
 
-    /// Another agent's beacon. Only its origin counts: this agent's operator may allow private
-    /// addresses for it, so a path would let one agent send arbitrary requests to a machine near
-    /// another agent.
+    /// Another agent's beacon. Only the origin of the URL is used. Private addresses may be allowed
+    /// for beacons, so with a path one agent could make another send arbitrary requests to machines
+    /// in its network.
     pub fn beacon(url: &str) -> Result<Self, BadOrigin> {
         Ok(Self { enrolled: true, ..Self::settled(url.parse()?) })
     }
@@ -121,7 +122,7 @@ impl Target {
         Self { candidates, path, may_move: false, enrolled: false, first: None }
     }
 
-    /// The same target, with this address tried first.
+    /// Sets the address to try first.
     #[must_use]
     pub fn with_first(self, first: Option<IpAddr>) -> Self {
         Self { first, ..self }
@@ -135,7 +136,7 @@ impl Target {
         self.enrolled
     }
 
-    /// Exactly this URL, path and query included.
+    /// Exactly this URL, with path and query.
     pub fn url(url: &str) -> Result<Self, BadOrigin> {
         let origin: Origin = url.parse()?;
         let path = url::Url::parse(url).map(|url| url[url::Position::BeforePath..url::Position::AfterQuery].to_owned());
@@ -144,7 +145,7 @@ impl Target {
     }
 }
 
-/// The phases of a connection, timed separately; an unobserved phase is absent, never zero.
+/// The durations of a connection's phases. A phase that was not observed is absent, never zero.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Phases {
     pub dns: Option<Duration>,
@@ -152,10 +153,10 @@ pub struct Phases {
     pub tls: Option<Duration>,
 }
 
-/// The result of measuring a host. Without an answered sample there is a [`ProbeError`] instead.
+/// The result of measuring a host. If no sample is answered, there is a [`ProbeError`] instead.
 #[derive(Debug, Clone)]
 pub struct HostMeasurement {
-    /// Its origin; absent for ICMP, which contacts only the address.
+    /// The host's origin; absent for ICMP, which uses only the address.
     pub origin: Option<Origin>,
     pub address: IpAddr,
     pub phases: Phases,
@@ -172,7 +173,7 @@ pub enum Observation {
         address: IpAddr,
         phases: Phases,
     },
-    /// A connection's first request was answered, and discarded.
+    /// The first request of a connection, which is not a sample, was answered after this time.
     WarmUp(Duration),
     Sample(Duration),
     Lost(String),
@@ -183,7 +184,7 @@ pub type Observer<'a> = &'a mut (dyn FnMut(Observation) + Send);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ConnectFailure {
     Refused,
-    /// No response in time.
+    /// No response within the time limit.
     TimedOut,
     Failed,
 }
@@ -228,7 +229,7 @@ impl From<ResolveError> for ProbeError {
     }
 }
 
-/// Measures one host. It fails when no sample was answered.
+/// Measures one host. Fails if no sample was answered.
 pub async fn measure(
     context: &RequestContext,
     target: &Target,
@@ -238,7 +239,7 @@ pub async fn measure(
     measure_paced(context, target, order, &mut RequestPacer::new(order.interval), observe).await
 }
 
-/// Measures one host with a pace shared with the caller.
+/// Measures one host, with the caller's pacer.
 pub(crate) async fn measure_paced(
     context: &RequestContext,
     target: &Target,
@@ -258,7 +259,7 @@ pub(crate) async fn measure_paced(
     sample_settled(found, order, pacer, observe).await
 }
 
-/// Measures a target at its found origin.
+/// Measures a target whose origin was found.
 pub(crate) async fn sample_settled(
     found: settle::SettledEndpoint<'_>,
     order: &ProbeOrder,
@@ -286,7 +287,7 @@ async fn measure_below_http(
     }
 }
 
-/// Keeps the pause before every request.
+/// Pauses before every request.
 #[derive(Debug)]
 pub(crate) struct RequestPacer {
     interval: Duration,
@@ -299,7 +300,8 @@ impl RequestPacer {
         Self { interval, paused: false, sent: 0 }
     }
 
-    /// Returns when a request may be sent; at once if it already waited and nothing was sent since.
+    /// Returns when a request may be sent. Returns immediately if it has already paused and no
+    /// request was sent since then.
     pub(crate) async fn pause(&mut self) {
         if !self.paused {
             tokio::time::sleep(self.interval).await;
@@ -307,7 +309,7 @@ impl RequestPacer {
         }
     }
 
-    /// Records that a request was sent, or a connection tried.
+    /// Records that a request was sent or a connection was tried.
     pub(crate) const fn spend(&mut self) {
         self.paused = false;
         self.sent += 1;

@@ -1,9 +1,9 @@
-//! The folder of running crawls: one file per lease, from which the crawl's task resumes after a
+//! The folder of running crawls, with one file per lease, from which the crawl resumes after a
 //! restart.
 //!
-//! A task's new lease takes over the file of the previous lease. The file is deleted when its
-//! outcome is in the outbox, or when it is too old. One process holds the folder, so its entries
-//! are read once.
+//! If a task is leased to this agent again, the new lease takes over the file of the previous
+//! lease. A file is deleted when the crawl's outcome is in the outbox, or when the file is too old.
+//! Only one process uses the folder, so the folder is read only once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -16,27 +16,27 @@ use crate::disk::folder::{FolderError, FolderPurpose, blocking};
 use crate::disk::outbox::LeaseKey;
 use crate::session::clock;
 
-/// Two agents would resume each other's crawls.
+/// Two agents that shared the folder would resume each other's crawls.
 const FOLDER: FolderPurpose = FolderPurpose { what: "crawls", otherwise: "set crawls.folder" };
 
 const EXTENSION: &str = "crawl";
-/// How long to keep an unused file: after a week a task may as well start again.
+/// Maximum age of an unused file: after a week a crawl may as well start from the beginning.
 const MOST_AGE: Duration = Duration::from_secs(7 * 86_400);
 
 const SWEEP_EVERY: Duration = Duration::from_secs(3600);
 
-/// The folder of crawls. Cheap to clone.
+/// Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct CrawlFiles {
     folder: Arc<Path>,
-    /// Never held across disk I/O.
+    /// No code holds this lock during disk I/O.
     index: Arc<Mutex<FileIndex>>,
     _lock: Arc<File>,
 }
 
 #[derive(Debug)]
 struct FileIndex {
-    /// Per task: the tokens of its files, and of files its crawls may have made.
+    /// For each task, the tokens of its files, and of files that its crawls may have created.
     tokens: HashMap<i64, BTreeSet<i64>>,
     swept_at: Instant,
 }
@@ -52,7 +52,7 @@ impl CrawlFiles {
         Ok(Self { folder: folder.into(), index: Arc::new(Mutex::new(index)), _lock: Arc::new(lock) })
     }
 
-    /// Whether to look for old files now; true once an hour.
+    /// Whether to remove old files now; true once an hour.
     fn is_sweep_due(&self) -> bool {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let due = index.swept_at.elapsed() >= SWEEP_EVERY;
@@ -62,7 +62,8 @@ impl CrawlFiles {
         due
     }
 
-    /// The file for a lease; reuses the file of a previous lease of its task if there is one.
+    /// The path of a lease's file. If a previous lease of the task has a file, it is renamed to
+    /// this path.
     pub(crate) async fn file_of(&self, key: LeaseKey) -> io::Result<PathBuf> {
         let folder = Arc::clone(&self.folder);
         if self.is_sweep_due() {
@@ -73,7 +74,7 @@ impl CrawlFiles {
         self.note(key);
         blocking(move || {
             let wanted = folder.join(name(key));
-            // The newest file has the most progress; the older ones are useless.
+            // The newest file has the most progress, so the older ones are not needed.
             while let Some(token) = former.pop_last() {
                 let found = std::fs::rename(folder.join(name(LeaseKey { token, ..key })), &wanted);
                 if is_there(found)? {
@@ -93,13 +94,13 @@ impl CrawlFiles {
         self.drop_token(key);
         let removed = blocking(move || remove(&folder, key.task_id, &tokens)).await;
         if let Err(error) = removed {
-            // It is removed when it is old.
+            // The file is removed later, when it is old.
             tracing::warn!(task.id = key.task_id, token = key.token, %error,
                 "cannot remove the file of a finished crawl");
         }
     }
 
-    /// Takes a task's tokens that are older than this one.
+    /// Removes the older tokens of the same task from the index, and returns them.
     fn take_older(&self, key: LeaseKey) -> BTreeSet<i64> {
         let mut index = self.index.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(tokens) = index.tokens.get_mut(&key.task_id) else { return BTreeSet::new() };
@@ -122,14 +123,14 @@ impl CrawlFiles {
     }
 }
 
-/// Removes old files and returns their leases.
+/// Removes old files, and returns the leases of the remaining files.
 fn remove_old(folder: &Path) -> io::Result<Vec<LeaseKey>> {
     let mut removed = Vec::new();
     for file in files(folder)? {
         let age = match file.metadata().and_then(|metadata| metadata.modified()) {
-            // A file with a time in the future is not old.
+            // A file with a modification time in the future is not old.
             Ok(changed) => clock::wall().duration_since(changed).unwrap_or_default(),
-            // Its crawl has just ended.
+            // The file's crawl has just ended.
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             Err(error) => return Err(error),
         };
@@ -147,7 +148,7 @@ fn remove(folder: &Path, task_id: i64, tokens: &BTreeSet<i64>) -> io::Result<()>
     })
 }
 
-/// Whether the file existed: it may have been removed as too old, or never made.
+/// Whether the file existed. It may have been removed because of its age, or never created.
 fn is_there(done: io::Result<()>) -> io::Result<bool> {
     match done {
         Ok(()) => Ok(true),
@@ -215,7 +216,7 @@ mod tests {
     async fn a_crawls_file_is_found_without_reading_the_folder() {
         let folder = tempfile::tempdir().unwrap();
         let kept = CrawlFiles::open(folder.path()).unwrap();
-        // The index does not know this file: only code that reads the folder at each crawl's start
+        // This file is not in the index. Only code that reads the folder at the start of each crawl
         // would find it.
         std::fs::write(folder.path().join(name(key(7, 1))), "not known").unwrap();
         let file = kept.file_of(key(7, 2)).await.unwrap();

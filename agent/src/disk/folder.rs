@@ -1,7 +1,7 @@
 //! An agent's folder: its default path, its owner, and crash-safe renames in it.
 //!
-//! A package creates the machine's folder for the service's user. Files that root writes while
-//! enrolling go to that user.
+//! The Debian package creates the default folder (`/var/lib/landfall-agent`), owned by the user of
+//! the service. Files that root writes while enrolling are given to this user.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::{Uid, User};
 
-/// The lock file: a process that holds its lock owns the folder.
+/// The name of the lock file. The process that holds its lock has the folder for itself.
 const LOCK: &str = "lock";
 
 const OF_MACHINE: &str = "/var/lib/landfall-agent";
 
-/// The default folder of an agent's files: the machine's for root and for that folder's owner.
+/// The default folder of an agent's files. For root and for its owner, this is
+/// `/var/lib/landfall-agent`.
 pub fn default_dir() -> PathBuf {
     default_of(Path::new(OF_MACHINE), nix::unistd::geteuid())
 }
@@ -29,7 +30,8 @@ fn default_of(machine: &Path, user: Uid) -> PathBuf {
     home.join(".local/share/landfall-agent")
 }
 
-/// The owner of another user's folder, when this process is root: the user who runs the agent.
+/// The user who runs the agent of this folder, if this process is root and the folder belongs to
+/// another user.
 pub fn other_owner(dir: &Path) -> Option<User> {
     if !nix::unistd::geteuid().is_root() {
         return None;
@@ -38,7 +40,8 @@ pub fn other_owner(dir: &Path) -> Option<User> {
     if owner.is_root() { None } else { User::from_uid(owner).ok().flatten() }
 }
 
-/// Gives a file that root made in a folder to the folder's owner. A no-op for other users.
+/// Makes the folder's owner the owner of a file, if this process is root. Does nothing for other
+/// users.
 pub fn leave_to_owner(file: &std::fs::File, dir: &Path) -> std::io::Result<()> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
@@ -47,11 +50,11 @@ pub fn leave_to_owner(file: &std::fs::File, dir: &Path) -> std::io::Result<()> {
     fchown(file, Some(folder.uid()), Some(folder.gid()))
 }
 
-/// The purpose of a folder that only one process may use, as worded in messages.
+/// The purpose of a folder that only one process may use, for messages.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct FolderPurpose {
     pub(crate) what: &'static str,
-    /// What to do if another agent holds the folder.
+    /// What the operator should do if another agent uses the folder.
     pub(crate) otherwise: &'static str,
 }
 
@@ -64,7 +67,7 @@ pub enum FolderError {
 }
 
 impl FolderPurpose {
-    /// Locks a folder for as long as the file is kept, and creates it if missing.
+    /// Creates a folder if missing, and locks it until the returned file is dropped.
     pub(crate) fn take(self, folder: &Path) -> Result<File, FolderError> {
         let unusable = |source| self.unusable(folder, source);
         std::fs::create_dir_all(folder).map_err(unusable)?;
@@ -84,16 +87,16 @@ impl FolderPurpose {
     }
 }
 
-/// Runs blocking disk work on a thread where no async task waits.
+/// Runs disk operations that block on tokio's pool for blocking tasks.
 pub(crate) async fn blocking<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(f).await.map_err(io::Error::other)?
 }
 
-/// Renames a file, whose content must already be synced, within its folder and syncs the folder, so
-/// that a crash keeps the new name.
+/// Renames a file within its folder, and syncs the folder, so that the new name survives a crash.
+/// The file's content must already be synced.
 pub fn rename(from: &Path, to: &Path) -> io::Result<()> {
     std::fs::rename(from, to)?;
-    // A path of one component has an empty parent.
+    // The parent of a path with one component is empty.
     let folder = to.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
 }

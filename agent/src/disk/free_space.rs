@@ -1,4 +1,4 @@
-//! Whether a disk has room, with hysteresis, and without blocking on a disk that hangs.
+//! Checks the free space on a disk, with hysteresis, and without blocking if the disk hangs.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -6,14 +6,14 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 
-/// Crawling resumes at this multiple of the free space at which it pauses: one or two acknowledged
-/// outcomes must not restart it for a moment.
+/// Crawling resumes at this multiple of the free space at which it pauses. Otherwise one or two
+/// acknowledged outcomes would free enough space to resume for a moment.
 const RESUME_AT: u64 = 2;
 
-/// Time limit for reading the free space; after that the agent does not rely on the disk.
+/// Time limit for reading the free space. If reading takes longer, the disk counts as unusable.
 const HANGS: Duration = Duration::from_secs(10);
 
-/// The free bytes of a folder's disk, read on a thread that may block.
+/// Reads the free bytes of a folder's disk on a thread that may block.
 #[derive(Debug)]
 pub(crate) struct FreeSpaceCheck {
     folder: PathBuf,
@@ -26,7 +26,7 @@ impl FreeSpaceCheck {
         Self { folder: folder.to_owned(), free: free_bytes(folder), pending: None }
     }
 
-    /// Starts a look at the disk unless one is under way.
+    /// Starts to read the free space, unless that is already in progress.
     pub(crate) fn begin(&mut self) {
         let folder = &self.folder;
         self.pending.get_or_insert_with(|| {
@@ -35,14 +35,14 @@ impl FreeSpaceCheck {
         });
     }
 
-    /// Returns when the current look has ended; never if none is under way. Cancel-safe.
+    /// Returns when the current reading has ended; never if there is none. Cancel-safe.
     pub(crate) async fn ended(&mut self) {
         let Some((_, check)) = &mut self.pending else { return std::future::pending().await };
         self.free = check.await.map_err(io::Error::other).flatten();
         self.pending = None;
     }
 
-    /// The last reading, or why it is not valid.
+    /// The last reading, or the reason why there is no valid one.
     pub(crate) fn free(&self) -> Result<u64, String> {
         match &self.pending {
             Some((began, _)) if began.elapsed() >= HANGS => Err(format!("no answer for {HANGS:?}")),
@@ -51,7 +51,7 @@ impl FreeSpaceCheck {
     }
 }
 
-/// The room on one disk.
+/// Decides whether one disk is full.
 #[derive(Debug)]
 pub(crate) struct FreeSpaceLimit {
     least: u64,
@@ -59,13 +59,13 @@ pub(crate) struct FreeSpaceLimit {
 }
 
 impl FreeSpaceLimit {
-    /// A disk that is full with fewer than `least` bytes free.
+    /// The disk counts as full with fewer than `least` free bytes.
     pub(crate) const fn new(least: u64) -> Self {
         Self { least, full: false }
     }
 
-    /// Updates the free bytes; returns in words how full the disk is, from when it is full until it
-    /// clearly is not.
+    /// Updates the free bytes. While the disk counts as full, returns a message with the free
+    /// space.
     pub(crate) fn full(&mut self, free: u64) -> Option<String> {
         let resume = self.least.saturating_mul(RESUME_AT);
         self.full = free < if self.full { resume } else { self.least };
@@ -74,7 +74,7 @@ impl FreeSpaceLimit {
     }
 }
 
-/// Bytes that an unprivileged user may still write to a folder's file system.
+/// Number of bytes that an unprivileged user can still write to a folder's file system.
 pub(crate) fn free_bytes(folder: &Path) -> io::Result<u64> {
     let system = nix::sys::statvfs::statvfs(folder)?;
     Ok(system.blocks_available().saturating_mul(system.fragment_size()))

@@ -1,11 +1,11 @@
-//! Outcomes that the scheduler has not acknowledged yet.
+//! Stores outcomes until the scheduler has acknowledged them.
 //!
-//! An outcome is on the disk before the agent reports it, and leaves the disk only when it is
-//! acknowledged, across sessions, restarts and a `kill -9`. Until then every session offers it. The
-//! agent takes no lease while too many outcomes wait, so a scheduler that grants and never
-//! acknowledges fills neither the memory nor the disk. It takes none while the disk is full either
-//! ([`Outbox::paused`]). The owner of the outbox never waits for the disk: heartbeats continue
-//! while the disk hangs.
+//! An outcome is written to the disk before the agent reports it, and removed only after it is
+//! acknowledged. So it survives lost sessions, restarts and a `kill -9`, and every session reports
+//! it again. The agent takes no lease while too many outcomes are unacknowledged, so a scheduler
+//! that grants but never acknowledges cannot fill the memory or the disk. Nor does the agent take
+//! leases while the disk is full ([`Outbox::paused`]). The outbox never waits for the disk, so
+//! heartbeats continue while the disk hangs.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,7 +27,7 @@ use folder::OutboxFolder;
 /// Delay before the next attempt after a failed write.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The key of a lease: its task and the fencing token of the grant.
+/// Identifies a lease by its task and its fencing token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseKey {
     pub task_id: i64,
@@ -55,16 +55,17 @@ pub struct Outbox {
     removals: JoinSet<()>,
 }
 
-/// Writes outcomes to the disk; usable from any task.
+/// Writes outcomes to the disk; can be used from any tokio task.
 #[derive(Debug, Clone)]
 pub struct OutcomeWriter {
     folder: Arc<OutboxFolder>,
-    /// Why the last write failed, until one succeeds; never held across an await.
+    /// The error of the last write, if it failed. No code holds this lock across an await.
     failure: Arc<Mutex<Option<String>>>,
 }
 
 impl Outbox {
-    /// Opens the outbox with the outcomes of an earlier process; creates its folder if missing.
+    /// Opens the outbox, with the outcomes that an earlier process left. Creates the folder if
+    /// missing.
     pub fn open(config: &OutboxConfig) -> Result<Self, FolderError> {
         let (folder, left) = OutboxFolder::open(&config.folder)?;
         if !left.is_empty() {
@@ -77,12 +78,12 @@ impl Outbox {
         Ok(Self { writer, outcomes, space_limit, space_check, removals: JoinSet::new() })
     }
 
-    /// The writer with which a crawl's task stores its outcome.
     pub fn writer(&self) -> OutcomeWriter {
         self.writer.clone()
     }
 
-    /// Offers an outcome that [`OutcomeWriter::keep`] has stored, until it is acknowledged.
+    /// Adds an outcome that [`OutcomeWriter::keep`] has stored. It is reported until it is
+    /// acknowledged.
     pub fn put(&mut self, outcome: OutcomeReport) {
         self.outcomes.insert(LeaseKey::from(&outcome), outcome);
     }
@@ -96,7 +97,8 @@ impl Outbox {
         let folder = Arc::clone(&self.writer.folder);
         self.removals.spawn_blocking(move || {
             if let Err(error) = folder.remove(key) {
-                // The next run sends it again, and the scheduler acknowledges it as known.
+                // After the next start the agent reports the outcome again, and the scheduler
+                // acknowledges it as known.
                 tracing::warn!(task.id = key.task_id, token = key.token, %error,
                     "cannot remove an acknowledged outcome from the disk");
             }
@@ -112,13 +114,13 @@ impl Outbox {
         self.space_check.begin();
     }
 
-    /// Returns when the look at the disk is done; never if none is under way. Cancel-safe.
+    /// Returns when the current check of the disk has ended; never if there is none. Cancel-safe.
     pub async fn space_checked(&mut self) {
         self.space_check.ended().await;
     }
 
-    /// Why the agent should take no lease, in one sentence; `None` while outcomes can be written
-    /// and the last look found room on the disk.
+    /// The reason why the agent should take no lease, in one sentence; `None` if outcomes can be
+    /// written and the last check found enough free space.
     pub fn paused(&mut self) -> Option<String> {
         let failure = self.writer.failure.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let folder = self.writer.folder.path().display();
@@ -152,7 +154,8 @@ impl Outbox {
 }
 
 impl OutcomeWriter {
-    /// Writes an outcome and retries until it is on the disk; `None` when the agent closes first.
+    /// Writes an outcome, and retries until it is on the disk; `None` if `closing` is cancelled
+    /// first.
     pub async fn keep(&self, outcome: OutcomeReport, closing: &CancellationToken) -> Option<OutcomeReport> {
         loop {
             match self.write(&outcome).await {
@@ -184,7 +187,7 @@ impl OutcomeWriter {
 }
 
 impl OutboxConfig {
-    /// An outbox in this folder that never treats the disk as full.
+    /// An outbox in this folder, without a limit on free space.
     #[cfg(test)]
     pub(crate) fn in_folder(folder: &std::path::Path) -> Self {
         Self { folder: folder.to_owned(), min_free_bytes: 0 }

@@ -1,5 +1,5 @@
-//! What every request of the agent needs, for the prober and the crawler. Created once and shared,
-//! so that the process has one set of trust anchors and one resolver cache.
+//! The context that every request of the prober and the crawler needs. It is shared, so that the
+//! process has only one set of trust anchors and one resolver cache.
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -18,9 +18,9 @@ pub struct RequestContext {
     pub guard: Guard,
     pub resolver: Resolver,
     pub user_agent: UserAgent,
-    /// The source address of every connection; the system's choice when absent.
+    /// The source address of every connection; if `None`, the system chooses.
     pub bind: Option<IpAddr>,
-    /// The TLS trust anchors; offers no ALPN.
+    /// The TLS configuration with the trust anchors, without ALPN.
     pub tls: Arc<rustls::ClientConfig>,
     pub robots: Arc<RobotsCache>,
 }
@@ -33,7 +33,8 @@ impl RequestContext {
     }
 }
 
-/// What a [`RequestContext`] consists of, except the user agent, which may come with the welcome.
+/// The parts of a [`RequestContext`] except the user agent, which may come with the scheduler's
+/// welcome.
 #[derive(Debug, Clone)]
 pub struct RequestBase {
     pub guard: Guard,
@@ -57,8 +58,8 @@ impl RequestBase {
         }
     }
 
-    /// The context of a crawl that may have its own contact and product name; `usual` is that of
-    /// all other crawls.
+    /// The context for a crawl, whose policy may set its own contact URL and product name. `usual`
+    /// is the context of crawls without such settings.
     pub(crate) fn context_of(
         &self,
         usual: Arc<RequestContext>,
@@ -81,14 +82,15 @@ pub enum TlsError {
         #[source]
         source: rustls::pki_types::pem::Error,
     },
-    /// It holds an invalid certificate, or none.
+    /// The file has an invalid certificate, or none.
     #[error("{0} contains no usable CA certificate")]
     NoAnchor(PathBuf),
     #[error("configure TLS")]
     Config(#[source] rustls::Error),
 }
 
-/// The TLS configuration of every request: the public web's roots, plus `extra_ca` (PEM).
+/// The TLS configuration of every request: trusts the authorities of the public web, and those in
+/// `extra_ca` (PEM).
 pub fn tls_config(extra_ca: Option<&Path>) -> Result<Arc<rustls::ClientConfig>, TlsError> {
     let mut roots = rustls::RootCertStore { roots: webpki_roots::TLS_SERVER_ROOTS.to_vec() };
     if let Some(path) = extra_ca {

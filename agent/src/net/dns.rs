@@ -1,11 +1,12 @@
-//! Resolves names to addresses. [`crate::net::guard`] decides whether an address may be connected.
+//! Resolves names to addresses. [`crate::net::guard`] decides to which addresses the agent may
+//! connect.
 //!
-//! Each agent resolves names itself, with the system's or the configured servers, because DNS
-//! returns different addresses in different places. IP literals are returned unchanged, in any
-//! spelling a URL permits.
+//! Each agent resolves names itself, with the system's or the configured name servers, because DNS
+//! returns different addresses in different places. IP literals need no query, in any spelling that
+//! a URL permits.
 //!
-//! Answers are cached for their TTL, negative answers too, within the limits below; while an answer
-//! is fresh, no query is sent. A caller must vet every address before using it, cached or not.
+//! Answers, including negative ones, are cached for their TTL, within the limits below. Callers
+//! must vet every address before using it, even if it comes from the cache.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -16,18 +17,21 @@ use hickory_resolver::net::NetError;
 use hickory_resolver::net::runtime::TokioRuntimeProvider;
 use hickory_resolver::{ResolverBuilder, TokioResolver};
 
-/// Time limit of a lookup, including retries.
+/// Time limit for a lookup, including retries.
 pub const LOOKUP_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum cached answers, two per name: enough for the sites of one agent at a time, and small.
+/// Maximum cached answers, two per name: enough for the sites that an agent crawls at the same
+/// time, but small.
 const CACHED_ANSWERS: u64 = 1024;
-/// Maximum cache time of an address, whatever its TTL: sites move, and a crawl takes hours.
+/// Maximum time for which an address is cached, whatever its TTL, because a site may move during a
+/// crawl of many hours.
 const LONGEST_KEPT: Duration = Duration::from_secs(3600);
-/// Maximum cache time of a negative answer: a repaired name should work within minutes.
+/// Maximum time for which a negative answer is cached: a repaired name should work within minutes.
 const LONGEST_MISSED: Duration = Duration::from_secs(300);
-/// Minimum cache time of a negative answer. Some servers set no TTL; without a minimum, every
+/// Minimum time for which a negative answer is cached. Some servers set no TTL; then every
 /// connection to a site without IPv6 would query for its IPv6 address.
 const SHORTEST_MISSED: Duration = Duration::from_secs(10);
-/// Maximum addresses used of one host; a name may have hundreds, and each is a connection to try.
+/// Maximum addresses of one host to use. A name may have hundreds, and each may cost an attempt to
+/// connect.
 const MAX_ADDRESSES: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +64,8 @@ impl std::fmt::Debug for Resolver {
 }
 
 impl Resolver {
-    /// A resolver that queries `server`, or the system's servers, and caches answers for their TTL.
+    /// Makes a resolver that queries `server`, or the system's name servers if `None`, and caches
+    /// answers.
     pub fn new(server: Option<SocketAddr>) -> Result<Self, NoNameServers> {
         Self::with_limits(
             server,
@@ -72,7 +77,8 @@ impl Resolver {
         )
     }
 
-    /// A resolver that queries for every lookup, for [`crate::config::Config::dns_cache`].
+    /// Makes a resolver that sends a query for every lookup, for
+    /// [`crate::config::Config::dns_cache`].
     pub fn without_cache(server: Option<SocketAddr>) -> Result<Self, NoNameServers> {
         Self::with_limits(
             server,
@@ -125,7 +131,7 @@ impl Resolver {
 struct CacheLimits {
     answers: u64,
     positive: Duration,
-    /// Minimum and maximum.
+    /// Minimum and maximum time for which a negative answer is cached.
     negative: (Duration, Duration),
 }
 
@@ -140,7 +146,7 @@ fn only_server(server: SocketAddr) -> ResolverBuilder<TokioRuntimeProvider> {
     builder
 }
 
-/// Parses a host as a URL parser does: `0x7f.1` is an address, not a name.
+/// Parses a host as in a URL: for example, `0x7f.1` is an address, not a name.
 fn url_host(host: &str) -> Result<url::Host, DnsError> {
     let bare = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(host);
     if let Ok(addr) = bare.parse::<std::net::Ipv6Addr>() {
@@ -172,7 +178,8 @@ mod tests {
         }
     }
 
-    /// Resolves a name until its server has received `times` queries; returns how long that took.
+    /// Resolves a name repeatedly until its server has received `times` queries, and returns how
+    /// long that took.
     async fn until_queried(resolver: &Resolver, names: &TestNames, name: &str, times: usize) -> Duration {
         let started = Instant::now();
         while names.queries(name) < times {

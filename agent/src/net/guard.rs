@@ -1,15 +1,15 @@
-//! Which addresses may be connected: one guard for the prober and the crawler.
+//! Decides which addresses the prober and the crawler may connect to.
 //!
 //! A site's name, an IP literal or a redirect may point anywhere, including the agent's own network
-//! and its cloud's metadata service. So every address is vetted after the name was resolved and
-//! before a connection, and the connection goes only to a vetted address: nothing resolves the name
-//! a second time.
+//! and the metadata service of its cloud. So every address is vetted after the name was resolved
+//! and before a connection is made. The connection goes to the vetted address; the name is not
+//! resolved a second time.
 //!
-//! Only public unicast addresses pass, with two exceptions that this agent's operator configures:
-//! allowed networks (`--allow-net`), and networks in which beacons of other agents are measured.
-//! The other agent reports its beacon's address and may be malicious. So its report alone permits
-//! nothing, and link-local, multicast and unspecified addresses and clouds' metadata services never
-//! pass as a beacon.
+//! Only public unicast addresses pass, with two exceptions that this agent's operator can
+//! configure: allowed networks (`--allow-net`), and networks in which the agent may measure beacons
+//! of other agents. Another agent may be malicious and report any address for its beacon. So the
+//! report itself permits nothing, and link-local, multicast and unspecified addresses and the
+//! metadata services of clouds never pass as a beacon.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
 use crate::net::dns::{DnsError, Resolver};
 
-/// The warning about every network the operator allows, printed before any connection to it.
+/// The warning about each network that the operator allows, printed before any connection.
 pub const OPEN: &str = "THE GUARD IS OPEN: this network may be probed and crawled though it is not public";
 
 pub fn parse_network(text: &str) -> Result<IpNet, String> {
@@ -45,7 +45,7 @@ pub struct RefusedAddress {
 }
 
 impl RefusedAddress {
-    /// The same for another agent's beacon, and how the operator can allow it.
+    /// The error message for another agent's beacon, with how the operator can allow its address.
     pub fn with_remedy(&self) -> String {
         let Self { addr, why } = *self;
         if NEVER_A_BEACON.contains(&why) {
@@ -58,7 +58,7 @@ impl RefusedAddress {
     }
 }
 
-/// The network for which an address is refused; the address alone if no network is listed.
+/// The refused network that contains an address; if there is none, only the address itself.
 fn network(addr: IpAddr) -> IpNet {
     let listed = match addr {
         IpAddr::V4(addr) => V4.iter().find(|(net, _)| net.contains(&addr)).map(|(net, _)| IpNet::V4(*net)),
@@ -71,7 +71,7 @@ fn network(addr: IpAddr) -> IpNet {
 pub enum ResolveError {
     #[error(transparent)]
     Dns(DnsError),
-    /// The name resolved, but no address passes; this is one of the refused addresses.
+    /// The name was resolved, but no address passes. Contains one of the refused addresses.
     #[error(transparent)]
     Refused(RefusedAddress),
 }
@@ -85,18 +85,18 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// A guard that lets public addresses and those in `allow_net` pass.
+    /// Makes a guard that lets public addresses and those in `allow_net` pass.
     pub fn new(allow_net: Vec<IpNet>) -> Self {
         Self { allowed: allow_net.into(), beacons: Arc::default(), for_beacon: false }
     }
 
-    /// The same guard, which also lets other agents' beacons in these networks pass.
+    /// Also lets other agents' beacons in these networks pass.
     #[must_use]
     pub fn with_beacons(self, networks: Vec<IpNet>) -> Self {
         Self { beacons: networks.into(), ..self }
     }
 
-    /// The same guard for connections to another agent's beacon.
+    /// The guard to use for connections to another agent's beacon.
     #[must_use]
     pub fn for_beacon(&self) -> Self {
         Self { for_beacon: true, ..self.clone() }
@@ -117,7 +117,7 @@ impl Guard {
         }
     }
 
-    /// Whether the target is a beacon and the address lies in a beacon network.
+    /// Whether the target is a beacon and the address is in one of the networks for beacons.
     fn is_beacon(&self, addr: IpAddr) -> bool {
         self.for_beacon && self.beacons.iter().any(|net| net.contains(&addr))
     }
@@ -153,12 +153,12 @@ const RESERVED: &str = "reserved";
 const UNSPECIFIED: &str = "unspecified";
 const TUNNEL: &str = "a tunnel that may hide a private IPv4 address";
 
-/// Kinds of addresses that are never a beacon's, whatever its network.
+/// Kinds of addresses that never pass as a beacon, whatever networks are allowed.
 const NEVER_A_BEACON: [&str; 4] = [LINK_LOCAL, METADATA, MULTICAST, UNSPECIFIED];
 
-/// The refused IPv4 networks: the IANA special-purpose registry, preceded by addresses that clouds
-/// reserve inside other networks (Alibaba's metadata service, Azure's host). The first match names
-/// the address.
+/// The refused IPv4 networks: those of the IANA special-purpose registry, preceded by addresses
+/// that clouds reserve inside other networks (Alibaba's metadata service, Azure's host). The first
+/// matching entry gives the reason.
 const V4: [(Ipv4Net, &str); 17] = [
     (Ipv4Net::new_assert(Ipv4Addr::new(100, 100, 100, 200), 32), METADATA),
     (Ipv4Net::new_assert(Ipv4Addr::new(168, 63, 129, 16), 32), METADATA),
@@ -179,10 +179,10 @@ const V4: [(Ipv4Net, &str); 17] = [
     (v4(240, 0, 0, 4), RESERVED),
 ];
 
-/// The only global unicast IPv6 network; everything outside it is refused.
+/// The only global unicast IPv6 network. All addresses outside it are refused.
 const GLOBAL_UNICAST: Ipv6Net = v6(0x2000, 0, 3);
 
-/// The refused IPv6 networks; the first match names the address.
+/// The refused IPv6 networks. The first matching entry gives the reason.
 const V6: [(Ipv6Net, &str); 15] = [
     // Amazon's and Google's metadata services.
     (Ipv6Net::new_assert(Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254), 128), METADATA),

@@ -1,8 +1,9 @@
-//! A site's origin (scheme, host, port), the names people submit, and which redirects move a site.
+//! A site's origin (scheme, host, port): finds it from submitted names, and decides which redirects
+//! move a site to another origin.
 //!
-//! Pure. A bare host is tried as https, then http. A first redirect inside the registrable domain
-//! (public suffix list) moves the site to another origin; one that leaves the domain does not.
-//! [`crate::probe::settle`] follows and vets redirects.
+//! Pure. A bare host is tried as https, then http. If the first response redirects inside the
+//! registrable domain (public suffix list), the site moves to the other origin. A redirect that
+//! leaves the domain does not move the site. [`crate::probe::settle`] follows and vets redirects.
 
 use std::fmt;
 use std::str::FromStr;
@@ -31,11 +32,11 @@ impl Scheme {
     }
 }
 
-/// One origin. Displayed as `scheme://host`, with the port unless it is the scheme's default.
+/// Displayed as `scheme://host`, with the port unless it is the scheme's default.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Origin {
     pub scheme: Scheme,
-    /// A lower-case ASCII name without a final dot, or an address; IPv6 in brackets.
+    /// A lower-case ASCII name without a final dot, or an address. IPv6 addresses are in brackets.
     pub host: String,
     pub port: u16,
 }
@@ -57,7 +58,8 @@ impl Origin {
         Ok(Self { scheme, host: host.ok_or_else(bad)?.to_owned(), port: port.ok_or_else(bad)? })
     }
 
-    /// The origins to try for a submitted name, in order: one, or https and http for a bare host.
+    /// The origins to try for a submitted name, in order: for a bare host https and http, otherwise
+    /// only one.
     pub fn candidates(name: &str) -> Result<Vec<Self>, BadOrigin> {
         if name.contains("://") {
             return Ok(vec![name.parse()?]);
@@ -74,16 +76,16 @@ impl Origin {
         Ok(vec![https, http])
     }
 
-    /// The other origin inside the same registrable domain to which a redirect moves the site.
-    /// `None` when the site does not move, or the redirect leaves the domain.
+    /// The other origin, in the same registrable domain, to which a redirect moves the site. `None`
+    /// if the origin is the same, or the redirect leaves the domain.
     pub fn moved_to(&self, location: &str) -> Option<Self> {
         let base = Url::parse(&format!("{self}/")).ok()?;
         let target = Self::of(&base.join(location).ok()?).ok()?;
         (target != *self && self.same_site(&target)).then_some(target)
     }
 
-    /// Whether both lie in one registrable domain. Addresses have none, so only an equal address is
-    /// the same site.
+    /// Whether both origins are in the same registrable domain. Addresses have no domain, so they
+    /// must be equal.
     pub fn same_site(&self, other: &Self) -> bool {
         if self.host == other.host {
             return true;
@@ -98,7 +100,7 @@ impl Origin {
         }
     }
 
-    /// The value of the `Host` header: with the port unless it is the scheme's default.
+    /// The value of the `Host` header, with the port unless it is the scheme's default.
     pub fn authority(&self) -> String {
         if self.port == self.scheme.default_port() { self.host.clone() } else { format!("{}:{}", self.host, self.port) }
     }

@@ -1,19 +1,19 @@
-//! The user agent every request carries.
+//! The user agent that every request sends.
 //!
-//! A site's owner must be able to contact the operator of the requests. So there is no user agent
-//! without a contact URL, and no request without a [`UserAgent`]. A crawl's owner may add a product
-//! name; the software's name stays in it.
+//! A site's owner must be able to contact whoever sends the requests. So every user agent has a
+//! contact URL, and every request a [`UserAgent`]. A crawl's policy may put another product name in
+//! front; the name of this software remains.
 
 use std::str::FromStr;
 use std::sync::Arc;
 
 use hyper::header::HeaderValue;
 
-/// Maximum length of a product token and of a version, in bytes: every request carries them.
+/// Maximum length of a product token and of a version, in bytes. Limited because every request
+/// sends them.
 const MAX_TOKEN_BYTES: usize = 40;
 const MAX_VERSION_BYTES: usize = 20;
 
-/// A contact URL that a site's owner could not use.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("contact URL '{0}' is not an http, https or mailto URL")]
 pub struct BadContactUrl(String);
@@ -25,12 +25,12 @@ pub struct BadContactUrl(String);
 )]
 pub struct BadProduct(String);
 
-/// A crawler's name: a product token, by which robots.txt knows it (RFC 9309, 2.2.1), and an
-/// optional version.
+/// A crawler's name: a product token, which names the crawler in robots.txt (RFC 9309, 2.2.1), and
+/// an optional version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Product {
     token: String,
-    /// With its slash; empty without a version.
+    /// The version with its slash; empty if there is none.
     version: String,
 }
 
@@ -61,7 +61,7 @@ pub struct UserAgent {
 }
 
 impl UserAgent {
-    /// The agent's product token in robots.txt, unless a crawl has its own.
+    /// The default product token in robots.txt, for crawls without another name.
     pub const PRODUCT: &'static str = "landfall-agent";
 
     pub fn new(contact_url: &str) -> Result<Self, BadContactUrl> {
@@ -72,7 +72,7 @@ impl UserAgent {
             "mailto" => url.path().contains('@'),
             _ => false,
         };
-        // A bracket would end the comment that holds the URL.
+        // A bracket would end the comment that contains the URL.
         if !reachable || url.as_str().contains(['(', ')']) {
             return Err(bad());
         }
@@ -80,19 +80,19 @@ impl UserAgent {
         Ok(Self { contact: url.into(), token: Self::PRODUCT.into(), value })
     }
 
-    /// The same with a name before the software's own: `NAME/VERSION (+CONTACT)
+    /// Puts a product name before the software's name: `NAME/VERSION (+CONTACT)
     /// landfall-agent/0.1`.
     #[must_use]
     pub fn named(self, product: &Product) -> Self {
         let text = format!("{}{} (+{}) {}", product.token, product.version, self.contact, software());
-        // A product is plain ASCII, and the rest is an existing header value.
+        // Cannot fail: a product is plain ASCII, and the rest is already a header value.
         match HeaderValue::from_str(&text) {
             Ok(value) => Self { token: product.token.as_str().into(), value, ..self },
             Err(_) => self,
         }
     }
 
-    /// The product token for robots.txt, `X-Robots-Tag` and `meta` elements.
+    /// The product token that names the crawler in robots.txt, `X-Robots-Tag` and `meta` elements.
     pub const fn token(&self) -> &Arc<str> {
         &self.token
     }
@@ -106,7 +106,6 @@ impl UserAgent {
     }
 }
 
-/// The name and version of this software.
 fn software() -> String {
     let version = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
     format!("{}/{version}", UserAgent::PRODUCT)

@@ -1,11 +1,12 @@
-//! Measures sites by address: one order at a time may use an address, and its measurement can be
-//! shared with the address's other sites, as [`super::sharing`] decides.
+//! Measures sites by address. Only one order at a time may use an address. [`super::sharing`]
+//! decides whether its measurement also holds for the other sites at the address.
 //!
-//! The scheduler takes turns over all agents, and an order names the address at which it may be
-//! carried out ([`super::AddressLock`]). If the name resolves elsewhere, the prober reports that
-//! address and sends nothing to it; the scheduler orders the site again on its turn. So many names
-//! that resolve to one machine do not cause one request a second each there. An order whose address
-//! is in use on this agent waits a little, then does the same.
+//! Over all agents, the scheduler locks an address for one order, and the order contains this
+//! address ([`super::AddressLock`]). If the site's name resolves to another address, the prober
+//! reports that address and sends nothing to it, and the scheduler orders the site again when it
+//! has locked that address. So a machine with many names does not get one request a second for each
+//! of them. If another order on this agent uses the address, an order waits for a few seconds, and
+//! then reports the address likewise.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -21,43 +22,43 @@ use super::{
 use crate::net::context::RequestContext;
 use crate::net::origin::Origin;
 
-/// How long an order waits for its address. By then the next order to a machine of few sites has
-/// its turn, and the other orders are reported to the scheduler before they expire.
+/// Maximum time for which an order waits for its address. At a machine with few sites the next
+/// order then gets the address; all others are reported to the scheduler before they expire.
 const WAIT: Duration = Duration::from_secs(5);
-/// Number of turns above which unused ones are removed.
+/// Number of locks above which unused locks are removed.
 const SWEPT_BEYOND: usize = 4096;
 
-/// The addresses one agent measures. Outlives sessions.
+/// The addresses that one agent measures. Kept over sessions.
 #[derive(Debug)]
 pub struct Addresses {
     wait: Duration,
-    /// Recent measurements; never held across an await.
+    /// The recent measurements. No code holds this lock across an await.
     sharing: Mutex<MeasurementSharing>,
-    /// The turn of each address; never held across an await.
+    /// A lock for each address. No code holds the outer lock across an await.
     locks: Mutex<HashMap<IpAddr, Weak<tokio::sync::Mutex<()>>>>,
 }
 
 #[derive(Debug)]
 pub struct OrderResult {
     pub outcome: Result<OrderOutcome, ProbeError>,
-    /// Requests sent and connections tried for it.
+    /// Number of requests sent and connections tried for the order.
     pub requests: u32,
 }
 
 #[derive(Debug)]
 pub enum OrderOutcome {
-    /// It was measured; if a shared measurement would have sufficed, whether the two agree.
+    /// The site was measured. If a measurement could have been shared, also tells whether the two
+    /// agree.
     Measured(HostMeasurement, Option<bool>),
     Shared {
-        /// With this site's origin, and the other's samples.
+        /// The measurement, with this site's origin and the other site's samples.
         probed: HostMeasurement,
         from: Origin,
         age: Duration,
     },
-    /// It is not this order's turn at the address.
+    /// The order does not have the lock of the address.
     Postponed {
         address: IpAddr,
-        /// The site's origin, if it was found.
         origin: Option<Origin>,
     },
 }
@@ -108,7 +109,7 @@ impl Addresses {
             if let SharingAdvice::Share(probed, age) = advice {
                 return Ok(shared(probed, age, origin, address, None));
             }
-            // The resolver has the name cached from the lookup just before.
+            // The name was looked up just before, so it is in the resolver's cache.
             let probed = measure_paced(context, target, order, pacer, &mut |_| {}).await?;
             return Ok(self.measured(key, probed, advice));
         }
@@ -119,8 +120,8 @@ impl Addresses {
         } else if !order.lock.is_at(settled_at) {
             return Ok(OrderOutcome::Postponed { address: settled_at, origin: Some(origin) });
         } else {
-            // Release it first: two orders that each hold an address and want the other's would
-            // deadlock.
+            // Release the lock first. Otherwise two orders deadlock if each waits for the other's
+            // address.
             drop(lock);
             match self.lock(settled_at).await {
                 Some(lock) => lock,
@@ -143,7 +144,7 @@ impl Addresses {
     fn measured(&self, mut key: MeasurementKey, probed: HostMeasurement, advice: SharingAdvice) -> OrderOutcome {
         let now = Instant::now();
         let mut sharing = self.sharing();
-        // The first address may have been silent, and another one connected.
+        // If the first address did not respond, another was used.
         key.address = probed.address;
         let agreed = match advice {
             SharingAdvice::Check(shared) => Some(sharing.compare(&key, &shared, &probed, now)),
@@ -157,7 +158,7 @@ impl Addresses {
         self.sharing.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the turn at an address; `None` when it does not come in time.
+    /// Waits for the lock of an address; `None` if it is not free in time.
     async fn lock(&self, address: IpAddr) -> Option<OwnedMutexGuard<()>> {
         let lock = {
             let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -176,7 +177,8 @@ const fn measurement_key(origin: &Origin, address: IpAddr, order: &ProbeOrder) -
     MeasurementKey { address, port: origin.port, scheme: origin.scheme, metric: order.metric }
 }
 
-/// Another site's samples for this one, with its own cold phases if it was contacted.
+/// A measurement with another site's samples. If this site was contacted, the phases of its own
+/// connection are included.
 fn shared(
     other: HostMeasurement,
     age: Duration,
@@ -208,7 +210,7 @@ mod tests {
         ("both.example.com", HERE),
         ("both.example.com", THERE),
     ];
-    /// Order numbers that share, and that check.
+    /// The number of an order that shares, and of an order that checks.
     const SHARES: i64 = 1;
     const MINUTE: Duration = Duration::from_secs(60);
 
@@ -329,7 +331,7 @@ mod tests {
         assert!(led_here && elsewhere.requests == 0 && here.requests().is_empty(), "{elsewhere:?}");
         assert!(matches!(result("a.example.com", HERE).await.outcome, Ok(OrderOutcome::Measured(..))));
 
-        // Of several addresses, the one named by the turn comes first.
+        // If the name has several addresses, the locked one is tried first.
         let there = TestServer::start_at((THERE, 0), |_| ok_after(0)).await.unwrap();
         for (lock, server) in [(HERE, &here), (THERE, &there)] {
             let target = Target::settled(origin("both.example.com", server));

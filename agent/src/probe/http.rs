@@ -1,9 +1,9 @@
-//! The HTTP prober's connections: opens one phase by phase, and sends one request on it.
-//! `probe::sampling` combines them.
+//! The HTTP prober's connections: opens a connection phase by phase, and sends a request on it.
+//! `probe::sampling` combines these steps.
 //!
-//! The layers are assembled by hand (a TCP socket with a source address, TLS, an HTTP/1.1 client
-//! connection), because a client library hides exactly what is measured here. A sample is the time
-//! from handing a request to a warm connection to the arrival of the response headers.
+//! The layers (a TCP socket with a source address, TLS, an HTTP/1.1 client connection) are put
+//! together here, because a client library hides the durations that are measured. A sample is the
+//! time from passing a request to a warm connection to the arrival of the response headers.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
@@ -26,13 +26,14 @@ use crate::net::guard::Guard;
 use crate::net::origin::{Origin, Scheme};
 
 const ADDRESSES_TRIED: usize = 3;
-/// Maximum headers of one response; more is an attack or an error.
+/// Maximum headers of a response. More headers are an attack or an error.
 const MAX_HEADERS: usize = 128;
 const MAX_HEADER_BYTES: usize = 64 << 10;
-/// Bytes read of a sample's GET body to keep the connection; beyond that a new connection is
-/// cheaper.
+/// Maximum bytes of a sample's GET body to read in order to keep the connection. For a longer body,
+/// a new connection is cheaper.
 const DRAINED_OF_SAMPLE: usize = 64 << 10;
-/// Bytes read of the first request's body: without it the connection would never be warm.
+/// Maximum bytes of the first request's body to read. The body must be read to make the connection
+/// warm.
 const DRAINED_OF_WARM_UP: usize = 1 << 20;
 
 /// The destination of requests: an origin with its vetted addresses.
@@ -44,7 +45,7 @@ pub(crate) struct Endpoint<'a> {
     pub(crate) addresses: Vec<IpAddr>,
     timeout: Duration,
     pub(crate) dns: Option<Duration>,
-    /// The method that warms a connection up, and the one that is sampled.
+    /// The method of the first request of a connection, and the method of samples.
     warm_up: Method,
     method: Method,
 }
@@ -74,7 +75,6 @@ pub(crate) enum NoResponse {
     Broken(String),
 }
 
-/// A TCP connection, its address, and how long connecting took.
 pub(crate) struct TcpConnection {
     stream: TcpStream,
     address: IpAddr,
@@ -100,14 +100,14 @@ impl<'a> Endpoint<'a> {
             let reason = format!("{} has no address of the source address's family (IPv4 or IPv6)", origin.host);
             return Err(ProbeError::BadOrder(reason));
         }
-        // The other addresses keep their order, and are tried if the first is silent.
+        // The other addresses keep their order. They are tried if the first does not respond.
         addresses.sort_by_key(|address| target.first != Some(*address));
         let dns = (!literal).then_some(took);
         let (warm_up, method) = (Method::HEAD, Method::HEAD);
         Ok(Self { context, origin, path: target.path.clone(), addresses, timeout, dns, warm_up, method })
     }
 
-    /// The address of all later connections once one succeeded.
+    /// The address to try first; after the first connection, its address.
     pub(crate) fn address(&self) -> IpAddr {
         self.addresses[0]
     }
@@ -116,9 +116,9 @@ impl<'a> Endpoint<'a> {
         self.context.bind
     }
 
-    /// Opens a TCP connection, and keeps its address. The time-out covers all addresses together,
-    /// each with an equal share of the remaining time: a host that drops packets costs no more for
-    /// having many.
+    /// Opens a TCP connection, and remembers its address. The time limit is for all addresses
+    /// together; each gets an equal share of the remaining time, so a host with many addresses that
+    /// drops packets takes no longer than others.
     pub(crate) async fn tcp(&mut self) -> Result<TcpConnection, ProbeError> {
         let mut failure = None;
         let mut left = self.timeout;
@@ -177,7 +177,7 @@ impl<'a> Endpoint<'a> {
         let mut builder = http1::Builder::new();
         builder.max_headers(MAX_HEADERS).max_buf_size(MAX_HEADER_BYTES);
         let (sender, driver) = builder.handshake(TokioIo::new(stream)).await.map_err(|error| self.broken(&error))?;
-        // The requests on a connection report how it ends.
+        // Errors of the connection are reported by its requests.
         let driver = tokio::spawn(async move { drop(driver.await) });
         Ok(Connection { sender, driver })
     }
@@ -197,7 +197,7 @@ impl<'a> Endpoint<'a> {
             .map_err(|error| ProbeError::BadOrder(error.to_string()))
     }
 
-    /// Whether samples use GET because the server refuses HEAD.
+    /// Whether samples use GET, because the server refuses HEAD.
     pub(crate) fn refuses_head(&self) -> bool {
         self.method == Method::GET
     }
@@ -230,8 +230,8 @@ impl<'a> Endpoint<'a> {
         Ok(connection.send(request, self.timeout, drained).await)
     }
 
-    /// Opens a connection and sends the warm-up request, which is not a sample. Uses GET if the
-    /// server disconnects on HEAD.
+    /// Opens a connection and sends the first request, which is not a sample. Uses GET if the
+    /// server closes the connection after HEAD.
     pub(crate) async fn warm_up(
         &mut self,
         pacer: &mut RequestPacer,
@@ -304,7 +304,7 @@ fn redirect(response: &Response<Incoming>) -> Option<String> {
     location.to_str().ok().map(str::to_owned)
 }
 
-/// Reads a body to its end; `false` when it is longer than `most`.
+/// Reads a body to its end. Returns `false` if the body is longer than `most`.
 async fn drain(response: Response<Incoming>, most: usize) -> bool {
     let mut body = response.into_body();
     let mut left = most;
@@ -330,7 +330,7 @@ async fn connect(address: IpAddr, port: u16, bind: Option<IpAddr>) -> std::io::R
     socket.connect(SocketAddr::new(address, port)).await
 }
 
-/// Why no sample was answered, from the reason of the last lost one.
+/// The error if no sample was answered, from the reason why the last sample was lost.
 pub(crate) fn why_lost(origin: &Origin, unanswered: &NoResponse) -> ProbeError {
     match unanswered {
         NoResponse::Broken(reason) => ProbeError::Protocol { origin: origin.to_string(), reason: reason.clone() },

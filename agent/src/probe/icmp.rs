@@ -1,5 +1,5 @@
-//! ICMP echo, where the system permits it: unprivileged ICMP sockets
-//! (`net.ipv4.ping_group_range`) or raw ones.
+//! Measures by ICMP echo if the system permits unprivileged ICMP sockets
+//! (`net.ipv4.ping_group_range`) or raw sockets.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -54,8 +54,8 @@ pub(crate) async fn sample(
     }
 }
 
-/// Every raw socket of a host receives all replies, in any container, so the process id is not
-/// unique.
+/// Every raw socket of a machine receives all replies, even those to other containers. So a process
+/// id is not unique enough.
 fn identifier() -> PingIdentifier {
     PingIdentifier(rand::random())
 }

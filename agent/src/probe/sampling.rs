@@ -1,11 +1,11 @@
-//! Carries a schedule out: samples on warm connections, or TCP handshakes.
+//! Carries out a schedule: takes samples on warm connections, or measures TCP handshakes.
 
 use super::http::{Connection, Endpoint, NoResponse, TimedResponse, why_lost};
 use super::schedule::{Event, Schedule, Step};
 use super::settle::SettledEndpoint;
 use super::{HostMeasurement, Observation, Observer, Phases, ProbeError, ProbeOrder, RequestPacer};
 
-/// Takes the samples on a warm connection.
+/// Takes samples by requests on a warm connection.
 pub(crate) async fn sample(
     found: SettledEndpoint<'_>,
     order: &ProbeOrder,
@@ -67,7 +67,7 @@ pub(crate) async fn sample(
     Ok(HostMeasurement { origin: Some(endpoint.origin), address, phases, samples, lost: schedule.lost() })
 }
 
-/// One sample on the warm connection, which is removed unless it can be used again.
+/// Takes one sample on the warm connection. Removes the connection if it cannot be used again.
 async fn one_sample(
     endpoint: &Endpoint<'_>,
     connection: &mut Option<Connection>,

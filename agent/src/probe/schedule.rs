@@ -1,14 +1,14 @@
 //! Decides a prober's next step: warm a connection up, take a sample, or stop. Pure.
 //!
-//! A sample counts only on a warm connection. A connection that the server closes between two
-//! samples is opened again without counting a loss, but only a limited number of times. A server
-//! that closes after every response never has a warm connection. If that shows before any sample
-//! was answered, the first request of each connection is the sample instead, with its handshakes
-//! still timed separately.
+//! Samples are taken on a warm connection. If the server closes the connection between two samples,
+//! it is opened again without counting a lost sample, but only a limited number of times. If the
+//! server closes the connection after every response, there is never a warm connection. If this
+//! becomes clear before any sample was answered, the first request of each connection is the sample
+//! instead; the handshakes are still timed separately.
 
-/// Connections that may close under one sample before it counts as lost.
+/// Maximum number of connections that may close during one sample before the sample counts as lost.
 const CLOSURES_A_SAMPLE: u32 = 2;
-/// Lost samples without an answered one after which the measurement gives up.
+/// Number of lost samples after which the measurement gives up, if none was answered.
 const HOPELESS: u32 = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -16,8 +16,8 @@ pub enum Step {
     /// Open a connection and discard its first request.
     WarmUp,
     Sample,
-    /// Open a connection and use its first request as a sample, since the server keeps no
-    /// connection.
+    /// Open a connection and use its first request as a sample, because the server keeps no
+    /// connection open.
     ColdSample,
     Done,
 }
@@ -26,13 +26,13 @@ pub enum Step {
 pub enum Event {
     /// The first request was answered, and the connection can be reused.
     Warmed,
-    /// No connection, or its first request was not answered.
+    /// No connection was made, or its first request was not answered.
     WarmUpFailed,
     /// The connection was closed before a sample was sent on it or answered.
     Closed,
     /// A sample was answered, and the connection can be reused.
     Answered,
-    /// A sample was answered, and the connection is gone.
+    /// A sample was answered, but the connection was closed.
     AnsweredAndClosed,
     Lost,
 }
@@ -44,12 +44,12 @@ pub struct Schedule {
     lost: u32,
     warm: bool,
     closures: u32,
-    /// Whether first requests count as samples.
+    /// Whether the first requests of connections are samples.
     cold: bool,
 }
 
 impl Schedule {
-    /// A measurement of `samples` samples that starts with a warm connection.
+    /// A schedule for `samples` samples on warm connections.
     pub const fn warm(samples: u32) -> Self {
         Self { wanted: samples, answered: 0, lost: 0, warm: true, closures: 0, cold: false }
     }
@@ -104,9 +104,9 @@ impl Schedule {
 mod tests {
     use super::*;
 
-    /// Simulates a prober whose connections can be warmed: `warm` holds the events of its samples
-    /// in order, the last one repeated, and `cold` that of cold samples. Returns the steps taken,
-    /// and the number of lost samples.
+    /// Simulates a prober whose connections become warm. `warm` has the events of its samples in
+    /// order, and the last is repeated; `cold` is the event of every cold sample. Returns the steps
+    /// taken, and the number of lost samples.
     fn play(samples: u32, warm: &[Event], cold: Event) -> (Vec<Step>, u32) {
         let (mut schedule, mut steps, mut warm) = (Schedule::warm(samples), Vec::new(), warm.to_vec());
         while schedule.next() != Step::Done {

@@ -1,6 +1,6 @@
-//! Finds a site's origin: https before http for a bare host, and a first redirect inside the
-//! registrable domain followed to its end. Each hop is resolved and vetted again; a redirect that
-//! leaves the domain is not followed.
+//! Finds a site's origin. For a bare host it tries https before http. It follows redirects inside
+//! the registrable domain, but none that leaves the domain. The host of each hop is resolved and
+//! vetted.
 
 use std::time::Duration;
 
@@ -10,10 +10,11 @@ use crate::net::context::RequestContext;
 use crate::net::guard::Guard;
 use crate::net::origin::Origin;
 
-/// Maximum hops from the submitted name to the final origin; more is a loop.
+/// Maximum number of hops from the submitted name to the final origin. More hops are taken for a
+/// loop.
 const MAX_HOPS: usize = 5;
 
-/// A connection whose first request was answered.
+/// The origin that was found, with a connection on which the first request was answered.
 pub(crate) struct SettledEndpoint<'a> {
     pub(crate) endpoint: Endpoint<'a>,
     pub(crate) connection: Connection,
@@ -22,8 +23,8 @@ pub(crate) struct SettledEndpoint<'a> {
     pub(crate) reusable: bool,
 }
 
-/// Finds the origin of a submitted name. `interval` is the pause before every request, `timeout`
-/// the limit of each.
+/// Finds the origin of a submitted name. `interval` is the pause before every request, and
+/// `timeout` the time limit for each.
 pub async fn settle(
     context: &RequestContext,
     name: &str,
@@ -34,7 +35,7 @@ pub async fn settle(
     Ok(find(context, &target, timeout, &mut RequestPacer::new(interval), &mut |_| {}).await?.endpoint.origin)
 }
 
-/// Finds a target's origin, and keeps the connection.
+/// Finds a target's origin, and returns it with the connection.
 pub(crate) async fn find<'a>(
     context: &'a RequestContext,
     target: &Target,
@@ -53,7 +54,7 @@ pub(crate) async fn find<'a>(
         match answer_of(context, target, next, timeout, pacer, observe).await {
             Ok(moved) => (found, location) = moved,
             Err(refused @ ProbeError::Guard(_)) => return Err(refused),
-            // The new origin does not respond, but this one did.
+            // The new origin does not respond, so keep the one that did.
             Err(_) => return Ok(found),
         }
     }
@@ -71,7 +72,7 @@ async fn first_that_answers<'a>(
     for origin in &target.candidates {
         match answer_of(context, target, origin.clone(), timeout, pacer, observe).await {
             Ok(found) => return Ok(found),
-            // The other scheme has the same name and the same address.
+            // Do not try the other scheme: it has the same name and the same addresses.
             Err(error @ (ProbeError::Dns(_) | ProbeError::Guard(_))) => return Err(error),
             Err(error) => failure = Some(error),
         }

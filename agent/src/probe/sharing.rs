@@ -1,13 +1,13 @@
-//! Decides when one site's measurement also holds for another site. Pure.
+//! Decides whether one site's measurement also holds for another site. Pure.
 //!
-//! Sites on one address are on one machine, or behind one: the path is the same, and the round trip
-//! measures the path. So a prober reuses a recent measurement of the same address, port, scheme and
-//! metric. Every prober resolves the name itself and shares only its own measurements, so it
-//! notices a name that resolves to other addresses elsewhere.
+//! The network path to all sites at one address is the same, and the round trip measures this path.
+//! So a prober reuses a recent measurement of the same address, port, scheme and metric. Every
+//! prober resolves names itself and shares only its own measurements, so sharing is correct even if
+//! a name resolves to different addresses in different places.
 //!
-//! The server's time for another name may differ. So a share of the shareable sites
-//! (`CHECKED_SHARE`) is measured nevertheless, and compared. If the two disagree, nothing at that
-//! address is shared for `OFF_FOR`.
+//! But a server may take longer for one name than for another. So a share (`CHECKED_SHARE`) of the
+//! sites that could share a measurement is measured anyway, to compare. If the two measurements
+//! disagree, nothing at this address is shared for `OFF_FOR`.
 
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
@@ -17,22 +17,23 @@ use super::{HostMeasurement, Metric};
 use crate::net::age_ordered_map::AgeOrderedMap;
 use crate::net::origin::Scheme;
 
-/// One in fifty: ten sites at an address with nine probers each give 81 chances, so the odds are
-/// four to one of detecting a server that treats its names differently, for 2 % of the requests
-/// that sharing saves.
+/// One in fifty. With ten sites at an address and nine probers for each, 81 measurements could be
+/// shared, so a server that treats its names differently is detected with 80 % probability. This
+/// costs 2 % of the requests that sharing saves.
 const CHECKED_SHARE: f64 = 0.02;
-/// Maximum difference of two measurements of one round trip, as a share of the larger. Each is
-/// exact to 2 % (`stopping`), so correct ones differ by as much once in some thousand times.
+/// Maximum difference between two measurements of the same round trip, as a share of the larger.
+/// Each has a standard error of 2 % (`stopping`), so two correct ones differ by more than this
+/// about once in some thousand times.
 const TOLERANCE: f64 = 0.1;
-/// A difference below this is always accepted: response times of different pages differ by as much,
-/// even from a nearby server.
+/// A smaller difference than this is always accepted, because the response times for different
+/// pages differ by as much, even at a nearby server.
 const TOLERATED: Duration = Duration::from_millis(2);
-/// How long an address is not shared after its sites disagreed.
+/// Time for which nothing is shared at an address after its sites disagreed.
 const OFF_FOR: Duration = Duration::from_secs(3600);
-/// Maximum stored measurements, some 500 bytes each; the oldest are evicted first.
+/// Maximum stored measurements, which take about 500 bytes each. The oldest are evicted first.
 const REMEMBERED: usize = 16_384;
 
-/// The scope of a measurement.
+/// Sites with the same key can share a measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct MeasurementKey {
     pub address: IpAddr,
@@ -41,11 +42,11 @@ pub struct MeasurementKey {
     pub metric: Metric,
 }
 
-/// What to do about one site.
+/// How to get the measurement of a site.
 #[derive(Debug, Clone)]
 pub enum SharingAdvice {
     Measure,
-    /// Measure it although this measurement could be shared, and compare.
+    /// Measure the site although this measurement could be shared, and compare the two.
     Check(HostMeasurement),
     /// Share this measurement; the duration is its age.
     Share(HostMeasurement, Duration),
@@ -55,13 +56,13 @@ pub enum SharingAdvice {
 #[derive(Debug, Default)]
 pub struct MeasurementSharing {
     known: AgeOrderedMap<MeasurementKey, Instant, HostMeasurement>,
-    /// Addresses whose sites disagreed, and when.
+    /// Addresses whose sites disagreed, with the time.
     off: AgeOrderedMap<IpAddr, Instant, ()>,
 }
 
 impl MeasurementSharing {
-    /// Advises on a site at `key`. `draw`, uniform in 0 to 1, decides whether to check. Without
-    /// `max_age`, nothing is shared.
+    /// Decides how to get the measurement of a site with this key. `draw` is a uniform random
+    /// number from 0 to 1 and decides whether to check. If `max_age` is `None`, nothing is shared.
     pub fn advise(&self, key: &MeasurementKey, max_age: Option<Duration>, draw: f64, now: Instant) -> SharingAdvice {
         let (Some(max_age), Some((at, probed))) = (max_age, self.known.get(key)) else { return SharingAdvice::Measure };
         let age = now.saturating_duration_since(at);
@@ -85,8 +86,8 @@ impl MeasurementSharing {
         }
     }
 
-    /// Compares a check with the measurement that would have been shared; stops the sharing of the
-    /// address if they disagree.
+    /// Compares a new measurement with the one that could have been shared. If they disagree, stops
+    /// sharing at the address.
     pub fn compare(
         &mut self,
         key: &MeasurementKey,
@@ -107,8 +108,8 @@ fn agree(a: &[Duration], b: &[Duration]) -> bool {
     a.rtt.abs_diff(b.rtt) <= TOLERATED.max(a.rtt.max(b.rtt).mul_f64(TOLERANCE))
 }
 
-/// A uniform draw in 0 to 1 from an order's number: the same order is always checked, or never (the
-/// finaliser of splitmix64, Steele et al. 2014).
+/// A uniform pseudo-random number from 0 to 1, computed from an order's number, so that a repeated
+/// order gets the same decision (the finaliser of splitmix64, Steele et al. 2014).
 pub fn draw(order: i64) -> f64 {
     let mut bits = order.cast_unsigned().wrapping_add(0x9e37_79b9_7f4a_7c15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -123,7 +124,7 @@ mod tests {
     use crate::probe::Phases;
 
     const MINUTE: Duration = Duration::from_secs(60);
-    /// A draw that shares.
+    /// A value of `draw` with which measurements are shared.
     const SHARES: f64 = 0.5;
 
     fn key(address: &str, port: u16) -> MeasurementKey {

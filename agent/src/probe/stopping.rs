@@ -1,35 +1,35 @@
 //! Decides when there are enough samples. Pure.
 //!
-//! The rule is sequential: after each answered sample, stop when the standard error of the result
-//! is within [`RELATIVE_ERROR`] of it, or within [`ABSOLUTE_ERROR`]. It is the standard error of a
-//! median of normally distributed samples, √(π/2) · s / √n, where s is the scaled MAD and n the
-//! number of samples within three of it. The weighted mean falls back to the median for few
-//! samples, and is more exact for many. Spikes widen the MAD, so a host whose samples disagree gets
-//! more requests, and one whose first samples agree gets no more: two spikes seldom agree with each
-//! other.
+//! The rule is checked after each answered sample: stop if the standard error of the result is at
+//! most [`RELATIVE_ERROR`] times the result, or at most [`ABSOLUTE_ERROR`]. The standard error is
+//! that of the median of normally distributed samples, √(π/2) · s / √n, where s is the scaled MAD
+//! and n the number of samples within 3 s of the median. For few samples the weighted mean is the
+//! median; for many it is more exact. Spikes increase the MAD, so a host gets more requests if its
+//! samples disagree. If the first samples agree, no more are needed, because two spikes seldom
+//! agree.
 //!
-//! Sequential stopping at a given precision: Chow and Robbins, "On the asymptotic theory of
-//! fixed-width sequential confidence intervals for the mean" (1965). `weighted_mean::trial` shows
-//! what it saves and costs.
+//! Source for sequential stopping at a given precision: Chow and Robbins, "On the asymptotic theory
+//! of fixed-width sequential confidence intervals for the mean" (1965). `weighted_mean::trial`
+//! computes the saved requests and the loss of accuracy.
 
 use std::time::Duration;
 
 use super::weighted_mean::weighted_mean;
 
-/// A round trip this exact suffices: the map itself has a median error of 5 %, and errors of
-/// several probers average out. Half of it needs 80 % more samples in the trial and brings the same
-/// share within 5 %.
+/// This precision is sufficient, because the map has a median error of 5 %, and the errors of
+/// several probers average out. In the trial, half of this error took 80 % more samples, and the
+/// share of results within 5 % stayed the same.
 pub const RELATIVE_ERROR: f64 = 0.02;
-/// A smaller difference does not matter for the choice of an agent; it is also the resolution of a
-/// user-space timer.
+/// Smaller differences do not matter when an agent is chosen, and timers in user space are not more
+/// exact.
 pub const ABSOLUTE_ERROR: Duration = Duration::from_micros(250);
-/// Fewer samples have no meaningful spread: of two, neither can be outvoted.
+/// Minimum number of samples. With two samples, one cannot tell which of them is a spike.
 pub const FEWEST: u32 = 3;
-/// The standard error of a median in those of a mean, √(π/2), for normally distributed samples.
+/// Ratio of the standard errors of median and mean, √(π/2), for normally distributed samples.
 const MEDIAN_TO_MEAN: f64 = 1.2533;
 
-/// Whether at least `least` samples (and [`FEWEST`]) determine their weighted mean well enough to
-/// stop.
+/// Whether the weighted mean of these samples is exact enough to stop. Requires at least `least`
+/// samples, and at least [`FEWEST`].
 pub fn is_stable(samples: &[Duration], least: u32) -> bool {
     let taken = u32::try_from(samples.len()).unwrap_or(u32::MAX);
     if taken < least.max(FEWEST) {

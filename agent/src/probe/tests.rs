@@ -242,7 +242,7 @@ async fn a_beacons_path_is_ignored() {
 
 #[tokio::test]
 async fn addresses_that_drop_packets_share_one_time_out() {
-    // A listener that never accepts drops connections once its queue is full.
+    // If a listener never accepts, the system drops further connections when its queue is full.
     let socket = tokio::net::TcpSocket::new_v4().unwrap();
     socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let full = socket.listen(0).unwrap();

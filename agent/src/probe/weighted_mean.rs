@@ -1,27 +1,30 @@
 //! The statistical weighted mean of a host's samples (the paper, 2.2.1). Pure.
 //!
-//! The rule as published: choose one bin width from the distribution of the samples, take each
-//! sample's integer quotient by it, keep the three most frequent quotients and average every sample
-//! in them. Taken literally it fails for tight samples: the good ones fill one or two bins, so the
-//! second or third most frequent quotient is a spike's. Therefore samples beyond the median ± 3
-//! scaled MAD are dropped first. Too few samples for bins give the median.
+//! The rule as published: choose a bin width from the distribution of the samples, divide each
+//! sample by it, round down, and average all samples in the three most frequent bins. Applied
+//! literally, this fails if most samples are close together: these fill only one or two bins, so
+//! the third most frequent bin contains a spike. Therefore samples outside the median ± 3 scaled
+//! MAD are dropped first. If there are too few samples for bins, the result is the median.
 //!
-//! The bin width is Freedman and Diaconis' (twice the interquartile range over the cube root of the
-//! count), which a fifth of spikes barely moves. Everything is integer nanoseconds. Ties go to the
-//! quotient nearest the median's, then to the smaller, so the order of the samples does not matter.
+//! The bin width is that of Freedman and Diaconis, twice the interquartile range divided by the
+//! cube root of the number of samples. It hardly changes if a fifth of the samples are spikes. All
+//! values are integer nanoseconds. Of equally frequent bins, the one nearest to the median counts
+//! first, then the smaller one, so the order of the samples does not matter.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 pub mod trial;
 
-/// Minimum samples for bins: with seven, three bins hold two or three each, which means nothing.
+/// Minimum samples for bins. With seven samples, three bins have two or three each, so the most
+/// frequent bins are a matter of chance.
 pub const FEWEST_FOR_BINS: usize = 8;
-/// Maximum distance of a sample from the median, in scaled MADs.
+/// Maximum distance of a sample from the median, in scaled MADs, to be used.
 const KEPT_MADS: u128 = 3;
-/// Scales the MAD of normally distributed samples to their standard deviation, in ten-thousandths.
+/// Factor from the MAD of normally distributed samples to their standard deviation, in
+/// ten-thousandths.
 const MAD_SCALE: u128 = 14_826;
-/// Number of most frequent quotients that are averaged.
+/// Number of most frequent bins whose samples are averaged.
 const KEPT_QUOTIENTS: usize = 3;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +37,7 @@ pub struct SampleSummary {
     pub kept: u32,
 }
 
-/// Sums up samples; `None` when there are none.
+/// Summarises samples; `None` if there are none.
 pub fn weighted_mean(samples: &[Duration]) -> Option<SampleSummary> {
     let sorted = sorted_nanos(samples);
     let median = median_of(&sorted)?;
@@ -51,12 +54,12 @@ pub fn weighted_mean(samples: &[Duration]) -> Option<SampleSummary> {
     })
 }
 
-/// The rule as published, without dropping any sample first; for comparison.
+/// The rule as published, which does not drop samples first; for comparison.
 pub fn literal(samples: &[Duration]) -> Option<Duration> {
     most_frequent_mean(&sorted_nanos(samples)).map(nanos)
 }
 
-/// The median; the mean of the two middle samples when their number is even.
+/// The median; if the number of samples is even, the mean of the two middle samples.
 pub fn median(samples: &[Duration]) -> Option<Duration> {
     median_of(&sorted_nanos(samples)).map(nanos)
 }
@@ -65,7 +68,7 @@ pub fn mean(samples: &[Duration]) -> Option<Duration> {
     mean_of(&sorted_nanos(samples)).map(nanos)
 }
 
-/// Averages every sample in the three most frequent quotients by one bin width.
+/// Averages the samples in the three most frequent bins.
 fn most_frequent_mean(sorted: &[u128]) -> Option<u128> {
     let median = median_of(sorted)?;
     let width = bin_width(sorted);
@@ -82,7 +85,7 @@ fn most_frequent_mean(sorted: &[u128]) -> Option<u128> {
     mean_of(&kept)
 }
 
-/// Freedman and Diaconis' width; zero when at least half of the samples are equal.
+/// The bin width of Freedman and Diaconis; zero if at least half of the samples are equal.
 fn bin_width(sorted: &[u128]) -> u128 {
     let quartile = |numerator: usize| sorted.get((sorted.len().saturating_sub(1)) * numerator / 4).copied();
     let (Some(lower), Some(upper)) = (quartile(1), quartile(3)) else { return 0 };

@@ -1,4 +1,4 @@
-//! The folder of an outbox: one file per outcome, written atomically.
+//! The folder of an outbox, with one file per outcome, which is written atomically.
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
@@ -10,16 +10,17 @@ use prost::Message as _;
 use super::LeaseKey;
 use crate::disk::folder::{self, FolderError, FolderPurpose};
 
-/// Two agents would offer each other's outcomes.
+/// Two agents that shared the folder would report each other's outcomes.
 const FOLDER: FolderPurpose = FolderPurpose { what: "outcomes", otherwise: "set outbox.folder" };
 
 const KEPT: &str = "outcome";
-/// Suffix of a file being written; if a crash leaves one, no outcome in it was ever reported.
+/// Suffix of a file that is being written. If a crash leaves such a file, its outcome was never
+/// reported.
 const UNFINISHED: &str = "new";
 /// Suffix of a file that could not be parsed.
 const UNREADABLE: &str = "unreadable";
 
-/// The folder, held by this process alone.
+/// The folder, locked by this process.
 #[derive(Debug)]
 pub(super) struct OutboxFolder {
     path: PathBuf,
@@ -27,8 +28,8 @@ pub(super) struct OutboxFolder {
 }
 
 impl OutboxFolder {
-    /// Opens a folder and reads its outcomes. It renames an unreadable file and logs a warning, but
-    /// never deletes it.
+    /// Opens a folder and reads its outcomes. Renames unreadable files and logs a warning, but
+    /// never deletes them.
     pub(super) fn open(path: &Path) -> Result<(Self, Vec<OutcomeReport>), FolderError> {
         let lock = FOLDER.take(path)?;
         let left = read_all(path).map_err(|source| FOLDER.unusable(path, source))?;
@@ -39,7 +40,7 @@ impl OutboxFolder {
         &self.path
     }
 
-    /// Writes an outcome; when this returns, its content and its name are on the disk.
+    /// Writes an outcome. When this returns, the file's content and name are synced.
     pub(super) fn write(&self, outcome: &OutcomeReport) -> io::Result<()> {
         let key = LeaseKey::from(outcome);
         let unfinished = self.path.join(name(key, UNFINISHED));
@@ -49,7 +50,8 @@ impl OutboxFolder {
         folder::rename(&unfinished, &self.path.join(name(key, KEPT)))
     }
 
-    /// Removes the outcome of a lease. A crash may bring it back; then it is offered once more.
+    /// Removes the outcome of a lease. After a crash the file may exist again; then the outcome is
+    /// reported once more.
     pub(super) fn remove(&self, key: LeaseKey) -> io::Result<()> {
         fs::remove_file(self.path.join(name(key, KEPT)))
     }

@@ -1,9 +1,9 @@
-//! A trial of how well estimators recover a known distance, which the weighted mean must pass.
+//! Tests by simulation how well several estimators find a known distance.
 //!
-//! Pure and seeded. One trial draws a uniform distance of 10 to 400 ms and 20 samples around it
-//! with normal jitter of 2 %, and adds +200 to +3,000 ms to each sample with probability one fifth.
-//! Drawing the number of spikes makes the trial harder than a fixed fifth: now and then half of the
-//! samples are spikes.
+//! Pure and seeded. Each trial draws a distance, uniformly from 10 to 400 ms, and 20 samples around
+//! it with normal jitter of 2 %. To each sample it adds 200 to 3,000 ms with probability one fifth.
+//! Because the number of spikes is random, the trial is harder than with a fixed fifth: sometimes
+//! half of the samples are spikes.
 
 use std::fmt;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub const TOLERANCE: f64 = 0.02;
 const JITTER: f64 = 0.02;
 const HIT: f64 = 0.2;
 
-/// The share of trials in which each estimator came within [`TOLERANCE`], 0 to 1.
+/// The share of trials, from 0 to 1, in which each estimator's error was within [`TOLERANCE`].
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TrialTable {
     pub trials: u32,
@@ -55,26 +55,26 @@ pub fn trials(seed: u64, n: u32) -> TrialTable {
     TrialTable { trials: n, ours, literal, median, minimum, mean }
 }
 
-/// What early stopping saves and costs.
+/// The effect of early stopping on the number of samples and the accuracy.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct StoppingTrial {
     pub most: usize,
-    /// Whether a trial stopped once its samples were stable.
+    /// Whether trials stopped when their samples were stable.
     pub early: bool,
     pub samples: f64,
-    /// The share within [`TOLERANCE`], 0 to 1.
+    /// The share of trials with an error within [`TOLERANCE`], 0 to 1.
     pub good: f64,
-    /// The share off by more than [`FAR_OFF`], 0 to 1.
+    /// The share of trials with an error above [`FAR_OFF`], 0 to 1.
     pub far_off: f64,
 }
 
-/// An estimate with a larger error, as a share of the distance, misleads the choice of an agent.
+/// With an error above this share of the distance, the wrong agent may be chosen.
 pub const FAR_OFF: f64 = 0.2;
-/// The maximum samples in the trials of the stopping rule: one too few for bins, ten, and the
-/// trial's own.
+/// Maximum numbers of samples in the trials of the stopping rule: too few for bins, ten, and as in
+/// the other trials.
 const MOST: [usize; 3] = [5, 10, SAMPLES];
 
-/// Runs `n` trials with the stopping rule and `n` without it, on the same model.
+/// Runs `n` trials with the stopping rule and `n` trials without it, with the same distributions.
 pub fn stopping_trials(seed: u64, n: u32) -> Vec<StoppingTrial> {
     let run = |most, early| stopping_trial(seed, n, most, early);
     MOST.into_iter().flat_map(|most| [run(most, false), run(most, true)]).collect()
@@ -97,8 +97,8 @@ fn stopping_trial(seed: u64, n: u32, most: usize, early: bool) -> StoppingTrial 
     StoppingTrial { most, early, samples, good: share(good), far_off: share(far_off) }
 }
 
-/// A prober's samples of a host `distance` seconds away: `most`, or fewer if it may stop early and
-/// they are stable.
+/// Draws a prober's samples of a host `distance` seconds away: `most` samples, or fewer if `early`
+/// is set and they are stable.
 pub fn take(rng: &mut impl Rng, distance: f64, most: usize, early: bool) -> Vec<Duration> {
     let mut samples = Vec::with_capacity(most);
     while samples.len() < most && !(early && is_stable(&samples, stopping::FEWEST)) {
@@ -121,9 +121,9 @@ impl fmt::Display for StoppingTrial {
     }
 }
 
-/// One sample of a host `distance` seconds away.
+/// Draws a sample of a host `distance` seconds away.
 fn sample(rng: &mut impl Rng, distance: f64) -> Duration {
-    // Box and Muller; 1 - u keeps the logarithm away from zero.
+    // The method of Box and Muller. 1 - u is never 0, so its logarithm is finite.
     let (u, v): (f64, f64) = (rng.random(), rng.random());
     let normal = (-2.0 * (1.0 - u).ln()).sqrt() * (std::f64::consts::TAU * v).cos();
     let hit = if rng.random_bool(HIT) { rng.random_range(0.2..3.0) } else { 0.0 };
