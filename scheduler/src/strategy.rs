@@ -1,9 +1,9 @@
-//! Strategies: choosing an agent for a task, one pure function per strategy.
+//! Strategies choose an agent for a task; each is a pure function.
 //!
 //! A choice depends only on the set of candidates and the seed: the order of the candidates does
-//! not matter, and the same seed chooses the same agent. The caller has already filtered the
-//! candidates (connected, country, quota). A full candidate loses to one with room only among the
-//! agents that the strategy would choose from anyway: load never overrides nearness.
+//! not matter, and the same seed chooses the same agent. The caller passes only candidates that may
+//! get the task (connected, not excluded). Load never overrides nearness: a candidate with room is
+//! preferred to a full one only among the agents from which the strategy would choose anyway.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -30,13 +30,12 @@ pub use rules::anycast::choose_among_near;
 pub use rules::next::{RecordedCandidate, RecordedChoice, choose_next};
 pub use schedule::work::{Crawl, PreparedWork, Speed, Work, crawl_weight, speeds, with_speeds};
 
-/// What is known of the site.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct Site<'a> {
     pub host: &'a str,
-    /// The address at which a prober saw it.
+    /// The address that a prober resolved.
     pub address: Option<IpAddr>,
-    /// Its position, from the site list or a database of addresses.
+    /// The site's position, from the site list or a database of IP addresses.
     pub position: Option<Position>,
     /// The size of the crawl; `None` if nothing is known of it.
     pub work: Option<Work>,
@@ -47,21 +46,21 @@ pub struct Site<'a> {
 pub struct AgentLocation {
     /// The country, two capital letters (ISO 3166-1 alpha-2).
     pub country: Option<[u8; 2]>,
-    /// The direction of its position.
+    /// The direction of the agent's position from the centre of the earth.
     pub direction: Option<Direction>,
-    /// The address of its connection.
+    /// The address from which the agent connects.
     pub address: Option<IpAddr>,
 }
 
-/// The uncertainty of a distance: the standard deviation of its logarithm, so that 0.1 is about ten
-/// per cent.
+/// The uncertainty of a distance: the standard deviation of its logarithm, so 0.1 is about ten per
+/// cent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Spread {
     per_mille: u16,
 }
 
 impl Spread {
-    /// From a standard deviation; an invalid value becomes the greatest.
+    /// From a standard deviation. An invalid value becomes the maximum.
     pub fn new(ratio: f64) -> Self {
         let micros = Duration::try_from_secs_f64(ratio).map_or(u128::MAX, |ratio| ratio.as_millis());
         Self { per_mille: u16::try_from(micros).unwrap_or(u16::MAX) }
@@ -77,34 +76,34 @@ impl Spread {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Candidate {
     pub agent: AgentId,
-    /// Its predicted round trip to the site; `None` if either has no coordinate on the map.
+    /// The predicted round trip to the site; `None` if the agent or the site is not on the map.
     pub predicted: Option<Rtt>,
     /// Its expected round trip, which ranks it: greater than the prediction if the agent might be
     /// far. `None` if only a point estimate is known; then the prediction ranks.
     pub expected: Option<Rtt>,
-    /// Its measured round trip to the site; `None` if it did not measure.
+    /// The measured round trip to the site; `None` if the agent did not measure it.
     pub measured: Option<Rtt>,
     /// The uncertainty of the prediction; `None` if the map gives none, or the distance was
     /// measured.
     pub spread: Option<Spread>,
-    /// The uncertainty of the expected round trip after learning from crawls: includes what the
-    /// map's own spread omits, and shrinks with crawls of similar sites. `None` if nothing was
+    /// The uncertainty of the expected round trip after learning from crawls. It includes errors
+    /// that the map's spread omits, and shrinks with crawls of similar sites. `None` if nothing was
     /// learned.
     pub doubt: Option<Spread>,
     pub load: u32,
-    /// The number of its slots.
+    /// Number of slots.
     pub capacity: u32,
-    /// The duration of its crawls.
+    /// The usual duration of the agent's crawls.
     pub pace: Duration,
-    /// When a slot is free for one more task, from now; `None` if only load and pace are known.
+    /// Time until a slot is free for one more task; `None` if only load and pace are known.
     pub wait: Option<Duration>,
-    /// The speed of its crawls, learned from its crawls so far.
+    /// The speed learned from the agent's crawls.
     pub speed: Speed,
     pub home: AgentLocation,
 }
 
 impl Candidate {
-    /// An agent of which only the slots are known.
+    /// An agent of which only the number of slots is known.
     pub fn new(agent: AgentId, capacity: u32) -> Self {
         Self {
             agent,
@@ -122,8 +121,7 @@ impl Candidate {
         }
     }
 
-    /// The same candidate with its distance to one site: predicted by the map and measured by
-    /// agents.
+    /// The candidate with its distance to one site: predicted by the map and measured by agents.
     #[must_use]
     pub fn to_site(self, predicted: Option<PredictedRtt>, measured: &[(AgentId, Rtt)]) -> Self {
         Self {
@@ -135,23 +133,23 @@ impl Candidate {
         }
     }
 
-    /// The distance that ranks it: measured before expected before predicted (the paper 2.1, step
-    /// e).
+    /// The distance by which the agent ranks: measured if known, else expected, else predicted (the
+    /// paper 2.1, step e).
     pub fn distance(&self) -> Option<Rtt> {
         self.measured.or(self.expected).or(self.predicted)
     }
 
-    /// How full it is.
+    /// The agent's load level.
     pub fn level(&self) -> LoadLevel {
         LoadLevel::of(self.load, self.capacity)
     }
 
-    /// When one more task would end, from now.
+    /// Time until one more task would end.
     fn next_ends(&self) -> Duration {
         load::last_ends(self.level().plus(1), self.capacity, self.pace)
     }
 
-    /// When a slot is free for one more task, from now.
+    /// Time until a slot is free for one more task.
     pub fn waits(&self) -> Duration {
         self.wait.unwrap_or_else(|| match self.level().has_room() {
             true => Duration::ZERO,
@@ -164,18 +162,19 @@ impl Candidate {
 pub struct Choice {
     /// The chosen agent.
     pub agent: AgentId,
-    /// The agents of the draw, best first; only the chosen one if all agents were equally good.
+    /// The agents from which the choice was made, best first; only the chosen one if all were
+    /// equally good.
     pub candidates: Vec<Candidate>,
-    /// The strategy that chose: the requested one, unless `fallback` is set.
+    /// The strategy that made the choice: the requested one, unless there is a `fallback`.
     pub strategy: Strategy,
-    /// Why the requested strategy was not followed; `None` if it was.
+    /// Why the requested strategy was not applied; `None` if it was.
     pub fallback: Option<Fallback>,
 }
 
-/// Chooses an agent. `None` only without candidates.
+/// Chooses an agent; `None` only if there are no candidates.
 ///
 /// A strategy whose input is unknown (a distance, a position, an address) draws at random and sets
-/// `fallback`. Having fewer candidates than the strategy ranks is no error.
+/// `fallback`. Fewer candidates than the strategy ranks are not an error.
 pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], seed: u64) -> Option<Choice> {
     let ordered = ordered(candidates);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -198,34 +197,35 @@ pub fn choose(strategy: Strategy, site: &Site<'_>, candidates: &[Candidate], see
     }
 }
 
-/// `random`: any agent with room, uniformly. The baseline, and the fallback when no distance is
+/// `random`: any agent with room, with equal probability. Also the fallback if no distance is
 /// known.
 fn random(ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Option<Choice> {
     let drawn = load::draw(ordered, rng)?;
     Some(Choice { agent: drawn.agent, candidates: vec![*drawn], strategy: Strategy::Random, fallback: None })
 }
 
-/// `gnp-top1` and `gnp-top3`: one of the k nearest, at random (the paper 2.2.3: drawing among
-/// several spreads the load). Draws only from those with room, if any.
+/// `gnp-top1` and `gnp-top3`: one of the k nearest at random (the paper 2.2.3: drawing among
+/// several spreads the load). If some of them have room, only those take part in the draw.
 fn nearest(ordered: &[Candidate], k: usize, rng: &mut ChaCha8Rng) -> Ranked {
     let ranked = load::rank::least(ordered, k, Candidate::distance);
     let drawn = load::draw(&ranked, rng).ok_or(FallbackCause::NoDistance)?.agent;
     Ok((drawn, ranked))
 }
 
-/// The chosen agent and the ranked candidates, best first; or the missing input.
+/// The chosen agent and the ranked candidates, best first; or the cause why the strategy cannot
+/// choose.
 type Ranked = Result<(AgentId, Vec<Candidate>), FallbackCause>;
 
-/// A placeholder that is never reported: without candidates there is no choice.
+/// A placeholder that is never stored: without candidates there is no choice.
 const NOBODY: FallbackCause = FallbackCause::NoDistance;
 
-/// The first of `ranked`, as the choice.
+/// Chooses the first of `ranked`.
 fn first(ranked: Vec<Candidate>, otherwise: FallbackCause) -> Ranked {
     ranked.first().map(|first| first.agent).map(|agent| (agent, ranked)).ok_or(otherwise)
 }
 
-/// The candidates without repeats, in a canonical order. Borrows candidates that are already in
-/// that order, as they are on hot paths.
+/// The candidates without repeats, sorted by agent. Borrows candidates that are already sorted, as
+/// they are where performance matters.
 fn ordered(candidates: &[Candidate]) -> Cow<'_, [Candidate]> {
     if candidates.is_sorted_by(|one, next| one.agent < next.agent) {
         return Cow::Borrowed(candidates);

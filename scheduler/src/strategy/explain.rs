@@ -1,6 +1,7 @@
-//! Why a task has its agent or has none: a sentence for display, from the recorded choice.
+//! Explains why a task has its agent or has none: makes sentences for display from the stored
+//! choice.
 //!
-//! Pure. Recomputes nothing: the explanation uses the inputs recorded with the choice.
+//! Pure. Recomputes nothing: the explanation uses the inputs stored with the choice.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use crate::model::{
     WaitCause,
 };
 
-/// "a, chosen before, was lost with its crawl".
+/// Such as "a, chosen before, was lost with its crawl".
 pub fn parted(FormerAgent { agent, how }: &FormerAgent) -> String {
     let how = match how {
         Parting::Lost => "was lost with its crawl",
@@ -33,7 +34,7 @@ pub fn parted(FormerAgent { agent, how }: &FormerAgent) -> String {
     format!("{agent}, chosen before, {how}")
 }
 
-/// Why the batch's strategy was not followed.
+/// Why the batch's strategy was replaced by its fallback.
 pub fn fallback(Fallback { cause, said }: &Fallback) -> String {
     let why = match cause {
         FallbackCause::NoDistance => "no agent's distance to the site is known",
@@ -55,7 +56,7 @@ pub fn fallback(Fallback { cause, said }: &Fallback) -> String {
     why.to_owned()
 }
 
-/// How the strategy deviated from its usual course; `None` if it did not.
+/// What was unusual about the choice; `None` if nothing was.
 pub fn note(why: &ChoiceReasons) -> Option<String> {
     let parted = why.parted.as_ref().map(parted);
     let how = match &why.cause {
@@ -88,61 +89,58 @@ pub fn note(why: &ChoiceReasons) -> Option<String> {
     Some([Some(how), parted].into_iter().flatten().collect::<Vec<String>>().join("; "))
 }
 
-/// Why the scheduler asks an agent to hand back a lease; sent to the agent.
+/// Why the scheduler preempts a lease; sent to the agent that has it.
 pub fn ends_sooner(to: &str, there: Duration, here: Duration) -> String {
     format!("{to} would finish it in about {}; here it takes about {} more", about(there), about(here))
 }
 
-/// "12 s", "0.4 s".
+/// Such as "12 s" or "0.4 s".
 fn about(time: Duration) -> String {
     let seconds = time.as_secs_f64();
     if seconds < 10.0 { format!("{seconds:.1} s") } else { format!("{seconds:.0} s") }
 }
 
-/// A candidate of a recorded choice.
+/// A candidate of a stored choice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ExplainedCandidate {
     pub agent: String,
-    /// The predicted round trip.
     pub predicted: Option<Rtt>,
-    /// The measured round trip.
     pub measured: Option<Rtt>,
-    /// How full the agent was; `None` if it was disconnected, or no level was recorded.
+    /// The agent's load level; `None` if the agent was disconnected or no level was stored.
     pub level: Option<i64>,
 }
 
 impl ExplainedCandidate {
-    /// Its distance, and whether that was measured or predicted.
+    /// The distance with "measured" or "predicted".
     fn distance(&self) -> Option<String> {
         let said = |rtt: Option<Rtt>, how: &str| rtt.map(|rtt| format!("{rtt} {how}"));
         said(self.measured, "measured").or_else(|| said(self.predicted, "predicted"))
     }
 }
 
-/// A recorded choice.
+/// A stored choice.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExplainedChoice {
-    /// The name of the agent that was chosen.
+    /// The name of the chosen agent.
     pub agent: String,
-    /// The strategy that chose.
+    /// The strategy that made the choice.
     pub strategy: Strategy,
     pub asked: Strategy,
-    /// The seed of the draw.
     pub seed: u64,
     /// The candidates, best first.
     pub candidates: Vec<ExplainedCandidate>,
-    /// Available agents: those that took work and were not excluded. `None` if not recorded.
+    /// Number of agents that took work and were not excluded; `None` if not stored.
     pub available: Option<u32>,
-    /// Agents excluded by constraints.
+    /// Number of agents excluded by constraints.
     pub excluded: usize,
-    /// Why the choice was made, and why it deviated from the batch's strategy.
+    /// Why the agent was chosen, and any deviation from the batch's strategy.
     pub why: ChoiceReasons,
 }
 
-/// "chosen because ...".
+/// A sentence that starts with "chosen because".
 pub fn because(choice: &ExplainedChoice) -> String {
     let note = note(&choice.why);
-    // These causes explain more than the strategy, which had chosen earlier.
+    // These causes explain more than the strategy, which made an earlier choice.
     let moved = match (&choice.why.cause, &note) {
         (ChoiceCause::NextCandidate, Some(note)) => Some(format!("it is {note}")),
         (ChoiceCause::Rebalanced { .. } | ChoiceCause::TakenBack { .. }, Some(note)) => {
@@ -172,7 +170,7 @@ pub fn because(choice: &ExplainedChoice) -> String {
     text
 }
 
-/// What the strategy did.
+/// How the strategy chose.
 fn drawn(choice: &ExplainedChoice) -> String {
     let ExplainedChoice { strategy, asked, seed, .. } = choice;
     let among = match choice.available {
@@ -190,7 +188,7 @@ fn drawn(choice: &ExplainedChoice) -> String {
     }
 }
 
-/// What a strategy other than `random` did.
+/// How a strategy other than `random` chose.
 fn by_strategy(choice: &ExplainedChoice, rank: &str) -> String {
     let ExplainedChoice { strategy, seed, .. } = choice;
     match (strategy, choice.candidates.len()) {
@@ -214,7 +212,7 @@ fn by_strategy(choice: &ExplainedChoice, rank: &str) -> String {
     }
 }
 
-/// "2nd of 3, 12.0 ms predicted"; `None` if the agent is not among the candidates.
+/// Such as "2nd of 3, 12.0 ms predicted"; `None` if the agent is not among the candidates.
 fn ranked(choice: &ExplainedChoice) -> Option<String> {
     let place = choice.candidates.iter().position(|one| one.agent == choice.agent)? + 1;
     let count = choice.candidates.len();
@@ -222,7 +220,7 @@ fn ranked(choice: &ExplainedChoice) -> Option<String> {
     Some(format!("{place}{}", of_it(choice)))
 }
 
-/// ", 12.0 ms predicted", or nothing.
+/// Such as ", 12.0 ms predicted"; empty if the distance is unknown.
 fn of_it(choice: &ExplainedChoice) -> String {
     let it = choice.candidates.iter().find(|one| one.agent == choice.agent);
     it.and_then(ExplainedCandidate::distance).map_or_else(String::new, |distance| format!(", {distance}"))
@@ -257,7 +255,6 @@ pub enum WaitDetail {
 }
 
 impl WaitDetail {
-    /// The wait as text.
     pub fn text(&self) -> String {
         match self {
             Self::Cause => String::new(),
@@ -273,7 +270,7 @@ impl From<WaitCause> for ExplainedWait {
     }
 }
 
-/// The wait as text that follows "no agent yet: " or "12 sites: ".
+/// The cause as text that follows "no agent yet: " or "12 sites: ".
 pub fn waits(ExplainedWait { cause, about }: &ExplainedWait) -> String {
     let why = match cause {
         WaitCause::Queued => "it is queued to be measured",
@@ -303,7 +300,7 @@ pub fn waits(ExplainedWait { cause, about }: &ExplainedWait) -> String {
     why.to_owned()
 }
 
-/// Why one agent is excluded, as text that follows its name.
+/// Why an agent is excluded, as text that follows the agent's name.
 pub fn exclusion(asked: &Constraints, exclusion: &Exclusion) -> String {
     excluded(asked, exclusion, true)
 }
@@ -341,7 +338,7 @@ pub fn nobody(asked: &Constraints, NoEligibleAgent { cause, excluded: out }: &No
     }
 }
 
-/// "CN", "CN or JP", "CN, JP or KR".
+/// Such as "CN", "CN or JP" or "CN, JP or KR".
 fn either(values: &[String]) -> String {
     match values {
         [] => String::new(),
@@ -350,7 +347,7 @@ fn either(values: &[String]) -> String {
     }
 }
 
-/// "1.5 MB", "999 B".
+/// Such as "1.5 MB" or "999 B".
 fn bytes(bytes: u64) -> String {
     const UNITS: [(u64, &str); 4] =
         [(1_000_000_000_000, "TB"), (1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
@@ -361,13 +358,13 @@ fn bytes(bytes: u64) -> String {
     )
 }
 
-/// "12 sites: no agent is connected".
+/// Such as "12 sites: no agent is connected".
 pub fn sites_wait(wait: &ExplainedWait, sites: u64) -> String {
     format!("{sites} site{}: {}", if sites == 1 { "" } else { "s" }, waits(wait))
 }
 
-/// One line for a list: why the task ended, waits or fell back, in that order; empty in the normal
-/// case.
+/// One line for a list: why the task ended, or why it waits, or why its strategy fell back. Empty
+/// in the normal case.
 pub fn reason(
     ended: Option<String>,
     waits_for: Option<&ExplainedWait>,

@@ -1,16 +1,16 @@
 //! Learning from crawls: corrections to the round trips between agents and sites.
 //!
-//! A crawl's round trip is evidence, not truth: a single one is noisy, an old one is stale. So the
-//! estimate for a pair is the mean of the logarithms of the prior (the map's prediction or the
-//! probes' measurement) and of the crawls, weighted by certainty: a prediction by its own spread, a
-//! crawl by [`CRAWL_SPREAD`], less with age (conjugate normal means: Gelman et al., "Bayesian data
-//! analysis", 2013, 2.5). A single crawl never replaces the prior, and the prior always counts.
+//! The round trip of a crawl is noisy and becomes outdated. So the estimate for a pair is the
+//! weighted mean of the logarithms of the prior (the map's prediction or the probes' measurement)
+//! and of the crawls. The weight of a prediction follows from its spread, that of a crawl from
+//! [`CRAWL_SPREAD`] and its age (conjugate normal means: Gelman et al., "Bayesian data analysis",
+//! 2013, 2.5). A single crawl never replaces the prior, and the prior always counts.
 //!
-//! The map's error for an agent's crawled sites probably holds for its other sites too, most of all
-//! for similar ones. The mean log ratio of an agent's crawls corrects its other predictions, shrunk
-//! towards zero by `PRIOR_RESIDUALS` residuals without error. The residuals of crawls of similar sites
-//! then correct those predictions further (`alike`). The extra time of pages over probes
-//! is common to all pairs, and is removed first.
+//! If the map errs for an agent's crawled sites, it probably errs alike for its other sites, most
+//! of all for similar ones. The mean crawl residual of an agent, shrunk towards zero by
+//! `PRIOR_RESIDUALS` residuals of zero, corrects its other predictions. Then the crawl residuals of
+//! similar sites correct them further (`alike`). First the extra time of pages over probes is
+//! removed, because it is common to all pairs.
 
 pub(super) mod alike;
 pub mod confidence;
@@ -28,30 +28,29 @@ use alike::{Alike, CorrectedResidual};
 
 pub use alike::SimilarCrawls;
 
-/// The spread of one crawl's round trip, as a standard deviation of its logarithm: medians over a
-/// crawl's pages repeat within about ten per cent, and servers vary from day to day.
+/// The spread of a single crawl's round trip, as a standard deviation of its logarithm. Repeated
+/// medians over a crawl's pages differ by about ten per cent, and servers vary from day to day.
 pub const CRAWL_SPREAD: f64 = 0.1;
-/// The spread of a prediction without a known spread: the 90th percentile of errors in measured
-/// networks (docs/accuracy.md).
+/// Spread assumed for a prediction without one: the 90th percentile of errors in measured networks
+/// (docs/accuracy.md).
 pub const UNKNOWN_SPREAD: f64 = 0.3;
-/// The spread that a map's own spread omits, added to it: the map knows where a site may be, but
-/// not the errors that no map shows. For predictions of agents near the nearest, among which a
-/// choice is made, half are off by more than 13 % where the own spread of the map is 9 %, and a
-/// quarter by more than 40 %; such a prediction must not outweigh a crawl. Varying this by half
-/// changes the result less than the seed does.
+/// A spread added to that of the map, for errors that the map cannot show. Near the best, where the
+/// choice is made, half of the predictions are off by more than 13 % while the map's spread is 9 %,
+/// and a quarter by more than 40 %. Such a prediction must not outweigh a crawl. Varying this value
+/// by half changes the result less than the seed does.
 const UNTOLD_SPREAD: f64 = 0.2;
-/// The spread of probes: many samples on warm connections.
+/// The spread of a measurement by probes: many samples on warm connections.
 pub const PROBE_SPREAD: f64 = 0.05;
-/// The least spread that is accepted: no map is more certain.
+/// Minimum spread: no map is more certain.
 const LEAST_SPREAD: f64 = 0.03;
-/// Residuals without error that an agent's own residuals are weighed against.
+/// Number of residuals of zero that are added to an agent's own residuals.
 const PRIOR_RESIDUALS: f64 = 5.0;
-/// The limit of a residual's log ratio: a factor of four means a broken crawl or another site.
+/// Maximum log ratio of a residual: a factor of four indicates a broken crawl or another site.
 const MOST: f64 = 1.4;
-/// The age at which a crawl counts half: routes change over weeks.
+/// Age at which a crawl has half its weight, because routes change over weeks.
 pub const HALF_LIFE: Duration = Duration::from_secs(7 * 86_400);
 
-/// A network prefix: 24 bits of an IPv4 address, 48 of an IPv6 address.
+/// A network prefix: 24 bits of an IPv4 address, or 48 bits of an IPv6 address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Prefix(u64);
 
@@ -64,7 +63,7 @@ impl From<IpAddr> for Prefix {
     }
 }
 
-/// One crawl compared with the map.
+/// The round trip of one crawl, and the one known before.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CrawlResidual {
     pub agent: AgentId,
@@ -73,14 +72,14 @@ pub struct CrawlResidual {
     pub network: Option<Prefix>,
     /// The round trip known before the crawl.
     pub known: Rtt,
-    /// Whether probes had measured `known`; otherwise the map predicted it.
+    /// Whether probes had measured `known`; if not, the map predicted it.
     pub probed: bool,
-    /// Whether the agent got the site because of its prediction: then selection biases the
-    /// prediction towards near, which is no evidence about the agent.
+    /// Whether the agent got the site because of its prediction. Such predictions are biased
+    /// towards short round trips by the selection, which says nothing about the agent.
     pub preferred: bool,
     /// The round trip of the crawl.
     pub crawled: Rtt,
-    /// The weight: 1 for a crawl now, less with age ([`weight`]).
+    /// The weight: 1 for a crawl now, less with age (see [`weight`]).
     pub weight: f64,
 }
 
@@ -92,13 +91,13 @@ pub fn weight(age: Duration) -> f64 {
 /// The corrections learned from all crawls.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LearnedCorrections {
-    /// The extra time of pages over probes, as a log ratio.
+    /// The logarithm of the ratio of a page's round trip to a probe's, common to all pairs.
     bias: f64,
     by_agent: HashMap<AgentId, f64>,
     alike: Alike,
 }
 
-/// The weighted sum of log ratios, and the sum of weights.
+/// The weighted sum of log ratios, and the sum of the weights.
 #[derive(Debug, Clone, Copy, Default)]
 struct Sum(f64, f64);
 
@@ -114,9 +113,9 @@ impl Sum {
 }
 
 impl LearnedCorrections {
-    /// Learns from residuals. `measured` holds the probers' measurements of the residuals' sites, which
-    /// determine their similarity. Only pairs that probes had measured determine the extra time of
-    /// pages.
+    /// Learns from residuals. `measured` has the probers' measurements of these sites, which
+    /// determine their similarity. The extra time of pages is learned only from pairs that probes
+    /// had measured.
     pub fn of(residuals: &[CrawlResidual], measured: &HashMap<SiteId, Vec<(AgentId, Rtt)>>) -> Self {
         let log_ratio = |crawl: &CrawlResidual| ln(crawl.crawled) - ln(crawl.known);
         let bias = shrunk_median(residuals.iter().filter(|residual| residual.probed).map(log_ratio).collect());
@@ -141,31 +140,31 @@ impl LearnedCorrections {
         round_trip(ln(predicted) + of_agent, predicted)
     }
 
-    /// The crawls of sites similar to a site in this network with these measurements. Scans every
-    /// crawled site: do not call it on a thread that serves requests.
+    /// The crawls of sites similar to a site in this network with these measurements. Scans all
+    /// crawled sites, so do not call it on a thread that serves requests.
     pub fn near(&self, network: Option<Prefix>, measured: &[(AgentId, Rtt)]) -> SimilarCrawls {
         self.alike.near(measured, network)
     }
 
-    /// The round trip that probes would have seen for this crawl: without the extra time of pages.
+    /// The round trip that probes would have measured: the crawl's without the extra time of pages.
     pub fn probed(&self, crawled: Rtt) -> Rtt {
         round_trip(ln(crawled) - self.bias, crawled)
     }
 }
 
-/// A crawl of one site: agent, round trip and weight ([`weight`]).
+/// A crawl of a site by one agent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CrawlObservation {
     pub agent: AgentId,
-    /// The median round trip over its pages.
+    /// The median round trip over the crawl's pages.
     pub rtt: Rtt,
-    /// The weight.
+    /// The weight: 1 for a crawl now, less with age (see [`weight`]).
     pub weight: f64,
 }
 
-/// The round trips that crawls measured of a site, one per agent that is not in `measured`. The map
-/// also locates the site by these, so that an agent which proved farther than predicted makes its
-/// neighbours' predictions farther too.
+/// The round trips of a site by crawls, one per agent that is not in `measured`. The map also uses
+/// them to locate the site. So if an agent turned out to be farther than predicted, the predictions
+/// for its neighbours rise too.
 pub fn measured_by_crawls(
     residuals: &LearnedCorrections,
     measured: &[(AgentId, Rtt)],
@@ -181,9 +180,9 @@ pub fn measured_by_crawls(
     by_crawls
 }
 
-/// Applies what crawls taught to the candidates for one site: a crawled pair gets a measured
-/// distance, other predictions are corrected. `crawls` are those of this site, `near` those of
-/// similar sites ([`LearnedCorrections::near`] of the same residuals).
+/// Applies the results of crawls to the candidates of one site. An agent that crawled it gets a
+/// measured distance; the predictions of the others are corrected. `crawls` are of this site,
+/// `near` of similar sites (from [`LearnedCorrections::near`] of the same residuals).
 pub fn teach(
     candidates: &mut [Candidate],
     residuals: &LearnedCorrections,
@@ -203,7 +202,7 @@ pub fn teach(
                 one.measured.map(|rtt| (rtt, PROBE_SPREAD)).or(corrected(one.predicted).map(|rtt| (rtt, spread)));
             one.measured = Some(prior.map_or(*last, |(prior, spread)| believed(prior, spread, &own)));
         }
-        // `predicted` stays the map's own, because the next residual is compared with it.
+        // `predicted` stays the map's prediction, because the next residual is relative to it.
         one.expected = corrected(one.expected.or(one.predicted));
         one.doubt = one.spread.map(|_| Spread::new(spread));
         if one.measured.is_none() {
@@ -212,8 +211,8 @@ pub fn teach(
     }
 }
 
-/// Shifts the expected round trip by the residuals of similar sites. The margin above the
-/// prediction, for an agent that might be far, shrinks with the variance.
+/// Corrects the expected round trip by the residuals of similar sites. The part by which it exceeds
+/// the prediction, because the agent may be far, shrinks with the variance.
 fn take_over(
     one: &mut Candidate,
     residuals: &LearnedCorrections,
@@ -228,16 +227,15 @@ fn take_over(
     one.doubt = one.doubt.map(|_| Spread::new(left));
 }
 
-/// The median, shrunk towards zero; not the mean, because a few slow servers should not affect the
-/// rest.
+/// The median, shrunk towards zero. Not the mean, so that a few slow servers have little effect.
 fn shrunk_median(mut ratios: Vec<f64>) -> f64 {
     ratios.sort_unstable_by(f64::total_cmp);
     let count = stats::count(ratios.len());
     ratios.get(ratios.len() / 2).copied().unwrap_or(0.0) * count / (count + PRIOR_RESIDUALS)
 }
 
-/// The estimate for a pair: `prior` with its `spread` from the map or the probes, and `crawls` with
-/// round trips ([`LearnedCorrections::probed`]) and weights.
+/// The estimate for a pair: from `prior` with its `spread` (of the map or the probes), and from
+/// `crawls` with round trip ([`LearnedCorrections::probed`]) and weight.
 pub fn believed(prior: Rtt, spread: f64, crawls: &[(Rtt, f64)]) -> Rtt {
     let precision = 1.0 / spread.max(LEAST_SPREAD).powi(2);
     let (mut sum, mut total) = (precision * ln(prior), precision);
@@ -273,7 +271,7 @@ mod tests {
         CrawlResidual { agent, site, network, known, probed: false, preferred: false, crawled, weight: 1.0 }
     }
 
-    /// Residuals from sites without measurements.
+    /// Learns from residuals of sites without measurements.
     fn learned(residuals: &[CrawlResidual]) -> LearnedCorrections {
         LearnedCorrections::of(residuals, &HashMap::new())
     }
@@ -282,7 +280,7 @@ mod tests {
     fn a_crawl_outweighs_an_unsure_prediction_and_not_a_sure_one_and_age_takes_from_it() {
         let after = |spread, crawls: &[(Rtt, f64)]| believed(rtt(10.0), spread, crawls).as_millis_f64();
         assert!((after(0.3, &[]) - 10.0).abs() < 1e-3);
-        // Nine tenths of the way on the logarithmic scale.
+        // Nine tenths of the way from the prior to the crawl, on the logarithmic scale.
         assert!((after(0.3, &[(rtt(20.0), 1.0)]) - 18.66).abs() < 0.05);
         assert!((after(0.1, &[(rtt(20.0), 1.0)]) - 14.14).abs() < 0.05, "half the way");
         assert!(after(0.1, &[(rtt(20.0), 0.1)]) < 11.0, "an old one");
@@ -290,7 +288,7 @@ mod tests {
         assert!((weight(HALF_LIFE) - 0.5).abs() < 1e-9);
     }
 
-    /// The expected round trip of an agent to a site in this network, for a prediction of 10 ms.
+    /// The expected round trip of an agent to a site in this network, if 10 ms are predicted.
     fn expected(residuals: &LearnedCorrections, agent: i64, net: u8) -> (f64, f64) {
         let agent = AgentId::new(agent);
         let mut one =

@@ -1,10 +1,10 @@
-//! Load levels: how full an agent is, and which candidate gets a task when some are full.
+//! Load levels: how full an agent is, and which candidate gets a task if some are full.
 //!
-//! The level of paper 003 (1.4.1) with a block of one task: waiting tasks less free slots. Below
-//! zero the agent has room; above zero it is the number of waiting tasks. To compare queues of
-//! different agents, use the time at which their last task would end: level over slots is the
-//! number of rounds before it, and an agent's *pace*, the duration of its crawls, is the length of
-//! a round.
+//! The level of paper 003 (1.4.1) with blocks of one task: waiting tasks minus free slots. If
+//! negative, the agent has room; if positive, it is the number of waiting tasks. Queues of
+//! different agents are compared by the time until their last task would end. For it, the level
+//! over the number of slots gives the number of crawls per slot, and the agent's *pace* is the
+//! usual duration of one.
 
 pub mod balance;
 pub(super) mod rank;
@@ -18,7 +18,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::Candidate;
 
-/// How full an agent is: its assigned and leased tasks less its slots.
+/// How full an agent is: its assigned and leased tasks minus its slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LoadLevel(i64);
 
@@ -33,12 +33,12 @@ impl LoadLevel {
         self.0 < 0
     }
 
-    /// The level: free slots below zero, waiting tasks above.
+    /// Minus the number of free slots if negative, number of waiting tasks if positive.
     pub const fn get(self) -> i64 {
         self.0
     }
 
-    /// The level after `tasks` more.
+    /// The level with `tasks` more tasks.
     pub(super) const fn plus(self, tasks: i64) -> Self {
         Self(self.0.saturating_add(tasks))
     }
@@ -50,13 +50,13 @@ impl fmt::Display for LoadLevel {
     }
 }
 
-/// How many crawls of the fleet's mean duration are added to an agent's own, so that one slow site
-/// does not make a new agent slow.
+/// Number of crawls with the fleet's mean duration that are added to an agent's own, so that a
+/// single slow site does not make a new agent count as slow.
 const PRIOR_CRAWLS: u32 = 2;
-/// The mean duration while no crawl has ended.
+/// The mean duration assumed before any crawl has ended.
 const FIRST_PACE: Duration = Duration::from_secs(1);
 
-/// Recent crawls of one agent or of several, and how long they took together.
+/// Number and total duration of recent crawls, of one agent or several.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PastCrawls {
     pub count: u32,
@@ -64,7 +64,7 @@ pub struct PastCrawls {
 }
 
 impl PastCrawls {
-    /// The pace of an agent with these crawls, in a fleet with those.
+    /// The pace of an agent with these crawls, in a fleet with the crawls of `fleet`.
     pub fn pace(self, fleet: Self) -> Duration {
         let usual = fleet.took.checked_div(fleet.count).unwrap_or(FIRST_PACE);
         (self.took + usual * PRIOR_CRAWLS) / self.count.saturating_add(PRIOR_CRAWLS)
@@ -80,8 +80,8 @@ impl Sum for PastCrawls {
     }
 }
 
-/// When the last waiting task would end at an agent of this level: the rounds that wait, and its
-/// own crawl.
+/// Time until the last waiting task would end at an agent with this level: the crawls before it in
+/// its slot, and its own.
 pub(super) fn last_ends(level: LoadLevel, capacity: u32, pace: Duration) -> Duration {
     let slots = u64::from(capacity.max(1));
     let turns = level.get().max(0).unsigned_abs().saturating_add(slots);
@@ -89,8 +89,8 @@ pub(super) fn last_ends(level: LoadLevel, capacity: u32, pace: Duration) -> Dura
     Duration::from_micros(pace.saturating_mul(turns) / slots)
 }
 
-/// Draws uniformly among the candidates with room. If all are full, draws among those where the
-/// task would end first: it waits there until its turn comes or another candidate has a free slot.
+/// Draws with equal probability among the candidates with room. If all are full, draws among those
+/// at which the task would end first; it waits there for a slot, unless it is rebalanced.
 pub(super) fn draw<'a>(ranked: &'a [Candidate], rng: &mut ChaCha8Rng) -> Option<&'a Candidate> {
     let open: Vec<&Candidate> = ranked.iter().filter(|candidate| candidate.level().has_room()).collect();
     if !open.is_empty() {

@@ -1,19 +1,19 @@
-//! Planning many sites at once: which agent takes which site in which order, so that all end soon
-//! and the fleet stays well used until then.
+//! Plans many sites together: which agent crawls which site, in what order. All sites should end
+//! soon, with the fleet well used until then.
 //!
-//! This is scheduling on unrelated machines. The site with the longest best-case crawl is placed
-//! first (Graham, "Bounds on multiprocessing timing anomalies", 1969), each with the agent where it
-//! raises the sum of the fourth powers of the slots' ends least. Placing by earliest end alone
-//! (Ibarra and Kim, "Heuristic algorithms for scheduling independent tasks on nonidentical
-//! processors", 1977) would give a far idle agent a site that a near agent would do in half the
-//! time a little later. A norm between the sum of the loads and their maximum spends slots on far
-//! sites only as far as that brings the end forward (Awerbuch et al., "Load balancing in the L_p
-//! norm", 1995).
+//! This is scheduling on unrelated machines. The site whose crawl is longest, each at its best
+//! agent, is placed first (Graham, "Bounds on multiprocessing timing anomalies", 1969). Each goes
+//! to the agent where it adds least to the sum of the fourth powers of the slots' ends. Placing by
+//! earliest end alone (Ibarra and Kim, "Heuristic algorithms for scheduling independent tasks on
+//! nonidentical processors", 1977) would give a site to a far idle agent although a near one could
+//! crawl it in half the time a little later. A norm between the sum of the loads and their maximum
+//! uses slots for far sites only if that makes the whole end earlier (Awerbuch et al., "Load
+//! balancing in the L_p norm", 1995).
 //!
-//! Local search then moves and swaps sites as long as that lowers the sum (`exchange`).
+//! Then local search moves and swaps sites until the sum no longer falls (`exchange`).
 //!
-//! A plan decides only what begins soon: the remaining sites are planned again after crawls have
-//! ended, with what those taught.
+//! A plan decides only sites that begin soon. The others are planned again when further crawls have
+//! ended, with speeds learned from these.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -25,18 +25,19 @@ mod exchange;
 pub mod straggler;
 pub(super) mod work;
 
-/// Sites that begin within this time are decided; later ones wait for a newer plan. Longer than an
-/// order to an agent takes, so that no slot idles for lack of a decision, and short beside a crawl.
+/// Sites that begin within this time are decided; the others wait for the next plan. It is longer
+/// than the delivery of an order takes, so that no slot idles for lack of a decision, and short
+/// compared with a crawl.
 pub const AHEAD: Duration = Duration::from_secs(1);
-/// An overdue crawl is predicted to continue for this share of its time so far: sizes are skewed,
-/// and a longer time so far means a larger site.
+/// An overdue crawl is predicted to continue for this share of its time so far. Sizes are skewed:
+/// the longer a crawl has taken, the larger the site probably is.
 pub(super) const OVERDUE_SHARE: f64 = 0.3;
 
-/// When each slot of an agent is free, from now: crawls under way take one each, and waiting tasks
-/// follow in turn.
+/// Time until each slot of an agent is free: each running crawl has one slot, and waiting tasks
+/// follow in order.
 pub fn frees(slots: usize, under_way: &[Duration], waiting: &[Duration]) -> Vec<Duration> {
     let mut free: BinaryHeap<Reverse<Duration>> = under_way.iter().copied().map(Reverse).collect();
-    // With more crawls than slots, the excess crawls free no slot.
+    // If there are more crawls than slots, the first crawls to end free no slot.
     while free.len() > slots {
         free.pop();
     }
@@ -51,7 +52,7 @@ pub fn frees(slots: usize, under_way: &[Duration], waiting: &[Duration]) -> Vec<
     free.into_iter().map(|Reverse(free)| free).collect()
 }
 
-/// The remaining time of a crawl predicted to take `takes`.
+/// The remaining time of a crawl that has run for `under_way` and was predicted to take `takes`.
 pub fn remaining(takes: Duration, under_way: Duration) -> Duration {
     takes.saturating_sub(under_way).max(under_way.mul_f64(OVERDUE_SHARE))
 }
@@ -59,20 +60,20 @@ pub fn remaining(takes: Duration, under_way: Duration) -> Duration {
 /// A site to be crawled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Job {
-    /// The time at each agent, in the order of the agents; `None` if the agent may not have the
+    /// The time at each agent, in the order of the agents; `None` if the agent may not crawl the
     /// site.
     pub takes: Vec<Option<Duration>>,
-    /// Whether its size is known, so that `takes` distinguishes it from other sites.
+    /// Whether the size is known, so that `takes` differs from that of other sites.
     pub sized: bool,
-    /// The time it has waited.
+    /// How long the site has waited.
     pub waited: Duration,
 }
 
 impl Job {
-    /// The sort key of an agent's jobs, in nanoseconds, least first. Jobs of known size come first,
-    /// the longest of them first, so that short ones even out the gaps. Jobs of unknown size
-    /// follow, nearest first, so that most of a batch ends early. Each second of waiting lowers the
-    /// key by a second, so that no job starves.
+    /// The sort key of an agent's jobs in nanoseconds, lowest first. Jobs of known size come first,
+    /// and the longest of these first, so that short ones fill the gaps at the end. Then jobs of
+    /// unknown size follow, the nearest first, so that most of a batch ends early. Each second of
+    /// waiting lowers the key by a second, so that every job gets its turn.
     fn turn(&self, takes: Duration) -> i128 {
         let nanos = |time: Duration| i128::try_from(time.as_nanos()).unwrap_or(i128::MAX / 4);
         let takes = if self.sized { -nanos(takes) } else { nanos(takes) };
@@ -80,21 +81,21 @@ impl Job {
     }
 }
 
-/// One site's place in a plan.
+/// A site in a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PlannedSite {
     /// The site's index.
     pub job: usize,
     /// The agent's index.
     pub agent: usize,
-    /// When a slot is free for it, from now.
+    /// Time until a slot is free for the site.
     pub begins: Duration,
-    /// When it ends, from now.
+    /// Time until the site's crawl ends.
     pub ends: Duration,
 }
 
-/// Plans all jobs. `frees` holds for each agent when each of its slots is free, from now; an agent
-/// without slots gets nothing. Omits jobs that no agent may have. Sorted by agent, then by begin.
+/// Plans all jobs. `frees` has the time until each slot of each agent is free. An agent without
+/// slots gets nothing, and jobs that no agent may have are omitted. Sorted by agent, then by begin.
 pub fn plan(jobs: &[Job], frees: &[Vec<Duration>]) -> Vec<PlannedSite> {
     let mut slots: Vec<Slots> = frees.iter().map(|frees| Slots::new(frees)).collect();
     let best = |(index, job): (usize, &Job)| Some((Reverse(job.takes.iter().flatten().min().copied()?), index));
@@ -124,15 +125,15 @@ pub fn plan(jobs: &[Job], frees: &[Vec<Duration>]) -> Vec<PlannedSite> {
     planned
 }
 
-/// A job placed at an agent, and its time there.
+/// A job placed at an agent, with its time there.
 #[derive(Debug, Clone, Copy)]
 struct PlacedJob {
     job: usize,
     takes: Duration,
 }
 
-/// The agent where one more job costs least, and the job's time there; of ties the one with the
-/// least time, then the first.
+/// The agent where one more job costs least, and the job's time there. Of several, the one with the
+/// shortest time, then the first.
 fn best_place(takes: &[Option<Duration>], slots: &[Slots]) -> Option<(usize, Duration)> {
     let mut least: Option<(f64, Duration, usize)> = None;
     let mut longest = Duration::MAX;
@@ -148,14 +149,14 @@ fn best_place(takes: &[Option<Duration>], slots: &[Slots]) -> Option<(usize, Dur
     least.map(|(_, takes, agent)| (agent, takes))
 }
 
-/// The longest time that a job may take at this cost: it adds at least its own fourth power behind
-/// any load. Slightly more, because floats are not exact. So one comparison rejects nearly all of
-/// many agents.
+/// The longest time that a job may take at this cost: whatever the load, it adds at least the
+/// fourth power of its time. Slightly more, because floats are not exact. With this bound, a single
+/// comparison rejects most agents.
 fn affordable(cost: f64) -> Duration {
     Duration::try_from_secs_f64(cost.max(0.0).sqrt().sqrt() * 1.000_001).unwrap_or(Duration::MAX)
 }
 
-/// An agent's jobs in the order of their begin.
+/// An agent's jobs in the order in which they begin.
 fn in_turn(agent: usize, jobs: &[Job], mut placed: Vec<PlacedJob>, frees: &[Duration]) -> Vec<PlannedSite> {
     placed.sort_by_key(|one| jobs[one.job].turn(one.takes));
     let mut free: BinaryHeap<Reverse<Duration>> = frees.iter().copied().map(Reverse).collect();
@@ -168,10 +169,10 @@ fn in_turn(agent: usize, jobs: &[Job], mut placed: Vec<PlacedJob>, frees: &[Dura
     begun.collect()
 }
 
-/// When an agent's slots are free.
+/// The times at which an agent's slots become free.
 struct Slots {
     ends: Vec<Duration>,
-    /// The slot that is free first; its time in seconds, and the fourth power of that.
+    /// The slot that is free first; its time in seconds, and the fourth power of this time.
     first: usize,
     first_s: f64,
     first_s4: f64,
@@ -190,13 +191,13 @@ impl Slots {
         self.first_s4 = fourth_power(self.first_s);
     }
 
-    /// What a job of this time adds to the sum of the fourth powers of the ends; `None` without
+    /// What a job with this time adds to the sum of the fourth powers of the ends; `None` without
     /// slots.
     fn cost(&self, takes: Duration) -> Option<f64> {
         (!self.ends.is_empty()).then(|| fourth_power(self.first_s + takes.as_secs_f64()) - self.first_s4)
     }
 
-    /// Gives a job to the slot that is free first, and returns that slot.
+    /// Gives a job to the slot that is free first, and returns this slot.
     fn take(&mut self, takes: Duration) -> Option<usize> {
         let slot = self.first;
         let end = self.ends.get_mut(slot)?;
@@ -233,7 +234,8 @@ mod tests {
     fn the_longest_goes_first_where_sizes_are_known_and_the_nearest_where_they_are_not() {
         let jobs = [job(&[10, 20]), job(&[40, 100]), job(&[30, 35])];
         let free = [vec![ms(0)], vec![ms(0)]];
-        // 40^4 exceeds 35^4: then 35 and 20 end later than 40 and 10, but not by the fourth power.
+        // 40^4 exceeds 35^4. With 35 and 20 both sites end later than with 40 and 10, but the sum
+        // of the fourth powers is lower.
         assert_eq!(begins(&jobs, &free), [(1, 0, ms(0)), (0, 0, ms(40)), (2, 1, ms(0))]);
         let unsized_jobs = jobs.clone().map(|job| Job { sized: false, ..job });
         assert_eq!(begins(&unsized_jobs, &free), [(0, 0, ms(0)), (1, 0, ms(10)), (2, 1, ms(0))]);
@@ -254,7 +256,8 @@ mod tests {
     #[test]
     fn one_that_idles_far_away_takes_nothing_that_a_near_one_ends_soon_enough() {
         let near_and_far = || job(&[10, 28]);
-        // By earliest end alone the third would go to the far agent, at 28 instead of 30.
+        // By earliest end alone, the third site would go to the far agent, where it ends at 28
+        // instead of 30.
         let jobs = [near_and_far(), near_and_far(), near_and_far()];
         let agents: Vec<usize> = plan(&jobs, &[vec![ms(0)], vec![ms(0)]]).iter().map(|one| one.agent).collect();
         assert_eq!(agents, [0, 0, 1]);
@@ -277,7 +280,8 @@ mod tests {
         assert_eq!(frees(2, &[], &[]), [ms(0), ms(0)]);
         let mut free = frees(3, &[ms(50), ms(20)], &[ms(30), ms(5)]);
         free.sort();
-        // The free slot takes the first waiting task, the slot that is free after 20 ms the second.
+        // The free slot gets the first waiting task, and the slot that is free after 20 ms the
+        // second.
         assert_eq!(free, [ms(25), ms(30), ms(50)]);
         assert_eq!(frees(1, &[ms(50), ms(20)], &[]), [ms(50)]);
         assert!(frees(0, &[], &[ms(5)]).is_empty());

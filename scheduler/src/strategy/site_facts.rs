@@ -1,4 +1,4 @@
-//! What is known of a task's site beyond distances, and the work that is assumed from it.
+//! What is known of a task's site apart from distances, and the work that follows from it.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -9,38 +9,38 @@ use crate::model::AgentId;
 
 use super::{Crawl, Site, Work};
 
-/// The facts about one task's site.
+/// Properties of a task's site that strategies use.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct SiteFacts {
     pub host: String,
-    /// The address that a prober observed.
+    /// The address that a prober resolved.
     pub address: Option<IpAddr>,
     pub position: Option<Position>,
-    /// Pages and bytes of its last crawl; `None` before one ended.
+    /// Pages and bytes of the last crawl; `None` if none has ended.
     pub size: Option<(u32, u64)>,
-    /// Pages already fetched by a crawl that is active or was handed back.
+    /// Pages that were fetched by a running crawl or by one that was handed back.
     pub fetched: u32,
-    /// The batch's interval between two requests.
+    /// The batch's request interval.
     pub interval: Duration,
 }
 
 impl SiteFacts {
-    /// The site as strategies read it: its work is the remaining work. A site of unknown size has
-    /// the `usual` size.
+    /// The site as strategies take it, with the remaining work. A site of unknown size is assumed
+    /// to have the `usual` size.
     pub fn site(&self, usual: Option<(u32, u64)>) -> Site<'_> {
         let whole = self.whole(usual);
         let work = if self.fetched == 0 { whole } else { whole.left(self.fetched, self.size.is_some()) };
         Site { host: &self.host, address: self.address, position: self.position, work: Some(work) }
     }
 
-    /// The whole work, including what was fetched.
+    /// All work of the site, including fetched pages.
     pub fn whole(&self, usual: Option<(u32, u64)>) -> Work {
         let (pages, bytes) = self.size.or(usual).unwrap_or((Work::default().pages, Work::default().bytes));
         Work { pages, bytes, interval: self.interval }
     }
 }
 
-/// The mean pages and bytes of crawls, assumed for a site of unknown size. `None` without crawls.
+/// Mean pages and bytes of crawls, assumed for a site of unknown size; `None` without crawls.
 pub fn usual_size(crawls: &HashMap<AgentId, Vec<Crawl>>) -> Option<(u32, u64)> {
     let all = || crawls.values().flatten().map(|crawl| crawl.work);
     let count = u64::try_from(all().count()).ok().filter(|count| *count > 0)?;

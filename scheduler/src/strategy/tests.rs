@@ -1,4 +1,4 @@
-//! Properties of all strategies, and of each strategy.
+//! Tests properties that all strategies have, and those of each strategy.
 
 use std::collections::BTreeSet;
 
@@ -77,7 +77,7 @@ fn random_reaches_every_agent_about_evenly() {
     assert!(counts.iter().all(|count| (400..600).contains(count)), "{counts:?}");
 }
 
-/// A fleet with every input that any strategy uses.
+/// A fleet with all inputs that any strategy uses.
 fn full(agents: &[(f64, f64, u8)]) -> Vec<Candidate> {
     (1..)
         .zip(agents)
@@ -162,7 +162,7 @@ fn balanced_draws_by_room_and_nearness_and_leaves_the_full_alone() {
             counts
         })
     };
-    // 10, 20, ... 50 ms: weights 1, 1/2, 1/3, 1/4, 1/5 of 2.28.
+    // At 10, 20, ... 50 ms the weights are 1, 1/2, 1/3, 1/4 and 1/5; their sum is 2.28.
     let even = drawn(&agents);
     for (agent, share) in [(1, 0.438), (2, 0.219), (3, 0.146), (4, 0.109), (5, 0.088)] {
         let seen = f64::from(even[agent]) / 6000.0;
@@ -192,8 +192,8 @@ fn balanced_goes_by_load_where_distances_are_unsure() {
         });
         f64::from(u32::try_from(drawn.count()).unwrap()) / 4000.0
     };
-    // A quarter of the nearer one is free: 1/4 against 1/4. With uncertain distances, distance
-    // counts a third: 1/4 against 0.63.
+    // A quarter of the nearer agent is free, so the weights are 1/4 and 1/4. With uncertain
+    // distances, distance counts a third: 1/4 and 0.63.
     let (measured, sure, unsure, unknown) = (near(true, 0.9), near(false, 0.0), near(false, 0.25), near(false, 9.0));
     assert!((measured - 0.5).abs() < 0.03 && (sure - 0.5).abs() < 0.03, "{measured} {sure}");
     assert!((unsure - 0.284).abs() < 0.03, "{unsure}");
@@ -232,8 +232,8 @@ proptest! {
             for strategy in [Strategy::Hash, Strategy::Kademlia, Strategy::Domain] {
                 let before = choose(strategy, &site(host), &agents, 1).unwrap();
                 let after = choose(strategy, &site(host), &fewer, 1).unwrap();
-                // An agent that leaves gives away only its own sites, to the next in rank; a new
-                // agent takes only the sites it wins.
+                // If an agent leaves, only its sites move, each to the next in rank. If one joins,
+                // it gets only the sites for which it ranks first.
                 if before.agent == gone {
                     prop_assert_eq!(before.candidates.get(1).map(|next| next.agent), Some(after.agent));
                 } else {
@@ -261,7 +261,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         for &strategy in Strategy::ALL {
-            // With and without a known site: without it some strategies fall back.
+            // Also without a known site, in which case some strategies fall back.
             for site in [site(&host), Site::default()] {
                 let choice = choose(strategy, &site, &agents, seed).unwrap();
                 prop_assert_eq!(&choice, &choose(strategy, &site, &shuffled, seed).unwrap());

@@ -1,17 +1,17 @@
-//! What crawls of one site teach about similar sites.
+//! Learns from crawls of one site about similar sites.
 //!
-//! Two sites that every prober measured at about the same distance are in about the same place: the
-//! map's error for an agent's path to one probably holds for the other. The log residuals of an
-//! agent's crawls are a Gaussian process over sites (Rasmussen and Williams, "Gaussian processes
-//! for machine learning", 2006, section 2.2): with `s²` the variance of a prediction, the
-//! covariance of two sites' residuals is `s² c exp(-m² / 2w²)`, where `m` is the root mean square
-//! difference of the log round trips of the probers that measured both ([`WIDTH`] is `w`,
-//! [`LIKENESS`] is `c`). Sites of one network count as one place. Each agent has its own process:
-//! one agent's crawls do not affect another's predictions.
+//! Two sites that every prober measured at about the same distance are in about the same place, so
+//! the map's error for an agent's path to one site probably holds for the other. The log residuals
+//! of an agent's crawls are modelled as a Gaussian process over sites (Rasmussen and Williams,
+//! "Gaussian processes for machine learning", 2006, section 2.2). With `s²` the variance of a
+//! prediction, the covariance of two sites' residuals is `s² c exp(-m² / 2w²)`. Here `m` is the
+//! root mean square difference of the log round trips of the probers that measured both, `w` is
+//! [`WIDTH`] and `c` is [`LIKENESS`]. Sites of one network count as being at one place. Each agent
+//! has its own process: its crawls do not affect other agents' predictions.
 //!
-//! An agent was chosen because its prediction was short; this selection biases a plain mean but not
-//! the process, which knows the predictions and transfers an error only to sites with the same
-//! wrong prediction.
+//! An agent was chosen because its prediction was short. This selection biases a plain mean, but
+//! not the process: it takes the predictions into account, and transfers an error only to sites
+//! with the same wrong prediction.
 
 use std::collections::HashMap;
 
@@ -24,26 +24,27 @@ use crate::model::{AgentId, Rtt, SiteId};
 use super::{CRAWL_SPREAD, Prefix};
 
 /// The scale of similarity, as a root mean square of log round trips: at this difference similarity
-/// falls to 0.6, at three times that to 0.01. A prober's own measurements of one host differ by
-/// five per cent.
+/// is 0.6, at three times this difference 0.01. Repeated measurements of one host by one prober
+/// differ by five per cent.
 const WIDTH: f64 = 0.05;
 /// Sites that differ by more than this many widths are not similar.
 const FARTHEST: f64 = 3.0;
-/// The correlation of the residuals of two sites in one place: their last miles differ.
+/// The correlation of the residuals of two sites at one place; below 1 because their last miles
+/// differ.
 const LIKENESS: f64 = 0.9;
-/// Milliseconds added to round trips before taking logarithms: differences near zero are the last
-/// mile.
+/// Milliseconds added to round trips before taking logarithms, because differences between short
+/// round trips come from the last mile.
 const SOFTENING_MS: f64 = 5.0;
-/// The most crawls of similar sites used for a pair, the most similar first: bounds the work for a
+/// Maximum crawls of similar sites used for a pair, the most similar first; limits the work for a
 /// pair.
 const MOST_CRAWLS: usize = 8;
-/// The newest crawls kept per agent: bounds the work for a site.
+/// Maximum crawls kept per agent, the newest; limits the work for a site.
 const MOST_OF_AN_AGENT: usize = 200;
 
-/// A site's measurements by probers, which distinguish it from other sites.
+/// A site's measurements by probers, by which it is compared with other sites.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(in crate::strategy) struct Signature {
-    /// The logarithm of softened milliseconds, by prober.
+    /// The logarithm of the round trip in milliseconds plus [`SOFTENING_MS`], by prober.
     logs: Vec<(AgentId, f64)>,
 }
 
@@ -56,7 +57,7 @@ impl Signature {
         Self { logs }
     }
 
-    /// The similarity of two sites: 1 if they are indistinguishable, 0 if they are too different or
+    /// The similarity of two sites: 1 if their measurements are equal, 0 if they differ too much or
     /// too few probers measured both.
     fn alike(&self, other: &Self) -> f64 {
         let nearly = (FARTHEST * WIDTH).powi(2);
@@ -70,7 +71,7 @@ impl Signature {
                 theirs.next();
             } else {
                 squares += (log - their_log).powi(2);
-                // The sum only grows, so no later prober can make them similar.
+                // The sum can only grow, so further probers cannot make the sites similar.
                 if squares > most {
                     return 0.0;
                 }
@@ -84,7 +85,7 @@ impl Signature {
     }
 }
 
-/// The log residual of a crawl whose pair had a prediction.
+/// The log residual of a crawl for whose pair there was a prediction.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(in crate::strategy) struct CorrectedResidual {
     pub(in crate::strategy) agent: AgentId,
@@ -95,7 +96,7 @@ pub(in crate::strategy) struct CorrectedResidual {
     pub(in crate::strategy) weight: f64,
 }
 
-/// A crawled site with residuals by agent.
+/// A crawled site with its residuals by agent.
 #[derive(Debug, Clone, PartialEq)]
 struct CrawledSite {
     signature: Signature,
@@ -103,13 +104,11 @@ struct CrawledSite {
     told: Vec<CorrectedResidual>,
 }
 
-/// All crawled sites with residuals.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub(in crate::strategy) struct Alike {
     sites: Vec<CrawledSite>,
 }
 
-/// The crawls of sites similar to one site.
 #[derive(Debug, Clone, Default)]
 pub struct SimilarCrawls {
     by_agent: HashMap<AgentId, Vec<Neighbour>>,
@@ -118,7 +117,7 @@ pub struct SimilarCrawls {
 #[derive(Debug, Clone, Copy)]
 struct Neighbour {
     likeness: f64,
-    /// Index in [`Alike::sites`].
+    /// The index in [`Alike::sites`].
     site: usize,
     told: CorrectedResidual,
 }
@@ -181,7 +180,7 @@ impl Alike {
     }
 
     /// The expected log residual of a prediction with this spread, and the remaining spread; `None`
-    /// if no crawl of a similar site concerns this agent. `near` must come from the same sites.
+    /// if the agent crawled no similar site. `near` must come from the same `Alike`.
     pub(in crate::strategy) fn expects(&self, near: &SimilarCrawls, agent: AgentId, spread: f64) -> Option<(f64, f64)> {
         let near = near.by_agent.get(&agent)?;
         let places = near.iter().map(|one| self.sites.get(one.site)).collect::<Option<Vec<&CrawledSite>>>()?;
@@ -196,9 +195,9 @@ impl Alike {
         let here = DVector::from_iterator(near.len(), near.iter().map(|one| variance * one.likeness));
         let residuals = DVector::from_iterator(near.len(), near.iter().map(|one| one.told.residual));
         let gains = factor.solve(&here);
-        // Similarity by network and by measurements may not form a valid covariance. Bounds keep
-        // the sums within the crawls' own residuals, and keep the variance that only the site's own
-        // crawls can remove.
+        // Similarity by network and by measurements together may not give a valid covariance. The
+        // bounds keep the result within the residuals of the crawls, and keep the part of the
+        // variance that only crawls of the site itself can remove.
         let (least, most) = near
             .iter()
             .fold((0.0_f64, 0.0_f64), |(least, most), one| (least.min(one.told.residual), most.max(one.told.residual)));

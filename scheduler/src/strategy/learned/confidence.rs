@@ -1,36 +1,37 @@
-//! How far distances can be trusted. Pure.
+//! Decides how far distances can be trusted. Pure.
 //!
-//! If the uncertainty exceeds the gaps between the nearest agents, distances barely rank them. Then
-//! load counts for more (`gnp-balanced`), and if the site has to wait anyway, a few agents measure
-//! it meanwhile.
+//! If the uncertainty exceeds the differences between the nearest agents, distances barely rank
+//! them. Then load counts for more (`gnp-balanced`), and if the site has to wait anyway, a few
+//! agents measure it meanwhile.
 
 use std::time::Duration;
 
 use crate::strategy::Candidate;
 
-/// The gap between the nearest agents' distances, as a standard deviation of their logarithms: a
-/// quarter if the fifth is twice as far as the first. For confirmation, values from 0.2 to 0.4 were
-/// tried (docs/method.md): the excess that a probe removes hardly differs.
+/// The difference between the nearest agents' distances, as a standard deviation of their
+/// logarithms: a quarter if the fifth is twice as far as the first. Values from 0.2 to 0.4 were
+/// tried for confirmation (docs/method.md); the excess distance that a probe removes hardly
+/// changes.
 pub const DIFFER: f64 = 0.25;
 
-/// The uncertainty of an agent's distance, as the variance of its logarithm; zero if the distance
-/// was measured or no spread is known.
+/// The uncertainty of an agent's distance, as the variance of its logarithm. Zero if the distance
+/// was measured or the map gives no spread.
 pub(in crate::strategy) fn variance(candidate: &Candidate) -> f64 {
     let spread = candidate.spread.filter(|_| candidate.measured.is_none());
     spread.map_or(0.0, |spread| spread.ratio().powi(2))
 }
 
-/// Whether the nearest candidate is uncertain: the first in rank is only predicted, with a spread
-/// above the gap between the nearest.
+/// Whether it is uncertain which agent is nearest: the first in rank is only predicted, and its
+/// spread exceeds [`DIFFER`].
 pub fn unsure(candidates: &[Candidate]) -> bool {
     let known = candidates.iter().filter_map(|one| Some((one.distance()?, one.agent, one)));
     let nearest = known.min_by_key(|(distance, agent, _)| (*distance, *agent));
     nearest.is_some_and(|(_, _, nearest)| variance(nearest) > DIFFER.powi(2))
 }
 
-/// The time of a confirmation by `agents` agents, each with `samples` samples and one to warm the
-/// connection up. An upper bound as a rule, because most sites are measured by fewer agents. A site
-/// that waits at least this long anyway loses nothing.
+/// The time of a confirmation by `agents` agents, each with `samples` samples and one request to
+/// warm the connection up. Usually an upper bound: most sites are measured by fewer than `agents`
+/// agents. A site that waits at least this long anyway loses no time.
 pub const fn takes(agents: u32, samples: u32, interval: Duration) -> Duration {
     interval.saturating_mul(agents.saturating_mul(samples.saturating_add(1)))
 }

@@ -1,29 +1,31 @@
-//! Whether a crawl contradicts the known round trip to its site. Pure.
+//! Decides whether a crawl contradicts the known round trip to its site. Pure.
 //!
 //! A crawl's round trip is the median over its pages, so it includes the server's time per page and
-//! the crawl's own load on the path. It may differ from what probes measured. But if it is a
-//! multiple of that twice in a row, the site has moved or was measured at a bad time, and is
+//! the crawl's own load on the path, and may differ from the probes' measurements. But if it is a
+//! multiple of these twice in a row, the site has moved or was measured at a bad time. It is then
 //! measured again before its next task.
 
 use std::time::Duration;
 
 use crate::model::Rtt;
 
-/// Predictions are off by 30 % at the 90th percentile, and pages take longer than a HEAD: a factor
-/// below two is no evidence.
+/// Predictions err by up to 30 % in nine of ten cases, and pages take longer than HEAD requests, so
+/// a factor below two is no contradiction.
 const CONTRADICTED_BY: f64 = 2.0;
-/// Neither load nor slow pages lengthen a whole crawl's median by this factor, and nothing
-/// lengthens the probes' by it.
+/// A single crawl with this factor is enough: neither load nor slow pages change a whole crawl's
+/// median so much, and nothing changes the probes' measurements so much.
 const REFUTED_BY: f64 = 4.0;
-/// The server's time for a page, whatever the distance.
+/// Allowance for the server's time per page, whatever the distance.
 const SLACK: Duration = Duration::from_millis(20);
-/// Consecutive contradictions that make a site doubtful: a single noisy crawl is not enough.
+/// Consecutive contradictions after which a site is measured again; a single noisy crawl is not
+/// enough.
 pub const ENOUGH: i32 = 2;
 /// The time after which a site may become doubtful again. Crawls that keep contradicting fresh
 /// measurements see something that probes do not, and measuring again would not change it.
 pub const PAUSE: Duration = Duration::from_secs(6 * 3600);
 
-/// The number of contradictions that a crawl counts as: 0 if it agrees; [`ENOUGH`] suffices alone.
+/// The number of contradictions that a crawl counts as: 0 if it agrees, [`ENOUGH`] if it suffices
+/// alone.
 pub fn weigh(known: Rtt, crawled: Rtt) -> i32 {
     let (known_ms, crawled_ms) = (known.as_millis_f64(), crawled.as_millis_f64());
     let factor = (crawled_ms / known_ms).max(known_ms / crawled_ms);

@@ -1,24 +1,24 @@
-//! Exploration: an agent other than the best known crawls the site if trying it is worth more than
-//! it costs.
+//! Exploration: an agent other than the best known one crawls the site, if the expected benefit
+//! exceeds the cost.
 //!
-//! One trial makes an agent's distance known. The gain of a trial is the expected improvement of
-//! the agent's lognormal prediction over the best known round trip (Jones, Schonlau and Welch,
-//! "Efficient global optimization of expensive black-box functions", 1998, equation 15), in each of
-//! the next [`HORIZON`] crawls. The cost is the expected extra round trip, once. Of the agents with
-//! a positive balance the best is tried in some choices ([`one_in`]), drawn by the choice's own
-//! seed.
+//! One trial shows an agent's distance. The gain is the expected improvement of the agent's
+//! lognormal prediction over the best known round trip (Jones, Schonlau and Welch, "Efficient
+//! global optimization of expensive black-box functions", 1998, equation 15), in each of the next
+//! [`HORIZON`] crawls. The cost is the expected extra round trip of the trial. The agent with the
+//! highest gain minus cost, if positive, is tried in some choices ([`one_in`]), drawn with the
+//! choice's seed.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::strategy::Candidate;
 
-/// Crawls that benefit from a nearer agent, once found.
+/// Number of further crawls that benefit from a nearer agent.
 const HORIZON: f64 = 5.0;
-/// One choice in this many may explore after `crawls` crawls of the site; `None`: no choice. The
-/// first crawl may be the only one, and the second uses what the first taught. After that much is
-/// unknown and findings pay off for long. Later most is known, and rare trials keep a better agent
-/// from staying unknown.
+/// After `crawls` crawls of the site, one choice in this many may explore; `None`: no choice does.
+/// The first crawl may be the only one, and the second uses the results of the first. Then much is
+/// still unknown, and a nearer agent is used for long. Later most is known, and rare trials suffice
+/// to find a better agent.
 const fn one_in(crawls: usize) -> Option<u32> {
     match crawls {
         0 | 1 => None,
@@ -27,14 +27,13 @@ const fn one_in(crawls: usize) -> Option<u32> {
     }
 }
 
-/// Smaller spreads count as this.
+/// Minimum spread; smaller ones count as this.
 const LEAST_SPREAD: f64 = 0.01;
-/// The random stream of exploration: separate, so that it does not correlate with the strategy's
-/// own draw.
+/// The random stream of exploration, separate so that it is independent of the strategy's own draw.
 const STREAM: u64 = 1;
 
-/// The agent to try in place of `chosen`, the best of `candidates`, for a site with this many
-/// crawls; `None` if this choice does not explore or no agent is worth it.
+/// The agent to try instead of `chosen`, the best of `candidates`, for a site with this many
+/// crawls. `None` if this choice does not explore or no agent is worth a trial.
 pub fn explored<'a>(
     chosen: &Candidate,
     candidates: &'a [Candidate],
@@ -46,7 +45,7 @@ pub fn explored<'a>(
     if rng.random_range(0..one_in(crawls)?) > 0 {
         return None;
     }
-    // If the chosen agent's distance is only predicted, crawling there already teaches it.
+    // If the chosen agent's distance is only predicted, the crawl there already shows it.
     let best = chosen.measured?.as_millis_f64();
     candidates
         .iter()
@@ -57,7 +56,7 @@ pub fn explored<'a>(
         .map(|(_, one)| one)
 }
 
-/// The gain of trying an agent over [`HORIZON`] crawls, less its cost, in milliseconds.
+/// The gain of trying an agent in [`HORIZON`] crawls minus its cost, in milliseconds.
 fn worth(one: &Candidate, best: f64) -> Option<f64> {
     let mean = one.distance()?.as_millis_f64();
     let spread = one.doubt.or(one.spread)?.ratio().max(LEAST_SPREAD);
@@ -66,7 +65,7 @@ fn worth(one: &Candidate, best: f64) -> Option<f64> {
     Some(HORIZON * improvement - (mean - best).max(0.0))
 }
 
-/// The normal distribution function to within 0.01, by the logistic function of the same shape.
+/// The normal distribution function to within 0.01, approximated by a logistic function.
 fn normal(z: f64) -> f64 {
     1.0 / (1.0 + (-1.702 * z).exp())
 }

@@ -1,23 +1,22 @@
-//! Rebalancing: moving tasks that wait at one agent to another eligible agent.
+//! Rebalancing: moves tasks that wait at one agent to another eligible agent.
 //!
-//! The agent is chosen when a task is located; loads change later. So that no task waits while a
-//! candidate has a free slot, a task that is assigned and not begun moves
+//! The agent is chosen when a task is located, but loads change later. No task should wait while a
+//! candidate has a free slot, so a task that is assigned but has not begun moves
 //!
-//! 1. to a candidate with a free slot, from an agent without one, if it ends sooner there. It
+//! 1. to a candidate with a free slot, from an agent without one, if it ends sooner there. It then
 //!    begins at once, which helps unless the candidate is so slow that waiting is quicker.
-//! 2. to a candidate where it ends sooner by a whole crawl; and, if more than one task per slot
-//!    would then wait there, within three quarters of the time. So a fast agent has its next task
-//!    when it ends one. Long queues become even in time, not in number, before any agent idles:
-//!    otherwise a slow agent with tasks that only it may have ends late, and no other agent can
-//!    help.
+//! 2. to a candidate where it ends sooner by a whole crawl. If more than one task per slot would
+//!    then wait there, it must also end within three quarters of the time. So a fast agent has its
+//!    next task when it ends one. Long queues are levelled by time, not by number, before any agent
+//!    idles: otherwise a slow agent could end late, with tasks that only it may have.
 //! 3. to an agent that became available after the choice and is clearly nearer, if it ends no later
 //!    there.
 //!
-//! The end of a task is predicted from the waiting rounds and the agent's pace. Tasks do not
-//! oscillate. Rule 1 leaves the former agent without a free slot, so the way back is closed until
-//! it has one. After rule 2 the way back is a whole crawl longer, so loads must change by two, or
-//! paces by a third. Rule 3 makes the newcomer a candidate, and a candidate is no longer a
-//! newcomer. Moves come from the end of the queue that ends last, because its beginning is about to
+//! The end of a task is predicted from the tasks before it and the agent's pace. Tasks do not move
+//! back and forth. After rule 1 the former agent has no free slot, so the task cannot move back
+//! until it has one. After rule 2 the end at the former agent is a whole crawl later, so loads must
+//! change by two, or paces by a third. Rule 3 makes the newcomer a candidate, so it is no longer a
+//! newcomer. Tasks are taken from the end of the queue that ends last, because its front will soon
 //! be leased, and go where they end first.
 
 use std::cmp::Reverse;
@@ -31,32 +30,33 @@ use crate::strategy::rules::anycast;
 use crate::strategy::rules::next::RecordedChoice;
 use crate::strategy::{Candidate, LoadLevel};
 
-/// Waiting tasks per slot up to which ending a whole crawl sooner suffices: the next task of each
-/// slot.
+/// Number of waiting tasks per slot up to which a task moves if it ends sooner by a whole crawl:
+/// the next task of each slot.
 const AHEAD: i64 = 1;
-/// Beyond that a task must end within this share of the time: an agent's pace is known to about 15
-/// %, and two paces are compared.
+/// If more tasks wait, the time to the end must be at most this share. An agent's pace is known to
+/// about 15 %, and two paces are compared.
 const MUCH_SOONER: f64 = 0.75;
-/// A newcomer is clearly nearer below this share of the current agent's distance: nine in ten
-/// predictions err by less than a third (docs/accuracy.md), so that the newcomer is more often
-/// nearer than the map is right.
+/// A newcomer is clearly nearer if its distance is below this share of the present agent's. Nine in
+/// ten predictions err by less than a third (docs/accuracy.md), so it is then probably nearer in
+/// fact.
 const NEARER_SHARE: f64 = 0.67;
-/// The least improvement for a newcomer: a smaller one does not affect a crawl.
+/// Minimum improvement by a newcomer: a smaller one has no effect on a crawl.
 const NEARER_BY: Duration = Duration::from_millis(2);
 
 /// An agent that may take a task that waits elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BalanceTarget {
     pub agent: AgentId,
-    /// It became available after the choice, and is clearly nearer than the chosen agent.
+    /// Whether the agent became available after the choice and is clearly nearer than the chosen
+    /// one.
     pub nearer: bool,
 }
 
-/// A task that is assigned and not begun.
+/// A task that is assigned but has not begun.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MovableTask {
     pub at: AgentId,
-    /// The other eligible agents, best first.
+    /// The other agents that may take the task, best first.
     pub takers: Vec<BalanceTarget>,
 }
 
@@ -67,13 +67,13 @@ pub struct TaskMove {
     pub gain: Gain,
 }
 
-/// The agents that may take a task that waits at its chosen agent: the other candidates, and
-/// `newcomers` that would be candidates. `available` are all agents that take work, with their
-/// distances to the site.
+/// The agents that may take a task from its chosen agent, where it waits: the other candidates, and
+/// those of `newcomers` that would be candidates. `available` are all agents that take work, with
+/// their distances to the site.
 ///
-/// For `random` every agent is a candidate; for `gnp-confirmed` only those as near as the best; for
-/// strategies by name alone, no other agent. Newcomers qualify by nearness, so only `gnp-top1`,
-/// `gnp-top3` and `gnp-balanced` accept them.
+/// For `random` every agent is a candidate, for `gnp-confirmed` only agents as near as the best,
+/// and for strategies that use only the name no other agent. Newcomers must be nearer, so only
+/// `gnp-top1`, `gnp-top3` and `gnp-balanced` accept them.
 pub fn takers(former: &RecordedChoice, available: &[Candidate], newcomers: &[AgentId]) -> Vec<BalanceTarget> {
     let others = |listed: &[Candidate]| -> Vec<BalanceTarget> {
         let others = listed.iter().map(|one| one.agent).filter(|agent| *agent != former.agent);
@@ -109,8 +109,8 @@ fn clearly_nearer(distance: Rtt, than: Rtt) -> bool {
     distance <= than.mul_f64(NEARER_SHARE) && distance + NEARER_BY <= than
 }
 
-/// The candidates of a task that moves to `to`: as recorded, with a newcomer inserted in rank
-/// order; then the last candidate drops out.
+/// The candidates of a task that moves to `to`: those stored, or, if `to` is a newcomer, those with
+/// it inserted by rank and without the last.
 pub fn relisted(former: &RecordedChoice, to: &Candidate, available: &[Candidate]) -> Vec<Candidate> {
     let mut listed = former.candidates(available);
     if former.strategy == Strategy::Random {
@@ -125,8 +125,8 @@ pub fn relisted(former: &RecordedChoice, to: &Candidate, available: &[Candidate]
     listed
 }
 
-/// Which queued tasks move where, up to `most`. `available` are all agents that take work; tasks
-/// that wait at other agents do not move.
+/// The moves of queued tasks, at most `most`. `available` are all agents that take work; tasks that
+/// wait at other agents do not move.
 pub fn plan(available: &[Candidate], queued: &[MovableTask], most: usize) -> Vec<TaskMove> {
     let mut standing: BTreeMap<AgentId, AgentQueue> = available
         .iter()
@@ -142,8 +142,8 @@ pub fn plan(available: &[Candidate], queued: &[MovableTask], most: usize) -> Vec
         let Some((_, Reverse(at))) = longest else { break };
         let (Some(tasks), Some(from)) = (queues.get_mut(&at), standing.get(&at).copied()) else { break };
         let Some((place, to, gain)) = best(from, tasks, queued, &standing) else {
-            // No move from this queue can become possible later: the takers only get fuller in this
-            // pass.
+            // No move from this queue becomes possible later in this pass, because the targets only
+            // get fuller.
             queues.remove(&at);
             continue;
         };
@@ -157,7 +157,7 @@ pub fn plan(available: &[Candidate], queued: &[MovableTask], most: usize) -> Vec
     moves
 }
 
-/// An agent's state during planning.
+/// The state of an agent during planning.
 #[derive(Debug, Clone, Copy)]
 struct AgentQueue {
     level: LoadLevel,
@@ -166,12 +166,12 @@ struct AgentQueue {
 }
 
 impl AgentQueue {
-    /// When its last task ends with `more` tasks.
+    /// Time until the agent's last task ends, with `more` tasks added.
     fn ends(&self, more: i64) -> Duration {
         last_ends(self.level.plus(more), self.capacity, self.pace)
     }
 
-    /// The gain of a task that moves from here to there; `None` if it may not move.
+    /// What a task gains by moving from this agent to `there`; `None` if it may not move.
     fn gives(&self, there: Self, nearer: bool) -> Option<Gain> {
         if self.level.get() <= 0 {
             return None;
@@ -189,7 +189,7 @@ impl AgentQueue {
     }
 }
 
-/// The best move from one queue to the emptiest taker: index in the queue, target and gain.
+/// The best move from one queue: the index of the task in the queue, the target and the gain.
 fn best(
     from: AgentQueue,
     tasks: &[usize],

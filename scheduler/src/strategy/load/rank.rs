@@ -1,12 +1,13 @@
-//! Ranking: the few best of many candidates, without sorting all of them.
+//! Finds the few best of many candidates without sorting all of them.
 
 use crate::strategy::Candidate;
 
-/// Candidates listed with the choice by strategies with their own order: three, as in the paper.
+/// Number of candidates stored with a choice by strategies that rank agents in their own way:
+/// three, as in the paper.
 pub(in crate::strategy) const LISTED: usize = 3;
 
-/// The `k` of `ordered` with the least keys, least first; ties keep their order. Skips candidates
-/// without a key. Meant for small `k`: one comparison rejects most candidates.
+/// The `k` candidates of `ordered` with the lowest keys, lowest first; ties keep their order. Skips
+/// candidates without a key. For small `k`: one comparison rejects most candidates.
 pub(in crate::strategy) fn least<K: Ord + Copy>(
     ordered: &[Candidate],
     k: usize,

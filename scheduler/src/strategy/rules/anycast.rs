@@ -1,9 +1,10 @@
-//! Sites with several locations (anycast): the near agent with the most room.
+//! Sites with several locations (anycast) go to the near agent with the most room.
 //!
-//! Such a site is near to many agents, and its coordinate is a compromise between its locations. So
-//! the order of the near agents means little, and load decides. *Near* are the three nearest, and
-//! every agent within [`NEAR_FACTOR`] times the nearest distance or within [`NEAR_MORE`] of it, up
-//! to [`MOST_NEAR`]. The agent with the lowest load level is chosen; ties are drawn.
+//! Such a site is near to many agents, and its coordinate is a compromise between its locations.
+//! The order of near agents therefore means little, and load decides. *Near* are the three nearest
+//! agents, and every agent within [`NEAR_FACTOR`] times the shortest distance or within
+//! [`NEAR_MORE`] of it, up to [`MOST_NEAR`] agents. The one with the lowest load level is chosen,
+//! ties at random.
 
 use std::time::Duration;
 
@@ -16,17 +17,17 @@ use crate::model::Strategy;
 use crate::strategy::load::rank::least;
 use crate::strategy::{Candidate, Choice, ordered};
 
-/// A near agent is within this factor of the nearest distance.
+/// An agent is near if its distance is within this factor of the shortest ...
 const NEAR_FACTOR: u32 = 2;
-/// Or its round trip exceeds the nearest by less than this: a small loss per page.
+/// ... or longer by at most this time, which costs little per page.
 const NEAR_MORE: Duration = Duration::from_millis(10);
-/// The least number of near agents, whatever their distance.
+/// Minimum number of near agents, whatever their distance.
 const LEAST_NEAR: usize = 3;
-/// The most near agents: a longer list adds nothing.
+/// Maximum number of near agents; more do not improve the choice.
 const MOST_NEAR: usize = 10;
 
 /// Chooses an agent for a site with several locations, under this strategy. `None` if no agent's
-/// distance is known; then the strategy itself decides.
+/// distance is known; the strategy then chooses as usual.
 pub fn choose_among_near(strategy: Strategy, candidates: &[Candidate], seed: u64) -> Option<Choice> {
     let mut ranked = least(&ordered(candidates), MOST_NEAR, Candidate::distance);
     ranked.truncate(near(&ranked)?.clamp(LEAST_NEAR, MOST_NEAR));
@@ -36,8 +37,8 @@ pub fn choose_among_near(strategy: Strategy, candidates: &[Candidate], seed: u64
     Some(Choice { agent: drawn, candidates: ranked, strategy, fallback: None })
 }
 
-/// How many of `ranked`, nearest first, are near: indistinguishable from the nearest in the time of
-/// a page.
+/// Number of agents in `ranked`, nearest first, that are near: a page takes about as long from each
+/// as from the nearest.
 pub(in crate::strategy) fn near(ranked: &[Candidate]) -> Option<usize> {
     let nearest = ranked.first()?.distance()?.as_duration();
     let limit = (nearest * NEAR_FACTOR).max(nearest + NEAR_MORE);

@@ -1,12 +1,12 @@
-//! `gnp-balanced`: one of the nearest, drawn with weights: free share times nearness.
+//! `gnp-balanced`: one of the nearest agents, drawn with weights: free share times nearness.
 //!
-//! An agent's weight is its free share (free slots over slots) times the nearest distance over its
-//! own. So equally near agents get work in proportion to their room, and of equally free agents,
-//! one at a third of the distance gets a site three times as often, if distances are measured. The
-//! less certain the distances, the less they count and the more load does: the logarithm of the
-//! ratio is shrunk towards zero by its variance relative to that of [`DIFFER`] (a conjugate normal
-//! mean: Gelman et al., "Bayesian data analysis", 2013, 2.5). While any of the [`NEAREST`] has
-//! room, full agents have weight 0; if all are full, the task goes where it ends first.
+//! An agent's weight is its free share (free slots over slots) times the ratio of the shortest
+//! distance to its own. Equally near agents thus get work in proportion to their room, and of two
+//! equally free agents, one at a third of the distance gets three times as many sites, if distances
+//! are measured. The less certain the distances, the more load counts: the logarithm of the ratio
+//! is shrunk towards zero by its variance relative to that of [`DIFFER`] (a conjugate normal mean:
+//! Gelman et al., "Bayesian data analysis", 2013, 2.5). While any of the [`NEAREST`] has room, full
+//! agents have weight 0. If all are full, the task goes where it ends first.
 
 use rand::seq::IndexedRandom;
 use rand_chacha::ChaCha8Rng;
@@ -17,9 +17,9 @@ use crate::strategy::load::draw;
 use crate::strategy::load::rank::least;
 use crate::strategy::{Candidate, Ranked};
 
-/// The number of agents in the draw. In maps of thirty agents and nine landmarks the fifth nearest
-/// is about twice as far as the nearest: more agents would send many sites far away for room that
-/// appears anyway when the next crawl ends.
+/// Number of agents in the draw. In maps of thirty agents and nine landmarks the fifth nearest is
+/// about twice as far as the nearest. With more agents, many sites would go far away for the sake
+/// of room that the next crawl to end makes anyway.
 const NEAREST: usize = 5;
 
 /// Draws one of the nearest of `ordered`.

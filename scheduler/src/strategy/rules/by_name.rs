@@ -1,7 +1,6 @@
 //! The strategies by the site's name: `hash`, `kademlia` and `domain`. They ignore load and
 //! network, except that `kademlia` skips full agents, and `domain` prefers agents in the suffix's
-//! country. An agent's identifier is derived from its number, so that it is the same on every
-//! scheduler.
+//! country. An agent's key is derived from its number, so it is the same on every scheduler.
 
 use std::cmp::Reverse;
 use std::net::IpAddr;
@@ -16,15 +15,15 @@ use crate::strategy::load::rank::{LISTED, least};
 use crate::strategy::{Candidate, NOBODY, Ranked, Site, first};
 
 /// `hash`: the agent with the highest hash of site name and agent number (rendezvous hashing:
-/// Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998). When an agent
-/// leaves, only its own sites move; a new agent takes its even share.
+/// Thaler and Ravishankar, "Using name-based mappings to increase hit rates", 1998). If an agent
+/// leaves, only its sites move; a new agent gets an equal share.
 pub(in crate::strategy) fn hash(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {
     first(rendezvous(site.host, ordered, |_| true), NOBODY)
 }
 
 /// `domain`: all sites of a suffix go to one agent (the paper 1, "by the suffix of the domain
-/// name": `.edu.cn`, `.org`), by rendezvous hashing of the suffix. For a country's suffix, to an
-/// agent in that country if there is one. Loads are as uneven as suffixes.
+/// name": `.edu.cn`, `.org`), by rendezvous hashing of the suffix. If the suffix is a country's and
+/// the country has agents, the agent is one of these. Loads are as uneven as suffixes.
 pub(in crate::strategy) fn domain(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {
     let suffix = suffix(site.host).ok_or(NoSuffix)?;
     let country = country(suffix);
@@ -33,9 +32,9 @@ pub(in crate::strategy) fn domain(site: &Site<'_>, ordered: &[Candidate]) -> Ran
     first(if compatriots.is_empty() { rendezvous(suffix, ordered, |_| true) } else { compatriots }, NOBODY)
 }
 
-/// `kademlia`: the agent whose identifier is nearest to the site's key, by XOR of 160-bit numbers
-/// (papers 000, 1.2, and 003, 1.1). As in the papers, a full agent's work goes to its neighbours:
-/// of the three nearest the first with room, or the nearest if all are full.
+/// `kademlia`: the agent whose key has the smallest XOR distance to the site's key; both are
+/// numbers of 160 bits (papers 000, 1.2, and 003, 1.1). As in the papers, work of a full agent goes
+/// to its neighbours: of the three nearest, the first with room, or the nearest if all are full.
 pub(in crate::strategy) fn kademlia(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {
     let digest = digest(site.host);
     let key = (word(&digest, 0), word(&digest, 8), high(word(&digest, 16)));
@@ -50,7 +49,7 @@ pub(in crate::strategy) fn kademlia(site: &Site<'_>, ordered: &[Candidate]) -> R
     Ok((agent, ranked))
 }
 
-/// The candidates that pass `may` with the highest hashes for this name.
+/// The candidates that pass `may` and have the highest hashes for this name.
 fn rendezvous(name: &str, ordered: &[Candidate], may: impl Fn(&Candidate) -> bool) -> Vec<Candidate> {
     let key = word(&digest(name), 0);
     let height = |candidate: &Candidate| spread(key ^ spread(candidate.agent.get().cast_unsigned()));
@@ -61,7 +60,7 @@ fn digest(name: &str) -> [u8; 32] {
     Sha256::digest(name.as_bytes()).into()
 }
 
-/// Eight bytes of a digest as a number.
+/// Eight bytes of a digest, from index `from`, as a number.
 fn word(digest: &[u8; 32], from: usize) -> u64 {
     digest[from..].iter().take(8).fold(0, |word, byte| word << 8 | u64::from(*byte))
 }
@@ -70,17 +69,17 @@ fn high(word: u64) -> u32 {
     u32::try_from(word >> 32).unwrap_or(u32::MAX)
 }
 
-/// The suffix under which the name's domain is registered (public suffix list).
+/// The public suffix of the host's name (public suffix list).
 fn suffix(host: &str) -> Option<&str> {
     let is_address = host.starts_with('[') || host.parse::<IpAddr>().is_ok();
     if is_address { None } else { psl::suffix_str(host) }
 }
 
-/// The country of a suffix's last label: every two-letter label is a country's.
+/// The country of a suffix, from its last label: every label of two letters stands for a country.
 fn country(suffix: &str) -> Option<[u8; 2]> {
     let last = suffix.rsplit('.').next()?.to_ascii_uppercase();
     let country: [u8; 2] =
         last.as_bytes().try_into().ok().filter(|two: &[u8; 2]| two.iter().all(u8::is_ascii_uppercase))?;
-    // The only country whose domain differs from its code.
+    // The only country whose label differs from its code.
     Some(if country == *b"UK" { *b"GB" } else { country })
 }

@@ -1,5 +1,5 @@
-//! The strategies that use positions and addresses: `geographic` and `prefix`. Ties are drawn,
-//! candidates with room first.
+//! The strategies that use positions and addresses: `geographic` and `prefix`. Ties are drawn at
+//! random, among candidates with room if there are any.
 
 use std::net::IpAddr;
 
@@ -11,11 +11,11 @@ use crate::model::FallbackCause::{NoAddress, NoAgentPosition, NoPosition, Nothin
 use crate::strategy::load::draw;
 use crate::strategy::{Candidate, Ranked, Site};
 
-/// Positions are those of cities: within one, differences mean nothing.
+/// Positions are those of cities, so differences within a city mean nothing.
 const SAME_PLACE_KM: f64 = 25.0;
 
-/// `geographic`: the agent nearest on the globe (the paper 1, "by geographic position"), or one as
-/// near to within [`SAME_PLACE_KM`].
+/// `geographic`: the geographically nearest agent (the paper 1, "by geographic position"), or one
+/// that is at most [`SAME_PLACE_KM`] farther.
 pub(in crate::strategy) fn geographic(site: &Site<'_>, ordered: &[Candidate], rng: &mut ChaCha8Rng) -> Ranked {
     let site = Direction::from(site.position.ok_or(NoPosition)?);
     let cosine = |candidate: &Candidate| candidate.home.direction.map(|direction| direction.cosine(site));

@@ -1,8 +1,9 @@
-//! `earliest-finish`: the agent predicted to end the crawl first: the wait for a slot plus the
-//! crawl.
+//! `earliest-finish`: the agent that is predicted to end the crawl first, which includes the wait
+//! for a slot.
 //!
-//! For a single site; [`crate::strategy::schedule`] plans many at once. An agent with an unknown
-//! distance counts as the farthest known one: it might be nearer, but there is no evidence.
+//! This chooses for a single site; [`crate::strategy::schedule`] plans many together. An agent with
+//! an unknown distance counts as far as the farthest known one, because nothing shows that it is
+//! nearer.
 
 use crate::model::{AgentId, Rtt};
 
@@ -10,7 +11,7 @@ use crate::model::FallbackCause::NoDistance;
 use crate::strategy::load::rank::{LISTED, least};
 use crate::strategy::{Candidate, Ranked, Site, first};
 
-/// Chooses the agent that ends first; of ties the nearer one.
+/// Chooses the agent that ends first; of several, the nearest.
 pub(in crate::strategy) fn choose(site: &Site<'_>, ordered: &[Candidate]) -> Ranked {
     let farthest = ordered.iter().filter_map(Candidate::distance).max().ok_or(NoDistance)?;
     let work = site.work.unwrap_or_default();
@@ -18,7 +19,7 @@ pub(in crate::strategy) fn choose(site: &Site<'_>, ordered: &[Candidate]) -> Ran
     let ends = |candidate: &Candidate| -> (u64, Rtt, AgentId) {
         let distance = candidate.distance().unwrap_or(farthest);
         let ends = candidate.waits().as_secs_f64() + work.takes_s(distance, candidate.speed);
-        // Non-negative floats sort like their bits.
+        // Non-negative floats have the same order as their bits.
         (ends.to_bits(), distance, candidate.agent)
     };
     first(least(ordered, LISTED, |candidate| Some(ends(candidate))), NoDistance)

@@ -1,8 +1,7 @@
-//! The next candidate: which agent gets a task that its agent lost before it began, or handed back.
+//! The next candidate gets a task that its agent handed back, or lost before beginning it.
 //!
-//! The recorded choice lists its candidates. A new choice would draw again, and could send the site
-//! to an agent that was never among its nearest; so the best of the remaining candidates gets the
-//! task.
+//! A stored choice lists its candidates. A new choice would draw again and could choose an agent
+//! that was never among the nearest, so the task goes to the best of the remaining candidates.
 
 use std::time::Duration;
 
@@ -11,29 +10,28 @@ use crate::model::{AgentId, Fallback, Rtt, Strategy};
 use crate::strategy::load::first_with_room;
 use crate::strategy::{Candidate, Choice};
 
-/// A recorded choice.
+/// A choice as stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecordedChoice {
     pub agent: AgentId,
     pub strategy: Strategy,
-    /// Why `strategy` was not the batch's own; `None` if it was.
+    /// Why `strategy` is not the batch's own; `None` if it is.
     pub fallback: Option<Fallback>,
-    /// The candidates, best first, with the predicted and measured round trips of that time.
+    /// The candidates, best first, with their round trips at the time of the choice.
     pub listed: Vec<RecordedCandidate>,
 }
 
-/// A recorded candidate.
+/// A candidate of a stored choice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RecordedCandidate {
     pub agent: AgentId,
-    /// Its predicted round trip.
     pub predicted: Option<Rtt>,
-    /// Its measured round trip.
     pub measured: Option<Rtt>,
 }
 
 impl RecordedChoice {
-    /// The list as candidates, with loads from `now`; candidates absent from `now` count as full.
+    /// The listed candidates with their present loads from `now`. Candidates that are not in `now`
+    /// count as full.
     pub(in crate::strategy) fn candidates(&self, now: &[Candidate]) -> Vec<Candidate> {
         let known = |listed: &RecordedCandidate| {
             let now = now.iter().find(|candidate| candidate.agent == listed.agent);
@@ -52,9 +50,9 @@ impl RecordedChoice {
     }
 }
 
-/// The best available other candidate of a previous choice, candidates with room first. `None` if
-/// none is available: then the caller chooses anew. Also `None` if the strategy has a single agent
-/// for a site and that agent is available.
+/// The best available other candidate of a former choice; candidates with room have priority.
+/// `None` if none is available; the caller then makes a new choice. Also `None` if the strategy
+/// allows only one agent for the site and this agent is available.
 pub fn choose_next(former: &RecordedChoice, available: &[Candidate]) -> Option<Choice> {
     let only_one = matches!(former.strategy, Strategy::Hash | Strategy::Domain);
     if only_one && available.iter().any(|one| one.agent == former.agent) {

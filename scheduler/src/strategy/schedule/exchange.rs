@@ -1,19 +1,19 @@
-//! Improves a plan: moves a site to another slot or swaps two sites, as long as that lowers the sum
-//! of the fourth powers of the slots' ends.
+//! Improves a plan: moves a site to another slot, or swaps two sites, if that lowers the sum of the
+//! fourth powers of the slots' ends.
 //!
-//! The first plan places one site after another and never revises a placement. Where the last slots
-//! end, some sites would suit other agents better; jumps and swaps fix that (Schuurman and
+//! The first plan places one site after another and never revises a placement. In the slots that
+//! end last, some sites would be better at other agents; jumps and swaps find these (Schuurman and
 //! Vredeveld, "Performance guarantees of local search for multiprocessor scheduling", 2007).
 
 use std::time::Duration;
 
 use super::{affordable, fourth_power};
 
-/// The limit of places looked at. For thirty agents and two hundred sites this is a few rounds over
-/// all, until nothing improves. A plan of five hundred sites for a thousand agents has this many
-/// places in all, so that it hardly takes longer.
+/// Maximum number of placements tried. For thirty agents and two hundred sites this suffices for
+/// several rounds over all sites, until nothing improves. For five hundred sites and a thousand
+/// agents it is less than one round, so planning hardly takes longer.
 const MOST_LOOKS: usize = 150_000;
-/// The least gain as a share of the cost of the affected slots: sums of floats are not exact.
+/// Minimum gain as a share of the affected slots' cost, because sums of floats are not exact.
 const LEAST_GAIN: f64 = 1e-9;
 
 /// The assignment of sites to slots.
@@ -36,7 +36,7 @@ impl<'a> SlotAssignment<'a> {
         Self { takes, of, ends, looks: 0 }
     }
 
-    /// Moves and swaps sites, in the order of `order`.
+    /// Moves and swaps sites, taking them in this order, until nothing improves.
     pub(super) fn better(&mut self, order: &[usize]) {
         let mut changed = true;
         while changed {
@@ -56,7 +56,7 @@ impl<'a> SlotAssignment<'a> {
         self.takes[site][agent].map(|takes| takes.as_secs_f64())
     }
 
-    /// Moves a site to the slot where it costs least, if that is an improvement.
+    /// Moves a site to the slot where it costs least, if the total cost falls.
     fn jump(&mut self, site: usize) -> bool {
         let Some((agent, slot)) = self.of[site] else { return false };
         let Some(takes) = self.takes(site, agent) else { return false };
@@ -67,7 +67,7 @@ impl<'a> SlotAssignment<'a> {
         let mut longest = affordable(best.0);
         for (other, (takes, ends)) in self.takes[site].iter().zip(&self.ends).enumerate() {
             let Some(takes) = takes.filter(|takes| *takes <= longest) else { continue };
-            // To a site an agent's slots are equal: only the one that ends first matters.
+            // An agent's slots are alike for a site, so only the one that ends first matters.
             let Some((first, begins)) = first_of(ends).filter(|(first, _)| (other, *first) != (agent, slot)) else {
                 continue;
             };
@@ -113,7 +113,7 @@ impl<'a> SlotAssignment<'a> {
     }
 }
 
-/// The slot that ends first, and when.
+/// The slot that ends first, and its end.
 fn first_of(ends: &[f64]) -> Option<(usize, f64)> {
     ends.iter().copied().enumerate().min_by(|one, other| one.1.total_cmp(&other.1))
 }
@@ -140,7 +140,7 @@ mod tests {
         places.better(&[0, 1]);
         assert_eq!(places.of, [Some((1, 0)), Some((0, 0))]);
         // A site that no agent may have stays unplaced, and a site that only one agent may have
-        // stays there.
+        // stays at that agent.
         let takes = [[ms(100), None], [ms(40), ms(100)], [None, None]];
         let takes: Vec<&[Option<Duration>]> = takes.iter().map(|takes| &takes[..]).collect();
         let mut places =
@@ -156,7 +156,7 @@ mod tests {
         let mut places = SlotAssignment::new(&takes, vec![Some((0, 0)), Some((0, 0))], vec![vec![0.1], vec![0.0]]);
         places.better(&[0, 1]);
         assert_eq!(places.of, [Some((1, 0)), Some((0, 0))]);
-        // Moves to another slot of the same agent too.
+        // Sites also move to another slot of the same agent.
         let mut places = SlotAssignment::new(&takes, vec![Some((0, 0)), Some((0, 0))], vec![vec![0.1, 0.0], vec![]]);
         places.better(&[0, 1]);
         assert_eq!(places.of, [Some((0, 1)), Some((0, 0))]);
@@ -182,7 +182,7 @@ mod tests {
                 }
                 ends
             };
-            // Each site at the first agent that may have it, in its first slot.
+            // Each site starts in the first slot of the first agent that may have it.
             let of: Vec<Option<(usize, usize)>> =
                 takes.iter().map(|takes| takes.iter().position(Option::is_some).map(|agent| (agent, 0))).collect();
             let mut places = SlotAssignment::new(&takes, of.clone(), ends_of(&of));

@@ -1,11 +1,10 @@
-//! The duration of a crawl: round trips for its pages, and bytes over a rate, as far as both are
-//! known.
+//! The duration of a crawl: round trips for its pages, and bytes over a rate, if these are known.
 //!
 //! A page takes the round trips that TCP's slow start needs for its bytes (ten segments at first,
-//! doubling each round: RFC 6928), plus its bytes over the agent's rate; but at least the interval
-//! between two requests. If answers take a second or more, the agent assumes trouble and asks at
-//! half their rate. An agent's crawls teach its [`Speed`]: a factor on the round trips (losses,
-//! slow servers) and the rate.
+//! doubled each round: RFC 6928), plus its bytes over the agent's rate, but at least the request
+//! interval. If answers take a second or more, the agent assumes trouble and requests at half the
+//! rate of the answers. The [`Speed`] of an agent is learned from its crawls: a factor on the round
+//! trips (losses, slow servers), and the rate.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,33 +14,34 @@ use crate::strategy::{Candidate, schedule};
 
 /// Bytes of the first window: ten segments of 1,460 bytes (RFC 6928, section 2).
 const FIRST_WINDOW: f64 = 14_600.0;
-/// Round trips before the first page: the connection, its first request, robots.txt.
+/// Round trips before the first page: for the connection, its first request, and robots.txt.
 pub(in crate::strategy) const OPENING_TRIPS: f64 = 3.0;
-/// As in the agent's politeness: the time to first byte from which a site is asked less often, and
-/// the multiple of it between requests from then on.
+/// As in the agent's politeness: the time to first byte from which requests become rarer, and the
+/// multiple of this time between requests then.
 const LATE_S: f64 = 1.0;
 const LATE_TIMES: f64 = 2.0;
-/// A crawl whose pages took less than this many intervals each was limited by politeness: it does
-/// not show the agent's speed.
+/// A crawl whose pages took less than this many intervals each was limited by politeness, so it
+/// does not show the agent's speed.
 pub(in crate::strategy) const HELD_BACK: f64 = 1.25;
-/// The weight of the prior, in crawls: a single lucky or unlucky crawl must not decide.
+/// The weight of the prior in crawls, so that a single lucky or unlucky crawl has little effect.
 const PRIOR_CRAWLS: f64 = 4.0;
-/// The longest predicted time, in seconds; beyond it differences do not matter.
+/// Maximum predicted time in seconds; differences beyond it do not matter.
 const LONGEST_S: f64 = 365.0 * 86_400.0;
-/// The valid range of factors: an agent ten times as slow as its round trips is broken, not far.
+/// The valid range of factors. An agent ten times slower than its round trips allow is broken, not
+/// far.
 const FACTORS: std::ops::RangeInclusive<f64> = 0.2..=10.0;
 
-/// The size of a crawl, and the rate at which pages may be requested.
+/// The size of a crawl, and the interval between its requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Work {
     pub pages: u32,
     pub bytes: u64,
-    /// Time between two requests.
+    /// The request interval.
     pub interval: Duration,
 }
 
 impl Default for Work {
-    /// A small site at the default interval: the assumption before any site was crawled.
+    /// A small site at the default interval, assumed before any site was crawled.
     fn default() -> Self {
         Self { pages: 20, bytes: 400_000, interval: Duration::from_secs(1) }
     }
@@ -50,13 +50,13 @@ impl Default for Work {
 /// The speed of an agent's crawls.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Speed {
-    /// A factor on the round trips of its pages.
+    /// A factor on the round trips of pages.
     factor: f64,
     /// Seconds per byte.
     byte_s: f64,
 }
 
-/// Values are finite, so equality is reflexive.
+/// All values are finite, so equality is reflexive.
 impl Eq for Speed {}
 
 impl Default for Speed {
@@ -66,26 +66,26 @@ impl Default for Speed {
     }
 }
 
-/// The measured duration of a crawl.
+/// A past crawl with its duration.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Crawl {
     pub work: Work,
     /// The median round trip of the crawl.
     pub rtt: Rtt,
-    /// The duration.
     pub took: Duration,
     /// The weight: 1 for a crawl now, less with age.
     pub weight: f64,
 }
 
 impl Work {
-    /// The time of an agent at this distance. For many agents, call [`Work::counted`] first.
+    /// The time that an agent at this distance needs. For many agents, call [`Work::counted`]
+    /// first.
     pub fn takes(&self, distance: Rtt, speed: Speed) -> Duration {
         self.counted().takes(distance, speed)
     }
 
     /// The remaining work after `fetched` pages. If the size is unknown (not `sized`) or exceeded,
-    /// at least as many more pages as an overdue crawl is assumed to take.
+    /// at least as many more pages as an overdue crawl is assumed to have.
     pub fn left(&self, fetched: u32, sized: bool) -> Self {
         let pages = self.pages.max(1);
         let grown = Duration::from_secs(u64::from(fetched)).mul_f64(schedule::OVERDUE_SHARE).as_secs();
@@ -96,31 +96,31 @@ impl Work {
         Self { pages: left, bytes: u64::try_from(bytes).unwrap_or(u64::MAX), ..*self }
     }
 
-    /// The agent-independent part of the work.
+    /// The part of the work that does not depend on the agent.
     pub fn counted(&self) -> PreparedWork {
         let interval_s = self.interval.as_secs_f64();
         let (page_bytes, rounds) = (self.page_bytes(), self.rounds());
         PreparedWork { pages: f64::from(self.pages.max(1)), page_bytes, rounds, interval_s }
     }
 
-    /// Slow-start rounds for one page.
+    /// Round trips of slow start for one page.
     fn rounds(&self) -> f64 {
         (self.page_bytes() / FIRST_WINDOW + 1.0).log2().max(1.0)
     }
 
     fn page_bytes(&self) -> f64 {
-        // Sizes beyond 2^52 lose their last digits, which do not matter.
+        // Sizes above 2^52 lose their last digits, which do not matter.
         let bytes = Duration::from_micros(self.bytes).as_secs_f64() * 1e6;
         bytes / f64::from(self.pages.max(1))
     }
 
-    /// Seconds of round trips for one page.
+    /// The time of the round trips for one page, in seconds.
     fn trips_s(&self, distance: Rtt) -> f64 {
         self.rounds() * distance.as_duration().as_secs_f64()
     }
 }
 
-/// Work with its agent-independent part computed.
+/// Work with precomputed values that do not depend on the agent.
 #[derive(Debug, Clone, Copy)]
 pub struct PreparedWork {
     pages: f64,
@@ -130,17 +130,17 @@ pub struct PreparedWork {
 }
 
 impl PreparedWork {
-    /// The time of an agent at this distance.
+    /// The time that an agent at this distance needs.
     pub fn takes(&self, distance: Rtt, speed: Speed) -> Duration {
         seconds(self.takes_s(distance, speed))
     }
 
-    /// Seconds for an agent at this distance.
+    /// The time that an agent at this distance needs, in seconds.
     pub(in crate::strategy) fn takes_s(&self, distance: Rtt, speed: Speed) -> f64 {
         self.takes_at_s(distance.as_duration().as_secs_f64(), speed)
     }
 
-    /// Seconds for one page at an agent, without the wait for the next.
+    /// The time for one page at an agent, in seconds, without the wait for the next page.
     pub(in crate::strategy) fn page_s(&self, distance: Rtt, speed: Speed) -> f64 {
         self.page_at_s(distance.as_duration().as_secs_f64(), speed)
     }
@@ -149,7 +149,7 @@ impl PreparedWork {
         speed.factor * self.rounds * trip + speed.byte_s * self.page_bytes
     }
 
-    /// The least seconds between requests, for an agent at this distance.
+    /// The minimum time between requests of an agent at this distance, in seconds.
     pub(in crate::strategy) fn interval_s(&self, distance: Rtt) -> f64 {
         self.interval_at_s(distance.as_duration().as_secs_f64())
     }
@@ -158,7 +158,7 @@ impl PreparedWork {
         if trip >= LATE_S { self.interval_s.max(LATE_TIMES * trip) } else { self.interval_s }
     }
 
-    /// Seconds for an agent with a round trip of `trip` seconds.
+    /// The time that an agent with a round trip of `trip` seconds needs, in seconds.
     pub(crate) fn takes_at_s(&self, trip: f64, speed: Speed) -> f64 {
         let page = self.page_at_s(trip, speed);
         (OPENING_TRIPS * trip + self.pages * page.max(self.interval_at_s(trip))).clamp(0.0, LONGEST_S)
@@ -166,25 +166,25 @@ impl PreparedWork {
 }
 
 impl Speed {
-    /// From a factor and a rate in bytes a second, both clamped to their valid range.
+    /// From a factor and a rate in bytes per second, both limited to their valid range.
     pub fn new(factor: f64, bytes_per_s: Option<f64>) -> Self {
         let rate = bytes_per_s.filter(|rate| rate.is_finite() && *rate > 0.0);
         Self { factor: believed(factor), byte_s: rate.map_or(0.0, f64::recip) }
     }
 
-    /// The factor on the round trips of its pages.
+    /// The factor on the round trips of pages.
     pub const fn factor(self) -> f64 {
         self.factor
     }
 
-    /// Bytes a second; `None` if bytes take no extra time.
+    /// The rate in bytes per second; `None` if bytes take no extra time.
     pub fn bytes_per_s(self) -> Option<f64> {
         (self.byte_s > 0.0).then(|| self.byte_s.recip())
     }
 
-    /// The speed learned from these crawls with `self` as the prior: the factor and the time per
-    /// byte that fit the relative times best (least squares), with `PRIOR_CRAWLS` crawls that match
-    /// the prior.
+    /// The speed learned from these crawls, with `self` as the prior: the factor and the time per
+    /// byte that fit the relative times best (least squares), together with `PRIOR_CRAWLS` crawls
+    /// that match the prior.
     pub fn learned(self, crawls: &[Crawl]) -> Self {
         let mut sums = RegressionSums::default();
         for crawl in crawls.iter().filter(|crawl| crawl.work.pages > 0 && crawl.weight > 0.0) {
@@ -193,7 +193,7 @@ impl Speed {
                 continue;
             }
             let (trips, bytes) = (crawl.work.trips_s(crawl.rtt), crawl.work.page_bytes());
-            // Relative to the prior, so that long and short crawls count the same.
+            // Relative to the prior, so that long and short crawls have equal weight.
             let believed = self.factor * trips + self.byte_s * bytes;
             sums.add(crawl.weight, trips / believed, bytes / believed, page / believed);
         }
@@ -229,15 +229,13 @@ impl RegressionSums {
         self.zy += weight * z * y;
     }
 
-    /// The factor and the time per byte, shrunk towards `prior` as if by [`PRIOR_CRAWLS`] more
-    /// crawls.
+    /// The factor and the time per byte, shrunk towards `prior` as by [`PRIOR_CRAWLS`] more crawls.
     fn solve(&self, prior: Speed) -> Speed {
         if self.weight <= 0.0 {
             return prior;
         }
         let per_crawl = PRIOR_CRAWLS / self.weight;
-        // Each unknown is regularised by the mean square of its own column, so that units do not
-        // matter.
+        // Each unknown is regularised by the mean square of its column, so units do not matter.
         let (hold_x, hold_z) = (per_crawl * self.xx, per_crawl * self.zz);
         let (xx, zz) = (self.xx + hold_x, self.zz + hold_z);
         let (xy, zy) = (self.xy + hold_x * prior.factor, self.zy + hold_z * prior.byte_s);
@@ -254,8 +252,8 @@ impl RegressionSums {
     }
 }
 
-/// To the nanosecond. A plan of five hundred sites for a thousand agents does this half a million
-/// times, and took half as long again with `Duration`'s own conversion.
+/// Converts with a precision of a nanosecond. A plan of five hundred sites for a thousand agents
+/// calls this half a million times, and took half as long again with `Duration`'s conversion.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -265,7 +263,7 @@ fn seconds(seconds: f64) -> Duration {
     Duration::from_nanos((seconds.min(LONGEST_S) * 1e9).round_ties_even() as u64)
 }
 
-/// After this time a crawl counts half: networks change over days, not minutes.
+/// Age at which a crawl has half its weight, because networks change over days, not minutes.
 const HALF_LIFE: Duration = Duration::from_secs(86_400);
 
 /// The weight of a crawl of this age.
@@ -273,12 +271,12 @@ pub fn crawl_weight(age: Duration) -> f64 {
     0.5_f64.powf(age.div_duration_f64(HALF_LIFE))
 }
 
-/// How fast each agent's crawls are, from past crawls.
+/// The speed of each agent, learned from its crawls.
 pub fn speeds(crawls: &HashMap<AgentId, Vec<Crawl>>) -> HashMap<AgentId, Speed> {
     crawls.iter().map(|(agent, crawls)| (*agent, Speed::default().learned(crawls))).collect()
 }
 
-/// Adds to candidates how fast they are.
+/// Sets the candidates' speeds.
 pub fn with_speeds(mut candidates: Vec<Candidate>, speeds: &HashMap<AgentId, Speed>) -> Vec<Candidate> {
     candidates.iter_mut().for_each(|one| one.speed = speeds.get(&one.agent).copied().unwrap_or_default());
     candidates
@@ -303,7 +301,7 @@ mod tests {
         let opening = OPENING_TRIPS * 0.1;
         let takes = |work: Work| work.takes(rtt(100.0), Speed::default()).as_secs_f64() - opening;
         assert!((takes(work(10, 1000, 0)) - 1.0).abs() < 1e-6);
-        // 43,800 bytes are the first window and one of twice its size.
+        // 43,800 bytes are the first window plus one of twice its size.
         assert!((takes(work(10, 43_800, 0)) - 2.0).abs() < 1e-6);
         assert!((takes(work(10, 43_800, 500)) - 5.0).abs() < 1e-6, "the interval is longer");
         let slow = Speed::new(1.0, Some(43_800.0));
@@ -322,7 +320,7 @@ mod tests {
         let sizes = [2_000_u64, 8_000, 20_000, 50_000];
         let crawls: Vec<Crawl> =
             (0..200).map(|i| crawl(10, sizes[i % 4], 10.0 + 17.0 * f64::from(u8::try_from(i % 7).unwrap()))).collect();
-        // Starting from the truth, the estimate stays there.
+        // If the prior is the truth, the estimate does not change.
         let kept = truth.learned(&crawls);
         assert!((kept.factor - 2.0).abs() < 1e-6 && (kept.bytes_per_s().unwrap() - 1e5).abs() < 1.0, "{kept:?}");
         let learned = Speed::default().learned(&crawls);
@@ -332,7 +330,7 @@ mod tests {
         }
         let lucky = Crawl { took: crawls[0].took / 10, ..crawls[0] };
         let after = truth.learned(&[lucky]);
-        // A tenth of the time makes the estimate three tenths faster.
+        // A crawl in a tenth of the time lowers the factor by three tenths.
         assert!(after.factor > 1.3, "{after:?}");
     }
 
@@ -340,7 +338,7 @@ mod tests {
     fn a_crawl_that_politeness_held_back_teaches_nothing() {
         let held = Crawl { work: work(10, 1000, 1000), rtt: rtt(10.0), took: Duration::from_secs(10), weight: 1.0 };
         assert_eq!(Speed::default().learned(&[held; 50]), Speed::default());
-        // At a distance of two seconds, one request every four.
+        // At a distance of two seconds, the agent sends one request every four seconds.
         let far = Crawl { rtt: rtt(2000.0), took: Duration::from_secs(40), ..held };
         assert_eq!(Speed::default().learned(&[far; 50]), Speed::default());
     }
