@@ -1,10 +1,10 @@
-//! The agent's side of a session: connect, register, serve, drain; and reconnect whenever it
-//! breaks.
+//! The agent's side of sessions: connects, registers, serves and drains, and reconnects when a
+//! session breaks.
 //!
-//! One task owns everything: the stream, and the [`Work`] that outlives it. Crawls continue while
-//! the scheduler is away, until the deadline of the last acknowledged heartbeat, counted from when
-//! it was *sent*. Then the agent stops them itself, since another agent may hold their leases by
-//! now. Outcomes are stored and offered until acknowledged.
+//! One task owns the stream and the [`Work`], which is kept over sessions. While the scheduler is
+//! unreachable, crawls continue until the deadline, which counts from when the last acknowledged
+//! heartbeat was *sent*. At the deadline the agent stops them, because other agents may have their
+//! leases by then. Outcomes are stored and reported until they are acknowledged.
 
 use std::collections::{HashSet, VecDeque};
 use std::net::IpAddr;
@@ -45,30 +45,30 @@ pub(crate) mod unreached;
 pub mod wire;
 pub mod work;
 
-/// Maximum unacknowledged heartbeats stored; older ones no longer matter.
+/// Maximum number of unacknowledged heartbeats to remember. Older ones no longer matter.
 const UNACKNOWLEDGED_HEARTBEATS: usize = 64;
-/// Maximum random share by which a heartbeat deviates from its interval, in either direction.
+/// Maximum random deviation of the heartbeat interval in either direction, as a share.
 const JITTER: f64 = 0.2;
-/// Time limit when the agent stops, for crawls to end and outcomes to be acknowledged.
+/// When the agent stops, the time limit for crawls to end and outcomes to be acknowledged.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(8);
 
-/// The first delay between two attempts to connect; the drawn one may be half as long.
+/// The first delay between two attempts to connect. Randomly shortened by up to half.
 const RECONNECT_FLOOR: Duration = Duration::from_millis(250);
-/// Maximum delay; also how long a restarted scheduler waits for the last of its fleet, since it
-/// must grant again within ten seconds. A thousand agents at this rate make 270 attempts a second.
+/// Maximum delay. A restarted scheduler waits this long until its last agent reconnects, and must
+/// grant leases within ten seconds. A thousand agents with this delay make 270 attempts a second.
 const RECONNECT_CEILING: Duration = Duration::from_secs(5);
-/// The delay when the operator must fix something first; short in tests.
+/// The delay if the operator must fix something first; short in tests.
 const UNHURRIED: Duration = if cfg!(test) { Duration::from_millis(300) } else { Duration::from_secs(15) };
 
-/// How to reach the scheduler, and what the agent reports about itself.
+/// The settings to connect to the scheduler, and what the agent reports about itself.
 #[derive(Debug, Clone)]
 pub struct SessionConfig {
     pub schedulers: Schedulers,
-    /// The authority that signed its certificate (PEM).
+    /// The authority that signed the scheduler's certificate (PEM).
     pub ca: Option<String>,
     pub credential: MetadataValue<Ascii>,
     pub bind: Option<IpAddr>,
-    /// The agent's registration; `held` is filled in later.
+    /// The agent's registration; `held` is set before each session.
     pub register: Register,
 }
 
@@ -86,8 +86,8 @@ pub fn bearer(credential: &str, file: &std::path::Path) -> Result<MetadataValue<
     Ok(value)
 }
 
-/// Runs sessions until the agent is stopped. It fails when another machine was enrolled in this
-/// agent's place, since no later attempt can succeed.
+/// Runs sessions until the agent is stopped. Fails if another machine was enrolled under this
+/// agent's name, because no later attempt can succeed.
 pub async fn run(
     config: &SessionConfig,
     mut work: Work,
@@ -103,8 +103,7 @@ pub async fn run(
         let ended = one_session(config, &mut schedulers, &mut work, stop, rng, yields, &mut welcomed).await;
         work.deadline.lost();
         work.abandon_orders();
-        // Whatever the error, another scheduler may work; if there is none, this one is tried
-        // again.
+        // Whatever the error, try another scheduler; if there is none, this one again.
         schedulers.move_on();
         if welcomed {
             backoff.reset();
@@ -119,7 +118,8 @@ pub async fn run(
             SessionEnd::Refused(_) => tracing::error!(error = %ended, "session not opened; trying again"),
             SessionEnd::Superseded(_) => {
                 yields = true;
-                // The other process starts these crawls again, and this one does not claim them.
+                // The other process starts these crawls again, so this one must not claim their
+                // leases.
                 work.give_up();
                 tracing::error!(error = %ended, "another process runs as this agent");
             }
@@ -127,19 +127,19 @@ pub async fn run(
             _ => tracing::debug!(error = %ended, failures, "session not opened; trying again"),
         }
         failures = failures.saturating_add(1);
-        // The operator must fix either, so there is no hurry.
+        // Both errors must be fixed by the operator, so retry slowly.
         let unhurried = matches!(ended, SessionEnd::Refused(_) | SessionEnd::Superseded(_));
         let wait = if unhurried { UNHURRIED } else { backoff.wait(rng) };
-        // Outcomes are in the outbox. The next session omits the leases of other ended crawls from
-        // its claims.
+        // Events need no report: outcomes are in the outbox, and the next session does not claim
+        // the leases of crawls that ended without an outcome.
         if meanwhile(&mut work, stop, &mut Vec::new(), tokio::time::sleep(wait)).await.is_none() {
             return Ok(());
         }
     }
 }
 
-/// Awaits something while the work continues; `None` when the agent must stop. Crawls that end
-/// without an outcome go to `ended`.
+/// Awaits a future while the work continues; `None` if the agent must stop. Crawls that end without
+/// an outcome are added to `ended`.
 async fn meanwhile<T>(
     work: &mut Work,
     stop: &CancellationToken,
@@ -185,8 +185,8 @@ async fn one_session(
 
 struct ActiveSession {
     outbound: mpsc::Sender<SessionRequest>,
-    /// Messages waiting for the transport. Reading must continue while writing waits, or two full
-    /// pipes deadlock.
+    /// Messages that wait for the transport. Queued so that the agent can read while it waits to
+    /// write: otherwise both sides deadlock if both directions are full.
     pending: OutgoingQueue,
     interval: Duration,
     life: Duration,
@@ -213,8 +213,8 @@ impl ActiveSession {
         Self { outbound, pending, interval, life, next_beat, sequence: 0, sent: VecDeque::new() }
     }
 
-    /// Reports crawls that ended after the session had claimed their leases: a scheduler that kept
-    /// them would wait without end.
+    /// Reports crawls that ended after the session had claimed their leases. Without these reports
+    /// the scheduler would keep the leases and wait forever.
     fn report_claimed(&mut self, ended: Vec<WorkEvent>, welcome: &Welcome) {
         let kept: HashSet<LeaseKey> =
             welcome.kept.iter().map(|held| LeaseKey { task_id: held.task_id, token: held.token }).collect();
@@ -223,7 +223,7 @@ impl ActiveSession {
         }
     }
 
-    /// Serves until the agent must stop; then the stream is still open.
+    /// Serves until the agent must stop, and leaves the stream open.
     async fn serve(
         &mut self,
         mut inbound: Streaming<SessionResponse>,
@@ -240,7 +240,7 @@ impl ActiveSession {
                 () = stop.cancelled() => return Ok(inbound),
                 received = inbound.message() => self.receive(received, work)?,
                 () = tokio::time::sleep_until(self.next_beat) => self.beat(work, rng),
-                // Before the channels below: it includes the deadline.
+                // Polled before the channels below, because these events include the deadline.
                 event = work.next() => match event {
                     WorkEvent::DeadlinePassed => return Err(SessionEnd::Silent),
                     WorkEvent::SpaceChecked => self.heartbeat(work),
@@ -270,7 +270,8 @@ impl ActiveSession {
             }
             Some(Down::Crawl(order)) => {
                 if work.check_disk() {
-                    // The lease handed back next must not be granted again.
+                    // Report the full disk first, so that the lease returned below is not granted
+                    // again.
                     self.heartbeat(work);
                 }
                 self.pending.extend(work.crawl(order));
@@ -285,7 +286,7 @@ impl ActiveSession {
             Some(Down::Preempt(order)) => {
                 work.preempt(LeaseKey { task_id: order.task_id, token: order.token }, &order.reason);
             }
-            // A second welcome carries nothing new, and an unknown message is from a newer
+            // A second welcome has no new information. Unknown messages come from a newer
             // scheduler.
             Some(Down::Welcome(_)) | None => tracing::debug!("message ignored"),
         }
@@ -305,7 +306,8 @@ impl ActiveSession {
         }
     }
 
-    /// Sends the checkpoint before the lease ends: afterwards the agent may not report on its task.
+    /// Sends the checkpoint, and then returns the lease, after which the agent may not report on
+    /// the task.
     fn hand_back(&mut self, checkpoint: Option<CrawlCheckpoint>, release: Up) {
         if let Some(checkpoint) = checkpoint {
             self.pending.push_last_checkpoint(checkpoint);
@@ -325,11 +327,11 @@ impl ActiveSession {
         if self.sent.len() > UNACKNOWLEDGED_HEARTBEATS {
             self.sent.pop_front();
         }
-        // Ahead of all queued messages: the renewal of the leases must not queue.
+        // Before all queued messages, so that leases are renewed in time.
         self.pending.push_first(Up::Heartbeat(work.heartbeat(self.sequence)));
     }
 
-    /// The deadline counts from when the heartbeat was sent: the scheduler's starts later.
+    /// The deadline counts from when the heartbeat was sent, so it is earlier than the scheduler's.
     fn acknowledged(&mut self, sequence: u64, work: &mut Work) {
         while let Some((number, sent)) = self.sent.front().copied().filter(|(number, _)| *number <= sequence) {
             self.sent.pop_front();
@@ -339,11 +341,11 @@ impl ActiveSession {
         }
     }
 
-    /// Takes nothing new, stops the crawls, hands everything over, and closes.
+    /// Refuses new work, stops the crawls, returns their leases, and closes the session.
     async fn drain(mut self, mut inbound: Streaming<SessionResponse>, work: &mut Work) -> SessionEnd {
         tracing::info!(crawls = work.active_crawls(), "handing back unfinished leases");
         work.stop_all();
-        // First, so that the agent is not granted what it hands back.
+        // Sent first, so that the agent is not granted the leases that it returns.
         self.pending.push_first(Up::Leave(Leave {}));
         let outbound = self.outbound.clone();
         let drained = async {
@@ -376,8 +378,8 @@ impl ActiveSession {
             tracing::warn!("some leases or outcomes were not handed back in time");
         }
         drop((outbound, self.outbound));
-        // The scheduler ends the stream once it has read everything; dropping it earlier would
-        // discard messages under way.
+        // The scheduler ends the stream after reading everything. Dropping the stream earlier would
+        // discard unsent messages.
         let closed = async { while matches!(inbound.message().await, Ok(Some(_))) {} };
         if tokio::time::timeout(DRAIN_TIMEOUT, closed).await.is_err() {
             tracing::debug!("the scheduler did not end the session");

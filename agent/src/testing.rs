@@ -33,8 +33,8 @@ use crate::net::guard::Guard;
 use crate::net::user_agent::UserAgent;
 use crate::warc::ResponseLine;
 
-/// A context that may connect to these networks. It resolves no name: no server listens on the
-/// discard port.
+/// A context that may connect to these networks. It cannot resolve names, because its name server
+/// is on the discard port, where no server listens.
 pub(crate) fn context(allow_net: &[&str]) -> RequestContext {
     RequestContext {
         guard: Guard::new(allow_net.iter().map(|net| net.parse().unwrap()).collect()),
@@ -46,13 +46,13 @@ pub(crate) fn context(allow_net: &[&str]) -> RequestContext {
     }
 }
 
-/// One request as the server saw it.
+/// A request as the server received it.
 #[derive(Debug, Clone)]
 pub(crate) struct SeenRequest {
     pub(crate) at: Instant,
     /// The number of the connection, from 0.
     pub(crate) connection: usize,
-    /// The number of the request on it, from 0.
+    /// The number of the request on its connection, from 0.
     pub(crate) request: usize,
     /// The request line and headers.
     pub(crate) head: String,
@@ -67,37 +67,37 @@ impl SeenRequest {
         self.head.split(' ').nth(1).unwrap_or_default()
     }
 
-    /// The value of a header; empty when it is absent.
+    /// The value of a header; empty if it is absent.
     pub(crate) fn header(&self, name: &str) -> &str {
         let mut fields = self.head.lines().filter_map(|line| line.split_once(": "));
         fields.find(|(field, _)| field.eq_ignore_ascii_case(name)).map_or("", |(_, value)| value)
     }
 }
 
-/// One action of a server on a request.
+/// An action of a server in response to a request.
 #[derive(Clone)]
 pub(crate) enum ServerAction {
     Send(Vec<u8>),
-    /// Sends this again and again until the client is gone.
+    /// Sends these bytes repeatedly until the client disconnects.
     Endless(Vec<u8>),
-    /// Sends this again and again, with pauses.
+    /// Sends these bytes repeatedly, with a pause of this length between.
     Drip(Duration, Vec<u8>),
     Pause(Duration),
-    /// Waits until the client is gone.
+    /// Waits until the client disconnects.
     Wait,
-    /// Ends the connection by a reset.
+    /// Resets the connection.
     Reset,
     Close,
 }
 
-/// All actions of a server on a request.
+/// The actions of a server in response to a request.
 pub(crate) type Reply = Vec<ServerAction>;
 
 pub(crate) fn send(text: impl AsRef<[u8]>) -> ServerAction {
     ServerAction::Send(text.as_ref().to_vec())
 }
 
-/// A complete response; each line of `headers` ends in `\r\n`. HEAD gets only the head.
+/// A complete response. Each line of `headers` ends in `\r\n`. HEAD requests get only the head.
 pub(crate) fn answer(status: u16, headers: &str, body: impl AsRef<[u8]>) -> Reply {
     let (status, body) = (StatusCode::from_u16(status).unwrap(), body.as_ref());
     let head = format!("HTTP/1.1 {status}\r\n{headers}content-length: {}\r\n\r\n", body.len());
@@ -124,7 +124,7 @@ pub(crate) fn redirect(to: &str) -> Reply {
     answer(302, &format!("location: {to}\r\n"), "")
 }
 
-/// The beginning of a page, then nothing.
+/// Sends the beginning of a page, and then nothing.
 pub(crate) fn stuck(beginning: &str) -> Reply {
     let head = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ntransfer-encoding: chunked\r\n\r\n";
     vec![send(format!("{head}{:x}\r\n{beginning}\r\n", beginning.len())), ServerAction::Wait]
@@ -134,7 +134,7 @@ pub(crate) fn ok_after(millis: u64) -> Reply {
     [vec![ServerAction::Pause(Duration::from_millis(millis))], status(200)].concat()
 }
 
-/// A running web server; it ends with the test.
+/// A running web server, which stops when it is dropped.
 pub(crate) struct TestServer {
     pub(crate) addr: SocketAddr,
     log: Arc<RequestLog>,
@@ -149,7 +149,7 @@ struct RequestLog {
 }
 
 impl TestServer {
-    /// A server that responds by the path, query included.
+    /// Starts a server that responds according to the path and query.
     pub(crate) async fn start(answer: impl Fn(&str) -> Reply + Send + Sync + 'static) -> Self {
         Self::start_at((Ipv4Addr::LOCALHOST, 0), answer).await.unwrap()
     }
@@ -161,7 +161,7 @@ impl TestServer {
         Self::serve(addr.into(), None, move |seen| answer(seen.path())).await
     }
 
-    /// A server that responds by everything it sees of a request.
+    /// Starts a server that responds according to the whole request.
     pub(crate) async fn plain(answer: impl Fn(&SeenRequest) -> Reply + Send + Sync + 'static) -> Self {
         Self::serve((Ipv4Addr::LOCALHOST, 0).into(), None, answer).await.unwrap()
     }
@@ -193,7 +193,7 @@ impl TestServer {
                         None => Either::Left(stream),
                         Some(tls) => Either::Right(tls.accept(stream).await?),
                     };
-                    // How a connection ends is up to the client.
+                    // The connection may end in any way.
                     log.serve(stream, connection, &*answer).await
                 });
             }
@@ -225,10 +225,11 @@ impl TestServer {
         self.log.sent_bytes.load(Ordering::SeqCst)
     }
 
-    /// Returns when the requests seen satisfy `done`.
+    /// Returns when the received requests satisfy `done`.
     pub(crate) async fn until(&self, done: impl Fn(&[SeenRequest]) -> bool) {
         loop {
-            // Created before the check, so that a request between the check and the wait wakes it.
+            // Created before the check, so that a request between the check and the wait is not
+            // missed.
             let news = self.log.news.notified();
             if done(&self.log.seen.lock().unwrap()) {
                 return;
@@ -237,7 +238,7 @@ impl TestServer {
         }
     }
 
-    /// Returns when `path` was requested.
+    /// Returns after `path` was requested.
     pub(crate) async fn wait_for(&self, path: &str) {
         self.until(|seen| seen.iter().any(|seen| seen.path() == path)).await;
     }
@@ -280,7 +281,7 @@ impl RequestLog {
                     },
                     ServerAction::Pause(pause) => tokio::time::sleep(pause).await,
                     ServerAction::Wait => {
-                        // Whatever comes next ends the connection.
+                        // Any further byte, or the client's disconnection, ends the connection.
                         stream.read_u8().await?;
                     }
                     ServerAction::Reset => {
@@ -297,7 +298,7 @@ impl RequestLog {
     }
 }
 
-/// A name server that answers as each test requires, and counts the queries.
+/// A name server whose answers the test decides, and which counts the queries.
 pub(crate) struct TestNames {
     pub(crate) addr: SocketAddr,
     asked: Arc<Mutex<HashMap<String, usize>>>,
@@ -313,7 +314,7 @@ pub(crate) enum DnsAnswer {
 }
 
 impl TestNames {
-    /// A server that knows a few names, with IPv4 addresses only.
+    /// Starts a server that knows these names, with IPv4 addresses only.
     pub(crate) async fn start(names: &'static [(&'static str, Ipv4Addr)]) -> Self {
         Self::answering(|name, _| {
             let known = names.iter().filter(|(known, _)| *known == name).map(|(_, addr)| IpAddr::V4(*addr));
@@ -323,8 +324,8 @@ impl TestNames {
         .await
     }
 
-    /// A server that answers with `answer`, which receives the name and the number of earlier IPv4
-    /// queries for it.
+    /// Starts a server that answers with `answer`, which receives the name and the number of
+    /// earlier IPv4 queries for it.
     pub(crate) async fn answering(answer: impl Fn(&str, usize) -> DnsAnswer + Send + 'static) -> Self {
         let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
         let names = Self { addr: socket.local_addr().unwrap(), asked: Arc::default(), questions: Arc::default() };
@@ -350,12 +351,12 @@ impl TestNames {
         names
     }
 
-    /// A context that may connect to these networks, and queries this server.
+    /// A context that may connect to these networks, and whose name server is this one.
     pub(crate) fn context(&self, allow_net: &[&str]) -> RequestContext {
         RequestContext { resolver: Resolver::new(Some(self.addr)).unwrap(), ..context(allow_net) }
     }
 
-    /// Number of queries of any kind, for any name.
+    /// Number of queries of all types, for all names.
     pub(crate) fn all_queries(&self) -> usize {
         self.questions.load(Ordering::SeqCst)
     }
@@ -411,14 +412,14 @@ impl TestCertificate {
         })
     }
 
-    /// The TLS acceptor of a server that offers these protocols.
+    /// A TLS acceptor that offers these protocols by ALPN.
     pub(crate) fn acceptor(&self, protocols: &[&str]) -> TlsAcceptor {
         let mut config = self.config.clone();
         config.alpn_protocols = protocols.iter().map(|protocol| protocol.as_bytes().to_vec()).collect();
         Arc::new(config).into()
     }
 
-    /// A context that may connect to loopback, and trusts it.
+    /// A context that may connect to loopback and trusts this certificate.
     pub(crate) fn trusting(&self) -> RequestContext {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), &self.pem).unwrap();
@@ -442,7 +443,7 @@ impl TestCertificate {
     }
 }
 
-/// An encoding's name in `Content-Encoding`, and its encoder.
+/// The name of an encoding in `Content-Encoding`, and its encoder.
 pub(crate) type Encoder = (&'static str, fn(&[u8]) -> Vec<u8>);
 
 pub(crate) const ENCODERS: [Encoder; 4] = [("gzip", gzip), ("deflate", deflate), ("br", brotli), ("zstd", zstd)];
@@ -453,7 +454,7 @@ pub(crate) fn gzip(text: &[u8]) -> Vec<u8> {
     encoder.finish().unwrap()
 }
 
-/// Raw deflate, without zlib's frame.
+/// Encodes as raw deflate, without a zlib header.
 pub(crate) fn deflate(text: &[u8]) -> Vec<u8> {
     let mut encoder = flate2::write::DeflateEncoder::new(Vec::new(), flate2::Compression::default());
     encoder.write_all(text).unwrap();
@@ -470,12 +471,12 @@ pub(crate) fn zstd(text: &[u8]) -> Vec<u8> {
     ::zstd::stream::encode_all(text, 1).unwrap()
 }
 
-/// A store's configuration in this folder, which never treats the disk as full.
+/// The configuration of a store in this folder, without a limit on free space.
 pub(crate) fn store_config(folder: &Path) -> StoreConfig {
     StoreConfig { min_free_bytes: 0, ..StoreConfig::in_folder(folder.to_owned()) }
 }
 
-/// The files of a folder with this ending, in order.
+/// The files of a folder with this suffix, sorted.
 pub(crate) fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut files: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.retain(|file| file.to_str().unwrap().ends_with(ending));
@@ -483,7 +484,7 @@ pub(crate) fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The lines of the responses that are stored in a folder.
+/// The lines of all responses that are stored in a folder.
 pub(crate) fn stored_lines(folder: &Path) -> Vec<ResponseLine> {
     let text: String = files(folder, ".jsonl").iter().map(|file| std::fs::read_to_string(file).unwrap()).collect();
     assert!(text.is_empty() || text.ends_with('\n'));

@@ -1,15 +1,15 @@
-//! Stores fetched pages as WARC/1.1 (ISO 28500): every response and its request, each a gzip
-//! member, and a JSON line for each response.
+//! Stores fetched pages as WARC/1.1 (ISO 28500). Every response and every request is a gzip member,
+//! and there is a JSON line for each response.
 //!
-//! One [`Store`] serves all crawls of an agent. Each crawl has a [`Recorder`], which takes
-//! responses while they arrive (`exchange`, `body`) and hands them over. One task (`writer`) has
-//! them written (`volume`, `member`, `fields`, `digest`) to one file after another (`names`,
-//! `folder`). Nothing that blocks on the disk runs on the runtime's threads, and every queue is
-//! bounded.
+//! All crawls of an agent share one [`Store`]. Each crawl has a [`Recorder`], which records
+//! responses while they arrive (`exchange`, `body`) and passes them to one task (`writer`). This
+//! task writes them (`volume`, `member`, `fields`, `digest`) to one file after another (`names`,
+//! `folder`). Disk operations that block never run on the runtime's threads, and every queue is
+//! limited.
 //!
 //! **Every page that counts as visited is stored**: a crawl's log is written only after
-//! [`Recorder::stored`] has returned. A page lost in a crash was fetched but not counted; it is
-//! fetched and stored again.
+//! [`Recorder::stored`] has returned. If a crash loses a page, this page was fetched but does not
+//! count as visited, so it is fetched and stored again.
 
 use std::io;
 use std::path::Path;
@@ -42,12 +42,12 @@ mod tests;
 mod volume;
 mod writer;
 
-/// Maximum responses waiting to be written, of at most 256 KiB in memory each; a crawl with another
-/// one waits.
+/// Maximum number of responses that wait to be written. Each has at most 256 KiB in memory. If the
+/// queue is full, crawls wait.
 const QUEUE: usize = 32;
-/// Time limit for the last of them when the agent stops.
+/// Time limit for writing the last responses when the agent stops.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
-/// The error once the writer has ended.
+/// The error after the writer has ended.
 const GONE: &str = "pages are no longer stored";
 
 #[derive(Debug, Clone)]
@@ -60,8 +60,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the folder, creates it if missing, and closes files that an earlier process left open.
-    /// `name` is part of the files' names.
+    /// Opens the folder, creates it if missing, and completes the files that an earlier process
+    /// left open. `name` is part of the file names.
     pub fn open(config: &StoreConfig, name: &str) -> Result<Self, FolderError> {
         let StoreConfig { folder, max_file_bytes, min_free_bytes } = config;
         let lock = folder::take(folder)?;
@@ -77,13 +77,13 @@ impl Store {
         Ok(Self { folder: folder.as_path().into(), messages: sender, paused, closing, writing })
     }
 
-    /// The recorder of one crawl, of this site and for this task.
+    /// A recorder for the crawl of this site and task.
     pub fn recorder(&self, site: &str, task_id: Option<i64>) -> Recorder {
         let of = Arc::new(CrawlIdentity { site: site.to_owned(), task_id });
         Recorder { store: self.clone(), of, ended: Arc::default() }
     }
 
-    /// Why crawls pause, in one sentence; `None` while pages can be stored.
+    /// The reason why crawls pause, in one sentence; `None` if pages can be stored.
     pub fn paused(&self) -> Option<String> {
         if self.messages.is_closed() {
             return Some(GONE.to_owned());
@@ -91,8 +91,8 @@ impl Store {
         self.paused.borrow().as_ref().map(|reason| reason.replace(['\n', '\r'], " "))
     }
 
-    /// Writes the exchanges handed over, and closes the file. Crawls must have ended: later
-    /// exchanges are refused.
+    /// Writes the exchanges that wait, and closes the file. Crawls must have ended before, because
+    /// later exchanges are refused.
     pub async fn close(&self) {
         self.closing.cancel();
         let writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -107,36 +107,36 @@ impl Store {
 pub struct Recorder {
     store: Store,
     of: Arc<CrawlIdentity>,
-    /// Exchanges that have ended but are not handed over yet.
+    /// Exchanges that have ended but were not passed to the writer yet.
     ended: Arc<EndedExchanges>,
 }
 
 impl Recorder {
-    /// Starts recording a response, whose body is still to come.
+    /// Starts to record a response, before its body arrives.
     pub fn begin(&self, answered: AnsweredRequest) -> Recording {
         let body = Body::new(Arc::clone(&self.store.folder));
         Recording::new(Arc::clone(&self.of), answered, body, Arc::clone(&self.ended))
     }
 
-    /// Returns when a request may be sent: ended exchanges are handed over, and pages can be
-    /// stored.
+    /// Passes ended exchanges to the writer, and returns when pages can be stored, so that the next
+    /// request may be sent.
     pub async fn ready(&self) {
         if self.hand_over().await.is_err() {
             // `stored` and `synced` report the error.
             return;
         }
         let mut paused = self.store.paused.clone();
-        // Without a writer nothing can pause the crawl.
+        // Without a writer, do not pause.
         let _writer_gone = paused.wait_for(Option::is_none).await;
     }
 
-    /// Returns when all ended exchanges are passed to the system: they survive the end of this
-    /// process.
+    /// Returns when all ended exchanges are written to the file, so that they survive the end of
+    /// this process.
     pub async fn stored(&self) -> io::Result<()> {
         self.await_reply(Message::Stored).await
     }
 
-    /// Returns when all ended exchanges are on the disk: they survive a crash of the machine.
+    /// Returns when all ended exchanges are synced, so that they survive a crash of the machine.
     pub async fn synced(&self) -> io::Result<()> {
         self.await_reply(Message::Synced).await
     }
@@ -148,7 +148,7 @@ impl Recorder {
         reply.await.map_err(closed)
     }
 
-    /// Hands over the ended exchanges. Loses nothing if cancelled.
+    /// Passes the ended exchanges to the writer. Loses none if cancelled.
     async fn hand_over(&self) -> io::Result<()> {
         let is_empty = || self.ended.lock().unwrap_or_else(PoisonError::into_inner).is_empty();
         while !is_empty() {

@@ -1,5 +1,5 @@
-//! The real `landfall-agent` binary, run as by a person: killed crawls that resume, its messages
-//! about mistakes and an open guard, and that nothing in its environment redirects its requests.
+//! Runs the `landfall-agent` binary. Tests that killed crawls resume, the messages about mistakes
+//! and about an open guard, and that nothing in the environment redirects its requests.
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
 
@@ -17,11 +17,11 @@ use landfall_agent::warc::read::records;
 
 const PAGES: usize = 400;
 const KILLS: usize = 3;
-/// A crawl's file starts with fewer than this many bytes; visits come after it.
+/// The beginning of a crawl's file, before the first visit, has fewer than this number of bytes.
 const HEAD: u64 = 300;
 
-/// A site of `pages` pages, each with links to three others, and the numbers of requests and of
-/// connections it received; it ends with the test.
+/// Starts a site of `pages` pages, each with links to three others. Returns its address, and
+/// counters of requests and of connections.
 fn site(pages: usize) -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (addr, asked, connected) = (listener.local_addr().unwrap(), Arc::default(), Arc::default());
@@ -35,7 +35,7 @@ fn site(pages: usize) -> (SocketAddr, Arc<AtomicUsize>, Arc<AtomicUsize>) {
                 while let Some(line) = lines.next() {
                     counted.fetch_add(1, Ordering::SeqCst);
                     lines.by_ref().take_while(|line| !line.is_empty()).for_each(drop);
-                    // The client may already be gone.
+                    // Ignore errors: the client may have disconnected.
                     drop((&stream).write_all(answer(line.split(' ').nth(1).unwrap_or_default(), pages).as_bytes()));
                 }
             });
@@ -98,7 +98,7 @@ fn an_open_guard_is_announced_and_a_closed_one_connects_to_nothing() {
 #[test]
 fn an_agent_warns_at_its_start_that_its_guard_is_open() {
     let folder = tempfile::tempdir().unwrap();
-    // No server listens on the discard port: the agent keeps retrying.
+    // No server listens on the discard port, so the agent keeps retrying.
     let config = "scheduler = 'http://127.0.0.1:9'\nname = 'a'\ncity = 'Harbin'\ncarrier = 'x'\nallow_net = ['10.0.0.0/8']\n\
         dns = '127.0.0.1'\n[beacon]\nenabled = false\n";
     std::fs::write(folder.path().join("agent.toml"), config).unwrap();
@@ -127,7 +127,7 @@ fn refused(arguments: &[&str], input: &str) -> String {
         .stderr(Stdio::piped())
         .spawn()
         .unwrap();
-    // An agent that refuses a flag reads nothing.
+    // Ignore errors: an agent that refuses a flag does not read its input.
     drop(agent.stdin.take().unwrap().write_all(input.as_bytes()));
     let output = agent.wait_with_output().unwrap();
     assert!(!output.status.success());
@@ -163,7 +163,7 @@ fn a_token_has_one_source_and_is_one_word() {
         ("-", " \n", "--token-file: standard input is empty; it must contain only the token"),
         ("-", "a b\n", "--token-file: standard input contains more than one word; it must contain only the token"),
         ("missing", "", "--token-file: read missing: No such file"),
-        // No server listens there: the error shows that the token was accepted.
+        // No server listens on this port. The error shows that the token was accepted.
         ("-", "abc\n", "connect to the scheduler at http://127.0.0.1:1"),
     ] {
         let refusal = enrol(&["--token-file", file], input);
@@ -171,7 +171,7 @@ fn a_token_has_one_source_and_is_one_word() {
     }
 }
 
-/// A crawl that stores its pages.
+/// The command for a crawl that stores its pages.
 fn storing(site: SocketAddr, folder: &Path) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_landfall-agent"));
     command.args(["--log", "warn", "crawl", &format!("http://{site}")]);
@@ -202,8 +202,8 @@ fn a_crawl_that_is_killed_repeatedly_stores_every_page() {
     for _ in 0..KILLS {
         let before = log_length(&pages);
         let mut child = storing(site, folder.path()).arg("--policy").arg(&policy).spawn().unwrap();
-        // Kill it exactly when pages come to count as visited: a page not stored by then would be
-        // missing in the end.
+        // Kill the crawl just after pages began to count as visited. A page that is not stored by
+        // then would be missing at the end.
         while log_length(&pages) <= before.max(HEAD) {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -228,7 +228,7 @@ fn a_crawl_that_is_killed_repeatedly_stores_every_page() {
         let text = std::fs::read_to_string(file).unwrap();
         listed.extend(text.lines().map(|line| serde_json::from_str::<ResponseLine>(line).unwrap().url));
     }
-    // And its robots.txt.
+    // One more than the pages, for robots.txt.
     assert_eq!((stored.len(), listed.len()), (PAGES + 1, PAGES + 1));
 }
 

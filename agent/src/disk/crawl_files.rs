@@ -123,7 +123,7 @@ impl CrawlFiles {
     }
 }
 
-/// Removes old files, and returns the leases of the remaining files.
+/// Removes old files, and returns the leases to which they belonged.
 fn remove_old(folder: &Path) -> io::Result<Vec<LeaseKey>> {
     let mut removed = Vec::new();
     for file in files(folder)? {

@@ -59,6 +59,7 @@ pub enum OrderOutcome {
     /// The order does not have the lock of the address.
     Postponed {
         address: IpAddr,
+        /// Absent if the site's origin was not found.
         origin: Option<Origin>,
     },
 }

@@ -1,7 +1,8 @@
-//! The delay before another attempt. Pure.
+//! The delay before the next attempt. Pure.
 //!
-//! The delay doubles from a floor to a ceiling. Each is drawn at random between half of it and the
-//! whole, so that a fleet that was disconnected at one moment does not reconnect at one moment.
+//! The delay doubles from a floor up to a ceiling. The actual delay is random, between half and the
+//! whole of it, so that agents that were disconnected at the same moment do not reconnect at the
+//! same moment.
 
 use std::time::Duration;
 
@@ -20,14 +21,14 @@ impl Backoff {
         Self { floor, ceiling, next: floor }
     }
 
-    /// The next delay; the one after it is twice as long.
+    /// Returns the next delay, and doubles the delay after it.
     pub fn wait(&mut self, rng: &mut impl Rng) -> Duration {
         let whole = self.next;
         self.next = whole.saturating_mul(2).min(self.ceiling);
         whole.mul_f64(rng.random_range(0.5..=1.0))
     }
 
-    /// Starts at the floor again, after a success.
+    /// Resets the delay to the floor, after a success.
     pub const fn reset(&mut self) {
         self.next = self.floor;
     }

@@ -1,5 +1,5 @@
-//! Claims of addresses: from a crawl to the scheduler, and the reply back, across as many sessions
-//! as needed.
+//! Passes crawls' claims of addresses to the scheduler, and its replies back. If the session
+//! breaks, the next session sends unanswered claims again.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -12,10 +12,10 @@ use tokio::sync::{mpsc, oneshot};
 use crate::crawl::{AddressPermits, NotPermitted, PermitSource, SchedulerSilence};
 use crate::disk::outbox::LeaseKey;
 
-/// Maximum queued claims; a crawl waits for one reply before its next claim.
+/// Maximum number of queued claims. A crawl waits for the reply before its next claim.
 const WAITING: usize = 64;
 
-/// A crawl's request for a permit to send requests to an address.
+/// A crawl's claim of an address, and where to send the reply.
 #[derive(Debug)]
 pub(super) struct PendingClaim {
     key: LeaseKey,
@@ -27,7 +27,7 @@ pub(super) struct PendingClaim {
 pub(super) struct AddressClaims {
     sender: mpsc::Sender<PendingClaim>,
     receiver: mpsc::Receiver<PendingClaim>,
-    /// Claims without a reply yet, one per crawl.
+    /// Claims without a reply, at most one per crawl.
     pending: HashMap<LeaseKey, PendingClaim>,
 }
 
@@ -57,11 +57,11 @@ impl AddressClaims {
 
     pub(super) fn answered(&mut self, answer: AddressAnswer) {
         let key = LeaseKey { task_id: answer.task_id, token: answer.token };
-        // Of two replies from two sessions the first one counts.
+        // If two sessions reply to the same claim, the first reply counts.
         let Entry::Occupied(claim) = self.pending.entry(key) else { return };
         if answer.address.parse() == Ok(claim.get().address) {
             let permit = if answer.granted { Ok(()) } else { Err(NotPermitted(answer.reason)) };
-            // A crawl that was stopped meanwhile no longer waits.
+            // Fails if the crawl was stopped in the meantime.
             let _stopped = claim.remove().answer.send(permit);
         }
     }
@@ -71,13 +71,14 @@ impl AddressClaims {
     }
 }
 
-/// The scheduler's permits for one lease; `silence` tells whether the scheduler is disconnected.
+/// How the crawl of a lease requests permits. `silence` tells whether the scheduler is
+/// disconnected.
 pub(super) fn permits(key: LeaseKey, claims: mpsc::Sender<PendingClaim>, silence: SchedulerSilence) -> AddressPermits {
     let source: PermitSource = Arc::new(move |address| {
         let claims = claims.clone();
         Box::pin(async move {
             let (answer, answered) = oneshot::channel();
-            // Both fail only when the agent ends, and the crawl with it.
+            // Both calls fail only when the agent ends, and then the crawl ends too.
             let ended = || NotPermitted("the agent stops".to_owned());
             claims.send(PendingClaim { key, address, answer }).await.map_err(|_| ended())?;
             answered.await.map_err(|_| ended())?

@@ -1,14 +1,15 @@
-//! The agent's clocks. Round trips use `Instant`. The lease's deadline uses the boot clock, which
-//! continues during suspend. The wall clock only dates a crawl for people. Never mix them.
+//! The agent's clocks. Round trips use `Instant`. The deadline of leases uses the boot clock, which
+//! continues while the machine is suspended. The wall clock is only for timestamps. Never mix them.
 
 use std::time::{Duration, SystemTime};
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Polling interval of a deadline: the runtime's timers stop during suspend, the deadline does not.
+/// Interval at which a deadline is polled, because the runtime's timers stop while the machine is
+/// suspended.
 const DEADLINE_POLL: Duration = Duration::from_millis(500);
 
-/// A moment on the boot clock (CLOCK_BOOTTIME).
+/// A time on the boot clock (CLOCK_BOOTTIME).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BootTime(Duration);
 
@@ -23,7 +24,7 @@ impl BootTime {
         Self(self.0.saturating_add(duration))
     }
 
-    /// Time remaining from `now` until this moment; zero when it has passed.
+    /// The time from `now` until this time; zero if it has passed.
     pub fn remaining(self, now: Self) -> Duration {
         self.0.saturating_sub(now.0)
     }
@@ -34,7 +35,7 @@ pub fn wall() -> SystemTime {
     SystemTime::now()
 }
 
-/// Returns when the deadline has passed; never without a deadline.
+/// Returns when the deadline has passed; never if there is none.
 pub async fn passed(deadline: Option<BootTime>) {
     let Some(deadline) = deadline else { return std::future::pending().await };
     loop {

@@ -1,5 +1,5 @@
-//! One lease's crawl: from the file it resumes to an outcome on the disk, or a state from which
-//! another agent can resume.
+//! Runs the crawl of one lease: resumes from its file or checkpoint, and ends with an outcome on
+//! the disk, or with a state from which another agent can resume.
 
 use std::sync::Arc;
 
@@ -16,15 +16,13 @@ use crate::disk::outbox::{LeaseKey, OutcomeWriter};
 use crate::net::context::RequestContext;
 use crate::warc::Store;
 
-/// What a crawl needs.
 pub(super) struct LeaseCrawl {
     pub(super) key: LeaseKey,
     pub(super) job: Job,
-    /// Another agent's checkpoint; empty if no agent has started the crawl.
+    /// The checkpoint of another agent; empty if no agent has started the crawl.
     pub(super) checkpoint: Vec<u8>,
     pub(super) context: Arc<RequestContext>,
     pub(super) writer: OutcomeWriter,
-    /// Where the crawl's state is stored until then.
     pub(super) kept: CrawlFiles,
     pub(super) store: Option<Store>,
     pub(super) checkpoints: mpsc::Sender<CrawlCheckpoint>,
@@ -35,8 +33,8 @@ pub(super) struct LeaseCrawl {
 }
 
 impl LeaseCrawl {
-    /// Crawls until the site ends or `stop` is cancelled; returns `None` where the lease has ended.
-    /// Once `closing` is cancelled, it does not wait for an outcome that cannot be written.
+    /// Crawls until the crawl ends or `stop` is cancelled. Returns `None` if the lease has ended.
+    /// After `closing` is cancelled, does not wait for an outcome that cannot be written.
     pub(super) async fn run(self, stop: CancellationToken, closing: CancellationToken) -> Option<WorkEvent> {
         let Self { key, job, checkpoint, context, writer, kept, store, checkpoints, claims, silence, preempted } = self;
         let file = match kept.file_of(key).await {
@@ -44,8 +42,8 @@ impl LeaseCrawl {
             Err(error) => return Some(broken(key, &format!("the folder of crawls: {error}"))),
         };
         let on_snapshot = Box::new(move |snapshot| {
-            // If the channel is full, the next checkpoint replaces this one; if it is closed, none
-            // is needed.
+            // Ignore errors: if the channel is full, the next checkpoint replaces this one; if it
+            // is closed, no checkpoint is needed.
             let _taken = checkpoints.try_send(wire::checkpoint(key, snapshot));
         });
         let recorder = store.map(|store| store.recorder(&job.name, Some(key.task_id)));
@@ -74,7 +72,7 @@ impl LeaseCrawl {
     }
 }
 
-/// Not the task's fault: another agent may succeed.
+/// Ends the lease for a reason that is not the site's fault, so that another agent can try.
 fn broken(key: LeaseKey, reason: &str) -> WorkEvent {
     tracing::error!(task.id = key.task_id, token = key.token, reason, "a crawl cannot continue on this agent");
     WorkEvent::Unfinished(key, None)

@@ -1,15 +1,15 @@
-//! The deadline at which all of an agent's leases end without a new acknowledgement, and the
-//! earlier moment at which its crawls count as disconnected and slow down.
+//! The deadline at which all of an agent's leases end unless another heartbeat is acknowledged, and
+//! the earlier time at which its crawls count as disconnected and slow down.
 
 use crate::crawl::SchedulerSilence;
 use crate::session::clock::{BootTime, passed};
 
 /// Share of the time to the deadline after which crawls count as disconnected. The next heartbeat
-/// comes within six tenths of that time: a lease lives for at least two intervals, and an interval
-/// varies by a fifth.
+/// is sent within 0.6 of the time to the deadline, because a lease lives for at least two heartbeat
+/// intervals, and an interval varies by a fifth.
 const SILENT_SHARE: f64 = 0.75;
 
-/// The deadline; none before the first welcome, and once it has passed.
+/// There is no deadline before the first welcome, and after the deadline has passed.
 #[derive(Debug, Default)]
 pub(super) struct LeaseDeadline {
     at: Option<BootTime>,
@@ -37,7 +37,7 @@ impl LeaseDeadline {
         self.silence.begins_at(now.after(left.mul_f64(SILENT_SHARE)));
     }
 
-    /// The session ended: the scheduler is disconnected until the next one.
+    /// Called when a session ends: the scheduler is disconnected until the next session.
     pub(super) fn lost(&self) {
         self.silence.begins_at(BootTime::now());
     }

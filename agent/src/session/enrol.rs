@@ -1,9 +1,10 @@
 //! Enrolment: exchanges a one-time token for a permanent credential, and writes the agent's folder.
 //!
-//! The scheduler creates its own certificate authority, which the agent does not know yet. The
-//! operator passes its fingerprint with the token. A first handshake only reads the certificates
-//! that the scheduler presents; it trusts none and sends nothing. The certificate whose SHA-256 is
-//! the fingerprint is the authority, and the real connection trusts it alone.
+//! The scheduler has its own certificate authority, which the agent does not know yet. The operator
+//! passes the authority's fingerprint with the token. In a first handshake the agent only reads the
+//! certificates that the scheduler presents; it trusts none and sends nothing. The certificate with
+//! this fingerprint (SHA-256) is the authority, and the second connection trusts only this
+//! authority.
 
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
@@ -28,25 +29,25 @@ use crate::session::unreached;
 
 mod settings;
 
-/// The name in the scheduler's certificate, whatever its address.
+/// The name in the scheduler's certificate, whatever the scheduler's address.
 pub const DOMAIN: &str = "landfall-scheduler";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time limit for the scheduler's response: it first commits to its database.
+/// Time limit for the response of the scheduler, which first commits to its database.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const CREDENTIAL_FILE: &str = "credential";
 const CA_FILE: &str = "ca.pem";
 
-/// What an operator passes to a new agent.
+/// The settings with which an operator enrols an agent.
 #[derive(Debug, Clone)]
 pub struct Enrolment {
-    /// The schedulers' URLs: the agent enrols at the first that responds, and stores all of them.
+    /// URLs of schedulers. The agent enrols at the first that responds, and stores all URLs.
     pub schedulers: Vec<String>,
     pub token: String,
     /// SHA-256 of the authority's certificate (DER), in hexadecimal.
     pub ca_fingerprint: Option<String>,
     pub dir: PathBuf,
     pub contact_url: Option<String>,
-    /// Whether to replace an existing enrolment; other settings in its `agent.toml` stay.
+    /// Whether to replace an existing enrolment. Other settings in `agent.toml` are kept.
     pub force: bool,
 }
 
@@ -54,7 +55,7 @@ pub struct Enrolment {
 pub enum EnrolError {
     #[error(transparent)]
     Scheduler(#[from] BadSchedulerUrl),
-    /// An https scheduler's authority must be known.
+    /// An https URL was given without the fingerprint of its authority.
     #[error("an https scheduler requires --ca-fingerprint")]
     NoFingerprint,
     #[error("--ca-fingerprint must be 64 hexadecimal digits")]
@@ -72,7 +73,7 @@ pub enum EnrolError {
     Enrolled(PathBuf),
     #[error("write {path}")]
     Write { path: PathBuf, source: std::io::Error },
-    /// The requested settings are not a valid configuration.
+    /// The settings do not make a valid configuration.
     #[error(transparent)]
     Config(#[from] crate::config::ConfigError),
 }
@@ -83,12 +84,13 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
         return Err(EnrolError::Enrolled(enrolment.dir.clone()));
     }
     let schedulers = Schedulers::try_new(&enrolment.schedulers)?;
-    // A token works once: try everything that can fail before spending it.
+    // A token works only once, so first try everything that can fail.
     std::fs::create_dir_all(&enrolment.dir)
         .map_err(|source| EnrolError::Write { path: enrolment.dir.clone(), source })?;
     let existing = settings::ExistingSettings::read(&file)?;
     let with_ca = schedulers.configured().iter().any(|scheduler| scheduler.tls);
-    // Check the configuration before spending the token: only the scheduler's response is missing.
+    // Check the configuration before using the token, with placeholders for the scheduler's
+    // response.
     let unknown = EnrolResponse { name: "-".into(), city: "-".into(), carrier: "-".into(), ..EnrolResponse::default() };
     existing.with(enrolment, with_ca, &unknown)?;
     let (scheduler, ca, channel) = reach(&schedulers, enrolment.ca_fingerprint.as_deref()).await?;
@@ -100,7 +102,7 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
     })?;
     let response = match response {
         Ok(response) => response.into_inner(),
-        // An error with a source arose on this side, from a broken connection.
+        // An error with a source comes from this side, because the connection broke.
         Err(status) if std::error::Error::source(&status).is_some() => {
             let reason = unreached::why_broken(scheduler, &status).await;
             return Err(EnrolError::Connect { scheduler: scheduler.url.to_string(), reason });
@@ -116,7 +118,7 @@ pub async fn enrol(enrolment: &Enrolment) -> Result<(PathBuf, Config), EnrolErro
     Ok((file, config))
 }
 
-/// Connects to the first scheduler that responds; returns it and its authority (PEM).
+/// Connects to the first scheduler that responds. Returns this scheduler and its authority (PEM).
 async fn reach<'a>(
     schedulers: &'a Schedulers,
     fingerprint: Option<&str>,
@@ -133,7 +135,7 @@ async fn reach<'a>(
         };
         match connected.await {
             Ok((ca, channel)) => return Ok((scheduler, ca, channel)),
-            // Another scheduler may respond; any other error needs the operator.
+            // Another scheduler may respond. All other errors must be fixed by the operator.
             Err(error @ EnrolError::Connect { .. }) => failed = error,
             Err(error) => return Err(error),
         }
@@ -161,7 +163,7 @@ async fn connect(scheduler: &SchedulerUrl, ca: Option<&str>) -> Result<Channel, 
     endpoint(scheduler, ca).map_err(failed)?.connect().await.map_err(failed)
 }
 
-/// The presented certificate that has the fingerprint, as PEM.
+/// The certificate (PEM) with this fingerprint among those that the scheduler presents.
 async fn pinned_authority(scheduler: &SchedulerUrl, fingerprint: &str) -> Result<String, EnrolError> {
     let wanted = normalise(fingerprint).ok_or(EnrolError::BadFingerprint)?;
     let presented = presented_chain(scheduler).await?;
@@ -204,12 +206,11 @@ async fn presented_chain(scheduler: &SchedulerUrl) -> Result<Vec<CertificateDer<
     Ok(seen.unwrap_or_default())
 }
 
-/// Stores the presented certificates and verifies none.
+/// Stores the presented certificates without verifying them.
 #[derive(Debug)]
 struct CertificateCollector {
     provider: Arc<CryptoProvider>,
-    /// The chain of the one handshake; behind a lock, since rustls calls through a shared
-    /// reference.
+    /// The presented chain. In a lock, because rustls passes only a shared reference.
     seen: Mutex<Vec<CertificateDer<'static>>>,
 }
 
@@ -253,11 +254,12 @@ impl ServerCertVerifier for CertificateCollector {
     }
 }
 
-/// Writes a file atomically and syncs its content and name, because the token is already spent.
+/// Writes a file atomically, and syncs its content and name. The token is already used, so the file
+/// must not be lost.
 fn write_atomically(path: &Path, content: &[u8], mode: u32) -> Result<(), EnrolError> {
     let failed = |source| EnrolError::Write { path: path.to_owned(), source };
     let temporary = path.with_extension("new");
-    // An existing temporary file would keep its old permissions, so delete it first.
+    // Delete an existing temporary file first, because it would keep its old permissions.
     match std::fs::remove_file(&temporary) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}

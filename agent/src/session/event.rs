@@ -1,4 +1,4 @@
-//! Events of the agent's work: ends of crawls, and requests that come up.
+//! Events of the agent's work, such as the end of a crawl, which the session handles.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -7,30 +7,29 @@ use landfall_proto::v1::{CrawlCheckpoint, MeasurementReport, OutcomeReport};
 
 use crate::disk::outbox::LeaseKey;
 
-/// One event.
 #[derive(Debug)]
 pub(super) enum WorkEvent {
-    /// A crawl ended with an outcome, which is also in the outbox.
+    /// A crawl ended with this outcome, which is also in the outbox.
     Outcome(OutcomeReport),
-    /// A crawl was stopped; with its last checkpoint.
+    /// A crawl was stopped, with this last checkpoint.
     Unfinished(LeaseKey, Option<CrawlCheckpoint>),
-    /// A crawl's site requires a pause of this length; with the crawl's last checkpoint.
+    /// A site requires a pause of this length. Contains the crawl's last checkpoint.
     Paused(LeaseKey, Option<CrawlCheckpoint>, Duration),
-    /// The checkpoint of a running crawl.
+    /// A new checkpoint of a running crawl.
     Checkpoint(CrawlCheckpoint),
     /// A crawl requests a permit for an address.
     PermitWanted(LeaseKey, IpAddr),
     /// A crawl panicked, with this message.
     Crashed(LeaseKey, String),
     Measured(MeasurementReport),
-    /// A look at the disk changed whether leases may be taken.
+    /// After a check of the free space, the agent takes leases again, or no longer.
     SpaceChecked,
-    /// The current deadline has passed.
+    /// The deadline of all leases has passed.
     DeadlinePassed,
 }
 
 impl WorkEvent {
-    /// The lease that ends with this event: it has no outcome in the outbox and no running crawl.
+    /// The lease, if it ends with this event without an outcome in the outbox.
     pub(super) const fn ends(&self) -> Option<LeaseKey> {
         match self {
             Self::Unfinished(key, _) | Self::Paused(key, ..) | Self::Crashed(key, _) => Some(*key),

@@ -1,4 +1,4 @@
-//! Opens a session: connect, register, wait for the welcome; and the reasons why a session ends.
+//! Opens a session: connects, registers and waits for the welcome. Also defines why sessions end.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use super::SessionConfig;
 use crate::config::SchedulerUrl;
 use crate::session::{enrol, unreached};
 
-/// Messages queued in the transport, including checkpoints of up to a megabyte; more wait in the
-/// session.
+/// Maximum number of messages in the transport's queue. They include checkpoints of up to a
+/// megabyte. Further messages wait in the session.
 const OUTBOUND_MESSAGES: usize = 16;
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(20);
-/// Interval of HTTP/2 pings, which detect a dead peer in addition to missing acknowledgements.
+/// Interval of HTTP/2 pings. These detect a dead connection, as missing acknowledgements do.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 #[derive(Debug, thiserror::Error)]
@@ -29,20 +29,21 @@ pub(super) enum SessionEnd {
     Connect { scheduler: String, reason: String },
     #[error("the scheduler refused this agent: {0}")]
     Refused(String),
-    /// Another machine was enrolled in this agent's place: its credential is permanently invalid.
+    /// Another machine was enrolled under this agent's name, so this agent's credential is
+    /// permanently invalid.
     #[error(transparent)]
     Replaced(AgentReplaced),
-    /// Another process with this agent's credential took its place.
+    /// Another process opened a session with this agent's credential.
     #[error("{0}; waiting until that process ends")]
     Superseded(String),
     #[error("the session broke: {0}")]
     Broken(String),
-    /// No heartbeat was acknowledged within the lease's life.
+    /// No heartbeat was acknowledged within the lifetime of leases.
     #[error("no heartbeat was acknowledged in time")]
     Silent,
 }
 
-/// Another machine has this agent's place.
+/// Another machine was enrolled under this agent's name.
 #[derive(Debug, Clone, thiserror::Error)]
 #[error("{0}")]
 pub struct AgentReplaced(String);

@@ -1,8 +1,9 @@
-//! The queue of messages to the transport, in order and bounded in bytes.
+//! The queue of messages to the transport, in order and with limited size.
 //!
-//! A stalled scheduler reads nothing for as long as a lease lives, while every crawl produces a
-//! checkpoint of up to a megabyte each minute. So only the newest checkpoint of a lease waits, and
-//! beyond a budget none does: the crawl continues, and another checkpoint follows.
+//! While a scheduler hangs, it reads nothing until the leases end, but every crawl makes a
+//! checkpoint of up to a megabyte each minute. So the queue keeps only the newest checkpoint of
+//! each lease, and drops checkpoints beyond a memory budget. A dropped checkpoint does not matter,
+//! because the crawl continues and makes another.
 
 use std::collections::VecDeque;
 
@@ -12,12 +13,13 @@ use tokio::sync::mpsc;
 
 use super::opening::SessionEnd;
 
-/// Maximum queued messages: what an agent of the largest capacity can owe, and some more. It bounds
-/// a scheduler that sends orders and never reads.
+/// Maximum number of queued messages: more than an agent with maximum capacity can have to send.
+/// The limit is for a scheduler that sends orders but never reads.
 const MOST_MESSAGES: usize = 32_768;
 /// Maximum bytes of queued checkpoints of running crawls.
 const MOST_BYTES: usize = 8 << 20;
-/// The same including checkpoints of ended crawls: another agent repeats the work of a lost one.
+/// Maximum bytes including the last checkpoints of ended crawls. If one of these is dropped,
+/// another agent repeats its work.
 const MOST_BYTES_AT_ENDS: usize = 64 << 20;
 
 #[derive(Debug, Default)]
@@ -27,7 +29,7 @@ pub(super) struct OutgoingQueue {
 }
 
 impl OutgoingQueue {
-    /// Adds a message; checkpoints have their own methods.
+    /// Adds a message that is not a checkpoint.
     pub(super) fn push(&mut self, message: Up) {
         self.messages.push_back(message);
     }
@@ -36,13 +38,13 @@ impl OutgoingQueue {
         self.messages.push_front(message);
     }
 
-    /// Adds the checkpoint of a running crawl and replaces its lease's unsent one.
+    /// Adds the checkpoint of a running crawl, and removes an unsent checkpoint of the same lease.
     pub(super) fn push_checkpoint(&mut self, checkpoint: CrawlCheckpoint) {
         self.replace(checkpoint, MOST_BYTES);
     }
 
-    /// Adds the last checkpoint of a crawl, likewise. Push the message that ends its lease after
-    /// it.
+    /// Does the same with the last checkpoint of a crawl. Push the message that ends the lease
+    /// afterwards.
     pub(super) fn push_last_checkpoint(&mut self, checkpoint: CrawlCheckpoint) {
         self.replace(checkpoint, MOST_BYTES_AT_ENDS);
     }
@@ -75,7 +77,7 @@ impl OutgoingQueue {
         Some(SessionRequest { message: Some(message) })
     }
 
-    /// Sends the next message once the transport has room for it; fails when the stream is closed.
+    /// Sends the next message when the transport has room for it. Fails if the stream is closed.
     pub(super) fn send_next(
         &mut self,
         permit: Result<mpsc::Permit<'_, SessionRequest>, mpsc::error::SendError<()>>,
@@ -112,7 +114,7 @@ mod tests {
         CrawlCheckpoint { task_id, token: 1, state: vec![7; bytes], pages, ..CrawlCheckpoint::default() }
     }
 
-    /// Tasks and pages of the queued checkpoints, in order.
+    /// The task and the number of pages of each queued checkpoint, in order.
     fn waiting(outgoing: &mut OutgoingQueue) -> Vec<(i64, u32)> {
         let sent = std::iter::from_fn(|| outgoing.pop()).filter_map(|request| request.message);
         let checkpoints = sent.filter_map(|message| match message {

@@ -1,17 +1,16 @@
-//! The schedulers of one fleet: any of them can serve any agent.
+//! The schedulers of one fleet, any of which can serve any agent.
 //!
-//! An agent starts with its first configured address, and moves to the next whenever a session
-//! could not be opened or broke. The addresses that a scheduler reports are stored for the life of
-//! the process, after the configured ones.
+//! An agent starts with the first configured URL, and moves to the next if a session cannot be
+//! opened or breaks. URLs that a scheduler reports come after the configured ones, and are kept
+//! only in memory.
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::config::{BadSchedulerUrl, SchedulerUrl};
 
-/// Maximum stored addresses: more schedulers than one database can serve.
+/// Maximum number of reported URLs to keep, which is more schedulers than one database can serve.
 const MOST: usize = 32;
 
-/// The addresses, and the current one.
 #[derive(Debug, Clone)]
 pub struct Schedulers {
     /// Never empty.
@@ -37,13 +36,13 @@ impl Schedulers {
         &self.known[..self.configured]
     }
 
-    /// Moves to the next scheduler, if there is one.
+    /// Moves to the next scheduler; after the last, to the first.
     pub const fn move_on(&mut self) {
         self.now = (self.now + 1) % self.known.len();
     }
 
-    /// Stores the other schedulers that the current one reports. Ignores invalid URLs, and those
-    /// with another transport than the current one (plaintext, say).
+    /// Stores the other schedulers that the current one reports. Ignores invalid URLs, and
+    /// plaintext URLs if the current one uses TLS, or the reverse.
     pub fn learn(&mut self, others: &[String]) {
         let current = self.current().clone();
         self.known.truncate(self.configured);
@@ -57,7 +56,7 @@ impl Schedulers {
     }
 }
 
-/// One address, or a list of addresses, as in a configuration.
+/// One URL or a list of URLs, as in a configuration.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum OneOrMore {
@@ -65,7 +64,7 @@ enum OneOrMore {
     More(Vec<String>),
 }
 
-/// Writes a single address as a string.
+/// Writes a single URL as a string, and several as a list.
 pub(crate) fn serialize<S: Serializer>(addresses: &[String], serializer: S) -> Result<S::Ok, S::Error> {
     match addresses {
         [one] => one.serialize(serializer),

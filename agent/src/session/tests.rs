@@ -29,7 +29,7 @@ const LEASE: HeldLease = HeldLease { task_id: 5, token: 2 };
 struct TestAgent {
     stop: CancellationToken,
     running: JoinHandle<()>,
-    /// The folder of its outbox, if the agent has its own.
+    /// The folder of the outbox, if it is a temporary one.
     _folder: Option<tempfile::TempDir>,
 }
 
@@ -109,13 +109,13 @@ async fn silent_server() -> TestServer {
     TestServer::start(|_| vec![ServerAction::Wait]).await
 }
 
-/// The means of an agent without a contact URL.
+/// The request base of an agent without a contact URL.
 pub(super) fn request_base(allow_net: &[&str]) -> RequestBase {
     let RequestContext { guard, resolver, bind, tls, robots, .. } = context(allow_net);
     RequestBase { guard, resolver, bind, tls, robots, user_agent: None }
 }
 
-/// An agent that its scheduler has just welcomed.
+/// An agent with an open session.
 async fn connected() -> (TestScheduler, TestAgent, TestSession) {
     let mut scheduler = TestScheduler::start(None).await;
     let agent = TestAgent::start(&scheduler);
@@ -123,13 +123,13 @@ async fn connected() -> (TestScheduler, TestAgent, TestSession) {
     (scheduler, agent, session)
 }
 
-/// Accepts the outcome of a task.
+/// Acknowledges the outcome of a task.
 async fn acknowledge(session: &TestSession, task_id: i64) {
     let answer = outcome_ack::Answer::Accepted.into();
     session.send(Down::Outcome(OutcomeAck { task_id, token: LEASE.token, answer, ..OutcomeAck::default() })).await;
 }
 
-/// The next outcome; no other message but heartbeats may come before it.
+/// The next outcome. Only heartbeats may come before it.
 async fn outcome(session: &mut TestSession) -> OutcomeReport {
     match session.next_but_heartbeats().await {
         Some(Up::Outcome(outcome)) => outcome,
@@ -137,7 +137,7 @@ async fn outcome(session: &mut TestSession) -> OutcomeReport {
     }
 }
 
-/// The task and token of the next release, likewise.
+/// The task and token of the next release. Only heartbeats may come before it.
 async fn released(session: &mut TestSession) -> (i64, i64) {
     match session.next_but_heartbeats().await {
         Some(Up::Release(release)) => (release.task_id, release.token),
@@ -262,7 +262,7 @@ async fn an_agent_reports_a_full_disk_before_it_hands_leases_back() {
     assert!(server.requests().is_empty());
 }
 
-/// An agent that stores pages in a folder, and reports it as full below `min_free_bytes`.
+/// An agent that stores pages in a folder, and reports a full disk below `min_free_bytes`.
 fn storing(scheduler: &TestScheduler, folder: &std::path::Path, min_free_bytes: u64) -> TestAgent {
     let pages = StoreConfig { folder: folder.join("pages"), max_file_bytes: 1 << 30, min_free_bytes };
     let store = Store::open(&pages, "harbin-cernet").unwrap();
@@ -376,7 +376,7 @@ async fn the_deadline_passes_while_the_scheduler_reads_nothing() {
     let (session, _) = scheduler.session().await;
     session.welcome(Duration::from_millis(50), Duration::from_secs(2), Vec::new(), CONTACT).await;
     session.send(Down::Crawl(crawl_order(&server))).await;
-    // The agent responds to each at once, at length, until the transport takes no more.
+    // The agent answers each order immediately with a long message, until the transport is full.
     let url = "x".repeat(450);
     for order_id in 0..6000 {
         let target = Some(measure_order::Target::Beacon(BeaconTarget { agent_id: 1, url: url.clone() }));
@@ -405,7 +405,7 @@ async fn a_cancelled_lease_stops_its_crawl_and_no_other() {
     let server = silent_server().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     let (task_id, token) = (LEASE.task_id, LEASE.token);
-    // A cancel for a lease that the agent does not hold stops none of its crawls.
+    // A cancel order for a lease that the agent does not hold must not stop any crawl.
     session.send(Down::Cancel(CancelOrder { task_id, token: token + 1 })).await;
     session.send(Down::Cancel(CancelOrder { task_id, token })).await;
     assert_eq!(released(&mut session).await, (task_id, token));

@@ -1,8 +1,9 @@
-//! The agent's work for the scheduler: crawls, measurements, and unacknowledged outcomes. It
-//! outlives sessions.
+//! The agent's work for the scheduler: crawls, measurements, and unacknowledged outcomes. Kept over
+//! sessions.
 //!
-//! Invariants: at most `capacity` crawls run; a lease is crawled once, and only the newest lease of
-//! a task; outcomes are bounded; every crawl is stopped when the deadline passes.
+//! Invariants: at most `capacity` crawls run. Each lease is crawled at most once, and only the
+//! newest lease of a task is crawled. The number of outcomes is limited. Every crawl is stopped
+//! when the deadline passes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -30,15 +31,17 @@ mod measuring;
 
 use measuring::MeasuredOrder;
 
-/// Maximum site orders under way: they mostly wait for their pauses.
+/// Maximum number of concurrent orders to measure sites. Most of them are waiting for their next
+/// request.
 const SITE_ORDERS: usize = 512;
-/// Maximum beacon orders under way: more would disturb each other's measurements.
+/// Maximum number of concurrent orders to measure beacons. More would disturb each other's
+/// measurements.
 const BEACON_ORDERS: usize = 4;
-/// Maximum unacknowledged outcomes beyond one per slot: acknowledgements come later than the next
-/// grants.
+/// Maximum unacknowledged outcomes in addition to one per slot. Needed because the next grants come
+/// before the acknowledgements.
 const SPARE_OUTCOMES: usize = 64;
-/// Maximum checkpoints waiting to be sent, each of up to a megabyte. One that finds no place is
-/// made again a minute later.
+/// Maximum number of checkpoints, each of up to a megabyte, that wait to be sent. If the queue is
+/// full, a checkpoint is dropped; the crawl makes another a minute later.
 const CHECKPOINTS: usize = 4;
 
 #[derive(Debug)]
@@ -57,29 +60,28 @@ pub struct Work {
     running: HashMap<LeaseKey, RunningCrawl>,
     crawls: JoinSet<Option<WorkEvent>>,
     measures: JoinSet<MeasuredOrder>,
-    /// Which order a measurement's task serves: a task that panics cannot report it.
+    /// The order of each measurement's task, to report the order if the task panics.
     orders: HashMap<task::Id, i64>,
     site_places: Arc<Semaphore>,
     beacon_places: Arc<Semaphore>,
-    /// Kinds of addresses of refused beacons for which a warning was logged.
+    /// The reasons for refusing beacons of which a warning was already logged.
     warned: HashSet<&'static str>,
-    /// Measurements by address; later sessions' orders use them too.
+    /// Measurements by address, which orders of later sessions use too.
     addresses: Arc<Addresses>,
     pub(super) outbox: Outbox,
-    /// Crawls on the disk, which can be resumed.
+    /// The files from which crawls can resume.
     kept: CrawlFiles,
     store: Option<Store>,
     checkpoints: (mpsc::Sender<CrawlCheckpoint>, mpsc::Receiver<CrawlCheckpoint>),
     pub(super) claims: AddressClaims,
-    /// Why the agent takes no lease, by the last look.
+    /// Why the agent takes no lease, according to the last check of the disk.
     paused: Option<String>,
-    /// Cancelled when the agent stops: nothing is waited for any more.
+    /// Cancelled when the agent stops. After that it does not wait for outcomes to be written.
     closing: CancellationToken,
     pub(super) deadline: LeaseDeadline,
 }
 
 impl Work {
-    /// No work yet.
     pub fn new(request_base: RequestBase, capacity: u32, outbox: Outbox, kept: CrawlFiles) -> Self {
         Self {
             context: request_base.user_agent.clone().map(|user_agent| Arc::new(request_base.context(user_agent))),
@@ -104,7 +106,7 @@ impl Work {
         }
     }
 
-    /// Sets where crawls store their pages.
+    /// Sets the store for the pages of crawls.
     #[must_use]
     pub fn storing(self, store: Option<Store>) -> Self {
         Self { store, ..self }
@@ -153,7 +155,7 @@ impl Work {
                 event
             }
             Err(error) => {
-                // It was not aborted: crawls are stopped only by their tokens.
+                // This is a panic, because tasks of crawls are never aborted.
                 let crash = error.try_into_panic().map_or_else(|error| error.to_string(), panic_message);
                 tracing::error!(task.id = key.task_id, token = key.token, crash, "a crawl panicked");
                 Some(WorkEvent::Crashed(key, crash))
@@ -161,13 +163,13 @@ impl Work {
         }
     }
 
-    /// The leases this agent still claims: running crawls, and unacknowledged outcomes.
+    /// The leases that this agent claims: those of running crawls and of unacknowledged outcomes.
     pub(super) fn held(&self) -> Vec<HeldLease> {
         let going_on = self.running.iter().filter(|(_, crawl)| !crawl.stop.is_cancelled()).map(|(key, _)| *key);
         going_on.chain(self.outbox.keys()).map(HeldLease::from).collect()
     }
 
-    /// Applies the welcome of a new session: stops the crawls of leases that were not kept.
+    /// Applies the welcome of a new session: stops crawls whose leases the scheduler did not keep.
     pub(super) fn welcome(&mut self, welcome: &Welcome, deadline: BootTime) {
         self.deadline.begin(deadline);
         let kept: HashSet<LeaseKey> =
@@ -188,13 +190,14 @@ impl Work {
         }
     }
 
-    /// Number of sites being crawled, including crawls that are being stopped.
+    /// Number of running crawls, including those that are being stopped.
     pub(super) fn active_crawls(&self) -> u32 {
         u32::try_from(self.running.len()).unwrap_or(u32::MAX)
     }
 
-    /// Starts a check whether outcomes and pages can be stored, without waiting for the disk;
-    /// `true` when the result is known to have changed. [`Work::next`] returns the result.
+    /// Starts to check whether outcomes and pages can be stored, without waiting for the disk.
+    /// Returns `true` if it is already known that the result has changed; otherwise [`Work::next`]
+    /// returns the result.
     pub(super) fn check_disk(&mut self) -> bool {
         self.outbox.check_space();
         self.note_space()
@@ -223,16 +226,16 @@ impl Work {
         }
     }
 
-    /// Slots in which a crawl may start. A crawl that is being stopped holds none: it sends no more
-    /// requests.
+    /// Number of slots in which a crawl may start. A crawl that is being stopped does not occupy a
+    /// slot, because it sends no more requests.
     fn free_slots(&self) -> usize {
         let going_on = self.running.values().filter(|crawl| !crawl.stop.is_cancelled()).count();
         let kept = self.capacity.saturating_add(SPARE_OUTCOMES).saturating_sub(self.outbox.len());
         if self.paused.is_some() { 0 } else { self.capacity.saturating_sub(going_on).min(kept) }
     }
 
-    /// Stops earlier leases of a task; a newer lease proves that they are lost. `false` when `key`
-    /// itself is the older one.
+    /// Stops the crawls of earlier leases of a task, because a newer lease proves that they have
+    /// ended. Returns `false` if a newer lease than `key` is being crawled.
     fn supersede(&self, key: LeaseKey) -> bool {
         let same_task = || self.running.iter().filter(|(other, _)| other.task_id == key.task_id);
         if same_task().any(|(other, _)| other.token > key.token) {
@@ -250,8 +253,8 @@ impl Work {
         }
     }
 
-    /// Ends the crawl of a preempted lease; until it is handed back the agent holds the lease and
-    /// its slot.
+    /// Ends the crawl of a preempted lease. The lease and its slot stay occupied until the lease is
+    /// returned.
     pub(super) fn preempt(&self, key: LeaseKey, reason: &str) {
         if let Some(crawl) = self.running.get(&key) {
             tracing::info!(
@@ -264,27 +267,27 @@ impl Work {
         }
     }
 
-    /// Stops every crawl; each still ends by itself.
+    /// Asks every crawl to stop, and does not wait until they have ended.
     fn stop_crawls(&self) {
         self.running.values().for_each(|crawl| crawl.stop.cancel());
     }
 
-    /// Stops everything because the agent stops, and no longer waits for outcomes that cannot be
+    /// Stops all work because the agent stops. Crawls no longer wait for outcomes that cannot be
     /// written.
     pub(super) fn stop_all(&mut self) {
         self.closing.cancel();
         self.give_up();
     }
 
-    /// Stops everything that is under way, because it now belongs to another process.
+    /// Stops all work, because it now belongs to another process.
     pub(super) fn give_up(&mut self) {
         self.deadline.clear();
         self.stop_crawls();
         self.abandon_orders();
     }
 
-    /// Starts the crawl of a granted lease; returns a reply at once if it cannot start, or was
-    /// crawled before.
+    /// Starts the crawl of a granted lease. Returns a reply if the crawl cannot start, or has an
+    /// outcome already.
     pub(super) fn crawl(&mut self, mut order: CrawlOrder) -> Option<Up> {
         let key = LeaseKey { task_id: order.task_id, token: order.token };
         if let Some(outcome) = self.outbox.get(key) {
@@ -377,7 +380,7 @@ mod tests {
         }
         let claimed = work.held();
         assert_eq!(claimed.len(), 2);
-        // As when the deadline passes while the scheduler responds slowly.
+        // The same happens if the deadline passes while the scheduler responds slowly.
         work.stop_crawls();
         let mut ended = Vec::new();
         let slow = async {

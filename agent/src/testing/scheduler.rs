@@ -1,4 +1,4 @@
-//! A scheduler for tests: a real tonic server whose sessions the test controls.
+//! A scheduler for tests: a tonic server whose sessions the test controls.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -18,12 +18,12 @@ use tokio_stream::wrappers::{ReceiverStream, TcpListenerStream};
 use tonic::transport::{Identity, Server, ServerTlsConfig};
 use tonic::{Request, Response, Status, Streaming};
 
-/// Longer than anything a test waits for.
+/// Longer than any wait in a test.
 const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) const TOKEN: &str = "good-token";
 pub(crate) const CREDENTIAL: &str = "the-credential";
 
-/// A running scheduler; it ends with the test.
+/// A running scheduler, which stops when it is dropped.
 pub(crate) struct TestScheduler {
     pub(crate) addr: SocketAddr,
     sessions: mpsc::Receiver<TestSession>,
@@ -33,7 +33,7 @@ pub(crate) struct TestScheduler {
 pub(crate) struct TestSession {
     inbound: Streaming<SessionRequest>,
     outbound: mpsc::Sender<Result<SessionResponse, Status>>,
-    /// The other schedulers it reports in its welcome.
+    /// The other schedulers to report in the welcome.
     pub(crate) others: Vec<String>,
 }
 
@@ -51,7 +51,7 @@ impl TestScheduler {
         Self { addr, sessions }
     }
 
-    /// The next session, and the agent's registration.
+    /// Waits for the next session; returns it with the agent's registration.
     pub(crate) async fn session(&mut self) -> (TestSession, Register) {
         let next = tokio::time::timeout(PATIENCE, self.sessions.recv()).await;
         let mut session = next.expect("no agent connected").expect("the server ended");
@@ -63,8 +63,8 @@ impl TestScheduler {
 }
 
 impl TestSession {
-    /// The next message; `None` when the agent closed the stream. Grants claims of addresses that
-    /// come before it.
+    /// The next message that is not a claim of an address; `None` if the agent closed the stream.
+    /// Grants all claims before it.
     pub(crate) async fn next(&mut self) -> Option<session_request::Message> {
         loop {
             match self.next_or_claim().await {
@@ -74,7 +74,7 @@ impl TestSession {
         }
     }
 
-    /// Waits for a claim, and grants it.
+    /// Waits for a claim of an address, and grants it.
     pub(crate) async fn permit(&mut self) {
         loop {
             match self.next_or_claim().await {

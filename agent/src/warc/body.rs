@@ -1,4 +1,5 @@
-//! The body of a response until it is stored: in memory while it is small, then in an unnamed file.
+//! Holds the body of a response until it is stored: in memory while it is small, then in an unnamed
+//! file.
 
 use std::fs::File;
 use std::io;
@@ -8,27 +9,27 @@ use std::sync::Arc;
 
 use crate::disk::folder::blocking;
 
-/// Maximum bytes of one body in memory; whenever there are more, they go to the file. Fifty crawls
-/// hold 12.5 MiB.
+/// Maximum bytes of one body in memory. If there are more, they are moved to the file. Fifty crawls
+/// use up to 12.5 MiB.
 const IN_MEMORY: usize = 256 << 10;
-/// Bytes per read from the file.
+/// Number of bytes per read from the file.
 const READ: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(super) struct Body {
     folder: Arc<Path>,
-    /// The first part of the body; created when needed.
+    /// The file with the first part of the body, created when needed.
     file: Option<Arc<File>>,
     in_file: u64,
-    /// The bytes after it that are being written to the file.
+    /// The bytes after the first part, while they are written to the file.
     moving: Option<Arc<Vec<u8>>>,
     memory: Vec<u8>,
-    /// Number of bytes in memory at which they go to the file.
+    /// Number of bytes in memory from which they are moved to the file.
     most: usize,
 }
 
 impl Body {
-    /// An empty body, whose file would be in this folder.
+    /// An empty body. If it needs a file, the file is created in this folder.
     pub(super) const fn new(folder: Arc<Path>) -> Self {
         Self { folder, file: None, in_file: 0, moving: None, memory: Vec::new(), most: IN_MEMORY }
     }
@@ -38,8 +39,8 @@ impl Body {
         self.in_file + u64::try_from(moving + self.memory.len()).expect("a length")
     }
 
-    /// Adds a piece; if cancelled, it has still added all of it. While writes fail, the body stays
-    /// in memory, where the page size limit bounds it.
+    /// Adds a piece. Even if cancelled, all of the piece was added. While writes fail, the body
+    /// stays in memory, limited by the maximum size of a page.
     pub(super) async fn push(&mut self, piece: &[u8]) {
         self.memory.extend_from_slice(piece);
         if self.memory.len() < self.most || self.moving.is_some() {
@@ -78,7 +79,7 @@ impl Body {
         self.file.is_none()
     }
 
-    /// Passes the whole body to `take`, in order. It blocks.
+    /// Passes the whole body to `take`, in order. Blocks the thread.
     pub(super) fn read(&self, mut take: impl FnMut(&[u8]) -> io::Result<()>) -> io::Result<()> {
         if let Some(file) = &self.file {
             let mut buffer = vec![0; READ];

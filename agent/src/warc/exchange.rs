@@ -1,4 +1,4 @@
-//! One request and its response, from the response's head until both are stored.
+//! A request and its response, recorded from the response's head until both are stored.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -10,12 +10,12 @@ use tokio::time::Instant;
 use super::body::Body;
 use super::digest::Digest;
 
-/// Why a body is incomplete, in WARC's terms.
+/// Why a body is incomplete, as values of `WARC-Truncated`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Truncated {
-    /// It exceeds the size limit.
+    /// The body exceeds the size limit.
     Length,
-    /// It exceeded the time limit.
+    /// The body exceeded the time limit.
     Time,
     /// The connection broke.
     Disconnect,
@@ -34,18 +34,18 @@ impl Truncated {
     }
 }
 
-/// The crawl to which an exchange belongs.
+/// Identifies the crawl to which an exchange belongs.
 #[derive(Debug)]
 pub(super) struct CrawlIdentity {
     pub(super) site: String,
     pub(super) task_id: Option<i64>,
 }
 
-/// An answered request, and the head of the response.
+/// A request, and the head of its response.
 #[derive(Debug)]
 pub struct AnsweredRequest {
     pub url: String,
-    /// When the response's head arrived.
+    /// The time at which the response's head arrived.
     pub at: SystemTime,
     /// The server's address, if known.
     pub address: Option<IpAddr>,
@@ -69,22 +69,22 @@ pub(super) struct Exchange {
     pub(super) truncated: Option<Truncated>,
 }
 
-/// Exchanges that have ended but are not handed over yet; never held across an await.
+/// Exchanges that have ended but were not passed to the writer yet. No code holds this lock across
+/// an await.
 pub(super) type EndedExchanges = Mutex<VecDeque<Box<Exchange>>>;
 
-/// The state of a recording.
 #[derive(Debug, Clone, Copy)]
 enum RecordingState {
-    /// Waiting for the next piece; the crawl's deadline is at that moment.
+    /// The crawl waits for the next piece, until its deadline, which is this time.
     Waiting(Instant),
-    /// The crawl requests no more.
+    /// The crawl does not wait for another piece.
     Idle,
-    /// No more will come, for this reason; `None` at the body's end.
+    /// The body has ended, for this reason; `None` if it is complete.
     Over(Option<Truncated>),
 }
 
-/// Receives a response's body. It ends when it is dropped, so that no way out of a crawl can lose
-/// it.
+/// Records a response's body. Dropping it ends the exchange, so that the exchange is never lost,
+/// however a crawl ends.
 #[derive(Debug)]
 pub struct Recording {
     exchange: Option<Box<Exchange>>,
@@ -113,12 +113,12 @@ impl Recording {
         }
     }
 
-    /// The crawl waits for the next piece; its deadline is `until`.
+    /// Records that the crawl waits for the next piece, until its deadline at `until`.
     pub const fn wait(&mut self, until: Instant) {
         self.state = RecordingState::Waiting(until);
     }
 
-    /// Takes an encoded piece of the body. If cancelled, it has still taken all of it.
+    /// Adds an encoded piece of the body. Even if cancelled, all of the piece was added.
     pub async fn push(&mut self, piece: &[u8]) {
         if let Some(exchange) = &mut self.exchange {
             exchange.block.update(piece);
@@ -139,7 +139,7 @@ impl Recording {
         self.exchange.as_ref().map_or(0, |exchange| exchange.body.held())
     }
 
-    /// No more will come; `None` means the body's regular end.
+    /// Records that no more pieces will come; `None` means that the body is complete.
     pub const fn end(&mut self, truncated: Option<Truncated>) {
         self.state = RecordingState::Over(truncated);
     }

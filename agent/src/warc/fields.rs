@@ -1,4 +1,4 @@
-//! The head of a WARC record: named fields, one per line.
+//! Builds the head of a WARC record: named fields, one per line.
 
 use std::fmt::Write as _;
 use std::time::SystemTime;
@@ -6,14 +6,14 @@ use std::time::SystemTime;
 use chrono::{DateTime, SecondsFormat, Utc};
 use rand::Rng;
 
-/// Initial capacity for a head: most need half of it.
+/// Initial buffer size for a head: most need half of it.
 const ROOM: usize = 1 << 10;
 
 #[derive(Debug)]
 pub(super) struct Fields(String);
 
 impl Fields {
-    /// The head of a record of this kind, with the time that [`date`] wrote.
+    /// Starts the head of a record of this type. `date` is a time as formatted by [`date`].
     pub(super) fn new(kind: &str, id: &str, date: &str) -> Self {
         let mut fields = Self(String::with_capacity(ROOM));
         fields.0.push_str("WARC/1.1\r\n");
@@ -23,7 +23,7 @@ impl Fields {
         fields
     }
 
-    /// Adds a field. Characters that could end its line or are not text are escaped as in URLs.
+    /// Adds a field. Control characters, which could end the line, are escaped as in URLs.
     pub(super) fn add(&mut self, name: &str, value: &str) {
         self.0.push_str(name);
         self.0.push_str(": ");
@@ -38,7 +38,7 @@ impl Fields {
         self.0.push_str("\r\n");
     }
 
-    /// The complete head, for a block of `length` bytes.
+    /// Completes the head for a block of `length` bytes.
     pub(super) fn end(mut self, length: u64) -> String {
         self.add("Content-Length", &length.to_string());
         self.0.push_str("\r\n");
@@ -46,17 +46,17 @@ impl Fields {
     }
 }
 
-/// A time in WARC's format, to the millisecond.
+/// Formats a time for WARC fields, in milliseconds.
 pub(super) fn date(at: SystemTime) -> String {
     DateTime::<Utc>::from(at).to_rfc3339_opts(SecondsFormat::Millis, true)
 }
 
-/// A time in the format of file names.
+/// Formats a time for file names.
 pub(super) fn stamp(at: SystemTime) -> String {
     DateTime::<Utc>::from(at).format("%Y%m%d%H%M%S").to_string()
 }
 
-/// A new record's identifier: a random UUID (RFC 9562, version 4).
+/// Makes the identifier of a record: a random UUID (RFC 9562, version 4).
 pub(super) fn new_id(rng: &mut impl Rng) -> String {
     let mut bytes = [0; 16];
     rng.fill_bytes(&mut bytes);

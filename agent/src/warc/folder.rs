@@ -1,4 +1,4 @@
-//! The folder of WARC files: its lock, and its repair after a crash.
+//! Locks the folder of WARC files, and repairs the files after a crash.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom};
@@ -11,13 +11,14 @@ use super::names;
 use super::volume::ResponseLine;
 use crate::disk::folder::{FolderError, FolderPurpose};
 
-/// Maximum distance of the last line's start from the end, in bytes; lines have a few hundred.
+/// Maximum bytes to read from the end of the file to find the last line. Lines have a few hundred
+/// bytes.
 const TAIL: u64 = 1 << 20;
 
-/// Two agents would write to each other's files.
+/// Two agents that shared the folder would write to each other's files.
 pub(super) const FOLDER: FolderPurpose = FolderPurpose { what: "WARC files", otherwise: "use another folder" };
 
-/// Locks the folder for this process while it holds the file, and closes the files that an earlier
+/// Locks the folder until the returned file is dropped, and completes the files that an earlier
 /// process left open.
 pub(super) fn take(folder: &Path) -> Result<File, FolderError> {
     let unusable = |source| FOLDER.unusable(folder, source);
@@ -31,8 +32,8 @@ pub(super) fn take(folder: &Path) -> Result<File, FolderError> {
     Ok(lock)
 }
 
-/// Closes a file that was being written. Removes everything after its last whole record, every
-/// incomplete line, and every line of a missing record.
+/// Completes a file that was being written. Removes everything after its last whole record,
+/// incomplete lines, and lines whose record is missing.
 fn mend(folder: &Path, stem: &str) -> io::Result<()> {
     let [open, closed, lines] =
         [names::open(stem), names::closed(stem), names::lines(stem)].map(|name| folder.join(name));
@@ -51,10 +52,10 @@ fn mend(folder: &Path, stem: &str) -> io::Result<()> {
     fs::rename(&open, &closed)
 }
 
-/// The end of the last whole record. Cuts off the lines after the last one with a whole record.
+/// The end of the last whole record. Cuts off the lines at the end whose record is not whole.
 fn end_of_records(warc: &File, lines: &File) -> io::Result<u64> {
     while let Some((start, line)) = last_line(lines)? {
-        // The records before the last line's were complete before it, so reading can start there.
+        // All records before that of the last line are whole, so start reading there.
         if let Some(ResponseLine { offset, length, .. }) = line {
             let end = whole_until(warc, offset)?;
             if end >= offset.saturating_add(length) {
@@ -66,8 +67,8 @@ fn end_of_records(warc: &File, lines: &File) -> io::Result<u64> {
     whole_until(warc, 0)
 }
 
-/// The last whole line, its start, and its content if valid. Cuts off anything after it. A line
-/// longer than any that is written counts as starting in its middle.
+/// The position of the last whole line, and its content if valid. Cuts off everything after this
+/// line. Of a line longer than [`TAIL`], only the end is read, which is invalid.
 fn last_line(lines: &File) -> io::Result<Option<(u64, Option<ResponseLine>)>> {
     let length = lines.metadata()?.len();
     let from = length.saturating_sub(TAIL);
@@ -83,7 +84,7 @@ fn last_line(lines: &File) -> io::Result<Option<(u64, Option<ResponseLine>)>> {
     Ok(Some((place(start), serde_json::from_slice(&tail[start..end]).ok())))
 }
 
-/// The end of the last of the consecutive whole members from `from` on.
+/// Reads gzip members from `from` on, and returns the end of the last whole one.
 fn whole_until(warc: &File, from: u64) -> io::Result<u64> {
     let mut reader = BufReader::new(warc);
     reader.seek(SeekFrom::Start(from))?;
@@ -94,7 +95,7 @@ fn whole_until(warc: &File, from: u64) -> io::Result<u64> {
     Ok(end)
 }
 
-/// Reads a member; returns whether it was whole, by its checksum.
+/// Reads a member, and checks by its checksum whether it is whole.
 fn is_whole(reader: &mut BufReader<&File>) -> bool {
     if !reader.fill_buf().is_ok_and(|bytes| !bytes.is_empty()) {
         return false;

@@ -1,34 +1,34 @@
-//! Gzip members (RFC 1952): each record of a WARC file is one, so that it can be read from its
-//! offset.
+//! Makes gzip members (RFC 1952). Each record of a WARC file is a separate member, so that it can
+//! be read from its offset.
 //!
-//! The compressor's state is allocated once and reused: it is larger than most records.
+//! The compressor's state is larger than most records, so it is allocated once and reused.
 
 use std::io;
 
 use flate2::{Compress, Compression, Crc, FlushCompress, Status};
 
-/// Compression level, 1 to 9. Level 1 takes two fifths of the time of level 2, and its members are
-/// a quarter larger (docs/costs.md).
+/// Compression level, 1 to 9. Level 1 takes two fifths of the time of level 2, and its output is a
+/// quarter larger (docs/costs.md).
 const LEVEL: u32 = 1;
-/// The magic number, deflate, no name, no time, the fastest compressor, an unknown system.
+/// A gzip header with the magic number, method deflate, no name, no time, the flag for fastest
+/// compression, and an unknown operating system.
 const HEADER: [u8; 10] = [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 4, 255];
 /// Size of the compressor's output buffer, in bytes. Most records need a tenth of it.
 const ROOM: usize = 32 << 10;
-/// Pieces are joined up to this many bytes before compression: most records are compressed in one
+/// Maximum bytes of pieces to join before compression. Most records are then compressed in one
 /// call.
 const TOGETHER: usize = 32 << 10;
 
-/// Makes members, one after another.
 #[derive(Debug)]
 pub(super) struct Gzip {
     compress: Compress,
     crc: Crc,
     /// Added bytes that are not compressed yet.
     waiting: Vec<u8>,
-    /// The compressor's output buffer. With the end of `out` instead, every piece would zero all
-    /// its free space.
+    /// The compressor's output buffer. If it wrote to the end of `out`, the free space there would
+    /// have to be zeroed for every piece.
     space_limit: Box<[u8]>,
-    /// Finished bytes that were not taken yet.
+    /// Finished bytes that were not written to the file yet.
     out: Vec<u8>,
 }
 
@@ -69,8 +69,8 @@ impl Gzip {
         Ok(())
     }
 
-    /// Makes an uncompressed member of these parts: for small ones, starting the compressor takes
-    /// longer than it is worth.
+    /// Makes an uncompressed member of these parts. For small ones, compression is not worth the
+    /// time to reset the compressor.
     pub(super) fn plain(&mut self, parts: &[&[u8]]) -> io::Result<()> {
         let length = parts.iter().map(|part| part.len()).sum::<usize>();
         let Ok(length) = u16::try_from(length) else {
@@ -79,7 +79,8 @@ impl Gzip {
             return self.end();
         };
         self.out.extend(HEADER);
-        // The last block, stored; its length and the complement of that (RFC 1951, 3.2.4).
+        // One stored block, which is the last, with its length and the complement of the length
+        // (RFC 1951, 3.2.4).
         self.out.push(1);
         self.out.extend(length.to_le_bytes());
         self.out.extend((!length).to_le_bytes());
@@ -93,7 +94,7 @@ impl Gzip {
         Ok(())
     }
 
-    /// The bytes of this member and of those before it, until [cleared](Gzip::clear).
+    /// The bytes of all members since the last [`Gzip::clear`].
     pub(super) fn made(&self) -> &[u8] {
         &self.out
     }
@@ -107,7 +108,7 @@ impl Gzip {
         compressed
     }
 
-    /// Compresses all of `bytes`; the final flush also empties the compressor and ends its stream.
+    /// Compresses all of `bytes`. The final flush also empties the compressor and ends its stream.
     fn compress_all(&mut self, mut bytes: &[u8], flush: FlushCompress) -> io::Result<()> {
         let is_last = matches!(flush, FlushCompress::Finish);
         let mut status = Status::Ok;

@@ -1,4 +1,4 @@
-//! Reads WARC files gzipped by record, and checks lengths, ends and digests.
+//! Reads WARC files whose records are gzip members, and checks lengths, ends and digests.
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _};

@@ -1,8 +1,8 @@
-//! One WARC file that is being written, and its file of lines, one for each response.
+//! A WARC file that is being written, and its second file, which has a line for each response.
 //!
-//! The file is called `.open` until it is closed. What was [appended](Volume::append) has been
-//! passed to the system when [`Volume::commit`] returns; if either fails, nothing since the last
-//! commit stays in the file.
+//! The name of the file has the suffix `.open` until the file is closed. When [`Volume::commit`]
+//! returns, everything that was [appended](Volume::append) is written to the file. If one of these
+//! calls fails, everything since the last commit is removed from the file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -19,37 +19,37 @@ use super::member::Gzip;
 use super::{digest, names};
 use crate::net::user_agent::UserAgent;
 
-/// Bytes of members collected before a write.
+/// Number of bytes of members to collect before a write.
 const AT_ONCE: usize = 1 << 20;
-/// Maximum stored length of a media type, in characters: a header may have kilobytes.
+/// Maximum stored length of a media type, in characters, because a header may have kilobytes.
 const MAX_TYPE: usize = 200;
 
-/// A response's line. Every line has every field, so that programs read one kind of line.
+/// The line for a response. Every line has all fields, so that programs need to read only one form.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResponseLine {
     pub url: String,
     pub status: u16,
-    /// When the response's head arrived.
+    /// The time at which the response's head arrived.
     pub fetched_at: String,
     pub ip: Option<String>,
     pub content_type: Option<String>,
-    /// Bytes of the body, decoded.
+    /// Number of bytes of the decoded body.
     pub bytes: u64,
-    /// Bytes of the body as sent and stored.
+    /// Number of bytes of the body as sent and stored.
     pub stored_bytes: u64,
     /// The digest of the body as stored.
     pub digest: String,
-    /// Why the body is incomplete; null when it is complete.
+    /// Why the body is incomplete; null if it is complete.
     pub truncated: Option<String>,
     pub warc: String,
-    /// Where the response's record starts in the file.
+    /// The position of the response's record in the file.
     pub offset: u64,
-    /// The length of that record in the file; its request follows.
+    /// The length of the response's record in the file. The request's record follows.
     pub length: u64,
     pub site: String,
     /// The task; null without a scheduler.
     pub task: Option<i64>,
-    /// Links from the start page; null for a response that is not a page.
+    /// Number of links from the start page; null if the response is not a page.
     pub depth: Option<u32>,
 }
 
@@ -60,7 +60,8 @@ pub(super) struct Volume {
     warc: File,
     /// The end of the last committed record.
     end: u64,
-    /// The next write position: after `end`, and after the uncommitted parts of large bodies.
+    /// The position of the next write, which is after `end` and after uncommitted parts of large
+    /// bodies.
     at: u64,
     lines: File,
     lines_end: u64,
@@ -69,13 +70,13 @@ pub(super) struct Volume {
     /// The identifier of the warcinfo record, to which all others refer.
     info_id: String,
     unsynced: bool,
-    /// Whether it has its final name.
+    /// Whether the file has its final name.
     named: bool,
 }
 
 impl Volume {
-    /// Starts a file with its warcinfo record. `AlreadyExists` when the name is taken; on any other
-    /// error the disk refused, and there is no file.
+    /// Creates a file with its warcinfo record. Fails with `AlreadyExists` if the name is taken.
+    /// After any other error, which comes from the disk, there is no file.
     pub(super) fn begin(
         folder: &Path,
         stem: &str,
@@ -87,7 +88,7 @@ impl Volume {
         if folder.join(names::closed(stem)).exists() {
             return Err(io::ErrorKind::AlreadyExists.into());
         }
-        // First: if it exists, the name is another file's.
+        // Created first: if it exists, the name is taken.
         let lines = new(names::lines(stem))?;
         let begun = new(names::open(stem)).and_then(|warc| {
             let mut volume = Self {
@@ -109,7 +110,7 @@ impl Volume {
             Ok(volume)
         });
         if begun.is_err() {
-            // Files that cannot be removed now are repaired at the next start.
+            // Files that cannot be removed now are completed at the next start.
             for name in [names::open(stem), names::lines(stem)] {
                 let _gone = fs::remove_file(folder.join(name));
             }
@@ -117,7 +118,7 @@ impl Volume {
         begun
     }
 
-    /// Its bytes, including uncommitted ones.
+    /// The file's length in bytes, including uncommitted bytes.
     pub(super) fn len(&self, gzip: &Gzip) -> u64 {
         self.at + length(gzip.made())
     }
@@ -150,14 +151,15 @@ impl Volume {
         Ok(())
     }
 
-    /// Adds an exchange: the response, the request, and the line. Most of it stays in memory until
-    /// the commit, since one write of many costs about as much as a write of one.
+    /// Adds an exchange: the records of the response and the request, and the line. Most bytes stay
+    /// in memory until the commit, because writing many exchanges at once takes about as long as
+    /// writing one.
     pub(super) fn append(&mut self, exchange: &Exchange, gzip: &mut Gzip, rng: &mut ChaCha8Rng) -> io::Result<()> {
         self.unsynced = true;
         self.add(exchange, gzip, rng).inspect_err(|_| self.roll_back(gzip))
     }
 
-    /// Writes the appended exchanges. The lines come last, so that every line has its record.
+    /// Writes the appended exchanges. Writes the lines last, so that every line has its record.
     pub(super) fn commit(&mut self, gzip: &mut Gzip) -> io::Result<()> {
         let written = self.write(gzip).and_then(|()| self.lines.write_all_at(&self.new_lines, self.lines_end));
         written.inspect_err(|_| self.roll_back(gzip))?;
@@ -171,7 +173,8 @@ impl Volume {
         gzip.clear();
         self.new_lines.clear();
         self.at = self.end;
-        // If this fails too, the next attempt overwrites the rest, or the next start cuts it off.
+        // If this fails too, the next attempt overwrites these bytes, or the next start cuts them
+        // off.
         let _cut = self.warc.set_len(self.end).and_then(|()| self.lines.set_len(self.lines_end));
     }
 

@@ -1,8 +1,7 @@
-//! Writes the exchanges that crawls hand over: one after another, on threads that may block on the
-//! disk.
+//! Writes the exchanges of all crawls one after another, on threads that may block on the disk.
 //!
-//! While writes fail, or the disk has too little room, crawls pause, and the exchanges are kept and
-//! tried again.
+//! While writes fail, or the disk has too little free space, crawls pause. The exchanges are kept,
+//! and writing is retried.
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -24,41 +23,43 @@ use crate::disk::folder::blocking;
 use crate::disk::free_space::{FreeSpaceLimit, free_bytes};
 use crate::session::clock;
 
-/// Maximum messages taken at once.
+/// Maximum number of messages to handle at once.
 const BATCH: usize = 32;
-/// How long to wait for more messages if no crawl awaits a reply: a thread is woken for many pages
-/// rather than for each.
+/// Time to wait for more messages if no crawl awaits a reply, so that a thread is woken for many
+/// pages instead of for each.
 const LINGER: Duration = Duration::from_millis(50);
-/// Interval of syncs and of looks at the disk: as often as crawls write their state.
+/// Interval at which files are synced and the free space is checked. Crawls write their state at
+/// the same interval.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 /// Delay before the next attempt after a failed write.
 const RETRY: Duration = if cfg!(test) { Duration::from_millis(20) } else { Duration::from_secs(1) };
-/// Attempts to write the rest once the agent stops. Unwritten pages are fetched again.
+/// Maximum attempts to write the last exchanges when the agent stops. Unwritten pages are fetched
+/// again.
 const LAST_ATTEMPTS: u32 = 3;
 
 #[derive(Debug)]
 pub(super) enum Message {
     Exchange(Box<Exchange>),
-    /// Reply when everything before it is passed to the system.
+    /// Reply when all messages before this one are written to the file.
     Stored(oneshot::Sender<()>),
-    /// Reply when everything before it is on the disk.
+    /// Reply when all messages before this one are synced.
     Synced(oneshot::Sender<()>),
 }
 
 impl Message {
-    /// Whether dropping it causes no disk I/O.
+    /// Whether dropping this message causes no disk I/O.
     fn is_in_memory(&self) -> bool {
         matches!(self, Self::Exchange(exchange) if exchange.body.is_in_memory())
     }
 }
 
-/// The files and their writer. It blocks.
+/// Writes exchanges to one file after another. Its functions block.
 #[derive(Debug)]
 pub(super) struct VolumeSeries {
     pub(super) folder: PathBuf,
-    /// Part of the files' names.
+    /// Part of the file names.
     pub(super) name: String,
-    /// Size at which a file is full: the next record starts another.
+    /// Size in bytes from which a file is full and the next record goes to a new file.
     pub(super) max_file_bytes: u64,
     /// The number of the next file.
     number: u32,
@@ -74,8 +75,8 @@ impl VolumeSeries {
         Self { folder, name, max_file_bytes, number: 0, volume, gzip, rng, _lock: lock }
     }
 
-    /// Handles the messages in order and removes the finished ones from `batch`. Exchanges that
-    /// hold only memory go to `done`.
+    /// Handles the messages in order, and removes them from `batch`. Exchanges that are only in
+    /// memory are moved to `done`.
     fn work(&mut self, batch: &mut VecDeque<Message>, done: &mut Vec<Message>) -> io::Result<()> {
         while !batch.is_empty() {
             let stored = self.store(batch)?;
@@ -86,15 +87,15 @@ impl VolumeSeries {
             if let Some(Message::Stored(sender) | Message::Synced(sender)) =
                 batch.pop_front_if(|message| !matches!(message, Message::Exchange(_)))
             {
-                // A crawl that no longer waits needs no reply.
+                // Ignore errors: the crawl may no longer wait.
                 let _unheard = sender.send(());
             }
         }
         Ok(())
     }
 
-    /// Stores the leading exchanges, as many as this file takes, and at least one if there is one;
-    /// returns how many.
+    /// Stores the exchanges at the front of `batch` until the file is full, but at least one if
+    /// there is one. Returns their number.
     fn store(&mut self, batch: &VecDeque<Message>) -> io::Result<usize> {
         let mut stored = 0;
         for message in batch {
@@ -119,7 +120,8 @@ impl VolumeSeries {
         Ok(stored)
     }
 
-    /// Starts a file under an unused name: a process started in the same second may have used one.
+    /// Creates a file under an unused name. A process that started in the same second may have used
+    /// some names.
     fn begin(&mut self) -> io::Result<Volume> {
         loop {
             let at = clock::wall();
@@ -145,7 +147,7 @@ impl VolumeSeries {
     }
 }
 
-/// Receives exchanges from crawls, and has them written.
+/// Receives exchanges from crawls, and writes them on other threads.
 pub(super) struct Writer {
     pub(super) messages: mpsc::Receiver<Message>,
     pub(super) series: VolumeSeries,
@@ -155,7 +157,7 @@ pub(super) struct Writer {
 }
 
 impl Writer {
-    /// Writes until it is closed, or all senders are gone.
+    /// Writes until the store is closed or all senders are dropped.
     pub(super) async fn run(self) {
         let Self { mut messages, mut series, mut space_limit, paused, closing } = self;
         let mut batch = VecDeque::new();
@@ -189,8 +191,8 @@ impl Writer {
                     return tracing::error!(%error, "the writer crashed; no page is stored until the agent restarts");
                 }
             };
-            // Free it on the thread that allocated it: two threads that free at once wait for each
-            // other.
+            // Free the memory on the thread that allocated it: threads that free memory
+            // concurrently wait for each other.
             drop(stored);
             failures = if done.is_ok() { 0 } else { failures + 1 };
             let folder = series.folder.display();
@@ -219,7 +221,7 @@ impl Writer {
     }
 }
 
-/// Takes the other waiting messages, and waits for a moment if no crawl awaits a reply.
+/// Takes the other waiting messages. If no crawl awaits a reply, waits a moment for more.
 async fn gather(messages: &mut mpsc::Receiver<Message>, batch: &mut VecDeque<Message>) {
     let mut lingered = pin!(sleep(LINGER));
     while !batch.is_empty() && batch.len() < BATCH {
@@ -240,7 +242,7 @@ async fn gather(messages: &mut mpsc::Receiver<Message>, batch: &mut VecDeque<Mes
     }
 }
 
-/// Sets whether crawls pause, and logs a change.
+/// Sets whether crawls pause, and logs when this changes.
 fn set_paused(paused: &watch::Sender<Option<String>>, reason: Option<String>) {
     let changed = reason.is_some() != paused.borrow().is_some();
     match &reason {

@@ -1,40 +1,43 @@
-//! The moments of a crawl that a checkpoint can represent, and where in the log each starts:
-//! updated with every step, so that no checkpoint reads more of the log than it can hold.
+//! The moments of a crawl whose state a checkpoint can have, and where in the log to start reading
+//! for each. Updated with every step, so that no checkpoint reads more of the log than fits into
+//! it.
 //!
-//! Pure. A checkpoint represents the newest moment whose queue fits. How well paths deflate shows
-//! only in the attempt, so the newest moment is known for each of several sizes.
+//! Pure. A checkpoint has the state at the newest moment whose queue fits. How well the paths
+//! compress is known only after the attempt. So the newest moment is recorded for each of several
+//! maximum sizes of the queue.
 
 use super::known::{FINGERPRINT, MAX_BEYOND};
 use super::log::{CrawlTotals, LogFrame, LogOffset, LogRange};
 
-/// Bytes of paths in the first attempt: they usually deflate to a tenth of that.
+/// Maximum bytes of paths in the largest size class. They usually compress to a tenth.
 pub(super) const RAW_QUEUE_BYTES: u64 = 8 << 20;
-/// Maximum queued paths. Each takes some 50 bytes of memory when read, however small it is in a
-/// checkpoint: an empty one takes two bytes, deflated to a thousandth of that. Nearly every queue
-/// that fits has fewer: at this number, a byte and a half is left for each.
+/// Maximum queued paths in a checkpoint. Limited because each path takes about 50 bytes of memory
+/// when the checkpoint is read, but may take almost none in the checkpoint: empty paths take two
+/// bytes each, which compress to a thousandth. Nearly every queue that fits has fewer paths,
+/// because with this number only one and a half bytes are left for each.
 pub(super) const MAX_QUEUED: u64 = 1 << 19;
-/// Maximum fingerprints: they would fill a checkpoint.
+/// Maximum number of fingerprints, which alone would fill a checkpoint.
 pub(super) const MOST_KNOWN: u64 = 1 << 16;
 
-/// The number of size classes of queues: each has half the bytes of the previous one, the last has
-/// none.
+/// The number of size classes of queues. Each class has half the maximum bytes of the previous one;
+/// the last has an empty queue.
 pub(super) const SIZES: usize = 25;
 const _: () = assert!(most(SIZES - 2) == 1 && most(SIZES - 1) == 0);
-/// One path in this many has its place in the log recorded.
+/// The position in the log is recorded for one path in this number.
 const MARK_EVERY: u64 = 4096;
-/// Maximum bytes of paths beyond the depth in a checkpoint.
+/// Maximum bytes of fingerprints beyond the depth limit in a checkpoint.
 const MOST_BEYOND: usize = MAX_BEYOND / 10 * FINGERPRINT;
 
-/// A moment of a crawl: between two frames.
+/// A moment of a crawl between two frames.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct LogPoint {
     pub(super) end: LogOffset,
-    /// Paths that were queued and visited before it.
+    /// Number of queued paths that were visited before this moment.
     pub(super) visited: u64,
     pub(super) totals: CrawlTotals,
 }
 
-/// The number of a path in queueing order, and the place of the frame in which it comes first.
+/// The number of a path in the order of the queue. The path is the first in the frame at `offset`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct LogMark {
     pub(super) offset: LogOffset,
@@ -45,19 +48,19 @@ pub(super) struct LogMark {
 pub(super) struct LogPoints {
     newest: [LogPoint; SIZES],
     marks: Vec<LogMark>,
-    /// Queued paths, visited paths, and the bytes of the paths that still wait.
+    /// Number of paths queued so far, number of those visited, and bytes of the others.
     queued: u64,
     visited: u64,
     bytes: u64,
-    /// The first paths beyond the depth, by fingerprint, and whether there were more.
+    /// Fingerprints of the first paths beyond the depth limit, and whether there were more.
     pub(super) beyond: Vec<u8>,
     pub(super) more_beyond: bool,
-    /// The size class that fitted last.
+    /// The size class that fitted into the last checkpoint.
     pub(super) size: usize,
 }
 
 impl LogPoints {
-    /// The state before the first frame, which will lie at `start`.
+    /// The state before the first frame, which will be at `start`.
     pub(super) fn new(start: LogOffset) -> Self {
         Self {
             newest: [LogPoint { end: start, ..LogPoint::default() }; SIZES],
@@ -71,7 +74,7 @@ impl LogPoints {
         }
     }
 
-    /// Records a frame; `visited` is the length of the path whose visit it records.
+    /// Records a frame. `visited` is the length of the path whose visit the frame records.
     pub(super) fn note(&mut self, frame: &LogFrame, range: &LogRange, visited: u64) {
         if self.marks.last().is_none_or(|last| self.queued >= last.number + MARK_EVERY) {
             self.marks.push(LogMark { offset: range.start, number: self.queued });
@@ -108,8 +111,8 @@ impl LogPoints {
         self.visited
     }
 
-    /// The newest moment of a size class, and where to start reading the log: for the paths that
-    /// waited then, and for the last visited ones, of which at most [`MOST_KNOWN`] fit.
+    /// The newest moment of a size class, and where to start reading the log for the paths that
+    /// were queued then and for the last visited ones, of which at most [`MOST_KNOWN`] fit.
     pub(super) fn newest(&self, size: usize) -> (LogPoint, LogMark) {
         let point = self.newest.get(size).copied().unwrap_or_default();
         let oldest = point.visited.saturating_sub(MOST_KNOWN);
@@ -119,7 +122,7 @@ impl LogPoints {
     }
 }
 
-/// Maximum bytes of paths in a size class.
+/// Maximum bytes of the paths in a queue of this size class.
 const fn most(size: usize) -> u64 {
     RAW_QUEUE_BYTES >> size
 }

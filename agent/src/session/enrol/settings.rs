@@ -1,5 +1,5 @@
-//! `agent.toml` after an enrolment: the settings that came with the credential are updated,
-//! everything else stays as the operator wrote it.
+//! Updates `agent.toml` after an enrolment: sets what came with the credential, and keeps
+//! everything else as the operator wrote it.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use crate::config::{BeaconConfig, Config, ConfigError, CrawlsConfig, OutboxConfi
 
 use super::{CA_FILE, CREDENTIAL_FILE, EnrolError, Enrolment};
 
-/// Readable by all: the file holds no secret.
+/// All users may read the file, because it contains no secret.
 const MODE: u32 = 0o644;
 
-/// The folder's state before the enrolment.
+/// The settings in the folder before the enrolment.
 pub(super) struct ExistingSettings {
     file: PathBuf,
     /// The file's text and mode, if it exists.
@@ -36,7 +36,7 @@ impl ExistingSettings {
         self.found.as_ref().map_or(MODE, |(_, mode)| *mode)
     }
 
-    /// The file's text after the enrolment, and its configuration.
+    /// The text of the file after the enrolment, and the configuration in it.
     pub(super) fn with(
         &self,
         enrolment: &Enrolment,
@@ -61,8 +61,8 @@ impl ExistingSettings {
         with_ca: bool,
         response: &EnrolResponse,
     ) -> Result<(String, Config), ConfigError> {
-        // Report errors by the operator's lines. A file that only lacks the settings below is
-        // valid.
+        // Parse the file as it is first, so that errors name the right lines. Settings that are set
+        // below may be missing.
         let before = Config::parse(&self.file, text);
         let mut document: DocumentMut = match text.parse() {
             Ok(document) => document,
@@ -95,7 +95,8 @@ impl ExistingSettings {
     }
 }
 
-/// Sets or removes a key. Surrounding comments stay, and so does the spelling of an equal value.
+/// Sets or removes a key. Keeps the comments around it, and the spelling of the value if it does
+/// not change.
 fn set(document: &mut DocumentMut, key: &str, value: Option<Value>) {
     let Some(mut value) = value else {
         document.remove(key);
@@ -110,7 +111,7 @@ fn set(document: &mut DocumentMut, key: &str, value: Option<Value>) {
     document[key] = Item::Value(value);
 }
 
-/// The text of a string value or of a list of strings, however it is spelled.
+/// The content of a string or a list of strings, independent of its spelling.
 fn plain(value: &Value) -> Option<Vec<&str>> {
     match value {
         Value::Array(array) => array.iter().map(Value::as_str).collect(),
@@ -118,7 +119,7 @@ fn plain(value: &Value) -> Option<Vec<&str>> {
     }
 }
 
-/// The settings of an agent that had none.
+/// The configuration of an agent that had no `agent.toml`.
 fn fresh(enrolment: &Enrolment, with_ca: bool, response: &EnrolResponse) -> Config {
     Config {
         scheduler: enrolment.schedulers.clone(),

@@ -6,7 +6,7 @@ use tonic::transport::Identity;
 use super::*;
 use crate::testing::scheduler::{CREDENTIAL, TOKEN, TestScheduler};
 
-/// A scheduler with its own authority; returns the authority's fingerprint.
+/// A scheduler with its own authority, and the authority's fingerprint.
 async fn tls_scheduler() -> (TestScheduler, String) {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -154,7 +154,7 @@ folder = '/srv/pages'
 async fn an_invalid_file_is_refused_before_the_token_is_spent() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join(FILE);
-    // No server listens there: a connection attempt would fail with another error.
+    // No server listens on port 1, so an attempt to connect would fail with another error.
     let wanted = Enrolment { force: true, ..enrolment("http://127.0.0.1:1".to_owned(), None, dir.path()) };
     let least = "scheduler = 'http://127.0.0.1:1'\nname = 'a'\ncity = 'b'\ncarrier = 'c'\n";
     for (more, expected) in [
@@ -169,7 +169,7 @@ async fn an_invalid_file_is_refused_before_the_token_is_spent() {
         assert!(matches!(error, EnrolError::Config(_)) && error.to_string().contains(expected), "{error}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), text);
     }
-    // Settings that the enrolment writes itself may be missing.
+    // Settings that the enrolment writes may be missing.
     std::fs::write(&file, "capacity = 4\n").unwrap();
     let error = enrol(&wanted).await.unwrap_err();
     assert!(matches!(error, EnrolError::Connect { .. }), "{error}");

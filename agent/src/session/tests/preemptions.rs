@@ -1,8 +1,8 @@
-//! Leases that the scheduler preempts: their crawls stop, and another agent resumes them.
+//! Tests leases that the scheduler preempts: their crawls stop, and another agent resumes them.
 
 use super::*;
 
-/// A site of two pages, of which the second never arrives.
+/// A site with two pages. The response for the second page never arrives.
 async fn half_a_site() -> TestServer {
     TestServer::start(|path| match path {
         "/robots.txt" => status(404),
@@ -29,7 +29,7 @@ async fn a_preempted_lease_is_released_after_its_checkpoint_and_another_agent_re
     let server = half_a_site().await;
     session.send(Down::Crawl(crawl_order(&server))).await;
     half_way(&mut session, &server).await;
-    // The agent ignores a preemption of a lease it does not hold.
+    // The agent ignores a preemption of a lease that it does not hold.
     session.send(preempt(LEASE.token - 1)).await;
     session.send(preempt(LEASE.token)).await;
     session.send(preempt(LEASE.token)).await;
@@ -78,6 +78,6 @@ async fn a_preempted_crawl_rests_for_an_interval_before_its_release() {
     session.send(preempt(LEASE.token)).await;
     assert!(matches!(session.next_but_heartbeats().await, Some(Up::Checkpoint(_))));
     assert!(matches!(session.next_but_heartbeats().await, Some(Up::Release(_))));
-    // The request may have come a little before it was seen.
+    // The request may have arrived shortly before the test noticed it.
     assert!(last.elapsed() > interval / 2, "{:?}", last.elapsed());
 }

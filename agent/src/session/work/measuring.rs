@@ -1,4 +1,4 @@
-//! Orders to measure: each carried out once, a limited number at a time, and answered.
+//! Carries out orders to measure, a limited number at a time, and reports each exactly once.
 
 use std::sync::Arc;
 
@@ -13,12 +13,11 @@ use crate::probe::ProbeError;
 
 const MAX_ORDERS: usize = 2048;
 
-/// The result of an order: the report, and the address of another agent's beacon if the guard
-/// refused it.
+/// The report on an order, and the address of a beacon if the guard refused it.
 pub(super) type MeasuredOrder = (MeasurementReport, Option<RefusedAddress>);
 
 impl Work {
-    /// Carries out an order to measure; returns a report at once if it cannot.
+    /// Starts to carry out an order to measure. Returns a report if that is impossible.
     pub(in crate::session) fn measure(&mut self, order: MeasureOrder) -> Option<MeasurementReport> {
         let order_id = order.order_id;
         let Some(context) = self.context.clone() else {
@@ -57,7 +56,7 @@ impl Work {
         match joined {
             Ok((id, (report, refused_beacon))) => {
                 self.orders.remove(&id);
-                // Once for each kind of address.
+                // Log only one warning for each reason.
                 if let Some(refused) = refused_beacon.filter(|refused| self.warned.insert(refused.why)) {
                     tracing::warn!("cannot measure another agent's beacon: {}", refused.with_remedy());
                 }
@@ -71,7 +70,8 @@ impl Work {
         }
     }
 
-    /// Drops the measurements of a session that ended: the next one orders them again.
+    /// Drops the measurements of a session that has ended, because the next session orders them
+    /// again.
     pub(in crate::session) fn abandon_orders(&mut self) {
         self.measures.abort_all();
         self.measures = JoinSet::new();
