@@ -1,7 +1,7 @@
-//! Benchmarks: one line per figure, with its target.
+//! `lab bench`: prints one line per figure, with its target.
 //!
-//! Each module of `bench` is a section, listed in `SECTIONS`. Machines are noisy: a section that
-//! measures time compares at least five interleaved runs in one process and prints medians.
+//! Each module of `bench` is a section, listed in `SECTIONS`. Because machines are noisy, a section
+//! that measures time makes at least five interleaved runs in one process and prints medians.
 
 use std::path::Path;
 use std::time::Instant;
@@ -48,18 +48,17 @@ enum LongSection {
 /// A figure and its target.
 #[derive(Debug, Clone)]
 pub struct Line {
-    /// What was measured, with its unit.
+    /// What was measured, and in which unit.
     pub what: String,
-    /// The figure, as printed.
     pub figure: String,
-    /// The target, as printed; may be empty.
+    /// The target; empty if there is none.
     pub target: String,
-    /// Whether the target is met; `None` without a target.
+    /// Whether the target is met; `None` if there is none.
     pub met: Option<bool>,
 }
 
 impl Line {
-    /// A figure with an optional maximum.
+    /// Makes a line for a figure with an optional maximum.
     pub fn at_most(what: impl Into<String>, figure: f64, target: impl Into<Option<f64>>) -> Self {
         let target = target.into();
         Self {
@@ -70,7 +69,7 @@ impl Line {
         }
     }
 
-    /// A figure with an optional minimum.
+    /// Makes a line for a figure with an optional minimum.
     pub fn at_least(what: impl Into<String>, figure: f64, target: impl Into<Option<f64>>) -> Self {
         let target = target.into();
         Self {
@@ -81,28 +80,28 @@ impl Line {
         }
     }
 
-    /// A figure without a target.
+    /// Makes a line for a figure without a target.
     pub fn plain(what: impl Into<String>, figure: impl Into<String>) -> Self {
         Self { what: what.into(), figure: figure.into(), target: String::new(), met: None }
     }
 
-    /// A line for a missing matrix.
+    /// Makes a line that says that a matrix is missing.
     fn skipped(matrix: &str) -> Self {
         Self::plain(format!("skipped: the measured matrix {matrix} is absent"), "")
     }
 }
 
-/// The measured matrices, outside the repository.
+/// The names of the measured matrices, which are outside the repository.
 const PLANETLAB: &str = "planetlab490";
 const SEATTLE: &str = "seattle99";
 
-/// Reads a matrix; `None` when the file is missing.
+/// Reads a matrix; `None` if the file is missing.
 fn matrix(name: &str) -> anyhow::Result<Option<Matrix>> {
     let file = Path::new(DATA).join(format!("{name}.matrix.csv.gz"));
     Ok(if file.exists() { Some(Matrix::read(&file)?) } else { None })
 }
 
-/// The median, or the greater of the two middle values; NaN without values.
+/// The median, or the greater of the two middle values; NaN if there are no values.
 fn median(values: Vec<f64>) -> f64 {
     stats::median(values).unwrap_or(f64::NAN)
 }
@@ -115,7 +114,7 @@ fn block<T>(measure: impl Future<Output = T>) -> T {
 /// A section's name and function.
 type Section = (&'static str, fn() -> anyhow::Result<Vec<Line>>);
 
-/// All sections, in order.
+/// All sections, in the order in which they run.
 const SECTIONS: &[Section] = &[
     ("accuracy", accuracy::run),
     ("backup", || block(leases::backup::run())),

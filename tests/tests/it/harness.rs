@@ -1,4 +1,4 @@
-//! Shared by the tests: locks for parallel tests, clusters, and queries.
+//! What the tests share: locks for parallel tests, clusters, and queries.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,41 +13,41 @@ use landfall_lab::world::scenario::Scenario;
 use landfall_lab::world::{Grade, World};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Time limit of every wait.
+/// Time limit for everything that a test waits for.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 pub const ENDED: &str = "select count(*) from tasks where state in ('done', 'failed')";
 pub const MAX_DEPTH: u32 = 8;
-/// The interval between probes of a site; one second in production.
+/// Minimum time between probes of a site; one second in production.
 pub const PROBE_INTERVAL: Duration = Duration::from_millis(200);
 
 static MACHINE: RwLock<()> = RwLock::const_new(());
 
-/// Lock of a test that judges times: two would delay each other.
+/// Locks the machine for a test that judges times, because parallel tests would delay it.
 pub async fn alone() -> RwLockWriteGuard<'static, ()> {
     MACHINE.write().await
 }
 
-/// Lock of a test that may run in parallel with others.
+/// Locks the machine for a test that may run in parallel with others.
 pub async fn beside() -> RwLockReadGuard<'static, ()> {
     MACHINE.read().await
 }
 
-/// [`beside`] for a test without a runtime.
+/// As [`beside`], for a test without a runtime.
 pub fn blocking_beside() -> RwLockReadGuard<'static, ()> {
     MACHINE.blocking_read()
 }
 
-/// A cluster in the small layout; `capacity` is the slots of each agent.
+/// Starts a cluster in the small layout. Each agent has `capacity` slots.
 pub async fn small(agents: usize, sites: usize, capacity: u32) -> Cluster {
     cluster(small_scenario(SMALL, agents, sites), capacity, "").await
 }
 
-/// A scenario of the small layout, or of a variant of it.
+/// Makes a scenario of the small layout, or of a variant of it.
 pub fn small_scenario(layout: &str, agents: usize, sites: usize) -> Scenario {
     Layout::parse(layout, "small.toml").unwrap().scenario(Some(agents), Some(sites)).unwrap()
 }
 
-/// A cluster; `more` is appended to its scheduler's configuration.
+/// Starts a cluster. `more` is appended to the scheduler's configuration.
 pub async fn cluster(scenario: Scenario, capacity: u32, more: &str) -> Cluster {
     cluster_on(Grade::Rootless, scenario, capacity, more).await
 }
@@ -62,12 +62,12 @@ pub async fn count(cluster: &Cluster, query: &'static str) -> i64 {
     sqlx::query_scalar(query).fetch_one(&cluster.pool).await.unwrap()
 }
 
-/// Submits all sites as the batch `autumn`; returns the command's output.
+/// Submits all sites as the batch `autumn`. Returns the command's output.
 pub async fn submit(cluster: &Cluster, more: &[&str]) -> String {
     submit_file(cluster, &cluster.write_site_list().unwrap(), more).await
 }
 
-/// Submits a site list as the batch `autumn`; returns the command's output.
+/// Submits a site list as the batch `autumn`. Returns the command's output.
 pub async fn submit_file(cluster: &Cluster, list: &Path, more: &[&str]) -> String {
     let depth = MAX_DEPTH.to_string();
     let words = ["sites", "submit", list.to_str().unwrap(), "--batch", "autumn", "--max-depth", &depth];
@@ -82,14 +82,14 @@ pub async fn submit_list(cluster: &Cluster, sites: &str, batch: &str, more: &[&s
     cluster.operate(&[&words[..], more].concat()).await.unwrap();
 }
 
-/// Waits until an agent crawls; returns its name.
+/// Waits until an agent crawls. Returns its name.
 pub async fn await_crawler(cluster: &Cluster) -> String {
     let query = "select a.name from leases l join agents a on a.id = l.agent_id where l.state = 'active' limit 1";
     let crawls = async || Ok(sqlx::query_scalar(query).fetch_optional(&cluster.pool).await?);
     until("an agent to crawl", PATIENCE, crawls).await.unwrap()
 }
 
-/// The violated checks of the database and the sites' logs.
+/// Checks the database and the sites' logs. Returns the failed checks.
 pub fn violations(cluster: &Cluster, record: &BatchRecord, expect: RunKind) -> Vec<String> {
     let (sites, agents, log) = (cluster.site_names(), cluster.agent_names(), cluster.world.log.entries());
     let evidence = Evidence {
@@ -105,7 +105,7 @@ pub fn violations(cluster: &Cluster, record: &BatchRecord, expect: RunKind) -> V
     broken.map(|check| check.lines()).collect()
 }
 
-/// What is wrong with the measurements of mesh and sites; nothing on a machine that is too busy.
+/// What is wrong with the measurements of the mesh and of sites. Empty if the machine was too busy.
 pub fn untrue(cluster: &Cluster, record: &BatchRecord, fewest: usize) -> Vec<String> {
     let figures = Figures::of(record, cluster.world.scenario(), &cluster.site_names());
     figures.untrue(fewest, cluster.world.void().as_deref()).unwrap()

@@ -1,9 +1,9 @@
-//! The end-to-end tests: real binaries, real sockets, an emulated network, and checks in the
-//! database.
+//! The end-to-end tests: they run the real binaries with real sockets in an emulated network, and
+//! check the database.
 //!
 //! Intervals and lease times are shorter than in production, so that the tests take seconds. Tests
 //! in `quiet` judge times, and run one at a time, alone on the machine. Tests in `busy` run in
-//! parallel with each other and with everything else (`ops/test.sh`).
+//! parallel with each other and with other tests (`ops/test.sh`).
 
 #![expect(clippy::unwrap_used, reason = "a test stops where it breaks")]
 

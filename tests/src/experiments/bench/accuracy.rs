@@ -1,7 +1,7 @@
-//! The accuracy of predictions and choices: measured matrices, 30 agents, ten seeds, 9 and 15
-//! landmarks.
+//! Measures the accuracy of predictions and choices on measured matrices, with 30 agents, 9 or 15
+//! landmarks, and ten seeds.
 //!
-//! Seeds 0 to 9 are for scoring; constants were chosen on others.
+//! Seeds 0 to 9 are only for scoring. The constants of the method were chosen with other seeds.
 
 use std::num::NonZeroUsize;
 use std::thread;
@@ -11,14 +11,15 @@ use landfall_scheduler::simulate::{Report, Settings, Tier, run as simulate};
 
 use super::{Line, PLANETLAB, SEATTLE, matrix};
 
-/// The targets for a matrix and a number of landmarks; the second value of a pair is the aim.
+/// The targets for a matrix and a number of landmarks. The first value of a pair must be met; the
+/// second is the value to reach.
 struct MatrixTargets {
     matrix: &'static str,
     tier: Tier,
     landmarks: usize,
     re50: (f64, f64),
     re90: (f64, f64),
-    /// Accuracy of the best 70 % and of the best 80 %.
+    /// Accuracy of the best 70 % of predictions, and of the best 80 %.
     accuracy: Option<(f64, f64)>,
     top1: Option<f64>,
     top1_reach: Option<f64>,
@@ -45,7 +46,7 @@ const TARGETS: [MatrixTargets; 5] = [
     refined(SEATTLE, 15, [(0.135, 0.120), (0.60, 0.55), (0.905, 0.878), (1.22, 1.10)], 1.35),
 ];
 
-/// The targets of the refined tier, without one for Top-1.
+/// The targets of the refined tier, without a target for Top-1.
 const fn refined(
     matrix: &'static str,
     landmarks: usize,
@@ -89,7 +90,7 @@ fn compare(target: &MatrixTargets, report: &Report) -> Vec<Line> {
         let reach = reach.map(|reach| format!(" (reach {reach})")).unwrap_or_default();
         format!("{name}, {}, {} landmarks: {figure}{reach}", target.tier.name(), target.landmarks)
     };
-    // NaN meets no target.
+    // A missing figure becomes NaN, which meets no target.
     let number = |figure: Option<f64>| figure.unwrap_or(f64::NAN);
     let estimate = &report.estimate;
     let refined = target.tier == Tier::Refined;

@@ -1,10 +1,10 @@
-//! The cost of a page: the agent's crawler compared with `spider`, wget2 and Scrapy, on a site of
-//! 5,001 linked pages.
+//! Measures the cost of crawling a page. Compares the agent's crawler with `spider`, wget2 and
+//! Scrapy on a site of 5,001 linked pages.
 //!
-//! The measure is processor time (user and system), not elapsed time: the agent requests one page
-//! at a time, the others several. Each run is a process, measured from start to end; the crawlers
-//! alternate. A run that misses pages, by the site server's count, is an error. The server is a
-//! separate process and does not count.
+//! The measure is processor time (user and system), not elapsed time, because the agent requests
+//! one page at a time and the others several. Each run is a process, measured from start to end.
+//! The crawlers alternate. If the site's server counts too few fetched pages, the run is an error.
+//! The server is a separate process and is not measured.
 
 use std::path::Path;
 
@@ -19,20 +19,21 @@ mod crawlers;
 pub mod measured;
 pub mod site;
 
-/// About 4 KiB and 20 links per page, each found about twenty times, as on an ordinary site.
+/// As on an ordinary site, a page has about 4 KiB and 20 links, and is linked from about twenty
+/// pages.
 pub(super) const PLAN: SitePlan = SitePlan { pages: 5001, fan: 4, others: 16, bytes: 4096 };
 const RUNS: usize = 5;
 const LEAST_RATIO: f64 = 1.2;
 const MOST_MIB: f64 = 64.0;
 
-/// The costs of a crawler's runs.
+/// A crawler and the costs of its runs.
 struct Row {
     name: &'static str,
     costs: Vec<ProcessCost>,
 }
 
 impl Row {
-    /// Pages per processor second of each run.
+    /// Pages per second of processor time, for each run.
     fn rates(&self) -> Vec<f64> {
         let pages = f64::from(u32::try_from(PLAN.pages).unwrap_or(u32::MAX));
         self.costs.iter().map(|cost| pages / cost.cpu_s()).collect()
@@ -43,7 +44,7 @@ impl Row {
         peaks.fold(0.0, f64::max)
     }
 
-    /// The median with the minimum and maximum.
+    /// Formats the median of a figure, with minimum and maximum.
     fn spread(&self, figure: impl Fn(&ProcessCost) -> f64, digits: usize) -> String {
         let figures: Vec<f64> = self.costs.iter().map(figure).collect();
         let (least, most) =
@@ -87,7 +88,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     for (ours, peer) in [(OURS, SPIDER), (OURS, WGET2), (OURS_WARC, WGET2)] {
         let row = |name: &str| rows.iter().find(|row| row.name == name);
         if let (Some(a), Some(b)) = (row(ours), row(peer)) {
-            // Per round, so that other load on the machine affects both.
+            // Compare within each round, so that other load on the machine affects both.
             let ratio = median(a.rates().iter().zip(b.rates()).map(|(a, b)| a / b).collect());
             lines.push(Line::at_least(format!("{ours} to {peer}"), ratio, LEAST_RATIO));
         }
@@ -95,7 +96,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// One run, which must fetch every page.
+/// Makes one run, which must fetch every page.
 async fn crawl(server: &mut Server, name: &str, command: &[String], folder: &Path) -> anyhow::Result<ProcessCost> {
     server.reset().await?;
     let cost = cost_of(command, folder).await.map_err(|error| error.context(name.to_owned()))?;

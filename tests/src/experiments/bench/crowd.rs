@@ -1,12 +1,12 @@
-//! Many sites at once: one process crawls 200 sites at 200 addresses, and their requests are
-//! compared with the number that the intervals allow.
+//! Measures concurrent crawls: one process crawls 200 sites at 200 addresses. Compares the number
+//! of requests with the number that the intervals allow.
 //!
-//! The crawls run as in an agent: on a runtime of two threads, with one context and one store, each
-//! crawl kept in a file; only the scheduler is missing. The sites' server, a separate process,
-//! answers after 20 ms in place of a round trip. The effect of a round trip on a connection's
-//! window is missing; pages fit into the first window. There is no TLS.
+//! The crawls run as in an agent, but without a scheduler: on a runtime of two threads, with one
+//! context and one store, each crawl with its own file. The server of the sites is a separate
+//! process. It answers after 20 ms, which stand for a round trip. The round trip does not slow down
+//! bodies, but pages fit into TCP's first window anyway. There is no TLS.
 //!
-//! The requests are counted at the sites over ten seconds, when all crawls are running.
+//! The sites count the requests for ten seconds while all crawls are running.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -32,25 +32,24 @@ use super::crawl::site::{ServedSites, Server, SitePlan, addresses};
 use super::{Line, median};
 use crate::evidence::machine::{peak_memory, processor_s};
 
-/// As in `bench crawl`: no crawl ends during the measurement.
+/// The sites of `bench crawl`, so large that no crawl ends during the measurement.
 const PLAN: SitePlan = super::crawl::PLAN;
 const SITES: u8 = 200;
 const LATE_MS: u64 = 20;
-/// The intervals in milliseconds: 2,000 and 4,000 requests per second.
+/// The request intervals in milliseconds. They allow 2,000 and 4,000 requests per second over all
+/// sites.
 const INTERVALS_MS: [u32; 2] = [100, 50];
 const RUNS: usize = 5;
-/// After this time all crawls have a connection and robots.txt.
+/// Time before the measurement. Then all crawls have connected and fetched robots.txt.
 const BEFORE: Duration = Duration::from_secs(3);
 const WINDOW: Duration = Duration::from_secs(10);
 const LEAST_SHARE: f64 = 0.95;
 
 /// The result of a run.
 struct Run {
-    /// Requests per second.
     rate: f64,
-    /// The processor time per second of elapsed time.
+    /// Processor time per elapsed time.
     busy: f64,
-    /// The peak memory in MiB.
     peak_mib: f64,
 }
 

@@ -1,9 +1,9 @@
-//! A scheduler's throughput: submitted sites, granted leases and completed crawls per second; the
-//! delay until a free slot is filled; and the time of a restart with a million open tasks.
+//! Measures a scheduler: submitted sites, granted leases and completed crawls per second, the delay
+//! until a free slot is filled, and the time of a restart with a million open tasks.
 //!
-//! Everything but the agents is real: the binary beside the lab's (build it with `--release`), a
-//! Postgres with fsync, and gRPC streams, all on this machine. The agents crawl nothing and answer
-//! at once. The printed load average includes other work of the machine.
+//! Everything except the agents is real: the scheduler's binary beside the lab's (build it with
+//! `--release`), a Postgres with fsync, and gRPC streams, all on this machine. The agents crawl
+//! nothing and answer at once. The printed load average includes other work on the machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -31,21 +31,22 @@ pub(super) mod backup;
 mod seed;
 pub(super) mod submits;
 
-/// Simulated agents and their slots.
+/// Number of simulated agents.
 const AGENTS: usize = 20;
 const CAPACITY: u32 = 4_000;
-/// Open tasks at the start.
+/// Number of open tasks at the start.
 const OPEN: u64 = 1_000_000;
-/// Sites per submission, and submissions.
+/// Number of sites per submission.
 const SUBMITTED: usize = 20_000;
 const SUBMISSIONS: usize = 5;
-/// The duration of the measurements of simultaneous grants and completions, and of freed slots.
+/// Duration of each measurement of simultaneous grants and completions, and of freed slots.
 const SPELL: Duration = Duration::from_secs(10);
-/// Slots freed per second over all agents, for measuring the delay until they are filled: half of
-/// the aim, and the aim.
+/// Number of slots that all agents together free per second while the delay until they are filled
+/// is measured: half of the target, and the target.
 const FREED_A_SECOND: [u32; 2] = [500, 1_000];
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Heartbeats are not measured: sessions outlive the benchmark.
+/// The scheduler's configuration. Sessions outlive the benchmark, because heartbeats are not
+/// measured.
 const CONFIG: &str = "contact_url = 'https://lab.test/crawler'\n[lease]\nheartbeat_interval = '1m'\nlife = '1h'\n";
 
 /// A scheduler with its own database.
@@ -53,7 +54,7 @@ pub(super) struct BenchScheduler {
     pub(super) pool: PgPool,
     postgres: SharedPostgres,
     credentials: Vec<String>,
-    /// Dropped last: Postgres writes to it until its end.
+    /// Last field, so dropped last: Postgres writes to this directory until it stops.
     directory: tempfile::TempDir,
 }
 
@@ -82,7 +83,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     await_count(&granted, all).await?;
     lines.push(Line::at_least("durable grants a second, alone", rate(all - before, began), 10_000.0));
 
-    // With one slot, an agent gets no grant until its last outcome is recorded.
+    // With one slot, an agent gets no grant until the outcome of its last lease is recorded.
     seed::slots(&bench.pool, 1).await?;
     // Sessions read their slots every second.
     tokio::time::sleep(Duration::from_secs(3)).await;
@@ -104,7 +105,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     ));
     for freed in FREED_A_SECOND {
         agents.iter().for_each(|agent| agent.set_mode(Mode::Pause));
-        // Completed slots are filled again, until no outcome is in transit and every slot is taken.
+        // Freed slots are filled again. Wait until no outcome is in transit and no slot is free.
         let full = || {
             let answered = answered(&agents);
             answered == agents.iter().map(SimulatedAgent::sent).sum::<u64>()
@@ -119,7 +120,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     lines.push(Line::plain("scheduler's memory at the end, MB", format!("{:.0}", resident / 1e6)));
     let open = int(OPEN)?;
     lines.push(Line::plain("scheduler's memory a task, bytes", format!("{:.0}", (resident - idle).max(0.0) / open)));
-    // Read these first: the stored numbers may still grow.
+    // Read the agents' counts before the stored counts, because the latter may still grow.
     let told = (i64::try_from(granted.load(Ordering::Relaxed))?, i64::try_from(answered(&agents))?);
     let stored = seed::stored(&bench.pool).await?;
     ensure!(stored.0 >= told.0 && stored.1 >= told.1, "(grants, outcomes): told of {told:?}, stored {stored:?}");
@@ -131,7 +132,7 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
 }
 
 impl BenchScheduler {
-    /// Starts the database and enrols this many agents.
+    /// Starts the database and enrols agents.
     pub(super) async fn start(agents: usize) -> anyhow::Result<Self> {
         let directory = accessible_folder("landfall-bench-")?;
         std::fs::write(directory.path().join("landfall.toml"), CONFIG).context("write the configuration")?;
@@ -141,7 +142,7 @@ impl BenchScheduler {
         Ok(Self { pool, postgres, credentials, directory })
     }
 
-    /// Starts the scheduler; returns its URL.
+    /// Starts the scheduler and returns its URL.
     pub(super) async fn serve(&self) -> anyhow::Result<(Process, String)> {
         let data_dir = self.directory.path().join("scheduler");
         let client_file = data_dir.join("client.toml");
@@ -173,7 +174,6 @@ impl BenchScheduler {
         Ok(client(&self.directory.path().join("scheduler"))?.token)
     }
 
-    /// Its database.
     pub(super) const fn postgres(&mut self) -> &mut SharedPostgres {
         &mut self.postgres
     }
@@ -184,7 +184,7 @@ impl BenchScheduler {
         self.postgres.stop().await
     }
 
-    /// Measures successive submissions by one client.
+    /// Measures submissions by one client, one after another.
     async fn submit(&self, url: &str) -> anyhow::Result<Line> {
         let token = self.token()?;
         let channel = tonic::transport::Endpoint::from_shared(url.to_owned())?.connect().await?;
@@ -220,7 +220,7 @@ pub(super) fn authorized<T>(message: T, token: &str) -> anyhow::Result<tonic::Re
     Ok(request)
 }
 
-/// The delay until a free slot is filled, at this rate of freed slots.
+/// Measures the delay until a free slot is filled if `freed` slots become free per second.
 async fn latency(agents: &[SimulatedAgent], freed: u32) -> anyhow::Result<Vec<Line>> {
     let pause = Duration::from_secs(1) * u32::try_from(agents.len())? / freed;
     agents.iter().for_each(|agent| agent.set_mode(Mode::FreeOneEvery(pause)));
@@ -268,7 +268,7 @@ pub(super) fn load() -> anyhow::Result<String> {
     Ok(text.split_whitespace().next().unwrap_or_default().to_owned())
 }
 
-/// The resident memory of a process in bytes.
+/// The present memory of a process, in bytes.
 pub(super) fn resident(process: &Process) -> anyhow::Result<f64> {
     let resident = process.pid().and_then(resident_memory);
     Ok(resident.with_context(|| format!("the process has ended: {}", process.tail()))? as f64)

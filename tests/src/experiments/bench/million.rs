@@ -1,9 +1,10 @@
-//! A site of a million pages: a crawl's memory grows only with the URLs that it has seen.
+//! Measures the crawl of a site of a million pages: its memory must grow only with the number of
+//! seen URLs.
 //!
-//! The real binary crawls a generated site with three links per page, so that half a million pages
-//! wait at the peak. Every 100,000 pages the process's resident memory is read. The size of the set
-//! of seen URLs comes from a set in the lab, to which the same URLs are added in the order of the
-//! crawl. It takes about a minute.
+//! The real binary crawls a generated site with three links per page, so that at the peak half a
+//! million pages wait. Every 100,000 pages, the lab reads the memory of the process. The lab also
+//! adds the same URLs in the order of the crawl to a set of its own, to know the size of the
+//! crawler's set. The benchmark takes about a minute.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -20,25 +21,25 @@ use crate::cluster::Binaries;
 use crate::cluster::process::Process;
 
 const PLAN: SitePlan = SitePlan { pages: 1_000_000, fan: 2, others: 1, bytes: 0 };
-/// Pages between two samples.
+/// Number of pages between two samples.
 const EVERY: u64 = 100_000;
-/// Poll interval of the server: a hundredth of the time between two samples.
+/// Time between two polls of the server: a hundredth of the time between two samples.
 const POLL: Duration = Duration::from_millis(100);
 const PATIENCE: Duration = Duration::from_secs(30 * 60);
 const MOST_BYTES: f64 = 32.0;
-/// Maximum variation of the memory apart from the set, in MiB: temporary buffers, and pieces too
-/// small to return to the system.
+/// Maximum variation of the memory without the set, in MiB. Buffers vary, and the allocator keeps
+/// free pieces that are too small to return to the system.
 const MOST_DRIFT: f64 = 1.0;
 const MIB: f64 = 1_048_576.0;
 
-/// A sample of the memory, in bytes.
+/// A sample of the process's memory.
 struct MemorySample {
     pages: u64,
     resident: f64,
     seen: SeenUrls,
 }
 
-/// The set of seen URLs: its size and bytes.
+/// The number and memory of seen URLs.
 #[derive(Clone, Copy)]
 struct SeenUrls {
     urls: f64,
@@ -53,12 +54,12 @@ pub(super) async fn run() -> anyhow::Result<Vec<Line>> {
     let mut crawl =
         Process::spawn("crawl", command(&Binaries::find()?.agent, &server.url, folder.path()), folder.path())?;
     let mut predicted = PredictedCrawl::default();
-    // The crawler's memory without the set, which is still small.
+    // The first sample is the crawler's memory without the set, because the set is still small.
     let mut samples = vec![sample(&mut server, &mut crawl, &mut predicted, EVERY / 100).await?];
     for number in 1..PLAN.pages / EVERY {
         samples.push(sample(&mut server, &mut crawl, &mut predicted, number * EVERY).await?);
     }
-    // The process ends with the last page: the last sample is before that.
+    // Take the last sample before the last page, because the process ends with it.
     samples.push(sample(&mut server, &mut crawl, &mut predicted, PLAN.pages - EVERY / 20).await?);
     let status = crawl.wait(PATIENCE).await?.context("the crawl did not end")?;
     ensure!(status.success(), "the crawl failed: {status}\n{}", crawl.tail());
@@ -98,17 +99,17 @@ async fn sample(
     Ok(MemorySample { pages: fetched, resident, seen: predicted.after(fetched) })
 }
 
-/// The expected set of the crawler, which visits pages in the order in which it finds them.
+/// Predicts the set of the crawler, which visits pages in the order in which it finds them.
 #[derive(Default)]
 struct PredictedCrawl {
     seen: SeenPaths,
-    /// The found pages in that order; those before `visited` are fetched.
+    /// The found pages in this order. Those before `visited` are fetched.
     queue: Vec<u32>,
     visited: usize,
 }
 
 impl PredictedCrawl {
-    /// The set after this many fetched pages.
+    /// The set after `pages` fetched pages.
     fn after(&mut self, pages: u64) -> SeenUrls {
         if self.queue.is_empty() {
             self.find(0);

@@ -1,10 +1,10 @@
-//! The time of `landfall plan`: a million sites in a real Postgres, thirty and a thousand agents,
-//! each call through gRPC.
+//! Measures the time of `landfall plan` for a million sites in a real Postgres, with thirty and
+//! with a thousand agents. Each call goes through gRPC.
 //!
 //! The real binary beside the lab's (build it with `--release`) and its own Postgres run on this
-//! machine. The sites are around forty cities, half of them were crawled, and one in a hundred has
-//! several locations. The figures are medians of five calls; the very first call, with a cold
-//! database cache, is separate.
+//! machine. The sites are around forty cities. Half of them were crawled, and one in a hundred has
+//! several locations. The figures are medians of five calls. The first call, with a cold database
+//! cache, is a separate figure.
 
 use std::time::Instant;
 
@@ -18,11 +18,11 @@ use super::leases::{BenchScheduler, authorized, load, resident};
 use super::{Line, median};
 
 const AGENTS: usize = 30;
-/// The largest fleet.
+/// Number of agents of the largest fleet.
 const MANY_AGENTS: usize = 1_000;
 const SITES: u64 = 1_000_000;
 const RUNS: usize = 5;
-/// Maximum seconds of a plan for a million located sites.
+/// Maximum time of a plan for a million located sites, in seconds.
 const MOST_SECONDS: f64 = 10.0;
 
 /// Runs the section.
@@ -55,7 +55,6 @@ fn what(agents: usize, name: &str) -> String {
     format!("1,000,000 sites, {agents} agents, {name}: s")
 }
 
-/// The measured requests.
 fn asked(removed: &str, suggest: u32) -> [(&'static str, v1::PlanRequest); 3] {
     let addition = v1::PlannedAddition {
         city: "Chengdu".to_owned(),
@@ -69,7 +68,6 @@ fn asked(removed: &str, suggest: u32) -> [(&'static str, v1::PlanRequest); 3] {
     [("one added, one removed", changed), ("the same by random", random), ("the same and 3 suggested", suggested)]
 }
 
-/// The client of the report service.
 struct PlanClient {
     reports: ReportServiceClient<Channel>,
     token: String,
@@ -95,8 +93,8 @@ impl PlanClient {
     }
 }
 
-/// Creates the sites, each with a finished task and a placement, and the agents' placements. In
-/// bulk, without triggers and constraints, which are not measured.
+/// Creates the sites, each with a finished task and a placement, and the placements of agents.
+/// Writes them in bulk without triggers and constraints, because these are not measured.
 async fn locate(pool: &PgPool) -> anyhow::Result<()> {
     let text = format!(
         "set session_replication_role = replica;

@@ -1,7 +1,8 @@
-//! The speed of the refined tier: electing landmarks, fitting a map, and predicting every agent's
-//! distance to a site.
+//! Measures the speed of the refined tier: of electing landmarks, fitting a map, and predicting
+//! every agent's distance to a site.
 //!
-//! In processor time of one thread, so that other work has little effect; medians of the rounds.
+//! Times are processor time of one thread, so that other work has little effect. Figures are
+//! medians of the rounds.
 
 use std::hint::black_box;
 

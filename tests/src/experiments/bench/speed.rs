@@ -1,9 +1,9 @@
-//! The speed of the plain tier: hosts placed per second, the nearest agents of a million sites, fit
-//! and election.
+//! Measures the speed of the plain tier: of placing hosts, finding the nearest agents of a million
+//! sites, fitting and electing.
 //!
-//! Single-core figures are in processor time of one thread, so that other work has little effect.
-//! The two solvers alternate on the same hosts of the same map; each figure is the median of its
-//! rounds.
+//! Times of single-threaded work are processor time of one thread, so that other work has little
+//! effect. The two solvers alternate on the same hosts of the same map. Each figure is the median
+//! of its rounds.
 
 use std::time::{Duration, Instant};
 
@@ -21,16 +21,16 @@ const AGENTS: usize = 30;
 const LANDMARKS: usize = 9;
 const DIMENSIONS: usize = 8;
 const SEED: u64 = 0;
-/// Rounds of both solvers.
+/// Number of rounds of both solvers.
 const ROUNDS: usize = 7;
-/// Passes over all hosts per round, so that a round takes tens of milliseconds.
+/// Number of passes over all hosts per round, so that a round takes tens of milliseconds.
 const BULK_PASSES: usize = 20;
 const SIMPLEX_PASSES: usize = 2;
-/// The size of the search for nearest agents.
+/// Number of agents in the search for nearest agents.
 const FLEET: i64 = 1_000;
 const SITES: usize = 1_000_000;
 
-/// The landmarks' measurements of a host.
+/// The measurements of a host by the landmarks.
 type HostMeasurements = Vec<(AgentId, Rtt)>;
 
 /// Runs the section.
@@ -46,7 +46,7 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The median seconds of election and fit, and the map.
+/// Elects and fits. Returns the median time in seconds, and the map.
 fn fit(draw: &Draw<'_>) -> anyhow::Result<(f64, Embedding)> {
     let (mesh, nominees) = (draw.mesh(), draw.nominees());
     let mut seconds = Vec::new();
@@ -61,7 +61,7 @@ fn fit(draw: &Draw<'_>) -> anyhow::Result<(f64, Embedding)> {
     Ok((median(seconds), map.context("there is a round")?))
 }
 
-/// Hosts placed per second by each solver.
+/// Measures the number of hosts that each solver places per second.
 fn solvers(map: &Embedding, hosts: &[HostMeasurements]) -> anyhow::Result<Vec<Line>> {
     let locator = map.locator()?;
     let by = |solver: Solver, host: &HostMeasurements| -> anyhow::Result<f64> {
@@ -79,7 +79,7 @@ fn solvers(map: &Embedding, hosts: &[HostMeasurements]) -> anyhow::Result<Vec<Li
     ])
 }
 
-/// Hosts per second.
+/// Measures the number of hosts placed per second.
 fn rate(
     hosts: &[HostMeasurements],
     passes: usize,
@@ -96,7 +96,7 @@ fn rate(
     Ok(f64::from(u32::try_from(hosts.len() * passes)?) / spent(began)?)
 }
 
-/// The elapsed time for the nearest agents of a million sites, on two threads.
+/// Measures the elapsed time of finding the nearest agents of a million sites on two threads.
 fn nearest() -> anyhow::Result<Vec<Line>> {
     let mut rng = ChaCha8Rng::seed_from_u64(SEED);
     let mut drawn = || (0..=DIMENSIONS).map(|_| rng.random_range(0.0..100.0)).collect::<Vec<f64>>();
@@ -126,12 +126,12 @@ fn nearest() -> anyhow::Result<Vec<Line>> {
     ])
 }
 
-/// Processor time of this thread so far.
+/// The processor time of this thread so far.
 pub(super) fn processor_time() -> anyhow::Result<Duration> {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).context("read the thread's clock")
 }
 
-/// Seconds of processor time since `began`.
+/// The processor time of this thread since `began`, in seconds.
 pub(super) fn spent(began: Duration) -> anyhow::Result<f64> {
     Ok((processor_time()? - began).as_secs_f64())
 }

@@ -1,9 +1,9 @@
-//! Trust: the damage by liars among the landmarks, and the rate of honest agents taken for liars.
+//! Measures the damage by lying landmarks, and the share of honest agents that are taken for liars.
 //!
-//! Twelve landmarks of thirty agents, elected while all were honest. A liar falsifies all its
-//! reports, of the mesh and of sites; measurements of it are honest. The figures are over seeds 0
-//! to 9, relative to the same seeds without liars, over the same pairs of a site and an agent that
-//! is not a landmark.
+//! Thirty agents have twelve landmarks, elected while all agents were honest. A liar falsifies all
+//! its reports, of the mesh and of sites. Other agents' measurements of the liar are honest. The
+//! figures cover seeds 0 to 9, and pairs of a site and an agent that is not a landmark. They are
+//! relative to the same seeds and pairs without liars.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,34 +23,34 @@ use lies::{Lie, LyingFleet};
 
 mod lies;
 
-/// The scored seeds.
 const SEEDS: std::ops::Range<u64> = 0..10;
-/// Agents drawn.
+/// Number of agents.
 const AGENTS: usize = 30;
-/// Landmarks elected.
+/// Number of landmarks.
 const LANDMARKS: usize = 12;
-/// Sites scored per drawing, evenly spaced; the same with and without liars.
+/// Number of scored sites per seed. They are evenly spaced, and the same with and without liars.
 const SITES: usize = 60;
-/// The landmarks are judged by one in this many of them.
+/// One in this many of the scored sites is used to judge the landmarks.
 const JUDGED_BY: usize = 3;
-/// Rounds of drift before the map is judged: the damage is largest just before the liar is found.
+/// Numbers of rounds of drift before the map is judged. Several are tried because the damage is
+/// largest just before the liar is found.
 const ROUNDS: [i32; 6] = [5, 7, 10, 15, 20, 30];
-/// The growth per round of a drifting liar.
+/// Relative growth per round of a drifting liar's reports.
 const DRIFT: f64 = 0.02;
-/// Maximum share of honest agents taken for liars: excluding one costs little, including a liar
-/// costs much.
+/// Maximum share of honest agents taken for liars. It is not zero because excluding an honest agent
+/// costs little, but including a liar costs much.
 const MOST_MISJUDGED: f64 = 0.02;
-/// Samples per pair, and the share of bogus ones.
+/// Number of samples per pair.
 const SAMPLES: usize = 20;
 const BOGUS: f64 = 0.1;
 
 /// The quality of a map.
 #[derive(Debug, Clone, Default)]
 struct MapQuality {
-    /// Relative errors of both tiers.
+    /// Relative errors of the plain tier and of the refined tier.
     plain: Vec<f64>,
     refined: Vec<f64>,
-    /// Sums of true round trips: to the refined tier's first choice, and to an average agent.
+    /// Sums of true round trips: to the first choice of the refined tier, and to an average agent.
     first: f64,
     random: f64,
 }
@@ -64,7 +64,7 @@ impl MapQuality {
     }
 }
 
-/// A percentile of the relative errors.
+/// A percentile of relative errors.
 fn error(errors: &[f64], percent: usize) -> f64 {
     let mut sorted = errors.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -91,7 +91,7 @@ impl Maps {
     }
 }
 
-/// Scores the maps for these measurements of sites.
+/// Scores the maps with measurements of sites.
 fn score(
     draw: &Draw<'_>,
     landmarks: &[AgentId],
@@ -131,11 +131,11 @@ fn judged(fleet: &LyingFleet<'_>, mesh: &Mesh) -> FleetTrust {
     judge(&TrustEvidence { mesh, landmarks: fleet.landmarks, sites: &reports, least: &BTreeMap::new() })
 }
 
-/// Cached scores by seed and excluded agents, of cases in which all liars are excluded: they do not
-/// depend on the lie.
+/// Cached scores by seed and excluded agents. Only scores without any liar are cached, because they
+/// do not depend on the lie.
 type ScoreCache = BTreeMap<(u64, Vec<AgentId>), MapQuality>;
 
-/// Scores the maps without the reports of `out`.
+/// Scores the maps without the reports of the agents in `out`.
 fn scored(
     fleet: &LyingFleet<'_>,
     mesh: &Mesh,
@@ -168,7 +168,7 @@ fn elected(draw: &Draw<'_>, count: usize, seed: u64) -> anyhow::Result<Vec<Agent
     Ok(elected.into_iter().map(|elected| elected.agent).collect())
 }
 
-/// The results of all seeds.
+/// The results of one lie over all seeds.
 #[derive(Default)]
 struct LieResult {
     figures: MapQuality,
@@ -180,7 +180,8 @@ struct LieResult {
 }
 
 impl LieResult {
-    /// The ratio of the median error to that without liars, for the tier that suffers more.
+    /// The ratio of the median error with liars to that without, for the tier with the larger
+    /// ratio.
     fn harm(&self, clean: &MapQuality) -> f64 {
         let ratio = |with_liars: &[f64], clean: &[f64]| error(with_liars, 50) / error(clean, 50);
         ratio(&self.figures.plain, &clean.plain).max(ratio(&self.figures.refined, &clean.refined))
@@ -205,7 +206,7 @@ impl LieResult {
     }
 }
 
-/// Judges and prints both matrices.
+/// Runs the section on both matrices.
 pub(super) fn run() -> anyhow::Result<Vec<Line>> {
     let mut lines = Vec::new();
     for name in [PLANETLAB, SEATTLE] {
@@ -255,7 +256,7 @@ fn with_liars(draws: &[(u64, Draw<'_>)], lie: Lie, liars: usize, cache: &mut Sco
     Ok(sum)
 }
 
-/// The rate of quarantined agents when no agent lies.
+/// Measures the share of quarantined agents if no agent lies.
 fn honest(name: &str, draws: &[(u64, Draw<'_>)], landmarks: usize, clean: &mut MapQuality) -> anyhow::Result<Line> {
     let (mut agents, mut quarantined, mut suspect, mut alarms) = (0, 0, 0, 0);
     for (seed, draw) in draws {
@@ -308,7 +309,7 @@ fn verdict(what: &str, liars: usize, sum: &LieResult, clean: &MapQuality) -> Vec
     ]
 }
 
-/// The effect of bogus samples before the agent's filter.
+/// Measures the effect of bogus samples that the agent's weighted mean must filter out.
 fn bogus(name: &str, draws: &[(u64, Draw<'_>)], clean: &MapQuality) -> anyhow::Result<Vec<Line>> {
     let mut figures = MapQuality::default();
     for (seed, draw) in draws {
@@ -340,15 +341,15 @@ fn bogus(name: &str, draws: &[(u64, Draw<'_>)], clean: &MapQuality) -> anyhow::R
     Ok(vec![line("plain", &figures.plain, &clean.plain), line("refined", &figures.refined, &clean.refined)])
 }
 
-/// The weighted mean of samples with 5 % noise around a round trip, a tenth of them random up to
-/// two seconds.
+/// The weighted mean of samples around a round trip with 5 % noise. A tenth of the samples are
+/// random values up to two seconds.
 fn sampled(truth: Rtt, rng: &mut ChaCha8Rng) -> Option<Rtt> {
     let millis = truth.as_millis_f64();
     let sample = |rng: &mut ChaCha8Rng| {
         let noisy = if rng.random_bool(BOGUS) {
             rng.random_range(0.001..2000.0)
         } else {
-            // The sum of twelve uniform values is nearly normal.
+            // The sum of twelve uniform values is nearly normally distributed.
             let normal = (0..12).map(|_| rng.random_range(0.0..1.0)).sum::<f64>() - 6.0;
             millis * (1.0 + 0.05 * normal)
         };

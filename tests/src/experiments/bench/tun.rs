@@ -1,6 +1,6 @@
-//! The accuracy of the tun grade: the lateness of packets, alone and among many, the router's
-//! capacity, and the time to set up and remove it. The figures are valid only on a quiet machine;
-//! the idle share is printed.
+//! Measures the tun grade: the lateness of single and of many simultaneous packets, the router's
+//! capacity, and the time to set up and remove the network. The figures are valid only on a quiet
+//! machine, so the idle share is printed too.
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -23,24 +23,24 @@ use crate::world::tun::{Network, missing};
 use crate::world::wan::Lane;
 
 const ROUNDS: usize = 5;
-/// Numbers of agents: 8 and 31 namespaces.
+/// Numbers of agents in the measurements of setting up. With the servers' namespace, there are 8
+/// and 31 namespaces.
 const FLEETS: [usize; 2] = [7, 30];
-/// The emulated round trips.
 const ROUND_TRIPS_MS: [f64; 5] = [1.0, 10.0, 50.0, 100.0, 300.0];
 const ECHOES: usize = 40;
 /// Numbers of simultaneous connections.
 const CROWDS: [usize; 2] = [50, 800];
-/// The number of their sites.
+/// Number of sites to which these connections go.
 const SITES: usize = 50;
 const PORT: u16 = 4000;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Bytes of bodies, and their round trips.
+/// Sizes of bodies in bytes, and round trips in milliseconds over which they are transferred.
 const BODIES: [(usize, [f64; 4]); 2] = [(50_000, [10.0, 50.0, 100.0, 200.0]), (2_000_000, [10.0, 50.0, 100.0, 200.0])];
 const BODIES_EACH: usize = 7;
-/// Bytes of the flood's datagrams, and its duration.
+/// Size of a datagram of the flood in bytes.
 const DATAGRAM: usize = 200;
 const FLOOD: Duration = Duration::from_secs(3);
-/// The error of the first prototype with single echoes, in milliseconds.
+/// Maximum error of single echoes in milliseconds: the error of the first prototype.
 const MAX_ECHO_ERROR_MS: f64 = 1.0;
 
 /// Runs the section.
@@ -54,7 +54,7 @@ pub(super) fn run() -> anyhow::Result<Vec<Line>> {
         lines.extend(setting_up(agents)?);
     }
     lines.extend(echoes()?);
-    // On another thread, because it creates a runtime.
+    // Run it on another thread, because it creates a runtime.
     lines.extend(std::thread::spawn(crowds).join().map_err(|_| anyhow::anyhow!("the crowds panicked"))??);
     for (bytes, round_trips_ms) in BODIES {
         lines.extend(downloads(bytes, &round_trips_ms)?);
@@ -91,7 +91,7 @@ fn setting_up(agents: usize) -> anyhow::Result<[Line; 2]> {
     ])
 }
 
-/// The error of single echoes.
+/// Measures the error of single echoes.
 fn echoes() -> anyhow::Result<Vec<Line>> {
     let mut scenario = scenario(1)?;
     for (link, rtt_ms) in scenario.paths[0].iter_mut().zip(ROUND_TRIPS_MS) {
@@ -120,7 +120,7 @@ fn echoes() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Echoes every datagram until an empty one comes.
+/// Starts a server that echoes every datagram, and ends at an empty one.
 fn echo(network: &Network, site: usize) -> anyhow::Result<std::thread::JoinHandle<std::io::Result<()>>> {
     let socket = network.core().run(move || UdpSocket::bind((Lane::TUN.site(site), PORT)))??;
     socket.set_read_timeout(Some(PATIENCE))?;
@@ -136,7 +136,7 @@ fn echo(network: &Network, site: usize) -> anyhow::Result<std::thread::JoinHandl
     }))
 }
 
-/// The error of many simultaneous handshakes.
+/// Measures the error of many simultaneous handshakes.
 fn crowds() -> anyhow::Result<Vec<Line>> {
     let scenario = scenario(30)?;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
@@ -165,8 +165,8 @@ fn crowds() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// The error of a handshake in milliseconds. Its socket is created before the first handshake
-/// begins.
+/// Measures the error of a handshake in milliseconds. The socket is created before the first
+/// handshake begins.
 fn handshake(
     network: &Network,
     scenario: &Scenario,
@@ -183,8 +183,8 @@ fn handshake(
     })
 }
 
-/// Transfer rates over different distances at 50 Mbit/s and 0.01 % loss: nearer is faster, as on
-/// the Internet.
+/// Measures transfer rates over different distances at 50 Mbit/s and 0.01 % loss. As on the
+/// Internet, nearer must be faster.
 fn downloads(bytes: usize, round_trips_ms: &[f64]) -> anyhow::Result<Vec<Line>> {
     let mut scenario = scenario(1)?;
     scenario.agent_bytes_per_s = 50e6 / 8.0;
@@ -219,7 +219,7 @@ fn downloads(bytes: usize, round_trips_ms: &[f64]) -> anyhow::Result<Vec<Line>> 
     Ok(lines)
 }
 
-/// Packets per second that the router carries from two agents.
+/// Measures the number of packets per second that the router carries from two agents.
 fn flood() -> anyhow::Result<Line> {
     let mut scenario = scenario(2)?;
     scenario.agent_bytes_per_s = 1e9;
@@ -232,7 +232,7 @@ fn flood() -> anyhow::Result<Line> {
         socket.connect((Lane::TUN.site(0), PORT))?;
         threads.push(std::thread::spawn(move || {
             while Instant::now() < end {
-                // Fails when the router's queue is full, as intended.
+                // Sending fails if the router's queue is full, which is intended.
                 let _ = socket.send(&[0; DATAGRAM]);
             }
         }));

@@ -53,7 +53,8 @@ impl SimulationRatios {
 /// Simulates cells with surveys from the lab.
 pub(super) struct Simulator<'a> {
     settings: &'a Settings,
-    /// The newest survey, its seed and its simulation. Most cells of a layout share a survey.
+    /// The newest survey, the task number of its first site, and its simulation. Most cells of a
+    /// layout share a survey.
     newest: Option<(LayoutMeasurements, u64, LayoutSimulation<'a>)>,
 }
 

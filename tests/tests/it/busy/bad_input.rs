@@ -1,9 +1,9 @@
-//! The lab's answers to impossible arguments: one sentence that names the error, and a non-zero
+//! Tests the lab's answers to invalid arguments: one sentence that names the error, and a non-zero
 //! exit code.
 
 use std::process::Command;
 
-/// Runs `lab demo`, which must fail; returns its message.
+/// Runs `lab demo`, which must fail. Returns its message.
 fn refusal(arguments: &[&str]) -> String {
     let output = Command::new(env!("CARGO_BIN_EXE_lab")).arg("demo").args(arguments).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();

@@ -1,5 +1,5 @@
-//! A short `lab chaos`: every kind of fault that this machine supports at least once, and no
-//! violation.
+//! A short run of `lab chaos`: injects every kind of fault that this machine supports at least
+//! once, and must find no violation.
 
 use std::process::Command;
 

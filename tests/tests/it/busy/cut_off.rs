@@ -1,4 +1,5 @@
-//! An agent whose link is cut, over real packets: skipped without root, `/dev/net/tun` or iproute2.
+//! Tests an agent whose link is cut, with real packets. Skipped without root, `/dev/net/tun` or
+//! iproute2.
 
 use std::time::Instant;
 

@@ -1,5 +1,5 @@
-//! Moving an agent to another machine, and replacing an operator's token, during a crawl with the
-//! real binaries.
+//! Tests with the real binaries: an agent moves to another machine, and an operator's token is
+//! replaced, during a crawl.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! A database whose disk is full, with the real binaries: every client gets that message, and work
-//! continues once there is room.
+//! Tests with the real binaries a database whose disk is full: every client gets a message that
+//! says so, and work continues once there is room.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::process::Command;
@@ -10,9 +10,9 @@ use landfall_lab::cluster::scheduler::{SchedulerNode, SchedulerOptions};
 
 use crate::harness::beside;
 
-/// The size of a new database cluster with its WAL, and some room.
+/// Size of the disk: enough for a new database cluster with its WAL, and a little more.
 const DISK_BYTES: usize = 400 << 20;
-/// More than fits into the free space of tables and indexes.
+/// Number of sites; more than fit on the disk.
 const SITES: usize = 30_000;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

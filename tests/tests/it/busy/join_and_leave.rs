@@ -1,5 +1,5 @@
-//! Agents that join and leave during a batch, with the real binaries: a new agent gets work, and a
-//! leaving agent's sites go to its next candidates.
+//! Tests with the real binaries agents that join and leave during a batch: a new agent gets work,
+//! and the sites of a leaving agent go to their next candidates.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use landfall_lab::cluster::process::until;
 
 use crate::harness::{ENDED, PATIENCE, beside, count, small, submit};
 
-/// Submits slow sites: with one slot per agent, sites must wait.
+/// Submits sites that are crawled slowly, so that sites must wait if agents have one slot.
 async fn submit_slow(cluster: &Cluster, strategy: &str) {
     submit(cluster, &["--strategy", strategy, "--request-interval", "300ms", "--max-pages", "8"]).await;
 }
@@ -95,7 +95,8 @@ async fn another_agent_continues_the_crawls_of_a_leaving_one() {
             *asked.entry((access.site, access.path)).or_default() += 1;
         }
     }
-    // The requests in flight when the agent left, and a start page requested to find the origin.
+    // Each crawl that changed hands may fetch a page again: the one in flight when the agent left,
+    // or the start page, to find the origin.
     let again: i64 = asked.values().map(|times| times - 1).sum();
     assert!(again <= changed_hands, "{again} pages were fetched again, {changed_hands} crawls changed hands");
     assert_eq!(count(&cluster, "select count(*) from checkpoints").await, 0);

@@ -1,5 +1,5 @@
-//! The content of `make package`, as far as it can be tested without a build; `make check-package`
-//! tests the rest.
+//! Tests the content of the package as far as possible without a build. `make check-package` tests
+//! the rest.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ fn read(file: &str) -> String {
     std::fs::read_to_string(ops(file)).unwrap()
 }
 
-/// The output of a command, which must succeed.
+/// Runs a command, which must succeed. Returns its output.
 fn printed(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -33,7 +33,7 @@ fn units_name_the_users_folders_and_files_of_the_packages() {
         let start: Vec<&str> = value("ExecStart").split_whitespace().collect();
         assert_eq!(start[0], format!("/usr/local/bin/{package}"), "package.sh replaces this folder");
         assert!(start.contains(&&*format!("/var/lib/{package}")), "{start:?}");
-        // The scripts recognise a service by this word.
+        // The package's scripts recognise a running service by this word.
         assert!(read("package/prerm").contains("'run|up|serve'") && ["run", "up", "serve"].contains(&start[1]));
         for path in start.iter().filter(|word| word.starts_with("/etc/")) {
             assert!(script.contains(&format!("$root{path}")), "{path} is in no package");

@@ -1,7 +1,8 @@
-//! The judge on the records of planted bugs: it finds each one by the rule for it.
+//! Tests the judge with records of planted bugs: it must find each bug by the rule for it.
 //!
-//! `tests/mutants` contains the bugs as patches, and `tests/histories` the judge's records of chaos
-//! runs with each, written by `ops/mutants.sh --record`. `make chaos` plants them again.
+//! `tests/mutants` contains the bugs as patches, and `tests/histories` the records of chaos runs
+//! with each bug, which `ops/mutants.sh --record` wrote. `make chaos` runs with the planted bugs
+//! again.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +14,7 @@ fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
 }
 
-/// The patches, by name.
+/// The patches with their names.
 fn mutants() -> Vec<(String, PathBuf)> {
     let mut found: Vec<(String, PathBuf)> = std::fs::read_dir(folder("mutants"))
         .unwrap()

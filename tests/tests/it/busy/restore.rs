@@ -1,4 +1,4 @@
-//! A backup during a crawl, and a restore under running agents, with the real binaries.
+//! Tests with the real binaries: a backup during a crawl, and a restore while the agents run.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use crate::harness::{MAX_DEPTH, PATIENCE, beside, count, small};
 const AGENTS: usize = 3;
 const SITES: usize = 15;
 const OUTCOMES: &str = "select count(*) from outcomes";
-/// Maximum number assigned before the restore.
+/// A restore raises tokens above this number. Tokens from before the restore are smaller.
 const FLOOR: i64 = 1_000_000_000_000;
 
-/// The finished sites in the database.
+/// The sites that are finished by the database.
 async fn done(cluster: &Cluster) -> BTreeSet<String> {
     let record = cluster.batch_record("autumn").await.unwrap();
     record.tasks.into_iter().filter(|task| task.state == "done").map(|task| task.site).collect()
@@ -69,8 +69,8 @@ async fn a_fleet_continues_from_a_backup_and_repeats_later_crawls() {
         .collect();
     assert_eq!(broken, Vec::<String>::new());
 
-    // Sites finished in the backup were not crawled again; those finished later were, under a new
-    // token.
+    // Sites that were finished in the backup are not crawled again. Sites finished later are
+    // crawled again, with a new token.
     let crawls = |site: &str| {
         let index = sites.iter().position(|known| known == site).unwrap();
         log.iter().filter(|access| access.site == index && access.get && access.path == "/").count()

@@ -1,5 +1,5 @@
-//! `lab bench waiting` on small databases: the tasks keep their state, so that the figures are
-//! valid.
+//! Tests `lab bench waiting` on small databases: the tasks must keep their states, so that the
+//! figures are valid.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use crate::harness::blocking_beside;
 const STANDINGS: [&str; 9] =
     ["submitted", "measuring", "random", "gnp-top3", "earliest-finish", "parked", "unmet", "quota", "done"];
 
-/// Simultaneous measurements: they sleep most of the time.
+/// Number of simultaneous measurements. They sleep most of the time.
 const AT_ONCE: usize = 3;
 
 #[test]

@@ -1,5 +1,5 @@
-//! Runs the real binaries with invalid command lines: each must answer one sentence, and the exit
-//! code for that kind of mistake.
+//! Runs the real binaries with invalid command lines. Each must print one sentence and end with the
+//! exit code for the kind of mistake.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
@@ -15,10 +15,10 @@ use landfall_scheduler::app::tls;
 use crate::harness::beside;
 
 const TABLE: &str = include_str!("wrong_invocations.txt");
-/// A command that hangs is a wrong answer too.
+/// Time limit of a command in seconds, because a command must not hang.
 const PATIENCE: &str = "20";
 
-/// The words of a line, as a shell splits them.
+/// Splits a line into words, as a shell does.
 fn words(text: &str) -> Vec<String> {
     let mut words = Vec::new();
     for (index, part) in text.split('\'').enumerate() {
@@ -31,7 +31,7 @@ fn words(text: &str) -> Vec<String> {
     words
 }
 
-/// Writes the files that the command lines name.
+/// Writes the files that the command lines refer to.
 fn files(folder: &Path) {
     let write = |name: &str, text: &[u8]| std::fs::write(folder.join(name), text).unwrap();
     write("good.txt", b"a.example\nb.example\n");
@@ -53,14 +53,15 @@ fn files(folder: &Path) {
     std::fs::copy(authority.ca_path, folder.join("ca.pem")).unwrap();
 }
 
-/// Answers every connection with `answer`, whatever it sends; returns the port.
+/// Starts a server that answers every connection with `answer`, whatever the client sends. Returns
+/// the port.
 fn answering(answer: &'static [u8]) -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     std::thread::spawn(move || {
         for mut stream in listener.incoming().flatten() {
             if !answer.is_empty() {
-                // Waits for the first bytes of the request; their content does not matter.
+                // Wait for the first bytes of the request. Their content does not matter.
                 drop(stream.read(&mut [0; 1024]));
                 drop(stream.write_all(answer));
             }
@@ -72,7 +73,8 @@ fn answering(answer: &'static [u8]) -> u16 {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_wrong_invocation_is_answered_in_one_sentence_and_with_its_code() {
     let _turn = beside().await;
-    // As root, the private Postgres runs as another user, who needs access to this folder.
+    // If the test runs as root, the private Postgres runs as another user, who needs access to this
+    // folder.
     let folder = tempfile::tempdir_in("/tmp").unwrap();
     std::fs::set_permissions(folder.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     files(folder.path());

@@ -1,4 +1,4 @@
-//! Measurements by real agents, and the choices based on them, compared with the scenario's round
+//! Compares measurements by real agents, and the choices based on these, with the scenario's round
 //! trips.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,9 +18,9 @@ use crate::harness::{
 };
 
 const CAPACITY: u32 = 8;
-/// Minimum number of measurements: six agents make this many of three machines.
+/// Minimum number of measurements: six agents measure three machines.
 const FEWEST_PAIRS: usize = 18;
-/// Six agents with four landmarks make this many of twelve machines.
+/// Minimum number of measurements by six agents with four landmarks, with twelve machines.
 const FEWEST_TUN_PAIRS: usize = 21;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -29,7 +29,8 @@ async fn six_agents_crawl_24_sites_each_exactly_once() {
     truth::in_one_run(six_agents_crawl_24_sites).await.unwrap();
 }
 
-/// Asserts everything but the accuracy of measurements; returns what is wrong with those.
+/// Asserts everything except the accuracy of measurements. Returns what is wrong with the
+/// measurements.
 async fn six_agents_crawl_24_sites() -> Vec<String> {
     let mut cluster = small(6, 24, CAPACITY).await;
     cluster.await_mesh(PATIENCE).await.unwrap();
@@ -60,7 +61,7 @@ async fn six_agents_crawl_24_sites() -> Vec<String> {
     violations
 }
 
-/// `landfall plan` predicts the effect of another fleet.
+/// Asserts that `landfall plan` predicts the effect of another fleet.
 async fn plans_are_made(cluster: &Cluster, record: &BatchRecord) {
     let leaver = &cluster.agent_names()[0];
     let add = format!("city=Chengdu,carrier=Telecom,near={}", record.tasks[0].site);
@@ -88,8 +89,7 @@ async fn confirmers_measure_politely_and_their_sites_go_to_agents_no_farther_tha
     cluster.operate(&["landmarks", "elect", "--count", "3"]).await.unwrap();
     submit(&cluster, &["--request-interval", "100ms", "--strategy", "gnp-confirmed", "--watch"]).await;
     let record = cluster.batch_record("autumn").await.unwrap();
-    // In the sites' logs, no two probes of a site are closer than the interval, including
-    // confirmers.
+    // The sites' logs show that probes of a site, including those of confirmers, keep the interval.
     assert_eq!(violations(&cluster, &record, RunKind::Calm), Vec::<String>::new());
     assert!(record.tasks.iter().all(|task| task.strategy.as_deref() == Some("gnp-confirmed")), "{:?}", record.tasks);
     assert!(record.tasks.iter().all(|task| task.fallback.is_none()), "{:?}", record.tasks);
@@ -108,8 +108,8 @@ async fn confirmers_measure_politely_and_their_sites_go_to_agents_no_farther_tha
     cluster.stop().await.unwrap();
 }
 
-/// Mean true round trips over all sites: to the chosen agent, and to the one that `gnp-top1` would
-/// choose by the landmarks' measurements and the map.
+/// Mean true round trips over all sites: to the chosen agent, and to the agent that `gnp-top1`
+/// would choose by the landmarks' measurements and the map.
 fn confirmed_and_predicted_ms(cluster: &Cluster, record: &BatchRecord) -> (f64, f64) {
     let (scenario, names, map) = (cluster.world.scenario(), cluster.agent_names(), record.embedding.as_ref().unwrap());
     let (mut confirmed, mut predicted) = (0.0, 0.0);
@@ -139,7 +139,8 @@ async fn sites_on_one_machine_share_measurements() {
     truth::in_one_run(sites_share_measurements).await.unwrap();
 }
 
-/// Asserts everything but the accuracy of measurements; returns what is wrong with those.
+/// Asserts everything except the accuracy of measurements. Returns what is wrong with the
+/// measurements.
 async fn sites_share_measurements() -> Vec<String> {
     const AGENTS: usize = 6;
     const SITES: usize = 24;
@@ -156,13 +157,13 @@ async fn sites_share_measurements() -> Vec<String> {
     // Probers send only HEAD.
     let probes: Vec<_> = log.iter().filter(|access| !access.get).collect();
     machines_are_probed_one_order_after_the_other(&cluster, &probes);
-    // Per agent and site: one warm-up request and at least three samples.
+    // Without sharing, each agent sends each site one warm-up request and at least three samples.
     let naive = AGENTS * SITES * 4;
     println!("{} probes where {naive} would be sent without sharing", probes.len());
-    // On a busy machine samples vary, and more are taken: half is still far from an eighth.
+    // On a busy machine samples vary, so agents take more. Half is far above the expected eighth.
     assert!(probes.len() * 2 <= naive, "{} of {naive}", probes.len());
-    // One of eight sites on a machine is measured by all agents; of the others one in fifty, and
-    // those where it differed.
+    // All agents measure one of the eight sites on a machine. Of the others, they measure one in
+    // fifty, and those where it differed.
     let own = own_measurements(&cluster).await;
     println!("{} of {} measurements are the site's own", own.len(), AGENTS * SITES);
     assert!(own.len() * 10 <= AGENTS * SITES * 3, "{} of {}", own.len(), AGENTS * SITES);
@@ -173,15 +174,16 @@ async fn sites_share_measurements() -> Vec<String> {
     assert_eq!(usize::try_from(counted).ok(), Some(probes.len()), "the agents' count is the servers'");
 
     shows_what_measuring_cost(&cluster, &record, &probes).await;
-    // The others are copies: a wrong one would count as often as it was copied.
+    // Keep only these. The others are copies, and a wrong value would count as often as it was
+    // copied.
     record.site_measurements.retain(|one| own.contains_key(&(one.prober.clone(), one.target.clone())));
     let violations = untrue(&cluster, &record, FEWEST_PAIRS);
     cluster.stop().await.unwrap();
     violations
 }
 
-/// The sites' own measurements in microseconds, by prober and site. All others equal the one from
-/// which they are copied.
+/// The measurements that are not copies, in microseconds, by prober and site. Asserts that all
+/// others equal the measurement from which they are copied.
 async fn own_measurements(cluster: &Cluster) -> BTreeMap<(String, String), Option<i64>> {
     let all: Vec<(String, String, Option<String>, Option<i64>)> = sqlx::query_as(
         "select a.name, s.name, m.shared_from, m.rtt_us from site_measurements m \
@@ -199,8 +201,8 @@ async fn own_measurements(cluster: &Cluster) -> BTreeMap<(String, String), Optio
     own
 }
 
-/// `sites show` prints the requests that the site's server saw, and how many measurements are
-/// shared.
+/// Asserts that `sites show` prints the number of requests that the site's server received, and the
+/// number of shared measurements.
 async fn shows_what_measuring_cost(cluster: &Cluster, record: &BatchRecord, probes: &[&Access]) {
     for (site, name) in cluster.site_names().iter().enumerate() {
         let shown = cluster.operate(&["sites", "show", name, "--wide"]).await.unwrap();
@@ -222,8 +224,8 @@ async fn shows_what_measuring_cost(cluster: &Cluster, record: &BatchRecord, prob
     }
 }
 
-/// By the web servers' logs, two probes of a machine are an interval apart, whatever their sites
-/// and agents.
+/// Asserts by the web servers' logs that two probes of a machine are at least an interval apart,
+/// even if they are of different sites and agents.
 fn machines_are_probed_one_order_after_the_other(cluster: &Cluster, probes: &[&Access]) {
     let sites = &cluster.world.scenario().sites;
     let mut newest: BTreeMap<usize, &Access> = BTreeMap::new();
@@ -241,7 +243,6 @@ fn machines_are_probed_one_order_after_the_other(cluster: &Cluster, probes: &[&A
     assert!(least >= PROBE_INTERVAL.mul_f64(0.95), "two orders' probes of a machine {least:?} apart");
 }
 
-/// Over real packets in network namespaces.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn six_agents_measure_and_crawl_twelve_sites_over_real_packets() {
     let _turn = alone().await;
@@ -251,7 +252,8 @@ async fn six_agents_measure_and_crawl_twelve_sites_over_real_packets() {
     }
 }
 
-/// Asserts everything but the accuracy of measurements; returns what is wrong with those.
+/// Asserts everything except the accuracy of measurements. Returns what is wrong with the
+/// measurements.
 async fn measure_and_crawl() -> Vec<String> {
     let mut cluster = cluster_on(Grade::Tun, small_scenario(SMALL, 6, 12), CAPACITY, "").await;
     cluster.await_mesh(PATIENCE).await.unwrap();

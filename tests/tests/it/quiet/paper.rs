@@ -1,5 +1,5 @@
-//! A cell of the paper's experiments in the lab, twice from one frozen survey, compared with its
-//! simulation.
+//! Runs a cell of the paper's experiments twice from the same frozen survey, and compares it with
+//! its simulation.
 
 use std::path::Path;
 
@@ -11,8 +11,8 @@ use landfall_scheduler::model::Strategy;
 
 use crate::harness::alone;
 
-/// Ten agents, twenty small sites, 20 requests per second each: the interval limits them, not the
-/// machine.
+/// Ten agents and twenty small sites, with 20 requests per second to each site. So the request
+/// interval limits the crawls, not the machine.
 fn small() -> anyhow::Result<Settings> {
     let changes = [
         ("agents = 30", "agents = 10"),
@@ -41,7 +41,8 @@ async fn the_lab_and_the_simulation_make_the_same_requests() {
         let mut simulation =
             LayoutSimulation::surveyed(&settings, &layouts[0], 1, &result.measurements, result.first_task).unwrap();
         let simulated = simulation.simulate(settings.base, strategy, 0).unwrap();
-        // Every site has a slot at once, so that none moves: the agents are the same.
+        // Every site gets a slot at once, so none moves to another agent, and both have the same
+        // agents.
         assert_eq!(result.per_agent, simulated.per_agent, "{strategy}");
         assert_eq!(result.sites.len(), settings.sites);
         let bytes: usize = simulated.arrived.iter().map(|body| body.bytes).sum();
@@ -49,8 +50,8 @@ async fn the_lab_and_the_simulation_make_the_same_requests() {
         assert!((arrived - float(bytes)).abs() < 1.0, "{arrived} of {bytes} bytes");
         let requests = result.machine.requests_per_s * result.makespan_s;
         assert!((requests - float(simulated.requests)).abs() < 0.5, "{requests}: {simulated:?}");
-        // No crawl is faster than the interval. How much slower it is depends on the machine's
-        // load.
+        // No crawl is faster than the interval allows. How much slower it is depends on the
+        // machine's load.
         let least = simulated.makespan.as_secs_f64() * 0.8;
         assert!(result.makespan_s > least && result.growth.mb_per_min > 0.0, "{result:?} and {least} s");
     }

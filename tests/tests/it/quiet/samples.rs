@@ -1,4 +1,5 @@
-//! The emulated network as measured by the real prober: samples equal the scenario's round trips.
+//! Measures the emulated network with the real prober: samples must equal the scenario's round
+//! trips.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,12 +13,12 @@ use landfall_lab::world::{Grade, World};
 
 use crate::harness::alone;
 
-/// The number of sites that every agent measures.
+/// Number of sites that every agent measures.
 const SITES: usize = 8;
-/// Simultaneous probers: more would delay each other.
+/// Number of simultaneous probers. More of them would delay each other.
 const AT_ONCE: usize = 4;
 
-/// Writes a prober's configuration with an agent's source address.
+/// Writes the configuration of a prober that uses the source address of an agent.
 fn write_config(world: &World, agent: usize, folder: &Path) {
     std::fs::create_dir_all(folder).unwrap();
     let (bind, dns, net) = (world.wan.lane().agent(agent), world.names(), world.wan.lane().network());
@@ -28,7 +29,8 @@ fn write_config(world: &World, agent: usize, folder: &Path) {
     std::fs::write(folder.join("agent.toml"), text).unwrap();
 }
 
-/// A prober's round trip to a site and the scenario's, in milliseconds.
+/// Returns the round trip to a site that a prober measures and the one in the scenario, in
+/// milliseconds.
 async fn probe(binary: &Path, world: &World, agent: usize, site: usize, folder: &Path, metric: &str) -> (f64, f64) {
     let place = world.namespace(agent);
     let mut command = place.command(binary);
@@ -41,7 +43,7 @@ async fn probe(binary: &Path, world: &World, agent: usize, site: usize, folder: 
     (world.scenario().paths[agent][site].rtt_ms, printed["weighted_mean_ms"].as_f64().unwrap())
 }
 
-/// Lets every agent of a world measure every site by each of the metrics.
+/// Lets every agent of a world measure every site by each metric.
 async fn samples_equal_round_trips(grade: Grade, metrics: &[&str]) {
     let _turn = alone().await;
     let binaries = Binaries::find().unwrap();
@@ -64,7 +66,7 @@ async fn samples_equal_round_trips(grade: Grade, metrics: &[&str]) {
     world.stop().await;
 }
 
-/// Lets every agent measure the sites; returns what is wrong.
+/// Lets every agent measure the sites. Returns what is wrong with the measurements.
 async fn measure(world: &World, agent_binary: &Path, metric: &str, folder: &dyn Fn(usize) -> PathBuf) -> Vec<String> {
     let pairs = (0..world.scenario().agents.len()).flat_map(|agent| (0..SITES).map(move |site| (agent, site)));
     let probes = pairs.map(|(agent, site)| {
@@ -90,7 +92,7 @@ async fn samples_of_sites_equal_the_scenarios_round_trips() {
     samples_equal_round_trips(Grade::Rootless, &["ttfb"]).await;
 }
 
-/// In this grade, connecting and ICMP echoes take a round trip too.
+/// In the tun grade, connecting and ICMP echoes also take a round trip.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn by_every_metric_samples_equal_the_round_trips_of_real_packets() {
     match tun::missing() {

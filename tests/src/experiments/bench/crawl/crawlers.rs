@@ -1,4 +1,5 @@
-//! The compared crawlers: their command lines and locations. `ops/peers.sh` installs the others.
+//! The compared crawlers: their locations and command lines. `ops/peers.sh` installs those that are
+//! not ours.
 
 use std::path::{Path, PathBuf};
 
@@ -6,16 +7,15 @@ use anyhow::Context;
 
 use crate::cluster::Binaries;
 
-/// Returns a crawler's command line for a site's URL.
+/// Returns the command line of a crawler for the URL of a site.
 pub(super) type BuildCommand = fn(&CrawlerPaths, &str) -> Vec<String>;
 
 pub(super) struct Crawler {
     pub(super) name: &'static str,
-    /// Its command line, or why it is not available.
+    /// The command line, or the reason why the crawler is not available.
     pub(super) call: Result<BuildCommand, String>,
 }
 
-/// The paths of the crawlers.
 pub(super) struct CrawlerPaths {
     agent: PathBuf,
     spider: PathBuf,
@@ -23,7 +23,7 @@ pub(super) struct CrawlerPaths {
     scrapy: PathBuf,
 }
 
-/// The names of the crawlers.
+/// The names of our crawlers.
 pub(super) const OURS: &str = "landfall-agent crawl, pages discarded";
 pub(super) const OURS_WARC: &str = "landfall-agent crawl --warc";
 pub(super) const SPIDER: &str = "spider (library), pages discarded";
@@ -31,7 +31,7 @@ pub(super) const WGET2: &str = "wget2, 8 threads, pages deleted";
 pub(super) const SCRAPY: &str = "Scrapy, pages discarded";
 
 impl CrawlerPaths {
-    /// Finds them in the target folder.
+    /// Finds the crawlers in the target folder.
     pub(super) fn find() -> anyhow::Result<Self> {
         let agent = Binaries::find()?.agent;
         let target = agent.ancestors().nth(2).context("binaries lie in a folder of the target folder")?;
@@ -40,7 +40,7 @@ impl CrawlerPaths {
         Ok(Self { agent, spider: peers.join("peer-spider"), python: peers.join("scrapy/bin/python"), scrapy })
     }
 
-    /// All crawlers in the order of their runs.
+    /// All crawlers, in the order of their runs.
     pub(super) fn crawlers(&self) -> [Crawler; 5] {
         let beside =
             |path: &Path| path.exists().then_some(()).ok_or_else(|| "not installed: run ops/peers.sh".to_owned());
@@ -56,12 +56,13 @@ impl CrawlerPaths {
         ]
     }
 
-    /// The features of a scheduler's crawl, without an interval between requests.
+    /// The command line of our crawler. It has the features of a crawl for a scheduler, but no
+    /// interval between requests.
     fn ours(&self, url: &str) -> Vec<String> {
         let agent = self.agent.display().to_string();
         let budgets = ["--max-pages", "10000", "--max-bytes", "1000000000", "--max-depth", "100"];
         let rest = ["--request-interval", "0s", "--allow-net", "127.0.0.0/8"];
-        // An agent's configuration on this machine must have no effect.
+        // The configuration of an agent on this machine must have no effect.
         let identity = ["--contact-url", "https://lab.test/crawler", "--dir", "."];
         let args = ["--log", "warn", "crawl", url].into_iter().chain(budgets).chain(rest).chain(identity);
         std::iter::once(agent).chain(args.map(str::to_owned)).collect()

@@ -1,8 +1,8 @@
-//! The cost of one process: `lab measured -- CMD` runs a command and prints its processor time,
-//! peak memory and duration as JSON.
+//! `lab measured -- CMD`: runs a command and prints its processor time, peak memory and duration as
+//! JSON.
 //!
-//! It is a separate process, because the system reports all children together: it has only one
-//! child.
+//! It is a separate process with only one child, because the system reports the cost of all
+//! children together.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -14,7 +14,7 @@ use nix::sys::time::TimeVal;
 use serde::{Deserialize, Serialize};
 use tokio::process::Command;
 
-/// Time limit of a crawl: the slowest crawler needs about thirty seconds.
+/// Time limit of a crawl. The slowest crawler needs about thirty seconds.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The cost of a process.
@@ -23,9 +23,9 @@ pub struct ProcessCost {
     /// User time in seconds.
     pub user_s: f64,
     pub system_s: f64,
-    /// The duration in seconds.
+    /// Elapsed time in seconds.
     pub wall_s: f64,
-    /// The peak memory in KiB; at least the few MiB that `lab` had when it started the process.
+    /// Peak memory in KiB. It is at least the few MiB that `lab` used when it started the process.
     pub peak_kib: i64,
 }
 
@@ -35,7 +35,7 @@ impl ProcessCost {
     }
 }
 
-/// Runs a command with its output on standard error; returns its cost.
+/// Runs a command, with its output on standard error, and returns its cost.
 pub async fn measured(command: &[String]) -> anyhow::Result<ProcessCost> {
     let (program, args) = command.split_first().context("there is a command")?;
     let started = Instant::now();
@@ -57,7 +57,7 @@ fn seconds(time: TimeVal) -> f64 {
     (Duration::from_secs(whole) + Duration::from_micros(micros)).as_secs_f64()
 }
 
-/// Runs a command in `folder` with `lab measured`.
+/// Runs a command in `folder` by `lab measured` and returns its cost.
 pub(super) async fn cost_of(command: &[String], folder: &Path) -> anyhow::Result<ProcessCost> {
     let own = std::env::current_exe().context("find the lab's own executable")?;
     let mut lab = Command::new(own);

@@ -1,13 +1,14 @@
-//! Sites for measuring crawlers, and their server: `lab bench-site`, a separate process.
+//! `lab bench-site`: serves sites for measuring crawlers, as a separate process.
 //!
-//! Every page is generated from its number, so that all runs see the same bytes. Page `n` links to
+//! Every page is generated from its number, so that all runs get the same bytes. Page `n` links to
 //! its children `fan * n + 1 ..`, which makes every page reachable, and to other pages drawn from
-//! `n`. The server counts the requests, because a crawler's own count is no proof.
+//! `n`. The server counts the requests, because a crawler's own count proves nothing.
 //!
-//! It can serve many identical sites, each at its own address, and delay its answers as if it were
-//! far away.
+//! The server can serve many identical sites, each at its own address, and delay its answers as if
+//! they came from far away.
 //!
-//! It reads commands from standard input and ends with it, so that no process remains.
+//! The server reads commands from standard input and ends when that is closed, so that no process
+//! remains.
 
 use std::convert::Infallible;
 use std::fmt::Write as _;
@@ -31,14 +32,15 @@ use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 
 /// The first listen address; no site of a scenario uses it.
 const FIRST: Ipv4Addr = Ipv4Addr::new(127, 0, 177, 1);
-/// Random filler words: compressed, a page takes about a third, as ordinary pages do.
+/// Words from which pages are filled at random. Pages compress to about a third, like ordinary
+/// pages.
 const WORDS: [&str; 48] = [
     "anchor", "ballast", "beacon", "bearing", "berth", "bilge", "boom", "bow", "buoy", "cable", "canvas", "channel",
     "chart", "cleat", "compass", "course", "current", "deck", "draught", "ebb", "fathom", "flood", "gauge", "halyard",
     "harbour", "helm", "horizon", "hull", "keel", "knot", "lantern", "lee", "log", "mast", "meridian", "mooring",
     "oar", "pilot", "quay", "reef", "rope", "rudder", "sail", "sounding", "stern", "swell", "tide", "wharf",
 ];
-/// Maximum bytes of a paragraph.
+/// Maximum size of a paragraph in bytes.
 const PARAGRAPH: usize = 600;
 
 /// The parameters of a site.
@@ -72,7 +74,7 @@ impl SitePlan {
         (page > 0 && page < self.pages && section.parse() == Ok(page % 50)).then_some(page)
     }
 
-    /// The links of a page, in order.
+    /// The links of a page, in the order in which they appear.
     pub fn links(&self, page: u64) -> impl Iterator<Item = u64> {
         let Self { pages, fan, others, .. } = *self;
         let children = (1..=fan).map(move |child| page * fan + child).filter(move |child| *child < pages);
@@ -96,7 +98,7 @@ impl SitePlan {
             let end = self.bytes.min(text.len() + PARAGRAPH);
             text.push_str("<p>");
             while text.len() + 16 < end {
-                // Knuth's MMIX generator; its upper bits are the most random.
+                // Knuth's MMIX generator. Its upper bits are the most random.
                 drawn = drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
                 let word = usize::try_from(drawn >> 40).expect("24 bits") % WORDS.len();
                 text.push_str(WORDS[word]);
@@ -124,7 +126,6 @@ impl SitePlan {
     }
 }
 
-/// The sites of a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Args)]
 pub struct ServedSites {
     #[command(flatten)]
@@ -138,12 +139,12 @@ pub struct ServedSites {
 }
 
 impl ServedSites {
-    /// One site without delay.
+    /// Serves one site without delay.
     pub(in crate::experiments::bench) const fn one(plan: SitePlan) -> Self {
         Self { plan, sites: 1, late_ms: 0 }
     }
 
-    /// Many sites with a delay.
+    /// Serves many sites with a delay.
     pub(in crate::experiments::bench) const fn many(plan: SitePlan, sites: u8, late_ms: u64) -> Self {
         Self { plan, sites, late_ms }
     }
@@ -154,18 +155,18 @@ pub(in crate::experiments::bench) fn addresses(sites: u8) -> impl Iterator<Item 
     (0..sites).map(move |site| Ipv4Addr::new(a, b, c, first.saturating_add(site)))
 }
 
-/// The number of requests to a server.
+/// Numbers of requests to a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::experiments::bench) struct RequestCounts {
-    /// Distinct pages.
+    /// Number of distinct requested pages.
     pub(in crate::experiments::bench) pages: u64,
-    /// All requests, including robots.txt and missing pages.
+    /// Number of all requests, including those for robots.txt and missing pages.
     pub(in crate::experiments::bench) requests: u64,
 }
 
 /// A running server process.
 pub(in crate::experiments::bench) struct Server {
-    /// The first site's start page.
+    /// The URL of the first site's start page.
     pub(in crate::experiments::bench) url: String,
     commands: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
@@ -187,12 +188,12 @@ impl Server {
         Ok(Self { url, commands, answers, _child: child })
     }
 
-    /// The requests since the last reset.
+    /// Returns the numbers of requests since the last reset.
     pub(in crate::experiments::bench) async fn asked(&mut self) -> anyhow::Result<RequestCounts> {
         self.tell("asked").await
     }
 
-    /// Returns the requests and resets the counters.
+    /// Returns the numbers of requests, and resets them.
     pub(in crate::experiments::bench) async fn reset(&mut self) -> anyhow::Result<RequestCounts> {
         self.tell("reset").await
     }
@@ -208,7 +209,7 @@ impl Server {
 /// Serves sites until the standard input ends.
 pub async fn serve(served: ServedSites) -> anyhow::Result<()> {
     let site = Arc::new(Site::new(served)?);
-    // All use the first one's port.
+    // All sites use the same port as the first.
     let mut port = 0;
     for address in addresses(served.sites) {
         let address = SocketAddr::from((address, port));
@@ -222,7 +223,7 @@ pub async fn serve(served: ServedSites) -> anyhow::Result<()> {
     tokio::task::block_in_place(|| obey(&site))
 }
 
-/// Executes the commands of the standard input, one per line.
+/// Executes the commands from standard input, one per line.
 fn obey(site: &Site) -> anyhow::Result<()> {
     for command in std::io::stdin().lines() {
         let RequestCounts { pages, requests } = match command?.as_str() {
@@ -238,7 +239,8 @@ fn obey(site: &Site) -> anyhow::Result<()> {
 struct Site {
     plan: SitePlan,
     late: Duration,
-    /// The bodies of all pages of a small site: generating a body takes longer than sending it.
+    /// The bodies of all pages if the site is small. They are generated in advance, because
+    /// generating a body takes longer than sending it.
     made: Vec<Bytes>,
     seen: Vec<AtomicBool>,
     pages: AtomicU64,
@@ -246,7 +248,7 @@ struct Site {
 }
 
 impl Site {
-    /// Maximum pages of a site whose bodies are generated in advance.
+    /// Maximum number of pages of a site whose bodies are generated in advance.
     const FEW: u64 = 10_000;
 
     fn new(served: ServedSites) -> anyhow::Result<Self> {
@@ -319,7 +321,7 @@ impl Site {
         response
     }
 
-    /// The body of a page; counts the page.
+    /// Returns the body of a page, and counts the request.
     fn body(&self, page: u64) -> Bytes {
         let index = usize::try_from(page).expect("as many pages as there are flags");
         if let Some(seen) = self.seen.get(index)

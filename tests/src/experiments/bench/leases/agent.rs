@@ -1,4 +1,4 @@
-//! An agent that crawls nothing: it takes leases, and responds by its mode.
+//! A simulated agent that crawls nothing. It accepts leases and answers them as its mode says.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,28 +15,29 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 use tonic::transport::Endpoint;
 
-/// Messages under way to the transport.
+/// Maximum number of messages in the queue to the transport.
 const OUTBOUND: usize = 1024;
 
-/// What it does with its leases.
+/// What a simulated agent does with its leases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// Keeps them.
+    /// Keeps all leases.
     Pause,
-    /// Answers all of them, and each that comes, at once.
+    /// Sends the outcomes of all leases at once, and of each new lease when it arrives.
     Answer,
-    /// Answers the oldest at random times with this mean interval, as independent crawls end.
+    /// Sends the outcome of the oldest lease at random times with this mean interval, like
+    /// independent crawls.
     FreeOneEvery(Duration),
 }
 
-/// A running agent; it ends when dropped.
+/// A running simulated agent. Dropping it ends it.
 pub(super) struct SimulatedAgent {
     mode: watch::Sender<Mode>,
     counts: Arc<Counts>,
     running: tokio::task::JoinHandle<()>,
 }
 
-/// What an agent has done.
+/// Counts of what an agent has done.
 #[derive(Default)]
 struct Counts {
     sent: AtomicU64,
@@ -44,12 +45,12 @@ struct Counts {
     waits: Mutex<Vec<Duration>>,
 }
 
-/// What the running agent holds.
+/// The state of the running agent.
 struct AgentLoop {
     outbound: mpsc::Sender<v1::SessionRequest>,
     mode: watch::Receiver<Mode>,
     held: VecDeque<(i64, i64)>,
-    /// When the free slots became free.
+    /// The times at which the free slots became free.
     freed: VecDeque<Instant>,
     granted: Arc<AtomicU64>,
     counts: Arc<Counts>,
@@ -92,17 +93,17 @@ impl SimulatedAgent {
         self.mode.send_replace(mode);
     }
 
-    /// Sent outcomes.
+    /// Number of sent outcomes.
     pub(super) fn sent(&self) -> u64 {
         self.counts.sent.load(Ordering::Relaxed)
     }
 
-    /// Acknowledged outcomes.
+    /// Number of acknowledged outcomes.
     pub(super) fn acknowledged(&self) -> u64 {
         self.counts.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// How long each slot was free.
+    /// Returns how long each slot was free, and forgets these times.
     pub(super) fn waits(&self) -> Vec<Duration> {
         std::mem::take(&mut self.counts.waits.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -140,11 +141,12 @@ impl AgentLoop {
                     self.freed.clear();
                     next = tokio::time::Instant::now();
                 }
-                // Reading continues while writing waits.
+                // This waits for room in the queue as a branch of `select!`, so that reading
+                // continues.
                 Ok(permit) = async { due.await; outbound.reserve().await } => {
                     let Some((task_id, token)) = self.held.pop_front() else { continue };
                     if let Mode::FreeOneEvery(pause) = mode {
-                        // Gaps of a Poisson process.
+                        // The gaps of a Poisson process are exponentially distributed.
                         next += pause.mul_f64(-(1.0 - rand::random::<f64>()).ln());
                         self.freed.push_back(Instant::now());
                     }
@@ -185,7 +187,7 @@ fn outcome(task_id: i64, token: i64) -> v1::OutcomeReport {
         bytes: 4096,
         started_at: Some(Default::default()),
         duration: Some(Default::default()),
-        // A typical value, consistent with the sites' measurements.
+        // A typical value, consistent with the measurements of the sites.
         rtt: Duration::from_millis(20).try_into().ok(),
         origin: "http://bench.test".to_owned(),
         ..Default::default()

@@ -1,5 +1,5 @@
-//! The duration of a backup of a million sites, its effect on granting, and the duration of its
-//! restore.
+//! Measures a backup of a million sites: its duration, its effect on granting leases, and the
+//! duration of its restore.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::cluster::Binaries;
 
 const SITES: u64 = 1_000_000;
 const AGENTS: usize = 20;
-/// Slots of each.
+/// Number of slots of each agent.
 const CAPACITY: u32 = 100;
-/// Backups, each between two spells without one. The spells are short, so that there are enough
-/// sites for nine thousand grants per second.
+/// Number of backups. Grants are counted during each backup, and for [`SPELL`] before and after it.
+/// `SPELL` is short, so that there are enough sites for nine thousand grants per second.
 const BACKUPS: usize = 3;
 const SPELL: Duration = Duration::from_secs(6);
 
@@ -75,7 +75,7 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// Runs a command with a file and a data directory of the benchmark.
+/// Runs an operator's command with a file and a data directory of the benchmark.
 async fn landfall(
     bench: &BenchScheduler,
     words: &[&str],

@@ -1,10 +1,11 @@
-//! The initial state of the lease benchmark: enrolled agents, and open tasks assigned to them.
+//! Creates the initial state of the lease benchmark: enrolled agents, and open tasks assigned to
+//! them.
 
 use anyhow::Context;
 use landfall_scheduler::store::agents::enrolments::{self, AgentRequest, Name};
 use sqlx::{AssertSqlSafe, Executor as _, PgPool};
 
-/// Enrols agents; returns their credentials.
+/// Enrols agents and returns their credentials.
 pub(super) async fn agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<String>> {
     let mut credentials = Vec::with_capacity(count);
     for number in 0..count {
@@ -27,9 +28,9 @@ pub(super) async fn agents(pool: &PgPool, count: usize) -> anyhow::Result<Vec<St
     Ok(credentials)
 }
 
-/// Creates this many tasks, distributed over the agents, of sites with a known origin, and a
-/// session of each agent, as after a scheduler's restart. In bulk, without triggers and
-/// constraints, which are not measured.
+/// Creates `count` tasks of sites with a known origin, distributed over the agents, and a session
+/// of each agent, as after a restart of the scheduler. Writes them in bulk without triggers and
+/// constraints, because these are not measured.
 pub(super) async fn assigned(pool: &PgPool, count: u64) -> anyhow::Result<()> {
     let text = format!(
         "set session_replication_role = replica;
@@ -75,14 +76,14 @@ pub(super) async fn measured(pool: &PgPool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sets the agents' slots.
+/// Sets the number of slots of all agents.
 pub(super) async fn slots(pool: &PgPool, slots: u32) -> anyhow::Result<()> {
     let changed = sqlx::query("update agents set capacity = $1").bind(i32::try_from(slots)?).execute(pool).await;
     changed.context("change the agents' slots")?;
     Ok(())
 }
 
-/// The number of stored leases and outcomes.
+/// Number of leases and number of outcomes in the database.
 pub(super) async fn stored(pool: &PgPool) -> anyhow::Result<(i64, i64)> {
     let counted = sqlx::query_as("select (select count(*) from leases), (select count(*) from outcomes)");
     counted.fetch_one(pool).await.context("count")

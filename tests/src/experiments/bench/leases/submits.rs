@@ -1,7 +1,8 @@
-//! The time to submit 100,000 sites after different histories, and the time of a report of as many.
+//! Measures the time to submit 100,000 sites after different histories, and the time of a report on
+//! as many sites.
 //!
-//! Submissions go through gRPC, as the command sends them; reports are printed by the real command
-//! into a pipe.
+//! Submissions go through gRPC, as the command sends them. The real command prints reports into a
+//! pipe.
 
 use std::process::Stdio;
 use std::time::Instant;
@@ -17,11 +18,11 @@ use super::super::median;
 use super::{BenchScheduler, Line, load, resident, secs};
 use crate::cluster::Binaries;
 
-/// Sites per measured submission.
+/// Number of sites in a measured submission.
 const SITES: usize = 100_000;
-/// Earlier small batches, and sites per batch.
+/// Number of earlier small batches, and number of sites in each.
 const SMALL: (usize, usize) = (12, 21);
-/// Earlier large batches.
+/// Number of earlier large batches.
 const LARGE: usize = 10;
 const RUNS: usize = 3;
 const MOST_SECONDS: f64 = 3.0;
@@ -75,7 +76,7 @@ pub(in super::super) async fn run() -> anyhow::Result<Vec<Line>> {
     Ok(lines)
 }
 
-/// A scheduler with its own database, and its client.
+/// A scheduler with its own database, and a client.
 struct SubmitSetup {
     bench: BenchScheduler,
     process: crate::cluster::process::Process,
@@ -97,27 +98,28 @@ impl SubmitSetup {
         self.bench.close().await
     }
 
-    /// Submits this many new sites, and returns the seconds it took.
+    /// Submits new sites, and returns the time in seconds.
     async fn submit(&mut self, batch: &str, sites: usize) -> anyhow::Result<f64> {
         let began = Instant::now();
         super::submit(&mut self.sites, &self.token, batch, sites).await?;
         Ok(secs(began))
     }
 
-    /// Submits small batches and updates the statistics, so that the database expects only small
-    /// ones.
+    /// Submits small batches and updates Postgres' statistics, so that its query planner expects
+    /// only small batches.
     async fn small_batches(&mut self) -> anyhow::Result<()> {
         let (batches, sites) = SMALL;
         for number in 0..batches - 1 {
             self.submit(&format!("small-{number}"), sites).await?;
         }
         self.bench.pool.execute("analyze").await.context("analyze")?;
-        // Creates query plans with those statistics.
+        // This submission creates query plans with these statistics.
         self.submit("small-last", sites).await?;
         Ok(())
     }
 
-    /// Prints a report into a pipe; returns the seconds until the first and the last byte.
+    /// Prints a report into a pipe. Returns the time in seconds until the first byte, and until the
+    /// last byte.
     async fn report(&self, format: &str) -> anyhow::Result<(f64, f64)> {
         let mut command = Command::new(Binaries::find()?.landfall);
         command.arg("--data-dir").arg(self.bench.directory.path().join("scheduler"));
@@ -140,8 +142,8 @@ impl SubmitSetup {
     }
 }
 
-/// Creates nine measurements, an assignment and an outcome for every site of the reported batch. In
-/// bulk, without triggers, which are not measured.
+/// Creates nine measurements, an assignment and an outcome for every site of the reported batch.
+/// Writes them in bulk without triggers, because these are not measured.
 async fn crawled(pool: &PgPool) -> anyhow::Result<()> {
     let text = "set session_replication_role = replica;
         insert into agents (name, city, carrier, credential_hash)

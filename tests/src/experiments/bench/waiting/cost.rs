@@ -1,7 +1,7 @@
-//! The cost of a scheduler and its Postgres over some time: processor time from /proc, rows from
-//! Postgres' statistics, and the longest statement from pg_stat_statements where available.
+//! Measures the cost of a scheduler and its Postgres over a period: processor time from /proc, rows
+//! from Postgres' statistics, and the longest statement from pg_stat_statements if available.
 //!
-//! The lab queries before and after the window, not in it.
+//! The lab queries the database before and after the period, but not during it.
 
 use std::time::{Duration, Instant};
 
@@ -11,25 +11,25 @@ use sqlx::{Executor as _, PgPool};
 
 use crate::evidence::machine::{family_processor_s, processor_s};
 
-/// The interval of most background passes; rows are counted per interval.
+/// Time between two passes of most background tasks. Read rows are counted per pass.
 const PASS: Duration = Duration::from_secs(2);
-/// Maximum characters of a printed statement.
+/// Maximum number of characters of a printed statement.
 const SHOWN: usize = 90;
-/// Logged statements (level info), those with the most time.
+/// Number of logged statements (level info): those with the longest total time.
 const TOLD: usize = 5;
 
-/// The cost over some time.
+/// The cost over a period.
 #[derive(Debug, Clone)]
 pub(super) struct SchedulerCost {
-    /// Processor time, in percent of one core.
+    /// Processor time of the scheduler, in percent of one core.
     pub(super) scheduler: f64,
     pub(super) postgres: f64,
-    /// Rows read in all tables per two seconds, by scans and indexes.
+    /// Number of rows read in all tables per two seconds, by scans and through indexes.
     pub(super) read: f64,
-    /// Rows written in all tables.
+    /// Number of rows written in all tables during the whole period.
     pub(super) written: i64,
-    /// The longest execution of a statement in milliseconds, and its beginning; `None` where not
-    /// available.
+    /// The longest execution of a statement in milliseconds, and the beginning of its text; `None`
+    /// if not available.
     pub(super) longest: Option<(f64, String)>,
 }
 
@@ -39,7 +39,6 @@ impl SchedulerCost {
     }
 }
 
-/// The counters at one moment.
 #[derive(Debug)]
 pub(super) struct Counters {
     at: Instant,
@@ -51,7 +50,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// Reads the counters and resets the statistics of statements.
+    /// Reads the counters, and resets the statistics of statements.
     pub(super) async fn now(pool: &PgPool, scheduler: Pid, postmaster: Pid, statements: bool) -> anyhow::Result<Self> {
         let rows = rows(pool).await?;
         if statements {
@@ -61,7 +60,7 @@ impl Counters {
         Ok(Self { at: Instant::now(), scheduler, postmaster, scheduler_s, postgres_s, rows })
     }
 
-    /// The cost since then.
+    /// The cost since the counters were read.
     pub(super) async fn cost(&self, pool: &PgPool, statements: bool) -> anyhow::Result<SchedulerCost> {
         let seconds = self.at.elapsed().as_secs_f64();
         let (scheduler_s, postgres_s) = (processor_s(self.scheduler)?.0, family_processor_s(self.postmaster)?);
@@ -79,7 +78,7 @@ impl Counters {
     }
 }
 
-/// Rows read and written in all tables.
+/// Numbers of rows read and written in all tables so far.
 async fn rows(pool: &PgPool) -> anyhow::Result<(i64, i64)> {
     let counted = "select coalesce(sum(seq_tup_read + coalesce(idx_tup_fetch, 0)), 0)::bigint,
                           coalesce(sum(n_tup_ins + n_tup_upd + n_tup_del), 0)::bigint
@@ -87,7 +86,8 @@ async fn rows(pool: &PgPool) -> anyhow::Result<(i64, i64)> {
     sqlx::query_as(counted).fetch_one(pool).await.context("count rows")
 }
 
-/// Enables pg_stat_statements from the next start of Postgres; `false` where not available.
+/// Enables pg_stat_statements from the next start of Postgres. Returns false if it is not
+/// available.
 pub(super) async fn prepare(pool: &PgPool) -> anyhow::Result<bool> {
     let can = "select exists (select from pg_available_extensions where name = 'pg_stat_statements')";
     let can: bool = sqlx::query_scalar(can).fetch_one(pool).await.context("ask for pg_stat_statements")?;
@@ -97,7 +97,7 @@ pub(super) async fn prepare(pool: &PgPool) -> anyhow::Result<bool> {
     Ok(can)
 }
 
-/// Starts counting after that start.
+/// Starts counting statements, after Postgres was restarted.
 pub(super) async fn begin(pool: &PgPool) -> anyhow::Result<()> {
     pool.execute("create schema lab").await.context("make a schema")?;
     pool.execute("create extension pg_stat_statements schema lab").await.context("count statements")?;
@@ -118,14 +118,14 @@ async fn longest(pool: &PgPool) -> anyhow::Result<Option<(f64, String)>> {
     Ok(longest.map(|(longest, .., query)| (longest, shown(&query))))
 }
 
-/// The beginning of a statement on one line, for a Markdown table.
+/// Formats the beginning of a statement on one line, for a Markdown table.
 fn shown(query: &str) -> String {
     let lines = query.lines().filter(|line| !line.trim_start().starts_with("--"));
     let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
     words.join(" ").replace('|', "¦").chars().take(SHOWN).collect()
 }
 
-/// Bytes on disk of all tables except the log, and of the log, with indexes.
+/// Bytes on disk with indexes: of all tables except the event log, and of the event log.
 pub(super) async fn bytes(pool: &PgPool) -> anyhow::Result<(f64, f64)> {
     let size = "select coalesce(sum(pg_total_relation_size(oid)) filter (where relname <> 'events'), 0)::float8,
                        coalesce(sum(pg_total_relation_size(oid)) filter (where relname = 'events'), 0)::float8

@@ -1,23 +1,23 @@
-//! Databases of waiting tasks, as after hours of waiting: created in bulk, without triggers and
-//! constraints, which are not measured.
+//! Creates databases of waiting tasks, as after hours of waiting. Writes them in bulk without
+//! triggers and constraints, because these are not measured.
 //!
-//! The log has an event for each state of a waiting task, as the triggers write them.
+//! The log has an event for each state of a waiting task, as if triggers had written them.
 
 use anyhow::Context;
 use clap::ValueEnum;
 use sqlx::{AssertSqlSafe, Executor as _, PgPool};
 
-/// Agents per database: this few measure each site and need no landmarks.
+/// Number of agents. With so few there are no landmarks, and every agent measures every site.
 pub(super) const AGENTS: usize = 9;
-/// Addresses of parked tasks, and running crawls at each: the default maximum.
+/// Number of addresses of parked tasks.
 const ADDRESSES: u32 = 100;
 const AT_ADDRESS: u32 = 8;
-/// Slots of each agent, all taken, where planned tasks wait.
+/// Number of slots of each agent if planned tasks wait. All slots are taken.
 const SLOTS: u32 = 4;
-/// Maximum tasks in measurement, and maximum orders of the agents.
+/// Maximum number of tasks in measurement.
 const MEASURING: u32 = 4_096;
 const ORDERS: u32 = 2_304;
-/// Rounds per recrawled site.
+/// Number of rounds of each recrawled site.
 const ROUNDS: u32 = 10;
 
 /// The state of the waiting tasks.
@@ -46,22 +46,21 @@ pub(super) enum WaitingCase {
 }
 
 impl WaitingCase {
-    /// Its name on the command line and in tables.
+    /// The name of the case on the command line and in tables.
     pub(super) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
     }
 
-    /// Whether its tasks wait.
     pub(super) const fn waits(self) -> bool {
         !matches!(self, Self::Done)
     }
 
-    /// The number of sites for this many tasks.
+    /// Number of sites with `tasks` tasks.
     pub(super) const fn sites(self, tasks: u32) -> u32 {
         if self.waits() { tasks } else { tasks / ROUNDS }
     }
 
-    /// The SQL that creates this many tasks.
+    /// The SQL that creates `tasks` tasks.
     fn text(self, tasks: u32) -> String {
         let located = "submitted,located";
         let measured = "submitted,measuring,located";
@@ -103,32 +102,32 @@ impl WaitingCase {
     }
 }
 
-/// The quota spent by the crawls.
+/// Creates the spending of the quota by the finished crawls.
 const SPENT: &str = "
     insert into quota_spending (batch_id, agent_id, hour, bytes, crawls)
     select 1, agent_id, date_trunc('hour', accepted_at), 30000 * count(*), count(*) from crawl group by agent_id, accepted_at;";
 const PROLOGUE: &str =
     "set statement_timeout = 0; set synchronous_commit = off; set session_replication_role = replica;";
-/// Sequences continue after the explicit identifiers.
+/// Makes sequences continue after the explicit ids.
 const EPILOGUE: &str = "
     select setval(pg_get_serial_sequence('sites', 'id'), max(id)) from sites;
     select setval(pg_get_serial_sequence('tasks', 'id'), max(id)) from tasks;
     select setval(pg_get_serial_sequence('assignments', 'id'), (select max(id) from tasks));
     set session_replication_role = origin;";
 
-/// Creates this many tasks, as after a long time, with no maintenance due.
+/// Creates `tasks` tasks, as after a long time, with no maintenance due.
 pub(super) async fn create(pool: &PgPool, case: WaitingCase, tasks: u32) -> anyhow::Result<()> {
     let mut conn = pool.acquire().await.context("connect")?;
     conn.execute(PROLOGUE).await.context("take time")?;
     conn.execute(AssertSqlSafe(case.text(tasks))).await.context("make tasks that wait")?;
     conn.execute("vacuum analyze").await.context("vacuum")?;
     conn.execute("checkpoint").await.context("write all of it")?;
-    // At the end of the session its statistics are complete.
+    // Postgres completes the statistics of a session when it ends.
     conn.close().await.context("end the session")?;
     Ok(())
 }
 
-/// Connects every agent with this many slots, paused or not.
+/// Opens a session of every agent with `slots` slots.
 fn connected(slots: u32, paused: bool) -> String {
     let paused = if paused { "'its disk is full'" } else { "null" };
     format!(
@@ -138,7 +137,7 @@ fn connected(slots: u32, paused: bool) -> String {
     )
 }
 
-/// Waiting tasks of one batch; sites and tasks are numbered from 1.
+/// Waiting tasks of one batch. Sites and tasks are numbered from 1.
 #[derive(Debug, Clone, Copy)]
 struct WaitingTasks<'a> {
     tasks: u32,
@@ -147,7 +146,7 @@ struct WaitingTasks<'a> {
     held: bool,
     /// Whether the sites' addresses are known.
     known: bool,
-    /// The logged states.
+    /// The states that the log has an event for, separated by commas.
     log: &'a str,
 }
 
@@ -180,7 +179,7 @@ impl WaitingTasks<'_> {
     }
 }
 
-/// Puts the first tasks in measurement, and gives the agents their maximum of orders.
+/// Puts the first tasks into measurement, and gives the agents their maximum number of orders.
 fn measuring(tasks: u32) -> String {
     let (measuring, orders) = (tasks.min(MEASURING), tasks.min(ORDERS));
     format!(
@@ -193,9 +192,9 @@ fn measuring(tasks: u32) -> String {
     )
 }
 
-/// Places agents and sites in a map of two dimensions, in milliseconds. Every agent has measured
-/// all others and all sites, consistent with the map. All resolve a site to its own address, for
-/// which no resolved_address is stored.
+/// Places agents and sites in a two-dimensional map, in milliseconds. Every agent has measured all
+/// other agents and all sites, consistently with the map. All agents resolve a site to the site's
+/// own address, so no resolved address is stored.
 fn mapped(sites: u32) -> String {
     format!(
         "create temporary table agent_at as
@@ -223,8 +222,8 @@ fn mapped(sites: u32) -> String {
     )
 }
 
-/// Creates running crawls of ten hours, distributed over the agents; their sites and tasks are
-/// numbered after the others.
+/// Creates running crawls of ten hours, distributed over the agents. Their sites and tasks have
+/// numbers after all others.
 fn busy(taken: u32, crawls: u32) -> String {
     format!(
         "insert into batches (name, strategy) values ('busy', 'random');
@@ -249,7 +248,7 @@ fn busy(taken: u32, crawls: u32) -> String {
     )
 }
 
-/// Holds every waiting task for this cause.
+/// Creates a hold of every waiting task for a cause.
 fn held(cause: &str) -> String {
     format!(
         "insert into task_holds (task_id, batch_id, site_id, cause, address, since)
@@ -259,7 +258,7 @@ fn held(cause: &str) -> String {
     )
 }
 
-/// Adds constraints to the batch, by which every agent is excluded.
+/// Adds constraints to the batch that exclude every agent.
 fn constrained(constraints: &str, exclusion: &str) -> String {
     let held = held("unmet");
     format!(
@@ -269,7 +268,7 @@ fn constrained(constraints: &str, exclusion: &str) -> String {
     )
 }
 
-/// Creates ten rounds of each site, eight days apart, too old for the log.
+/// Creates ten rounds of each site, eight days apart. They are too old to have events in the log.
 fn rounds(sites: u32) -> String {
     format!(
         "insert into batches (name, strategy) values ('done', 'random');
@@ -286,7 +285,8 @@ fn rounds(sites: u32) -> String {
     )
 }
 
-/// Creates a crawl by one of the agents for every finished task, accepted at this time.
+/// Creates a crawl by one of the agents for every finished task. Its outcome was accepted at
+/// `accepted_at`.
 fn crawled(accepted_at: &str) -> String {
     format!(
         "create temporary table crawl as
