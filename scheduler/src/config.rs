@@ -224,9 +224,8 @@ section! {
         /// that the loss of one heartbeat ends no crawl.
         life: Duration = 30 * SECOND, 2 * TENTH..=DAY;
         /// How much longer the scheduler waits before it gives the leases to another agent, 100 ms
-        /// to 1 min. This covers the network's delay and the drift between the two clocks. Tasks
-        /// that a disconnected agent has not begun wait equally long: most agents return within a
-        /// second.
+        /// to 1 min: for the network's delay and the drift between the two clocks. Tasks that a lost
+        /// agent has not begun wait equally long, because most agents return within a second.
         grace: Duration = 5 * SECOND, TENTH..=MINUTE;
         /// Maximum supersessions (a new session replaces another of the same agent) of one agent
         /// per minute, 2 to 600; further ones are refused. A bad connection causes one or two a
@@ -261,17 +260,15 @@ section! {
         /// Samples of a site before a landmark may stop early, 1 to 100. If this is `site_samples`
         /// or more, a landmark never stops early.
         site_least_samples: u32 = 3, 1..=100;
-        /// Samples of a beacon per agent, 1 to 100. More are harmless, because beacons are our own.
+        /// Samples of a beacon per agent, 1 to 100; no politeness needed, since beacons are our own.
         mesh_samples: u32 = 10, 1..=100;
-        /// Minimum time between two probes of a site, by whatever landmarks, 100 ms or more. One
-        /// second is polite.
+        /// Minimum time between two probes of a site by any landmarks, 100 ms or more; 1 s is polite.
         site_interval: Duration = SECOND, TENTH..=DAY;
         /// Minimum time between two probes of one beacon by one agent.
         mesh_interval: Duration = Duration::from_millis(20), Duration::ZERO..=MINUTE;
         /// Time after which a sample counts as lost, 100 ms to 1 min.
         sample_timeout: Duration = 5 * SECOND, TENTH..=MINUTE;
-        /// Maximum site orders of one agent at a time, 1 to 10000. They spend most of the time
-        /// waiting for the interval.
+        /// Maximum site orders of one agent at a time, 1 to 10000; they mostly wait for the interval.
         max_site_orders: u32 = 256, 1..=10_000;
         /// Maximum beacon orders of one agent at a time, 1 to 32. More would queue in the agent and
         /// disturb each other's measurements.
@@ -280,8 +277,7 @@ section! {
         max_mesh_peers: u32 = 32, 0..=1000;
         /// Age at which a measurement of a beacon is repeated.
         mesh_max_age: Duration = 60 * MINUTE, SECOND..=YEAR;
-        /// Maximum age at which a measurement is shared by other sites at the same address, up to a
-        /// day; zero: never shared.
+        /// Maximum age at which sites at one address share a measurement, up to a day; zero: never.
         share_max_age: Duration = 15 * MINUTE, Duration::ZERO..=DAY;
         /// Age from which a measurement of a site is no longer used for new tasks.
         site_max_age: Duration = DAY, SECOND..=YEAR;
@@ -334,12 +330,10 @@ section! {
         /// Assignments and leases, counted from a newer assignment of the same task. `sites show`
         /// then lists only the later ones.
         moves: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Measurements of sites, counted from the time of measuring; at least
-        /// `measure.site_max_age`. A site that still waits is then assigned only by its placement
-        /// on the map.
+        /// Measurements of sites, counted from the measuring; at least `measure.site_max_age`. A
+        /// site that still waits is then assigned only by its placement on the map.
         measurements: Duration = 90 * DAY, 60 * MINUTE..=10 * YEAR;
-        /// Sessions, counted from their end. If a session was deleted, the cause of a crawl lost in
-        /// it is unknown.
+        /// Sessions, counted from their end. Then the cause of a crawl lost in them is unknown.
         sessions: Duration = 30 * DAY, 60 * MINUTE..=10 * YEAR;
         /// Results of submissions. After this time, a submission with the same key counts as new.
         submissions: Duration = 7 * DAY, 60 * MINUTE..=10 * YEAR;
@@ -347,9 +341,8 @@ section! {
         quarantines: Duration = YEAR, 60 * MINUTE..=10 * YEAR;
         /// The history of embeddings, counted from their fit. `embedding history` lists only these.
         embeddings: Duration = YEAR, 60 * MINUTE..=10 * YEAR;
-        /// Enrolment tokens, counted from their expiry, whether used, revoked or neither. Until
-        /// then `agents tokens --all` lists them, and an agent that presents one is told why it is
-        /// invalid.
+        /// Enrolment tokens, counted from their expiry, whether used, revoked or neither. So long
+        /// `agents tokens --all` lists them, and an agent that uses one learns why it is invalid.
         enrolments: Duration = 30 * DAY, 60 * MINUTE..=10 * YEAR;
     }
 }

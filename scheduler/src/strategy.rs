@@ -37,7 +37,7 @@ pub struct Site<'a> {
     pub address: Option<IpAddr>,
     /// The site's position, from the site list or a database of IP addresses.
     pub position: Option<Position>,
-    /// The size of the crawl; `None` if nothing is known of it.
+    /// The size of the crawl; `None` if unknown.
     pub work: Option<Work>,
 }
 
@@ -78,13 +78,13 @@ pub struct Candidate {
     pub agent: AgentId,
     /// The predicted round trip to the site; `None` if the agent or the site is not on the map.
     pub predicted: Option<Rtt>,
-    /// Its expected round trip, which ranks it: greater than the prediction if the agent might be
-    /// far. `None` if only a point estimate is known; then the prediction ranks.
+    /// The expected round trip, by which the agent ranks: above the prediction if the agent may be
+    /// far. `None` if the map gives only a point; then the agent ranks by the prediction.
     pub expected: Option<Rtt>,
     /// The measured round trip to the site; `None` if the agent did not measure it.
     pub measured: Option<Rtt>,
-    /// The uncertainty of the prediction; `None` if the map gives none, or the distance was
-    /// measured.
+    /// The uncertainty of the prediction; `None` if the map gives none, or if the distance
+    /// was measured.
     pub spread: Option<Spread>,
     /// The uncertainty of the expected round trip after learning from crawls. It includes errors
     /// that the map's spread omits, and shrinks with crawls of similar sites. `None` if nothing was

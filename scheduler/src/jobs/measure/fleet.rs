@@ -146,7 +146,8 @@ impl Ground {
     }
 }
 
-/// The candidates that share a round trip with at least [`FEWEST_PARTNERS`] other candidates, in either direction.
+/// The candidates that share a round trip, in either direction, with at least [`FEWEST_PARTNERS`]
+/// other candidates.
 fn fittable(candidates: &[AgentId], mesh: &[MeshMeasurement]) -> Vec<AgentId> {
     let mut partners: BTreeMap<AgentId, BTreeSet<AgentId>> = BTreeMap::new();
     for pair in mesh {

@@ -20,8 +20,8 @@ const SLACK: Duration = Duration::from_millis(20);
 /// Consecutive contradictions after which a site is measured again; a single noisy crawl is not
 /// enough.
 pub const ENOUGH: i32 = 2;
-/// The time after which a site may become doubtful again. Crawls that keep contradicting fresh
-/// measurements see something that probes do not, and measuring again would not change it.
+/// Time after which a site may be measured again for this reason. If crawls continue to contradict
+/// new measurements, they see an effect that probes do not, and measuring again does not help.
 pub const PAUSE: Duration = Duration::from_secs(6 * 3600);
 
 /// The number of contradictions that a crawl counts as: 0 if it agrees, [`ENOUGH`] if it suffices

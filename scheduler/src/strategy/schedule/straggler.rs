@@ -35,7 +35,7 @@ const SHARE: f64 = 0.7;
 /// A running crawl.
 #[derive(Debug, Clone)]
 pub struct UnderWay {
-    /// The current duration of its lease.
+    /// How long the lease has lasted so far.
     pub took: Duration,
     /// The predicted duration.
     pub takes: Duration,
