@@ -224,8 +224,8 @@ section! {
         /// that the loss of one heartbeat ends no crawl.
         life: Duration = 30 * SECOND, 2 * TENTH..=DAY;
         /// How much longer the scheduler waits before it gives the leases to another agent, 100 ms
-        /// to 1 min: for the network's delay and the drift between the two clocks. Tasks that a lost
-        /// agent has not begun wait equally long, because most agents return within a second.
+        /// to 1 min: for the network's delay and the drift of the clocks. Unbegun tasks of a lost
+        /// agent wait equally long, because most agents return within a second.
         grace: Duration = 5 * SECOND, TENTH..=MINUTE;
         /// Maximum supersessions (a new session replaces another of the same agent) of one agent
         /// per minute, 2 to 600; further ones are refused. A bad connection causes one or two a
@@ -260,15 +260,15 @@ section! {
         /// Samples of a site before a landmark may stop early, 1 to 100. If this is `site_samples`
         /// or more, a landmark never stops early.
         site_least_samples: u32 = 3, 1..=100;
-        /// Samples of a beacon per agent, 1 to 100; no politeness needed, since beacons are our own.
+        /// Samples of a beacon per agent, 1 to 100; not limited by politeness: beacons are our own.
         mesh_samples: u32 = 10, 1..=100;
-        /// Minimum time between two probes of a site by any landmarks, 100 ms or more; 1 s is polite.
+        /// Minimum time between probes of a site by any landmarks, at least 100 ms; 1 s is polite.
         site_interval: Duration = SECOND, TENTH..=DAY;
         /// Minimum time between two probes of one beacon by one agent.
         mesh_interval: Duration = Duration::from_millis(20), Duration::ZERO..=MINUTE;
         /// Time after which a sample counts as lost, 100 ms to 1 min.
         sample_timeout: Duration = 5 * SECOND, TENTH..=MINUTE;
-        /// Maximum site orders of one agent at a time, 1 to 10000; they mostly wait for the interval.
+        /// Maximum site orders of one agent at a time, 1 to 10000; most wait for the interval.
         max_site_orders: u32 = 256, 1..=10_000;
         /// Maximum beacon orders of one agent at a time, 1 to 32. More would queue in the agent and
         /// disturb each other's measurements.

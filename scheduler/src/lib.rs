@@ -31,7 +31,7 @@ pub const VERSION: &str = match option_env!("LANDFALL_VERSION") {
     Some(told) => told,
     None => env!("CARGO_PKG_VERSION"),
 };
-/// The version with the commit and its date, for people.
+/// The version with the commit and its date, for display.
 pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
     Some(told) => told,
     None => concat!(env!("CARGO_PKG_VERSION"), " (built by hand: the commit was not recorded)"),
@@ -41,13 +41,12 @@ pub const LONG_VERSION: &str = match option_env!("LANDFALL_LONG_VERSION") {
 #[derive(Debug, Clone)]
 pub struct Scheduler {
     pub pool: PgPool,
-    /// The signals between services and jobs.
+    /// Wake-up signals between services and background tasks.
     pub wakes: Arc<wake::Wakes>,
     /// The newest embedding and its refined map.
     pub maps: Arc<jobs::locate::refined::MapCache>,
     /// Positions of IP addresses, if the operator configured a file of them.
     pub geoip: Option<Arc<app::geoip::GeoIp>>,
-    /// The validated configuration.
     pub config: Arc<config::Config>,
 }
 

@@ -160,7 +160,6 @@ impl Candidate {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice {
-    /// The chosen agent.
     pub agent: AgentId,
     /// The agents from which the choice was made, best first; only the chosen one if all were
     /// equally good.

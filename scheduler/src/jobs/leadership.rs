@@ -41,13 +41,12 @@ pub struct NotLeader;
 pub struct Leader {
     role: Role,
     terms: HeldTerms,
-    /// The signals between services and tasks.
+    /// Wake-up signals between services and background tasks.
     pub wakes: Arc<Wakes>,
     /// The newest embedding and its refined map.
     pub maps: Arc<MapCache>,
     /// Positions of IP addresses, if the operator configured a file of them.
     pub geoip: Option<Arc<GeoIp>>,
-    /// The validated configuration.
     pub config: Arc<Config>,
 }
 
