@@ -9,8 +9,8 @@
 //! If the map errs for an agent's crawled sites, it probably errs alike for its other sites, most
 //! of all for similar ones. The mean crawl residual of an agent, shrunk towards zero by
 //! `PRIOR_RESIDUALS` residuals of zero, corrects its other predictions. Then the crawl residuals of
-//! similar sites correct them further (`alike`). First the extra time of pages over probes is
-//! removed, because it is common to all pairs.
+//! similar sites correct them further (`alike`). Pages take longer than probes by a factor common
+//! to all pairs, which is removed before all this.
 
 pub(super) mod alike;
 pub mod confidence;

@@ -1,9 +1,9 @@
 //! Plans many sites together: which agent crawls which site, in what order. All sites should end
 //! soon, with the fleet well used until then.
 //!
-//! This is scheduling on unrelated machines. The site whose crawl is longest, each at its best
-//! agent, is placed first (Graham, "Bounds on multiprocessing timing anomalies", 1969). Each goes
-//! to the agent where it adds least to the sum of the fourth powers of the slots' ends. Placing by
+//! This is scheduling on unrelated machines. Sites are placed in descending order of their shortest
+//! crawl by any agent (Graham, "Bounds on multiprocessing timing anomalies", 1969). Each goes to
+//! the agent where it adds least to the sum of the fourth powers of the slots' ends. Placing by
 //! earliest end alone (Ibarra and Kim, "Heuristic algorithms for scheduling independent tasks on
 //! nonidentical processors", 1977) would give a site to a far idle agent although a near one could
 //! crawl it in half the time a little later. A norm between the sum of the loads and their maximum
