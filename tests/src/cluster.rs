@@ -2,8 +2,8 @@
 //!
 //! A cluster has one scheduler with its private Postgres, or several schedulers that share a
 //! Postgres of the lab. It has one process for each agent of the scenario. Agents are enrolled with
-//! the operator's command, and reach only the emulated network. Everything is in a temporary
-//! directory; dropping the cluster kills the processes.
+//! the operator's command, and reach only the emulated network. All files are in a temporary
+//! directory. Dropping the cluster kills the processes.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -75,7 +75,7 @@ pub struct Cluster {
     /// The database that the schedulers share, if they do.
     pub postgres: Option<Arc<Mutex<SharedPostgres>>>,
     agents: Vec<Process>,
-    /// Extra environment variables of agents, by index.
+    /// Extra environment variables of agents, by index of the agent.
     pub environment: BTreeMap<usize, Vec<(String, String)>>,
     binaries: Binaries,
     logs: PathBuf,
@@ -203,7 +203,7 @@ impl Cluster {
         Ok(String::from_utf8_lossy(&output.stdout).into_owned())
     }
 
-    /// Waits until this many agents have an active session.
+    /// Waits until `count` agents have an active session.
     pub async fn await_connected(&mut self, count: usize) -> anyhow::Result<()> {
         let query = "select count(*) from sessions where state = 'active'";
         self.await_count(&format!("{count} agents to connect"), query, count, CONNECT_PATIENCE).await
@@ -282,7 +282,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Starts a second process of an agent in another folder; `suffix` distinguishes its log.
+    /// Starts a second process of an agent in another folder. `suffix` is appended to the name of
+    /// its log.
     pub fn spawn_agent_in(&self, index: usize, folder: &Path, suffix: &str) -> anyhow::Result<Process> {
         self.spawn_agent_of(index, &self.binaries.agent, folder, suffix)
     }
@@ -317,7 +318,7 @@ impl Cluster {
     /// Stops the agents, the schedulers and the emulated network, in this order.
     ///
     /// # Errors
-    /// When a process had to be killed.
+    /// When a process did not end in time and was killed.
     pub async fn stop(mut self) -> anyhow::Result<()> {
         self.halt().await
     }

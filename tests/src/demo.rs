@@ -1,6 +1,6 @@
 //! `lab demo`: runs the whole system on one machine, measures it and checks the results.
 //!
-//! Its exit code is 0 only when the database and the sites' own logs agree that every site was
+//! The exit code is 0 only if the database and the sites' own logs agree that every site was
 //! crawled exactly once. With `--strict` the demo also fails if a target is missed, or if the
 //! machine was too busy for reliable times.
 
@@ -256,7 +256,7 @@ async fn crawl(args: &DemoArgs, cluster: &mut Cluster, stages: &mut Stages) -> a
     stages.follow(&format!("{sites} sites measured, located and crawled"), (pool, ENDED, sites), crawling).await
 }
 
-/// The input of the checks, apart from the batch's state.
+/// The input of the checks, except the state of the batch.
 struct CheckInput {
     sites: Vec<String>,
     agents: Vec<String>,
@@ -281,7 +281,7 @@ impl CheckInput {
     }
 }
 
-/// Writes every assignment to a file; with `--verbose` also prints the first ones and the
+/// Writes all assignments to a file. With `--verbose`, also prints the first assignments and the
 /// operator's report of the agents.
 async fn write_reports(args: &DemoArgs, cluster: &Cluster, output: &Path) -> anyhow::Result<()> {
     let csv = cluster.operate(&["report", "assignments", "--batch", BATCH, "--format", "csv"]).await?;

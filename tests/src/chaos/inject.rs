@@ -59,7 +59,7 @@ pub struct Injector {
     waiting: VecDeque<Fault>,
     /// Active faults, by the time of their end and their number.
     lasting: BTreeMap<(Instant, usize), InjectedFault>,
-    /// Ended faults in the order of their ends.
+    /// Ended faults, in the order in which they ended.
     pub done: Vec<InjectedFault>,
     tools: FaultTools,
     wires: Vec<WireFaults>,

@@ -24,14 +24,14 @@ const FAKETIME: [&str; 2] =
 /// The environment variable that is set if the mounts of this process are private.
 const PRIVATE: &str = "LANDFALL_LAB_PRIVATE_MOUNTS";
 
-/// The means of injecting faults, apart from the cluster.
+/// What is needed to inject faults, besides the cluster.
 #[derive(Debug)]
 pub struct FaultTools {
     /// The proxies of each agent: one per scheduler.
     pub proxies: Vec<Vec<StreamProxy>>,
-    /// The agents' outbox disks; `None` where mounting is not permitted.
+    /// The disks of the agents' outboxes; `None` if mounting is not permitted.
     pub disks: Option<SmallDisks>,
-    /// The file that shifts each agent's wall clock; `None` when it cannot be shifted.
+    /// For each agent, the file that shifts its wall clock; `None` if the clock cannot be shifted.
     pub clocks: Vec<Option<PathBuf>>,
     /// An older build of the agent.
     pub old_agent: Option<PathBuf>,

@@ -70,7 +70,7 @@ struct ProxyState {
     /// Number of breaks so far.
     broken: watch::Sender<u64>,
     upstream: Channel,
-    /// Not held across an await.
+    /// Never locked across an await.
     notices: Mutex<Vec<ProxyNotice>>,
     tasks: TaskTracker,
     shutdown: CancellationToken,

@@ -16,7 +16,7 @@ pub enum FaultKind {
     AgentKill,
     /// SIGSTOP of an agent, and SIGCONT when the fault ends.
     AgentStop,
-    /// An agent is replaced by an older build until the fault ends.
+    /// An agent runs as an older build until the fault ends.
     AgentOld,
     /// A second process runs with the credential of an agent.
     Twin,
@@ -24,7 +24,7 @@ pub enum FaultKind {
     Drain,
     /// An agent's disk is full.
     DiskFull,
-    /// An agent's wall clock is wrong by an hour.
+    /// An agent's wall clock is an hour slow.
     ClockShift,
     /// All packets from and to an agent are lost. Without real packets, its messages from and to
     /// the schedulers are held.
@@ -143,7 +143,8 @@ impl FaultKind {
 pub struct Fault {
     pub number: usize,
     pub kind: FaultKind,
-    /// A random number. The injector takes it modulo the number of possible targets.
+    /// Selects the target: a random number, which the injector takes modulo the number of possible
+    /// targets.
     pub target: usize,
     /// When the fault begins, from the start of the run.
     pub at: Duration,

@@ -124,7 +124,7 @@ pub async fn interrupted() {
 /// Polls until `poll` returns a result.
 ///
 /// # Errors
-/// When polling fails, or there is no result after `patience`; the message contains `awaited`.
+/// When polling fails, or there is no result after `patience`. The message contains `awaited`.
 pub async fn until<T>(
     awaited: &str,
     patience: Duration,

@@ -151,7 +151,7 @@ fn millis(micros: i64) -> String {
     format!("{:.1} ms", f64::from(u32::try_from(micros).unwrap_or(u32::MAX)) / 1e3)
 }
 
-/// Agents grouped by city and carrier, in descending order of crawled sites.
+/// Groups of agents with the same city and carrier, in descending order of crawled sites.
 #[derive(Debug)]
 pub(crate) struct Groups {
     of_agent: BTreeMap<String, usize>,

@@ -82,7 +82,7 @@ pub fn processor_s(pid: Pid) -> anyhow::Result<(f64, f64)> {
     Ok(((user + system) / second, (ended_user + ended_system) / second))
 }
 
-/// The processor time in seconds of a process and all its children, running or ended. It never
+/// The processor time in seconds of a process and all its children, including ended ones. It never
 /// decreases.
 pub fn family_processor_s(parent: Pid) -> anyhow::Result<f64> {
     // A child may have ended since it was listed; then the time of its parent includes its time.

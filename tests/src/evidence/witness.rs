@@ -16,7 +16,7 @@ use sqlx::{FromRow, PgPool};
 /// The state of one batch and of the map.
 #[derive(Debug, Clone)]
 pub struct BatchRecord {
-    /// The batch's tasks, by site name.
+    /// The tasks of the batch, in the order of their sites' names.
     pub tasks: Vec<TaskRecord>,
     /// Number of the batch's leases that are still active.
     pub active_leases: i64,
@@ -118,7 +118,7 @@ impl PlacementRow {
     }
 }
 
-/// How a site of a batch was crawled.
+/// The crawl of a site of a batch.
 #[derive(Debug, Clone, FromRow)]
 pub struct AssignedCrawl {
     pub kind: String,

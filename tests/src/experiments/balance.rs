@@ -115,7 +115,7 @@ fn scenario(seed: u64, sites: u16) -> anyhow::Result<Scenario> {
     let mut scenario = layout.scenario(Some(AGENTS), Some(usize::from(sites)))?;
     scenario.agent_bytes_per_s = RATE;
     scenario.shapes = (0..AGENTS).map(|agent| SHAPES[agent % SHAPES.len()]).collect();
-    // Many sites of similar size, so that the idle time at the end is small.
+    // Use many sites of similar size, so that the idle time at the end is small.
     scenario.web = WebRules {
         mean_pages: 5.0,
         pages_sigma: 0.5,

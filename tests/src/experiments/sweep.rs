@@ -1,4 +1,4 @@
-//! `lab sweep`: simulates the paper's experiment over the full product of its factors.
+//! `lab sweep`: simulates the paper's experiment for all combinations of the values of its factors.
 //!
 //! It is a discrete-event simulation with the lab's transfer model and the scheduler's strategy
 //! code (`sweep/crawls`, `sweep/fleet`). The settings are in `tests/experiments.toml`. `lab paper`
@@ -129,7 +129,7 @@ pub struct LayoutSimulation<'a> {
     survey: Survey,
     /// The task number of the first site in every cell. Random choices depend on task numbers.
     first_task: u64,
-    /// The requests of each site's crawl, by mean page size.
+    /// For each mean page size, the requests of each site's crawl.
     requests: BTreeMap<u32, Vec<Vec<SiteRequest>>>,
 }
 

@@ -52,11 +52,11 @@ pub struct PathRules {
     pub academic_carriers: Vec<String>,
     /// Milliseconds added on a path to or from an academic carrier.
     pub academic_ms: f64,
-    /// Milliseconds added by an agent's access.
+    /// Milliseconds added by an agent's access link.
     pub agent_access_ms: f64,
-    /// Milliseconds added by a site's access: minimum and maximum of a uniform distribution.
+    /// Milliseconds added by a site's access link: minimum and maximum of a uniform distribution.
     pub site_access_ms: [f64; 2],
-    /// Maximum random delay of an answer in milliseconds, uniform from zero.
+    /// Answers are delayed by a random time, uniform from zero to this value in milliseconds.
     pub jitter_ms: f64,
     /// Share of body packets lost inside a carrier, 0 to 1.
     pub loss_inside: f64,
@@ -100,7 +100,7 @@ struct End<'a> {
 }
 
 impl Layout {
-    /// Parses a layout; `origin` names it in error messages.
+    /// Parses a layout. Error messages name the layout by `origin`.
     ///
     /// # Errors
     /// When the text is not a layout, or is inconsistent.
@@ -309,7 +309,7 @@ mod tests {
         let inside = scenario.mesh[telecom][shanghai];
         assert!((inside.rtt_ms - 18.0).abs() < 0.2, "{inside:?}");
         assert!((inside.loss - 0.001).abs() < 1e-12);
-        // Two carriers in one city: only the penalty is added.
+        // Two carriers in one city: the round trip is access plus the penalty.
         assert!((scenario.mesh[telecom][unicom].rtt_ms - 10.0).abs() < 1e-9);
         assert!((scenario.mesh[telecom][unicom].loss - 0.01).abs() < 1e-12);
         // Harbin to Beijing is 1,054 km. The academic penalty is 25 ms.

@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::world::sites::listen;
 
-/// Time between two pieces of a tar pit, which thus sends 2560 bytes a second. An agent aborts the
-/// transfer after ten seconds below 1024 bytes a second, otherwise after thirty seconds.
+/// Time between two pieces that a tar pit sends. This makes 2560 bytes a second. An agent aborts
+/// the transfer after ten seconds below 1024 bytes a second, otherwise after thirty seconds.
 const DRIP: Duration = Duration::from_millis(100);
 const DROP: [u8; 256] = [b'x'; 256];
 
@@ -25,7 +25,7 @@ pub enum Oddity {
     TarPit,
     /// It answers requests for pages with 429 and this Retry-After, in seconds.
     TurnsAway(u32),
-    /// After this many pages, it resets every connection.
+    /// It resets every connection after this number of pages.
     Breaks(usize),
 }
 

@@ -23,7 +23,7 @@ pub struct Scenario {
     pub mesh: Vec<Vec<Link>>,
     /// Links from agents (rows) to sites (columns).
     pub paths: Vec<Vec<Link>>,
-    /// Maximum random delay of an answer in milliseconds, uniform from zero.
+    /// Answers are delayed by a random time, uniform from zero to this value in milliseconds.
     pub jitter_ms: f64,
     /// Rate of an agent's access link.
     pub agent_bytes_per_s: f64,

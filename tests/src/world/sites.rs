@@ -49,7 +49,7 @@ pub struct Access {
     pub bytes: usize,
 }
 
-/// The transmission of a body.
+/// When a body was sent.
 #[derive(Debug, Clone, Copy)]
 pub struct Delivery {
     /// The index of the sending site.

@@ -36,7 +36,7 @@ pub struct Page {
     pub bytes: usize,
     /// How long the server waits before it answers.
     pub thinking: Duration,
-    /// The indices of the pages that it links to.
+    /// The indices of the pages to which the page links.
     links: Vec<usize>,
     /// Whether the page has a broken link.
     broken: bool,
@@ -117,7 +117,7 @@ impl SiteWeb {
         self.pages.len()
     }
 
-    /// Never true: every site has a start page.
+    /// Always false, because every site has a start page.
     pub fn is_empty(&self) -> bool {
         self.pages.is_empty()
     }

@@ -39,7 +39,8 @@ fn request(at_ms: i64, agent: i64) -> Request {
     Request { at_us: at_ms * 1000, site: SITE.to_owned(), agent }
 }
 
-/// Agent 1 is killed during its crawl; agent 2 crawls the site again.
+/// A history without violations: agent 1 is killed during its crawl, and agent 2 crawls the site
+/// again.
 fn history() -> History {
     History {
         lifetime_us: 3 * SECOND,

@@ -100,7 +100,7 @@ mod tests {
     fn by_bisection(sites: &[SiteWork], rates: &[f64]) -> f64 {
         let fits = |time: f64| {
             let mut room: Vec<f64> = rates.iter().map(|rate| rate * time).collect();
-            // Work by site and agent.
+            // The work that each agent does of each site.
             let mut done = vec![vec![0.0_f64; rates.len()]; sites.len()];
             for (index, site) in sites.iter().enumerate() {
                 let mut left = site.bytes as f64;

@@ -79,7 +79,7 @@ fn command(agent: &Path, url: &str, folder: &Path) -> Command {
     command
 }
 
-/// Waits until this many pages are fetched, and takes a sample.
+/// Waits until the crawler has fetched `pages` pages, and takes a sample.
 async fn sample(
     server: &mut Server,
     crawl: &mut Process,

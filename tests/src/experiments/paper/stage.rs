@@ -54,7 +54,8 @@ pub struct LabResult {
     pub first_task: u64,
 }
 
-/// The machine's load and delays during a cell. The constants of the simulation come from these.
+/// The machine's load and delays during a cell. The constants of the simulation were chosen by
+/// these figures.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct MachineFigures {
     /// Mean number of requests per second over the makespan.

@@ -51,7 +51,7 @@ struct AgentState {
 pub struct Fleet<'a> {
     strategy: Strategy,
     slots: u32,
-    /// The task number of the first site. The other sites have the following numbers.
+    /// The task number of the first site. The task numbers of the other sites follow.
     first_task: u64,
     agents: Vec<AgentState>,
     /// The candidates of each site, without load.
@@ -90,7 +90,7 @@ pub struct CrawlHistory {
 /// The statistics of a finished crawl.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CrawlStats {
-    /// Pages and bytes.
+    /// Number of pages and bytes.
     pub size: (u32, u64),
     /// The round trip that the crawl observed.
     pub rtt: Rtt,

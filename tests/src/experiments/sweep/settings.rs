@@ -243,7 +243,7 @@ impl Settings {
         once
     }
 
-    /// The full product of the factors.
+    /// All combinations of the values of the factors.
     pub fn product(&self) -> Vec<Point> {
         let mut points = Vec::new();
         for &loss in &self.factors.loss {

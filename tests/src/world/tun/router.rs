@@ -47,7 +47,7 @@ struct RouterLoop {
     switch: Switch,
     epoll: Epoll,
     due: TimerFd,
-    /// The time for which the timer is set.
+    /// The time to which the timer is set.
     armed: Option<Instant>,
     lateness: Arc<Lateness>,
     traffic: Arc<Traffic>,
@@ -151,7 +151,7 @@ impl RouterLoop {
         }
         self.armed = next;
         let Some(next) = next else { return self.due.unset() };
-        // Zero would disable the timer.
+        // At least one nanosecond, because zero disables the timer.
         let wait = next.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
         self.due.set(Expiration::OneShot(TimeSpec::from_duration(wait)), TimerSetTimeFlags::empty())
     }

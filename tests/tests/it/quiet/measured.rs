@@ -154,7 +154,7 @@ async fn sites_share_measurements() -> Vec<String> {
     assert_eq!(record.site_measurements.len(), AGENTS * SITES, "everyone knows the way to every site");
 
     let log = cluster.world.log.entries();
-    // Probers send only HEAD.
+    // Probers send only HEAD requests.
     let probes: Vec<_> = log.iter().filter(|access| !access.get).collect();
     machines_are_probed_one_order_after_the_other(&cluster, &probes);
     // Without sharing, each agent sends each site one warm-up request and at least three samples.

@@ -37,7 +37,7 @@ pub(super) struct SimulatedAgent {
     running: tokio::task::JoinHandle<()>,
 }
 
-/// Counts of what an agent has done.
+/// Counters of an agent.
 #[derive(Default)]
 struct Counts {
     sent: AtomicU64,
