@@ -104,7 +104,7 @@ impl Default for BeaconConfig {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct OutboxConfig {
-    /// * The path of the folder, which is created if missing. Agents must not share it.
+    /// The path of the folder, which is created if missing. Agents must not share it.
     pub folder: PathBuf,
     /// Free bytes on the disk below which no crawl starts. Crawls start again when twice as many
     /// are free. 0 disables the check. An outcome takes a few hundred bytes; the default leaves
@@ -122,8 +122,8 @@ impl Default for OutboxConfig {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CrawlsConfig {
-    /// * The path of the folder, which is created if missing. Agents must not share it. A crawl
-    /// needs a few hundred bytes for every path that it has seen.
+    /// The path of the folder, which is created if missing. Agents must not share it. A crawl needs
+    /// a few hundred bytes for every path that it has seen.
     pub folder: PathBuf,
 }
 
@@ -136,7 +136,7 @@ impl Default for CrawlsConfig {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StoreConfig {
-    /// * The path of the folder, which is created if missing. Agents must not share it.
+    /// The path of the folder, which is created if missing. Agents must not share it.
     pub folder: PathBuf,
     /// Size in bytes at which a file is closed and another started, 1 MiB to 10 GiB. Smaller limits
     /// make many files; larger files are slow to move.

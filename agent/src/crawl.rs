@@ -151,8 +151,8 @@ struct Crawl {
     watch: Stopwatch,
     deadline: Instant,
     origin: Option<Origin>,
-    /// When the search for the site's origin ended, with or without a result. Before that there is
-    /// no fetcher, which records when requests start.
+    /// When the search for the site's origin ended, with or without a result. Counts as the time of
+    /// the last request while there is no fetcher.
     settled_at: Option<Instant>,
     fetcher: Option<Fetcher>,
     frontier: Frontier,

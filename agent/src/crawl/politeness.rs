@@ -72,7 +72,7 @@ fn interval_of(pages: Option<u64>, slow: Duration, fast: Duration) -> Duration {
     slow.saturating_sub((slow - fast).mul_f64(share.clamp(0.0, 1.0))).max(fast)
 }
 
-/// The result of a request, as far as politeness is concerned.
+/// The result of a request, as it affects the pace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ResponseKind {
     /// Any other response.

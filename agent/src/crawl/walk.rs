@@ -40,9 +40,9 @@ pub(super) enum WalkEnd {
     Exhausted,
     /// A budget is exhausted.
     Cut(Budget),
-    /// Nothing may be fetched; with what blocks the crawl, and the reason.
+    /// Nothing may be fetched. Contains what blocks the crawl, and the reason.
     Blocked(Blocker, String),
-    /// Nothing can be fetched; with the cause, and the message.
+    /// Nothing can be fetched. Contains the cause and the message.
     Unreachable(Trouble, String),
     /// The frontier cannot be stored, for this reason.
     Broken(String),
@@ -366,7 +366,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Reads an unwanted body, if that is worth it to keep the connection.
+    /// Reads an unwanted body if that is cheaper than a new connection.
     async fn discard(&mut self, answer: CrawlResponse) -> Result<(), WalkEnd> {
         let (ledger, policy) = (&mut self.ledger, &self.policy);
         let spend = |bytes| {

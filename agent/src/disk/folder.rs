@@ -87,7 +87,7 @@ impl FolderPurpose {
     }
 }
 
-/// Runs disk operations that block on tokio's pool for blocking tasks.
+/// Runs blocking disk operations on tokio's thread pool for blocking tasks.
 pub(crate) async fn blocking<T: Send + 'static>(f: impl FnOnce() -> io::Result<T> + Send + 'static) -> io::Result<T> {
     tokio::task::spawn_blocking(f).await.map_err(io::Error::other)?
 }

@@ -1,12 +1,12 @@
 //! Measures sites by address. Only one order at a time may use an address. [`super::sharing`]
 //! decides whether its measurement also holds for the other sites at the address.
 //!
-//! Over all agents, the scheduler locks an address for one order, and the order contains this
-//! address ([`super::AddressLock`]). If the site's name resolves to another address, the prober
-//! reports that address and sends nothing to it, and the scheduler orders the site again when it
-//! has locked that address. So a machine with many names does not get one request a second for each
-//! of them. If another order on this agent uses the address, an order waits for a few seconds, and
-//! then reports the address likewise.
+//! The scheduler gives the lock of an address to one order at a time over all agents, and the order
+//! contains the address ([`super::AddressLock`]). If the site's name resolves to another address,
+//! the prober reports that address and sends nothing to it. The scheduler orders the site again
+//! when the lock of that address is free. So a machine with many names does not get one request a
+//! second for each of them. If another order on this agent uses the address, an order waits for a
+//! few seconds, and then reports the address likewise.
 
 use std::collections::HashMap;
 use std::net::IpAddr;

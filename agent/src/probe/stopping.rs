@@ -10,7 +10,7 @@
 //!
 //! Source for sequential stopping at a given precision: Chow and Robbins, "On the asymptotic theory
 //! of fixed-width sequential confidence intervals for the mean" (1965). `weighted_mean::trial`
-//! computes the saved requests and the loss of accuracy.
+//! computes how many requests this saves, and how much accuracy it costs.
 
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ const MOST: usize = 32;
 
 #[derive(Debug, Clone)]
 pub struct Schedulers {
-    /// Never empty.
+    /// At least one URL; the configured ones come first.
     known: Vec<SchedulerUrl>,
     configured: usize,
     now: usize,

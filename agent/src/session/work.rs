@@ -1,7 +1,7 @@
 //! The agent's work for the scheduler: crawls, measurements, and unacknowledged outcomes. Kept over
 //! sessions.
 //!
-//! Invariants: at most `capacity` crawls run. Each lease is crawled at most once, and only the
+//! Invariants: At most `capacity` crawls run. Each lease is crawled at most once, and only the
 //! newest lease of a task is crawled. The number of outcomes is limited. Every crawl is stopped
 //! when the deadline passes.
 

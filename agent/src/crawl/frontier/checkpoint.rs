@@ -32,8 +32,8 @@ const SLACK: usize = 4 << 10;
 /// Maximum inflated size of a checkpoint: the paths, each with up to nine bytes of encoding in the
 /// frame, and the fingerprints.
 const MOST_INFLATED: usize = 16 << 20;
-/// Maximum bytes of fingerprints beyond the depth limit to read. A checkpoint has a tenth of the
-/// stored ones, and those found on one page.
+/// Maximum bytes of the fingerprints of paths beyond the depth limit in a received checkpoint. An
+/// agent sends a tenth of those it stores, plus those found on one page.
 const MOST_BEYOND: usize = 2 * MAX_BEYOND * FINGERPRINT;
 /// The first byte of a checkpoint: the version of the format.
 const VERSION: u8 = 1;

@@ -36,7 +36,7 @@ pub(super) struct KnownPaths {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum OfferResult {
     New,
-    /// Store the path as one beyond the depth limit.
+    /// Store the path in the list of paths beyond the depth limit.
     Beyond,
     /// The path leads into a trap. Store it, so that it counts only once.
     Trap,

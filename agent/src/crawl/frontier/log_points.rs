@@ -25,7 +25,7 @@ pub(super) const SIZES: usize = 25;
 const _: () = assert!(most(SIZES - 2) == 1 && most(SIZES - 1) == 0);
 /// The position in the log is recorded for one path in this number.
 const MARK_EVERY: u64 = 4096;
-/// Maximum bytes of fingerprints beyond the depth limit in a checkpoint.
+/// Maximum bytes of the fingerprints of paths beyond the depth limit in a checkpoint.
 const MOST_BEYOND: usize = MAX_BEYOND / 10 * FINGERPRINT;
 
 /// A moment of a crawl between two frames.

@@ -33,7 +33,7 @@ const MAX_REDIRECTS: usize = 5;
 pub(in crate::crawl) enum RulesError {
     /// Nothing may be fetched, for this reason.
     Forbidden(String),
-    /// No connection, for this reason.
+    /// The site could not be reached, for this reason.
     NoAnswer(Trouble, String),
     /// The crawl's deadline has passed.
     OutOfTime,

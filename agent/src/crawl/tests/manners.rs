@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 
-/// Responds to the first `times` requests for `/busy` with status `code`, and a `Retry-After` if
-/// `pause` is given.
+/// Responds to the first `times` requests for `/busy` with status `code`, and with `pause`, if
+/// given, as `Retry-After`.
 fn busy(code: u16, pause: Option<&str>, times: u32) -> impl Fn(&str) -> Reply + Send + Sync + 'static {
     let asked = AtomicU32::new(0);
     let headers = pause.map_or_else(String::new, |pause| format!("retry-after: {pause}\r\n"));

@@ -65,7 +65,7 @@ async fn the_number_of_listed_pages_survives_a_restart() {
     })
     .await;
     let folder = tempfile::tempdir().unwrap();
-    // While the size is unknown, the crawl would be slow.
+    // If the size were unknown after the restart, the interval would be 400 ms.
     let policy = Policy { request_interval: MS(400), shortest_interval: MS(1), max_pages: 1_000_000, ..policy() };
     for least in [10, 20] {
         let storage = CrawlStorage { file: Some(folder.path().join("crawl")), ..CrawlStorage::default() };
