@@ -67,10 +67,7 @@ pub enum FitError {
     UnmeasuredLandmark { landmark: AgentId },
     /// No chain of measurements connects this landmark to the first.
     #[error("landmark {landmark} is joined to landmark {first} by no chain of measurements")]
-    Disconnected {
-        landmark: AgentId,
-        first: AgentId,
-    },
+    Disconnected { landmark: AgentId, first: AgentId },
     #[error("fit the map")]
     Solver(#[from] SimplexError),
 }
