@@ -10,7 +10,7 @@ cd "$(dirname "$0")/.."
 export SQLX_OFFLINE=true
 lab=${CARGO_TARGET_DIR:-target}/debug/lab
 # Number of busy end-to-end tests that run at once.
-at_once=4
+at_once=3
 
 if [ "${1-}" = --lane ]; then
     shift

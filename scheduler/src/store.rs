@@ -30,6 +30,7 @@ pub(crate) mod fixtures;
 mod interleavings;
 
 use std::borrow::Cow;
+use std::pin::pin;
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres, Transacti
 
 use crate::gnp::Position;
 
-use rows::Rows;
+use rows::{Rows, Statement as _};
 
 /// The embedded migrations. A migration cannot be undone.
 pub static MIGRATOR: sqlx::migrate::Migrator = sqlx::migrate!("../migrations");
@@ -165,6 +166,18 @@ pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Erro
     Ok(pool.begin().await?)
 }
 
+/// Awaits work without statements while a transaction is open. Sends a statement every second, so
+/// that Postgres does not abort the transaction as idle; a stopped process sends none.
+pub async fn keep_open<T>(conn: &mut PgConnection, work: impl Future<Output = T>) -> Result<T, Error> {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return Ok(done),
+            () = tokio::time::sleep(Duration::from_secs(1)) => sqlx::query("select 1").run(conn).await?,
+        }
+    }
+}
+
 /// Begins a read-only transaction in which all statements see one snapshot.
 pub async fn begin_snapshot(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Error> {
     Ok(pool.begin_with("begin transaction isolation level repeatable read, read only").await?)
@@ -186,4 +199,24 @@ pub(crate) fn minute(at: &DateTime<Utc>) -> String {
 fn position(table: &'static str, latitude: Option<f64>, longitude: Option<f64>) -> Result<Option<Position>, Error> {
     Position::from_parts(latitude, longitude)
         .map_err(|_| Error::inconsistent(table, "latitude, longitude", &format!("{latitude:?}, {longitude:?}")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[sqlx::test(migrator = "crate::store::MIGRATOR")]
+    async fn a_transaction_outlives_its_idle_limit_only_while_work_keeps_it_open(pool: PgPool) {
+        let work = || tokio::time::sleep(Duration::from_millis(3500));
+        for kept_open in [true, false] {
+            let mut tx = begin(&pool).await.expect("begin");
+            sqlx::query("set local idle_in_transaction_session_timeout = '2s'").run(&mut tx).await.expect("set");
+            if kept_open {
+                keep_open(&mut tx, work()).await.expect("work");
+            } else {
+                work().await;
+            }
+            assert_eq!(commit(tx).await.is_ok(), kept_open);
+        }
+    }
 }

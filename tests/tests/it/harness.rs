@@ -14,7 +14,7 @@ use landfall_lab::world::{Grade, World};
 use tokio::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Time limit for everything that a test waits for.
-pub const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(240);
 pub const ENDED: &str = "select count(*) from tasks where state in ('done', 'failed')";
 pub const MAX_DEPTH: u32 = 8;
 /// Minimum time between probes of a site; one second in production.

@@ -15,7 +15,7 @@ use crate::store::assignments::facts::{self, CrawledSite};
 use crate::store::assignments::loads::AvailableAgent;
 use crate::store::embeddings::placements;
 use crate::store::sites::verdicts::{self, SuspectedSite};
-use crate::store::{agents, measurements};
+use crate::store::{self, agents, measurements};
 use crate::strategy::learned::{CrawlObservation, LearnedCorrections, SimilarCrawls, measured_by_crawls, teach};
 use crate::strategy::{Candidate, Spread};
 
@@ -74,7 +74,7 @@ impl Known {
         let agents: Vec<AgentId> = agents.iter().map(|available| available.agent).collect();
         // Half a millisecond per site is too long for a thread of the async runtime.
         let taught = Arc::clone(&residuals);
-        let (predicted, measured, crawled, near) = tokio::task::spawn_blocking(move || {
+        let predicting = tokio::task::spawn_blocking(move || {
             let (mut measured, mut crawled) = (measured, crawled);
             for (site, of_it) in &mut crawled {
                 let measured = measured.get(site).map_or(&[][..], Vec::as_slice);
@@ -96,9 +96,9 @@ impl Known {
             };
             let predicted: HashMap<_, _> = placed.into_iter().map(predict).collect();
             (predicted, measured, crawled, near)
-        })
-        .await
-        .context("predict distances")?;
+        });
+        let (predicted, measured, crawled, near) =
+            store::keep_open(conn, predicting).await?.context("predict distances")?;
         Ok(Self { predicted, measured, suspicions, crawled, residuals, near })
     }
 
