@@ -2,8 +2,8 @@
 //!
 //! `net` decides which requests may be sent to which addresses. `probe` measures round trips,
 //! `crawl` crawls, `warc` stores fetched pages, and `disk` keeps the state that must survive a
-//! restart. `session` communicates with the scheduler and starts the others. Through `beacon` other
-//! agents measure this one.
+//! restart. `session` communicates with the scheduler and starts the others. `beacon` answers the
+//! probes of other agents, so that they can measure this one.
 
 use std::io::Write as _;
 

@@ -182,7 +182,7 @@ impl fmt::Display for Rtt {
 }
 
 words!(
-    /// How an agent is chosen for a site (DESIGN 7).
+    /// How an agent is chosen for a site.
     #[derive(Default)]
     Strategy {
         /// Any agent, with equal probability.

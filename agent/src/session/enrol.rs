@@ -254,8 +254,8 @@ impl ServerCertVerifier for CertificateCollector {
     }
 }
 
-/// Writes a file atomically, and syncs its content and name. The token is already used, so the file
-/// must not be lost.
+/// Writes a file atomically, and syncs the file and its folder. The token is already used, so the
+/// file must not be lost.
 fn write_atomically(path: &Path, content: &[u8], mode: u32) -> Result<(), EnrolError> {
     let failed = |source| EnrolError::Write { path: path.to_owned(), source };
     let temporary = path.with_extension("new");

@@ -202,7 +202,7 @@ pub struct Successor {
     token: Secret,
     /// The file that holds only the token.
     file: PathBuf,
-    /// The file of the new token until the database has its hash.
+    /// The path of the new token until the database stores the token's hash.
     beside: PathBuf,
     /// A folder whose client file must also get the token.
     folder: Option<PathBuf>,
@@ -225,7 +225,7 @@ impl Successor {
         self.token.hash()
     }
 
-    /// The file of the new token until the database has its hash.
+    /// The path of the new token until the database stores the token's hash.
     pub fn beside(&self) -> &Path {
         &self.beside
     }

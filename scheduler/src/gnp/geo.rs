@@ -2,7 +2,8 @@
 //! them.
 //!
 //! The bound is physics, not a model: a shorter round trip means that a position is wrong, a clock
-//! is wrong, or an end is elsewhere than assumed. In doubt the bound is too low, never too high.
+//! is wrong, or an end is elsewhere than assumed. If something is uncertain, the bound errs on the
+//! low side, never on the high side.
 
 use std::time::Duration;
 

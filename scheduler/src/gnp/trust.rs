@@ -42,9 +42,9 @@ pub const ALARM_ONE_IN: usize = 3;
 const FEWEST: usize = 3;
 /// Minimum number of sites by which an agent is judged, because a few may be anycast.
 pub const FEWEST_SITES: usize = 8;
-/// Log ratio below which sites convict an agent that is no landmark: it reports less than 1/4.5 of
-/// the expected round trip. Such an agent measures sites that it is probably near, so honest agents
-/// are below the expected value by up to a factor of three.
+/// Log ratio below which sites convict a non-landmark agent: it reports less than 1/4.5 of the
+/// expected round trip. Such an agent measures sites that it is probably near, so honest agents are
+/// below the expected value by up to a factor of three.
 const TOO_NEAR: f64 = -1.5;
 /// Minimum number of impossible round trips for a conviction by light: one position may be wrong.
 const FEWEST_IMPOSSIBLE: usize = 2;
@@ -243,8 +243,8 @@ impl<'a> TrustEvaluation<'a> {
         }
     }
 
-    /// Sets aside agents that are no landmarks and whose reports are far too short for most of the
-    /// sites that they confirmed.
+    /// Sets aside non-landmark agents whose reports are far too short for most of the sites that
+    /// they confirmed.
     fn try_claims(&mut self, map: &Embedding) {
         let confirmers = self.agents.iter().filter(|agent| !self.evidence.landmarks.contains(agent));
         let convicted = confirmers.filter_map(|&agent| {

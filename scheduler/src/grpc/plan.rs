@@ -190,7 +190,8 @@ impl WhatIfInput {
             }
         }
         remove(&mut agents, &left_out, &wanted.remove)?;
-        // A new agent is assumed to be as fast as all present agents together on average.
+        // A new agent is assumed to have the speed learned from the crawls of all present agents
+        // together.
         let all: Vec<_> = crawls.into_values().flatten().collect();
         let mut added = Vec::new();
         for addition in &wanted.add {

@@ -26,7 +26,8 @@ use super::measure::fleet::{FEWEST_LANDMARKS, Fleet, Ground};
 use crate::jobs::locate::judge::Judge;
 
 const SITES_PER_PASS: i64 = 500;
-/// Maximum wait of a site for an expected embedding: long enough to measure several meshes.
+/// How long a site waits at most for an embedding that will soon be ready: enough time to measure
+/// the mesh several times.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Debug)]

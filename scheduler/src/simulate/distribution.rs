@@ -17,7 +17,7 @@ pub struct Distributions {
     /// milliseconds. If the contender draws evenly among agents, all of these count, each with its
     /// share.
     pub taken: Vec<Vec<f64>>,
-    /// The relative error of predictions, over pairs of a site and an agent that is no landmark.
+    /// The relative error of predictions, over pairs of a site and a non-landmark agent.
     pub errors: Vec<f64>,
 }
 

@@ -47,8 +47,8 @@ pub struct Report {
     pub sites_unmeasured: usize,
     /// Number of sites without a known round trip to any agent; they are left out of every figure.
     pub sites_unknown: usize,
-    /// Number of pairs from which the relative errors are computed: a site, and an agent that is no
-    /// landmark.
+    /// Number of pairs of a site and a non-landmark agent from which the relative errors are
+    /// computed.
     pub pairs: usize,
     /// Number of such pairs whose round trip is known but was not predicted.
     pub pairs_without_estimate: usize,
@@ -70,7 +70,7 @@ pub struct LeftOut {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Estimate {
     /// The median of the relative errors |predicted - measured| / measured, over pairs of a site
-    /// and an agent that is no landmark, in all seeds together.
+    /// and a non-landmark agent, pooled over all seeds.
     pub re50: Option<f64>,
     /// The 90th percentile of the relative errors.
     pub re90: Option<f64>,

@@ -20,7 +20,7 @@ pub struct Settings {
     pub first_seed: u64,
     /// Number of seeds, counted up from the first.
     pub seeds: u64,
-    /// Number of sites judged for each seed, drawn from all; `None` for all.
+    /// Number of randomly drawn sites to evaluate for each seed; `None` for all sites.
     pub sites: Option<usize>,
     pub strategies: Vec<Strategy>,
     pub tier: Tier,

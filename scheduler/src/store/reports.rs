@@ -119,8 +119,8 @@ pub struct ListKey {
     round: u32,
 }
 
-/// Makes the planner read ordered rows through an index until the transaction ends, so that a page
-/// reads only the rows that it returns. Otherwise the planner sorts all rows for every page if it
+/// For the rest of the transaction, makes the planner read rows in index order, so that a page of
+/// results costs only its own rows. Otherwise the planner sorts all rows for every page if it
 /// expects few rows.
 async fn expect_order(conn: &mut PgConnection) -> Result<(), Error> {
     sqlx::query!("select set_config('enable_sort', 'off', true) as sort, set_config('jit', 'off', true) as jit")

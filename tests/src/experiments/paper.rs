@@ -280,7 +280,7 @@ mod tests {
     use crate::experiments::sweep::growth::Growth;
     use crate::experiments::sweep::measured::LayoutMeasurements;
 
-    /// A base cell of the paper's layout with two sites.
+    /// A finished cell of the paper's layout, with the base settings and the results of two sites.
     pub(super) fn finished(strategy: &str, seed: u64, mb_per_min: f64, void: Option<&str>) -> FinishedCell {
         let point = Settings::committed().unwrap().base;
         let machine = MachineFigures {

@@ -14,8 +14,9 @@ use crate::crawl::html::site_path::{Fingerprint, SitePath};
 const MAX_WAITING: u64 = 4_000_000;
 /// Maximum number of paths beyond the depth limit that are stored individually.
 pub(super) const MAX_BEYOND: usize = 10_000;
-/// Maximum number of links into traps that are stored, so that each counts once. A site can have
-/// endlessly many. Links above the maximum count each time they are found, and take no memory.
+/// Maximum number of stored links into crawler traps. A stored link is counted only once, however
+/// often it is found. A site can have endlessly many. Links above the maximum count each time they
+/// are found, and take no memory.
 const MAX_TRAPS: u32 = 100_000;
 pub(super) const FINGERPRINT: usize = 16;
 

@@ -84,7 +84,7 @@ pub(in crate::crawl) struct CrawlTotals {
 #[derive(Clone, PartialEq, Eq, prost::Message)]
 pub(super) struct LogFrame {
     /// Whether the frame records the visit of the path at the head of the queue. If not, it only
-    /// adds to the queue, as for a sitemap.
+    /// adds paths to the queue, for example those of a sitemap.
     #[prost(bool, tag = "1")]
     pub(super) visited: bool,
     #[prost(message, repeated, tag = "2")]

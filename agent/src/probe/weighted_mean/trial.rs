@@ -70,8 +70,8 @@ pub struct StoppingTrial {
 
 /// With an error above this share of the distance, the wrong agent may be chosen.
 pub const FAR_OFF: f64 = 0.2;
-/// Maximum numbers of samples in the trials of the stopping rule: too few for bins, ten, and as in
-/// the other trials.
+/// The sample limits tried for the stopping rule: 5 (too few for bins), 10, and the limit of the
+/// other trials.
 const MOST: [usize; 3] = [5, 10, SAMPLES];
 
 /// Runs `n` trials with the stopping rule and `n` trials without it, with the same distributions.

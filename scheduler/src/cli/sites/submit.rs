@@ -184,7 +184,8 @@ fn summary(batch: &str, answer: &SubmitResponse, list: &SiteList) -> String {
         };
         format!("batch {batch}: {} added{present}, {} in all", number(*added), number(*batch_total))
     };
-    // This program has dropped repeated lines; the scheduler counts sites given in two spellings.
+    // Adds the repeated lines that this program dropped and the sites in two spellings that the
+    // scheduler counted.
     let duplicates = u64::try_from(list.duplicates).unwrap_or(u64::MAX).saturating_add(answer.duplicates);
     if duplicates > 0 {
         let s = if duplicates == 1 { "" } else { "s" };

@@ -17,7 +17,7 @@ const REACHES_MS: [u64; 6] = [5, 10, 20, 50, 100, 200];
 /// How useful a set of landmarks is.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
-    /// Number of agents that are no landmarks.
+    /// Number of agents that are not landmarks.
     pub others: usize,
     /// Number of those agents with a landmark within each distance, in ascending order.
     pub coverage: Vec<Coverage>,

@@ -1,11 +1,11 @@
 //! Elects landmarks by k-medoids, then swaps landmarks to predict better for held-out agents, which
 //! are treated like sites.
 //!
-//! An agent that is no landmark is located like a site, and its predicted distances to other agents
-//! are compared with the measured ones. This error alone would choose landmarks far from all
-//! agents. But the agent nearest to a site is often a landmark, whose distance is then measured,
-//! not predicted. So the cost also includes that of k-medoids: the distance to the nearest
-//! landmark, and the penalties.
+//! A non-landmark agent is located like a site, and its predicted distances to other agents are
+//! compared with the measured ones. This error alone would choose landmarks far from all agents.
+//! But the agent nearest to a site is often a landmark, whose distance is then measured, not
+//! predicted. So the cost also includes that of k-medoids: the distance to the nearest landmark,
+//! and the penalties.
 
 use crate::model::AgentId;
 use crate::model::stats::mean;

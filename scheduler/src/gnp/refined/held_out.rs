@@ -91,8 +91,8 @@ impl<'a> HeldOut<'a> {
     }
 
     /// The score if the agents at these indices are the landmarks: the mean of the smaller relative
-    /// errors, over pairs of a held-out agent and another agent that is no landmark. `None` if no
-    /// such pair was measured.
+    /// errors, over pairs of a held-out agent and another non-landmark agent. `None` if no such
+    /// pair was measured.
     pub(in crate::gnp) fn error(&self, landmarks: &[usize]) -> Option<f64> {
         let mut errors = Vec::new();
         for (row, weighed) in self.sites(landmarks) {
@@ -135,8 +135,8 @@ impl<'a> HeldOut<'a> {
         self.sites(landmarks).map(choice).collect()
     }
 
-    /// All agents that are no landmarks and that a landmark has measured: their row of the mesh,
-    /// and their posterior from the landmarks' measurements.
+    /// All non-landmark agents that a landmark has measured: their row of the mesh, and their
+    /// posterior from the landmarks' measurements.
     fn sites(&self, landmarks: &[usize]) -> impl Iterator<Item = (&[(usize, f64)], WeightedPoints)> {
         self.measured.rows.iter().enumerate().filter(|(site, _)| !landmarks.contains(site)).filter_map(|(site, row)| {
             let soft = |distance: f64| (distance + self.softening).ln();
@@ -151,8 +151,8 @@ impl<'a> HeldOut<'a> {
     }
 }
 
-/// The candidates for one site: the nearest landmark, and the other agent with the smallest
-/// expected distance. In milliseconds.
+/// The distances, in milliseconds, of a site's two candidates: the nearest landmark, and the agent
+/// with the smallest expected distance among the others.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct HeldOutChoice {
     /// The distance of the nearest landmark.

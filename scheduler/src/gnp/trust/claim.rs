@@ -1,5 +1,5 @@
-//! Claims: a site's round trip reported by an agent that is no landmark. The agent may get the site
-//! because of it.
+//! Claims: a site's round trip reported by an agent that is not a landmark. The agent may get the
+//! site because of it.
 //!
 //! An agent that reports one millisecond would be chosen for every site that it measures. So its
 //! claim is checked against the speed of light, and against the refined map's prediction from the

@@ -18,8 +18,9 @@ use crate::store;
 /// Maximum number of rows in one transaction: many enough to share the cost of the commit, few
 /// enough to take only some tens of milliseconds. A larger request gets its own transaction.
 const MOST_ROWS: usize = 1024;
-/// From this number of waiting rows on, a second transaction begins beside the first. Fewer rows
-/// wait for the first to end, because two small transactions cost more than one that does both.
+/// If at least this many rows wait, a second transaction starts while the first is still running.
+/// Fewer rows wait for the first to end, because two small transactions cost more than one that
+/// does both.
 const CROWD_ROWS: usize = 256;
 /// Maximum time that a shared transaction waits for a lock. It is longer than such transactions
 /// take (some tens of milliseconds), but short compared to the heartbeat's interval. Cancelling a

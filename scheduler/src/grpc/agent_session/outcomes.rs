@@ -182,7 +182,7 @@ async fn note(conn: &mut PgConnection, mut crawls: Vec<CrawlRtt>) -> Result<(), 
     if crawls.is_empty() {
         return Ok(());
     }
-    // Sites are also always locked in this order.
+    // Like origins, sites are always locked in a fixed order, so that transactions cannot deadlock.
     crawls.sort_unstable_by_key(|crawled| crawled.site);
     for site in contradictions::note(conn, &crawls).await? {
         tracing::debug!(site.id = %site, "a site is to be measured again: crawls contradict");

@@ -1,5 +1,5 @@
-//! Claims (round trips to sites, measured by agents that are no landmarks): decides which of them
-//! count in the choice of an agent.
+//! Claims (round trips to sites, measured by non-landmark agents): decides which of them count in
+//! the choice of an agent.
 //!
 //! Landmarks are judged by everything they report (`jobs::fit::trust`). An agent that confirms a
 //! site has measured little else, and could win every site by claiming a round trip near zero. A
@@ -19,7 +19,7 @@ use crate::jobs::measure::fleet::FEWEST_LANDMARKS;
 /// than light needs. One landmark is not enough, because one position may be wrong.
 const FEWEST_IMPOSSIBLE: usize = 2;
 
-/// Whether one of the measurements is by an agent that is no landmark.
+/// Whether one of the measurements is by an agent that is not a landmark.
 pub(in crate::jobs) fn are_among(map: &CurrentMap, measured: &[(AgentId, Rtt)]) -> bool {
     measured.iter().any(|(agent, _)| !map.embedding.landmarks().contains(agent))
 }

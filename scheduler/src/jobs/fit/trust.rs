@@ -234,7 +234,8 @@ mod tests {
         open.into_iter().map(|held| (held.agent, held.reason)).collect()
     }
 
-    /// Every agent with an order measures a site, until the site's task is assigned.
+    /// Lets the agents measure `a.cn` as ordered until its task is assigned; returns the task's
+    /// state.
     async fn crawl(trial: &Trial) -> (String, Option<String>) {
         let (task, _) = trial.task("a.cn").await;
         for _ in 0..40 {

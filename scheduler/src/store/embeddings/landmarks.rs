@@ -110,7 +110,7 @@ pub async fn longest_lost(conn: &mut PgConnection, after: Duration) -> Result<Op
 }
 
 /// Replaces a landmark by an elected agent. Changes nothing and returns `false` if the former is no
-/// landmark any more.
+/// longer a landmark.
 pub async fn replace_one(conn: &mut PgConnection, lost: AgentId, by: AgentId, reason: &str) -> Result<bool, Error> {
     let replaced = sqlx::query!(
         "update landmarks set agent_id = $2, reason = $3, elected = true, chosen_at = now() where agent_id = $1",

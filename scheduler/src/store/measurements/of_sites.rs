@@ -232,7 +232,7 @@ async fn keep(conn: &mut PgConnection, seen: ReportedAddress, postponed: i32, re
     Ok(postponed.map_or(0, u32::from))
 }
 
-/// The probers at which the site's name resolves to another address than the site's, or that
+/// The probers for which the site's name resolves to an address other than the stored one, or that
 /// postponed an order for the site. Sorted by name.
 pub async fn resolved_addresses(conn: &mut PgConnection, site: &Site) -> Result<Vec<ResolvedAddress>, Error> {
     let resolved_addresses = sqlx::query_as!(

@@ -114,10 +114,10 @@ async fn is_free(conn: &mut PgConnection, role: Role, scheduler: SchedulerId) ->
     .await
 }
 
-/// Whether this scheduler still has this term. Call it in each transaction of the role: no other
-/// scheduler can take the role before that transaction ends. Postgres aborts the transaction if it
-/// is idle for longer than `patience` between two statements, so that a stopped scheduler does not
-/// block others.
+/// Whether this scheduler still has this term. Call it in each transaction that acts in this role:
+/// until that transaction ends, no other scheduler can take the role. Postgres aborts the
+/// transaction if it is idle for longer than `patience` between two statements, so that a stopped
+/// scheduler does not block others.
 pub async fn check(
     conn: &mut PgConnection,
     role: Role,

@@ -51,8 +51,8 @@ impl RetainedKind {
     ];
 }
 
-/// Deletes the next piece of rows that have been out of use for at least `keep`. Returns whether
-/// more may remain. Run in a transaction.
+/// Deletes some of the rows that have been out of use for at least `keep`: one piece. Returns
+/// whether more may remain. Run in a transaction.
 pub async fn prune(conn: &mut PgConnection, subject: RetainedKind, keep: Duration) -> Result<bool, Error> {
     let pruned = match subject {
         RetainedKind::Rounds => rounds(conn, keep).await?,

@@ -3,8 +3,9 @@
 //!
 //! The crawls run as in an agent, but without a scheduler: on a runtime of two threads, with one
 //! context and one store, each crawl with its own file. The server of the sites is a separate
-//! process. It answers after 20 ms, which stand for a round trip. The round trip does not slow down
-//! bodies, but pages fit into TCP's first window anyway. There is no TLS.
+//! process. It answers after 20 ms, which stand for a round trip. The delay is applied once per
+//! response, not per window of the body. This makes no difference, because each page fits into
+//! TCP's initial window. There is no TLS.
 //!
 //! The sites count the requests for ten seconds while all crawls are running.
 

@@ -1,10 +1,10 @@
 //! Measures the time of `landfall plan` for a million sites in a real Postgres, with thirty and
 //! with a thousand agents. Each call goes through gRPC.
 //!
-//! The real binary beside the lab's (build it with `--release`) and its own Postgres run on this
-//! machine. The sites are around forty cities. Half of them were crawled, and one in a hundred has
-//! several locations. The figures are medians of five calls. The first call, with a cold database
-//! cache, is a separate figure.
+//! Runs the real `landfall` binary, from the same folder as the lab's binary (build both with
+//! `--release`), with its own Postgres on this machine. The sites are around forty cities. Half of
+//! them were crawled, and one in a hundred has several locations. The figures are medians of five
+//! calls. The first call, with a cold database cache, is a separate figure.
 
 use std::time::Instant;
 

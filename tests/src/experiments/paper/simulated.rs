@@ -32,7 +32,8 @@ pub(super) struct SimulationRatios {
 pub(super) struct SimulatedMedians {
     pub(super) mb_per_min: f64,
     pub(super) makespan_s: f64,
-    /// Number of agents that crawled a site, and maximum number of sites of one agent.
+    /// Number of agents that crawled at least one site, and the largest number of sites that one
+    /// agent crawled.
     pub(super) busy: f64,
     pub(super) most: f64,
 }
@@ -97,7 +98,8 @@ impl<'a> Simulator<'a> {
     }
 }
 
-/// Number of agents that crawled a site, and maximum number of sites of one agent.
+/// Number of agents that crawled at least one site, and the largest number of sites that one agent
+/// crawled.
 pub(super) fn busy(per_agent: &[usize]) -> (f64, f64) {
     let count = per_agent.iter().filter(|sites| **sites > 0).count();
     (float(count), float(per_agent.iter().copied().max().unwrap_or(0)))

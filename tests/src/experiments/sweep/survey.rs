@@ -31,7 +31,7 @@ pub struct Survey {
     map: Option<Refined>,
     /// The measurements of each site: prober and round trip.
     measured: Vec<Vec<(AgentId, Rtt)>>,
-    /// The candidates of each site, without load: all agents.
+    /// The candidates of each site. All agents are candidates; their load is not set.
     known: Vec<Vec<Candidate>>,
     /// The confirmation of each site; `None` if its distances are sure.
     confirmed: Vec<Option<Confirmation>>,

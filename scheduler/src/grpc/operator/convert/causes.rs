@@ -1,4 +1,5 @@
-//! Converts causes of waiting and of choices, with their details, to messages.
+//! Converts the causes of waiting and the reasons for choices, with their details, to protobuf
+//! messages.
 
 use std::time::Duration;
 

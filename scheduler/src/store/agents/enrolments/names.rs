@@ -11,7 +11,8 @@ use crate::store::rows::Rows;
 
 use super::{AgentRequest, Name, Refusal};
 
-/// The agents and open tokens that have the wanted names, or names formed from the same words.
+/// Agents and open tokens whose name is a wanted name, or a wanted base name with or without a
+/// number (`tokyo`, `tokyo-2`).
 pub(super) struct TakenNames {
     /// Names of agents, and whether each agent is in use.
     agents: HashMap<String, bool>,

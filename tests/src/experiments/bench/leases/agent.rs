@@ -1,4 +1,5 @@
-//! A simulated agent that crawls nothing. It accepts leases and answers them as its mode says.
+//! A simulated agent that crawls nothing. It accepts leases, and reports their outcomes as its
+//! [`Mode`] says.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
