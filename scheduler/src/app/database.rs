@@ -82,7 +82,7 @@ impl Database {
         });
         match problem {
             Some(problem) if changed => {
-                tracing::warn!(problem, "the database does not answer; clients and agents are told to try again")
+                tracing::warn!(problem, "the database does not answer; clients and agents are told to try again");
             }
             None if changed => tracing::warn!("the database answers again"),
             _ => {}

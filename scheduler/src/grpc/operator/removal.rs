@@ -64,7 +64,7 @@ impl Removal {
         store::commit(tx).await?;
         match step {
             RemovalStep::Removed(tasks, place) => {
-                (self.removed, self.place, self.rest) = (self.removed + tasks, place, REST)
+                (self.removed, self.place, self.rest) = (self.removed + tasks, place, REST);
             }
             RemovalStep::Waits => self.rest = WAIT,
             RemovalStep::Done => {
