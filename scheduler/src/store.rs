@@ -166,16 +166,22 @@ pub async fn begin(pool: &PgPool) -> Result<Transaction<'static, Postgres>, Erro
     Ok(pool.begin().await?)
 }
 
-/// Awaits work without statements while a transaction is open. Sends a statement every second, so
-/// that Postgres does not abort the transaction as idle; a stopped process sends none.
+/// Interval of the statements that keep a transaction open: a fifth of the shortest idle limit.
+const KEEP_OPEN_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum number of these statements, so that work without an end does not hold its locks for ever.
+const MOST_KEPT_OPEN: u32 = 60;
+
+/// Awaits work without statements while a transaction is open. Sends a statement every second for a
+/// minute, so that Postgres does not abort the transaction as idle. A stopped process sends none.
 pub async fn keep_open<T>(conn: &mut PgConnection, work: impl Future<Output = T>) -> Result<T, Error> {
     let mut work = pin!(work);
-    loop {
+    for _ in 0..MOST_KEPT_OPEN {
         tokio::select! {
             done = &mut work => return Ok(done),
-            () = tokio::time::sleep(Duration::from_secs(1)) => sqlx::query("select 1").run(conn).await?,
+            () = tokio::time::sleep(KEEP_OPEN_INTERVAL) => sqlx::query("select 1").run(conn).await?,
         }
     }
+    Ok(work.await)
 }
 
 /// Begins a read-only transaction in which all statements see one snapshot.
