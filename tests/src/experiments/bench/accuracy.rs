@@ -28,11 +28,15 @@ struct MatrixTargets {
 
 const TARGETS: [MatrixTargets; 5] = [
     MatrixTargets {
+        matrix: PLANETLAB,
         tier: Tier::Plain,
+        landmarks: 9,
+        re50: (0.085, 0.085),
+        re90: (0.32, 0.32),
         accuracy: None,
+        top1: None,
         top1_reach: None,
         confirmed: None,
-        ..refined(PLANETLAB, 9, [(0.085, 0.085), (0.32, 0.32), (0.0, 0.0), (0.0, 0.0)], 0.0)
     },
     MatrixTargets {
         top1: Some(1.26),

@@ -193,10 +193,10 @@ mod tests {
 
     #[test]
     fn on_the_papers_layout_predictions_are_accurate_enough_to_find_the_nearest_agent() {
-        let settings = Settings { table_seeds: 1, ..Settings::committed().unwrap() };
+        let settings = Settings { table_seeds: 3, ..Settings::committed().unwrap() };
         let (layouts, _) = settings.available_layouts(Path::new("/nowhere")).unwrap();
-        let scenario = settings.scenario(&layouts[0], 1, settings.base).unwrap();
-        let source = MatrixSource::Layout(vec![matrix_of(&scenario).unwrap()]);
+        let scenarios = (1..=3).map(|seed| settings.scenario(&layouts[0], seed, settings.base).unwrap());
+        let source = MatrixSource::Layout(scenarios.map(|scenario| matrix_of(&scenario).unwrap()).collect());
         let estimate = report(&settings, &source, 8, 9).unwrap().estimate;
         assert!(estimate.re50.unwrap() < 0.15 && estimate.top3_hit.unwrap() > 0.9, "{estimate:?}");
     }
