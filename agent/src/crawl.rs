@@ -128,7 +128,7 @@ async fn run_within(
         Some(ended) => ended.unwrap_or(WalkEnd::Cut(Budget::Duration)),
     };
     if let Some(recorder) = recorder {
-        // Whoever reads the outcome must find the pages stored.
+        // The pages must be stored before anyone can read the outcome.
         tokio::select! {
             biased;
             stored = recorder.synced() => if let Err(error) = stored {

@@ -1,8 +1,8 @@
 //! The user agent that every request sends.
 //!
-//! A site's owner must be able to contact whoever sends the requests. So every user agent has a
-//! contact URL, and every request a [`UserAgent`]. A crawl's policy may put another product name in
-//! front; the name of this software remains.
+//! A site's owner must be able to contact the crawl's operator. So every user agent has a contact
+//! URL, and every request a [`UserAgent`]. A crawl's policy may put another product name in front;
+//! the name of this software remains.
 
 use std::str::FromStr;
 use std::sync::Arc;

@@ -302,7 +302,8 @@ fn time(
     }
 }
 
-/// The duration as a whole number of the largest possible unit.
+/// The duration as a whole number of the largest possible unit, as people type it. `humantime`
+/// writes 365 days as months, days, hours and minutes.
 pub fn in_largest_unit(duration: Duration) -> String {
     const UNITS: [(u128, &str); 4] = [(86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s")];
     let millis = duration.as_millis();

@@ -199,7 +199,7 @@ pub(in crate::cli) fn text(plan: &PlanResponse, suggested: bool, view: &View) ->
     Ok(view.fold(&text))
 }
 
-/// Writes what the figures are based on, and what is left out.
+/// Writes the basis of the figures, and the sites that they omit.
 fn write_basis(plan: &PlanResponse, text: &mut String) -> anyhow::Result<()> {
     let PlanResponse { epoch, strategy, sites, .. } = plan;
     writeln!(text, "embedding {epoch}, {}, each crawled once by {strategy}", counted(*sites, "site"))?;

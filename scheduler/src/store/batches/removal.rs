@@ -3,7 +3,7 @@
 //!
 //! Invariants: a batch under removal takes no new task. A step is one short transaction that locks
 //! only ended tasks of the batch. If a removal is interrupted between two steps, the next removal
-//! continues there. An agent is told to stop a crawl before the crawl's task is deleted.
+//! continues there. A crawl's task is deleted only after its agent was sent the order to stop.
 
 use sqlx::PgConnection;
 
