@@ -2,7 +2,7 @@
 //!
 //! A lying or broken landmark distorts every location that it contributed to. Five kinds of
 //! evidence distinguish it from an odd path. Each uses all of an agent's reports, so that a few odd
-//! paths do not convict the agent:
+//! paths do not quarantine the agent:
 //!
 //! - *asymmetry*: its measurements of other agents against their measurements of it;
 //! - *residual*: its measurements of other agents against the map fitted without it, in which it is
@@ -12,7 +12,7 @@
 //! - *collusion*: it and its partners report that they are near each other, while other agents see
 //!   them far apart.
 //!
-//! The first three kinds are log ratios with a bias and a spread. An agent is convicted if either
+//! The first three kinds are log ratios with a bias and a spread. An agent is quarantined if either
 //! exceeds a fixed limit and is also an outlier, because networks differ in how symmetric they are.
 //! Outlier means: far from the other agents' values, and in case of a bias far beyond its own
 //! standard error. If two agents contradict each other, the pairs with other agents decide: the
@@ -42,13 +42,13 @@ pub const ALARM_ONE_IN: usize = 3;
 const FEWEST: usize = 3;
 /// Minimum number of sites by which an agent is judged, because a few may be anycast.
 pub const FEWEST_SITES: usize = 8;
-/// Log ratio below which sites convict a non-landmark agent: it reports less than 1/4.5 of the
+/// Log ratio below which sites quarantine a non-landmark agent: it reports less than 1/4.5 of the
 /// expected round trip. Such an agent measures sites that it is probably near, so honest agents are
 /// below the expected value by up to a factor of three.
 const TOO_NEAR: f64 = -1.5;
-/// Minimum number of impossible round trips for a conviction by light: one position may be wrong.
+/// Minimum number of impossible round trips for a quarantine by light: one position may be wrong.
 const FEWEST_IMPOSSIBLE: usize = 2;
-/// The share of an agent's rows that must be impossible for a conviction by light.
+/// The share of an agent's rows that must be impossible for a quarantine by light.
 const IMPOSSIBLE_SHARE: f64 = 0.2;
 /// Maximum number of sites used to judge an agent: their median is precise enough, and each is
 /// located once per landmark.
@@ -62,7 +62,7 @@ const JUDGED: EmbeddingEpoch = EmbeddingEpoch::new(0);
 const SEED: u64 = 0;
 
 words!(
-    /// The kind of evidence that convicts an agent.
+    /// The kind of evidence that quarantines an agent.
     #[derive(PartialOrd, Ord)]
     Kind {
         /// Round trips shorter than light needs.
@@ -78,7 +78,7 @@ words!(
     }
 );
 
-/// The standing of an agent.
+/// Whether an agent's measurements are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Trust {
     /// Its measurements are used.
@@ -93,7 +93,7 @@ pub enum Trust {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finding {
     pub kind: Kind,
-    pub standing: Trust,
+    pub trust: Trust,
     /// The reason, with figures, for display.
     pub reason: String,
 }
@@ -111,10 +111,10 @@ pub struct TrustEvidence<'a> {
     pub least: &'a BTreeMap<(AgentId, AgentId), Rtt>,
 }
 
-/// The standings of all agents.
+/// The trust in each agent, and the findings behind it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct FleetTrust {
-    charges: BTreeMap<AgentId, Finding>,
+    findings: BTreeMap<AgentId, Finding>,
     /// The kinds of evidence by which each agent was judged.
     heard: BTreeMap<AgentId, BTreeSet<Kind>>,
     landmarks: Vec<AgentId>,
@@ -136,17 +136,17 @@ impl fmt::Display for Alarm {
 
 impl FleetTrust {
     /// The verdict on an agent; `None` if it is trusted.
-    pub fn charge(&self, agent: AgentId) -> Option<&Finding> {
-        self.charges.get(&agent)
+    pub fn finding(&self, agent: AgentId) -> Option<&Finding> {
+        self.findings.get(&agent)
     }
 
     /// All doubtful agents, with their verdicts.
-    pub const fn charges(&self) -> &BTreeMap<AgentId, Finding> {
-        &self.charges
+    pub const fn findings(&self) -> &BTreeMap<AgentId, Finding> {
+        &self.findings
     }
 
-    pub fn standing(&self, agent: AgentId) -> Trust {
-        self.charge(agent).map_or(Trust::Trusted, |charge| charge.standing)
+    pub fn trust(&self, agent: AgentId) -> Trust {
+        self.finding(agent).map_or(Trust::Trusted, |finding| finding.trust)
     }
 
     /// Whether there was enough evidence of this kind to judge the agent.
@@ -155,30 +155,30 @@ impl FleetTrust {
     }
 
     pub fn quarantined(&self) -> BTreeSet<AgentId> {
-        let held = self.charges.iter().filter(|(_, charge)| charge.standing == Trust::Quarantined);
+        let held = self.findings.iter().filter(|(_, finding)| finding.trust == Trust::Quarantined);
         held.map(|(&agent, _)| agent).collect()
     }
 
     /// The alarm, if one landmark in [`ALARM_ONE_IN`] is doubtful.
     pub fn alarm(&self) -> Option<Alarm> {
         let landmarks = self.landmarks.len();
-        let doubted = self.landmarks.iter().filter(|landmark| self.charges.contains_key(landmark)).count();
+        let doubted = self.landmarks.iter().filter(|landmark| self.findings.contains_key(landmark)).count();
         (doubted > 0 && doubted.saturating_mul(ALARM_ONE_IN) >= landmarks).then_some(Alarm { doubted, landmarks })
     }
 }
 
 /// Judges every agent by all the evidence.
 pub fn judge(evidence: &TrustEvidence<'_>) -> FleetTrust {
-    let mut court = TrustEvaluation::new(evidence);
-    court.try_light();
-    court.try_collusion();
-    court.try_asymmetry();
-    let map = court.try_residuals();
+    let mut evaluation = TrustEvaluation::new(evidence);
+    evaluation.check_light();
+    evaluation.check_collusion();
+    evaluation.check_asymmetry();
+    let map = evaluation.check_residuals();
     if let Some(map) = &map {
-        court.try_sites(map);
-        court.try_claims(map);
+        evaluation.check_sites(map);
+        evaluation.check_claims(map);
     }
-    court.conclude(map.as_ref())
+    evaluation.conclude(map.as_ref())
 }
 
 /// The state of one judgement.
@@ -199,26 +199,26 @@ impl<'a> TrustEvaluation<'a> {
 
     /// Sets aside agents that report round trips shorter than light needs, unless the other end of
     /// the pair does so too.
-    fn try_light(&mut self) {
+    fn check_light(&mut self) {
         for &agent in &self.agents {
             if let Some(reason) = evidence::impossible(self.evidence, agent) {
                 self.aside.insert(agent);
-                self.proven.insert(agent, Finding { kind: Kind::Light, standing: Trust::Quarantined, reason });
+                self.proven.insert(agent, Finding { kind: Kind::Light, trust: Trust::Quarantined, reason });
             }
         }
     }
 
     /// Sets aside agents that confirm each other against the other agents. Sets them aside all at
     /// once, because only they confirm each other.
-    fn try_collusion(&mut self) {
+    fn check_collusion(&mut self) {
         let believed: Vec<AgentId> = self.agents.iter().copied().filter(|agent| !self.aside.contains(agent)).collect();
         for (agent, reason) in collusion::colluders(self.evidence.mesh, &believed) {
             self.aside.insert(agent);
-            self.proven.insert(agent, Finding { kind: Kind::Collusion, standing: Trust::Quarantined, reason });
+            self.proven.insert(agent, Finding { kind: Kind::Collusion, trust: Trust::Quarantined, reason });
         }
     }
 
-    fn try_asymmetry(&mut self) {
+    fn check_asymmetry(&mut self) {
         while let Some(worst) = self.worst(Kind::Asymmetry, Self::asymmetry) {
             self.aside.insert(worst);
         }
@@ -226,10 +226,10 @@ impl<'a> TrustEvaluation<'a> {
 
     /// Fits the map, sets the worst outlier aside, and repeats until there is none. Returns the
     /// last map; `None` if no map can be fitted.
-    fn try_residuals(&mut self) -> Option<Embedding> {
+    fn check_residuals(&mut self) -> Option<Embedding> {
         for _ in 1..MOST_FITS {
             let map = self.map()?;
-            let Some(worst) = self.worst(Kind::Residual, |court, agent| court.residual(&map, agent)) else {
+            let Some(worst) = self.worst(Kind::Residual, |evaluation, agent| evaluation.residual(&map, agent)) else {
                 return Some(map);
             };
             self.aside.insert(worst);
@@ -237,33 +237,33 @@ impl<'a> TrustEvaluation<'a> {
         self.map()
     }
 
-    fn try_sites(&mut self, map: &Embedding) {
-        while let Some(worst) = self.worst(Kind::Sites, |court, agent| court.landmark_sites(map, agent)) {
+    fn check_sites(&mut self, map: &Embedding) {
+        while let Some(worst) = self.worst(Kind::Sites, |evaluation, agent| evaluation.landmark_sites(map, agent)) {
             self.aside.insert(worst);
         }
     }
 
     /// Sets aside non-landmark agents whose reports are far too short for most of the sites that
     /// they confirmed.
-    fn try_claims(&mut self, map: &Embedding) {
+    fn check_claims(&mut self, map: &Embedding) {
         let confirmers = self.agents.iter().filter(|agent| !self.evidence.landmarks.contains(agent));
-        let convicted = confirmers.filter_map(|&agent| {
+        let found = confirmers.filter_map(|&agent| {
             let size = self.sites(map, agent).filter(|size| size.bias <= TOO_NEAR)?;
             let reason = evidence::claims(&size, self.evidence.landmarks.len());
-            Some((agent, Finding { kind: Kind::Sites, standing: Trust::Quarantined, reason }))
+            Some((agent, Finding { kind: Kind::Sites, trust: Trust::Quarantined, reason }))
         });
-        for (agent, charge) in convicted.collect::<Vec<_>>() {
+        for (agent, finding) in found.collect::<Vec<_>>() {
             self.aside.insert(agent);
-            self.proven.entry(agent).or_insert(charge);
+            self.proven.entry(agent).or_insert(finding);
         }
     }
 
-    /// The worst agent that this evidence convicts.
+    /// The worst agent that this evidence quarantines.
     fn worst(&self, kind: Kind, size: impl Fn(&Self, AgentId) -> Option<ReportBias>) -> Option<AgentId> {
         let sizes = self.sizes(size);
         let believed = TypicalSize::of(sizes.values());
-        let convicted = sizes.iter().filter(|(_, size)| believed.standing(kind, size) == Trust::Quarantined);
-        convicted.max_by(|a, b| a.1.far().total_cmp(&b.1.far())).map(|(&agent, _)| agent)
+        let found = sizes.iter().filter(|(_, size)| believed.trust(kind, size) == Trust::Quarantined);
+        found.max_by(|a, b| a.1.far().total_cmp(&b.1.far())).map(|(&agent, _)| agent)
     }
 
     /// The sizes of the errors of the agents not set aside.
@@ -368,7 +368,7 @@ impl<'a> TrustEvaluation<'a> {
     /// end.
     fn conclude(&self, map: Option<&Embedding>) -> FleetTrust {
         let mut judgement = FleetTrust {
-            charges: self.proven.clone(),
+            findings: self.proven.clone(),
             heard: BTreeMap::new(),
             landmarks: self.evidence.landmarks.to_vec(),
         };
@@ -390,10 +390,10 @@ impl<'a> TrustEvaluation<'a> {
             TypicalSize::of(sizes.iter().filter(|(agent, _)| !self.aside.contains(agent)).map(|(_, size)| size));
         for (&agent, size) in &sizes {
             judgement.heard.entry(agent).or_default().insert(kind);
-            let standing = believed.standing(kind, size);
-            if standing > judgement.standing(agent) {
+            let trust = believed.trust(kind, size);
+            if trust > judgement.trust(agent) {
                 let reason = evidence::reason(kind, size, &believed, judgement.landmarks.len());
-                judgement.charges.insert(agent, Finding { kind, standing, reason });
+                judgement.findings.insert(agent, Finding { kind, trust, reason });
             }
         }
     }

@@ -168,9 +168,9 @@ pub async fn replace_lost(conn: &mut PgConnection, after: Duration) -> Result<Op
     settings::lock(conn).await?;
     let Some(lost) = landmarks::longest_lost(conn, after).await? else { return Ok(None) };
     let agents = agents::list(conn).await?;
-    let standing: Vec<AgentId> = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
-    let kept: Vec<AgentId> = standing.iter().copied().filter(|landmark| *landmark != lost.agent).collect();
-    let can = |agent: &&Agent| agent.connected && agent.beacon_url.is_some() && !standing.contains(&agent.id);
+    let present: Vec<AgentId> = landmarks::list(conn).await?.into_iter().map(|landmark| landmark.agent).collect();
+    let kept: Vec<AgentId> = present.iter().copied().filter(|landmark| *landmark != lost.agent).collect();
+    let can = |agent: &&Agent| agent.connected && agent.beacon_url.is_some() && !present.contains(&agent.id);
     let candidates: Vec<AgentId> = agents.iter().filter(can).map(|agent| agent.id).collect();
     let fleet: Vec<Nominee> = agents
         .iter()

@@ -186,7 +186,7 @@ impl Assign {
         }
         let full = i64::try_from(waiting.len()).is_ok_and(|count| count == TASKS_PER_PASS);
         let waiting = hold_broken(&mut tx, waiting).await?;
-        let Unconfirmed { waiting, standing, mut wanted } =
+        let Unconfirmed { waiting, confirmation_states, mut wanted } =
             hold_unconfirmed(&mut tx, &self.scheduler.config, waiting).await?;
         let waiting = hold_ahead(&mut tx, waiting, self.scheduler.config.politeness.crawls_at_address).await?;
         let sites: Vec<SiteId> = waiting.iter().map(|task| task.site).collect();
@@ -209,7 +209,7 @@ impl Assign {
             let Some((choice, seed, why)) = chosen_for(task, &facts, &known, &candidates, alarm.is_some()) else {
                 continue;
             };
-            let asked = standing.contains_key(&task.site);
+            let asked = confirmation_states.contains_key(&task.site);
             let may_be = alarm.is_none() && task.former.is_none() && !asked && may_be_confirmed(task, &known);
             if may_be && confidence::unsure(&candidates) && waits(&candidates, choice.agent) >= confirming {
                 unsure.push(ConfirmationRequest { task: task.task, site: task.site, patience: Some(confirming) });

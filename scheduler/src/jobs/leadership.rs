@@ -76,7 +76,7 @@ pub struct HeldTerms {
     /// Life and grace of a session. A new leader of the reaper extends every session by up to this
     /// time.
     lifetime: Duration,
-    standing: Arc<Mutex<SchedulerEntry>>,
+    entry: Arc<Mutex<SchedulerEntry>>,
 }
 
 /// This process's row in the store. Never locked across an await.
@@ -96,7 +96,7 @@ impl HeldTerms {
             url: url.into(),
             life: term.life,
             lifetime: lease.life + lease.grace,
-            standing: Arc::default(),
+            entry: Arc::default(),
         }
     }
 
@@ -113,21 +113,21 @@ impl HeldTerms {
     }
 
     fn held(&self, role: Role) -> Option<(SchedulerId, TermNumber)> {
-        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        Some((standing.scheduler?, *standing.held.get(&role)?))
+        let entry = self.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        Some((entry.scheduler?, *entry.held.get(&role)?))
     }
 
     fn lost(&self, role: Role, number: TermNumber) {
-        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
-        if standing.held.get(&role) == Some(&number) {
-            standing.held.remove(&role);
+        let mut entry = self.entry.lock().unwrap_or_else(PoisonError::into_inner);
+        if entry.held.get(&role) == Some(&number) {
+            entry.held.remove(&role);
             tracing::warn!(role = role.name(), term = %number, "another scheduler may have taken over a role");
         }
     }
 
     /// Renews this process's row and takes every free role; returns the roles just taken.
     pub async fn renew(&self, conn: &mut PgConnection) -> Result<Vec<Role>, store::Error> {
-        let scheduler = self.standing.lock().unwrap_or_else(PoisonError::into_inner).scheduler;
+        let scheduler = self.entry.lock().unwrap_or_else(PoisonError::into_inner).scheduler;
         let scheduler = match scheduler {
             Some(scheduler) if schedulers::renew(conn, scheduler, self.life).await? => scheduler,
             former => self.join(conn, former).await?,
@@ -140,7 +140,7 @@ impl HeldTerms {
             let mut tx = conn.begin().await?;
             let Some(term) = terms::take(&mut tx, role, scheduler, self.lifetime).await? else { continue };
             tx.commit().await?;
-            self.standing.lock().unwrap_or_else(PoisonError::into_inner).held.insert(role, term.number);
+            self.entry.lock().unwrap_or_else(PoisonError::into_inner).held.insert(role, term.number);
             tracing::info!(role = role.name(), term = %term.number, sessions = term.extended, "took a role");
             taken.push(role);
         }
@@ -150,7 +150,7 @@ impl HeldTerms {
     /// Registers this process, for the first time or again. It then has no terms: earlier ones are
     /// lost.
     async fn join(&self, conn: &mut PgConnection, former: Option<SchedulerId>) -> Result<SchedulerId, store::Error> {
-        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = SchedulerEntry::default();
+        *self.entry.lock().unwrap_or_else(PoisonError::into_inner) = SchedulerEntry::default();
         let mut tx = conn.begin().await?;
         if let Some(former) = former {
             schedulers::leave(&mut tx, former).await?;
@@ -159,13 +159,13 @@ impl HeldTerms {
         schedulers::forget(&mut tx).await?;
         let scheduler = schedulers::join(&mut tx, &self.url, self.life).await?;
         tx.commit().await?;
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner).scheduler = Some(scheduler);
+        self.entry.lock().unwrap_or_else(PoisonError::into_inner).scheduler = Some(scheduler);
         Ok(scheduler)
     }
 
     /// Gives up every role, after waiting for running passes.
     pub(super) async fn leave(&self, conn: &mut PgConnection) -> Result<(), store::Error> {
-        let former = std::mem::take(&mut *self.standing.lock().unwrap_or_else(PoisonError::into_inner));
+        let former = std::mem::take(&mut *self.entry.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(scheduler) = former.scheduler {
             let mut tx = conn.begin().await?;
             schedulers::leave(&mut tx, scheduler).await?;

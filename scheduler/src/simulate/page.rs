@@ -30,7 +30,7 @@ pub fn page(page: &Page<'_>) -> String {
         h1 { "Strategies on " (page.matrix) }
         p.soft { "Simulated on measured round trips: some nodes are agents, every other node is a site that only landmarks measured." }
         (asked(page))
-        (standings(page))
+        (score_table(page))
         (round_trips(page))
         (excess(page))
         (errors(page))
@@ -56,11 +56,11 @@ fn asked(page: &Page<'_>) -> Markup {
     html! { section { h2 { "Settings" } dl { @for (name, value) in rows { dt { (name) } dd { (value) } } } } }
 }
 
-fn standings(page: &Page<'_>) -> Markup {
+fn score_table(page: &Page<'_>) -> Markup {
     let report = page.report;
     let shown =
         |figure: Option<f64>, digits: usize| figure.map_or("–".to_owned(), |figure| format!("{figure:.digits$}"));
-    let excess = |standing: &ContenderScore| Some(standing.mean_rtt_ms? - report.oracle_rtt_ms?);
+    let excess = |score: &ContenderScore| Some(score.mean_rtt_ms? - report.oracle_rtt_ms?);
     html! { section {
         h2 { "Every strategy" }
         p.soft {
@@ -71,11 +71,11 @@ fn standings(page: &Page<'_>) -> Markup {
         table {
             tr { th { "strategy" } th.n { "mean rtt, ms" } th.n { "excess, ms" } th.n { "stretch" } th.n { "probes a site" } th.n { "load cv" } th { "" } }
             tr { td { "(nearest agent)" } td.n { (shown(report.oracle_rtt_ms, 1)) } td.n { "0.0" } td.n { "1.000" } td.n {} td.n {} td {} }
-            @for standing in &report.strategies { tr {
-                td { (standing.name) }
-                td.n { (shown(standing.mean_rtt_ms, 1)) } td.n { (shown(excess(standing), 1)) } td.n { (shown(standing.stretch, 3)) }
-                td.n { (shown(standing.probes_per_site, 1)) } td.n { (shown(standing.load_cv, 2)) }
-                td.soft { @if standing.fallbacks > 0 { "drew at random for " (standing.fallbacks) " sites without data" } }
+            @for score in &report.strategies { tr {
+                td { (score.name) }
+                td.n { (shown(score.mean_rtt_ms, 1)) } td.n { (shown(excess(score), 1)) } td.n { (shown(score.stretch, 3)) }
+                td.n { (shown(score.probes_per_site, 1)) } td.n { (shown(score.load_cv, 2)) }
+                td.soft { @if score.fallbacks > 0 { "drew at random for " (score.fallbacks) " sites without data" } }
             } }
             @for left in &report.left_out { tr {
                 td { (left.name) } td.n { "–" } td.n { "–" } td.n { "–" } td.n { "–" } td.n { "–" } td.soft { (why(left)) }
@@ -116,9 +116,9 @@ fn round_trips(page: &Page<'_>) -> Markup {
 
 fn excess(page: &Page<'_>) -> Markup {
     let report = page.report;
-    let bar = |standing: &ContenderScore| {
-        let value = standing.mean_rtt_ms.zip(report.oracle_rtt_ms).map(|(mean, nearest)| mean - nearest);
-        Bar { name: standing.name.to_owned(), class: standing.name, value }
+    let bar = |score: &ContenderScore| {
+        let value = score.mean_rtt_ms.zip(report.oracle_rtt_ms).map(|(mean, nearest)| mean - nearest);
+        Bar { name: score.name.to_owned(), class: score.name, value }
     };
     let drawn: Vec<Bar> = report.strategies.iter().map(bar).collect();
     let most = drawn.iter().filter_map(|bar| bar.value).fold(0.0, f64::max);
@@ -158,10 +158,10 @@ fn errors(page: &Page<'_>) -> Markup {
 }
 
 fn learning(page: &Page<'_>) -> Markup {
-    let learned = |standing: &&ContenderScore| standing.excess_ms.len() > 1;
-    let curve = |standing: &ContenderScore| {
-        let points = (1..).zip(&standing.excess_ms).map(|(crawl, excess)| (count(crawl), *excess)).collect();
-        Curve { name: standing.name.to_owned(), class: standing.name, points, marked: true }
+    let learned = |score: &&ContenderScore| score.excess_ms.len() > 1;
+    let curve = |score: &ContenderScore| {
+        let points = (1..).zip(&score.excess_ms).map(|(crawl, excess)| (count(crawl), *excess)).collect();
+        Curve { name: score.name.to_owned(), class: score.name, points, marked: true }
     };
     let curves: Vec<Curve> = page.report.strategies.iter().filter(learned).map(curve).collect();
     if curves.is_empty() {

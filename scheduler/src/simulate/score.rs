@@ -130,7 +130,7 @@ impl Report {
         let mut errors: Vec<f64> = pairs().filter_map(relative_error).collect();
         errors.sort_by(f64::total_cmp);
         let oracle = mean_over(&sites, nearest);
-        let standing = |(index, strategy): (usize, &Strategy)| standing(index, *strategy, settings, judged, oracle);
+        let score = |(index, strategy): (usize, &Strategy)| contender_score(index, *strategy, settings, judged, oracle);
         Self {
             nodes,
             agents: settings.agents,
@@ -149,7 +149,7 @@ impl Report {
             random_rtt_ms: mean_over(&sites, |site| {
                 mean(&site.agents.iter().map(|agent| agent.truth).collect::<Vec<f64>>())
             }),
-            strategies: settings.strategies.iter().enumerate().map(standing).collect(),
+            strategies: settings.strategies.iter().enumerate().map(score).collect(),
             first_seed: settings.first_seed,
             tier: settings.tier.name(),
             without: settings.without.clone(),
@@ -170,7 +170,7 @@ impl Report {
     }
 }
 
-fn standing(
+fn contender_score(
     index: usize,
     strategy: Strategy,
     settings: &Settings,
@@ -293,7 +293,7 @@ mod tests {
     fn figures_of_nothing_are_absent_and_not_numbers_that_mean_nothing() {
         let report = Report::of(3, &Settings::default(), &[]);
         assert_eq!((report.estimate.re50, report.estimate.acc70, report.estimate.top1_hit), (None, None, None));
-        assert!(report.strategies.iter().all(|standing| standing.mean_rtt_ms.is_none() && standing.load_cv.is_none()));
+        assert!(report.strategies.iter().all(|score| score.mean_rtt_ms.is_none() && score.load_cv.is_none()));
         assert!(!serde_json::to_string(&report).unwrap().contains("NaN"));
     }
 }

@@ -104,7 +104,7 @@ fn assert_recomputed(report: &Report, sites: &BTreeMap<(u64, usize), Vec<DumpRow
     let oracle = mean(&sites.values().map(|site| best_of_all(site)).collect::<Vec<f64>>());
     let measured = |site: &Vec<DumpRow>| mean(&site.iter().map(|row| row.measured).collect::<Vec<f64>>());
     let random = mean(&sites.values().map(measured).collect::<Vec<f64>>());
-    let standing = report.strategies.iter().find(|standing| standing.name == "gnp-top1").unwrap();
+    let score = report.strategies.iter().find(|score| score.name == "gnp-top1").unwrap();
     let estimate = &report.estimate;
     for (name, reported, recomputed) in [
         ("re50", estimate.re50, at(50)),
@@ -115,8 +115,8 @@ fn assert_recomputed(report: &Report, sites: &BTreeMap<(u64, usize), Vec<DumpRow
         ("top3_hit", estimate.top3_hit, hits(3)),
         ("oracle", report.oracle_rtt_ms, oracle),
         ("random", report.random_rtt_ms, random),
-        ("gnp-top1", standing.mean_rtt_ms, top1),
-        ("stretch", standing.stretch, top1 / oracle),
+        ("gnp-top1", score.mean_rtt_ms, top1),
+        ("stretch", score.stretch, top1 / oracle),
     ] {
         assert!((reported.unwrap() - recomputed).abs() < 1e-9, "{name}: {reported:?}, from the dump {recomputed}");
     }
@@ -183,7 +183,7 @@ fn a_matrix_of_islands_has_no_map_and_measured_distances_decide() {
     let report = run(&matrix, &settings, &nothing_watched).unwrap();
     assert_eq!(report.seeds_without_map, 3);
     assert_eq!((report.pairs, report.estimate.re50), (0, None));
-    assert!(report.strategies.iter().all(|standing| standing.mean_rtt_ms.is_some()));
+    assert!(report.strategies.iter().all(|score| score.mean_rtt_ms.is_some()));
 }
 
 #[test]
@@ -192,7 +192,7 @@ fn a_fleet_whose_every_agent_is_a_landmark_predicts_nothing_and_measures_all() {
     let report = run(&plane(20, |_, _| false), &settings, &nothing_watched).unwrap();
     assert_eq!(report.estimate.re50, None);
     assert_eq!(report.estimate.top1_hit, Some(1.0));
-    assert_eq!(standing(&report, Strategy::GnpTop1).stretch, Some(1.0));
+    assert_eq!(score_of(&report, Strategy::GnpTop1).stretch, Some(1.0));
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn the_report_depends_on_neither_threads_nor_company() {
     assert!(alone.iter().all(|seed| seed.sites.len() == 10));
     let only = Settings { strategies: vec![Strategy::GnpConfirmed], ..settings.clone() };
     let only = Report::of(40, &only, &judged(&matrix, &only));
-    assert_eq!(only.strategies[0], *standing(&Report::of(40, &settings, &alone), Strategy::GnpConfirmed));
+    assert_eq!(only.strategies[0], *score_of(&Report::of(40, &settings, &alone), Strategy::GnpConfirmed));
 }
 
 #[test]
@@ -225,10 +225,10 @@ fn strategies_rank_as_they_should_and_their_probes_are_counted() {
     let report = run(&plane(60, |_, _| false), &settings, &nothing_watched).unwrap();
     let [random, top1, top3, confirmed] = &report.strategies[..] else { panic!("{report:?}") };
     assert_eq!(random.mean_rtt_ms, report.random_rtt_ms);
-    let mean = |standing: &ContenderScore| standing.mean_rtt_ms.unwrap();
+    let mean = |score: &ContenderScore| score.mean_rtt_ms.unwrap();
     assert!(report.oracle_rtt_ms.unwrap() <= mean(confirmed), "{report:?}");
     assert!(mean(confirmed) <= mean(top1) && mean(top1) < mean(top3) && mean(top3) < mean(random), "{report:?}");
-    let probes: Vec<f64> = report.strategies.iter().map(|standing| standing.probes_per_site.unwrap()).collect();
+    let probes: Vec<f64> = report.strategies.iter().map(|score| score.probes_per_site.unwrap()).collect();
     assert_eq!(probes, [0.0, 5.0, 5.0, 8.0]);
     assert!(random.load_cv < top3.load_cv && top3.load_cv < top1.load_cv, "{report:?}");
 }
@@ -245,7 +245,7 @@ fn an_ingredient_left_out_changes_the_map() {
 fn names_alone_are_as_far_as_random_and_what_stands_in_no_matrix_is_refused() {
     let matrix = plane(60, |_, _| false);
     let report = run(&matrix, &Settings { seeds: 4, ..small() }, &nothing_watched).unwrap();
-    let mean = |strategy| standing(&report, strategy).mean_rtt_ms.unwrap();
+    let mean = |strategy| score_of(&report, strategy).mean_rtt_ms.unwrap();
     for strategy in [Strategy::Hash, Strategy::Kademlia] {
         assert!((0.7..1.3).contains(&(mean(strategy) / mean(Strategy::Random))), "{report:?}");
     }
@@ -285,10 +285,10 @@ fn nodes_that_are_told_of_have_every_strategy_judged() {
     let settings = Settings { strategies: super::judged(&nodes).collect(), nodes, ..small() };
     let report = run(&matrix, &settings, &nothing_watched).unwrap();
     assert_eq!((report.strategies.len(), report.left_out.len()), (Strategy::ALL.len(), 0));
-    let geographic = standing(&report, Strategy::Geographic);
+    let geographic = score_of(&report, Strategy::Geographic);
     // Nearness on the globe is nearness in the matrix here, and nine of ten sites have a position.
     assert!(geographic.fallbacks > 0 && geographic.fallbacks < report.sites / 4, "{geographic:?}");
-    let mean = |strategy| standing(&report, strategy).mean_rtt_ms.unwrap();
+    let mean = |strategy| score_of(&report, strategy).mean_rtt_ms.unwrap();
     assert!(mean(Strategy::Geographic) < 0.5 * mean(Strategy::Random), "{report:?}");
     let fewer = Settings { nodes: told(59), ..settings };
     assert_eq!(fewer.check(&matrix).unwrap_err().to_string(), "nodes: the file describes 59, but the matrix has 60");
@@ -337,8 +337,8 @@ fn the_page_holds_every_strategy_and_escapes_names() {
     }
 }
 
-fn standing(report: &Report, strategy: Strategy) -> &ContenderScore {
-    report.strategies.iter().find(|standing| standing.name == strategy.name()).unwrap()
+fn score_of(report: &Report, strategy: Strategy) -> &ContenderScore {
+    report.strategies.iter().find(|score| score.name == strategy.name()).unwrap()
 }
 
 /// A measured matrix; if it is absent, prints a line and returns `None`.
@@ -359,7 +359,7 @@ fn on_planetlab_the_map_predicts_and_three_nearest_beat_random() {
     let report = run(&matrix, &settings, &nothing_watched).unwrap();
     assert!(report.estimate.re50.unwrap() < 0.15, "{report:?}");
     assert!(
-        standing(&report, Strategy::GnpTop3).mean_rtt_ms.unwrap() <= 0.40 * report.random_rtt_ms.unwrap(),
+        score_of(&report, Strategy::GnpTop3).mean_rtt_ms.unwrap() <= 0.40 * report.random_rtt_ms.unwrap(),
         "{report:?}"
     );
 }
@@ -434,7 +434,7 @@ fn on_the_papers_layout_the_map_predicts_and_its_three_nearest_are_the_true_ones
         stats::mean(&truths[..3])
     };
     let three: Vec<f64> = judged.iter().flat_map(|seed| &seed.sites).filter_map(three_nearest).collect();
-    let top3 = report.strategies.iter().find(|standing| standing.name == Strategy::GnpTop3.name()).unwrap();
+    let top3 = report.strategies.iter().find(|score| score.name == Strategy::GnpTop3.name()).unwrap();
     let ratio = top3.mean_rtt_ms.unwrap() / stats::mean(&three).unwrap();
     println!("{ratio:.4} of the three truly nearest");
     assert!(ratio <= 1.02, "{ratio} in {report:?}");

@@ -13,9 +13,9 @@ use crate::model::stats::median;
 
 use super::evidence::{SOFTENING, log_ratio};
 
-/// Minimum number of partners for a conviction: fewer may be odd paths.
+/// Minimum number of partners for a quarantine: fewer may be odd paths.
 const FEWEST_PARTNERS: usize = 2;
-/// Minimum number of witnesses for a conviction.
+/// Minimum number of witnesses for a quarantine.
 const FEWEST_WITNESSES: usize = 4;
 /// Maximum number of witnesses per pair: their median is precise enough, and a large fleet has a
 /// million pairs.

@@ -14,7 +14,7 @@ const MAD_SCALE: f64 = 1.4826;
 /// The standard error of a median is this times the standard deviation over the root of the count.
 const MEDIAN_ERROR: f64 = 1.2533;
 /// Minimum of the standard deviation assumed among honest agents, as a log ratio: in a network
-/// without noise, a deviation of a tenth must not convict.
+/// without noise, a deviation of a tenth must not quarantine.
 const LEAST_DEVIATION: f64 = 0.03;
 /// Standard deviations of bias at which an agent is set aside. With normal errors this would happen
 /// to one honest agent in fifteen thousand, and the limits below require even more.
@@ -33,7 +33,7 @@ struct BiasLimits {
     bias: (f64, f64),
     /// The same for the spread.
     spread: (f64, f64),
-    standing: Trust,
+    trust: Trust,
 }
 
 impl Kind {
@@ -49,9 +49,9 @@ impl Kind {
             Self::Sites => ([0.35, 0.35], [0.55, 0.5, 0.35]),
         };
         [
-            BiasLimits { bias: (bias, FAR_BIAS), spread: (far, FAR_SPREAD), standing: Trust::Quarantined },
-            BiasLimits { bias: (bias, FAR_BIAS), spread: (near, FARTHER_SPREAD), standing: Trust::Quarantined },
-            BiasLimits { bias: (odd_bias, ODD_BIAS), spread: (odd, FARTHER_SPREAD), standing: Trust::Suspect },
+            BiasLimits { bias: (bias, FAR_BIAS), spread: (far, FAR_SPREAD), trust: Trust::Quarantined },
+            BiasLimits { bias: (bias, FAR_BIAS), spread: (near, FARTHER_SPREAD), trust: Trust::Quarantined },
+            BiasLimits { bias: (odd_bias, ODD_BIAS), spread: (odd, FARTHER_SPREAD), trust: Trust::Suspect },
         ]
     }
 }
@@ -126,14 +126,14 @@ impl TypicalSize {
         (size.spread - self.spread) / self.spread_deviation.max(LEAST_DEVIATION)
     }
 
-    pub(super) fn standing(&self, kind: Kind, size: &ReportBias) -> Trust {
+    pub(super) fn trust(&self, kind: Kind, size: &ReportBias) -> Trust {
         let off = (size.bias - self.bias).abs();
         let reached = kind.limits().into_iter().find(|limits| {
             let (bias, spread) = (limits.bias, limits.spread);
             (off >= bias.0 && self.z_of_bias(size) >= bias.1)
                 || (size.spread >= spread.0 && self.z_of_spread(size) >= spread.1)
         });
-        reached.map_or(Trust::Trusted, |limits| limits.standing)
+        reached.map_or(Trust::Trusted, |limits| limits.trust)
     }
 
     /// Whether the bias is the outlier, not the spread.

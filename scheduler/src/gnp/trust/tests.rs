@@ -69,16 +69,16 @@ fn judged(mesh: &Mesh, landmarks: &[AgentId], sites: &[Vec<(AgentId, Rtt)>]) -> 
 fn an_honest_network_has_no_liars_and_a_lying_landmark_is_named_with_its_figures() {
     let net = TestNetwork::new(12, 3);
     let honest = judged(&net.mesh(12, |_, millis| millis), &landmarks(8), &[]);
-    assert_eq!(honest.charges(), &BTreeMap::new());
+    assert_eq!(honest.findings(), &BTreeMap::new());
     assert_eq!(honest.alarm(), None);
 
     let mesh = net.mesh(12, |agent, millis| if agent == 2 { 2.0 * millis } else { millis });
     let judgement = judged(&mesh, &landmarks(8), &[]);
     assert_eq!(judgement.quarantined(), BTreeSet::from([agent(2)]));
-    let charge = judgement.charge(agent(2)).unwrap();
-    assert_eq!(charge.kind, Kind::Asymmetry);
-    assert!(charge.reason.starts_with("its reports are too long: off by a factor of 1.9"), "{}", charge.reason);
-    assert!(charge.reason.ends_with("in the median from what 11 others measured of it"), "{}", charge.reason);
+    let finding = judgement.finding(agent(2)).unwrap();
+    assert_eq!(finding.kind, Kind::Asymmetry);
+    assert!(finding.reason.starts_with("its reports are too long: off by a factor of 1.9"), "{}", finding.reason);
+    assert!(finding.reason.ends_with("in the median from what 11 others measured of it"), "{}", finding.reason);
     assert_eq!(judgement.alarm(), None, "one of eight");
 }
 
@@ -88,12 +88,12 @@ fn who_lies_about_sites_alone_is_found_by_where_the_others_place_them() {
     let mesh = net.mesh(14, |_, millis| millis);
     let sites = net.sites(14, 8, |agent, millis| if agent == 5 { 3.0 * millis } else { millis });
     let judgement = judged(&mesh, &landmarks(8), &sites);
-    assert_eq!(judgement.quarantined(), BTreeSet::from([agent(5)]), "{:?}", judgement.charges());
-    assert_eq!(judgement.charge(agent(5)).unwrap().kind, Kind::Sites);
+    assert_eq!(judgement.quarantined(), BTreeSet::from([agent(5)]), "{:?}", judgement.findings());
+    assert_eq!(judgement.finding(agent(5)).unwrap().kind, Kind::Sites);
 }
 
 #[test]
-fn landmarks_that_stand_together_do_not_convict_a_fourth_of_what_they_misplace_and_still_find_its_lie() {
+fn landmarks_that_stand_together_do_not_quarantine_a_fourth_of_what_they_misplace_and_still_find_its_lie() {
     // Three towns, 16, 18 and 28 ms apart, a fourth one without agents, and four carriers. Three of
     // the four landmarks are in the second town.
     let towns = [[0.0, 0.0], [16.0, 0.0], [22.4, 16.8], [-14.0, -8.0]];
@@ -108,10 +108,10 @@ fn landmarks_that_stand_together_do_not_convict_a_fourth_of_what_they_misplace_a
     }
     let mesh = net.mesh(10, |_, millis| millis);
     let honest = judged(&mesh, &landmarks(4), &net.sites(10, 4, |_, millis| millis));
-    assert_eq!(honest.charges(), &BTreeMap::new());
+    assert_eq!(honest.findings(), &BTreeMap::new());
     let lying = net.sites(10, 4, |agent, millis| if agent == 0 { 8.0 * millis } else { millis });
     let judgement = judged(&mesh, &landmarks(4), &lying);
-    assert_eq!(judgement.quarantined(), BTreeSet::from([agent(0)]), "{:?}", judgement.charges());
+    assert_eq!(judgement.quarantined(), BTreeSet::from([agent(0)]), "{:?}", judgement.findings());
 }
 
 #[test]
@@ -129,8 +129,8 @@ fn who_nobody_measured_is_judged_by_the_map_of_the_others_where_they_placed_it()
         }
     }
     let judgement = judged(&mesh, &landmarks(9), &[]);
-    assert_eq!(judgement.quarantined(), BTreeSet::from([agent(4)]), "{:?}", judgement.charges());
-    assert_eq!(judgement.charge(agent(4)).unwrap().kind, Kind::Residual);
+    assert_eq!(judgement.quarantined(), BTreeSet::from([agent(4)]), "{:?}", judgement.findings());
+    assert_eq!(judgement.finding(agent(4)).unwrap().kind, Kind::Residual);
     assert!(!judgement.heard(agent(4), Kind::Asymmetry));
 }
 
@@ -144,7 +144,7 @@ fn a_drift_of_a_sixth_is_found_and_noise_that_is_as_large_is_not_taken_for_a_lie
         mesh.insert(agent(6), agent(target), rtt(factor * net.millis(6, target)));
     }
     let judgement = judged(&mesh, &landmarks(9), &[]);
-    assert_eq!(judgement.quarantined(), BTreeSet::from([agent(3)]), "{:?}", judgement.charges());
+    assert_eq!(judgement.quarantined(), BTreeSet::from([agent(3)]), "{:?}", judgement.findings());
 }
 
 #[test]
@@ -165,22 +165,22 @@ fn who_bears_others_out_against_everybody_is_found_even_where_it_says_the_truth_
         judged(&mesh, &landmarks(9), &[])
     };
     let judgement = conspiring(3);
-    assert_eq!(judgement.quarantined(), (0..3).map(agent).collect(), "{:?}", judgement.charges());
-    let charge = judgement.charge(agent(1)).unwrap();
-    assert_eq!(charge.kind, Kind::Collusion);
+    assert_eq!(judgement.quarantined(), (0..3).map(agent).collect(), "{:?}", judgement.findings());
+    let finding = judgement.finding(agent(1)).unwrap();
+    assert_eq!(finding.kind, Kind::Collusion);
     assert!(
-        charge
+        finding
             .reason
             .starts_with("it and 2 others confirm each other against all other agents: it claims to be 1.0 ms")
     );
     assert!(judgement.alarm().is_some(), "three of nine");
-    assert_eq!(conspiring(2).charges(), &BTreeMap::new(), "one pair may be an odd path");
+    assert_eq!(conspiring(2).findings(), &BTreeMap::new(), "one pair may be an odd path");
 }
 
 #[test]
-fn a_round_trip_faster_than_light_convicts_whose_pair_denies_it() {
+fn a_round_trip_faster_than_light_quarantines_whose_pair_denies_it() {
     let net = TestNetwork::new(8, 2);
-    // A lie so small that neither asymmetry nor the map would convict.
+    // A lie so small that neither asymmetry nor the map would quarantine.
     let mesh = net.mesh(8, |agent, millis| if agent == 1 { 0.9 * millis } else { millis });
     let mut least = BTreeMap::new();
     for a in 0..8 {
@@ -190,12 +190,12 @@ fn a_round_trip_faster_than_light_convicts_whose_pair_denies_it() {
     }
     let judgement = judge(&TrustEvidence { mesh: &mesh, landmarks: &landmarks(6), sites: &[], least: &least });
     assert_eq!(judgement.quarantined(), BTreeSet::from([agent(1)]));
-    let charge = judgement.charge(agent(1)).unwrap();
-    assert_eq!(charge.kind, Kind::Light);
+    let finding = judgement.finding(agent(1)).unwrap();
+    assert_eq!(finding.kind, Kind::Light);
     assert!(
-        charge.reason.starts_with("7 of its 7 round trips are shorter than light in fibre needs"),
+        finding.reason.starts_with("7 of its 7 round trips are shorter than light in fibre needs"),
         "{}",
-        charge.reason
+        finding.reason
     );
 }
 
@@ -236,8 +236,8 @@ proptest! {
         let landmarks = landmarks(5);
         let judgement = judged(&mesh, &landmarks, &sites);
         prop_assert_eq!(&judgement, &judged(&mesh, &landmarks, &sites), "one evidence, one judgement");
-        for charge in judgement.charges().values() {
-            prop_assert!(!charge.reason.contains("NaN") && !charge.reason.contains("inf"), "{}", charge.reason);
+        for finding in judgement.findings().values() {
+            prop_assert!(!finding.reason.contains("NaN") && !finding.reason.contains("inf"), "{}", finding.reason);
         }
         let out = judgement.quarantined();
         let left: Vec<AgentId> = landmarks.iter().copied().filter(|landmark| !out.contains(landmark)).collect();

@@ -46,11 +46,11 @@ struct BalanceInput {
 }
 
 pub async fn run_once(scheduler: &Leader) -> anyhow::Result<()> {
-    let Some(mut sight) = look(scheduler).await? else { return Ok(()) };
-    let fleet: Vec<Candidate> = sight.agents.iter().map(plain).collect();
-    let moves = balance::plan(&fleet, &sight.queued, MOVES);
+    let Some(mut input) = look(scheduler).await? else { return Ok(()) };
+    let fleet: Vec<Candidate> = input.agents.iter().map(plain).collect();
+    let moves = balance::plan(&fleet, &input.queued, MOVES);
     if !moves.is_empty() {
-        carry_out(scheduler, &mut sight, &moves).await?;
+        carry_out(scheduler, &mut input, &moves).await?;
     }
     Ok(())
 }
@@ -101,31 +101,31 @@ async fn look(scheduler: &Leader) -> anyhow::Result<Option<BalanceInput>> {
     Ok(Some(BalanceInput { agents, waiting, candidates, queued, admission }))
 }
 
-async fn carry_out(scheduler: &Leader, sight: &mut BalanceInput, moves: &[TaskMove]) -> anyhow::Result<()> {
+async fn carry_out(scheduler: &Leader, input: &mut BalanceInput, moves: &[TaskMove]) -> anyhow::Result<()> {
     let mut tx = scheduler.begin().await?;
     let names = agents::names(&mut tx).await.context("read the agents' names")?;
-    let looked_at: Vec<&QueuedTask> = moves.iter().filter_map(|one| sight.waiting.get(one.queued)).collect();
+    let looked_at: Vec<&QueuedTask> = moves.iter().filter_map(|one| input.waiting.get(one.queued)).collect();
     let held = loads::hold_on(&mut tx, &looked_at).await.context("lock what waits")?;
     let (mut made, mut to) = (Vec::new(), BTreeSet::new());
     for one in moves {
-        let (Some(waiting), Some(candidates)) = (sight.waiting.get(one.queued), sight.candidates.get(one.queued))
+        let (Some(waiting), Some(candidates)) = (input.waiting.get(one.queued), input.candidates.get(one.queued))
         else {
             continue;
         };
         // Checked again, because an earlier move may have used up a quota.
-        let admitted = candidates.iter().filter(|one| sight.admission.admits(waiting.batch, one.agent));
+        let admitted = candidates.iter().filter(|one| input.admission.admits(waiting.batch, one.agent));
         let available = admitted.clone().count();
         let taker = admitted.into_iter().find(|candidate| candidate.agent == one.to);
         let Some(taker) = taker.filter(|_| held.contains(&waiting.task)) else { continue };
         let candidates_now = balance::relisted(&waiting.former, taker, candidates);
-        let exclusions = sight.admission.exclusions(&mut tx, waiting.batch).await?;
+        let exclusions = input.admission.exclusions(&mut tx, waiting.batch).await?;
         let RecordedChoice { strategy, ref fallback, .. } = waiting.former;
         let choice = Choice { agent: one.to, candidates: candidates_now, strategy, fallback: fallback.clone() };
         let why = ChoiceReasons { cause: rebalanced(waiting, one.gain, &names), ..ChoiceReasons::default() };
         let assignment = Assignment::new(waiting.task, waiting.seed, choice, why);
         made.push(Assignment { available, exclusions, ..assignment });
-        sight.admission.gave(waiting.batch, waiting.former.agent);
-        sight.admission.took(waiting.batch, one.to);
+        input.admission.gave(waiting.batch, waiting.former.agent);
+        input.admission.took(waiting.batch, one.to);
         to.insert(one.to);
     }
     assignments::insert(&mut tx, &made).await.context("pass tasks on")?;

@@ -22,9 +22,9 @@ use super::straggle;
 use super::waiting::{Unconfirmed, hold_broken, hold_unconfirmed};
 use crate::jobs::leadership::Leader;
 use crate::jobs::locate::refined::CurrentMap;
-use sight::{PlanDecisions, PlanInput};
+use input::{PlanDecisions, PlanInput};
 
-mod sight;
+mod input;
 
 /// Maximum tasks planned together, a window. It limits planning to a second, because the distances
 /// of a site take half a millisecond. The oldest tasks of a larger batch are planned first.
@@ -141,19 +141,20 @@ async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut Pas
     let read = waiting.len();
     seen.batches.extend(waiting.iter().map(|task| task.batch));
     let waiting = hold_broken(&mut tx, waiting).await?;
-    let Unconfirmed { waiting, standing, mut wanted } = hold_unconfirmed(&mut tx, &scheduler.config, waiting).await?;
+    let Unconfirmed { waiting, confirmation_states, mut wanted } =
+        hold_unconfirmed(&mut tx, &scheduler.config, waiting).await?;
     let admission = Admission::read(&mut tx, waiting.iter().map(|task| task.batch)).await?;
-    let (sight, ways) = PlanInput::read(&mut tx, &scheduler.maps, (waiting, &standing), agents, map).await?;
+    let (input, ways) = PlanInput::read(&mut tx, &scheduler.maps, (waiting, &confirmation_states), agents, map).await?;
     // No row is locked while the plan is made, which takes up to a second.
     tx.commit().await.context("commit what is held")?;
     let confirming = scheduler.config.confirming();
     let planned = tokio::task::spawn_blocking(move || {
-        let decisions = sight.decided(&admission, confirming, |task| ways.candidates(task));
-        (sight, admission, decisions)
+        let decisions = input.decided(&admission, confirming, |task| ways.candidates(task));
+        (input, admission, decisions)
     });
-    let (sight, mut admission, PlanDecisions { mut decided, mut unsure, first }) = planned.await.context("plan")?;
+    let (input, mut admission, PlanDecisions { mut decided, mut unsure, first }) = planned.await.context("plan")?;
     let mut tx = scheduler.begin().await?;
-    let tasks: Vec<TaskId> = sight.waiting.iter().map(|task| task.task).collect();
+    let tasks: Vec<TaskId> = input.waiting.iter().map(|task| task.task).collect();
     let waiting = assignments::still_waiting(&mut tx, &tasks).await.context("lock the planned tasks")?;
     decided.retain(|decided| waiting.contains(&tasks[decided.job]));
     unsure.retain(|wanted: &ConfirmationRequest| waiting.contains(&wanted.task));
@@ -161,9 +162,9 @@ async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut Pas
     let max_age = scheduler.config.measure.site_max_age;
     confirmations::want(&mut tx, &unsure, max_age).await.context("want unsure sites confirmed")?;
     wanted |= !unsure.is_empty();
-    let (chosen, unmet) = sight.carry_out(&mut tx, &mut admission, cap, &decided, &waiting).await?;
+    let (chosen, unmet) = input.carry_out(&mut tx, &mut admission, cap, &decided, &waiting).await?;
     tx.commit().await.context("commit planned tasks")?;
-    tracing::debug!(tasks = sight.waiting.len(), agents = chosen.len(), "planned tasks");
+    tracing::debug!(tasks = input.waiting.len(), agents = chosen.len(), "planned tasks");
     if wanted {
         scheduler.wakes.confirm.notify_one();
     }
@@ -173,8 +174,8 @@ async fn window(scheduler: &Leader, map: Option<Arc<CurrentMap>>, seen: &mut Pas
     seen.decided |= !decided.is_empty();
     seen.moved |= seen.decided || unmet || wanted || waiting.len() < read;
     seen.first = seen.first.into_iter().chain(first).min();
-    seen.wanted.extend(sight.wanted(&admission));
-    let spare = sight.agents.iter().any(|agent| !seen.wanted.contains(agent));
+    seen.wanted.extend(input.wanted(&admission));
+    let spare = input.agents.iter().any(|agent| !seen.wanted.contains(agent));
     seen.idles = spare && !seen.decided;
     Ok(spare && full)
 }

@@ -16,7 +16,7 @@ use crate::store::tasks::confirmations::{self, ConfirmationRequest, Confirmation
 pub(super) struct Unconfirmed {
     pub(super) waiting: Vec<WaitingTask>,
     /// Valid or open confirmations of the sites of these tasks.
-    pub(super) standing: HashMap<SiteId, ConfirmationState>,
+    pub(super) confirmation_states: HashMap<SiteId, ConfirmationState>,
     /// Whether a confirmation was requested.
     pub(super) wanted: bool,
 }
@@ -35,10 +35,11 @@ pub(super) async fn hold_unconfirmed(
     let concerned = waiting.iter().filter(|task| always(task) || task.strategy.confirms_the_unsure());
     let sites: Vec<SiteId> = concerned.map(|task| task.site).collect();
     if sites.is_empty() {
-        return Ok(Unconfirmed { waiting, standing: HashMap::new(), wanted: false });
+        return Ok(Unconfirmed { waiting, confirmation_states: HashMap::new(), wanted: false });
     }
-    let standing = confirmations::standing(conn, &sites, max_age).await.context("read how sites are confirmed")?;
-    let patience = |task: &WaitingTask| match standing.get(&task.site) {
+    let confirmation_states =
+        confirmations::states(conn, &sites, max_age).await.context("read how sites are confirmed")?;
+    let patience = |task: &WaitingTask| match confirmation_states.get(&task.site) {
         Some(ConfirmationState::Ended) => None,
         Some(ConfirmationState::Open { .. }) | None if always(task) => Some(None),
         Some(ConfirmationState::Open { since }) if task.strategy.confirms_the_unsure() => {
@@ -52,7 +53,7 @@ pub(super) async fn hold_unconfirmed(
     let wanted: Vec<ConfirmationRequest> = wanted.collect();
     confirmations::want(conn, &wanted, max_age).await.context("want sites confirmed")?;
     let held = wanted.iter().map(|one| one.task).collect();
-    Ok(Unconfirmed { waiting: without(waiting, &held), standing, wanted: !wanted.is_empty() })
+    Ok(Unconfirmed { waiting: without(waiting, &held), confirmation_states, wanted: !wanted.is_empty() })
 }
 
 /// Holds the tasks of sites whose circuit is open; returns the others.

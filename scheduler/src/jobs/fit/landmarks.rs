@@ -39,7 +39,7 @@ mod tests {
     use crate::model::AgentId;
     use crate::store::embeddings::landmarks;
 
-    async fn standing(trial: &Trial) -> Vec<landmarks::Landmark> {
+    async fn landmarks_now(trial: &Trial) -> Vec<landmarks::Landmark> {
         landmarks::list(&mut *trial.conn().await).await.expect("list")
     }
 
@@ -67,18 +67,18 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_fleet_that_was_stopped_with_its_scheduler_keeps_its_landmarks_when_both_are_back(pool: PgPool) {
         let trial = elected(pool).await;
-        let before = standing(&trial).await;
+        let before = landmarks_now(&trial).await;
         for landmark in &before {
             leave(&trial, landmark.agent, 60).await;
         }
         trial.execute("update terms set taken_at = now() - interval '1 minute'").await;
         trial.replace_landmarks().await;
         let before: Vec<AgentId> = before.iter().map(|one| one.agent).collect();
-        let now: Vec<AgentId> = standing(&trial).await.iter().map(|one| one.agent).collect();
+        let now: Vec<AgentId> = landmarks_now(&trial).await.iter().map(|one| one.agent).collect();
         assert_eq!(now, before, "the scheduler is back for a minute");
         trial.execute("update terms set taken_at = now() - interval '11 minutes'").await;
         trial.replace_landmarks().await;
-        let after = standing(&trial).await;
+        let after = landmarks_now(&trial).await;
         assert_eq!(after.iter().filter(|one| !before.contains(&one.agent)).count(), 1, "and these stay away");
         assert!(after.iter().any(|one| one.reason.contains("disconnected for 60 min")), "{after:?}");
     }
@@ -86,7 +86,7 @@ mod tests {
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn a_lost_landmark_is_replaced_once_and_tasks_in_flight_go_on(pool: PgPool) {
         let trial = elected(pool).await;
-        let before = standing(&trial).await;
+        let before = landmarks_now(&trial).await;
         let lost = before[1].clone();
         let epoch = trial.map().await.expect("a map").epoch();
         let batch = trial.batch("b", "gnp-top3").await;
@@ -96,11 +96,11 @@ mod tests {
 
         leave(&trial, lost.agent, 9).await;
         trial.replace_landmarks().await;
-        assert_eq!(standing(&trial).await[1].agent, lost.agent, "not away for long enough");
+        assert_eq!(landmarks_now(&trial).await[1].agent, lost.agent, "not away for long enough");
         leave(&trial, lost.agent, 11).await;
         tokio::join!(trial.replace_landmarks(), trial.replace_landmarks(), trial.replace_landmarks());
         trial.replace_landmarks().await;
-        let after = standing(&trial).await;
+        let after = landmarks_now(&trial).await;
         assert_eq!(after.len(), 4);
         assert!(after.iter().all(|landmark| landmark.connected && landmark.by == landmarks::ChosenBy::Election));
         for place in [0, 2, 3] {
@@ -123,7 +123,7 @@ mod tests {
 
         trial.session(lost.agent).await;
         trial.replace_landmarks().await;
-        assert_eq!(standing(&trial).await, after, "who returns is an ordinary agent");
+        assert_eq!(landmarks_now(&trial).await, after, "who returns is an ordinary agent");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -132,18 +132,18 @@ mod tests {
         trial.set_landmarks(&trial.agents[..3]).await;
         leave(&trial, trial.agents[0].0, 600).await;
         trial.replace_landmarks().await;
-        let standing = standing(&trial).await;
-        assert_eq!(standing[0].agent, trial.agents[0].0);
-        assert!(standing[0].away_for.is_some_and(|away| away.as_secs() >= 36_000), "{standing:?}");
+        let landmarks_now = landmarks_now(&trial).await;
+        assert_eq!(landmarks_now[0].agent, trial.agents[0].0);
+        assert!(landmarks_now[0].away_for.is_some_and(|away| away.as_secs() >= 36_000), "{landmarks_now:?}");
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
     async fn with_nobody_to_take_its_place_a_lost_landmark_stays_one(pool: PgPool) {
         let trial = elected(pool).await;
-        let lost = standing(&trial).await[0].agent;
+        let lost = landmarks_now(&trial).await[0].agent;
         leave(&trial, lost, 60).await;
         trial.execute("update agents set beacon_url = null where id not in (select agent_id from landmarks)").await;
         trial.replace_landmarks().await;
-        assert_eq!(standing(&trial).await[0].agent, lost);
+        assert_eq!(landmarks_now(&trial).await[0].agent, lost);
     }
 }

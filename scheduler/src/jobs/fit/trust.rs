@@ -125,12 +125,12 @@ async fn store_verdicts(scheduler: &Leader, judgement: Option<&FleetTrust>) -> a
     };
     let mut changed = false;
     let mut held_anew = Vec::new();
-    for (&agent, charge) in judgement.charges() {
-        if charge.standing == Trust::Quarantined
-            && quarantines::hold(&mut tx, agent, charge.kind, &charge.reason).await.context("store a quarantine")?
+    for (&agent, finding) in judgement.findings() {
+        if finding.trust == Trust::Quarantined
+            && quarantines::hold(&mut tx, agent, finding.kind, &finding.reason).await.context("store a quarantine")?
         {
             changed = true;
-            held_anew.push((agent, &charge.reason));
+            held_anew.push((agent, &finding.reason));
         }
     }
     for held in quarantines::open(&mut tx).await.context("read the quarantines")? {
@@ -172,7 +172,7 @@ async fn store_verdicts(scheduler: &Leader, judgement: Option<&FleetTrust>) -> a
 /// Whether an agent is consistent in the kind of evidence for which it was quarantined.
 fn is_consistent(judgement: &FleetTrust, agent: AgentId, evidence: Kind) -> bool {
     let counted = matches!(evidence, Kind::Light | Kind::Collusion);
-    (counted || judgement.heard(agent, evidence)) && judgement.standing(agent) == Trust::Trusted
+    (counted || judgement.heard(agent, evidence)) && judgement.trust(agent) == Trust::Trusted
 }
 
 /// Accepts or rejects a fit.

@@ -22,7 +22,7 @@ pub struct ReachDirection {
     pub target: String,
     /// The beacon's URL; `None` if the target runs no beacon.
     pub beacon_url: Option<String>,
-    pub standing: Reachability,
+    pub reachability: Reachability,
     /// The newest round trip, and when it was measured.
     pub reached: Option<(Rtt, DateTime<Utc>)>,
     /// The newest failure, and its time.
@@ -127,7 +127,7 @@ pub async fn ways(conn: &mut PgConnection, asked: &ReachFilter) -> Result<Vec<Re
     let mut ways = Vec::with_capacity(rows.len());
     for row in rows {
         let reached = row.measured_at.map(|_| row.reached);
-        let standing = Reachability::of(row.connected, row.beacon_url.is_some(), reached, row.peers);
+        let reachability = Reachability::of(row.connected, row.beacon_url.is_some(), reached, row.peers);
         let reached = match (row.reached_us, row.reached_at) {
             (Some(rtt), Some(at)) => Some((rtt, at)),
             _ => None,
@@ -136,18 +136,18 @@ pub async fn ways(conn: &mut PgConnection, asked: &ReachFilter) -> Result<Vec<Re
             (Some(cause), Some(at)) => Some((Failure { cause, said: row.said.unwrap_or_default() }, at)),
             _ => None,
         };
-        let due = matches!(standing, Reachability::Reached | Reachability::Failed);
+        let due = matches!(reachability, Reachability::Reached | Reachability::Failed);
         ways.push(ReachDirection {
             prober: row.prober,
             target: row.target,
             beacon_url: row.beacon_url,
-            standing,
+            reachability,
             reached,
             failed,
             next_at: row.next_at.filter(|_| due),
         });
     }
-    ways.sort_by(|a, b| (a.standing, &a.prober, &a.target).cmp(&(b.standing, &b.prober, &b.target)));
+    ways.sort_by(|a, b| (a.reachability, &a.prober, &a.target).cmp(&(b.reachability, &b.prober, &b.target)));
     Ok(ways)
 }
 
@@ -256,8 +256,12 @@ mod tests {
         measured(&mut conn, b, a, Ok(took())).await;
         let ways = ways(&mut conn, &asked(a, Some(b))).await.expect("read");
         let [there, back] = &ways[..] else { panic!("{ways:?}") };
-        assert_eq!((there.prober.as_str(), there.standing), ("a", Reachability::Failed), "what is wrong comes first");
-        assert_eq!((back.prober.as_str(), back.standing), ("b", Reachability::Reached));
+        assert_eq!(
+            (there.prober.as_str(), there.reachability),
+            ("a", Reachability::Failed),
+            "what is wrong comes first"
+        );
+        assert_eq!((back.prober.as_str(), back.reachability), ("b", Reachability::Reached));
         for way in [there, back] {
             assert_eq!(way.reached.map(|(rtt, _)| rtt), Some(took().rtt));
             assert_eq!(way.failed.as_ref().map(|(failure, _)| failure), Some(&refused()));
@@ -279,21 +283,21 @@ mod tests {
         let (a, b) = (connected(&mut conn, "a", true).await, connected(&mut conn, "b", true).await);
         let (mute, away) = (connected(&mut conn, "mute", false).await, connected(&mut conn, "away", true).await);
         sessions::close_active(&mut conn, away, sessions::EndCause::Left).await.expect("leave");
-        let mut standing = async |other| {
+        let mut reachability = async |other| {
             let ways = ways(&mut conn, &asked(a, Some(other))).await.expect("read");
-            ways.into_iter().find(|way| way.prober == "a").expect("this direction").standing
+            ways.into_iter().find(|way| way.prober == "a").expect("this direction").reachability
         };
-        assert_eq!(standing(b).await, Reachability::Untried);
-        assert_eq!(standing(mute).await, Reachability::NoBeacon);
-        assert_eq!(standing(away).await, Reachability::Away);
+        assert_eq!(reachability(b).await, Reachability::Untried);
+        assert_eq!(reachability(mute).await, Reachability::NoBeacon);
+        assert_eq!(reachability(away).await, Reachability::Away);
         let c = connected(&mut conn, "c", true).await;
-        let mut standings = Vec::new();
+        let mut reachabilities = Vec::new();
         for other in [b, c] {
             let ways = ways(&mut conn, &asked(a, Some(other))).await.expect("read");
-            standings.extend(ways.into_iter().filter(|way| way.prober == "a").map(|way| way.standing));
+            reachabilities.extend(ways.into_iter().filter(|way| way.prober == "a").map(|way| way.reachability));
         }
-        standings.sort();
-        assert_eq!(standings, [Reachability::Untried, Reachability::NotAsked], "one peer each");
+        reachabilities.sort();
+        assert_eq!(reachabilities, [Reachability::Untried, Reachability::NotAsked], "one peer each");
         let plan = orders::MeshPlan {
             max_age: Duration::from_secs(3600),
             max_peers: 1,
@@ -308,7 +312,7 @@ mod tests {
             .expect("one order");
         let ways = ways(&mut conn, &asked(a, Some(AgentId::new(peer)))).await.expect("read");
         assert!(
-            ways.iter().any(|way| way.prober == "a" && way.standing == Reachability::Untried),
+            ways.iter().any(|way| way.prober == "a" && way.reachability == Reachability::Untried),
             "whom it was told to measure"
         );
     }

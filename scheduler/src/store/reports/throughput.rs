@@ -15,9 +15,9 @@ use crate::store::Error;
 
 use crate::store::rows::Rows;
 use crate::store::types::{Interval, Unsigned, whole};
-pub use standing::{TaskTotals, standing};
+pub use task_totals::{TaskTotals, task_totals};
 
-mod standing;
+mod task_totals;
 
 /// Minimum number of crawls for an estimate. The window of recent crawls is extended into the past
 /// until it includes as many.
@@ -48,7 +48,7 @@ impl ReportScope {
 /// three times.
 pub async fn left(conn: &mut PgConnection, batch: BatchId) -> Result<Option<Estimate>, Error> {
     let scope = ReportScope::newest(batch);
-    let remaining = standing(conn, scope).await?.remaining;
+    let remaining = task_totals(conn, scope).await?.remaining;
     Ok(throughput::estimate(&remaining, &recent(conn, scope).await?))
 }
 
@@ -275,7 +275,7 @@ pub async fn recent(conn: &mut PgConnection, scope: ReportScope) -> Result<Recen
 /// How a batch's results grew over time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchGrowth {
-    pub standing: TaskTotals,
+    pub totals: TaskTotals,
     pub crawls: Crawls,
     pub recent: RecentCrawls,
     /// From the begin of the first crawl until now, or, if all tasks have ended, until the end of
@@ -288,13 +288,13 @@ pub struct BatchGrowth {
 impl BatchGrowth {
     /// Run in a transaction in which all statements see one snapshot.
     pub async fn read(conn: &mut PgConnection, scope: ReportScope, slices: u16) -> Result<Self, Error> {
-        let standing = standing(conn, scope).await?;
+        let totals = task_totals(conn, scope).await?;
         let crawls = crawls(conn, scope).await?;
         let recent = recent(conn, scope).await?;
-        let begun = [crawls.time.map(|(begun, _)| begun), standing.crawling_since].into_iter().flatten().min();
-        let Remaining { waiting, crawling, stalled, .. } = &standing.remaining;
+        let begun = [crawls.time.map(|(begun, _)| begun), totals.crawling_since].into_iter().flatten().min();
+        let Remaining { waiting, crawling, stalled, .. } = &totals.remaining;
         let goes_on = *waiting > 0 || *crawling > 0 || !stalled.is_empty();
-        let ended = crawls.time.map(|(_, ended)| ended).filter(|_| !goes_on).unwrap_or(standing.now);
+        let ended = crawls.time.map(|(_, ended)| ended).filter(|_| !goes_on).unwrap_or(totals.now);
         let time = begun.map(|begun| (begun, ended.max(begun)));
         let slices = match time {
             Some((begun, ended)) if crawls.time.is_some() => {
@@ -302,7 +302,7 @@ impl BatchGrowth {
             }
             _ => Vec::new(),
         };
-        Ok(Self { standing, crawls, recent, time, slices })
+        Ok(Self { totals, crawls, recent, time, slices })
     }
 }
 
@@ -419,7 +419,7 @@ mod tests {
         scene.crawled(b, crawl(90.0, 100.0, 500_000)).await;
         scene.execute("update assignments set strategy = 'gnp-top3' where task_id = (select min(id) from tasks)").await;
         let grown = scene.read(10).await;
-        assert_eq!((grown.standing.tasks, grown.standing.uncrawled, grown.standing.remaining.crawling), (3, 0, 0));
+        assert_eq!((grown.totals.tasks, grown.totals.uncrawled, grown.totals.remaining.crawling), (3, 0, 0));
         let (begun, until) = grown.time.expect("a time");
         assert_eq!((until - begun).num_seconds(), 100, "the end is the last crawl's: nothing is to come");
         let all = grown.crawls.all;
@@ -441,7 +441,7 @@ mod tests {
             .map(|(name, part)| (name.name(), part.total.bytes, part.mean_rtt.map(Rtt::as_micros)))
             .collect();
         assert_eq!(strategies, [("gnp-top3", 10_000_000, Some(20_000)), ("random", 2_500_000, Some(20_000))]);
-        assert_eq!(estimate(&grown.standing.remaining, &grown.recent), None);
+        assert_eq!(estimate(&grown.totals.remaining, &grown.recent), None);
     }
 
     #[sqlx::test(migrator = "crate::store::MIGRATOR")]
@@ -502,13 +502,13 @@ mod tests {
         }
         let grown = scene.read(5).await;
         let Remaining { waiting, unassigned, held, crawling, paused_for, connected, taking, .. } =
-            grown.standing.remaining;
-        assert_eq!((grown.standing.tasks, grown.standing.uncrawled, held, crawling), (5, 1, 2, 0));
+            grown.totals.remaining;
+        assert_eq!((grown.totals.tasks, grown.totals.uncrawled, held, crawling), (5, 1, 2, 0));
         assert_eq!((waiting, unassigned), (2, 2));
         assert!(connected && taking && paused_for > secs(3500.0) && paused_for <= secs(3600.0), "{paused_for:?}");
 
         scene.execute("insert into stage_causes (stage, cause) values ('measuring', 'no-landmarks')").await;
-        let Remaining { waiting, unassigned, held, .. } = scene.read(5).await.standing.remaining;
+        let Remaining { waiting, unassigned, held, .. } = scene.read(5).await.totals.remaining;
         assert_eq!((waiting, unassigned, held), (1, 1, 3), "nobody measures the free one");
         let leased = scene.lease(a, 3000.0).await;
         fixtures::execute_for(
@@ -518,7 +518,7 @@ mod tests {
         )
         .await;
         let grown = scene.read(5).await;
-        assert_eq!((grown.standing.remaining.crawling, grown.standing.crawling_pages), (1, 42));
+        assert_eq!((grown.totals.remaining.crawling, grown.totals.crawling_pages), (1, 42));
         assert!(grown.time.is_some() && grown.slices.is_empty(), "one has begun and none has ended");
         let said = left(&mut scene.conn, batch).await.expect("what is left").expect("an estimate");
         assert_eq!((said.left, said.sites, said.held), (None, 2, 3));
@@ -564,11 +564,8 @@ mod tests {
         let grown = scene.read(5).await;
         let stalled = |agent: &str, why, sites| StalledCrawls { agent: agent.into(), why, sites };
         let full = StallReason::Paused("the disk is full".into());
-        assert_eq!(
-            grown.standing.remaining.stalled,
-            [stalled("b", full, 2), stalled("c", StallReason::Disconnected, 1)]
-        );
-        assert_eq!((grown.standing.remaining.crawling, grown.standing.remaining.waiting), (1, 0));
+        assert_eq!(grown.totals.remaining.stalled, [stalled("b", full, 2), stalled("c", StallReason::Disconnected, 1)]);
+        assert_eq!((grown.totals.remaining.crawling, grown.totals.remaining.waiting), (1, 0));
         assert_eq!(grown.recent.under_way.len(), 1, "the others say nothing of lengths");
         let said = left(&mut scene.conn, scene.batch).await.expect("what is left").expect("an estimate");
         assert_eq!((said.left.is_some(), said.sites, said.stalled), (true, 1, 3));
@@ -600,7 +597,7 @@ mod tests {
         let (mut sums, batch) = (Vec::new(), scene.batch);
         for round in [None, Some(1), Some(2), Some(3), Some(u32::MAX)] {
             let grown = BatchGrowth::read(&mut scene.conn, ReportScope { batch, round }, 3).await.expect("read");
-            sums.push((grown.standing.tasks, grown.crawls.all.total.bytes));
+            sums.push((grown.totals.tasks, grown.crawls.all.total.bytes));
         }
         assert_eq!(sums, [(1, 0), (1, 7), (1, 0), (0, 0), (0, 0)]);
         assert_eq!(newest_round(&mut scene.conn, batch).await.expect("a round"), Some(2));

@@ -35,7 +35,7 @@ pub enum ConfirmationState {
 
 /// The states of these sites' confirmations. A site is absent if it has none, or if it ended more
 /// than `max_age` ago.
-pub async fn standing(
+pub async fn states(
     conn: &mut PgConnection,
     sites: &[SiteId],
     max_age: Duration,
@@ -52,8 +52,8 @@ pub async fn standing(
     )
     .all(conn)
     .await?;
-    let standing = |open: bool, since| if open { ConfirmationState::Open { since } } else { ConfirmationState::Ended };
-    Ok(rows.into_iter().map(|row| (row.site_id, standing(row.open, row.since.0))).collect())
+    let state = |open: bool, since| if open { ConfirmationState::Open { since } } else { ConfirmationState::Ended };
+    Ok(rows.into_iter().map(|row| (row.site_id, state(row.open, row.since.0))).collect())
 }
 
 /// A task that has to wait until its site is confirmed.
@@ -87,7 +87,7 @@ pub async fn want(conn: &mut PgConnection, wanted: &[ConfirmationRequest], max_a
     )
     .run(conn)
     .await?;
-    let open = standing(conn, &sites, Duration::ZERO).await?;
+    let open = states(conn, &sites, Duration::ZERO).await?;
     let open = |one: &&ConfirmationRequest| matches!(open.get(&one.site), Some(ConfirmationState::Open { .. }));
     let holds = wanted.iter().filter(open).map(|one| (one.task, Cause::Confirming(one.patience)));
     holds::hold(conn, &holds.collect::<Vec<_>>()).await?;

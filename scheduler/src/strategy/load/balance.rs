@@ -128,7 +128,7 @@ pub fn relisted(former: &RecordedChoice, to: &Candidate, available: &[Candidate]
 /// The moves of queued tasks, at most `most`. `available` are all agents that take work; tasks that
 /// wait at other agents do not move.
 pub fn plan(available: &[Candidate], queued: &[MovableTask], most: usize) -> Vec<TaskMove> {
-    let mut standing: BTreeMap<AgentId, AgentQueue> = available
+    let mut states: BTreeMap<AgentId, AgentQueue> = available
         .iter()
         .map(|one| (one.agent, AgentQueue { level: one.level(), capacity: one.capacity, pace: one.pace }))
         .collect();
@@ -138,10 +138,10 @@ pub fn plan(available: &[Candidate], queued: &[MovableTask], most: usize) -> Vec
     }
     let mut moves = Vec::new();
     while moves.len() < most {
-        let longest = queues.keys().filter_map(|at| Some((standing.get(at)?.ends(0), Reverse(*at)))).max();
+        let longest = queues.keys().filter_map(|at| Some((states.get(at)?.ends(0), Reverse(*at)))).max();
         let Some((_, Reverse(at))) = longest else { break };
-        let (Some(tasks), Some(from)) = (queues.get_mut(&at), standing.get(&at).copied()) else { break };
-        let Some((place, to, gain)) = best(from, tasks, queued, &standing) else {
+        let (Some(tasks), Some(from)) = (queues.get_mut(&at), states.get(&at).copied()) else { break };
+        let Some((place, to, gain)) = best(from, tasks, queued, &states) else {
             // No move from this queue becomes possible later in this pass, because the targets only
             // get fuller.
             queues.remove(&at);
@@ -149,8 +149,8 @@ pub fn plan(available: &[Candidate], queued: &[MovableTask], most: usize) -> Vec
         };
         moves.push(TaskMove { queued: tasks.remove(place), to, gain });
         for (agent, tasks) in [(at, -1), (to, 1)] {
-            if let Some(standing) = standing.get_mut(&agent) {
-                standing.level = standing.level.plus(tasks);
+            if let Some(state) = states.get_mut(&agent) {
+                state.level = state.level.plus(tasks);
             }
         }
     }
@@ -194,12 +194,12 @@ fn best(
     from: AgentQueue,
     tasks: &[usize],
     queued: &[MovableTask],
-    standing: &BTreeMap<AgentId, AgentQueue>,
+    states: &BTreeMap<AgentId, AgentQueue>,
 ) -> Option<(usize, AgentId, Gain)> {
     let mut best: Option<(Duration, usize, usize, AgentId, Gain)> = None;
     for (place, index) in tasks.iter().enumerate() {
         for (rank, taker) in queued.get(*index)?.takers.iter().enumerate() {
-            let Some(there) = standing.get(&taker.agent) else { continue };
+            let Some(there) = states.get(&taker.agent) else { continue };
             let Some(gain) = from.gives(*there, taker.nearer) else { continue };
             if best.as_ref().is_none_or(|best| (there.ends(1), rank, place) < (best.0, best.1, best.2)) {
                 best = Some((there.ends(1), rank, place, taker.agent, gain));

@@ -265,15 +265,15 @@ fn honest(name: &str, draws: &[(u64, Draw<'_>)], landmarks: usize, clean: &mut M
         let mesh = fleet.mesh();
         let judgement = judged(&fleet, &mesh);
         agents += draw.agents();
-        let standings = judgement.charges().values().map(|charge| charge.standing);
-        quarantined += standings.clone().filter(|standing| *standing == Trust::Quarantined).count();
-        suspect += standings.filter(|standing| *standing == Trust::Suspect).count();
+        let trusts = judgement.findings().values().map(|finding| finding.trust);
+        quarantined += trusts.clone().filter(|trust| *trust == Trust::Quarantined).count();
+        suspect += trusts.filter(|trust| *trust == Trust::Suspect).count();
         alarms += usize::from(judgement.alarm().is_some());
-        for (agent, charge) in judgement.charges() {
+        for (agent, finding) in judgement.findings() {
             let at = if elected.contains(agent) { "landmark" } else { "agent" };
             println!(
                 "    {name}, {landmarks} landmarks, seed {seed}: {at} {agent} {:?}: {}",
-                charge.standing, charge.reason
+                finding.trust, finding.reason
             );
         }
         if landmarks == LANDMARKS {

@@ -19,7 +19,7 @@ impl From<ReachDirection> for v1::Way {
             prober: way.prober,
             target: way.target,
             beacon_url: way.beacon_url.unwrap_or_default(),
-            state: v1::WayState::from(way.standing).into(),
+            state: v1::WayState::from(way.reachability).into(),
             rtt: rtt(trip),
             reached_at: reached_at.map(timestamp),
             failure: failure.map(said),
@@ -30,20 +30,20 @@ impl From<ReachDirection> for v1::Way {
 }
 
 /// Adds to an agent's state how it and other agents reach each other.
-pub(in crate::grpc) fn with_ways(standing: v1::CheckResponse, ways: &[ReachDirection]) -> v1::CheckResponse {
+pub(in crate::grpc) fn with_ways(response: v1::CheckResponse, ways: &[ReachDirection]) -> v1::CheckResponse {
     let counted = |here: &dyn Fn(&ReachDirection) -> bool, there: fn(&ReachDirection) -> &str| {
         let tried = ways.iter().filter(|way| here(way));
-        let standing = |wanted| tried.clone().filter(|way| way.standing == wanted).count();
-        let (reached, failed) = (standing(Reachability::Reached), standing(Reachability::Failed));
-        let failure = tried.clone().filter(|way| way.standing == Reachability::Failed).find_map(|way| {
+        let with_state = |wanted| tried.clone().filter(|way| way.reachability == wanted).count();
+        let (reached, failed) = (with_state(Reachability::Reached), with_state(Reachability::Failed));
+        let failure = tried.clone().filter(|way| way.reachability == Reachability::Failed).find_map(|way| {
             let failure = &way.failed.as_ref()?.0;
             let message = if failure.said.is_empty() { failure.to_string() } else { failure.said.clone() };
             Some(v1::BeaconFailure { agent: there(way).to_owned(), message })
         });
         (count(reached), count(reached.saturating_add(failed)), failure)
     };
-    let name = standing.name.clone();
+    let name = response.name.clone();
     let (reached_by, tried_by, not_reached_by) = counted(&|way| way.target == name, |way| &way.prober);
     let (reaches, tries, not_reached) = counted(&|way| way.prober == name, |way| &way.target);
-    v1::CheckResponse { reached_by, tried_by, not_reached_by, reaches, tries, not_reached, ..standing }
+    v1::CheckResponse { reached_by, tried_by, not_reached_by, reaches, tries, not_reached, ..response }
 }

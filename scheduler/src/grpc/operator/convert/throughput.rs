@@ -40,17 +40,17 @@ pub(in crate::grpc) fn asked(request: v1::ThroughputRequest) -> Result<Asked, In
 
 impl From<BatchGrowth> for v1::ThroughputResponse {
     fn from(grown: BatchGrowth) -> Self {
-        let BatchGrowth { standing, crawls, recent, time, slices } = grown;
+        let BatchGrowth { totals, crawls, recent, time, slices } = grown;
         let all = crawls.all.total;
         let span = time.map_or(Duration::ZERO, |(begun, until)| (until - begun).to_std().unwrap_or_default());
         Self {
             begun_at: time.map(|(begun, _)| timestamp(begun)),
             until: time.map(|(_, until)| timestamp(until)),
-            sites: standing.tasks,
+            sites: totals.tasks,
             crawled: all.sites,
-            uncrawled: standing.uncrawled,
-            crawling: standing.remaining.crawling,
-            crawling_pages: standing.crawling_pages,
+            uncrawled: totals.uncrawled,
+            crawling: totals.remaining.crawling,
+            crawling_pages: totals.crawling_pages,
             pages: all.pages,
             bytes: all.bytes,
             megabytes_per_minute: megabytes_per_minute(all.bytes, span),
@@ -58,7 +58,7 @@ impl From<BatchGrowth> for v1::ThroughputResponse {
             growth: growth(&slices, span, all).into_iter().map(Into::into).collect(),
             agents: crawls.agents.into_iter().map(|(agent, part)| row(agent, &part, all.bytes, span)).collect(),
             strategies: crawls.strategies.into_iter().map(|(name, part)| strategy(name, &part, span)).collect(),
-            estimate: throughput::estimate(&standing.remaining, &recent).map(Into::into),
+            estimate: throughput::estimate(&totals.remaining, &recent).map(Into::into),
         }
     }
 }

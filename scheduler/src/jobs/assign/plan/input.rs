@@ -99,7 +99,7 @@ impl PlanInput {
     pub(super) async fn read(
         conn: &mut PgConnection,
         maps: &MapCache,
-        (waiting, standing): (Vec<WaitingTask>, &HashMap<SiteId, ConfirmationState>),
+        (waiting, confirmation_states): (Vec<WaitingTask>, &HashMap<SiteId, ConfirmationState>),
         agents: Vec<AvailableAgent>,
         map: Option<Arc<CurrentMap>>,
     ) -> anyhow::Result<(Self, PathDistances)> {
@@ -113,7 +113,7 @@ impl PlanInput {
         let alarm = quarantines::alarm(conn).await.context("read the alarm")?;
         let preempted = preemptions::of_last_leases(conn, &tasks).await.context("read which leases were asked for")?;
         let confirmable = waiting.iter().map(|task| {
-            let asked = preempted.contains_key(&task.task) || standing.contains_key(&task.site);
+            let asked = preempted.contains_key(&task.task) || confirmation_states.contains_key(&task.site);
             alarm.is_none() && !asked && may_be_confirmed(task, &known)
         });
         let confirmable = confirmable.collect();
@@ -125,8 +125,8 @@ impl PlanInput {
         let frees = frees.collect();
         let (usual, speeds) = (usual_size(&crawls), speeds(&crawls));
         let crawls = waiting.iter().map(|task| known.crawls(task.site)).collect();
-        let sight = Self { waiting, agents: ids, facts, usual, crawls, preempted, frees, confirmable, alarm };
-        Ok((sight, PathDistances { known, agents, speeds }))
+        let input = Self { waiting, agents: ids, facts, usual, crawls, preempted, frees, confirmable, alarm };
+        Ok((input, PathDistances { known, agents, speeds }))
     }
 
     /// Stores the decisions. Returns the agents that got a task, and whether some task has no
@@ -323,7 +323,7 @@ mod tests {
         let unsure = Candidate { predicted: rtt(22.0), spread: Some(Spread::new(0.4)), ..Candidate::new(agents[1], 1) };
         let mut explored = 0;
         for task in 1..=40 {
-            let sight = PlanInput {
+            let input = PlanInput {
                 waiting: vec![WaitingTask {
                     task: TaskId::new(task),
                     site: SiteId::new(1),
@@ -344,7 +344,7 @@ mod tests {
                 confirmable: vec![false],
                 alarm: None,
             };
-            let decided = sight.decided(&admission, Duration::from_secs(12), |_| vec![known, unsure]).decided;
+            let decided = input.decided(&admission, Duration::from_secs(12), |_| vec![known, unsure]).decided;
             assert_eq!(decided[0].explores, decided[0].choice.agent == agents[1]);
             explored += usize::from(decided[0].explores);
         }

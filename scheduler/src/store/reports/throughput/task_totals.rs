@@ -25,7 +25,7 @@ pub struct TaskTotals {
     pub crawling_pages: u64,
 }
 
-pub async fn standing(conn: &mut PgConnection, scope: ReportScope) -> Result<TaskTotals, Error> {
+pub async fn task_totals(conn: &mut PgConnection, scope: ReportScope) -> Result<TaskTotals, Error> {
     let row = sqlx::query!(
         r#"
         select now() as "now!", count(*) as "tasks!: Unsigned<u64>",
